@@ -82,6 +82,7 @@ bool gs_queue_stuck(const struct gs_meter *meter, const struct gs_queue *queue, 
   if (queue->head == queue->tail)
     return false;
   begin = begin_of_oldest(queue, &own);
-  return now > begin + own &&
-         gs_meter_resident(meter, begin, now, 1) > (double)(own + (own > patience ? own : patience));
+  return now > begin + own && now > meter->done_at &&
+         gs_meter_resident(meter, begin, now, 1) > (double)(own + (own > patience ? own : patience)) &&
+         gs_meter_resident(meter, meter->done_at, now, 1) > (double)patience;
 }

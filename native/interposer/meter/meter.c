@@ -379,6 +379,8 @@ void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done
     }
   }
   drop_oldest(meter, queue);
+  if (done > meter->done_at)
+    meter->done_at = done;
   if (!queue->anchored || done > queue->previous_done)
     queue->previous_done = done;
   queue->anchored = true;

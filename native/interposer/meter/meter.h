@@ -224,6 +224,7 @@ struct gs_returns {
 struct gs_meter {
   double busy;
   double inflight;
+  uint64_t done_at;      /* when a mark of any stream was last done */
   uint64_t end;          /* when everything is believed to be done, if run one after another */
   double launched;       /* sum of the estimates of all launches */
   uint32_t others;       /* of the last turn */
@@ -370,8 +371,9 @@ double gs_queue_inflight(const struct gs_queue *queue, double bound, uint64_t no
  * half its delay and GS_METER_OVERDUE_NS are added. 0: nothing in flight. */
 uint64_t gs_queue_expected_end(const struct gs_meter *meter, const struct gs_queue *queue, uint64_t now);
 
-/* Whether the oldest mark is overdue by more than `patience` and by more than it was expected to take, counting only
- * time in which the device was available to this process: the work may wait for other work that was never submitted. */
+/* Whether the oldest mark is overdue by more than `patience` and by more than it was expected to take, and no stream had
+ * a mark done for as long, counting only time in which the device was available to this process: the work may wait for
+ * other work that was never submitted. While other streams move, it may only wait for them. */
 bool gs_queue_stuck(const struct gs_meter *meter, const struct gs_queue *queue, uint64_t patience, uint64_t now);
 /* Interval of launches into a stuck queue: an eighth of the time that the function takes, `most` for an unknown one. */
 uint64_t gs_meter_pace(struct gs_meter *meter, uint64_t key, uint64_t most);
