@@ -22,6 +22,7 @@ from gpushare.enforce import cgroup
 MAGIC, VERSION, NO_SLOT, SLOTS = lib.GS_JOIN_MAGIC, lib.GS_WIRE_VERSION, lib.GS_NO_SLOT, lib.GS_MAX_SLOTS
 HONEST = request()
 CONNECTIONS = 2048  # the daemon's limit for one grant
+OTHERS = 20  # descriptors of the daemon that come and go meanwhile, at most
 
 WORDS = st.one_of(
     st.sampled_from([0, 1, 2, MAGIC, NO_SLOT, SLOTS - 1, SLOTS, 1 << 31, (1 << 32) - 1]), st.integers(0, (1 << 32) - 1)
@@ -142,10 +143,10 @@ def test_any_message_is_answered_or_its_connection_closed(house: House, examples
 
 def test_a_flood_of_connections_shuts_out_only_its_own_grant(house: House) -> None:
     house.member(fill=CONNECTIONS + 100)
-    until(lambda: house.descriptors() >= house.before + CONNECTIONS - 1, "the daemon took what it takes", 20)
+    until(lambda: house.descriptors() >= house.before + CONNECTIONS - OTHERS, "the daemon took what it takes", 20)
     child, other = house.daemon.join()
     assert house.daemon.client.grant(other)["processes"] == [child.pid]
-    until(lambda: house.descriptors() <= house.before + CONNECTIONS + 10, "and closed the rest", 20)
+    until(lambda: house.descriptors() <= house.before + CONNECTIONS + OTHERS, "and closed the rest", 20)
     child.stdin.write("end\n")
     assert child.wait(20) == 0
     house.member(end=True)
