@@ -11,7 +11,7 @@ GpushareError
 ├── UnreachableError      no daemon, or not one to be trusted                              4   503  unreachable
 └── FailedError           gpushare, the kernel or the driver failed                        1   500  failed
 
-`cli/main.py` turns them into exit statuses, `daemon/api.py` into answers, `client.py` an answer into the error again.
+`cli/main.py` turns them into exit statuses, `daemon/http.py` into answers, `client.py` an answer into the error again.
 `gpushare run` keeps its command's statuses apart from ours (`cli/run.py`).
 
 A message is one line: what happened, why, what to do.

@@ -78,7 +78,7 @@ def test_halves_of_requests_end(make_daemon):
     daemon = (
         make_daemon()
         .quicken("reception", IDLE_SECONDS=0.3, _LINGER_SECONDS=0.1)
-        .quicken("api", BODY_SECONDS=0.3)
+        .quicken("http", BODY_SECONDS=0.3)
         .start()
     )
     path = daemon.layout.socket
