@@ -52,7 +52,8 @@ def parse_memory(text: str, device_bytes: int) -> int:
 
 
 def parse_time(text: str) -> int:
-    """`30%`, `0.3` (a decimal point is a fraction) or `300` (an integer is milli) -> milli-GPU of one device."""
+    """`30%`, `0.3` (a decimal point is a fraction) or `300` (an integer is milli) -> milli-GPU of one device. 0 is
+    allowed: a share that only borrows."""
     stripped = _stripped("time", text)
     if match := _PERCENT.fullmatch(stripped):
         milli = Decimal(match[1]) * 10
@@ -64,8 +65,8 @@ def parse_time(text: str) -> int:
         raise UsageError(f"time {text!r} is not a share: write 30%, 0.3 or 300 (milli)")
     if milli != int(milli):
         raise UsageError(f"time {text!r} is finer than one milli-GPU: round it to 0.1%")
-    if not 0 < milli <= 1000:
-        raise UsageError(f"time {text!r} is out of range: give more than 0 and at most 100%, 1.0 or 1000")
+    if not 0 <= milli <= 1000:
+        raise UsageError(f"time {text!r} is out of range: give at most 100%, 1.0 or 1000")
     return int(milli)
 
 

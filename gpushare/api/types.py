@@ -41,8 +41,13 @@ def _number(pattern: str) -> Meta:
 
 MemorySize = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": _SIZE_MAX})]
 MemoryText = Annotated[str, _number(rf"^\s*({_SIZE}|{_PERCENT})\s*$")]
-TimeMilli = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": 1000})]
+TimeMilli = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": 1000})]
 TimeText = Annotated[
+    str,
+    _number(rf"^\s*({_PERCENT}|0+(\.0+)? ?%|0+\.[0-9]+|0*1\.0+|0*[0-9]{{1,3}}|0*1000)\s*$"),
+]
+TimeLimitMilli = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": 1000})]
+TimeLimitText = Annotated[
     str,
     _number(rf"^\s*({_PERCENT}|0+\.{_WHOLE}|0*1\.0+|0*[1-9][0-9]{{0,2}}|0*1000)\s*$"),
 ]
@@ -79,13 +84,13 @@ class Gang(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True)
 
 
 class GrantRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """`memory`: bytes, `8GiB` or `35%` of a device. `time`, `time_limit`: milli, `30%` or `0.3`. `device`: id, index,
-    `any`. `managed`: whether managed memory is charged like device memory or refused. `gang`: also as text,
+    """`memory`: bytes, `8GiB` or `35%` of a device. `time`, `time_limit`: milli, `30%` or `0.3`; no time: it only
+    borrows. `device`: id, index, `any`. `managed`: whether managed memory is charged like device memory or refused. `gang`: also as text,
     `ID[:SIZE[:LEASES]]`."""
 
     memory: MemorySize | MemoryText
     time: TimeMilli | TimeText
-    time_limit: TimeMilli | TimeText = 1000
+    time_limit: TimeLimitMilli | TimeLimitText = 1000
     tenant: str = "default"
     class_: Class = field(name="class", default="training")
     devices: Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": 16})] = 1
@@ -101,7 +106,7 @@ class GrantChange(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_onl
 
     memory: MemorySize | MemoryText | None = None
     time: TimeMilli | TimeText | None = None
-    time_limit: TimeMilli | TimeText | None = None
+    time_limit: TimeLimitMilli | TimeLimitText | None = None
 
 
 SomeChange = Annotated[

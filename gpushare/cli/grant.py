@@ -23,7 +23,11 @@ def add_share_options(parser: argparse.ArgumentParser) -> None:
         "--memory", required=True, type=checked(memory_argument), metavar="SIZE", help="as 8GiB or 35%%, per device"
     )
     parser.add_argument(
-        "--time", required=True, type=checked(time_argument), metavar="SHARE", help="as 30%%, 0.3 or 300 (milli)"
+        "--time",
+        required=True,
+        type=checked(time_argument),
+        metavar="SHARE",
+        help="as 30%%, 0.3 or 300 (milli); 0: only what others leave idle",
     )
     parser.add_argument(
         "--time-limit", type=checked(time_argument), metavar="SHARE", help="never more than this (default 100%%)"

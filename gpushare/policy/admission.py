@@ -4,7 +4,8 @@ refusal out.
 Per device the guaranteed time of its grants is at most 1000 milli of deliverable time (wall time less the 2 % that
 switching may take, which the arbiter holds back from every guarantee alike), and their memory at most what the device
 has less what is reserved. A grant's time is reserved out of its tenant's guarantee; what exceeds it is borrowed, and
-a grant that borrows is admitted only where the time it asks for is unclaimed at this moment. Memory is never lent.
+a grant that borrows is admitted only where the time it asks for is unclaimed at this moment. One that asks for no time
+borrows all it gets, and is admitted wherever its memory fits. Memory is never lent.
 """
 
 from collections.abc import Collection, Mapping
@@ -95,8 +96,8 @@ class Place:
 
     @property
     def borrows(self) -> bool:
-        """Whether it asked for more time than is guaranteed to it."""
-        return self.guaranteed_milli < self.time_milli
+        """Whether it is to get more time than is guaranteed to it."""
+        return self.guaranteed_milli < max(self.time_milli, 1)
 
 
 def smallest_share(credit_floor_ns: int, bucket_ns: int) -> int:
@@ -173,17 +174,17 @@ def _check_request(
         raise UsageError(f"a grant needs at least one device, not {request.devices}")
     if request.devices > 1 and request.device is not None:
         raise UsageError("a device is named and several are asked for: name none to get any of them")
-    if not 0 < request.time_milli <= DEVICE_MILLI or not 0 < request.limit_milli <= DEVICE_MILLI:
-        raise UsageError("time and time limit are above 0 and at most 100%")
+    if not 0 <= request.time_milli <= DEVICE_MILLI or not 0 < request.limit_milli <= DEVICE_MILLI:
+        raise UsageError("time and time limit are at most 100%, and the limit is above 0")
     if request.limit_milli < request.time_milli:
         raise UsageError(
             f"time limit {format_time(request.limit_milli)} is below the time {format_time(request.time_milli)}:"
             " raise the one or lower the other"
         )
-    if request.time_milli < smallest_milli:
+    if 0 < request.time_milli < smallest_milli:
         raise RefusedError(
             f"a share of {format_time(request.time_milli)} is too small to be served: ask for"
-            f" {format_time(smallest_milli)} or more"
+            f" {format_time(smallest_milli)} or more, or for 0% to use what others leave idle"
         )
     if not devices:
         raise RefusedError("this node has no device")
@@ -235,7 +236,7 @@ def _keep_for_others(
 
 
 def _try(request: Request, device: Device, tenant: Tenant, spare: int, taken: Taken) -> tuple[float, Place]:
-    """(what would stay free here as a fraction: less is a better fit, place)."""
+    """(what would stay free here as a fraction: less is a better fit, but for one that only borrows; place)."""
     label = f"device {device.index}"
     here = taken.on(device.id)
     if request.gang is not None and (other := taken.of_gang(device.id, request.tenant, request.gang)) is not None:
@@ -279,4 +280,5 @@ def _try(request: Request, device: Device, tenant: Tenant, spare: int, taken: Ta
     free_memory = (room - memory) / device.memory_bytes
     free_time = max(0, DEVICE_MILLI - asked_here - request.time_milli) / DEVICE_MILLI
     place = Place(device.id, device.index, memory, request.time_milli, guaranteed, request.limit_milli)
-    return free_memory + free_time, place
+    free = free_memory + free_time
+    return free if request.time_milli else -free, place

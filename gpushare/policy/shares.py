@@ -91,11 +91,11 @@ def shares(
         for tenant, rows in here.items():
             policy = tenants[tenant]
             usual = _Pull(policy.weight * _WEIGHT_SCALE, policy.tier)
-            working = sum(row.time_milli for row in rows if _runs(row, runnable))
+            working = sum(_part(row) for row in rows if _runs(row, runnable))
             for row in rows:
                 runs = _runs(row, runnable)
                 pull = pulls[tenant] if runs else usual
-                weight = pull.weight * row.time_milli // max(1, working if runs else working + row.time_milli)
+                weight = pull.weight * _part(row) // (working if runs else working + _part(row))
                 limit = limits[row.grant, device]
                 result[row.grant, device] = Share(
                     guarantee_milli=min(milli[tenant, device][row.grant], limit),
@@ -105,6 +105,11 @@ def shares(
                     workload=row.workload,
                 )
     return result
+
+
+def _part(row: Placed) -> int:
+    """Of its tenant's weight. One that asked for no time has the least there is beside those that did."""
+    return max(1, row.time_milli)
 
 
 def _runs(row: Placed, runnable: Collection[str] | None) -> bool:

@@ -59,6 +59,18 @@ def test_what_exceeds_the_tenants_guarantee_is_borrowed_while_it_is_unclaimed():
         admit(Request("class", GIB, 500), [device()], LABS, held)
 
 
+def test_who_asks_for_no_time_is_admitted_beside_full_promises_where_most_is_left():
+    nodes = [device(0), device(1)]
+    owners = tenants(Tenant("research", 1000), devices=2)
+    held = hold(admit(Request("research", GIB, 1000, device=0), nodes, owners, []), "g1", "research")
+    places = admit(Request("default", GIB, 0), nodes, owners, held)
+    assert [(p.index, p.guaranteed_milli, p.borrows) for p in places] == [(1, 0, True)]
+    assert admit(Request("default", GIB, 0, device=0), nodes, owners, held)[0].borrows
+    # Nor does it stand in anybody's way.
+    beside = held + hold(places, "g2", "default")
+    assert admit(Request("default", GIB, 1000, device=1), nodes, owners, beside)[0].guaranteed_milli == 1000
+
+
 def test_sixty_and_sixty_per_cent_do_not_fit_one_device():
     held = hold(admit(Request("default", GIB, 600), [device()], DEFAULT, []), "g1", "default")
     with pytest.raises(RefusedError, match=r"60% of time does not fit on device 0: 40% is free"):
@@ -137,7 +149,8 @@ def test_the_node_holds_so_many_grants_as_the_arbiter_can():
     [
         (Request("nobody", GIB, 100), NotFoundError, "no tenant 'nobody': known are default"),
         (Request("default", GIB, 100, device=7), NotFoundError, r"no device 7: known are 0 \(GPU-0\)"),
-        (Request("default", GIB, 0), UsageError, "above 0"),
+        (Request("default", GIB, -1), UsageError, "above 0"),
+        (Request("default", GIB, 0, limit_milli=0), UsageError, "above 0"),
         (Request("default", GIB, 1001), UsageError, "at most 100%"),
         (Request("default", GIB, 500, limit_milli=400), UsageError, "below the time"),
         (Request("default", GIB, 100, devices=0), UsageError, "at least one device"),

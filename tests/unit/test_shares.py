@@ -109,6 +109,14 @@ def test_two_grants_of_a_tenant_borrow_no_more_than_one():
     assert result["g1", "d0"].weight == 3 * result["g2", "d0"].weight
 
 
+def test_grants_that_asked_for_no_time_have_their_tenants_weight():
+    tenants = {"a": TenantPolicy("a", 0, weight=2), "b": TenantPolicy("b", 0, weight=2)}
+    placed = [Placed("g1", "a", "d0", 0, 0), Placed("g2", "a", "d0", 0, 0), Placed("g3", "b", "d0", 400, 0)]
+    result = shares(tenants, placed)
+    assert result["g1", "d0"].weight == result["g2", "d0"].weight == result["g3", "d0"].weight // 2
+    assert all(share.guarantee_milli == 0 for share in result.values())
+
+
 def test_scavengers_limits_tiers_and_classes_pass_through():
     tenants = {"s": TenantPolicy("s", 0, weight=0, tier=2)}
     placed = [Placed("g1", "s", "d0", 300, 0, 500, Workload.INTERACTIVE)]
