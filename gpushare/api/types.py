@@ -84,9 +84,9 @@ class Gang(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True)
 
 
 class GrantRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """`memory`: bytes, `8GiB` or `35%` of a device. `time`, `time_limit`: milli, `30%` or `0.3`; no time: it only
-    borrows. `device`: id, index, `any`. `managed`: whether managed memory is charged like device memory or refused. `gang`: also as text,
-    `ID[:SIZE[:LEASES]]`."""
+    """`memory`: bytes, `8GiB` or `35%` of a device. `time`, `time_limit`: milli, `30%` or `0.3`; 0: it only
+    borrows. `device`: id, index, `any`. `managed`: whether managed memory is charged like device memory or refused.
+    `gang`: also as text, `ID[:SIZE[:LEASES]]`."""
 
     memory: MemorySize | MemoryText
     time: TimeMilli | TimeText

@@ -1,77 +1,69 @@
-"""Connects node, story and screen, and cleans everything up."""
+"""Plays a scenario and says what came of it."""
 
-import contextlib
 import os
 import shutil
-import tempfile
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gpushare.demo.interrupts import interruptible, uninterrupted
-from gpushare.demo.node import Node
-from gpushare.demo.screen import Screen
+from gpushare.demo import screen
+from gpushare.demo.stage import stage
 from gpushare.demo.story import BORROWER, OWNER, Story
-from gpushare.demo.verdict import Claim, Facts, claims
+from gpushare.demo.teams import show
+from gpushare.demo.teams.script import ACTS, DEVICES
+from gpushare.demo.teams.story import Story as TeamsStory
+from gpushare.demo.verdict import Claim, claims
 from gpushare.errors import FailedError
 from gpushare.paths import HOOK, INTERPOSERS, LIB_DIR, RUNTIME_WRAPPER
 
-CGROUPS = Path("/sys/fs/cgroup")
-REMOVE_SECONDS = 5.0
+CONTAINERS_SECONDS = 5.0
+TEAMS_SECONDS = 2.0
+_PROGRAM = LIB_DIR / "gpushare-spin"
+
+Result = tuple[dict[str, Any], list[Claim]]
+"""(the whole result for `--json`, claims)"""
 
 
-def run(phase_seconds: float, *, quiet: bool) -> tuple[dict[str, Any], Facts, list[Claim]]:
-    """(device, facts, claims). Leaves nothing behind, however it ends."""
-    _check()
-    with contextlib.ExitStack() as cleanup:
-        cleanup.enter_context(interruptible())
-        with uninterrupted():
-            # Short, because a socket's path has at most 107 bytes.
-            where = Path(tempfile.mkdtemp(prefix="gpushare-demo-"))
-            cleanup.callback(_remove, where)
-        screen = Screen((OWNER, BORROWER))
-        say = _silence if quiet else screen.step
-        cleanup.callback(say, "taking everything away")
-        say("starting a daemon of its own")
-        node = Node(where / "node")
-        (where / "node").mkdir()
-        cleanup.callback(node.end)
-        simulated = node.start()["simulated"]
+def containers(phase_seconds: float | None, *, quiet: bool) -> Result:
+    """Two containers on one device. Leaves nothing behind, however it ends. Raises GpushareError."""
+    _check(*INTERPOSERS, HOOK, RUNTIME_WRAPPER, _PROGRAM)
+    if os.geteuid() != 0:
+        raise FailedError("the demo starts containers: run it as root")
+    if shutil.which("runc") is None:
+        raise FailedError("runc is not installed: apt-get install runc")
+    table = screen.Screen((OWNER, BORROWER))
+    say = _silence if quiet else screen.step
+    with stage(say) as (node, where, facts):
         found = node.client.devices()[0]
-        device = {"name": found["name"], "uuid": found["id"], "simulated": simulated}
+        device = {"name": found["name"], "uuid": found["id"], "simulated": facts["simulated"]}
         if not quiet:
-            screen.begin({"device": device})
-        story = Story(node, where, phase_seconds, say, _silence if quiet else screen.watch)
-        facts = story.play(simulated)
-    return device, facts, claims(facts)
+            table.begin({"device": device})
+        story = Story(node, where, phase_seconds or CONTAINERS_SECONDS, say, _silence if quiet else table.watch)
+        played = story.play(facts["simulated"])
+    return screen.as_json(device, played, claims(played)), claims(played)
+
+
+def teams(phase_seconds: float | None, *, quiet: bool) -> Result:
+    """Teams with quotas on eight simulated devices. As `containers`."""
+    _check(*INTERPOSERS, _PROGRAM)
+    say = _silence if quiet else screen.step
+    with stage(say, f"{DEVICES}x16GiB") as (node, where, _):
+        if not quiet:
+            show.begin(DEVICES)
+        story = TeamsStory(node, where, phase_seconds or TEAMS_SECONDS, say, _silence if quiet else show.outcome)
+        outcomes = story.play(ACTS)
+    found = show.claims(outcomes)
+    return show.as_json(outcomes, found), found
+
+
+SCENARIOS: dict[str, Callable[..., Result]] = {"containers": containers, "teams": teams}
 
 
 def _silence(_: Any) -> None:
     """Replaces the screen for JSON output."""
 
 
-def _check() -> None:
-    if os.geteuid() != 0:
-        raise FailedError("the demo starts containers: run it as root")
-    if shutil.which("runc") is None:
-        raise FailedError("runc is not installed: apt-get install runc")
-    for path in (*INTERPOSERS, HOOK, RUNTIME_WRAPPER, LIB_DIR / "gpushare-spin"):
+def _check(*built: Path) -> None:
+    for path in built:
         if not path.exists():
             raise FailedError(f"{path} is not built: make demo builds it")
-
-
-@uninterrupted()
-def _remove(where: Path) -> None:
-    for parent in (CGROUPS, *CGROUPS.iterdir()):
-        # The runtime removes each container's cgroup, but not the parent that it created for all of them.
-        with contextlib.suppress(OSError):
-            (parent / "gpushare-demo").rmdir()
-    # A process that is exiting may still create files there.
-    deadline = time.monotonic() + REMOVE_SECONDS
-    while True:
-        shutil.rmtree(where, ignore_errors=True)
-        if not where.exists():
-            return
-        if time.monotonic() > deadline:
-            raise FailedError(f"{where} cannot be removed")
-        time.sleep(0.05)

@@ -51,11 +51,12 @@ class Node:
         """The socket of the demo's own daemon."""
         return self._layout.socket
 
-    def start(self) -> Any:
-        """The node's facts, once its daemon answers."""
+    def start(self, simulate: str = "") -> Any:
+        """The node's facts, once its daemon answers. `simulate`: devices to simulate; empty: one, where there is no
+        driver."""
         command = [sys.executable, "-P", "-m", "gpushare", "daemon", "--state-dir", str(self._layout.state)]
-        if not has_driver():
-            command += ["--simulate", SIMULATED_DEVICE]
+        if simulate or not has_driver():
+            command += ["--simulate", simulate or SIMULATED_DEVICE]
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
         with open(self._log, "wb") as log, uninterrupted():
             self._process = subprocess.Popen(

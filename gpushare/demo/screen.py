@@ -17,6 +17,11 @@ _COLUMNS = (("TENANT", 10), ("ASKED", 7), ("GOT", 8), ("MEMORY", 9), ("LIMIT", 7
 _LINE_SECONDS = 1.0
 
 
+def step(text: str) -> None:
+    """Shows the current step, before the first and after the last measurement."""
+    print(f"... {text}", flush=True)
+
+
 class Screen:
     """Prints the progress of the demo: a redrawn table on a terminal, otherwise a line per second."""
 
@@ -25,10 +30,6 @@ class Screen:
         self._redraw = sys.stdout.isatty()
         self._phase = ""
         self._next_line = 0.0
-
-    def step(self, text: str) -> None:
-        """Shows the current step, before the first and after the last measurement."""
-        print(f"... {text}", flush=True)
 
     def begin(self, facts: dict[str, Any]) -> None:
         """Prints the device and its tenants. `facts`: as in the JSON."""

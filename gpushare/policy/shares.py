@@ -6,6 +6,7 @@ its limit, which is of the whole node: the grants that run get together at most 
 """
 
 import enum
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -69,7 +70,7 @@ def shares(
     A guarantee stays with its grant while that is idle, so that it is served at once when it wakes and nothing is ever
     promised twice. What it leaves is surplus, of which the tenant's grants that run get first
     what is their own tenant's: by their weights, which costs nobody's promise when they are late."""
-    guaranteed = _guarantees(tenants, placed)
+    guaranteed = _spread(tenants, _guarantees(tenants, placed))
     groups = _by_tenant_and_device(placed)
     milli = {key: _split(guaranteed[key], rows) for key, rows in groups.items()}
     limits = _limits(tenants, placed, milli, runnable)
@@ -242,4 +243,25 @@ def _guarantees(tenants: Mapping[str, TenantPolicy], placed: Collection[Placed])
             extra.append(Part(tenant, max(1, more), more))
         for tenant, milli in water_fill(max(0, free), extra).items():
             result[tenant, device] += milli
+    return result
+
+
+def _spread(tenants: Mapping[str, TenantPolicy], given: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], int]:
+    """What is left of each tenant's guarantee goes to its devices that are not promised in full, in equal parts: one
+    whose device failed is made good where its other grants are, even those that asked for no time."""
+    result = dict(given)
+    left = {name: policy.guarantee_milli for name, policy in tenants.items()}
+    free: dict[str, int] = {}
+    for (tenant, device), milli in given.items():
+        left[tenant] -= milli
+        free[device] = free.get(device, DEVICE_MILLI) - milli
+    while open_keys := [(tenant, device) for tenant, device in given if left[tenant] > 0 and free[device] > 0]:
+        places = Counter(tenant for tenant, _ in open_keys)
+        for device in {device: None for _, device in open_keys}:
+            wants = {name: -(-left[name] // places[name]) for name, on in open_keys if on == device and left[name] > 0}
+            parts = [Part(name, want, min(want, left[name])) for name, want in wants.items()]
+            for name, milli in water_fill(free[device], parts).items():
+                result[name, device] += milli
+                left[name] -= milli
+                free[device] -= milli
     return result

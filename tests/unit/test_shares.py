@@ -117,6 +117,17 @@ def test_grants_that_asked_for_no_time_have_their_tenants_weight():
     assert all(share.guarantee_milli == 0 for share in result.values())
 
 
+def test_what_a_full_device_cannot_promise_is_promised_on_others():
+    # Of eight devices one failed: b, promised six, keeps five and a quarter, a one and three quarters.
+    tenants = policies(a=1750, b=5250)
+    placed = [Placed(f"a{i}", "a", f"d{i}", 1000, 875) for i in (0, 1)]
+    placed += [Placed(f"b{i}", "b", f"d{i}", 1000, 1000) for i in range(2, 7)]
+    placed += [Placed(f"l{i}", "b", f"d{i}", 0, 0) for i in (0, 1)]
+    result = shares(tenants, placed)
+    assert [result[f"l{i}", f"d{i}"].guarantee_milli for i in (0, 1)] == [125, 125]
+    assert [result[f"a{i}", f"d{i}"].guarantee_milli for i in (0, 1)] == [875, 875]
+
+
 def test_scavengers_limits_tiers_and_classes_pass_through():
     tenants = {"s": TenantPolicy("s", 0, weight=0, tier=2)}
     placed = [Placed("g1", "s", "d0", 300, 0, 500, Workload.INTERACTIVE)]

@@ -52,15 +52,24 @@ def test_sizes_that_make_no_sense(text):
 
 @pytest.mark.parametrize(
     ("text", "milli"),
-    [("30%", 300), ("12.5%", 125), ("0.3", 300), ("1.0", 1000), ("300", 300), ("100%", 1000), ("1", 1), ("0", 0), ("0%", 0), ("0.0", 0)],
+    [
+        ("30%", 300),
+        ("12.5%", 125),
+        ("0.3", 300),
+        ("1.0", 1000),
+        ("300", 300),
+        ("100%", 1000),
+        ("1", 1),
+        ("0", 0),
+        ("0%", 0),
+        ("0.0", 0),
+    ],
 )
 def test_times_people_write(text, milli):
     assert parse_time(text) == milli
 
 
-@pytest.mark.parametrize(
-    "text", ["", "-3", "140%", "NaN", "1.5", "1001", "12.34%", "0.0001", "30 percent", ".3"]
-)
+@pytest.mark.parametrize("text", ["", "-3", "140%", "NaN", "1.5", "1001", "12.34%", "0.0001", "30 percent", ".3"])
 def test_times_that_make_no_sense(text):
     with pytest.raises(UsageError):
         parse_time(text)

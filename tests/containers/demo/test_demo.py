@@ -212,3 +212,29 @@ def test_without_runc(environment):
     bare = {**environment, "PATH": "/nonexistent"}
     result = subprocess.run(DEMO, env=bare, capture_output=True, text=True)
     assert (result.returncode, result.stderr) == (1, "gpushare: runc is not installed: apt-get install runc\n")
+
+
+TEAMS = """
+from gpushare.cli import demo, main
+from gpushare.demo.teams import script, story
+import gpushare.demo.main
+gpushare.demo.main.ACTS = (script.QUOTA,)
+demo._seconds, story.SETTLE_SECONDS = float, 0.4
+main.entry()
+"""
+
+
+@pytest.mark.slow
+def test_teams_borrow_and_give_back(environment):
+    """The bounds are wide, as the measurements are short and the machine busy."""
+    command = [sys.executable, "-c", TEAMS, "demo", "--scenario", "teams", "--json", "--phase-seconds", "0.4"]
+    result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+    assert result.stderr == ""
+    value = json.loads(result.stdout)
+    assert result.returncode == (0 if value["verdict"] == "pass" else 1)
+    assert len(value["steps"]) == 10
+    for step in value["steps"]:
+        assert step["alive"] == step["processes"] == 20
+        for tenant in step["tenants"]:
+            assert abs(tenant["got_milli"] - tenant["entitlement_milli"]) < 600, step
+    assert sum(len(step["served_ms"]) for step in value["steps"]) >= 8

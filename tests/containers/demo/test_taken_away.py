@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.demo import main
+from gpushare.demo import stage
 from gpushare.demo.container import Container
 from gpushare.demo.interrupts import interruptible, uninterrupted
 from gpushare.errors import FailedError
@@ -63,12 +63,12 @@ def test_an_interrupt_waits_for_what_must_be_whole():
 
 def test_removal_waits_for_who_is_still_there(busy):
     threading.Timer(0.3, subprocess.run, [["umount", busy / "mounted"]]).start()
-    main._remove(busy)
+    stage._remove(busy)
     assert not busy.exists()
 
 
 def test_what_cannot_be_removed_is_told(busy, monkeypatch):
-    monkeypatch.setattr(main, "REMOVE_SECONDS", 0.1)
+    monkeypatch.setattr(stage, "REMOVE_SECONDS", 0.1)
     with pytest.raises(FailedError, match="cannot be removed"):
-        main._remove(busy)
+        stage._remove(busy)
     assert Path(busy).exists()

@@ -1,0 +1,50 @@
+"""Where a scenario plays: a temporary directory with a daemon of its own, of which nothing is left afterwards."""
+
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from gpushare.demo.interrupts import interruptible, uninterrupted
+from gpushare.demo.node import Node
+from gpushare.errors import FailedError
+
+CGROUPS = Path("/sys/fs/cgroup")
+REMOVE_SECONDS = 5.0
+
+
+@contextlib.contextmanager
+def stage(say: Callable[[str], None], simulate: str = "") -> Iterator[tuple[Node, Path, Any]]:
+    """(node, directory for files, facts of the node). `simulate`: as Node.start takes it. Raises GpushareError."""
+    with contextlib.ExitStack() as cleanup:
+        cleanup.enter_context(interruptible())
+        with uninterrupted():
+            # Short, because a socket's path has at most 107 bytes.
+            where = Path(tempfile.mkdtemp(prefix="gpushare-demo-"))
+            cleanup.callback(_remove, where)
+        cleanup.callback(say, "taking everything away")
+        say("starting a daemon of its own")
+        node = Node(where / "node")
+        (where / "node").mkdir()
+        cleanup.callback(node.end)
+        yield node, where, node.start(simulate)
+
+
+@uninterrupted()
+def _remove(where: Path) -> None:
+    for parent in (CGROUPS, *CGROUPS.iterdir()):
+        # The runtime removes each container's cgroup, but not the parent that it created for all of them.
+        with contextlib.suppress(OSError):
+            (parent / "gpushare-demo").rmdir()
+    # A process that is exiting may still create files there.
+    deadline = time.monotonic() + REMOVE_SECONDS
+    while True:
+        shutil.rmtree(where, ignore_errors=True)
+        if not where.exists():
+            return
+        if time.monotonic() > deadline:
+            raise FailedError(f"{where} cannot be removed")
+        time.sleep(0.05)

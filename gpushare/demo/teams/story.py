@@ -1,0 +1,210 @@
+"""Plays the script with real processes on simulated devices, and reads from the simulator's books who got what."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from gpushare.demo.interrupts import uninterrupted
+from gpushare.demo.node import Node
+from gpushare.demo.program import Program
+from gpushare.demo.teams.script import Act, Step, Team
+from gpushare.errors import FailedError
+from gpushare.paths import LIB_DIR
+
+KERNEL_NS = 500_000
+MEMORY = "512MiB"
+SETTLE_SECONDS = 1.0  # excluded after each change: the guarantee is a share over whole seconds
+DEVICE_MILLI = 1000
+DEVICE_SECONDS = 10.0
+"""Until the daemon has noticed that a device failed, or is back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step measured. `got`: milli of the node by team. `idle`: milli of the act's devices that nobody used.
+    `served_ms`: of those processes that are guaranteed a whole device and began to work in this step, how long each
+    waited for it. `alive`: of all processes of the act, `processes`, those that run."""
+
+    act: Act
+    step: Step
+    got: Mapping[str, int]
+    idle: int
+    served_ms: tuple[float, ...]
+    alive: int
+    processes: int
+
+
+@dataclass(slots=True)
+class _Worker:
+    """One process of a team."""
+
+    team: Team
+    number: int
+    program: Program
+    pid: int = 0
+    works: bool = False
+
+    @property
+    def device(self) -> int:
+        """Its index."""
+        return self.team.grants[self.number][0]
+
+    @property
+    def milli(self) -> int:
+        """That it asked for; 0: it only borrows."""
+        return self.team.grants[self.number][1]
+
+
+class Story:
+    """`say` is called with what is done between the steps, `show` with each outcome."""
+
+    def __init__(
+        self, node: Node, where: Path, seconds: float, say: Callable[[str], None], show: Callable[[Outcome], None]
+    ) -> None:
+        self._node, self._where, self._seconds, self._say, self._show = node, where, seconds, say, show
+        self._workers: list[_Worker] = []
+        self._tenants: list[str] = []
+
+    def play(self, acts: tuple[Act, ...]) -> list[Outcome]:
+        """The outcome of every step. Always ends its processes. Raises GpushareError."""
+        outcomes = []
+        try:
+            for act in acts:
+                self._begin(act)
+                for step in act.steps:
+                    outcome = self._play(act, step)
+                    self._show(outcome)
+                    outcomes.append(outcome)
+                self._end()
+        finally:
+            self._end()
+        return outcomes
+
+    def _begin(self, act: Act) -> None:
+        count = sum(len(team.grants) for team in act.teams)
+        self._say(f"{len(act.teams)} tenants with {count} processes start")
+        for name in self._tenants:
+            self._node.client.remove_tenant(name)
+        self._tenants = [team.name for team in act.teams]
+        for team in act.teams:
+            self._node.client.set_tenant(team.name, team.policy)
+            for number in range(len(team.grants)):
+                name = f"{team.name}-{number}"
+                worker = _Worker(team, number, Program(name, self._where / f"{name}.err"))
+                self._workers.append(worker)
+                worker.program.begin(self._command(worker))
+        for worker in self._workers:
+            worker.pid = worker.program.ready()["pid"]
+
+    def _command(self, worker: _Worker) -> list[str]:
+        share = ["--memory", MEMORY, "--time", str(worker.milli), "--gpu", str(worker.device)]
+        gpushare = [sys.executable, "-P", "-m", "gpushare", "run", "--socket", str(self._node.socket)]
+        return [*gpushare, "--tenant", worker.team.name, *share, "--", str(LIB_DIR / "gpushare-spin")]
+
+    @uninterrupted()
+    def _end(self) -> None:
+        for worker in self._workers:
+            worker.program.leave()
+        with contextlib.ExitStack() as each:  # even if an earlier one failed
+            for worker in self._workers:
+                each.callback(worker.program.end)
+        ended = bool(self._workers)
+        self._workers = []
+        if ended:
+            self._node.wait_released([grant["id"] for grant in self._node.client.grants()])
+
+    def _play(self, act: Act, step: Step) -> Outcome:
+        seen = self._node.client.call("GET", "/v1/events?limit=1")["newest"]
+        woken = self._set(step)
+        with self._lost(step.lost):
+            time.sleep(SETTLE_SECONDS)
+            before = self._read()
+            time.sleep(self._seconds)
+            after = self._read()
+        return Outcome(
+            act=act,
+            step=step,
+            got={team.name: self._milli(team, before, after) for team in act.teams},
+            idle=max(0, 1000 * act.devices - sum(self._milli(team, before, after) for team in act.teams)),
+            served_ms=self._served(seen, woken),
+            alive=sum(worker.program.running() for worker in self._workers),
+            processes=len(self._workers),
+        )
+
+    def _set(self, step: Step) -> list[_Worker]:
+        """Has the step's processes work and the others rest. Those that began to, and own their device."""
+        due = [worker for worker in self._workers if worker.number in step.work.get(worker.team.name, ())]
+        working = [worker for worker in self._workers if worker.works]
+        if any(worker not in due for worker in working):
+            # A borrower that waits in a launch reads no command before the owner of its device rests too.
+            self._tell(working, "idle")
+        self._tell([worker for worker in due if not worker.works and worker in working], f"run {KERNEL_NS}")
+        woken = [worker for worker in due if not worker.works]
+        self._tell(woken, f"run {KERNEL_NS}")
+        return [worker for worker in woken if worker.milli == DEVICE_MILLI]
+
+    def _tell(self, workers: list[_Worker], command: str) -> None:
+        for worker in workers:
+            worker.program.tell(command)
+        for worker in workers:
+            worker.program.answer()
+            worker.works = command != "idle"
+
+    @contextlib.contextmanager
+    def _lost(self, device: int | None):  # type: ignore[no-untyped-def]
+        if device is None:
+            yield
+            return
+        self._fail(device, lost=True)
+        try:
+            yield
+        finally:
+            self._fail(device, lost=False)
+
+    def _fail(self, device: int, *, lost: bool) -> None:
+        client = self._node.client
+        client.set_sim_lost(device, lost=lost)
+        whole = client.node()["devices"]
+        deadline = time.monotonic() + DEVICE_SECONDS
+        while client.node()["devices_working"] != whole - lost:
+            if time.monotonic() > deadline:
+                raise FailedError(f"the daemon did not notice device {device} within {DEVICE_SECONDS:.0f} s")
+            time.sleep(0.05)
+
+    def _read(self) -> tuple[int, dict[int, int]]:
+        """Wall time, and busy time by pid, as the simulator counts them."""
+        devices = self._node.client.sim_stats()["devices"]
+        busy: dict[int, int] = {}
+        for device in devices:
+            for process in device["processes"]:
+                busy[process["pid"]] = busy.get(process["pid"], 0) + process["busy_ns"]
+        return devices[0]["wall_ns"], busy
+
+    def _milli(self, team: Team, before: tuple[int, dict[int, int]], after: tuple[int, dict[int, int]]) -> int:
+        pids = [worker.pid for worker in self._workers if worker.team is team]
+        grown = sum(after[1].get(pid, 0) - before[1].get(pid, 0) for pid in pids)
+        return round(1000 * grown / (after[0] - before[0]))
+
+    def _served(self, seen: int, woken: list[_Worker]) -> tuple[float, ...]:
+        """ms from each wake to the first lease after it, as the arbiter recorded them."""
+        grants = {grant["pid"]: grant["id"] for grant in self._node.client.grants()}
+        first: dict[str, float] = {}
+        for tenant in {worker.team.name for worker in woken}:
+            for event in self._leases(seen, tenant):
+                first.setdefault(event["grant"], event["value_ns"] / 1e6)
+        return tuple(first[grants[worker.pid]] for worker in woken if grants[worker.pid] in first)
+
+    def _leases(self, after: int, tenant: str) -> list[Any]:
+        found: list[Any] = []
+        while True:
+            asked = f"/v1/events?after={after}&kind=lease&tenant={quote(tenant)}"
+            answer = self._node.client.call("GET", asked)
+            if not answer["events"] and answer["after"] == after:
+                return found
+            found += answer["events"]
+            after = answer["after"]
