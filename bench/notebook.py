@@ -2,9 +2,9 @@
 
 notebook.py PTX SECONDS SEED [PERIOD_MS]
 
-One cell per period (default 1000 ms: 2 % of the device) at a random moment of it. Prints {"event": "ready"}, waits for a
-line, then works and prints {"waits_ns": [...], "cells_ns": [...]}: what each cell's first kernel took beyond its length,
-and what each whole cell took.
+One cell per period (default 1000 ms: 2 % of the device) at a random moment of it. Prints {"event": "ready"}, waits for
+a line, then works and prints {"waits_ns": [...], "cells_ns": [...]}: what each cell's first kernel took beyond its
+length, and what each whole cell took.
 """
 
 import ctypes

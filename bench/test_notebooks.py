@@ -1,5 +1,5 @@
-"""Twenty users on one GPU: notebooks that compute 2 % of the time, each guaranteed a twentieth, and a trainer that has
-only what they leave. What a cell waits is measured by the notebooks' own clocks, the trainer's work by the simulator."""
+"""Twenty users on one GPU: notebooks that compute 2 % of the time, each guaranteed a twentieth, and a trainer that
+has only what they leave. The notebooks' own clocks measure what a cell waits, the simulator what the trainer did."""
 
 import json
 import subprocess

@@ -31,8 +31,9 @@ class QuotaCommand:
         solve.add_argument(
             "state",
             metavar="STATE.json",
-            help='{"C": 8000, "tenants": [{"name", "g", "demand", "w", "tier", "limit", "usage"}]} in milli; without a'
-            " limit there is none, one below g caps g too; - is stdin",
+            help='{"C": 8000, "tenants": [{"name", "parent", "g", "demand", "w", "tier", "limit", "usage"}]} in milli;'
+            " demand is of a tenant's own grants, its entitlement with all below it; without a limit there is none, one"
+            " below g caps g too; - is stdin",
         )
         solve.add_argument("--json", action="store_true", help="accepted for uniformity: the answer is always JSON")
         solve.set_defaults(verb=self._solve)
@@ -42,7 +43,7 @@ class QuotaCommand:
         return status
 
     def _solve(self, args: argparse.Namespace) -> int:
-        from gpushare.policy.entitlement import solve
+        from gpushare.policy.solve import solve
 
         try:
             data = sys.stdin.buffer.read() if args.state == "-" else Path(args.state).read_bytes()

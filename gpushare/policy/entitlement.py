@@ -5,17 +5,14 @@ All in milli-GPU. The result depends on the set of tenants, not on their order, 
 min(capacity, sum of demands).
 """
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-
-from gpushare.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
 class TenantState:
     """`demand`: what its runnable grants could use now. `limit` None: none; one below the guarantee caps that too.
-    `usage`: decayed borrowed usage; who has less wins a tie."""
+    `usage`: decayed borrowed usage; who has less wins a tie. `parent`: read by gpushare.policy.tree alone."""
 
     name: str
     guarantee: int
@@ -24,6 +21,7 @@ class TenantState:
     tier: int = 0
     limit: int | None = None
     usage: float = 0
+    parent: str | None = None
 
     @property
     def wanted(self) -> int:
@@ -101,56 +99,3 @@ def entitle(capacity: int, tenants: Iterable[TenantState]) -> Entitlement:
         lend((tenant for tenant in weighted if tenant.tier == tier), equally=False)
     lend((tenant for tenant in by_name.values() if tenant.weight == 0), equally=True)
     return Entitlement(entitled, degraded=False)
-
-
-def _number(row: Mapping[str, object], key: str, default: int | None, where: str, *, signed: bool = False) -> int:
-    """null is as good as nothing. 1000.0 is an integer in JSON, which has one kind of number."""
-    value = row.get(key)
-    if value is None:
-        value = default
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or (value < 0 and not signed):
-        wanted = "an integer" if signed else "an integer of at least 0"
-        raise UsageError(f"{where}: {key} is {value!r}: give {wanted}")
-    return value
-
-
-def _usage(row: Mapping[str, object], where: str) -> float:
-    value = row.get("usage")
-    if value is None:
-        return 0
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise UsageError(f"{where}: usage is {value!r}: give a number of at least 0")
-    return value
-
-
-def solve(state: object) -> dict[str, object]:
-    """`gpushare quota solve`: {"C", "tenants": [{"name","g","w","tier","limit","demand","usage"}]} ->
-    {"entitlement": {name: milli}, "degraded": bool}. Nobody gets more than its limit: where that is below g, it is what
-    is guaranteed. Raises UsageError with the place of what is wrong."""
-    if not isinstance(state, Mapping):
-        raise UsageError("the state is not a JSON object with C and tenants")
-    capacity = _number(state, "C", None, "state")
-    rows = state.get("tenants")
-    if not isinstance(rows, list):
-        raise UsageError("state: tenants is not a list")
-    tenants: dict[str, TenantState] = {}
-    for i, row in enumerate(rows):
-        if not isinstance(row, Mapping) or not isinstance(row.get("name"), str) or not row["name"]:
-            raise UsageError(f"tenants[{i}] is not an object with a name")
-        name = str(row["name"])
-        where = f"tenant {name!r}"
-        if name in tenants:
-            raise UsageError(f"{where} is there twice")
-        tenants[name] = TenantState(
-            name=name,
-            guarantee=_number(row, "g", 0, where),
-            demand=_number(row, "demand", None, where),
-            weight=_number(row, "w", 1, where),
-            tier=_number(row, "tier", 0, where, signed=True),
-            limit=None if row.get("limit") is None else _number(row, "limit", None, where),
-            usage=_usage(row, where),
-        )
-    result = entitle(capacity, tenants.values())
-    return {"entitlement": result.milli, "degraded": result.degraded}

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.errors import UsageError
-from gpushare.policy.entitlement import Part, TenantState, entitle, solve, water_fill
+from gpushare.policy.entitlement import Part, TenantState, entitle, water_fill
+from gpushare.policy.solve import solve
 
 VECTORS = json.loads((Path(__file__).parent / "quota_vectors.json").read_text())
 
