@@ -162,9 +162,10 @@ class Client:
         """Makes a tenant or replaces its whole policy (a TenantPolicy). The Tenant. For root only."""
         return self.call("PUT", f"/v1/tenants/{quote(name, safe='')}", policy)
 
-    def remove_tenant(self, name: str) -> Any:
-        """Raises RefusedError where it has grants. For root only."""
-        return self.call("DELETE", f"/v1/tenants/{quote(name, safe='')}")
+    def remove_tenant(self, name: str, source: str = "") -> Any:
+        """Raises RefusedError where it has grants, tenants below it, or another `source`. For root only."""
+        query = f"?source={quote(source, safe='')}" if source else ""
+        return self.call("DELETE", f"/v1/tenants/{quote(name, safe='')}{query}")
 
     def sim_stats(self) -> Any:
         """The simulator's own books. Raises NotFoundError where the devices are real."""

@@ -21,40 +21,31 @@ Name = Literal["", "DeviceHealth", "CapacityChanged", "QuotaDegraded", "QuotaRes
 
 TTL_SECONDS = 120
 
-# A name of a user or group that a user database can have: not a number, without the separators of passwd and paths.
-ACCOUNT = r"^(?![0-9]+$)[A-Za-z0-9_.][A-Za-z0-9_.@\\+-]*\$?$"
-ACCOUNT_MAX = 256
-ACCOUNT_NUMBER_MAX = (1 << 32) - 2  # the last one means nobody in the kernel's calls
-TENANT_NAME = r"^[a-z0-9][a-z0-9._-]{0,62}(/[a-z0-9][a-z0-9._-]{0,62}){0,7}$"
-
 # The document says of each field what the daemon's own checks accept, which have better words for what they refuse.
 # Patterns are those of gpushare/units.py, ranges those of gpushare/daemon/{placement,tenants,gangs}.py.
 _WHOLE = r"[0-9]*[1-9][0-9]*"
-_SIZE = rf"({_WHOLE}(\.[0-9]+)?|0+\.{_WHOLE}) ?(Ki|Mi|Gi|Ti)B?|{_WHOLE}(\.0+)?"
+SIZE = rf"({_WHOLE}(\.[0-9]+)?|0+\.{_WHOLE}) ?(Ki|Mi|Gi|Ti)B?|{_WHOLE}(\.0+)?"
 _PERCENT = rf"(0*100(\.0+)?|0*[1-9][0-9]?(\.[0-9]+)?|0+\.{_WHOLE}) ?%"
-_SIZE_MAX = 16 << 40
+SIZE_MAX = 16 << 40
 
 
-def _number(pattern: str) -> Meta:
+def number_text(pattern: str) -> Meta:
+    """Schema of a number that people write."""
     return Meta(extra_json_schema={"pattern": pattern, "maxLength": TEXT_MAX})
 
 
-MemorySize = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": _SIZE_MAX})]
-MemoryText = Annotated[str, _number(rf"^\s*({_SIZE}|{_PERCENT})\s*$")]
+MemorySize = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": SIZE_MAX})]
+MemoryText = Annotated[str, number_text(rf"^\s*({SIZE}|{_PERCENT})\s*$")]
 TimeMilli = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": 1000})]
 TimeText = Annotated[
     str,
-    _number(rf"^\s*({_PERCENT}|0+(\.0+)? ?%|0+\.[0-9]+|0*1\.0+|0*[0-9]{{1,3}}|0*1000)\s*$"),
+    number_text(rf"^\s*({_PERCENT}|0+(\.0+)? ?%|0+\.[0-9]+|0*1\.0+|0*[0-9]{{1,3}}|0*1000)\s*$"),
 ]
 TimeLimitMilli = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": 1000})]
 TimeLimitText = Annotated[
     str,
-    _number(rf"^\s*({_PERCENT}|0+\.{_WHOLE}|0*1\.0+|0*[1-9][0-9]{{0,2}}|0*1000)\s*$"),
+    number_text(rf"^\s*({_PERCENT}|0+\.{_WHOLE}|0*1\.0+|0*[1-9][0-9]{{0,2}}|0*1000)\s*$"),
 ]
-NodeTimeMilli = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": 16000})]
-NodeTimeText = Annotated[str, _number(r"^\s*([0-9]+(\.[0-9]+)? ?%|[0-9]+)\s*$")]
-NodeMemorySize = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": _SIZE_MAX})]
-NodeMemoryText = Annotated[str, _number(rf"^(0|\s*({_SIZE})\s*)$")]
 Key = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 256})]
 GangId = Annotated[
     str, Meta(extra_json_schema={"minLength": 1, "maxLength": 128, "pattern": r"^[^\u0000-\u001f\u007f-\u009f]+$"})
@@ -69,8 +60,6 @@ GangText = Annotated[
     ),
 ]
 GangSize = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": 1 << 20})]
-Account = Annotated[str, Meta(extra_json_schema={"pattern": ACCOUNT, "maxLength": ACCOUNT_MAX})]
-AccountNumber = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": ACCOUNT_NUMBER_MAX})]
 
 
 class Gang(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -273,48 +262,6 @@ class Devices(Struct, kw_only=True):
     epoch: int
     rv: int
     devices: list[Device]
-
-
-class TenantPolicy(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """A table of tenants.toml, and the body of PUT. `time`: milli of the node (1000 per device) or `600%`. `memory`:
-    bytes or a size, per node.
-
-    `users` and `groups`: names or numbers of those who may name this tenant, in addition to root.
-    """
-
-    time: NodeTimeMilli | NodeTimeText = 0
-    memory: NodeMemorySize | NodeMemoryText = 0
-    time_limit: NodeTimeMilli | NodeTimeText | None = None
-    weight: Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": 1_000_000})] = 1
-    tier: Annotated[int, Meta(extra_json_schema={"minimum": -1000, "maximum": 1000})] = 0
-    users: list[AccountNumber | Account] = field(default_factory=list)
-    groups: list[AccountNumber | Account] = field(default_factory=list)
-
-
-class Tenant(Struct, kw_only=True):
-    """`guarantee.memory` 0: no memory is held back for this tenant; it gets what fits. `have`: what remains of the
-    guarantee on the devices that work. `degraded`: `have` is less than the guarantee."""
-
-    name: str
-    guarantee: Quantity
-    have: Quantity
-    degraded: bool
-    limit_time: int
-    weight: int
-    tier: int
-    users: list[int | str]
-    groups: list[int | str]
-    source: Literal["built-in", "file"]
-    allocated: Quantity
-    grants: int
-
-
-class Tenants(Struct, kw_only=True):
-    """`epoch`, `rv`: as in Grants."""
-
-    epoch: int
-    rv: int
-    tenants: list[Tenant]
 
 
 class Version(Struct, kw_only=True):

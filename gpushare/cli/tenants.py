@@ -32,6 +32,9 @@ class TenantsCommand:
         define = add_verb(verbs, "set", "make a tenant or replace its quota; kept in tenants.toml (root)")
         define.add_argument("name", help="as research or org/team; what is not given below is reset")
         define.add_argument(
+            "--parent", metavar="TENANT", help="it is part of this one (default: the tenant that begins its name)"
+        )
+        define.add_argument(
             "--time", type=checked(parse_node_time), metavar="SHARE", help="guarantee: 600%% or 6000 is six devices"
         )
         define.add_argument("--memory", type=checked(parse_size), metavar="SIZE", help="guarantee, over all devices")
@@ -83,7 +86,7 @@ class TenantsCommand:
         return 0
 
     def _set(self, args: argparse.Namespace) -> int:
-        names = ("time", "memory", "time_limit", "weight", "tier", "users", "groups")
+        names = ("parent", "time", "memory", "time_limit", "weight", "tier", "users", "groups")
         policy: dict[str, Any] = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
         tenant = client(args).set_tenant(args.name, policy)
         if args.json:

@@ -10,6 +10,7 @@ from aiohttp import web
 from gpushare import __version__
 from gpushare.api import engines, types
 from gpushare.api import events as event_types
+from gpushare.api import tenants as tenant_types
 from gpushare.daemon import debug, http, metrics, openapi, placement, receipts, view
 from gpushare.daemon.node import NodeContext
 from gpushare.daemon.reception import SEND_SECONDS, Turns
@@ -131,15 +132,15 @@ class Api:
         del request
         watch = self._state.watch
         found = view.tenant_views(self._state)
-        return http.json_answer(types.Tenants(epoch=watch.epoch, rv=watch.rv, tenants=found))
+        return http.json_answer(tenant_types.Tenants(epoch=watch.epoch, rv=watch.rv, tenants=found))
 
     async def set_tenant(self, request: web.Request) -> web.Response:
-        policy = http.decoded(request, types.TenantPolicy)
+        policy = http.decoded(request, tenant_types.TenantPolicy)
         return http.json_answer(self._context.set_tenant(request.match_info["name"], policy))
 
     async def remove_tenant(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
-        self._context.remove_tenant(name)
+        self._context.remove_tenant(name, request.query.get("source", tenant_types.FILE))
         return web.Response(status=204)
 
     # Grants.

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 
 from gpushare import __version__
+from gpushare.api import tenants as tenant_types
 from gpushare.api import types
 from gpushare.arbiter import Arbiter
 from gpushare.daemon import view
@@ -177,7 +178,7 @@ class NodeContext:
         remember(self.state.ledger, device)
         log.warning("device %d (%s) works again", device.index, device.id)
 
-    def _tell(self, changed: list[Device], before: dict[str, types.Tenant]) -> None:
+    def _tell(self, changed: list[Device], before: dict[str, tenant_types.Tenant]) -> None:
         """Publishes events: of the devices, of the node's capacity, of every tenant that has more or less than before,
         and of the grants on the devices."""
         publish = self.state.watch.publish
@@ -188,7 +189,7 @@ class NodeContext:
         self._tell_tenants(before)
         self.transitions.publish_on({device.id for device in changed})
 
-    def _tell_tenants(self, before: dict[str, types.Tenant]) -> None:
+    def _tell_tenants(self, before: dict[str, tenant_types.Tenant]) -> None:
         for tenant in view.tenant_views(self.state):
             old = before.get(tenant.name)
             if old is None or old.have == tenant.have or not (old.degraded or tenant.degraded):
@@ -203,7 +204,7 @@ class NodeContext:
         wanted = self.state.tenants.members(peer, tenant)
         return wanted is not None and await self.lookups.is_member(peer.uid, peer.gid, *wanted)
 
-    def set_tenant(self, name: str, policy: types.TenantPolicy) -> types.Tenant:
+    def set_tenant(self, name: str, policy: tenant_types.TenantPolicy) -> tenant_types.Tenant:
         """Makes a tenant or replaces its policy. Raises UsageError or RefusedError for what cannot be promised."""
         before = self._tenants_by_name()
         self.state.tenants.set(name, policy)
@@ -231,16 +232,16 @@ class NodeContext:
                 self.state.watch.publish("tenant", change, lambda _, shown=new or old: shown)  # type: ignore[misc]
         log.info("%d tenants are read", len(after))
 
-    def _tenants_by_name(self) -> dict[str, types.Tenant]:
+    def _tenants_by_name(self) -> dict[str, tenant_types.Tenant]:
         return {tenant.name: tenant for tenant in view.tenant_views(self.state)}
 
-    def remove_tenant(self, name: str) -> None:
+    def remove_tenant(self, name: str, source: str = tenant_types.FILE) -> None:
         """Raises NotFoundError, or RefusedError where it has grants."""
         users = [live.id for live in self.state if live.record.tenant == name]
         if users and name != "default":
             raise RefusedError(f"tenant {name} has {len(users)} grants ({users[0]}, ...): release them first")
         shown = view.tenant_view(self.state.tenants[name], self.state)
-        self.state.tenants.remove(name)
+        self.state.tenants.remove(name, source)
         self.serving.refresh_shares()
         self.state.watch.publish("tenant", "removed", lambda _: shown)
 

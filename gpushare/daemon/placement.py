@@ -12,8 +12,9 @@ from gpushare.node.devices import MAX_DEVICES
 from gpushare.policy import admission
 from gpushare.policy.admission import Place
 from gpushare.policy.capacity import Standing
-from gpushare.policy.shares import Share, TenantPolicy, shares
+from gpushare.policy.shares import Share, shares
 from gpushare.policy.taken import Holding
+from gpushare.policy.tenant import TenantPolicy
 from gpushare.units import parse_memory, parse_time
 
 TTL_SECONDS_MAX = 86400

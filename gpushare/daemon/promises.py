@@ -13,8 +13,9 @@ from gpushare.policy import admission
 from gpushare.policy import capacity as capacity_policy
 from gpushare.policy.admission import Place
 from gpushare.policy.capacity import Key, Promise, Standing
-from gpushare.policy.shares import DEVICE_MILLI, Placed, TenantPolicy, Workload
+from gpushare.policy.shares import DEVICE_MILLI, Placed, Workload
 from gpushare.policy.taken import Holding, Taken
+from gpushare.policy.tenant import TenantPolicy
 
 WORKLOAD = {"interactive": Workload.INTERACTIVE, "inference": Workload.INFERENCE, "training": Workload.TRAINING}
 
@@ -92,7 +93,8 @@ class Promises:
     def _work_out(self) -> _Now:
         working = [device for device in self._devices if device.id not in self._faults]
         memory = sum(device.memory_bytes - device.reserved_bytes for device in working)
-        promised = {tenant.name: Promise(tenant.time, tenant.memory) for tenant in self._tenants}
+        admitted = self._tenants.admission()
+        promised = {name: Promise(tenant.guarantee_milli, tenant.memory_bytes) for name, tenant in admitted.items()}
         capacity = Promise(DEVICE_MILLI * len(working), memory)
         placed = [row for rows in self._placed.values() for row in rows]
         stands = capacity_policy.standing(promised, DEFAULT, capacity, placed, {device.id for device in working})
@@ -103,7 +105,7 @@ class Promises:
                 memory_bytes=stands.have[name].memory,
                 promised_milli=tenant.guarantee_milli,
             )
-            for name, tenant in self._tenants.admission().items()
+            for name, tenant in admitted.items()
         }
         policies = {name: tenant.policy for name, tenant in tenants.items()}
         taken = Taken(holding for rows in self._holdings.values() for holding in rows)

@@ -7,6 +7,7 @@ from typing import Any, get_args
 from gpushare.api import debug as debug_types
 from gpushare.api import engines, types
 from gpushare.api import events as event_types
+from gpushare.api import tenants as tenant_types
 from gpushare.errors import ForbiddenError, GoneError, GpushareError, NotFoundError, RefusedError
 
 BODY_MAX = 64 << 10
@@ -50,24 +51,25 @@ ROUTES = (
     Route("GET", "/v1/version", "version", "Versions of the daemon and of this API", answer=types.Version, light=True),
     Route("GET", "/v1/node", "node", "Facts of the node and its paths", answer=types.Node),
     Route("GET", "/v1/devices", "devices", "All devices", answer=types.Devices),
-    Route("GET", "/v1/tenants", "tenants", "All tenants", answer=types.Tenants),
+    Route("GET", "/v1/tenants", "tenants", "All tenants", answer=tenant_types.Tenants),
     Route(
         "PUT",
         "/v1/tenants/{name}",
         "set_tenant",
         "Set a tenant's quota (root)",
-        body=types.TenantPolicy,
-        answer=types.Tenant,
+        body=tenant_types.TenantPolicy,
+        answer=tenant_types.Tenant,
         root=True,
         refusals=(RefusedError,),
-        name={"type": "string", "pattern": types.TENANT_NAME},
+        name={"type": "string", "pattern": tenant_types.TENANT_NAME},
     ),
     Route(
         "DELETE",
         "/v1/tenants/{name}",
         "remove_tenant",
-        "Remove a tenant without grants (root)",
+        "Remove a tenant without grants and tenants below it (root)",
         status=204,
+        query={"source": {"type": "string", "pattern": tenant_types.SOURCE}},
         root=True,
         refusals=(NotFoundError, RefusedError),
     ),

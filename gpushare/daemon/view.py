@@ -1,8 +1,9 @@
 """State as the wire types show it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from gpushare.api import tenants as tenant_types
 from gpushare.api import types
 from gpushare.arbiter import Arbiter, DeviceStats
 from gpushare.daemon import placement
@@ -183,27 +184,37 @@ def device_view(device: Device, backend: str, state: State, stats: DeviceStats, 
     )
 
 
-def tenant_views(state: State) -> list[types.Tenant]:
+def tenant_views(state: State) -> list[tenant_types.Tenant]:
     """All tenants."""
-    stands = placement.standing(state)
-    return [tenant_view(tenant, state, stands) for tenant in state.tenants]
+    stands, families = placement.standing(state), state.tenants.families()
+    return [tenant_view(tenant, state, stands, families) for tenant in state.tenants]
 
 
-def tenant_view(tenant: Tenant, state: State, stands: Standing | None = None) -> types.Tenant:
-    """One tenant. `stands`: as in `grant_view`."""
+def tenant_view(
+    tenant: Tenant,
+    state: State,
+    stands: Standing | None = None,
+    families: Mapping[str, Sequence[str]] | None = None,
+) -> tenant_types.Tenant:
+    """One tenant. `stands`: as in `grant_view`. `families`: of state.tenants."""
     stands = stands or placement.standing(state)
-    have, taken = stands.have[tenant.name], state.promises.now.taken.of(tenant.name)
-    return types.Tenant(
+    family = (families or state.tenants.families())[tenant.name]
+    taken = state.promises.now.taken.of(tenant.name)
+    return tenant_types.Tenant(
         name=tenant.name,
+        parent=state.tenants.parent(tenant.name),
         guarantee=types.Quantity(time=tenant.time, memory=tenant.memory),
-        have=types.Quantity(time=have.time, memory=have.memory),
-        degraded=stands.degraded(tenant.name),
+        have=types.Quantity(
+            time=sum(stands.have[name].time for name in family),
+            memory=sum(stands.have[name].memory for name in family),
+        ),
+        degraded=any(stands.degraded(name) for name in family),
         limit_time=tenant.time_limit,
         weight=tenant.weight,
         tier=tenant.tier,
         users=list(tenant.users),
         groups=list(tenant.groups),
-        source="file" if tenant.source == "file" else "built-in",
+        source=tenant.source,
         allocated=types.Quantity(time=taken.time_milli, memory=taken.memory_bytes),
         grants=state.promises.grants(tenant.name),
     )

@@ -12,8 +12,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from gpushare.errors import NotFoundError, RefusedError, UsageError
-from gpushare.policy.shares import DEVICE_MILLI, TenantPolicy
+from gpushare.policy.shares import DEVICE_MILLI
 from gpushare.policy.taken import Holding, Taken
+from gpushare.policy.tenant import TenantPolicy
 from gpushare.units import MIB, format_size, format_time, parse_memory
 
 WORKING_BYTES = 256 * MIB
@@ -47,8 +48,10 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """Policy of a tenant. `memory_bytes` guaranteed over the node, 0: none is held back for it. `limit_milli` of the
-    node. `promised_milli`: what `guarantee_milli` was before devices were lost, None: the same."""
+    """Policy of a tenant. What is guaranteed is its own, without what is to those below it. `memory_bytes` guaranteed
+    over the node, 0: none is held back for it. `limit_milli` of the node, for it and all below it: its `family`, which
+    may be left empty where that is itself. `promised_milli`: what `guarantee_milli` was before devices were lost,
+    None: the same."""
 
     name: str
     guarantee_milli: int
@@ -57,6 +60,8 @@ class Tenant:
     weight: int = 1
     tier: int = 0
     promised_milli: int | None = None
+    parent: str | None = None
+    family: tuple[str, ...] = ()
 
     @property
     def promised(self) -> int:
@@ -66,7 +71,7 @@ class Tenant:
     @property
     def policy(self) -> TenantPolicy:
         """In the terms of gpushare.policy.shares."""
-        return TenantPolicy(self.name, self.guarantee_milli, self.weight, self.tier, self.limit_milli)
+        return TenantPolicy(self.name, self.guarantee_milli, self.weight, self.tier, self.limit_milli, self.parent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +135,8 @@ def place(
     if tenant is None:
         known = ", ".join(sorted(tenants)) or "none"
         raise NotFoundError(f"there is no tenant {request.tenant!r}: known are {known}")
-    _check_request(request, devices, tenant, taken, smallest_milli)
+    _check_request(request, devices, taken, smallest_milli)
+    _check_limits(request, tenant, tenants, taken)
     candidates = _named(request, devices)
     if request.devices > len(candidates):
         faults = "".join(f"; device {device.index}: {device.fault}" for device in devices if device.fault)
@@ -166,7 +172,6 @@ def place(
 def _check_request(
     request: Request,
     devices: Collection[Device],
-    tenant: Tenant,
     taken: Taken,
     smallest_milli: int,
 ) -> None:
@@ -190,13 +195,19 @@ def _check_request(
         raise RefusedError("this node has no device")
     if taken.grants >= GRANTS_MAX:
         raise RefusedError(f"the node holds {GRANTS_MAX} grants, which is all it can: release some")
-    asked = taken.of(tenant.name).time_milli
+
+
+def _check_limits(request: Request, tenant: Tenant, tenants: Mapping[str, Tenant], taken: Taken) -> None:
     more = request.time_milli * request.devices
-    if tenant.limit_milli is not None and asked + more > tenant.limit_milli:
-        raise RefusedError(
-            f"tenant {tenant.name} is limited to {format_time(tenant.limit_milli)} of device time and its grants have"
-            f" {format_time(asked)}: {format_time(more)} more does not fit"
-        )
+    above: Tenant | None = tenant
+    while above is not None:
+        asked = sum(taken.of(name).time_milli for name in above.family or (above.name,))
+        if above.limit_milli is not None and asked + more > above.limit_milli:
+            raise RefusedError(
+                f"tenant {above.name} is limited to {format_time(above.limit_milli)} of device time and its grants have"
+                f" {format_time(asked)}: {format_time(more)} more does not fit"
+            )
+        above = tenants[above.parent] if above.parent is not None else None
 
 
 def _named(request: Request, devices: Collection[Device]) -> list[Device]:
@@ -224,8 +235,9 @@ def _keep_for_others(
 ) -> None:
     """Memory guaranteed to other tenants over the node and not yet held by their grants stays free."""
     usable = {device.id: device for device in devices if device.usable}
-    others = (t for t in tenants.values() if t.memory_bytes and t.name != tenant.name)
-    kept = sum(max(0, t.memory_bytes - taken.memory(t.name, usable)) for t in others)
+    if not any(other.memory_bytes for other in tenants.values()):
+        return
+    kept = _kept(tenant, tenants, {name: taken.memory(name, usable) for name in tenants})
     free = sum(device.memory_bytes - device.reserved_bytes for device in usable.values())
     free -= sum(taken.on(device).memory_bytes for device in usable)
     if kept and memory > free - kept:
@@ -233,6 +245,27 @@ def _keep_for_others(
             f"{format_size(memory)} of memory does not fit: {format_size(max(0, free))} is free, and"
             f" {format_size(kept)} of it is guaranteed to other tenants"
         )
+
+
+def _kept(tenant: Tenant, tenants: Mapping[str, Tenant], held: Mapping[str, int]) -> int:
+    """Bytes that are guaranteed to others than this tenant, and to those that it is part of, and not held by them and
+    those below them. `held`: by tenant."""
+    below: dict[str | None, list[Tenant]] = {}
+    for other in tenants.values():
+        below.setdefault(other.parent, []).append(other)
+
+    def owed(one: Tenant) -> tuple[int, int, int]:
+        """(guaranteed, held, kept) of one and all below it. What its own guarantee leaves, those below may hold."""
+        parts = [owed(child) for child in below.get(one.name, ())]
+        guaranteed = one.memory_bytes + sum(part[0] for part in parts)
+        has = held[one.name] + sum(part[1] for part in parts)
+        return guaranteed, has, max(guaranteed - has, sum(part[2] for part in parts))
+
+    line: list[Tenant] = [tenant]
+    while line[-1].parent is not None:
+        line.append(tenants[line[-1].parent])
+    beside = [other for one in (None, *(one.name for one in line)) for other in below.get(one, ()) if other not in line]
+    return sum(owed(other)[2] for other in beside)
 
 
 def _try(request: Request, device: Device, tenant: Tenant, spare: int, taken: Taken) -> tuple[float, Place]:

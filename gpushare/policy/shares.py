@@ -8,15 +8,19 @@ its limit, which is of the whole node: the grants that run get together at most 
 import enum
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from gpushare.policy import families
 from gpushare.policy.entitlement import Part, TenantState, entitle, water_fill
+from gpushare.policy.tenant import TenantPolicy
 
 DEVICE_MILLI = 1000
 _WEIGHT_SCALE = 1000
 _WEIGHT_MAX = 2**32 - 1
 _FINE = 1000  # units of a milli: small weights have their part too
 _LEAST_FREE = 50  # a fiftieth of what goes back to its tenants
+_WHOLE_WEIGHT = 1_000_000  # of all that borrow on a device where tenants nest
+_OTHERS = 0  # tier there of those that are to have no more than they are guaranteed
 
 
 class Workload(enum.IntEnum):
@@ -36,17 +40,6 @@ class Share:
     weight: int = 1
     tier: int = 0
     workload: Workload = Workload.TRAINING
-
-
-@dataclass(frozen=True, slots=True)
-class TenantPolicy:
-    """`guarantee_milli`, `limit_milli`: of the whole node; no limit: None. `weight` 0: a scavenger."""
-
-    name: str
-    guarantee_milli: int
-    weight: int = 1
-    tier: int = 0
-    limit_milli: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +63,8 @@ def shares(
     A guarantee stays with its grant while that is idle, so that it is served at once when it wakes and nothing is ever
     promised twice. What it leaves is surplus, of which the tenant's grants that run get first
     what is their own tenant's: by their weights, which costs nobody's promise when they are late."""
-    guaranteed = _spread(tenants, _guarantees(tenants, placed))
+    due = families.dues(tenants, {row.tenant for row in placed})
+    guaranteed = _spread(due, _guarantees(due, placed))
     groups = _by_tenant_and_device(placed)
     milli = {key: _split(guaranteed[key], rows) for key, rows in groups.items()}
     limits = _limits(tenants, placed, milli, runnable)
@@ -88,10 +82,14 @@ def shares(
             for tenant, rows in here.items()
             if any(_runs(row, runnable) for row in rows)
         }
-        pulls = _pulls({tenant: tenants[tenant] for tenant in promised}, promised)
+        nested = any(len(families.line(tenants, tenant)) > 1 for tenant in here)
+        if nested:
+            pulls = _family_pulls(tenants, promised, {tenant: guaranteed[tenant, device] for tenant in here})
+        else:
+            pulls = _pulls({tenant: tenants[tenant] for tenant in promised}, promised)
         for tenant, rows in here.items():
             policy = tenants[tenant]
-            usual = _Pull(policy.weight * _WEIGHT_SCALE, policy.tier)
+            usual = _Pull(policy.weight * _WEIGHT_SCALE, _OTHERS if nested else policy.tier)
             working = sum(_part(row) for row in rows if _runs(row, runnable))
             for row in rows:
                 runs = _runs(row, runnable)
@@ -162,6 +160,25 @@ def _pulls(tenants: Mapping[str, TenantPolicy], promised: Mapping[str, _Promise]
     return pulls
 
 
+def _family_pulls(
+    tenants: Mapping[str, TenantPolicy], promised: Mapping[str, _Promise], own: Mapping[str, int]
+) -> dict[str, _Pull]:
+    """The same where tenants nest, whose weights and tiers say nothing outside their family: by what each is to have
+    beyond what its grants that run are guaranteed. `own`: guaranteed here, also to those that do not run."""
+    pulls = {name: _Pull(tenants[name].weight * _WEIGHT_SCALE, _OTHERS) for name in promised}
+    entitled = families.entitled(
+        tenants,
+        {name: milli * _FINE for name, milli in own.items()},
+        {name: promise.limit * _FINE for name, promise in promised.items()},
+        DEVICE_MILLI * _FINE,
+    )
+    parts = {name: max(0, entitled[name] - (due.milli - due.unused) * _FINE) for name, due in promised.items()}
+    for name, part in parts.items():
+        if part:
+            pulls[name] = _Pull(max(1, _WHOLE_WEIGHT * part // sum(parts.values())), _OTHERS + 1)
+    return pulls
+
+
 def _by_tenant_and_device(placed: Iterable[Placed]) -> dict[tuple[str, str], list[Placed]]:
     rows: dict[tuple[str, str], list[Placed]] = {}
     for row in placed:
@@ -188,15 +205,18 @@ def _limits(
     """Each grant's own limit, and of its tenant's its part: of all of it among those that run. One that is idle has
     what it would have if all ran: it is not shut out when it wakes, and `runnable` then makes up for it."""
     limits = {(row.grant, row.device): row.limit_milli for row in placed}
-    by_tenant: dict[str, list[Placed]] = {}
+    below: dict[str, list[Placed]] = {}
     for row in placed:
-        by_tenant.setdefault(row.tenant, []).append(row)
-    for name, mine in by_tenant.items():
-        policy = tenants[name]
+        for name in families.line(tenants, row.tenant):
+            below.setdefault(name, []).append(row)
+    # Those at the bottom first: what they may not use, others of their family may.
+    for name in sorted(below, key=lambda name: -len(families.line(tenants, name))):
+        policy, mine = tenants[name], below[name]
         if _is_free(policy.limit_milli, mine):
             continue
+        due = {(row.grant, row.device): milli[row.tenant, row.device][row.grant] for row in mine}
+        mine = [replace(row, limit_milli=limits[row.grant, row.device]) for row in mine]
         running = [row for row in mine if _runs(row, runnable)]
-        due = {(row.grant, row.device): milli[name, row.device][row.grant] for row in mine}
         for rows in (mine, running) if running else (mine,):
             limits.update(_part_of_limit(policy.limit_milli, rows, due))
     return limits

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpushare.api.types import TenantPolicy
+from gpushare.api.tenants import TenantPolicy
 from gpushare.daemon.config import Config
 
 PACKAGING = Path(__file__).parents[2] / "packaging"

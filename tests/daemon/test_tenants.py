@@ -6,7 +6,7 @@ import pwd
 
 import pytest
 
-from gpushare.api.types import TenantPolicy
+from gpushare.api.tenants import TenantPolicy
 from gpushare.daemon.peer import Peer
 from gpushare.daemon.tenants import Tenants, parse
 from gpushare.errors import ForbiddenError, NotFoundError, RefusedError, UsageError
@@ -214,7 +214,7 @@ def test_what_cannot_be_served_is_refused_with_the_number(tmp_path):
         with pytest.raises(UsageError, match=r"weight .* give 0 to 1000000"):
             parse("a", TenantPolicy(weight=weight), 2000)
     path = tmp_path / "t.toml"
-    with pytest.raises(RefusedError, match=f"{path}: tenant a: a guarantee of 0.3% is too small"):
+    with pytest.raises(RefusedError, match=f"{path}:1: tenant a: a guarantee of 0.3% is too small"):
         load(path, "[tenants.a]\ntime = 3\n")
 
 

@@ -11,7 +11,8 @@ from virtual_node import MS
 
 from gpushare.policy.capacity import shrink
 from gpushare.policy.entitlement import TenantState, entitle
-from gpushare.policy.shares import DEVICE_MILLI, Placed, TenantPolicy, shares
+from gpushare.policy.shares import DEVICE_MILLI, Placed, shares
+from gpushare.policy.tenant import TenantPolicy
 
 SECOND = 1000 * MS
 SETTLING, SPAN = 2 * SECOND, 20 * SECOND

@@ -1,7 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.policy.shares import Placed, TenantPolicy, Workload, shares
+from gpushare.policy.shares import Placed, Workload, shares
+from gpushare.policy.tenant import TenantPolicy
 
 
 def policies(**guarantees):

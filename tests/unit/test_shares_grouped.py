@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from gpushare.policy import shares as policy
 from gpushare.policy.entitlement import Part, water_fill
-from gpushare.policy.shares import DEVICE_MILLI, Placed, TenantPolicy
+from gpushare.policy.shares import DEVICE_MILLI, Placed
+from gpushare.policy.tenant import TenantPolicy
 
 
 def limits(tenants, placed, milli, runnable):

@@ -3,7 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.api.types import GrantRequest, TenantPolicy
+from gpushare.api.tenants import TenantPolicy
+from gpushare.api.types import GrantRequest
 from gpushare.daemon.promises import Fault, Promises
 from gpushare.daemon.tenants import Tenants
 from gpushare.errors import NotFoundError, RefusedError

@@ -1,0 +1,71 @@
+"""Wire types of tenants. Units are those of gpushare.api.types."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct, field
+
+from gpushare.api.types import SIZE, SIZE_MAX, Quantity, number_text
+
+# A name of a user or group that a user database can have: not a number, without the separators of passwd and paths.
+ACCOUNT = r"^(?![0-9]+$)[A-Za-z0-9_.][A-Za-z0-9_.@\\+-]*\$?$"
+ACCOUNT_MAX = 256
+ACCOUNT_NUMBER_MAX = (1 << 32) - 2  # the last one means nobody in the kernel's calls
+TENANT_NAME = r"^[a-z0-9][a-z0-9._-]{0,62}(/[a-z0-9][a-z0-9._-]{0,62}){0,7}$"
+FILE = "file"
+SOURCE = r"^(file|adapter:[a-z0-9][a-z0-9._-]{0,62})$"
+
+NodeTimeMilli = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": 16000})]
+NodeTimeText = Annotated[str, number_text(r"^\s*([0-9]+(\.[0-9]+)? ?%|[0-9]+)\s*$")]
+NodeMemorySize = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": SIZE_MAX})]
+NodeMemoryText = Annotated[str, number_text(rf"^(0|\s*({SIZE})\s*)$")]
+Account = Annotated[str, Meta(extra_json_schema={"pattern": ACCOUNT, "maxLength": ACCOUNT_MAX})]
+AccountNumber = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": ACCOUNT_NUMBER_MAX})]
+TenantName = Annotated[str, Meta(extra_json_schema={"pattern": TENANT_NAME})]
+Source = Annotated[str, Meta(extra_json_schema={"pattern": SOURCE})]
+
+
+class TenantPolicy(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """A table of tenants.toml, and the body of PUT. `time`: milli of the node (1000 per device) or `600%`. `memory`:
+    bytes or a size, per node.
+
+    `parent`: the tenant that it is part of; without it, the one whose name is the beginning of its own (`ml` of
+    `ml/a`), where there is one. `users` and `groups`: names or numbers of those who may name this tenant, in addition
+    to root. `source`: who set it, `file` or `adapter:NAME`; nobody else may change it."""
+
+    parent: TenantName | None = None
+    time: NodeTimeMilli | NodeTimeText = 0
+    memory: NodeMemorySize | NodeMemoryText = 0
+    time_limit: NodeTimeMilli | NodeTimeText | None = None
+    weight: Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": 1_000_000})] = 1
+    tier: Annotated[int, Meta(extra_json_schema={"minimum": -1000, "maximum": 1000})] = 0
+    users: list[AccountNumber | Account] = field(default_factory=list)
+    groups: list[AccountNumber | Account] = field(default_factory=list)
+    source: Source = FILE
+
+
+class Tenant(Struct, kw_only=True):
+    """`guarantee`, `have` and `limit_time` are of it and all below it, `allocated`, `grants` and `now` its own.
+    `guarantee.memory` 0: no memory is held back for this tenant; it gets what fits. `have`: what remains of the
+    guarantee on the devices that work. `degraded`: `have` is less than the guarantee."""
+
+    name: str
+    parent: str | None
+    guarantee: Quantity
+    have: Quantity
+    degraded: bool
+    limit_time: int
+    weight: int
+    tier: int
+    users: list[int | str]
+    groups: list[int | str]
+    source: str
+    allocated: Quantity
+    grants: int
+
+
+class Tenants(Struct, kw_only=True):
+    """`epoch`, `rv`: as in Grants."""
+
+    epoch: int
+    rv: int
+    tenants: list[Tenant]

@@ -1,0 +1,85 @@
+"""What tenants that nest mean for shares: a guarantee that nobody in a tenant uses is its family's before anybody
+else's, and a limit is of all that are below it."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from gpushare.policy import tree
+from gpushare.policy.entitlement import TenantState
+from gpushare.policy.tenant import TenantPolicy
+
+_ALL = 1 << 40
+"""Milli: more than any node has."""
+
+
+def nest(tenants: Mapping[str, TenantPolicy]) -> bool:
+    """Whether any is part of another."""
+    return any(policy.parent is not None for policy in tenants.values())
+
+
+def line(tenants: Mapping[str, TenantPolicy], name: str) -> list[str]:
+    """The tenant, its parent, and so on."""
+    found = [name]
+    while (above := tenants[found[-1]].parent) is not None:
+        found.append(above)
+    return found
+
+
+def dues(tenants: Mapping[str, TenantPolicy], using: Collection[str]) -> dict[str, TenantPolicy]:
+    """The policies with the guarantees that hold while only `using` have grants: what is guaranteed to the others of a
+    family is for these, split as when all of them want all that they may have."""
+    if not nest(tenants):
+        return dict(tenants)
+    own = {name: policy.guarantee_milli for name, policy in tenants.items()}
+    roots = {name: line(tenants, name)[-1] for name in tenants}
+    whole: dict[str, int] = {}
+    for name, root in roots.items():
+        whole[root] = whole.get(root, 0) + own[name]
+    found = dict(tenants)
+    for root, amount in whole.items():
+        members = [name for name in tenants if roots[name] == root]
+        if len(members) > 1 and any(name in using for name in members):
+            states = _states(tenants, members, own, {name: _ALL for name in members if name in using})
+            limited = [replace(state, limit=tenants[state.name].limit_milli) for state in states]
+            got = _own_parts(limited, amount)
+            found |= {name: replace(tenants[name], guarantee_milli=got[name]) for name in members}
+    return found
+
+
+def entitled(
+    tenants: Mapping[str, TenantPolicy], own: Mapping[str, int], wanted: Mapping[str, int], capacity: int
+) -> dict[str, int]:
+    """What each is entitled to of one device, without those below it. `own`: guaranteed there to those that have
+    grants on it. `wanted`: by those of them that run."""
+    members = dict.fromkeys(above for name in own for above in line(tenants, name))
+    return _own_parts(_states(tenants, members, own, wanted), capacity)
+
+
+def _states(
+    tenants: Mapping[str, TenantPolicy], members: Collection[str], own: Mapping[str, int], wanted: Mapping[str, int]
+) -> list[TenantState]:
+    whole = dict.fromkeys(members, 0)
+    for name, milli in own.items():
+        for above in line(tenants, name) if name in whole else ():
+            whole[above] += milli
+    return [
+        TenantState(
+            name,
+            whole[name],
+            wanted.get(name, 0),
+            tenants[name].weight,
+            tenants[name].tier,
+            parent=tenants[name].parent,
+        )
+        for name in members
+    ]
+
+
+def _own_parts(states: Sequence[TenantState], capacity: int) -> dict[str, int]:
+    """What each gets without those below it."""
+    result = tree.entitle(capacity, states).milli
+    parts = dict(result)
+    for state in states:
+        if state.parent is not None:
+            parts[state.parent] -= result[state.name]
+    return parts
