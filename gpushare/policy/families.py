@@ -46,6 +46,19 @@ def dues(tenants: Mapping[str, TenantPolicy], using: Collection[str]) -> dict[st
     return found
 
 
+def limits(tenants: Mapping[str, TenantPolicy], most: Mapping[str, int]) -> dict[str, int | None]:
+    """What of the node the grants of each tenant may have together, None: all. `most`: what their own limits let them
+    have. The limit of a family is split over those in it as what they are entitled to is."""
+    found = {name: tenants[name].limit_milli for name in most}
+    if not nest(tenants):
+        return found
+    members = dict.fromkeys(above for name in most for above in line(tenants, name))
+    own = {name: tenants[name].guarantee_milli for name in most}
+    states = [replace(state, limit=tenants[state.name].limit_milli) for state in _states(tenants, members, own, most)]
+    parts = _own_parts(states, _ALL)
+    return {name: parts[name] for name in most}
+
+
 def entitled(
     tenants: Mapping[str, TenantPolicy], own: Mapping[str, int], wanted: Mapping[str, int], capacity: int
 ) -> dict[str, int]:

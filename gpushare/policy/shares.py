@@ -8,7 +8,7 @@ its limit, which is of the whole node: the grants that run get together at most 
 import enum
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gpushare.policy import families
 from gpushare.policy.entitlement import Part, TenantState, entitle, water_fill
@@ -205,20 +205,16 @@ def _limits(
     """Each grant's own limit, and of its tenant's its part: of all of it among those that run. One that is idle has
     what it would have if all ran: it is not shut out when it wakes, and `runnable` then makes up for it."""
     limits = {(row.grant, row.device): row.limit_milli for row in placed}
-    below: dict[str, list[Placed]] = {}
-    for row in placed:
-        for name in families.line(tenants, row.tenant):
-            below.setdefault(name, []).append(row)
-    # Those at the bottom first: what they may not use, others of their family may.
-    for name in sorted(below, key=lambda name: -len(families.line(tenants, name))):
-        policy, mine = tenants[name], below[name]
-        if _is_free(policy.limit_milli, mine):
-            continue
-        due = {(row.grant, row.device): milli[row.tenant, row.device][row.grant] for row in mine}
-        mine = [replace(row, limit_milli=limits[row.grant, row.device]) for row in mine]
-        running = [row for row in mine if _runs(row, runnable)]
-        for rows in (mine, running) if running else (mine,):
-            limits.update(_part_of_limit(policy.limit_milli, rows, due))
+    running = [row for row in placed if _runs(row, runnable)]
+    for rows in (placed, running):
+        by_tenant: dict[str, list[Placed]] = {}
+        for row in rows:
+            by_tenant.setdefault(row.tenant, []).append(row)
+        most = {name: sum(row.limit_milli for row in mine) for name, mine in by_tenant.items()}
+        parts = families.limits(tenants, most)
+        for name, mine in by_tenant.items():
+            due = {(row.grant, row.device): milli[name, row.device][row.grant] for row in mine}
+            limits.update(_part_of_limit(parts[name], mine, due))
     return limits
 
 

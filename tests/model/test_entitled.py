@@ -1,7 +1,7 @@
 """Over many seconds, the core gives tenants what the policy entitles them to, with the shares that the daemon would
 assign to their grants."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from virtual_device import Model
 from virtual_node import MS
 
+from gpushare.policy import tree
 from gpushare.policy.capacity import shrink
 from gpushare.policy.entitlement import TenantState, entitle
 from gpushare.policy.shares import DEVICE_MILLI, Placed, shares
@@ -34,7 +35,8 @@ class Want:
 
 @dataclass(frozen=True)
 class Case:
-    """A tenant and the demands of its grants; by default, one grant with the tenant's whole guarantee."""
+    """A tenant and the demands of its grants; by default, one grant with the tenant's whole guarantee. `parent`: the
+    number of another case, whose guarantee this one's comes out of."""
 
     guarantee: int = 0
     weight: int = 1
@@ -43,10 +45,16 @@ class Case:
     demand: int = DEVICE_MILLI
     period: int = 200 * MS
     grants: tuple[Want, ...] = ()
+    parent: int | None = None
 
-    def wants(self):
-        one = Want(self.demand, self.guarantee or 100, self.guarantee, period=self.period)
-        return self.grants or (one,)
+    def wants(self, given: int = 0):
+        own = self.guarantee - given
+        return self.grants or (Want(self.demand, own or 100, own, period=self.period),)
+
+
+def below(cases, number):
+    """What is guaranteed to those below a tenant."""
+    return sum(case.guarantee for case in cases if case.parent == number)
 
 
 def entitled(cases):
@@ -58,12 +66,14 @@ def entitled(cases):
             weight=case.weight,
             tier=case.tier,
             limit=case.limit,
+            parent=None if case.parent is None else str(case.parent),
         )
         for number, case in enumerate(cases)
     ]
-    result = entitle(DEVICE_MILLI, states)
+    result = tree.entitle(DEVICE_MILLI, states)
     assert not result.degraded
-    return [result.milli[state.name] for state in states]
+    below = [sum(result.milli[child.name] for child in states if child.parent == state.name) for state in states]
+    return [result.milli[state.name] - others for state, others in zip(states, below, strict=True)]
 
 
 def run(m, requests, duration):
@@ -81,19 +91,26 @@ def run(m, requests, duration):
 def served(cases):
     """Milli that each tenant executes, and milli that it is charged."""
     policies = {
-        str(number): TenantPolicy(str(number), case.guarantee, case.weight, case.tier, case.limit)
+        str(number): TenantPolicy(
+            str(number),
+            case.guarantee - below(cases, number),
+            case.weight,
+            case.tier,
+            case.limit,
+            None if case.parent is None else str(case.parent),
+        )
         for number, case in enumerate(cases)
     }
-    owners = [(number, want) for number, case in enumerate(cases) for want in case.wants()]
+    owners = [(number, want) for number, case in enumerate(cases) for want in case.wants(below(cases, number))]
     placed = [
         Placed(str(grant), str(number), DEVICE, want.time, want.guaranteed, want.limit)
         for grant, (number, want) in enumerate(owners)
     ]
-    given = shares(policies, placed, {str(grant) for grant, (_, want) in enumerate(owners) if want.demand})
+    served_with = shares(policies, placed, {str(grant) for grant, (_, want) in enumerate(owners) if want.demand})
     m = Model()
     requests = {}
     for grant, (_, want) in enumerate(owners):
-        share = given[str(grant), DEVICE]
+        share = served_with[str(grant), DEVICE]
         m.add(grant, guarantee=share.guarantee_milli, limit=share.limit_milli, weight=share.weight, tier=share.tier)
         if 0 < want.demand < DEVICE_MILLI:
             requests[grant] = (want.period, want.period * want.demand / 1000)
@@ -185,6 +202,34 @@ def test_what_an_idle_grant_leaves_stays_its_tenants_own(cases):
     check(*cases)
 
 
+IDLE = Case(demand=0)
+FAMILIES = {
+    "what a child leaves is its siblings'": [
+        Case(600, demand=0), Case(300, demand=0, parent=0), Case(300, parent=0), Case(200),
+    ],
+    "and its parent's": [Case(600), Case(300, demand=0, parent=0), Case(200, parent=0), Case(400)],
+    "what nobody is guaranteed is split over families": [
+        Case(400, demand=0), Case(200, parent=0), Case(100, parent=0, weight=3), Case(200),
+    ],
+    "weights say nothing outside": [IDLE, Case(weight=1000, parent=0), Case(weight=10, parent=0), Case()],
+    "nor do tiers": [IDLE, Case(tier=5, parent=0), Case(tier=-5, parent=0), Case(tier=1, limit=400)],
+    "a family's weight": [Case(0, weight=3, demand=0), Case(parent=0), Case(parent=0), Case()],
+    "a family's limit": [
+        Case(200, limit=300, demand=0), Case(100, parent=0), Case(100, parent=0, weight=2), Case(100),
+    ],
+    "scavengers of a family are before others": [Case(500, demand=0), Case(weight=0, parent=0), Case(200)],
+    "three levels": [
+        Case(700, demand=0), Case(500, demand=0, parent=0), Case(300, demand=0, parent=1), Case(100, parent=1),
+        Case(200, parent=0), Case(300),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("cases", FAMILIES.values(), ids=FAMILIES.keys())
+def test_families_split_what_is_theirs_first(cases):
+    check(*cases)
+
+
 @pytest.mark.parametrize("depth", [5, 20, 50])
 @pytest.mark.parametrize(
     ("grants", "milli"),
@@ -267,3 +312,32 @@ def test_any_tenants_get_what_they_are_entitled_to(partly, examples):
         check(*cases)
 
     any_mix()
+
+
+@st.composite
+def families(draw):
+    """The same, where each may be part of an earlier one, which is guaranteed that much more. Each wants all or
+    nothing: the moments that one leaves go to all by their parts, not to its family first."""
+    cases = [replace(case, limit=None) for case in draw(mixes())]
+    idle = draw(st.sets(st.integers(1, len(cases) - 1)))
+    cases = [replace(case, demand=0) if i in idle else case for i, case in enumerate(cases)]
+    level = [1] * len(cases)
+    for number in range(1, len(cases)):
+        above = draw(st.none() | st.integers(0, number - 1))
+        if above is not None and level[above] < 3:
+            level[number] = level[above] + 1
+            cases[number] = replace(cases[number], parent=above)
+            while above is not None:
+                cases[above] = replace(cases[above], guarantee=cases[above].guarantee + cases[number].guarantee)
+                above = cases[above].parent
+    return cases
+
+
+@pytest.mark.parametrize("examples", [25, pytest.param(80, marks=pytest.mark.slow)])
+def test_any_families_get_what_they_are_entitled_to(examples):
+    @settings(max_examples=examples, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(families())
+    def any_families(cases):
+        check(*cases)
+
+    any_families()
