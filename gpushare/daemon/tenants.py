@@ -10,7 +10,7 @@ time = "25%"
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -81,8 +81,8 @@ def parse(name: str, policy: TenantPolicy, capacity_time: int, smallest: int = a
     """Raises UsageError, or RefusedError for what cannot be served. `capacity_time`: the node's, which a tenant
     without a limit may use up. `smallest`: share that can be served."""
     check_name(name)
-    time = parse_node_time(str(policy.time))
-    limit = capacity_time if policy.time_limit is None else parse_node_time(str(policy.time_limit))
+    time = _quantity(name, parse_node_time, policy.time)
+    limit = capacity_time if policy.time_limit is None else _quantity(name, parse_node_time, policy.time_limit)
     if 0 < time < smallest:
         raise RefusedError(
             f"tenant {name}: a guarantee of {format_time(time)} is too small to be served: give {format_time(smallest)}"
@@ -99,7 +99,7 @@ def parse(name: str, policy: TenantPolicy, capacity_time: int, smallest: int = a
         name=name,
         parent=policy.parent,
         time=time,
-        memory=parse_size(str(policy.memory)) if policy.memory not in (0, "0") else 0,
+        memory=_quantity(name, parse_size, policy.memory) if policy.memory not in (0, "0") else 0,
         time_limit=limit,
         weight=_in_range(f"tenant {name}: weight", policy.weight, 0, _WEIGHT_MAX),
         tier=_in_range(f"tenant {name}: tier", policy.tier, -_TIER_MAX, _TIER_MAX),
@@ -107,6 +107,13 @@ def parse(name: str, policy: TenantPolicy, capacity_time: int, smallest: int = a
         groups=_accounts(name, "groups", policy.groups),
         source=_source(name, policy.source),
     )
+
+
+def _quantity(tenant: str, parsed: Callable[[str], int], given: int | str) -> int:
+    try:
+        return parsed(str(given))
+    except UsageError as error:
+        raise UsageError(f"tenant {tenant}: {error}") from None
 
 
 def _source(tenant: str, given: str) -> str:

@@ -75,9 +75,11 @@ class Daemon(running.Daemon):
         until(lambda: {device["health"] for device in self.client.devices()} == {"healthy"}, "the devices work", 20)
         for grant in self.client.grants():
             self.client.release(grant["id"])
-        for tenant in self.client.tenants():
-            if tenant["name"] != "default":
-                self.client.remove_tenant(tenant["name"])
+        while tenants := [tenant for tenant in self.client.tenants() if tenant["source"] != "built-in"]:
+            parents = {tenant["parent"] for tenant in tenants}
+            for tenant in tenants:
+                if tenant["name"] not in parents:
+                    self.client.remove_tenant(tenant["name"], tenant["source"])
         self.nothing_left()
 
     def end(self) -> None:

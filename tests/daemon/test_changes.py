@@ -69,6 +69,19 @@ def test_what_a_tenants_idle_grant_leaves_is_its_others(client, spin, split, gra
 
 
 @pytest.mark.slow
+def test_what_a_child_leaves_is_its_siblings(client, spin, split):
+    """By weight alone it would be 60 to 40."""
+    client.set_tenant("ml", {"time": 750})
+    client.set_tenant("ml/a", {"time": 300})
+    client.set_tenant("ml/b", {"time": 450})
+    client.set_tenant("sales", {"time": 250})
+    idle = spin("300", work=False, tenant="ml/a")
+    both = [spin("450", tenant="ml/b"), spin("250", tenant="sales")]
+    split(both, [750, 250], **ROUGH)
+    idle.tell("run 500000")
+    split([idle, *both], [300, 450, 250], **ROUGH)
+
+
 def test_a_tenants_weight_is_with_the_grants_that_run(client, spin, split):
     client.set_tenant("rest", {"time": 2000})
     client.set_tenant("a", {"weight": 1})

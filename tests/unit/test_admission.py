@@ -131,6 +131,28 @@ def test_memory_guaranteed_to_others_stays_free():
     assert admit(Request("owner", 9 * GIB, 100), [device()], held_back, [])
 
 
+def test_memory_of_a_family_is_kept_for_those_in_it():
+    lab = {
+        "ml": Tenant("ml", 0, 6 * GIB),
+        "ml/a": Tenant("ml/a", 0, 2 * GIB, parent="ml"),
+        "sales": Tenant("sales", 0),
+    }
+
+    def fits(tenant, memory, held):
+        try:
+            return hold(admit(Request(tenant, memory, 0), [device()], lab, held), f"{tenant}{memory}", tenant)
+        except RefusedError:
+            return []
+
+    held = fits("ml/a", 5 * GIB, [])  # 2 of its own, 3 of its parent's: of ml's 8, 3 are left
+    assert not fits("sales", 9 * GIB, held)
+    held += fits("sales", 8 * GIB, held)
+    assert not fits("ml", 4 * GIB, held)
+    assert fits("ml", 3 * GIB, held) and fits("ml/a", 3 * GIB, held)
+    # What ml/a is guaranteed is not its parent's to take.
+    assert not fits("ml", 15 * GIB, []) and fits("ml", 14 * GIB, [])
+
+
 def test_a_tenants_limit_counts_over_its_grants():
     limited = tenants(Tenant("lab", 500, limit_milli=600))
     held = hold(admit(Request("lab", GIB, 400), [device()], limited, []), "g1", "lab")
