@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from gpushare.client import Client
 
 
+NOTHING = "-"
+"""In a table where there is nothing of a number."""
+
+
 class Command(Protocol):
     """One verb (family). The docstring of the class is its help; `run` returns the exit status."""
 
@@ -104,4 +108,4 @@ def table(titles: Sequence[str], rows: Sequence[Sequence[object]], out: Any = No
 
 
 def _numeric(cell: object) -> bool:
-    return isinstance(cell, str) and cell[:1].isdigit()
+    return isinstance(cell, str) and (cell[:1].isdigit() or cell == NOTHING)

@@ -3,14 +3,19 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from gpushare.cli.command import table
+from gpushare.cli.command import NOTHING, table
 from gpushare.units import format_size, format_time
 
-GRANT_TITLES = ("GRANT", "TENANT", "PHASE", "DEV", "SHARE", "GOT", "MEMORY", "LIMIT", "LEASES", "WAITS", "PIDS")
+GRANT_TITLES = (
+    *("GRANT", "TENANT", "PHASE", "DEV", "ASKED", "GUARANTEED", "GOT", "BORROWED", "LENT", "WAITED"),
+    *("MEMORY", "LIMIT", "LEASES", "PIDS"),
+)
+_LONG_MILLI = 500
+"""Of a second: who waited for longer is told why."""
 
 
 def grant_rows(grants: list[Any]) -> list[list[object]]:
-    """A row per grant and device."""
+    """A row per grant and device; times are of the last second."""
     return [
         [
             grant["id"],
@@ -18,16 +23,27 @@ def grant_rows(grants: list[Any]) -> list[list[object]]:
             grant["phase"],
             device["index"],
             format_time(device["time_milli"]),
-            format_time(device["share_got_milli"]),
+            format_time(_guaranteed(device)),
+            format_time(device["used_milli"]),
+            *(_some(device[name]) for name in ("borrowed_milli", "lent_milli", "waited_milli")),
             format_size(device["memory_bytes"]),
             format_size(device["memory_limit_bytes"]),
             device["leases"],
-            device["waits"],
             len(grant["processes"]),
         ]
         for grant in grants
         for device in grant["devices"]
     ]
+
+
+def _guaranteed(device: Any) -> int:
+    """Milli that it is served with, or will be."""
+    served = device["served_milli"] if device["served_limit_milli"] else device["guaranteed_milli"]
+    return int(served)
+
+
+def _some(milli: int) -> str:
+    return format_time(milli) if milli else NOTHING
 
 
 def degraded(tenant: Any) -> str:
@@ -53,6 +69,20 @@ def grant_notices(found: list[Any]) -> None:
     for one in found:
         if one["notice"]:
             print(f"{one['id']}: {one['notice']}")
+        for device in one["devices"]:
+            if why := _waits(device):
+                print(f"{one['id']}: {why}")
+
+
+def _waits(device: Any) -> str:
+    """Why it waited for most of the last second, where what it has says that."""
+    guaranteed, used = _guaranteed(device), device["used_milli"]
+    if device["waited_milli"] < _LONG_MILLI or used < guaranteed:
+        return ""
+    waits = f"waited {format_time(device['waited_milli'])} of the last second for device {device['index']}"
+    if not guaranteed:
+        return f"{waits}: it is guaranteed nothing there and gets what others leave idle"
+    return f"{waits}: it had its guarantee of {format_time(guaranteed)}, what others leave idle comes on top"
 
 
 def grant(found: Any) -> None:
@@ -78,6 +108,8 @@ def grant(found: Any) -> None:
             f"{format_size(device['memory_bytes'])} of {format_size(device['memory_limit_bytes'])} "
             f"(peak {format_size(device['memory_peak_bytes'])})"
         )
+        if used := _last_second(device):
+            print(f"              {used}")
         print(
             f"              busy {_seconds(device['busy_ns'])}, leased {_seconds(device['leased_ns'])} in "
             f"{device['leases']} leases, waited {_seconds(device['wait_ns'])} in {device['waits']} waits "
@@ -126,6 +158,17 @@ def _served(device: Any) -> str:
     if served in (asked, (0, 0)):
         return ""
     return f", now {format_time(served[0])} guaranteed, at most {format_time(served[1])}"
+
+
+def _last_second(device: Any) -> str:
+    said = [
+        f"{what} {format_time(device[name])}"
+        for what, name in (("got", "used_milli"), ("lent", "lent_milli"), ("waited", "waited_milli"))
+        if device[name]
+    ]
+    if said and device["borrowed_milli"]:
+        said[0] += f" ({format_time(device['borrowed_milli'])} borrowed)"
+    return f"in the last second {', '.join(said)}" if said else ""
 
 
 def _gang(gang: Any, here: int) -> str:

@@ -27,12 +27,15 @@ class Accounts:
         for live in self._state if of is None or devices else [of]:
             if live.handle is None:
                 continue
-            for place in live.record.places:
+            for ordinal, place in enumerate(live.record.places):
                 book = live.books.get(place.index)
                 if book is not None and (of is None or of is live or place.index in devices):
                     stats = self._arbiter.grant_stats(live.handle, place.index)
                     guarantee = kept[live.id, place.device]
-                    found.append(Sample(live.id, live.record.tenant, place.device, place.index, guarantee, book, stats))
+                    served = live.shares[ordinal].guarantee_milli if live.shares else guarantee
+                    found.append(
+                        Sample(live.id, live.record.tenant, place.device, place.index, guarantee, book, stats, served)
+                    )
         return found
 
     def ends(self, live: Live) -> None:

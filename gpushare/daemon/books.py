@@ -6,6 +6,8 @@ from dataclasses import dataclass, field, replace
 from gpushare.arbiter import GrantStats
 from gpushare.ledger import entries
 from gpushare.ledger.entries import Period, Totals
+from gpushare.policy import lending
+from gpushare.policy.lending import Had
 
 _STEP_NS = 100_000_000
 """Wall time that differs from monotonic time by more than this in one period was set; NTP's slewing (0.05 %) stays
@@ -27,7 +29,7 @@ class DeviceBook:
 
     `carried`: sums that earlier runs of the daemon wrote. `base`: the arbiter's counters when this run adopted the
     grant, which include work from before. `written`: the counters at the end of the last period, at `written_at`.
-    `window`: the counters one second ago.
+    `window`: the counters one second ago. `had`: what the grant had of the device in that second.
     """
 
     carried: Totals
@@ -36,6 +38,7 @@ class DeviceBook:
     written: GrantStats = field(init=False)
     window: GrantStats = field(init=False)
     share_got_milli: int = 0
+    had: Had = field(default=Had())
     _first: bool = field(init=False)
     """Whether nothing of it is from before this run."""
 
@@ -73,7 +76,8 @@ class DeviceBook:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One grant on one device when a period ends."""
+    """One grant on one device when a period ends. `guarantee_milli`: what is reserved for it, `served_milli`: what it
+    is served with, which a part of its tenant's unreserved guarantee belongs to."""
 
     grant_id: str
     tenant: str
@@ -82,6 +86,7 @@ class Sample:
     guarantee_milli: int
     book: DeviceBook
     stats: GrantStats
+    served_milli: int = 0
 
 
 def active(samples: list[Sample]) -> frozenset[str]:
@@ -93,18 +98,36 @@ def active(samples: list[Sample]) -> frozenset[str]:
     )
 
 
-def shares_got(samples: list[Sample]) -> None:
-    """Sets each book's share of the work that its device did since the last window, in milli, and begins a new
-    window."""
+def shares_got(samples: list[Sample], wall_ns: int) -> None:
+    """Sets what each grant had of its device since the last window, `wall_ns` ago, and its share of the work done; and
+    begins a new window."""
+    spans = [_span(sample) for sample in samples]
+    found = lending.had(spans, wall_ns)
     busy: dict[int, int] = {}
     for sample in samples:
-        grown = max(0, sample.stats.busy_ns - sample.book.window.busy_ns)
-        busy[sample.device_index] = busy.get(sample.device_index, 0) + grown
+        busy[sample.device_index] = busy.get(sample.device_index, 0) + _busy(sample)
     for sample in samples:
-        grown = max(0, sample.stats.busy_ns - sample.book.window.busy_ns)
         whole = busy[sample.device_index]
-        sample.book.share_got_milli = grown * 1000 // whole if whole else 0
+        sample.book.share_got_milli = _busy(sample) * 1000 // whole if whole else 0
+        sample.book.had = found.get((sample.grant_id, sample.device_id), Had())
+    for sample in samples:
         sample.book.window = sample.stats
+
+
+def _busy(sample: Sample) -> int:
+    return max(0, sample.stats.busy_ns - sample.book.window.busy_ns)
+
+
+def _span(sample: Sample) -> lending.Span:
+    stats, window = sample.stats, sample.book.window
+    return lending.Span(
+        grant=sample.grant_id,
+        device=sample.device_id,
+        guarantee_milli=sample.served_milli,
+        leased_ns=max(0, stats.leased_ns - window.leased_ns),
+        borrowed_ns=max(0, stats.borrowed_ns - window.borrowed_ns),
+        waited_ns=max(0, stats.wait_ns - window.wait_ns),
+    )
 
 
 def _begin(since: Instant, to: Instant) -> int:
@@ -187,4 +210,4 @@ def _lent(period: Period, there: _Lending) -> int:
     borrowed = there.borrowed_ns - period.borrowed_ns
     nobodys = max(0, wall - there.granted_ns)
     unused = nobodys + there.unused_ns
-    return min(borrowed * _unused(period) // unused, _unused(period)) if unused else 0
+    return lending.lent(_unused(period), unused, borrowed)

@@ -60,6 +60,7 @@ class NodeContext:
     attempts: Attempts = field(init=False)
     containers: Containers = field(init=False)
     adoption: Adoption = field(init=False)
+    _measured_ns: int = field(init=False, default_factory=time.monotonic_ns)
 
     def __post_init__(self) -> None:
         state, resources, arbiter = self.state, self.resources, self.arbiter
@@ -251,7 +252,9 @@ class NodeContext:
         """Samples all served grants; called once a second. Returns False when there are none, so nothing to write."""
         samples = self.accounts.samples()
         self.serving.follow(active(samples))
-        shares_got(samples)
+        now, before = time.monotonic_ns(), self._measured_ns
+        self._measured_ns = now
+        shares_got(samples, now - before)
         for live in self.state:
             if live.usage is not None and live.usage.torn:
                 self.transitions.fail(live, "its usage page was truncated")

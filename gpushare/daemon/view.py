@@ -5,6 +5,7 @@ from pathlib import Path
 
 from gpushare.api import tenants as tenant_types
 from gpushare.api import types
+from gpushare.api.share import GrantDevice
 from gpushare.arbiter import Arbiter, DeviceStats
 from gpushare.daemon import placement
 from gpushare.daemon.gangs import gang_of
@@ -23,9 +24,9 @@ from gpushare.units import MIB
 
 def _grant_device(
     place: Place, state: State, kept: int, live: Live | None, share: Share | None, arbiter: Arbiter
-) -> types.GrantDevice:
+) -> GrantDevice:
     """`share`: what the grant is served with here, None where it is not served."""
-    shown = types.GrantDevice(
+    shown = GrantDevice(
         id=place.device,
         index=place.index,
         memory_limit_bytes=place.memory_bytes,
@@ -52,6 +53,8 @@ def _grant_device(
     shown.reclaim_histogram = list(reclaimed.buckets)
     shown.wake_to_lease_max_ns = stats.wake_to_lease_max_ns
     shown.share_got_milli = book.share_got_milli
+    shown.used_milli, shown.borrowed_milli = book.had.used_milli, book.had.borrowed_milli
+    shown.lent_milli, shown.waited_milli = book.had.lent_milli, book.had.waited_milli
     shown.waiting, shown.held, shown.marked = stats.waiting, stats.held, stats.marked
     return shown
 

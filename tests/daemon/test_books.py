@@ -5,6 +5,7 @@ from dataclasses import replace
 from gpushare.arbiter import GrantStats, Spans
 from gpushare.daemon.books import DeviceBook, Instant, Sample, periods, shares_got
 from gpushare.ledger.entries import Totals
+from gpushare.policy.lending import Had
 
 ZERO = GrantStats(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, False, False, 0, False)
 SECOND = 1_000_000_000
@@ -46,10 +47,20 @@ def test_waits_and_reclaims_add_up_over_periods_and_restarts():
 
 def test_share_got_is_of_the_work_done_in_the_window():
     samples = [sample("a", 250, {"busy_ns": 300}), sample("b", 750, {"busy_ns": 900}), sample("c", 0, {}, device=1)]
-    shares_got(samples)
+    shares_got(samples, SECOND)
     assert [one.book.share_got_milli for one in samples] == [250, 750, 0]
-    shares_got(samples)
+    shares_got(samples, SECOND)
     assert [one.book.share_got_milli for one in samples] == [0, 0, 0]
+
+
+def test_what_a_grant_had_is_of_the_window_and_of_what_it_was_served_with():
+    owner = replace(sample("a", 250, {}), served_milli=750)
+    loan = sample("b", 0, {"leased_ns": SECOND // 2, "borrowed_ns": SECOND // 2, "wait_ns": SECOND // 4})
+    shares_got([owner, loan], SECOND)
+    assert owner.book.had == Had(lent_milli=375)
+    assert loan.book.had == Had(used_milli=500, borrowed_milli=500, waited_milli=250)
+    shares_got([owner, loan], SECOND)
+    assert owner.book.had == loan.book.had == Had()
 
 
 def test_periods_are_differences_and_meet_without_gap():

@@ -1,0 +1,54 @@
+"""Wire types of what a grant has of its devices. Units are those of gpushare.api.types."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+Health = Literal["healthy", "unhealthy"]
+
+
+class GrantDevice(Struct, kw_only=True):
+    """One device of a grant. `guaranteed_milli`: the part of `time_milli` that its tenant's guarantee covers now; 0
+    on a device that does not work. `served_milli`, `served_limit_milli`: what it is served with now, its part of what
+    its tenant has left unreserved, and of its tenant's limit, among it.
+    `used_milli`: device time that it was charged in the last second, `borrowed_milli`: the part of that beyond its
+    guarantee, `lent_milli`: of what it is served with, what it left and others used, `waited_milli`: how much of the
+    second it waited without a lease. `share_got_milli`: its part of the work the device did in it. `waits`, `reclaims`:
+    waits, and leases taken from it in mid-work, that are over; `reclaim_ns`: until that work was done. Counts of leases
+    and revokes are of this run of the daemon, and so are histograms: entry i counts those shorter than 2^i us, the last
+    one all longer. `marked`: processes whose numbers cannot be (events of kind `lie`): while there is one, `busy_ns`
+    grows with the leases and `memory_bytes` is the limit."""
+
+    id: str
+    index: int
+    memory_limit_bytes: int
+    time_milli: int
+    time_limit_milli: int
+    guaranteed_milli: int
+    served_milli: int = 0
+    served_limit_milli: int = 0
+    memory_bytes: int = 0
+    memory_peak_bytes: int = 0
+    busy_ns: int = 0
+    leased_ns: int = 0
+    borrowed_ns: int = 0
+    wait_ns: int = 0
+    leases: int = 0
+    waits: int = 0
+    wait_max_ns: int = 0
+    wait_histogram: list[int] = []
+    reclaims: int = 0
+    reclaim_ns: int = 0
+    reclaim_max_ns: int = 0
+    reclaim_histogram: list[int] = []
+    revokes: int = 0
+    wake_to_lease_max_ns: int = 0
+    share_got_milli: int = 0
+    used_milli: int = 0
+    borrowed_milli: int = 0
+    lent_milli: int = 0
+    waited_milli: int = 0
+    marked: int = 0
+    waiting: bool = False
+    held: bool = False
+    health: Health = "healthy"
