@@ -22,6 +22,7 @@ _compared: list[str] = []
 _STORED = {
     "bench": ("simulated", "make bench"),
     "bench/test_daemon.py": ("daemon-simulated", "pytest bench/test_daemon.py"),
+    "bench/test_plan.py": ("plan-simulated", "pytest bench/test_plan.py"),
     "bench/test_notebooks.py": ("notebooks-simulated", "pytest bench/test_notebooks.py"),
 }
 """Runs whose results are stored, by what pytest is asked to run: under which name, and the command."""

@@ -139,8 +139,11 @@ class Client:
 
     def create(self, **request: Any) -> Any:
         """Fields of GrantRequest; None is left out. `class_` stands for `class`."""
-        body = {name.rstrip("_"): value for name, value in request.items() if value is not None}
-        return self.call("POST", "/v1/grants", body)
+        return self.call("POST", "/v1/grants", _body(request))
+
+    def plan(self, **request: Any) -> Any:
+        """A Plan of what `create` would do; changes nothing."""
+        return self.call("POST", "/v1/plan", _body(request))
 
     def bind(self, grant_id: str, kind: str) -> Any:
         """A Binding, of this process (`process`) or for a `container`.
@@ -179,6 +182,10 @@ class Client:
         """Events after number `since`, or from now on, without end. `timeout`: seconds to wait for the next line."""
         query = "" if since is None else f"?since={since}"
         return self.lines("/v1/watch" + query, timeout)
+
+
+def _body(request: dict[str, Any]) -> dict[str, Any]:
+    return {name.rstrip("_"): value for name, value in request.items() if value is not None}
 
 
 def _why(error: Exception) -> str:

@@ -6,7 +6,22 @@ import sys
 from collections.abc import Sequence
 
 from gpushare import __version__
-from gpushare.cli import adapter, daemon, demo, doctor, grant, install, quota, run, runtime, show, sim, tenants, watch
+from gpushare.cli import (
+    adapter,
+    daemon,
+    demo,
+    doctor,
+    grant,
+    install,
+    plan,
+    quota,
+    run,
+    runtime,
+    show,
+    sim,
+    tenants,
+    watch,
+)
 from gpushare.cli.command import Command, Parser
 from gpushare.errors import GpushareError
 
@@ -21,6 +36,7 @@ COMMANDS: tuple[Command, ...] = (
     show.TopCommand(),
     run.RunCommand(),
     grant.GrantCommand(),
+    plan.PlanCommand(),
     tenants.TenantsCommand(),
     quota.QuotaCommand(),
     runtime.RuntimeCommand(),

@@ -11,6 +11,7 @@ from gpushare import __version__
 from gpushare.api import engines, types
 from gpushare.api import events as event_types
 from gpushare.api import tenants as tenant_types
+from gpushare.api.plan import PlanList, Plans
 from gpushare.daemon import debug, http, metrics, openapi, placement, receipts, view
 from gpushare.daemon.node import NodeContext
 from gpushare.daemon.reception import SEND_SECONDS, Turns
@@ -22,7 +23,7 @@ LARGE_BYTES = 1 << 20
 LARGE_AT_ONCE = 1  # of bodies larger than LARGE_BYTES; the others wait unread
 ENDED_SHOWN = 100
 API_VERSION = "v1"
-FEATURES = ["grants", "resize", "oci", "hooks", "watch", "events", "metrics", "tenants"]
+FEATURES = ["grants", "resize", "oci", "hooks", "watch", "events", "metrics", "tenants", "plan"]
 
 
 class Api:
@@ -160,6 +161,13 @@ class Api:
         live, new = self._grants.create(peer, asked, member=member)
         await self._state.ledger.written()
         return http.json_answer(self._grant(live), 201 if new else 200)
+
+    async def plan(self, request: web.Request) -> web.Response:
+        several = http.has_field(request, "grants")
+        asked = http.decoded(request, PlanList).grants if several else [http.decoded(request, types.GrantRequest)]
+        plans = await self._context.planner.plan(http.peer_of(request), asked, self._context.is_member)
+        whole = Plans(fits=all(plan.fits for plan in plans), plans=plans)
+        return http.json_answer(whole if several else plans[0])
 
     async def grant(self, request: web.Request) -> web.Response:
         grant_id = request.match_info["id"]

@@ -23,6 +23,11 @@ from gpushare.policy.lifecycle import Kind, Phase
 log = logging.getLogger(__name__)
 
 
+def key_taken(key: str, by: str) -> RefusedError:
+    """To a request whose key another one has."""
+    return RefusedError(f"key {key[:80]!r} is taken by {by} with another request: use another key")
+
+
 class Grants:
     """Every method names the peer that asks, and raises ForbiddenError where the grant belongs to another user."""
 
@@ -41,6 +46,14 @@ class Grants:
             )
         return live
 
+    def known(self, peer: Peer, request: GrantRequest) -> Live | None:
+        """The living grant that has the request's key. Raises RefusedError where that was asked for otherwise."""
+        if request.key is None or (existing := self._state.by_key(peer.uid, request.key)) is None:
+            return None
+        if existing.record.request != request:
+            raise key_taken(request.key, f"grant {existing.id}")
+        return existing
+
     def create(self, peer: Peer, request: GrantRequest, *, member: bool = False) -> tuple[Live, bool]:
         """The grant, and whether it is new: the same key and the same request give the same grant. It is durable once
         Ledger.written has returned, or it is bound.
@@ -49,11 +62,7 @@ class Grants:
         Raises UsageError, NotFoundError, ForbiddenError or RefusedError for a request that cannot be granted, and
         FailedError where its files cannot be made.
         """
-        if request.key is not None and (existing := self._state.by_key(peer.uid, request.key)) is not None:
-            if existing.record.request != request:
-                raise RefusedError(
-                    f"key {request.key[:80]!r} is taken by grant {existing.id} with another request: use another key"
-                )
+        if (existing := self.known(peer, request)) is not None:
             return existing, False
         self._state.tenants.named_by(peer, request.tenant, member=member)
         places = placement.place(self._state, request)

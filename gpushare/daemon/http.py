@@ -57,6 +57,14 @@ def decoded(request: web.Request, kind: type[T]) -> T:
         raise UsageError(f"the request's body is nested deeper than {request.path} takes") from None
 
 
+def has_field(request: web.Request, name: str) -> bool:
+    """Whether its body is an object with this field; what it is otherwise, `decoded` says."""
+    try:
+        return name in msgspec.json.decode(request[BODY], type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return False
+
+
 async def read_body(request: web.Request, limit: int) -> bytearray:
     """Its body, of `limit` bytes at most. Raises UsageError."""
     too_large = UsageError(f"the request's body is larger than {limit} bytes")

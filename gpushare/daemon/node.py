@@ -20,6 +20,7 @@ from gpushare.daemon.door import Door
 from gpushare.daemon.grants import Grants
 from gpushare.daemon.missed import remember
 from gpushare.daemon.peer import Peer
+from gpushare.daemon.planning import Planner
 from gpushare.daemon.promises import Fault
 from gpushare.daemon.pulse import Latency
 from gpushare.daemon.readers import Readers
@@ -57,6 +58,7 @@ class NodeContext:
     serving: Serving = field(init=False)
     transitions: Transitions = field(init=False)
     grants: Grants = field(init=False)
+    planner: Planner = field(init=False)
     attempts: Attempts = field(init=False)
     containers: Containers = field(init=False)
     adoption: Adoption = field(init=False)
@@ -69,6 +71,7 @@ class NodeContext:
         self.serving = Serving(state, resources, arbiter, self.accounts, self.receipts)
         self.transitions = Transitions(state, resources, self.serving, arbiter)
         self.grants = Grants(state, resources, self.serving, self.transitions, arbiter)
+        self.planner = Planner(state, self.grants, resources, self.receipts.history)
         self.attempts = Attempts(state.watch.epoch, self.readers)
         self.containers = Containers(
             state, self.grants, self.transitions, resources, self.inject, self.readers, self.attempts

@@ -26,12 +26,21 @@ def _refusals(route: Route) -> set[int]:
     return {kind.http_status for kind in (*always, *route.refusals)}
 
 
+def _kinds(kind: Any) -> tuple[Any, ...]:
+    return kind if isinstance(kind, tuple) else (kind,)
+
+
+def _schema(kind: Any, schemas: list[dict[str, Any]], used: list[Any]) -> dict[str, Any]:
+    found = [schemas[used.index(one)] for one in _kinds(kind)]
+    return found[0] if len(found) == 1 else {"anyOf": found}
+
+
 def _operation(route: Route, schemas: list[dict[str, Any]], used: list[Any]) -> dict[str, Any]:
     ok: dict[str, Any] = {"description": "done"}
     if route.status == 204:
         pass  # nothing to say
     elif route.answer is not None:
-        ok |= _content(schemas[used.index(route.answer)], route.media)
+        ok |= _content(_schema(route.answer, schemas, used), route.media)
     elif route.media != _JSON:
         ok |= _content({"type": "string"}, route.media)
     else:
@@ -57,7 +66,7 @@ def _operation(route: Route, schemas: list[dict[str, Any]], used: list[Any]) -> 
     if parameters:
         operation["parameters"] = parameters
     if route.body is not None:
-        operation["requestBody"] = {"required": True, **_content(schemas[used.index(route.body)])}
+        operation["requestBody"] = {"required": True, **_content(_schema(route.body, schemas, used))}
     return operation
 
 
@@ -66,7 +75,8 @@ def document() -> dict[str, Any]:
     """The OpenAPI 3 document of all routes, made from routes.py and the wire types."""
     used: list[Any] = [types.Error]
     for route in ROUTES:
-        used += [kind for kind in (route.body, route.answer) if kind is not None and kind not in used]
+        kinds = (*_kinds(route.body), *_kinds(route.answer))
+        used += [kind for kind in kinds if kind is not None and kind not in used]
     schemas, components = msgspec.json.schema_components(used, ref_template=_TEMPLATE)
     paths: dict[str, dict[str, Any]] = {}
     for route in ROUTES:

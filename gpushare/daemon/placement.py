@@ -5,7 +5,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from gpushare.api.types import GrantChange, GrantRequest
-from gpushare.daemon.promises import WORKLOAD, gang_id
+from gpushare.daemon.promises import WORKLOAD, Promises, gang_id
 from gpushare.daemon.state import Live, State
 from gpushare.errors import UsageError
 from gpushare.node.devices import MAX_DEVICES
@@ -69,9 +69,13 @@ def standing(state: State) -> Standing:
 
 def place(state: State, request: GrantRequest) -> list[Place]:
     """The places of a new grant. Raises UsageError, NotFoundError or RefusedError; changes nothing."""
-    asked = _request(request)
-    now = state.promises.now
-    return admission.place(asked, now.devices, now.tenants, now.taken, state.smallest_milli)
+    return among(state.promises, request, state.smallest_milli)
+
+
+def among(promises: Promises, request: GrantRequest, smallest_milli: int) -> list[Place]:
+    """`place`, beside the grants that these promises were made to."""
+    asked, now = _request(request), promises.now
+    return admission.place(asked, now.devices, now.tenants, now.taken, smallest_milli)
 
 
 def resize(state: State, live: Live, change: GrantChange) -> list[Place]:

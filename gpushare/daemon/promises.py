@@ -52,6 +52,16 @@ class Promises:
         self._seen: object = None
         self._now: _Now | None = None
 
+    def copy(self) -> "Promises":
+        """One to plan with: what comes and goes there changes nothing here."""
+        other = Promises(self._devices, self._tenants, self._faults)
+        other._placed, other._holdings = dict(self._placed), dict(self._holdings)
+        other._grants = self._grants.copy()
+        now = self.now
+        other._now = replace(now, standing=now.standing.copy(), taken=now.taken.copy())
+        other._seen = self._seen
+        return other
+
     def put(self, grant: str, request: GrantRequest, places: Iterable[Place]) -> None:
         """A grant that comes, or whose places are others than they were."""
         now = self.now

@@ -11,6 +11,7 @@ from typing import cast
 from gpushare.api import events as event_types
 from gpushare.arbiter import Arbiter, Event, EventKind, Spans, Wanted
 from gpushare.daemon.state import Live, State
+from gpushare.daemon.wait_history import WaitHistory
 from gpushare.errors import GoneError, NotFoundError, UsageError
 
 LATEST = 4096
@@ -55,11 +56,13 @@ class Receipts:
         self._arbiter = arbiter
         self._ended: dict[int, _Names] = {}
         self._to_wall_ns = 0
+        self.history = WaitHistory(state, arbiter)
 
     def ends(self, live: Live) -> None:
         """Keeps the names of a grant that the arbiter is about to remove."""
         if live.handle is None:
             return
+        self.history.ends(live)
         self._ended[live.handle] = _Names(live.id, live.record.tenant)
         if len(self._ended) > NAMES_KEPT:
             del self._ended[next(iter(self._ended))]

@@ -7,6 +7,7 @@ from typing import Any, get_args
 from gpushare.api import debug as debug_types
 from gpushare.api import engines, types
 from gpushare.api import events as event_types
+from gpushare.api import plan as plan_types
 from gpushare.api import tenants as tenant_types
 from gpushare.errors import ForbiddenError, GoneError, GpushareError, NotFoundError, RefusedError
 
@@ -21,14 +22,15 @@ class Route:
     """`handler`: method of api.Api. `query`: name -> JSON schema; a `required` name has to be there. `repeated`: status
     of the same answer to a call that had been made before. `root`: nobody else may. `body_max`: bytes. `light`: needs
     no turn, so that it answers whatever others ask for. `stream`: its answer does not end.
-    `refusals`: besides those that every call can have. `name`: JSON schema of the name in its path."""
+    A tuple as `body` or `answer`: one of these. `refusals`: besides those that every call can have. `name`: JSON schema
+    of the name in its path."""
 
     method: str
     path: str
     handler: str
     summary: str
     body: Any = None
-    answer: type | None = None
+    answer: Any = None
     status: int = 200
     repeated: int | None = None
     media: str = "application/json"
@@ -91,6 +93,15 @@ ROUTES = (
         status=201,
         repeated=200,
         refusals=_OWNED,
+    ),
+    Route(
+        "POST",
+        "/v1/plan",
+        "plan",
+        "What would become of a grant, or of several one after the other; changes nothing",
+        body=(types.GrantRequest, plan_types.PlanList),
+        answer=(plan_types.Plan, plan_types.Plans),
+        refusals=(NotFoundError, ForbiddenError),
     ),
     Route(
         "GET",

@@ -5,6 +5,7 @@ The tenant that owns what nobody else is guaranteed owns less first. A tenant's 
 they keep their part of it on the devices that work and are whole again when it is.
 """
 
+import copy
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
@@ -53,6 +54,13 @@ class Standing:
         """By tenant, on usable devices."""
         self._short: set[str] = set()
         """Tenants whose grants keep less than they reserved."""
+
+    def copy(self) -> "Standing":
+        """One that can change without this one."""
+        other = copy.copy(self)
+        other.kept, other._reserved, other._short = dict(self.kept), dict(self._reserved), set(self._short)
+        other._rows = {tenant: dict(rows) for tenant, rows in self._rows.items()}
+        return other
 
     def degraded(self, tenant: str) -> bool:
         """Whether the tenant has less than it was promised."""

@@ -1,7 +1,7 @@
 """What the grants of a node have taken of its devices and of their tenants' guarantees: as admission counts it."""
 
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpushare.policy.shares import DEVICE_MILLI
 
@@ -61,6 +61,15 @@ class Taken:
         for holding in holdings:
             self.put(holding)
 
+    def copy(self) -> "Taken":
+        """One that can change without this one."""
+        other = Taken()
+        other._on = {device: dict(here) for device, here in self._on.items()}
+        other._devices = {name: replace(own) for name, own in self._devices.items()}
+        other._tenants = {name: replace(own) for name, own in self._tenants.items()}
+        other._memory, other._places = dict(self._memory), dict(self._places)
+        return other
+
     def __iter__(self) -> Iterator[Holding]:
         for here in self._on.values():
             yield from here.values()
@@ -76,6 +85,10 @@ class Taken:
     def drop(self, grant: str, device: str) -> None:
         """One that goes."""
         self._count(self._on[device].pop(grant), -1)
+
+    def holders(self, device: str) -> Collection[str]:
+        """The grants on it."""
+        return self._on.get(device, {}).keys()
 
     def get(self, grant: str, device: str) -> Holding:
         """One that is there."""

@@ -1,0 +1,74 @@
+"""gpushare plan"""
+
+import argparse
+from typing import Any
+
+from gpushare.cli.command import add_json, add_socket, client, print_json
+from gpushare.cli.grant import add_share_options, share_request
+from gpushare.errors import RefusedError
+from gpushare.units import format_size, format_time
+
+
+class PlanCommand:
+    """whether a share would fit, where, how long it would wait and who would lose what it borrows; changes nothing"""
+
+    name = "plan"
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        parser.epilog = "exit status: 0 it fits, 3 it does not"
+        add_share_options(parser)
+        add_json(parser)
+        add_socket(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        found = client(args).plan(**share_request(args))
+        if args.json:
+            print_json(found)
+        else:
+            for line in sentences(found, args.tenant or "default"):
+                print(line)
+        return 0 if found["fits"] else RefusedError.exit_code
+
+
+def sentences(plan: Any, tenant: str) -> list[str]:
+    """A plan for people."""
+    if not plan["fits"]:
+        return [f"does not fit: {reason}" for reason in plan["reasons"]]
+    lines = [
+        f"fits on device {device['index']} ({device['id']}): {_gets(device, tenant)}" for device in plan["devices"]
+    ]
+    if (wait := plan["wait_ms"]) is not None:
+        kind = "borrow" if plan["class"] == "borrow" else "are guaranteed their time"
+        lines.append(
+            f"grants there that {kind} waited {wait['p50']:.1f} ms in the median, {wait['p99']:.1f} ms in 99 of 100"
+            f" ({wait['waits']} waits)"
+        )
+    else:
+        lines.append("no such grant has waited there yet, so nothing says how long this one would")
+    lines += [_victim(victim) for victim in plan["victims"]]
+    return lines
+
+
+def _gets(device: Any, tenant: str) -> str:
+    memory, asked, guaranteed = format_size(device["memory_bytes"]), device["time_milli"], device["guaranteed_milli"]
+    if not asked:
+        return f"{memory} of memory, and the time that others leave idle"
+    gets, of = f"{memory} of memory and {format_time(asked)} of its time", f"the guarantee of {tenant}"
+    if guaranteed == asked:
+        return f"{gets}, all out of {of}"
+    if not guaranteed:
+        return f"{gets}, all borrowed: nothing is left of {of}"
+    return f"{gets}, {format_time(guaranteed)} out of {of}, {format_time(asked - guaranteed)} borrowed"
+
+
+_RULES = {
+    "guarantee": "what this request is guaranteed",
+    "tier": "the higher tier of this request",
+    "weight": "what is lent is split by weight",
+}
+
+
+def _victim(victim: Any) -> str:
+    who, lost = f"{victim['grant']} of {victim['tenant']}", format_time(victim["time_milli"])
+    why = _RULES.get(victim["rule"], victim["rule"])
+    return f"{who} would lose {lost} that it borrows on device {victim['index']} ({victim['rung']}): {why}"

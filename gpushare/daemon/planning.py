@@ -1,0 +1,187 @@
+"""What would become of a grant: the rules of admission, asked without an effect."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from gpushare.api import plan as plan_types
+from gpushare.api.types import GrantRequest
+from gpushare.daemon import placement
+from gpushare.daemon.grants import Grants, key_taken
+from gpushare.daemon.peer import Peer
+from gpushare.daemon.resources import Resources
+from gpushare.daemon.state import State
+from gpushare.daemon.wait_history import WaitHistory
+from gpushare.errors import GpushareError, RefusedError
+from gpushare.policy.admission import Place
+from gpushare.policy.losses import Claim, losses
+from gpushare.policy.shares import DEVICE_MILLI, Placed, shares
+from gpushare.policy.tenant import TenantPolicy
+
+_IN_A_TURN = 4
+"""Requests of a list that are planned without letting others have the loop."""
+
+
+class Planner:
+    """Changes nothing: several requests are planned on a copy of what is promised."""
+
+    def __init__(self, state: State, grants: Grants, resources: Resources, history: WaitHistory) -> None:
+        self._state, self._grants, self._resources, self._history = state, grants, resources, history
+
+    async def plan(
+        self, peer: Peer, requests: Sequence[GrantRequest], is_member: Callable[[Peer, str], Awaitable[bool]]
+    ) -> list[plan_types.Plan]:
+        """One plan for each request, as if those before it that fit had been admitted. Raises what `Grants.create`
+        does of a request that makes no sense, or that this peer may not make; a refusal is a plan."""
+        members = {tenant: await is_member(peer, tenant) for tenant in dict.fromkeys(one.tenant for one in requests)}
+        draft = _Draft(self._state, self._grants, self._resources, self._history, peer, several=len(requests) > 1)
+        found = []
+        for number, request in enumerate(requests):
+            if number and number % _IN_A_TURN == 0:
+                await asyncio.sleep(0)
+            try:
+                found.append(draft.plan(number, request, member=members[request.tenant]))
+            except GpushareError as error:
+                raise type(error)(f"grants[{number}]: {error}" if len(requests) > 1 else str(error)) from None
+        return found
+
+
+class _Draft:
+    """What one call has planned so far."""
+
+    def __init__(
+        self, state: State, grants: Grants, resources: Resources, history: WaitHistory, peer: Peer, *, several: bool
+    ) -> None:
+        self._state, self._grants, self._resources, self._history = state, grants, resources, history
+        self._peer = peer
+        self._promises = state.promises.copy() if several else state.promises
+        self._several = several
+        self._keys: dict[str, tuple[int, GrantRequest, plan_types.Plan]] = {}
+        self._planned: dict[str, list[_Beside]] = {}
+        """By device, of the requests before that fit."""
+
+    def plan(self, number: int, request: GrantRequest, *, member: bool) -> plan_types.Plan:
+        state = self._state
+        try:
+            if (known := self._known(request)) is not None:
+                return known
+            state.tenants.named_by(self._peer, request.tenant, member=member)
+            places = placement.among(self._promises, request, state.smallest_milli)
+        except RefusedError as refusal:
+            if type(refusal) is not RefusedError:
+                raise
+            return plan_types.Plan(fits=False, reasons=[str(refusal)])
+        self._resources.check_parts()
+        found = self._fits(f"grants[{number}]", request, places)
+        if self._several:
+            self._promises.put(f"grants[{number}]", request, places)
+        if request.key is not None:
+            self._keys[request.key] = number, request, found
+        return found
+
+    def _known(self, request: GrantRequest) -> plan_types.Plan | None:
+        if request.key is not None and request.key in self._keys:
+            number, first, found = self._keys[request.key]
+            if first != request:
+                raise key_taken(request.key, f"grants[{number}]")
+            return found
+        if (live := self._grants.known(self._peer, request)) is None:
+            return None
+        places = live.record.places
+        return plan_types.Plan(fits=True, devices=_devices(places), class_=_class(places), grant=live.id)
+
+    def _fits(self, name: str, request: GrantRequest, places: list[Place]) -> plan_types.Plan:
+        waited = self._history.of(places)
+        p50, p99 = waited.quantile_ms(0.5), waited.quantile_ms(0.99)
+        return plan_types.Plan(
+            fits=True,
+            devices=_devices(places),
+            class_=_class(places),
+            wait_ms=None
+            if p50 is None or p99 is None
+            else plan_types.ExpectedWait(p50=p50, p99=p99, waits=waited.count),
+            victims=[victim for place in places for victim in self._victims(name, request, place)],
+        )
+
+    # Who would lose what it borrows.
+
+    def _victims(self, name: str, request: GrantRequest, place: Place) -> list[plan_types.Victim]:
+        here = [*self._active(place), *self._planned.get(place.device, [])]
+        new = _Beside(
+            Placed(name, request.tenant, place.device, place.time_milli, place.guaranteed_milli, place.limit_milli),
+            place.guaranteed_milli,
+            place.time_milli or place.limit_milli,
+        )
+        if self._several:
+            self._planned.setdefault(place.device, []).append(new)
+        if sum(one.wants_milli for one in (*here, new)) <= DEVICE_MILLI:
+            return []
+        *others, own = self._claims([*here, new])
+        return [
+            plan_types.Victim(
+                grant=loss.grant,
+                tenant=loss.tenant,
+                device=place.device,
+                index=place.index,
+                rule=loss.rule,
+                time_milli=loss.milli,
+            )
+            for loss in losses(own, others)
+        ]
+
+    def _active(self, place: Place) -> list["_Beside"]:
+        """Of the grants that used or wanted the device in the last second."""
+        state, found = self._state, []
+        for grant in state.promises.now.taken.holders(place.device):
+            live = state.live(grant)
+            book = live.books.get(place.index)
+            if book is None or not live.shares or not (wants := book.had.used_milli + book.had.waited_milli):
+                continue
+            for row, share in zip(state.promises.placed(grant), live.shares, strict=True):
+                if row.device == place.device:
+                    found.append(_Beside(row, share.guarantee_milli, min(wants, share.limit_milli)))
+        return found
+
+    def _claims(self, rows: list["_Beside"]) -> list[Claim]:
+        """With the weights and tiers that these would have beside each other."""
+        policies = self._promises.now.policies
+        # A tenant that was removed from the file has no part of what is lent.
+        known = {row.placed.tenant: TenantPolicy(row.placed.tenant, 0, weight=0) for row in rows} | policies
+        found = shares(known, [row.placed for row in rows])
+        return [
+            Claim(
+                grant=row.placed.grant,
+                tenant=row.placed.tenant,
+                guarantee_milli=row.guarantee_milli,
+                wants_milli=row.wants_milli,
+                weight=found[row.placed.grant, row.placed.device].weight,
+                tier=found[row.placed.grant, row.placed.device].tier,
+            )
+            for row in rows
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Beside:
+    """A grant on the device: what it is served with there, and what it would use if all were free."""
+
+    placed: Placed
+    guarantee_milli: int
+    wants_milli: int
+
+
+def _devices(places: Sequence[Place]) -> list[plan_types.PlanDevice]:
+    return [
+        plan_types.PlanDevice(
+            id=place.device,
+            index=place.index,
+            memory_bytes=place.memory_bytes,
+            time_milli=place.time_milli,
+            guaranteed_milli=place.guaranteed_milli,
+        )
+        for place in places
+    ]
+
+
+def _class(places: Sequence[Place]) -> plan_types.Class:
+    return "borrow" if any(place.borrows for place in places) else "guaranteed"
