@@ -1,6 +1,6 @@
 """Wire types of tenants. Units are those of gpushare.api.types."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -21,6 +21,7 @@ NodeMemoryText = Annotated[str, number_text(rf"^(0|\s*({SIZE})\s*)$")]
 Account = Annotated[str, Meta(extra_json_schema={"pattern": ACCOUNT, "maxLength": ACCOUNT_MAX})]
 AccountNumber = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": ACCOUNT_NUMBER_MAX})]
 TenantName = Annotated[str, Meta(extra_json_schema={"pattern": TENANT_NAME})]
+State = Literal["idle", "in_quota", "borrowing", "starved", "degraded"]
 Source = Annotated[str, Meta(extra_json_schema={"pattern": SOURCE})]
 
 
@@ -43,8 +44,23 @@ class TenantPolicy(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
     source: Source = FILE
 
 
+class TenantNow(Struct, kw_only=True):
+    """How a tenant and all below it stand, in milli of the node, over the last second. `demand`: what their grants
+    that work could use. `entitlement`: what they should get. `borrowed`: used beyond what they are guaranteed, `lent`:
+    of that used by others. `waited`: 1000 is one grant that waited for one device all the time. `starved`: it waits,
+    and has less than it is entitled to."""
+
+    state: State
+    demand_milli: int
+    entitlement_milli: int
+    used_milli: int
+    borrowed_milli: int
+    lent_milli: int
+    waited_milli: int
+
+
 class Tenant(Struct, kw_only=True):
-    """`guarantee`, `have` and `limit_time` are of it and all below it, `allocated`, `grants` and `now` its own.
+    """`guarantee`, `have`, `limit_time` and `now` are of it and all below it, `allocated` and `grants` its own.
     `guarantee.memory` 0: no memory is held back for this tenant; it gets what fits. `have`: what remains of the
     guarantee on the devices that work. `degraded`: `have` is less than the guarantee."""
 
@@ -61,6 +77,7 @@ class Tenant(Struct, kw_only=True):
     source: str
     allocated: Quantity
     grants: int
+    now: TenantNow
 
 
 class Tenants(Struct, kw_only=True):

@@ -1,5 +1,6 @@
 """Grants and devices as text."""
 
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -53,6 +54,41 @@ def degraded(tenant: Any) -> str:
     if have["memory"] != promised["memory"]:
         text += f", {format_size(have['memory'])} of {format_size(promised['memory'])} of memory"
     return text
+
+
+_TENANT_TITLES = (
+    *("TENANT", "STATE", "GUARANTEED", "ENTITLED", "USED", "BORROWED", "LENT", "WAITED"),
+    *("MEMORY", "WEIGHT", "TIER", "GRANTS"),
+)
+
+
+def tenants(found: list[Any]) -> None:
+    """A row for each, below its parent. Times are of the node, of it and all below it, in the last second."""
+    rows = []
+    for tenant, level in _tree(found, None, 0):
+        now = tenant["now"]
+        rows.append(
+            [
+                "  " * level + tenant["name"],
+                now["state"].replace("_", " "),
+                format_time(tenant["guarantee"]["time"]),
+                format_time(now["entitlement_milli"]),
+                format_time(now["used_milli"]),
+                *(_some(now[name]) for name in ("borrowed_milli", "lent_milli", "waited_milli")),
+                format_size(tenant["guarantee"]["memory"]),
+                tenant["weight"],
+                tenant["tier"],
+                tenant["grants"],
+            ]
+        )
+    table(_TENANT_TITLES, rows)
+
+
+def _tree(found: list[Any], parent: str | None, level: int) -> Iterator[tuple[Any, int]]:
+    for tenant in found:
+        if tenant["parent"] == parent:
+            yield tenant, level
+            yield from _tree(found, tenant["name"], level + 1)
 
 
 def grants(found: list[Any]) -> None:

@@ -4,9 +4,9 @@ import argparse
 from typing import Any
 
 from gpushare.cli import render
-from gpushare.cli.command import add_json, add_socket, add_verb, checked, client, print_json, table
+from gpushare.cli.command import add_json, add_socket, add_verb, checked, client, print_json
 from gpushare.errors import UsageError
-from gpushare.units import format_size, format_time, parse_node_time, parse_size
+from gpushare.units import parse_node_time, parse_size
 
 
 def _whole(text: str) -> int:
@@ -26,7 +26,7 @@ class TenantsCommand:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         verbs = parser.add_subparsers(metavar="VERB", required=True)
-        every = add_verb(verbs, "list", "all tenants with what is allocated to them")
+        every = add_verb(verbs, "list", "all tenants as a tree, with what each and all below it had in the last second")
         every.set_defaults(verb=self._list)
 
         define = add_verb(verbs, "set", "make a tenant or replace its quota; kept in tenants.toml (root)")
@@ -66,20 +66,7 @@ class TenantsCommand:
         if args.json:
             print_json({"tenants": found})
             return 0
-        rows = [
-            [
-                tenant["name"],
-                format_time(tenant["guarantee"]["time"]),
-                format_size(tenant["guarantee"]["memory"]),
-                tenant["weight"],
-                tenant["tier"],
-                format_time(tenant["allocated"]["time"]),
-                format_size(tenant["allocated"]["memory"]),
-                tenant["grants"],
-            ]
-            for tenant in found
-        ]
-        table(("TENANT", "TIME", "MEMORY", "WEIGHT", "TIER", "USED TIME", "USED MEM", "GRANTS"), rows)
+        render.tenants(found)
         for tenant in found:
             if tenant["degraded"]:
                 print(f"{tenant['name']} is degraded, devices do not work: it has {render.degraded(tenant)}")

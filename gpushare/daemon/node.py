@@ -6,6 +6,8 @@ import os
 import time
 from dataclasses import dataclass, field
 
+import msgspec
+
 from gpushare import __version__
 from gpushare.api import tenants as tenant_types
 from gpushare.api import types
@@ -82,6 +84,7 @@ class NodeContext:
         """What /v1/node answers."""
         layout, devices = self.state.layout, self.state.devices
         working = [device for device in devices if device.id not in self.state.faults]
+        stands = self.state.promises.now.standing
         return types.Node(
             version=__version__,
             epoch=self.state.watch.epoch,
@@ -91,7 +94,7 @@ class NodeContext:
             devices_working=len(working),
             capacity=_capacity(devices),
             have=_capacity(working),
-            degraded=any(tenant.degraded for tenant in view.tenant_views(self.state)),
+            degraded=any(map(stands.degraded, stands.have)),
             driver_version=self.backend.driver_version,
             run_dir=str(layout.run),
             grants_dir=str(layout.grants),
@@ -213,7 +216,7 @@ class NodeContext:
         before = self._tenants_by_name()
         self.state.tenants.set(name, policy)
         self.serving.refresh_shares()
-        shown = view.tenant_view(self.state.tenants[name], self.state)
+        shown = view.tenant_view(name, self.state)
         self.state.watch.publish("tenant", "changed" if name in before else "added", lambda _: shown)
         self._tell_tenants({**before, name: shown})
         return shown
@@ -231,7 +234,7 @@ class NodeContext:
         after = self._tenants_by_name()
         for name in sorted({*before, *after}):
             old, new = before.get(name), after.get(name)
-            if old != new:
+            if _policy(old) != _policy(new):
                 change: Change = "changed" if old and new else "added" if new else "removed"
                 self.state.watch.publish("tenant", change, lambda _, shown=new or old: shown)  # type: ignore[misc]
         log.info("%d tenants are read", len(after))
@@ -244,7 +247,7 @@ class NodeContext:
         users = [live.id for live in self.state if live.record.tenant == name]
         if users and name != "default":
             raise RefusedError(f"tenant {name} has {len(users)} grants ({users[0]}, ...): release them first")
-        shown = view.tenant_view(self.state.tenants[name], self.state)
+        shown = view.tenant_view(name, self.state)
         self.state.tenants.remove(name, source)
         self.serving.refresh_shares()
         self.state.watch.publish("tenant", "removed", lambda _: shown)
@@ -267,3 +270,8 @@ class NodeContext:
 def _capacity(devices: list[Device]) -> types.Quantity:
     memory = sum(device.memory_bytes - device.reserved_bytes for device in devices)
     return types.Quantity(time=1000 * len(devices), memory=memory)
+
+
+def _policy(tenant: tenant_types.Tenant | None) -> dict[str, object]:
+    """What an administrator decides of it, and what is left of that: not how it stands at the moment."""
+    return {} if tenant is None else {**msgspec.structs.asdict(tenant), "now": None}

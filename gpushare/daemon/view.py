@@ -1,6 +1,6 @@
 """State as the wire types show it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from gpushare.api import tenants as tenant_types
@@ -16,9 +16,10 @@ from gpushare.inject.node import Granted, Node
 from gpushare.ledger.ledger import Health
 from gpushare.node.devices import Device
 from gpushare.paths import Layout
+from gpushare.policy import quota
 from gpushare.policy.admission import Place
 from gpushare.policy.capacity import Standing
-from gpushare.policy.shares import Share
+from gpushare.policy.shares import DEVICE_MILLI, Share
 from gpushare.units import MIB
 
 
@@ -189,19 +190,39 @@ def device_view(device: Device, backend: str, state: State, stats: DeviceStats, 
 
 def tenant_views(state: State) -> list[tenant_types.Tenant]:
     """All tenants."""
-    stands, families = placement.standing(state), state.tenants.families()
-    return [tenant_view(tenant, state, stands, families) for tenant in state.tenants]
+    stands, families, now = placement.standing(state), state.tenants.families(), tenants_now(state)
+    return [_tenant_view(tenant, state, stands, families[tenant.name], now[tenant.name]) for tenant in state.tenants]
 
 
-def tenant_view(
-    tenant: Tenant,
-    state: State,
-    stands: Standing | None = None,
-    families: Mapping[str, Sequence[str]] | None = None,
+def tenant_view(name: str, state: State) -> tenant_types.Tenant:
+    """One tenant. Raises NotFoundError."""
+    known = state.tenants[name]
+    return next(shown for shown in tenant_views(state) if shown.name == known.name)
+
+
+def tenants_now(state: State) -> dict[str, quota.Now]:
+    """How all of them stand."""
+    had: dict[str, quota.Had] = {}
+    for live in state:
+        own = had.get(live.record.tenant, quota.Had())
+        for place in live.record.places:
+            book = live.books.get(place.index)
+            if book is not None and (book.had.used_milli or book.had.waited_milli):
+                own = quota.Had(
+                    wants=own.wants + place.limit_milli,
+                    used=own.used + book.had.used_milli,
+                    waited=own.waited + book.had.waited_milli,
+                )
+        had[live.record.tenant] = own
+    working = sum(device.id not in state.faults for device in state.devices)
+    stands = placement.standing(state)
+    short = frozenset(tenant.name for tenant in state.tenants if stands.degraded(tenant.name))
+    return quota.now(state.promises.now.policies, had, DEVICE_MILLI * working, short)
+
+
+def _tenant_view(
+    tenant: Tenant, state: State, stands: Standing, family: Sequence[str], now: quota.Now
 ) -> tenant_types.Tenant:
-    """One tenant. `stands`: as in `grant_view`. `families`: of state.tenants."""
-    stands = stands or placement.standing(state)
-    family = (families or state.tenants.families())[tenant.name]
     taken = state.promises.now.taken.of(tenant.name)
     return tenant_types.Tenant(
         name=tenant.name,
@@ -220,6 +241,15 @@ def tenant_view(
         source=tenant.source,
         allocated=types.Quantity(time=taken.time_milli, memory=taken.memory_bytes),
         grants=state.promises.grants(tenant.name),
+        now=tenant_types.TenantNow(
+            state=now.state,
+            demand_milli=now.demand,
+            entitlement_milli=now.entitlement,
+            used_milli=now.used,
+            borrowed_milli=now.borrowed,
+            lent_milli=now.lent,
+            waited_milli=now.waited,
+        ),
     )
 
 

@@ -1,0 +1,91 @@
+"""How tenants stand at the moment: what each wants, is entitled to, has, borrows and lends. Pure.
+
+All in milli of the node, of each tenant and all below it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from gpushare.policy import families, tree
+from gpushare.policy.entitlement import TenantState
+from gpushare.policy.lending import lent
+from gpushare.policy.tenant import TenantPolicy
+
+State = Literal["idle", "in_quota", "borrowing", "starved", "degraded"]
+_NOISE = 10
+"""Of what it is guaranteed, per mille, that leases of the last second may be beyond it."""
+_SLACK = 50
+"""Of what a tenant is entitled to, per mille: less than it by more than that, while it waits, is starving."""
+
+
+@dataclass(frozen=True, slots=True)
+class Had:
+    """What a tenant's own grants had in the last second. `wants`: what those that work could use."""
+
+    wants: int = 0
+    used: int = 0
+    waited: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """`waited`: 1000 is one grant that waited for one device all the time."""
+
+    state: State
+    demand: int
+    entitlement: int
+    used: int
+    borrowed: int
+    lent: int
+    waited: int
+
+
+def now(
+    policies: Mapping[str, TenantPolicy], had: Mapping[str, Had], capacity: int, short: frozenset[str]
+) -> dict[str, Now]:
+    """`policies`: with what remains of their guarantees. `short`: those that have less than they were promised."""
+    own = {name: had.get(name, Had()) for name in policies}
+    whole = dict.fromkeys(policies, 0)
+    lines = {name: families.line(policies, name) for name in policies}
+    for name, policy in policies.items():
+        for above in lines[name]:
+            whole[above] += policy.guarantee_milli
+    states = [
+        TenantState(
+            name, whole[name], own[name].wants, policy.weight, policy.tier, policy.limit_milli, 0, policy.parent
+        )
+        for name, policy in policies.items()
+    ]
+    entitled = tree.entitle(capacity, states).milli
+    borrowed = {name: max(0, own[name].used - policy.guarantee_milli) for name, policy in policies.items()}
+    unused = {name: max(0, policy.guarantee_milli - own[name].used) for name, policy in policies.items()}
+    given = {name: lent(left, sum(unused.values()), sum(borrowed.values())) for name, left in unused.items()}
+    found = {}
+    for name in policies:
+        members = [other for other in policies if name in lines[other]]
+        wants, used, waited = (
+            sum(getattr(own[one], field) for one in members) for field in ("wants", "used", "waited")
+        )
+        beyond = max(0, used - whole[name])
+        within = sum(borrowed[one] for one in members) - beyond  # lent by one of the family to another
+        found[name] = Now(
+            state=_state(name in short, wants, used, waited, entitled[name], whole[name]),
+            demand=wants,
+            entitlement=entitled[name],
+            used=used,
+            borrowed=beyond,
+            lent=max(0, sum(given[one] for one in members) - within),
+            waited=waited,
+        )
+    return found
+
+
+def _state(short: bool, wants: int, used: int, waited: int, entitled: int, guaranteed: int) -> State:
+    if short:
+        return "degraded"
+    if not wants:
+        return "idle"
+    if waited and used < entitled * (1000 - _SLACK) // 1000:
+        return "starved"
+    return "borrowing" if used > guaranteed * (1000 + _NOISE) // 1000 else "in_quota"
