@@ -11,6 +11,8 @@ LARGEST = (1 << 62) - 1
 """Numbers above it are written as it: two of them still fit the file's and the API's 64 bits."""
 KEPT_MAX = 50_000
 """Rows of each kind that wait at most: some 100 MB of grants, which is days of a busy node without a disk."""
+IDLE, SWITCHING, GAP = "(idle)", "(switching)", "(no daemon)"
+"""Stand for grant and tenant in rows of what a device was not used for. No tenant's name begins like that."""
 REST = "(several)"
 """Stands for the grants whose periods were merged beyond KEPT_MAX."""
 
@@ -31,7 +33,11 @@ class GrantRow(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Period:
     """One grant on one device from `from_ns` to `to_ns`. `used_ns`: leased time; `busy_ns`: metered work in it.
-    `waits`, `reclaims`: that ended in it; the longest, as the peak of memory, is of the daemon's run so far."""
+    `waits`, `reclaims`: that ended in it; the longest, as the peak of memory, is of the daemon's run so far.
+    `scavenged_ns`: the part of what it borrowed as one of a tenant of weight 0. `memory_mib_ms`: MiB times ms.
+
+    Of a device, rows of IDLE, SWITCHING and GAP say what no grant used: with them `used_ns` adds up to its wall time.
+    """
 
     grant_id: str
     tenant: str
@@ -51,6 +57,8 @@ class Period:
     reclaims: int = 0
     reclaim_ns: int = 0
     reclaim_max_ns: int = 0
+    scavenged_ns: int = 0
+    memory_mib_ms: int = 0
 
 
 NUMBERS = tuple(field.name for field in fields(Period) if field.type is int)
@@ -159,6 +167,6 @@ class Entries(Struct):
         """Sums by tenant, without these grants."""
         found: dict[str, Totals] = {}
         for period in self.periods.values():
-            if period.grant_id not in without:
+            if period.grant_id not in without and not period.tenant.startswith("("):
                 found[period.tenant] = found.get(period.tenant, Totals()).plus(period)
         return found

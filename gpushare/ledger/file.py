@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpushare.errors import FailedError
-from gpushare.ledger.entries import Entries, GrantRow, Period, Totals
-from gpushare.ledger.schema import SCHEMA_VERSION, STEPS
+from gpushare.ledger import chained
+from gpushare.ledger.chained import COLUMNS
+from gpushare.ledger.entries import Entries, GrantRow, Totals
+from gpushare.ledger.schema import CHAINED, SCHEMA_VERSION, STEPS
 from gpushare.ledger.sqlite_file import UNREADABLE, DamagedError, connect, failures
 
 log = logging.getLogger(__name__)
@@ -26,7 +28,6 @@ T = TypeVar("T")
 
 _RUN_MAX = 1 << 52  # JSON's numbers; anything above is damage
 _FORGET_ROWS = 2000
-_TIMES = {"periods": "to_ns", "grants": "ended_ns", "devices": "seen_ns", "quarantine": "at_ns"}
 # What is wrong with one row, not with the file or the disk.
 _BAD_ROW = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError, ValueError)
 
@@ -34,8 +35,7 @@ _SAVE_GRANT = (
     "INSERT INTO grants VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
     "phase = excluded.phase, state = excluded.state, ended_ns = excluded.ended_ns"
 )
-_NAMES = tuple(Period.__dataclass_fields__)
-_ADD_PERIOD = f"INSERT INTO periods (run, {', '.join(_NAMES)}) VALUES ({', '.join('?' * (len(_NAMES) + 1))})"  # noqa: S608
+_ALL = " UNION ALL ".join(f"SELECT {', '.join(COLUMNS)} FROM {table}" for table in CHAINED)  # noqa: S608 - our names
 _SET_ASIDE = "INSERT INTO quarantine (source, row_id, content, reason, at_ns) VALUES (?, ?, ?, ?, ?)"
 
 
@@ -229,7 +229,6 @@ class LedgerFile:
         now = time.time_ns()
         rows: list[tuple[str, str, tuple[Any, ...]]] = [
             *(("grants", _SAVE_GRANT, row) for row in entries.grants.values()),
-            *(("periods", _ADD_PERIOD, (run, *astuple(period))) for period in entries.periods.values()),
             *(
                 ("devices", "INSERT OR REPLACE INTO devices VALUES (?, ?, ?)", (name, *found))
                 for name, found in entries.devices.items()
@@ -242,7 +241,15 @@ class LedgerFile:
         with self._writing():
             for table, statement, values in rows:
                 self.insert(table, None, statement, values)
+            chained.append(
+                self._db, self.insert, "periods", [(run, *astuple(period)) for period in entries.periods.values()]
+            )
             self._db.execute("UPDATE runs SET seen_ns = ? WHERE run = ?", (now, run))
+
+    def begin_chains(self) -> None:
+        """Has the chains begin after the rows that are there, which came from another file."""
+        with self._writing():
+            chained.begin(self._db)
 
     def insert(self, table: str, row_id: int | None, statement: str, values: tuple[Any, ...]) -> bool:
         """One row, within a transaction. A row that the table does not take is set aside: False."""
@@ -320,7 +327,7 @@ class LedgerFile:
 
     def totals(self, grant_id: str) -> dict[str, Totals]:
         """Sums of one grant, by device id."""
-        query = f"SELECT device, {_TOTALS} FROM periods WHERE grant_id = ? GROUP BY device"  # noqa: S608
+        query = f"SELECT device, {_TOTALS} FROM ({_ALL}) WHERE grant_id = ? GROUP BY device"  # noqa: S608
         with failures(self.path):
             return {row[0]: _totals(row[1:]) for row in self._db.execute(query, (grant_id,))}
 
@@ -335,14 +342,9 @@ class LedgerFile:
     def forget(self, before_ns: int) -> bool:
         """Drops closed grants, periods, devices and rows set aside that are older than that, some at once. Whether
         there may be more."""
-        dropped = 0
         with self._writing():
-            for table, when in (
-                ("periods", "to_ns"),
-                ("grants", "ended_ns"),
-                ("devices", "seen_ns"),
-                ("quarantine", "at_ns"),
-            ):
+            dropped = max(chained.forget(self._db, table, before_ns, _FORGET_ROWS) for table in CHAINED)
+            for table, when in (("grants", "ended_ns"), ("devices", "seen_ns"), ("quarantine", "at_ns")):
                 some = f"SELECT rowid FROM {table} WHERE {when} < ? LIMIT {_FORGET_ROWS}"  # noqa: S608
                 query = f"DELETE FROM {table} WHERE rowid IN ({some})"  # noqa: S608
                 dropped = max(dropped, self._db.execute(query, (before_ns,)).rowcount)
@@ -353,8 +355,8 @@ def tenant_totals(path: Path, without: str) -> dict[str, Totals]:
     """Sums by tenant over all periods that are kept, except those of the grants in `without`, a JSON list. Reads every
     period: for a thread; it opens a connection of its own."""
     query = (
-        f"SELECT tenant, {_TOTALS} FROM periods "  # noqa: S608
-        "WHERE grant_id NOT IN (SELECT value FROM json_each(?)) GROUP BY tenant"
+        f"SELECT tenant, {_TOTALS} FROM ({_ALL}) "  # noqa: S608
+        "WHERE grant_id NOT IN (SELECT value FROM json_each(?)) AND tenant NOT LIKE '(%' GROUP BY tenant"
     )
     with failures(path), contextlib.closing(connect(path, "?mode=ro")) as reader:
         return {row[0]: _totals(row[1:]) for row in reader.execute(query, (without,))}

@@ -164,6 +164,14 @@ class Keeper:
             return read(self._file) if self._file is not None else otherwise
         except FailedError as error:
             self._failed(error)
+        if not self._damage:
+            return otherwise
+        damage, self._damage = self._damage, ""
+        self._fenced(lambda: self._begin_anew(damage))
+        try:
+            return read(self._file) if self._file is not None else otherwise
+        except FailedError as error:
+            self._failed(error)
             return otherwise
 
     # The file.

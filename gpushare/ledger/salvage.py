@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.ledger.file import LedgerFile
+from gpushare.ledger.schema import CHAINED
 from gpushare.ledger.sqlite_file import UNREADABLE, DamagedError, connect, failures
 
 log = logging.getLogger(__name__)
@@ -32,9 +33,11 @@ _ORDER = (
     ("periods", "WHERE grant_id IN (SELECT id FROM grants WHERE ended_ns IS NULL)"),
     ("grants", ""),
     ("periods", ""),
+    ("hours", ""),
+    ("days", ""),
     ("quarantine", ""),
 )
-_HISTORY = ("grants", "periods", "quarantine")
+_HISTORY = ("grants", *CHAINED, "quarantine")
 
 
 def damaged(path: Path) -> list[Path]:
@@ -66,6 +69,7 @@ def replace(path: Path, reason: str, seconds: float) -> LedgerFile:
     fresh = LedgerFile(making)
     try:
         taken, bad, whole = _salvage(path, fresh, time.monotonic() + seconds)
+        fresh.begin_chains()
     finally:
         fresh.close()
     with failures(path):
@@ -136,7 +140,7 @@ def _salvage(path: Path, fresh: LedgerFile, deadline: float) -> tuple[int, int, 
                 whole = False
                 continue
             # Numbers of rows that were set aside say nothing, and the new ledger gives them too.
-            names = sorted(columns - {"id"} if table == "quarantine" else columns)
+            names = sorted(columns - {"id"} if table == "quarantine" else columns - {"hash"})
             rows = _Rows(old, f"{table} {where}", names)
             stream = iter(rows)
             while chunk := list(islice(stream, _ROWS)):

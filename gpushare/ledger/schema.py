@@ -1,6 +1,6 @@
 """The ledger's tables, and how a file of an earlier version gets them."""
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 _SCHEMA = """
 CREATE TABLE runs (
   run INTEGER PRIMARY KEY, pid INTEGER NOT NULL, boot_id TEXT NOT NULL, started_ns INTEGER NOT NULL,
@@ -36,5 +36,40 @@ CREATE TABLE quarantine (
 ) STRICT;
 CREATE INDEX grants_ended ON grants (ended_ns) WHERE ended_ns IS NOT NULL;
 """
+CHAINED = ("periods", "hours", "days")
+"""Tables whose rows are chained (gpushare/ledger/chain.py). The second and third have what was the first's, later."""
+_ROLLED = "".join(
+    f"""
+CREATE TABLE {name} (
+  id INTEGER PRIMARY KEY, run INTEGER NOT NULL, grant_id TEXT NOT NULL, tenant TEXT NOT NULL,
+  device TEXT NOT NULL, from_ns INTEGER NOT NULL, to_ns INTEGER NOT NULL, granted_ns INTEGER NOT NULL,
+  used_ns INTEGER NOT NULL, busy_ns INTEGER NOT NULL, borrowed_ns INTEGER NOT NULL, lent_ns INTEGER NOT NULL,
+  waited_ns INTEGER NOT NULL, memory_bytes INTEGER NOT NULL, memory_peak_bytes INTEGER NOT NULL,
+  waits INTEGER NOT NULL, wait_max_ns INTEGER NOT NULL, reclaims INTEGER NOT NULL, reclaim_ns INTEGER NOT NULL,
+  reclaim_max_ns INTEGER NOT NULL, scavenged_ns INTEGER NOT NULL, memory_mib_ms INTEGER NOT NULL, hash BLOB
+) STRICT;
+CREATE INDEX {name}_time ON {name} (to_ns);
+CREATE INDEX {name}_grant ON {name} (grant_id);
+"""
+    for name in CHAINED[1:]
+)
+# `anchor_id`, `anchor_hash`: of the last row that is not in the table any more, or was there before the chain.
+_CHAINS = (
+    """
+ALTER TABLE periods ADD COLUMN scavenged_ns INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE periods ADD COLUMN memory_mib_ms INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE periods ADD COLUMN hash BLOB;
+CREATE TABLE chains (
+  name TEXT PRIMARY KEY, anchor_id INTEGER NOT NULL, anchor_hash BLOB NOT NULL, head_id INTEGER NOT NULL,
+  head_hash BLOB NOT NULL
+) STRICT;
+"""
+    + _ROLLED
+    + "".join(
+        f"INSERT INTO chains SELECT '{name}', n, zeroblob(32), n, zeroblob(32)"  # noqa: S608 - names of our own
+        f" FROM (SELECT COALESCE(MAX(id), 0) AS n FROM {name});"
+        for name in CHAINED
+    )
+)
 # Migrations, by the version of the file that is found: that step and all later ones run.
-STEPS = {0: _SCHEMA, 1: _DEVICES, 2: _RECEIPTS, 3: _QUARANTINE}
+STEPS = {0: _SCHEMA, 1: _DEVICES, 2: _RECEIPTS, 3: _QUARANTINE, 4: _CHAINS}

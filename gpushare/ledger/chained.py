@@ -1,0 +1,89 @@
+"""The tables whose rows are chained, in an open transaction of the ledger's file."""
+
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gpushare.ledger import chain
+from gpushare.ledger.chain import Link, Row
+from gpushare.ledger.entries import Period
+from gpushare.ledger.schema import CHAINED
+from gpushare.ledger.sqlite_file import DamagedError
+
+COLUMNS = ("run", *Period.__dataclass_fields__)
+"""Of a period's row, all that its hash is of, besides its number."""
+_AHEAD_NS = 24 * 3600 * 10**9
+
+Insert = Callable[[str, int | None, str, tuple[Any, ...]], bool]
+"""As LedgerFile.insert."""
+
+
+def append(db: sqlite3.Connection, insert: Insert, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Adds rows to the end of a table's chain. `rows`: values of COLUMNS."""
+    if not rows:
+        return
+    head = link(db, table, "head")
+    marks = ", ".join("?" * (len(COLUMNS) + 2))
+    statement = f"INSERT INTO {table} (id, {', '.join(COLUMNS)}, hash) VALUES ({marks})"  # noqa: S608 - our own names
+    for values in rows:
+        new = Link(head.row + 1, chain.following(head.hash, head.row + 1, values))
+        if insert(table, new.row, statement, (new.row, *values, new.hash)):
+            head = new
+    _set_link(db, table, "head", head)
+
+
+def link(db: sqlite3.Connection, table: str, which: str) -> Link:
+    """The `head` or `anchor` of a chain. Raises DamagedError where there is none."""
+    query = f"SELECT {which}_id, {which}_hash FROM chains WHERE name = ?"  # noqa: S608 - names of our own
+    row = db.execute(query, (table,)).fetchone()
+    if row is None:
+        raise DamagedError(f"the ledger is damaged: nothing is known of the chain of {table}")
+    return Link(*row)
+
+
+def _set_link(db: sqlite3.Connection, table: str, which: str, new: Link) -> None:
+    query = f"UPDATE chains SET {which}_id = ?, {which}_hash = ? WHERE name = ?"  # noqa: S608 - names of our own
+    db.execute(query, (new.row, new.hash, table))
+
+
+def begin(db: sqlite3.Connection) -> None:
+    """Has the chains begin after the rows that are there, which came from another file."""
+    for table in CHAINED:
+        last = Link(db.execute(f"SELECT COALESCE(MAX(id), 0) FROM {table}").fetchone()[0])  # noqa: S608
+        _set_link(db, table, "anchor", last)
+        _set_link(db, table, "head", last)
+
+
+def drop_oldest(db: sqlite3.Connection, table: str, last: int) -> int:
+    """Drops rows up to this one: the chain then begins after it. How many."""
+    query = f"SELECT id, hash FROM {table} WHERE id <= ? ORDER BY id DESC LIMIT 1"  # noqa: S608 - names of our own
+    row = db.execute(query, (last,)).fetchone()
+    if row is None:
+        return 0
+    if row[1] is not None:  # else it is from before the chain, which begins where it did
+        _set_link(db, table, "anchor", Link(*row))
+    return db.execute(f"DELETE FROM {table} WHERE id <= ?", (last,)).rowcount  # noqa: S608
+
+
+def forget(db: sqlite3.Connection, table: str, before_ns: int, most: int) -> int:
+    """Drops what is older than that, only from the beginning, where a chain may lose rows. A row of a clock that was
+    ahead holds nothing up. How many, `most` at once."""
+    query = (
+        f"SELECT COALESCE(MIN(id) - 1, (SELECT MAX(id) FROM {table})) FROM {table} "  # noqa: S608 - our own names
+        "WHERE to_ns >= ? AND to_ns <= ?"
+    )
+    last = db.execute(query, (before_ns, time.time_ns() + _AHEAD_NS)).fetchone()[0]
+    first = db.execute(f"SELECT MIN(id) FROM {table}").fetchone()[0]  # noqa: S608
+    if last is None or first is None or last < first:
+        return 0
+    return drop_oldest(db, table, min(last, first + most - 1))
+
+
+def fault(db: sqlite3.Connection, table: str) -> tuple[str, int, int]:
+    """(what is wrong first in a table, rows that were right before it, rows from before the chain)."""
+    anchor, head = link(db, table, "anchor"), link(db, table, "head")
+    older = db.execute(f"SELECT COUNT(*) FROM {table} WHERE id <= ? AND hash IS NULL", (anchor.row,)).fetchone()[0]  # noqa: S608
+    query = f"SELECT id, hash, {', '.join(COLUMNS)} FROM {table} WHERE NOT (id <= ? AND hash IS NULL) ORDER BY id"  # noqa: S608
+    rows = (Row(row[0], row[2:], row[1]) for row in db.execute(query, (anchor.row,)))
+    return *chain.first_fault(anchor, rows, head), older
