@@ -366,13 +366,14 @@ class Arbiter:
         return int(lib.gs_arbiter_newest_event(self._arbiter))
 
     def events_after(
-        self, after: int, limit: int = EVENTS_KEPT, wanted: Wanted | None = None, *, latest: bool = False
+        self, after: int, limit: int = EVENTS_KEPT, wanted: Wanted | None = None, *, latest: bool = False, most: int = 0
     ) -> tuple[list[Event], int, int]:
-        """The events after that number that are wanted: the oldest `limit` of them, or the latest.
+        """The events after that number that are wanted: the oldest `limit` of them, or the latest. `most`: no more than
+        about so many are looked at, 0: all.
 
         Also returns the number of the last event that was looked at, and how many older ones the record had lost."""
         found: deque[Event] = deque(maxlen=limit)
-        lost = 0
+        lost = looked = 0
         while True:
             self._seen[0] = after
             n = lib.gs_arbiter_events(self._arbiter, self._seen, self._rows, _EVENTS_AT_ONCE)
@@ -385,8 +386,8 @@ class Arbiter:
                 if len(found) == limit and not latest:
                     return list(found), first + i - 1, lost
                 found.append(_event(first + i, row))
-            after = int(self._seen[0])
-            if n < _EVENTS_AT_ONCE:
+            looked, after = looked + n, int(self._seen[0])
+            if n < _EVENTS_AT_ONCE or 0 < most <= looked:
                 return list(found), after, lost
 
     def events(self) -> tuple[list[Event], int]:

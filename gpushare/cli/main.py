@@ -21,6 +21,7 @@ from gpushare.cli import (
     sim,
     tenants,
     watch,
+    why,
 )
 from gpushare.cli.command import Command, Parser
 from gpushare.errors import GpushareError
@@ -37,6 +38,7 @@ COMMANDS: tuple[Command, ...] = (
     run.RunCommand(),
     grant.GrantCommand(),
     plan.PlanCommand(),
+    why.WhyCommand(),
     tenants.TenantsCommand(),
     quota.QuotaCommand(),
     runtime.RuntimeCommand(),

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+from gpushare import rules
 from gpushare.cli.command import NOTHING, table
 from gpushare.units import format_size, format_time
 
@@ -239,24 +240,6 @@ def devices(found: list[Any]) -> None:
             print(f"device {device['index']} ({device['id']}) does not work: {device['health_reason']}")
 
 
-_RULES = {
-    "idle": "it had nothing to run",
-    "sleeping": "it sleeps after its work",
-    "gone": "no process of it is left",
-    "unused": "it was not taken up",
-    "limit": "time limit",
-    "wake": "a grant with guaranteed time woke",
-    "guarantee": "guaranteed time taken back",
-    "tier": "a higher tier borrows first",
-    "term": "end of the term",
-    "excess": "beside others it had more than its guarantee",
-    "gang": "all devices of a job at one instant",
-    "ended": "the grant ended",
-    "free": "nobody had the device",
-    "room": "its holders leave room",
-}
-
-
 def _ms(ns: int) -> str:
     return f"{ns / 1e6:.3f} ms"
 
@@ -294,7 +277,7 @@ def _happened(event: Any) -> str:
 def event(event: Any) -> str:
     """One receipt, one line."""
     at = datetime.fromtimestamp(event["at_ns"] / 1e9, UTC).astimezone()
-    why = [_RULES[event["rule"]]] if event["rule"] in _RULES else []
+    why = [rules.LEASE[event["rule"]]] if event["rule"] in rules.LEASE else []
     if event["guarantee_milli"]:
         why.append(f"guarantee {format_time(event['guarantee_milli'])}, had {format_time(event['had_milli'])}")
     said = f": {'; '.join(why)}" if why else ""

@@ -12,7 +12,7 @@ from gpushare.api import engines, types
 from gpushare.api import events as event_types
 from gpushare.api import tenants as tenant_types
 from gpushare.api.plan import PlanList, Plans
-from gpushare.daemon import debug, http, metrics, openapi, placement, receipts, view
+from gpushare.daemon import debug, explaining, http, metrics, openapi, placement, receipts, view
 from gpushare.daemon.node import NodeContext
 from gpushare.daemon.reception import SEND_SECONDS, Turns
 from gpushare.daemon.routes import ROUTES, Route
@@ -23,7 +23,7 @@ LARGE_BYTES = 1 << 20
 LARGE_AT_ONCE = 1  # of bodies larger than LARGE_BYTES; the others wait unread
 ENDED_SHOWN = 100
 API_VERSION = "v1"
-FEATURES = ["grants", "resize", "oci", "hooks", "watch", "events", "metrics", "tenants", "plan"]
+FEATURES = ["grants", "resize", "oci", "hooks", "watch", "events", "metrics", "tenants", "plan", "explain"]
 
 
 class Api:
@@ -126,6 +126,16 @@ class Api:
     async def waits(self, request: web.Request) -> web.Response:
         del request
         return http.json_answer(event_types.Waits(tenants=await self._context.receipts.tenants()))
+
+    async def explain(self, request: web.Request) -> web.Response:
+        asked = http.number(request, "idle_seconds")
+        seconds = explaining.IDLE_SECONDS if asked is None else asked
+        return http.json_answer(self._context.explaining.standing(seconds * 1_000_000_000))
+
+    async def explain_grant(self, request: web.Request) -> web.Response:
+        asked = http.number(request, "limit")
+        limit = explaining.DECISIONS if asked is None else min(asked, explaining.DECISIONS_MAX)
+        return http.json_answer(await self._context.explaining.grant(request.match_info["grant"], limit))
 
     # Tenants.
 

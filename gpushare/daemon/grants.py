@@ -14,10 +14,11 @@ from gpushare.daemon import placement, workloads
 from gpushare.daemon.peer import Peer
 from gpushare.daemon.resources import Resources
 from gpushare.daemon.serving import Serving
-from gpushare.daemon.state import GrantRecord, Live, State, WorkloadRecord, now_ns
+from gpushare.daemon.state import GrantRecord, Live, Refusal, State, WorkloadRecord, now_ns
 from gpushare.daemon.transitions import Transitions
 from gpushare.errors import ForbiddenError, GpushareError, RefusedError, UsageError
 from gpushare.policy import lifecycle
+from gpushare.policy.admission import Choice
 from gpushare.policy.lifecycle import Kind, Phase
 
 log = logging.getLogger(__name__)
@@ -65,7 +66,12 @@ class Grants:
         if (existing := self.known(peer, request)) is not None:
             return existing, False
         self._state.tenants.named_by(peer, request.tenant, member=member)
-        places = placement.place(self._state, request)
+        choices: list[Choice] = []
+        try:
+            places = placement.place(self._state, request, choices)
+        except RefusedError as refusal:
+            self._state.refused.append(Refusal(now_ns(), request, str(refusal)))
+            raise
         self._resources.check_parts()
         now = now_ns()
         life, steps = lifecycle.begin(now, f"g-{secrets.token_hex(6)}", request.ttl_seconds * 1_000_000_000)
@@ -93,6 +99,7 @@ class Grants:
                 place.guaranteed_milli,
                 place.limit_milli,
             )
+        self._state.decisions.admitted(live.id, live.record.tenant, choices)
         self._transitions.begin(live, steps)
         return live, True
 
@@ -182,6 +189,7 @@ class Grants:
                     f"{place.memory_bytes}"
                 )
         assert live.limits is not None
+        self._state.decisions.resized(grant_id, record.tenant, record.places, places)
         self._state.move(live, places)
         for ordinal, place in enumerate(places):
             live.limits.set_device(ordinal, self._resources.limits(place, place.guaranteed_milli, place.limit_milli))

@@ -19,6 +19,7 @@ from gpushare.daemon.attempts import Attempts
 from gpushare.daemon.books import active, shares_got
 from gpushare.daemon.containers import Containers
 from gpushare.daemon.door import Door
+from gpushare.daemon.explaining import Explaining
 from gpushare.daemon.grants import Grants
 from gpushare.daemon.missed import remember
 from gpushare.daemon.peer import Peer
@@ -61,6 +62,7 @@ class NodeContext:
     transitions: Transitions = field(init=False)
     grants: Grants = field(init=False)
     planner: Planner = field(init=False)
+    explaining: Explaining = field(init=False)
     attempts: Attempts = field(init=False)
     containers: Containers = field(init=False)
     adoption: Adoption = field(init=False)
@@ -74,6 +76,7 @@ class NodeContext:
         self.transitions = Transitions(state, resources, self.serving, arbiter)
         self.grants = Grants(state, resources, self.serving, self.transitions, arbiter)
         self.planner = Planner(state, self.grants, resources, self.receipts.history)
+        self.explaining = Explaining(state, self.receipts)
         self.attempts = Attempts(state.watch.epoch, self.readers)
         self.containers = Containers(
             state, self.grants, self.transitions, resources, self.inject, self.readers, self.attempts
@@ -257,9 +260,11 @@ class NodeContext:
     def measure(self) -> bool:
         """Samples all served grants; called once a second. Returns False when there are none, so nothing to write."""
         samples = self.accounts.samples()
-        self.serving.follow(active(samples))
+        working = active(samples)
+        self.serving.follow(working)
         now, before = time.monotonic_ns(), self._measured_ns
         self._measured_ns = now
+        self.explaining.follow(samples, working, now - before)
         shares_got(samples, now - before)
         for live in self.state:
             if live.usage is not None and live.usage.torn:

@@ -10,7 +10,7 @@ from gpushare.daemon.state import Live, State
 from gpushare.errors import UsageError
 from gpushare.node.devices import MAX_DEVICES
 from gpushare.policy import admission
-from gpushare.policy.admission import Place
+from gpushare.policy.admission import Choice, Place
 from gpushare.policy.capacity import Standing
 from gpushare.policy.shares import Share, shares
 from gpushare.policy.taken import Holding
@@ -67,15 +67,17 @@ def standing(state: State) -> Standing:
     return state.promises.now.standing
 
 
-def place(state: State, request: GrantRequest) -> list[Place]:
-    """The places of a new grant. Raises UsageError, NotFoundError or RefusedError; changes nothing."""
-    return among(state.promises, request, state.smallest_milli)
+def place(state: State, request: GrantRequest, choices: list[Choice] | None = None) -> list[Place]:
+    """The places of a new grant, and why these. Raises UsageError, NotFoundError or RefusedError; changes nothing."""
+    return among(state.promises, request, state.smallest_milli, choices)
 
 
-def among(promises: Promises, request: GrantRequest, smallest_milli: int) -> list[Place]:
+def among(
+    promises: Promises, request: GrantRequest, smallest_milli: int, choices: list[Choice] | None = None
+) -> list[Place]:
     """`place`, beside the grants that these promises were made to."""
     asked, now = _request(request), promises.now
-    return admission.place(asked, now.devices, now.tenants, now.taken, smallest_milli)
+    return admission.place(asked, now.devices, now.tenants, now.taken, smallest_milli, choices)
 
 
 def resize(state: State, live: Live, change: GrantChange) -> list[Place]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from gpushare.api import events as event_types
-from gpushare.arbiter import Arbiter, Event, EventKind, Spans, Wanted
+from gpushare.arbiter import EVENTS_KEPT, Arbiter, Event, EventKind, Spans, Wanted
 from gpushare.daemon.state import Live, State
 from gpushare.daemon.wait_history import WaitHistory
 from gpushare.errors import GoneError, NotFoundError, UsageError
@@ -20,6 +20,8 @@ AT_ONCE = 8192
 """Most events in one answer: about 2.5 MB, which occupy the event loop for about 25 ms."""
 NAMES_KEPT = 4096
 """Names of ended grants that are kept: events in the record may still refer to them."""
+_LOOKED_AT_ONCE = 4096
+"""Events of the record that are looked through in one turn of the loop."""
 _STEP_NS = 1_000_000
 """Wall time has to be set by more than this before the same event is shown at another time than before."""
 
@@ -69,12 +71,7 @@ class Receipts:
 
     def events(self, asked: Asked) -> event_types.LeaseEvents:
         """What /v1/events answers. Raises GoneError, NotFoundError or UsageError."""
-        to_wall_ns = time.time_ns() - time.monotonic_ns()
-        if abs(to_wall_ns - self._to_wall_ns) > _STEP_NS:
-            self._to_wall_ns = to_wall_ns
-        names = self._ended | {
-            live.handle: _Names(live.id, live.record.tenant) for live in self._state if live.handle is not None
-        }
+        names = self._names()
         wanted = self._wanted(asked, names)
         newest, epoch = self._arbiter.newest_event(), self._state.watch.epoch
         if asked.epoch not in (None, epoch) or (asked.after or 0) > newest:
@@ -91,6 +88,31 @@ class Receipts:
             lost=lost,
             events=[self._shown(event, names) for event in found],
         )
+
+    async def latest_of(self, grant: str, limit: int) -> list[event_types.LeaseEvent]:
+        """The latest about a grant, newest last: its own, and what was taken from others for it. It lets others have
+        the loop while it looks through the record, from its end."""
+        found: list[event_types.LeaseEvent] = []
+        names = self._names()
+        wanted = self._wanted(Asked(grant=grant), names)
+        end = self._arbiter.newest_event()
+        oldest = max(0, end - EVENTS_KEPT)
+        while end > oldest and len(found) < limit:
+            begin = max(oldest, end - _LOOKED_AT_ONCE)
+            here, _, _ = self._arbiter.events_after(begin, _LOOKED_AT_ONCE, wanted, most=end - begin)
+            found[:0] = [self._shown(event, names) for event in here if event.sequence <= end][-limit:]
+            end = begin
+            await asyncio.sleep(0)
+        return found[-limit:]
+
+    def _names(self) -> dict[int, _Names]:
+        """Of all grants that events may be about, by handle. Also sets the clock that they are shown by."""
+        to_wall_ns = time.time_ns() - time.monotonic_ns()
+        if abs(to_wall_ns - self._to_wall_ns) > _STEP_NS:
+            self._to_wall_ns = to_wall_ns
+        return self._ended | {
+            live.handle: _Names(live.id, live.record.tenant) for live in self._state if live.handle is not None
+        }
 
     async def tenants(self) -> list[event_types.TenantWaits]:
         """Living grants by the arbiter's counters, ended ones by the ledger."""

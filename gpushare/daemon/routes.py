@@ -9,6 +9,7 @@ from gpushare.api import engines, types
 from gpushare.api import events as event_types
 from gpushare.api import plan as plan_types
 from gpushare.api import tenants as tenant_types
+from gpushare.api import why as why_types
 from gpushare.errors import ForbiddenError, GoneError, GpushareError, NotFoundError, RefusedError
 
 BODY_MAX = 64 << 10
@@ -229,6 +230,23 @@ ROUTES = (
             NotFoundError,
             GoneError,
         ),
+    ),
+    Route(
+        "GET",
+        "/v1/explain",
+        "explain",
+        "Who holds devices without work for idle_seconds (30); who waits while who has too much",
+        answer=why_types.Standing,
+        query={"idle_seconds": _NUMBER},
+    ),
+    Route(
+        "GET",
+        "/v1/explain/{grant}",
+        "explain_grant",
+        "The last decisions about a grant, with rule and numbers; limit: of those on leases (20)",
+        answer=why_types.Explanation,
+        query={"limit": _NUMBER},
+        refusals=(NotFoundError,),
     ),
     Route(
         "GET",

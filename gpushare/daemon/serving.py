@@ -94,6 +94,8 @@ class Serving:
 
         Called when grants have come or gone, a device fails or is back, or a tenant's guarantee changes.
         """
+        places = {live.id: live.record.places for live in self._state}
+        self._state.decisions.follow(places, placement.standing(self._state).kept)
         for grant_id, shares in placement.arbiter_shares(self._state, self._active).items():
             live = self._state.live(grant_id)
             assert live.handle is not None

@@ -2,6 +2,7 @@
 
 import select
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -10,6 +11,7 @@ from msgspec import Struct
 
 from gpushare.api.types import Class, GrantRequest
 from gpushare.daemon.books import DeviceBook, Instant
+from gpushare.daemon.decisions import REFUSED_KEPT, Decisions
 from gpushare.daemon.promises import Fault, Promises
 from gpushare.daemon.tenant_socket import MemberRecord, TenantSocket
 from gpushare.daemon.tenants import Tenants
@@ -116,8 +118,18 @@ class Live:
         return self.record.id
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A request that was refused, and why."""
+
+    at_ns: int
+    request: GrantRequest
+    text: str
+
+
 class State:
-    """`smallest_milli`: the smallest guarantee that the arbiter can serve. `faults`: by id of the device."""
+    """`smallest_milli`: the smallest guarantee that the arbiter can serve. `faults`: by id of the device. `refused`:
+    the latest."""
 
     def __init__(
         self,
@@ -136,6 +148,8 @@ class State:
         self.ledger = ledger
         self.watch = watch
         self.promises = Promises(devices, tenants, self.faults)
+        self.decisions = Decisions()
+        self.refused: deque[Refusal] = deque(maxlen=REFUSED_KEPT)
         self._grants: dict[str, Live] = {}
         self._keys: dict[tuple[int, str], Live] = {}
 
@@ -184,6 +198,7 @@ class State:
         if record.key is not None and self._keys.get((record.uid, record.key)) is live:
             del self._keys[record.uid, record.key]
         self.promises.drop(live.id)
+        self.decisions.ends(live.id)
 
     def save(self, record: GrantRecord, *, soon: bool = False) -> None:
         """Writes the record to the ledger, which keeps it until the disk takes it. `soon`: as Ledger.save takes it."""

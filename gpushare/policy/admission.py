@@ -105,6 +105,17 @@ class Place:
         return self.guaranteed_milli < max(self.time_milli, 1)
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Why a device was chosen. `fits`: by index, how much of each that fitted would have stayed free, in milli of its
+    memory and of its time together. `refused`: why others did not. `spare_milli`: left of the tenant's guarantee."""
+
+    place: Place
+    fits: dict[int, int]
+    refused: tuple[str, ...]
+    spare_milli: int
+
+
 def smallest_share(credit_floor_ns: int, bucket_ns: int) -> int:
     """The smallest guarantee, in milli, whose bucket can hold the credit that a lease needs. A smaller one would never
     be served as guaranteed."""
@@ -129,8 +140,9 @@ def place(
     tenants: Mapping[str, Tenant],
     taken: Taken,
     smallest_milli: int = SMALLEST_MILLI,
+    choices: list[Choice] | None = None,
 ) -> list[Place]:
-    """`admit` with sums that are kept up."""
+    """`admit` with sums that are kept up. `choices`: gets one for each place."""
     tenant = tenants.get(request.tenant)
     if tenant is None:
         known = ", ".join(sorted(tenants)) or "none"
@@ -160,12 +172,15 @@ def place(
             raise RefusedError("; ".join(dict.fromkeys(reasons)))
         _keep_for_others(options[0][1].memory_bytes * (len(places) + 1), devices, tenant, tenants, taken)
         best = min(options, key=lambda option: (option[0], option[1].index))[1]
-        spare -= best.guaranteed_milli
+        left, spare = max(0, spare), spare - best.guaranteed_milli
         # Reservations of lost devices' time must still fit when they are back.
-        free = DEVICE_MILLI - taken.on(best.device).reserved_milli
-        reserved = max(0, min(request.time_milli, unreserved, free))
+        room = DEVICE_MILLI - taken.on(best.device).reserved_milli
+        reserved = max(0, min(request.time_milli, unreserved, room))
         unreserved -= reserved
         places.append(replace(best, guaranteed_milli=reserved))
+        if choices is not None:
+            fits = {option.index: round(abs(free) * DEVICE_MILLI) for free, option in options}
+            choices.append(Choice(places[-1], fits, tuple(reasons), left))
     return places
 
 

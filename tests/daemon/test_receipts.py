@@ -105,6 +105,17 @@ def test_every_wait_has_a_receipt_and_they_agree_with_the_tenants_own_clocks(cli
         assert device["wait_ns"] == pytest.approx(said, abs=MS)
 
 
+def told_to_both(client: Any, pair: tuple[Tenant, Tenant]) -> None:
+    """`why` tells the one who lost a lease and the one who got it of the same decision."""
+    one, other = (client.call("GET", f"/v1/explain/{tenant.grant}?limit=200")["decisions"] for tenant in pair)
+    told = {(row["at_ns"], row["rule"], row["other"]) for row in one if row["what"] == "taken" and row["other"]}
+    took = {(row["at_ns"], row["rule"]) for row in other if row["what"] == "took"}
+    assert told
+    assert {(at, rule) for at, rule, _ in told} <= took
+    assert {whom for _, _, whom in told} == {pair[1].grant}
+    assert any(row["what"] == "served" and "team-a" in row["text"] for row in other)
+
+
 def test_every_lease_ends_with_a_receipt_that_says_for_whom_and_why(client, pair, exact):
     contend(client, pair, 20)
     names = {pair[0].grant: "team-a", pair[1].grant: "team-b"}
@@ -137,6 +148,7 @@ def test_every_lease_ends_with_a_receipt_that_says_for_whom_and_why(client, pair
     assert Counter(e["rule"] for e in events if e["kind"] == "revoke")["term"] > (10 if exact else 0)
     yet = [e for e in open_.values() if e["rule"] in MID_WORK]
     assert len(yet) <= 1, "what was taken last may drain yet"
+    told_to_both(client, pair)
 
 
 def test_an_owner_that_wakes_is_told_whose_kernels_it_waited_for(client, pair):

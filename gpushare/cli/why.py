@@ -1,0 +1,71 @@
+"""gpushare why"""
+
+import argparse
+from datetime import UTC, datetime
+from urllib.parse import quote
+
+from gpushare.cli.command import add_json, add_socket, checked, client, print_json
+from gpushare.errors import UsageError
+
+
+class WhyCommand:
+    """the last decisions about a grant; or who holds idle devices, and who waits while who has too much"""
+
+    name = "why"
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        parser.epilog = "without a grant: both questions"
+        parser.add_argument("grant", nargs="?", help="the grant's id, also of one that has ended")
+        parser.add_argument("--limit", type=checked(_number), metavar="N", help="decisions on leases (default 20)")
+        parser.add_argument("--idle-holders", action="store_true", help="who holds memory and computes nothing")
+        parser.add_argument("--waiting", action="store_true", help="who waits below what is due, while who has more")
+        parser.add_argument(
+            "--idle-seconds", type=checked(_number), metavar="S", help="idle: no work for so long (default 30)"
+        )
+        add_json(parser)
+        add_socket(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        if args.grant is not None:
+            if args.idle_holders or args.waiting or args.idle_seconds is not None:
+                raise UsageError("a grant is named: --idle-holders and --waiting are questions about the whole node")
+            return _grant(args)
+        if args.limit is not None:
+            raise UsageError("--limit is for the decisions about a grant: name one")
+        query = "" if args.idle_seconds is None else f"?idle_seconds={args.idle_seconds}"
+        found = client(args).call("GET", f"/v1/explain{query}")
+        asked = [name for name in ("idle_holders", "waiting") if getattr(args, name)] or ["idle_holders", "waiting"]
+        if args.json:
+            print_json({name: found[name] for name in asked})
+            return 0
+        for name in asked:
+            for line in [row["text"] for row in found[name]] or [_NOBODY[name]]:
+                print(line)
+        return 0
+
+
+_NOBODY = {
+    "idle_holders": "no grant holds a device without work",
+    "waiting": "nobody waits for time that is due",
+}
+
+
+def _grant(args: argparse.Namespace) -> int:
+    query = "" if args.limit is None else f"?limit={args.limit}"
+    found = client(args).call("GET", f"/v1/explain/{quote(args.grant, safe='')}{query}")
+    if args.json:
+        print_json(found)
+        return 0
+    print(f"{found['grant']} of {found['tenant']}, {found['phase']}")
+    for line in found["now"]:
+        print(f"now           {line}")
+    for decision in found["decisions"]:
+        at = datetime.fromtimestamp(decision["at_ns"] / 1e9, UTC).astimezone()
+        print(f"{at:%H:%M:%S}.{at.microsecond // 1000:03}  {decision['text']}")
+    return 0
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 9:
+        raise UsageError(f"{text!r} is not a number: give 0 or more")
+    return int(text)

@@ -1,0 +1,139 @@
+"""The latest decisions about each grant, other than those on leases, which the arbiter records itself."""
+
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+
+from gpushare.api.why import Decision, What
+from gpushare.policy.admission import Choice, Place
+from gpushare.units import format_size, format_time
+
+PER_GRANT = 16
+ENDED_KEPT = 1024
+REFUSED_KEPT = 32
+
+
+class Decisions:
+    """Of this run of the daemon: living grants, and the latest that have ended."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, deque[Decision]] = {}
+        self._ended: deque[str] = deque()
+        self._missing: dict[tuple[str, str], int] = {}
+        """Milli by grant and device, of what was reserved."""
+
+    def add(
+        self,
+        grant: str,
+        what: What,
+        rule: str,
+        text: str,
+        *,
+        device: int | None = None,
+        other: str | None = None,
+        other_tenant: str | None = None,
+        **numbers: int,
+    ) -> None:
+        """`text`: a sentence about `numbers`. `other`: the grant that gained or lost by it."""
+        found = Decision(
+            at_ns=time.time_ns(),
+            what=what,
+            rule=rule,
+            text=text,
+            device=device,
+            other=other,
+            other_tenant=other_tenant,
+            numbers=numbers,
+        )
+        self._of.setdefault(grant, deque(maxlen=PER_GRANT)).append(found)
+
+    def of(self, grant: str) -> list[Decision]:
+        """Oldest first."""
+        return list(self._of.get(grant, ()))
+
+    def ends(self, grant: str) -> None:
+        """A grant that has ended is forgotten when many more have."""
+        self._ended.append(grant)
+        if len(self._ended) > ENDED_KEPT:
+            self._of.pop(self._ended.popleft(), None)
+
+    def admitted(self, grant: str, tenant: str, choices: Sequence[Choice]) -> None:
+        """Why these devices, and what is guaranteed there."""
+        for choice in choices:
+            place = choice.place
+            rule, why = _chosen(choice)
+            self.add(
+                grant,
+                "admitted",
+                rule,
+                f"admitted on device {place.index}: {share_text(place, tenant)}; {why}",
+                device=place.index,
+                memory_bytes=place.memory_bytes,
+                time_milli=place.time_milli,
+                guaranteed_milli=place.guaranteed_milli,
+                guarantee_left_milli=choice.spare_milli,
+                free_milli=choice.fits[place.index],
+            )
+
+    def resized(self, grant: str, tenant: str, before: Sequence[Place], after: Sequence[Place]) -> None:
+        """From what to what."""
+        for old, new in zip(before, after, strict=True):
+            self.add(
+                grant,
+                "resized",
+                "admission",
+                f"resized on device {new.index} to {share_text(new, tenant)}; before: {share_text(old, tenant)}",
+                device=new.index,
+                memory_bytes=new.memory_bytes,
+                time_milli=new.time_milli,
+                guaranteed_milli=new.guaranteed_milli,
+            )
+
+    def follow(self, places: Mapping[str, Sequence[Place]], kept: Mapping[tuple[str, str], int]) -> None:
+        """Of all living grants, what is kept of what was reserved for them: tells those that miss more or less of it
+        than before."""
+        missing: dict[tuple[str, str], int] = {}
+        for grant, mine in places.items():
+            for place in mine:
+                key = grant, place.device
+                less = place.guaranteed_milli - kept.get(key, 0)
+                if less:
+                    missing[key] = less
+                if less != self._missing.get(key, 0):
+                    self._guarantee(grant, place, less)
+        self._missing = missing
+
+    def _guarantee(self, grant: str, place: Place, less: int) -> None:
+        reserved, now = format_time(place.guaranteed_milli), format_time(place.guaranteed_milli - less)
+        why = "there is less than its tenant was promised" if less else "all that was promised is there again"
+        self.add(
+            grant,
+            "guarantee",
+            "degraded" if less else "restored",
+            f"guaranteed {now} of device {place.index} from now on, {reserved} are reserved: {why}",
+            device=place.index,
+            guaranteed_milli=place.guaranteed_milli - less,
+            reserved_milli=place.guaranteed_milli,
+        )
+
+
+def share_text(place: Place, tenant: str) -> str:
+    """A share in words."""
+    memory, asked, guaranteed = format_size(place.memory_bytes), place.time_milli, place.guaranteed_milli
+    if not asked:
+        return f"{memory} of memory, and the time that others leave idle"
+    part = "all of it" if guaranteed == asked else format_time(guaranteed) if guaranteed else "none of it"
+    return f"{memory} of memory and {format_time(asked)} of its time, {part} out of the guarantee of {tenant}"
+
+
+def _chosen(choice: Choice) -> tuple[str, str]:
+    """(rule, sentence)."""
+    fits, index = choice.fits, choice.place.index
+    if len(fits) == 1:
+        refused = f" ({'; '.join(choice.refused)})" if choice.refused else ""
+        return "only fit", f"it fits on no other{refused}" if refused else "there was no other to choose from"
+    if not choice.place.time_milli:
+        return "most free", f"of {len(fits)} devices that fit it has most free"
+    others = min(free for number, free in fits.items() if number != index)
+    less = "less" if fits[index] < others else "no more"
+    return "best fit", f"of {len(fits)} devices that fit it leaves {less} free than the others"
