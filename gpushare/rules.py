@@ -1,4 +1,5 @@
-"""The rules by which leases are taken and given, in words. Imports nothing: the command line needs them at once."""
+"""The rules by which leases are taken and given, in words; enum gs_rule in gs_arbiter.h explains each. Imports
+nothing: the command line needs them at once."""
 
 LEASE = {
     "idle": "it had nothing to run",
@@ -16,3 +17,17 @@ LEASE = {
     "free": "nobody had the device",
     "room": "its holders leave room",
 }
+
+OWN_ACCORD = ("idle", "sleeping", "gone", "unused", "ended")
+"""Those by which a grant loses a lease that nobody took from it."""
+
+TAKEN = {
+    "limit": "it had reached its time limit",
+    "wake": "{other} woke, and its time is guaranteed",
+    "guarantee": "{other} was below its guarantee",
+    "tier": "{other} is of a higher tier",
+    "term": "its turn was over and {other} waited",
+    "excess": "beside {other} it had more than its guarantee",
+    "gang": "a job needs all its devices at one instant",
+}
+"""Of a lease that was taken, with who took it."""

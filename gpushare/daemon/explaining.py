@@ -92,8 +92,8 @@ class Explaining:
         unused = f"nobody used {format_time(idle_milli)} of the device" if idle_milli else "others used the device"
         text = (
             f"{live.id} of {live.record.tenant} has had no work for {_span(idle_ns)} and holds"
-            f" {format_size(held)} of device {place.index}, {format_size(place.memory_bytes)} are kept for it; in the last"
-            f" second {unused}"
+            f" {format_size(held)} of device {place.index}, {format_size(place.memory_bytes)} are kept for it;"
+            f" in the last second {unused}"
         )
         if book.had.lent_milli:
             text += f", {format_time(book.had.lent_milli)} of it out of this grant's guarantee"

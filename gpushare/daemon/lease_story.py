@@ -2,26 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
+from gpushare import rules
 from gpushare.api.events import LeaseEvent
 from gpushare.api.why import Decision
 from gpushare.units import format_time
-
-_OWN_ACCORD = {
-    "idle": "it had nothing to run",
-    "sleeping": "it sleeps after its work",
-    "gone": "no process of it is left",
-    "unused": "it did not use it",
-    "ended": "the grant ended",
-}
-_TAKEN = {
-    "limit": "it had reached its time limit",
-    "wake": "{other} woke, and its time is guaranteed",
-    "guarantee": "{other} was below its guarantee",
-    "tier": "{other} is of a higher tier",
-    "term": "its turn was over and {other} waited",
-    "excess": "beside {other} it had more than its guarantee",
-    "gang": "a job needs all its devices at one instant",
-}
 
 
 def told(grant: str, events: Sequence[LeaseEvent]) -> list[Decision]:
@@ -34,8 +18,8 @@ def _one(grant: str, event: LeaseEvent, later: Sequence[LeaseEvent]) -> Decision
         match event.kind:
             case "lease":
                 return _served(event)
-            case "revoke" if event.rule in _OWN_ACCORD:
-                return _decision(event, "gave_up", f"gave device {event.device} back: {_OWN_ACCORD[event.rule]}")
+            case "revoke" if event.rule in rules.OWN_ACCORD:
+                return _decision(event, "gave_up", f"gave device {event.device} back: {rules.LEASE[event.rule]}")
             case "revoke":
                 return _taken(event, _until_done(event, later))
             case "left":
@@ -66,7 +50,7 @@ def _served(event: LeaseEvent) -> Decision:
 def _taken(event: LeaseEvent, reclaim_ns: int | None) -> Decision:
     what = "borrowed lease" if event.level == "surplus" else "lease"
     after = f" after {_ms(reclaim_ns)}" if reclaim_ns is not None else ""
-    why = _TAKEN.get(event.rule, event.rule).format(other=_name(event.other, event.other_tenant))
+    why = rules.TAKEN.get(event.rule, event.rule).format(other=_name(event.other, event.other_tenant))
     text = f"{what} on device {event.device} taken{after}: {why} ({_rule(event)})"
     return _decision(event, "taken", text, reclaim_ns)
 
@@ -74,7 +58,7 @@ def _taken(event: LeaseEvent, reclaim_ns: int | None) -> Decision:
 def _took(event: LeaseEvent, reclaim_ns: int | None) -> Decision:
     whose = _name(event.grant, event.tenant)
     after = f" after {_ms(reclaim_ns)}" if reclaim_ns is not None else ""
-    why = _TAKEN.get(event.rule, event.rule).format(other="this grant")
+    why = rules.TAKEN.get(event.rule, event.rule).format(other="this grant")
     found = _decision(event, "took", f"device {event.device} taken from {whose}{after}: {why} ({_rule(event)})")
     found.other, found.other_tenant = event.grant, event.tenant
     if reclaim_ns is not None:

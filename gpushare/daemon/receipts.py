@@ -96,7 +96,8 @@ class Receipts:
         names = self._names()
         wanted = self._wanted(Asked(grant=grant), names)
         end = self._arbiter.newest_event()
-        oldest = max(0, end - EVENTS_KEPT)
+        known = wanted is not None and wanted.handles
+        oldest = max(0, end - EVENTS_KEPT) if known else end
         while end > oldest and len(found) < limit:
             begin = max(oldest, end - _LOOKED_AT_ONCE)
             here, _, _ = self._arbiter.events_after(begin, _LOOKED_AT_ONCE, wanted, most=end - begin)
