@@ -4,9 +4,9 @@ from collections.abc import Collection
 
 from gpushare.arbiter import Arbiter
 from gpushare.daemon import placement
-from gpushare.daemon.books import Sample, joined, periods
+from gpushare.daemon.books import DeviceTime, Instant, Sample, joined, nobodys, periods, unused
 from gpushare.daemon.state import Live, State, instant
-from gpushare.ledger.entries import Period
+from gpushare.ledger.entries import GAP, Period
 
 
 class Accounts:
@@ -18,12 +18,27 @@ class Accounts:
         """By grant and device: of periods that were ended because another grant ended."""
         self._leased: dict[int, int] = {}
         """By device, ns of all grants together when its periods last ended."""
+        self._times: dict[int, DeviceTime] = {}
+        """By device, when its periods last ended."""
+
+    def begin(self) -> None:
+        """Writes of each device for how long no daemon was there, and begins its first period."""
+        now, gap = instant(), self._state.ledger.gap_ns
+        for device in self._state.devices:
+            self._times[device.index] = self._time(device.index, now)
+        if gap:
+            rows = (nobodys(GAP, device.id, now.wall_ns - gap, now.wall_ns, gap) for device in self._state.devices)
+            self._state.ledger.add(rows)
+
+    def _time(self, device: int, at: Instant) -> DeviceTime:
+        stats = self._arbiter.device_stats(device)
+        return DeviceTime(at, stats.leased_ns, stats.switch_ns, stats.idle_with_waiters_ns)
 
     def samples(self, of: Live | None = None, devices: Collection[int] = ()) -> list[Sample]:
         """One per served grant and device, with the counters of this moment. `of`: only this grant's, and those of the
         others on `devices`."""
         found = []
-        kept = placement.standing(self._state).kept
+        kept, policies = placement.standing(self._state).kept, self._state.promises.now.policies
         for live in self._state if of is None or devices else [of]:
             if live.handle is None:
                 continue
@@ -33,8 +48,10 @@ class Accounts:
                     stats = self._arbiter.grant_stats(live.handle, place.index)
                     guarantee = kept[live.id, place.device]
                     served = live.shares[ordinal].guarantee_milli if live.shares else guarantee
+                    tenant = live.record.tenant
+                    scavenges = policies[tenant].weight == 0 if tenant in policies else False
                     found.append(
-                        Sample(live.id, live.record.tenant, place.device, place.index, guarantee, book, stats, served)
+                        Sample(live.id, tenant, place.device, place.index, guarantee, book, stats, served, scavenges)
                     )
         return found
 
@@ -49,7 +66,12 @@ class Accounts:
         """Ends the current period of every served grant and begins the next."""
         for device in self._state.devices:
             self._leased_more(device.index)
-        self._add(periods(self.samples(), instant()))
+        now = instant()
+        self._add(periods(self.samples(), now))
+        for device in self._state.devices:
+            if (before := self._times.get(device.index)) is not None:
+                time = self._times[device.index] = self._time(device.index, now)
+                self._state.ledger.add(unused(device.id, before, time))
 
     def _leased_more(self, device: int) -> bool:
         """Whether anybody had a lease on the device since the last call."""

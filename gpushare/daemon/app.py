@@ -163,7 +163,13 @@ class _Daemon:
         directories.own(layout.cdi)
         loop = asyncio.get_running_loop()
         assert isinstance(loop, pulse.Loop)
-        ledger = Ledger(layout.ledger, layout.grants, self._config.ledger_days * _DAY_NS, loop.at_rest)
+        ledger = Ledger(
+            layout.ledger,
+            layout.grants,
+            self._config.ledger_days * _DAY_NS,
+            loop.at_rest,
+            self._config.ledger_seconds,
+        )
         cleanup.callback(ledger.close)
         arbiter_config = configuration.arbiter(self._config.arbiter)
         smallest = configuration.smallest_share(arbiter_config)
@@ -250,12 +256,13 @@ class _Daemon:
     async def _tick(self, context: NodeContext) -> None:
         loop = asyncio.get_running_loop()
         written = loop.time()
+        context.accounts.begin()
         while True:
             await asyncio.sleep(_TICK_SECONDS)
             try:
                 served = context.measure()
                 now = loop.time()
-                if now - written >= (self._config.ledger_seconds if served else _IDLE_LEDGER_SECONDS):
+                if served or now - written >= _IDLE_LEDGER_SECONDS:
                     written = now
                     context.accounts.write_periods()
             except Exception:
@@ -283,6 +290,7 @@ class _Daemon:
             time.sleep(0.01)
         if not list(context.state):
             self._stop_simulator()
+            context.state.ledger.close()  # which has files in these directories until all is written
             self._remove_run_files()
         context.backend.close()
 

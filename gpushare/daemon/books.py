@@ -77,7 +77,8 @@ class DeviceBook:
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One grant on one device when a period ends. `guarantee_milli`: what is reserved for it, `served_milli`: what it
-    is served with, which a part of its tenant's unreserved guarantee belongs to."""
+    is served with, which a part of its tenant's unreserved guarantee belongs to. `scavenges`: its tenant has weight
+    0."""
 
     grant_id: str
     tenant: str
@@ -87,6 +88,7 @@ class Sample:
     book: DeviceBook
     stats: GrantStats
     served_milli: int = 0
+    scavenges: bool = False
 
 
 def active(samples: list[Sample]) -> frozenset[str]:
@@ -148,6 +150,7 @@ def periods(samples: list[Sample], to: Instant) -> list[Period]:
     for sample in samples:
         written, stats = sample.book.written, sample.stats
         from_ns, to_ns = _begin(sample.book.written_at, to), to.wall_ns
+        borrowed_ns = max(0, stats.borrowed_ns - written.borrowed_ns)
         drafts.append(
             Period(
                 grant_id=sample.grant_id,
@@ -158,7 +161,7 @@ def periods(samples: list[Sample], to: Instant) -> list[Period]:
                 granted_ns=(to_ns - from_ns) * sample.guarantee_milli // 1000,
                 used_ns=max(0, stats.leased_ns - written.leased_ns),
                 busy_ns=max(0, stats.busy_ns - written.busy_ns),
-                borrowed_ns=max(0, stats.borrowed_ns - written.borrowed_ns),
+                borrowed_ns=borrowed_ns,
                 lent_ns=0,
                 waited_ns=max(0, stats.wait_ns - written.wait_ns),
                 memory_bytes=stats.memory_bytes,
@@ -168,6 +171,8 @@ def periods(samples: list[Sample], to: Instant) -> list[Period]:
                 reclaims=stats.reclaimed.count - written.reclaimed.count,
                 reclaim_ns=stats.reclaimed.total_ns - written.reclaimed.total_ns,
                 reclaim_max_ns=stats.reclaimed.max_ns,
+                scavenged_ns=borrowed_ns if sample.scavenges else 0,
+                memory_mib_ms=(stats.memory_bytes >> 20) * ((to_ns - from_ns) // 1_000_000),
             )
         )
         sample.book.written, sample.book.written_at = stats, to
@@ -175,6 +180,47 @@ def periods(samples: list[Sample], to: Instant) -> list[Period]:
     for draft in drafts:
         there.setdefault(draft.device, _Lending()).count(draft)
     return [replace(draft, lent_ns=_lent(draft, there[draft.device])) for draft in drafts]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTime:
+    """What a device's time was used for when it was last asked, since the arbiter began."""
+
+    at: Instant
+    leased_ns: int = 0
+    switch_ns: int = 0
+    idle_with_waiters_ns: int = 0
+
+
+def unused(device: str, before: DeviceTime, now: DeviceTime) -> list[Period]:
+    """Rows for what no grant used of a device: with the rows of its grants they add up to its wall time."""
+    from_ns, to_ns = _begin(before.at, now.at), now.at.wall_ns
+    switching = max(0, now.switch_ns - before.switch_ns)
+    idle = max(0, now.at.mono_ns - before.at.mono_ns - max(0, now.leased_ns - before.leased_ns) - switching)
+    waited = max(0, now.idle_with_waiters_ns - before.idle_with_waiters_ns)
+    rows = [nobodys(entries.IDLE, device, from_ns, to_ns, idle, waited)]
+    if switching:
+        rows.append(nobodys(entries.SWITCHING, device, from_ns, to_ns, switching))
+    return rows
+
+
+def nobodys(what: str, device: str, from_ns: int, to_ns: int, ns: int, waited_ns: int = 0) -> Period:
+    """A row of a device's time that no grant had. `waited_ns`: of it, while grants waited."""
+    return Period(
+        grant_id=what,
+        tenant=what,
+        device=device,
+        from_ns=from_ns,
+        to_ns=to_ns,
+        granted_ns=0,
+        used_ns=ns,
+        busy_ns=0,
+        borrowed_ns=0,
+        lent_ns=0,
+        waited_ns=waited_ns,
+        memory_bytes=0,
+        memory_peak_bytes=0,
+    )
 
 
 def joined(first: Period | None, then: Period) -> Period | None:

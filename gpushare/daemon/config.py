@@ -32,7 +32,7 @@ class ArbiterConfig(Struct, forbid_unknown_fields=True):
 
 class Config(Struct, forbid_unknown_fields=True):
     """The file's keys. `simulate`: like the option, empty for real devices. `ledger_days`: how long ended grants and
-    periods are kept. `ledger_seconds`: length of a period."""
+    periods are kept. `ledger_seconds`: length of a period there; what a killed daemon may lose is a second."""
 
     simulate: str = ""
     state_dir: str = ""
@@ -40,7 +40,7 @@ class Config(Struct, forbid_unknown_fields=True):
     tenants: str = ""
     group: str = "gpushare"
     ledger_days: int = 400
-    ledger_seconds: int = 5
+    ledger_seconds: int = 60
     log_level: LogLevel = "info"
     arbiter: ArbiterConfig = msgspec.field(default_factory=ArbiterConfig)
 

@@ -136,6 +136,10 @@ class Entries(Struct):
             period = replace(period, grant_id=REST)
             key = f"{period.device} {period.tenant} {REST}"
         before = self.periods.get(key)
+        if before is not None and before.to_ns != period.from_ns and period.grant_id != REST:
+            # The clock was set between them, or another run of the daemon wrote the first.
+            self.periods[f"{key} {before.from_ns}"] = self.periods.pop(key)
+            before = None
         self.periods[key] = joined(before, period) if before is not None else sound(period)
 
     def save(self, row: GrantRow) -> None:
@@ -147,6 +151,14 @@ class Entries(Struct):
             if ended == row.id:
                 return
         self.grants[row.id] = row
+
+    def split(self) -> dict[str, Period]:
+        """Takes out the periods of grants that have not ended."""
+        ended = {row.id for row in self.grants.values() if row.ended_ns is not None}
+        held = {key: period for key, period in self.periods.items() if period.grant_id not in ended}
+        for key in held:
+            del self.periods[key]
+        return held
 
     def follow(self, later: "Entries") -> None:
         """Takes in what came after."""
@@ -160,8 +172,11 @@ class Entries(Struct):
 
     def totals(self, grant_id: str) -> dict[str, Totals]:
         """Sums of one grant, by device id."""
-        mine = (period for period in self.periods.values() if period.grant_id == grant_id)
-        return {period.device: Totals().plus(period) for period in mine}
+        found: dict[str, Totals] = {}
+        for period in self.periods.values():
+            if period.grant_id == grant_id:
+                found[period.device] = found.get(period.device, Totals()).plus(period)
+        return found
 
     def tenant_totals(self, without: frozenset[str]) -> dict[str, Totals]:
         """Sums by tenant, without these grants."""

@@ -36,8 +36,10 @@ class Keeper:
     `damaged`: files that were replaced. `open`: the rows of all grants that have not ended, by id. `forget_at`: when
     old rows are next to be dropped, on the monotonic clock."""
 
-    def __init__(self, path: Path, tmpfs: Path | None, keep_ns: int | None) -> None:
+    def __init__(self, path: Path, tmpfs: Path | None, keep_ns: int | None, period_s: float = 0) -> None:
         """Parameters as the Ledger's."""
+        self._period_s = period_s
+        self._periods_at = 0.0
         self.run = 0
         self.gap_ns = 0
         self.rebooted = False
@@ -103,8 +105,16 @@ class Keeper:
         if self._damage:
             damage, self._damage = self._damage, ""
             self._fenced(lambda: self._begin_anew(damage))
-        if self._kept or alive or self.reason:
-            self._fenced(lambda: self._settle(pressing=pressing))
+        if pressing or self.reason or time.monotonic() >= self._periods_at:
+            if self._kept or alive or self.reason:
+                self._fenced(lambda: self._settle(pressing=pressing))
+            return
+        # Periods wait for others of their grant: on tmpfs, where a killed daemon leaves them.
+        if len(self._kept) > len(self._kept.periods):
+            self._fenced(lambda: self._settle(pressing=False, whole=False))
+        self._hold()
+        if self._news:
+            self._fenced(lambda: self._settle(pressing=False))
 
     def forget(self) -> None:
         """Drops old rows, some at once: `forget_at` says when to go on."""
@@ -230,6 +240,7 @@ class Keeper:
         last = file.last_run()
         if last is not None:
             number, boot, seen_ns = last
+            seen_ns = max([seen_ns, *(period.to_ns for period in self._kept.periods.values())])
             self.gap_ns = max(0, time.time_ns() - seen_ns)
             self.rebooted = boot != self._boot
             self.run = self.run or number + 1
@@ -243,15 +254,18 @@ class Keeper:
             self.run = max(self.run, int(time.time()))
             raise
 
-    def _settle(self, *, pressing: bool) -> None:
-        """Writes all that waits, and where that fails sees to it that a kill does not lose it."""
+    def _settle(self, *, pressing: bool, whole: bool = True) -> None:
+        """Writes all that waits, and where that fails sees to it that a kill does not lose it. `whole`: with the
+        periods of grants that have not ended."""
         began = time.monotonic()
         if began < self._try_at and not pressing:
             self._hold()
             return
+        held = {} if whole else self._kept.split()
         try:
             self._write()
         except Exception:
+            self._kept.periods |= held
             now = time.monotonic()
             self._try_at = now + max(RETRY_SECONDS, _RETRY_FACTOR * (now - began))
             self._hold()
@@ -259,9 +273,11 @@ class Keeper:
         if self.reason:
             log.warning("the ledger %s is written again: %d rows had waited", self._path, len(self._kept))
         self._lost += self._kept.lost
-        self._kept, self._news = Entries(), Entries()
+        self._kept, self._news = Entries(periods=held), Entries(periods=dict(held))
         self.reason, self.since_ns = "", None
         self.spill.clear()
+        if whole:
+            self._periods_at = began + self._period_s
 
     def _write(self) -> None:
         file = self._file

@@ -62,14 +62,20 @@ class Ledger:
     """Called on the event loop. What was saved is read back from then on, wherever it is."""
 
     def __init__(
-        self, path: Path, tmpfs: Path | None = None, keep_ns: int | None = None, soon: Soon = lambda act: act()
+        self,
+        path: Path,
+        tmpfs: Path | None = None,
+        keep_ns: int | None = None,
+        soon: Soon = lambda act: act(),
+        period_s: float = 0,
     ) -> None:
         """`tmpfs`: the grants' directories, where what the disk does not take is kept. `keep_ns`: how long ended grants
         and their periods are kept, None: for ever. `soon`: calls a function a moment later, so that rows that come
-        in that moment are written together."""
+        in that moment are written together. `period_s`: periods of a grant are written as one row for so long, and are
+        on tmpfs meanwhile."""
         self.path = path
         self._soon = soon
-        self._keeper = Keeper(path, tmpfs, keep_ns)
+        self._keeper = Keeper(path, tmpfs, keep_ns, period_s)
         self._changed = threading.Condition()
         self._fresh = Entries()
         self._jobs: list[_Job[Any]] = []

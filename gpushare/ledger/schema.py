@@ -54,8 +54,7 @@ CREATE INDEX {name}_grant ON {name} (grant_id);
     for name in CHAINED[1:]
 )
 # `anchor_id`, `anchor_hash`: of the last row that is not in the table any more, or was there before the chain.
-_CHAINS = (
-    """
+_LINKS = """
 ALTER TABLE periods ADD COLUMN scavenged_ns INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE periods ADD COLUMN memory_mib_ms INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE periods ADD COLUMN hash BLOB;
@@ -64,12 +63,10 @@ CREATE TABLE chains (
   head_hash BLOB NOT NULL
 ) STRICT;
 """
-    + _ROLLED
-    + "".join(
-        f"INSERT INTO chains SELECT '{name}', n, zeroblob(32), n, zeroblob(32)"  # noqa: S608 - names of our own
-        f" FROM (SELECT COALESCE(MAX(id), 0) AS n FROM {name});"
-        for name in CHAINED
-    )
+_BEGIN = "".join(
+    f"INSERT INTO chains SELECT '{name}', n, zeroblob(32), n, zeroblob(32) "  # noqa: S608 - names of our own
+    f"FROM (SELECT COALESCE(MAX(id), 0) AS n FROM {name});"
+    for name in CHAINED
 )
 # Migrations, by the version of the file that is found: that step and all later ones run.
-STEPS = {0: _SCHEMA, 1: _DEVICES, 2: _RECEIPTS, 3: _QUARANTINE, 4: _CHAINS}
+STEPS = {0: _SCHEMA, 1: _DEVICES, 2: _RECEIPTS, 3: _QUARANTINE, 4: f"{_LINKS}{_ROLLED}{_BEGIN}"}

@@ -36,7 +36,7 @@ def clock(make_daemon, shim, tmp_path):
 
 
 def periods(daemon):
-    return daemon.rows("SELECT from_ns, to_ns, granted_ns FROM periods ORDER BY id")
+    return daemon.rows("SELECT from_ns, to_ns, granted_ns FROM periods WHERE tenant NOT LIKE '(%' ORDER BY id")
 
 
 def test_periods_are_as_long_as_they_took(clock):

@@ -159,7 +159,9 @@ class Daemon:
         self.client.grants(ended=True)
 
     def grant_dirs(self) -> set[str]:
-        return {path.name for path in self.layout.grants.iterdir()} if self.layout.grants.exists() else set()
+        """Those of grants; the ledger keeps there what its disk does not have yet."""
+        found = self.layout.grants.iterdir() if self.layout.grants.exists() else ()
+        return {path.name for path in found if path.is_dir()}
 
     def specs(self) -> list[str]:
         return sorted(path.name for path in self.layout.cdi.iterdir()) if self.layout.cdi.exists() else []

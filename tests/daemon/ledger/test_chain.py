@@ -1,0 +1,118 @@
+"""Rows of the ledger are chained: whatever is changed in its file is found, and what is forgotten is not a fault."""
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ledgerrows import in_file, period
+
+from gpushare.ledger import chained
+from gpushare.ledger.entries import Entries
+from gpushare.ledger.file import LedgerFile
+from gpushare.ledger.schema import CHAINED
+
+ROWS = 12
+NUMBERS = [name for name in chained.COLUMNS if name.endswith(("_ns", "_bytes", "_ms", "waits", "reclaims"))]
+
+
+def written(path, rows=ROWS, first=0):
+    file = LedgerFile(path)
+    file.begin(1, "boot", 0)
+    for number in range(first, first + rows):
+        entries = Entries()
+        entries.add(period(f"g-{number}", used=number, at=10 * number))
+        file.write(1, entries)
+    return file
+
+
+def fault(path, table="periods"):
+    with closing(sqlite3.connect(path)) as db:
+        return chained.fault(db, table)
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory):
+    path = tmp_path_factory.mktemp("chain") / "ledger.db"
+    written(path).close()
+    assert fault(path) == ("", ROWS, 0)
+    return path.read_bytes()
+
+
+KINDS = ("text", "delete", "swap", "insert", "hash", "cut", *NUMBERS)
+
+
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.sampled_from(KINDS), st.integers(1, ROWS), st.integers(1, ROWS - 1))
+def test_any_one_change_is_found(template, tmp_path_factory, kind, row, away):
+    path = tmp_path_factory.mktemp("change") / "ledger.db"
+    path.write_bytes(template)
+    other = (row + away - 1) % ROWS + 1
+    # The row that is named, and how many are right before.
+    named, right = row, row - 1
+    with closing(sqlite3.connect(path)) as db, db:
+        match kind:
+            case "text":
+                name = ("grant_id", "tenant", "device")[away % 3]
+                db.execute(f"UPDATE periods SET {name} = 'other' WHERE id = ?", (row,))
+            case "delete":
+                db.execute("DELETE FROM periods WHERE id = ?", (row,))
+                named = row + 1 if row < ROWS else row - 1
+            case "swap":
+                db.execute("UPDATE periods SET id = -1 WHERE id = ?", (row,))
+                db.execute("UPDATE periods SET id = ? WHERE id = ?", (row, other))
+                db.execute("UPDATE periods SET id = ? WHERE id = -1", (other,))
+                named, right = min(row, other), min(row, other) - 1
+            case "insert":
+                names = ", ".join(chained.COLUMNS)
+                copy = f"SELECT {ROWS + 1}, {names}, hash FROM periods WHERE id = ?"
+                db.execute(f"INSERT INTO periods (id, {names}, hash) {copy}", (row,))
+                named, right = ROWS + 1, ROWS
+            case "hash":
+                db.execute("UPDATE periods SET hash = zeroblob(32) WHERE id = ?", (row,))
+            case "cut":
+                db.execute("DELETE FROM periods WHERE id >= ?", (row,))
+                named = row - 1
+            case _:
+                db.execute(f"UPDATE periods SET {kind} = 77 + {kind} WHERE id = ?", (row,))
+    said, before, _ = fault(path)
+    assert (f"row {named} " in said or f"rows after {named} " in said) and before == right, said
+
+
+def test_what_is_forgotten_is_no_fault_and_what_is_in_between_is(tmp_path):
+    path = tmp_path / "ledger.db"
+    file = written(path)
+    file.forget(45)  # rows 1 to 5 end before
+    assert in_file(path, "SELECT MIN(id), MAX(id) FROM periods") == [(6, ROWS)]
+    assert fault(path) == ("", ROWS - 5, 0)
+    file.close()
+    written(path, 3, ROWS).close()
+    assert fault(path) == ("", ROWS - 2, 0)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("DELETE FROM periods WHERE id = 6")
+    assert "row 7 is not what was written, or a row between 5 and it is gone" in fault(path)[0]
+
+
+def test_all_may_be_forgotten(tmp_path):
+    path = tmp_path / "ledger.db"
+    file = written(path)
+    file.forget(1 << 60)
+    assert fault(path) == ("", 0, 0)
+    file.close()
+    written(path, 2).close()
+    assert fault(path) == ("", 2, 0)
+    assert [fault(path, table) for table in CHAINED[1:]] == [("", 0, 0)] * 2
+
+
+def test_a_clock_that_was_ahead_holds_nothing_up(tmp_path):
+    path = tmp_path / "ledger.db"
+    file = written(path, 3)
+    entries = Entries()
+    entries.add(period("g-future", at=1 << 61))
+    file.write(1, entries)
+    file.close()
+    file = written(path, 3, 4)
+    file.forget(45)
+    assert [name for (name,) in in_file(path, "SELECT grant_id FROM periods")] == ["g-5", "g-6"]
+    assert fault(path)[0] == ""
