@@ -12,6 +12,7 @@ GRANT_TITLES = (
     *("GRANT", "TENANT", "PHASE", "DEV", "ASKED", "GUARANTEED", "GOT", "BORROWED", "LENT", "WAITED"),
     *("MEMORY", "LIMIT", "LEASES", "PIDS"),
 )
+_ENDED = ("released", "expired", "failed")
 _LONG_MILLI = 500
 """Of a second: who waited for longer is told why."""
 
@@ -25,9 +26,7 @@ def grant_rows(grants: list[Any]) -> list[list[object]]:
             grant["phase"],
             device["index"],
             format_time(device["time_milli"]),
-            format_time(_guaranteed(device)),
-            format_time(device["used_milli"]),
-            *(_some(device[name]) for name in ("borrowed_milli", "lent_milli", "waited_milli")),
+            *_last_second(grant, device),
             format_size(device["memory_bytes"]),
             format_size(device["memory_limit_bytes"]),
             device["leases"],
@@ -36,6 +35,14 @@ def grant_rows(grants: list[Any]) -> list[list[object]]:
         for grant in grants
         for device in grant["devices"]
     ]
+
+
+def _last_second(grant: Any, device: Any) -> list[str]:
+    """The columns from GUARANTEED to WAITED. A grant that has ended has nothing of them."""
+    if grant["phase"] in _ENDED:
+        return [NOTHING] * 5
+    times = (device[name] for name in ("borrowed_milli", "lent_milli", "waited_milli"))
+    return [format_time(_guaranteed(device)), format_time(device["used_milli"]), *map(_some, times)]
 
 
 def _guaranteed(device: Any) -> int:
@@ -145,7 +152,7 @@ def grant(found: Any) -> None:
             f"{format_size(device['memory_bytes'])} of {format_size(device['memory_limit_bytes'])} "
             f"(peak {format_size(device['memory_peak_bytes'])})"
         )
-        if used := _last_second(device):
+        if used := _in_words(device):
             print(f"              {used}")
         print(
             f"              busy {_seconds(device['busy_ns'])}, leased {_seconds(device['leased_ns'])} in "
@@ -197,7 +204,7 @@ def _served(device: Any) -> str:
     return f", now {format_time(served[0])} guaranteed, at most {format_time(served[1])}"
 
 
-def _last_second(device: Any) -> str:
+def _in_words(device: Any) -> str:
     said = [
         f"{what} {format_time(device[name])}"
         for what, name in (("got", "used_milli"), ("lent", "lent_milli"), ("waited", "waited_milli"))

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from running import SPIN
+from waiting import until
 
 from gpushare.client import Client
 from gpushare.errors import GpushareError, RefusedError, UsageError
@@ -135,6 +137,25 @@ def test_keys(client):
     assert "taken by grants[0]" in other["reasons"][0]
     made = client.call("POST", "/v1/grants", first)
     assert client.call("POST", "/v1/plan", first)["grant"] == made["id"]
+
+
+def test_who_would_lose_what_it_borrows(make_daemon):
+    daemon = make_daemon("--simulate", "1x8GiB").quicken(_TICK_SECONDS=0.1).start()
+    client = daemon.client
+    client.set_tenant("team-a", {"time": "50%"})
+    child = daemon.tenant(str(SPIN), time="0", tenant="default")
+    child.stdin.write("run 1000000\n")
+    child.stdin.flush()
+    request = {"memory": "1GiB", "time": "40%", "tenant": "team-a"}
+    [victim] = until(lambda: client.call("POST", "/v1/plan", request)["victims"], "the loan is seen", 20)
+    [loan] = client.grants()
+    [device] = loan["devices"]
+    assert 0 < device["borrowed_milli"] <= device["used_milli"] <= 1000
+    assert (victim["grant"], victim["tenant"], victim["index"]) == (loan["id"], "default", 0)
+    assert (victim["rung"], victim["rule"]) == ("throttle", "guarantee")
+    assert 0 < victim["time_milli"] <= 400
+    text = daemon.cli_here("plan", "--memory", "1GiB", "--time", "40%", "--tenant", "team-a").stdout
+    assert f"{loan['id']} of default would lose" in text
 
 
 def test_the_command(daemon):

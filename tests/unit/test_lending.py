@@ -80,6 +80,7 @@ def test_ps_says_what_is_true_of_a_share(capsys):
             grant("g-2", "team-a", loan, borrows),
             grant("g-3", "c", both, notice="device 1 does not work"),
             grant("g-4", "default", waiting, phase="reserved"),
+            grant("g-5", "default", waiting, phase="released"),
         ]
     )
     assert capsys.readouterr().out == PS
@@ -93,6 +94,7 @@ g-2    team-a   active      0   100%          0%     0%         -      -    100%
 g-2    team-a   active      1     0%          0%  61.2%     61.2%      -       -  512MiB   8GiB       4     1
 g-3    c        active      0    25%         25%  25.3%         -      -     76%  512MiB   8GiB       4     1
 g-4    default  reserved    1    30%         30%     0%         -      -       -  512MiB   8GiB       4     1
+g-5    default  released    1    30%           -      -         -      -       -  512MiB   8GiB       4     1
 g-2: waited 100% of the last second for device 0: it is guaranteed nothing there and gets what others leave idle
 g-3: device 1 does not work
 g-3: waited 76% of the last second for device 0: it had its guarantee of 25%, what others leave idle comes on top
