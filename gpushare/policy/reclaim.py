@@ -1,0 +1,249 @@
+"""The reclaim ladder: what is taken back from whom, by which rung, and when the next one comes. Pure: times are
+arguments, and a reclaim is a state that events move, so that any run can be replayed.
+
+Only a tenant that has more than it is entitled to loses anything. A harsher rung follows only where the milder one
+cannot free what is needed, or was tried and failed within its time.
+"""
+
+import enum
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+
+class Rung(enum.IntEnum):
+    """From mild to harsh; compare them with `<`."""
+
+    NONE = 0
+    THROTTLE = 1
+    DEMOTE = 2
+    SUSPEND = 3
+    EVICT = 4
+    KILL = 5
+
+    @property
+    def word(self) -> str:
+        """As people and the API write it."""
+        return self.name.lower()
+
+
+class Need(enum.StrEnum):
+    """What is to be freed."""
+
+    TIME = "time"
+    MEMORY = "memory"
+    DEVICE = "device"
+
+
+class Rule(enum.StrEnum):
+    """Why: somebody lacks what is guaranteed to it, or its fair part of what is idle."""
+
+    GUARANTEE = "I2"
+    FAIR_SHARE = "I5"
+
+
+_FREES: Mapping[Need, tuple[Rung, ...]] = {
+    Need.TIME: (Rung.THROTTLE,),
+    Need.MEMORY: (Rung.DEMOTE, Rung.SUSPEND, Rung.EVICT, Rung.KILL),
+    Need.DEVICE: (Rung.SUSPEND, Rung.EVICT, Rung.KILL),
+}
+"""Time is always taken back by revoking a lease: nobody is evicted for it."""
+
+
+def rung_of(word: str) -> Rung | None:
+    """The rung of this name."""
+    return next((rung for rung in Rung if rung.word == word), None)
+
+
+def rungs(need: Need, most: Rung, missing: Collection[Rung] = ()) -> tuple[Rung, ...]:
+    """Those that can free it, up to the harshest that is allowed, mildest first. `missing`: this node has none of
+    them."""
+    return tuple(rung for rung in _FREES[need] if rung <= most and rung not in missing)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """A tenant in the quantity that is to be freed (milli or bytes)."""
+
+    name: str
+    allocated: int
+    entitlement: int
+    weight: int = 1
+    tier: int = 0
+
+    @property
+    def borrowed(self) -> int:
+        """What it has more than it is entitled to."""
+        return max(0, self.allocated - self.entitlement)
+
+
+@dataclass(frozen=True, slots=True)
+class Loan:
+    """A grant that could give something back. `amount`: what its end frees. `since_ns`: when it began. `rungs`: as
+    `rungs` returns them."""
+
+    grant: str
+    tenant: str
+    amount: int
+    since_ns: int
+    rungs: tuple[Rung, ...]
+    priority: int = 0
+    min_hold_ns: int = 0
+
+    def held(self, now_ns: int) -> bool:
+        """Whether it is still in its min_hold."""
+        return now_ns < self.since_ns + self.min_hold_ns
+
+
+def candidates(
+    loans: Iterable[Loan], tenants: Mapping[str, Standing], rule: Rule, now_ns: int, spared: Collection[str] = ()
+) -> list[Loan]:
+    """Loans that may be taken back now, the first victim first. `spared`: the tenant that wants it, and others that
+    are no victims."""
+    found = [
+        loan
+        for loan in loans
+        if loan.rungs
+        and loan.tenant not in spared
+        and (standing := tenants.get(loan.tenant)) is not None
+        and standing.borrowed > 0
+        and not (rule is Rule.FAIR_SHARE and loan.held(now_ns))
+    ]
+    return sorted(found, key=lambda loan: _order(loan, tenants[loan.tenant], now_ns))
+
+
+def _order(loan: Loan, tenant: Standing, now_ns: int) -> tuple[object, ...]:
+    """Scavengers first, then lower tiers, then who has borrowed more for its weight; in a tenant what matters less."""
+    heavy = Fraction(tenant.borrowed, tenant.weight or 1)
+    return (
+        tenant.weight > 0,
+        tenant.tier,
+        -heavy,
+        tenant.name,
+        loan.priority,
+        loan.held(now_ns),
+        loan.rungs[0],
+        loan.amount,
+        loan.grant,
+    )
+
+
+def choose(
+    loans: Iterable[Loan],
+    tenants: Mapping[str, Standing],
+    rule: Rule,
+    now_ns: int,
+    enough: Callable[[Collection[str]], bool],
+    spared: Collection[str] = (),
+) -> list[Loan]:
+    """The victims; none where no set of them is `enough` (asked with the ids of their grants). What each gives back
+    counts before the next is chosen, so that no tenant is asked for more once it is within its entitlement. A victim
+    that the later ones made needless is left alone."""
+    left, standings = list(loans), dict(tenants)
+    chosen: list[Loan] = []
+    while not enough({loan.grant for loan in chosen}):
+        order = candidates(left, standings, rule, now_ns, spared)
+        if not order:
+            return []
+        victim = order[0]
+        chosen.append(victim)
+        left.remove(victim)
+        standing = standings[victim.tenant]
+        standings[victim.tenant] = replace(standing, allocated=standing.allocated - victim.amount)
+    for loan in tuple(chosen):
+        if enough({other.grant for other in chosen if other is not loan}):
+            chosen.remove(loan)
+    return chosen
+
+
+# One victim on the ladder.
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """A rung that is over. `why`: of one that freed nothing."""
+
+    rung: Rung
+    started_ns: int
+    ended_ns: int
+    freed: bool
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reclaim:
+    """`rungs`: those still to be tried, mildest first. `rung`: the one that runs, NONE: it is over. `deadline_ns`: when
+    that fails. `freed`: whether what was needed is there."""
+
+    grant: str
+    rungs: tuple[Rung, ...]
+    rung: Rung
+    started_ns: int
+    deadline_ns: int
+    freed: bool = False
+    receipts: tuple[Receipt, ...] = ()
+
+    @property
+    def over(self) -> bool:
+        """Whether no event changes it any more."""
+        return self.rung is Rung.NONE
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """What was needed is free."""
+
+    now_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The rung that runs cannot do it."""
+
+    now_ns: int
+    rung: Rung
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """Time has passed."""
+
+    now_ns: int
+
+
+Event = Freed | Failed | Clock
+
+
+def begin(grant: str, rungs: tuple[Rung, ...], now_ns: int, clocks: Mapping[Rung, int]) -> Reclaim:
+    """With the mildest rung. `clocks`: how long each may take, in ns."""
+    return _next(Reclaim(grant, rungs, Rung.NONE, now_ns, now_ns), now_ns, clocks)
+
+
+def advance(reclaim: Reclaim, event: Event, clocks: Mapping[Rung, int]) -> Reclaim:
+    """The state after the event. A late one, or one of another rung, changes nothing."""
+    if reclaim.over:
+        return reclaim
+    match event:
+        case Freed(now_ns):
+            done = _ended(reclaim, now_ns, freed=True)
+            return replace(done, rung=Rung.NONE, rungs=(), freed=True)
+        case Failed(now_ns, rung, why):
+            return _next(_ended(reclaim, now_ns, why=why), now_ns, clocks) if rung is reclaim.rung else reclaim
+        case Clock(now_ns):
+            if now_ns < reclaim.deadline_ns:
+                return reclaim
+            return _next(_ended(reclaim, now_ns, why="its time was over"), now_ns, clocks)
+
+
+def _ended(reclaim: Reclaim, now_ns: int, *, freed: bool = False, why: str = "") -> Reclaim:
+    receipt = Receipt(reclaim.rung, reclaim.started_ns, now_ns, freed, why)
+    return replace(reclaim, receipts=(*reclaim.receipts, receipt))
+
+
+def _next(reclaim: Reclaim, now_ns: int, clocks: Mapping[Rung, int]) -> Reclaim:
+    if not reclaim.rungs:
+        return replace(reclaim, rung=Rung.NONE)
+    rung, *rest = reclaim.rungs
+    deadline = now_ns + clocks.get(rung, 0)
+    return replace(reclaim, rungs=tuple(rest), rung=rung, started_ns=now_ns, deadline_ns=deadline)
