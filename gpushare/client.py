@@ -10,7 +10,7 @@ import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from gpushare.errors import BY_CODE, FailedError, GpushareError, UnreachableError, UsageError
 from gpushare.paths import client_socket
@@ -169,6 +169,11 @@ class Client:
         """Raises RefusedError where it has grants, tenants below it, or another `source`. For root only."""
         query = f"?source={quote(source, safe='')}" if source else ""
         return self.call("DELETE", f"/v1/tenants/{quote(name, safe='')}{query}")
+
+    def usage(self, **query: object) -> Any:
+        """A Usage. `query`: as `GET /v1/usage` takes it; None is left out."""
+        given = {name: str(value) for name, value in query.items() if value is not None}
+        return self.call("GET", f"/v1/usage?{urlencode(given)}")
 
     def sim_stats(self) -> Any:
         """The simulator's own books. Raises NotFoundError where the devices are real."""

@@ -20,6 +20,7 @@ from gpushare.cli import (
     show,
     sim,
     tenants,
+    usage,
     watch,
     why,
 )
@@ -43,6 +44,7 @@ COMMANDS: tuple[Command, ...] = (
     quota.QuotaCommand(),
     runtime.RuntimeCommand(),
     adapter.AdapterCommand(),
+    usage.UsageCommand(),
     watch.WatchCommand(),
     watch.EventsCommand(),
     sim.SimCommand(),

@@ -1,6 +1,6 @@
 """The ledger's periods of all served grants: the arbiter's counters are read here and written there."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from gpushare.arbiter import Arbiter
 from gpushare.daemon import placement
@@ -60,18 +60,20 @@ class Accounts:
         devices, whose periods go on: one row for each of them whenever a grant ends would be too many. Where nobody had
         a lease since the last period, nothing was lent."""
         lent = {place.index for place in live.record.places if self._leased_more(place.index)}
-        self._add(periods(self.samples(live, lent), instant()), live.id)
+        self._add(periods(self.samples(live, lent), instant()), only=live.id)
 
     def write_periods(self) -> None:
         """Ends the current period of every served grant and begins the next."""
         for device in self._state.devices:
             self._leased_more(device.index)
         now = instant()
-        self._add(periods(self.samples(), now))
+        rest = []
+        rows = periods(self.samples(), now)
         for device in self._state.devices:
             if (before := self._times.get(device.index)) is not None:
                 time = self._times[device.index] = self._time(device.index, now)
-                self._state.ledger.add(unused(device.id, before, time))
+                rest += unused(device.id, before, time)
+        self._add(rows, rest)
 
     def _leased_more(self, device: int) -> bool:
         """Whether anybody had a lease on the device since the last call."""
@@ -79,9 +81,10 @@ class Accounts:
         self._leased[device] = now
         return now != before
 
-    def _add(self, rows: list[Period], only: str | None = None) -> None:
-        """`only`: the grant whose rows are written now."""
-        written = []
+    def _add(self, rows: list[Period], rest: Sequence[Period] = (), only: str | None = None) -> None:
+        """Together with `rest`, so that nobody reads the ones without the others. `only`: the grant whose rows are
+        written now."""
+        written = list(rest)
         for row in rows:
             key = row.grant_id, row.device
             first = self._unwritten.pop(key, None)

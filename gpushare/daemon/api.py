@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 import msgspec
 from aiohttp import web
@@ -11,8 +12,9 @@ from gpushare import __version__
 from gpushare.api import engines, types
 from gpushare.api import events as event_types
 from gpushare.api import tenants as tenant_types
+from gpushare.api import usage as usage_types
 from gpushare.api.plan import PlanList, Plans
-from gpushare.daemon import debug, explaining, http, metrics, openapi, placement, receipts, view
+from gpushare.daemon import debug, explaining, http, metrics, openapi, placement, receipts, usage, view
 from gpushare.daemon.node import NodeContext
 from gpushare.daemon.reception import SEND_SECONDS, Turns
 from gpushare.daemon.routes import ROUTES, Route
@@ -22,8 +24,9 @@ from gpushare.errors import ForbiddenError, GpushareError
 LARGE_BYTES = 1 << 20
 LARGE_AT_ONCE = 1  # of bodies larger than LARGE_BYTES; the others wait unread
 ENDED_SHOWN = 100
+USAGE_AT_ONCE = 1  # each reads the whole ledger, in a thread
 API_VERSION = "v1"
-FEATURES = ["grants", "resize", "oci", "hooks", "watch", "events", "metrics", "tenants", "plan", "explain"]
+FEATURES = ["grants", "resize", "oci", "hooks", "watch", "events", "metrics", "tenants", "plan", "explain", "usage"]
 
 
 class Api:
@@ -32,6 +35,7 @@ class Api:
     def __init__(self, context: NodeContext) -> None:
         self._context = context
         self._state, self._grants = context.state, context.grants
+        self._reads = asyncio.Semaphore(USAGE_AT_ONCE)
 
     def application(self) -> web.Application:
         """The application with all routes."""
@@ -136,6 +140,13 @@ class Api:
         asked = http.number(request, "limit")
         limit = explaining.DECISIONS if asked is None else min(asked, explaining.DECISIONS_MAX)
         return http.json_answer(await self._context.explaining.grant(request.match_info["grant"], limit))
+
+    async def usage(self, request: web.Request) -> web.Response:
+        by = cast(usage_types.By, request.query.get("by", "tenant"))
+        since, until = http.number(request, "since"), http.number(request, "until")
+        async with self._reads:
+            found = await usage.usage(self._state.ledger, by, since, until, request.query.get("tenant"))
+        return http.json_answer(found)
 
     # Tenants.
 

@@ -257,12 +257,13 @@ class _Daemon:
         loop = asyncio.get_running_loop()
         written = loop.time()
         context.accounts.begin()
+        served = False
         while True:
             await asyncio.sleep(_TICK_SECONDS)
             try:
-                served = context.measure()
+                before, served = served, context.measure()
                 now = loop.time()
-                if served or now - written >= _IDLE_LEDGER_SECONDS:
+                if served or before or now - written >= _IDLE_LEDGER_SECONDS:
                     written = now
                     context.accounts.write_periods()
             except Exception:

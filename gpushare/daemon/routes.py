@@ -9,6 +9,7 @@ from gpushare.api import engines, types
 from gpushare.api import events as event_types
 from gpushare.api import plan as plan_types
 from gpushare.api import tenants as tenant_types
+from gpushare.api import usage as usage_types
 from gpushare.api import why as why_types
 from gpushare.errors import ForbiddenError, GoneError, GpushareError, NotFoundError, RefusedError
 
@@ -254,6 +255,19 @@ ROUTES = (
         "waits",
         "How long each tenant waited, and its leases took to take back",
         answer=event_types.Waits,
+    ),
+    Route(
+        "GET",
+        "/v1/usage",
+        "usage",
+        "What the ledger adds up: of the last 30 days, or between two moments (ns)",
+        answer=usage_types.Usage,
+        query={
+            "by": {"enum": list(get_args(usage_types.By)), "title": "way to add up"},
+            "since": _NUMBER,
+            "until": _NUMBER,
+            "tenant": _TEXT,
+        },
     ),
     Route(
         "GET",

@@ -13,6 +13,8 @@ from gpushare.ledger.sqlite_file import DamagedError
 
 COLUMNS = ("run", *Period.__dataclass_fields__)
 """Of a period's row, all that its hash is of, besides its number."""
+ALL = " UNION ALL ".join(f"SELECT {', '.join(COLUMNS)} FROM {table}" for table in CHAINED)  # noqa: S608 - our own names
+"""All periods there are, of whatever length."""
 _AHEAD_NS = 24 * 3600 * 10**9
 
 Insert = Callable[[str, int | None, str, tuple[Any, ...]], bool]

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from gpushare.errors import FailedError
 from gpushare.ledger import chained
-from gpushare.ledger.chained import COLUMNS
+from gpushare.ledger.chained import ALL
 from gpushare.ledger.entries import Entries, GrantRow, Totals
 from gpushare.ledger.schema import CHAINED, SCHEMA_VERSION, STEPS
 from gpushare.ledger.sqlite_file import UNREADABLE, DamagedError, connect, failures
@@ -35,7 +35,6 @@ _SAVE_GRANT = (
     "INSERT INTO grants VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
     "phase = excluded.phase, state = excluded.state, ended_ns = excluded.ended_ns"
 )
-_ALL = " UNION ALL ".join(f"SELECT {', '.join(COLUMNS)} FROM {table}" for table in CHAINED)  # noqa: S608 - our names
 _SET_ASIDE = "INSERT INTO quarantine (source, row_id, content, reason, at_ns) VALUES (?, ?, ?, ?, ?)"
 
 
@@ -327,7 +326,7 @@ class LedgerFile:
 
     def totals(self, grant_id: str) -> dict[str, Totals]:
         """Sums of one grant, by device id."""
-        query = f"SELECT device, {_TOTALS} FROM ({_ALL}) WHERE grant_id = ? GROUP BY device"  # noqa: S608
+        query = f"SELECT device, {_TOTALS} FROM ({ALL}) WHERE grant_id = ? GROUP BY device"  # noqa: S608
         with failures(self.path):
             return {row[0]: _totals(row[1:]) for row in self._db.execute(query, (grant_id,))}
 
@@ -355,7 +354,7 @@ def tenant_totals(path: Path, without: str) -> dict[str, Totals]:
     """Sums by tenant over all periods that are kept, except those of the grants in `without`, a JSON list. Reads every
     period: for a thread; it opens a connection of its own."""
     query = (
-        f"SELECT tenant, {_TOTALS} FROM ({_ALL}) "  # noqa: S608
+        f"SELECT tenant, {_TOTALS} FROM ({ALL}) "  # noqa: S608
         "WHERE grant_id NOT IN (SELECT value FROM json_each(?)) AND tenant NOT LIKE '(%' GROUP BY tenant"
     )
     with failures(path), contextlib.closing(connect(path, "?mode=ro")) as reader:

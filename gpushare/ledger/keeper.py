@@ -5,6 +5,7 @@ spill, and is written when the disk takes it. A damaged file is replaced.
 """
 
 import logging
+import sqlite3
 import threading
 import time
 from collections.abc import Callable
@@ -13,10 +14,11 @@ from typing import TypeVar
 
 from gpushare.errors import FailedError
 from gpushare.ledger import salvage
-from gpushare.ledger.entries import Entries, GrantRow, Totals
+from gpushare.ledger.entries import Entries, GrantRow, Period, Totals
 from gpushare.ledger.file import LedgerFile
 from gpushare.ledger.spill import Spill
 from gpushare.ledger.sqlite_file import DamagedError, check
+from gpushare.ledger.usage import snapshot
 
 log = logging.getLogger(__name__)
 
@@ -148,6 +150,11 @@ class Keeper:
     def totals(self, grant_id: str) -> dict[str, Totals]:
         """Sums of one grant, by device id."""
         return added(self._read(lambda file: file.totals(grant_id), {}), self._kept.totals(grant_id))
+
+    def reading(self) -> tuple[sqlite3.Connection, list[Period]] | None:
+        """A reader of the file as it is now, and the periods that it does not have; None where it cannot be read."""
+        reader = self._read(lambda file: snapshot(file.path), None)
+        return None if reader is None else (reader, list(self._kept.periods.values()))
 
     def waiting_totals(self, without: frozenset[str]) -> dict[str, Totals]:
         """Sums by tenant of what the file does not have, without these grants."""

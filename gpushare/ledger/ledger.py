@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from gpushare.errors import FailedError
-from gpushare.ledger import file
+from gpushare.ledger import file, usage
 from gpushare.ledger.entries import Entries, GrantRow, Period, Totals
 from gpushare.ledger.keeper import RETRY_SECONDS, Keeper, added
 from gpushare.ledger.sqlite_file import DamagedError
+from gpushare.ledger.usage import By, Key, Span, Sums
 
 log = logging.getLogger(__name__)
 
@@ -217,6 +218,19 @@ class Ledger:
                 self._keeper.found_damaged(str(error))
             found = {}
         return added(found, kept)
+
+    def usage(self, by: By, span: Span) -> dict[Key, Sums]:
+        """Sums over all that is kept of a span. Reads every row of it, so it is to be called in a thread. Raises
+        FailedError where the file cannot be read now, and UsageError where the answer is too long."""
+        # Together, so that no row is counted twice, or in neither.
+        begun = self._ask(lambda: self._keeper.reading(), None)
+        if begun is None:
+            raise FailedError(f"the ledger {self.path} cannot be read now: its disk does not answer, try again")
+        try:
+            return usage.added_up(self.path, begun[0], by, span, begun[1])
+        except DamagedError as error:
+            self._keeper.found_damaged(str(error))
+            raise
 
     def context_bytes(self, device: str, driver: str) -> int | None:
         """What a context takes on the device with this driver version, None where it was never measured."""

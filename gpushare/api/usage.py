@@ -1,0 +1,51 @@
+"""Wire types of usage: what the ledger adds up. Units are those of gpushare.api.types; times of devices are of one
+device, so that 3600 s of two devices are 7200 s."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+By = Literal["tenant", "grant", "device", "hour", "charge"]
+
+
+class UsageRow(Struct, kw_only=True, omit_defaults=True):
+    """`begins_ns`: of the hour or, by charge, of the day. `guaranteed_ns`, `borrowed_ns`, `scavenged_ns`: device time
+    that it used by its guarantee, of what others left, and of that as a tenant of weight 0; together all it used.
+    `lent_ns`: of its guarantee, used by others. `waited_ns`: without a lease. `busy_ns`: metered work.
+    `memory_byte_s`: bytes times seconds. `reclaims`: how often a lease was taken in mid-work."""
+
+    tenant: str = ""
+    grant: str = ""
+    device: str = ""
+    begins_ns: int = 0
+    guaranteed_ns: int = 0
+    borrowed_ns: int = 0
+    scavenged_ns: int = 0
+    lent_ns: int = 0
+    waited_ns: int = 0
+    busy_ns: int = 0
+    memory_byte_s: int = 0
+    waits: int = 0
+    reclaims: int = 0
+
+
+class DeviceTime(Struct, kw_only=True):
+    """What devices were used for: the parts add up to `wall_ns`, within 0.1 %. `missed_ns`: no daemon was there to say.
+    `idle_with_waiters_ns`: of the idle time, while grants waited."""
+
+    wall_ns: int
+    used_ns: int
+    idle_ns: int
+    switching_ns: int
+    missed_ns: int
+    idle_with_waiters_ns: int
+
+
+class Usage(Struct, kw_only=True):
+    """Of what the ledger has between these moments, in rows of a minute or longer, which count where they end."""
+
+    since_ns: int
+    until_ns: int
+    by: By
+    rows: list[UsageRow]
+    devices: DeviceTime

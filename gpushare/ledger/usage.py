@@ -1,0 +1,141 @@
+"""What the ledger has of a span of time, added up. Reads every row of the span: for a thread."""
+
+import contextlib
+import sqlite3
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from gpushare.errors import UsageError
+from gpushare.ledger.chained import ALL
+from gpushare.ledger.entries import Period
+from gpushare.ledger.sqlite_file import connect, failures
+
+By = Literal["tenant", "grant", "device", "hour", "charge"]
+ROWS_MAX = 20_000
+"""In an answer."""
+HOUR_NS = 3600 * 10**9
+DAY_NS = 24 * HOUR_NS
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Rows that end after `since_ns`, and not after `until_ns`. `tenant`: of it and those below it alone."""
+
+    since_ns: int
+    until_ns: int
+    tenant: str | None = None
+
+    def has(self, period: Period) -> bool:
+        """Whether a row is in it."""
+        mine = self.tenant is None or period.tenant == self.tenant or period.tenant.startswith(f"{self.tenant}/")
+        return mine and self.since_ns < period.to_ns <= self.until_ns
+
+
+@dataclass(slots=True)
+class Sums:
+    """Of some rows. `wall_ns`: how long they were."""
+
+    wall_ns: int = 0
+    granted_ns: int = 0
+    used_ns: int = 0
+    busy_ns: int = 0
+    borrowed_ns: int = 0
+    scavenged_ns: int = 0
+    lent_ns: int = 0
+    waited_ns: int = 0
+    memory_mib_ms: int = 0
+    waits: int = 0
+    reclaims: int = 0
+
+    def count(self, period: Period) -> None:
+        """One more row."""
+        self.wall_ns += period.to_ns - period.from_ns
+        for name in _SUMMED:
+            setattr(self, name, getattr(self, name) + getattr(period, name))
+
+    def add(self, values: Iterable[int]) -> None:
+        """What others add up to, in the order of the fields."""
+        for field, value in zip(fields(Sums), values, strict=True):
+            setattr(self, field.name, getattr(self, field.name) + value)
+
+
+_SUMMED = tuple(field.name for field in fields(Sums) if field.name != "wall_ns")
+Key = tuple[str | int, ...]
+"""What `by` says: a tenant; a grant and its tenant; a device and the tenant; an hour's begin and the tenant; a day's,
+and tenant, grant and device."""
+_KEYS = {
+    "tenant": "tenant",
+    "grant": "grant_id, tenant",
+    "device": "device, tenant",
+    "hour": f"from_ns / {HOUR_NS} * {HOUR_NS}, tenant",
+    "charge": f"from_ns / {DAY_NS} * {DAY_NS}, tenant, grant_id, device",
+}
+
+
+def key(by: By, period: Period) -> Key:
+    """Of a row."""
+    match by:
+        case "tenant":
+            return (period.tenant,)
+        case "grant":
+            return (period.grant_id, period.tenant)
+        case "device":
+            return (period.device, period.tenant)
+        case "hour":
+            return (period.from_ns // HOUR_NS * HOUR_NS, period.tenant)
+        case "charge":
+            return (period.from_ns // DAY_NS * DAY_NS, period.tenant, period.grant_id, period.device)
+
+
+def snapshot(path: Path) -> sqlite3.Connection:
+    """A reader of the file as it is now, whatever is written meanwhile. Raises FailedError."""
+    with failures(path):
+        reader = connect(path, "?mode=ro")
+        try:
+            reader.execute("BEGIN")
+            reader.execute("SELECT 1 FROM chains LIMIT 1").fetchone()
+        except BaseException:
+            reader.close()
+            raise
+    return reader
+
+
+def added_up(
+    path: Path, reader: sqlite3.Connection, by: By, span: Span, waiting: Iterable[Period] = ()
+) -> dict[Key, Sums]:
+    """Sums by key, of the file and of what waits to be written. Closes the reader. Raises FailedError, and UsageError
+    where there are more than ROWS_MAX."""
+    found: dict[Key, Sums] = {}
+    for period in waiting:
+        if span.has(period):
+            found.setdefault(key(by, period), Sums()).count(period)
+    # SUM() fails on overflow, so each half of the 64 bits is added up by itself.
+    halves = ", ".join(f"SUM({name} >> 32), SUM({name} & 4294967295)" for name in ("to_ns - from_ns", *_SUMMED))
+    halves = halves.replace("to_ns - from_ns >> 32", "(to_ns - from_ns) >> 32").replace(
+        "to_ns - from_ns & 4294967295", "(to_ns - from_ns) & 4294967295"
+    )
+    width = _KEYS[by].count(",") + 1
+    mine = "" if span.tenant is None else " AND (tenant = ? OR substr(tenant, 1, ?) = ?)"
+    values: list[object] = [span.since_ns, span.until_ns]
+    if span.tenant is not None:
+        values += [span.tenant, len(span.tenant) + 1, f"{span.tenant}/"]
+    groups = ", ".join(str(i + 1) for i in range(width))
+    query = (
+        f"SELECT {_KEYS[by]}, {halves} FROM ({ALL}) WHERE to_ns > ? AND to_ns <= ?{mine} "  # noqa: S608 - our own names
+        f"GROUP BY {groups} LIMIT {ROWS_MAX + 1}"
+    )
+    with failures(path), contextlib.closing(reader):
+        for row in reader.execute(query, values):
+            numbers = ((row[i] << 32) + row[i + 1] for i in range(width, len(row), 2))
+            found.setdefault(row[:width], Sums()).add(numbers)
+    if len(found) > ROWS_MAX:
+        raise UsageError(f"that is more than {ROWS_MAX} rows: ask for a shorter time, or one tenant")
+    return found
+
+
+def shown_time(ns: int) -> str:
+    """ISO 8601, UTC, to the second."""
+    return datetime.fromtimestamp(ns // 10**9, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,0 +1,67 @@
+"""Whether a ledger is what was written: every row's hash, and that each device's rows add up to its wall time."""
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+from gpushare.errors import UsageError
+from gpushare.ledger import chained
+from gpushare.ledger.chained import ALL
+from gpushare.ledger.entries import GAP, IDLE
+from gpushare.ledger.schema import CHAINED, SCHEMA_VERSION
+from gpushare.ledger.sqlite_file import connect, failures
+from gpushare.ledger.usage import shown_time
+
+_ERROR = 0.001
+_LEAST_NS = 100 * 10**9
+"""A device with less has rows that end at other moments than its idle time's: nothing is said of its sums."""
+
+
+def verify(path: Path) -> dict[str, Any]:
+    """{"ok", "fault", "lines", "tables", "devices"}. Reads the whole file. Raises UsageError where it is no ledger of
+    this version, FailedError where it cannot be read."""
+    if not path.is_file():
+        raise UsageError(f"{path}: there is no such file")
+    with failures(path), contextlib.closing(connect(path, "?mode=ro")) as db:
+        db.execute("BEGIN")
+        version = db.execute("PRAGMA user_version").fetchone()[0]
+        if version != SCHEMA_VERSION:
+            raise UsageError(f"{path} is a ledger of version {version}, this gpushare knows {SCHEMA_VERSION}")
+        tables = {table: _table(db, table) for table in CHAINED}
+        devices = _devices(db)
+        gaps = db.execute(
+            "SELECT from_ns, to_ns FROM periods WHERE tenant = ? GROUP BY from_ns, to_ns ORDER BY from_ns", (GAP,)
+        ).fetchall()
+    faults = [f"{name}: {table['fault']}" for name, table in tables.items() if table["fault"]]
+    faults += [
+        f"device {device}: its rows add up to {one['used_ns'] / 1e9:.3f} s of {one['wall_ns'] / 1e9:.3f} s"
+        for device, one in devices.items()
+        if one["wall_ns"] >= _LEAST_NS and abs(one["used_ns"] - one["wall_ns"]) > _ERROR * one["wall_ns"]
+    ]
+    lines = [
+        f"{name}: {table['rows']} rows as they were written, the last one {table['head']}"
+        + (f"; {table['before']} from before the chain" if table["before"] else "")
+        for name, table in tables.items()
+        if not table["fault"]
+    ]
+    lines += [
+        f"device {device}: {one['used_ns'] / 1e9:.1f} s of {one['wall_ns'] / 1e9:.1f} s accounted for"
+        for device, one in devices.items()
+    ]
+    lines += [f"no daemon from {shown_time(begin)} to {shown_time(end)}" for begin, end in gaps]
+    return {"ok": not faults, "fault": "; ".join(faults), "lines": lines, "tables": tables, "devices": devices}
+
+
+def _table(db: Any, table: str) -> dict[str, Any]:
+    fault, rows, before = chained.fault(db, table)
+    head = chained.link(db, table, "head")
+    return {"fault": fault, "rows": rows, "before": before, "head": f"{head.row} {head.hash.hex()[:16]}"}
+
+
+def _devices(db: Any) -> dict[str, dict[str, int]]:
+    wall = "SUM(CASE WHEN tenant IN (?, ?) THEN (to_ns - from_ns) / 1000 ELSE 0 END)"
+    # Rows of before the first one of idle time are another version's.
+    first = f"SELECT COALESCE(MIN(from_ns), 0) FROM ({ALL}) WHERE tenant = ?"  # noqa: S608 - our own names
+    query = f"SELECT device, SUM(used_ns / 1000), {wall} FROM ({ALL}) WHERE from_ns >= ({first}) GROUP BY device"  # noqa: S608
+    rows = db.execute(query, (IDLE, GAP, IDLE))
+    return {device: {"used_ns": used * 1000, "wall_ns": wall * 1000} for device, used, wall in rows}
