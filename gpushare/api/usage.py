@@ -8,7 +8,7 @@ from msgspec import Struct
 By = Literal["tenant", "grant", "device", "hour", "charge"]
 
 
-class UsageRow(Struct, kw_only=True, omit_defaults=True):
+class UsageRow(Struct, kw_only=True):
     """`begins_ns`: of the hour or, by charge, of the day. `guaranteed_ns`, `borrowed_ns`, `scavenged_ns`: device time
     that it used by its guarantee, of what others left, and of that as a tenant of weight 0; together all it used.
     `lent_ns`: of its guarantee, used by others. `waited_ns`: without a lease. `busy_ns`: metered work.

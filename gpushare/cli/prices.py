@@ -53,7 +53,8 @@ def _prices(found: dict[str, Any], file: Path, text: str) -> Prices:
     prices = {}
     for key in _KEYS:
         value = found.get(key, 0)
-        if isinstance(value, bool) or not isinstance(value, int | Decimal) or not 0 <= value <= _MOST:
+        number = isinstance(value, int | Decimal) and not isinstance(value, bool) and Decimal(value).is_finite()
+        if not number or not 0 <= value <= _MOST:
             raise wrong(key, f"{key} is {str(value)[:40]!r}: give a price from 0 to {_MOST}")
         prices[key] = Decimal(value)
     return Prices(currency, **prices)

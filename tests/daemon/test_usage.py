@@ -1,0 +1,68 @@
+"""What the ledger adds up: each device's time is used, idle, switching or missed, over killed daemons too; and what is
+changed in its file is found."""
+
+import sqlite3
+from contextlib import closing
+
+from waiting import until
+
+WALL = ("used_ns", "idle_ns", "switching_ns", "missed_ns")
+
+
+def spent(client, **query):
+    return client.usage(**query)["devices"]
+
+
+def test_time_adds_up_over_a_killed_daemon(make_daemon):
+    daemon = make_daemon().start()
+    client = daemon.client
+    client.set_tenant("scav", {"weight": 0})
+    tenants = [
+        daemon.spin("1GiB", "60%", gpu="0"),
+        daemon.spin("1GiB", "0", gpu="0", tenant="scav"),
+        daemon.spin("1GiB", "30%", gpu="1"),
+    ]
+    try:
+        for tenant in tenants:
+            tenant.tell("run 500000")
+        until(lambda: spent(client)["used_ns"] > 3_000_000_000, "some seconds of work", 60)
+        before = spent(client)
+        daemon.kill()
+        daemon.start()
+        until(lambda: spent(client)["used_ns"] > before["used_ns"] + 2_000_000_000, "and more", 60)
+        tenants[0].tell("idle")
+        until(lambda: client.usage(tenant="scav")["rows"][0]["scavenged_ns"] > 500_000_000, "what is left", 60)
+    finally:
+        for tenant in tenants:
+            tenant.kill()
+    until(lambda: not client.grants(), "the grants end", 20)
+    found = client.usage()
+    whole = found["devices"]
+    assert whole["missed_ns"] > 0
+    # What was lost when the daemon was killed is in what it missed; beside that, rows end within a second of each
+    # other.
+    assert abs(sum(whole[name] for name in WALL) - whole["wall_ns"]) < max(0.001 * whole["wall_ns"], 1_500_000_000)
+    rows = {row["tenant"]: row for row in found["rows"]}
+    assert set(rows) == {"default", "scav"} and rows["scav"]["guaranteed_ns"] == 0
+    by_device = client.usage(by="device")["rows"]
+    assert len({row["device"] for row in by_device}) == 2
+    for by in ("grant", "device", "hour", "charge"):
+        assert sum(row["busy_ns"] for row in client.usage(by=by)["rows"]) == sum(
+            row["busy_ns"] for row in found["rows"]
+        )
+    assert client.usage(until=1)["rows"] == [] and client.usage(tenant="sca")["rows"] == []
+    assert daemon.terminate() == 0
+    path = daemon.layout.ledger
+    done = daemon.cli("usage", "verify", "--file", path)
+    assert done.returncode == 0 and "no daemon from" in done.stdout, done.stderr
+    with closing(sqlite3.connect(path)) as ledger, ledger:
+        ledger.execute("UPDATE periods SET borrowed_ns = borrowed_ns + 1 WHERE id = 3")
+    done = daemon.cli("usage", "verify", "--file", path)
+    assert done.returncode == 1 and "periods: row 3 is not what was written" in done.stderr
+
+
+def test_what_is_no_ledger_is_refused(daemon, tmp_path):
+    (tmp_path / "x").write_bytes(b"no ledger" * 100)
+    for path, status in ((tmp_path / "x", 1), (tmp_path / "none", 2)):
+        done = daemon.cli("usage", "verify", "--file", path)
+        assert done.returncode == status and len(done.stderr.splitlines()) == 1, done.stderr
