@@ -9,7 +9,7 @@ from gpushare.policy.admission import Choice, Place
 from gpushare.units import format_size, format_time
 
 PER_GRANT = 16
-ENDED_KEPT = 1024
+ENDED_KEPT = 256
 REFUSED_KEPT = 32
 
 
@@ -17,7 +17,7 @@ class Decisions:
     """Of this run of the daemon: living grants, and the latest that have ended."""
 
     def __init__(self) -> None:
-        self._of: dict[str, deque[Decision]] = {}
+        self._of: dict[str, list[Decision]] = {}
         self._ended: deque[str] = deque()
         self._missing: dict[tuple[str, str], int] = {}
         """Milli by grant and device, of what was reserved."""
@@ -45,7 +45,9 @@ class Decisions:
             other_tenant=other_tenant,
             numbers=numbers,
         )
-        self._of.setdefault(grant, deque(maxlen=PER_GRANT)).append(found)
+        own = self._of.setdefault(grant, [])
+        own.append(found)
+        del own[:-PER_GRANT]
 
     def of(self, grant: str) -> list[Decision]:
         """Oldest first."""
