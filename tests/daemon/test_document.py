@@ -22,7 +22,8 @@ STREAMS = {"GET /v1/watch"}
 VALUES = re.compile(
     "out of range|not a whole number|is finer than|time.limit .* is below|a device is named and several|cannot have|"
     "are elsewhere|is built in|too little|give .* to |printable|no number as its size|no pid of a container|"
-    "cannot be read|cannot be edited|config.json|bundle|is too small"
+    "cannot be read|cannot be edited|config.json|bundle|is too small|is no tenant: make it first|is below it$|"
+    "is on level|another than its name says|what no other is guaranteed"
 )
 
 

@@ -27,7 +27,7 @@ POINTS = [0, 0.5, 1, 2, 3, 5, 8, 13, 21, 34, 55, 89]  # ms after the start
 def leftovers(node: Daemon) -> list[str]:
     """Grant directories and CDI specs on disk."""
     layout = paths.Layout.of(node.state_dir)
-    found = [path.name for path in layout.grants.iterdir()] if layout.grants.exists() else []
+    found = [path.name for path in layout.grants.iterdir() if path.is_dir()] if layout.grants.exists() else []
     found += [path.name for path in layout.cdi.iterdir()] if layout.cdi.exists() else []
     return sorted(found)
 
