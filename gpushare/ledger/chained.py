@@ -2,7 +2,7 @@
 
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from gpushare.ledger import chain
@@ -68,24 +68,44 @@ def drop_oldest(db: sqlite3.Connection, table: str, last: int) -> int:
     return db.execute(f"DELETE FROM {table} WHERE id <= ?", (last,)).rowcount  # noqa: S608
 
 
-def forget(db: sqlite3.Connection, table: str, before_ns: int, most: int) -> int:
-    """Drops what is older than that, only from the beginning, where a chain may lose rows. A row of a clock that was
-    ahead holds nothing up. How many, `most` at once."""
+def older(db: sqlite3.Connection, table: str, before_ns: int) -> tuple[int, int]:
+    """The first row, and the last one of those from it on that all ended before that. A row of a clock that was ahead
+    holds nothing up. The last is below the first where there is none."""
     query = (
         f"SELECT COALESCE(MIN(id) - 1, (SELECT MAX(id) FROM {table})) FROM {table} "  # noqa: S608 - our own names
         "WHERE to_ns >= ? AND to_ns <= ?"
     )
     last = db.execute(query, (before_ns, time.time_ns() + _AHEAD_NS)).fetchone()[0]
     first = db.execute(f"SELECT MIN(id) FROM {table}").fetchone()[0]  # noqa: S608
-    if last is None or first is None or last < first:
-        return 0
-    return drop_oldest(db, table, min(last, first + most - 1))
+    return (1, 0) if last is None or first is None else (first, last)
+
+
+def forget(db: sqlite3.Connection, table: str, before_ns: int, most: int) -> int:
+    """Drops what is older than that, only from the beginning, where a chain may lose rows. How many, `most` at
+    once."""
+    first, last = older(db, table, before_ns)
+    return drop_oldest(db, table, min(last, first + most - 1)) if first <= last else 0
 
 
 def fault(db: sqlite3.Connection, table: str) -> tuple[str, int, int]:
     """(what is wrong first in a table, rows that were right before it, rows from before the chain)."""
     anchor, head = link(db, table, "anchor"), link(db, table, "head")
-    older = db.execute(f"SELECT COUNT(*) FROM {table} WHERE id <= ? AND hash IS NULL", (anchor.row,)).fetchone()[0]  # noqa: S608
-    query = f"SELECT id, hash, {', '.join(COLUMNS)} FROM {table} WHERE NOT (id <= ? AND hash IS NULL) ORDER BY id"  # noqa: S608
-    rows = (Row(row[0], row[2:], row[1]) for row in db.execute(query, (anchor.row,)))
-    return *chain.first_fault(anchor, rows, head), older
+    before = db.execute(f"SELECT COUNT(*) FROM {table} WHERE id <= ? AND hash IS NULL", (anchor.row,)).fetchone()[0]  # noqa: S608
+    return *chain.first_fault(anchor, _rows(db, table, anchor), head), before
+
+
+def fault_until(db: sqlite3.Connection, table: str, last: int) -> str:
+    """What is wrong first in a table up to this row, which is there; empty where nothing is."""
+    anchor = link(db, table, "anchor")
+    if last <= anchor.row:  # all of it is from before the chain
+        return ""
+    hash_ = db.execute(f"SELECT hash FROM {table} WHERE id = ?", (last,)).fetchone()[0]  # noqa: S608
+    return chain.first_fault(anchor, _rows(db, table, anchor, last), Link(last, hash_))[0]
+
+
+def _rows(db: sqlite3.Connection, table: str, anchor: Link, last: int = (1 << 63) - 1) -> Iterator[Row]:
+    query = (
+        f"SELECT id, hash, {', '.join(COLUMNS)} FROM {table} "  # noqa: S608 - names of our own
+        "WHERE NOT (id <= ? AND hash IS NULL) AND id <= ? ORDER BY id"
+    )
+    return (Row(row[0], row[2:], row[1]) for row in db.execute(query, (anchor.row, last)))

@@ -63,8 +63,8 @@ class Period:
 
 NUMBERS = tuple(field.name for field in fields(Period) if field.type is int)
 _LATEST = ("memory_bytes",)
-_MAXIMA = ("to_ns", "memory_peak_bytes", "wait_max_ns", "reclaim_max_ns")
-_SUMS = tuple(name for name in NUMBERS if name not in ("from_ns", *_LATEST, *_MAXIMA))
+MAXIMA = ("to_ns", "memory_peak_bytes", "wait_max_ns", "reclaim_max_ns")
+SUMS = tuple(name for name in NUMBERS if name not in ("from_ns", *_LATEST, *MAXIMA))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Totals:
         """Both together."""
         both = {
             field.name: max(getattr(self, field.name), getattr(other, field.name))
-            if field.name in _MAXIMA
+            if field.name in MAXIMA
             else getattr(self, field.name) + getattr(other, field.name)
             for field in fields(Totals)
         }
@@ -107,8 +107,8 @@ def sound(period: Period) -> Period:
 
 def joined(first: Period, second: Period) -> Period:
     """One period for two of one grant and device: `second` is the later one."""
-    sums = {name: getattr(first, name) + getattr(second, name) for name in _SUMS}
-    maxima = {name: max(getattr(first, name), getattr(second, name)) for name in _MAXIMA}
+    sums = {name: getattr(first, name) + getattr(second, name) for name in SUMS}
+    maxima = {name: max(getattr(first, name), getattr(second, name)) for name in MAXIMA}
     return sound(replace(second, from_ns=min(first.from_ns, second.from_ns), **sums, **maxima))
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpushare.errors import FailedError
-from gpushare.ledger import chained
+from gpushare.ledger import chained, rollup
 from gpushare.ledger.chained import ALL
 from gpushare.ledger.entries import Entries, GrantRow, Totals
 from gpushare.ledger.schema import CHAINED, SCHEMA_VERSION, STEPS
@@ -337,6 +337,11 @@ class LedgerFile:
                 "SELECT bytes FROM contexts WHERE device = ? AND driver = ?", (device, driver)
             ).fetchone()
         return row[0] if row is not None else None
+
+    def roll(self, now_ns: int) -> bool:
+        """Makes some old rows of periods longer ones. Whether there may be more."""
+        with self._writing():
+            return rollup.roll(self._db, self.insert, now_ns)
 
     def forget(self, before_ns: int) -> bool:
         """Drops closed grants, periods, devices and rows set aside that are older than that, some at once. Whether

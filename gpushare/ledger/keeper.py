@@ -36,7 +36,7 @@ class Keeper:
     whether the previous run was in another boot of the machine, so that its pids are meaningless. `readable`: whether
     what earlier runs wrote is known. `reason`: why nothing can be written now, and `since_ns`; empty when it can.
     `damaged`: files that were replaced. `open`: the rows of all grants that have not ended, by id. `forget_at`: when
-    old rows are next to be dropped, on the monotonic clock."""
+    old rows are next to be rolled up or dropped, on the monotonic clock."""
 
     def __init__(self, path: Path, tmpfs: Path | None, keep_ns: int | None, period_s: float = 0) -> None:
         """Parameters as the Ledger's."""
@@ -119,7 +119,7 @@ class Keeper:
             self._fenced(lambda: self._settle(pressing=False))
 
     def forget(self) -> None:
-        """Drops old rows, some at once: `forget_at` says when to go on."""
+        """Makes old rows longer ones and drops those that are too old, some at once: `forget_at` says when to go on."""
         self.forget_at = time.monotonic() + _FORGET_SECONDS
         self._fenced(self._forget)
 
@@ -309,9 +309,13 @@ class Keeper:
             self._news = Entries()
 
     def _forget(self) -> None:
-        if self._file is None or self._keep_ns is None or self.reason:
+        if self._file is None or self.reason:
             return
-        if self._file.forget(time.time_ns() - self._keep_ns):
+        now = time.time_ns()
+        more = self._file.roll(now)
+        if self._keep_ns is not None:
+            more |= self._file.forget(now - self._keep_ns)
+        if more:
             self.forget_at = time.monotonic()
 
     def _check(self, file: LedgerFile) -> None:

@@ -1,0 +1,104 @@
+"""Rows of a minute become rows of an hour, and those of a day, so that a long record stays small and is read fast.
+Works in an open transaction of the ledger's file.
+
+Sums stay what they were. A row begins where the first of those that it stands for began and is as long as they were
+together, so that nothing is made of a gap between them.
+"""
+
+import logging
+import sqlite3
+from typing import NamedTuple
+
+from gpushare.ledger import chained
+from gpushare.ledger.chained import COLUMNS, Insert
+from gpushare.ledger.entries import LARGEST, MAXIMA, SUMS
+
+log = logging.getLogger(__name__)
+
+_HOUR_NS = 3600 * 10**9
+_ROWS = 8_000
+"""Rows that become others at once: callers wait for the disk meanwhile."""
+
+
+class Step(NamedTuple):
+    """Rows of `source` that ended `age_ns` ago become rows of `target`, one for each `unit_ns` in which they began."""
+
+    source: str
+    target: str
+    unit_ns: int
+    age_ns: int
+
+
+STEPS = (
+    Step("periods", "hours", _HOUR_NS, 24 * _HOUR_NS),
+    Step("hours", "days", 24 * _HOUR_NS, 32 * 24 * _HOUR_NS),
+)
+
+
+def roll(db: sqlite3.Connection, insert: Insert, now_ns: int) -> bool:
+    """Makes some old rows longer ones. Whether there may be more. Rows that are not what was written stay what they
+    are: nobody could say afterwards which they were."""
+    found = [_roll(db, insert, step, now_ns) for step in STEPS]
+    return any(found)
+
+
+def _roll(db: sqlite3.Connection, insert: Insert, step: Step, now_ns: int) -> bool:
+    # The whole unit has to be old, else its rows would become several.
+    before_ns = (now_ns - step.age_ns) // step.unit_ns * step.unit_ns
+    first, last = chained.older(db, step.source, before_ns)
+    if first > last:
+        return False
+    last = min(last, _units(db, step, first))
+    if fault := chained.fault_until(db, step.source, last):
+        log.error(
+            "ledger: %s: %s: its rows are kept as they are; `gpushare usage verify` says more", step.source, fault
+        )
+        return False
+    chained.append(db, insert, step.target, _merged(db, step, last))
+    chained.drop_oldest(db, step.source, last)
+    return True
+
+
+def _units(db: sqlite3.Connection, step: Step, first: int) -> int:
+    """The last of the rows from `first` on that are to go together: as many whole units as are _ROWS at most, or a part
+    of one."""
+    units = db.execute(
+        f"SELECT MAX(id), COUNT(*) FROM (SELECT id, from_ns FROM {step.source} WHERE id >= ? ORDER BY id LIMIT ?) "  # noqa: S608
+        f"GROUP BY from_ns / {step.unit_ns} ORDER BY 1",
+        (first, _ROWS),
+    ).fetchall()
+    found: int = units[-1][0]
+    if sum(count for _, count in units) == _ROWS and len(units) > 1:
+        found = units[-2][0]
+    return found
+
+
+def _column(name: str) -> str:
+    if name in ("run", *MAXIMA):
+        return f"MAX({name})"
+    if name == "from_ns":
+        return "MIN(from_ns)"
+    return name
+
+
+def _merged(db: sqlite3.Connection, step: Step, last: int) -> list[tuple[object, ...]]:
+    """Values of COLUMNS. SUM() fails on overflow, so each half of the 64 bits is added up by itself."""
+    sums = ", ".join(f"SUM({name} >> 32), SUM({name} & 4294967295)" for name in ("(to_ns - from_ns)", *SUMS))
+    plain = [name for name in COLUMNS if name not in (*SUMS, "memory_bytes")]
+    query = (
+        f"SELECT {', '.join(map(_column, plain))}, {sums}, MAX(id) FROM {step.source} WHERE id <= ? "  # noqa: S608
+        f"GROUP BY grant_id, tenant, device, from_ns / {step.unit_ns} ORDER BY MIN(from_ns), MIN(id)"
+    )
+    latest = f"SELECT memory_bytes FROM {step.source} WHERE id = ?"  # noqa: S608 - our own names
+    rows = []
+    for row in db.execute(query, (last,)).fetchall():
+        found = dict(zip(plain, row, strict=False))
+        halves = row[len(plain) : -1]
+        length, *whole = ((halves[i] << 32) + halves[i + 1] for i in range(0, len(halves), 2))
+        found |= {name: min(value, LARGEST) for name, value in zip(SUMS, whole, strict=True)}
+        # Of grants that were merged into one row, several had the device in the same time.
+        together = min(LARGEST, found["from_ns"] + length)
+        found["to_ns"] = together if found["tenant"].startswith("(") else min(found["to_ns"], together)
+        found["memory_bytes"] = db.execute(latest, (row[-1],)).fetchone()[0]
+        rows.append(tuple(found[name] for name in COLUMNS))
+    return rows

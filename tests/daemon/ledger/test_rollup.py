@@ -1,0 +1,122 @@
+"""Rows of minutes become those of hours and days: smaller, with the same sums, and chained."""
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from ledgerrows import in_file, period
+
+from gpushare.ledger import chained, rollup
+from gpushare.ledger.entries import IDLE, LARGEST, REST, SUMS, Entries
+from gpushare.ledger.file import LedgerFile
+from gpushare.ledger.schema import CHAINED
+
+MINUTE = 60 * 10**9
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+MONTH = 32 * DAY
+
+
+def fault(path, table):
+    with closing(sqlite3.connect(path)) as db:
+        return chained.fault(db, table)[0]
+
+
+def rolled(path, rows, now):
+    """The file after rows were written one by one, as minutes are, and rolled up at that time."""
+    file = LedgerFile(path)
+    file.begin(1, "boot", 0)
+    for row in rows:
+        entries = Entries()
+        entries.add(row)
+        file.write(1, entries)
+    while file.roll(now):
+        pass
+    return file
+
+
+def minute(grant, at, length=MINUTE, **numbers):
+    return replace(period(grant), from_ns=at, to_ns=at + length, **numbers)
+
+
+def test_minutes_become_hours_and_then_days(tmp_path):
+    path = tmp_path / "ledger.db"
+    rows = [minute(grant, 10 * DAY + i * 20 * MINUTE, used_ns=i, memory_bytes=i) for i in range(144) for grant in "ab"]
+    file = rolled(path, rows, 12 * DAY)
+    assert in_file(path, "SELECT COUNT(*), MIN(from_ns) FROM periods") == [(144, 11 * DAY)]
+    query = "SELECT COUNT(*), MIN(from_ns), MAX(to_ns - from_ns), SUM(used_ns) FROM "
+    assert in_file(path, f"{query} hours") == [(48, 10 * DAY, 3 * MINUTE, sum(range(72)) * 2)]
+    assert in_file(path, "SELECT memory_bytes FROM hours WHERE grant_id = 'a' ORDER BY id LIMIT 2") == [(2,), (5,)]
+    while file.roll(10 * DAY + MONTH + 2 * DAY):
+        pass
+    assert in_file(path, "SELECT COUNT(*) FROM periods") == [(0,)]
+    assert in_file(path, f"{query} days") == [(4, 10 * DAY, 72 * MINUTE, sum(range(144)) * 2)]
+    assert [fault(path, table) for table in CHAINED] == [""] * 3
+
+
+def test_a_gap_in_an_hour_is_not_filled(tmp_path):
+    path = tmp_path / "ledger.db"
+    rows = [minute(IDLE, at * MINUTE, tenant=IDLE, used_ns=MINUTE) for at in (0, 1, 50)]
+    rolled(path, rows, 3 * DAY)
+    assert in_file(path, "SELECT from_ns, to_ns, used_ns FROM hours") == [(0, 3 * MINUTE, 3 * MINUTE)]
+
+
+def test_what_was_edited_is_not_rolled_up(tmp_path):
+    path = tmp_path / "ledger.db"
+    file = rolled(path, [minute("a", at * MINUTE, used_ns=at) for at in range(5)], DAY)
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE periods SET used_ns = 0 WHERE id = 3")
+    assert not file.roll(3 * DAY)
+    assert in_file(path, "SELECT COUNT(*) FROM periods") == [(5,)]
+    assert "row 3 is not what was written" in fault(path, "periods")
+
+
+def test_more_rows_than_go_at_once_end_at_an_hour(tmp_path, monkeypatch):
+    monkeypatch.setattr(rollup, "_ROWS", 100)
+    path = tmp_path / "ledger.db"
+    rolled(path, [minute("a", at * MINUTE, used_ns=1) for at in range(300)], 3 * DAY)
+    assert in_file(path, "SELECT COUNT(*), SUM(used_ns), COUNT(DISTINCT from_ns) FROM hours") == [(5, 300, 5)]
+
+
+def test_rows_from_before_the_chain_are_rolled_up_too(tmp_path):
+    path = tmp_path / "ledger.db"
+    rolled(path, [minute("a", at * MINUTE, used_ns=1) for at in range(90)], DAY).close()
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE periods SET hash = NULL")
+        chained.begin(db)
+    rolled(path, [], 3 * DAY).close()
+    assert in_file(path, "SELECT COUNT(*), SUM(used_ns) FROM hours") == [(2, 90)]
+    assert [fault(path, table) for table in CHAINED] == [""] * 3
+
+
+NUMBER = st.integers(0, 10**12) | st.just(LARGEST)
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=list(HealthCheck))
+@given(
+    st.lists(st.tuples(st.sampled_from(["a", "b", IDLE, REST]), st.integers(0, 3 * DAY), NUMBER), max_size=20),
+    st.integers(0, 80 * DAY),
+)
+def test_sums_stay(tmp_path_factory, rows, now):
+    """Whatever the clock did: of each tenant, as far as a number can say it."""
+    path = tmp_path_factory.mktemp("sums") / "ledger.db"
+    made = [minute(name, at, tenant=name, **dict.fromkeys(SUMS, number)) for name, at, number in rows]
+    file = rolled(path, made, now)
+    names = ", ".join((*chained.COLUMNS,))
+    found = {}
+    for table in CHAINED:
+        for row in in_file(path, f"SELECT {names} FROM {table}"):
+            row = dict(zip(chained.COLUMNS, row, strict=True))
+            assert row["to_ns"] >= row["from_ns"]
+            found.setdefault(row["tenant"], []).append(row)
+    for tenant in {name for name, *_ in rows}:
+        for name in SUMS:
+            exact = sum(number for one, _, number in rows if one == tenant)
+            assert min(exact, LARGEST) == pytest.approx(min(LARGEST, sum(row[name] for row in found[tenant])), abs=0)
+    lengths = sum(row["to_ns"] - row["from_ns"] for row in found.get(IDLE, []))
+    assert lengths == MINUTE * sum(name == IDLE for name, *_ in rows)
+    assert [fault(path, table) for table in CHAINED] == [""] * 3
+    file.close()
