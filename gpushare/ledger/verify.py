@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.errors import UsageError
-from gpushare.ledger import chained
+from gpushare.ledger import chained, rollup
 from gpushare.ledger.chained import ALL
 from gpushare.ledger.entries import GAP, IDLE
 from gpushare.ledger.schema import CHAINED, SCHEMA_VERSION
@@ -29,9 +29,7 @@ def verify(path: Path) -> dict[str, Any]:
             raise UsageError(f"{path} is a ledger of version {version}, this gpushare knows {SCHEMA_VERSION}")
         tables = {table: _table(db, table) for table in CHAINED}
         devices = _devices(db)
-        gaps = db.execute(
-            "SELECT from_ns, to_ns FROM periods WHERE tenant = ? GROUP BY from_ns, to_ns ORDER BY from_ns", (GAP,)
-        ).fetchall()
+        gaps = _gaps(db)
     faults = [f"{name}: {table['fault']}" for name, table in tables.items() if table["fault"]]
     faults += [
         f"device {device}: its rows add up to {one['used_ns'] / 1e9:.3f} s of {one['wall_ns'] / 1e9:.3f} s"
@@ -48,7 +46,7 @@ def verify(path: Path) -> dict[str, Any]:
         f"device {device}: {one['used_ns'] / 1e9:.1f} s of {one['wall_ns'] / 1e9:.1f} s accounted for"
         for device, one in devices.items()
     ]
-    lines += [f"no daemon from {shown_time(begin)} to {shown_time(end)}" for begin, end in gaps]
+    lines += gaps
     return {"ok": not faults, "fault": "; ".join(faults), "lines": lines, "tables": tables, "devices": devices}
 
 
@@ -56,6 +54,23 @@ def _table(db: Any, table: str) -> dict[str, Any]:
     fault, rows, before = chained.fault(db, table)
     head = chained.link(db, table, "head")
     return {"fault": fault, "rows": rows, "before": before, "head": f"{head.row} {head.hash.hex()[:16]}"}
+
+
+def _gaps(db: Any) -> list[str]:
+    """When no daemon was there to record; of what was rolled up, for how long."""
+    found = []
+    for step in reversed(rollup.STEPS):
+        query = (
+            f"SELECT MIN(from_ns), MAX(used_ns) FROM {step.target} WHERE tenant = ? "  # noqa: S608 - our own names
+            f"GROUP BY from_ns / {step.unit_ns} ORDER BY 1"
+        )
+        found += [
+            f"no daemon for {used / 1e9:.1f} s of the {step.target.removesuffix('s')} of {shown_time(begin)}"
+            for begin, used in db.execute(query, (GAP,))
+        ]
+    query = "SELECT from_ns, to_ns FROM periods WHERE tenant = ? GROUP BY from_ns, to_ns ORDER BY from_ns"
+    rows = db.execute(query, (GAP,))
+    return found + [f"no daemon from {shown_time(begin)} to {shown_time(end)}" for begin, end in rows]
 
 
 def _devices(db: Any) -> dict[str, dict[str, int]]:

@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from ledgerrows import in_file, period
 
 from gpushare.ledger import chained, rollup
-from gpushare.ledger.entries import IDLE, LARGEST, REST, SUMS, Entries
+from gpushare.ledger.entries import GAP, IDLE, LARGEST, REST, SUMS, Entries
 from gpushare.ledger.file import LedgerFile
 from gpushare.ledger.schema import CHAINED
+from gpushare.ledger.usage import Span, added_up, snapshot
+from gpushare.ledger.verify import verify
 
 MINUTE = 60 * 10**9
 HOUR = 60 * MINUTE
@@ -55,6 +57,42 @@ def test_minutes_become_hours_and_then_days(tmp_path):
     assert in_file(path, "SELECT COUNT(*) FROM periods") == [(0,)]
     assert in_file(path, f"{query} days") == [(4, 10 * DAY, 72 * MINUTE, sum(range(144)) * 2)]
     assert [fault(path, table) for table in CHAINED] == [""] * 3
+
+
+def test_usage_is_the_same_over_minutes_hours_and_days(tmp_path):
+    """As of rows of minutes, but that what is a month old is one row a day."""
+    path = tmp_path / "ledger.db"
+    rows = [
+        minute(grant, 10 * DAY + i * 30 * MINUTE, tenant=f"t/{grant}", device=device, used_ns=i, borrowed_ns=i // 2)
+        for i in range(48 * 40)
+        for grant, device in (("a", "GPU-1"), ("b", "GPU-2"))
+    ]
+    rows[96:96] = [minute(GAP, 11 * DAY, 20 * 10**9, tenant=GAP, device=device, used_ns=20 * 10**9) for device in "xy"]
+    file = LedgerFile(path)
+    file.begin(1, "boot", 0)
+    file.write(1, Entries(periods=dict(enumerate(rows))))
+    spans = [Span(0, LARGEST), Span(48 * DAY, 49 * DAY + 12 * HOUR), Span(0, LARGEST, "t/b")]
+    ways = ("tenant", "grant", "device", "hour", "charge")
+
+    def read():
+        return {(by, span): added_up(path, snapshot(path), by, span) for by in ways for span in spans}
+
+    exact = read()
+    while file.roll(50 * DAY):
+        pass
+    found = read()
+    for by, span in found:
+        if by == "hour" and span.since_ns == 0:
+            hours = sorted({begin for begin, _ in found[by, span]})
+            whole_days = [DAY * day for day in range(10, 18)]
+            assert hours == [*whole_days, *range(18 * DAY, 50 * DAY, HOUR)]
+            assert sum(sums.used_ns for sums in found[by, span].values()) == sum(
+                sums.used_ns for sums in exact[by, span].values()
+            )
+        else:
+            assert found[by, span] == exact[by, span], (by, span)
+    checked = verify(path)
+    assert checked["ok"] and "no daemon for 20.0 s of the day of 1970-01-12T00:00:00Z" in checked["lines"]
 
 
 def test_a_gap_in_an_hour_is_not_filled(tmp_path):
