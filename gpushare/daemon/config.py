@@ -1,14 +1,14 @@
 """gpushare.toml: what an administrator sets. Options of the command line override it."""
 
-import tomllib
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 from msgspec import Struct
 
 from gpushare import arbiter as arbiter_api
+from gpushare.daemon import toml
 from gpushare.errors import UsageError
 from gpushare.policy import admission
 from gpushare.policy.shares import DEVICE_MILLI
@@ -45,28 +45,11 @@ class Config(Struct, forbid_unknown_fields=True):
     arbiter: ArbiterConfig = msgspec.field(default_factory=ArbiterConfig)
 
 
-def read_toml(path: Path) -> dict[str, Any]:
-    """What an administrator wrote. Raises FileNotFoundError, and UsageError with the file, the place in it and the
-    reason. A pipe or a device, which may never end, is not read."""
-    if path.exists() and not path.is_file():
-        raise UsageError(f"{path}: it is not a file")
-    try:
-        return tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise UsageError(f"{path}: {error}") from None
-    except RecursionError:
-        raise UsageError(f"{path}: it is nested too deep") from None
-
-
 def load(path: Path | None) -> Config:
     """Reads the file; the built-in values where none was named and the default one is absent. Raises UsageError with
     the file, the key and the reason."""
     try:
-        config = msgspec.convert(read_toml(path or DEFAULT_CONFIG), Config)
+        config = msgspec.convert(toml.read(path or DEFAULT_CONFIG).values, Config)
     except FileNotFoundError:
         if path is None:
             return Config()

@@ -24,7 +24,6 @@ from gpushare.units import format_size, format_time, parse_node_time, parse_size
 
 DEFAULT = "default"
 BUILT_IN = "built-in"
-_NAME = re.compile(types.TENANT_NAME, re.ASCII)
 _ACCOUNT = re.compile(types.ACCOUNT, re.ASCII)
 _SOURCE = re.compile(types.SOURCE, re.ASCII)
 LEVELS = 3
@@ -50,15 +49,6 @@ class Tenant:
     source: str
 
 
-def check_name(name: str) -> str:
-    """The name itself. Raises UsageError for one that cannot be a tenant's."""
-    if not _NAME.fullmatch(name):
-        raise UsageError(
-            f"tenant {name[:80]!r} is not a name: use lower-case letters, digits, '.', '_', '-', and '/' between levels"
-        )
-    return name
-
-
 def _accounts(tenant: str, what: str, given: Sequence[int | str]) -> tuple[int | str, ...]:
     """Names and numbers that a user database can have: any other would never match anybody."""
     for one in given:
@@ -80,13 +70,22 @@ def _in_range(what: str, value: int, low: int, high: int) -> int:
 def parse(name: str, policy: TenantPolicy, capacity_time: int, smallest: int = admission.SMALLEST_MILLI) -> Tenant:
     """Raises UsageError, or RefusedError for what cannot be served. `capacity_time`: the node's, which a tenant
     without a limit may use up. `smallest`: share that can be served."""
-    check_name(name)
-    time = _quantity(name, parse_node_time, policy.time)
-    limit = capacity_time if policy.time_limit is None else _quantity(name, parse_node_time, policy.time_limit)
+    tenants_file.check_name(name)
+    time = _quantity(name, "time", parse_node_time, policy.time)
+    if time > capacity_time:
+        raise RefusedError(
+            f"tenant {name}: time {format_time(time)} is more than the node has, {format_time(capacity_time)}: give"
+            f" {format_time(capacity_time)} or less"
+        )
+    limit = (
+        capacity_time
+        if policy.time_limit is None
+        else _quantity(name, "time_limit", parse_node_time, policy.time_limit)
+    )
     if 0 < time < smallest:
         raise RefusedError(
-            f"tenant {name}: a guarantee of {format_time(time)} is too small to be served: give {format_time(smallest)}"
-            " or more, or none"
+            f"tenant {name}: a guaranteed time of {format_time(time)} is too small to be served: give"
+            f" {format_time(smallest)} or more, or none"
         )
     if limit < smallest:
         raise RefusedError(
@@ -94,12 +93,15 @@ def parse(name: str, policy: TenantPolicy, capacity_time: int, smallest: int = a
             f" {format_time(smallest)} or more"
         )
     if limit < time:
-        raise UsageError(f"tenant {name}: time_limit {format_time(limit)} is below its guarantee {format_time(time)}")
+        raise UsageError(
+            f"tenant {name}: time_limit {format_time(limit)} is below its guarantee {format_time(time)}: raise"
+            " the one or lower the other"
+        )
     return Tenant(
         name=name,
         parent=policy.parent,
         time=time,
-        memory=_quantity(name, parse_size, policy.memory) if policy.memory not in (0, "0") else 0,
+        memory=_quantity(name, "memory", parse_size, policy.memory) if policy.memory not in (0, "0") else 0,
         time_limit=limit,
         weight=_in_range(f"tenant {name}: weight", policy.weight, 0, _WEIGHT_MAX),
         tier=_in_range(f"tenant {name}: tier", policy.tier, -_TIER_MAX, _TIER_MAX),
@@ -109,11 +111,12 @@ def parse(name: str, policy: TenantPolicy, capacity_time: int, smallest: int = a
     )
 
 
-def _quantity(tenant: str, parsed: Callable[[str], int], given: int | str) -> int:
+def _quantity(tenant: str, key: str, parsed: Callable[[str], int], given: int | str) -> int:
     try:
         return parsed(str(given))
     except UsageError as error:
-        raise UsageError(f"tenant {tenant}: {error}") from None
+        # Which begins with what kind of quantity it is.
+        raise UsageError(f"tenant {tenant}: {key} {str(error).partition(' ')[2]}") from None
 
 
 def _source(tenant: str, given: str) -> str:
@@ -159,12 +162,11 @@ class Tenants:
         policies = tenants_file.read(self._path)
 
         def checked() -> dict[str, Tenant]:
-            found = {name: self._parse(name, policy) for name, policy in policies.items()}
+            found = {name: self._parse(name, policy) for name, policy in policies.by_name.items()}
             self._check(found)
             return found
 
-        tables = {name: dict.fromkeys(policy.__struct_fields__) for name, policy in policies.items()}
-        found: dict[str, Tenant] = tenants_file.located(self._path, tables, checked)
+        found: dict[str, Tenant] = policies.located(checked)
         return found
 
     def _parse(self, name: str, policy: TenantPolicy) -> Tenant:

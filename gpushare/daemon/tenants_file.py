@@ -2,83 +2,86 @@
 
 import os
 import re
-from collections.abc import Callable, Mapping, MutableMapping
-from functools import partial
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from gpushare.api.tenants import TenantPolicy
-from gpushare.daemon.config import read_toml
+from gpushare.api.tenants import TENANT_NAME, TenantPolicy
+from gpushare.daemon import toml
 from gpushare.errors import FailedError, GpushareError, UsageError
 
-_PARSER_PLACE = re.compile(r" \(at line (\d+), column \d+\)")
-_TABLE = re.compile(r"""\s*\[\s*tenants\s*\.\s*(?:"([^"]*)"|'([^']*)'|([A-Za-z0-9_-]+))\s*\]""")
+_NAME = re.compile(TENANT_NAME, re.ASCII)
 _ABOUT = re.compile(r"tenant ([^\s:]+): (.*)", re.DOTALL)
+_FORM = "tenants are written as [tenants.NAME]"
 
 
-def read(path: Path) -> dict[str, TenantPolicy]:
-    """Policies by name; none where there is no file. Raises UsageError with the file and, where it is known, the
-    line."""
+@dataclass(frozen=True, slots=True)
+class Policies:
+    """By name, and where each stands in the file; None: there is no file."""
+
+    by_name: dict[str, TenantPolicy]
+    file: toml.File | None = None
+
+    def located(self, act: Callable[[], Any]) -> Any:
+        """What `act` returns; an error of it gets the file in front and, where it begins with `tenant NAME:`, the line
+        of the key of that tenant that it speaks of, or of the tenant."""
+        try:
+            return act()
+        except GpushareError as error:
+            about = _ABOUT.match(str(error))
+            raise type(error)(f"{self._place(*about.groups()) if about else self._place()}: {error}") from None
+
+    def _place(self, name: str = "", said: str = "") -> str:
+        assert self.file is not None
+        return _place(self.file, name, said)
+
+
+def check_name(name: str) -> str:
+    """The name itself. Raises UsageError for one that cannot be a tenant's."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(
+            f"tenant {name[:80]!r} is not a name: use lower-case letters, digits, '.', '_', '-', and '/' between levels"
+        )
+    return name
+
+
+def read(path: Path) -> Policies:
+    """None where there is no file. Raises UsageError with the file and the line."""
     try:
-        document = read_toml(path)
+        file = toml.read(path)
     except FileNotFoundError:
-        return {}
-    except UsageError as error:
-        raise UsageError(_parsed(path, str(error))) from None
-    unknown = sorted(set(document) - {"tenants"})
+        return Policies({})
+    unknown = sorted(set(file.values) - {"tenants"})
     if unknown:
-        raise UsageError(f"{path}: unknown {unknown[0]!r}: tenants are written as [tenants.NAME]")
-    tables = document.get("tenants", {})
+        raise UsageError(f"{file.place(unknown[0])}: unknown {unknown[0][:80]!r}: {_FORM}")
+    tables = file.values.get("tenants", {})
     if not isinstance(tables, dict):
-        raise UsageError(f"{path}: Expected tables: tenants are written as [tenants.NAME]")
-    return {name: located(path, tables, partial(_policy, name, table)) for name, table in tables.items()}
+        raise UsageError(f"{file.place('tenants')}: tenants is not a table: {_FORM}")
+    return Policies({name: _policy(file, name, table) for name, table in tables.items()}, file)
 
 
-def _policy(name: str, table: Any) -> TenantPolicy:
+def _policy(file: toml.File, name: str, table: Any) -> TenantPolicy:
+    try:
+        check_name(name)
+    except UsageError as error:
+        raise UsageError(f"{file.place('tenants', name)}: {error}") from None
+    if not isinstance(table, dict):
+        raise UsageError(f"{file.place('tenants', name)}: tenant {name} is not a table: {_FORM}")
     try:
         return msgspec.convert(table, TenantPolicy)
     except msgspec.ValidationError as error:
-        raise UsageError(f"tenant {name[:80]}: {error}") from None
+        raise UsageError(f"{_place(file, name, str(error))}: tenant {name}: {error}") from None
 
 
-def _parsed(path: Path, message: str) -> str:
-    """The parser's message with its line where people look for it."""
-    place = _PARSER_PLACE.search(message)
-    if place is None:
-        return message
-    return _PARSER_PLACE.sub("", message).replace(f"{path}:", f"{path}:{place[1]}:", 1)
-
-
-def located(path: Path, tables: Mapping[str, Any], act: Callable[[], Any]) -> Any:
-    """What `act` returns; an error of it gets the file in front and, where it begins with `tenant NAME:`, the line of
-    that tenant's table or of the key that it speaks of."""
-    try:
-        return act()
-    except GpushareError as error:
-        message = str(error)
-        about = _ABOUT.match(message)
-        line = _line(path, about[1], about[2], tables.get(about[1])) if about is not None else None
-        place = f"{path}:{line}" if line is not None else str(path)
-        raise type(error)(f"{place}: {message}") from None
-
-
-def _line(path: Path, name: str, said: str, table: object) -> int | None:
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, ValueError):
-        return None
-    heads = [number for number, line in enumerate(lines) if (found := _TABLE.match(line)) and name in found.groups()]
-    if not heads:
-        return None
-    keys = [key for key in table if re.search(rf"\b{re.escape(key)}\b", said)] if isinstance(table, Mapping) else []
-    for number in range(heads[0] + 1, len(lines)):
-        if lines[number].lstrip().startswith("["):
-            break
-        if any(re.match(rf"\s*{re.escape(key)}\s*=", lines[number]) for key in keys):
-            return number + 1
-    return heads[0] + 1
+def _place(file: toml.File, name: str, said: str) -> str:
+    """Of the key of this tenant that is named first, or of the tenant."""
+    table = file.values.get("tenants", {}).get(name, {})
+    found = [(match.start(), key) for key in table if (match := re.search(rf"(?<!\w){re.escape(key)}(?!\w)", said))]
+    return file.place("tenants", name, *(key for _, key in sorted(found)[:1]))
 
 
 def write(path: Path, name: str, policy: TenantPolicy | None) -> None:
@@ -89,32 +92,49 @@ def write(path: Path, name: str, policy: TenantPolicy | None) -> None:
 
     # It may have been edited by hand since it was read.
     try:
-        document = tomlkit.parse(path.read_text() if path.exists() else "")
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: {error}: mend it first, nothing was changed") from None
-    tables = document.setdefault("tenants", tomlkit.table(is_super_table=True))
-    if not isinstance(tables, MutableMapping):
-        raise UsageError(f"{path}: tenants is not a table: mend it first, nothing was changed")
-    if policy is None:
-        tables.pop(name, None)
-    else:
-        fresh = tables.get(name)
-        if not isinstance(fresh, MutableMapping):
-            fresh = tomlkit.table()
-        values = msgspec.to_builtins(policy)
-        for key in list(fresh):
-            if key not in values:
-                del fresh[key]
-        for key, value in values.items():
-            fresh[key] = value
-        tables[name] = fresh
+        now = read(path)
+        document = tomlkit.parse(now.file.text if now.file is not None else "")
+    except (UsageError, ValueError) as error:
+        said = str(error) if isinstance(error, UsageError) else f"{path}: {error}"
+        raise UsageError(f"{said}: mend it first, nothing was changed") from None
+    wanted = dict(now.file.values.get("tenants", {})) if now.file is not None else {}
+    wanted.pop(name, None)
+    if policy is not None:
+        wanted[name] = msgspec.to_builtins(policy)
+    try:
+        _change(document, name, wanted.get(name))
+        text = tomlkit.dumps(document)
+        changed = tomllib.loads(text).get("tenants", {})
+    except (ValueError, TypeError):
+        changed = None
+    if changed != wanted:  # tomlkit misplaces what is added beside dotted keys
+        raise UsageError(f"{path}: it cannot be changed as it is written: {_FORM}, or change it by hand and reload it")
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with open(temporary, "w", opener=lambda file, flags: os.open(file, flags, 0o644)) as file:
-            file.write(tomlkit.dumps(document))
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
     except OSError as error:
         raise FailedError(f"{path} cannot be written ({error.strerror}): nothing was changed") from None
+
+
+def _change(document: Any, name: str, values: Mapping[str, Any] | None) -> None:
+    import tomlkit
+    from tomlkit.items import InlineTable
+
+    tables = document.setdefault("tenants", tomlkit.table(is_super_table=True))
+    if values is None:
+        tables.pop(name, None)
+        return
+    table = tables.get(name)
+    if table is None:
+        table = tomlkit.inline_table() if isinstance(tables, InlineTable) else tomlkit.table()
+    for key in list(table):
+        if key not in values:
+            del table[key]
+    for key, value in values.items():
+        table[key] = value
+    tables[name] = table

@@ -1,6 +1,5 @@
 """`gpushare quota solve`: entitlements for a state that somebody wrote, which is checked first."""
 
-import math
 from collections.abc import Mapping
 
 from gpushare.errors import UsageError
@@ -28,8 +27,8 @@ def _usage(row: Mapping[str, object], where: str) -> float:
     value = row.get("usage")
     if value is None:
         return 0
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
-        raise UsageError(f"{where}: usage is {repr(value)[:60]}: give a number of at least 0")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGEST:
+        raise UsageError(f"{where}: usage is {repr(value)[:60]}: give a number of at least 0, and at most {_LARGEST}")
     return value
 
 
