@@ -13,7 +13,7 @@ from gpushare.demo.node import Node
 from gpushare.errors import FailedError
 
 CGROUPS = Path("/sys/fs/cgroup")
-REMOVE_SECONDS = 5.0
+REMOVE_SECONDS = 30.0
 
 
 @contextlib.contextmanager

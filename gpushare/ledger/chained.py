@@ -26,11 +26,13 @@ def append(db: sqlite3.Connection, insert: Insert, table: str, rows: Sequence[tu
     if not rows:
         return
     head = link(db, table, "head")
+    # Rows that somebody put there have numbers too: a fault of the chain, which loses nothing that comes after it.
+    last = max(head.row, db.execute(f"SELECT COALESCE(MAX(id), 0) FROM {table}").fetchone()[0])  # noqa: S608
     marks = ", ".join("?" * (len(COLUMNS) + 2))
     statement = f"INSERT INTO {table} (id, {', '.join(COLUMNS)}, hash) VALUES ({marks})"  # noqa: S608 - our own names
-    for values in rows:
-        new = Link(head.row + 1, chain.following(head.hash, head.row + 1, values))
-        if insert(table, new.row, statement, (new.row, *values, new.hash)):
+    for number, values in enumerate(rows, last + 1):
+        new = Link(number, chain.following(head.hash, number, values))
+        if insert(table, number, statement, (number, *values, new.hash)):
             head = new
     _set_link(db, table, "head", head)
 

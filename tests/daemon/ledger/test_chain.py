@@ -80,6 +80,19 @@ def test_any_one_change_is_found(template, tmp_path_factory, kind, row, away):
     assert (f"row {named} " in said or f"rows after {named} " in said) and before == right, said
 
 
+def test_rows_that_others_put_there_lose_none_of_ours(tmp_path):
+    path = tmp_path / "ledger.db"
+    written(path).close()
+    with closing(sqlite3.connect(path)) as db, db:
+        names = ", ".join(chained.COLUMNS)
+        db.execute(f"INSERT INTO periods ({names}) SELECT {names} FROM periods LIMIT 3")
+    file = written(path, 4, ROWS)
+    assert file.aside == 0
+    file.close()
+    assert in_file(path, "SELECT COUNT(*), MAX(id) FROM periods WHERE hash IS NOT NULL") == [(ROWS + 4, ROWS + 7)]
+    assert f"row {ROWS + 1} is not what was written" in fault(path)[0]
+
+
 def test_what_is_forgotten_is_no_fault_and_what_is_in_between_is(tmp_path):
     path = tmp_path / "ledger.db"
     file = written(path)
