@@ -227,6 +227,7 @@ class Keeper:
 
     def _begin_anew(self, reason: str) -> LedgerFile:
         file = self._opened(lambda: salvage.replace(self._path, reason, _SALVAGE_SECONDS))
+        self._damage = ""  # of the file that was there
         self._kept.grants = {**self.open, **self._kept.grants}
         return file
 
@@ -292,9 +293,9 @@ class Keeper:
             log.warning("the ledger %s or its log was moved away or cut: it is opened again", self._path)
             file = None
             self._kept.grants = {**self.open, **self._kept.grants}  # they may have been in what is lost
-        if file is None or file.unwritable or self.reason:
-            file = self._open_file()
         try:
+            if file is None or file.unwritable or self.reason:
+                file = self._open_file()
             self._write_to(file)
         except DamagedError as error:
             self._write_to(self._begin_anew(str(error)))
@@ -309,14 +310,23 @@ class Keeper:
             self._news = Entries()
 
     def _forget(self) -> None:
-        if self._file is None or self.reason:
+        if self._file is None or self.reason or self._file.replaced():
             return
-        now = time.time_ns()
-        more = self._file.roll(now)
-        if self._keep_ns is not None:
-            more |= self._file.forget(now - self._keep_ns)
+        try:
+            more = self._shorten(self._file)
+        except DamagedError as error:
+            self._begin_anew(str(error))
+            return
         if more:
             self.forget_at = time.monotonic()
+
+    def _shorten(self, file: LedgerFile) -> bool:
+        """Whether there may be more to do."""
+        now = time.time_ns()
+        more = file.roll(now)
+        if self._keep_ns is not None:
+            more |= file.forget(now - self._keep_ns)
+        return more
 
     def _check(self, file: LedgerFile) -> None:
         """Reads the whole file once, in a thread of its own beside the daemon's start."""
