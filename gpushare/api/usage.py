@@ -33,12 +33,12 @@ class DeviceTime(Struct, kw_only=True):
     """What devices were used for: the parts add up to `wall_ns`, within 0.1 %. `missed_ns`: no daemon was there to say.
     `idle_with_waiters_ns`: of the idle time, while grants waited."""
 
-    wall_ns: int
-    used_ns: int
-    idle_ns: int
-    switching_ns: int
-    missed_ns: int
-    idle_with_waiters_ns: int
+    wall_ns: int = 0
+    used_ns: int = 0
+    idle_ns: int = 0
+    switching_ns: int = 0
+    missed_ns: int = 0
+    idle_with_waiters_ns: int = 0
 
 
 class Usage(Struct, kw_only=True):

@@ -5,7 +5,8 @@ import time
 
 from gpushare.api import usage as types
 from gpushare.errors import UsageError
-from gpushare.ledger.entries import GAP, IDLE, LARGEST, SWITCHING
+from gpushare.ledger import entries
+from gpushare.ledger.entries import LARGEST
 from gpushare.ledger.ledger import Ledger
 from gpushare.ledger.usage import By, Key, Span, Sums
 
@@ -20,28 +21,37 @@ async def usage(ledger: Ledger, by: By, since: int | None, until: int | None, te
     if since > until:
         raise UsageError("since is out of range: it is after until")
     found = await asyncio.to_thread(ledger.usage, by, Span(since, end, tenant))
-    whole = await asyncio.to_thread(ledger.usage, "tenant", Span(since, end)) if by != "tenant" or tenant else found
-    rows = [_row(by, key, sums) for key, sums in sorted(found.items()) if not _nobodys(by, key)]
-    return types.Usage(since_ns=since, until_ns=until, by=by, rows=rows, devices=_devices(whole))
+    # Nobody's rows are no tenant's.
+    whole = await asyncio.to_thread(ledger.usage, "tenant", Span(since, end)) if tenant else found
+    return await asyncio.to_thread(_answer, by, since, until, found, (by if whole is found else "tenant", whole))
 
 
-def _nobodys(by: By, key: Key) -> bool:
-    tenant = key[0] if by == "tenant" else key[1]
-    return str(tenant).startswith("(")
+def _answer(by: By, since: int, until: int, found: dict[Key, Sums], whole: tuple[By, dict[Key, Sums]]) -> types.Usage:
+    """There may be ten thousands of rows: for a thread."""
+    rows = [_row(by, key, sums) for key, sums in sorted(found.items()) if not _tenant(by, key).startswith("(")]
+    return types.Usage(since_ns=since, until_ns=until, by=by, rows=rows, devices=_devices(*whole))
 
 
-def _devices(by_tenant: dict[Key, Sums]) -> types.DeviceTime:
-    nothing = Sums()
-    idle, switching, gap = (by_tenant.get((what,), nothing) for what in (IDLE, SWITCHING, GAP))
-    used = sum(sums.used_ns for key, sums in by_tenant.items() if not str(key[0]).startswith("("))
-    return types.DeviceTime(
-        wall_ns=idle.wall_ns + gap.wall_ns,
-        used_ns=used,
-        idle_ns=idle.used_ns,
-        switching_ns=switching.used_ns,
-        missed_ns=gap.used_ns,
-        idle_with_waiters_ns=idle.waited_ns,
-    )
+def _tenant(by: By, key: Key) -> str:
+    return str(key[0] if by == "tenant" else key[1])
+
+
+def _devices(by: By, whole: dict[Key, Sums]) -> types.DeviceTime:
+    time = types.DeviceTime()
+    for key, sums in whole.items():
+        match _tenant(by, key):
+            case entries.IDLE:
+                time.wall_ns += sums.wall_ns
+                time.idle_ns += sums.used_ns
+                time.idle_with_waiters_ns += sums.waited_ns
+            case entries.GAP:
+                time.wall_ns += sums.wall_ns
+                time.missed_ns += sums.used_ns
+            case entries.SWITCHING:
+                time.switching_ns += sums.used_ns
+            case tenant if not tenant.startswith("("):
+                time.used_ns += sums.used_ns
+    return time
 
 
 def _row(by: By, key: Key, sums: Sums) -> types.UsageRow:

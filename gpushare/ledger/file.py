@@ -184,7 +184,8 @@ class LedgerFile:
                 yield
                 self._db.execute("COMMIT")
                 with contextlib.suppress(OSError):
-                    self._seen = self._look()
+                    if not self.replaced():  # else the next write is to find it
+                        self._seen = self._look()
             finally:
                 if self._db.in_transaction:
                     with contextlib.suppress(*UNREADABLE):
