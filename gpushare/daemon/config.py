@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Struct
 
 from gpushare import arbiter as arbiter_api
-from gpushare.daemon import toml
+from gpushare import toml
 from gpushare.errors import UsageError
 from gpushare.policy import admission
 from gpushare.policy.shares import DEVICE_MILLI

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from gpushare.api.types import GrantRequest
 from gpushare.daemon.gangs import gang_of
-from gpushare.daemon.tenants import DEFAULT, Tenants
+from gpushare.daemon.tenants import Tenants
 from gpushare.node.devices import Device
 from gpushare.policy import admission
 from gpushare.policy import capacity as capacity_policy
@@ -16,6 +16,7 @@ from gpushare.policy.capacity import Key, Promise, Standing
 from gpushare.policy.shares import DEVICE_MILLI, Placed, Workload
 from gpushare.policy.taken import Holding, Taken
 from gpushare.policy.tenant import TenantPolicy
+from gpushare.tenants.quotas import DEFAULT
 
 WORKLOAD = {"interactive": Workload.INTERACTIVE, "inference": Workload.INFERENCE, "training": Workload.TRAINING}
 

@@ -10,7 +10,6 @@ from gpushare.arbiter import Arbiter, DeviceStats
 from gpushare.daemon import placement
 from gpushare.daemon.gangs import gang_of
 from gpushare.daemon.state import GrantRecord, Live, State
-from gpushare.daemon.tenants import Tenant
 from gpushare.inject import cdi, edits, grantdir, process
 from gpushare.inject.node import Granted, Node
 from gpushare.ledger.ledger import Health
@@ -20,6 +19,7 @@ from gpushare.policy import quota
 from gpushare.policy.admission import Place
 from gpushare.policy.capacity import Standing
 from gpushare.policy.shares import DEVICE_MILLI, Share
+from gpushare.tenants.quotas import Tenant
 from gpushare.units import MIB
 
 

@@ -8,9 +8,10 @@ import pytest
 
 from gpushare.api.tenants import TenantPolicy
 from gpushare.daemon.peer import Peer
-from gpushare.daemon.tenants import Tenants, parse
+from gpushare.daemon.tenants import Tenants
 from gpushare.errors import ForbiddenError, NotFoundError, RefusedError, UsageError
 from gpushare.reader.members import is_member
+from gpushare.tenants.quotas import parse
 
 GIB = 1 << 30
 USER = Peer(pid=1, uid=65534, gid=65534)

@@ -1,4 +1,4 @@
-"""tenants.toml: read with the place of every mistake, and changed with its comments kept."""
+"""The file, table by table: what each says is what a tenant may be told, whatever the node has."""
 
 import os
 import re
@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
+from gpushare import toml
 from gpushare.api.tenants import TENANT_NAME, TenantPolicy
-from gpushare.daemon import toml
 from gpushare.errors import FailedError, GpushareError, UsageError
 
 _NAME = re.compile(TENANT_NAME, re.ASCII)
