@@ -48,7 +48,8 @@ class TenantNow(Struct, kw_only=True):
     """How a tenant and all below it stand, in milli of the node, over the last second. `demand`: what their grants
     that work could use. `entitlement`: what they should get. `borrowed`: used beyond what they are guaranteed, `lent`:
     of that used by others. `waited`: 1000 is one grant that waited for one device all the time. `starved`: it waits,
-    and has less than it is entitled to."""
+    and has less than it is entitled to. `usage`: borrowed until now and decayed, where the node remembers that;
+    `weight`: as that corrects it."""
 
     state: State
     demand_milli: int
@@ -57,6 +58,8 @@ class TenantNow(Struct, kw_only=True):
     borrowed_milli: int
     lent_milli: int
     waited_milli: int
+    usage_milli_seconds: int
+    weight: float
 
 
 class Tenant(Struct, kw_only=True):

@@ -84,12 +84,18 @@ def tenants(found: list[Any]) -> None:
                 format_time(now["used_milli"]),
                 *(_some(now[name]) for name in ("borrowed_milli", "lent_milli", "waited_milli")),
                 format_size(tenant["guarantee"]["memory"]),
-                tenant["weight"],
+                _weight(tenant),
                 tenant["tier"],
                 tenant["grants"],
             ]
         )
     table(_TENANT_TITLES, rows)
+
+
+def _weight(tenant: Any) -> str:
+    """With what it is now, where what was borrowed counts."""
+    now = tenant["now"]["weight"]
+    return str(tenant["weight"]) if now == tenant["weight"] else f"{tenant['weight']} ({now:g})"
 
 
 def _tree(found: list[Any], parent: str | None, level: int) -> Iterator[tuple[Any, int]]:

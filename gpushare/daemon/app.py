@@ -188,7 +188,7 @@ class _Daemon:
             capacity = capacity * count // len(found)  # absent devices are assumed to be like those found
         tenants = Tenants(self._tenants_file, DEVICE_MILLI * count, capacity, smallest)
         watch = Watch(ledger.run)
-        state = State(layout, found, tenants, ledger, watch, smallest)
+        state = State(layout, found, tenants, ledger, watch, smallest, configuration.history(self._config.policy))
         arbiter = Arbiter(arbiter_config)
         cleanup.callback(arbiter.close)
         readers, lookups = Readers(), Readers()

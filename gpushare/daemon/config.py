@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from gpushare import arbiter as arbiter_api
 from gpushare import toml
+from gpushare.daemon.history import History
 from gpushare.errors import UsageError
 from gpushare.policy import admission
 from gpushare.policy.shares import DEVICE_MILLI
@@ -17,6 +18,10 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 DEFAULT_CONFIG = Path("/etc/gpushare/gpushare.toml")
 DEFAULT_TENANTS = Path("/etc/gpushare/tenants.toml")
+
+
+USAGE_FACTOR_MAX = 3
+"""So that no weight is too large for the arbiter."""
 
 
 class ArbiterConfig(Struct, forbid_unknown_fields=True):
@@ -28,6 +33,13 @@ class ArbiterConfig(Struct, forbid_unknown_fields=True):
     bucket_ms: float = 0
     credit_floor_ms: float = 0
     realtime: bool = True
+
+
+class PolicyConfig(Struct, forbid_unknown_fields=True):
+    """How much what tenants borrowed lately counts against their weights (docs/tenants.md); 0: not at all."""
+
+    usage_factor: float = 0
+    usage_half_life_seconds: float = 3600
 
 
 class Config(Struct, forbid_unknown_fields=True):
@@ -43,6 +55,7 @@ class Config(Struct, forbid_unknown_fields=True):
     ledger_seconds: int = 60
     log_level: LogLevel = "info"
     arbiter: ArbiterConfig = msgspec.field(default_factory=ArbiterConfig)
+    policy: PolicyConfig = msgspec.field(default_factory=PolicyConfig)
 
 
 def load(path: Path | None) -> Config:
@@ -60,6 +73,8 @@ def load(path: Path | None) -> Config:
     for name, value, low, high in (
         ("ledger_seconds", config.ledger_seconds, 1, 3600),
         ("ledger_days", config.ledger_days, 1, 36500),
+        ("policy.usage_factor", config.policy.usage_factor, 0, USAGE_FACTOR_MAX),
+        ("policy.usage_half_life_seconds", config.policy.usage_half_life_seconds, 1, 31 * 86400),
         ("arbiter.lease_ms", arbiter.lease_ms, 0, 10_000),
         ("arbiter.bound_ms", arbiter.bound_ms, 0, 1000),
         ("arbiter.bound_alone_ms", arbiter.bound_alone_ms, 0, 1000),
@@ -83,6 +98,11 @@ def arbiter(asked: ArbiterConfig) -> arbiter_api.Config:
         credit_floor_ns=round(asked.credit_floor_ms * 1e6) or usual.credit_floor_ns,
         realtime=asked.realtime,
     )
+
+
+def history(asked: PolicyConfig) -> History:
+    """What tenants borrowed, remembered for that long."""
+    return History(asked.usage_factor, asked.usage_half_life_seconds)
 
 
 def smallest_share(config: arbiter_api.Config) -> int:

@@ -152,7 +152,9 @@ class Explaining:
             if (book := live.books.get(place.index)) is not None
         ]
         working = len(state.devices) - len(state.faults)
-        return [_waiting(row) for row in unfair.behind(state.promises.now.policies, uses, working)]
+        return [
+            _waiting(row) for row in unfair.behind(state.promises.now.policies, uses, working, state.history.weights)
+        ]
 
 
 def _admitted(record: GrantRecord) -> list[why.Decision]:

@@ -266,10 +266,17 @@ class NodeContext:
         self._measured_ns = now
         self.explaining.follow(samples, working, now - before)
         shares_got(samples, now - before)
+        self._remember((now - before) / 1e9)
         for live in self.state:
             if live.usage is not None and live.usage.torn:
                 self.transitions.fail(live, "its usage page was truncated")
         return bool(samples)
+
+    def _remember(self, seconds: float) -> None:
+        """What each tenant borrowed since the last time, where that is to count."""
+        history = self.state.history
+        if history.factor and history.follow(view.tenants_now(self.state), self.state.promises.now.policies, seconds):
+            self.serving.refresh_shares()
 
 
 def _capacity(devices: list[Device]) -> types.Quantity:

@@ -124,7 +124,7 @@ def arbiter_shares(state: State, runnable: Collection[str] | None = None) -> dic
     # A tenant that was removed from the file keeps only what its living grants had reserved.
     names = {live.record.tenant for live in served.values()}
     tenants = {name: TenantPolicy(name, 0) for name in names} | promises.now.policies
-    found = shares(tenants, placed, runnable)
+    found = shares(tenants, placed, runnable, state.history.weights)
     return {
         grant: [
             found.get((grant, place.device)) or _share_of_nothing(live, place, tenants[live.record.tenant])

@@ -147,7 +147,7 @@ class _Draft:
         policies = self._promises.now.policies
         # A tenant that was removed from the file has no part of what is lent.
         known = {row.placed.tenant: TenantPolicy(row.placed.tenant, 0, weight=0) for row in rows} | policies
-        found = shares(known, [row.placed for row in rows])
+        found = shares(known, [row.placed for row in rows], weights=self._state.history.weights)
         return [
             Claim(
                 grant=row.placed.grant,

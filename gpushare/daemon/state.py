@@ -12,6 +12,7 @@ from msgspec import Struct
 from gpushare.api.types import Class, GrantRequest
 from gpushare.daemon.books import DeviceBook, Instant
 from gpushare.daemon.decisions import REFUSED_KEPT, Decisions
+from gpushare.daemon.history import History
 from gpushare.daemon.promises import Fault, Promises
 from gpushare.daemon.tenant_socket import MemberRecord, TenantSocket
 from gpushare.daemon.tenants import Tenants
@@ -139,8 +140,10 @@ class State:
         ledger: Ledger,
         watch: Watch,
         smallest_milli: int = SMALLEST_MILLI,
+        history: History | None = None,
     ) -> None:
         self.smallest_milli = smallest_milli
+        self.history = history or History()
         self.faults: dict[str, Fault] = {}
         self.layout = layout
         self.devices = devices

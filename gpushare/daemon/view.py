@@ -217,7 +217,7 @@ def tenants_now(state: State) -> dict[str, quota.Now]:
     working = sum(device.id not in state.faults for device in state.devices)
     stands = placement.standing(state)
     short = frozenset(tenant.name for tenant in state.tenants if stands.degraded(tenant.name))
-    return quota.now(state.promises.now.policies, had, DEVICE_MILLI * working, short)
+    return quota.now(state.promises.now.policies, had, DEVICE_MILLI * working, short, state.history.weights)
 
 
 def _tenant_view(
@@ -249,6 +249,8 @@ def _tenant_view(
             borrowed_milli=now.borrowed,
             lent_milli=now.lent,
             waited_milli=now.waited,
+            usage_milli_seconds=round(state.history.usage.get(tenant.name, 0)),
+            weight=float(state.history.weights.get(tenant.name, tenant.weight)),
         ),
     )
 

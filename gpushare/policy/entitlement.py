@@ -5,8 +5,10 @@ All in milli-GPU. The result depends on the set of tenants, not on their order, 
 min(capacity, sum of demands).
 """
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +77,11 @@ def water_fill(amount: int, parts: Iterable[Part]) -> dict[str, int]:
     return given
 
 
-def entitle(capacity: int, tenants: Iterable[TenantState]) -> Entitlement:
-    """The entitlement of each tenant out of `capacity` milli-GPU."""
+def entitle(
+    capacity: int, tenants: Iterable[TenantState], weights: Mapping[str, Fraction] | None = None
+) -> Entitlement:
+    """The entitlement of each tenant out of `capacity` milli-GPU. `weights`: in place of their own, of those that have
+    one (gpushare.policy.history). One that is 0 there borrows what the others of its tier leave: tiers stay strict."""
     by_name = {tenant.name: tenant for tenant in tenants}
     wanted = {name: tenant.wanted for name, tenant in by_name.items()}
     base = {name: min(tenant.guarantee, wanted[name]) for name, tenant in by_name.items()}
@@ -87,15 +92,22 @@ def entitle(capacity: int, tenants: Iterable[TenantState]) -> Entitlement:
     entitled = dict(base)
     left = capacity - sum(base.values())
 
-    def lend(borrowers: Iterable[TenantState], *, equally: bool) -> None:
+    def lend(borrowers: Mapping[str, int | Fraction]) -> None:
         nonlocal left
-        parts = [Part(t.name, 1 if equally else t.weight, wanted[t.name] - base[t.name], t.usage) for t in borrowers]
+        unit = math.lcm(*(weight.denominator for weight in borrowers.values()))
+        parts = [
+            Part(name, int(weight * unit), wanted[name] - base[name], by_name[name].usage)
+            for name, weight in borrowers.items()
+        ]
         for name, milli in water_fill(left, parts).items():
             entitled[name] += milli
             left -= milli
 
     weighted = [tenant for tenant in by_name.values() if tenant.weight > 0]
     for tier in sorted({tenant.tier for tenant in weighted}, reverse=True):
-        lend((tenant for tenant in weighted if tenant.tier == tier), equally=False)
-    lend((tenant for tenant in by_name.values() if tenant.weight == 0), equally=True)
+        here = [tenant for tenant in weighted if tenant.tier == tier]
+        now = {tenant.name: (weights or {}).get(tenant.name, tenant.weight) for tenant in here}
+        lend({name: weight for name, weight in now.items() if weight})
+        lend({tenant.name: tenant.weight for tenant in here if not now[tenant.name]})
+    lend(dict.fromkeys((tenant.name for tenant in by_name.values() if tenant.weight == 0), 1))
     return Entitlement(entitled, degraded=False)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from gpushare.policy import tree
 from gpushare.policy.entitlement import TenantState
+from gpushare.policy.history import Weights
 from gpushare.policy.tenant import TenantPolicy
 
 _ALL = 1 << 40
@@ -60,12 +61,16 @@ def limits(tenants: Mapping[str, TenantPolicy], most: Mapping[str, int]) -> dict
 
 
 def entitled(
-    tenants: Mapping[str, TenantPolicy], own: Mapping[str, int], wanted: Mapping[str, int], capacity: int
+    tenants: Mapping[str, TenantPolicy],
+    own: Mapping[str, int],
+    wanted: Mapping[str, int],
+    capacity: int,
+    weights: Weights | None = None,
 ) -> dict[str, int]:
     """What each is entitled to of one device, without those below it. `own`: guaranteed there to those that have
-    grants on it. `wanted`: by those of them that run."""
+    grants on it. `wanted`: by those of them that run. `weights`: in place of theirs."""
     members = dict.fromkeys(above for name in own for above in line(tenants, name))
-    return _own_parts(_states(tenants, members, own, wanted), capacity)
+    return _own_parts(_states(tenants, members, own, wanted), capacity, weights)
 
 
 def _states(
@@ -88,9 +93,9 @@ def _states(
     ]
 
 
-def _own_parts(states: Sequence[TenantState], capacity: int) -> dict[str, int]:
+def _own_parts(states: Sequence[TenantState], capacity: int, weights: Weights | None = None) -> dict[str, int]:
     """What each gets without those below it."""
-    result = tree.entitle(capacity, states).milli
+    result = tree.entitle(capacity, states, weights).milli
     parts = dict(result)
     for state in states:
         if state.parent is not None:

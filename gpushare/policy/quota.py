@@ -9,11 +9,12 @@ from typing import Literal
 
 from gpushare.policy import families, tree
 from gpushare.policy.entitlement import TenantState
+from gpushare.policy.history import Weights
 from gpushare.policy.lending import lent
 from gpushare.policy.tenant import TenantPolicy
 
 State = Literal["idle", "in_quota", "borrowing", "starved", "degraded"]
-_NOISE = 10
+NOISE = 10
 """Of what it is guaranteed, per mille, that leases of the last second may be beyond it."""
 _SLACK = 50
 """Of what a tenant is entitled to, per mille: less than it by more than that, while it waits, is starving."""
@@ -42,9 +43,14 @@ class Now:
 
 
 def now(
-    policies: Mapping[str, TenantPolicy], had: Mapping[str, Had], capacity: int, short: frozenset[str]
+    policies: Mapping[str, TenantPolicy],
+    had: Mapping[str, Had],
+    capacity: int,
+    short: frozenset[str],
+    weights: Weights | None = None,
 ) -> dict[str, Now]:
-    """`policies`: with what remains of their guarantees. `short`: those that have less than they were promised."""
+    """`policies`: with what remains of their guarantees. `short`: those that have less than they were promised.
+    `weights`: in place of theirs."""
     own = {name: had.get(name, Had()) for name in policies}
     whole = dict.fromkeys(policies, 0)
     lines = {name: families.line(policies, name) for name in policies}
@@ -57,7 +63,7 @@ def now(
         )
         for name, policy in policies.items()
     ]
-    entitled = tree.entitle(capacity, states).milli
+    entitled = tree.entitle(capacity, states, weights).milli
     borrowed = {name: max(0, own[name].used - policy.guarantee_milli) for name, policy in policies.items()}
     unused = {name: max(0, policy.guarantee_milli - own[name].used) for name, policy in policies.items()}
     given = {name: lent(left, sum(unused.values()), sum(borrowed.values())) for name, left in unused.items()}
@@ -88,4 +94,4 @@ def _state(short: bool, wants: int, used: int, waited: int, entitled: int, guara
         return "idle"
     if waited and used < entitled * (1000 - _SLACK) // 1000:
         return "starved"
-    return "borrowing" if used > guaranteed * (1000 + _NOISE) // 1000 else "in_quota"
+    return "borrowing" if used > guaranteed * (1000 + NOISE) // 1000 else "in_quota"

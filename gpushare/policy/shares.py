@@ -12,12 +12,14 @@ from dataclasses import dataclass
 
 from gpushare.policy import families
 from gpushare.policy.entitlement import Part, TenantState, entitle, water_fill
+from gpushare.policy.history import Weights
 from gpushare.policy.tenant import TenantPolicy
 
 DEVICE_MILLI = 1000
 _WEIGHT_SCALE = 1000
 _WEIGHT_MAX = 2**32 - 1
 _FINE = 1000  # units of a milli: small weights have their part too
+_LEAST_CORRECTED = 100  # a hundredth of a weight is left of it, whatever was borrowed
 _LEAST_FREE = 50  # a fiftieth of what goes back to its tenants
 _WHOLE_WEIGHT = 1_000_000  # of all that borrow on a device where tenants nest
 _OTHERS = 0  # tier there of those that are to have no more than they are guaranteed
@@ -56,9 +58,12 @@ class Placed:
 
 
 def shares(
-    tenants: Mapping[str, TenantPolicy], placed: Collection[Placed], runnable: Collection[str] | None = None
+    tenants: Mapping[str, TenantPolicy],
+    placed: Collection[Placed],
+    runnable: Collection[str] | None = None,
+    weights: Weights | None = None,
 ) -> dict[tuple[str, str], Share]:
-    """(grant, device) -> share. `runnable`: grants with work, None: all of them.
+    """(grant, device) -> share. `runnable`: grants with work, None: all of them. `weights`: in place of tenants' own.
 
     A guarantee stays with its grant while that is idle, so that it is served at once when it wakes and nothing is ever
     promised twice. What it leaves is surplus, of which the tenant's grants that run get first
@@ -84,12 +89,12 @@ def shares(
         }
         nested = any(len(families.line(tenants, tenant)) > 1 for tenant in here)
         if nested:
-            pulls = _family_pulls(tenants, promised, {tenant: guaranteed[tenant, device] for tenant in here})
+            pulls = _family_pulls(tenants, promised, {tenant: guaranteed[tenant, device] for tenant in here}, weights)
         else:
-            pulls = _pulls({tenant: tenants[tenant] for tenant in promised}, promised)
+            pulls = _pulls({tenant: tenants[tenant] for tenant in promised}, promised, weights)
         for tenant, rows in here.items():
             policy = tenants[tenant]
-            usual = _Pull(policy.weight * _WEIGHT_SCALE, _OTHERS if nested else policy.tier)
+            usual = _Pull(_weight(policy, None if nested else weights), _OTHERS if nested else policy.tier)
             working = sum(_part(row) for row in rows if _runs(row, runnable))
             for row in rows:
                 runs = _runs(row, runnable)
@@ -132,11 +137,21 @@ class _Promise:
     limit: int
 
 
-def _pulls(tenants: Mapping[str, TenantPolicy], promised: Mapping[str, _Promise]) -> dict[str, _Pull]:
+def _weight(policy: TenantPolicy, weights: Weights | None) -> int:
+    """For the arbiter, which has no pull of nothing within a tier. What a lease costs at a small weight is made up for
+    at a larger one later: that may not take minutes."""
+    own = policy.weight * _WEIGHT_SCALE
+    now = (weights or {}).get(policy.name)
+    return own if now is None or not own else max(own // _LEAST_CORRECTED, round(now * _WEIGHT_SCALE))
+
+
+def _pulls(
+    tenants: Mapping[str, TenantPolicy], promised: Mapping[str, _Promise], weights: Weights | None
+) -> dict[str, _Pull]:
     """Of the tenants that run: such that each gets what it is entitled to while all of them want all they may have,
     what its own idle grants leave included. Those that get more than their grants that run are guaranteed are in the
     highest tier for it, by how much that is."""
-    pulls = {name: _Pull(policy.weight * _WEIGHT_SCALE, policy.tier) for name, policy in tenants.items()}
+    pulls = {name: _Pull(_weight(policy, weights), policy.tier) for name, policy in tenants.items()}
     unused = sum(promise.unused for promise in promised.values())
     if not unused:
         return pulls
@@ -144,7 +159,7 @@ def _pulls(tenants: Mapping[str, TenantPolicy], promised: Mapping[str, _Promise]
         TenantState(name, promised[name].milli * _FINE, promised[name].limit * _FINE, policy.weight, policy.tier)
         for name, policy in tenants.items()
     ]
-    entitled = entitle(DEVICE_MILLI * _FINE, states).milli
+    entitled = entitle(DEVICE_MILLI * _FINE, states, weights).milli
     parts = {name: max(0, entitled[name] - (due.milli - due.unused) * _FINE) for name, due in promised.items()}
     weighted = [policy for policy in tenants.values() if policy.weight]
     top = max((policy.tier for policy in weighted), default=0)
@@ -161,18 +176,24 @@ def _pulls(tenants: Mapping[str, TenantPolicy], promised: Mapping[str, _Promise]
 
 
 def _family_pulls(
-    tenants: Mapping[str, TenantPolicy], promised: Mapping[str, _Promise], own: Mapping[str, int]
+    tenants: Mapping[str, TenantPolicy],
+    promised: Mapping[str, _Promise],
+    own: Mapping[str, int],
+    weights: Weights | None,
 ) -> dict[str, _Pull]:
     """The same where tenants nest, whose weights and tiers say nothing outside their family: by what each is to have
     beyond what its grants that run are guaranteed. `own`: guaranteed here, also to those that do not run."""
     pulls = {name: _Pull(tenants[name].weight * _WEIGHT_SCALE, _OTHERS) for name in promised}
-    entitled = families.entitled(
-        tenants,
-        {name: milli * _FINE for name, milli in own.items()},
-        {name: promise.limit * _FINE for name, promise in promised.items()},
-        DEVICE_MILLI * _FINE,
-    )
-    parts = {name: max(0, entitled[name] - (due.milli - due.unused) * _FINE) for name, due in promised.items()}
+    held = {name: milli * _FINE for name, milli in own.items()}
+    wants = {name: promise.limit * _FINE for name, promise in promised.items()}
+
+    def beyond(by: Weights | None) -> dict[str, int]:
+        entitled = families.entitled(tenants, held, wants, DEVICE_MILLI * _FINE, by)
+        return {name: max(0, entitled[name] - (due.milli - due.unused) * _FINE) for name, due in promised.items()}
+
+    parts = beyond(weights)
+    if weights:
+        parts = {name: max(parts[name], part // _LEAST_CORRECTED) for name, part in beyond(None).items()}
     for name, part in parts.items():
         if part:
             pulls[name] = _Pull(max(1, _WHOLE_WEIGHT * part // sum(parts.values())), _OTHERS + 1)

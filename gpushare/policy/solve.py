@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from gpushare.errors import UsageError
-from gpushare.policy import tree
+from gpushare.policy import history, tree
 from gpushare.policy.entitlement import TenantState
 
 _LARGEST = (1 << 53) - 1
@@ -23,12 +23,12 @@ def _number(row: Mapping[str, object], key: str, default: int | None, where: str
     return value
 
 
-def _usage(row: Mapping[str, object], where: str) -> float:
-    value = row.get("usage")
+def _real(row: Mapping[str, object], key: str, where: str) -> float:
+    value = row.get(key)
     if value is None:
         return 0
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGEST:
-        raise UsageError(f"{where}: usage is {repr(value)[:60]}: give a number of at least 0, and at most {_LARGEST}")
+        raise UsageError(f"{where}: {key} is {repr(value)[:60]}: give a number of at least 0, and at most {_LARGEST}")
     return value
 
 
@@ -40,13 +40,13 @@ def _parent(row: Mapping[str, object], where: str) -> str | None:
 
 
 def solve(state: object) -> dict[str, object]:
-    """{"C", "tenants": [{"name","parent","g","w","tier","limit","demand","usage"}]} -> {"entitlement": {name: milli},
-    "degraded": bool}. `demand` is of a tenant's own grants, its entitlement of them and all below it. Nobody gets more
-    than its limit: where that is below g, it is what is guaranteed. Raises UsageError with the place of what is wrong.
-    """
+    """{"C", "k", "tenants": [{"name","parent","g","w","tier","limit","demand","usage"}]} -> {"entitlement": {name:
+    milli}, "degraded": bool}. `demand` is of a tenant's own grants, its entitlement of them and all below it. Nobody
+    gets more than its limit: where that is below g, it is what is guaranteed. `usage` decides ties, and with `k` above
+    0 corrects weights (gpushare.policy.history). Raises UsageError with the place of what is wrong."""
     if not isinstance(state, Mapping):
         raise UsageError("the state is not a JSON object with C and tenants")
-    capacity = _number(state, "C", None, "state")
+    capacity, factor = _number(state, "C", None, "state"), _real(state, "k", "state")
     rows = state.get("tenants")
     if not isinstance(rows, list):
         raise UsageError("state: tenants is not a list")
@@ -65,9 +65,10 @@ def solve(state: object) -> dict[str, object]:
             weight=_number(row, "w", 1, where),
             tier=_number(row, "tier", 0, where, signed=True),
             limit=None if row.get("limit") is None else _number(row, "limit", None, where),
-            usage=_usage(row, where),
+            usage=_real(row, "usage", where),
             parent=_parent(row, where),
         )
     tree.check_guarantees(tree.families(tenants), tenants)
-    result = tree.entitle(capacity, tenants.values())
+    weights = history.corrected(tenants.values(), factor) if factor else None
+    result = tree.entitle(capacity, tenants.values(), weights)
     return {"entitlement": result.milli, "degraded": result.degraded}

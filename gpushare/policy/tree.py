@@ -6,6 +6,7 @@ in the same way over its children and its own grants. So weights, tiers and scav
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 
 from gpushare.errors import UsageError
 from gpushare.policy import entitlement
@@ -54,9 +55,11 @@ def wanted(below: Mapping[str | None, Sequence[TenantState]], tenants: Mapping[s
     return found
 
 
-def entitle(capacity: int, tenants: Iterable[TenantState]) -> Entitlement:
+def entitle(
+    capacity: int, tenants: Iterable[TenantState], weights: Mapping[str, Fraction] | None = None
+) -> Entitlement:
     """Of each tenant, with all below it, out of `capacity` milli-GPU. `demand` of a tenant is of its own grants.
-    Raises UsageError for parents that are no tree."""
+    `weights`: in place of those among siblings. Raises UsageError for parents that are no tree."""
     by_name = {tenant.name: tenant for tenant in tenants}
     below = families(by_name)
     wants = wanted(below, by_name)
@@ -68,7 +71,9 @@ def entitle(capacity: int, tenants: Iterable[TenantState]) -> Entitlement:
             own, given = by_name[parent], sum(tenant.guarantee for tenant in family)
             # Its own grants are one more taker beside its children.
             takers.append(TenantState(own.name, max(0, own.guarantee - given), own.demand))
-        found = entitlement.entitle(capacity if parent is None else milli[parent], takers)
+        # Not those of a parent, whose own grants have its name here.
+        here = {tenant.name: weights[tenant.name] for tenant in family if tenant.name in weights} if weights else None
+        found = entitlement.entitle(capacity if parent is None else milli[parent], takers, here)
         degraded |= found.degraded
         milli |= {tenant.name: found.milli[tenant.name] for tenant in family}
     return Entitlement({name: milli[name] for name in by_name}, degraded)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gpushare.policy import families, tree
 from gpushare.policy.entitlement import TenantState
+from gpushare.policy.history import Weights
 from gpushare.policy.shares import DEVICE_MILLI
 from gpushare.policy.tenant import TenantPolicy
 
@@ -55,14 +56,17 @@ class Behind:
         return self.who.used_milli < self.who.guarantee_milli - SLACK_MILLI
 
 
-def stands(policies: Mapping[str, TenantPolicy], uses: Iterable[Use], devices: int) -> dict[str, Stand]:
-    """Of every tenant that used or wanted time. `devices`: those of the node that work."""
+def stands(
+    policies: Mapping[str, TenantPolicy], uses: Iterable[Use], devices: int, weights: Weights | None = None
+) -> dict[str, Stand]:
+    """Of every tenant that used or wanted time. `devices`: those of the node that work. `weights`: in place of
+    tenants' own."""
     by_tenant: dict[str, list[Use]] = {}
     for use in uses:
         if use.tenant in policies and use.wants:
             by_tenant.setdefault(use.tenant, []).append(use)
     states = _states(policies, {name: sum(use.wants for use in mine) for name, mine in by_tenant.items()})
-    entitled = tree.entitle(DEVICE_MILLI * devices, states).milli
+    entitled = tree.entitle(DEVICE_MILLI * devices, states, weights).milli
     for state in states:
         if state.parent is not None:
             entitled[state.parent] -= entitled[state.name]
@@ -79,10 +83,12 @@ def stands(policies: Mapping[str, TenantPolicy], uses: Iterable[Use], devices: i
     }
 
 
-def behind(policies: Mapping[str, TenantPolicy], uses: Iterable[Use], devices: int) -> list[Behind]:
+def behind(
+    policies: Mapping[str, TenantPolicy], uses: Iterable[Use], devices: int, weights: Weights | None = None
+) -> list[Behind]:
     """Who is furthest below comes first."""
     found_uses = list(uses)
-    all_stands = stands(policies, found_uses, devices)
+    all_stands = stands(policies, found_uses, devices, weights)
     waiting = [
         stand
         for stand in all_stands.values()

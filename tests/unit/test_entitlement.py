@@ -6,43 +6,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from quotastates import milli, states, wanted
 
 from gpushare.errors import UsageError
 from gpushare.policy.entitlement import Part, TenantState, entitle, water_fill
 from gpushare.policy.solve import solve
 
 VECTORS = json.loads((Path(__file__).parent / "quota_vectors.json").read_text())
-
-milli = st.integers(0, 4000)
-
-
-@st.composite
-def states(draw, *, fitting=False):
-    """(capacity, tenants). fitting: the guarantees fit the capacity, and limits are at least the guarantee."""
-    names = draw(st.lists(st.sampled_from("abcdefgh"), min_size=1, max_size=6, unique=True))
-    tenants = []
-    for name in names:
-        guarantee = draw(st.one_of(st.just(0), milli))
-        limit = draw(st.one_of(st.none(), milli))
-        tenants.append(
-            TenantState(
-                name,
-                guarantee,
-                draw(st.one_of(milli, st.integers(0, 10**13))),
-                draw(st.integers(0, 4)),
-                draw(st.integers(-1, 1)),
-                limit if limit is None else max(limit, guarantee),
-                draw(st.integers(0, 3)),
-            )
-        )
-    promised = sum(tenant.guarantee for tenant in tenants)
-    most = draw(st.sampled_from((8000, 10**13)))
-    capacity = draw(st.integers(promised, promised + most) if fitting else st.integers(0, most))
-    return capacity, tenants
-
-
-def wanted(tenant):
-    return tenant.demand if tenant.limit is None else min(tenant.demand, tenant.limit)
 
 
 @pytest.mark.parametrize("case", VECTORS, ids=[case["case"] for case in VECTORS])

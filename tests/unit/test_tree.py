@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quotastates import trees
 
 from gpushare.errors import UsageError
 from gpushare.policy import entitlement, tree
@@ -84,27 +85,6 @@ def modelled(capacity, tenants):
 
     family(None, capacity)
     return result, any(degraded)
-
-
-@st.composite
-def trees(draw, most=12):
-    """(capacity, tenants) of up to three levels; children are guaranteed no more than their parent."""
-    tenants, left = [], {}
-    small = st.integers(0, 12)
-    for number in range(draw(st.integers(1, most))):
-        parents = [t.name for t in tenants if t.name.count("/") < 2]
-        parent = draw(st.sampled_from([None, None, *parents]))
-        name = f"{parent}/{number}" if parent else f"t{number}"
-        guarantee = draw(st.one_of(st.just(0), st.integers(0, 4000), small))
-        if parent:
-            guarantee = min(guarantee, left[parent])
-            left[parent] -= guarantee
-        left[name] = guarantee
-        demand = draw(st.one_of(st.just(0), st.integers(0, 8000), small))
-        limit = draw(st.one_of(st.none(), st.integers(0, 6000), small))
-        weight, tier, usage = draw(st.integers(0, 3)), draw(st.integers(-1, 1)), draw(st.integers(0, 2))
-        tenants.append(TenantState(name, guarantee, demand, weight, tier, limit, usage, parent))
-    return draw(st.one_of(st.integers(0, 16000), small)), draw(st.permutations(tenants))
 
 
 @pytest.mark.parametrize("examples", [150, pytest.param(2000, marks=pytest.mark.slow)])

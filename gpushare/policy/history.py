@@ -1,0 +1,38 @@
+"""Weights that remember: who borrowed more than its part lately has a smaller part of what is idle now. Pure."""
+
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+
+from gpushare.policy.entitlement import TenantState
+
+Weights = Mapping[str, Fraction]
+"""By tenant, in place of its own weight."""
+_NOTHING = 1.0
+"""Milli for a second: as good as no usage, so that what decays ends."""
+
+
+def corrected(tenants: Iterable[TenantState], factor: Fraction | float) -> dict[str, Fraction]:
+    """`max(0, w + factor * (w - u))` for those with a weight, where w is a tenant's part of the weights, and u its part
+    of the usage, of its siblings in its tier, since weights say something among these only; times the sum of these
+    weights. Where none of them has any usage, the weights themselves."""
+    peers: dict[tuple[str | None, int], list[TenantState]] = {}
+    for tenant in tenants:
+        if tenant.weight > 0:
+            peers.setdefault((tenant.parent, tenant.tier), []).append(tenant)
+    k, found = Fraction(factor), {}
+    for here in peers.values():
+        weights, usage = sum(tenant.weight for tenant in here), sum(Fraction(tenant.usage) for tenant in here)
+        for tenant in here:
+            had = Fraction(tenant.usage) * weights / usage if usage else Fraction(tenant.weight)
+            found[tenant.name] = max(Fraction(0), tenant.weight + k * (tenant.weight - had))
+    return found
+
+
+def decayed(
+    usage: Mapping[str, float], borrowed: Mapping[str, int], seconds: float, half_life: float
+) -> dict[str, float]:
+    """Usage, in milli for a second, after `seconds` more in which each of `borrowed` had that many milli. Tenants that
+    are not there any more are left out."""
+    kept = 0.5 ** (seconds / half_life)
+    found = {name: usage.get(name, 0.0) * kept + milli * seconds for name, milli in borrowed.items()}
+    return {name: value for name, value in found.items() if value >= _NOTHING}
