@@ -31,9 +31,10 @@ class QuotaCommand:
         solve.add_argument(
             "state",
             metavar="STATE.json",
-            help='{"C": 8000, "tenants": [{"name", "parent", "g", "demand", "w", "tier", "limit", "usage"}]} in milli;'
-            " demand is of a tenant's own grants, its entitlement with all below it; without a limit there is none, one"
-            " below g caps g too; - is stdin",
+            help='{"C": 8000, "k": 0, "tenants": [{"name", "parent", "g", "demand", "w", "tier", "limit", "usage"}]} in'
+            " milli; demand is of a tenant's own grants, its entitlement with all below it; without a limit there is"
+            " none, one below g caps g too; usage decides ties, and above k 0 who has much borrows less"
+            " (docs/tenants.md); - is stdin",
         )
         solve.add_argument("--json", action="store_true", help="accepted for uniformity: the answer is always JSON")
         solve.set_defaults(verb=self._solve)

@@ -243,3 +243,30 @@ def test_more_grants_than_one_answer_holds_are_all_told():
     assert all(tenant.contended == 1 for tenant in m.tenants.values())
     m.run(2 * SECOND)
     assert {grant for _, grant in m.leases} == set(range(100))
+
+
+def test_a_grant_that_comes_into_a_tier_starts_where_those_in_it_are():
+    m = Model()
+    m.add(0, tier=1)
+    m.add(1)
+    m.want(0)
+    m.run(60 * SECOND)
+    m.want(1)
+    m.change(1, tier=1)
+    assert m.shares(SECOND)[1] == pytest.approx({0: 0.5, 1: 0.5}, abs=0.03)
+
+
+def test_what_was_borrowed_in_another_tier_delays_no_longer_than_a_tail():
+    m = Model()
+    for number in range(2):
+        m.add(number, weight=1000, tier=1)
+    m.change(0, weight=1, tier=0)
+    m.want(0)
+    m.run(60 * SECOND)
+    m.want(0, 0)
+    m.want(1)
+    m.run(SECOND)
+    m.change(0, weight=1000, tier=1)
+    m.want(0)
+    m.run(11 * SECOND)
+    assert m.shares(SECOND)[1] == pytest.approx({0: 0.5, 1: 0.5}, abs=0.03)

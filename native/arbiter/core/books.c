@@ -60,7 +60,7 @@ static void apply_limit(struct gs_core *core, struct core_grant *g, uint64_t now
 }
 
 static void receive(struct core_vtime *vtime, uint64_t dt, uint32_t weight) {
-  uint64_t part = dt * 64 + vtime->rest;
+  uint64_t part = dt * VTIME_PER_NS + vtime->rest;
   weight = weight ? weight : 1;
   vtime->sum += part / weight;
   vtime->rest = (uint32_t)(part % weight);

@@ -1,20 +1,37 @@
 /* Notices what changed since the last step: which grants wait, wake up, have drained, have company. */
 #include "arbiter/core/state.h"
 
+static bool takes_part(const struct core_grant *g) { return g->was_waiting || g->held; }
+
+/* Where the least served grant of its kind is, UINT64_MAX: there is no other. */
+static uint64_t least_borrowed(const struct gs_core *core, const struct core_grant *g) {
+  uint64_t least = UINT64_MAX;
+  for (int i = 0; i < core->nmembers; i++) {
+    const struct core_grant *o = &core->grant[core->members[i]];
+    if (o != g && takes_part(o) && core_compare_borrowing(o, g) == 0)
+      least = core_min(least, o->borrowed.sum);
+  }
+  return least;
+}
+
+/* What it borrowed among grants of another tier says nothing among these: it starts where they are, and waits for them
+ * no longer than for a tail that nobody has made up for. */
+void core_join_tier(struct gs_core *core, struct core_grant *g) {
+  uint64_t least = least_borrowed(core, g), weight = core_max(g->share.weight, 1);
+  if (least != UINT64_MAX)
+    g->borrowed.sum = core_min(core_max(g->borrowed.sum, least), least + OVERRUN_MAX_NS * VTIME_PER_NS / weight);
+}
+
 /* A grant that wakes up starts where the least served grant of its kind is: it does not catch up. What it does not use
  * of its guarantee while it is awake is not made up for either, beyond what its bucket holds. */
 static void join_virtual_time(struct gs_core *core, struct core_grant *g, bool wakes) {
-  uint64_t borrowed = UINT64_MAX, served = UINT64_MAX;
+  uint64_t borrowed = wakes ? least_borrowed(core, g) : UINT64_MAX, served = UINT64_MAX;
   for (int i = 0; i < core->nmembers; i++) {
     const struct core_grant *o = &core->grant[core->members[i]];
-    if (o == g || !(o->was_waiting || o->held))
-      continue;
-    if (core_compare_borrowing(o, g) == 0)
-      borrowed = core_min(borrowed, o->borrowed.sum);
-    if (o->share.guarantee_milli)
+    if (o != g && takes_part(o) && o->share.guarantee_milli)
       served = core_min(served, o->served.sum);
   }
-  if (wakes && borrowed != UINT64_MAX)
+  if (borrowed != UINT64_MAX)
     g->borrowed.sum = core_max(g->borrowed.sum, borrowed);
   if (served != UINT64_MAX)
     g->served.sum = core_max(g->served.sum, served);

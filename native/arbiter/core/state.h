@@ -91,6 +91,7 @@ struct fill_sample {
   uint64_t busy_ns, resident_ns;
 };
 
+#define VTIME_PER_NS UINT64_C(64)
 /* Time received, divided by a weight, in 1/64 ns: a counter that lasts for years. With the remainder, short times count
  * for a large weight, too. */
 struct core_vtime {
@@ -372,6 +373,7 @@ void core_wake_resting_gangs(struct gs_core *core, struct decisions *d);
 void core_decide_alongside(struct gs_core *core, struct decisions *d);
 
 /* notice.c */
+void core_join_tier(struct gs_core *core, struct core_grant *g);
 void core_notice_waits(struct gs_core *core, struct decisions *d);
 void core_notice_tails(struct gs_core *core, struct decisions *d);
 /* Returns false when not all changes found room. */

@@ -62,7 +62,11 @@ void gs_core_remove(gs_core *core, int32_t grant, uint64_t now_ns) {
 
 void gs_core_share(gs_core *core, int32_t grant, const struct gs_share *share, uint64_t now_ns) {
   core_advance(core, now_ns);
-  core_set_share(core, &core->grant[grant], share);
+  struct core_grant *g = &core->grant[grant];
+  bool joins = share->tier != g->share.tier || (share->weight == 0) != (g->share.weight == 0);
+  core_set_share(core, g, share);
+  if (joins)
+    core_join_tier(core, g);
 }
 
 void gs_core_observe(gs_core *core, int32_t grant, const struct gs_core_view *view) { core->grant[grant].view = *view; }
