@@ -1,5 +1,6 @@
 """gpushare.toml: what an administrator sets. Options of the command line override it."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
@@ -15,6 +16,9 @@ from gpushare.policy import admission
 from gpushare.policy.shares import DEVICE_MILLI
 
 LogLevel = Literal["debug", "info", "warning", "error"]
+
+_AT = re.compile(r" - at `\$\.([^`]*)`$")
+_UNKNOWN = re.compile(r" unknown field `([^`]*)`")
 
 DEFAULT_CONFIG = Path("/etc/gpushare/gpushare.toml")
 DEFAULT_TENANTS = Path("/etc/gpushare/tenants.toml")
@@ -60,15 +64,19 @@ class Config(Struct, forbid_unknown_fields=True):
 
 def load(path: Path | None) -> Config:
     """Reads the file; the built-in values where none was named and the default one is absent. Raises UsageError with
-    the file, the key and the reason."""
+    the file, the line, the key and the reason."""
     try:
-        config = msgspec.convert(toml.read(path or DEFAULT_CONFIG).values, Config)
+        file = toml.read(path or DEFAULT_CONFIG)
     except FileNotFoundError:
         if path is None:
             return Config()
         raise UsageError(f"{path}: no such file: name an existing one with --config") from None
+    try:
+        config = msgspec.convert(file.values, Config)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{path or DEFAULT_CONFIG}: {error}") from None
+        at, unknown = _AT.search(str(error)), _UNKNOWN.search(str(error))
+        keys = [key for found in (at, unknown) if found for key in found[1].split(".")]
+        raise UsageError(f"{file.place(*keys)}: {error}") from None
     arbiter = config.arbiter
     for name, value, low, high in (
         ("ledger_seconds", config.ledger_seconds, 1, 3600),
@@ -82,7 +90,7 @@ def load(path: Path | None) -> Config:
         ("arbiter.credit_floor_ms", arbiter.credit_floor_ms, 0, 1000),
     ):
         if not low <= value <= high:
-            raise UsageError(f"{path or DEFAULT_CONFIG}: {name} is {value}: give {low} to {high}")
+            raise UsageError(f"{file.place(*name.split('.'))}: {name} is {value}: give {low} to {high}")
     return config
 
 

@@ -112,6 +112,30 @@ def test_a_resize_while_leases_are_out(client, spin, split):
     split([first, second], [750, 250])
 
 
+@pytest.mark.slow
+def test_what_was_borrowed_lately_counts_where_the_node_says_so(make_daemon, tmp_path):
+    config = tmp_path / "gpushare.toml"
+    config.write_text('simulate = "1x4GiB"\n[policy]\nusage_factor = 1\nusage_half_life_seconds = 600\n')
+    daemon = make_daemon("--config", str(config)).start()
+    for name in "ab":
+        daemon.client.set_tenant(name, {"weight": 2})
+    borrower, other = (daemon.spin("1GiB", "0%", gpu="0", tenant=name) for name in "ab")
+
+    def now(name):
+        return next(tenant for tenant in daemon.client.tenants() if tenant["name"] == name)["now"]
+
+    borrower.tell("run 500000")
+    # Siblings of one tier: default, of weight 1, is one of them.
+    until(lambda: (now("a")["weight"], now("b")["weight"]) == (0, 4), "the correction of weights", 20)
+    assert now("a")["usage_milli_seconds"] > 0 == now("b")["usage_milli_seconds"]
+    row = next(line for line in daemon.cli("tenants", "list").stdout.splitlines() if line.startswith("b "))
+    assert " 2 (4) " in row
+    other.tell("run 500000")
+    until(lambda: now("b")["used_milli"] > 700 > 200 > now("a")["used_milli"], "more for who comes", 20)
+    borrower.kill()
+    other.kill()
+
+
 @pytest.mark.parametrize("shares", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_tenants_file_that_is_read_again_while_leases_are_out(daemon, client, spin, split, shares):
     for name, time in (("a", 250), ("b", 750), ("rest", 1000)):
