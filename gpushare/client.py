@@ -175,6 +175,11 @@ class Client:
         given = {name: str(value) for name, value in query.items() if value is not None}
         return self.call("GET", f"/v1/usage?{urlencode(given)}")
 
+    def usage_slots(self, **query: object) -> Any:
+        """A UsageSlots. `query`: as `GET /v1/usage/slots` takes it; None is left out."""
+        given = {name: value for name, value in query.items() if value is not None}
+        return self.call("GET", f"/v1/usage/slots?{urlencode(given)}")
+
     def sim_stats(self) -> Any:
         """The simulator's own books. Raises NotFoundError where the devices are real."""
         return self.call("GET", "/v1/sim/stats")

@@ -49,3 +49,22 @@ class Usage(Struct, kw_only=True):
     by: By
     rows: list[UsageRow]
     devices: DeviceTime
+
+
+class UsageSlot(Struct, kw_only=True):
+    """An hour or, where that is rolled up, a day. `length_ns`: of it, recorded. `capacity_ns`: of all devices together.
+    `used_ns`, `waited_ns`: by tenant, without those below it."""
+
+    begins_ns: int
+    length_ns: int
+    capacity_ns: int
+    used_ns: dict[str, int]
+    waited_ns: dict[str, int]
+
+
+class UsageSlots(Struct, kw_only=True):
+    """Of what the ledger has between these moments."""
+
+    since_ns: int
+    until_ns: int
+    slots: list[UsageSlot]

@@ -86,26 +86,23 @@ def checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:
     return convert
 
 
-def print_json(value: Any) -> None:
+def print_json(value: Any, indent: int | None = 2) -> None:
     """As indented JSON to stdout."""
-    print(json.dumps(value, indent=2))
+    print(json.dumps(value, indent=indent))
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[object]], out: Any = None) -> None:
     """Columns as wide as needed; numbers to the right."""
-    cells = [[str(cell) for cell in row] for row in rows]
-    widths = [max(len(line[i]) for line in [list(titles), *cells]) for i in range(len(titles))]
-    right = [
-        bool(rows) and all(isinstance(row[i], int | float) or _numeric(row[i]) for row in rows)
-        for i in range(len(titles))
-    ]
-    for line in [list(titles), *cells]:
-        padded = [
-            text.rjust(width) if to_right else text.ljust(width)
-            for text, width, to_right in zip(line, widths, right, strict=True)
-        ]
-        print("  ".join(padded).rstrip(), file=out or sys.stdout)
+    columns = [[title, *(str(row[i]) for row in rows)] for i, title in enumerate(titles)]
+    forms = []
+    for i, column in enumerate(columns):
+        right = bool(rows) and all(_numeric(row[i]) for row in rows)
+        forms.append(f"{{:{'>' if right else '<'}{max(map(len, column))}}}")
+    form = "  ".join(forms).format
+    print("\n".join(form(*line).rstrip() for line in zip(*columns, strict=True)), file=out or sys.stdout)
 
 
 def _numeric(cell: object) -> bool:
-    return isinstance(cell, str) and (cell[:1].isdigit() or cell == NOTHING)
+    if isinstance(cell, str):
+        return cell[:1].isdigit() or cell == NOTHING
+    return isinstance(cell, (int, float))

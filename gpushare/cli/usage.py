@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gpushare.cli import focus, prices
+from gpushare.cli import focus, prices, replay
 from gpushare.cli.command import add_json, add_socket, add_verb, checked, client, print_json, table
+from gpushare.cli.replay import hours, shown_hour
 from gpushare.errors import FailedError, UsageError
 from gpushare.policy import billing
 from gpushare.policy.billing import Prices
@@ -22,6 +23,7 @@ _AGO = re.compile(r"([0-9]{1,6})([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _TIMES = ("guaranteed_ns", "borrowed_ns", "scavenged_ns", "lent_ns", "waited_ns")
 _NUMBERS = (*_TIMES, "busy_ns", "memory_byte_s", "waits", "reclaims")
+_ALL = frozenset(_NUMBERS)
 _NAMES = {
     "tenant": ("tenant",),
     "grant": ("grant", "tenant"),
@@ -30,6 +32,8 @@ _NAMES = {
 }
 _TITLES = ("GUARANTEED", "BORROWED", "SCAVENGED", "LENT", "WAITED", "MEMORY")
 _BAR = 24
+_INDENTED = 1000
+"""Rows of JSON; more are for programs, and take a second to indent."""
 
 
 def moment(text: str) -> int:
@@ -44,8 +48,13 @@ def moment(text: str) -> int:
     return max(0, int(when.timestamp() * 10**9))
 
 
+def _add_span(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--since", type=checked(moment), metavar="T", help="30d, 12h, 2026-11-01 (default 30d)")
+    parser.add_argument("--until", type=checked(moment), metavar="T", help="default now")
+
+
 class UsageCommand:
-    """what tenants used, borrowed, lent and waited, with what it costs; and whether the ledger is what was written"""
+    """what tenants used, borrowed, lent and waited, with what it costs, also under other quotas; audits the ledger"""
 
     name = "usage"
 
@@ -58,6 +67,15 @@ class UsageCommand:
         verify.set_defaults(verb=self._verify)
         add_json(verify)
         add_socket(verify)
+        other = add_verb(
+            verbs, "replay", "what was recorded under other quotas: who would have waited, what stood idle"
+        )
+        other.add_argument("--tenants", type=Path, metavar="F", required=True, help="quotas, as in tenants.toml")
+        _add_span(other)
+        other.add_argument("--format", choices=("table", "json"), help="default table")
+        other.set_defaults(verb=replay.run)
+        add_json(other)
+        add_socket(other)
 
     def _options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
@@ -66,8 +84,7 @@ class UsageCommand:
             default="tenant",
             help="what a row is of (default tenant)",
         )
-        parser.add_argument("--since", type=checked(moment), metavar="T", help="30d, 12h, 2026-11-01 (default 30d)")
-        parser.add_argument("--until", type=checked(moment), metavar="T", help="default now")
+        _add_span(parser)
         parser.add_argument("--tenant", metavar="T", help="of this one and those below it alone")
         parser.add_argument("--format", choices=("table", "csv", "json", "focus"), help="default table")
         parser.add_argument(
@@ -85,12 +102,12 @@ class UsageCommand:
         cost = prices.load(args.prices)
         by = "charge" if form == "focus" else args.by
         found = client(args).usage(by=by, since=args.since, until=args.until, tenant=args.tenant)
-        rows = [{**dict.fromkeys(_NUMBERS, 0), **row} for row in found["rows"]]
+        rows = [row if row.keys() >= _ALL else {**dict.fromkeys(_NUMBERS, 0), **row} for row in found["rows"]]
         if form == "json":
             if cost is not None:
                 rows = [{**row, "cost": str(_rounded(row, cost))} for row in rows]
                 found["currency"] = cost.currency
-            print_json({**found, "rows": rows})
+            print_json({**found, "rows": rows}, indent=2 if len(rows) <= _INDENTED else None)
         elif form == "focus":
             focus.write(sys.stdout, {**found, "rows": rows}, cost, os.uname().nodename)
         elif form == "csv":
@@ -116,8 +133,7 @@ class UsageCommand:
 
 def _named(row: Any, by: str) -> list[str]:
     if by == "hour":
-        begins = datetime.fromtimestamp(row.get("begins_ns", 0) // 10**9, UTC)
-        return [begins.strftime("%Y-%m-%dT%H:%MZ"), row.get("tenant", "")]
+        return [shown_hour(row.get("begins_ns", 0)), row.get("tenant", "")]
     return [row.get(name, "") for name in _NAMES[by]]
 
 
@@ -137,28 +153,24 @@ def _table(found: Any, rows: Sequence[Any], by: str, cost: Prices | None) -> Non
     if not rows:
         print("nothing was used")
     else:
-        bars = sys.stdout.isatty() and shutil.get_terminal_size().columns >= 120
-        used = [sum(row[name] for name in _TIMES[:3]) for row in rows]
         titles = [*(name.upper() for name in _NAMES[by]), *_TITLES]
-        titles += [f"COST {cost.currency}"] if cost else []
-        lines = []
-        for row, whole in zip(rows, used, strict=True):
-            line = [*_named(row, by), *(_hours(row[name]) for name in _TIMES), _memory(row["memory_byte_s"])]
-            line += [f"{billing.cost(row, cost):.2f}"] if cost else []
-            lines.append([*line, "█" * round(_BAR * whole / max(used)) if max(used) else ""] if bars else line)
-        table([*titles, "USED"] if bars else titles, lines)
+        lines = [
+            [*_named(row, by), *[hours(row[name]) for name in _TIMES], _memory(row["memory_byte_s"])] for row in rows
+        ]
+        if cost:
+            titles.append(f"COST {cost.currency}")
+            for line, row in zip(lines, rows, strict=True):
+                line.append(f"{billing.cost(row, cost):.2f}")
+        if sys.stdout.isatty() and shutil.get_terminal_size().columns >= 120:
+            titles.append("USED")
+            used = [sum(row[name] for name in _TIMES[:3]) for row in rows]
+            most = max(1, *used)
+            for line, whole in zip(lines, used, strict=True):
+                line.append("█" * round(_BAR * whole / most))
+        table(titles, lines)
         if cost:
             print(f"together {sum(billing.cost(row, cost) for row in rows):.2f} {cost.currency}")
     print(_devices(found["devices"]))
-
-
-def _hours(ns: int) -> str:
-    """Of one device."""
-    if not ns:
-        return "-"
-    if ns < 60 * 10**9:
-        return f"{ns / 1e9:.1f}s"
-    return f"{ns / 3.6e12:.2f}h" if ns >= 3600 * 10**9 else f"{ns / 60e9:.1f}min"
 
 
 def _memory(byte_s: int) -> str:
@@ -174,5 +186,5 @@ def _devices(spent: Any) -> str:
     parts += [("without a daemon", spent["missed_ns"])] if spent["missed_ns"] else []
     told = ", ".join(f"{100 * ns / wall:.1f} % {name}" for name, ns in parts)
     if spent["idle_with_waiters_ns"]:
-        told += f" ({_hours(spent['idle_with_waiters_ns'])} of it idle while grants waited)"
-    return f"devices: {told}; of {_hours(wall)}"
+        told += f" ({hours(spent['idle_with_waiters_ns'])} of it idle while grants waited)"
+    return f"devices: {told}; of {hours(wall)}"

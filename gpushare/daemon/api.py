@@ -148,6 +148,12 @@ class Api:
             found = await usage.usage(self._state.ledger, by, since, until, request.query.get("tenant"))
         return http.json_answer(found)
 
+    async def usage_slots(self, request: web.Request) -> web.Response:
+        since, until = http.number(request, "since"), http.number(request, "until")
+        async with self._reads:
+            found = await usage.slots(self._state.ledger, since, until)
+        return http.json_answer(found)
+
     # Tenants.
 
     async def tenants(self, request: web.Request) -> web.Response:

@@ -271,6 +271,14 @@ ROUTES = (
     ),
     Route(
         "GET",
+        "/v1/usage/slots",
+        "usage_slots",
+        "What the ledger has of each hour, by tenant: of the last 30 days, or between two moments (ns)",
+        answer=usage_types.UsageSlots,
+        query={"since": _NUMBER, "until": _NUMBER},
+    ),
+    Route(
+        "GET",
         "/v1/attempts",
         "attempts",
         "The latest containers without a share that asked for a GPU in NVIDIA's ways",

@@ -15,15 +15,38 @@ _MONTH_NS = 30 * 24 * 3600 * 10**9
 
 async def usage(ledger: Ledger, by: By, since: int | None, until: int | None, tenant: str | None) -> types.Usage:
     """What /v1/usage answers. The last 30 days where nothing is said. Raises UsageError or FailedError."""
+    since, until, end = _moments(since, until)
+    found = await asyncio.to_thread(ledger.usage, by, Span(since, end, tenant))
+    # Nobody's rows are no tenant's.
+    whole = await asyncio.to_thread(ledger.usage, "tenant", Span(since, end)) if tenant else found
+    return await asyncio.to_thread(_answer, by, since, until, found, (by if whole is found else "tenant", whole))
+
+
+async def slots(ledger: Ledger, since: int | None, until: int | None) -> types.UsageSlots:
+    """What /v1/usage/slots answers, as `usage`."""
+    since, until, end = _moments(since, until)
+    found = await asyncio.to_thread(ledger.slots, Span(since, end))
+    told = [
+        types.UsageSlot(
+            begins_ns=slot.begins_ns,
+            length_ns=slot.length_ns,
+            capacity_ns=slot.capacity_ns,
+            used_ns=dict(slot.used_ns),
+            waited_ns=dict(slot.waited_ns),
+        )
+        for slot in found
+    ]
+    return types.UsageSlots(since_ns=since, until_ns=until, slots=told)
+
+
+def _moments(since: int | None, until: int | None) -> tuple[int, int, int]:
+    """When it begins and ends, as told and as read. Raises UsageError."""
     # Without an end it is all there is: rows that wait to be written end after this moment.
     end, until = until if until is not None else LARGEST, until if until is not None else time.time_ns()
     since = since if since is not None else max(0, until - _MONTH_NS)
     if since > until:
         raise UsageError("since is out of range: it is after until")
-    found = await asyncio.to_thread(ledger.usage, by, Span(since, end, tenant))
-    # Nobody's rows are no tenant's.
-    whole = await asyncio.to_thread(ledger.usage, "tenant", Span(since, end)) if tenant else found
-    return await asyncio.to_thread(_answer, by, since, until, found, (by if whole is found else "tenant", whole))
+    return since, until, end
 
 
 def _answer(by: By, since: int, until: int, found: dict[Key, Sums], whole: tuple[By, dict[Key, Sums]]) -> types.Usage:

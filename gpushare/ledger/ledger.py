@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -17,11 +18,12 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from gpushare.errors import FailedError
-from gpushare.ledger import file, usage
+from gpushare.ledger import file, slots, usage
 from gpushare.ledger.entries import Entries, GrantRow, Period, Totals
 from gpushare.ledger.keeper import RETRY_SECONDS, Keeper, added
 from gpushare.ledger.sqlite_file import DamagedError
 from gpushare.ledger.usage import By, Key, Span, Sums
+from gpushare.policy.replay import Slot
 
 log = logging.getLogger(__name__)
 
@@ -222,12 +224,20 @@ class Ledger:
     def usage(self, by: By, span: Span) -> dict[Key, Sums]:
         """Sums over all that is kept of a span. Reads every row of it, so it is to be called in a thread. Raises
         FailedError where the file cannot be read now, and UsageError where the answer is too long."""
+        return self._reading(lambda reader, waiting: usage.added_up(self.path, reader, by, span, waiting))
+
+    def slots(self, span: Span) -> list[Slot]:
+        """What was used and waited in each hour of a span, as `usage`."""
+        return self._reading(lambda reader, waiting: slots.slots(self.path, reader, span, waiting))
+
+    def _reading(self, read: Callable[[sqlite3.Connection, list[Period]], T]) -> T:
+        """What `read` makes of the file and of what waits to be written."""
         # Together, so that no row is counted twice, or in neither.
         begun = self._ask(lambda: self._keeper.reading(), None)
         if begun is None:
             raise FailedError(f"the ledger {self.path} cannot be read now: its disk does not answer, try again")
         try:
-            return usage.added_up(self.path, begun[0], by, span, begun[1])
+            return read(*begun)
         except DamagedError as error:
             self._keeper.found_damaged(str(error))
             raise

@@ -19,6 +19,9 @@ _HOUR_NS = 3600 * 10**9
 _ROWS = 8_000
 """Rows that become others at once: callers wait for the disk meanwhile."""
 
+_ACROSS = 1_000
+"""Rows after those that are old that are looked at: as many as are written at once on a busy node."""
+
 
 class Step(NamedTuple):
     """Rows of `source` that ended `age_ns` ago become rows of `target`, one for each `unit_ns` in which they began."""
@@ -48,7 +51,7 @@ def _roll(db: sqlite3.Connection, insert: Insert, step: Step, now_ns: int) -> bo
     first, last = chained.older(db, step.source, before_ns)
     if first > last:
         return False
-    last = min(last, _units(db, step, first))
+    last = min(_with_begun(db, step, last, before_ns), _units(db, step, first))
     if fault := chained.fault_until(db, step.source, last):
         log.error(
             "ledger: %s: %s: its rows are kept as they are; `gpushare usage verify` says more", step.source, fault
@@ -57,6 +60,17 @@ def _roll(db: sqlite3.Connection, insert: Insert, step: Step, now_ns: int) -> bo
     chained.append(db, insert, step.target, _merged(db, step, last))
     chained.drop_oldest(db, step.source, last)
     return True
+
+
+def _with_begun(db: sqlite3.Connection, step: Step, last: int, before_ns: int) -> int:
+    """The last of the rows that began before that, some of which end after it: those that are written at once with
+    it."""
+    query = (
+        f"SELECT MAX(id) FROM (SELECT id, from_ns FROM {step.source} WHERE id > ? ORDER BY id LIMIT {_ACROSS}) "  # noqa: S608
+        "WHERE from_ns < ?"
+    )
+    found = db.execute(query, (last, before_ns)).fetchone()[0]
+    return last if found is None else int(found)
 
 
 def _units(db: sqlite3.Connection, step: Step, first: int) -> int:

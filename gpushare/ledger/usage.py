@@ -39,7 +39,6 @@ class Sums:
     """Of some rows. `wall_ns`: how long they were."""
 
     wall_ns: int = 0
-    granted_ns: int = 0
     used_ns: int = 0
     busy_ns: int = 0
     borrowed_ns: int = 0
@@ -74,6 +73,11 @@ _KEYS = {
     "hour": f"from_ns / {HOUR_NS} * {HOUR_NS}, tenant",
     "charge": f"from_ns / {DAY_NS} * {DAY_NS}, tenant, grant_id, device",
 }
+
+
+def _key(by: By, table: str) -> str:
+    """Of a row of days nobody knows the hours: it counts in the first one."""
+    return _KEYS[by].replace(str(HOUR_NS), str(DAY_NS)) if table == "days" else _KEYS[by]
 
 
 def key(by: By, period: Period) -> Key:
@@ -155,7 +159,7 @@ def _query(by: By, span: Span, sums: str) -> tuple[str, list[object]]:
     groups = ", ".join(str(i + 1) for i in range(_KEYS[by].count(",") + 1))
     # Table by table, since what is grouped is sorted, with all its columns.
     parts = [
-        f"SELECT {_KEYS[by]}, {sums} FROM {table} WHERE to_ns > ? AND to_ns <= ?{mine} GROUP BY {groups}"  # noqa: S608
+        f"SELECT {_key(by, table)}, {sums} FROM {table} WHERE to_ns > ? AND to_ns <= ?{mine} GROUP BY {groups}"  # noqa: S608
         for table in CHAINED
     ]
     return " UNION ALL ".join(parts), values * len(CHAINED)

@@ -1,6 +1,7 @@
 """What the ledger adds up: each device's time is used, idle, switching or missed, over killed daemons too; and what is
 changed in its file is found."""
 
+import json
 import sqlite3
 from contextlib import closing
 
@@ -13,7 +14,7 @@ def spent(client, **query):
     return client.usage(**query)["devices"]
 
 
-def test_time_adds_up_over_a_killed_daemon(make_daemon):
+def test_time_adds_up_over_a_killed_daemon(make_daemon, tmp_path):
     daemon = make_daemon().start()
     client = daemon.client
     client.set_tenant("scav", {"weight": 0})
@@ -50,6 +51,7 @@ def test_time_adds_up_over_a_killed_daemon(make_daemon):
         assert sum(row["busy_ns"] for row in client.usage(by=by)["rows"]) == sum(
             row["busy_ns"] for row in found["rows"]
         )
+    check_replay(daemon, found["rows"], tmp_path / "other.toml")
     assert client.usage(until=1)["rows"] == [] and client.usage(tenant="sca")["rows"] == []
     assert daemon.terminate() == 0
     path = daemon.layout.ledger
@@ -59,6 +61,27 @@ def test_time_adds_up_over_a_killed_daemon(make_daemon):
         ledger.execute("UPDATE periods SET borrowed_ns = borrowed_ns + 1 WHERE id = 3")
     done = daemon.cli("usage", "verify", "--file", path)
     assert done.returncode == 1 and "periods: row 3 is not what was written" in done.stderr
+
+
+def check_replay(daemon, rows, other):
+    """What was recorded is what is used; a limit that was not there makes its tenant wait and devices idle."""
+    other.write_text("[tenants.scav]\nweight = 0\n[tenants.default]\ntime_limit = '20%'\n")
+    done = daemon.cli("usage", "replay", "--tenants", other, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    tenants = {one["name"]: one for one in found["tenants"]}
+    for row in rows:
+        one = tenants[row["tenant"]]
+        assert one["was_used_ns"] == sum(row[kind] for kind in ("guaranteed_ns", "borrowed_ns", "scavenged_ns"))
+        assert one["was_waited_ns"] == row["waited_ns"]
+        assert one["used_ns"] + one["waited_ns"] == one["was_used_ns"] + one["was_waited_ns"]
+    assert found["unknown"] == [] and found["capacity_ns"] > 0
+    # A fifth of one device, of two.
+    assert 0 < tenants["default"]["used_ns"] <= found["capacity_ns"] / 10 + 1
+    assert tenants["default"]["waited_ns"] > tenants["default"]["was_waited_ns"]
+    other.write_text("[tenants.scav]\nweight = -1\n")
+    done = daemon.cli("usage", "replay", "--tenants", other)
+    assert done.returncode == 2 and f"{other}:2: tenant scav: weight -1 is out of range" in done.stderr
 
 
 def test_what_is_no_ledger_is_refused(daemon, tmp_path):

@@ -13,6 +13,7 @@ from gpushare.ledger import chained, rollup
 from gpushare.ledger.entries import GAP, IDLE, LARGEST, REST, SUMS, Entries
 from gpushare.ledger.file import LedgerFile
 from gpushare.ledger.schema import CHAINED
+from gpushare.ledger.slots import slots
 from gpushare.ledger.usage import Span, added_up, snapshot
 from gpushare.ledger.verify import verify
 
@@ -93,6 +94,63 @@ def test_usage_is_the_same_over_minutes_hours_and_days(tmp_path):
             assert found[by, span] == exact[by, span], (by, span)
     checked = verify(path)
     assert checked["ok"] and "no daemon for 20.0 s of the day of 1970-01-12T00:00:00Z" in checked["lines"]
+
+
+def test_hours_for_a_replay_are_the_same_after_the_roll_up(tmp_path):
+    """The first day is one slot then. While no daemon was there, nobody knows who wanted the devices."""
+    path = tmp_path / "ledger.db"
+    rows = []
+    for at in range(10 * DAY, 43 * DAY, HOUR // 2):
+        missed = at % DAY == 2 * HOUR
+        for device in ("x", "y"):
+            what = GAP if missed else IDLE
+            rows.append(minute(what, at, HOUR // 2, tenant=what, device=device, used_ns=5))
+        if not missed:
+            rows += [
+                minute(name, at, HOUR // 2, tenant=name, used_ns=3, waited_ns=2) for name in "ab" if at // HOUR % 3
+            ]
+    file = LedgerFile(path)
+    file.begin(1, "boot", 0)
+    file.write(1, Entries(periods=dict(enumerate(rows))))
+    exact = slots(path, snapshot(path), Span(0, LARGEST))
+    assert len(exact) == 33 * 24
+    assert (exact[2].length_ns, exact[3].length_ns, exact[3].capacity_ns) == (HOUR // 2, HOUR, 2 * HOUR)
+    while file.roll(43 * DAY):
+        pass
+    found = slots(path, snapshot(path), Span(0, LARGEST))
+    assert found[1:] == exact[24:]
+    assert (found[0].begins_ns, found[0].length_ns, found[0].capacity_ns) == (10 * DAY, 47 * HOUR // 2, 47 * HOUR)
+    for name in ("used_ns", "waited_ns"):
+        assert getattr(found[0], name) == {
+            tenant: sum(getattr(slot, name).get(tenant, 0) for slot in exact[:24]) for tenant in getattr(found[0], name)
+        }
+    assert slots(path, snapshot(path), Span(50 * DAY, LARGEST), rows[-2:]) == []
+    waiting = [replace(row, to_ns=51 * DAY) for row in rows[-4:]]
+    assert [slot.length_ns for slot in slots(path, snapshot(path), Span(50 * DAY, LARGEST), waiting)] == [
+        51 * DAY - rows[-1].from_ns
+    ]
+
+
+def test_numbers_beyond_64_bits_add_up(tmp_path):
+    path = tmp_path / "ledger.db"
+    rows = [minute("a", at, used_ns=LARGEST) for at in range(3)]
+    rolled(path, rows, 0).close()
+    for by in ("tenant", "hour"):
+        assert [sums.used_ns for sums in added_up(path, snapshot(path), by, Span(0, LARGEST)).values()] == [3 * LARGEST]
+
+
+def test_rows_across_an_hour_make_no_second_row_of_it(tmp_path):
+    path = tmp_path / "ledger.db"
+    file = LedgerFile(path)
+    file.begin(1, "boot", 0)
+    for day in range(3):
+        rows = [minute(name, day * DAY + at * MINUTE + MINUTE // 2) for at in range(24 * 60) for name in "ab"]
+        file.write(1, Entries(periods=dict(enumerate(rows))))
+        for hour in range(24):
+            while file.roll((day + 1) * DAY + hour * HOUR + HOUR // 2):
+                pass
+    query = "SELECT COUNT(*), COUNT(DISTINCT (from_ns / 3600000000000) || grant_id) FROM hours"
+    assert in_file(path, query) == [(2 * 71, 2 * 71)]
 
 
 def test_a_gap_in_an_hour_is_not_filled(tmp_path):

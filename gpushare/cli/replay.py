@@ -1,0 +1,114 @@
+"""gpushare usage replay: what a recorded time would have been under other quotas."""
+
+import argparse
+import functools
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpushare.cli.command import client, print_json, table
+from gpushare.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpushare.policy.entitlement import TenantState
+    from gpushare.policy.replay import Outcome, Replay, Slot
+
+_TITLES = ("TENANT", "USED", "WAITED", "WOULD USE", "BORROWED", "WAIT", "UNUSED", "SHORT", "LONGEST", "WHEN")
+
+_SHOWN = 10
+"""Of the tenants without a quota."""
+
+
+def run(args: argparse.Namespace) -> int:
+    """Replays what the daemon has recorded under the quotas of `args.tenants`."""
+    from gpushare.policy.replay import Slot, replay
+
+    api = client(args)
+    node = api.node()["capacity"]
+    recorded = api.usage_slots(since=args.since, until=args.until)
+    slots = [Slot(**{field.name: slot[field.name] for field in fields(Slot)}) for slot in recorded["slots"]]
+    found = replay(slots, _quotas(args.tenants, _capacity(slots) or node["time"], node["memory"]))
+    if args.json or args.format == "json":
+        told = {**asdict(found), "tenants": [{"name": name, **asdict(one)} for name, one in found.tenants.items()]}
+        print_json({"since_ns": recorded["since_ns"], "until_ns": recorded["until_ns"], **told})
+    else:
+        _table(found)
+    return 0
+
+
+def _capacity(slots: Sequence["Slot"]) -> int:
+    """Milli of the node, as it was when it had most devices."""
+    return max((round(1000 * slot.capacity_ns / slot.length_ns) for slot in slots), default=0)
+
+
+def _quotas(path: Path, time: int, memory: int) -> list["TenantState"]:
+    """What a file promises, `default` included. Raises UsageError or RefusedError with file and line."""
+    from gpushare.policy.entitlement import TenantState
+    from gpushare.tenants import quotas
+
+    if not path.exists():
+        raise UsageError(f"{path}: there is no such file")
+    found = quotas.read(path, quotas.Capacity(time, memory))
+    above = quotas.parents(found)
+    found = {**found, quotas.DEFAULT: quotas.default(found, above, time)}
+    return [
+        TenantState(
+            name,
+            tenant.time,
+            0,
+            tenant.weight,
+            tenant.tier,
+            tenant.time_limit if tenant.time_limit < time else None,
+            parent=above.get(name),
+        )
+        for name, tenant in sorted(found.items())
+    ]
+
+
+def _table(found: "Replay") -> None:
+    if not found.slots:
+        print("nothing is recorded")
+        return
+    table(_TITLES, [_row(name, one) for name, one in sorted(found.tenants.items()) if any(asdict(one).values())])
+    whole = found.capacity_ns
+    print(
+        f"idle would have been {_part(found.idle_ns, whole)}, and was {_part(found.was_idle_ns, whole)};"
+        f" of {hours(whole)}"
+    )
+    if found.degraded_ns:
+        print(
+            f"for {hours(found.degraded_ns)} there was less than is guaranteed and was wanted: all shrink in proportion"
+        )
+    if found.unknown:
+        more = f" and {len(found.unknown) - _SHOWN} others" if len(found.unknown) > _SHOWN else ""
+        print(f"without a quota in the file, and so without a guarantee: {', '.join(found.unknown[:_SHOWN])}{more}")
+
+
+def _row(name: str, one: "Outcome") -> list[str]:
+    when = shown_hour(one.worst_at_ns) if one.worst_ns else "-"
+    numbers: tuple[Any, ...] = (
+        *(one.was_used_ns, one.was_waited_ns, one.used_ns, one.borrowed_ns, one.waited_ns),
+        *(one.unused_ns, one.short_ns, one.worst_ns),
+    )
+    return [name, *map(hours, numbers), when]
+
+
+def hours(ns: int) -> str:
+    """Of one device."""
+    if not ns:
+        return "-"
+    if ns < 60 * 10**9:
+        return f"{ns / 1e9:.1f}s"
+    return f"{ns / 3.6e12:.2f}h" if ns >= 3600 * 10**9 else f"{ns / 60e9:.1f}min"
+
+
+@functools.cache
+def shown_hour(ns: int) -> str:
+    """When it begins, UTC."""
+    return datetime.fromtimestamp(ns // 10**9, UTC).strftime("%Y-%m-%dT%H:%MZ")
+
+
+def _part(ns: int, whole: int) -> str:
+    return f"{hours(ns) if ns else '0h'} ({100 * ns / whole:.1f} %)"
