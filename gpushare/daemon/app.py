@@ -146,7 +146,7 @@ class _Daemon:
             loops = [
                 asyncio.create_task(one) for one in (self._tick(context), self._check_health(context), pulse.beat())
             ]
-            for one in loops:
+            for one in (asyncio.create_task(context.recall()), *loops):
                 cleanup.push_async_callback(_cancel, one)
             done, _ = await asyncio.wait(
                 {asyncio.create_task(stop.wait()), *loops}, return_when=asyncio.FIRST_COMPLETED

@@ -37,6 +37,7 @@ from gpushare.errors import FailedError, GpushareError, NotFoundError, RefusedEr
 from gpushare.inject.node import Node
 from gpushare.node.devices import Backend, Device
 from gpushare.node.simulator import Simulator
+from gpushare.policy.shares import DEVICE_MILLI
 
 log = logging.getLogger(__name__)
 
@@ -271,6 +272,15 @@ class NodeContext:
             if live.usage is not None and live.usage.torn:
                 self.transitions.fail(live, "its usage page was truncated")
         return bool(samples)
+
+    async def recall(self) -> None:
+        """What tenants borrowed before this start, where that is to count."""
+        state = self.state
+        if state.history.factor:
+            try:
+                await state.history.recall(state.ledger, state.promises.now.policies, DEVICE_MILLI * len(state.devices))
+            except GpushareError as error:
+                log.warning("what tenants borrowed before this start does not count: %s", error)
 
     def _remember(self, seconds: float) -> None:
         """What each tenant borrowed since the last time, where that is to count."""

@@ -115,7 +115,9 @@ def test_a_resize_while_leases_are_out(client, spin, split):
 @pytest.mark.slow
 def test_what_was_borrowed_lately_counts_where_the_node_says_so(make_daemon, tmp_path):
     config = tmp_path / "gpushare.toml"
-    config.write_text('simulate = "1x4GiB"\n[policy]\nusage_factor = 1\nusage_half_life_seconds = 600\n')
+    config.write_text(
+        'simulate = "1x4GiB"\nledger_seconds = 1\n[policy]\nusage_factor = 1\nusage_half_life_seconds = 600\n'
+    )
     daemon = make_daemon("--config", str(config)).start()
     for name in "ab":
         daemon.client.set_tenant(name, {"weight": 2})
@@ -134,6 +136,10 @@ def test_what_was_borrowed_lately_counts_where_the_node_says_so(make_daemon, tmp
     until(lambda: now("b")["used_milli"] > 700 > 200 > now("a")["used_milli"], "more for who comes", 20)
     borrower.kill()
     other.kill()
+    until(lambda: not daemon.client.grants(), "the end of both", 20)
+    daemon.kill()
+    daemon.start()
+    until(lambda: now("a")["usage_milli_seconds"] > 500, "what the ledger has of it", 20)
 
 
 @pytest.mark.parametrize("shares", [False, pytest.param(True, marks=pytest.mark.slow)])

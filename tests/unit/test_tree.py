@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from quotastates import trees
 
 from gpushare.errors import UsageError
-from gpushare.policy import entitlement, tree
+from gpushare.policy import entitlement, history, tree
 from gpushare.policy.entitlement import TenantState
 from gpushare.policy.solve import solve
 
@@ -44,8 +44,22 @@ def poured(amount, parts):
     return given_
 
 
-def split(capacity, takers):
+def corrected(takers, k):
+    """Weights by name; of takers whose usage is None, and where there is none, their own."""
+    found = {name: Fraction(weight) for name, _, weight, *_ in takers}
+    for tier in {row[3] for row in takers}:
+        here = [row for row in takers if row[3] == tier and row[2] and row[5] is not None]
+        whole, used = sum(row[2] for row in here), sum(row[5] for row in here)
+        for name, _, weight, _, _, usage in here if used else ():
+            w, u = Fraction(weight, whole), Fraction(usage, used)
+            found[name] = max(Fraction(0), w + k * (w - u)) * whole
+    return found
+
+
+def split(capacity, takers, k):
     """`takers`: (name, guarantee, weight, tier, wants, usage)."""
+    now = corrected(takers, k)
+    takers = [(*row[:5], row[5] or 0) for row in takers]
     base = {name: min(g, wants) for name, g, _, _, wants, _ in takers}
     if sum(base.values()) > capacity:
         found = poured(capacity, [(n, g, base[n], u) for n, g, _, _, _, u in takers if base[n]])
@@ -54,14 +68,19 @@ def split(capacity, takers):
     tiers = sorted({tier for _, _, w, tier, _, _ in takers if w}, reverse=True)
     for chosen in [*tiers, None]:
         rows = [t for t in takers if (t[2] > 0 and t[3] == chosen) or (chosen is None and t[2] == 0)]
-        parts = [(n, w or 1, wants - base[n], u) for n, _, w, _, wants, u in rows if wants > base[n]]
-        for name, more in poured(left, parts).items():
-            found[name] += more
-            left -= more
+        for first in (True, False):
+            parts = [
+                (n, now[n] or w or 1, wants - base[n], u)
+                for n, _, w, _, wants, u in rows
+                if wants > base[n] and (now[n] > 0) == first
+            ]
+            for name, more in poured(left, parts).items():
+                found[name] += more
+                left -= more
     return found, False
 
 
-def modelled(capacity, tenants):
+def modelled(capacity, tenants, k=0):
     below = {name: [t for t in tenants if t.parent == name] for name in [None, *[t.name for t in tenants]]}
 
     def wants(t):
@@ -76,8 +95,8 @@ def modelled(capacity, tenants):
             return
         if parent is not None:
             rest = parent.guarantee - sum(t.guarantee for t in below[parent.name])
-            takers.append((parent.name, rest, 1, 0, parent.demand, 0))
-        found, less = split(amount, takers)
+            takers.append((parent.name, rest, 1, 0, parent.demand, None))
+        found, less = split(amount, takers, k)
         degraded.append(less)
         for t in below[parent and parent.name]:
             result[t.name] = found[t.name]
@@ -90,11 +109,11 @@ def modelled(capacity, tenants):
 @pytest.mark.parametrize("examples", [150, pytest.param(2000, marks=pytest.mark.slow)])
 def test_as_the_model_has_it(examples):
     @settings(max_examples=examples, deadline=None)
-    @given(trees())
-    def check(state):
+    @given(trees(), st.sampled_from([0, 0, Fraction(1, 2), 1, 3]))
+    def check(state, k):
         capacity, tenants = state
-        found = tree.entitle(capacity, tenants)
-        assert (found.milli, found.degraded) == modelled(capacity, tenants)
+        found = tree.entitle(capacity, tenants, history.corrected(tenants, k) if k else None)
+        assert (found.milli, found.degraded) == modelled(capacity, tenants, k)
 
     check()
 
