@@ -7,18 +7,20 @@ import grp
 import json
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlencode
 
-from gpushare.errors import BY_CODE, FailedError, GpushareError, UnreachableError, UsageError
+from gpushare.errors import BY_CODE, FailedError, GpushareError, OnLoanError, UnreachableError, UsageError
 from gpushare.paths import client_socket
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
 
 ANSWER_SECONDS = 30.0
+ASK_AGAIN_SECONDS = 0.1
 
 
 def _group(gid: int) -> str:
@@ -137,9 +139,21 @@ class Client:
         """A GrantDebug: the grant's pages, and the last events of its processes."""
         return self.call("GET", f"/v1/grants/{quote(grant_id, safe='')}/debug")
 
-    def create(self, **request: Any) -> Any:
-        """Fields of GrantRequest; None is left out. `class_` stands for `class`."""
-        return self.call("POST", "/v1/grants", _body(request))
+    def create(self, *, wait_seconds: float = 0, **request: Any) -> Any:
+        """Fields of GrantRequest; None is left out. `class_` stands for `class`. `wait_seconds`: how long to ask again
+        for memory that others have on loan and are asked to give back. A process that asks for the same several times
+        at once gives each a `key`.
+
+        Raises OnLoanError where that is over, and RefusedError where it cannot be had.
+        """
+        deadline = time.monotonic() + wait_seconds
+        while True:
+            try:
+                return self.call("POST", "/v1/grants", _body(request))
+            except OnLoanError:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(ASK_AGAIN_SECONDS)
 
     def plan(self, **request: Any) -> Any:
         """A Plan of what `create` would do; changes nothing."""

@@ -7,7 +7,8 @@ GpushareError
 │   ├── MethodError       there is such a path, but not that method                        2   405  method
 │   └── GoneError         there was, but the record does not reach back so far             2   410  gone
 ├── RefusedError          it makes sense; policy or capacity says no                       3   409  refused
-│   └── ForbiddenError    this user may not do that                                        3   403  forbidden
+│   ├── ForbiddenError    this user may not do that                                        3   403  forbidden
+│   └── OnLoanError       others have it on loan, and are asked to give it back            3   409  on_loan
 ├── UnreachableError      no daemon, or not one to be trusted                              4   503  unreachable
 └── FailedError           gpushare, the kernel or the driver failed                        1   500  failed
 
@@ -70,6 +71,12 @@ class ForbiddenError(RefusedError):
     code = "forbidden"
 
 
+class OnLoanError(RefusedError):
+    """It is guaranteed, and others that have it on loan were asked to give it back: ask again until then."""
+
+    code = "on_loan"
+
+
 class UnreachableError(GpushareError):
     """No daemon answers, or what answers is not to be trusted."""
 
@@ -89,6 +96,7 @@ _KINDS = (
     GoneError,
     RefusedError,
     ForbiddenError,
+    OnLoanError,
     UnreachableError,
     FailedError,
 )

@@ -39,21 +39,25 @@ class ExpectedWait(Struct, kw_only=True):
 
 class Victim(Struct, kw_only=True):
     """A grant that would lose something that it borrows now. `time_milli`: of the device's time, by `throttle`: its
-    lease ends at a kernel's end, and no work is lost. `rule`: the request is guaranteed it (`guarantee`), is of a
-    higher `tier`, or has its part by `weight` of what is lent."""
+    lease ends at a kernel's end, and no work is lost. `memory_bytes`: by a harsher rung, which is the mildest one that
+    is tried first; `max_rung`: the harshest that may follow. `rule`: the request is guaranteed it (`guarantee`), is of
+    a higher `tier`, or has its part by `weight` of what is lent."""
 
     grant: str
     tenant: str
     device: str
     index: int
-    rung: Literal["throttle", "other"] = "throttle"
+    rung: Literal["throttle", "demote", "suspend", "evict", "kill", "other"] = "throttle"
+    max_rung: Literal["throttle", "demote", "suspend", "evict", "kill", "other"] = "throttle"
     rule: Literal["guarantee", "tier", "weight", "other"]
     time_milli: int = 0
+    memory_bytes: int = 0
 
 
 class Plan(Struct, kw_only=True):
     """`class`: `borrow` where a part of its time is not guaranteed, None where it does not fit. `wait_ms`: None where
-    nobody has waited yet. `victims`: while it uses all the time it asks for, by who uses and wants how much now.
+    nobody has waited yet. `victims`: while it uses all the time it asks for, by who uses and wants how much now; where
+    it does not fit, those that would be asked for memory that they have on loan, so that it fits later.
     `reasons`: what `POST /v1/grants` would answer where it does not fit. `grant`: the living one with this key, which
     the request would be answered with."""
 

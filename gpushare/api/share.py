@@ -9,7 +9,8 @@ Health = Literal["healthy", "unhealthy"]
 
 class GrantDevice(Struct, kw_only=True):
     """One device of a grant. `guaranteed_milli`: the part of `time_milli` that its tenant's guarantee covers now; 0
-    on a device that does not work. `served_milli`, `served_limit_milli`: what it is served with now, its part of what
+    on a device that does not work. `memory_borrowed_bytes`: of the limit, what it has on loan of memory that is
+    guaranteed to others. `served_milli`, `served_limit_milli`: what it is served with now, its part of what
     its tenant has left unreserved, and of its tenant's limit, among it.
     `used_milli`: device time that it was charged in the last second, `borrowed_milli`: the part of that beyond its
     guarantee, `lent_milli`: of what it is served with, what it left and others used, `waited_milli`: how much of the
@@ -25,6 +26,7 @@ class GrantDevice(Struct, kw_only=True):
     time_milli: int
     time_limit_milli: int
     guaranteed_milli: int
+    memory_borrowed_bytes: int = 0
     served_milli: int = 0
     served_limit_milli: int = 0
     memory_bytes: int = 0

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
+from gpushare.api.reclaim import Eviction, Grace, MaxRung, Priority, Signal
 from gpushare.api.share import GrantDevice, Health
 from gpushare.units import TEXT_MAX
 
@@ -17,7 +18,9 @@ Kind = Literal["process", "container"]
 Managed = Literal["charge", "refuse"]
 Leases = Literal["together", "independent"]
 
-Name = Literal["", "DeviceHealth", "CapacityChanged", "QuotaDegraded", "QuotaRestored"]
+Name = Literal[
+    "", "DeviceHealth", "CapacityChanged", "QuotaDegraded", "QuotaRestored", "EvictionRequested", "EvictionResolved"
+]
 
 TTL_SECONDS = 120
 
@@ -75,7 +78,12 @@ class Gang(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True)
 class GrantRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """`memory`: bytes, `8GiB` or `35%` of a device. `time`, `time_limit`: milli, `30%` or `0.3`; 0: it only
     borrows. `device`: id, index, `any`. `managed`: whether managed memory is charged like device memory or refused.
-    `gang`: also as text, `ID[:SIZE[:LEASES]]`."""
+    `gang`: also as text, `ID[:SIZE[:LEASES]]`.
+
+    `borrow_memory`: how much of the memory, per device, may be what is guaranteed to others and not used by them;
+    `true`: all of it. The grant is asked to give it back within `grace_seconds` (default: the node's), by
+    `eviction_signal` too where one is named, and ended after that with a `max_rung` of `kill`. `priority`: of a
+    tenant's grants the lower one is asked first."""
 
     memory: MemorySize | MemoryText
     time: TimeMilli | TimeText
@@ -88,6 +96,11 @@ class GrantRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
     gang: Gang | GangText | None = None
     key: Key | None = None
     ttl_seconds: Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": 86400})] = TTL_SECONDS
+    borrow_memory: bool | MemorySize | MemoryText = False
+    max_rung: MaxRung | None = None
+    grace_seconds: Grace | None = None
+    priority: Priority = 0
+    eviction_signal: Signal | None = None
 
 
 class GrantChange(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -147,7 +160,8 @@ class Wall(Struct, kw_only=True):
 
 class Grant(Struct, kw_only=True):
     """`notice`: what the owner has to know now, such as a device that does not work; usually empty. `walls`: none
-    before something runs in it."""
+    before something runs in it. `max_rung`, `grace_seconds`: how memory that it has on loan may be taken back.
+    `eviction`: while that is wanted."""
 
     id: str
     key: str | None
@@ -170,6 +184,10 @@ class Grant(Struct, kw_only=True):
     reason: str
     notice: str = ""
     walls: list[Wall] = []
+    priority: int = 0
+    max_rung: MaxRung = "throttle"
+    grace_seconds: float = 0
+    eviction: Eviction | None = None
     rv: int
 
 
@@ -281,13 +299,14 @@ class SimDevice(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Event(Struct, kw_only=True):
-    """One line of the watch stream. `object`: the grant, device, tenant or node as of this event; a bookmark has none.
-    `name`: what happened, where `type` alone does not say it. QuotaDegraded: the tenant's `have` fell below its
-    guarantee."""
+    """One line of the watch stream. `object`: the grant, device, tenant, node or eviction as of this event; a bookmark
+    has none. `name`: what happened, where `type` alone does not say it. QuotaDegraded: the tenant's `have` fell below
+    its guarantee. EvictionRequested: the node wants a grant to end or to shrink, and does nothing to it before the
+    deadline."""
 
     rv: int
     epoch: int
-    kind: Literal["grant", "tenant", "device", "node", "bookmark"]
+    kind: Literal["grant", "tenant", "device", "node", "eviction", "bookmark"]
     type: Literal["added", "changed", "removed", "bookmark"]
     name: Name = ""
     object: Any = None

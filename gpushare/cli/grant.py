@@ -1,6 +1,8 @@
 """gpushare grant ..."""
 
 import argparse
+import math
+import os
 from typing import Any
 
 from gpushare.cli import render
@@ -15,6 +17,9 @@ from gpushare.cli.command import (
     time_argument,
 )
 from gpushare.errors import UsageError
+
+WAIT_SECONDS = 60.0
+EVICTION_SIGNAL_ENV = "GPUSHARE_EVICTION_SIGNAL"
 
 
 def add_share_options(parser: argparse.ArgumentParser) -> None:
@@ -50,11 +55,52 @@ def add_share_options(parser: argparse.ArgumentParser) -> None:
         choices=("together", "independent"),
         help="leases of a grant with several devices: on all at one instant (default), or on each on its own",
     )
+    _add_loan_options(parser)
     parser.add_argument(
         "--managed",
         choices=("charge", "refuse"),
         default="charge",
         help="charge managed memory like device memory (default), or refuse it",
+    )
+
+
+def _add_loan_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--borrow-memory",
+        nargs="?",
+        const=True,
+        type=checked(memory_argument),
+        metavar="SIZE",
+        help="how much of the memory may be what others are guaranteed and do not use (default all): it is asked back",
+    )
+    parser.add_argument(
+        "--max-rung",
+        choices=("evict", "kill"),
+        help="what borrows memory is asked to give it back (evict, default), and then ended if it does not (kill)",
+    )
+    parser.add_argument(
+        "--grace", type=checked(_duration), metavar="S", help="seconds that it has for that (default: the node's)"
+    )
+    parser.add_argument(
+        "--eviction-signal",
+        default=os.environ.get(EVICTION_SIGNAL_ENV) or None,
+        type=lambda text: text.upper().removeprefix("SIG"),
+        metavar="NAME",
+        help=f"sent to its first process when it is asked, as USR1 (default: ${EVICTION_SIGNAL_ENV})",
+    )
+    parser.add_argument(
+        "--priority", type=int, metavar="N", help="of a tenant's grants the lower one is asked first (default 0)"
+    )
+
+
+def add_wait(parser: argparse.ArgumentParser) -> None:
+    """`--wait`, of verbs that create a grant."""
+    parser.add_argument(
+        "--wait",
+        type=checked(_duration),
+        default=WAIT_SECONDS,
+        metavar="S",
+        help="seconds to wait for memory that is guaranteed, and that others have on loan (default %(default)g)",
     )
 
 
@@ -69,6 +115,11 @@ def share_request(args: argparse.Namespace) -> dict[str, Any]:
         "tenant": args.tenant,
         "class_": args.class_,
         "managed": args.managed,
+        "borrow_memory": args.borrow_memory,
+        "max_rung": args.max_rung,
+        "grace_seconds": args.grace,
+        "eviction_signal": args.eviction_signal,
+        "priority": args.priority,
         "gang": _gang(args.gang, args.leases),
     }
 
@@ -85,6 +136,16 @@ def _count(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= 16:
         raise UsageError(f"{text!r} is not a number of devices: give 1 to 16")
     return int(text)
+
+
+def _duration(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1
+    if not 0 <= seconds < math.inf:
+        raise UsageError(f"{text!r} is not a number of seconds: give 0 or more")
+    return seconds
 
 
 def _seconds(text: str) -> int:
@@ -107,6 +168,7 @@ class GrantCommand:
         create.add_argument(
             "--ttl", type=checked(_seconds), metavar="S", help="seconds until an unused grant expires (default 120)"
         )
+        add_wait(create)
         create.set_defaults(verb=self._create)
 
         show = add_verb(verbs, "show", "one grant")
@@ -143,7 +205,7 @@ class GrantCommand:
         return status
 
     def _create(self, args: argparse.Namespace) -> int:
-        grant = client(args).create(**share_request(args), key=args.key, ttl_seconds=args.ttl)
+        grant = client(args).create(**share_request(args), key=args.key, ttl_seconds=args.ttl, wait_seconds=args.wait)
         if args.json:
             print_json(grant)
         else:

@@ -33,7 +33,7 @@ class PlanCommand:
 def sentences(plan: Any, tenant: str) -> list[str]:
     """A plan for people."""
     if not plan["fits"]:
-        return [f"does not fit: {reason}" for reason in plan["reasons"]]
+        return [f"does not fit: {reason}" for reason in plan["reasons"]] + [_asked(one) for one in plan["victims"]]
     lines = [
         f"fits on device {device['index']} ({device['id']}): {_gets(device, tenant)}" for device in plan["devices"]
     ]
@@ -66,6 +66,14 @@ _RULES = {
     "tier": "the higher tier of this request",
     "weight": "what is lent is split by weight",
 }
+
+
+def _asked(victim: Any) -> str:
+    then = ", and ended after its grace" if victim["max_rung"] == "kill" else ""
+    return (
+        f"{victim['grant']} of {victim['tenant']} would be asked ({victim['rung']}) for the"
+        f" {format_size(victim['memory_bytes'])} that it has on loan on device {victim['index']}{then}"
+    )
 
 
 def _victim(victim: Any) -> str:

@@ -28,13 +28,19 @@ def grant_rows(grants: list[Any]) -> list[list[object]]:
             format_time(device["time_milli"]),
             *_last_second(grant, device),
             format_size(device["memory_bytes"]),
-            format_size(device["memory_limit_bytes"]),
+            _limit(device),
             device["leases"],
             len(grant["processes"]),
         ]
         for grant in grants
         for device in grant["devices"]
     ]
+
+
+def _limit(device: Any) -> str:
+    """Of its memory, and what of that is on loan."""
+    limit, borrowed = format_size(device["memory_limit_bytes"]), device["memory_borrowed_bytes"]
+    return f"{limit}, {format_size(borrowed)} borrowed" if borrowed else limit
 
 
 def _last_second(grant: Any, device: Any) -> list[str]:

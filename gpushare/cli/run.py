@@ -7,7 +7,7 @@ import sys
 from typing import NoReturn
 
 from gpushare.cli.command import add_json, add_socket, client, print_json
-from gpushare.cli.grant import add_share_options, share_request
+from gpushare.cli.grant import add_share_options, add_wait, share_request
 from gpushare.cli.program import EXIT_GPUSHARE, command, missing, replace
 from gpushare.client import Client
 from gpushare.errors import GpushareError, UnreachableError, UsageError
@@ -29,6 +29,7 @@ class RunCommand:
             "be run or found, 2 for a malformed request, 4 when you may not talk to the daemon"
         )
         add_share_options(parser)
+        add_wait(parser)
         add_json(parser)
         add_socket(parser)
         parser.add_argument(
@@ -52,7 +53,7 @@ class RunCommand:
 
 def _start(daemon: Client, args: argparse.Namespace, argv: list[str]) -> NoReturn:
     """Replaces this process by the command. Where that fails, releases the grant and raises."""
-    grant = daemon.create(**share_request(args), ttl_seconds=RESERVE_SECONDS)
+    grant = daemon.create(**share_request(args), ttl_seconds=RESERVE_SECONDS, wait_seconds=args.wait)
     try:
         binding = daemon.bind(grant["id"], "process")
         replace(argv, merge(os.environ, binding["env"]))

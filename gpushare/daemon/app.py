@@ -188,7 +188,16 @@ class _Daemon:
             capacity = capacity * count // len(found)  # absent devices are assumed to be like those found
         tenants = Tenants(self._tenants_file, DEVICE_MILLI * count, capacity, smallest)
         watch = Watch(ledger.run)
-        state = State(layout, found, tenants, ledger, watch, smallest, configuration.history(self._config.policy))
+        state = State(
+            layout,
+            found,
+            tenants,
+            ledger,
+            watch,
+            smallest,
+            configuration.history(self._config.policy),
+            configuration.reclaim(self._config.reclaim),
+        )
         arbiter = Arbiter(arbiter_config)
         cleanup.callback(arbiter.close)
         readers, lookups = Readers(), Readers()
@@ -210,6 +219,7 @@ class _Daemon:
             log.info("nothing was recorded for %.1f s before this start", ledger.gap_ns / 1e9)
         for record in records:
             context.adoption.adopt(record, rebooted=ledger.rebooted)
+        context.evictions.start()
         if ledger.readable:  # else they may be of living grants
             self._remove_strays(state)
         return context
@@ -282,6 +292,7 @@ class _Daemon:
     def _close(self, context: NodeContext) -> None:
         pulse.notify("STOPPING=1")
         context.accounts.write_periods()
+        context.evictions.close()
         context.adoption.let_go()
         # Killed processes may take a moment to leave their cgroups; the next start removes what is left then.
         deadline = time.monotonic() + _LEAVE_SECONDS

@@ -10,9 +10,12 @@ from msgspec import Struct
 
 from gpushare import arbiter as arbiter_api
 from gpushare import toml
+from gpushare.api.reclaim import GRACE_SECONDS_MAX, MaxRung
 from gpushare.daemon.history import History
 from gpushare.errors import UsageError
 from gpushare.policy import admission
+from gpushare.policy.recall import Policy
+from gpushare.policy.reclaim import Rung, rung_of
 from gpushare.policy.shares import DEVICE_MILLI
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -46,6 +49,15 @@ class PolicyConfig(Struct, forbid_unknown_fields=True):
     usage_half_life_seconds: float = 3600
 
 
+class ReclaimConfig(Struct, forbid_unknown_fields=True):
+    """How memory on loan is taken back: gpushare.policy.recall.Policy, in seconds."""
+
+    max_rung: MaxRung = "kill"
+    lend_to: Literal["evict", "kill"] = "evict"
+    grace_seconds: float = 30
+    min_hold_seconds: float = 60
+
+
 class Config(Struct, forbid_unknown_fields=True):
     """The file's keys. `simulate`: like the option, empty for real devices. `ledger_days`: how long ended grants and
     periods are kept. `ledger_seconds`: length of a period there; what a killed daemon may lose is a second."""
@@ -60,6 +72,7 @@ class Config(Struct, forbid_unknown_fields=True):
     log_level: LogLevel = "info"
     arbiter: ArbiterConfig = msgspec.field(default_factory=ArbiterConfig)
     policy: PolicyConfig = msgspec.field(default_factory=PolicyConfig)
+    reclaim: ReclaimConfig = msgspec.field(default_factory=ReclaimConfig)
 
 
 def load(path: Path | None) -> Config:
@@ -83,6 +96,8 @@ def load(path: Path | None) -> Config:
         ("ledger_days", config.ledger_days, 1, 36500),
         ("policy.usage_factor", config.policy.usage_factor, 0, USAGE_FACTOR_MAX),
         ("policy.usage_half_life_seconds", config.policy.usage_half_life_seconds, 1, 31 * 86400),
+        ("reclaim.grace_seconds", config.reclaim.grace_seconds, 0, GRACE_SECONDS_MAX),
+        ("reclaim.min_hold_seconds", config.reclaim.min_hold_seconds, 0, 86400),
         ("arbiter.lease_ms", arbiter.lease_ms, 0, 10_000),
         ("arbiter.bound_ms", arbiter.bound_ms, 0, 1000),
         ("arbiter.bound_alone_ms", arbiter.bound_alone_ms, 0, 1000),
@@ -111,6 +126,16 @@ def arbiter(asked: ArbiterConfig) -> arbiter_api.Config:
 def history(asked: PolicyConfig) -> History:
     """What tenants borrowed, remembered for that long."""
     return History(asked.usage_factor, asked.usage_half_life_seconds)
+
+
+def reclaim(asked: ReclaimConfig) -> Policy:
+    """In the terms of gpushare.policy."""
+    return Policy(
+        most=rung_of(asked.max_rung) or Rung.KILL,
+        lend_to=rung_of(asked.lend_to) or Rung.EVICT,
+        grace_ns=round(asked.grace_seconds * 1e9),
+        min_hold_ns=round(asked.min_hold_seconds * 1e9),
+    )
 
 
 def smallest_share(config: arbiter_api.Config) -> int:

@@ -134,7 +134,7 @@ class Explaining:
 
     def _fits(self, promises: Promises, refusal: Refusal) -> bool:
         try:
-            placement.among(promises, refusal.request, self._state.smallest_milli)
+            placement.place(self._state, refusal.request, promises=promises)
         except GpushareError:
             return False
         return True

@@ -11,6 +11,7 @@ from socket import socket
 from gpushare.api.types import BindRequest, GrantChange, GrantRequest
 from gpushare.arbiter import Arbiter
 from gpushare.daemon import placement, workloads
+from gpushare.daemon.evictions import Evictions
 from gpushare.daemon.peer import Peer
 from gpushare.daemon.resources import Resources
 from gpushare.daemon.serving import Serving
@@ -33,10 +34,16 @@ class Grants:
     """Every method names the peer that asks, and raises ForbiddenError where the grant belongs to another user."""
 
     def __init__(
-        self, state: State, resources: Resources, serving: Serving, transitions: Transitions, arbiter: Arbiter
+        self,
+        state: State,
+        resources: Resources,
+        serving: Serving,
+        transitions: Transitions,
+        arbiter: Arbiter,
+        evictions: Evictions,
     ) -> None:
         self._state, self._resources, self._serving = state, resources, serving
-        self._transitions, self._arbiter = transitions, arbiter
+        self._transitions, self._arbiter, self._evictions = transitions, arbiter, evictions
 
     def owned(self, peer: Peer, grant_id: str) -> Live:
         """A living grant of this peer's user; root owns all. Raises NotFoundError or ForbiddenError."""
@@ -60,8 +67,9 @@ class Grants:
         Ledger.written has returned, or it is bound.
         `member`: as Tenants.named_by takes it.
 
-        Raises UsageError, NotFoundError, ForbiddenError or RefusedError for a request that cannot be granted, and
-        FailedError where its files cannot be made.
+        Raises UsageError, NotFoundError, ForbiddenError or RefusedError for a request that cannot be granted,
+        OnLoanError for one that can be when others have given back what it is guaranteed, and FailedError where its
+        files cannot be made.
         """
         if (existing := self.known(peer, request)) is not None:
             return existing, False
@@ -71,7 +79,7 @@ class Grants:
             places = placement.place(self._state, request, choices)
         except RefusedError as refusal:
             self._state.refused.append(Refusal(now_ns(), request, str(refusal)))
-            raise
+            raise self._evictions.refused(peer, request, refusal) from None
         self._resources.check_parts()
         now = now_ns()
         life, steps = lifecycle.begin(now, f"g-{secrets.token_hex(6)}", request.ttl_seconds * 1_000_000_000)
@@ -101,6 +109,7 @@ class Grants:
             )
         self._state.decisions.admitted(live.id, live.record.tenant, choices)
         self._transitions.begin(live, steps)
+        self._evictions.admitted(peer, live)
         return live, True
 
     def bind(self, peer: Peer, grant_id: str, request: BindRequest, connection: socket) -> Live:

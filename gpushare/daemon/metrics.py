@@ -12,6 +12,8 @@ from gpushare.arbiter import LATENCY_BUCKETS, GrantStats, Spans
 from gpushare.daemon.node import NodeContext
 from gpushare.daemon.pulse import BUCKETS, Latency
 from gpushare.daemon.view import grant_view, tenant_views
+from gpushare.policy.recall import Outcome
+from gpushare.policy.reclaim import Rung
 
 Sample = tuple[dict[str, str], float]
 
@@ -81,6 +83,7 @@ _COUNTERS = (
     _Counter("gpushare_grant_wait_seconds_total", "counter", "Time spent waiting for a lease", "wait_ns", 1e9),
     _Counter("gpushare_grant_memory_bytes", "gauge", "Device memory held", "memory_bytes"),
     _Counter("gpushare_grant_memory_limit_bytes", "gauge", "Most device memory it may hold", "memory_limit_bytes"),
+    _Counter("gpushare_grant_memory_borrowed_bytes", "gauge", "Of that, on loan from others", "memory_borrowed_bytes"),
     _Counter("gpushare_grant_marked_processes", "gauge", "Processes that say of themselves what cannot be", "marked"),
     _Counter("gpushare_grant_time_milli", "gauge", "Time share, 1000 is the whole device", "time_milli"),
 )
@@ -167,6 +170,22 @@ async def text(context: NodeContext, devices: list[types.Device]) -> str:
                 ({"helper": "door"}, context.door.restarts),
                 ({"helper": "reader"}, context.readers.failures),
                 ({"helper": "lookup"}, context.lookups.failures),
+            ],
+        ),
+        *_family(
+            "gpushare_evictions",
+            "gauge",
+            "Grants that are asked for memory that they have on loan",
+            [({}, len(context.evictions.asked))],
+        ),
+        *_family(
+            "gpushare_reclaims_total",
+            "counter",
+            "Loans of memory that were wanted back, by the last rung and how it ended",
+            [
+                ({"rung": rung.word, "outcome": outcome.replace(" ", "_")}, context.evictions.ended[rung.word, outcome])
+                for rung in (Rung.EVICT, Rung.KILL)
+                for outcome in get_args(Outcome)
             ],
         ),
         *_family(

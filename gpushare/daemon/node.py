@@ -19,6 +19,7 @@ from gpushare.daemon.attempts import Attempts
 from gpushare.daemon.books import active, shares_got
 from gpushare.daemon.containers import Containers
 from gpushare.daemon.door import Door
+from gpushare.daemon.evictions import Evictions
 from gpushare.daemon.explaining import Explaining
 from gpushare.daemon.grants import Grants
 from gpushare.daemon.missed import remember
@@ -67,6 +68,7 @@ class NodeContext:
     attempts: Attempts = field(init=False)
     containers: Containers = field(init=False)
     adoption: Adoption = field(init=False)
+    evictions: Evictions = field(init=False)
     _measured_ns: int = field(init=False, default_factory=time.monotonic_ns)
 
     def __post_init__(self) -> None:
@@ -75,8 +77,9 @@ class NodeContext:
         self.receipts = Receipts(state, arbiter)
         self.serving = Serving(state, resources, arbiter, self.accounts, self.receipts)
         self.transitions = Transitions(state, resources, self.serving, arbiter)
-        self.grants = Grants(state, resources, self.serving, self.transitions, arbiter)
-        self.planner = Planner(state, self.grants, resources, self.receipts.history)
+        self.evictions = Evictions(state, self.transitions)
+        self.grants = Grants(state, resources, self.serving, self.transitions, arbiter, self.evictions)
+        self.planner = Planner(state, self.grants, resources, self.receipts.history, self.evictions)
         self.explaining = Explaining(state, self.receipts)
         self.attempts = Attempts(state.watch.epoch, self.readers)
         self.containers = Containers(

@@ -7,6 +7,7 @@ from dataclasses import replace
 from gpushare.api.types import GrantChange, GrantRequest
 from gpushare.daemon.promises import WORKLOAD, Promises, gang_id
 from gpushare.daemon.state import Live, State
+from gpushare.daemon.terms import check, memory, terms
 from gpushare.errors import UsageError
 from gpushare.node.devices import MAX_DEVICES
 from gpushare.policy import admission
@@ -15,7 +16,7 @@ from gpushare.policy.capacity import Standing
 from gpushare.policy.shares import Share, shares
 from gpushare.policy.taken import Holding
 from gpushare.policy.tenant import TenantPolicy
-from gpushare.units import parse_memory, parse_time
+from gpushare.units import parse_time
 
 TTL_SECONDS_MAX = 86400
 _KEY_MAX = 256
@@ -26,16 +27,6 @@ def _time(value: int | str) -> int:
     return parse_time(str(value))
 
 
-@functools.lru_cache(maxsize=256)
-def _memory(value: int | str) -> int | str:
-    """Bytes, or a checked percentage as text: it applies to the device that is chosen later."""
-    text = str(value)
-    if text.strip().endswith("%"):
-        parse_memory(text, 1 << 40)
-        return text
-    return parse_memory(text, 0)
-
-
 def _device(wanted: int | str) -> int | str | None:
     if wanted == "any":
         return None
@@ -43,7 +34,7 @@ def _device(wanted: int | str) -> int | str | None:
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 4 else text
 
 
-def _request(request: GrantRequest) -> admission.Request:
+def _request(request: GrantRequest, borrow: int | str) -> admission.Request:
     """The request as admission takes it. Raises UsageError for any field that makes no sense."""
     if not 1 <= request.ttl_seconds <= TTL_SECONDS_MAX:
         raise UsageError(f"ttl_seconds {request.ttl_seconds} is out of range: give 1 to {TTL_SECONDS_MAX}")
@@ -53,12 +44,13 @@ def _request(request: GrantRequest) -> admission.Request:
         raise UsageError(f"devices {request.devices} is out of range: give 1 to {MAX_DEVICES}")
     return admission.Request(
         tenant=request.tenant,
-        memory=_memory(request.memory),
+        memory=memory(request.memory),
         time_milli=_time(request.time),
         limit_milli=_time(request.time_limit),
         devices=request.devices,
         device=_device(request.device),
         gang=gang_id(request),
+        borrow=borrow,
     )
 
 
@@ -67,23 +59,23 @@ def standing(state: State) -> Standing:
     return state.promises.now.standing
 
 
-def place(state: State, request: GrantRequest, choices: list[Choice] | None = None) -> list[Place]:
-    """The places of a new grant, and why these. Raises UsageError, NotFoundError or RefusedError; changes nothing."""
-    return among(state.promises, request, state.smallest_milli, choices)
-
-
-def among(
-    promises: Promises, request: GrantRequest, smallest_milli: int, choices: list[Choice] | None = None
+def place(
+    state: State, request: GrantRequest, choices: list[Choice] | None = None, promises: Promises | None = None
 ) -> list[Place]:
-    """`place`, beside the grants that these promises were made to."""
-    asked, now = _request(request), promises.now
-    return admission.place(asked, now.devices, now.tenants, now.taken, smallest_milli, choices)
+    """The places of a new grant, and why these. `promises`: beside whose grants; the node's are usual. Raises
+    UsageError, NotFoundError or RefusedError; changes nothing."""
+    check(request, state.reclaim_policy)
+    # While an owner wants its memory back, nobody gets more of it on loan.
+    borrow = terms(request, state.reclaim_policy).borrow if not state.recalls.open else 0
+    asked, now = _request(request, borrow), (promises or state.promises).now
+    return admission.place(asked, now.devices, now.tenants, now.taken, state.smallest_milli, choices)
 
 
 def resize(state: State, live: Live, change: GrantChange) -> list[Place]:
     """The grant's places after the change, on the same devices. Raises like `place`; changes nothing."""
     record = live.record
     now = state.promises.now
+    borrow = terms(record.request, state.reclaim_policy).borrow if not state.recalls.open else 0
     others = [holding for holding in now.taken if holding.grant != live.id]
     # It keeps its place on a device that does not work.
     devices = [replace(device, fault="") for device in now.devices]
@@ -91,10 +83,11 @@ def resize(state: State, live: Live, change: GrantChange) -> list[Place]:
     for old in record.places:
         asked = admission.Request(
             tenant=record.tenant,
-            memory=old.memory_bytes if change.memory is None else _memory(change.memory),
+            memory=old.memory_bytes if change.memory is None else memory(change.memory),
             time_milli=old.time_milli if change.time is None else _time(change.time),
             limit_milli=old.limit_milli if change.time_limit is None else _time(change.time_limit),
             device=old.device,
+            borrow=max(borrow, old.borrowed_bytes) if isinstance(borrow, int) else borrow,
         )
         admitted = admission.admit(asked, devices, now.tenants, others, state.smallest_milli)[0]
         found.append(admitted)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from gpushare.api import plan as plan_types
 from gpushare.api.types import GrantRequest
 from gpushare.daemon import placement
+from gpushare.daemon.evictions import Evictions
 from gpushare.daemon.grants import Grants, key_taken
 from gpushare.daemon.peer import Peer
 from gpushare.daemon.resources import Resources
@@ -25,8 +26,11 @@ _IN_A_TURN = 4
 class Planner:
     """Changes nothing: several requests are planned on a copy of what is promised."""
 
-    def __init__(self, state: State, grants: Grants, resources: Resources, history: WaitHistory) -> None:
+    def __init__(
+        self, state: State, grants: Grants, resources: Resources, history: WaitHistory, evictions: Evictions
+    ) -> None:
         self._state, self._grants, self._resources, self._history = state, grants, resources, history
+        self._evictions = evictions
 
     async def plan(
         self, peer: Peer, requests: Sequence[GrantRequest], is_member: Callable[[Peer, str], Awaitable[bool]]
@@ -34,7 +38,15 @@ class Planner:
         """One plan for each request, as if those before it that fit had been admitted. Raises what `Grants.create`
         does of a request that makes no sense, or that this peer may not make; a refusal is a plan."""
         members = {tenant: await is_member(peer, tenant) for tenant in dict.fromkeys(one.tenant for one in requests)}
-        draft = _Draft(self._state, self._grants, self._resources, self._history, peer, several=len(requests) > 1)
+        draft = _Draft(
+            self._state,
+            self._grants,
+            self._resources,
+            self._history,
+            self._evictions,
+            peer,
+            several=len(requests) > 1,
+        )
         found = []
         for number, request in enumerate(requests):
             if number and number % _IN_A_TURN == 0:
@@ -50,9 +62,18 @@ class _Draft:
     """What one call has planned so far."""
 
     def __init__(
-        self, state: State, grants: Grants, resources: Resources, history: WaitHistory, peer: Peer, *, several: bool
+        self,
+        state: State,
+        grants: Grants,
+        resources: Resources,
+        history: WaitHistory,
+        evictions: Evictions,
+        peer: Peer,
+        *,
+        several: bool,
     ) -> None:
         self._state, self._grants, self._resources, self._history = state, grants, resources, history
+        self._evictions = evictions
         self._peer = peer
         self._promises = state.promises.copy() if several else state.promises
         self._several = several
@@ -66,11 +87,12 @@ class _Draft:
             if (known := self._known(request)) is not None:
                 return known
             state.tenants.named_by(self._peer, request.tenant, member=member)
-            places = placement.among(self._promises, request, state.smallest_milli)
+            places = placement.place(state, request, promises=self._promises)
         except RefusedError as refusal:
             if type(refusal) is not RefusedError:
                 raise
-            return plan_types.Plan(fits=False, reasons=[str(refusal)])
+            victims = [] if self._several else self._evictions.victims(request)
+            return plan_types.Plan(fits=False, reasons=[str(refusal)], victims=victims)
         self._resources.check_parts()
         found = self._fits(f"grants[{number}]", request, places)
         if self._several:

@@ -25,7 +25,8 @@ from gpushare.policy.lifecycle import Kind, Phase
 
 log = logging.getLogger(__name__)
 
-_ROOM_BYTES = sum(-(-size // mmap.PAGESIZE) * mmap.PAGESIZE for size in (LIMITS_BYTES, USAGE_BYTES))
+_EVICTION_BYTES = 2 * mmap.PAGESIZE  # it is written beside the one before
+_ROOM_BYTES = sum(-(-size // mmap.PAGESIZE) * mmap.PAGESIZE for size in (LIMITS_BYTES, USAGE_BYTES, _EVICTION_BYTES))
 
 
 class Resources:

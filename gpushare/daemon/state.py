@@ -3,12 +3,13 @@
 import select
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
 from msgspec import Struct
 
+from gpushare.api.reclaim import Eviction
 from gpushare.api.types import Class, GrantRequest
 from gpushare.daemon.books import DeviceBook, Instant
 from gpushare.daemon.decisions import REFUSED_KEPT, Decisions
@@ -25,6 +26,7 @@ from gpushare.pages import LimitsPage, UsagePage
 from gpushare.paths import Layout
 from gpushare.policy.admission import SMALLEST_MILLI, Place
 from gpushare.policy.lifecycle import Life, Phase
+from gpushare.policy.recall import Policy, Recalls
 from gpushare.policy.shares import Share
 
 
@@ -97,8 +99,9 @@ class Workload:
 class Live:
     """A grant that has not ended, with the daemon's resources for it.
 
-    `handle`: the arbiter's, while the grant is served. `shares`: those pushed last, one per place. `starter`: pidfd of
-    the runtime that is about to start the grant's container. `rv`: number of its last event in the watch stream.
+    `eviction`: while it is asked for memory that it has on loan. `handle`: the arbiter's, while the grant is
+    served. `shares`: those pushed last, one per place. `starter`: pidfd of the runtime that is about to start the
+    grant's container. `rv`: number of its last event in the watch stream.
     """
 
     record: GrantRecord
@@ -111,6 +114,7 @@ class Live:
     starter: int | None = None
     workloads: list[Workload] = field(default_factory=list)
     books: dict[int, DeviceBook] = field(default_factory=dict)
+    eviction: Eviction | None = None
     shares: list[Share] = field(default_factory=list)
 
     @property
@@ -130,7 +134,7 @@ class Refusal:
 
 class State:
     """`smallest_milli`: the smallest guarantee that the arbiter can serve. `faults`: by id of the device. `refused`:
-    the latest."""
+    the latest. `on_freed`: called with each grant that has ended or has other places."""
 
     def __init__(
         self,
@@ -141,9 +145,13 @@ class State:
         watch: Watch,
         smallest_milli: int = SMALLEST_MILLI,
         history: History | None = None,
+        reclaim_policy: Policy | None = None,
     ) -> None:
         self.smallest_milli = smallest_milli
         self.history = history or History()
+        self.reclaim_policy = reclaim_policy or Policy()
+        self.recalls = Recalls()
+        self.on_freed: list[Callable[[Live], None]] = []
         self.faults: dict[str, Fault] = {}
         self.layout = layout
         self.devices = devices
@@ -192,6 +200,7 @@ class State:
         """Gives a grant other places than it had."""
         live.record.places = places
         self.promises.put(live.id, live.record.request, places)
+        self._freed(live)
 
     def remove(self, live: Live) -> None:
         """Removes a grant that has ended; the ledger keeps it."""
@@ -202,6 +211,11 @@ class State:
             del self._keys[record.uid, record.key]
         self.promises.drop(live.id)
         self.decisions.ends(live.id)
+        self._freed(live)
+
+    def _freed(self, live: Live) -> None:
+        for tell in self.on_freed:
+            tell(live)
 
     def save(self, record: GrantRecord, *, soon: bool = False) -> None:
         """Writes the record to the ledger, which keeps it until the disk takes it. `soon`: as Ledger.save takes it."""

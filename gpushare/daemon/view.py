@@ -9,7 +9,8 @@ from gpushare.api.share import GrantDevice
 from gpushare.arbiter import Arbiter, DeviceStats
 from gpushare.daemon import placement
 from gpushare.daemon.gangs import gang_of
-from gpushare.daemon.state import GrantRecord, Live, State
+from gpushare.daemon.state import GrantRecord, Live, State, now_ns
+from gpushare.daemon.terms import rung_word, terms
 from gpushare.inject import cdi, edits, grantdir, process
 from gpushare.inject.node import Granted, Node
 from gpushare.ledger.ledger import Health
@@ -34,6 +35,7 @@ def _grant_device(
         time_milli=place.time_milli,
         time_limit_milli=place.limit_milli,
         guaranteed_milli=kept,
+        memory_borrowed_bytes=place.borrowed_bytes,
         health="healthy" if live is None or place.device not in state.faults else "unhealthy",
     )
     if live is None or live.handle is None or (book := live.books.get(place.index)) is None:
@@ -92,7 +94,7 @@ def grant_view(
         _grant_device(place, state, kept.get((record.id, place.device), place.guaranteed_milli), live, share, arbiter)
         for place, share in zip(record.places, shares, strict=True)
     ]
-    life = record.life
+    life, found = record.life, terms(record.request, state.reclaim_policy)
     return types.Grant(
         id=record.id,
         key=record.key,
@@ -113,8 +115,12 @@ def grant_view(
         expires_ns=life.expires_ns,
         ended_ns=record.ended_ns,
         reason=life.reason,
-        notice=_notice(state, record) if live is not None else "",
+        notice=_notice(state, live) if live is not None else "",
         walls=_walls(record),
+        priority=record.request.priority,
+        max_rung=rung_word(found.max_rung),
+        grace_seconds=found.grace_ns / 1e9,
+        eviction=live.eviction if live is not None else None,
         rv=live.rv if live is not None else 0,
     )
 
@@ -131,13 +137,17 @@ def _walls(record: GrantRecord) -> list[types.Wall]:
     ]
 
 
-def _notice(state: State, record: GrantRecord) -> str:
-    lost = [
+def _notice(state: State, live: Live) -> str:
+    found = [
         f"device {place.index} ({place.device}) does not work: {state.faults[place.device].reason}"
-        for place in record.places
+        for place in live.record.places
         if place.device in state.faults
     ]
-    return "; ".join(lost)
+    if (asked := live.eviction) is not None and asked.rung == "evict":
+        ended = ", or it is ended" if asked.max_rung == "kill" else ""
+        left = max(0, asked.deadline_ns - now_ns()) / 1e9
+        found.append(f"{asked.reason}: end it or make it smaller within {left:.1f} s{ended}")
+    return "; ".join(found)
 
 
 def ledger_view(health: Health) -> types.LedgerHealth:

@@ -1,6 +1,7 @@
 """The directory of one grant: `<layout.grants>/<id>/` with `self/` inside, which is what the tenant sees.
 
-The daemon puts `limits`, `usage` and `grant.sock` into `self/`; everything else is made here. Isolation between tenants
+The daemon puts `limits`, `usage` and `grant.sock` into `self/`, and `eviction` while it wants memory back; everything
+else is made here. Isolation between tenants
 rests on the modes set here.
 """
 
@@ -104,7 +105,21 @@ def _move_away(directory: Path) -> None:
 
 
 _INODES = 16
-"""In self/, besides the driver's files: the pages, the socket twice (it is renamed), `driver`, `sim`, itself."""
+"""In self/, besides the driver's files: the pages, the socket and `eviction` twice (they are renamed), `driver`, `sim`,
+itself."""
+
+
+def write_eviction(layout: Layout, grant_id: str, data: bytes) -> None:
+    """Puts `eviction` into self/, whole or not at all: what is in it was asked of the grant. Raises OSError."""
+    own = self_dir(layout, grant_id)
+    fresh = own / ".eviction"
+    files.write(os.fspath(fresh), data, 0o644)
+    fresh.rename(own / "eviction")
+
+
+def remove_eviction(layout: Layout, grant_id: str) -> None:
+    """The grant is asked for nothing any more. Raises OSError."""
+    (self_dir(layout, grant_id) / "eviction").unlink(missing_ok=True)
 
 
 def create(layout: Layout, grant_id: str, kind: Kind, gid: int, node: Node, room: int = 0) -> Path:

@@ -5,7 +5,8 @@ Per device the guaranteed time of its grants is at most 1000 milli of deliverabl
 switching may take, which the arbiter holds back from every guarantee alike), and their memory at most what the device
 has less what is reserved. A grant's time is reserved out of its tenant's guarantee; what exceeds it is borrowed, and
 a grant that borrows is admitted only where the time it asks for is unclaimed at this moment. One that asks for no time
-borrows all it gets, and is admitted wherever its memory fits. Memory is never lent.
+borrows all it gets, and is admitted wherever its memory fits. Memory that is guaranteed to others and not used by them
+goes to a grant that may be asked to give it back, and to no other.
 """
 
 from collections.abc import Collection, Mapping
@@ -77,7 +78,8 @@ class Tenant:
 @dataclass(frozen=True, slots=True)
 class Request:
     """`memory`: bytes, or text for units.parse_memory (`35%` is of each device). `device`: id, index, or None for
-    any. `gang`: the tenant's grants of the same one are on other devices."""
+    any. `gang`: the tenant's grants of the same one are on other devices. `borrow`: as `memory`, how much of it may be
+    guaranteed to others."""
 
     tenant: str
     memory: int | str
@@ -86,11 +88,13 @@ class Request:
     devices: int = 1
     device: str | int | None = None
     gang: str | None = None
+    borrow: int | str = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """`guaranteed_milli`: reserved out of the tenant's guarantee, as long as all devices work."""
+    """`guaranteed_milli`: reserved out of the tenant's guarantee, as long as all devices work. `borrowed_bytes`: of the
+    memory, what was guaranteed to other tenants when it was given."""
 
     device: str
     index: int
@@ -98,6 +102,7 @@ class Place:
     time_milli: int
     guaranteed_milli: int
     limit_milli: int
+    borrowed_bytes: int = 0
 
     @property
     def borrows(self) -> bool:
@@ -158,6 +163,7 @@ def place(
     spare = tenant.guarantee_milli - taken.of(tenant.name).guaranteed_milli
     unreserved = tenant.promised - taken.of(tenant.name).reserved_milli
     places: list[Place] = []
+    borrowed = 0
     for _ in range(request.devices):
         used = {place.device for place in places}
         options, reasons = [], []
@@ -170,14 +176,17 @@ def place(
                 reasons.append(str(refusal))
         if not options:
             raise RefusedError("; ".join(dict.fromkeys(reasons)))
-        _keep_for_others(options[0][1].memory_bytes * (len(places) + 1), devices, tenant, tenants, taken)
+        asked, allowed = options[0][1].memory_bytes, options[0][1].borrowed_bytes
+        number = len(places) + 1
+        more = _borrowed(asked * number, allowed * number, devices, tenant, tenants, taken) - borrowed
+        borrowed += more
         best = min(options, key=lambda option: (option[0], option[1].index))[1]
         left, spare = max(0, spare), spare - best.guaranteed_milli
         # Reservations of lost devices' time must still fit when they are back.
         room = DEVICE_MILLI - taken.on(best.device).reserved_milli
         reserved = max(0, min(request.time_milli, unreserved, room))
         unreserved -= reserved
-        places.append(replace(best, guaranteed_milli=reserved))
+        places.append(replace(best, guaranteed_milli=reserved, borrowed_bytes=more))
         if choices is not None:
             fits = {option.index: round(abs(free) * DEVICE_MILLI) for free, option in options}
             choices.append(Choice(places[-1], fits, tuple(reasons), left))
@@ -241,25 +250,30 @@ def _named(request: Request, devices: Collection[Device]) -> list[Device]:
     raise NotFoundError(f"there is no device {request.device!r}: known are {known}")
 
 
-def _keep_for_others(
+def _borrowed(
     memory: int,
+    allowed: int,
     devices: Collection[Device],
     tenant: Tenant,
     tenants: Mapping[str, Tenant],
     taken: Taken,
-) -> None:
-    """Memory guaranteed to other tenants over the node and not yet held by their grants stays free."""
+) -> int:
+    """How much of the memory is guaranteed to other tenants over the node and not held by their grants. Raises
+    RefusedError where that is more than is `allowed`."""
     usable = {device.id: device for device in devices if device.usable}
     if not any(other.memory_bytes for other in tenants.values()):
-        return
+        return 0
     kept = _kept(tenant, tenants, {name: taken.memory(name, usable) for name in tenants})
     free = sum(device.memory_bytes - device.reserved_bytes for device in usable.values())
     free -= sum(taken.on(device).memory_bytes for device in usable)
-    if kept and memory > free - kept:
+    over = min(memory, max(0, memory - (free - kept))) if kept else 0
+    if over > allowed:
         raise RefusedError(
             f"{format_size(memory)} of memory does not fit: {format_size(max(0, free))} is free, and"
             f" {format_size(kept)} of it is guaranteed to other tenants"
+            + (f", of which it may borrow {format_size(allowed)}" if allowed else "")
         )
+    return over
 
 
 def _kept(tenant: Tenant, tenants: Mapping[str, Tenant], held: Mapping[str, int]) -> int:
@@ -327,6 +341,9 @@ def _try(request: Request, device: Device, tenant: Tenant, spare: int, taken: Ta
         )
     free_memory = (room - memory) / device.memory_bytes
     free_time = max(0, DEVICE_MILLI - asked_here - request.time_milli) / DEVICE_MILLI
-    place = Place(device.id, device.index, memory, request.time_milli, guaranteed, request.limit_milli)
+    borrow = request.borrow if isinstance(request.borrow, int) else parse_memory(request.borrow, device.memory_bytes)
+    place = Place(
+        device.id, device.index, memory, request.time_milli, guaranteed, request.limit_milli, min(borrow, memory)
+    )
     free = free_memory + free_time
     return free if request.time_milli else -free, place

@@ -80,7 +80,7 @@ class Standing:
 @dataclass(frozen=True, slots=True)
 class Loan:
     """A grant that could give something back. `amount`: what its end frees. `since_ns`: when it began. `rungs`: as
-    `rungs` returns them."""
+    `rungs` returns them. `grace_ns`: how long it has to give something back once it is asked."""
 
     grant: str
     tenant: str
@@ -89,71 +89,72 @@ class Loan:
     rungs: tuple[Rung, ...]
     priority: int = 0
     min_hold_ns: int = 0
+    grace_ns: int = 0
 
     def held(self, now_ns: int) -> bool:
         """Whether it is still in its min_hold."""
         return now_ns < self.since_ns + self.min_hold_ns
 
 
-def candidates(
+def victim(
     loans: Iterable[Loan], tenants: Mapping[str, Standing], rule: Rule, now_ns: int, spared: Collection[str] = ()
-) -> list[Loan]:
-    """Loans that may be taken back now, the first victim first. `spared`: the tenant that wants it, and others that
-    are no victims."""
-    found = [
-        loan
-        for loan in loans
-        if loan.rungs
-        and loan.tenant not in spared
-        and (standing := tenants.get(loan.tenant)) is not None
-        and standing.borrowed > 0
-        and not (rule is Rule.FAIR_SHARE and loan.held(now_ns))
-    ]
-    return sorted(found, key=lambda loan: _order(loan, tenants[loan.tenant], now_ns))
-
-
-def _order(loan: Loan, tenant: Standing, now_ns: int) -> tuple[object, ...]:
-    """Scavengers first, then lower tiers, then who has borrowed more for its weight; in a tenant what matters less."""
-    heavy = Fraction(tenant.borrowed, tenant.weight or 1)
-    return (
-        tenant.weight > 0,
-        tenant.tier,
-        -heavy,
-        tenant.name,
-        loan.priority,
-        loan.held(now_ns),
-        loan.rungs[0],
-        loan.amount,
-        loan.grant,
+) -> Loan | None:
+    """The loan to take back first, None: there is none that may be. `spared`: tenants that are no victims."""
+    return min(
+        (
+            loan
+            for loan in loans
+            if loan.rungs
+            and loan.tenant not in spared
+            and (standing := tenants.get(loan.tenant)) is not None
+            and standing.borrowed > 0
+            and _may(loan, rule, now_ns)
+        ),
+        key=lambda loan: (_of_tenant(tenants[loan.tenant]), _in_tenant(loan, now_ns)),
+        default=None,
     )
+
+
+def _of_tenant(tenant: Standing) -> tuple[object, ...]:
+    """Scavengers first, then lower tiers, then who has borrowed more for its weight."""
+    return tenant.weight > 0, tenant.tier, -Fraction(tenant.borrowed, tenant.weight or 1), tenant.name
+
+
+def _in_tenant(loan: Loan, now_ns: int) -> tuple[object, ...]:
+    return loan.priority, loan.held(now_ns), loan.rungs[0], loan.amount, loan.grant
 
 
 def choose(
     loans: Iterable[Loan],
-    tenants: Mapping[str, Standing],
+    tenants: Callable[[Collection[str]], Mapping[str, Standing]],
     rule: Rule,
     now_ns: int,
     enough: Callable[[Collection[str]], bool],
     spared: Collection[str] = (),
 ) -> list[Loan]:
-    """The victims; none where no set of them is `enough` (asked with the ids of their grants). What each gives back
-    counts before the next is chosen, so that no tenant is asked for more once it is within its entitlement. A victim
-    that the later ones made needless is left alone."""
-    left, standings = list(loans), dict(tenants)
+    """The victims; none where no set of them is `enough`. Both that and `tenants` are asked with the ids of grants that
+    are taken as gone: what each gives back counts before the next is chosen, so that no tenant is asked for more once
+    it is within its entitlement. A victim that the later ones made needless is left alone."""
+    by_tenant: dict[str, list[Loan]] = {}
+    for loan in sorted((loan for loan in loans if loan.rungs), key=lambda loan: _in_tenant(loan, now_ns), reverse=True):
+        by_tenant.setdefault(loan.tenant, []).append(loan)
     chosen: list[Loan] = []
     while not enough({loan.grant for loan in chosen}):
-        order = candidates(left, standings, rule, now_ns, spared)
-        if not order:
+        gone = {loan.grant for loan in chosen}
+        first = [next((one for one in reversed(rows) if _may(one, rule, now_ns)), None) for rows in by_tenant.values()]
+        found = victim([one for one in first if one is not None], tenants(gone), rule, now_ns, spared)
+        if found is None:
             return []
-        victim = order[0]
-        chosen.append(victim)
-        left.remove(victim)
-        standing = standings[victim.tenant]
-        standings[victim.tenant] = replace(standing, allocated=standing.allocated - victim.amount)
+        chosen.append(found)
+        by_tenant[found.tenant].remove(found)
     for loan in tuple(chosen):
         if enough({other.grant for other in chosen if other is not loan}):
             chosen.remove(loan)
     return chosen
+
+
+def _may(loan: Loan, rule: Rule, now_ns: int) -> bool:
+    return not (rule is Rule.FAIR_SHARE and loan.held(now_ns))
 
 
 # One victim on the ladder.
@@ -166,34 +167,29 @@ class Receipt:
     rung: Rung
     started_ns: int
     ended_ns: int
-    freed: bool
-    why: str = ""
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reclaim:
-    """`rungs`: those still to be tried, mildest first. `rung`: the one that runs, NONE: it is over. `deadline_ns`: when
-    that fails. `freed`: whether what was needed is there."""
+    """`owner`: the tenant for which. `begun_ns`: of the first rung. `rungs`: those still to be tried, mildest first.
+    `rung`: the one that runs since `started_ns`, NONE: it is over. `deadline_ns`: when that fails. `receipts`: of those
+    that failed."""
 
     grant: str
+    owner: str
+    begun_ns: int
     rungs: tuple[Rung, ...]
+    clocks: Mapping[Rung, int]
     rung: Rung
     started_ns: int
     deadline_ns: int
-    freed: bool = False
     receipts: tuple[Receipt, ...] = ()
 
     @property
     def over(self) -> bool:
         """Whether no event changes it any more."""
         return self.rung is Rung.NONE
-
-
-@dataclass(frozen=True, slots=True)
-class Freed:
-    """What was needed is free."""
-
-    now_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,38 +208,35 @@ class Clock:
     now_ns: int
 
 
-Event = Freed | Failed | Clock
+Event = Failed | Clock
 
 
-def begin(grant: str, rungs: tuple[Rung, ...], now_ns: int, clocks: Mapping[Rung, int]) -> Reclaim:
-    """With the mildest rung. `clocks`: how long each may take, in ns."""
-    return _next(Reclaim(grant, rungs, Rung.NONE, now_ns, now_ns), now_ns, clocks)
+def begin(grant: str, owner: str, rungs: tuple[Rung, ...], now_ns: int, clocks: Mapping[Rung, int]) -> Reclaim:
+    """With the mildest rung. `clocks`: how long each may take, in ns; one that is not there may take none."""
+    return _next(Reclaim(grant, owner, now_ns, rungs, clocks, Rung.NONE, now_ns, now_ns), now_ns)
 
 
-def advance(reclaim: Reclaim, event: Event, clocks: Mapping[Rung, int]) -> Reclaim:
+def advance(reclaim: Reclaim, event: Event) -> Reclaim:
     """The state after the event. A late one, or one of another rung, changes nothing."""
     if reclaim.over:
         return reclaim
     match event:
-        case Freed(now_ns):
-            done = _ended(reclaim, now_ns, freed=True)
-            return replace(done, rung=Rung.NONE, rungs=(), freed=True)
         case Failed(now_ns, rung, why):
-            return _next(_ended(reclaim, now_ns, why=why), now_ns, clocks) if rung is reclaim.rung else reclaim
+            return _next(_failed(reclaim, now_ns, why), now_ns) if rung is reclaim.rung else reclaim
         case Clock(now_ns):
             if now_ns < reclaim.deadline_ns:
                 return reclaim
-            return _next(_ended(reclaim, now_ns, why="its time was over"), now_ns, clocks)
+            return _next(_failed(reclaim, now_ns, "its time was over"), now_ns)
 
 
-def _ended(reclaim: Reclaim, now_ns: int, *, freed: bool = False, why: str = "") -> Reclaim:
-    receipt = Receipt(reclaim.rung, reclaim.started_ns, now_ns, freed, why)
+def _failed(reclaim: Reclaim, now_ns: int, why: str) -> Reclaim:
+    receipt = Receipt(reclaim.rung, reclaim.started_ns, now_ns, why)
     return replace(reclaim, receipts=(*reclaim.receipts, receipt))
 
 
-def _next(reclaim: Reclaim, now_ns: int, clocks: Mapping[Rung, int]) -> Reclaim:
+def _next(reclaim: Reclaim, now_ns: int) -> Reclaim:
     if not reclaim.rungs:
         return replace(reclaim, rung=Rung.NONE)
     rung, *rest = reclaim.rungs
-    deadline = now_ns + clocks.get(rung, 0)
+    deadline = now_ns + reclaim.clocks.get(rung, 0)
     return replace(reclaim, rungs=tuple(rest), rung=rung, started_ns=now_ns, deadline_ns=deadline)

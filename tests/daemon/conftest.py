@@ -157,6 +157,12 @@ def shared_attentive() -> Iterator[Shared]:
         yield Shared(lambda: make().quicken(_HEALTH_SECONDS=0.05))
 
 
+@pytest.fixture(scope="session")
+def shared_lone() -> Iterator[Shared]:
+    with maker() as make:
+        yield Shared(lambda: make("--simulate", "1x16GiB"))
+
+
 @pytest.fixture
 def daemon(shared: Shared) -> Iterator[Daemon]:
     yield shared.take()
@@ -168,6 +174,13 @@ def attentive(shared_attentive: Shared) -> Iterator[Daemon]:
     """A daemon that checks the health of its devices often."""
     yield shared_attentive.take()
     shared_attentive.give_back()
+
+
+@pytest.fixture
+def lone(shared_lone: Shared) -> Iterator[Daemon]:
+    """A daemon with one device."""
+    yield shared_lone.take()
+    shared_lone.give_back()
 
 
 @pytest.fixture

@@ -1,12 +1,13 @@
 """The reclaim ladder: who is a victim, in which order, and how rungs follow each other."""
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.policy import reclaim
-from gpushare.policy.reclaim import Clock, Event, Failed, Freed, Loan, Need, Reclaim, Rule, Rung, Standing
+from gpushare.policy.reclaim import Clock, Event, Failed, Loan, Need, Reclaim, Rule, Rung, Standing
 
 RUNGS = (Rung.EVICT, Rung.KILL)
 
@@ -20,7 +21,11 @@ def tenants(*rows: tuple[str, int, int, int, int]) -> dict[str, Standing]:
 
 
 def order(loans: list[Loan], standings: dict[str, Standing], rule: Rule = Rule.GUARANTEE, now: int = 100) -> list[str]:
-    return [found.grant for found in reclaim.candidates(loans, standings, rule, now)]
+    left, found = list(loans), []
+    while (first := reclaim.victim(left, standings, rule, now)) is not None:
+        found.append(first.grant)
+        left.remove(first)
+    return found
 
 
 def test_scavengers_then_lower_tiers_then_who_borrowed_more_for_its_weight() -> None:
@@ -87,7 +92,11 @@ def test_victims_are_enough_and_needed_and_never_of_a_tenant_within_its_guarante
     def enough(grants: Collection[str]) -> bool:
         return sum(amounts[grant] for grant in grants) >= needed
 
-    chosen = reclaim.choose(loans, standings, rule, now, enough)
+    def left(gone: Collection[str]) -> dict[str, Standing]:
+        given = {name: sum(one.amount for one in loans if one.tenant == name and one.grant in gone) for name in NAMES}
+        return {name: replace(row, allocated=row.allocated - given[name]) for name, row in standings.items()}
+
+    chosen = reclaim.choose(loans, left, rule, now, enough)
     ids = {one.grant for one in chosen}
     if chosen:
         assert enough(ids)
@@ -97,14 +106,12 @@ def test_victims_are_enough_and_needed_and_never_of_a_tenant_within_its_guarante
         # Each was asked while the tenant had more than its entitlement: without any one of them it still had.
         assert not own or standing.allocated - sum(own) + own[0] > standing.entitlement
     assert rule is Rule.GUARANTEE or not any(one.held(now) for one in chosen)
-    assert chosen == reclaim.choose(loans[::-1], standings, rule, now, enough)
+    assert chosen == reclaim.choose(loans[::-1], left, rule, now, enough)
 
 
 EVENTS = st.lists(
     st.one_of(
-        st.tuples(st.just("clock"), st.integers(0, 20)),
-        st.tuples(st.just("failed"), st.sampled_from(list(Rung))),
-        st.tuples(st.just("freed"), st.just(0)),
+        st.tuples(st.just("clock"), st.integers(0, 20)), st.tuples(st.just("failed"), st.sampled_from(list(Rung)))
     ),
     max_size=12,
 )
@@ -117,35 +124,30 @@ def test_a_rung_follows_only_a_milder_one_that_failed_or_whose_time_was_over(
 ) -> None:
     rungs = reclaim.rungs(Need.MEMORY, most, () if engine else (Rung.DEMOTE, Rung.SUSPEND))
     now, replayed = 0, []
-    state = reclaim.begin("g", rungs, now, CLOCKS)
+    state = reclaim.begin("g", "owner", rungs, now, CLOCKS)
     for what, value in events:
         before = state
         event: Event
         if what == "clock":
             now += value
             event = Clock(now)
-        elif what == "failed":
-            event = Failed(now, Rung(value), "cannot")
         else:
-            event = Freed(now)
+            event = Failed(now, Rung(value), "cannot")
         replayed.append(event)
-        state = reclaim.advance(state, event, CLOCKS)
+        state = reclaim.advance(state, event)
         if state.rung is not before.rung:
             assert state.over or state.rung > before.rung
             due = isinstance(event, Clock) and now >= before.deadline_ns
-            assert due or what == "freed" or (what == "failed" and value == before.rung)
+            assert due or (what == "failed" and value == before.rung)
     tried = [receipt.rung for receipt in state.receipts]
     assert tried == list(rungs[: len(tried)])
-    assert state.freed == any(receipt.freed for receipt in state.receipts)
-    again: Reclaim = reclaim.begin("g", rungs, 0, CLOCKS)
+    again: Reclaim = reclaim.begin("g", "owner", rungs, 0, CLOCKS)
     for event in replayed:
-        again = reclaim.advance(again, event, CLOCKS)
+        again = reclaim.advance(again, event)
     assert again == state
 
 
 def test_a_reclaim_without_a_rung_is_over_at_once() -> None:
-    state = reclaim.begin("g", (), 5, CLOCKS)
-    assert state.over
-    assert not state.freed
+    assert reclaim.begin("g", "owner", (), 5, CLOCKS).over
     assert reclaim.rung_of("evict") is Rung.EVICT
     assert reclaim.rung_of("other") is None

@@ -1,0 +1,77 @@
+"""The node as gpushare.policy.recall asks about it: who has memory on loan, and what would fit."""
+
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from gpushare.api.types import GrantRequest
+from gpushare.daemon import placement
+from gpushare.daemon.promises import Promises
+from gpushare.daemon.state import Live, State
+from gpushare.daemon.terms import memory, terms
+from gpushare.errors import GpushareError
+from gpushare.policy import reclaim
+from gpushare.policy.loans import Family
+from gpushare.policy.reclaim import Loan, Need, Rung, Standing
+from gpushare.units import parse_memory
+
+
+def on_loan(live: Live) -> int:
+    """Bytes that a grant has on loan, on all its devices."""
+    return sum(place.borrowed_bytes for place in live.record.places)
+
+
+class Node:
+    """A gpushare.policy.recall.World. `requests`: by the keys of the wants. `missing`: rungs that nothing here does."""
+
+    def __init__(self, state: State, requests: Mapping[str, GrantRequest], missing: Collection[Rung]) -> None:
+        self._state, self._requests, self._missing = state, requests, missing
+
+    def fits(self, wants: Sequence[str], gone: Collection[str]) -> bool:
+        """As World says it."""
+        return self._draft(wants, gone) is not None
+
+    def _draft(self, wants: Sequence[str], gone: Collection[str]) -> Promises | None:
+        """What is promised once those grants are gone and these are there, None: they do not fit."""
+        draft = self._state.promises.copy()
+        for grant in gone:
+            draft.drop(grant)
+        try:
+            for key in wants:
+                request = self._requests[key]
+                draft.put(f"want {key}", request, placement.place(self._state, request, promises=draft))
+        except GpushareError:
+            return None
+        return draft
+
+    def loans(self) -> Iterator[Loan]:
+        """As World says it."""
+        policy, now, wall = self._state.reclaim_policy, time.monotonic_ns(), time.time_ns()
+        for live in self._state:
+            if not on_loan(live):
+                continue
+            allowed = terms(live.record.request, policy)
+            yield Loan(
+                grant=live.id,
+                tenant=live.record.tenant,
+                amount=sum(place.memory_bytes for place in live.record.places),
+                since_ns=now - max(0, wall - live.record.created_ns),
+                rungs=reclaim.rungs(Need.MEMORY, allowed.max_rung, self._missing),
+                priority=live.record.request.priority,
+                min_hold_ns=policy.min_hold_ns,
+                grace_ns=allowed.grace_ns,
+            )
+
+    def standings(self, wants: Sequence[str], gone: Collection[str]) -> Mapping[str, Standing]:
+        """As World says it."""
+        *before, last = wants
+        draft = self._draft(before, gone)
+        if draft is None:
+            return {}
+        now = draft.now
+        usable = {device.id: device for device in now.devices if device.usable}
+        held = {name: now.taken.memory(name, usable) for name in now.tenants}
+        request = self._requests[last]
+        each = memory(request.memory)
+        size = max((device.memory_bytes for device in usable.values()), default=0)
+        asked = request.devices * (each if isinstance(each, int) else parse_memory(each, size))
+        return Family(now.tenants, held).standings(request.tenant, asked)

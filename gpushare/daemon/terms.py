@@ -1,0 +1,76 @@
+"""What a request says of its memory: how much, and how what it has on loan may be taken back."""
+
+import functools
+from dataclasses import dataclass
+from typing import cast
+
+from gpushare.api.reclaim import GRACE_SECONDS_MAX, PRIORITY_MAX, MaxRung
+from gpushare.api.types import GrantRequest
+from gpushare.errors import RefusedError, UsageError
+from gpushare.policy import reclaim
+from gpushare.policy.recall import Policy
+from gpushare.policy.reclaim import Rung
+from gpushare.units import parse_memory
+
+
+@functools.lru_cache(maxsize=256)
+def memory(value: int | str) -> int | str:
+    """Bytes, or a checked percentage as text: it applies to the device that is chosen later."""
+    text = str(value)
+    if text.strip().endswith("%"):
+        parse_memory(text, 1 << 40)
+        return text
+    return parse_memory(text, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """`borrow`: bytes, or a percentage as text, per device; 0: it borrows none."""
+
+    max_rung: Rung
+    grace_ns: int
+    borrow: int | str
+
+
+def rung_word(rung: Rung) -> MaxRung:
+    """On the wire."""
+    return cast(MaxRung, rung.word)
+
+
+def terms(request: GrantRequest, policy: Policy) -> Terms:
+    """As far as this node goes. From every grant time is taken back, and of one that borrows memory it is asked for."""
+    asked = reclaim.rung_of(request.max_rung) if request.max_rung is not None else None
+    grace_ns = policy.grace_ns if request.grace_seconds is None else round(request.grace_seconds * 1e9)
+    return Terms(
+        max_rung=min(policy.most, asked or (Rung.EVICT if request.borrow_memory else Rung.THROTTLE)),
+        grace_ns=min(policy.grace_ns, grace_ns),
+        borrow=_borrow(request),
+    )
+
+
+def _borrow(request: GrantRequest) -> int | str:
+    if isinstance(request.borrow_memory, bool):
+        return memory(request.memory) if request.borrow_memory else 0
+    return memory(request.borrow_memory)
+
+
+def check(request: GrantRequest, policy: Policy) -> None:
+    """Raises UsageError for what makes no sense, RefusedError for what this node does not do."""
+    grace, most = request.grace_seconds, policy.grace_ns / 1e9
+    if grace is not None and not 0 <= grace <= GRACE_SECONDS_MAX:
+        raise UsageError(f"grace_seconds {grace:g} is out of range: give 0 to {GRACE_SECONDS_MAX}")
+    if not -PRIORITY_MAX <= request.priority <= PRIORITY_MAX:
+        raise UsageError(f"priority {request.priority} is out of range: give {-PRIORITY_MAX} to {PRIORITY_MAX}")
+    found = terms(request, policy)
+    if grace is not None and grace > most:
+        raise RefusedError(f"a grace of {grace:g} s is more than this node gives: ask for {most:g} s or less")
+    if not found.borrow or policy.lends(found.max_rung):
+        return
+    least = max(policy.lend_to, Rung.EVICT)
+    if policy.most < least:
+        raise RefusedError(f"this node lends no memory: its [reclaim] max_rung is {policy.most.word}")
+    words = f"{least.word} or {Rung.KILL.word}" if least < min(policy.most, Rung.KILL) else least.word
+    raise RefusedError(
+        f"memory is lent to grants that may be asked to give it back: ask with a max_rung of {words}, not"
+        f" {request.max_rung or found.max_rung.word}"
+    )

@@ -1,0 +1,48 @@
+"""Memory on loan: who has more than is guaranteed to it, as the owner of a guarantee sees it. Pure."""
+
+from collections.abc import Mapping
+
+from gpushare.policy.admission import Tenant
+from gpushare.policy.reclaim import Standing
+
+
+class Family:
+    """The tenants with what each and those below it are guaranteed, and hold. `held`: bytes by tenant."""
+
+    def __init__(self, tenants: Mapping[str, Tenant], held: Mapping[str, int]) -> None:
+        self._tenants, self._held = tenants, held
+        self._guaranteed = {name: self._sum(name, {n: t.memory_bytes for n, t in tenants.items()}) for name in tenants}
+        self._has = {name: self._sum(name, held) for name in tenants}
+
+    def _sum(self, name: str, of: Mapping[str, int]) -> int:
+        tenant = self._tenants[name]
+        return sum(of.get(one, 0) for one in (*tenant.family, name) if one != name) + of.get(name, 0)
+
+    def line(self, name: str) -> list[str]:
+        """The tenant, its parent, and so on up."""
+        found: list[str] = [name]
+        while (parent := self._tenants[found[-1]].parent) is not None:
+            found.append(parent)
+        return found
+
+    def standings(self, owner: str, asked: int) -> dict[str, Standing]:
+        """Of each tenant from which `owner` may want memory back for a grant of `asked` bytes: where that is within
+        what the owner, or one that it is part of, is guaranteed and the other is not part of. A tenant has too much
+        where it has, and all that it is part of have, up to the one that both are part of."""
+        mine = self.line(owner)
+        found = {}
+        for name, tenant in self._tenants.items():
+            if name == owner:
+                continue
+            line = self.line(name)
+            shared = next((one for one in mine if one in line), None)
+            own = mine[: mine.index(shared)] if shared is not None else mine
+            if not any(self._has[one] + asked <= self._guaranteed[one] for one in own):
+                continue
+            path = line[: line.index(shared)] if shared is not None else line
+            over = [self._has[one] - self._guaranteed[one] for one in path]
+            if not path:  # it is one that the owner is part of: what counts is its own
+                over = [self._held.get(name, 0) - tenant.memory_bytes]
+            has = self._held.get(name, 0)
+            found[name] = Standing(name, has, has - min(over), tenant.weight, tenant.tier)
+        return found
