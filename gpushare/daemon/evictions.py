@@ -84,7 +84,7 @@ class Evictions:
 
     def refused(self, peer: Peer, request: GrantRequest, refusal: RefusedError) -> RefusedError:
         """What to tell the owner: the refusal itself, or that others are asked to give back what it wants."""
-        if type(refusal) is not RefusedError:
+        if type(refusal) is not RefusedError or not any(map(on_loan, self._state)):
             return refusal
         key, recalls = _key(peer, request), self._state.recalls
         self._requests.setdefault(key, request)
@@ -102,6 +102,8 @@ class Evictions:
 
     def victims(self, request: GrantRequest) -> list[Victim]:
         """Who would be asked for its memory, one by device."""
+        if not any(map(on_loan, self._state)):
+            return []
         world = Node(self._state, {**self._requests, _PLANNED: request}, _MILD - self._engines.keys())
         steps = self._state.recalls.copy().wanted(time.monotonic_ns(), _PLANNED, request.tenant, world)
         found = []

@@ -28,7 +28,13 @@ _FIELDS = {
     "device": "device",
     "managed": "managed",
     "gang": "gang",
+    "borrow-memory": "borrow_memory",
+    "max-rung": "max_rung",
+    "grace": "grace_seconds",
+    "eviction-signal": "eviction_signal",
+    "priority": "priority",
 }
+_NUMBERS = ("grace", "priority")
 
 _LIBRARY_DIRS = (
     "/usr/lib/x86_64-linux-gnu",
@@ -81,11 +87,20 @@ def request(config: dict[str, Any]) -> dict[str, str | int] | None:
             raise UsageError(f"annotation {PREFIX}{name} has {len(found[name])} characters: give at most {_VALUE_MAX}")
     if "grant" in found:
         return {"grant": found["grant"]}
-    wanted = {**theirs, **{_FIELDS[name]: value for name, value in found.items()}}
+    wanted = {**theirs, **{_FIELDS[name]: _value(name, value) for name, value in found.items()}}
     for name in ("memory", "time"):
         if name not in wanted:
             raise UsageError(f"annotation {PREFIX}{name} is missing: a share needs memory and time")
     return {**wanted, "ttl_seconds": CREATE_SECONDS}
+
+
+def _value(name: str, text: str) -> str | int:
+    if name not in _NUMBERS:
+        return text
+    try:
+        return int(text)
+    except ValueError:
+        raise UsageError(f"annotation {PREFIX}{name} is {text[:40]!r}: give a whole number") from None
 
 
 def is_sandbox(annotations: dict[str, Any]) -> bool:

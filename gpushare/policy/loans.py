@@ -15,8 +15,7 @@ class Family:
         self._has = {name: self._sum(name, held) for name in tenants}
 
     def _sum(self, name: str, of: Mapping[str, int]) -> int:
-        tenant = self._tenants[name]
-        return sum(of.get(one, 0) for one in (*tenant.family, name) if one != name) + of.get(name, 0)
+        return sum(of.get(one, 0) for one in {name, *self._tenants[name].family})
 
     def line(self, name: str) -> list[str]:
         """The tenant, its parent, and so on up."""
@@ -28,7 +27,7 @@ class Family:
     def standings(self, owner: str, asked: int) -> dict[str, Standing]:
         """Of each tenant from which `owner` may want memory back for a grant of `asked` bytes: where that is within
         what the owner, or one that it is part of, is guaranteed and the other is not part of. A tenant has too much
-        where it has, and all that it is part of have, up to the one that both are part of."""
+        where its own grants have, and all that it is part of, up to the one that both are part of."""
         mine = self.line(owner)
         found = {}
         for name, tenant in self._tenants.items():
@@ -40,9 +39,7 @@ class Family:
             if not any(self._has[one] + asked <= self._guaranteed[one] for one in own):
                 continue
             path = line[: line.index(shared)] if shared is not None else line
-            over = [self._has[one] - self._guaranteed[one] for one in path]
-            if not path:  # it is one that the owner is part of: what counts is its own
-                over = [self._held.get(name, 0) - tenant.memory_bytes]
             has = self._held.get(name, 0)
+            over = [has - tenant.memory_bytes, *(self._has[one] - self._guaranteed[one] for one in path)]
             found[name] = Standing(name, has, has - min(over), tenant.weight, tenant.tier)
         return found

@@ -230,6 +230,27 @@ def test_config_with_nearly_nothing_in_it(layout, real, tmp_path):
             dict.fromkeys(("memory", "time", "time_limit", "tenant", "class", "device", "managed", "gang"), "x")
             | {"ttl_seconds": 20},
         ),
+        (
+            {
+                "gpushare.dev/memory": "1GiB",
+                "gpushare.dev/time": "0",
+                "gpushare.dev/borrow-memory": "100%",
+                "gpushare.dev/max-rung": "kill",
+                "gpushare.dev/grace": "30",
+                "gpushare.dev/eviction-signal": "USR1",
+                "gpushare.dev/priority": "-2",
+            },
+            {
+                "memory": "1GiB",
+                "time": "0",
+                "borrow_memory": "100%",
+                "max_rung": "kill",
+                "grace_seconds": 30,
+                "eviction_signal": "USR1",
+                "priority": -2,
+                "ttl_seconds": 20,
+            },
+        ),
         ({"gpushare.dev/grant": "g-1", "gpushare.dev/memory": "1GiB"}, {"grant": "g-1"}),
     ],
 )
