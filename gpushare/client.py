@@ -6,6 +6,7 @@ Answers are the JSON objects of gpushare.api.types as plain dicts, so that impor
 import grp
 import json
 import os
+import secrets
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -141,15 +142,15 @@ class Client:
 
     def create(self, *, wait_seconds: float = 0, **request: Any) -> Any:
         """Fields of GrantRequest; None is left out. `class_` stands for `class`. `wait_seconds`: how long to ask again
-        for memory that others have on loan and are asked to give back. A process that asks for the same several times
-        at once gives each a `key`.
+        for memory that others have on loan and are asked to give back.
 
         Raises OnLoanError where that is over, and RefusedError where it cannot be had.
         """
         deadline = time.monotonic() + wait_seconds
+        target = f"/v1/grants?asker={secrets.token_hex(8)}" if wait_seconds else "/v1/grants"
         while True:
             try:
-                return self.call("POST", "/v1/grants", _body(request))
+                return self.call("POST", target, _body(request))
             except OnLoanError:
                 if time.monotonic() >= deadline:
                     raise

@@ -185,7 +185,7 @@ class Api:
     async def create_grant(self, request: web.Request) -> web.Response:
         peer, asked = http.peer_of(request), http.decoded(request, types.GrantRequest)
         member = await self._context.is_member(peer, asked.tenant)
-        live, new = self._grants.create(peer, asked, member=member)
+        live, new = self._grants.create(peer, asked, member=member, asker=request.query.get("asker", ""))
         await self._state.ledger.written()
         return http.json_answer(self._grant(live), 201 if new else 200)
 

@@ -82,11 +82,11 @@ class Evictions:
 
     # What owners do.
 
-    def refused(self, peer: Peer, request: GrantRequest, refusal: RefusedError) -> RefusedError:
+    def refused(self, peer: Peer, request: GrantRequest, asker: str, refusal: RefusedError) -> RefusedError:
         """What to tell the owner: the refusal itself, or that others are asked to give back what it wants."""
         if type(refusal) is not RefusedError or not any(map(on_loan, self._state)):
             return refusal
-        key, recalls = _key(peer, request), self._state.recalls
+        key, recalls = _key(peer, request, asker), self._state.recalls
         self._requests.setdefault(key, request)
         self._act(recalls.wanted(time.monotonic_ns(), key, request.tenant, self._node))
         want = recalls.wants.get(key)
@@ -126,9 +126,9 @@ class Evictions:
                 ]
         return found
 
-    def admitted(self, peer: Peer, live: Live) -> None:
+    def admitted(self, peer: Peer, asker: str, live: Live) -> None:
         """An owner has what it wanted."""
-        key, recalls = _key(peer, live.record.request), self._state.recalls
+        key, recalls = _key(peer, live.record.request, asker), self._state.recalls
         want = recalls.wants.get(key)
         if want is None:
             return
@@ -268,9 +268,9 @@ _SAID = {
 }
 
 
-def _key(peer: Peer, request: GrantRequest) -> str:
-    """Of a want: the request's own key, else who asks for what."""
-    return f"{peer.uid} {request.key or f'{peer.pid} {msgspec.json.encode(request).decode()}'}"
+def _key(peer: Peer, request: GrantRequest, asker: str) -> str:
+    """Of a want: who asks for what, however often."""
+    return f"{peer.uid} {asker} {msgspec.json.encode(request).decode()}"
 
 
 def _names(grants: Collection[str]) -> str:

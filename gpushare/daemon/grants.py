@@ -62,10 +62,10 @@ class Grants:
             raise key_taken(request.key, f"grant {existing.id}")
         return existing
 
-    def create(self, peer: Peer, request: GrantRequest, *, member: bool = False) -> tuple[Live, bool]:
+    def create(self, peer: Peer, request: GrantRequest, *, member: bool = False, asker: str = "") -> tuple[Live, bool]:
         """The grant, and whether it is new: the same key and the same request give the same grant. It is durable once
         Ledger.written has returned, or it is bound.
-        `member`: as Tenants.named_by takes it.
+        `member`: as Tenants.named_by takes it. `asker`: tells apart those of a user that ask for the same and wait.
 
         Raises UsageError, NotFoundError, ForbiddenError or RefusedError for a request that cannot be granted,
         OnLoanError for one that can be when others have given back what it is guaranteed, and FailedError where its
@@ -79,7 +79,7 @@ class Grants:
             places = placement.place(self._state, request, choices)
         except RefusedError as refusal:
             self._state.refused.append(Refusal(now_ns(), request, str(refusal)))
-            raise self._evictions.refused(peer, request, refusal) from None
+            raise self._evictions.refused(peer, request, asker, refusal) from None
         self._resources.check_parts()
         now = now_ns()
         life, steps = lifecycle.begin(now, f"g-{secrets.token_hex(6)}", request.ttl_seconds * 1_000_000_000)
@@ -109,7 +109,7 @@ class Grants:
             )
         self._state.decisions.admitted(live.id, live.record.tenant, choices)
         self._transitions.begin(live, steps)
-        self._evictions.admitted(peer, live)
+        self._evictions.admitted(peer, asker, live)
         return live, True
 
     def bind(self, peer: Peer, grant_id: str, request: BindRequest, connection: socket) -> Live:

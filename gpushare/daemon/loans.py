@@ -69,8 +69,10 @@ class Node:
             return {}
         now = draft.now
         usable = {device.id: device for device in now.devices if device.usable}
-        held = {name: now.taken.memory(name, usable) for name in now.tenants}
         request = self._requests[last]
+        if request.tenant not in now.tenants:
+            return {}
+        held = {name: now.taken.memory(name, usable) for name in now.tenants}
         each = memory(request.memory)
         size = max((device.memory_bytes for device in usable.values()), default=0)
         asked = request.devices * (each if isinstance(each, int) else parse_memory(each, size))

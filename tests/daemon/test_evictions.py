@@ -148,6 +148,25 @@ def test_nobody_is_asked_for_more_than_is_guaranteed_or_by_who_has_no_guarantee(
     assert client.grant(grant)["eviction"] is None
 
 
+def test_several_that_ask_for_the_same_have_as_many_asked_as_they_need(client, tenants):
+    grants = [borrowed(client, "3GiB", grace_seconds=10) for _ in range(4)]
+
+    def asked():
+        return sum(one["eviction"] is not None for one in client.grants())
+
+    for target, count in (("", 1), ("", 1), ("?asker=x", 2), ("?asker=x", 2)):
+        with pytest.raises(OnLoanError):
+            client.call("POST", f"/v1/grants{target}", {"tenant": "b", "memory": "4.5GiB", "time": 0})
+        assert asked() == count, target
+    for grant in grants:
+        if client.grant(grant)["eviction"] is not None:
+            client.release(grant)
+    for target in ("", "?asker=x"):
+        assert client.call("POST", f"/v1/grants{target}", {"tenant": "b", "memory": "4.5GiB", "time": 0})
+    assert asked() == 0
+    assert borrowed(client, "1GiB")
+
+
 def test_while_it_is_wanted_nobody_borrows_anew_and_a_plan_says_who_would_be_asked(client, tenants):
     grant = borrowed(client, max_rung="kill", grace_seconds=10)
     plan = client.plan(tenant="b", memory="8GiB", time=0)
