@@ -22,6 +22,7 @@ _compared: list[str] = []
 _STORED = {
     "bench": ("simulated", "make bench"),
     "bench/test_daemon.py": ("daemon-simulated", "pytest bench/test_daemon.py"),
+    "bench/test_ledger.py": ("ledger-simulated", "pytest bench/test_ledger.py"),
     "bench/test_plan.py": ("plan-simulated", "pytest bench/test_plan.py"),
     "bench/test_notebooks.py": ("notebooks-simulated", "pytest bench/test_notebooks.py"),
 }

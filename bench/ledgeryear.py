@@ -1,6 +1,6 @@
 """A ledger of a year, as a node would have it: written by the product's own writer and rolled up as time passes.
 
-Until the last two days a row is of an hour, not of a minute: rolled up, both are the same row.
+Until the last day a row is of an hour, not of a minute: rolled up, both are the same row.
 """
 
 import json
@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from gpushare.ledger.entries import GAP, IDLE, SWITCHING, Entries, GrantRow, Period
 from gpushare.ledger.file import LedgerFile
@@ -15,6 +16,8 @@ from gpushare.ledger.file import LedgerFile
 MINUTE = 60 * 10**9
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
+_LENGTHS = (("s", DAY), ("j", 3 * HOUR))
+"""Of the grants that each tenant has: a session and a job, nine grants a day."""
 DEVICES = [f"GPU-67707573-6841-7265-ad73-69{n:010x}" for n in range(8)]
 
 
@@ -24,18 +27,23 @@ def tenants(count: int) -> list[str]:
 
 
 def state(grant: str, tenant: str, device: str, at: int) -> str:
-    """As long as the record of a grant that has ended."""
-    return json.dumps({"id": grant, "tenant": tenant, "device": device, "at": at, "rest": "." * STATE_BYTES})
+    """The record of a grant that has ended: longer than that of a program, which has 720 bytes."""
+    return json.dumps({"id": grant, "tenant": tenant, "device": device, "at": at, "rest": "." * 850})
 
 
-STATE_BYTES = 1200
+class Written(NamedTuple):
+    """How much was written. `grants`: that have ended."""
+
+    periods: int
+    grants: int
 
 
 def grants(number: int, tenant: str, at: int) -> Iterator[tuple[str, str, int, int]]:
     """(id, device, begin, end) of those that a tenant has at a moment: a session of a day, and a job of three hours."""
-    for kind, length, device in (("s", DAY, number), ("j", 3 * HOUR, number + at // (3 * HOUR))):
+    for kind, length in _LENGTHS:
         begin = at // length * length
-        yield f"g-{kind}{number:03}{begin // HOUR:08x}", DEVICES[device % len(DEVICES)], begin, begin + length
+        device = DEVICES[(number + begin // length) % len(DEVICES)]
+        yield f"g-{kind}{number:03}{begin // HOUR:08x}", device, begin, begin + length
 
 
 def periods(names: list[str], at: int, length: int, chance: random.Random) -> Iterator[Period]:
@@ -48,7 +56,7 @@ def periods(names: list[str], at: int, length: int, chance: random.Random) -> It
             used[device] += took
             yield Period(
                 grant, tenant, device, at, at + length, most // 2, took, took * 9 // 10, took // 3, took // 7,
-                chance.randrange(length), 1 << 30, 1 << 31, 100, 20_000_000, 3, 4_000_000, 2_000_000,
+                chance.randrange(length // 20), 1 << 30, 1 << 31, 100, 20_000_000, 3, 4_000_000, 2_000_000,
                 took // 3 if number % 16 == 0 else 0, length // 10**6 * 1024,
             )  # fmt: skip
     for device in DEVICES:
@@ -57,37 +65,45 @@ def periods(names: list[str], at: int, length: int, chance: random.Random) -> It
             yield Period(what, what, device, at, at + length, 0, ns, 0, 0, 0, ns // 9 if what == IDLE else 0, 0, 0)
 
 
-def write(path: Path, *, days: int = 365, count: int = 64, exact_days: int = 2, until_ns: int | None = None) -> int:
-    """`exact_days`: with a row a minute. A minute of each week had no daemon. When it ends, ns."""
+def write(path: Path, *, days: int = 365, count: int = 64, exact_days: int = 1) -> Written:
+    """The year until now. `exact_days`: with a row a minute. A minute, or an hour, of each week had no daemon."""
     chance = random.Random(1)
     names = tenants(count)
-    end = (until_ns or time.time_ns()) // HOUR * HOUR
+    end = time.time_ns() // HOUR * HOUR
     at = end - days * DAY
     file = LedgerFile(path)
     file.begin(1, "boot", 0)
+    written = ended = 0
     while at < end:
         length = MINUTE if at >= end - exact_days * DAY else HOUR
-        gap = at % (7 * DAY) // length == 0
         entries = Entries()
-        if gap:
-            for device in DEVICES:
-                entries.add(Period(GAP, GAP, device, at, at + length, 0, length, 0, 0, 0, 0, 0, 0))
-        else:
-            for period in periods(names, at, length, chance):
-                entries.add(period)
-        if at % HOUR == 0:
-            for number, tenant in enumerate(names):
-                for grant, device, begin, ends in grants(number, tenant, at):
-                    if at in (begin, ends - HOUR):
-                        ended = ends if at == ends - HOUR else None
-                        row = state(grant, tenant, device, begin)
-                        entries.save(
-                            GrantRow(grant, grant, tenant, 1000, "released" if ended else "active", row, begin, ended)
-                        )
+        for period in periods(names, at, length, chance) if at % (7 * DAY) >= length else missed(at, length):
+            entries.add(period)
+        for row in started_or_ended(names, at, length):
+            entries.save(row)
+            ended += row.ended_ns is not None
         file.write(1, entries)
+        written += len(entries.periods)
         at += length
         if at % HOUR == 0:
             while file.roll(at):
                 pass
+    file.end(1)
     file.close()
-    return end
+    return Written(written, ended)
+
+
+def missed(at: int, length: int) -> Iterator[Period]:
+    """While no daemon was there."""
+    for device in DEVICES:
+        yield Period(GAP, GAP, device, at, at + length, 0, length, 0, 0, 0, 0, 0, 0)
+
+
+def started_or_ended(names: list[str], at: int, length: int) -> Iterator[GrantRow]:
+    """Rows of grants that begin with this period, or end with it."""
+    for number, tenant in enumerate(names):
+        for grant, device, begin, end in grants(number, tenant, at):
+            if begin == at or end == at + length:
+                ended = end if end == at + length else None
+                row = state(grant, tenant, device, begin)
+                yield GrantRow(grant, grant, tenant, 1000, "released" if ended else "active", row, begin, ended)

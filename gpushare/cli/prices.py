@@ -36,7 +36,8 @@ def load(path: Path | None) -> Prices | None:
     except tomllib.TOMLDecodeError as error:
         place = _PARSER_PLACE.search(str(error))
         raise UsageError(f"{file}{f':{place[1]}' if place else ''}: {_PARSER_PLACE.sub('', str(error))}") from None
-    return _prices(found, file, text)
+    # As it is installed, it says nothing.
+    return _prices(found, file, text) if found or path is not None else None
 
 
 def _prices(found: dict[str, Any], file: Path, text: str) -> Prices:

@@ -63,6 +63,7 @@ def items(root: Path = Path("/")) -> list[Item]:
     return [
         Item(CONFIG / "gpushare.toml", "config", packaged["gpushare.toml"]),
         Item(CONFIG / "tenants.toml", "config", packaged["tenants.toml"]),
+        Item(CONFIG / "prices.toml", "config", packaged["prices.toml"]),
         Item(SYSUSERS, "part", packaged["gpushare.sysusers"]),
         Item(TMPFILES, "part", packaged["gpushare.tmpfiles"]),
         *(Item(_UNITS / name, "part", text) for name, text in units.items()),

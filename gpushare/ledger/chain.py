@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+_encoded = json.JSONEncoder(separators=(",", ":")).encode
 START = bytes(32)
 """Before the first row, and before rows that no chain is known of."""
 
@@ -33,8 +34,7 @@ class Row:
 
 def following(before: bytes, row: int, values: Sequence[object]) -> bytes:
     """The hash of a row."""
-    content = json.dumps([row, *values], ensure_ascii=True, separators=(",", ":"))
-    return hashlib.sha256(before + content.encode()).digest()
+    return hashlib.sha256(before + _encoded([row, *values]).encode()).digest()
 
 
 def first_fault(anchor: Link, rows: Iterable[Row], head: Link) -> tuple[str, int]:

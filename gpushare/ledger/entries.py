@@ -2,6 +2,7 @@
 sums stay right. Pure: no file, no clock."""
 
 from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 from typing import NamedTuple
 
 from msgspec import Struct
@@ -62,6 +63,7 @@ class Period:
 
 
 NUMBERS = tuple(field.name for field in fields(Period) if field.type is int)
+_numbers = attrgetter(*NUMBERS)
 _LATEST = ("memory_bytes",)
 MAXIMA = ("to_ns", "memory_peak_bytes", "wait_max_ns", "reclaim_max_ns")
 SUMS = tuple(name for name in NUMBERS if name not in ("from_ns", *_LATEST, *MAXIMA))
@@ -100,6 +102,9 @@ def clamp(value: int) -> int:
 
 def sound(period: Period) -> Period:
     """The only way into the ledger: numbers are 0 to LARGEST, and no period ends before it begins."""
+    given = _numbers(period)
+    if min(given) >= 0 and max(given) <= LARGEST and period.from_ns <= period.to_ns:
+        return period
     numbers = {name: clamp(getattr(period, name)) for name in NUMBERS}
     numbers["to_ns"] = max(numbers["to_ns"], numbers["from_ns"])
     return replace(period, **numbers)  # type: ignore[arg-type]

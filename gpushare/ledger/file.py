@@ -11,14 +11,14 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import astuple
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gpushare.errors import FailedError
 from gpushare.ledger import chained, rollup
 from gpushare.ledger.chained import ALL
-from gpushare.ledger.entries import Entries, GrantRow, Totals
+from gpushare.ledger.entries import Entries, GrantRow, Period, Totals
 from gpushare.ledger.schema import CHAINED, SCHEMA_VERSION, STEPS
 from gpushare.ledger.sqlite_file import UNREADABLE, DamagedError, connect, failures
 
@@ -35,6 +35,7 @@ _SAVE_GRANT = (
     "INSERT INTO grants VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
     "phase = excluded.phase, state = excluded.state, ended_ns = excluded.ended_ns"
 )
+_VALUES = attrgetter(*Period.__dataclass_fields__)
 _SET_ASIDE = "INSERT INTO quarantine (source, row_id, content, reason, at_ns) VALUES (?, ?, ?, ?, ?)"
 
 
@@ -241,9 +242,8 @@ class LedgerFile:
         with self._writing():
             for table, statement, values in rows:
                 self.insert(table, None, statement, values)
-            chained.append(
-                self._db, self.insert, "periods", [(run, *astuple(period)) for period in entries.periods.values()]
-            )
+            periods = [(run, *_VALUES(period)) for period in entries.periods.values()]
+            chained.append(self._db, self.insert, "periods", periods)
             self._db.execute("UPDATE runs SET seen_ns = ? WHERE run = ?", (now, run))
 
     def begin_chains(self) -> None:

@@ -33,7 +33,7 @@ class Step(NamedTuple):
 
 
 STEPS = (
-    Step("periods", "hours", _HOUR_NS, 24 * _HOUR_NS),
+    Step("periods", "hours", _HOUR_NS, 3 * _HOUR_NS),  # no question is about less than an hour
     Step("hours", "days", 24 * _HOUR_NS, 32 * 24 * _HOUR_NS),
 )
 

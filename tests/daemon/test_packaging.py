@@ -1,5 +1,6 @@
 """The files that a package installs agree with the code."""
 
+import json
 import shutil
 import subprocess
 import tomllib
@@ -9,6 +10,7 @@ import msgspec
 import pytest
 
 from gpushare.api.tenants import TenantPolicy
+from gpushare.cli import prices
 from gpushare.daemon.config import Config
 
 PACKAGING = Path(__file__).parents[2] / "packaging"
@@ -22,7 +24,7 @@ def uncommented(name):
 
 
 def test_installed_files_change_nothing():
-    for name in ("gpushare.toml", "tenants.toml"):
+    for name in ("gpushare.toml", "tenants.toml", "prices.toml"):
         assert tomllib.loads((PACKAGING / name).read_text()) == {}
 
 
@@ -37,6 +39,13 @@ def test_example_tenant_names_every_field():
     [tenant] = uncommented("tenants.toml")["tenants"].values()
     assert msgspec.convert(tenant, TenantPolicy)
     assert set(tenant) == {field.name for field in msgspec.structs.fields(TenantPolicy)}
+
+
+def test_example_prices_are_prices(tmp_path):
+    file = tmp_path / "prices.toml"
+    file.write_text("\n".join(f"{key} = {json.dumps(value)}" for key, value in uncommented("prices.toml").items()))
+    found = prices.load(file)
+    assert found.currency == "EUR" and found.guaranteed > found.borrowed > found.scavenged > 0
 
 
 def unit():

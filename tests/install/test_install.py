@@ -23,7 +23,7 @@ CONFIG = "etc/gpushare/gpushare.toml"
 MANIFEST = "var/lib/gpushare/installed.json"
 ALL = {
     UNIT, "etc/systemd/system/gpushare-nri.service", ENABLED,
-    CONFIG, MANIFEST, "etc/gpushare/tenants.toml", "etc/sysusers.d/gpushare.conf",
+    CONFIG, MANIFEST, "etc/gpushare/tenants.toml", "etc/gpushare/prices.toml", "etc/sysusers.d/gpushare.conf",
     "etc/tmpfiles.d/gpushare.conf", "usr/local/bin/gpushare", "usr/local/bin/gpushare-runtime",
 }  # fmt: skip
 

@@ -169,7 +169,12 @@ def used(directory: Path, lower: Path) -> None:
         assert line in well
     assert "grants live (g-" in refused
     assert "sudo GPUSHARE_FORCE=1 apt remove gpushare" in refused
-    kept = {"./etc/gpushare/gpushare.toml", "./etc/gpushare/tenants.toml", "./var/lib/gpushare/ledger.db"}
+    kept = {
+        "./etc/gpushare/gpushare.toml",
+        "./etc/gpushare/tenants.toml",
+        "./etc/gpushare/prices.toml",
+        "./var/lib/gpushare/ledger.db",
+    }
     assert kept <= set(removed.splitlines())
     assert not [line for line in removed.splitlines() if line.startswith("./usr/")]
     assert "removing /var/lib/gpushare" in removed

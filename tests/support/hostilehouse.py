@@ -27,7 +27,7 @@ from gpushare.errors import GpushareError
 
 LIMIT, HONEST = 2 << 30, {"40%": 400, "30%": 300}
 PATIENCE_S = 20.0  # for anything that must come to its end on a busy machine
-PERIOD_S = 5  # gpushare/daemon/config.py: ledger_seconds
+LATE_S = 5  # a killed daemon loses what its loop has not counted, once a second where nothing holds it up
 RARE = {"shorter": 0.15, "fill": 0.3, "hang_up": 0.5, "modes": 0.5}
 """How often these are chosen, where others have 1: they end the grant, or undo what others have built up."""
 
@@ -176,11 +176,11 @@ class House:
         return taken
 
     def lose(self, start_s: float) -> None:
-        """What a kill of the daemon may cost the ledger: the last period and a second of each grant, and the start."""
+        """What a kill of the daemon may cost the ledger: the last seconds of each grant, and the start."""
         told = [self.grant(grant)["devices"][0]["busy_ns"] for grant in self.grants]
         now = [did - one for did, one in zip(self.busy(), told, strict=True)]
         for lost, before in zip(now, self.lost, strict=True):
-            assert -1e9 < lost - before < (PERIOD_S + 1 + start_s) * 1.1e9 + 1e9, (now, self.lost)
+            assert -1e9 < lost - before < (LATE_S + 1 + start_s) * 1.1e9 + 1e9, (now, self.lost)
         self.lost = now
 
     # The judge.

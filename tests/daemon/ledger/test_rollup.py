@@ -21,6 +21,7 @@ MINUTE = 60 * 10**9
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
 MONTH = 32 * DAY
+AGE = rollup.STEPS[0].age_ns
 
 
 def fault(path, table):
@@ -48,7 +49,7 @@ def minute(grant, at, length=MINUTE, **numbers):
 def test_minutes_become_hours_and_then_days(tmp_path):
     path = tmp_path / "ledger.db"
     rows = [minute(grant, 10 * DAY + i * 20 * MINUTE, used_ns=i, memory_bytes=i) for i in range(144) for grant in "ab"]
-    file = rolled(path, rows, 12 * DAY)
+    file = rolled(path, rows, 11 * DAY + AGE)
     assert in_file(path, "SELECT COUNT(*), MIN(from_ns) FROM periods") == [(144, 11 * DAY)]
     query = "SELECT COUNT(*), MIN(from_ns), MAX(to_ns - from_ns), SUM(used_ns) FROM "
     assert in_file(path, f"{query} hours") == [(48, 10 * DAY, 3 * MINUTE, sum(range(72)) * 2)]
@@ -147,7 +148,7 @@ def test_rows_across_an_hour_make_no_second_row_of_it(tmp_path):
         rows = [minute(name, day * DAY + at * MINUTE + MINUTE // 2) for at in range(24 * 60) for name in "ab"]
         file.write(1, Entries(periods=dict(enumerate(rows))))
         for hour in range(24):
-            while file.roll((day + 1) * DAY + hour * HOUR + HOUR // 2):
+            while file.roll(day * DAY + hour * HOUR + HOUR // 2 + AGE):
                 pass
     query = "SELECT COUNT(*), COUNT(DISTINCT (from_ns / 3600000000000) || grant_id) FROM hours"
     assert in_file(path, query) == [(2 * 71, 2 * 71)]
@@ -162,7 +163,7 @@ def test_a_gap_in_an_hour_is_not_filled(tmp_path):
 
 def test_what_was_edited_is_not_rolled_up(tmp_path):
     path = tmp_path / "ledger.db"
-    file = rolled(path, [minute("a", at * MINUTE, used_ns=at) for at in range(5)], DAY)
+    file = rolled(path, [minute("a", at * MINUTE, used_ns=at) for at in range(5)], HOUR)
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE periods SET used_ns = 0 WHERE id = 3")
     assert not file.roll(3 * DAY)
@@ -179,7 +180,7 @@ def test_more_rows_than_go_at_once_end_at_an_hour(tmp_path, monkeypatch):
 
 def test_rows_from_before_the_chain_are_rolled_up_too(tmp_path):
     path = tmp_path / "ledger.db"
-    rolled(path, [minute("a", at * MINUTE, used_ns=1) for at in range(90)], DAY).close()
+    rolled(path, [minute("a", at * MINUTE, used_ns=1) for at in range(90)], HOUR).close()
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE periods SET hash = NULL")
         chained.begin(db)
