@@ -121,6 +121,14 @@ class Cri:
 
     def __init__(self, channel: grpc.Channel, logs: Path) -> None:
         self.channel, self.logs = channel, logs
+        until(self._is_up, "CRI is served, some time after the engine's own calls", 60)
+
+    def _is_up(self) -> bool:
+        try:
+            self.call("ListPodSandbox")
+        except grpc.RpcError as error:
+            return "not initialized" not in str(error)
+        return True
 
     def call(self, name: str, **fields: object) -> bytes:
         same = dict.fromkeys(("request_serializer", "response_deserializer"))
