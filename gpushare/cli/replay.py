@@ -39,8 +39,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _capacity(slots: Sequence["Slot"]) -> int:
-    """Milli of the node, as it was when it had most devices."""
-    return max((round(1000 * slot.capacity_ns / slot.length_ns) for slot in slots), default=0)
+    """Milli of the node, as it was when it had most devices. Their rows do not end at one moment."""
+    return 1000 * max((-(-slot.capacity_ns // slot.length_ns) for slot in slots), default=0)
 
 
 def _quotas(path: Path, time: int, memory: int) -> list["TenantState"]:

@@ -77,6 +77,11 @@ def test_as_json(said):
     assert (found["slots"], found["capacity_ns"], found["unknown"]) == (2, 16 * HOUR, ["b", "c/x"])
 
 
+def test_devices_are_counted_whole(said):
+    late = slot(0, {"a": 8}, {}) | {"capacity_ns": 8 * HOUR - 5_000_000_000}
+    assert said("[tenants.a]\ntime = '800%'\n", slots=[late])[0].startswith("TENANT")
+
+
 def test_nothing_is_recorded(said):
     assert said(OTHER, slots=[])[0] == "nothing is recorded\n"
 
