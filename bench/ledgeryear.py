@@ -57,7 +57,7 @@ def periods(names: list[str], at: int, length: int, chance: random.Random) -> It
             yield Period(
                 grant, tenant, device, at, at + length, most // 2, took, took * 9 // 10, took // 3, took // 7,
                 chance.randrange(length // 20), 1 << 30, 1 << 31, 100, 20_000_000, 3, 4_000_000, 2_000_000,
-                took // 3 if number % 16 == 0 else 0, length // 10**6 * 1024,
+                took // 3 if number % 16 == 0 else 0, length // 10**6 * 1024, took // 11, took // 13, took // 10**6,
             )  # fmt: skip
     for device in DEVICES:
         switching = min(length // 200, length - used[device])

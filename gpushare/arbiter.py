@@ -71,6 +71,9 @@ class GrantStats:
     waited: Spans = field(default=Spans())
     reclaimed: Spans = field(default=Spans())
     marked: int = 0
+    wait_owed_ns: int = 0
+    wait_limit_ns: int = 0
+    launches: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +356,9 @@ class Arbiter:
             waited=_spans(row.waited),
             reclaimed=_spans(row.reclaimed),
             marked=row.marked,
+            wait_owed_ns=row.wait_owed_ns,
+            wait_limit_ns=row.wait_limit_ns,
+            launches=row.launches,
         )
 
     def device_stats(self, device: int) -> DeviceStats:

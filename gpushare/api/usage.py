@@ -11,8 +11,10 @@ By = Literal["tenant", "grant", "device", "hour", "charge"]
 class UsageRow(Struct, kw_only=True):
     """`begins_ns`: of the hour or, by charge, of the day. `guaranteed_ns`, `borrowed_ns`, `scavenged_ns`: device time
     that it used by its guarantee, of what others left, and of that as a tenant of weight 0; together all it used.
-    `lent_ns`: of its guarantee, used by others. `waited_ns`: without a lease. `busy_ns`: metered work.
-    `memory_byte_s`: bytes times seconds. `reclaims`: how often a lease was taken in mid-work."""
+    `lent_ns`: of its guarantee, used by others. `waited_ns`: without a lease; of that `waited_owed_ns`: while it was
+    owed guaranteed time, `waited_limit_ns`: while it had used all that its limit allows, and in the rest it had had its
+    guarantee. `busy_ns`: metered work. `memory_byte_s`: bytes times seconds. `reclaims`: how often a lease was taken in
+    mid-work. `launches`: kernels, graphs and other work that was submitted."""
 
     tenant: str = ""
     grant: str = ""
@@ -23,10 +25,13 @@ class UsageRow(Struct, kw_only=True):
     scavenged_ns: int = 0
     lent_ns: int = 0
     waited_ns: int = 0
+    waited_owed_ns: int = 0
+    waited_limit_ns: int = 0
     busy_ns: int = 0
     memory_byte_s: int = 0
     waits: int = 0
     reclaims: int = 0
+    launches: int = 0
 
 
 class DeviceTime(Struct, kw_only=True):

@@ -22,7 +22,10 @@ from gpushare.policy.billing import Prices
 _AGO = re.compile(r"([0-9]{1,6})([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 _TIMES = ("guaranteed_ns", "borrowed_ns", "scavenged_ns", "lent_ns", "waited_ns")
-_NUMBERS = (*_TIMES, "busy_ns", "memory_byte_s", "waits", "reclaims")
+_NUMBERS = (
+    *(*_TIMES, "waited_owed_ns", "waited_limit_ns", "busy_ns"),
+    *("memory_byte_s", "waits", "reclaims", "launches"),
+)
 _ALL = frozenset(_NUMBERS)
 _NAMES = {
     "tenant": ("tenant",),

@@ -172,6 +172,9 @@ def periods(samples: list[Sample], to: Instant) -> list[Period]:
                 reclaim_ns=stats.reclaimed.total_ns - written.reclaimed.total_ns,
                 reclaim_max_ns=stats.reclaimed.max_ns,
                 scavenged_ns=borrowed_ns if sample.scavenges else 0,
+                waited_owed_ns=max(0, stats.wait_owed_ns - written.wait_owed_ns),
+                waited_limit_ns=max(0, stats.wait_limit_ns - written.wait_limit_ns),
+                launches=max(0, stats.launches - written.launches),
                 memory_mib_ms=(stats.memory_bytes >> 20) * ((to_ns - from_ns) // 1_000_000),
             )
         )

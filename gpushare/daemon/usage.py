@@ -84,10 +84,13 @@ def _row(by: By, key: Key, sums: Sums) -> types.UsageRow:
         scavenged_ns=sums.scavenged_ns,
         lent_ns=sums.lent_ns,
         waited_ns=sums.waited_ns,
+        waited_owed_ns=sums.waited_owed_ns,
+        waited_limit_ns=sums.waited_limit_ns,
         busy_ns=sums.busy_ns,
         memory_byte_s=sums.memory_mib_ms * (1 << 20) // 1000,
         waits=sums.waits,
         reclaims=sums.reclaims,
+        launches=sums.launches,
     )
     match by:
         case "tenant":

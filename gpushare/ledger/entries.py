@@ -36,6 +36,8 @@ class Period:
     """One grant on one device from `from_ns` to `to_ns`. `used_ns`: leased time; `busy_ns`: metered work in it.
     `waits`, `reclaims`: that ended in it; the longest, as the peak of memory, is of the daemon's run so far.
     `scavenged_ns`: the part of what it borrowed as one of a tenant of weight 0. `memory_mib_ms`: MiB times ms.
+    `waited_owed_ns`, `waited_limit_ns`: of what it waited, while it was owed guaranteed time, and while it had used all
+    that its limit allows; in the rest it had had its guarantee. `launches`: kernels, graphs and other work.
 
     Of a device, rows of IDLE, SWITCHING and GAP say what no grant used: with them `used_ns` adds up to its wall time.
     """
@@ -60,6 +62,9 @@ class Period:
     reclaim_max_ns: int = 0
     scavenged_ns: int = 0
     memory_mib_ms: int = 0
+    waited_owed_ns: int = 0
+    waited_limit_ns: int = 0
+    launches: int = 0
 
 
 NUMBERS = tuple(field.name for field in fields(Period) if field.type is int)

@@ -46,7 +46,8 @@ CREATE TABLE {name} (
   used_ns INTEGER NOT NULL, busy_ns INTEGER NOT NULL, borrowed_ns INTEGER NOT NULL, lent_ns INTEGER NOT NULL,
   waited_ns INTEGER NOT NULL, memory_bytes INTEGER NOT NULL, memory_peak_bytes INTEGER NOT NULL,
   waits INTEGER NOT NULL, wait_max_ns INTEGER NOT NULL, reclaims INTEGER NOT NULL, reclaim_ns INTEGER NOT NULL,
-  reclaim_max_ns INTEGER NOT NULL, scavenged_ns INTEGER NOT NULL, memory_mib_ms INTEGER NOT NULL, hash BLOB
+  reclaim_max_ns INTEGER NOT NULL, scavenged_ns INTEGER NOT NULL, memory_mib_ms INTEGER NOT NULL,
+  waited_owed_ns INTEGER NOT NULL, waited_limit_ns INTEGER NOT NULL, launches INTEGER NOT NULL, hash BLOB
 ) STRICT;
 CREATE INDEX {name}_time ON {name} (to_ns);
 CREATE INDEX {name}_grant ON {name} (grant_id);
@@ -57,6 +58,9 @@ CREATE INDEX {name}_grant ON {name} (grant_id);
 _LINKS = """
 ALTER TABLE periods ADD COLUMN scavenged_ns INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE periods ADD COLUMN memory_mib_ms INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE periods ADD COLUMN waited_owed_ns INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE periods ADD COLUMN waited_limit_ns INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE periods ADD COLUMN launches INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE periods ADD COLUMN hash BLOB;
 CREATE TABLE chains (
   name TEXT PRIMARY KEY, anchor_id INTEGER NOT NULL, anchor_hash BLOB NOT NULL, head_id INTEGER NOT NULL,

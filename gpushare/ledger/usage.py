@@ -45,9 +45,12 @@ class Sums:
     scavenged_ns: int = 0
     lent_ns: int = 0
     waited_ns: int = 0
+    waited_owed_ns: int = 0
+    waited_limit_ns: int = 0
     memory_mib_ms: int = 0
     waits: int = 0
     reclaims: int = 0
+    launches: int = 0
 
     def count(self, period: Period) -> None:
         """One more row."""

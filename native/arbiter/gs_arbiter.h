@@ -66,6 +66,10 @@ struct gs_grant_stats {
   /* device time metered by the interposer in all processes of the grant, including those that have ended */
   uint64_t busy_ns;
   uint64_t wait_ns; /* wall time during which the grant waited without a lease */
+  /* Parts of it: while it was owed guaranteed time, and while it had used all that its limit allows. In the rest it had
+   * had its guarantee, and others had the device. */
+  uint64_t wait_owed_ns, wait_limit_ns;
+  uint64_t launches; /* of all its processes, including those that have ended: kernels, graphs and other work */
   uint64_t leases, revokes, waits;
   uint64_t wake_to_lease_ns, wake_to_lease_max_ns; /* only of waits that began with a wake */
   uint64_t wake_to_lease[24];                      /* buckets as in gs_spans */

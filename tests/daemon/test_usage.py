@@ -45,6 +45,11 @@ def test_time_adds_up_over_a_killed_daemon(make_daemon, tmp_path):
     assert abs(sum(whole[name] for name in WALL) - whole["wall_ns"]) < max(0.001 * whole["wall_ns"], 1_500_000_000)
     rows = {row["tenant"]: row for row in found["rows"]}
     assert set(rows) == {"default", "scav"} and rows["scav"]["guaranteed_ns"] == 0
+    # Kernels of 0.5 ms; what scavenges is owed nothing.
+    for row in rows.values():
+        assert row["busy_ns"] / 600_000 < row["launches"] < row["busy_ns"] / 300_000
+        assert row["waited_owed_ns"] + row["waited_limit_ns"] <= row["waited_ns"]
+    assert rows["scav"]["waited_owed_ns"] == 0 < rows["scav"]["waited_ns"]
     by_device = client.usage(by="device")["rows"]
     assert len({row["device"] for row in by_device}) == 2
     for by in ("grant", "device", "hour", "charge"):

@@ -68,6 +68,20 @@ def test_scavengers_get_only_what_nobody_wants_and_equally():
     assert executed[2] == pytest.approx(0.6, abs=0.01)
 
 
+def test_waits_are_told_apart():
+    """By what would end them: its limit, its turn by its guarantee, or that others leave something."""
+    m = machine({"limit": 250}, {})
+    limited, rival = m.stats(0), m.stats(1)
+    assert limited.wait_limit_ns > 0.6 * limited.wait_ns > 0
+    assert rival.wait_limit_ns == rival.wait_owed_ns == limited.wait_owed_ns == 0
+    m = machine({"guarantee": 500}, {"guarantee": 200}, {})
+    borrower = m.stats(2)
+    assert borrower.wait_ns > 0 and borrower.wait_owed_ns == borrower.wait_limit_ns == 0
+    for number in (0, 1):
+        owed = m.stats(number)
+        assert 0 < owed.wait_owed_ns < owed.wait_ns and owed.wait_limit_ns == 0
+
+
 @pytest.mark.parametrize("limit", [50, 300, 900])
 def test_a_limit_holds_on_an_idle_device_too(limit):
     m = machine({"guarantee": 0, "limit": limit})

@@ -304,6 +304,14 @@ static uint64_t busy_end(const struct gs_core *core, uint64_t from, uint64_t now
   return core_min(end, now);
 }
 
+static void note_wait(const struct gs_core *core, struct core_grant *g, uint64_t dt) {
+  g->stats.wait_ns += dt;
+  if (g->limit_reached)
+    g->stats.wait_limit_ns += dt;
+  else if (core_level(core, g) == LEVEL_GUARANTEE)
+    g->stats.wait_owed_ns += dt;
+}
+
 /* Brings all accounts to a time up to which no tail ends. */
 static void advance(struct gs_core *core, uint64_t now) {
   uint64_t from = core->now_ns, dt = now - from;
@@ -313,7 +321,7 @@ static void advance(struct gs_core *core, uint64_t now) {
     struct core_grant *g = &core->grant[core->members[i]];
     grow(core, g, dt);
     if (g->was_waiting && !g->held)
-      g->stats.wait_ns += dt;
+      note_wait(core, g, dt);
     /* pauses count as running time; sleep, unused leases and time that the device gave to others' tails do not */
     if (g->revoked_ns || (g->held && g->view.launches != g->launches_at_lease)) {
       uint64_t span = core_min(core_max(core_idle_since(g, now) + QUIET_NS, from), now) - from;

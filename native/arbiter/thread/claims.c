@@ -51,6 +51,8 @@ uint32_t gs_claim_believe(struct gs_claim *claim, const struct gs_claim_bounds *
   if (words->busy_ns < claim->busy_ns)
     words->busy_ns = claim->busy_ns;
   claim->busy_ns = words->busy_ns;
+  if (words->launches > claim->launches)
+    claim->launches = words->launches;
   lies &= ~claim->lies;
   claim->lies |= lies;
   return lies;

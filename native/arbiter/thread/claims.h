@@ -42,8 +42,9 @@ struct gs_claim_bounds {
 
 /* What is remembered of a slot on one device. All zero: nothing was read yet. */
 struct gs_claim {
-  uint64_t busy_ns; /* as believed; never falls */
-  uint32_t lies;    /* 1 << enum gs_word; 0: the slot is not marked */
+  uint64_t busy_ns;  /* as believed; never falls */
+  uint64_t launches; /* the same */
+  uint32_t lies;     /* 1 << enum gs_word; 0: the slot is not marked */
 };
 
 /* Whether the words that grow with time can have been true at bounds->now_ns. */

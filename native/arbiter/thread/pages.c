@@ -42,7 +42,7 @@ static void note_lies(struct entry *e, uint32_t lies, struct told *told, const s
 /* Returns whether the slot is marked. */
 static bool believed_words(struct entry *e, const struct gs_seat *seat, uint32_t slot, uint32_t ordinal, uint64_t now,
                            struct gs_claim_words *words) {
-  struct gs_claim *claim = &e->claims[ordinal * GS_MAX_SLOTS + slot];
+  struct gs_claim *claim = arbiter_claim(e, ordinal, slot);
   struct gs_claim_words said;
   load_words(&e->usage->slot[slot], ordinal, &said);
   struct gs_claim_bounds bounds = {seat->generation, seat->pid, now, seat->since_ns, e->seats->capacity_bytes[ordinal]};
@@ -58,7 +58,7 @@ static bool believed_words(struct entry *e, const struct gs_seat *seat, uint32_t
 
 void arbiter_read_view(struct entry *e, uint32_t ordinal, uint64_t now, struct gs_core_view *view) {
   uint32_t lease = load32(&e->limits->device[ordinal].lease), high = arbiter_slots_of(e), marked = 0;
-  uint64_t memory = 0, busy = e->dead_busy_ns[ordinal];
+  uint64_t memory = 0, busy = e->dead_busy_ns[ordinal], launches = e->dead_launches[ordinal];
   *view = (struct gs_core_view){.drained = 1};
   for (uint32_t i = 0; i < high; i++) {
     const struct gs_seat *seat = arbiter_seat(e, i);
@@ -73,6 +73,7 @@ void arbiter_read_view(struct entry *e, uint32_t ordinal, uint64_t now, struct g
     view->waiting += words.waiting != 0;
     view->launches += words.launches;
     busy = gs_claim_sum(busy, words.busy_ns);
+    launches = gs_claim_sum(launches, arbiter_claim(e, ordinal, i)->launches);
     if (queue_end > view->busy_until_ns)
       view->busy_until_ns = queue_end;
     bool empty = words.inflight == 0 && queue_end <= now;
@@ -85,6 +86,7 @@ void arbiter_read_view(struct entry *e, uint32_t ordinal, uint64_t now, struct g
   }
   gs_metered_add(&e->metered[ordinal], busy, marked, (lease & GS_LEASE_HELD) || view->running, now);
   view->busy_ns = e->metered[ordinal].busy_ns;
+  e->launches[ordinal] = launches;
   e->live = view->live;
   e->marked = marked;
   e->memory_bytes[ordinal] = gs_claim_memory(memory, marked, load64(&e->limits->device[ordinal].memory_bytes),
@@ -152,8 +154,9 @@ void arbiter_clear_slot(struct entry *e, uint32_t slot) {
     __atomic_store_n(&d->cut, 0, __ATOMIC_RELAXED);
   }
   for (uint32_t o = 0; o < e->ndevices; o++) {
-    struct gs_claim *claim = &e->claims[o * GS_MAX_SLOTS + slot];
+    struct gs_claim *claim = arbiter_claim(e, o, slot);
     e->dead_busy_ns[o] = gs_claim_sum(e->dead_busy_ns[o], claim->busy_ns);
+    e->dead_launches[o] = gs_claim_sum(e->dead_launches[o], claim->launches);
     *claim = (struct gs_claim){0};
   }
   s->pid = 0;

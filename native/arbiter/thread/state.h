@@ -65,6 +65,8 @@ struct entry {
   uint32_t device[GS_MAX_DEVICES];         /* by ordinal */
   uint8_t ordinal[GS_ARBITER_MAX_DEVICES]; /* by node index */
   uint64_t dead_busy_ns[GS_MAX_DEVICES];   /* device time metered by processes that have ended */
+  uint64_t dead_launches[GS_MAX_DEVICES];  /* their launches */
+  uint64_t launches[GS_MAX_DEVICES];       /* of all processes */
   struct gs_metered metered[GS_MAX_DEVICES];
   uint64_t memory_bytes[GS_MAX_DEVICES], memory_peak_bytes[GS_MAX_DEVICES];
 };
@@ -108,6 +110,10 @@ static inline int32_t place_of(int32_t handle) { return handle % GS_ARBITER_MAX_
 static inline uint32_t load32(const uint32_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
 
 static inline uint64_t load64(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
+
+static inline struct gs_claim *arbiter_claim(const struct entry *e, uint32_t ordinal, uint32_t slot) {
+  return &e->claims[ordinal * GS_MAX_SLOTS + slot];
+}
 
 /* The process that has a slot; NULL: nobody. */
 static inline const struct gs_seat *arbiter_seat(const struct entry *e, uint32_t slot) {
