@@ -76,6 +76,9 @@ class GrantStats:
     launches: int = 0
 
 
+_COUNTERS = tuple(item.name for item in fields(GrantStats) if item.type is int)
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceStats:
     """How the time of one device was used since the arbiter began, in ns (`struct gs_device_stats`)."""
@@ -337,28 +340,13 @@ class Arbiter:
         row, error = ffi.new("struct gs_grant_stats *"), ffi.new("struct gs_err *")
         _raise(lib.gs_arbiter_grant_stats(self._arbiter, handle, device, row, error), error)
         return GrantStats(
-            leased_ns=row.leased_ns,
-            borrowed_ns=row.borrowed_ns,
-            busy_ns=row.busy_ns,
-            wait_ns=row.wait_ns,
-            leases=row.leases,
-            revokes=row.revokes,
-            waits=row.waits,
-            wake_to_lease_max_ns=row.wake_to_lease_max_ns,
-            memory_bytes=row.memory_bytes,
-            memory_peak_bytes=row.memory_peak_bytes,
+            **{name: getattr(row, name) for name in _COUNTERS},
             waiting=bool(row.waiting),
             held=bool(row.held),
-            processes=row.processes,
             runnable=bool(row.runnable),
             wake_to_lease=_buckets(row.wake_to_lease),
-            wake_to_lease_ns=row.wake_to_lease_ns,
             waited=_spans(row.waited),
             reclaimed=_spans(row.reclaimed),
-            marked=row.marked,
-            wait_owed_ns=row.wait_owed_ns,
-            wait_limit_ns=row.wait_limit_ns,
-            launches=row.launches,
         )
 
     def device_stats(self, device: int) -> DeviceStats:
