@@ -82,6 +82,7 @@ def test_what_a_child_leaves_is_its_siblings(client, spin, split):
     split([idle, *both], [300, 450, 250], **ROUGH)
 
 
+@pytest.mark.slow
 def test_a_tenants_weight_is_with_the_grants_that_run(client, spin, split):
     client.set_tenant("rest", {"time": 2000})
     client.set_tenant("a", {"weight": 1})

@@ -23,6 +23,7 @@ def kernels(commands: Sequence[Sequence[str]], env: dict[str, str]) -> int:
     return sum(json.loads(process.communicate()[0].splitlines()[-1])["kernels"] for process in running)
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("timing")
 def test_programs_that_leave_the_device_idle_keep_what_it_gives_without_us(daemon: Daemon) -> None:
     bare = {**os.environ, "LD_LIBRARY_PATH": str(paths.SIM_LIB_DIR), "GPUSHARE_SIM_DIR": daemon.sim_dir}

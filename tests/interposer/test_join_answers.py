@@ -56,7 +56,8 @@ def in_place_of_the_daemon(grant: Grant, message: bytes | None, descriptors: int
         (reply(), 0, "no usable slot or bell", 1),
         (reply(slot=1024), 1, "no usable slot or bell", 1),
         (reply(slot=1024), 3, "no usable slot or bell", 1),
-        (None, 0, "closed the connection", 2),  # the daemon may come back, so the join is retried for a while
+        # The daemon may come back, so the join is retried for a while.
+        pytest.param(None, 0, "closed the connection", 2, marks=pytest.mark.slow),
     ],
 )
 def test_odd_answers(

@@ -36,11 +36,14 @@ def nothing_left(node: Daemon) -> bool:
     return not node.client.grants() and not leftovers(node) and node.books()["bytes"] == 0
 
 
-def test_tenants_killed_at_many_points_leave_nothing(node: Daemon) -> None:
+@pytest.mark.parametrize(
+    "points", [POINTS[::2], pytest.param(POINTS[1::2], marks=pytest.mark.slow)], ids=["some", "rest"]
+)
+def test_tenants_killed_at_many_points_leave_nothing(node: Daemon, points: list[float]) -> None:
     witness = node.spin("1GiB", "25%")
     witness.tell("run 500000")
     held = node.books()["bytes"]
-    for delay in POINTS:
+    for delay in points:
         victim = subprocess.Popen(
             node.run("2GiB", "25%", paths.LIB_DIR / "gpushare-spin", "--alloc", "1G", "--seconds", "30"),
             stdout=subprocess.DEVNULL,
@@ -120,9 +123,10 @@ def test_daemon_killed_under_two_tenants(node: Daemon, delay: float) -> None:
     until(lambda: nothing_left(node), seconds=20)
 
 
-def test_daemon_killed_while_grants_come_and_go(node: Daemon) -> None:
-    rng = random.Random(3)
-    for _ in range(6):
+@pytest.mark.parametrize("seed", [3, pytest.param(4, marks=pytest.mark.slow)])
+def test_daemon_killed_while_grants_come_and_go(node: Daemon, seed: int) -> None:
+    rng = random.Random(seed)
+    for _ in range(3):
         answered: list[str] = []
 
         def churn(answered: list[str] = answered) -> None:

@@ -118,6 +118,7 @@ def test_others_may_not_stop_it(sim):
     assert sim.answers()
 
 
+@pytest.mark.slow
 def test_alone_it_ends_after_ten_seconds(simulator):
     simulator.start()
     control = Wire(simulator.socket, CONTROL)

@@ -45,6 +45,7 @@ def test_books_follow_while_a_kernel_runs(sim, worker):
     assert sim.process(child.pid)["busy_ns"] == 400 * MS
 
 
+@pytest.mark.slow
 @pytest.mark.xdist_group("timing")
 def test_two_processes_share_equally(sim, worker):
     """By device time, whatever the length of the kernels: slices are shared, not kernels."""

@@ -17,8 +17,10 @@ more. A walk over what the program has would take thousands."""
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="single-steps the processor")
 @pytest.mark.parametrize(
     ("little", "much"),
-    [(Held(), MUCH), (Held(pending=1), Held(pending=300))],
-    ids=["memory", "pending frees"],
+    [
+        pytest.param(Held(), MUCH, id="memory"),
+        pytest.param(Held(pending=1), Held(pending=300), id="pending frees", marks=pytest.mark.slow),
+    ],
 )
 def test_costs_do_not_grow(sim: Simulator, grant: Grant, little: Held, much: Held) -> None:
     if os.geteuid() != 0:
