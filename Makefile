@@ -31,7 +31,7 @@ demo: $(VENV)/.ready build ## two containers share one device: live table and ve
 
 test: $(VENV)/.ready-test check test-build ## static checks, then every test but the soaks
 	$(PARALLEL) -m "not slow and not gpu and not timing"
-	timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -m "timing and not slow and not gpu"
+	timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest tests/interposer/timing -m "timing and not slow and not gpu"
 
 test-slow: $(VENV)/.ready-test build test-build ## soaks, full products, every property with more examples
 	$(PARALLEL) -m "(slow or hypothesis) and not gpu and not timing" --hypothesis-profile=many

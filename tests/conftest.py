@@ -23,6 +23,7 @@ settings.load_profile("few")
 # These tests use names that are global on the machine: engines, control groups.
 MACHINE_WIDE = ("containers", "unit/test_cgroup.py", "unit/test_device_program.py")
 ATTEMPTS = 3
+TIMING = Path(__file__).parent / "interposer/timing"
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
@@ -31,6 +32,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(item.path.is_relative_to(here / part) for part in MACHINE_WIDE):
             item.add_marker(pytest.mark.xdist_group("machine"))
+        # `make test` looks for them there alone.
+        if (
+            item.get_closest_marker("timing")
+            and not item.get_closest_marker("slow")
+            and TIMING not in item.path.parents
+        ):
+            raise pytest.UsageError(f"{item.nodeid} measures time and is not slow: it belongs to {TIMING}")
 
 
 @pytest.hookimpl(optionalhook=True)

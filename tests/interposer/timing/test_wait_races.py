@@ -38,7 +38,10 @@ def race(grant: Grant, sim: Simulator, run: Callable[..., Tenant], way: str, ker
     judge(windows(grant, sim, tenant, seconds, f"{way}, {kernels}"))
 
 
-@pytest.mark.parametrize(("way", "kernels"), [("event", "even"), ("launchers", "even"), ("stream", "uneven")])
+@pytest.mark.parametrize(
+    ("way", "kernels"),
+    [("event", "even"), ("launchers", "even"), pytest.param("stream", "uneven", marks=pytest.mark.slow)],
+)
 def test_launches_during_waits(
     grant: Grant, sim: Simulator, run: Callable[..., Tenant], way: str, kernels: str
 ) -> None:
