@@ -22,7 +22,7 @@ TREE_fuzz := -DGPUSHARE_FUZZ=ON -DGPUSHARE_WERROR=OFF -DCMAKE_C_COMPILER=$(CLANG
 TREE_arm := -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
   -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_ASM_COMPILER=aarch64-linux-gnu-gcc
 
-.PHONY: help demo test test-slow test-frameworks test-build check coverage bench dist deb clean build dev sanitize $(TREES:%=tree-%)
+.PHONY: help demo test test-slow test-frameworks test-build check coverage bench dist deb clean build dev sanitize check-c check-python $(TREES:%=tree-%)
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
@@ -42,14 +42,19 @@ test-frameworks: $(VENV)/.ready-test build build/frameworks/.ready ## unmodified
 	GPUSHARE_FRAMEWORKS_PYTHON=$(abspath build/frameworks/bin/python) $(BIN)/pytest --override-ini addopts="--import-mode=importlib -ra" \
 	  --durations=10 tests/frameworks
 
-check: $(VENV)/.ready-test build sanitize ## linters, types, import rules, warnings as errors, sanitizers
+check: $(VENV)/.ready-test build tree-address tree-thread ## linters, types, import rules, warnings as errors, sanitizers
+	@$(MAKE) --jobs 2 --output-sync --no-print-directory check-c check-python sanitize
+
+check-python: $(VENV)/.ready-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/check.py
+
+check-c: $(VENV)/.ready-test build
 	git ls-files -z '*.c' '*.h' | xargs -0 $(BIN)/clang-format --dry-run -Werror
 	git ls-files -z 'native/*.c' 'hooks/*.c' | xargs -0 -P 2 -n 16 $(BIN)/clang-tidy --quiet -p build/wheel 2>/dev/null
-	$(BIN)/python scripts/check.py
 	$(BIN)/python scripts/check_rooms.py build/wheel
 
 coverage: $(VENV)/.ready-test test-build ## executed lines of the interposer under its tests, at least 95 %

@@ -45,6 +45,7 @@ def test_nor_does_a_rank_that_sleeps(sleep):
     assert not result["broken"], "\n".join(way)
 
 
+@pytest.mark.slow
 def test_ranks_that_cannot_go_on_to_a_cut_are_saved_by_leases_beside_others():
     result, way = check(500_000, cuts=0, lease=20, spin=8)
     assert not result["broken"], "\n".join(way)
