@@ -78,7 +78,7 @@ def cgroups() -> dict[int, str]:
 
 def cgroup_of(text: str) -> str:
     """Its path, in that of the hierarchies where it has one of its own: containers do not have one in each."""
-    places = dict(line.split(":", 2)[1:] for line in text.splitlines() if line.count(":") > 1)
+    places = dict(line.split(":", 2)[1:] for line in text.split("\n") if line.count(":") > 1)
     for name, path in places.items():
         if name == "" and path != "/":
             return path

@@ -40,7 +40,7 @@ class Hierarchies:
         if mountinfo is None:
             return _here()
         unified = freezer = None
-        for line in mountinfo.splitlines():
+        for line in filter(None, mountinfo.split("\n")):
             fields, _, rest = line.partition(" - ")
             kind, _, options = rest.partition(" ")
             path = Path(fields.split()[4])

@@ -44,7 +44,8 @@ def possible(place: Path) -> bool:
             mount(probe, 4096, 2, 0o700, 0)
             device = probe.stat().st_dev
             number = f"{os.major(device)}:{os.minor(device)}"
-            return any(line.split()[2] == number for line in Path("/proc/1/mountinfo").read_text().splitlines())
+            lines = Path("/proc/1/mountinfo").read_bytes().split(b"\n")  # paths are bytes of any kind
+            return any(line.split()[2:3] == [number.encode()] for line in lines)
         finally:
             unmount(probe)
             probe.rmdir()

@@ -104,7 +104,7 @@ class Life:
         assert books["busy_ns"] <= books["wall_ns"]
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_random_lives(node: Daemon, seed: int) -> None:
     life = Life(node, seed)
     deadline = time.monotonic() + 20

@@ -8,6 +8,7 @@ ones.
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import random
@@ -22,6 +23,13 @@ GID = 1000  # of the node's socket, as group gpushare
 UIDS = {"tenant": 1000, "member": 1001}
 GRANT = {"memory": "1GiB", "time": "20%", "ttl_seconds": 30}
 HELD_MAX = 400  # descriptors that attacks leave open; the oldest go
+PR_SET_PDEATHSIG = 1
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def dies_with_parent() -> None:
+    """In a child: even a stopped one ends with the program, however that ends."""
+    libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Hostile:
@@ -48,6 +56,7 @@ class Hostile:
         """A child that does this and exits; reaped later."""
         pid = os.fork()
         if pid == 0:
+            dies_with_parent()
             signal.alarm(30)
             nowhere = os.open(os.devnull, os.O_RDWR)
             os.dup2(nowhere, 0)

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import hostilejoin
-from hostile import Hostile
+from hostile import Hostile, dies_with_parent
 
 from gpushare import paths
 
@@ -123,6 +123,7 @@ def work(hostile: Hostile) -> None:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        preexec_fn=dies_with_parent,
     )
     child.returncode = 0  # reaped with the others
     hostile.children.append(child.pid)

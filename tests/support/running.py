@@ -116,7 +116,7 @@ class Daemon:
                 self.kill()
         for pid in self.simulators:
             with contextlib.suppress(OSError):
-                if Path(f"/proc/{pid}/comm").read_text() == "gpushare-sim\n":
+                if Path(f"/proc/{pid}/comm").read_bytes() == b"gpushare-sim\n":
                     os.kill(pid, signal.SIGKILL)
         for name in self.grant_dirs():
             grantdir.remove(self.layout, name)

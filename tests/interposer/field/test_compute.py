@@ -86,8 +86,8 @@ def test_19_a_client_killed_with_work_in_flight(node: Daemon, tenant: Callable[.
     names = set()
     for path in Path("/proc").glob("[0-9]*/comm"):
         with contextlib.suppress(OSError):  # it has ended
-            names.add(path.read_text())
-    assert not {name for name in names if name.startswith("nvidia-cuda-mps")}
+            names.add(path.read_bytes())
+    assert not {name for name in names if name.startswith(b"nvidia-cuda-mps")}
     newcomer.close()
     neighbour.close()
 

@@ -25,7 +25,7 @@ def test_a_random_program(grant: Grant, sim: Simulator, run: Callable[..., Tenan
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "gaps"), [(2, False), (3, True)])
 def test_random_programs(grant: Grant, sim: Simulator, run: Callable[..., Tenant], seed: int, gaps: bool) -> None:
-    judge(mixed(grant, sim, run, seed, 5, gaps))
+    judge(mixed(grant, sim, run, seed, 3, gaps))
 
 
 @pytest.mark.slow
@@ -33,4 +33,4 @@ def test_random_programs(grant: Grant, sim: Simulator, run: Callable[..., Tenant
 def test_random_programs_of_one_thread(grant: Grant, sim: Simulator, run: Callable[..., Tenant], seed: int) -> None:
     """With pauses they leave the device idle for a third of the time or more, and a mark does not say which stream's
     work the device did."""
-    judge(mixed(grant, sim, run, seed, 5, True, rest=True))
+    judge(mixed(grant, sim, run, seed, 3, True, rest=True))
