@@ -1,18 +1,14 @@
-"""gpushare adapter ..."""
+"""gpushare adapter ...
+
+A verb per engine or scheduler, each a Command in a file `adapter_NAME.py` of its own.
+"""
 
 import argparse
-import signal
-import sys
-from pathlib import Path
-from typing import NoReturn
 
-from gpushare.cli.command import add_socket, add_verb, client
+from gpushare.cli.adapter_nri import NriAdapter
+from gpushare.cli.command import Command, add_socket, add_verb
 
-NRI_SOCKET = Path("/var/run/nri/nri.sock")
-
-
-def _end(_signal: int, _frame: object) -> NoReturn:
-    sys.exit(0)
+ADAPTERS: tuple[Command, ...] = (NriAdapter(),)
 
 
 class AdapterCommand:
@@ -22,24 +18,12 @@ class AdapterCommand:
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         verbs = parser.add_subparsers(metavar="VERB", required=True)
-        nri = add_verb(verbs, "nri", "give containers of containerd (1.7 and later) and CRI-O their shares (root)")
-        nri.set_defaults(verb=self._nri)
-        nri.add_argument(
-            "--nri-socket", type=Path, metavar="PATH", default=NRI_SOCKET, help=f"the engine's (default {NRI_SOCKET})"
-        )
-        add_socket(nri)
+        for adapter in ADAPTERS:
+            verb = add_verb(verbs, adapter.name, str(adapter.__doc__))
+            adapter.prepare_parser(verb)
+            add_socket(verb)
+            verb.set_defaults(adapter=adapter)
 
     def run(self, args: argparse.Namespace) -> int:
-        result: int = args.verb(args)
-        return result
-
-    def _nri(self, args: argparse.Namespace) -> int:
-        import http.client  # noqa: F401 - not when the first container waits
-        import logging
-
-        from gpushare.nri.plugin import Plugin
-
-        logging.basicConfig(level=logging.INFO, format="%(message)s")
-        signal.signal(signal.SIGTERM, _end)
-        Plugin(client(args), args.nri_socket).run()
-        return 0
+        adapter: Command = args.adapter
+        return adapter.run(args)

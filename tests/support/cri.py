@@ -13,7 +13,7 @@ import cgroups
 import grpc
 from waiting import until
 
-from gpushare.nri.protobuf import parse, text
+from gpushare.adapters.protobuf import parse, text
 
 _NUMBERS = itertools.count()
 IMAGE = "docker.io/library/gpushare-engines:1"

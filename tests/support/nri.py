@@ -11,7 +11,7 @@ from typing import Self
 from cri import message
 from waiting import until
 
-from gpushare.nri.protobuf import every, mapping, number, parse, raw, text, texts
+from gpushare.adapters.protobuf import every, mapping, number, parse, raw, text, texts
 
 TO_PLUGIN, TO_ENGINE = 1, 2
 CREATE, REMOVE = 4, 11

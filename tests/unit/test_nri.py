@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from nri import Adjustment
 
-from gpushare.nri import adjustment, protobuf
+from gpushare.adapters import protobuf
+from gpushare.adapters.nri import adjustment
 
 
 @given(st.binary(max_size=200))

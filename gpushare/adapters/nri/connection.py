@@ -9,8 +9,8 @@ import socket
 import struct
 from typing import NamedTuple
 
+from gpushare.adapters.protobuf import field, number, parse, raw, text
 from gpushare.errors import FailedError
-from gpushare.nri.protobuf import field, number, parse, raw, text
 
 MESSAGE_MAX = 4 << 20  # ttrpc's own bound
 TO_PLUGIN, TO_ENGINE = 1, 2  # the connections, by who is asked

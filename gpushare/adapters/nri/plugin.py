@@ -15,10 +15,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpushare.errors import FailedError, GpushareError, UnreachableError
-from gpushare.inject.oci import GRANT
-from gpushare.nri import adjustment
-from gpushare.nri.connection import (
+from gpushare.adapters.nri import adjustment
+from gpushare.adapters.nri.connection import (
     REQUEST,
     RESPONSE,
     TO_ENGINE,
@@ -31,7 +29,9 @@ from gpushare.nri.connection import (
     refusal,
     refused,
 )
-from gpushare.nri.protobuf import Message, every, field, number, parse, raw, text
+from gpushare.adapters.protobuf import Message, every, field, number, parse, raw, text
+from gpushare.errors import FailedError, GpushareError, UnreachableError
+from gpushare.inject.oci import GRANT
 
 if TYPE_CHECKING:
     from gpushare.client import Client

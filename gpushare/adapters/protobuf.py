@@ -1,4 +1,4 @@
-"""As much of protobuf's wire format as NRI's messages take. Fields are known by their number."""
+"""As much of protobuf's wire format as adapters' messages take. Fields are known by their number."""
 
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias

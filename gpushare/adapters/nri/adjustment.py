@@ -6,9 +6,9 @@ NRI's own names for the fields are in brackets where they are read or written: t
 from collections.abc import Iterable
 from typing import Any
 
+from gpushare.adapters.protobuf import Message, entries, every, field, mapping, parse, raw, text, texts
 from gpushare.inject import nvidia
 from gpushare.inject.oci import PREFIX
-from gpushare.nri.protobuf import Message, entries, every, field, mapping, parse, raw, text, texts
 
 _STAGES = {"prestart": 1, "createRuntime": 2, "createContainer": 3, "startContainer": 4, "poststart": 5, "poststop": 6}
 

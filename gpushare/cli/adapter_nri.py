@@ -1,0 +1,37 @@
+"""gpushare adapter nri"""
+
+import argparse
+import signal
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+from gpushare.cli.command import client
+
+NRI_SOCKET = Path("/var/run/nri/nri.sock")
+
+
+def _end(_signal: int, _frame: object) -> NoReturn:
+    sys.exit(0)
+
+
+class NriAdapter:
+    """give containers of containerd (1.7 and later) and CRI-O their shares (root)"""
+
+    name = "nri"
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--nri-socket", type=Path, metavar="PATH", default=NRI_SOCKET, help=f"the engine's (default {NRI_SOCKET})"
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        import http.client  # noqa: F401 - not when the first container waits
+        import logging
+
+        from gpushare.adapters.nri.plugin import Plugin
+
+        logging.basicConfig(level=logging.INFO, format="%(message)s")
+        signal.signal(signal.SIGTERM, _end)
+        Plugin(client(args), args.nri_socket).run()
+        return 0
