@@ -160,12 +160,13 @@ class Client:
         """A Plan of what `create` would do; changes nothing."""
         return self.call("POST", "/v1/plan", _body(request))
 
-    def bind(self, grant_id: str, kind: str) -> Any:
-        """A Binding, of this process (`process`) or for a `container`.
+    def bind(self, grant_id: str, kind: str, **whose: int | None) -> Any:
+        """A Binding, of this process (`process`) or for a `container`. `whose`: `pid`, `uid`, `gid` as in BindRequest.
 
         Raises RefusedError where the grant is in use.
         """
-        return self.call("POST", f"/v1/grants/{quote(grant_id, safe='')}/bind", {"kind": kind})
+        body = _body({"kind": kind, **whose})
+        return self.call("POST", f"/v1/grants/{quote(grant_id, safe='')}/bind", body)
 
     def resize(self, grant_id: str, **change: Any) -> Any:
         """The Grant after the change. Fields of GrantChange; None is left out. Raises RefusedError."""

@@ -62,6 +62,8 @@ GangText = Annotated[
         }
     ),
 ]
+Uid = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": (1 << 32) - 2})]
+Pid = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": 1 << 22})]
 GangSize = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": 1 << 20})]
 
 
@@ -83,7 +85,11 @@ class GrantRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
     `borrow_memory`: how much of the memory, per device, may be what is guaranteed to others and not used by them;
     `true`: all of it. The grant is asked to give it back within `grace_seconds` (default: the node's), by
     `eviction_signal` too where one is named, and ended after that with a `max_rung` of `kill`. `priority`: of a
-    tenant's grants the lower one is asked first."""
+    tenant's grants the lower one is asked first.
+
+    `keep`: the grant stays until it is released, whatever becomes of its workloads: any number of containers, or of
+    processes of one user, run in it at once or in turn. `ttl_seconds`: how long it may stay without a workload
+    (default: 120, and for ever where it is kept). `uid`: the user whom the grant belongs to, where root asks for it."""
 
     memory: MemorySize | MemoryText
     time: TimeMilli | TimeText
@@ -95,12 +101,14 @@ class GrantRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
     managed: Managed = "charge"
     gang: Gang | GangText | None = None
     key: Key | None = None
-    ttl_seconds: Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": 86400})] = TTL_SECONDS
+    ttl_seconds: Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": 86400})] | None = None
     borrow_memory: bool | MemorySize | MemoryText = False
     max_rung: MaxRung | None = None
     grace_seconds: Grace | None = None
     priority: Priority = 0
     eviction_signal: Signal | None = None
+    keep: bool = False
+    uid: Uid | None = None
 
 
 class GrantChange(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -125,10 +133,15 @@ SomeChange = Annotated[
 """A GrantChange that changes something."""
 
 
-class BindRequest(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`process`: the calling process. `container`: one that an engine is about to start."""
+class BindRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """`process`: the calling process, or the process `pid` of the same user (any user's, where root asks); where root
+    asks and the grant is kept, also all processes of the user `uid` with the group `gid`. `container`: one that an
+    engine is about to start."""
 
     kind: Kind
+    pid: Pid | None = None
+    uid: Uid | None = None
+    gid: Uid | None = None
 
 
 class Mount(Struct, kw_only=True):
@@ -178,6 +191,7 @@ class Grant(Struct, kw_only=True):
     kind: Kind | None
     uid: int
     processes: list[int]
+    keep: bool = False
     created_ns: int
     expires_ns: int | None
     ended_ns: int | None

@@ -22,14 +22,16 @@ WAIT_SECONDS = 60.0
 EVICTION_SIGNAL_ENV = "GPUSHARE_EVICTION_SIGNAL"
 
 
-def add_share_options(parser: argparse.ArgumentParser) -> None:
-    """The options that describe a share, also those of `gpushare run`. `share_request` reads them back."""
+def add_share_options(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
+    """The options that describe a share, also those of `gpushare run`. `share_request` reads them back. `optional`:
+    the caller checks that there is a share."""
+    required = not optional
     parser.add_argument(
-        "--memory", required=True, type=checked(memory_argument), metavar="SIZE", help="as 8GiB or 35%%, per device"
+        "--memory", required=required, type=checked(memory_argument), metavar="SIZE", help="as 8GiB or 35%%, per device"
     )
     parser.add_argument(
         "--time",
-        required=True,
+        required=required,
         type=checked(time_argument),
         metavar="SHARE",
         help="as 30%%, 0.3 or 300 (milli); 0: only what others leave idle",
@@ -166,7 +168,13 @@ class GrantCommand:
         add_share_options(create)
         create.add_argument("--key", help="a name of your own: the same request with the same key gives the same grant")
         create.add_argument(
-            "--ttl", type=checked(_seconds), metavar="S", help="seconds until an unused grant expires (default 120)"
+            "--ttl",
+            type=checked(_seconds),
+            metavar="S",
+            help="seconds until an unused grant expires (default 120, and never with --keep)",
+        )
+        create.add_argument(
+            "--keep", action="store_true", help="it stays until it is released, whatever runs in it meanwhile"
         )
         add_wait(create)
         create.set_defaults(verb=self._create)
@@ -205,7 +213,8 @@ class GrantCommand:
         return status
 
     def _create(self, args: argparse.Namespace) -> int:
-        grant = client(args).create(**share_request(args), key=args.key, ttl_seconds=args.ttl, wait_seconds=args.wait)
+        more = {"key": args.key, "ttl_seconds": args.ttl, "keep": args.keep or None}
+        grant = client(args).create(**share_request(args), **more, wait_seconds=args.wait)
         if args.json:
             print_json(grant)
         else:

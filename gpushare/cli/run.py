@@ -28,7 +28,10 @@ class RunCommand:
             "exit status: the command's own; 125 when gpushare failed or refused, 126 or 127 when the command cannot "
             "be run or found, 2 for a malformed request, 4 when you may not talk to the daemon"
         )
-        add_share_options(parser)
+        add_share_options(parser, optional=True)
+        parser.add_argument(
+            "--grant", metavar="ID", help="run in this grant, made with --keep, instead of in a new one"
+        )
         add_wait(parser)
         add_json(parser)
         add_socket(parser)
@@ -40,6 +43,10 @@ class RunCommand:
         argv = command(args.argv)
         if status := missing(argv):
             return status
+        if args.grant is None and (args.memory is None or args.time is None):
+            raise UsageError("no share: give --memory and --time, or the --grant to run in")
+        if args.grant is not None and (args.memory is not None or args.time is not None):
+            raise UsageError("--grant has its share already: leave --memory and --time out")
         daemon = client(args)
         try:
             _start(daemon, args, argv)
@@ -53,6 +60,8 @@ class RunCommand:
 
 def _start(daemon: Client, args: argparse.Namespace, argv: list[str]) -> NoReturn:
     """Replaces this process by the command. Where that fails, releases the grant and raises."""
+    if args.grant is not None:
+        replace(argv, merge(os.environ, daemon.bind(args.grant, "process")["env"]))
     grant = daemon.create(**share_request(args), ttl_seconds=RESERVE_SECONDS, wait_seconds=args.wait)
     try:
         binding = daemon.bind(grant["id"], "process")

@@ -29,8 +29,8 @@ class Adoption:
         try:
             if rebooted:
                 # Its pids may be other programs' now and are not looked at.
-                record.workloads, record.members = [], []
-                self._transitions.fail(live, "the machine was restarted")
+                record.workloads, record.members, record.open = [], [], False
+                self._transitions.send(live, lifecycle.Rebooted(now_ns()))
             else:
                 self._adopt(live)
         except Exception as error:
@@ -65,8 +65,8 @@ class Adoption:
         for row in record.workloads:
             pidfd = reopen_pidfd(row.pid, row.started)
             workloads.watch(live, row, pidfd, lambda: self._transitions.emptied_if_dead(live))
-        if record.phase is not Phase.BOUND and not any(map(workloads.alive, live.workloads)):
-            self._transitions.send(live, lifecycle.Emptied(now_ns()))
+        self._transitions.emptied_if_dead(live)
+        if record.phase.ended:
             return
         self._resources.take_over(live, self._transitions.rules(live))
         self._serving.serve(live, self._state.ledger.totals(record.id))
@@ -91,10 +91,10 @@ class Adoption:
         self._transitions.wake_at(live, live.record.life.expires_ns)
 
     def let_go(self) -> None:
-        """The daemon stops: grants with a workload stay as they are, others end."""
-        going_on = [live for live in self._state if live.record.phase is Phase.ACTIVE]
+        """The daemon stops: grants with a workload, and those that are kept, stay as they are. Others end."""
+        going_on = [live for live in self._state if live.record.phase is Phase.ACTIVE or live.record.life.keep]
         for live in self._state:
-            if live.record.phase is not Phase.ACTIVE:
+            if live not in going_on:
                 self._transitions.send(live, lifecycle.Release(now_ns(), "the daemon stopped before it was used"))
         self._serving.close()
         for live in going_on:

@@ -39,6 +39,7 @@ from gpushare.inject import grantdir
 from gpushare.ledger.ledger import Ledger
 from gpushare.node.simulator import LOG_NAME, SOCKET_NAME, Simulator
 from gpushare.paths import Layout
+from gpushare.policy.lifecycle import Phase
 from gpushare.policy.shares import DEVICE_MILLI
 
 log = logging.getLogger("gpushare")
@@ -300,8 +301,9 @@ class _Daemon:
             for name in _stray_cgroups(context.state):
                 workloads.remove_cgroup_now(self._layout.cgroups, name)
             time.sleep(0.01)
-        if not list(context.state):
+        if not any(live.record.phase is Phase.ACTIVE for live in context.state):
             self._stop_simulator()
+        if not list(context.state):
             context.state.ledger.close()  # which has files in these directories until all is written
             self._remove_run_files()
         context.backend.close()
@@ -328,8 +330,9 @@ class _Daemon:
 
 
 def _stray_cgroups(state: State) -> list[str]:
-    """Grants of this daemon that have ended and still have a cgroup."""
-    return [name for name in workloads.cgroup_names(state.layout.cgroups) if name not in state]
+    """Cgroups that grants of this daemon have left when they ended."""
+    names = workloads.cgroup_names(state.layout.cgroups)
+    return [name for name in names if workloads.grant_of(name) not in state]
 
 
 async def _cancel(task: "asyncio.Task[None]") -> None:

@@ -106,9 +106,10 @@ class Containers:
         preload, cache = grantdir.preload_file(layout, live.id), grantdir.cache_file(layout, live.id)
         edited, lines, cached = await self._readers.edited(config, bundle, wanted, node.lib_dir, preload, cache)
         self._state.live(live.id)  # it may have ended meanwhile
-        grantdir.write_preload(layout, live.id, wanted.preload, lines)
+        shared = live.record.life.keep
+        grantdir.write_preload(layout, live.id, wanted.preload, lines, shared=shared)
         if cached is not None:
-            grantdir.write_cache(layout, live.id, cached)
+            grantdir.write_cache(layout, live.id, cached, shared=shared)
         return edited
 
     def _expect_start(self, live: Live, peer: Peer, connection: socket) -> None:

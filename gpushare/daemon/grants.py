@@ -8,7 +8,7 @@ import secrets
 from collections.abc import Callable
 from socket import socket
 
-from gpushare.api.types import BindRequest, GrantChange, GrantRequest
+from gpushare.api.types import TTL_SECONDS, BindRequest, GrantChange, GrantRequest
 from gpushare.arbiter import Arbiter
 from gpushare.daemon import placement, workloads
 from gpushare.daemon.evictions import Evictions
@@ -28,6 +28,16 @@ log = logging.getLogger(__name__)
 def key_taken(key: str, by: str) -> RefusedError:
     """To a request whose key another one has."""
     return RefusedError(f"key {key[:80]!r} is taken by {by} with another request: use another key")
+
+
+def _owner(peer: Peer, request: GrantRequest) -> int:
+    return peer.uid if request.uid is None else request.uid
+
+
+def _ttl_ns(request: GrantRequest) -> int | None:
+    if request.ttl_seconds is None and request.keep:
+        return None
+    return (request.ttl_seconds or TTL_SECONDS) * 1_000_000_000
 
 
 class Grants:
@@ -56,7 +66,7 @@ class Grants:
 
     def known(self, peer: Peer, request: GrantRequest) -> Live | None:
         """The living grant that has the request's key. Raises RefusedError where that was asked for otherwise."""
-        if request.key is None or (existing := self._state.by_key(peer.uid, request.key)) is None:
+        if request.key is None or (existing := self._state.by_key(_owner(peer, request), request.key)) is None:
             return None
         if existing.record.request != request:
             raise key_taken(request.key, f"grant {existing.id}")
@@ -73,6 +83,8 @@ class Grants:
         """
         if (existing := self.known(peer, request)) is not None:
             return existing, False
+        if request.uid is not None and request.uid != peer.uid and not peer.is_root:
+            raise ForbiddenError(f"only root may ask for a grant that belongs to uid {request.uid}: leave uid out")
         self._state.tenants.named_by(peer, request.tenant, member=member)
         choices: list[Choice] = []
         try:
@@ -82,15 +94,15 @@ class Grants:
             raise self._evictions.refused(peer, request, asker, refusal) from None
         self._resources.check_parts()
         now = now_ns()
-        life, steps = lifecycle.begin(now, f"g-{secrets.token_hex(6)}", request.ttl_seconds * 1_000_000_000)
+        life, steps = lifecycle.begin(now, f"g-{secrets.token_hex(6)}", _ttl_ns(request), keep=request.keep)
         record = GrantRecord(
             life=life,
             key=request.key,
             request=request,
-            uid=peer.uid,
+            uid=_owner(peer, request),
             places=places,
             created_ns=now,
-            run_uid=peer.uid,
+            run_uid=_owner(peer, request),
             run_gid=peer.gid,
         )
         live = Live(record)
@@ -100,7 +112,7 @@ class Grants:
                 " limit_milli=%d",
                 live.id,
                 live.record.tenant,
-                peer.uid,
+                record.uid,
                 place.index,
                 place.memory_bytes,
                 place.time_milli,
@@ -113,27 +125,60 @@ class Grants:
         return live, True
 
     def bind(self, peer: Peer, grant_id: str, request: BindRequest, connection: socket) -> Live:
-        """For a container that an engine will start, or to the process at the other end of `connection`, which runs.
+        """For a container that an engine will start; or to a process, by default the one at the other end of
+        `connection`; or to all of a user's. A repeated call changes nothing.
 
-        Raises RefusedError where the grant is in use or a device of it does not work.
+        Raises RefusedError where the grant is in use or a device of it does not work, ForbiddenError where the process
+        is another user's, and FailedError where it has ended.
         """
         live = self.owned(peer, grant_id)
+        if request.kind == "container" and (request.pid, request.uid, request.gid) != (None, None, None):
+            raise UsageError("a container is known by its hook: leave pid, uid and gid out, or bind a process")
+        if (request.uid is None) != (request.gid is None):
+            raise UsageError("a user's processes are known by uid and gid: give both")
         if live.record.phase is Phase.RESERVED:
             self._check_devices(live)
         if request.kind == "container":
             self._transitions.send(live, lifecycle.Bound(now_ns(), Kind.CONTAINER))
-        elif live.record.phase is not Phase.ACTIVE or live.record.life.pid != peer.pid:
-            self._bind_process(live, peer, connection)
+        elif request.uid is not None:
+            self._bind_user(live, peer, request)
+        elif not any(one.pidfd is not None and one.record.pid == (request.pid or peer.pid) for one in live.workloads):
+            self._bind_process(live, peer, request, connection)
         return live
 
-    def _bind_process(self, live: Live, peer: Peer, connection: socket) -> None:
-        if peer.pid <= 0:
+    def _bind_user(self, live: Live, peer: Peer, request: BindRequest) -> None:
+        """Whoever releases the grant, a scheduler, also says when its processes are to end."""
+        assert request.uid is not None
+        assert request.gid is not None
+        if not peer.is_root:
+            raise ForbiddenError("only root may open a grant to all processes of a user")
+        if request.pid is not None or not live.record.life.keep:
+            raise UsageError("only a grant that is kept is opened to a user: create it with keep, and leave pid out")
+        self._bind_as(live, request.uid, request.gid)
+        live.record.open = True
+        if live.record.phase is Phase.BOUND:
+            self._transitions.send(live, lifecycle.Started(now_ns(), None))
+
+    def _bind_process(self, live: Live, peer: Peer, request: BindRequest, connection: socket) -> None:
+        if request.pid is None and peer.pid <= 0:
             raise UsageError("your process is in a pid namespace that the daemon cannot see: run it on the host")
-        with workloads.open_peer(connection, peer) as process:
-            live.record.run_uid, live.record.run_gid = peer.uid, peer.gid
-            self._transitions.send(live, lifecycle.Bound(now_ns(), Kind.PROCESS))
+        with (
+            workloads.open_peer(connection, peer) if request.pid is None else workloads.open_process(request.pid)
+        ) as process:
+            uid, gid = (peer.uid, peer.gid) if request.pid is None else workloads.user_of(process, peer)
+            self._bind_as(live, uid, gid)
             links = self._state.layout.cgroups
-            self.start(live, process, lambda: workloads.plain_cgroup(links, live.id, peer.pid, peer.uid))
+            self.start(live, process, lambda: workloads.plain_cgroup(links, live.id, process.pid, uid))
+
+    def _bind_as(self, live: Live, uid: int, gid: int) -> None:
+        record = live.record
+        if record.phase is not Phase.RESERVED and record.life.keep and uid not in (record.run_uid, 0):
+            raise RefusedError(
+                f"grant {live.id} is for processes of uid {record.run_uid}: create another for uid {uid}"
+            )
+        if record.phase is Phase.RESERVED:
+            record.run_uid, record.run_gid = uid, gid
+        self._transitions.send(live, lifecycle.Bound(now_ns(), Kind.PROCESS))
 
     def _check_devices(self, live: Live) -> None:
         for place in live.record.places:
@@ -146,8 +191,10 @@ class Grants:
     def start(self, live: Live, process: workloads.Process, group: Callable[[], workloads.Held]) -> None:
         """Makes `process` the first one of a workload of a bound grant. `group` finds or makes its cgroup.
 
-        A failure ends the grant, because its workload must not run without what was promised.
+        A failure ends the grant, because its workload must not run without what was promised. One that is kept goes on
+        for its other workloads: who asked for this one is told, and does not start it.
         """
+        held = None
         try:
             held = group()
             found = held.cgroup
@@ -156,6 +203,7 @@ class Grants:
                 pid=process.pid,
                 started=process.started,
                 cgroup=(str(found.path), found.v2) if found is not None else None,
+                link=held.link,
                 loose=held.why,
                 unguarded=unguarded or held.why,
             )
@@ -165,7 +213,10 @@ class Grants:
         except RefusedError:
             raise
         except (GpushareError, OSError) as error:
-            self._transitions.fail(live, f"process {process.pid} could not start in it: {error}")
+            if not live.record.life.keep:
+                self._transitions.fail(live, f"process {process.pid} could not start in it: {error}")
+            elif held is not None and held.link:
+                workloads.remove_cgroup(self._state.layout.cgroups, held.link)
             raise
 
     def release(self, peer: Peer, grant_id: str) -> GrantRecord:

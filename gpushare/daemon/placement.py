@@ -36,7 +36,7 @@ def _device(wanted: int | str) -> int | str | None:
 
 def _request(request: GrantRequest, borrow: int | str) -> admission.Request:
     """The request as admission takes it. Raises UsageError for any field that makes no sense."""
-    if not 1 <= request.ttl_seconds <= TTL_SECONDS_MAX:
+    if request.ttl_seconds is not None and not 1 <= request.ttl_seconds <= TTL_SECONDS_MAX:
         raise UsageError(f"ttl_seconds {request.ttl_seconds} is out of range: give 1 to {TTL_SECONDS_MAX}")
     if request.key is not None and not 1 <= len(request.key) <= _KEY_MAX:
         raise UsageError(f"the key has {len(request.key)} characters: give 1 to {_KEY_MAX}")

@@ -39,6 +39,8 @@ class WorkloadRecord(Struct, kw_only=True):
     pid: int
     started: int
     cgroup: tuple[str, bool] | None
+    # Of its cgroup in Layout.cgroups, where the daemon made that.
+    link: str = ""
     # Why nothing keeps it in a cgroup, and to its devices; empty: that holds.
     loose: str = ""
     unguarded: str = ""
@@ -47,8 +49,8 @@ class WorkloadRecord(Struct, kw_only=True):
 class GrantRecord(Struct, kw_only=True):
     """What outlives the daemon of a grant, as JSON in the ledger.
 
-    `uid`: the user who asked for it. `run_uid`, `run_gid`: the user who runs a plain process in it. Times are wall
-    time.
+    `uid`: whom it belongs to. `run_uid`, `run_gid`: the user who runs plain processes in it. `open`: all processes of
+    that user may join, bound or not. Times are wall time.
     """
 
     life: Life
@@ -61,6 +63,7 @@ class GrantRecord(Struct, kw_only=True):
     run_gid: int
     workloads: list[WorkloadRecord] = msgspec.field(default_factory=list)
     members: list[MemberRecord] = msgspec.field(default_factory=list)
+    open: bool = False
     ended_ns: int | None = None
 
     @property

@@ -93,8 +93,9 @@ class Transitions:
         live.workloads.clear()
         live.record.members = []
         self._resources.unmake(live)
-        if live.record.life.kind is Kind.PROCESS:
-            workloads.remove_cgroup(self._state.layout.cgroups, live.id)
+        if live.record.life.kind is not Kind.CONTAINER:
+            for name in workloads.cgroup_names(self._state.layout.cgroups, live.id):
+                workloads.remove_cgroup(self._state.layout.cgroups, name)
 
     def wake_at(self, live: Live, t_ns: int | None) -> None:
         """Sends Clock at this wall time, in place of any time set before; None: never."""
@@ -104,7 +105,7 @@ class Transitions:
         if t_ns is not None:
             # Wall time can be set, the loop's clock cannot: whatever is done to the former, no grant waits for longer
             # than its time to live.
-            delay = min(max(0, t_ns - now_ns()), live.record.life.ttl_ns) / 1e9
+            delay = min(max(0, t_ns - now_ns()), live.record.life.ttl_ns or 0) / 1e9
             self._timers[live.id] = asyncio.get_running_loop().call_later(delay, self._clock, live, t_ns)
 
     def _clock(self, live: Live, due_ns: int) -> None:
@@ -142,9 +143,21 @@ class Transitions:
     # Workloads and processes.
 
     def emptied_if_dead(self, live: Live) -> None:
-        """Ends the grant where none of its workloads lives."""
-        if not live.record.phase.ended and not any(map(workloads.alive, live.workloads)):
+        """Ends the grant where none of its workloads lives; one that is kept forgets those that have ended."""
+        if live.record.phase.ended:
+            return
+        if live.record.life.keep:
+            self._forget_dead(live)
+        if not live.record.open and not any(map(workloads.alive, live.workloads)):
             self.send(live, lifecycle.Emptied(now_ns()))
+
+    def _forget_dead(self, live: Live) -> None:
+        for workload in [one for one in live.workloads if not workloads.alive(one)]:
+            workloads.close(workload)
+            live.workloads.remove(workload)
+            live.record.workloads.remove(workload.record)
+            if workload.record.link:
+                workloads.remove_cgroup(self._state.layout.cgroups, workload.record.link)
 
     def rules(self, live: Live) -> Rules:
         """What the grant's socket asks when processes join and leave."""

@@ -111,6 +111,7 @@ def grant_view(
         kind=life.kind.value if life.kind is not None else None,
         uid=record.uid,
         processes=sorted({member.pid for member in record.members}),
+        keep=life.keep,
         created_ns=record.created_ns,
         expires_ns=life.expires_ns,
         ended_ns=record.ended_ns,
@@ -127,10 +128,12 @@ def grant_view(
 
 def _walls(record: GrantRecord) -> list[types.Wall]:
     """Of all workloads together: a wall holds where it does for each."""
-    if not record.workloads:
+    if not record.workloads and not record.open:
         return []
     loose = next((row.loose for row in record.workloads if row.loose), "")
     unguarded = next((row.unguarded for row in record.workloads if row.unguarded), "")
+    if record.open:
+        loose = unguarded = f"all processes of uid {record.run_uid} may join it"
     return [
         types.Wall(name="cgroup", holds=not loose, why=loose),
         types.Wall(name="devices", holds=not unguarded, why=unguarded),

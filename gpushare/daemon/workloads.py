@@ -16,7 +16,7 @@ from typing import Self
 from gpushare.daemon import peer
 from gpushare.daemon.state import Live, Workload, WorkloadRecord
 from gpushare.enforce import cgroup
-from gpushare.errors import FailedError, GpushareError
+from gpushare.errors import FailedError, ForbiddenError, GpushareError
 
 log = logging.getLogger(__name__)
 
@@ -25,10 +25,11 @@ _REMOVE_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """The cgroup that a workload has to itself, if any, and why that does not hold it."""
+    """The cgroup that a workload has to itself, if any, and why that does not hold it. `link`: as in WorkloadRecord."""
 
     cgroup: cgroup.Cgroup | None
     why: str
+    link: str = ""
 
 
 class Process:
@@ -72,6 +73,22 @@ def open_peer(connection: socket, who: peer.Peer) -> Process:
     except OSError:
         raise FailedError(ended) from None
     return _started(who.pid, pidfd, ended)
+
+
+def user_of(process: Process, asker: peer.Peer) -> tuple[int, int]:
+    """The user and group of a process that somebody else names. Raises ForbiddenError unless it is wholly the asker's,
+    or root asks, and FailedError where it has ended."""
+    try:
+        lines = Path(f"/proc/{process.pid}/status").read_text(errors="replace").split("\n")
+    except OSError:
+        raise FailedError(f"process {process.pid} has ended") from None
+    ids = {name: values.split() for name, _, values in (line.partition(":") for line in lines)}
+    if peer.start_time(process.pid) != process.started:
+        raise FailedError(f"process {process.pid} has ended")
+    # Real, effective, saved: a program that has another user's rights is not the asker's to move.
+    if not asker.is_root and set(ids["Uid"][:3]) != {str(asker.uid)}:
+        raise ForbiddenError(f"process {process.pid} is another user's: only that user or root may bind it")
+    return int(ids["Uid"][1]), int(ids["Gid"][1])
 
 
 def _started(pid: int, pidfd: int, ended: str) -> Process:
@@ -186,16 +203,17 @@ def kill(live: Live) -> None:
 
 
 def plain_cgroup(links: Path, grant_id: str, pid: int, uid: int) -> Held:
-    """The grant's own cgroup with the process moved into it, or why it stays in its caller's: that has limits of its
+    """A cgroup of the grant's with the process moved into it, or why it stays in its caller's: that has limits of its
     own, which the process is never taken out of. Raises FailedError when the process has ended.
 
     `links`: as Layout.cgroups. The link is made first and removed last, so that no cgroup is ever forgotten.
     """
     if os.geteuid() != 0:
         return Held(None, "the daemon is not root and may make no cgroups")
-    link = links / grant_id
+    name = _free_name(links, grant_id)
+    link = links / name
     try:
-        group = cgroup.below(pid, grant_id)
+        group = cgroup.below(pid, name)
         links.mkdir(mode=0o700, parents=True, exist_ok=True)
         link.symlink_to(group.path)
         try:
@@ -206,7 +224,7 @@ def plain_cgroup(links: Path, grant_id: str, pid: int, uid: int) -> Held:
         try:
             group.add(pid)
         except FailedError:
-            remove_cgroup(links, grant_id)
+            remove_cgroup(links, name)
             raise
     except (FailedError, OSError) as error:
         if peer.start_time(pid) is None:
@@ -214,7 +232,19 @@ def plain_cgroup(links: Path, grant_id: str, pid: int, uid: int) -> Held:
         log.warning("grant %s: process %d stays in its own cgroup: %s", grant_id, pid, error)
         return Held(None, str(error))
     above = group.leavable(uid)
-    return Held(group, f"uid {uid} may move its processes out of it, to {above}" if above is not None else "")
+    why = f"uid {uid} may move its processes out of it, to {above}" if above is not None else ""
+    return Held(group, why, name)
+
+
+def _free_name(links: Path, grant_id: str) -> str:
+    """The grant's id for its first cgroup, with a number for the others that one which is kept has."""
+    names = (grant_id, *(f"{grant_id}.{number}" for number in range(2, 1 << 20)))
+    return next(name for name in names if not (links / name).is_symlink())
+
+
+def grant_of(name: str) -> str:
+    """The grant whose cgroup has this name in Layout.cgroups."""
+    return name.partition(".")[0]
 
 
 def container_cgroup(pid: int) -> Held:
@@ -223,30 +253,31 @@ def container_cgroup(pid: int) -> Held:
     return Held(found, "" if found is not None else "the engine has made no cgroup for the container alone")
 
 
-def cgroup_names(links: Path) -> list[str]:
-    """Ids of all grants that have, or had when the daemon was killed, a cgroup of their own."""
-    return [link.name for link in links.iterdir()] if links.exists() else []
+def cgroup_names(links: Path, grant_id: str | None = None) -> list[str]:
+    """Names of all cgroups that grants have, or had when the daemon was killed; of one grant, where that is given."""
+    names = [link.name for link in links.iterdir()] if links.exists() else []
+    return [name for name in names if grant_id is None or grant_of(name) == grant_id]
 
 
-def remove_cgroup(links: Path, grant_id: str, deadline: float | None = None) -> None:
-    """Removes the cgroup of a plain process, if it has one. Killed processes leave it a moment later, so it is retried
+def remove_cgroup(links: Path, name: str, deadline: float | None = None) -> None:
+    """Removes a cgroup by its name, if there is one. Killed processes leave it a moment later, so it is retried
     for 10 s; what is left then, the next start removes.
 
     `deadline`: of the loop's clock, for the retries.
     """
-    if remove_cgroup_now(links, grant_id):
+    if remove_cgroup_now(links, name):
         return
     loop = asyncio.get_running_loop()
     deadline = deadline or loop.time() + _REMOVE_SECONDS
     if loop.time() < deadline:
-        loop.call_later(0.1, remove_cgroup, links, grant_id, deadline)
+        loop.call_later(0.1, remove_cgroup, links, name, deadline)
     else:
-        log.warning("cgroup %s stays: processes in it do not end", (links / grant_id).readlink())
+        log.warning("cgroup %s stays: processes in it do not end", (links / name).readlink())
 
 
-def remove_cgroup_now(links: Path, grant_id: str) -> bool:
-    """Whether the grant has no cgroup any more."""
-    link = links / grant_id
+def remove_cgroup_now(links: Path, name: str) -> bool:
+    """Whether there is no such cgroup any more."""
+    link = links / name
     try:
         group = cgroup.Cgroup(link.readlink(), v2=True)
     except OSError:

@@ -140,7 +140,7 @@ def leftovers(layout: paths.Layout, said: Said) -> Iterator[Finding]:
     if strays := [name for name in grants if name not in known]:
         found = f"{shortened(strays)} in {layout.grants}: of grants that the daemon does not know"
         yield Finding("leftover grants", "note", found, "restart the daemon, which removes them")
-    strays = [one.name for one in _entries(layout.cgroups) if one.name not in known]
+    strays = [one.name for one in _entries(layout.cgroups) if one.name.partition(".")[0] not in known]
     if strays:
         found = f"{shortened(strays)}: cgroups of grants that have ended, with programs that do not end"
         yield Finding("leftover cgroups", "note", found, "look for processes in state D; the next daemon removes them")

@@ -19,7 +19,7 @@ from pathlib import Path
 from gpushare.errors import FailedError
 
 PREFIX = "gpushare-"
-_OURS = re.compile(rf"{PREFIX}g-[0-9a-f]{{12}}")
+_OURS = re.compile(rf"{PREFIX}g-[0-9a-f]{{12}}(\.[0-9]+)?")
 # Bounds of what is looked at and done at once on the daemon's loop; each takes some 20 us.
 _MEMBERS_MAX = 1000
 _ANCESTORS_MAX = 2000
@@ -167,9 +167,9 @@ class Cgroup:
             raise FailedError(f"{self.path / name}: {error.strerror}") from None
 
 
-def below(pid: int, grant_id: str, hierarchies: Hierarchies | None = None) -> Cgroup:
-    """Where the cgroup of a plain process's grant is or would be: a child of the one that the process is in, so that it
-    keeps the limits and device programs of its slice or job.
+def below(pid: int, name: str, hierarchies: Hierarchies | None = None) -> Cgroup:
+    """Where the cgroup of a plain process's grant, of this name, is or would be: a child of the one that the process is
+    in, so that it keeps the limits and device programs of its slice or job.
 
     One that runs in a grant already keeps those of the place that it came from: a grant is not part of another. Raises
     FailedError when the process has ended, or without any hierarchy to use.
@@ -184,7 +184,7 @@ def below(pid: int, grant_id: str, hierarchies: Hierarchies | None = None) -> Cg
         raise FailedError(f"the cgroup of process {pid} is outside of what the daemon sees")
     inside = [group for group in (own.path, *own.path.parents) if _OURS.fullmatch(group.name) and _of_root(group)]
     parent = inside[-1].parent if inside else own.path
-    return Cgroup(parent / f"{PREFIX}{grant_id}", own.v2)
+    return Cgroup(parent / f"{PREFIX}{name}", own.v2)
 
 
 def _of_root(group: Path) -> bool:

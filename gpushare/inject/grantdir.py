@@ -164,18 +164,25 @@ def _make(directory: Path | str, mode: int) -> None:
     os.chmod(directory, mode)
 
 
-def write_preload(layout: Layout, grant_id: str, ours: Sequence[str], image_lines: Sequence[str] = ()) -> None:
-    """Writes the grant's preload file. `image_lines`: what the image itself preloads, which is kept."""
+def write_preload(
+    layout: Layout, grant_id: str, ours: Sequence[str], image_lines: Sequence[str] = (), *, shared: bool = False
+) -> None:
+    """Writes the grant's preload file. `image_lines`: what the image itself preloads, which is kept. `shared`:
+    containers of other images have one of their own."""
     lines = preload.ordered(image_lines, ours)
     # An image's paths need not be UTF-8.
     data = ("\n".join(lines) + "\n").encode("utf-8", "surrogateescape")
-    # In place: a container may have this very file mounted already.
-    files.write(os.fspath(preload_file(layout, grant_id)), data, 0o644)
+    _write(preload_file(layout, grant_id), data, shared=shared)
 
 
-def write_cache(layout: Layout, grant_id: str, data: bytes) -> None:
-    """Writes the grant's loader cache."""
-    files.write(os.fspath(cache_file(layout, grant_id)), data, 0o644)
+def write_cache(layout: Layout, grant_id: str, data: bytes, *, shared: bool = False) -> None:
+    """Writes the grant's loader cache. `shared`: as write_preload takes it."""
+    _write(cache_file(layout, grant_id), data, shared=shared)
+
+
+def _write(path: Path, data: bytes, *, shared: bool) -> None:
+    # In place otherwise: the grant's only container may have this very file mounted already.
+    (files.replace if shared else files.write)(os.fspath(path), data, 0o644)
 
 
 # What the grant of a container that nobody has used holds, on a simulated device: to look for more takes longer.

@@ -4,6 +4,9 @@
         |         |        |
         +---------+--------+--> released or failed; before it is active also expired (its time to live ran out)
 
+One that is kept outlives its workloads: from active it goes back to bound when the last of them has ended, and takes
+more of them, at once or in turn, until somebody releases it.
+
 The daemon carries instructions out in order and feeds what happens back as events. Events that arrive late, from the
 kernel or a hook, find an ended grant and change nothing.
 """
@@ -41,17 +44,19 @@ class Kind(enum.StrEnum):
 class Life:
     """All that decides what comes next.
 
-    `ttl_ns`: how long it may stay reserved, and then bound. `expires_ns`: wall time at which it ends if nothing
-    happens, None: never. `pid`: the host's, of its first process. `reason`: why it ended.
+    `ttl_ns`: how long it may stay reserved, and then bound, None: for ever. `expires_ns`: wall time at which it ends if
+    nothing happens, None: never. `pid`: the host's, of its first process. `reason`: why it ended. `keep`: it ends only
+    when it is released.
     """
 
     grant: str
     phase: Phase
-    ttl_ns: int
+    ttl_ns: int | None
     expires_ns: int | None
     kind: Kind | None = None
     pid: int | None = None
     reason: str = ""
+    keep: bool = False
 
 
 # Events. `now_ns`: wall time.
@@ -67,10 +72,10 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Its first process is known by its host pid."""
+    """Its first process is known by its host pid. None: any of a user's may join."""
 
     now_ns: int
-    pid: int
+    pid: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +108,14 @@ class Clock:
     now_ns: int
 
 
-Event = Bound | Started | Emptied | Release | Break | Clock
+@dataclass(frozen=True, slots=True)
+class Rebooted:
+    """The machine was restarted: no process and no run-time file is left."""
+
+    now_ns: int
+
+
+Event = Bound | Started | Emptied | Release | Break | Clock | Rebooted
 
 
 # Instructions, to be carried out in the order given.
@@ -151,11 +163,16 @@ class Record:
 Instruction = Prepare | Serve | StopServing | EndProcesses | Remove | WakeAt | Record
 
 
-def begin(now_ns: int, grant: str, ttl_ns: int) -> tuple[Life, tuple[Instruction, ...]]:
-    """The life of a grant that admission has just accepted, and its first instructions. `now_ns`: wall time."""
-    expires = now_ns + ttl_ns
-    life = Life(grant, Phase.RESERVED, ttl_ns, expires)
+def begin(now_ns: int, grant: str, ttl_ns: int | None, *, keep: bool = False) -> tuple[Life, tuple[Instruction, ...]]:
+    """The life of a grant that admission has just accepted, and its first instructions. `now_ns`: wall time. `ttl_ns`,
+    `keep`: as in Life."""
+    expires = _after(now_ns, ttl_ns)
+    life = Life(grant, Phase.RESERVED, ttl_ns, expires, keep=keep)
     return life, (Record(Phase.RESERVED), Prepare(), WakeAt(expires))
+
+
+def _after(now_ns: int, ttl_ns: int | None) -> int | None:
+    return now_ns + ttl_ns if ttl_ns is not None else None
 
 
 def advance(life: Life, event: Event) -> tuple[Life, tuple[Instruction, ...]]:
@@ -166,9 +183,7 @@ def advance(life: Life, event: Event) -> tuple[Life, tuple[Instruction, ...]]:
         case Started():
             return _start(life, event)
         case Emptied():
-            if life.phase is Phase.ACTIVE:
-                return _end(life, Phase.RELEASED, "its processes have ended", kill=False)
-            return life, ()
+            return _empty(life, event)
         case Release():
             return _end(life, Phase.RELEASED, event.reason, kill=True)
         case Break():
@@ -176,17 +191,24 @@ def advance(life: Life, event: Event) -> tuple[Life, tuple[Instruction, ...]]:
         case Clock():
             if life.expires_ns is None or event.now_ns < life.expires_ns:
                 return life, ()
+            assert life.ttl_ns is not None
             verb = "bound" if life.phase is Phase.RESERVED else "started"
             return _end(life, Phase.EXPIRED, f"not {verb} within {life.ttl_ns // 1_000_000_000} s", kill=False)
+        case Rebooted():
+            return _reboot(life, event)
 
 
 def _bind(life: Life, event: Bound) -> tuple[Life, tuple[Instruction, ...]]:
     if life.phase is Phase.BOUND and life.kind is event.kind and life.pid is None:
         return life, ()  # an engine that repeats its call
+    if life.keep and life.phase in (Phase.BOUND, Phase.ACTIVE):
+        if life.kind is not event.kind:
+            raise RefusedError(f"grant {life.grant} is for a {life.kind}, not for a {event.kind}: create another")
+        return life, ()
     if life.phase is not Phase.RESERVED:
         raise RefusedError(f"grant {life.grant} is {life.phase} and cannot be bound: create another")
     # The time to live starts again: an engine that dies between bind and start must not hold the share for ever.
-    expires = event.now_ns + life.ttl_ns
+    expires = _after(event.now_ns, life.ttl_ns)
     bound = replace(life, phase=Phase.BOUND, kind=event.kind, expires_ns=expires)
     return bound, (Record(Phase.BOUND), Serve(), WakeAt(expires))
 
@@ -198,6 +220,26 @@ def _start(life: Life, event: Started) -> tuple[Life, tuple[Instruction, ...]]:
     if life.phase is Phase.ACTIVE:
         return life, ()  # one more process of the same grant
     raise RefusedError(f"grant {life.grant} is {life.phase}: no process can start in it")
+
+
+def _empty(life: Life, event: Emptied) -> tuple[Life, tuple[Instruction, ...]]:
+    if life.phase is not Phase.ACTIVE:
+        return life, ()
+    if not life.keep:
+        return _end(life, Phase.RELEASED, "its processes have ended", kill=False)
+    expires = _after(event.now_ns, life.ttl_ns)
+    idle = replace(life, phase=Phase.BOUND, pid=None, expires_ns=expires)
+    return idle, (Record(Phase.BOUND), WakeAt(expires))
+
+
+def _reboot(life: Life, event: Rebooted) -> tuple[Life, tuple[Instruction, ...]]:
+    if not life.keep:
+        return _end(life, Phase.FAILED, "the machine was restarted", kill=False)
+    if life.phase.ended:
+        return life, ()
+    expires = _after(event.now_ns, life.ttl_ns)
+    anew = replace(life, phase=Phase.RESERVED, kind=None, pid=None, expires_ns=expires)
+    return anew, (Remove(), Record(Phase.RESERVED), Prepare(), WakeAt(expires))
 
 
 def _end(life: Life, phase: Phase, reason: str, *, kill: bool) -> tuple[Life, tuple[Instruction, ...]]:

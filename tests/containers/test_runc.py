@@ -285,6 +285,26 @@ def test_the_hooks_refusal_reaches_the_terminal(runc, node):
         assert first.wait(20) == 0
 
 
+def test_containers_in_turn_and_at_once_in_a_grant_that_is_kept(runc, node):
+    """As of a pod whose containers share a claim, and restart."""
+    kept = node.client.create(memory="1GiB", time=300, keep=True)["id"]
+    for text in ("started", "and again"):
+        assert runc.run("/bin/echo", text, annotations={"grant": kept}).stdout == f"{text}\n"
+        until(lambda: node.client.grant(kept)["phase"] == "bound", "it has ended", 20)
+    looks = [runc.start("/usr/bin/python3", "-c", LOOK, "400", annotations={"grant": kept}) for _ in range(2)]
+    for one in looks:
+        assert one.stdout.readline() == "\n", one.stderr.read()
+    for count, one in zip((2, 1), looks, strict=True):
+        out, errors = one.communicate("\n", timeout=30)
+        assert one.returncode == 0, errors
+        assert json.loads(out)[0] == [1 << 30, (1 << 30) - count * (416 << 20)], "both hold memory of the one share"
+        until(lambda count=count: len(node.client.grant(kept)["processes"]) == count - 1, "it is gone", 20)
+    with runc.start("/bin/cat", annotations={"grant": kept}) as last:
+        until(lambda: node.client.grant(kept)["phase"] == "active", "it runs", 20)
+        assert node.client.release(kept)["phase"] == "released"
+        assert last.wait(20) == 128 + signal.SIGKILL
+
+
 def test_config_edited_before_meets_the_hook(runc, node):
     """An already edited bundle, started directly by runc after the grant has ended: the hook refuses it."""
     command = runc.command("/bin/echo", "started", annotations=SHARE)

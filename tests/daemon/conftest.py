@@ -5,6 +5,7 @@ one.
 """
 
 import contextlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -187,6 +188,15 @@ def lone(shared_lone: Shared) -> Iterator[Daemon]:
 def fresh(make_daemon: Make) -> Daemon:
     """A new daemon, not used by other tests."""
     return make_daemon().start()
+
+
+@pytest.fixture
+def public(daemon):
+    """Others can traverse its directories, as they can traverse /run."""
+    before = daemon.layout.socket.stat()
+    yield daemon
+    os.chown(daemon.layout.socket, before.st_uid, before.st_gid)
+    daemon.layout.socket.chmod(before.st_mode & 0o777)
 
 
 @pytest.fixture

@@ -5,49 +5,12 @@ import os
 import pwd
 
 import pytest
+from nobody import NOBODY, as_nobody, open_to
 
 from gpushare.client import Client
 from gpushare.errors import ForbiddenError, UnreachableError
 
-NOBODY = 65534
-
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-
-
-def as_nobody(work):
-    """The exception that `work` raised, as class name and text, or 'ok'."""
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        said = "ok"
-        try:
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-            work()
-        except Exception as error:
-            said = f"{type(error).__name__}: {error}"
-        os.write(write, said.encode())
-        os._exit(0)
-    os.close(write)
-    os.waitpid(child, 0)
-    with open(read) as answer:
-        return answer.read()
-
-
-@pytest.fixture
-def public(daemon):
-    """Others can traverse its directories, as they can traverse /run."""
-    before = daemon.layout.socket.stat()
-    yield daemon
-    os.chown(daemon.layout.socket, before.st_uid, before.st_gid)
-    daemon.layout.socket.chmod(before.st_mode & 0o777)
-
-
-def open_to(daemon, gid):
-    """As if the socket's group had no members."""
-    os.chown(daemon.layout.socket, 0, gid)
-    daemon.layout.socket.chmod(0o660)
 
 
 def test_outsiders_cannot_connect(public):

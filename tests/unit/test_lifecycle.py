@@ -101,9 +101,10 @@ events = st.one_of(
 )
 
 
-@given(st.lists(events, max_size=12))
-def test_whatever_happens_resources_are_given_back_exactly_once(history):
-    life, steps = begin(*RESERVED)
+@given(st.lists(events, max_size=12), st.booleans(), st.sampled_from([None, 120 * SECOND]))
+def test_whatever_happens_resources_are_given_back_exactly_once(history, keep, ttl):
+    ttl = ttl if keep else 120 * SECOND
+    life, steps = begin(0, "g-1", ttl, keep=keep)
     serving = removed = 0
     done = list(steps)
     for event in history:
@@ -122,4 +123,52 @@ def test_whatever_happens_resources_are_given_back_exactly_once(history):
     assert stops == (life.phase.ended and serving > 0)
     recorded = [step.phase for step in done if isinstance(step, lc.Record)]
     assert recorded[-1] is life.phase
-    assert life.phase.ended or (life.expires_ns is not None) == (life.phase in (Phase.RESERVED, Phase.BOUND))
+    assert life.phase.ended or (life.expires_ns is not None) == (
+        ttl is not None and life.phase in (Phase.RESERVED, Phase.BOUND)
+    )
+    if keep and life.phase.ended:
+        assert ttl is not None or life.reason in ("asked", "broken"), "only who asks ends it"
+
+
+KEPT = (0, "g-1", None)
+
+
+def kept(*events):
+    life, steps = begin(*KEPT, keep=True)
+    for event in events:
+        life, steps = advance(life, event)
+    return life, steps
+
+
+def test_one_that_is_kept_takes_workloads_in_turn():
+    life, steps = kept(BOUND, STARTED, lc.Emptied(3 * SECOND))
+    assert (life.phase, life.pid, life.expires_ns) == (Phase.BOUND, None, None)
+    assert steps == (lc.Record(Phase.BOUND), lc.WakeAt(None))
+    assert advance(life, BOUND) == (life, ())
+    life, _ = advance(life, lc.Started(4 * SECOND, 4712))
+    assert (life.phase, life.pid) == (Phase.ACTIVE, 4712)
+    assert advance(life, BOUND) == (life, ()), "another container at the same time"
+    _, steps = advance(life, lc.Release(5 * SECOND, "asked"))
+    assert steps[:3] == (lc.EndProcesses(), lc.StopServing(), lc.Remove())
+
+
+def test_one_that_is_kept_has_one_kind_of_workload():
+    life, _ = kept(BOUND, STARTED, lc.Emptied(3))
+    with pytest.raises(RefusedError, match="for a container, not for a process"):
+        advance(life, lc.Bound(4, Kind.PROCESS))
+
+
+def test_its_time_without_a_workload_counts_from_the_last_one():
+    life, _ = begin(0, "g-1", 120 * SECOND, keep=True)
+    for event in (BOUND, STARTED, lc.Emptied(1000 * SECOND)):
+        life, _ = advance(life, event)
+    assert life.expires_ns == 1120 * SECOND
+    assert advance(life, lc.Clock(1119 * SECOND))[0] == life
+    assert advance(life, lc.Clock(1120 * SECOND))[0].phase is Phase.EXPIRED
+
+
+def test_after_a_reboot():
+    assert live(BOUND, STARTED, lc.Rebooted(9))[0].phase is Phase.FAILED
+    life, steps = kept(BOUND, STARTED, lc.Rebooted(9))
+    assert (life.phase, life.kind, life.pid) == (Phase.RESERVED, None, None)
+    assert steps == (lc.Remove(), lc.Record(Phase.RESERVED), lc.Prepare(), lc.WakeAt(None))
