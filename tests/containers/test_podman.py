@@ -174,9 +174,14 @@ def test_a_program_that_brings_a_cuda_runtime(podman, node, hooks_dir):
 
 
 def test_memory_limit(podman, node):
-    grant = node.client.create(memory="1GiB", time="30%")
-    result = podman("run", "--rm", "--device", grant["cdi"][0], IMAGE, SPIN, "--alloc", "1GiB", "--seconds", "0")
-    assert json.loads(result.stdout.splitlines()[1])["name"] == "CUDA_ERROR_OUT_OF_MEMORY"
+    """Also of the second container with the same device, as of a pod that restarts one."""
+    grant = node.client.create(memory="1GiB", time="30%", keep=True)
+    for _ in range(2):
+        result = podman("run", "--rm", "--device", grant["cdi"][0], IMAGE, SPIN, "--alloc", "1GiB", "--seconds", "0")
+        assert json.loads(result.stdout.splitlines()[1])["name"] == "CUDA_ERROR_OUT_OF_MEMORY"
+    node.client.release(grant["id"])
+    result = podman("run", "--rm", "--device", grant["cdi"][0], IMAGE, SPIN, "--seconds", "0")
+    assert result.returncode != 0
 
 
 def test_exec_gets_it_too(podman, node):
