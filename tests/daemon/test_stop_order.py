@@ -17,17 +17,18 @@ from gpushare.policy.lifecycle import Phase
 def test_pages_are_closed_after_the_arbiter_has_stopped():
     done = []
 
-    def grant(name, phase):
-        return SimpleNamespace(name=name, record=SimpleNamespace(phase=phase), workloads=[])
+    def grant(name, phase, keep=False):
+        record = SimpleNamespace(phase=phase, life=SimpleNamespace(keep=keep))
+        return SimpleNamespace(name=name, record=record, workloads=[])
 
-    grants = [grant("runs", Phase.ACTIVE), grant("bound", Phase.BOUND), grant("runs too", Phase.ACTIVE)]
+    grants = [grant("runs", Phase.ACTIVE), grant("bound", Phase.BOUND), grant("kept", Phase.BOUND, keep=True)]
     resources = SimpleNamespace(close=lambda live: done.append(("pages", live.name)))
     serving = SimpleNamespace(close=lambda: done.append(("arbiter",)))
     transitions = SimpleNamespace(
         send=lambda live, event: done.append(("ends", live.name)), wake_at=lambda live, when: None
     )
     Adoption(grants, resources, serving, transitions).let_go()
-    assert done == [("ends", "bound"), ("arbiter",), ("pages", "runs"), ("pages", "runs too")]
+    assert done == [("ends", "bound"), ("arbiter",), ("pages", "runs"), ("pages", "kept")]
 
 
 @pytest.mark.parametrize("stops", [6, pytest.param(20, marks=pytest.mark.slow)])
