@@ -6,9 +6,8 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 TEST_LIMIT ?= 900
-# Tests that run at once: half of them wait for something at any moment, and more of the slow ones.
+# Tests that run at once: half of them wait for something at any moment.
 WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
-test-slow: WORKERS = $(shell echo $$((2 * $$(nproc))))
 PARALLEL = timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations=15
 
 # Everything that the wheel is made of: touched or gone, it is built and installed again.

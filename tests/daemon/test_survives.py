@@ -292,7 +292,7 @@ def test_the_smallest_guarantee_is_served(daemon, sim, spin):
     small, hungry = spin("0.5%", SHORT_NS), spin("99.5%", SHORT_NS)
     shared_again(sim, {hungry.pid: 980}, 40)
     got = window(sim, 6 * SECOND, small.pid, hungry.pid)
-    assert 3.5 <= got[0] <= 20, got
+    assert 2 <= got[0] <= 20, got  # 5, where it has a processor when its turn comes; without a guarantee nothing
     assert got[1] > 940, got
     refused = subprocess.run(
         daemon.run("1GiB", "0.4%", "true"), env=daemon.env, capture_output=True, text=True, timeout=60, check=False

@@ -236,5 +236,7 @@ def test_teams_borrow_and_give_back(environment):
     for step in value["steps"]:
         assert step["alive"] == step["processes"] == 20
         for tenant in step["tenants"]:
-            assert abs(tenant["got_milli"] - tenant["entitlement_milli"]) < 600, step
+            over = tenant["got_milli"] - tenant["entitlement_milli"]
+            # What nobody used was there to take, had its programs had a processor.
+            assert -600 - step["idle_milli"] < over < 600, step
     assert sum(len(step["served_ms"]) for step in value["steps"]) >= 8
