@@ -79,8 +79,8 @@ class Gang(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True)
 
 class GrantRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """`memory`: bytes, `8GiB` or `35%` of a device. `time`, `time_limit`: milli, `30%` or `0.3`; 0: it only
-    borrows. `device`: id, index, `any`. `managed`: whether managed memory is charged like device memory or refused.
-    `gang`: also as text, `ID[:SIZE[:LEASES]]`.
+    borrows. `device`: id, index, `any`; of several `devices` as many, with commas. `managed`: whether managed memory
+    is charged like device memory or refused. `gang`: also as text, `ID[:SIZE[:LEASES]]`.
 
     `borrow_memory`: how much of the memory, per device, may be what is guaranteed to others and not used by them;
     `true`: all of it. The grant is asked to give it back within `grace_seconds` (default: the node's), by

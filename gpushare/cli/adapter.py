@@ -5,10 +5,11 @@ A verb per engine or scheduler, each a Command in a file `adapter_NAME.py` of it
 
 import argparse
 
+from gpushare.cli.adapter_kubernetes import KubernetesAdapter
 from gpushare.cli.adapter_nri import NriAdapter
 from gpushare.cli.command import Command, add_socket, add_verb
 
-ADAPTERS: tuple[Command, ...] = (NriAdapter(),)
+ADAPTERS: tuple[Command, ...] = (NriAdapter(), KubernetesAdapter())
 
 
 class AdapterCommand:

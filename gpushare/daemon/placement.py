@@ -27,11 +27,11 @@ def _time(value: int | str) -> int:
     return parse_time(str(value))
 
 
-def _device(wanted: int | str) -> int | str | None:
+def _devices(wanted: int | str) -> tuple[int | str, ...] | None:
     if wanted == "any":
         return None
-    text = str(wanted)
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 4 else text
+    names = str(wanted).split(",")
+    return tuple(int(text) if text.isascii() and text.isdecimal() and len(text) < 4 else text for text in names)
 
 
 def _request(request: GrantRequest, borrow: int | str) -> admission.Request:
@@ -48,7 +48,7 @@ def _request(request: GrantRequest, borrow: int | str) -> admission.Request:
         time_milli=_time(request.time),
         limit_milli=_time(request.time_limit),
         devices=request.devices,
-        device=_device(request.device),
+        device=_devices(request.device),
         gang=gang_id(request),
         borrow=borrow,
     )

@@ -77,16 +77,16 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`memory`: bytes, or text for units.parse_memory (`35%` is of each device). `device`: id, index, or None for
-    any. `gang`: the tenant's grants of the same one are on other devices. `borrow`: as `memory`, how much of it may be
-    guaranteed to others."""
+    """`memory`: bytes, or text for units.parse_memory (`35%` is of each device). `device`: id, index, as
+    many of them as devices are asked for, or None for any. `gang`: the tenant's grants of the same one are on other
+    devices. `borrow`: as `memory`, how much of it may be guaranteed to others."""
 
     tenant: str
     memory: int | str
     time_milli: int
     limit_milli: int = DEVICE_MILLI
     devices: int = 1
-    device: str | int | None = None
+    device: str | int | tuple[str | int, ...] | None = None
     gang: str | None = None
     borrow: int | str = 0
 
@@ -201,8 +201,8 @@ def _check_request(
 ) -> None:
     if request.devices < 1:
         raise UsageError(f"a grant needs at least one device, not {request.devices}")
-    if request.devices > 1 and request.device is not None:
-        raise UsageError("a device is named and several are asked for: name none to get any of them")
+    if request.device is not None and len(named := set(_names(request.device))) != request.devices:
+        raise UsageError(f"{request.devices} devices are asked for and {len(named)} are named: name as many, or none")
     if not 0 <= request.time_milli <= DEVICE_MILLI or not 0 < request.limit_milli <= DEVICE_MILLI:
         raise UsageError("time and time limit are at most 100%, and the limit is above 0")
     if request.limit_milli < request.time_milli:
@@ -241,13 +241,21 @@ def _named(request: Request, devices: Collection[Device]) -> list[Device]:
             faults = "; ".join(f"device {device.index}: {device.fault}" for device in devices)
             raise RefusedError(f"no device of this node is healthy: {faults}")
         return usable
+    return [_one_named(name, devices) for name in _names(request.device)]
+
+
+def _names(device: str | int | tuple[str | int, ...]) -> tuple[str | int, ...]:
+    return device if isinstance(device, tuple) else (device,)
+
+
+def _one_named(name: str | int, devices: Collection[Device]) -> Device:
     for device in devices:
-        if request.device in (device.id, device.index):
+        if name in (device.id, device.index):
             if not device.usable:
                 raise RefusedError(f"device {device.index} ({device.id}) takes no new grants: {device.fault}")
-            return [device]
+            return device
     known = ", ".join(f"{device.index} ({device.id})" for device in devices)
-    raise NotFoundError(f"there is no device {request.device!r}: known are {known}")
+    raise NotFoundError(f"there is no device {name!r}: known are {known}")
 
 
 def _borrowed(

@@ -35,6 +35,17 @@ def hold(places, grant, tenant):
     ]
 
 
+def test_several_devices_by_name():
+    nodes = [device(index) for index in range(4)]
+    both = tenants(devices=4)
+    places = admit(Request("default", GIB, 300, devices=2, device=("GPU-3", 1)), nodes, both, [])
+    assert {place.index for place in places} == {1, 3}
+    with pytest.raises(UsageError, match="2 devices are asked for and 1 are named"):
+        admit(Request("default", GIB, 300, devices=2, device=(1, 1)), nodes, both, [])
+    with pytest.raises(NotFoundError, match="no device 'GPU-9'"):
+        admit(Request("default", GIB, 300, devices=2, device=(1, "GPU-9")), nodes, both, [])
+
+
 def test_two_labs_fill_a_device_and_a_third_is_told_what_is_free():
     held = []
     for name, memory, time in (("research", 8 * GIB, 750), ("class", 4 * GIB, 250)):
@@ -176,7 +187,7 @@ def test_the_node_holds_so_many_grants_as_the_arbiter_can():
         (Request("default", GIB, 1001), UsageError, "at most 100%"),
         (Request("default", GIB, 500, limit_milli=400), UsageError, "below the time"),
         (Request("default", GIB, 100, devices=0), UsageError, "at least one device"),
-        (Request("default", GIB, 100, devices=2, device=0), UsageError, "name none"),
+        (Request("default", GIB, 100, devices=2, device=0), UsageError, "1 are named: name as many, or none"),
         (Request("default", "140%", 100), UsageError, "out of range"),
         (Request("default", GIB, 4), RefusedError, "ask for 0.5% or more"),
     ],

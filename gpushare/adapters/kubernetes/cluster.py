@@ -1,0 +1,115 @@
+"""The API server, through Kubernetes' official client. Objects are JSON as the API has it, not the client's models,
+which drop what they do not know."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from kubernetes import client, config
+from urllib3.exceptions import HTTPError
+
+from gpushare.adapters.kubernetes.slices import Json
+from gpushare.errors import FailedError, NotFoundError, UnreachableError, UsageError
+
+log = logging.getLogger(__name__)
+
+_SECONDS = (5, 20)  # to connect, and to answer
+_WATCH_SECONDS = 300
+_PAGE = 500  # claims in one answer
+_NOT_FOUND, _CONFLICT = 404, 409
+
+
+class Cluster:
+    """Every call raises UnreachableError where no API server answers, and FailedError with what it said otherwise."""
+
+    def __init__(self, kubeconfig: Path | None) -> None:
+        """`kubeconfig`: None in a pod, whose service account says all. Raises UsageError for one that is of no use."""
+        try:
+            if kubeconfig is None:
+                config.load_incluster_config()
+            else:
+                config.load_kube_config(str(kubeconfig))
+        except config.ConfigException as error:
+            raise UsageError(f"no way to the API server: {error}: give --kubeconfig, or run in a pod") from None
+        self._resources, self._core = client.ResourceV1Api(), client.CoreV1Api()
+
+    def claim(self, namespace: str, name: str) -> Json:
+        """A ResourceClaim. Raises NotFoundError."""
+        return self._call(self._resources.read_namespaced_resource_claim, name, namespace)
+
+    def claims(self) -> list[Json]:
+        """All ResourceClaims."""
+        found: list[Json] = []
+        token: str | None = None
+        while True:
+            more = {"_continue": token} if token else {}
+            page = self._call(self._resources.list_resource_claim_for_all_namespaces, limit=_PAGE, **more)
+            found += page["items"]
+            token = page["metadata"].get("continue")
+            if not token:
+                return found
+
+    def node_uid(self, name: str) -> str:
+        """Of the Node. Raises NotFoundError."""
+        return str(self._call(self._core.read_node, name)["metadata"]["uid"])
+
+    def slice(self, name: str) -> Json | None:
+        """A ResourceSlice, None where there is none."""
+        try:
+            return self._call(self._resources.read_resource_slice, name)
+        except NotFoundError:
+            return None
+
+    def put_slice(self, body: Json) -> Json:
+        """Makes the slice, or replaces the one whose `resourceVersion` it has."""
+        if body["metadata"].get("resourceVersion"):
+            return self._call(self._resources.replace_resource_slice, body["metadata"]["name"], body)
+        return self._call(self._resources.create_resource_slice, body)
+
+    def slice_changes(self, name: str) -> Iterator[str]:
+        """What happens to a ResourceSlice from now on: ADDED, MODIFIED or DELETED. Ends after some minutes, as the API
+        server does not say when it has forgotten who listens."""
+        try:
+            answer = self._resources.list_resource_slice(
+                field_selector=f"metadata.name={name}",
+                watch=True,
+                timeout_seconds=_WATCH_SECONDS,
+                _preload_content=False,
+                _request_timeout=(_SECONDS[0], _WATCH_SECONDS + _SECONDS[1]),
+            )
+            rest = b""
+            for chunk in answer.stream():
+                *lines, rest = (rest + chunk).split(b"\n")
+                yield from (str(json.loads(line)["type"]) for line in lines if line)
+        except client.ApiException as error:
+            raise _refused(error) from None
+        except (HTTPError, OSError, ValueError, KeyError) as error:
+            raise UnreachableError(f"the API server's watch ended: {error}") from None
+
+    def _call(self, method: Callable[..., Any], *args: Any, **options: Any) -> Json:
+        try:
+            answer = method(*args, **options, _preload_content=False, _request_timeout=_SECONDS)
+            text = answer.data
+        except client.ApiException as error:
+            raise _refused(error) from None
+        except (HTTPError, OSError) as error:
+            raise UnreachableError(f"the API server does not answer: {error}") from None
+        if answer.status >= 400:
+            raise _refused(client.ApiException(status=answer.status, reason=answer.reason))
+        return dict(json.loads(text))
+
+
+def _refused(error: client.ApiException) -> Exception:
+    try:
+        said = json.loads(error.body or "")["message"]
+    except (TypeError, ValueError, KeyError):
+        said = error.reason
+    if error.status == _NOT_FOUND:
+        return NotFoundError(f"the API server: {said}")
+    if error.status == _CONFLICT:
+        return FailedError(f"the API server: {said}: it was changed meanwhile, and is read again")
+    if error.status >= 500 or error.status == 429:
+        return UnreachableError(f"the API server: {said}")
+    return FailedError(f"the API server: {said}")

@@ -1,0 +1,238 @@
+"""The driver's process: claims to grants and back for kubelet, the node's devices to the API server.
+
+It keeps nothing but the number of its slice. Grants are found by their keys, so that kubelet may ask again, and the
+driver, the daemon and kubelet may be killed, at any moment.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpushare.adapters.kubernetes import claims, slices
+from gpushare.adapters.kubernetes.kubelet import Claim, Device, Health, Kubelet
+from gpushare.adapters.kubernetes.slices import Json
+from gpushare.client import Client
+from gpushare.errors import FailedError, GpushareError, NotFoundError, UnreachableError
+
+if TYPE_CHECKING:
+    from gpushare.adapters.kubernetes.cluster import Cluster
+
+log = logging.getLogger(__name__)
+
+WAIT_SECONDS = 10.0
+"""For memory that others have on loan. kubelet asks again later in any case, and gives a call 45 s."""
+SETTLE_SECONDS = 1.0
+"""Changes that come together are one write."""
+RETRY_SECONDS = (1.0, 2.0, 5.0, 15.0, 60.0)
+RECONCILE_SECONDS = 600.0
+
+
+class Preparer:
+    """What kubelet asks for. Called by several threads."""
+
+    def __init__(self, daemon: Client, cluster: "Cluster", node: str) -> None:
+        self._daemon, self._cluster, self._node = daemon, cluster, node
+
+    def prepare(self, asked: Sequence[Claim]) -> dict[str, list[Device] | str]:
+        """As kubelet.Prepare. A claim that is prepared already has the same grants again."""
+        answers: dict[str, list[Device] | str] = {}
+        for claim in asked:
+            try:
+                answers[claim.uid] = self._prepare(claim)
+            except GpushareError as error:
+                log.warning("claim %s/%s: %s", claim.namespace, claim.name, error)
+                answers[claim.uid] = str(error)
+        return answers
+
+    def _prepare(self, asked: Claim) -> list[Device]:
+        claim = self._cluster.claim(asked.namespace, asked.name)
+        if claim["metadata"]["uid"] != asked.uid:
+            raise FailedError(f"claim {asked.namespace}/{asked.name} is another one by now: its pod is about to go")
+        tenants = [tenant["name"] for tenant in self._daemon.tenants()]
+        wanted = claims.wanted(claim, self._node, self._daemon.devices(), tenants)
+        keys = {one.ask["key"] for one in wanted}
+        before = {grant["id"]: grant["key"] for grant in self._grants(asked.uid)}
+        for grant_id, key in before.items():
+            if key not in keys:  # of an earlier allocation, whose end kubelet did not tell
+                self._daemon.release(grant_id)
+        found: list[Device] = []
+        try:
+            for one in wanted:
+                found += self._grant(one)
+        except GpushareError:
+            # kubelet asks again; until then the claim holds nothing that it cannot use.
+            for grant in self._grants(asked.uid):
+                if grant["id"] not in before:
+                    self._release(grant["id"])
+            raise
+        return found
+
+    def _grant(self, wanted: claims.Wanted) -> list[Device]:
+        grant = self._daemon.create(**wanted.ask, wait_seconds=WAIT_SECONDS)
+        # All devices of the grant come with one name: an engine that is given it twice mounts twice.
+        names = (tuple(grant["cdi"]), *((),) * (len(wanted.parts) - 1))
+        return [
+            Device(wanted.request, wanted.pool, part.device, cdi, part.share)
+            for part, cdi in zip(wanted.parts, names, strict=True)
+        ]
+
+    def unprepare(self, asked: Sequence[Claim]) -> dict[str, str]:
+        """As kubelet.Unprepare."""
+        answers = {}
+        for claim in asked:
+            try:
+                for grant in self._grants(claim.uid):
+                    self._release(grant["id"])
+                answers[claim.uid] = ""
+            except GpushareError as error:
+                answers[claim.uid] = str(error)
+        return answers
+
+    def release_stale(self) -> list[str]:
+        """Ends grants whose claims are gone; their ids. A claim that comes between both looks is not among them."""
+        grants = [grant for grant in self._daemon.grants() if claims.is_claims(grant)]
+        if not grants:
+            return []
+        stale = claims.stale(grants, self._cluster.claims(), self._node)
+        for grant_id in stale:
+            log.info("grant %s: its claim is gone", grant_id)
+            self._release(grant_id)
+        return stale
+
+    def _release(self, grant_id: str) -> None:
+        try:
+            self._daemon.release(grant_id)
+        except NotFoundError:
+            log.debug("grant %s has ended already", grant_id)
+
+    def _grants(self, uid: str) -> list[Json]:
+        return [grant for grant in self._daemon.grants() if (grant["key"] or "").startswith(claims.key_of(uid))]
+
+
+class Publisher:
+    """The node's slice: written when it does not say what it should, and at no other time."""
+
+    def __init__(self, cluster: "Cluster", node: str) -> None:
+        self._cluster, self._node = cluster, node
+        self._known: Json | None = None
+        # Grows with each call of look_again, which comes from another thread.
+        self._doubts = 0
+        # What was written last, and the version that the API server gave it. It may have left out a field that it does
+        # not know: that is not written for ever.
+        self._wrote: tuple[str, Json] | None = None
+
+    def look_again(self) -> None:
+        """Somebody may have changed or removed the slice: a kubelet that starts removes all of its node's."""
+        self._known = None
+        self._doubts += 1
+
+    def publish(self, shown: list[Json]) -> bool:
+        """Whether anything had to be written. Raises UnreachableError or FailedError; the next call reads again."""
+        doubts, before = self._doubts, self._known
+        if before is None:
+            before = self._cluster.slice(slices.slice_name(self._node))
+        if before is not None and self._wrote is not None and before["metadata"]["resourceVersion"] == self._wrote[0]:
+            before = {**before, "spec": self._wrote[1]}
+        if before is not None and slices.same(before["spec"].get("devices") or [], shown):
+            self._believe(before, doubts)
+            return False
+        generation = before["spec"]["pool"]["generation"] + 1 if before is not None else 1
+        body = slices.resource_slice(self._node, self._cluster.node_uid(self._node), generation, shown)
+        if before is not None:
+            body["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"]
+        self._known = None
+        written = self._cluster.put_slice(body)
+        self._wrote = written["metadata"]["resourceVersion"], body["spec"]
+        self._believe({**written, "spec": body["spec"]}, doubts)
+        log.info("slice %s: %d devices, generation %d", body["metadata"]["name"], len(shown), generation)
+        return True
+
+    def _believe(self, known: Json, doubts: int) -> None:
+        if self._doubts == doubts:
+            self._known = known
+
+
+class Driver:
+    """Serves kubelet, and publishes, until `stop`."""
+
+    def __init__(self, daemon: Client, cluster: "Cluster", node: str, kubelet: Path) -> None:
+        self._daemon, self._cluster, self._node = daemon, cluster, node
+        self._preparer, self._publisher = Preparer(daemon, cluster, node), Publisher(cluster, node)
+        self._kubelet = Kubelet(kubelet, self._preparer.prepare, self._preparer.unprepare)
+        self._changed, self._ended = threading.Event(), threading.Event()
+
+    def stop(self) -> None:
+        """`run` returns soon."""
+        self._ended.set()
+        self._changed.set()
+
+    def run(self) -> None:
+        """Until `stop`."""
+        for work in (self._watch, self._watch_slice):
+            threading.Thread(target=work, name=work.__name__, daemon=True).start()
+        attempt, reconciled = 0, 0.0
+        while not self._ended.is_set():
+            self._changed.clear()
+            try:
+                self._publish()
+                if time.monotonic() - reconciled >= RECONCILE_SECONDS or reconciled == 0.0:
+                    self._preparer.release_stale()
+                    reconciled = time.monotonic()
+                attempt, wait = 0, RECONCILE_SECONDS
+            except GpushareError as error:
+                wait = RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)]
+                attempt += 1
+                log.warning("%s: tried again in %g s", error, wait)
+                self._ended.wait(wait)
+                continue
+            self._changed.wait(wait)
+            self._ended.wait(SETTLE_SECONDS)
+        self._kubelet.stop()
+
+    def _publish(self) -> None:
+        devices = self._daemon.devices()
+        others = [grant for grant in self._daemon.grants() if not claims.is_claims(grant)]
+        self._kubelet.healths.put([self._health(device) for device in devices])
+        self._publisher.publish(slices.devices(devices, others))
+
+    def _health(self, device: Json) -> Health:
+        since = device["unhealthy_since_ns"] or 0
+        name = slices.device_name(device["id"])
+        return Health(self._node, name, device["health"] == "healthy", since // 1_000_000_000, device["health_reason"])
+
+    def _watch(self) -> None:
+        """Wakes `run` whenever something may have changed. The events say what, the daemon's lists say how it is."""
+        while not self._ended.is_set():
+            try:
+                for event in self._daemon.watch():
+                    if event["kind"] in ("device", "node") or self._is_others(event):
+                        self._changed.set()
+            except UnreachableError:
+                self._ended.wait(RETRY_SECONDS[0])
+            except GpushareError as error:
+                log.warning("watch: %s", error)
+                self._ended.wait(RETRY_SECONDS[0])
+            self._changed.set()
+
+    def _watch_slice(self) -> None:
+        name = slices.slice_name(self._node)
+        while not self._ended.is_set():
+            try:
+                for _ in self._cluster.slice_changes(name):
+                    self._look_again()
+            except GpushareError as error:
+                log.debug("watch of the slice: %s", error)
+                self._ended.wait(RETRY_SECONDS[0])
+            self._look_again()
+
+    def _look_again(self) -> None:
+        self._publisher.look_again()
+        self._changed.set()
+
+    @staticmethod
+    def _is_others(event: Json) -> bool:
+        """A grant of others that came or went. One that has grown or shrunk is `changed` like one that only runs."""
+        return event["kind"] == "grant" and event["object"] is not None and not claims.is_claims(event["object"])

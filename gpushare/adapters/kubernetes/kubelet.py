@@ -1,0 +1,170 @@
+"""The two sockets at which kubelet asks: one to find the driver, one to prepare claims.
+
+Messages are those of kubelet's public APIs pluginregistration/v1, dra/v1, dra/v1beta1 and dra-health/v1alpha1. Both
+versions of DRA have the same.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpushare.adapters.kubernetes import DRIVER
+from gpushare.adapters.messages import EMPTY, Table, flag, keyed, message, text, whole
+from gpushare.adapters.rpc import Method, Server
+
+log = logging.getLogger(__name__)
+
+_INFO = Table(type=text(1), name=text(2), endpoint=text(3), versions=text(4, many=True))
+_STATUS = Table(registered=flag(1), error=text(2))
+
+_CLAIM = Table(namespace=text(1), uid=text(2), name=text(3))
+_CLAIMS = Table(claims=message(1, _CLAIM, many=True))
+_DEVICE = Table(requests=text(1, many=True), pool=text(2), name=text(3), cdi=text(4, many=True), share=text(5))
+_PREPARED = Table(claims=keyed(1, Table(devices=message(1, _DEVICE, many=True), error=text(2))))
+_UNPREPARED = Table(claims=keyed(1, Table(error=text(1))))
+
+_WHERE = Table(pool=text(1), device=text(2))
+_HEALTH = Table(where=message(1, _WHERE), health=whole(2), since=whole(3), reason=text(5))
+_HEALTHS = Table(devices=message(1, _HEALTH, many=True))
+_HEALTHY, _UNHEALTHY = 1, 2
+
+VERSIONS = {"v1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", "v1beta1.DRAPlugin": "v1beta1.DRAPlugin"}
+"""Services, by the name under which a version is offered at registration."""
+
+_GRACE_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A claim as kubelet names it."""
+
+    namespace: str
+    uid: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A prepared device. `request`: of the claim. `cdi`: names for the container engine. `share`: as in claims.Part."""
+
+    request: str
+    pool: str
+    name: str
+    cdi: tuple[str, ...]
+    share: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How a device is. `since`: seconds since 1970."""
+
+    pool: str
+    device: str
+    healthy: bool
+    since: int
+    reason: str
+
+
+Prepare = Callable[[Sequence[Claim]], dict[str, list[Device] | str]]
+"""By uid of the claim: its devices, or why they cannot be prepared."""
+Unprepare = Callable[[Sequence[Claim]], dict[str, str]]
+"""By uid of the claim: why it could not be undone, empty where it was."""
+Waits = Callable[[], bool]
+"""Whether the caller is still there."""
+
+
+def _claims(request: dict[str, Any]) -> list[Claim]:
+    return [Claim(**claim) for claim in request["claims"]]
+
+
+def _prepared(answer: list[Device] | str) -> dict[str, Any]:
+    if isinstance(answer, str):
+        return {"error": answer}
+    devices = [
+        {"requests": [one.request], "pool": one.pool, "name": one.name, "cdi": one.cdi, "share": one.share}
+        for one in answer
+    ]
+    return {"devices": devices}
+
+
+class Healths:
+    """The stream of the devices' health: all of it at first, and whenever it changes."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._now: tuple[Health, ...] = ()
+        self._number = 0
+
+    def put(self, now: Sequence[Health]) -> None:
+        """The health of all devices."""
+        with self._changed:
+            if tuple(now) != self._now:
+                self._now, self._number = tuple(now), self._number + 1
+                self._changed.notify_all()
+
+    def watch(self, _request: dict[str, Any], waits: Waits) -> Iterator[dict[str, Any]]:
+        """NodeWatchResources."""
+        seen = 0
+        while waits():
+            with self._changed:
+                if self._number == seen:
+                    self._changed.wait(1.0)  # and then looks whether anybody listens
+                    continue
+                seen, now = self._number, self._now
+            yield {"devices": [_health(one) for one in now]}
+
+
+def _health(one: Health) -> dict[str, Any]:
+    where = {"pool": one.pool, "device": one.device}
+    word = _HEALTHY if one.healthy else _UNHEALTHY
+    return {"where": where, "health": word, "since": one.since, "reason": one.reason}
+
+
+class Kubelet:
+    """Both sockets, served until `stop`. kubelet watches the directory of the first, so that a driver that starts again
+    is registered again, and so is one that outlives kubelet."""
+
+    def __init__(self, directory: Path, prepare: Prepare, unprepare: Unprepare) -> None:
+        """`directory`: kubelet's, /var/lib/kubelet by default. Raises FailedError."""
+        self._prepare, self._unprepare = prepare, unprepare
+        self.healths = Healths()
+        self._endpoint = directory / "plugins" / DRIVER / "dra.sock"
+        self._endpoint.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+        dra = {
+            "NodePrepareResources": Method(_CLAIMS, _PREPARED, self._on_prepare),
+            "NodeUnprepareResources": Method(_CLAIMS, _UNPREPARED, self._on_unprepare),
+        }
+        health = {"NodeWatchResources": Method(EMPTY, _HEALTHS, self.healths.watch, stream=True)}
+        services = {**dict.fromkeys(VERSIONS.values(), dra), "v1alpha1.DRAResourceHealth": health}
+        registration = {
+            "GetInfo": Method(EMPTY, _INFO, self._on_info),
+            "NotifyRegistrationStatus": Method(_STATUS, EMPTY, self._on_status),
+        }
+        self._servers = [Server(self._endpoint, services)]
+        register = directory / "plugins_registry" / f"{DRIVER}-reg.sock"
+        self._servers.append(Server(register, {"pluginregistration.Registration": registration}))
+
+    def stop(self) -> None:
+        """kubelet forgets the driver first; calls that are under way may end."""
+        for server in reversed(self._servers):
+            server.stop(_GRACE_SECONDS)
+
+    def _on_info(self, _request: dict[str, Any], _waits: Waits) -> dict[str, Any]:
+        return {"type": "DRAPlugin", "name": DRIVER, "endpoint": str(self._endpoint), "versions": VERSIONS}
+
+    def _on_status(self, request: dict[str, Any], _waits: Waits) -> dict[str, Any]:
+        if request["registered"]:
+            log.info("kubelet has registered %s", DRIVER)
+        else:
+            log.error("kubelet does not take %s: %s", DRIVER, request["error"])
+        return {}
+
+    def _on_prepare(self, request: dict[str, Any], _waits: Waits) -> dict[str, Any]:
+        answers = self._prepare(_claims(request))
+        return {"claims": {uid: _prepared(answer) for uid, answer in answers.items()}}
+
+    def _on_unprepare(self, request: dict[str, Any], _waits: Waits) -> dict[str, Any]:
+        return {"claims": {uid: {"error": error} for uid, error in self._unprepare(_claims(request)).items()}}

@@ -1,0 +1,194 @@
+"""The node's devices as a ResourceSlice. Pure.
+
+Quantities are Kubernetes' text. `time` is milli of a device (1000 is all of it), so that it needs no fractions.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from kubernetes.utils.quantity import parse_quantity
+
+from gpushare.adapters.kubernetes import DRIVER
+from gpushare.policy.admission import SMALLEST_MILLI, WORKING_BYTES
+from gpushare.units import MIB
+
+Json = dict[str, Any]
+
+SHARES = 64
+"""Grants at a time on a device. The usage pages and the arbiter take more; contexts of so many do not fit a device."""
+
+# What a device says of itself, by the name of its attribute in the node API. Those of `resource.kubernetes.io` are
+# Kubernetes' own words, by which drivers of different vendors are placed beside each other.
+_TEXTS = {
+    "architecture": "architecture",
+    "pcie_root": "resource.kubernetes.io/pcieRoot",
+    "nvlink_domain": "nvlinkDomain",
+}
+_VERSIONS = {
+    "cuda_compute_capability": "cudaComputeCapability",
+    "driver_version": "driverVersion",
+    "cuda_driver_version": "cudaDriverVersion",
+}
+_NUMBERS = {"numa_node": "numaNode"}
+_TEXT_MAX = 64  # characters of an attribute's value
+
+
+def device_name(device_id: str) -> str:
+    """A device's name in slices and claims: its id as a DNS label."""
+    return "".join(char if char.isalnum() else "-" for char in device_id.lower())[:63].strip("-")
+
+
+def version(text: str) -> str | None:
+    """As semantic version, which has three numbers without leading zeros. None where it is none."""
+    parts = text.split(".")
+    if not 1 <= len(parts) <= 3 or not all(part.isascii() and part.isdecimal() for part in parts):
+        return None
+    return ".".join(str(int(part)) for part in (*parts, "0", "0")[:3])
+
+
+def attributes(device: Json) -> Json:
+    """What claims select by."""
+    known: Mapping[str, str] = device["attributes"]
+    found: Json = {
+        "uuid": {"string": device["id"][:_TEXT_MAX]},
+        "productName": {"string": device["name"][:_TEXT_MAX]},
+        "index": {"int": device["index"]},
+        "backend": {"string": device["backend"]},
+    }
+    if device["pci_bus_id"]:
+        domain, _, rest = device["pci_bus_id"].lower().partition(":")
+        # NVML writes the domain with eight digits, Kubernetes and the kernel with four.
+        found["resource.kubernetes.io/pciBusID"] = {"string": f"{domain[-4:]}:{rest}"[:_TEXT_MAX]}
+    for name, word in _TEXTS.items():
+        if known.get(name):
+            found[word] = {"string": known[name][:_TEXT_MAX]}
+    for name, word in _VERSIONS.items():
+        if (as_version := version(known.get(name, ""))) is not None:
+            found[word] = {"version": as_version}
+    for name, word in _NUMBERS.items():
+        if known.get(name, "").isdecimal():
+            found[word] = {"int": int(known[name])}
+    return found
+
+
+def free(device: Json, others: Sequence[Json]) -> tuple[int, int]:
+    """Bytes and milli of a device that claims may have: all but what it needs itself, and what grants hold that are no
+    claims'. `others`: those grants."""
+    memory = device["capacity"]["memory"] - device["reserved"]["memory"]
+    time = device["capacity"]["time"]
+    for grant in others:
+        for part in grant["devices"]:
+            if part["id"] == device["id"]:
+                memory -= part["memory_limit_bytes"]
+                time -= part["time_milli"]
+    return max(0, memory) // MIB * MIB, max(0, time)
+
+
+def taints(device: Json) -> list[Json]:
+    """Why nothing new is placed on it. What runs there stays: its owner decides, by the health that pods show."""
+    if device["health"] != "healthy":
+        return [{"key": f"{DRIVER}/unhealthy", "effect": "NoSchedule"}]
+    if device.get("state", "ready") != "ready":
+        return [{"key": f"{DRIVER}/{device['state']}", "effect": "NoSchedule"}]
+    return []
+
+
+def capacity(device: Json, others: Sequence[Json]) -> Json | None:
+    """What a claim takes a part of. Without a wish for it, a claim has all of the device. None: there is nothing left
+    for a claim."""
+    memory, time = free(device, others)
+    smallest = -(-(device["context_bytes"] + WORKING_BYTES) // MIB) * MIB
+    if memory < smallest or time < SMALLEST_MILLI:
+        return None
+    return {
+        "memory": {
+            "value": _mebibytes(memory),
+            "requestPolicy": {
+                "default": _mebibytes(memory),
+                "validRange": {"min": _mebibytes(smallest), "max": _mebibytes(memory), "step": "1Mi"},
+            },
+        },
+        "time": {
+            "value": str(time),
+            "requestPolicy": {
+                "default": str(time),
+                "validRange": {"min": str(SMALLEST_MILLI), "max": str(time), "step": "1"},
+            },
+        },
+        "shares": {"value": str(SHARES), "requestPolicy": {"default": "1", "validValues": ["1"]}},
+    }
+
+
+def _mebibytes(size: int) -> str:
+    return f"{size // MIB}Mi"
+
+
+def devices(found: Iterable[Json], others: Sequence[Json]) -> list[Json]:
+    """The `devices` of the node's slice. `others`: as `free` takes them."""
+    out: list[Json] = []
+    for device in found:
+        parts = capacity(device, others)
+        if parts is None:
+            continue
+        one = {
+            "name": device_name(device["id"]),
+            "allowMultipleAllocations": True,
+            "attributes": attributes(device),
+            "capacity": parts,
+        }
+        if why := taints(device):
+            one["taints"] = why
+        out.append(one)
+    return out
+
+
+def same(one: Sequence[Json], other: Sequence[Json]) -> bool:
+    """Whether both say the same. An API server writes quantities its own way, and when it saw a taint first."""
+    return [_plain(device) for device in one] == [_plain(device) for device in other]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: _amounts(part) if key == "capacity" else _plain(part)
+            for key, part in value.items()
+            if key != "timeAdded"
+        }
+    return [_plain(part) for part in value] if isinstance(value, list) else value
+
+
+def _amounts(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _amounts(part) for key, part in value.items()}
+    return [_amounts(part) for part in value] if isinstance(value, list) else amount(value)
+
+
+def amount(text: str) -> Decimal:
+    """A quantity as Kubernetes writes it. Raises ValueError."""
+    return Decimal(parse_quantity(text))
+
+
+def slice_name(node: str) -> str:
+    """The slice's name: one per node."""
+    return f"{node}-{DRIVER}"
+
+
+def resource_slice(node: str, node_uid: str | None, generation: int, shown: Sequence[Json]) -> Json:
+    """The whole object. `node_uid`: of the Node, with which the slice goes. `generation`: of the pool, higher at each
+    change."""
+    metadata: Json = {"name": slice_name(node)}
+    if node_uid is not None:
+        owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid, "controller": True}
+        metadata["ownerReferences"] = [owner]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": metadata,
+        "spec": {
+            "driver": DRIVER,
+            "nodeName": node,
+            "pool": {"name": node, "generation": generation, "resourceSliceCount": 1},
+            "devices": list(shown),
+        },
+    }

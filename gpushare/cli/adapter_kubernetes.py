@@ -1,0 +1,45 @@
+"""gpushare adapter kubernetes"""
+
+import argparse
+import os
+import signal
+from pathlib import Path
+
+from gpushare.cli.command import client
+from gpushare.errors import FailedError, UsageError
+
+KUBELET = Path("/var/lib/kubelet")
+
+
+class KubernetesAdapter:
+    """give the claims of pods their shares (DRA, Kubernetes 1.34 and later; root)"""
+
+    name = "kubernetes"
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--node", default=os.environ.get("NODE_NAME"), metavar="NAME", help="the node's name (default $NODE_NAME)"
+        )
+        parser.add_argument(
+            "--kubeconfig", type=Path, metavar="FILE", help="how the API server is reached (default: as in a pod)"
+        )
+        parser.add_argument(
+            "--kubelet-dir", type=Path, metavar="DIR", default=KUBELET, help=f"kubelet's (default {KUBELET})"
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        import logging
+
+        if not args.node:
+            raise UsageError("which node is this? give --node, or set NODE_NAME as the DaemonSet does")
+        try:
+            from gpushare.adapters.kubernetes.cluster import Cluster
+            from gpushare.adapters.kubernetes.driver import Driver
+        except ImportError as error:
+            raise FailedError(f"{error.name} is missing: install gpushare[kubernetes]") from None
+        logging.basicConfig(level=logging.INFO, format="%(message)s")
+        driver = Driver(client(args), Cluster(args.kubeconfig), args.node, args.kubelet_dir)
+        signal.signal(signal.SIGTERM, lambda *_: driver.stop())
+        signal.signal(signal.SIGINT, lambda *_: driver.stop())
+        driver.run()
+        return 0

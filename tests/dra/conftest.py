@@ -1,0 +1,101 @@
+"""A driver as a process between a stand-in kubelet and API server, and a real daemon with two simulated devices."""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from apiserver import ApiServer
+from kubelet import Kubelet
+from running import Daemon
+from waiting import until
+
+NODE = "node1"
+QUICK = """
+import gpushare.adapters.kubernetes.driver as driver
+driver.SETTLE_SECONDS = 0.05
+from gpushare.cli.main import entry
+entry()
+"""
+
+
+class Site:
+    """All of it. `devices`: names in slices, by index."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.api, self.kubelet = ApiServer(), Kubelet(directory / "kubelet")
+        self.api.add_node(NODE)
+        self.config = self.api.kubeconfig(directory / "kubeconfig")
+        self.daemon = Daemon(directory / "state", "2x16GiB")
+        self.daemon.patch("import gpushare.daemon.app", "gpushare.daemon.app._HEALTH_SECONDS = 0.05").start()
+        self.driver: subprocess.Popen[bytes] | None = None
+        self.devices = [device["id"].lower() for device in self.daemon.client.devices()]
+
+    def start(self) -> None:
+        command = [
+            sys.executable,
+            "-c",
+            QUICK,
+            "adapter",
+            "kubernetes",
+            "--socket",
+            str(self.daemon.layout.socket),
+            "--node",
+            NODE,
+        ]
+        command += ["--kubeconfig", str(self.config), "--kubelet-dir", str(self.directory / "kubelet")]
+        with open(self.directory / "driver.log", "ab") as log:
+            self.driver = subprocess.Popen(command, stdout=log, stderr=log)
+        self.kubelet.register()
+
+    def kill(self) -> None:
+        assert self.driver is not None
+        self.driver.kill()
+        self.driver.wait()
+
+    def stop(self) -> None:
+        if self.driver is not None and self.driver.poll() is None:
+            self.driver.terminate()
+            assert self.driver.wait(20) == 0, (self.directory / "driver.log").read_text()
+
+    def grants(self) -> dict[str, dict]:
+        """By key."""
+        return {grant["key"]: grant for grant in self.daemon.client.grants()}
+
+    def shown(self) -> list[dict]:
+        return self.api.slice(NODE)["spec"]["devices"]
+
+    def published(self, what: str, found) -> None:
+        """Waits until the slice says so."""
+        until(lambda: f"{NODE}-gpu.gpushare.dev" in str(self.api.objects) and found(self.shown()), what, 30)
+
+
+@pytest.fixture(scope="module")
+def shared_site() -> Iterator[Site]:
+    with tempfile.TemporaryDirectory(prefix="gst-") as directory:
+        Path(directory).chmod(0o755)
+        Path(directory, "state").mkdir(mode=0o755)
+        site = Site(Path(directory))
+        try:
+            site.start()
+            yield site
+            site.stop()
+        finally:
+            if site.driver is not None and site.driver.poll() is None:
+                site.kill()
+            site.daemon.stop()
+            site.api.stop()
+
+
+@pytest.fixture
+def site(shared_site: Site) -> Iterator[Site]:
+    yield shared_site
+    for grant in shared_site.daemon.client.grants():
+        shared_site.daemon.client.release(grant["id"])
+    shared_site.api.objects = {
+        name: one for name, one in shared_site.api.objects.items() if "/resourceclaims/" not in name
+    }
+    shared_site.daemon.nothing_left()
