@@ -65,11 +65,13 @@ def echo(request, _waits):
 
 
 def count(request, waits):
-    for number in range(1, request["number"] + 1):
-        yield {"number": number}
-    while request["on"] and waits():
-        STOPPED.wait(0.01)
-    STOPPED.set()
+    try:
+        for number in range(1, request["number"] + 1):
+            yield {"number": number}
+        while request["on"] and waits():
+            STOPPED.wait(0.01)
+    finally:  # gRPC may drop the generator before it asks it again
+        STOPPED.set()
 
 
 STOPPED = threading.Event()
