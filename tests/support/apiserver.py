@@ -165,9 +165,12 @@ class ApiServer:
             return (201 if method == "POST" else 200), self._keep(name, body)
 
     def _get(self, path: str) -> tuple[int, Any]:
-        if path == "/apis/resource.k8s.io/v1/resourceclaims":
-            items = [one for name, one in self.objects.items() if "/resourceclaims/" in name]
-            return 200, {"kind": "ResourceClaimList", "metadata": {"resourceVersion": "1"}, "items": items}
+        if path == SLICES:
+            items = [one for name, one in self.objects.items() if name.startswith(SLICES)]
+            return 200, {"kind": "ResourceSliceList", "items": items}
+        if path == "/api/v1/pods":
+            claims = [one["metadata"] for name, one in self.objects.items() if "/resourceclaims/" in name]
+            return 200, {"kind": "PodList", "items": [pod_of(claim["namespace"], claim["name"]) for claim in claims]}
         found = self.objects.get(path)
         return (200, found) if found is not None else (404, {"message": f"{path} not found"})
 
@@ -250,6 +253,12 @@ def claim(
         "spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "gpu.gpushare.dev"}}]}},
         "status": {"allocation": {"devices": {"results": allocated, "config": config or []}}},
     }
+
+
+def pod_of(namespace: str, claim: str) -> dict[str, Any]:
+    """A pod with a claim."""
+    spec = {"nodeName": "node1", "resourceClaims": [{"name": "gpu", "resourceClaimName": claim}]}
+    return {"metadata": {"namespace": namespace, "name": f"pod-of-{claim}"}, "spec": spec, "status": {}}
 
 
 def opaque(source: str, requests: list[str] | None = None, **parameters: Any) -> dict[str, Any]:

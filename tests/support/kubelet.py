@@ -11,7 +11,7 @@ import grpc
 from waiting import until
 
 V1 = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin"
-V1BETA1 = "v1beta1.DRAPlugin"
+V1BETA1 = "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin"
 
 
 def varint(value: int) -> bytes:

@@ -148,6 +148,16 @@ def _read(parameters: Any, source: str, known: Mapping[str, str]) -> Json:
     return out
 
 
+def of_pod(pod: Json) -> Iterator[tuple[str, str]]:
+    """Namespace and name of each claim of a pod: given by name, made from a template, made for an extended resource."""
+    status = pod.get("status") or {}
+    extended = status.get("extendedResourceClaimStatus") or {}
+    named = (*(pod["spec"].get("resourceClaims") or ()), *(status.get("resourceClaimStatuses") or ()), extended)
+    for one in named:
+        if one.get("resourceClaimName"):
+            yield pod["metadata"]["namespace"], one["resourceClaimName"]
+
+
 def is_claims(grant: Json) -> bool:
     """Whether a claim has the grant."""
     return (grant["key"] or "").startswith(KEYS)

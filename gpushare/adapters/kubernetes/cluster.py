@@ -10,14 +10,14 @@ from typing import Any
 from kubernetes import client, config
 from urllib3.exceptions import HTTPError
 
-from gpushare.adapters.kubernetes.slices import Json
+from gpushare.adapters.kubernetes import DRIVER
+from gpushare.adapters.kubernetes.slices import Json, slice_name
 from gpushare.errors import FailedError, NotFoundError, UnreachableError, UsageError
 
 log = logging.getLogger(__name__)
 
 _SECONDS = (5, 20)  # to connect, and to answer
-_WATCH_SECONDS = 300
-_PAGE = 500  # claims in one answer
+WATCH_SECONDS = 300
 _NOT_FOUND, _CONFLICT = 404, 409
 
 
@@ -33,34 +33,30 @@ class Cluster:
                 config.load_kube_config(str(kubeconfig))
         except config.ConfigException as error:
             raise UsageError(f"no way to the API server: {error}: give --kubeconfig, or run in a pod") from None
-        self._resources, self._core = client.ResourceV1Api(), client.CoreV1Api()
+        settings = client.Configuration.get_default_copy()
+        # Who asked tries again; four attempts would take longer than kubelet waits.
+        settings.retries = False
+        api = client.ApiClient(settings)
+        self._resources, self._core = client.ResourceV1Api(api), client.CoreV1Api(api)
 
     def claim(self, namespace: str, name: str) -> Json:
         """A ResourceClaim. Raises NotFoundError."""
         return self._call(self._resources.read_namespaced_resource_claim, name, namespace)
 
-    def claims(self) -> list[Json]:
-        """All ResourceClaims."""
-        found: list[Json] = []
-        token: str | None = None
-        while True:
-            more = {"_continue": token} if token else {}
-            page = self._call(self._resources.list_resource_claim_for_all_namespaces, limit=_PAGE, **more)
-            found += page["items"]
-            token = page["metadata"].get("continue")
-            if not token:
-                return found
+    def pods(self, node: str) -> list[Json]:
+        """Those of a node, also those that have ended."""
+        selector = f"spec.nodeName={node}"
+        found: list[Json] = self._call(self._core.list_pod_for_all_namespaces, field_selector=selector)["items"]
+        return found
 
     def node_uid(self, name: str) -> str:
         """Of the Node. Raises NotFoundError."""
         return str(self._call(self._core.read_node, name)["metadata"]["uid"])
 
-    def slice(self, name: str) -> Json | None:
-        """A ResourceSlice, None where there is none."""
-        try:
-            return self._call(self._resources.read_resource_slice, name)
-        except NotFoundError:
-            return None
+    def slice(self, node: str) -> Json | None:
+        """The node's ResourceSlice, None where there is none."""
+        found = self._call(self._resources.list_resource_slice, field_selector=_slices_of(node))["items"]
+        return next((one for one in found if one["metadata"]["name"] == slice_name(node)), None)
 
     def put_slice(self, body: Json) -> Json:
         """Makes the slice, or replaces the one whose `resourceVersion` it has."""
@@ -68,16 +64,16 @@ class Cluster:
             return self._call(self._resources.replace_resource_slice, body["metadata"]["name"], body)
         return self._call(self._resources.create_resource_slice, body)
 
-    def slice_changes(self, name: str) -> Iterator[str]:
-        """What happens to a ResourceSlice from now on: ADDED, MODIFIED or DELETED. Ends after some minutes, as the API
-        server does not say when it has forgotten who listens."""
+    def slice_changes(self, node: str) -> Iterator[str]:
+        """What happens to a node's ResourceSlice from now on: ADDED, MODIFIED or DELETED. Ends after some minutes, as
+        the API server does not say when it has forgotten who listens."""
         try:
             answer = self._resources.list_resource_slice(
-                field_selector=f"metadata.name={name}",
+                field_selector=_slices_of(node),
                 watch=True,
-                timeout_seconds=_WATCH_SECONDS,
+                timeout_seconds=WATCH_SECONDS,
                 _preload_content=False,
-                _request_timeout=(_SECONDS[0], _WATCH_SECONDS + _SECONDS[1]),
+                _request_timeout=(_SECONDS[0], WATCH_SECONDS + _SECONDS[1]),
             )
             rest = b""
             for chunk in answer.stream():
@@ -99,6 +95,11 @@ class Cluster:
         if answer.status >= 400:
             raise _refused(client.ApiException(status=answer.status, reason=answer.reason))
         return dict(json.loads(text))
+
+
+def _slices_of(node: str) -> str:
+    """With a kubelet's rights a slice is only found by its node; one that is not there yet is forbidden by its name."""
+    return f"spec.nodeName={node},spec.driver={DRIVER}"
 
 
 def _refused(error: client.ApiException) -> Exception:

@@ -4,15 +4,17 @@ It keeps nothing but the number of its slice. Grants are found by their keys, so
 driver, the daemon and kubelet may be killed, at any moment.
 """
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpushare.adapters.kubernetes import claims, slices
-from gpushare.adapters.kubernetes.kubelet import Claim, Device, Health, Kubelet
+from gpushare.adapters.kubernetes.kubelet import Claim, Device, Health, Kubelet, Waits
+from gpushare.adapters.kubernetes.pace import Pace
 from gpushare.adapters.kubernetes.slices import Json
 from gpushare.client import Client
 from gpushare.errors import FailedError, GpushareError, NotFoundError, UnreachableError
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 10.0
-"""For memory that others have on loan. kubelet asks again later in any case, and gives a call 45 s."""
+"""For memory that others have on loan, in one call. kubelet asks again later in any case, and gives a call 45 s."""
 SETTLE_SECONDS = 1.0
 """Changes that come together are one write."""
 RETRY_SECONDS = (1.0, 2.0, 5.0, 15.0, 60.0)
@@ -31,61 +33,82 @@ RECONCILE_SECONDS = 600.0
 
 
 class Preparer:
-    """What kubelet asks for. Called by several threads."""
+    """What kubelet asks for. Called by several threads; what is asked of one claim is done one after the other."""
 
     def __init__(self, daemon: Client, cluster: "Cluster", node: str) -> None:
         self._daemon, self._cluster, self._node = daemon, cluster, node
+        self._guard = threading.Lock()
+        self._locks: dict[str, tuple[threading.Lock, int]] = {}
 
-    def prepare(self, asked: Sequence[Claim]) -> dict[str, list[Device] | str]:
+    @contextlib.contextmanager
+    def _alone(self, uid: str, waits: Waits) -> Iterator[None]:
+        """With the claim. Raises UnreachableError where kubelet has given up meanwhile: what it asked for since then is
+        not to be undone."""
+        with self._guard:
+            lock, users = self._locks.get(uid, (threading.Lock(), 0))
+            self._locks[uid] = lock, users + 1
+        try:
+            with lock:
+                if not waits():
+                    raise UnreachableError("kubelet does not wait any more")
+                yield
+        finally:
+            with self._guard:
+                lock, users = self._locks.pop(uid)
+                if users > 1:
+                    self._locks[uid] = lock, users - 1
+
+    def prepare(self, asked: Sequence[Claim], waits: Waits) -> dict[str, list[Device] | str]:
         """As kubelet.Prepare. A claim that is prepared already has the same grants again."""
         answers: dict[str, list[Device] | str] = {}
+        deadline = time.monotonic() + WAIT_SECONDS
         for claim in asked:
             try:
-                answers[claim.uid] = self._prepare(claim)
+                with self._alone(claim.uid, waits):
+                    answers[claim.uid] = self._prepare(claim, deadline)
             except GpushareError as error:
-                log.warning("claim %s/%s: %s", claim.namespace, claim.name, error)
                 answers[claim.uid] = str(error)
+            except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+                answers[claim.uid] = f"the claim is not as Kubernetes describes claims: {error!r}"
+            if isinstance(answer := answers[claim.uid], str):
+                log.warning("claim %s/%s: %s", claim.namespace, claim.name, answer)
         return answers
 
-    def _prepare(self, asked: Claim) -> list[Device]:
+    def _prepare(self, asked: Claim, deadline: float) -> list[Device]:
         claim = self._cluster.claim(asked.namespace, asked.name)
         if claim["metadata"]["uid"] != asked.uid:
             raise FailedError(f"claim {asked.namespace}/{asked.name} is another one by now: its pod is about to go")
         tenants = [tenant["name"] for tenant in self._daemon.tenants()]
         wanted = claims.wanted(claim, self._node, self._daemon.devices(), tenants)
         keys = {one.ask["key"] for one in wanted}
-        before = {grant["id"]: grant["key"] for grant in self._grants(asked.uid)}
-        for grant_id, key in before.items():
-            if key not in keys:  # of an earlier allocation, whose end kubelet did not tell
-                self._daemon.release(grant_id)
+        before = {grant["key"]: grant for grant in self._grants(asked.uid)}
+        for key in before.keys() - keys:  # of an earlier allocation, whose end kubelet did not tell
+            self._release(before[key]["id"])
         found: list[Device] = []
+        made: list[Json] = []
         try:
             for one in wanted:
-                found += self._grant(one)
-        except GpushareError:
+                # A grant that is there is taken as it is: a tenant that was made since then is not its.
+                grant = before.get(one.ask["key"])
+                if grant is None:
+                    grant = self._daemon.create(**one.ask, wait_seconds=max(0.0, deadline - time.monotonic()))
+                    made.append(grant)
+                found += _devices(one, grant)
+        except BaseException:
             # kubelet asks again; until then the claim holds nothing that it cannot use.
-            for grant in self._grants(asked.uid):
-                if grant["id"] not in before:
-                    self._release(grant["id"])
+            for grant in made:
+                self._release(grant["id"])
             raise
         return found
 
-    def _grant(self, wanted: claims.Wanted) -> list[Device]:
-        grant = self._daemon.create(**wanted.ask, wait_seconds=WAIT_SECONDS)
-        # All devices of the grant come with one name: an engine that is given it twice mounts twice.
-        names = (tuple(grant["cdi"]), *((),) * (len(wanted.parts) - 1))
-        return [
-            Device(wanted.request, wanted.pool, part.device, cdi, part.share)
-            for part, cdi in zip(wanted.parts, names, strict=True)
-        ]
-
-    def unprepare(self, asked: Sequence[Claim]) -> dict[str, str]:
+    def unprepare(self, asked: Sequence[Claim], waits: Waits) -> dict[str, str]:
         """As kubelet.Unprepare."""
         answers = {}
         for claim in asked:
             try:
-                for grant in self._grants(claim.uid):
-                    self._release(grant["id"])
+                with self._alone(claim.uid, waits):
+                    for grant in self._grants(claim.uid):
+                        self._release(grant["id"])
                 answers[claim.uid] = ""
             except GpushareError as error:
                 answers[claim.uid] = str(error)
@@ -96,11 +119,19 @@ class Preparer:
         grants = [grant for grant in self._daemon.grants() if claims.is_claims(grant)]
         if not grants:
             return []
-        stale = claims.stale(grants, self._cluster.claims(), self._node)
+        stale = claims.stale(grants, self._claims(), self._node)
         for grant_id in stale:
             log.info("grant %s: its claim is gone", grant_id)
             self._release(grant_id)
         return stale
+
+    def _claims(self) -> Iterator[Json]:
+        """Those of the node's pods: of a large cluster's there may be too many to ask for all."""
+        for namespace, name in sorted(
+            {named for pod in self._cluster.pods(self._node) for named in claims.of_pod(pod)}
+        ):
+            with contextlib.suppress(NotFoundError):
+                yield self._cluster.claim(namespace, name)
 
     def _release(self, grant_id: str) -> None:
         try:
@@ -112,11 +143,21 @@ class Preparer:
         return [grant for grant in self._daemon.grants() if (grant["key"] or "").startswith(claims.key_of(uid))]
 
 
+def _devices(wanted: claims.Wanted, grant: Json) -> list[Device]:
+    # All devices of the grant come with one name: an engine that is given it twice mounts twice.
+    names = (tuple(grant["cdi"]), *((),) * (len(wanted.parts) - 1))
+    return [
+        Device(wanted.request, wanted.pool, part.device, cdi, part.share)
+        for part, cdi in zip(wanted.parts, names, strict=True)
+    ]
+
+
 class Publisher:
     """The node's slice: written when it does not say what it should, and at no other time."""
 
-    def __init__(self, cluster: "Cluster", node: str) -> None:
+    def __init__(self, cluster: "Cluster", node: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._cluster, self._node = cluster, node
+        self._clock, self._pace = clock, Pace()
         self._known: Json | None = None
         # Grows with each call of look_again, which comes from another thread.
         self._doubts = 0
@@ -129,26 +170,30 @@ class Publisher:
         self._known = None
         self._doubts += 1
 
-    def publish(self, shown: list[Json]) -> bool:
-        """Whether anything had to be written. Raises UnreachableError or FailedError; the next call reads again."""
+    def publish(self, shown: list[Json]) -> float:
+        """Seconds after which to call again, 0 where the slice says all. Raises UnreachableError or FailedError; the
+        next call reads again."""
         doubts, before = self._doubts, self._known
         if before is None:
-            before = self._cluster.slice(slices.slice_name(self._node))
+            before = self._cluster.slice(self._node)
         if before is not None and self._wrote is not None and before["metadata"]["resourceVersion"] == self._wrote[0]:
             before = {**before, "spec": self._wrote[1]}
         if before is not None and slices.same(before["spec"].get("devices") or [], shown):
             self._believe(before, doubts)
-            return False
+            return 0.0
+        if wait := self._pace.wait(self._clock()):
+            return wait
         generation = before["spec"]["pool"]["generation"] + 1 if before is not None else 1
         body = slices.resource_slice(self._node, self._cluster.node_uid(self._node), generation, shown)
         if before is not None:
             body["metadata"]["resourceVersion"] = before["metadata"]["resourceVersion"]
         self._known = None
+        self._pace.wrote()
         written = self._cluster.put_slice(body)
         self._wrote = written["metadata"]["resourceVersion"], body["spec"]
         self._believe({**written, "spec": body["spec"]}, doubts)
         log.info("slice %s: %d devices, generation %d", body["metadata"]["name"], len(shown), generation)
-        return True
+        return 0.0
 
     def _believe(self, known: Json, doubts: int) -> None:
         if self._doubts == doubts:
@@ -177,11 +222,11 @@ class Driver:
         while not self._ended.is_set():
             self._changed.clear()
             try:
-                self._publish()
+                early = self._publish()
                 if time.monotonic() - reconciled >= RECONCILE_SECONDS or reconciled == 0.0:
                     self._preparer.release_stale()
                     reconciled = time.monotonic()
-                attempt, wait = 0, RECONCILE_SECONDS
+                attempt, wait = 0, early or RECONCILE_SECONDS
             except GpushareError as error:
                 wait = RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)]
                 attempt += 1
@@ -192,11 +237,11 @@ class Driver:
             self._ended.wait(SETTLE_SECONDS)
         self._kubelet.stop()
 
-    def _publish(self) -> None:
+    def _publish(self) -> float:
         devices = self._daemon.devices()
         others = [grant for grant in self._daemon.grants() if not claims.is_claims(grant)]
         self._kubelet.healths.put([self._health(device) for device in devices])
-        self._publisher.publish(slices.devices(devices, others))
+        return self._publisher.publish(slices.devices(devices, others))
 
     def _health(self, device: Json) -> Health:
         since = device["unhealthy_since_ns"] or 0
@@ -218,10 +263,9 @@ class Driver:
             self._changed.set()
 
     def _watch_slice(self) -> None:
-        name = slices.slice_name(self._node)
         while not self._ended.is_set():
             try:
-                for _ in self._cluster.slice_changes(name):
+                for _ in self._cluster.slice_changes(self._node):
                     self._look_again()
             except GpushareError as error:
                 log.debug("watch of the slice: %s", error)

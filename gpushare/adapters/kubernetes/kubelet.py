@@ -6,6 +6,7 @@ versions of DRA have the same.
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,10 +32,11 @@ _HEALTH = Table(where=message(1, _WHERE), health=whole(2), since=whole(3), reaso
 _HEALTHS = Table(devices=message(1, _HEALTH, many=True))
 _HEALTHY, _UNHEALTHY = 1, 2
 
-VERSIONS = {"v1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", "v1beta1.DRAPlugin": "v1beta1.DRAPlugin"}
+VERSIONS = {f"{version}.DRAPlugin": f"k8s.io.kubelet.pkg.apis.dra.{version}.DRAPlugin" for version in ("v1", "v1beta1")}
 """Services, by the name under which a version is offered at registration."""
 
 _GRACE_SECONDS = 2.0
+_HEALTH_SECONDS = 10.0  # kubelet does not believe what it heard 30 s ago
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +70,12 @@ class Health:
     reason: str
 
 
-Prepare = Callable[[Sequence[Claim]], dict[str, list[Device] | str]]
-"""By uid of the claim: its devices, or why they cannot be prepared."""
-Unprepare = Callable[[Sequence[Claim]], dict[str, str]]
-"""By uid of the claim: why it could not be undone, empty where it was."""
 Waits = Callable[[], bool]
 """Whether the caller is still there."""
+Prepare = Callable[[Sequence[Claim], Waits], dict[str, list[Device] | str]]
+"""By uid of the claim: its devices, or why they cannot be prepared."""
+Unprepare = Callable[[Sequence[Claim], Waits], dict[str, str]]
+"""By uid of the claim: why it could not be undone, empty where it was."""
 
 
 def _claims(request: dict[str, Any]) -> list[Claim]:
@@ -91,7 +93,7 @@ def _prepared(answer: list[Device] | str) -> dict[str, Any]:
 
 
 class Healths:
-    """The stream of the devices' health: all of it at first, and whenever it changes."""
+    """The stream of the devices' health: all of it at first, whenever it changes, and often enough to be believed."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -107,13 +109,14 @@ class Healths:
 
     def watch(self, _request: dict[str, Any], waits: Waits) -> Iterator[dict[str, Any]]:
         """NodeWatchResources."""
-        seen = 0
+        seen, due = 0, 0.0
         while waits():
             with self._changed:
-                if self._number == seen:
-                    self._changed.wait(1.0)  # and then looks whether anybody listens
+                early = due - time.monotonic()
+                if self._number == 0 or (self._number == seen and early > 0):
+                    self._changed.wait(min(early, 1.0) if seen else 1.0)  # and then looks whether anybody listens
                     continue
-                seen, now = self._number, self._now
+                seen, now, due = self._number, self._now, time.monotonic() + _HEALTH_SECONDS
             yield {"devices": [_health(one) for one in now]}
 
 
@@ -162,9 +165,9 @@ class Kubelet:
             log.error("kubelet does not take %s: %s", DRIVER, request["error"])
         return {}
 
-    def _on_prepare(self, request: dict[str, Any], _waits: Waits) -> dict[str, Any]:
-        answers = self._prepare(_claims(request))
+    def _on_prepare(self, request: dict[str, Any], waits: Waits) -> dict[str, Any]:
+        answers = self._prepare(_claims(request), waits)
         return {"claims": {uid: _prepared(answer) for uid, answer in answers.items()}}
 
-    def _on_unprepare(self, request: dict[str, Any], _waits: Waits) -> dict[str, Any]:
-        return {"claims": {uid: {"error": error} for uid, error in self._unprepare(_claims(request)).items()}}
+    def _on_unprepare(self, request: dict[str, Any], waits: Waits) -> dict[str, Any]:
+        return {"claims": {uid: {"error": error} for uid, error in self._unprepare(_claims(request), waits).items()}}

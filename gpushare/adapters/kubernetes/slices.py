@@ -3,6 +3,7 @@
 Quantities are Kubernetes' text. `time` is milli of a device (1000 is all of it), so that it needs no fractions.
 """
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
@@ -145,7 +146,7 @@ def devices(found: Iterable[Json], others: Sequence[Json]) -> list[Json]:
 
 def same(one: Sequence[Json], other: Sequence[Json]) -> bool:
     """Whether both say the same. An API server writes quantities its own way, and when it saw a taint first."""
-    return [_plain(device) for device in one] == [_plain(device) for device in other]
+    return len(one) == len(other) and all(a == b or _plain(a) == _plain(b) for a, b in zip(one, other, strict=True))
 
 
 def _plain(value: Any) -> Any:
@@ -164,9 +165,13 @@ def _amounts(value: Any) -> Any:
     return [_amounts(part) for part in value] if isinstance(value, list) else amount(value)
 
 
+@functools.lru_cache(maxsize=1024)
 def amount(text: str) -> Decimal:
     """A quantity as Kubernetes writes it. Raises ValueError."""
-    return Decimal(parse_quantity(text))
+    found = Decimal(parse_quantity(text))
+    if not found.is_finite():
+        raise ValueError(f"{text!r} is no number")
+    return found
 
 
 def slice_name(node: str) -> str:

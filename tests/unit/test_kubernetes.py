@@ -1,0 +1,275 @@
+"""The DRA driver's decisions by themselves: how often it writes, whose claims are a node's, what a hostile claim says,
+and calls that come at once."""
+
+import threading
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare.adapters.kubernetes import claims, pace, slices
+from gpushare.adapters.kubernetes.driver import Preparer, Publisher
+from gpushare.adapters.kubernetes.kubelet import Claim, Health, Healths
+from gpushare.errors import FailedError, GpushareError, NotFoundError, RefusedError, UnreachableError
+
+GIB = 1 << 30
+DEVICE = {
+    "id": "GPU-67707573-6841-7265-ad73-696d00000001",
+    "index": 0,
+    "name": "NVIDIA H200",
+    "backend": "native",
+    "pci_bus_id": "00000000:01:00.0",
+    "capacity": {"time": 1000, "memory": 16 * GIB},
+    "reserved": {"time": 0, "memory": 0},
+    "context_bytes": 16 << 20,
+    "attributes": {},
+    "health": "healthy",
+}
+NAME = slices.device_name(DEVICE["id"])
+
+
+@given(st.lists(st.tuples(st.floats(0, 300), st.booleans()), max_size=60))
+def test_no_hour_has_more_writes_than_the_pace_allows(steps):
+    one, now, written = pace.Pace(), 0.0, []
+    for gap, tried in steps:
+        now += gap
+        wait = one.wait(now)
+        assert 0 <= wait <= pace.REFILL_SECONDS
+        if tried and wait == 0:
+            one.wrote()
+            written.append(now)
+    for at in written:
+        assert sum(at <= other < at + 3600 for other in written) <= pace.BURST + 3600 / pace.REFILL_SECONDS + 1
+
+
+class Api:
+    """Slices and claims in memory. `late`: what the next claim waits for."""
+
+    def __init__(self, *known):
+        self.claims = {one["metadata"]["name"]: one for one in known}
+        self.kept, self.version, self.late = None, 0, None
+
+    def claim(self, _namespace, name):
+        if self.late is not None:
+            assert self.late.wait(20)
+        if name not in self.claims:
+            raise NotFoundError("no such claim")
+        return self.claims[name]
+
+    def pods(self, _node):
+        return [pod(name) for name in (*self.claims, "gone")]
+
+    def slice(self, _node):
+        return self.kept
+
+    def node_uid(self, _name):
+        return "u"
+
+    def put_slice(self, body):
+        if self.kept is not None and body["metadata"].get("resourceVersion") != str(self.version):
+            raise FailedError("changed meanwhile")
+        self.version += 1
+        self.kept = {**body, "metadata": {**body["metadata"], "resourceVersion": str(self.version)}}
+        return self.kept
+
+
+def test_a_device_that_flaps_is_written_as_often_as_the_pace_allows():
+    api, now = Api(), 0.0
+    publisher, waits = Publisher(api, "n", lambda: now), []
+    for step in range(2 * pace.BURST):
+        health = ("healthy", "unhealthy")[step % 2]
+        waits.append(publisher.publish(slices.devices([{**DEVICE, "health": health}], [])))
+    assert (api.version, waits[: pace.BURST]) == (pace.BURST, [0.0] * pace.BURST)
+    # What was not written is no change any more when the device is as it was.
+    assert set(waits[pace.BURST :]) == {0.0, pace.REFILL_SECONDS}
+    assert publisher.publish(slices.devices([DEVICE], [])) == pace.REFILL_SECONDS
+    now = pace.REFILL_SECONDS
+    assert publisher.publish(slices.devices([DEVICE], [])) == 0.0
+    assert "taints" not in api.kept["spec"]["devices"][0]
+
+
+def pod(claim, **status):
+    spec = {"resourceClaims": [{"name": "gpu", "resourceClaimName": claim}]} if claim else {}
+    return {"metadata": {"namespace": "ns", "name": "p"}, "spec": spec, "status": status}
+
+
+def test_whose_claims_a_pod_has():
+    made = pod(None, resourceClaimStatuses=[{"name": "gpu", "resourceClaimName": "made"}, {"name": "not yet"}])
+    extended = pod(None, extendedResourceClaimStatus={"resourceClaimName": "extended", "requestMappings": []})
+    found = [[*claims.of_pod(one)] for one in (pod("named"), made, extended, pod(None), {**pod(None), "status": None})]
+    assert found == [[("ns", "named")], [("ns", "made")], [("ns", "extended")], [], []]
+
+
+def claim(name="a", *, time="300", memory="4Gi", config=(), **more):
+    result = {
+        "request": "gpu",
+        "driver": "gpu.gpushare.dev",
+        "pool": "n",
+        "device": NAME,
+        "shareID": f"share-{name}",
+        "consumedCapacity": {"memory": memory, "time": time},
+        **more,
+    }
+    devices = {"results": [result], "config": list(config)}
+    metadata = {"namespace": "ns", "name": name, "uid": f"uid-{name}"}
+    return {"metadata": metadata, "status": {"allocation": {"devices": devices}}}
+
+
+class Daemon:
+    """Grants in memory, which fit where the sum of their time does."""
+
+    def __init__(self):
+        self.live, self.count, self.asked = {}, 0, Counter()
+        self.known = [{"name": "default"}]
+
+    def grants(self):
+        return [*self.live.values()]
+
+    def devices(self):
+        return [DEVICE]
+
+    def tenants(self):
+        return self.known
+
+    def create(self, *, wait_seconds, **request):
+        assert 0 <= wait_seconds <= 10
+        self.asked[request["key"]] += 1
+        assert self.asked[request["key"]] == 1, "asked twice at once"
+        if sum(grant["time"] for grant in self.live.values()) + request["time"] > 1000:
+            self.asked[request["key"]] = 0
+            raise RefusedError("does not fit")
+        self.count += 1
+        grant = {"id": f"g-{self.count}", "cdi": [f"gpushare.dev/gpu=g-{self.count}"], **request}
+        self.live[grant["id"]] = grant
+        return grant
+
+    def release(self, grant_id):
+        if self.live.pop(grant_id, None) is None:
+            raise NotFoundError("ended")
+
+
+def there():
+    return True
+
+
+def named(one):
+    return Claim("ns", one["metadata"]["uid"], one["metadata"]["name"])
+
+
+def test_a_grant_stays_the_claims_whatever_was_made_since():
+    """A tenant that is named as the namespace and is made later does not refuse a pod that runs."""
+    one, daemon = claim(), Daemon()
+    preparer = Preparer(daemon, Api(one), "n")
+    before = preparer.prepare([named(one)], there)
+    daemon.known = [{"name": "ns"}]
+    assert preparer.prepare([named(one)], there) == before
+    assert len(daemon.live) == 1
+
+
+def test_the_same_claim_many_times_at_once_is_one_grant():
+    one, daemon = claim(), Daemon()
+    preparer, answers = Preparer(daemon, Api(one), "n"), []
+    threads = [
+        threading.Thread(target=lambda: answers.append(preparer.prepare([named(one)], there))) for _ in range(16)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(daemon.live) == 1
+    assert all(answer == answers[0] for answer in answers)
+    assert preparer._locks == {}
+
+
+def test_an_end_that_overtakes_a_slow_beginning_leaves_nothing():
+    """kubelet gave up waiting and says that the pod is gone, while the API server has not answered yet."""
+    one, daemon = claim(), Daemon()
+    api = Api(one)
+    api.late = threading.Event()
+    preparer = Preparer(daemon, api, "n")
+    beginning = threading.Thread(target=preparer.prepare, args=([named(one)], there))
+    beginning.start()
+    while not preparer._locks:
+        pass
+    end = threading.Thread(target=preparer.unprepare, args=([named(one)], there))
+    end.start()
+    api.late.set()
+    beginning.join()
+    end.join()
+    assert daemon.live == {}
+
+
+def test_what_nobody_waits_for_is_not_done():
+    one, daemon = claim(), Daemon()
+    preparer = Preparer(daemon, Api(one), "n")
+    assert preparer.prepare([named(one)], lambda: False) == {"uid-a": "kubelet does not wait any more"}
+    assert daemon.live == {}
+
+
+def test_grants_of_claims_that_are_gone_are_released_and_no_others():
+    kept, gone = claim("kept"), claim("gone")
+    daemon, api = Daemon(), Api(kept, gone)
+    preparer = Preparer(daemon, api, "n")
+    preparer.prepare([named(kept), named(gone)], there)
+    daemon.live["x"] = {"id": "x", "key": "somebody's", "time": 0}
+    assert preparer.release_stale() == []
+    del api.claims["gone"]
+    assert len(preparer.release_stale()) == 1
+    assert sorted(grant["key"].split("/")[0] for grant in daemon.grants()) == ["kubernetes", "somebody's"]
+
+    def away(_node):
+        raise UnreachableError("away")
+
+    api.pods = away
+    del api.claims["kept"]
+    with pytest.raises(UnreachableError):
+        preparer.release_stale()
+    assert len(daemon.live) == 2, "who cannot ask ends nothing"
+
+
+WORDS = st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.text(max_size=6)
+JSON = st.recursive(
+    WORDS, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=4), inner, max_size=2)
+)
+PARAMETERS = st.dictionaries(st.sampled_from([*claims._CLASS, "keep", "key", "memory", "x"]), JSON, max_size=3)
+QUANTITIES = st.sampled_from(["1e3", "-1", "300m", "1E", "0", "9999999999999999999999", "1.5Gi", "Inf", "x", ""])
+
+
+@given(
+    parameters=JSON | PARAMETERS.map(lambda found: {**claims.PARAMETERS, **found}),
+    source=st.sampled_from(["FromClaim", "FromClass", None]),
+    memory=QUANTITIES,
+    time=QUANTITIES,
+)
+def test_whatever_a_claim_says_it_asks_for_its_own_grant_or_is_told(parameters, source, memory, time):
+    config = {"source": source, "opaque": {"driver": "gpu.gpushare.dev", "parameters": parameters}}
+    one, daemon = claim(memory=memory, time=time, config=[config]), Daemon()
+    try:
+        [wanted] = claims.wanted(one, "n", daemon.devices(), ["default"])
+    except GpushareError:
+        return
+    ask = wanted.ask
+    assert (ask["keep"], ask["device"], ask["devices"]) == (True, DEVICE["id"], 1)
+    assert ask["key"].startswith("kubernetes/claim/uid-a/")
+    assert isinstance(ask["memory"], int) and isinstance(ask["time"], int)
+    assert source == "FromClass" or ask["tenant"] == "default"
+
+
+def test_one_claim_that_cannot_be_read_does_not_hold_up_the_others():
+    good, bad = claim("good"), claim("bad")
+    del bad["status"]["allocation"]["devices"]["results"][0]["device"]
+    preparer = Preparer(Daemon(), Api(good, bad), "n")
+    answers = preparer.prepare([named(bad), named(good)], there)
+    assert "not as Kubernetes describes claims" in answers["uid-bad"]
+    assert isinstance(answers["uid-good"], list)
+
+
+def test_health_is_told_again_before_kubelet_stops_believing_it(monkeypatch):
+    monkeypatch.setattr("gpushare.adapters.kubernetes.kubelet._HEALTH_SECONDS", 0.01)
+    healths = Healths()
+    healths.put([Health("n", NAME, True, 0, "")])
+    stream = healths.watch({}, there)
+    assert next(stream) == next(stream) == next(stream)
+    healths.put([Health("n", NAME, False, 7, "lost")])
+    assert next(stream)["devices"][0]["reason"] == "lost"
