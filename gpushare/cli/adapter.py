@@ -5,11 +5,12 @@ A verb per engine or scheduler, each a Command in a file `adapter_NAME.py` of it
 
 import argparse
 
+from gpushare.cli.adapter_deviceplugin import DevicePluginAdapter
 from gpushare.cli.adapter_kubernetes import KubernetesAdapter
 from gpushare.cli.adapter_nri import NriAdapter
 from gpushare.cli.command import Command, add_socket, add_verb
 
-ADAPTERS: tuple[Command, ...] = (NriAdapter(), KubernetesAdapter())
+ADAPTERS: tuple[Command, ...] = (NriAdapter(), DevicePluginAdapter(), KubernetesAdapter())
 
 
 class AdapterCommand:

@@ -35,6 +35,8 @@ _FIELDS = {
     "priority": "priority",
 }
 _NUMBERS = ("grace", "priority")
+# Of the slots that a device plugin gave the container: what it has of its device where nothing else says so.
+_SLOTS = {"slot-memory": "memory", "slot-time": "time"}
 
 _LIBRARY_DIRS = (
     "/usr/lib/x86_64-linux-gnu",
@@ -78,7 +80,7 @@ def request(config: dict[str, Any]) -> dict[str, str | int] | None:
     if not ours and not theirs:
         return None
     for name in ours:
-        if name.removeprefix(PREFIX) not in (*_FIELDS, "grant"):
+        if name.removeprefix(PREFIX) not in (*_FIELDS, *_SLOTS, "grant"):
             known = ", ".join((*_FIELDS, "grant"))
             raise UsageError(f"annotation {name[:80]} is unknown: write one of {PREFIX}{{{known}}}, in small letters")
     found = {name.removeprefix(PREFIX): value for name, value in ours.items()}
@@ -87,7 +89,8 @@ def request(config: dict[str, Any]) -> dict[str, str | int] | None:
             raise UsageError(f"annotation {PREFIX}{name} has {len(found[name])} characters: give at most {_VALUE_MAX}")
     if "grant" in found:
         return {"grant": found["grant"]}
-    wanted = {**theirs, **{_FIELDS[name]: _value(name, value) for name, value in found.items()}}
+    slots = {_SLOTS[name]: _whole(name, found.pop(name)) for name in _SLOTS if name in found}
+    wanted = {**slots, **theirs, **{_FIELDS[name]: _value(name, value) for name, value in found.items()}}
     for name in ("memory", "time"):
         if name not in wanted:
             raise UsageError(f"annotation {PREFIX}{name} is missing: a share needs memory and time")
@@ -97,6 +100,10 @@ def request(config: dict[str, Any]) -> dict[str, str | int] | None:
 def _value(name: str, text: str) -> str | int:
     if name not in _NUMBERS:
         return text
+    return _whole(name, text)
+
+
+def _whole(name: str, text: str) -> int:
     try:
         return int(text)
     except ValueError:

@@ -1,0 +1,178 @@
+"""kubelet's side: the plugin's socket and its registration, and who has which slots.
+
+Messages are those of kubelet's public APIs deviceplugin/v1beta1 and podresources/v1.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpushare.adapters.deviceplugin.slots import Slot
+from gpushare.adapters.messages import EMPTY, Table, flag, keyed, message, text, whole
+from gpushare.adapters.rpc import Caller, Method, Server
+from gpushare.errors import GpushareError, UnreachableError
+
+log = logging.getLogger(__name__)
+
+VERSION = "v1beta1"
+_ENDPOINT = "gpushare.sock"
+
+_OPTIONS = Table(pre_start=flag(1), preferred=flag(2))
+_REGISTER = Table(version=text(1), endpoint=text(2), resource=text(3), options=message(4, _OPTIONS))
+_NUMA = Table(id=whole(1))
+_TOPOLOGY = Table(nodes=message(1, _NUMA, many=True))
+_DEVICE = Table(name=text(1), health=text(2), topology=message(3, _TOPOLOGY))
+_DEVICES = Table(devices=message(1, _DEVICE, many=True))
+_PREFER = Table(available=text(1, many=True), must=text(2, many=True), size=whole(3))
+_PREFERS = Table(containers=message(1, _PREFER, many=True))
+_IDS = Table(ids=text(1, many=True))
+_ASKED = Table(containers=message(1, _IDS, many=True))
+_CDI = Table(name=text(1))
+_ALLOCATED = Table(containers=message(1, Table(annotations=keyed(4), cdi=message(5, _CDI, many=True)), many=True))
+
+_HAS = Table(resource=text(1), ids=text(2, many=True))
+_POD = Table(
+    name=text(1),
+    namespace=text(2),
+    containers=message(3, Table(name=text(1), devices=message(2, _HAS, many=True)), many=True),
+)
+_PODS = Table(pods=message(1, _POD, many=True))
+
+Waits = Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one container gets: CDI names, or annotations for whoever makes the container."""
+
+    cdi: Sequence[str] = ()
+    annotations: tuple[tuple[str, str], ...] = ()
+
+
+Allocate = Callable[[list[list[str]]], list[Answer]]
+"""By container its slots. Raises GpushareError: then none of them starts."""
+Prefer = Callable[[Sequence[str], Sequence[str], int], list[str]]
+"""As slots.preferred."""
+
+
+class Shown:
+    """The stream of slots: all of them at first, and whenever one changes."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._now: tuple[Slot, ...] = ()
+        self._number = 0
+
+    def put(self, now: Sequence[Slot]) -> None:
+        """All slots of the node."""
+        with self._changed:
+            if tuple(now) != self._now or self._number == 0:
+                self._now, self._number = tuple(now), self._number + 1
+                self._changed.notify_all()
+
+    def watch(self, _request: dict[str, Any], waits: Waits) -> Iterator[dict[str, Any]]:
+        """ListAndWatch."""
+        seen = 0
+        while waits():
+            with self._changed:
+                if self._number == seen:
+                    self._changed.wait(1.0)  # and then looks whether anybody listens
+                    continue
+                seen, now = self._number, self._now
+            yield {"devices": [_slot(one) for one in now]}
+
+
+def _slot(one: Slot) -> dict[str, Any]:
+    out: dict[str, Any] = {"name": one.name, "health": "Healthy" if one.healthy else "Unhealthy"}
+    if one.numa is not None:
+        out["topology"] = {"nodes": [{"id": one.numa}]}
+    return out
+
+
+class Plugin:
+    """The plugin's socket in kubelet's directory, which a kubelet that starts empties: `keep` makes it anew."""
+
+    def __init__(self, directory: Path, resource: str, allocate: Allocate, prefer: Prefer) -> None:
+        """`directory`: /var/lib/kubelet/device-plugins by default."""
+        self.shown = Shown()
+        self._directory, self._resource = directory, resource
+        self._allocate, self._prefer = allocate, prefer
+        self._server: Server | None = None
+        self._registered: tuple[int, int] | None = None
+        self._said = ""
+
+    def keep(self) -> bool:
+        """Serves and registers where either is missing; whether it has registered. To be called again and again."""
+        try:
+            found = (self._directory / "kubelet.sock").stat()
+        except OSError:
+            self._say(f"no kubelet at {self._directory}: waiting for one")
+            self._registered = None
+            return False
+        kubelet = found.st_ino, found.st_ctime_ns
+        if self._server is not None and self._server.there and self._registered == kubelet:
+            return False
+        try:
+            if self._server is None or not self._server.there:
+                self.stop()
+                self._server = Server(self._directory / _ENDPOINT, {f"{VERSION}.DevicePlugin": self._methods()})
+            with Caller(self._directory / "kubelet.sock", timeout=5.0) as caller:
+                offer = {"version": VERSION, "endpoint": _ENDPOINT, "resource": self._resource}
+                caller.call(f"/{VERSION}.Registration/Register", _REGISTER, EMPTY, **offer, options={"preferred": True})
+        except GpushareError as error:
+            self._say(f"kubelet does not take {self._resource}: {error}")
+            return False
+        self._registered = kubelet
+        self._say(f"kubelet has registered {self._resource}")
+        return True
+
+    def stop(self) -> None:
+        """Ends the socket and its streams; kubelet's slots are gone then, its pods stay."""
+        if self._server is not None:
+            self._server.stop()
+            self._server = None
+
+    def _say(self, line: str) -> None:
+        if line != self._said:
+            log.info("%s", line)
+        self._said = line
+
+    def _methods(self) -> dict[str, Method]:
+        return {
+            "GetDevicePluginOptions": Method(EMPTY, _OPTIONS, lambda _request, _waits: {"preferred": True}),
+            "ListAndWatch": Method(EMPTY, _DEVICES, self.shown.watch, stream=True),
+            "GetPreferredAllocation": Method(_PREFERS, _ASKED, self._on_prefer),
+            "Allocate": Method(_ASKED, _ALLOCATED, self._on_allocate),
+            "PreStartContainer": Method(EMPTY, EMPTY, lambda _request, _waits: {}),
+        }
+
+    def _on_prefer(self, request: dict[str, Any], _waits: Waits) -> dict[str, Any]:
+        answers = [self._prefer(one["available"], one["must"], one["size"]) for one in request["containers"]]
+        return {"containers": [{"ids": ids} for ids in answers]}
+
+    def _on_allocate(self, request: dict[str, Any], _waits: Waits) -> dict[str, Any]:
+        answers = self._allocate([one["ids"] for one in request["containers"]])
+        return {
+            "containers": [
+                {"annotations": dict(one.annotations), "cdi": [{"name": name} for name in one.cdi]} for one in answers
+            ]
+        }
+
+
+class Pods:
+    """Who has which slots, as kubelet says."""
+
+    def __init__(self, socket: Path) -> None:
+        """`socket`: /var/lib/kubelet/pod-resources/kubelet.sock by default."""
+        self._socket = socket
+
+    def list(self) -> list[dict[str, Any]]:
+        """Raises UnreachableError or FailedError."""
+        if not self._socket.exists():
+            raise UnreachableError(f"no kubelet lists its pods at {self._socket}: try again")
+        with Caller(self._socket, timeout=5.0) as caller:
+            pods: list[dict[str, Any]] = caller.call("/v1.PodResourcesLister/List", EMPTY, _PODS)["pods"]
+            return pods

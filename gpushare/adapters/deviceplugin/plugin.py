@@ -1,0 +1,177 @@
+"""The plugin's process: slots for kubelet, grants for the slots that it gives out, and their end.
+
+kubelet does not tell when a pod has ended: it lists which slots pods have, so that is asked for whenever nothing runs
+in a grant. What is kept is only which grants have been seen in use; everything else is found again by the grants' keys.
+"""
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpushare.adapters.deviceplugin import slots
+from gpushare.adapters.deviceplugin.kubelet import Answer, Plugin, Pods
+from gpushare.adapters.deviceplugin.slots import Json, Sizes
+from gpushare.client import Client
+from gpushare.errors import GpushareError, NotFoundError, UnreachableError
+from gpushare.inject import oci
+
+log = logging.getLogger(__name__)
+
+WAIT_SECONDS = 5.0
+"""For memory that others have on loan, within the time that kubelet gives an allocation."""
+LOOK_SECONDS = 1.0
+"""Between looks at kubelet's sockets, and at its pods while a grant is idle."""
+TRUST_SECONDS = 60.0
+"""After which a kubelet that has started knows its pods: what it does not list before may still be one's."""
+ERROR_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`sizes`: how devices are cut. `annotations`: containers have the size that their annotations say, and the grant
+    is made when the container is; else they have that of their slots. `more`: fields of every GrantRequest."""
+
+    sizes: Sizes
+    resource: str
+    annotations: bool
+    more: Mapping[str, str]
+
+
+class Allocator:
+    """Grants for slots. Called by several threads."""
+
+    def __init__(self, daemon: Client, options: Options) -> None:
+        self._daemon, self._options = daemon, options
+        self._one = threading.Lock()
+        self._seen: set[str] = set()
+
+    def allocate(self, containers: list[list[str]]) -> list[Answer]:
+        """As kubelet.Allocate."""
+        devices = self._daemon.devices()
+        wanted = [slots.chosen(names, devices, self._options.sizes) for names in containers]
+        if self._options.annotations:
+            return [self._annotated(device, those) for device, those in wanted]
+        with self._one:
+            for stale in slots.overlapping(self._daemon.grants(), [name for names in containers for name in names]):
+                log.info("grant %s: its slots are given to another pod", stale)
+                self._release(stale)
+            made: list[Json] = []
+            try:
+                for device, those in wanted:
+                    made.append(self._grant(device, those))
+            except GpushareError:
+                for grant in made:
+                    self._release(grant["id"])
+                raise
+        return [Answer(cdi=grant["cdi"]) for grant in made]
+
+    def _annotated(self, device: Json, those: frozenset[int]) -> Answer:
+        memory, share = self._options.sizes.of(device, len(those))
+        said = {"device": device["id"], "slot-memory": memory, "slot-time": share}
+        return Answer(annotations=tuple((oci.PREFIX + name, str(value)) for name, value in said.items()))
+
+    def _grant(self, device: Json, those: frozenset[int]) -> Json:
+        memory, share = self._options.sizes.of(device, len(those))
+        key = slots.key(device["id"], those, secrets.token_hex(4))
+        grant = self._daemon.create(
+            wait_seconds=WAIT_SECONDS,
+            memory=memory,
+            time=share,
+            device=device["id"],
+            key=key,
+            keep=True,
+            **self._options.more,
+        )
+        log.info("grant %s: %d slots of %s", grant["id"], len(those), device["id"])
+        return grant
+
+    def release_over(self, pods: Pods, now_ns: int, *, trusted: bool) -> bool:
+        """Ends the grants of pods that are gone; whether any is idle still. `trusted`: kubelet knows all its pods."""
+        with self._one:
+            ours = [grant for grant in self._daemon.grants() if slots.is_slots(grant)]
+            self._seen &= {grant["id"] for grant in ours}
+            if not any(slots.is_idle(grant) for grant in ours):
+                return False
+            listed = slots.listed(pods.list(), self._options.resource)
+            self._seen |= {grant["id"] for grant in ours if slots.names(grant) & listed}
+            for one in slots.over(ours, listed, self._seen, now_ns) if trusted else ():
+                log.info("grant %s: its pod is gone", one)
+                self._release(one)
+            return True
+
+    def _release(self, grant_id: str) -> None:
+        try:
+            self._daemon.release(grant_id)
+        except NotFoundError:
+            log.debug("grant %s has ended already", grant_id)
+
+
+class DevicePlugin:
+    """Serves kubelet until `stop`."""
+
+    def __init__(self, daemon: Client, kubelet: Path, options: Options) -> None:
+        """`kubelet`: its directory, /var/lib/kubelet by default."""
+        self._daemon, self._options = daemon, options
+        self._allocator = Allocator(daemon, options)
+        self._plugin = Plugin(kubelet / "device-plugins", options.resource, self._allocator.allocate, slots.preferred)
+        self._pods = Pods(kubelet / "pod-resources" / "kubelet.sock")
+        self._changed, self._ended = threading.Event(), threading.Event()
+        self._said = ""
+
+    def stop(self) -> None:
+        """`run` returns soon."""
+        self._ended.set()
+        self._changed.set()
+
+    def run(self) -> None:
+        """Until `stop`."""
+        for work in (self._watch, self._register):
+            threading.Thread(target=work, name=work.__name__, daemon=True).start()
+        while not self._ended.is_set():
+            self._changed.clear()
+            try:
+                grants = self._daemon.grants()
+                self._plugin.shown.put(slots.slots(self._daemon.devices(), grants, self._options.sizes))
+                self._say("")
+            except GpushareError as error:
+                self._say(f"the slots stay as they were: {error}")
+                self._ended.wait(ERROR_SECONDS)
+                continue
+            self._changed.wait()
+        self._plugin.stop()
+
+    def _register(self) -> None:
+        """Looks after kubelet's sockets and its pods."""
+        started = time.monotonic()
+        while not self._ended.is_set():
+            if self._plugin.keep():
+                started = time.monotonic()
+            try:
+                trusted = time.monotonic() - started >= TRUST_SECONDS
+                self._allocator.release_over(self._pods, time.time_ns(), trusted=trusted)
+            except GpushareError as error:
+                log.debug("pods: %s", error)
+            self._ended.wait(LOOK_SECONDS)
+
+    def _watch(self) -> None:
+        """Wakes `run` whenever something may have changed."""
+        while not self._ended.is_set():
+            try:
+                for event in self._daemon.watch():
+                    if event["kind"] in ("device", "node", "grant"):
+                        self._changed.set()
+            except UnreachableError as error:
+                log.debug("watch: %s", error)
+            except GpushareError as error:
+                log.warning("watch: %s", error)
+            self._ended.wait(ERROR_SECONDS)
+            self._changed.set()
+
+    def _say(self, line: str) -> None:
+        if line and line != self._said:
+            log.warning("%s", line)
+        self._said = line

@@ -1,0 +1,54 @@
+"""gpushare adapter device-plugin"""
+
+import argparse
+import signal
+from pathlib import Path
+
+from gpushare.adapters.deviceplugin import RESOURCE
+from gpushare.cli.command import client
+from gpushare.errors import FailedError, UsageError
+
+KUBELET = Path("/var/lib/kubelet")
+SLOTS = 10
+
+
+class DevicePluginAdapter:
+    """give pods slots of devices, on Kubernetes clusters without DRA (root)"""
+
+    name = "device-plugin"
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--slots", type=int, default=SLOTS, metavar="N", help=f"per device (default {SLOTS})")
+        parser.add_argument(
+            "--sizes",
+            choices=("slots", "annotations"),
+            default="slots",
+            help="a container's share: its part of the device's slots; or what its pod's annotations say, and else its "
+            "slots, where our runtime handler or NRI plugin is asked",
+        )
+        parser.add_argument("--tenant", metavar="NAME", help="whose the grants are, with --sizes slots")
+        parser.add_argument("--resource", default=RESOURCE, metavar="NAME", help=f"what pods ask for ({RESOURCE})")
+        parser.add_argument(
+            "--kubelet-dir", type=Path, metavar="DIR", default=KUBELET, help=f"kubelet's (default {KUBELET})"
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        import logging
+
+        try:
+            from gpushare.adapters.deviceplugin.plugin import DevicePlugin, Options
+            from gpushare.adapters.deviceplugin.slots import SLOTS_MAX, Sizes
+        except ImportError as error:
+            raise FailedError(f"{error.name} is missing: install gpushare[kubernetes]") from None
+        if not 1 <= args.slots <= SLOTS_MAX:
+            raise UsageError(f"--slots {args.slots}: give 1 to {SLOTS_MAX}")
+        if args.sizes == "annotations" and args.tenant:
+            raise UsageError("--tenant goes with --sizes slots: else annotations name the tenant")
+        logging.basicConfig(level=logging.INFO, format="%(message)s")
+        more = {"tenant": args.tenant} if args.tenant else {}
+        options = Options(Sizes(args.slots), args.resource, args.sizes == "annotations", more)
+        plugin = DevicePlugin(client(args), args.kubelet_dir, options)
+        signal.signal(signal.SIGTERM, lambda *_: plugin.stop())
+        signal.signal(signal.SIGINT, lambda *_: plugin.stop())
+        plugin.run()
+        return 0

@@ -1,0 +1,164 @@
+"""The device plugin as a process, by the real protocol, beside a real daemon with two simulated devices."""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kubelet import timed
+from running import GPUSHARE, SPIN, Daemon
+from slotkubelet import Refused, SlotKubelet
+from waiting import until
+
+GIB = 1 << 30
+QUICK = """
+import gpushare.adapters.deviceplugin.plugin as plugin
+plugin.LOOK_SECONDS, plugin.TRUST_SECONDS, plugin.ERROR_SECONDS = 0.05, 0.0, 0.05
+plugin.slots.UNLISTED_SECONDS = 0.5
+from gpushare.cli.main import entry
+entry()
+"""
+
+
+class Site:
+    """Daemon, plugin, kubelet. `devices`: ids."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.kubelet = SlotKubelet(directory / "kubelet")
+        self.daemon = Daemon(directory / "state", "2x16GiB")
+        self.daemon.patch("import gpushare.daemon.app", "gpushare.daemon.app._HEALTH_SECONDS = 0.05").start()
+        self.devices = [device["id"] for device in self.daemon.client.devices()]
+        self.plugin: subprocess.Popen[bytes] | None = None
+
+    def start(self, *options: str) -> None:
+        command = [sys.executable, "-c", QUICK, "adapter", "device-plugin", "--socket", str(self.daemon.layout.socket)]
+        command += ["--kubelet-dir", str(self.directory / "kubelet"), *options]
+        with open(self.directory / "plugin.log", "ab") as log:
+            self.plugin = subprocess.Popen(command, stdout=log, stderr=log)
+
+    def kill(self) -> None:
+        assert self.plugin is not None
+        self.plugin.kill()
+        self.plugin.wait()
+
+    def said(self) -> str:
+        return (self.directory / "plugin.log").read_text()
+
+
+@pytest.fixture(scope="module")
+def shared_site() -> Iterator[Site]:
+    with tempfile.TemporaryDirectory(prefix="gst-") as directory:
+        Path(directory).chmod(0o755)
+        Path(directory, "state").mkdir(mode=0o755)
+        site = Site(Path(directory))
+        try:
+            site.kubelet.start()
+            site.start()
+            yield site
+            site.plugin.terminate()
+            assert site.plugin.wait(20) == 0, site.said()
+        finally:
+            if site.plugin is not None and site.plugin.poll() is None:
+                site.kill()
+            site.kubelet.stop()
+            site.daemon.stop()
+
+
+@pytest.fixture
+def site(shared_site: Site) -> Iterator[Site]:
+    shared_site.kubelet.wait(20)
+    yield shared_site
+    shared_site.kubelet.pods.clear()
+    for grant in shared_site.daemon.client.grants():
+        shared_site.daemon.client.release(grant["id"])
+
+
+def slots(site: Site, device: int, count: int, first: int = 0) -> list[str]:
+    return [f"{site.devices[device]}.{number}" for number in range(first, first + count)]
+
+
+def test_slots_are_registered_with_their_places(site):
+    offer = {"version": "v1beta1", "endpoint": "gpushare.sock", "resource": "gpushare.dev/slot", "preferred": True}
+    assert site.kubelet.registered[-1] == offer
+    assert set(site.kubelet.slots) == {*slots(site, 0, 10), *slots(site, 1, 10)}
+    assert all(len(name) <= 63 for name in site.kubelet.slots)
+
+
+def test_slots_are_one_grant_until_their_pod_is_gone(site):
+    took, answer = timed(lambda: site.kubelet.allocate(slots(site, 1, 3), "a"))
+    [grant] = site.daemon.client.grants()
+    assert answer == {"cdi": [f"gpushare.dev/gpu={grant['id']}"], "annotations": {}}
+    [part] = grant["devices"]
+    assert (part["id"], part["time_milli"], grant["keep"]) == (site.devices[1], 300, True)
+    assert part["memory_limit_bytes"] == 16 * GIB * 3 // 10 >> 20 << 20
+    assert took < 1000
+    run = [*GPUSHARE, "run", "--socket", str(site.daemon.layout.socket), "--grant", grant["id"], "--"]
+    subprocess.run([*run, str(SPIN), "--seconds", "0.05"], check=True, stdout=subprocess.DEVNULL)
+    assert [one["id"] for one in site.daemon.client.grants()] == [grant["id"]], "a container may start again"
+    del site.kubelet.pods["a"]
+    until(lambda: site.daemon.client.grants() == [], "the grant's end")
+
+
+def test_slots_of_two_devices_are_refused(site):
+    with pytest.raises(Refused, match=r"slots are of 2 devices .* a share is of one device, which has 10 slots"):
+        site.kubelet.allocate([*slots(site, 0, 1), *slots(site, 1, 1)])
+    with pytest.raises(Refused, match=r"slot 'x\.7' is unknown"):
+        site.kubelet.allocate(["x.7"])
+    assert site.daemon.client.grants() == []
+
+
+def test_slots_that_are_given_again_have_a_new_grant(site):
+    site.kubelet.allocate(slots(site, 0, 4), "a")
+    [before] = site.daemon.client.grants()
+    site.kubelet.pods.clear()
+    site.kubelet.allocate(slots(site, 0, 2, first=3), "b")
+    [after] = site.daemon.client.grants()
+    assert after["id"] != before["id"]
+    assert after["devices"][0]["time_milli"] == 200
+
+
+def test_preferred_are_those_of_the_fullest_device_that_has_room(site):
+    free = [*slots(site, 0, 10), *slots(site, 1, 4, first=6)]
+    assert site.kubelet.prefer(free, [], 3) == slots(site, 1, 3, first=6)
+    assert site.kubelet.prefer(free, [], 5) == slots(site, 0, 5)
+    assert site.kubelet.prefer(free, slots(site, 0, 1, first=9), 2) == [*slots(site, 0, 1, first=9), *slots(site, 0, 1)]
+
+
+def test_what_others_have_is_not_offered(site):
+    grant = site.daemon.client.create(memory="1GiB", time="25%", device=0)
+    site.kubelet.wait(17)
+    assert {name for name, (ok, _) in site.kubelet.slots.items() if not ok} == set(slots(site, 0, 3, first=7))
+    site.kubelet.allocate(site.kubelet.free(site.devices[0]), "a")
+    site.daemon.client.release(grant["id"])
+    site.kubelet.wait(20)
+
+
+def test_a_device_that_fails_takes_its_slots_along(site):
+    site.daemon.client.set_sim_lost(0, lost=True)
+    site.kubelet.wait(10)
+    site.daemon.client.set_sim_lost(0, lost=False)
+    site.kubelet.wait(20)
+
+
+def test_kubelet_and_plugin_and_daemon_start_again(site):
+    site.kubelet.allocate(slots(site, 0, 10), "a")
+    [grant] = site.daemon.client.grants()
+    registered = len(site.kubelet.registered)
+    site.kubelet.stop()
+    site.kubelet.start()
+    until(lambda: len(site.kubelet.registered) > registered, "kubelet's new registration", 30)
+    site.kubelet.wait(20)
+    site.kill()
+    until(lambda: site.kubelet.streams == 0, "the end of the stream", 30)
+    site.start()
+    site.kubelet.wait(20)
+    site.daemon.kill()
+    site.daemon.start()
+    assert [one["id"] for one in site.daemon.client.grants()] == [grant["id"]], site.said()
+    until(lambda: "slots stay" in site.said() or site.kubelet.streams == 1, "that the plugin goes on")
+    site.kubelet.allocate(slots(site, 1, 1), "b")
+    site.kubelet.pods.clear()
+    until(lambda: site.daemon.client.grants() == [], "the end of both", 30)

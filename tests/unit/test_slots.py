@@ -1,0 +1,112 @@
+"""Slots of devices: pure decisions of the device plugin."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare.adapters.deviceplugin import slots
+from gpushare.adapters.deviceplugin.slots import Sizes
+from gpushare.errors import RefusedError, UsageError
+from gpushare.inject import oci
+
+GIB = 1 << 30
+
+
+def device(name="GPU-a", memory=16 * GIB, **more):
+    return {
+        "id": name, "capacity": {"memory": memory, "time": 1000}, "health": "healthy", "attributes": {}, **more
+    }  # fmt: skip
+
+
+def grant(of, those, *, key=None, phase="reserved", memory=GIB, time=100, created=0):
+    return {
+        "id": "g", "key": key or slots.key(of, those, "n"), "phase": phase, "created_ns": created,
+        "devices": [{"id": of, "memory_limit_bytes": memory, "time_milli": time}],
+    }  # fmt: skip
+
+
+@given(st.integers(1, 100), st.integers(1 << 30, 1 << 38))
+def test_all_slots_are_the_device_and_no_more(count, memory):
+    sizes, one = Sizes(count), device(memory=memory)
+    assert sizes.of(one, count) == (memory - memory % (1 << 20), 1000)
+    parts = [sizes.of(one, 1) for _ in range(count)]
+    assert sum(part[0] for part in parts) <= memory
+    assert sum(part[1] for part in parts) <= 1000
+
+
+@given(st.sets(st.integers(0, 99), min_size=1))
+def test_a_key_has_the_slots(those):
+    one = grant("GPU-a", those)
+    assert slots.numbers(one) == those
+    assert len(one["key"]) < 256
+    assert slots.is_slots(one)
+
+
+def test_other_keys_have_none():
+    assert slots.numbers(grant("GPU-a", (), key="kubernetes/slots/x")) == set()
+    assert not slots.is_slots(grant("GPU-a", (), key="kubernetes/claim/x"))
+    assert not slots.is_slots({"key": None})
+
+
+def test_numa_and_drained_devices():
+    found = slots.slots([device(attributes={"numa_node": "1"}), device("GPU-b", state="draining")], [], Sizes(1))
+    assert [(one.healthy, one.numa) for one in found] == [(True, 1), (False, None)]
+
+
+@given(st.lists(st.tuples(st.integers(0, 1000), st.integers(0, 16)), max_size=3), st.sets(st.integers(0, 9)))
+def test_what_is_offered_fits_beside_others(others, used):
+    sizes, one = Sizes(10), device()
+    grants = [grant("GPU-a", (), key="other", time=time, memory=memory * GIB) for time, memory in others]
+    grants.append(grant("GPU-a", used))
+    free = [each.healthy for number, each in enumerate(slots.slots([one], grants, sizes)) if number not in used]
+    memory, time = sizes.of(one, sum(free)) if any(free) else (0, 0)
+    in_use = sizes.of(one, len(used)) if used else (0, 0)
+    if any(free):
+        assert sum(time for time, _ in others) + time + in_use[1] <= 1000
+        assert sum(memory for _, memory in others) * GIB + memory + in_use[0] <= 16 * GIB
+
+
+def test_chosen_says_what_is_wrong():
+    both = [device(), device("GPU-b")]
+    assert slots.chosen(["GPU-b.1", "GPU-b.0"], both, Sizes(2)) == (both[1], {0, 1})
+    with pytest.raises(RefusedError, match="of 2 devices"):
+        slots.chosen(["GPU-a.0", "GPU-b.0"], both, Sizes(2))
+    with pytest.raises(UsageError, match="unknown"):
+        slots.chosen(["GPU-a.2"], both, Sizes(2))
+    with pytest.raises(UsageError, match="longer than 63"):
+        slots.slot_name("G" * 62, 1)
+
+
+def test_a_grant_is_over_when_nobody_has_its_slots():
+    idle, busy = grant("GPU-a", {1, 2}), grant("GPU-a", {1, 2}, phase="active")
+    late = int(slots.UNLISTED_SECONDS * 1e9)
+    assert slots.over([idle], {"GPU-a.2"}, {"g"}, late) == [], "its pod has some"
+    assert slots.over([idle], {"GPU-b.2"}, set(), late - 1) == [], "its pod is about to be listed"
+    assert slots.over([idle], {"GPU-b.2"}, {"g"}, 1) == ["g"]
+    assert slots.over([idle], set(), set(), late) == ["g"]
+    assert slots.over([busy], set(), {"g"}, late) == [], "its container still runs"
+    assert slots.overlapping([idle], {"GPU-a.2", "GPU-a.3"}) == ["g"]
+    assert slots.overlapping([idle], {"GPU-a.3"}) == []
+
+
+@given(st.sets(st.tuples(st.sampled_from("ab"), st.integers(0, 9)), min_size=1), st.data())
+def test_preferred_are_of_one_device_where_it_can_be(free, data):
+    names = [f"{of}.{number}" for of, number in free]
+    size = data.draw(st.integers(1, len(names)))
+    must = data.draw(st.sampled_from([[], names[:1]]))
+    got = slots.preferred(names, must, size)
+    assert len(got) == len(set(got)) == size
+    assert set(must) <= set(got) <= set(names)
+    by = [sum(of == one for of, _ in free) for one in "ab" if not must or must[0][0] == one]
+    if max(by) >= size:
+        assert len({name[0] for name in got}) == 1
+
+
+def test_annotations_go_before_the_slots_size():
+    plain = {"gpushare.dev/slot-memory": "1073741824", "gpushare.dev/slot-time": "100", "gpushare.dev/device": "GPU-a"}
+    asked = oci.request({"annotations": plain})
+    assert (asked["memory"], asked["time"], asked["device"]) == (GIB, 100, "GPU-a")
+    asked = oci.request({"annotations": {**plain, "gpushare.dev/memory": "2Gi"}})
+    assert (asked["memory"], asked["time"]) == ("2Gi", 100)
+    with pytest.raises(UsageError, match="slot-time"):
+        oci.request({"annotations": {**plain, "gpushare.dev/slot-time": "x"}})
