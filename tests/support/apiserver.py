@@ -82,6 +82,7 @@ class ApiServer:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            disable_nagle_algorithm = True  # header and body are two writes
 
             def log_message(self, *_: object) -> None:
                 pass

@@ -20,7 +20,8 @@ class Pace:
         """Seconds until there may be a write; 0: now."""
         self._left = min(float(BURST), self._left + max(0.0, now - self._at) / REFILL_SECONDS)
         self._at = now
-        return max(0.0, (1 - self._left) * REFILL_SECONDS)
+        # A sum of many parts of one is a little less than one.
+        return 0.0 if self._left > 1 - 1e-6 else (1 - self._left) * REFILL_SECONDS
 
     def wrote(self) -> None:
         """There was one, or an attempt at one."""
