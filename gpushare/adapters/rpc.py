@@ -47,12 +47,14 @@ _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
 @dataclass(frozen=True)
 class Method:
     """`handler`: takes the request and a function that says whether the caller still waits; gives the answer, or, of a
-    `stream`, all answers one after another. Its GpushareError or ValueError becomes the call's status."""
+    `stream`, all answers one after another. Its GpushareError or ValueError becomes the call's status. `listens`: of a
+    stream that takes a stream, of which the handler is given the first request."""
 
     request: Table
     answer: Table
     handler: Callable[[dict[str, Any], Callable[[], bool]], Any]
     stream: bool = False
+    listens: bool = False
 
 
 class Server:
@@ -116,6 +118,11 @@ def _handler(method: Method) -> "grpc.RpcMethodHandler[bytes, bytes]":
             answers: Iterable[dict[str, Any]] = method.handler(method.request.decode(request), context.is_active)
             yield from map(method.answer.encode, answers)
 
+    def both(requests: Iterator[bytes], context: grpc.ServicerContext) -> Iterator[bytes]:
+        yield from stream(next(requests, b""), context)
+
+    if method.listens:
+        return grpc.stream_stream_rpc_method_handler(both)
     return grpc.unary_stream_rpc_method_handler(stream) if method.stream else grpc.unary_unary_rpc_method_handler(one)
 
 

@@ -7,10 +7,11 @@ import argparse
 
 from gpushare.cli.adapter_deviceplugin import DevicePluginAdapter
 from gpushare.cli.adapter_kubernetes import KubernetesAdapter
+from gpushare.cli.adapter_nomad import NomadAdapter
 from gpushare.cli.adapter_nri import NriAdapter
 from gpushare.cli.command import Command, add_socket, add_verb
 
-ADAPTERS: tuple[Command, ...] = (NriAdapter(), DevicePluginAdapter(), KubernetesAdapter())
+ADAPTERS: tuple[Command, ...] = (NriAdapter(), DevicePluginAdapter(), KubernetesAdapter(), NomadAdapter())
 
 
 class AdapterCommand:

@@ -51,28 +51,28 @@ def slot_name(device_id: str, number: int) -> str:
     return name
 
 
-def slots(devices: Iterable[Json], grants: Iterable[Json], sizes: Sizes) -> list[Slot]:
+def slots(devices: Iterable[Json], grants: Iterable[Json], sizes: Sizes, keys: str = KEYS) -> list[Slot]:
     """All slots of the node. Unhealthy: those of a device that does not work or is drained, and as many of a device
     as no longer fit beside what others than this plugin have of it."""
     grants = list(grants)
     out = []
     for device in devices:
         works = device["health"] == "healthy" and device.get("state", "ready") == "ready"
-        lost = set(_lost(device, grants, sizes)) if works else set(range(sizes.count))
+        lost = set(_lost(device, grants, sizes, keys)) if works else set(range(sizes.count))
         numa = device["attributes"].get("numa_node")
         where = int(numa) if numa is not None and numa.isdecimal() else None
         out += [Slot(slot_name(device["id"], number), number not in lost, where) for number in range(sizes.count)]
     return out
 
 
-def _lost(device: Json, grants: Iterable[Json], sizes: Sizes) -> list[int]:
+def _lost(device: Json, grants: Iterable[Json], sizes: Sizes, keys: str) -> list[int]:
     """Numbers of slots that are nobody's here and would be refused."""
     memory, time, used = 0, 0, set()
     for grant in grants:
         for part in grant["devices"]:
             if part["id"] != device["id"]:
                 continue
-            if is_slots(grant):
+            if is_slots(grant, keys):
                 used |= numbers(grant)
             else:
                 memory += part["memory_limit_bytes"]
@@ -102,14 +102,14 @@ def chosen(names: Sequence[str], devices: Iterable[Json], sizes: Sizes) -> tuple
     return found[0][0], frozenset(number for _, number in found)
 
 
-def key(device_id: str, those: Collection[int], nonce: str) -> str:
+def key(device_id: str, those: Collection[int], nonce: str, keys: str = KEYS) -> str:
     """Of the grant for some slots of a device. `nonce`: of the allocation, since the next pod may get the same."""
-    return f"{KEYS}{device_id}/{sum(1 << number for number in those):x}/{nonce}"
+    return f"{keys}{device_id}/{sum(1 << number for number in those):x}/{nonce}"
 
 
-def is_slots(grant: Json) -> bool:
-    """Whether it is a grant of this plugin."""
-    return (grant["key"] or "").startswith(KEYS)
+def is_slots(grant: Json, keys: str = KEYS) -> bool:
+    """Whether it is a grant of this plugin, or of the one with other `keys`."""
+    return (grant["key"] or "").startswith(keys)
 
 
 def numbers(grant: Json) -> set[int]:
@@ -126,9 +126,9 @@ def names(grant: Json) -> set[str]:
     return {f"{part['id']}.{number}" for part in grant["devices"] for number in numbers(grant)}
 
 
-def overlapping(grants: Iterable[Json], wanted: Collection[str]) -> list[str]:
+def overlapping(grants: Iterable[Json], wanted: Collection[str], keys: str = KEYS) -> list[str]:
     """Ids of grants that have some of these slots. kubelet gives out what no pod has, so those pods are gone."""
-    return [grant["id"] for grant in grants if is_slots(grant) and names(grant) & set(wanted)]
+    return [grant["id"] for grant in grants if is_slots(grant, keys) and names(grant) & set(wanted)]
 
 
 def over(grants: Iterable[Json], listed: Collection[str], seen: Collection[str], now_ns: int) -> list[str]:

@@ -1,0 +1,254 @@
+"""The plugin as Nomad starts it: the handshake, the answers, and the end of grants.
+
+It keeps nothing but when it saw which task last. Grants are found by their keys, so that Nomad may kill and start it
+again.
+"""
+
+import logging
+import os
+import pwd
+import secrets
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from gpushare import __version__
+from gpushare.adapters.deviceplugin import slots
+from gpushare.adapters.deviceplugin.slots import Sizes
+from gpushare.adapters.messages import EMPTY
+from gpushare.adapters.nomad import messages, tasks
+from gpushare.adapters.nomad.tasks import KEYS, Config, Json
+from gpushare.adapters.nomad.usage import Usage
+from gpushare.adapters.rpc import Method, Server
+from gpushare.client import Client
+from gpushare.errors import FailedError, GpushareError, NotFoundError, UsageError
+from gpushare.paths import GRANT_DIR_ENV
+
+log = logging.getLogger(__name__)
+
+LOOK_SECONDS = 5.0
+"""Between looks at the tasks' processes."""
+WAIT_SECONDS = 5.0
+"""For memory that others have on loan."""
+STATS_SECONDS = 5.0
+
+Waits = Callable[[], bool]
+
+
+class Plugin:
+    """Answers Nomad. `client`: by the socket of the configuration, or the given one where that names none."""
+
+    def __init__(self, socket: str | None) -> None:
+        self._socket = socket
+        self.config = Config()
+        self._daemon = Client(socket)
+        self._one = threading.Lock()
+        self._watch, self._usage = tasks.Watch(), Usage()
+        self.ended = threading.Event()
+        self._changed = threading.Condition()
+        self._said: Json = None
+
+    @property
+    def _sizes(self) -> Sizes:
+        return Sizes(self.config.slots)
+
+    def set_config(self, request: Json, _waits: Waits) -> Json:
+        """SetConfig. Raises UsageError."""
+        config = tasks.config(request["msgpack"])
+        _user(config.user)
+        self.config, self._daemon = config, Client(self._socket or config.socket or None)
+        return {}
+
+    def fingerprint(self, _request: Json, waits: Waits) -> Iterator[Json]:
+        """Fingerprint: all devices at first, and whenever one changes."""
+        said = None
+        while waits() and not self.ended.is_set():
+            try:
+                now = tasks.fingerprint(self._daemon.devices(), self._daemon.grants(), self._sizes)
+            except GpushareError as error:
+                log.warning("devices stay as they were: %s", error)
+                now = said
+            if now != said:
+                said = now
+                yield now
+            self._wait_for_change()
+
+    def _wait_for_change(self) -> None:
+        """Until something of the node may have changed, and at most for a time in which Nomad may have gone."""
+        with self._changed:
+            self._changed.wait(1.0)
+
+    def reserve(self, request: Json, _waits: Waits) -> Json:
+        """Reserve: a grant for the slots, in place of one that has some of them, whose task is over."""
+        device, those = slots.chosen(request["ids"], self._daemon.devices(), self._sizes)
+        uid, gid = _user(self.config.user)
+        with self._one:
+            for stale in slots.overlapping(self._daemon.grants(), request["ids"], KEYS):
+                log.info("grant %s: its slots are given to another task", stale)
+                self._release(stale)
+            memory, share = self._sizes.of(device, len(those))
+            grant = self._daemon.create(
+                wait_seconds=WAIT_SECONDS,
+                memory=memory,
+                time=share,
+                device=device["id"],
+                tenant=self.config.tenant,
+                key=slots.key(device["id"], those, secrets.token_hex(4), KEYS),
+                keep=True,
+            )
+            try:
+                env = self._daemon.bind(grant["id"], "process", uid=uid, gid=gid)["env"]
+            except GpushareError:
+                self._release(grant["id"])
+                raise
+        log.info("grant %s: %d slots of %s", grant["id"], len(those), device["id"])
+        return {"container": {"env": env, "mounts": _mounts(env), "devices": _nodes(device)}}
+
+    def stats(self, request: Json, waits: Waits) -> Iterator[Json]:
+        """Stats."""
+        asked = request["interval"] or {"seconds": 0, "nanos": 0}
+        seconds = asked["seconds"] + asked["nanos"] / 1e9 or STATS_SECONDS
+        while waits() and not self.ended.is_set():
+            try:
+                now = tasks.stats(self._daemon.devices(), self._daemon.grants(), time.time_ns())
+            except GpushareError as error:
+                log.warning("statistics: %s", error)
+            else:
+                yield now
+            until = time.monotonic() + seconds
+            while waits() and not self.ended.is_set() and (left := until - time.monotonic()) > 0:
+                self.ended.wait(min(left, 1.0))
+
+    def release_over(self) -> None:
+        """Ends the grants whose tasks are over."""
+        with self._one:
+            ours = [grant for grant in self._daemon.grants() if slots.is_slots(grant, KEYS)]
+            used = self._usage.used({grant["id"]: grant["dir"] for grant in ours})
+            for one in self._watch.look(ours, used, self.config, time.monotonic_ns()):
+                log.info("grant %s: its task is over", one)
+                self._release(one)
+
+    def watch(self) -> None:
+        """Tells `fingerprint` of changes, until the end."""
+        while not self.ended.is_set():
+            try:
+                for event in self._daemon.watch(timeout=STATS_SECONDS * 12):
+                    if event["kind"] in ("device", "node", "grant"):
+                        with self._changed:
+                            self._changed.notify_all()
+            except GpushareError as error:
+                log.debug("watch: %s", error)
+                self.ended.wait(1.0)
+
+    def _release(self, grant_id: str) -> None:
+        try:
+            self._daemon.release(grant_id)
+        except NotFoundError:
+            log.debug("grant %s has ended already", grant_id)
+
+
+def _user(name: str) -> tuple[int, int]:
+    try:
+        found = pwd.getpwnam(name)
+    except KeyError:
+        raise UsageError(f"user {name!r} in the configuration of plugin gpushare is unknown on this node") from None
+    return found.pw_uid, found.pw_gid
+
+
+def _mounts(env: dict[str, str]) -> list[Json]:
+    """For tasks with a file system of their own: they find everything under the host's names. The grant's directory is
+    writable but for what the daemon made read-only there, as it is for a plain process."""
+    libraries = {str(Path(file).parent) for file in env.get("LD_PRELOAD", "").split(":") if file}
+    libraries |= set(filter(None, env.get("LD_LIBRARY_PATH", "").split(":")))
+    own = env[GRANT_DIR_ENV]
+    return [
+        {"task": own, "host": own},
+        *({"task": path, "host": path, "read_only": True} for path in sorted(libraries)),
+    ]
+
+
+def _nodes(device: Json) -> list[Json]:
+    if device["backend"] != "native":
+        return []
+    names = (f"/dev/nvidia{device['minor']}", "/dev/nvidiactl", "/dev/nvidia-uvm")
+    return [{"task": name, "host": name, "permissions": "rw"} for name in names]
+
+
+def services(plugin: Plugin) -> dict[str, dict[str, Method]]:
+    """All that Nomad and go-plugin call."""
+
+    def info(_request: Json, _waits: Waits) -> Json:
+        return {
+            "type": messages.IS_DEVICE_PLUGIN,
+            "api_versions": messages.API_VERSIONS,
+            "version": __version__,
+            "name": "gpushare",
+        }
+
+    def schema(_request: Json, _waits: Waits) -> Json:
+        fields = {name: {"attribute": {"name": name, "type": kind}} for name, kind in tasks.SCHEMA.items()}
+        return {"spec": {"object": {"attributes": fields}}}
+
+    def health(_request: Json, _waits: Waits) -> Json:
+        return {"status": messages.SERVING}
+
+    def shutdown(_request: Json, _waits: Waits) -> Json:
+        plugin.ended.set()
+        return {}
+
+    def silent(_request: Json, waits: Waits) -> Iterator[Json]:
+        """A stream on which nothing comes: there is no output but the log, and no connection to broker."""
+        while waits() and not plugin.ended.is_set():
+            plugin.ended.wait(1.0)
+        yield from ()
+
+    return {
+        messages.HEALTH: {"Check": Method(messages.HEALTH_CHECK, messages.HEALTH_STATUS, health)},
+        messages.CONTROLLER: {"Shutdown": Method(EMPTY, EMPTY, shutdown)},
+        messages.STDIO: {"StreamStdio": Method(EMPTY, messages.OUTPUT, silent, stream=True)},
+        messages.BROKER: {
+            "StartStream": Method(messages.CONNECTION, messages.CONNECTION, silent, stream=True, listens=True)
+        },
+        messages.BASE: {
+            "PluginInfo": Method(EMPTY, messages.INFO, info),
+            "ConfigSchema": Method(EMPTY, messages.SCHEMA, schema),
+            "SetConfig": Method(messages.CONFIG, EMPTY, plugin.set_config),
+        },
+        messages.DEVICE: {
+            "Fingerprint": Method(EMPTY, messages.FINGERPRINT, plugin.fingerprint, stream=True),
+            "Reserve": Method(messages.RESERVE, messages.RESERVED, plugin.reserve),
+            "Stats": Method(messages.INTERVAL, messages.STATS, plugin.stats, stream=True),
+        },
+    }
+
+
+def handshake(environment: dict[str, str]) -> int:
+    """The version to speak. Raises UsageError where it was not Nomad that started this."""
+    name, value = messages.COOKIE
+    if environment.get(name) != value:
+        raise UsageError("this is for Nomad to start: put a script that runs it into the agent's plugin_dir")
+    asked = environment.get("PLUGIN_PROTOCOL_VERSIONS", "")
+    offered = [int(one) for one in asked.split(",") if one.strip().isdecimal()]
+    return next((one for one in messages.VERSIONS if one in offered), messages.VERSIONS[0])
+
+
+def serve(plugin: Plugin, say: Callable[[str], Any]) -> None:
+    """Until Nomad says so, or its process is gone. `say`: writes the line that Nomad waits for. Raises UsageError,
+    FailedError."""
+    version = handshake(dict(os.environ))
+    parent = os.getppid()
+    with tempfile.TemporaryDirectory(prefix="gpushare-nomad-") as directory:
+        server = Server(Path(directory) / "plugin.sock", services(plugin))
+        say(f"{messages.CORE_VERSION}|{version}|unix|{server.path}|grpc|\n")
+        threading.Thread(target=plugin.watch, name="watch", daemon=True).start()
+        while not plugin.ended.wait(LOOK_SECONDS):
+            if os.getppid() != parent:
+                raise FailedError("Nomad's agent is gone")
+            try:
+                plugin.release_over()
+            except GpushareError as error:
+                log.warning("tasks: %s", error)
+        server.stop(2.0)

@@ -1,0 +1,47 @@
+"""gpushare adapter nomad"""
+
+import argparse
+import signal
+import sys
+
+from gpushare.errors import FailedError
+
+
+class NomadAdapter:
+    """give tasks of Nomad slots of devices; Nomad's agent starts it"""
+
+    name = "nomad"
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        pass
+
+    def run(self, args: argparse.Namespace) -> int:
+        import json
+        import logging
+
+        try:
+            from gpushare.adapters.nomad.plugin import Plugin, serve
+        except ImportError as error:
+            raise FailedError(f"{error.name} is missing: install gpushare[nomad]") from None
+
+        class Lines(logging.Formatter):
+            """As Nomad's agent reads a plugin's log."""
+
+            def format(self, record: logging.LogRecord) -> str:
+                level = "warn" if record.levelno == logging.WARNING else record.levelname.lower()
+                return json.dumps({"@level": level, "@module": "gpushare", "@message": record.getMessage()})
+
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(Lines())
+        logging.basicConfig(level=logging.INFO, handlers=[handler])
+        plugin = Plugin(args.socket)
+
+        def say(line: str) -> None:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+
+        signal.signal(signal.SIGTERM, lambda *_: plugin.ended.set())
+        # The agent's terminal sends it to the plugins too, whose end is the agent's to say.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        serve(plugin, say)
+        return 0

@@ -1,0 +1,130 @@
+"""The device plugin for Nomad as a process, by the real protocol, beside a real daemon with two simulated devices."""
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from nomadclient import Agent, Refused
+from running import SPIN, Daemon
+from waiting import until
+
+GIB = 1 << 30
+
+
+class Site:
+    def __init__(self, directory: Path) -> None:
+        self.log = directory / "plugin.log"
+        self.daemon = Daemon(directory / "state", "2x16GiB").start()
+        self.devices = [device["id"] for device in self.daemon.client.devices()]
+        self.agent = self.start()
+
+    def start(self) -> Agent:
+        agent = Agent(self.daemon.layout.socket, self.log)
+        agent.configure(user="root", idle_seconds=0, tenant=None)
+        return agent
+
+    def slots(self, device: int, *numbers: int) -> list[str]:
+        return [f"{self.devices[device]}.{number}" for number in numbers]
+
+    def no_grants(self) -> None:
+        until(lambda: self.daemon.client.grants() == [], "the end of all grants", 30)
+
+
+@pytest.fixture(scope="module")
+def shared_site() -> Iterator[Site]:
+    with tempfile.TemporaryDirectory(prefix="gst-") as directory:
+        Path(directory).chmod(0o755)
+        Path(directory, "state").mkdir(mode=0o755)
+        site = Site(Path(directory))
+        try:
+            yield site
+            assert site.agent.stop() == 0, site.log.read_text()
+        finally:
+            if site.agent.process.poll() is None:
+                site.agent.kill()
+            site.daemon.stop()
+
+
+@pytest.fixture
+def site(shared_site: Site) -> Iterator[Site]:
+    yield shared_site
+    for grant in shared_site.daemon.client.grants():
+        shared_site.daemon.client.release(grant["id"])
+
+
+def test_the_handshake(site, tmp_path):
+    assert site.agent.line[:3] == ["1", "2", "unix"]
+    assert site.agent.line[4] == "grpc"
+    assert site.agent.healthy()
+    assert site.agent.info() == {"type": 3, "api": ["v0.1.0"], "version": "0.1.0", "name": "gpushare"}
+    log = tmp_path / "log"
+    refused = Agent(site.daemon.layout.socket, log, NOMAD_PLUGIN_MAGIC_COOKIE="")
+    assert refused.process.wait(20) == 2
+    assert "for Nomad to start" in log.read_text()
+
+
+def test_the_configuration(site):
+    assert site.agent.schema() == {
+        "slots": "number", "socket": "string", "tenant": "string", "user": "string", "idle_seconds": "number",
+        "start_seconds": "number",
+    }  # fmt: skip
+    for wrong, said in (({"slots": 0}, "slots = 0"), ({"user": "no one"}, "unknown on this node"), ({"x": 1}, "`x`")):
+        with pytest.raises(Refused, match=said):
+            site.agent.configure(**wrong)
+
+
+def test_a_group_per_device_and_its_health(site):
+    shown = site.agent.fingerprints()
+    now = next(shown)
+    assert set(now) == set(site.devices)
+    one = now[site.devices[0]]
+    assert (one["job"], one["healthy"]) == ("gpushare/slot", site.slots(0, *range(10)))
+    assert (one["attributes"]["memory"], one["attributes"]["slot_memory"]) == (16384, 1638)
+    grant = site.daemon.client.create(memory="1GiB", time="25%", device=0)
+    assert next(shown)[site.devices[0]]["sick"] == site.slots(0, 7, 8, 9)
+    site.daemon.client.release(grant["id"])
+    assert next(shown)[site.devices[0]]["sick"] == []
+
+
+def test_a_task_has_its_share_until_it_ends(site):
+    given = site.agent.reserve(site.slots(1, 0, 1, 2))
+    [grant] = site.daemon.client.grants()
+    part = grant["devices"][0]
+    assert (part["id"], part["time_milli"], part["memory_limit_bytes"]) == (
+        site.devices[1],
+        300,
+        16 * GIB * 3 // 10 >> 20 << 20,
+    )
+    own = given["env"]["GPUSHARE_GRANT_DIR"]
+    assert given["mounts"][own] == (own, False)
+    assert all(read_only for path, (host, read_only) in given["mounts"].items() if path != own)
+    task = subprocess.Popen([SPIN, "--seconds", "60"], env={**os.environ, **given["env"]}, stdout=subprocess.DEVNULL)
+    try:
+        stats = site.agent.stats()
+        until(lambda: next(stats).get(site.slots(1, 2)[0], (0, 0))[0] > 0, "memory of the task", 30)
+        busy = site.daemon.client.sim_stats()["devices"][1]["processes"]
+        assert [process["pid"] for process in busy if process["bytes"]] == [task.pid]
+        assert [one["id"] for one in site.daemon.client.grants()] == [grant["id"]]
+    finally:
+        task.kill()
+        task.wait()
+    site.no_grants()
+
+
+def test_slots_of_two_devices_are_refused(site):
+    with pytest.raises(Refused, match="of 2 devices"):
+        site.agent.reserve([*site.slots(0, 1), *site.slots(1, 1)])
+    assert site.daemon.client.grants() == []
+
+
+def test_a_plugin_that_is_killed_finds_its_grants_again(site):
+    site.agent.reserve(site.slots(0, 1, 2))
+    [before] = site.daemon.client.grants()
+    site.agent.kill()
+    site.agent = site.start()
+    site.agent.reserve(site.slots(0, 2, 3))
+    [after] = site.daemon.client.grants()
+    assert after["id"] != before["id"], "the task of the first is over, or its slots would not be given again"
