@@ -15,7 +15,7 @@ from waiting import until
 NODE = "node1"
 QUICK = """
 import gpushare.adapters.kubernetes.driver as driver
-driver.SETTLE_SECONDS = 0.05
+driver.SETTLE_SECONDS = driver.SOCKETS_SECONDS = 0.05
 import gpushare.adapters.kubernetes.pace as pace
 pace.REFILL_SECONDS = 0.01
 from gpushare.cli.main import entry

@@ -1,5 +1,6 @@
 """The DRA driver as a process, by the real protocols."""
 
+import shutil
 import subprocess
 
 import pytest
@@ -227,6 +228,16 @@ def test_a_slice_that_somebody_removes_is_there_again(site):
     site.published("it is there", lambda shown: len(shown) == 2)
     site.api.remove_slice("node1")
     site.published("it is there again", lambda shown: len(shown) == 2)
+
+
+def test_sockets_that_somebody_removes_are_there_again(site):
+    """As with kubelet's whole directory."""
+    made = share_of(site, 0)
+    prepared = site.kubelet.prepare(made)
+    shutil.rmtree(site.kubelet.directory)
+    until(lambda: [*site.kubelet.directory.glob("plugins_registry/[!.]*.sock")], "it can be registered again", 30)
+    site.kubelet.register()
+    assert site.kubelet.prepare(made) == prepared
 
 
 def test_what_the_api_server_does_not_know_is_not_written_for_ever(site):

@@ -85,7 +85,7 @@ class Kubelet:
 
     def register(self) -> dict[str, Any]:
         """The plugin that is found in the registry's directory."""
-        sockets = until(lambda: list((self.directory / "plugins_registry").glob("*.sock")), "a plugin's socket", 30)
+        sockets = until(lambda: list((self.directory / "plugins_registry").glob("[!.]*.sock")), "a plugin's socket", 30)
         info = fields(self._call(sockets[0], "/pluginregistration.Registration/GetInfo", b""))
         self.endpoint = Path(first(info, 3))
         self._call(sockets[0], "/pluginregistration.Registration/NotifyRegistrationStatus", part(1, 1))

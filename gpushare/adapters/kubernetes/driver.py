@@ -30,6 +30,7 @@ SETTLE_SECONDS = 1.0
 """Changes that come together are one write."""
 RETRY_SECONDS = (1.0, 2.0, 5.0, 15.0, 60.0)
 RECONCILE_SECONDS = 600.0
+SOCKETS_SECONDS = 5.0
 
 
 class Preparer:
@@ -37,6 +38,8 @@ class Preparer:
 
     def __init__(self, daemon: Client, cluster: "Cluster", node: str) -> None:
         self._daemon, self._cluster, self._node = daemon, cluster, node
+        # The node's as they were when they were published, None before that.
+        self.devices: list[Json] | None = None
         self._guard = threading.Lock()
         self._locks: dict[str, tuple[threading.Lock, int]] = {}
 
@@ -79,7 +82,8 @@ class Preparer:
         if claim["metadata"]["uid"] != asked.uid:
             raise FailedError(f"claim {asked.namespace}/{asked.name} is another one by now: its pod is about to go")
         tenants = [tenant["name"] for tenant in self._daemon.tenants()]
-        wanted = claims.wanted(claim, self._node, self._daemon.devices(), tenants)
+        devices = self._daemon.devices() if self.devices is None else self.devices
+        wanted = claims.wanted(claim, self._node, devices, tenants)
         keys = {one.ask["key"] for one in wanted}
         before = {grant["key"]: grant for grant in self._grants(asked.uid)}
         for key in before.keys() - keys:  # of an earlier allocation, whose end kubelet did not tell
@@ -216,7 +220,7 @@ class Driver:
 
     def run(self) -> None:
         """Until `stop`."""
-        for work in (self._watch, self._watch_slice):
+        for work in (self._watch, self._watch_slice, self._watch_sockets):
             threading.Thread(target=work, name=work.__name__, daemon=True).start()
         attempt, reconciled = 0, 0.0
         while not self._ended.is_set():
@@ -238,7 +242,7 @@ class Driver:
         self._kubelet.stop()
 
     def _publish(self) -> float:
-        devices = self._daemon.devices()
+        devices = self._preparer.devices = self._daemon.devices()
         others = [grant for grant in self._daemon.grants() if not claims.is_claims(grant)]
         self._kubelet.healths.put([self._health(device) for device in devices])
         return self._publisher.publish(slices.devices(devices, others))
@@ -271,6 +275,13 @@ class Driver:
                 log.debug("watch of the slice: %s", error)
                 self._ended.wait(RETRY_SECONDS[0])
             self._look_again()
+
+    def _watch_sockets(self) -> None:
+        while not self._ended.wait(SOCKETS_SECONDS):
+            try:
+                self._kubelet.serve()
+            except (GpushareError, OSError) as error:
+                log.warning("kubelet's directory: %s", error)
 
     def _look_again(self) -> None:
         self._publisher.look_again()

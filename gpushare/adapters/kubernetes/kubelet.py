@@ -135,25 +135,44 @@ class Kubelet:
         self._prepare, self._unprepare = prepare, unprepare
         self.healths = Healths()
         self._endpoint = directory / "plugins" / DRIVER / "dra.sock"
-        self._endpoint.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        dra = {
-            "NodePrepareResources": Method(_CLAIMS, _PREPARED, self._on_prepare),
-            "NodeUnprepareResources": Method(_CLAIMS, _UNPREPARED, self._on_unprepare),
-        }
-        health = {"NodeWatchResources": Method(EMPTY, _HEALTHS, self.healths.watch, stream=True)}
-        services = {**dict.fromkeys(VERSIONS.values(), dra), "v1alpha1.DRAResourceHealth": health}
-        registration = {
-            "GetInfo": Method(EMPTY, _INFO, self._on_info),
-            "NotifyRegistrationStatus": Method(_STATUS, EMPTY, self._on_status),
-        }
-        self._servers = [Server(self._endpoint, services)]
-        register = directory / "plugins_registry" / f"{DRIVER}-reg.sock"
-        self._servers.append(Server(register, {"pluginregistration.Registration": registration}))
+        self._register = directory / "plugins_registry" / f"{DRIVER}-reg.sock"
+        self._servers: list[Server] = []
+        self._lock = threading.Lock()
+        self._ended = False
+        self.serve()
+
+    def serve(self) -> None:
+        """Makes the sockets, and makes them anew where somebody has removed one. Those of a driver that took our place
+        are left. Raises FailedError."""
+        with self._lock:
+            if self._ended or (self._servers and all(server.path.exists() for server in self._servers)):
+                return
+            self._stop()
+            self._endpoint.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            self._register.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
+            dra = {
+                "NodePrepareResources": Method(_CLAIMS, _PREPARED, self._on_prepare),
+                "NodeUnprepareResources": Method(_CLAIMS, _UNPREPARED, self._on_unprepare),
+            }
+            health = {"NodeWatchResources": Method(EMPTY, _HEALTHS, self.healths.watch, stream=True)}
+            services = {**dict.fromkeys(VERSIONS.values(), dra), "v1alpha1.DRAResourceHealth": health}
+            registration = {
+                "GetInfo": Method(EMPTY, _INFO, self._on_info),
+                "NotifyRegistrationStatus": Method(_STATUS, EMPTY, self._on_status),
+            }
+            # kubelet calls the first as soon as it sees the second.
+            self._servers.append(Server(self._endpoint, services))
+            self._servers.append(Server(self._register, {"pluginregistration.Registration": registration}))
 
     def stop(self) -> None:
-        """kubelet forgets the driver first; calls that are under way may end."""
-        for server in reversed(self._servers):
-            server.stop(_GRACE_SECONDS)
+        """For good. kubelet forgets the driver first; calls that are under way may end."""
+        with self._lock:
+            self._ended = True
+            self._stop()
+
+    def _stop(self) -> None:
+        while self._servers:
+            self._servers.pop().stop(_GRACE_SECONDS)
 
     def _on_info(self, _request: dict[str, Any], _waits: Waits) -> dict[str, Any]:
         return {"type": "DRAPlugin", "name": DRIVER, "endpoint": str(self._endpoint), "versions": VERSIONS}
