@@ -22,7 +22,7 @@ TREE_fuzz := -DGPUSHARE_FUZZ=ON -DGPUSHARE_WERROR=OFF -DCMAKE_C_COMPILER=$(CLANG
 TREE_arm := -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
   -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_ASM_COMPILER=aarch64-linux-gnu-gcc
 
-.PHONY: help demo test test-slow test-frameworks test-build check coverage bench dist deb clean build dev sanitize check-c check-python $(TREES:%=tree-%)
+.PHONY: help manifests demo test test-slow test-frameworks test-build check coverage bench dist deb clean build dev sanitize check-c check-python $(TREES:%=tree-%)
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
@@ -51,6 +51,7 @@ check-python: $(VENV)/.ready-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/check.py
+	$(BIN)/python scripts/manifests.py --check
 
 check-c: $(VENV)/.ready-test build
 	git ls-files -z '*.c' '*.h' | xargs -0 $(BIN)/clang-format --dry-run -Werror
@@ -68,6 +69,9 @@ bench: $(VENV)/.ready-test build tree-test tree-arm ## the numbers: ratios withi
 dist: $(VENV)/.ready ## source distribution, and the wheel built from it
 	$(BIN)/python -m pip install -qq build
 	$(BIN)/python -m build --outdir dist
+
+manifests: $(VENV)/.ready-test ## the manifests for Kubernetes, from the Helm chart
+	$(BIN)/python scripts/manifests.py
 
 deb: $(VENV)/.ready-test build ## the Debian package of this architecture, into dist
 	$(BIN)/python scripts/deb
