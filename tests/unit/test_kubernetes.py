@@ -89,6 +89,48 @@ def test_a_device_that_flaps_is_written_as_often_as_the_pace_allows():
     assert "taints" not in api.kept["spec"]["devices"][0]
 
 
+@pytest.mark.parametrize("prefix", ["", "cuda_"])
+def test_what_a_device_says_of_itself(prefix):
+    known = {
+        f"{prefix}compute_capability": "9.0",
+        "driver_version": "580.95.05",
+        "numa_node": "1",
+        "pcie_root": "pci0000:3a",
+    }
+    known |= {
+        "cuda_driver_version" if prefix else "cuda_version": "13.0",
+        "architecture": "Hopper",
+        "nvlink_domain": "3",
+    }
+    [found] = slices.devices([{**DEVICE, "attributes": known}], [])
+    assert found["attributes"] == {
+        "uuid": {"string": DEVICE["id"]},
+        "productName": {"string": "NVIDIA H200"},
+        "index": {"int": 0},
+        "backend": {"string": "native"},
+        "architecture": {"string": "Hopper"},
+        "cudaComputeCapability": {"version": "9.0.0"},
+        "driverVersion": {"version": "580.95.5"},
+        "cudaDriverVersion": {"version": "13.0.0"},
+        "numaNode": {"int": 1},
+        "nvlinkDomain": {"string": "3"},
+        "resource.kubernetes.io/pciBusID": {"string": "0000:01:00.0"},
+        "resource.kubernetes.io/pcieRoot": {"string": "pci0000:3a"},
+    }
+
+
+@pytest.mark.parametrize("text", ["simulated", "", "1.2.3.4", "-1", "9.x", "9" * 20, "९.०", "९"])
+def test_what_is_no_version_is_left_out(text):
+    """The API server would refuse the whole slice."""
+    [found] = slices.devices([{**DEVICE, "attributes": {"driver_version": text, "numa_node": text}}], [])
+    assert {"driverVersion", "numaNode"}.isdisjoint(found["attributes"])
+
+
+def test_a_device_that_is_drained_takes_nothing_new():
+    [found] = slices.devices([{**DEVICE, "state": "draining"}], [])
+    assert found["taints"] == [{"key": "gpu.gpushare.dev/draining", "effect": "NoSchedule"}]
+
+
 def pod(claim, **status):
     spec = {"resourceClaims": [{"name": "gpu", "resourceClaimName": claim}]} if claim else {}
     return {"metadata": {"namespace": "ns", "name": "p"}, "spec": spec, "status": status}

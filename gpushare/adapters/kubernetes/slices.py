@@ -26,9 +26,12 @@ _TEXTS = {
     "pcie_root": "resource.kubernetes.io/pcieRoot",
     "nvlink_domain": "nvlinkDomain",
 }
+# By each name that versions of the daemon give it.
 _VERSIONS = {
+    "compute_capability": "cudaComputeCapability",
     "cuda_compute_capability": "cudaComputeCapability",
     "driver_version": "driverVersion",
+    "cuda_version": "cudaDriverVersion",
     "cuda_driver_version": "cudaDriverVersion",
 }
 _NUMBERS = {"numa_node": "numaNode"}
@@ -40,10 +43,15 @@ def device_name(device_id: str) -> str:
     return "".join(char if char.isalnum() else "-" for char in device_id.lower())[:63].strip("-")
 
 
+def _is_number(text: str) -> bool:
+    """One that the API server takes: it refuses a slice for a single value."""
+    return text.isascii() and text.isdecimal() and len(text) < 10
+
+
 def version(text: str) -> str | None:
     """As semantic version, which has three numbers without leading zeros. None where it is none."""
     parts = text.split(".")
-    if not 1 <= len(parts) <= 3 or not all(part.isascii() and part.isdecimal() for part in parts):
+    if not 1 <= len(parts) <= 3 or not all(_is_number(part) for part in parts):
         return None
     return ".".join(str(int(part)) for part in (*parts, "0", "0")[:3])
 
@@ -53,7 +61,7 @@ def attributes(device: Json) -> Json:
     known: Mapping[str, str] = device["attributes"]
     found: Json = {
         "uuid": {"string": device["id"][:_TEXT_MAX]},
-        "productName": {"string": device["name"][:_TEXT_MAX]},
+        "productName": {"string": (known.get("product") or device["name"])[:_TEXT_MAX]},
         "index": {"int": device["index"]},
         "backend": {"string": device["backend"]},
     }
@@ -68,7 +76,7 @@ def attributes(device: Json) -> Json:
         if (as_version := version(known.get(name, ""))) is not None:
             found[word] = {"version": as_version}
     for name, word in _NUMBERS.items():
-        if known.get(name, "").isdecimal():
+        if _is_number(known.get(name, "")):
             found[word] = {"int": int(known[name])}
     return found
 
