@@ -1,6 +1,6 @@
 """Wire types of what engines call: the runtime wrapper and the hooks."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
@@ -26,6 +26,8 @@ class OciEditAnswer(Struct, kw_only=True):
 
 
 class ContainerState(Struct, kw_only=True):
-    """What the daemon reads of the OCI state of a container. `pid`: of its first process."""
+    """What the daemon reads of the OCI state of a container. `pid`: of its first process. `annotations`: say whose pod
+    it is, for the metrics alone; others than text are left out."""
 
     pid: Annotated[int, Meta(extra_json_schema={"minimum": 2, "maximum": 1 << 22})]
+    annotations: Any = None

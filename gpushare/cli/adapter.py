@@ -9,9 +9,16 @@ from gpushare.cli.adapter_deviceplugin import DevicePluginAdapter
 from gpushare.cli.adapter_kubernetes import KubernetesAdapter
 from gpushare.cli.adapter_nomad import NomadAdapter
 from gpushare.cli.adapter_nri import NriAdapter
+from gpushare.cli.adapter_prometheus import PrometheusAdapter
 from gpushare.cli.command import Command, add_socket, add_verb
 
-ADAPTERS: tuple[Command, ...] = (NriAdapter(), DevicePluginAdapter(), KubernetesAdapter(), NomadAdapter())
+ADAPTERS: tuple[Command, ...] = (
+    DevicePluginAdapter(),
+    KubernetesAdapter(),
+    NomadAdapter(),
+    NriAdapter(),
+    PrometheusAdapter(),
+)
 
 
 class AdapterCommand:

@@ -127,7 +127,7 @@ class InstallCommand:
     def _start(self, *, start: bool, disabled: bool) -> None:
         """Raises FailedError; the next run goes on from here. `disabled`: what does not run is left so."""
         from gpushare.install import service
-        from gpushare.install.items import CONFIG, NRI_UNIT, TMPFILES, UNIT
+        from gpushare.install.items import CONFIG, NRI_UNIT, PROMETHEUS_UNIT, TMPFILES, UNIT
 
         if not service.runs():
             print("systemd does not run here: let your init start the daemon, or start it by hand: gpushare daemon")
@@ -147,7 +147,7 @@ class InstallCommand:
             )
         if start:
             print(f"{UNIT}: {verb}ed")
-            service.command("systemctl", "try-restart", NRI_UNIT)  # where it was enabled
+            service.command("systemctl", "try-restart", NRI_UNIT, PROMETHEUS_UNIT)  # where they were enabled
 
 
 class UninstallCommand:
@@ -210,7 +210,7 @@ class UninstallCommand:
 
     def _stop(self) -> None:
         from gpushare.install import service
-        from gpushare.install.items import NRI_UNIT, UNIT
+        from gpushare.install.items import NRI_UNIT, PROMETHEUS_UNIT, UNIT
 
         if service.runs() and service.is_active():
             why = service.command("systemctl", "stop", UNIT)
@@ -218,7 +218,7 @@ class UninstallCommand:
                 raise FailedError(f"{UNIT} cannot be stopped ({why}), so nothing is removed")
             print(f"{UNIT}: stopped")
         if service.runs():
-            service.command("systemctl", "disable", "--now", NRI_UNIT)  # where it was enabled
+            service.command("systemctl", "disable", "--now", NRI_UNIT, PROMETHEUS_UNIT)  # where they were enabled
 
     def _state(self, root: "Root", manifest: "Manifest", *, purge: bool) -> None:
         from gpushare.install import service

@@ -7,6 +7,7 @@ from gpushare.daemon import placement
 from gpushare.daemon.books import DeviceTime, Instant, Sample, joined, nobodys, periods, unused
 from gpushare.daemon.state import Live, State, instant
 from gpushare.ledger.entries import GAP, Period
+from gpushare.ledger.usage import Sums
 
 
 class Accounts:
@@ -18,6 +19,10 @@ class Accounts:
         """By grant and device: of periods that were ended because another grant ended."""
         self._leased: dict[int, int] = {}
         """By device, ns of all grants together when its periods last ended."""
+        self.sums: dict[str, Sums] = {}
+        """By tenant, of all periods that ended in this run of the daemon."""
+        self.busy_ns: dict[str, int] = {}
+        """The same by device."""
         self._times: dict[int, DeviceTime] = {}
         """By device, when its periods last ended."""
 
@@ -86,6 +91,8 @@ class Accounts:
         written now."""
         written = list(rest)
         for row in rows:
+            self.sums.setdefault(row.tenant, Sums()).count(row)
+            self.busy_ns[row.device] = self.busy_ns.get(row.device, 0) + row.busy_ns
             key = row.grant_id, row.device
             first = self._unwritten.pop(key, None)
             whole = joined(first, row)

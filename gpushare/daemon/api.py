@@ -241,7 +241,8 @@ class Api:
     async def hook_create_runtime(self, request: web.Request) -> web.Response:
         grant_id = request.query["grant"]
         self._state.live(grant_id)
-        live = self._context.containers.created(grant_id, {"pid": http.decoded(request, engines.ContainerState).pid})
+        state = http.decoded(request, engines.ContainerState)
+        live = self._context.containers.created(grant_id, {"pid": state.pid, "annotations": state.annotations})
         await self._context.serving.settled()
         return http.json_answer(self._grant(live))
 

@@ -26,6 +26,7 @@ from gpushare.daemon.transitions import Transitions
 from gpushare.errors import FailedError, GpushareError, RefusedError, UsageError
 from gpushare.inject import edits, grantdir, oci
 from gpushare.inject.node import Node
+from gpushare.inject.pod import pod_of
 from gpushare.policy import lifecycle
 from gpushare.policy.lifecycle import Kind, Phase
 
@@ -143,6 +144,7 @@ class Containers:
         with workloads.open_process(pid) as process:
             if live.record.phase is Phase.RESERVED:
                 self._transitions.send(live, lifecycle.Bound(now_ns(), Kind.CONTAINER))
+            live.record.pod = pod_of(container.get("annotations"))
             self._grants.start(live, process, lambda: workloads.container_cgroup(pid))
         workloads.forget_starter(live)
         return live

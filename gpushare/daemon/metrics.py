@@ -6,12 +6,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import get_args
 
+from msgspec.structs import fields
+
 from gpushare.api import events as event_types
 from gpushare.api import types
+from gpushare.api.tenants import Tenant
 from gpushare.arbiter import LATENCY_BUCKETS, GrantStats, Spans
 from gpushare.daemon.node import NodeContext
 from gpushare.daemon.pulse import BUCKETS, Latency
 from gpushare.daemon.view import grant_view, tenant_views
+from gpushare.inject.pod import Pod
+from gpushare.ledger.usage import Sums
 from gpushare.policy.recall import Outcome
 from gpushare.policy.reclaim import Rung
 
@@ -59,6 +64,10 @@ def _loop_latency(latency: Latency) -> list[str]:
     return [*lines, f"{name}_count {latency.count}", f"{name}_sum {latency.total}"]
 
 
+def _pod(pod: Pod) -> str:
+    return "".join(f',{name}="{_escape(getattr(pod, name))}"' for name in _POD if getattr(pod, name))
+
+
 def _wakes(stats: GrantStats) -> Spans:
     return Spans(sum(stats.wake_to_lease), stats.wake_to_lease_ns, stats.wake_to_lease_max_ns, stats.wake_to_lease)
 
@@ -86,6 +95,7 @@ _COUNTERS = (
     _Counter("gpushare_grant_memory_borrowed_bytes", "gauge", "Of that, on loan from others", "memory_borrowed_bytes"),
     _Counter("gpushare_grant_marked_processes", "gauge", "Processes that say of themselves what cannot be", "marked"),
     _Counter("gpushare_grant_time_milli", "gauge", "Time share, 1000 is the whole device", "time_milli"),
+    _Counter("gpushare_grant_lent_milli", "gauge", "Of its time, lent to others in the last second", "lent_milli"),
 )
 _HISTOGRAMS: tuple[tuple[str, str, Callable[[GrantStats], Spans]], ...] = (
     ("gpushare_lease_wait_seconds", "Waits for a lease that are over", lambda stats: stats.waited),
@@ -96,6 +106,7 @@ _HISTOGRAMS: tuple[tuple[str, str, Callable[[GrantStats], Spans]], ...] = (
         lambda stats: stats.reclaimed,
     ),
 )
+_POD = tuple(field.name for field in fields(Pod))
 _AT_ONCE = 32
 """Grants between which others' calls are answered: a thousand of them take a tenth of a second."""
 
@@ -109,8 +120,9 @@ async def _grants(context: NodeContext) -> list[str]:
             await asyncio.sleep(0)
         if live.id not in state:
             continue  # it ended meanwhile
+        of_grant = f'grant="{live.id}",tenant="{_escape(live.record.tenant)}"{_pod(live.record.pod)}'
         for device in grant_view(state, live.record, live, arbiter).devices:
-            label = f'grant="{live.id}",tenant="{_escape(live.record.tenant)}",device="{device.id}"'
+            label = f'{of_grant},gpu_uuid="{device.id}"'
             for lines, family in zip(families, _COUNTERS, strict=True):
                 lines.append(f"{family.name}{{{label}}} {getattr(device, family.field) / family.scale!r}")
             if live.handle is None:
@@ -121,14 +133,77 @@ async def _grants(context: NodeContext) -> list[str]:
     return [line for lines in (*families, *histograms) for line in lines]
 
 
+_TENANT_MILLI: tuple[tuple[str, str, Callable[[Tenant], int]], ...] = (
+    ("guarantee", "Guaranteed time, 1000 is one device", lambda tenant: tenant.guarantee.time),
+    ("have", "What is left of the guaranteed time on the devices that work", lambda tenant: tenant.have.time),
+    ("limit", "Most time a tenant's grants may ask for", lambda tenant: tenant.limit_time),
+    ("allocated", "Time that its grants were given", lambda tenant: tenant.allocated.time),
+    ("entitlement", "Time that it should get now", lambda tenant: tenant.now.entitlement_milli),
+    ("demand", "Time that it wants now", lambda tenant: tenant.now.demand_milli),
+    ("used", "Time that it had in the last second", lambda tenant: tenant.now.used_milli),
+    ("borrowed", "Of that, beyond its guarantee", lambda tenant: tenant.now.borrowed_milli),
+    ("lent", "Of its guarantee, used by others in the last second", lambda tenant: tenant.now.lent_milli),
+)
+_BYTE_SECONDS = (1 << 20) / 1e3
+_TENANT_SUMS: tuple[tuple[str, str, str, dict[str, Callable[[Sums], float]]], ...] = (
+    (
+        "gpu_seconds_total",
+        "Time with a lease, over all devices, by whose time it was",
+        "class",
+        {
+            "guaranteed": lambda sums: (sums.used_ns - sums.borrowed_ns) / 1e9,
+            "borrowed": lambda sums: (sums.borrowed_ns - sums.scavenged_ns) / 1e9,
+            "scavenged": lambda sums: sums.scavenged_ns / 1e9,
+        },
+    ),
+    ("busy_seconds_total", "Metered work, over all devices", "", {"": lambda sums: sums.busy_ns / 1e9}),
+    ("lent_seconds_total", "Guaranteed time that others used", "", {"": lambda sums: sums.lent_ns / 1e9}),
+    (
+        "wait_seconds_total",
+        "Time its grants waited for a lease: while they were owed guaranteed time, had used what their limit allows, or"
+        " had had their guarantee",
+        "reason",
+        {
+            "owed": lambda sums: sums.waited_owed_ns / 1e9,
+            "limit": lambda sums: sums.waited_limit_ns / 1e9,
+            "surplus": lambda sums: max(0, sums.waited_ns - sums.waited_owed_ns - sums.waited_limit_ns) / 1e9,
+        },
+    ),
+    (
+        "memory_byte_seconds_total",
+        "Device memory held, times how long",
+        "tier",
+        {"device": lambda sums: sums.memory_mib_ms * _BYTE_SECONDS},
+    ),
+)
+
+
+def _tenants(context: NodeContext) -> list[str]:
+    lines, found, sums = [], tenant_views(context.state), context.accounts.sums
+    for name, text, value in _TENANT_MILLI:
+        of_each = (({"tenant": tenant.name}, value(tenant)) for tenant in found)
+        lines += _family(f"gpushare_tenant_{name}_milli", "gauge", text, of_each)
+    kept = sorted({tenant.name for tenant in found} | sums.keys())
+    for name, text, label, kinds in _TENANT_SUMS:
+        samples = [
+            ({"tenant": tenant, **({label: kind} if label else {})}, value(sums.get(tenant) or Sums()))
+            for tenant in kept
+            for kind, value in kinds.items()
+        ]
+        lines += _family(f"gpushare_tenant_{name}", "counter", text, samples)
+    owed = (({"tenant": name}, (sums.get(name) or Sums()).waited_owed_ns / 1e9) for name in kept)
+    text = "Time its grants waited although they were owed guaranteed time: must stay near 0"
+    return lines + _family("gpushare_guarantee_deficit_seconds_total", "counter", text, owed)
+
+
 async def text(context: NodeContext, devices: list[types.Device]) -> str:
     """The body of /metrics. `devices`: as the node API shows them."""
     state = context.state
 
     def per_device(value: "str") -> list[Sample]:
-        return [({"device": device.id}, getattr(device, value) / 1e9) for device in devices]
+        return [({"gpu_uuid": device.id}, getattr(device, value) / 1e9) for device in devices]
 
-    tenants, ledger = tenant_views(state), state.ledger.health
+    ledger = state.ledger.health
     lines = [
         *_family(
             "gpushare_device_leased_seconds_total",
@@ -138,6 +213,18 @@ async def text(context: NodeContext, devices: list[types.Device]) -> str:
         ),
         *_family(
             "gpushare_device_idle_seconds_total", "counter", "Time in which nobody had a lease", per_device("idle_ns")
+        ),
+        *_family(
+            "gpushare_device_busy_seconds_total",
+            "counter",
+            "Metered work of all grants since the daemon started",
+            [({"gpu_uuid": device.id}, context.accounts.busy_ns.get(device.id, 0) / 1e9) for device in devices],
+        ),
+        *_family(
+            "gpushare_device_memory_bytes",
+            "gauge",
+            "Device memory there is",
+            [({"gpu_uuid": device.id}, device.capacity.memory) for device in devices],
         ),
         *_family("gpushare_device_switch_seconds_total", "counter", "Time between leases", per_device("switch_ns")),
         *_family(
@@ -150,13 +237,13 @@ async def text(context: NodeContext, devices: list[types.Device]) -> str:
             "gpushare_device_memory_used_bytes",
             "gauge",
             "Device memory in use by anybody",
-            [({"device": device.id}, device.memory_used_bytes) for device in devices],
+            [({"gpu_uuid": device.id}, device.memory_used_bytes) for device in devices],
         ),
         *_family(
-            "gpushare_device_healthy",
+            "gpushare_device_health",
             "gauge",
-            "1 when the device answers",
-            [({"device": device.id}, int(device.health == "healthy")) for device in devices],
+            "1 when the device works, 0 when it does not",
+            [({"gpu_uuid": device.id}, int(device.health == "healthy")) for device in devices],
         ),
         *_family("gpushare_ledger_healthy", "gauge", "1 when it can be written", [({}, int(not ledger.reason))]),
         *_family("gpushare_ledger_waiting_rows", "gauge", "Rows that are kept until it can", [({}, ledger.waiting)]),
@@ -204,24 +291,7 @@ async def text(context: NodeContext, devices: list[types.Device]) -> str:
             "Containers of which it is not known whether they did",
             [({}, context.attempts.unread)],
         ),
-        *_family(
-            "gpushare_tenant_guarantee_milli",
-            "gauge",
-            "Guaranteed time, 1000 is one device",
-            [({"tenant": tenant.name}, tenant.guarantee.time) for tenant in tenants],
-        ),
-        *_family(
-            "gpushare_tenant_have_milli",
-            "gauge",
-            "What is left of the guaranteed time on the devices that work",
-            [({"tenant": tenant.name}, tenant.have.time) for tenant in tenants],
-        ),
-        *_family(
-            "gpushare_tenant_limit_milli",
-            "gauge",
-            "Most time a tenant's grants may ask for",
-            [({"tenant": tenant.name}, tenant.limit_time) for tenant in tenants],
-        ),
+        *_tenants(context),
         *await _grants(context),
         *_loop_latency(context.latency),
     ]

@@ -20,6 +20,7 @@ from gpushare.daemon.tenants import Tenants
 from gpushare.daemon.watch import Watch
 from gpushare.enforce.cgroup import Cgroup
 from gpushare.errors import NotFoundError
+from gpushare.inject.pod import Pod
 from gpushare.ledger.ledger import Ledger
 from gpushare.node.devices import Device
 from gpushare.pages import LimitsPage, UsagePage
@@ -65,6 +66,7 @@ class GrantRecord(Struct, kw_only=True):
     members: list[MemberRecord] = msgspec.field(default_factory=list)
     open: bool = False
     ended_ns: int | None = None
+    pod: Pod = Pod()
 
     @property
     def id(self) -> str:

@@ -13,6 +13,7 @@ Kind = Literal["part", "config", "link", "enable"]
 
 UNIT = "gpushare.service"
 NRI_UNIT = "gpushare-nri.service"  # for the administrator to enable, where an engine is configured for it
+PROMETHEUS_UNIT = "gpushare-prometheus.service"  # the same, where a Prometheus is to scrape this node
 STATE = Path("/var/lib/gpushare")
 CONFIG = Path("/etc/gpushare")
 SYSUSERS = Path("/etc/sysusers.d/gpushare.conf")
@@ -57,7 +58,8 @@ def items(root: Path = Path("/")) -> list[Item]:
     packaged = {file.name: file.read_text() for file in sorted(paths.PACKAGING.iterdir())}
     command = [_inside(root, Path(sys.executable)), "-I", "-m", "gpushare"]
     units = {
-        name: packaged[name].replace(_PACKAGED_COMMAND, " ".join(map(_quoted, command))) for name in (UNIT, NRI_UNIT)
+        name: packaged[name].replace(_PACKAGED_COMMAND, " ".join(map(_quoted, command)))
+        for name in (UNIT, NRI_UNIT, PROMETHEUS_UNIT)
     }
     script = Path(sysconfig.get_path("scripts")) / "gpushare"
     return [

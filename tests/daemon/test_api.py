@@ -126,7 +126,7 @@ def test_statuses_and_answers_of_calls_are_in_the_document(daemon, client):
 def test_metrics_are_prometheus_text(daemon, client):
     daemon.join()
     text = client.text("/metrics")
-    line = re.compile(r'[a-z_]+(\{([a-z]+="[^"]*"(,|\}))+)? [0-9.e+-]+')
+    line = re.compile(r'[a-z_]+(\{([a-z_]+="[^"]*"(,|\}))+)? [0-9.e+-]+')
     names = set()
     for row in text.splitlines():
         if row.startswith("# "):

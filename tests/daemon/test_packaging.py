@@ -83,7 +83,7 @@ def test_unit_takes_nothing_that_the_daemon_needs():
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd here")
-@pytest.mark.parametrize("name", ["gpushare.service", "gpushare-nri.service"])
+@pytest.mark.parametrize("name", ["gpushare.service", "gpushare-nri.service", "gpushare-prometheus.service"])
 def test_unit_is_what_systemd_understands(tmp_path, name):
     text = (PACKAGING / name).read_text().replace("/usr/bin/gpushare", "/bin/true")
     path = tmp_path / name

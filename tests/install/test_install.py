@@ -22,7 +22,7 @@ ENABLED = "etc/systemd/system/multi-user.target.wants/gpushare.service"
 CONFIG = "etc/gpushare/gpushare.toml"
 MANIFEST = "var/lib/gpushare/installed.json"
 ALL = {
-    UNIT, "etc/systemd/system/gpushare-nri.service", ENABLED,
+    UNIT, "etc/systemd/system/gpushare-nri.service", "etc/systemd/system/gpushare-prometheus.service", ENABLED,
     CONFIG, MANIFEST, "etc/gpushare/tenants.toml", "etc/gpushare/prices.toml", "etc/sysusers.d/gpushare.conf",
     "etc/tmpfiles.d/gpushare.conf", "usr/local/bin/gpushare", "usr/local/bin/gpushare-runtime",
 }  # fmt: skip
@@ -328,5 +328,5 @@ def test_words_of_a_unit_are_quoted(monkeypatch):
 def test_a_python_in_the_image_is_named_as_the_image_sees_it(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/images/node/opt/gpushare/bin/python3")
     units = [item for item in items(Path("/images/node")) if item.kind == "part" and item.path.suffix == ".service"]
-    for unit, words in zip(units, ("daemon", "adapter nri"), strict=True):
+    for unit, words in zip(units, ("daemon", "adapter nri", "adapter prometheus"), strict=True):
         assert f"ExecStart=/opt/gpushare/bin/python3 -I -m gpushare {words}\n" in unit.content

@@ -59,7 +59,7 @@ def test_a_machine_with_systemd(root):
         "daemon-reload",
         "is-active --quiet gpushare.service",
         "start gpushare.service",
-        "try-restart gpushare-nri.service",
+        "try-restart gpushare-nri.service gpushare-prometheus.service",
     ]
     assert second.startswith("gpushare:")
     assert "nothing to change" in second
@@ -67,7 +67,7 @@ def test_a_machine_with_systemd(root):
     assert "removed the group gpushare" in third
     assert asked_third.splitlines()[1:] == [
         "stop gpushare.service",
-        "disable --now gpushare-nri.service",
+        "disable --now gpushare-nri.service gpushare-prometheus.service",
         "daemon-reload",
     ]
     assert end == "no group\n"

@@ -1,0 +1,97 @@
+"""The HTTP server. Whoever reaches its address may ask, so nobody gets more than one answer, or long to take it."""
+
+import asyncio
+import contextlib
+import logging
+import time
+
+from gpushare.client import Client
+from gpushare.errors import GpushareError
+
+log = logging.getLogger(__name__)
+
+CONNECTIONS_MAX = 32
+HEADER_MAX = 8 << 10
+CONNECTION_SECONDS = 10.0
+"""From the connection until its answer has been taken."""
+ANSWER_SECONDS = 1.0
+"""For so long those who ask get the same answer: however many ask, the daemon is asked once."""
+_TEXT = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def request_of(header: bytes) -> tuple[int, str]:
+    """What the first line of a request's header asks for: the status to answer with, and why it is not 200."""
+    words = header.split(b"\r\n", 1)[0].split(b" ")
+    if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
+        return 400, "this is no HTTP request"
+    if words[1].split(b"?", 1)[0] != b"/metrics":
+        return 404, "there is /metrics here and nothing else"
+    if words[0] != b"GET":
+        return 405, "/metrics is read with GET"
+    return 200, ""
+
+
+def answer(status: int, text: str) -> bytes:
+    """A whole HTTP response."""
+    words = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+    body = text.encode()
+    allow = "Allow: GET\r\n" if status == 405 else ""
+    return (
+        f"HTTP/1.1 {status} {words[status]}\r\nContent-Type: {_TEXT}\r\nContent-Length: {len(body)}\r\n"
+        f"X-Content-Type-Options: nosniff\r\n{allow}Connection: close\r\n\r\n"
+    ).encode() + body
+
+
+class Server:
+    """Serves one daemon's metrics."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._connections = 0
+        self._asking = asyncio.Lock()
+        self._last: tuple[float, bytes] | None = None
+
+    async def start(self, host: str, port: int) -> asyncio.Server:
+        """Listens. Raises OSError."""
+        return await asyncio.start_server(self._serve, host, port, limit=HEADER_MAX, backlog=CONNECTIONS_MAX)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._connections >= CONNECTIONS_MAX:
+            writer.transport.abort()
+            return
+        self._connections += 1
+        try:
+            async with asyncio.timeout(CONNECTION_SECONDS):
+                writer.write(await self._answer(await _header(reader)))
+                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
+        except (OSError, TimeoutError):
+            pass
+        finally:
+            self._connections -= 1
+            writer.transport.abort()
+
+    async def _answer(self, header: bytes) -> bytes:
+        status, why = request_of(header)
+        if status != 200:
+            return answer(status, why + "\n")
+        async with self._asking:
+            if self._last is None or time.monotonic() - self._last[0] > ANSWER_SECONDS:
+                self._last = await asyncio.to_thread(self._ask)
+            return self._last[1]
+
+    def _ask(self) -> tuple[float, bytes]:
+        try:
+            found = answer(200, self._client.text("/metrics"))
+        except GpushareError as error:
+            log.warning("%s", error)
+            found = answer(503, f"{error}\n")
+        return time.monotonic(), found
+
+
+async def _header(reader: asyncio.StreamReader) -> bytes:
+    """Up to the empty line; what there is of a request that ends before it, or is too long."""
+    with contextlib.suppress(asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        return await reader.readuntil(b"\r\n\r\n")
+    return b""

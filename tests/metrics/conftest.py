@@ -1,0 +1,16 @@
+"""One daemon for all tests, which leave it as it was."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from scrapes import Site
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with tempfile.TemporaryDirectory(prefix="gpushare-metrics-") as directory:
+        made = Site(Path(directory))
+        yield made
+        made.close()

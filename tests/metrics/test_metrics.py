@@ -1,0 +1,146 @@
+"""What is measured, as Prometheus reads it: names, labels, alerts, the dashboard, and the adapter."""
+
+import re
+import shutil
+import socket
+import subprocess
+import urllib.error
+import urllib.request
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+from scrapes import dashboard, samples
+from waiting import until
+
+from gpushare.adapters.prometheus.server import request_of
+from gpushare.inject.pod import LABEL_MAX, Pod, pod_of
+
+ROOT = Path(__file__).parents[2]
+RULES = ROOT / "packaging/prometheus/gpushare.rules.yml"
+POD_LABELS = {"namespace", "pod", "container", "pod_uid"}
+WORDS = {"le", "instance", "job", "alertstate", "alertname"}
+needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool here: install prometheus")
+
+
+def expressions() -> list[str]:
+    text = re.sub(
+        r"expr: >-\n((?: {10,}.*\n)+)", lambda found: "expr: " + " ".join(found[1].split()) + "\n", RULES.read_text()
+    )
+    return re.findall(r"expr: (.*)", text) + [expression for _, expression in dashboard()]
+
+
+def read(address: str, method: str = "GET") -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(urllib.request.Request(address, method=method), timeout=20) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+@needs_promtool
+def test_promtool_finds_no_fault(site, tmp_path):
+    text = site.client.text("/metrics")
+    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    for file in (RULES, ROOT / "tests/metrics/alerts.yml", ROOT / "packaging/prometheus/prometheus.yml"):
+        shutil.copy(file, tmp_path)
+    for command in (("check", "config", "prometheus.yml"), ("test", "rules", "alerts.yml")):
+        done = subprocess.run(["promtool", *command], cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_alerts_and_panels_name_what_there_is(site):
+    labels: dict[str, set[str]] = {}
+    for name, own, _ in samples(site.client.text("/metrics")):
+        labels.setdefault(name, set()).update(own)
+    for expression in expressions():
+        names = re.findall(r"\bgpushare_\w+", expression) or re.findall(r"\bup\b", expression)
+        assert names, expression
+        known = WORDS.union(*(labels[name] for name in names if name != "up"))
+        grouped = re.findall(r"(?:by|on) \(([^)]*)\)", expression)
+        assert {word.strip() for group in grouped for word in group.split(",")} <= known, expression
+
+
+def test_every_metric_is_documented(site):
+    """docs/metrics.md has a row for each, with the type, labels and words that the daemon gives."""
+    text = site.client.text("/metrics")
+    kinds = dict(re.findall(r"# TYPE (\S+) (\S+)", text))
+    labels: dict[str, set[str]] = {}
+    for name, own, _ in samples(text):
+        labels.setdefault(re.sub("_(bucket|count|sum)$", "", name), set()).update(own.keys() - POD_LABELS - {"le"})
+    rows = re.findall(r"\| `(gpushare_\w+)` \| (\w+) \| ([^|]*) \| ([^|]*) \|", (ROOT / "docs/metrics.md").read_text())
+    documented = [(name, kind, set(re.findall(r"`(\w+)`", own)), words) for name, kind, own, words in rows]
+    told = dict(re.findall(r"# HELP (\S+) (.*)", text))
+    assert documented == [(name, kinds[name], labels.get(name, set()), told[name]) for name in told]
+
+
+def test_pods_are_named_and_stay_so_over_a_restart(site):
+    def own() -> list[dict[str, str]]:
+        found = samples(site.client.text("/metrics"))
+        return [labels for name, labels, _ in found if name == "gpushare_grant_memory_limit_bytes"]
+
+    [row] = [row for row in own() if row["grant"] == site.pod]
+    assert (row["namespace"], row["pod"], row["container"]) == ("lab", "train-0", "main")
+    assert row["gpu_uuid"] in {device["id"] for device in site.client.devices()}
+    assert "pod_uid" not in row, "one with a quote and a line's end is nobody's"
+    site.daemon.kill()
+    site.daemon.start()
+    assert [again for again in own() if again["grant"] == site.pod] == [row]
+
+
+def test_what_annotations_may_say():
+    assert pod_of(None) == pod_of(["x"]) == pod_of({"io.kubernetes.pod.name": 1}) == Pod()
+    assert pod_of({"io.kubernetes.pod.name": "x" * (LABEL_MAX + 1)}) == pod_of({"io.kubernetes.pod.name": "é"}) == Pod()
+    there = {"io.kubernetes.cri.sandbox-name": "p", "io.kubernetes.cri.container-name": "c"}
+    assert pod_of(there) == Pod(pod="p", container="c")
+
+
+def test_tenants_have_exact_sums(site):
+    def of(name: str, **wanted: str) -> float:
+        found = samples(site.client.text("/metrics"))
+        return sum(value for own, labels, value in found if own == name and wanted.items() <= labels.items())
+
+    assert site.work(0.3).wait(20) == 0
+    busy = until(lambda: of("gpushare_tenant_busy_seconds_total", tenant="default"), "its period ends", 20)
+    assert busy >= 0.25
+    assert of("gpushare_device_busy_seconds_total") == pytest.approx(busy)
+    assert of("gpushare_tenant_gpu_seconds_total", tenant="default") >= 0.25
+    [usage] = [row for row in site.client.usage(by="tenant")["rows"] if row["tenant"] == "default"]
+    assert usage["busy_ns"] / 1e9 == pytest.approx(busy), "the ledger says the same"
+
+
+def test_the_adapter_answers_one_question(site):
+    address = site.adapter()
+    status, text = read(address)
+    assert status == 200
+    assert {name for name, _, _ in samples(text)} == {name for name, _, _ in samples(site.client.text("/metrics"))}
+    assert read(address.replace("/metrics", "/v1/grants"))[0] == 404
+    assert read(address, "POST")[0] == 405
+    where = urlsplit(address)
+    for noise in (b"\0" * 20_000, b"GET\r\n\r\n", b""):
+        with socket.create_connection((where.hostname, where.port), timeout=20) as raw:
+            raw.sendall(noise)
+            raw.shutdown(socket.SHUT_WR)
+            answered = raw.recv(100)
+            assert answered.startswith(b"HTTP/1.1 400 ") or not answered
+    site.daemon.kill()
+    assert until(lambda: read(address)[0] == 503, "it says that nobody answers", 20)
+    site.daemon.start()
+    assert until(lambda: read(address)[0] == 200, "it asks again", 20)
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        (b"GET /metrics HTTP/1.1\r\n\r\n", 200),
+        (b"GET /metrics?x=1 HTTP/1.0\r\n\r\n", 200),
+        (b"GET /metricsx HTTP/1.1\r\n\r\n", 404),
+        (b"HEAD /metrics HTTP/1.1\r\n\r\n", 405),
+        (b"GET  /metrics HTTP/1.1\r\n\r\n", 400),
+        (b"", 400),
+    ],
+)
+def test_requests(header, status):
+    assert request_of(header)[0] == status

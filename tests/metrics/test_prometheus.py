@@ -1,0 +1,81 @@
+"""A real Prometheus scrapes a real daemon through the adapter, with our rules and the dashboard's queries."""
+
+import json
+import shutil
+import socket
+import subprocess
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+import pytest
+from scrapes import Site, dashboard
+from waiting import until
+
+PACKAGING = Path(__file__).parents[2] / "packaging"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("prometheus") is None, reason="no prometheus here"),
+]
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+class Prometheus:
+    def __init__(self, directory: Path, target: str) -> None:
+        rules = (PACKAGING / "prometheus/gpushare.rules.yml").read_text()
+        # Minutes of patience are seconds here.
+        (directory / "gpushare.rules.yml").write_text(rules.replace("for: 1m", "for: 1s"))
+        config = (PACKAGING / "prometheus/prometheus.yml").read_text().replace("127.0.0.1:9417", target)
+        config = "global: {evaluation_interval: 500ms}\n" + config.replace(
+            "scrape_interval: 15s", "scrape_interval: 1s"
+        )
+        (directory / "prometheus.yml").write_text(config.replace("1s\n", "1s\n    scrape_timeout: 1s\n", 1))
+        self.log = directory / "log"
+        listen = f"127.0.0.1:{free_port()}"
+        self._address = f"http://{listen}/api/v1/"
+        options = [f"--config.file={directory}/prometheus.yml", f"--storage.tsdb.path={directory}/data"]
+        with open(self.log, "w") as log:
+            self.process = subprocess.Popen(
+                ["prometheus", *options, f"--web.listen-address={listen}"], stdout=log, stderr=log
+            )
+
+    def ask(self, what: str, **query: str) -> dict:
+        try:
+            with urllib.request.urlopen(f"{self._address}{what}?{urllib.parse.urlencode(query)}", timeout=20) as answer:
+                return json.load(answer)["data"]
+        except OSError:
+            assert self.process.poll() is None, self.log.read_text()
+            return {}
+
+    def query(self, expression: str) -> list:
+        return self.ask("query", query=expression).get("result", [])
+
+
+@pytest.fixture
+def prometheus(site: Site, tmp_path):
+    target = urllib.parse.urlsplit(site.adapter()).netloc
+    started = Prometheus(tmp_path, target)
+    yield started
+    started.process.kill()
+    started.process.wait()
+
+
+def test_dashboard_and_alerts(site: Site, prometheus: Prometheus) -> None:
+    site.work(60, gpu="0")
+    site.work(60, gpu="0")
+    site.hold()
+    until(lambda: prometheus.query("count_over_time(up{job='gpushare'}[1m]) > 3"), "it has scraped", 30)
+    groups = prometheus.ask("rules")["groups"]
+    assert {rule["health"] for group in groups for rule in group["rules"]} <= {"ok", "unknown"}
+    for title, expression in dashboard():
+        assert until(lambda asked=expression: prometheus.query(asked), f"{title}: {expression}", 20)
+    firing = 'ALERTS{alertname="GpushareDeviceUnhealthy",alertstate="firing"}'
+    assert prometheus.query(firing) == []
+    site.client.set_sim_lost(1, lost=True)
+    [alert] = until(lambda: prometheus.query(firing), "the alert fires", 30)
+    assert alert["metric"]["gpu_uuid"] == site.client.devices()[1]["id"]
