@@ -39,7 +39,7 @@ class DevicePluginAdapter:
             from gpushare.adapters.deviceplugin.plugin import DevicePlugin, Options
             from gpushare.adapters.deviceplugin.slots import SLOTS_MAX, Sizes
         except ImportError as error:
-            raise FailedError(f"{error.name} is missing: install gpushare[kubernetes]") from None
+            raise FailedError(f"a library is missing ({error}): install gpushare[kubernetes]") from None
         if not 1 <= args.slots <= SLOTS_MAX:
             raise UsageError(f"--slots {args.slots}: give 1 to {SLOTS_MAX}")
         if args.sizes == "annotations" and args.tenant:

@@ -22,7 +22,7 @@ class NomadAdapter:
         try:
             from gpushare.adapters.nomad.plugin import Plugin, serve
         except ImportError as error:
-            raise FailedError(f"{error.name} is missing: install gpushare[nomad]") from None
+            raise FailedError(f"a library is missing ({error}): install gpushare[nomad]") from None
 
         class Lines(logging.Formatter):
             """As Nomad's agent reads a plugin's log."""
