@@ -22,7 +22,7 @@ TREE_fuzz := -DGPUSHARE_FUZZ=ON -DGPUSHARE_WERROR=OFF -DCMAKE_C_COMPILER=$(CLANG
 TREE_arm := -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
   -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_ASM_COMPILER=aarch64-linux-gnu-gcc
 
-.PHONY: help manifests demo test test-slow test-frameworks test-build check coverage bench dist deb clean build dev sanitize check-c check-python $(TREES:%=tree-%)
+.PHONY: help manifests demo test test-slow test-frameworks test-ray test-build check coverage bench dist deb clean build dev sanitize check-c check-python $(TREES:%=tree-%)
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
@@ -41,6 +41,11 @@ test-frameworks: $(VENV)/.ready-test build build/frameworks/.ready ## unmodified
 	@echo "running the frameworks' programs, bare and in a share: about 6 minutes"
 	GPUSHARE_FRAMEWORKS_PYTHON=$(abspath build/frameworks/bin/python) $(BIN)/pytest --override-ini addopts="--import-mode=importlib -ra" \
 	  --durations=10 tests/frameworks
+
+test-ray: $(VENV)/.ready-test build build/ray/.ready ## real Ray on the simulated device
+	$(BIN)/python -m pip wheel -qq --no-build-isolation --no-deps --wheel-dir build/ray/wheel .
+	build/ray/bin/python -m pip install -qq --no-deps --force-reinstall build/ray/wheel/gpushare-*.whl
+	GPUSHARE_RAY_PYTHON=$(abspath build/ray/bin/python) $(BIN)/pytest --override-ini addopts="--import-mode=importlib -ra" tests/ray
 
 check: $(VENV)/.ready-test build tree-address tree-thread ## linters, types, import rules, warnings as errors, sanitizers
 	@$(MAKE) --jobs 2 --output-sync --no-print-directory check-c check-python sanitize
@@ -94,6 +99,9 @@ dev: $(VENV)/.ready
 
 build/frameworks/.ready: pyproject.toml scripts/setup
 	scripts/setup frameworks
+
+build/ray/.ready: pyproject.toml scripts/setup
+	scripts/setup ray
 
 sanitize: tree-address tree-thread
 	@for kind in address thread; do ctest --test-dir build/$$kind -j 2 --output-on-failure --timeout 120 | tail -4; done

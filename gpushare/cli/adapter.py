@@ -6,18 +6,22 @@ A verb per engine or scheduler, each a Command in a file `adapter_NAME.py` of it
 import argparse
 
 from gpushare.cli.adapter_deviceplugin import DevicePluginAdapter
+from gpushare.cli.adapter_htcondor import HtcondorAdapter
 from gpushare.cli.adapter_kubernetes import KubernetesAdapter
 from gpushare.cli.adapter_nomad import NomadAdapter
 from gpushare.cli.adapter_nri import NriAdapter
 from gpushare.cli.adapter_prometheus import PrometheusAdapter
+from gpushare.cli.adapter_ray import RayAdapter
 from gpushare.cli.command import Command, add_socket, add_verb
 
 ADAPTERS: tuple[Command, ...] = (
     DevicePluginAdapter(),
+    HtcondorAdapter(),
     KubernetesAdapter(),
     NomadAdapter(),
     NriAdapter(),
     PrometheusAdapter(),
+    RayAdapter(),
 )
 
 

@@ -4,18 +4,21 @@ import argparse
 import contextlib
 import os
 import sys
-from typing import NoReturn
+import time
+from typing import Any, NoReturn
 
 from gpushare.cli.command import add_json, add_socket, client, print_json
 from gpushare.cli.grant import add_share_options, add_wait, share_request
 from gpushare.cli.program import EXIT_GPUSHARE, command, missing, replace
 from gpushare.client import Client
-from gpushare.errors import GpushareError, UnreachableError, UsageError
+from gpushare.errors import GpushareError, RefusedError, UnreachableError, UsageError
 from gpushare.inject.process import merge
 
 # Time to live of the reservation. The bind follows in one round trip; if this process is killed in between, the share
 # comes back after this time.
 RESERVE_SECONDS = 10
+# Between requests for a place that another leaves.
+AGAIN_SECONDS = 0.2
 
 
 class RunCommand:
@@ -43,13 +46,11 @@ class RunCommand:
         argv = command(args.argv)
         if status := missing(argv):
             return status
-        if args.grant is None and (args.memory is None or args.time is None):
-            raise UsageError("no share: give --memory and --time, or the --grant to run in")
-        if args.grant is not None and (args.memory is not None or args.time is not None):
-            raise UsageError("--grant has its share already: leave --memory and --time out")
         daemon = client(args)
         try:
-            _start(daemon, args, argv)
+            if args.grant is not None:
+                replace(argv, merge(os.environ, daemon.bind(args.grant, "process")["env"]))
+            start(daemon, {**share_request(args), "wait_seconds": args.wait}, argv)
         except GpushareError as error:
             status = _status(daemon, error)
             if args.json:
@@ -58,11 +59,29 @@ class RunCommand:
             return status
 
 
-def _start(daemon: Client, args: argparse.Namespace, argv: list[str]) -> NoReturn:
-    """Replaces this process by the command. Where that fails, releases the grant and raises."""
-    if args.grant is not None:
-        replace(argv, merge(os.environ, daemon.bind(args.grant, "process")["env"]))
-    grant = daemon.create(**share_request(args), ttl_seconds=RESERVE_SECONDS, wait_seconds=args.wait)
+def start_in_turn(daemon: Client, request: dict[str, Any], argv: list[str], seconds: float) -> int:
+    """As `start`, for a scheduler that has given this place to another before, who may still be ending: asks again for
+    so long. Returns the exit status only where the command does not start."""
+    if status := missing(argv):
+        return status
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            start(daemon, request, argv)
+        except RefusedError as error:
+            if time.monotonic() >= deadline:
+                print(f"gpushare: {error}", file=sys.stderr)
+                return EXIT_GPUSHARE
+            time.sleep(AGAIN_SECONDS)
+        except GpushareError as error:
+            print(f"gpushare: {error}", file=sys.stderr)
+            return EXIT_GPUSHARE
+
+
+def start(daemon: Client, request: dict[str, Any], argv: list[str]) -> NoReturn:
+    """Replaces this process by the command. `request`: as Client.create takes it. Where that fails, releases the grant
+    and raises."""
+    grant = daemon.create(**request, ttl_seconds=RESERVE_SECONDS)
     try:
         binding = daemon.bind(grant["id"], "process")
         replace(argv, merge(os.environ, binding["env"]))

@@ -1,0 +1,34 @@
+"""The plugin that Ray loads (RAY_RUNTIME_ENV_PLUGINS). It is called once for an environment, not for each worker, so
+that it makes no grant: it changes the command by which workers start."""
+
+import shlex
+import sys
+from typing import Any
+
+from ray._private.runtime_env.plugin import RuntimeEnvPlugin
+
+from gpushare.adapters.ray.share import NAME, words
+
+# Ray would set the variable by its own count of devices, which is not the granted device's.
+_KEEP_VISIBLE = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
+
+
+class Plugin(RuntimeEnvPlugin):  # type: ignore[misc]  # Ray is no dependency of ours
+    """runtime_env's field `gpushare`."""
+
+    name = NAME
+    priority = 90  # after all that chooses another Python
+
+    @staticmethod
+    def validate(runtime_env_dict: dict[str, Any]) -> None:
+        """Raises ValueError or TypeError for a field that cannot be granted as it is written."""
+        words(runtime_env_dict[NAME])
+
+    def modify_context(self, uris: list[str], runtime_env: Any, context: Any, logger: Any) -> None:
+        """Workers of this environment start by `gpushare adapter ray`."""
+        del uris, logger
+        if NAME not in runtime_env:
+            return
+        ours = [sys.executable, "-P", "-m", "gpushare", "adapter", "ray", *words(runtime_env[NAME]), "--"]
+        context.env_vars[_KEEP_VISIBLE] = "1"
+        context.py_executable = f"{shlex.join(ours)} {context.py_executable}"

@@ -1,0 +1,66 @@
+"""What a task or an actor asks for, as Ray's options and as words of our own command. Pure."""
+
+from collections.abc import Mapping
+
+NAME = "gpushare"
+"""The field of a runtime_env."""
+
+_OPTIONS = (
+    "memory",
+    "time",
+    "time_limit",
+    "tenant",
+    "class",
+    "devices",
+    "managed",
+    "borrow_memory",
+    "max_rung",
+    "grace",
+)
+_NEEDED = ("memory", "time")
+
+
+def share(num_gpus: float, memory: int | str | None = None, **more: object) -> dict[str, object]:
+    """Options for `remote` and `.options`: so many devices for Ray's count, and the grant that makes them hold.
+
+    `num_gpus`: below 1 a part of one device, else whole devices. `memory`: bytes or text, per device; by default the
+    same part as of time. `more`: other options of `gpushare run`, and `runtime_env` with further fields for Ray.
+    Raises ValueError or TypeError.
+    """
+    whole = num_gpus == int(num_gpus)
+    if num_gpus <= 0 or (num_gpus > 1 and not whole):
+        raise ValueError(f"num_gpus {num_gpus}: give a part of one device, or whole devices")
+    milli = 1000 if whole else round(num_gpus * 1000)
+    if milli == 0:
+        raise ValueError(f"num_gpus {num_gpus}: less than a thousandth of a device")
+    environment = more.pop("runtime_env", None) or {}
+    if not isinstance(environment, Mapping):
+        raise TypeError("runtime_env is no dict")
+    spec = {
+        "memory": memory if memory is not None else f"{milli / 10:g}%",
+        "time": milli,
+        **({"devices": int(num_gpus)} if whole and num_gpus > 1 else {}),
+        **more,
+    }
+    words(spec)
+    return {"num_gpus": num_gpus, "runtime_env": {**environment, NAME: spec}}
+
+
+def words(spec: object) -> list[str]:
+    """Options of `gpushare adapter ray`. Raises ValueError or TypeError for what is none."""
+    if not isinstance(spec, Mapping):
+        raise TypeError(f"runtime_env's {NAME} is a dict, as {{'memory': '4GiB', 'time': '30%'}}")
+    if unknown := [str(name) for name in spec if name not in _OPTIONS]:
+        raise ValueError(f"{NAME} has no option {', '.join(unknown)}: it has {', '.join(_OPTIONS)}")
+    if missing := [name for name in _NEEDED if name not in spec]:
+        raise ValueError(f"{NAME} needs {' and '.join(missing)}")
+    found = []
+    for name, value in spec.items():
+        option = f"--{name.replace('_', '-')}"
+        if value is True and name == "borrow_memory":
+            found.append(option)
+        elif isinstance(value, (int, float, str)) and not isinstance(value, bool):
+            found.append(f"{option}={value}")
+        else:
+            raise ValueError(f"{NAME}'s {name} is {value!r}: give a number or text")
+    return found

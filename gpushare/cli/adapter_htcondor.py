@@ -1,0 +1,38 @@
+"""gpushare adapter htcondor"""
+
+import argparse
+import os
+
+from gpushare.cli.command import client
+from gpushare.errors import UsageError
+
+TURN_SECONDS = 10.0
+"""A job before this one, whose place it has, may still be ending."""
+
+
+class HtcondorAdapter:
+    """print devices as condor_gpu_discovery does; with a command, run it in the share of an HTCondor job"""
+
+    name = "htcondor"
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--slots", type=int, default=1, metavar="N", help="per device (default 1)")
+        parser.add_argument("--tenant", default=None, metavar="T", help="whose the jobs' shares are")
+        parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the job, in a job wrapper")
+
+    def run(self, args: argparse.Namespace) -> int:
+        from gpushare.adapters.htcondor import ads
+        from gpushare.cli.program import command, missing, replace
+        from gpushare.cli.run import start_in_turn
+
+        if not 1 <= args.slots <= ads.SLOTS_MAX:
+            raise UsageError(f"--slots {args.slots}: give 1 to {ads.SLOTS_MAX}")
+        if not args.argv:
+            print(ads.text(client(args).devices(), args.slots), end="")
+            return 0
+        argv = command(args.argv)
+        assigned = os.environ.get("_CONDOR_AssignedGPUs", "")  # noqa: SIM112 - HTCondor's name
+        if not assigned:
+            return missing(argv) or replace(argv, os.environ)
+        request = {**ads.share(assigned, args.slots), "tenant": args.tenant}
+        return start_in_turn(client(args), request, argv, TURN_SECONDS)

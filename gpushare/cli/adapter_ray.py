@@ -1,0 +1,25 @@
+"""gpushare adapter ray"""
+
+import argparse
+
+from gpushare.cli.command import client
+from gpushare.cli.grant import add_share_options, share_request
+
+TURN_SECONDS = 30.0
+"""Ray gives a worker's place away before its process has ended."""
+
+
+class RayAdapter:
+    """become a worker of Ray inside a grant of its own (called by gpushare.adapters.ray.plugin)"""
+
+    name = "ray"
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        add_share_options(parser)
+        parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the worker")
+
+    def run(self, args: argparse.Namespace) -> int:
+        from gpushare.cli.program import command
+        from gpushare.cli.run import start_in_turn
+
+        return start_in_turn(client(args), share_request(args), command(args.argv), TURN_SECONDS)
