@@ -61,21 +61,19 @@ class RunCommand:
 
 def start_in_turn(daemon: Client, request: dict[str, Any], argv: list[str], seconds: float) -> int:
     """As `start`, for a scheduler that has given this place to another before, who may still be ending: asks again for
-    so long. Returns the exit status only where the command does not start."""
+    so long, also a daemon that starts. Returns the exit status only where the command does not start."""
     if status := missing(argv):
         return status
     deadline = time.monotonic() + seconds
     while True:
         try:
             start(daemon, request, argv)
-        except RefusedError as error:
-            if time.monotonic() >= deadline:
+        except GpushareError as error:
+            passing = isinstance(error, (RefusedError, UnreachableError))
+            if not passing or time.monotonic() >= deadline:
                 print(f"gpushare: {error}", file=sys.stderr)
                 return EXIT_GPUSHARE
             time.sleep(AGAIN_SECONDS)
-        except GpushareError as error:
-            print(f"gpushare: {error}", file=sys.stderr)
-            return EXIT_GPUSHARE
 
 
 def start(daemon: Client, request: dict[str, Any], argv: list[str]) -> NoReturn:

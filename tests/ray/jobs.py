@@ -18,7 +18,8 @@ MIB = 1 << 20
 
 def spin() -> None:
     """Until the worker ends, which closes the pipe."""
-    with subprocess.Popen([SPIN, "--alloc", "1GiB", "--kernel-ns", "200000"], stdin=subprocess.PIPE) as process:
+    with subprocess.Popen([SPIN, "--alloc", "1GiB"], stdin=subprocess.PIPE, text=True) as process:
+        print("run 200000 100", file=process.stdin, flush=True)
         process.wait()
 
 
@@ -35,6 +36,16 @@ class Actor:
 
 def task(num_gpus: float, **more: Any) -> Any:
     return ray.remote(**share(num_gpus, **more))(spin).options(max_retries=0).remote()
+
+
+def failure(**options: Any) -> str:
+    """Why a task with these options does not start."""
+    bare = "runtime_env" in options
+    try:
+        ray.get(ray.remote(**(options if bare else share(**options)))(spin).remote(), timeout=60)
+    except ray.exceptions.RuntimeEnvSetupError as error:
+        return str(error)
+    return "it ended"
 
 
 def main() -> None:
@@ -58,6 +69,8 @@ def main() -> None:
         elif word == "actor":
             made.append(Actor.options(**share(**arguments[0])).remote())
             answer = ray.get([made[-1].grant.remote(), made[-1].gpus.remote()])
+        elif word == "fails":
+            answer = failure(**arguments[0])
         elif word == "kill":
             ray.kill(made[arguments[0]])
         print(json.dumps(answer), flush=True)

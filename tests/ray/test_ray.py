@@ -74,21 +74,21 @@ def driver(daemon) -> Iterator[Driver]:
         driver.kill()
 
 
-def working(daemon: Daemon, count: int) -> dict[int, dict[str, Any]]:
-    """Grants whose programs have joined, by their milli of time."""
+def working(daemon: Daemon, *shares: int) -> dict[int, dict[str, Any]]:
+    """Grants whose programs have joined, by their milli of time: once they are these."""
 
     def found() -> dict[int, dict[str, Any]] | None:
-        grants = {grant["devices"][0]["time"]: grant for grant in daemon.client.grants() if grant["processes"]}
-        return grants if len(grants) == count else None
+        grants = {grant["devices"][0]["time_milli"]: grant for grant in daemon.client.grants() if grant["processes"]}
+        return grants if set(grants) == set(shares) else None
 
-    return until(found, f"{count} tasks work", 60)
+    return until(found, f"tasks with {shares} work", 60)
 
 
 def test_fractions_hold_and_end(daemon, driver):
     driver.tell("task", {"num_gpus": 0.3})
     driver.tell("task", {"num_gpus": 0.7, "memory": "8GiB"})
-    grants = working(daemon, 2)
-    limits = {milli: grant["devices"][0]["memory"] for milli, grant in grants.items()}
+    grants = working(daemon, 300, 700)
+    limits = {milli: grant["devices"][0]["memory_limit_bytes"] for milli, grant in grants.items()}
     assert limits[700] == 8 * GIB
     assert abs(limits[300] - 0.3 * 16 * GIB) < 2 << 20
     pids = [grants[milli]["processes"][0] for milli in (300, 700)]
@@ -101,9 +101,9 @@ def test_fractions_hold_and_end(daemon, driver):
     driver.tell("task", {"num_gpus": 0.2})
     daemon.kill()
     daemon.start()
-    assert set(working(daemon, 2)) == {300, 700}
+    working(daemon, 300, 700)
     driver.tell("cancel", 0)
-    assert set(working(daemon, 2)) == {200, 700}
+    working(daemon, 200, 700)
 
     driver.kill()
     daemon.nothing_left()
@@ -116,3 +116,9 @@ def test_actors(daemon, driver):
     assert gpus == [held["devices"][0]["id"]]
     driver.tell("kill", 0)
     until(lambda: not daemon.client.grants(), "the actor's grant ends", 30)
+
+
+def test_what_can_never_be_granted_is_told(daemon, driver):
+    assert "tenant" in driver.tell("fails", {"num_gpus": 0.5, "tenant": "stranger"})
+    assert "needs time" in driver.tell("fails", {"num_gpus": 0.5, "runtime_env": {"gpushare": {"memory": "1GiB"}}})
+    assert not daemon.client.grants(ended=True)

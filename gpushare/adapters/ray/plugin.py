@@ -7,7 +7,9 @@ from typing import Any
 
 from ray._private.runtime_env.plugin import RuntimeEnvPlugin
 
-from gpushare.adapters.ray.share import NAME, words
+from gpushare.adapters.ray.share import NAME, request, words
+from gpushare.client import Client
+from gpushare.errors import ForbiddenError, GpushareError, NotFoundError, UsageError
 
 # Ray would set the variable by its own count of devices, which is not the granted device's.
 _KEEP_VISIBLE = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
@@ -25,10 +27,19 @@ class Plugin(RuntimeEnvPlugin):  # type: ignore[misc]  # Ray is no dependency of
         words(runtime_env_dict[NAME])
 
     def modify_context(self, uris: list[str], runtime_env: Any, context: Any, logger: Any) -> None:
-        """Workers of this environment start by `gpushare adapter ray`."""
-        del uris, logger
+        """Workers of this environment start by `gpushare adapter ray`.
+
+        Raises ValueError for what can never be granted: a worker that does not start is only tried again.
+        """
+        del uris
         if NAME not in runtime_env:
             return
+        try:
+            Client().plan(**request(runtime_env[NAME]))
+        except (UsageError, NotFoundError, ForbiddenError) as error:
+            raise ValueError(f"{NAME}: {error}") from None
+        except GpushareError as error:
+            logger.warning("%s: %s", NAME, error)  # may pass
         ours = [sys.executable, "-P", "-m", "gpushare", "adapter", "ray", *words(runtime_env[NAME]), "--"]
         context.env_vars[_KEEP_VISIBLE] = "1"
         context.py_executable = f"{shlex.join(ours)} {context.py_executable}"

@@ -27,8 +27,8 @@ def share(num_gpus: float, memory: int | str | None = None, **more: object) -> d
     same part as of time. `more`: other options of `gpushare run`, and `runtime_env` with further fields for Ray.
     Raises ValueError or TypeError.
     """
-    whole = num_gpus == int(num_gpus)
-    if num_gpus <= 0 or (num_gpus > 1 and not whole):
+    whole = num_gpus % 1 == 0
+    if not (0 < num_gpus < 1 or (whole and num_gpus >= 1)):
         raise ValueError(f"num_gpus {num_gpus}: give a part of one device, or whole devices")
     milli = 1000 if whole else round(num_gpus * 1000)
     if milli == 0:
@@ -64,3 +64,9 @@ def words(spec: object) -> list[str]:
         else:
             raise ValueError(f"{NAME}'s {name} is {value!r}: give a number or text")
     return found
+
+
+def request(spec: Mapping[str, object]) -> dict[str, object]:
+    """The same as fields of Client.plan."""
+    names = {"grace": "grace_seconds"}
+    return {names.get(name, name): f"{value:g}" if isinstance(value, float) else value for name, value in spec.items()}
