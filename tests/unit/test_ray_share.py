@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.adapters.ray import share
-from gpushare.adapters.ray.share import words
+from gpushare.adapters.ray.share import request, words
 
 
 def test_a_fraction_is_counted_by_ray_and_held_by_us():
@@ -34,6 +34,7 @@ def test_options_of_the_command():
     spec = {"memory": "8GiB", "time": 300, "time_limit": "50%", "class": "interactive", "borrow_memory": True}
     found = words(spec)
     assert found == ["--memory=8GiB", "--time=300", "--time-limit=50%", "--class=interactive", "--borrow-memory"]
+    assert request({**spec, "time": 0.3, "grace": 5}) == {**spec, "time": "0.3", "grace_seconds": 5}
     assert words({"memory": "-- rm; x", "time": "30%"})[0] == "--memory=-- rm; x"
 
 
