@@ -12,6 +12,7 @@ from gpushare.cli.adapter_nomad import NomadAdapter
 from gpushare.cli.adapter_nri import NriAdapter
 from gpushare.cli.adapter_prometheus import PrometheusAdapter
 from gpushare.cli.adapter_ray import RayAdapter
+from gpushare.cli.adapter_slurm import SlurmAdapter
 from gpushare.cli.command import Command, add_socket, add_verb
 
 ADAPTERS: tuple[Command, ...] = (
@@ -22,6 +23,7 @@ ADAPTERS: tuple[Command, ...] = (
     NriAdapter(),
     PrometheusAdapter(),
     RayAdapter(),
+    SlurmAdapter(),
 )
 
 

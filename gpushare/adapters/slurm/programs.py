@@ -1,0 +1,172 @@
+"""What slurmd calls: prolog and epilog, as root, once per job and node. Each may be called again, or never."""
+
+import contextlib
+import fcntl
+import logging
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gpushare.adapters.slurm import conf, job
+from gpushare.client import Client
+from gpushare.errors import FailedError, GpushareError, NotFoundError, UnreachableError
+
+log = logging.getLogger(__name__)
+
+Json = dict[str, Any]
+
+_SECONDS = 20  # for an answer of slurmctld
+WAIT_SECONDS = 20.0
+"""For memory that others have on loan, and for a daemon that is just started again."""
+_AGAIN_SECONDS = 0.5
+_BEGUN = ("RUNNING", "CONFIGURING")
+_FORGOTTEN = "forgotten"
+_RUN = "# run "  # and its number: the first line of what a prolog writes
+_ENDED = (
+    "COMPLETED",
+    "CANCELLED",
+    "FAILED",
+    "TIMEOUT",
+    "NODE_FAIL",
+    "PREEMPTED",
+    "BOOT_FAIL",
+    "DEADLINE",
+    "OUT_OF_MEMORY",
+)
+
+
+def scontrol(*words: str) -> str:
+    """What slurmctld says. Raises FailedError."""
+    try:
+        done = subprocess.run(["scontrol", *words], capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise FailedError(f"scontrol {' '.join(words)}: {error}") from None
+    if done.returncode:
+        raise FailedError(f"scontrol {' '.join(words)}: {done.stderr.strip() or f'status {done.returncode}'}")
+    return done.stdout
+
+
+def hosts(names: str) -> Sequence[str]:
+    """The names that a host list stands for."""
+    return scontrol("show", "hostnames", names).split()
+
+
+def patiently(work: Callable[[], Any]) -> Any:
+    """Again while no daemon answers: one that is started again is there in a moment."""
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            return work()
+        except UnreachableError:
+            if time.monotonic() >= deadline:
+                raise
+            time.sleep(_AGAIN_SECONDS)
+
+
+def _state(job_id: str) -> str:
+    """Of a job: Slurm's word, `_FORGOTTEN`, or empty where slurmctld does not answer."""
+    try:
+        described = scontrol("show", "job", "--oneliner", job_id)
+    except FailedError as error:
+        return _FORGOTTEN if "Invalid job id" in str(error) else ""
+    words = (word.partition("=") for word in described.split())
+    return next((value for name, _, value in words if name == "JobState"), "")
+
+
+class Programs:
+    """`directory`: where a prolog writes for its job's tasks. `per_device`: shards."""
+
+    def __init__(self, daemon: Client, directory: Path, per_device: int) -> None:
+        self._daemon, self._directory, self._per_device = daemon, directory, per_device
+
+    def prolog(self, asked: job.Job, node: str) -> None:
+        """Makes the job's grant. One that cannot be had is told to the job's tasks, which do not start: a prolog that
+        fails would drain the node for what a user asked.
+
+        Raises FailedError or UnreachableError where that is the node's fault.
+        """
+        described = scontrol("show", "job", "--details", "--oneliner", asked.id)
+        held = job.has(described, node, hosts)
+        if not held:
+            return
+        try:
+            text = conf.task(patiently(lambda: self._grant(asked, held)))
+        except UnreachableError:
+            raise
+        except GpushareError as error:
+            log.warning("job %s: %s", asked.id, error)
+            self._release(asked)
+            text = conf.refusal(str(error))
+        self._write(asked, text)
+        with contextlib.suppress(GpushareError):
+            self.reap()
+
+    def _grant(self, asked: job.Job, held: list[job.Has]) -> dict[str, str]:
+        if len(held) > 1:
+            raise FailedError("a job has whole GPUs or shards of one, not both: ask for one kind")
+        tenants = [tenant["name"] for tenant in self._daemon.tenants()]
+        [wanted] = job.requests(asked, held, self._daemon.devices(), tenants, self._per_device)
+        self._release(asked, but=wanted["key"])  # of a run of the same job whose epilog was not called
+        grant = self._daemon.create(**wanted, wait_seconds=WAIT_SECONDS)
+        binding = self._daemon.bind(grant["id"], "process", uid=asked.uid, gid=asked.gid)
+        return dict(binding["env"])
+
+    def epilog(self, asked: job.Job) -> None:
+        """Ends the job's grants, and what is left of its processes in them."""
+        if _state(asked.id).startswith(_BEGUN):
+            # It was requeued and has begun again before this epilog, of its last run, was called: slurmd already says
+            # the number of the new run.
+            asked = replace(asked, restarts=asked.restarts - 1)
+        patiently(lambda: self._release(asked))
+        self._forget(asked.id, asked.restarts)
+
+    def reap(self) -> list[str]:
+        """Ends grants of jobs that have ended without an epilog here; their ids."""
+        done = []
+        for grant in self._daemon.grants():
+            of = job.job_of(grant["key"] or "")
+            if of is not None and _state(of).startswith((*_ENDED, _FORGOTTEN)):
+                self._end(grant["id"])
+                self._forget(of, job.run_of(grant["key"]))
+                done.append(str(grant["id"]))
+        return done
+
+    def _release(self, asked: job.Job, but: str = "") -> None:
+        for grant in self._daemon.grants():
+            if asked.began_by_now(grant["key"] or "") and grant["key"] != but:
+                self._end(grant["id"])
+
+    def _end(self, grant_id: str) -> None:
+        with contextlib.suppress(NotFoundError):
+            self._daemon.release(grant_id)
+
+    def _write(self, asked: job.Job, text: str) -> None:
+        """Whole or not at all: tasks read it as shell."""
+        self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        found = self._directory.lstat()
+        if found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            raise FailedError(f"{self._directory} is not ours alone to write: remove it")
+        fresh = self._directory / f".{asked.id}"
+        with self._alone():
+            fresh.write_text(f"{_RUN}{asked.restarts}\n{text}")
+            fresh.chmod(0o644)
+            fresh.rename(self._directory / asked.id)
+
+    def _forget(self, job_id: str, run: int) -> None:
+        """Removes what a run of a job, or one before, was told."""
+        path = self._directory / job_id
+        with contextlib.suppress(FileNotFoundError), self._alone():
+            first = path.read_text().partition("\n")[0]
+            if int(first.removeprefix(_RUN)) <= run:
+                path.unlink()
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """While no other prolog or epilog writes or removes."""
+        with open(self._directory / ".lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield

@@ -1,0 +1,80 @@
+"""gpushare adapter slurm"""
+
+import argparse
+import os
+import socket
+import sys
+from pathlib import Path
+
+from gpushare.cli.command import client
+from gpushare.errors import UsageError
+
+PER_DEVICE = 100
+WHAT = ("conf", "scripts", "prolog", "epilog", "reap")
+
+
+class SlurmAdapter:
+    """make gres/shard of Slurm hold: conf and scripts for its configuration, prolog and epilog for slurmd (root)"""
+
+    name = "slurm"
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "what",
+            choices=WHAT,
+            help="conf: print gres.conf; scripts: write prolog, epilog and task-prolog; prolog, epilog: what these"
+            " call; reap: end grants of jobs that have ended without their epilog",
+        )
+        parser.add_argument("to", nargs="?", type=Path, metavar="DIR", help="where scripts are written")
+        parser.add_argument(
+            "--shards", type=int, default=PER_DEVICE, metavar="N", help=f"shards of one device (default {PER_DEVICE})"
+        )
+
+    def run(self, args: argparse.Namespace) -> int:
+        import logging
+
+        from gpushare.adapters.slurm.job import Job
+        from gpushare.adapters.slurm.programs import Programs
+
+        if not 1 <= args.shards <= 1000:
+            raise UsageError(f"{args.shards} shards of a device: give 1 to 1000")
+        logging.basicConfig(level=logging.INFO, format="gpushare: %(message)s")
+        daemon = client(args)
+        if args.what == "conf":
+            return _conf(daemon.devices(), args.shards)
+        directory = Path(daemon.node()["run_dir"], "slurm") if args.what == "scripts" else None
+        if args.what == "scripts":
+            assert directory is not None
+            return _scripts(args, directory)
+        programs = Programs(daemon, Path(os.environ.get("GPUSHARE_SLURM_DIR", "/run/gpushare/slurm")), args.shards)
+        if args.what == "reap":
+            print("\n".join(programs.reap()))
+        elif args.what == "prolog":
+            programs.prolog(Job.of(os.environ), os.environ.get("SLURMD_NODENAME", socket.gethostname()))
+        else:
+            programs.epilog(Job.of(os.environ))
+        return 0
+
+
+def _conf(devices: list[dict[str, object]], shards: int) -> int:
+    from gpushare.adapters.slurm import conf
+
+    files = [f"/dev/nvidia{device['minor']}" for device in devices]
+    name = socket.gethostname().partition(".")[0]
+    print(conf.node(name, len(devices), shards) + conf.gres(devices, files, shards), end="")
+    return 0
+
+
+def _scripts(args: argparse.Namespace, directory: Path) -> int:
+    from gpushare.adapters.slurm import conf
+
+    if args.to is None:
+        raise UsageError("where to? gpushare adapter slurm scripts DIR")
+    options = ["--shards", str(args.shards), *(["--socket", args.socket] if args.socket else [])]
+    args.to.mkdir(parents=True, exist_ok=True)
+    gpushare = ["env", f"GPUSHARE_SLURM_DIR={directory}", sys.executable, "-P", "-m", "gpushare"]
+    for name, text in conf.scripts(gpushare, options, str(directory)).items():
+        (args.to / name).write_text(text)
+        (args.to / name).chmod(0o755)
+        print(args.to / name)
+    return 0

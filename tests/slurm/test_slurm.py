@@ -1,0 +1,162 @@
+"""A real Slurm on loopback: its shards of simulated devices hold."""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+import slurm
+from running import GPUSHARE, SPIN, Daemon
+from waiting import until
+
+from gpushare.adapters.slurm import conf
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("slurm"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="slurmd starts jobs of other users"),
+]
+
+WORK = f"{SPIN} --kernel-ns 200000 --seconds 60"
+GIB = 1 << 30
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """(Slurm, daemon): one device of 16 GiB, 100 shards."""
+    if (gone := slurm.missing()) is not None:
+        pytest.skip(f"{gone} is not installed")
+    directory = Path(tempfile.mkdtemp(prefix="gst-"))
+    directory.chmod(0o1777)
+    (directory / "state").mkdir(mode=0o755)
+    daemon = Daemon(directory / "state", "1x16GiB").start()
+    made = None
+    try:
+        command = ["adapter", "slurm", "scripts", directory, "--socket", daemon.layout.socket]
+        assert subprocess.run([*GPUSHARE, *map(str, command)], env=daemon.env).returncode == 0
+        (directory / "slurm").mkdir(mode=0o755)
+        made = slurm.Slurm(directory / "slurm", 1)
+        for name in ("prolog", "epilog", "task-prolog"):
+            (directory / name).rename(directory / "slurm" / name)
+        made.directory.chmod(0o1777)
+        gres = conf.gres(daemon.client.devices(), [str(file) for file in made.files], slurm.SHARDS)
+        (made.directory / "gres.conf").write_text(gres)
+        made.start()
+        yield made, daemon
+    finally:
+        if made is not None:
+            made.stop()
+        daemon.stop()
+        shutil.rmtree(directory)
+
+
+@pytest.fixture
+def site(cluster):
+    made, daemon = cluster
+    yield made, daemon
+    subprocess.run(["scancel", "--user=nobody"], env=made.env, check=True)
+    until(lambda: not daemon.client.grants(), "the grants end with their jobs", 30)
+    daemon.nothing_left()
+
+
+def running(made, daemon, *jobs):
+    """Waits until a process of each job has joined its grant; their grants by job."""
+
+    def found():
+        by_job = {grant["key"].split("/")[2]: grant for grant in daemon.client.grants() if grant["processes"]}
+        return by_job if all(str(job) in by_job for job in jobs) else None
+
+    def said():
+        return [(job, made.state(job), made.out(job)) for job in jobs]
+
+    return until(found, f"jobs run: {said()}", 40)
+
+
+def test_two_jobs_share_a_device_by_their_shards_and_a_third_waits(site):
+    made, daemon = site
+    small = made.submit("--gres=shard:30", script=WORK)
+    large = made.submit("--gres=shard:70", "--comment=night gpushare:memory=8GiB", script=WORK)
+    third = made.submit("--gres=shard:30", script=WORK)
+    grants = running(made, daemon, small, large)
+    parts = {job: grants[str(job)]["devices"][0] for job in (small, large)}
+    assert [parts[job]["time_milli"] for job in (small, large)] == [300, 700]
+    assert parts[small]["memory_limit_bytes"] == 16 * GIB * 30 // 100 >> 20 << 20
+    assert parts[large]["memory_limit_bytes"] == 8 * GIB
+    assert grants[str(small)]["uid"] == slurm.NOBODY
+    pids = [grants[str(job)]["processes"][0] for job in (small, large)]
+    began = daemon.busy(*pids)
+    until(lambda: sum(daemon.busy(*pids)) > sum(began) + 1_500_000_000, "they work for a while", 60)
+    got = [after - before for before, after in zip(began, daemon.busy(*pids), strict=True)]
+    assert abs(got[0] / sum(got) - 0.3) < 0.1, got
+    assert made.state(third) == "PENDING"
+    made.cancel(small)
+    running(made, daemon, third)
+    assert str(small) not in {grant["key"].split("/")[2] for grant in daemon.client.grants()}
+
+
+def test_steps_and_tasks_are_in_the_jobs_one_grant(site):
+    made, daemon = site
+    script = f"srun --overlap -n2 --gres=shard:30 {SPIN} --alloc 1GiB --kernel-ns 200000 --seconds 60"
+    job = made.submit("--gres=shard:30", "-n4", script=script)
+    until(lambda: len(running(made, daemon, job)[str(job)]["processes"]) == 2, "both tasks join", 30)
+    assert len(daemon.client.grants()) == 1
+    [book] = daemon.client.sim_stats()["devices"]
+    assert book["bytes"] > 2 * GIB
+
+
+def test_memory_is_held(site):
+    made, _ = site
+    job = made.submit("--gres=shard:10", "--comment=gpushare:memory=1GiB", script=f"{SPIN} --alloc 2GiB --seconds 0")
+    until(lambda: made.state(job) == "COMPLETED", "it ends", 30)
+    assert "CUDA_ERROR_OUT_OF_MEMORY" in made.out(job)
+
+
+def test_a_job_that_cannot_have_it_does_not_start_and_says_why(site):
+    """And the node is not drained for it."""
+    made, daemon = site
+    job = made.submit("--gres=shard:10", "--comment=gpushare:memory=99GiB", script="echo started")
+    until(lambda: made.state(job) == "FAILED", "it fails", 30)
+    assert "does not fit" in made.out(job)
+    assert "started" not in made.out(job)
+    assert "DRAIN" not in made.scontrol("show", "node", made.host)
+    assert daemon.client.grants() == []
+
+
+def test_a_job_without_shards_is_left_alone(site):
+    made, _ = site
+    job = made.submit(script="env")
+    until(lambda: made.state(job) == "COMPLETED", "it ends", 30)
+    assert "GPUSHARE" not in made.out(job)
+    assert "LD_PRELOAD" not in made.out(job)
+
+
+def test_cancelled_and_requeued(site):
+    made, daemon = site
+    job = made.submit("--gres=shard:30", "--requeue", script=WORK)
+    before = running(made, daemon, job)[str(job)]
+    made.scontrol("requeue", str(job))
+    until(lambda: before["id"] not in [grant["id"] for grant in daemon.client.grants()], "its grant ends", 30)
+    again = running(made, daemon, job)[str(job)]
+    assert again["key"] != before["key"]
+    made.cancel(job)
+    until(lambda: daemon.client.grants() == [], "the grant ends with it", 30)
+    assert not list((daemon.layout.socket.parent / "slurm").glob("[0-9]*"))
+
+
+def test_killed_beneath_it(site):
+    """slurmd and the daemon: the job runs on with its share, and what no epilog ended is ended."""
+    made, daemon = site
+    job = made.submit("--gres=shard:30", script=WORK)
+    grant = running(made, daemon, job)[str(job)]
+    lost = daemon.client.create(memory=GIB, time=50, keep=True, key="slurm/gst/999999/0/0")
+    made.kill_slurmd()
+    daemon.kill()
+    daemon.start()
+    made.start_slurmd()
+    assert running(made, daemon, job)[str(job)]["id"] == grant["id"]
+    other = made.submit("--gres=shard:30", script=WORK)
+    running(made, daemon, other)
+    until(lambda: lost["id"] not in [one["id"] for one in daemon.client.grants()], "a job that Slurm forgot", 30)
+    assert {grant["id"]} < {one["id"] for one in daemon.client.grants()}
