@@ -142,7 +142,7 @@ def test_cancelled_and_requeued(site):
     assert again["key"] != before["key"]
     made.cancel(job)
     until(lambda: daemon.client.grants() == [], "the grant ends with it", 30)
-    assert not list((daemon.layout.socket.parent / "slurm").glob("[0-9]*"))
+    until(lambda: not list((daemon.layout.socket.parent / "slurm").glob("[0-9]*")), "and what its tasks were told", 20)
 
 
 def test_killed_beneath_it(site):
