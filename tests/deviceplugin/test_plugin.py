@@ -12,6 +12,10 @@ from running import GPUSHARE, SPIN, Daemon
 from slotkubelet import Refused, SlotKubelet
 from waiting import until
 
+from gpushare.adapters.deviceplugin import RESOURCE
+from gpushare.adapters.deviceplugin.plugin import Allocator, Options
+from gpushare.adapters.deviceplugin.slots import Sizes
+
 GIB = 1 << 30
 QUICK = """
 import gpushare.adapters.deviceplugin.plugin as plugin
@@ -118,6 +122,24 @@ def test_slots_that_are_given_again_have_a_new_grant(site):
     [after] = site.daemon.client.grants()
     assert after["id"] != before["id"]
     assert after["devices"][0]["time_milli"] == 200
+
+
+@pytest.mark.parametrize(
+    ("pod", "time", "memory"),
+    [
+        ({}, 200, 16 * GIB * 2 // 10 >> 20 << 20),
+        ({"gpushare.dev/time": "30%", "gpushare.dev/memory": "2Gi"}, 300, 2 * GIB),
+    ],
+    ids=["slots", "annotated"],
+)
+def test_with_annotations_the_grant_is_made_with_the_container(site, pod, time, memory):
+    client = site.daemon.client
+    [answer] = Allocator(client, Options(Sizes(10), RESOURCE, True, {})).allocate([slots(site, 1, 2)])
+    assert (answer.cdi, client.grants()) == ((), [])
+    config = {"annotations": {**pod, **dict(answer.annotations)}, "process": {"env": []}, "mounts": []}
+    grant = client.grant(client.call("POST", "/v1/oci/edit", {"config": config})["grant"])
+    [part] = grant["devices"]
+    assert (part["id"], part["time_milli"], part["memory_limit_bytes"]) == (site.devices[1], time, memory)
 
 
 def test_preferred_are_those_of_the_fullest_device_that_has_room(site):

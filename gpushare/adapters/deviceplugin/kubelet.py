@@ -42,6 +42,8 @@ _POD = Table(
 _PODS = Table(pods=message(1, _POD, many=True))
 
 Waits = Callable[[], bool]
+Identity = tuple[int, int]
+"""Of a socket's file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,20 +103,20 @@ class Plugin:
         self._directory, self._resource = directory, resource
         self._allocate, self._prefer = allocate, prefer
         self._server: Server | None = None
-        self._registered: tuple[int, int] | None = None
+        self._registered: Identity | None = None
         self._said = ""
 
-    def keep(self) -> bool:
-        """Serves and registers where either is missing; whether it has registered. To be called again and again."""
+    def keep(self) -> None:
+        """Serves and registers where either is missing. To be called again and again."""
         try:
             found = (self._directory / "kubelet.sock").stat()
         except OSError:
             self._say(f"no kubelet at {self._directory}: waiting for one")
             self._registered = None
-            return False
+            return
         kubelet = found.st_ino, found.st_ctime_ns
         if self._server is not None and self._server.there and self._registered == kubelet:
-            return False
+            return
         try:
             if self._server is None or not self._server.there:
                 self.stop()
@@ -124,10 +126,9 @@ class Plugin:
                 caller.call(f"/{VERSION}.Registration/Register", _REGISTER, EMPTY, **offer, options={"preferred": True})
         except GpushareError as error:
             self._say(f"kubelet does not take {self._resource}: {error}")
-            return False
+            return
         self._registered = kubelet
         self._say(f"kubelet has registered {self._resource}")
-        return True
 
     def stop(self) -> None:
         """Ends the socket and its streams; kubelet's slots are gone then, its pods stay."""
@@ -169,10 +170,19 @@ class Pods:
         """`socket`: /var/lib/kubelet/pod-resources/kubelet.sock by default."""
         self._socket = socket
 
-    def list(self) -> list[dict[str, Any]]:
-        """Raises UnreachableError or FailedError."""
-        if not self._socket.exists():
-            raise UnreachableError(f"no kubelet lists its pods at {self._socket}: try again")
-        with Caller(self._socket, timeout=5.0) as caller:
-            pods: list[dict[str, Any]] = caller.call("/v1.PodResourcesLister/List", EMPTY, _PODS)["pods"]
-            return pods
+    def kubelet(self) -> Identity | None:
+        """Which kubelet it is, None where there is none. One that starts does so before it knows its pods."""
+        try:
+            found = self._socket.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_ctime_ns
+
+    def list(self, of: Identity | None) -> list[dict[str, Any]]:
+        """As the kubelet `of` says. Raises UnreachableError where it is away or another one, or FailedError."""
+        if of is not None and self.kubelet() == of:
+            with Caller(self._socket, timeout=5.0) as caller:
+                pods: list[dict[str, Any]] = caller.call("/v1.PodResourcesLister/List", EMPTY, _PODS)["pods"]
+            if self.kubelet() == of:
+                return pods
+        raise UnreachableError(f"no kubelet lists its pods at {self._socket}, or another one by now: try again")

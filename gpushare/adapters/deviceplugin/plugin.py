@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpushare.adapters.deviceplugin import slots
-from gpushare.adapters.deviceplugin.kubelet import Answer, Plugin, Pods
+from gpushare.adapters.deviceplugin.kubelet import Answer, Identity, Plugin, Pods
 from gpushare.adapters.deviceplugin.slots import Json, Sizes
 from gpushare.client import Client
 from gpushare.errors import GpushareError, NotFoundError, UnreachableError
@@ -26,7 +26,7 @@ WAIT_SECONDS = 5.0
 LOOK_SECONDS = 1.0
 """Between looks at kubelet's sockets, and at its pods while a grant is idle."""
 TRUST_SECONDS = 60.0
-"""After which a kubelet that has started knows its pods: what it does not list before may still be one's."""
+"""After which a kubelet that has started knows its pods: one that it has not listed until then is gone."""
 ERROR_SECONDS = 1.0
 
 
@@ -89,19 +89,24 @@ class Allocator:
         log.info("grant %s: %d slots of %s", grant["id"], len(those), device["id"])
         return grant
 
-    def release_over(self, pods: Pods, now_ns: int, *, trusted: bool) -> bool:
-        """Ends the grants of pods that are gone; whether any is idle still. `trusted`: kubelet knows all its pods."""
+    def forget(self) -> None:
+        """Another kubelet lists the pods from now on."""
+        with self._one:
+            self._seen.clear()
+
+    def release_over(self, pods: Pods, kubelet: Identity | None, now_ns: int, *, trusted: bool) -> None:
+        """Ends the grants of pods that are gone. `trusted`: this `kubelet` knows all its pods, also those that it has
+        not listed yet."""
         with self._one:
             ours = [grant for grant in self._daemon.grants() if slots.is_slots(grant)]
             self._seen &= {grant["id"] for grant in ours}
             if not any(slots.is_idle(grant) for grant in ours):
-                return False
-            listed = slots.listed(pods.list(), self._options.resource)
+                return
+            listed = slots.listed(pods.list(kubelet), self._options.resource)
             self._seen |= {grant["id"] for grant in ours if slots.names(grant) & listed}
-            for one in slots.over(ours, listed, self._seen, now_ns) if trusted else ():
+            for one in slots.over(ours, listed, self._seen, now_ns, trusted=trusted):
                 log.info("grant %s: its pod is gone", one)
                 self._release(one)
-            return True
 
     def _release(self, grant_id: str) -> None:
         try:
@@ -146,13 +151,15 @@ class DevicePlugin:
 
     def _register(self) -> None:
         """Looks after kubelet's sockets and its pods."""
-        started = time.monotonic()
+        kubelet, since = None, 0.0
         while not self._ended.is_set():
-            if self._plugin.keep():
-                started = time.monotonic()
+            self._plugin.keep()
+            if self._pods.kubelet() != kubelet:
+                kubelet, since = self._pods.kubelet(), time.monotonic()
+                self._allocator.forget()
+            trusted = time.monotonic() - since >= TRUST_SECONDS
             try:
-                trusted = time.monotonic() - started >= TRUST_SECONDS
-                self._allocator.release_over(self._pods, time.time_ns(), trusted=trusted)
+                self._allocator.release_over(self._pods, kubelet, time.time_ns(), trusted=trusted)
             except GpushareError as error:
                 log.debug("pods: %s", error)
             self._ended.wait(LOOK_SECONDS)
