@@ -48,8 +48,7 @@ class Server:
     def __init__(self, client: Client) -> None:
         self._client = client
         self._connections = 0
-        self._asking = asyncio.Lock()
-        self._last: tuple[float, bytes] | None = None
+        self._asked: asyncio.Task[tuple[float, bytes]] | None = None
 
     async def start(self, host: str, port: int) -> asyncio.Server:
         """Listens. Raises OSError."""
@@ -76,10 +75,11 @@ class Server:
         status, why = request_of(header)
         if status != 200:
             return answer(status, why + "\n")
-        async with self._asking:
-            if self._last is None or time.monotonic() - self._last[0] > ANSWER_SECONDS:
-                self._last = await asyncio.to_thread(self._ask)
-            return self._last[1]
+        asked = self._asked
+        if asked is None or (asked.done() and time.monotonic() - asked.result()[0] > ANSWER_SECONDS):
+            asked = self._asked = asyncio.create_task(asyncio.to_thread(self._ask))
+        # It goes on where who asks gives up: the next one gets its answer, and no second thread asks.
+        return (await asyncio.shield(asked))[1]
 
     def _ask(self) -> tuple[float, bytes]:
         try:
