@@ -196,6 +196,14 @@ class Client:
         given = {name: value for name, value in query.items() if value is not None}
         return self.call("GET", f"/v1/usage/slots?{urlencode(given)}")
 
+    def drain(self, device: str, reason: str = "") -> Any:
+        """The Device, which takes no new grants from now on. For root only. Raises NotFoundError."""
+        return self.call("POST", "/v1/drain", {"device": device, "reason": reason})
+
+    def undrain(self, device: str) -> Any:
+        """The Device, which takes grants again. For root only. Raises NotFoundError."""
+        return self.call("POST", "/v1/undrain", {"device": device})
+
     def sim_stats(self) -> Any:
         """The simulator's own books. Raises NotFoundError where the devices are real."""
         return self.call("GET", "/v1/sim/stats")

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
+from gpushare.api.drain import DeviceState
 from gpushare.api.reclaim import Eviction, Grace, MaxRung, Priority, Signal
 from gpushare.api.share import GrantDevice, Health
 from gpushare.units import TEXT_MAX
@@ -19,7 +20,14 @@ Managed = Literal["charge", "refuse"]
 Leases = Literal["together", "independent"]
 
 Name = Literal[
-    "", "DeviceHealth", "CapacityChanged", "QuotaDegraded", "QuotaRestored", "EvictionRequested", "EvictionResolved"
+    "",
+    "DeviceHealth",
+    "DeviceDrain",
+    "CapacityChanged",
+    "QuotaDegraded",
+    "QuotaRestored",
+    "EvictionRequested",
+    "EvictionResolved",
 ]
 
 TTL_SECONDS = 120
@@ -222,7 +230,7 @@ class Quantity(Struct, kw_only=True):
 
 class Device(Struct, kw_only=True):
     """`health_reason`, `unhealthy_since_ns`: of a device that does not work. It stays in the list until the daemon
-    restarts."""
+    restarts. `state`: whether it takes new grants; `drain_reason`, `drained_since_ns`: of one that does not."""
 
     id: str
     index: int
@@ -240,6 +248,9 @@ class Device(Struct, kw_only=True):
     health: Health
     health_reason: str = ""
     unhealthy_since_ns: int | None = None
+    state: DeviceState = "ready"
+    drain_reason: str = ""
+    drained_since_ns: int | None = None
     wall_ns: int = 0
     leased_ns: int = 0
     switch_ns: int = 0

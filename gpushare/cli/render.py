@@ -249,7 +249,7 @@ def devices(found: list[Any]) -> None:
             format_size(device["memory_used_bytes"]),
             format_time(device["guaranteed"]["time"]),
             format_size(device["guaranteed"]["memory"]),
-            device["health"],
+            device["health"] if device["state"] == "ready" else f"{device['health']}, {device['state']}",
         ]
         for device in found
     ]
@@ -257,6 +257,9 @@ def devices(found: list[Any]) -> None:
     for device in found:
         if device["health"] != "healthy":
             print(f"device {device['index']} ({device['id']}) does not work: {device['health_reason']}")
+        if device["state"] != "ready":
+            why = f": {device['drain_reason']}" if device["drain_reason"] else ""
+            print(f"device {device['index']} ({device['id']}) takes no new grants{why}: `gpushare undrain` ends that")
 
 
 def _ms(ns: int) -> str:

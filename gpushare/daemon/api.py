@@ -9,6 +9,7 @@ import msgspec
 from aiohttp import web
 
 from gpushare import __version__
+from gpushare.api import drain as drain_types
 from gpushare.api import engines, types
 from gpushare.api import events as event_types
 from gpushare.api import tenants as tenant_types
@@ -104,6 +105,12 @@ class Api:
         asked = http.decoded(request, types.SimDevice)
         await self._context.set_sim_lost(request.match_info["index"], lost=asked.lost)
         return web.Response(status=204)
+
+    async def drain(self, request: web.Request) -> web.Response:
+        return http.json_answer(await self._context.drain(http.decoded(request, drain_types.DrainRequest)))
+
+    async def undrain(self, request: web.Request) -> web.Response:
+        return http.json_answer(await self._context.undrain(http.decoded(request, drain_types.UndrainRequest).device))
 
     async def metrics(self, request: web.Request) -> web.Response:
         found = await self._context.device_views()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from gpushare import __version__
+from gpushare.api import drain as drain_types
 from gpushare.api import tenants as tenant_types
 from gpushare.api import types
 from gpushare.arbiter import Arbiter
@@ -19,6 +20,7 @@ from gpushare.daemon.attempts import Attempts
 from gpushare.daemon.books import active, shares_got
 from gpushare.daemon.containers import Containers
 from gpushare.daemon.door import Door
+from gpushare.daemon.drains import Drain
 from gpushare.daemon.evictions import Evictions
 from gpushare.daemon.explaining import Explaining
 from gpushare.daemon.grants import Grants
@@ -31,10 +33,10 @@ from gpushare.daemon.readers import Readers
 from gpushare.daemon.receipts import Receipts
 from gpushare.daemon.resources import Resources
 from gpushare.daemon.serving import Serving
-from gpushare.daemon.state import State, now_ns
+from gpushare.daemon.state import Live, State, now_ns
 from gpushare.daemon.transitions import Transitions
 from gpushare.daemon.watch import Change
-from gpushare.errors import FailedError, GpushareError, NotFoundError, RefusedError
+from gpushare.errors import FailedError, GpushareError, NotFoundError, RefusedError, UsageError
 from gpushare.inject.node import Node
 from gpushare.node.devices import Backend, Device
 from gpushare.node.simulator import Simulator
@@ -86,6 +88,7 @@ class NodeContext:
             state, self.grants, self.transitions, resources, self.inject, self.readers, self.attempts
         )
         self.adoption = Adoption(state, resources, self.serving, self.transitions)
+        state.on_freed.append(self._drained)
 
     def facts(self) -> types.Node:
         """What /v1/node answers."""
@@ -153,6 +156,40 @@ class NodeContext:
         if number is None:
             raise NotFoundError(f"the simulator does not have device {index}: it was started with others")
         await asyncio.to_thread(self.simulator.set_lost, number, lost=lost)
+
+    async def drain(self, asked: drain_types.DrainRequest) -> types.Device:
+        """The device takes no new grants from now on. Raises NotFoundError, UsageError or FailedError."""
+        if len(asked.reason) > drain_types.REASON_MAX or not (asked.reason.isascii() and asked.reason.isprintable()):
+            raise UsageError(f"the reason is one line of ASCII of at most {drain_types.REASON_MAX} characters")
+        device = self._named(asked.device)
+        # In a thread: a disk may be slow.
+        await asyncio.to_thread(self.state.drains.put, device.id, Drain(now_ns(), asked.reason))
+        log.info("device %d (%s) is drained: %s", device.index, device.id, asked.reason or "no reason given")
+        return self._tell_drain(device)
+
+    async def undrain(self, name: str) -> types.Device:
+        """The device takes grants again. One that does is left as it is. Raises NotFoundError or FailedError."""
+        device = self._named(name)
+        await asyncio.to_thread(self.state.drains.remove, device.id)
+        log.info("device %d (%s) takes grants again", device.index, device.id)
+        return self._tell_drain(device)
+
+    def _tell_drain(self, device: Device) -> types.Device:
+        shown = self._device_view(device, 0)
+        self.state.watch.publish("device", "changed", lambda _: shown, "DeviceDrain")
+        return shown
+
+    def _drained(self, live: Live) -> None:
+        """A grant has ended: the last one of a device that is drained, maybe."""
+        for place in live.record.places:
+            if view.device_state(place.device, self.state) == "drained":
+                self._tell_drain(self.state.devices[place.index])
+
+    def _named(self, name: str) -> Device:
+        for device in self.state.devices:
+            if name in (device.id, str(device.index)):
+                return device
+        raise NotFoundError(f"there is no device {name[:80]!r}: `gpushare devices` shows what there is")
 
     async def check_health(self) -> None:
         """Asks every device whether it works, and acts once when that has changed: shares, watchers, the log."""

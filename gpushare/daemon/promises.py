@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpushare.api.types import GrantRequest
+from gpushare.daemon.drains import Drain
 from gpushare.daemon.gangs import gang_of
 from gpushare.daemon.tenants import Tenants
 from gpushare.node.devices import Device
@@ -41,10 +42,17 @@ class _Now:
 
 
 class Promises:
-    """`devices` and `faults` are the daemon's own, which change under it."""
+    """`devices`, `faults` and `drains` are the daemon's own, which change under it."""
 
-    def __init__(self, devices: Sequence[Device], tenants: Tenants, faults: Mapping[str, Fault]) -> None:
+    def __init__(
+        self,
+        devices: Sequence[Device],
+        tenants: Tenants,
+        faults: Mapping[str, Fault],
+        drains: Mapping[str, Drain] | None = None,
+    ) -> None:
         self._devices, self._tenants, self._faults = devices, tenants, faults
+        self._drains = drains if drains is not None else {}
         self._placed: dict[str, list[Placed]] = {}
         self._holdings: dict[str, list[Holding]] = {}
         """Both by grant; of the second, `guaranteed_milli` is what was reserved."""
@@ -55,7 +63,7 @@ class Promises:
 
     def copy(self) -> "Promises":
         """One to plan with: what comes and goes there changes nothing here."""
-        other = Promises(self._devices, self._tenants, self._faults)
+        other = Promises(self._devices, self._tenants, self._faults, self._drains)
         other._placed, other._holdings = dict(self._placed), dict(self._holdings)
         other._grants = self._grants.copy()
         now = self.now
@@ -96,7 +104,7 @@ class Promises:
     @property
     def now(self) -> _Now:
         """As tenants, devices and grants are at this moment."""
-        seen = self._tenants.changes, dict(self._faults), list(self._devices)
+        seen = self._tenants.changes, dict(self._faults), dict(self._drains), list(self._devices)
         if self._now is None or seen != self._seen:
             self._now, self._seen = self._work_out(), seen
         return self._now
@@ -131,14 +139,15 @@ class Promises:
                 now.taken.put(replace(holding, guaranteed_milli=kept))
 
     def _device(self, device: Device) -> admission.Device:
-        fault = self._faults.get(device.id)
+        fault, drain = self._faults.get(device.id), self._drains.get(device.id)
+        why = drain.fault if drain is not None else ""
         return admission.Device(
             id=device.id,
             index=device.index,
             memory_bytes=device.memory_bytes,
             reserved_bytes=device.reserved_bytes,
             context_bytes=device.context_bytes,
-            fault=f"it does not work: {fault.reason}" if fault is not None else "",
+            fault=f"it does not work: {fault.reason}" if fault is not None else why,
         )
 
 

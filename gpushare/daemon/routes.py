@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from gpushare.api import debug as debug_types
+from gpushare.api import drain as drain_types
 from gpushare.api import engines, types
 from gpushare.api import events as event_types
 from gpushare.api import plan as plan_types
@@ -188,6 +189,26 @@ ROUTES = (
         "OCI poststop; the body is not read (root)",
         query=_GRANT,
         required=("grant",),
+        root=True,
+        refusals=(NotFoundError,),
+    ),
+    Route(
+        "POST",
+        "/v1/drain",
+        "drain",
+        "A device takes no new grants; those that it has go on (root)",
+        body=drain_types.DrainRequest,
+        answer=types.Device,
+        root=True,
+        refusals=(NotFoundError,),
+    ),
+    Route(
+        "POST",
+        "/v1/undrain",
+        "undrain",
+        "A device takes grants again (root)",
+        body=drain_types.UndrainRequest,
+        answer=types.Device,
         root=True,
         refusals=(NotFoundError,),
     ),

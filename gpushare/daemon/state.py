@@ -13,6 +13,7 @@ from gpushare.api.reclaim import Eviction
 from gpushare.api.types import Class, GrantRequest
 from gpushare.daemon.books import DeviceBook, Instant
 from gpushare.daemon.decisions import REFUSED_KEPT, Decisions
+from gpushare.daemon.drains import Drains
 from gpushare.daemon.history import History
 from gpushare.daemon.promises import Fault, Promises
 from gpushare.daemon.tenant_socket import MemberRecord, TenantSocket
@@ -163,7 +164,8 @@ class State:
         self.tenants = tenants
         self.ledger = ledger
         self.watch = watch
-        self.promises = Promises(devices, tenants, self.faults)
+        self.drains = Drains(layout.state)
+        self.promises = Promises(devices, tenants, self.faults, self.drains)
         self.decisions = Decisions()
         self.refused: deque[Refusal] = deque(maxlen=REFUSED_KEPT)
         self._grants: dict[str, Live] = {}

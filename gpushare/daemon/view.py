@@ -5,6 +5,7 @@ from pathlib import Path
 
 from gpushare.api import tenants as tenant_types
 from gpushare.api import types
+from gpushare.api.drain import DeviceState
 from gpushare.api.share import GrantDevice
 from gpushare.arbiter import Arbiter, DeviceStats
 from gpushare.daemon import placement
@@ -168,7 +169,7 @@ def ledger_view(health: Health) -> types.LedgerHealth:
 
 def device_view(device: Device, backend: str, state: State, stats: DeviceStats, used: int) -> types.Device:
     """A device. `backend`: the backend's name. `used`: bytes of its memory in use, as the driver reports."""
-    fault = state.faults.get(device.id)
+    fault, drain = state.faults.get(device.id), state.drains.get(device.id)
     taken = state.promises.now.taken.on(device.id)
     guaranteed = types.Quantity(time=taken.reserved_milli, memory=taken.memory_bytes)
     return types.Device(
@@ -185,7 +186,7 @@ def device_view(device: Device, backend: str, state: State, stats: DeviceStats, 
             time=max(0, 1000 - guaranteed.time),
             memory=max(0, device.memory_bytes - device.reserved_bytes - guaranteed.memory) // MIB * MIB,
         )
-        if fault is None
+        if fault is None and drain is None
         else types.Quantity(time=0, memory=0),
         context_bytes=device.context_bytes,
         memory_used_bytes=used,
@@ -193,12 +194,22 @@ def device_view(device: Device, backend: str, state: State, stats: DeviceStats, 
         health="healthy" if fault is None else "unhealthy",
         health_reason=fault.reason if fault is not None else "",
         unhealthy_since_ns=fault.since_ns if fault is not None else None,
+        state=device_state(device.id, state),
+        drain_reason=drain.reason if drain is not None else "",
+        drained_since_ns=drain.since_ns if drain is not None else None,
         wall_ns=stats.wall_ns,
         leased_ns=stats.leased_ns,
         switch_ns=stats.switch_ns,
         idle_ns=stats.idle_ns,
         idle_with_waiters_ns=stats.idle_with_waiters_ns,
     )
+
+
+def device_state(device: str, state: State) -> DeviceState:
+    """Whether it takes new grants, and still has some where it does not."""
+    if device not in state.drains:
+        return "ready"
+    return "draining" if any(place.device == device for live in state for place in live.record.places) else "drained"
 
 
 def tenant_views(state: State) -> list[tenant_types.Tenant]:

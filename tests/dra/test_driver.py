@@ -191,6 +191,16 @@ def test_a_device_that_fails_is_tainted_and_its_health_is_told(site):
     site.published("it is back", lambda shown: "taints" not in shown[1])
 
 
+def test_a_device_that_is_drained_takes_no_new_claims(site):
+    try:
+        site.daemon.client.drain("1", "repair")
+        site.published("it is drained", lambda shown: "taints" in shown[1])
+        assert site.shown()[1]["taints"][0]["key"] == "gpu.gpushare.dev/drained"
+    finally:
+        site.daemon.client.undrain("1")
+    site.published("it takes claims again", lambda shown: "taints" not in shown[1])
+
+
 def test_programs_in_claims_get_their_parts(site):
     """Here a plain command in the claim's grant: on a real node containers with the CDI device."""
     one = claim("a", ("gpu", site.devices[0], {"memory": "1Gi", "time": "300"}))

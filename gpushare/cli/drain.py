@@ -1,0 +1,44 @@
+"""gpushare drain | undrain"""
+
+import argparse
+
+from gpushare.cli.command import add_json, add_socket, client, print_json
+
+
+class DrainCommand:
+    """give no new grants on a device; those that it has go on"""
+
+    name = "drain"
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("device", help="its index or id, as `gpushare devices` shows them")
+        parser.add_argument("--reason", default="", metavar="TEXT", help="shown to whoever is refused for it")
+        add_json(parser)
+        add_socket(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        device = client(args).drain(args.device, args.reason)
+        if args.json:
+            print_json(device)
+        else:
+            print(f"device {device['index']} ({device['id']}) is {device['state']}")
+        return 0
+
+
+class UndrainCommand:
+    """give grants on a drained device again"""
+
+    name = "undrain"
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("device", help="its index or id")
+        add_json(parser)
+        add_socket(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        device = client(args).undrain(args.device)
+        if args.json:
+            print_json(device)
+        else:
+            print(f"device {device['index']} ({device['id']}) takes grants again")
+        return 0

@@ -1,0 +1,82 @@
+"""Devices that take no new grants because an administrator said so. It outlives the daemon, in a file of its own."""
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpushare.errors import FailedError
+from gpushare.inject import files
+
+log = logging.getLogger(__name__)
+
+FILE = "drained.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Since when, wall time, and the administrator's words."""
+
+    since_ns: int
+    reason: str
+
+    @property
+    def fault(self) -> str:
+        """Why the device takes no new grants, in a sentence that names it."""
+        return f"it is drained{f': {self.reason}' if self.reason else ''}"
+
+
+class Drains(Mapping[str, Drain]):
+    """By id of the device."""
+
+    def __init__(self, directory: Path) -> None:
+        """`directory`: the daemon's state. A file that cannot be read is put aside: the devices are given again."""
+        self._path = directory / FILE
+        self._drains: dict[str, Drain] = {}
+        self._lock = threading.Lock()
+        try:
+            text = self._path.read_text()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            log.warning("%s: %s: no device is drained", self._path, error.strerror)
+            return
+        try:
+            rows = json.loads(text)
+            self._drains = {str(name): Drain(int(row["since_ns"]), str(row["reason"])) for name, row in rows.items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            aside = self._path.with_suffix(".damaged")
+            self._path.rename(aside)
+            log.warning("%s cannot be read (%s) and is now %s: no device is drained", self._path, error, aside.name)
+
+    def __getitem__(self, device: str) -> Drain:
+        return self._drains[device]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._drains)
+
+    def __len__(self) -> int:
+        return len(self._drains)
+
+    def put(self, device: str, drain: Drain) -> None:
+        """Raises FailedError where it cannot be written; then the device is as it was."""
+        with self._lock:
+            self._write({**self._drains, device: drain})
+
+    def remove(self, device: str) -> None:
+        """Like `put`. One that is not drained is left as it is."""
+        with self._lock:
+            self._write({name: drain for name, drain in self._drains.items() if name != device})
+
+    def _write(self, drains: dict[str, Drain]) -> None:
+        rows = {name: {"since_ns": drain.since_ns, "reason": drain.reason} for name, drain in drains.items()}
+        fresh = f"{self._path}.new"
+        try:
+            files.write(fresh, json.dumps(rows).encode(), 0o644)
+            os.replace(fresh, self._path)  # noqa: PTH105 - a text path
+        except OSError as error:
+            raise FailedError(f"{self._path} cannot be written ({error.strerror}): nothing is changed") from None
+        self._drains = drains
