@@ -72,6 +72,7 @@ GangText = Annotated[
 ]
 Uid = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": (1 << 32) - 2})]
 Pid = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": 1 << 22})]
+Selector = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 512})]
 GangSize = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": 1 << 20})]
 
 
@@ -95,6 +96,8 @@ class GrantRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
     `eviction_signal` too where one is named, and ended after that with a `max_rung` of `kill`. `priority`: of a
     tenant's grants the lower one is asked first.
 
+    `selector`: which devices will do (gpushare/policy/selector.py).
+
     `keep`: the grant stays until it is released, whatever becomes of its workloads: any number of containers, or of
     processes of one user, run in it at once or in turn. `ttl_seconds`: how long it may stay without a workload
     (default: 120, and for ever where it is kept). `uid`: the user whom the grant belongs to, where root asks for it."""
@@ -117,6 +120,7 @@ class GrantRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
     eviction_signal: Signal | None = None
     keep: bool = False
     uid: Uid | None = None
+    selector: Selector | None = None
 
 
 class GrantChange(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):

@@ -41,6 +41,9 @@ def add_share_options(parser: argparse.ArgumentParser, *, optional: bool = False
     )
     parser.add_argument("--devices", type=checked(_count), default=1, metavar="N", help="how many devices (default 1)")
     parser.add_argument("--gpu", default="any", metavar="ID", help="id or index of the device (default any)")
+    parser.add_argument(
+        "--selector", metavar="EXPR", help="any device that is such: \"memory >= 40Gi && arch == 'Hopper'\""
+    )
     parser.add_argument("--tenant", default=None, metavar="T", help="who the share belongs to (default: default)")
     parser.add_argument(
         "--class",
@@ -114,6 +117,7 @@ def share_request(args: argparse.Namespace) -> dict[str, Any]:
         "time_limit": args.time_limit,
         "devices": args.devices,
         "device": args.gpu,
+        "selector": args.selector,
         "tenant": args.tenant,
         "class_": args.class_,
         "managed": args.managed,

@@ -10,7 +10,7 @@ from gpushare.daemon.state import Live, State
 from gpushare.daemon.terms import check, memory, terms
 from gpushare.errors import UsageError
 from gpushare.node.devices import MAX_DEVICES
-from gpushare.policy import admission
+from gpushare.policy import admission, selector
 from gpushare.policy.admission import Choice, Place
 from gpushare.policy.capacity import Standing
 from gpushare.policy.shares import Share, shares
@@ -25,6 +25,11 @@ _KEY_MAX = 256
 @functools.lru_cache(maxsize=256)
 def _time(value: int | str) -> int:
     return parse_time(str(value))
+
+
+@functools.lru_cache(maxsize=256)
+def _selector(text: str) -> selector.Node:
+    return selector.parse(text)
 
 
 def _devices(wanted: int | str) -> tuple[int | str, ...] | None:
@@ -50,6 +55,7 @@ def _request(request: GrantRequest, borrow: int | str) -> admission.Request:
         devices=request.devices,
         device=_devices(request.device),
         gang=gang_id(request),
+        selector=_selector(request.selector) if request.selector is not None else None,
         borrow=borrow,
     )
 

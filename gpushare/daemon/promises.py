@@ -9,7 +9,7 @@ from gpushare.api.types import GrantRequest
 from gpushare.daemon.drains import Drain
 from gpushare.daemon.gangs import gang_of
 from gpushare.daemon.tenants import Tenants
-from gpushare.node.devices import Device
+from gpushare.node.devices import Device, facts
 from gpushare.policy import admission
 from gpushare.policy import capacity as capacity_policy
 from gpushare.policy.admission import Place
@@ -148,6 +148,7 @@ class Promises:
             reserved_bytes=device.reserved_bytes,
             context_bytes=device.context_bytes,
             fault=f"it does not work: {fault.reason}" if fault is not None else why,
+            facts=facts(device),
         )
 
 

@@ -26,6 +26,7 @@ _FIELDS = {
     "tenant": "tenant",
     "class": "class",
     "device": "device",
+    "selector": "selector",
     "managed": "managed",
     "gang": "gang",
     "borrow-memory": "borrow_memory",

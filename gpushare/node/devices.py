@@ -9,6 +9,7 @@ from typing import Protocol
 
 from gpushare.errors import UsageError
 from gpushare.inject.node import DeviceNode, Node
+from gpushare.policy import selector
 from gpushare.units import parse_size
 
 MAX_DEVICES = 16  # GS_ARBITER_MAX_DEVICES
@@ -35,6 +36,39 @@ class Device:
     def uuid(self) -> bytes:
         """The 16 bytes of its id."""
         return _uuid_bytes(self.id)
+
+
+def facts(device: Device) -> dict[str, selector.Value]:
+    """What a selector compares."""
+    return selector.facts(
+        device.attributes,
+        memory=device.memory_bytes,
+        index=device.index,
+        minor=device.minor,
+        uuid=device.id,
+        product=device.name,
+        pci_bus_id=device.pci_bus_id,
+    )
+
+
+# https://developer.nvidia.com/cuda-gpus: the first capability of each.
+_ARCHITECTURES = {
+    (12, 0): "Blackwell",
+    (10, 0): "Blackwell",
+    (9, 0): "Hopper",
+    (8, 9): "Ada",
+    (8, 0): "Ampere",
+    (7, 5): "Turing",
+    (7, 0): "Volta",
+    (6, 0): "Pascal",
+    (5, 0): "Maxwell",
+}
+
+
+def architecture(capability: tuple[int, int]) -> str | None:
+    """NVIDIA's name for devices of this compute capability, None for one that is older or not known yet."""
+    found = (name for first, name in _ARCHITECTURES.items() if first <= capability < (13, 0))
+    return next(found, None)
 
 
 @functools.lru_cache(maxsize=64)

@@ -11,7 +11,7 @@ from typing import Any
 
 from gpushare.errors import FailedError, UnreachableError
 from gpushare.inject.node import DeviceNode, Node
-from gpushare.node.devices import MAX_DEVICES, Device
+from gpushare.node.devices import MAX_DEVICES, Device, architecture
 
 # The driver's libraries a CUDA program loads: the API, NVML, the debugger's stub, and the compilers that the API opens
 # by name (as libcuda.so.1 of r580 and r595 lists them). Those of the second kind have the driver's version behind it.
@@ -52,6 +52,16 @@ def load() -> Any:
 
 def _text(value: bytes | str) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def pcie_root(bus_id: str) -> str | None:
+    """The root complex of a PCI device, as the kernel and Kubernetes name it: `pci0000:3a`."""
+    domain, _, rest = bus_id.partition(":")
+    try:
+        place = Path(f"/sys/bus/pci/devices/{domain[-4:]}:{rest}").resolve(strict=True)
+    except OSError:
+        return None
+    return next((part for part in place.parts if part.startswith("pci")), None)
 
 
 def device_node(path: str) -> DeviceNode | None:
@@ -193,17 +203,22 @@ class NvmlBackend:
         attributes = {"driver_version": self.driver_version}
         if (capability := self._optional("nvmlDeviceGetCudaComputeCapability", handle)) is not None:
             attributes["cuda_compute_capability"] = f"{capability[0]}.{capability[1]}"
+            if (name := architecture((capability[0], capability[1]))) is not None:
+                attributes["architecture"] = name
         if (cuda := self._optional("nvmlSystemGetCudaDriverVersion")) is not None:
             attributes["cuda_driver_version"] = f"{cuda // 1000}.{cuda % 1000 // 10}"
         if (numa := self._optional("nvmlDeviceGetNumaNodeId", handle)) is not None:
             attributes["numa_node"] = str(numa)
+        bus_id = _text(nvml.nvmlDeviceGetPciInfo(handle).busId).lower()
+        if (root := pcie_root(bus_id)) is not None:
+            attributes["pcie_root"] = root
         node = device_node(f"/dev/nvidia{minor}")
         return Device(
             id=device_id,
             index=index,
             minor=minor,
             name=_text(nvml.nvmlDeviceGetName(handle)),
-            pci_bus_id=_text(nvml.nvmlDeviceGetPciInfo(handle).busId).lower(),
+            pci_bus_id=bus_id,
             memory_bytes=total,
             reserved_bytes=reserved,
             context_bytes=self.context_bytes.get(device_id, 0),

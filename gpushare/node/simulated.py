@@ -9,6 +9,9 @@ from gpushare.inject.node import Node
 from gpushare.node.devices import Device
 from gpushare.node.simulator import Simulator
 
+# SIM_CAPABILITY_MAJOR of native/sim/model/card.h.
+_ATTRIBUTES = {"cuda_compute_capability": "8.0", "architecture": "Ampere"}
+
 
 class SimulatedBackend:
     """Devices of a running simulator, whose socket is in `directory`."""
@@ -33,7 +36,7 @@ class SimulatedBackend:
             pci_bus_id=device.pci_bus_id,
             memory_bytes=device.memory_bytes,
             context_bytes=self._simulator.context_bytes,
-            attributes={"driver_version": self.driver_version},
+            attributes=_ATTRIBUTES | {"driver_version": self.driver_version},
         )
 
     def devices(self) -> list[Device]:

@@ -10,9 +10,10 @@ goes to a grant that may be asked to give it back, and to no other.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gpushare.errors import NotFoundError, RefusedError, UsageError
+from gpushare.policy import selector as selectors
 from gpushare.policy.shares import DEVICE_MILLI
 from gpushare.policy.taken import Holding, Taken
 from gpushare.policy.tenant import TenantPolicy
@@ -40,6 +41,8 @@ class Device:
     context_bytes: int = 0
     fault: str = ""
     """Why the device takes no new grants; empty: it does."""
+    facts: selectors.Facts = field(default_factory=dict)
+    """What selectors compare."""
 
     @property
     def usable(self) -> bool:
@@ -79,7 +82,7 @@ class Tenant:
 class Request:
     """`memory`: bytes, or text for units.parse_memory (`35%` is of each device). `device`: id, index, as
     many of them as devices are asked for, or None for any. `gang`: the tenant's grants of the same one are on other
-    devices. `borrow`: as `memory`, how much of it may be guaranteed to others."""
+    devices. `borrow`: as `memory`, how much of it may be guaranteed to others. `selector`: which devices will do."""
 
     tenant: str
     memory: int | str
@@ -88,6 +91,7 @@ class Request:
     devices: int = 1
     device: str | int | tuple[str | int, ...] | None = None
     gang: str | None = None
+    selector: selectors.Node | None = None
     borrow: int | str = 0
 
 
@@ -235,6 +239,11 @@ def _check_limits(request: Request, tenant: Tenant, tenants: Mapping[str, Tenant
 
 
 def _named(request: Request, devices: Collection[Device]) -> list[Device]:
+    if request.selector is not None:
+        known = len(devices)
+        devices = [device for device in devices if selectors.matches(request.selector, device.facts)]
+        if not devices:
+            raise RefusedError(f"none of this node's {known} devices is one that was selected: see `gpushare labels`")
     if request.device is None:
         usable = [device for device in devices if device.usable]
         if not usable:

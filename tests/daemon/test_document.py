@@ -20,7 +20,8 @@ OPERATIONS = {found.ok().label: found.ok() for found in schemathesis.openapi.fro
 STREAMS = {"GET /v1/watch"}
 # What no schema can say: how values go together, and what a text means as a number.
 VALUES = re.compile(
-    "out of range|not a whole number|is finer than|time.limit .* is below|are named: name as many|cannot have|"
+    "out of range|not a whole number|is finer than|time.limit .* is below|are named: name as many|"
+    "selector, column|cannot have|"
     "are elsewhere|is built in|too little|give .* to |printable|no number as its size|no pid of a container|"
     "cannot be read|cannot be edited|config.json|bundle|is too small|is no tenant: make it first|is below it$|"
     "is on level|another than its name says|what no other is guaranteed"
