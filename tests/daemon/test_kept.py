@@ -76,7 +76,7 @@ def test_without_a_workload_for_as_long_as_was_asked(client, spin_in, phase_of):
     until(lambda: phase_of(kept["id"]) == "expired", "its time without a workload is over", 20)
 
 
-@pytest.mark.parametrize("stop", ["terminate", "kill"])
+@pytest.mark.parametrize("stop", ["kill", pytest.param("terminate", marks=pytest.mark.slow)])
 def test_a_daemon_that_comes_back_has_it(daemon, spin_in, phase_of, stop):
     client = daemon.client
     idle = client.create(memory=GIB, time=100, keep=True)["id"]

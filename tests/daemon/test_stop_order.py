@@ -31,7 +31,7 @@ def test_pages_are_closed_after_the_arbiter_has_stopped():
     assert done == [("ends", "bound"), ("arbiter",), ("pages", "runs"), ("pages", "kept")]
 
 
-@pytest.mark.parametrize("stops", [6, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("stops", [4, pytest.param(16, marks=pytest.mark.slow)])
 def test_a_daemon_that_is_asked_to_stop_beside_busy_tenants_never_dies_of_a_signal(make_daemon, stops):
     """After whatever time, and whatever it was asked meanwhile."""
     stops = int(os.environ.get("GPUSHARE_TEST_STOPS", stops))

@@ -79,14 +79,14 @@ def test_chosen_says_what_is_wrong():
 
 def test_a_grant_is_over_when_nobody_has_its_slots():
     idle, busy = grant("GPU-a", {1, 2}), grant("GPU-a", {1, 2}, phase="active")
-    late = int(slots.UNLISTED_SECONDS * 1e9)
-    assert slots.over([idle], {"GPU-a.2"}, {"g"}, late, trusted=True) == [], "its pod has some"
-    assert slots.over([idle], {"GPU-b.2"}, set(), late - 1, trusted=True) == [], "its pod is about to be listed"
-    assert slots.over([idle], {"GPU-b.2"}, {"g"}, 1, trusted=True) == ["g"]
-    assert slots.over([idle], set(), set(), late, trusted=True) == ["g"]
-    assert slots.over([busy], set(), {"g"}, late, trusted=True) == [], "its container still runs"
-    assert slots.over([idle], set(), set(), late, trusted=False) == [], "kubelet may not know its pods yet"
-    assert slots.over([idle], set(), {"g"}, late, trusted=False) == ["g"]
+    old, young = {"g": slots.UNLISTED_SECONDS}, {"g": slots.UNLISTED_SECONDS - 0.1}
+    assert slots.over([idle], {"GPU-a.2"}, {"g"}, old, trusted=True) == [], "its pod has some"
+    assert slots.over([idle], {"GPU-b.2"}, set(), young, trusted=True) == [], "its pod is about to be listed"
+    assert slots.over([idle], {"GPU-b.2"}, {"g"}, {"g": 0.0}, trusted=True) == ["g"]
+    assert slots.over([idle], set(), set(), old, trusted=True) == ["g"]
+    assert slots.over([busy], set(), {"g"}, old, trusted=True) == [], "its container still runs"
+    assert slots.over([idle], set(), set(), old, trusted=False) == [], "kubelet may not know its pods yet"
+    assert slots.over([idle], set(), {"g"}, old, trusted=False) == ["g"]
     assert slots.overlapping([idle], {"GPU-a.2", "GPU-a.3"}) == ["g"]
     assert slots.overlapping([idle], {"GPU-a.3"}) == []
 

@@ -48,6 +48,8 @@ class Allocator:
         self._daemon, self._options = daemon, options
         self._one = threading.Lock()
         self._seen: set[str] = set()
+        # When this plugin first saw each grant, monotonic seconds.
+        self._since: dict[str, float] = {}
 
     def allocate(self, containers: list[list[str]]) -> list[Answer]:
         """As kubelet.Allocate."""
@@ -94,17 +96,19 @@ class Allocator:
         with self._one:
             self._seen.clear()
 
-    def release_over(self, pods: Pods, kubelet: Identity | None, now_ns: int, *, trusted: bool) -> None:
-        """Ends the grants of pods that are gone. `trusted`: this `kubelet` knows all its pods, also those that it has
-        not listed yet."""
+    def release_over(self, pods: Pods, kubelet: Identity | None, now: float, *, trusted: bool) -> None:
+        """Ends the grants of pods that are gone. `now`: monotonic seconds. `trusted`: this `kubelet` knows all its
+        pods, also those that it has not listed yet."""
         with self._one:
             ours = [grant for grant in self._daemon.grants() if slots.is_slots(grant)]
             self._seen &= {grant["id"] for grant in ours}
+            self._since = {grant["id"]: self._since.get(grant["id"], now) for grant in ours}
             if not any(slots.is_idle(grant) for grant in ours):
                 return
             listed = slots.listed(pods.list(kubelet), self._options.resource)
             self._seen |= {grant["id"] for grant in ours if slots.names(grant) & listed}
-            for one in slots.over(ours, listed, self._seen, now_ns, trusted=trusted):
+            ages = {grant_id: now - since for grant_id, since in self._since.items()}
+            for one in slots.over(ours, listed, self._seen, ages, trusted=trusted):
                 log.info("grant %s: its pod is gone", one)
                 self._release(one)
 
@@ -159,7 +163,7 @@ class DevicePlugin:
                 self._allocator.forget()
             trusted = time.monotonic() - since >= TRUST_SECONDS
             try:
-                self._allocator.release_over(self._pods, kubelet, time.time_ns(), trusted=trusted)
+                self._allocator.release_over(self._pods, kubelet, time.monotonic(), trusted=trusted)
             except GpushareError as error:
                 log.debug("pods: %s", error)
             self._ended.wait(LOOK_SECONDS)

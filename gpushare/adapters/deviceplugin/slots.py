@@ -132,14 +132,15 @@ def overlapping(grants: Iterable[Json], wanted: Collection[str], keys: str = KEY
 
 
 def over(
-    grants: Iterable[Json], listed: Collection[str], seen: Collection[str], now_ns: int, *, trusted: bool
+    grants: Iterable[Json], listed: Collection[str], seen: Collection[str], ages: Mapping[str, float], *, trusted: bool
 ) -> list[str]:
     """Ids of grants that nothing runs in and no pod has any more. `listed`: slots that kubelet says pods have. `seen`:
-    grants of which it has said so before. The others may be of pods that are only about to be listed, and of pods that
+    grants of which it has said so before. `ages`: seconds that the plugin has known each, by a clock that nobody sets.
+    The others may be of pods that are only about to be listed, and of pods that
     it does not know again yet where it is not `trusted`."""
     out = []
     for grant in grants:
-        old = trusted and now_ns - grant["created_ns"] >= UNLISTED_SECONDS * 1e9
+        old = trusted and ages[grant["id"]] >= UNLISTED_SECONDS
         if is_slots(grant) and is_idle(grant) and not names(grant) & set(listed) and (old or grant["id"] in seen):
             out.append(grant["id"])
     return out

@@ -59,7 +59,8 @@ class Plugin:
         """SetConfig. Raises UsageError."""
         config = tasks.config(request["msgpack"])
         _user(config.user)
-        self.config, self._daemon = config, Client(self._socket or config.socket or None)
+        with self._one:
+            self.config, self._daemon = config, Client(self._socket or config.socket or None)
         return {}
 
     def fingerprint(self, _request: Json, waits: Waits) -> Iterator[Json]:
