@@ -6,6 +6,8 @@ absolute where no baseline is named, so it needs a quiet machine.
 """
 
 import os
+import select
+import socket
 import sqlite3
 import statistics
 import tempfile
@@ -276,3 +278,69 @@ def test_many_tenants(tmp_path: Path, report) -> None:
     report(f"/v1/tenants, {name}", f"p99 {p99(found):.1f} ms", "-", "<= 50 ms", p99(found) <= 50)
     assert rate >= 20
     assert p99(found) <= 50
+
+
+WATCHERS, SEEN = 50, 200
+
+
+class Watchers:
+    """That many connections of `GET /v1/watch`, read by one thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._sockets = [socket.socket(socket.AF_UNIX) for _ in range(WATCHERS)]
+        for one in self._sockets:
+            one.connect(os.fspath(path))
+            one.sendall(b"GET /v1/watch HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert b" 200 " in one.recv(65536)
+        self._wanted, self._at = b"", 0.0
+        self._left: set[socket.socket] = set()
+        self._all, self._ended = threading.Event(), threading.Event()
+        self.found: list[float] = []
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self) -> None:
+        while not self._ended.is_set():
+            for one in select.select(self._sockets, [], [], 0.1)[0]:
+                data = one.recv(1 << 20)
+                if self._wanted and self._wanted in data and one in self._left:
+                    self.found.append(1000 * (time.perf_counter() - self._at))
+                    self._left.discard(one)
+                    if not self._left:
+                        self._all.set()
+
+    def time(self, name: str, work: Callable[[], None]) -> None:
+        """Milliseconds from the request until each watcher has the event, whose object has this key."""
+        self._all.clear()
+        self._left, self._wanted, self._at = set(self._sockets), name.encode(), time.perf_counter()
+        work()
+        assert self._all.wait(20), f"{len(self._left)} watchers did not hear of {name}"
+
+    def end(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        for one in self._sockets:
+            one.close()
+
+
+def test_watchers_that_read(busy: Daemon, report) -> None:
+    """From the request for a grant until each of them has read that it is there: the answer's own time is in it."""
+    watchers, alone = Watchers(busy.layout.socket), []
+    try:
+        for number in range(SEEN):
+            made: list[str] = []
+
+            def make(key: str = f"seen-{number}-", made: list[str] = made) -> None:
+                made.append(busy.client.create(memory=1 << 30, time=10, key=key)["id"])
+
+            watchers.time(f'"seen-{number}-"', make)
+            at = time.perf_counter()
+            busy.client.release(made[0])
+            alone.append(1000 * (time.perf_counter() - at))
+    finally:
+        watchers.end()
+    found = sorted(watchers.found)
+    name, holds = f"{WATCHERS} watchers hear of a grant", p99(found) <= 20
+    measured = f"p99 {p99(found):.1f} ms, p50 {statistics.median(found):.1f} ms"
+    report(name, measured, f"a release and its answer: {statistics.median(alone):.1f} ms", "<= 20 ms", holds)
+    assert holds

@@ -300,7 +300,9 @@ def test_containers_in_turn_and_at_once_in_a_grant_that_is_kept(runc, node):
         assert json.loads(out)[0] == [1 << 30, (1 << 30) - count * (416 << 20)], "both hold memory of the one share"
         until(lambda count=count: len(node.client.grant(kept)["processes"]) == count - 1, "it is gone", 20)
     with runc.start("/bin/cat", annotations={"grant": kept}) as last:
-        until(lambda: node.client.grant(kept)["phase"] == "active", "it runs", 20)
+        last.stdin.write("it runs\n")
+        last.stdin.flush()
+        assert last.stdout.readline() == "it runs\n"
         assert node.client.release(kept)["phase"] == "released"
         assert last.wait(20) == 128 + signal.SIGKILL
 

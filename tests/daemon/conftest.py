@@ -73,6 +73,8 @@ class Daemon(running.Daemon):
         for device in self.client.devices():
             if device["health"] != "healthy":
                 self.client.set_sim_lost(device["index"], lost=False)
+            if device["state"] != "ready":
+                self.client.undrain(device["id"])
         until(lambda: {device["health"] for device in self.client.devices()} == {"healthy"}, "the devices work", 20)
         for grant in self.client.grants():
             self.client.release(grant["id"])

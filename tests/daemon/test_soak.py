@@ -107,7 +107,7 @@ class Life:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_random_lives(node: Daemon, seed: int) -> None:
     life = Life(node, seed)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 12
     while time.monotonic() < deadline:
         life.step()
         life.check()
