@@ -26,6 +26,7 @@ _STORED = {
     "bench/test_plan.py": ("plan-simulated", "pytest bench/test_plan.py"),
     "bench/test_engine_start.py": ("engines-simulated", "pytest bench/test_engine_start.py"),
     "bench/test_cluster.py": ("cluster-simulated", "pytest bench/test_cluster.py"),
+    "bench/test_slots.py": ("slots-simulated", "pytest bench/test_slots.py"),
     "bench/test_metrics.py": ("metrics-simulated", "pytest bench/test_metrics.py"),
     "bench/test_notebooks.py": ("notebooks-simulated", "pytest bench/test_notebooks.py"),
 }

@@ -31,6 +31,7 @@ HOOK = LIB_DIR / "gpushare-hook"
 RUNTIME_WRAPPER = LIB_DIR / "gpushare-runtime"
 LOADER_CONFIG = LIB_DIR / "ld.so.conf"
 PACKAGING = LIB_DIR / "packaging"  # what `gpushare install` puts in place
+MONITORING = LIB_DIR / "monitoring"  # alerts and a dashboard, for whoever runs Prometheus and Grafana
 SPIN_PTX = LIB_DIR / "spin.ptx"
 
 

@@ -1,12 +1,20 @@
 """gpushare adapter prometheus"""
 
 import argparse
+import os
 import signal
+import sys
 
 from gpushare.cli.command import client
 from gpushare.errors import FailedError, UsageError
+from gpushare.paths import MONITORING
 
 LISTEN = "127.0.0.1:9417"
+FILES = {
+    "rules": "prometheus/gpushare.rules.yml",
+    "scrape": "prometheus/prometheus.yml",
+    "dashboard": "grafana/gpushare.json",
+}
 
 
 def _address(text: str) -> tuple[str, int]:
@@ -28,11 +36,25 @@ class PrometheusAdapter:
             default=LISTEN,
             help=f"(default {LISTEN}; whoever reaches it reads who uses what; port 0: any)",
         )
+        parser.add_argument(
+            "--dcgm-names",
+            action="store_true",
+            help="answer with what dcgm-exporter would say of use and memory, too: not beside dcgm-exporter itself",
+        )
+        parser.add_argument(
+            "--print",
+            choices=tuple(FILES),
+            help="print alert rules, the scrape configuration or the Grafana dashboard, and serve nothing",
+        )
 
     def run(self, args: argparse.Namespace) -> int:
+        if args.print is not None:
+            sys.stdout.write((MONITORING / FILES[args.print]).read_text())
+            return 0
         import asyncio
         import logging
 
+        from gpushare.adapters.prometheus.dcgm import Names
         from gpushare.adapters.prometheus.server import Server
 
         logging.basicConfig(level=logging.INFO, format="%(message)s")
@@ -43,7 +65,8 @@ class PrometheusAdapter:
             for number in (signal.SIGTERM, signal.SIGINT):
                 asyncio.get_running_loop().add_signal_handler(number, ended.set)
             try:
-                server = await Server(client(args)).start(host, port)
+                names = Names(os.uname().nodename) if args.dcgm_names else None
+                server = await Server(client(args), names).start(host, port)
             except OSError as error:
                 raise FailedError(f"cannot listen on {args.listen}: {error.strerror or error}") from None
             bound = server.sockets[0].getsockname()

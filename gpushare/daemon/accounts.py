@@ -5,6 +5,7 @@ from collections.abc import Collection, Sequence
 from gpushare.arbiter import Arbiter
 from gpushare.daemon import placement
 from gpushare.daemon.books import DeviceTime, Instant, Sample, joined, nobodys, periods, unused
+from gpushare.daemon.last_counters import Last, LastCounters
 from gpushare.daemon.state import Live, State, instant
 from gpushare.ledger.entries import GAP, Period
 from gpushare.ledger.usage import Sums
@@ -23,6 +24,7 @@ class Accounts:
         """By tenant, of all periods that ended in this run of the daemon."""
         self.busy_ns: dict[str, int] = {}
         """The same by device."""
+        self.last = LastCounters()
         self._times: dict[int, DeviceTime] = {}
         """By device, when its periods last ended."""
 
@@ -65,7 +67,13 @@ class Accounts:
         devices, whose periods go on: one row for each of them whenever a grant ends would be too many. Where nobody had
         a lease since the last period, nothing was lent."""
         lent = {place.index for place in live.record.places if self._leased_more(place.index)}
-        self._add(periods(self.samples(live, lent), instant()), only=live.id)
+        samples, now = self.samples(live, lent), instant()
+        for sample in samples:
+            if sample.grant_id == live.id:
+                stats = sample.book.total(sample.stats)
+                seconds, pod = now.mono_ns / 1e9, live.record.pod
+                self.last.add(Last(seconds, live.id, sample.tenant, pod, sample.device_id, stats))
+        self._add(periods(samples, now), only=live.id)
 
     def write_periods(self) -> None:
         """Ends the current period of every served grant and begins the next."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import get_args
@@ -115,11 +116,13 @@ async def _grants(context: NodeContext) -> list[str]:
     state, arbiter = context.state, context.arbiter
     families = [[f"# HELP {family.name} {family.text}", f"# TYPE {family.name} {family.kind}"] for family in _COUNTERS]
     histograms = [[f"# HELP {name} {text}", f"# TYPE {name} histogram"] for name, text, _ in _HISTOGRAMS]
+    shown = set()
     for number, live in enumerate(state):
         if number % _AT_ONCE == 0:
             await asyncio.sleep(0)
         if live.id not in state:
             continue  # it ended meanwhile
+        shown.add(live.id)
         of_grant = f'grant="{live.id}",tenant="{_escape(live.record.tenant)}"{_pod(live.record.pod)}'
         for device in grant_view(state, live.record, live, arbiter).devices:
             label = f'{of_grant},gpu_uuid="{device.id}"'
@@ -130,6 +133,13 @@ async def _grants(context: NodeContext) -> list[str]:
             stats = arbiter.grant_stats(live.handle, device.index)
             for lines, (name, _, spans) in zip(histograms, _HISTOGRAMS, strict=True):
                 lines.append(_histogram(name, label, spans(stats)))
+    for last in context.accounts.last.rows(time.monotonic()):
+        if last.grant in shown:
+            continue
+        label = f'grant="{last.grant}",tenant="{_escape(last.tenant)}"{_pod(last.pod)},gpu_uuid="{last.device}"'
+        for lines, family in zip(families, _COUNTERS, strict=True):
+            if family.kind == "counter":
+                lines.append(f"{family.name}{{{label}}} {getattr(last.stats, family.field) / family.scale!r}")
     return [line for lines in (*families, *histograms) for line in lines]
 
 

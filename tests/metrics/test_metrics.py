@@ -14,6 +14,8 @@ from scrapes import dashboard, samples
 from waiting import until
 
 from gpushare.adapters.prometheus.server import request_of
+from gpushare.cli.adapter_prometheus import FILES
+from gpushare.cli.main import main
 from gpushare.inject.pod import LABEL_MAX, Pod, pod_of
 
 ROOT = Path(__file__).parents[2]
@@ -111,11 +113,56 @@ def test_tenants_have_exact_sums(site):
     assert usage["busy_ns"] / 1e9 == pytest.approx(busy), "the ledger says the same"
 
 
+def test_what_a_grant_got_last_is_there_when_it_has_ended(site):
+    def of(name: str) -> dict[str, float]:
+        found = samples(site.client.text("/metrics"))
+        return {labels["grant"]: value for own, labels, value in found if own == name}
+
+    before = of("gpushare_grant_busy_seconds_total")
+    assert site.work(0.1).wait(20) == 0
+    until(lambda: len(site.client.grants()) == 1, "its grant ends")
+    [ended] = [grant for grant in site.client.grants(ended=True) if grant["ended_ns"] and grant["id"] not in before]
+    assert of("gpushare_grant_busy_seconds_total")[ended["id"]] == ended["devices"][0]["busy_ns"] / 1e9 > 0.09
+    assert of("gpushare_grant_leased_seconds_total")[ended["id"]] == ended["devices"][0]["leased_ns"] / 1e9
+    assert ended["id"] not in of("gpushare_grant_memory_limit_bytes"), "it has none any more"
+
+
+def test_names_of_dcgm_say_the_same(site):
+    def told() -> dict[str, dict[str, float]]:
+        found: dict[str, dict[str, float]] = {}
+        for name, labels, value in samples(read(address)[1]):
+            if name.startswith("DCGM_"):
+                assert labels["Hostname"] == socket.gethostname()
+                found.setdefault(name, {})[f"{labels['gpu']} {labels.get('pod', '')}".strip()] = value
+        return found
+
+    address = site.adapter
+    told()
+    work = site.work(60, gpu="1")
+    util = until(lambda: (now := told().get("DCGM_FI_DEV_GPU_UTIL", {})) and now["1"] > 90 and now, "it works", 20)
+    work.kill()
+    assert util == {"0": 0.0, "0 train-0": 0.0, "1": util["1"]}
+    now, (zero, one) = told(), site.client.devices()
+    used, free = now["DCGM_FI_DEV_FB_USED"], now["DCGM_FI_DEV_FB_FREE"]
+    assert free["0 train-0"] == 1024
+    assert sum(used.values()) + sum(free.values()) == (zero["capacity"]["memory"] + one["capacity"]["memory"]) / (
+        1 << 20
+    )
+    assert now["DCGM_FI_PROF_GR_ENGINE_ACTIVE"].keys() == used.keys()
+
+
+@pytest.mark.parametrize("what", FILES)
+def test_rules_and_dashboard_come_with_the_wheel(what, capsys):
+    assert main(["adapter", "prometheus", "--print", what]) == 0
+    assert capsys.readouterr().out == (ROOT / "packaging" / FILES[what]).read_text()
+
+
 def test_the_adapter_answers_one_question(site):
-    address = site.adapter()
+    address = site.adapter
     status, text = read(address)
     assert status == 200
-    assert {name for name, _, _ in samples(text)} == {name for name, _, _ in samples(site.client.text("/metrics"))}
+    names = {name for name, _, _ in samples(text) if not name.startswith("DCGM_")}
+    assert names == {name for name, _, _ in samples(site.client.text("/metrics"))}
     assert read(address.replace("/metrics", "/v1/grants"))[0] == 404
     assert read(address, "POST")[0] == 405
     where = urlsplit(address)

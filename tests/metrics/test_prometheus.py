@@ -58,7 +58,7 @@ class Prometheus:
 
 @pytest.fixture
 def prometheus(site: Site, tmp_path):
-    target = urllib.parse.urlsplit(site.adapter()).netloc
+    target = urllib.parse.urlsplit(site.adapter).netloc
     started = Prometheus(tmp_path, target)
     yield started
     started.process.kill()

@@ -4,6 +4,7 @@ import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,49 @@ def test_slots_of_two_devices_are_refused(site):
     with pytest.raises(Refused, match="of 2 devices"):
         site.agent.reserve([*site.slots(0, 1), *site.slots(1, 1)])
     assert site.daemon.client.grants() == []
+
+
+@pytest.fixture
+def lent(site: Site) -> Iterator[str]:
+    """The grant that has memory of device 0 on loan, which the plugin's tenant is guaranteed."""
+    client = site.daemon.client
+    client.set_tenant("owner", {"memory": 30 * GIB})
+    site.agent.configure(user="root", idle_seconds=0, tenant="owner")
+    yield client.create(memory="10GiB", time=0, device=0, borrow_memory=True)["id"]
+    site.agent.configure(user="root", idle_seconds=0, tenant=None)
+    for grant in client.grants():
+        client.release(grant["id"])
+    client.remove_tenant("owner")
+
+
+def test_a_reservation_that_waits_stops_nobody(site, lent):
+    client = site.daemon.client
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(site.agent.reserve, site.slots(0, 0, 1, 2, 3))
+        until(lambda: client.grant(lent)["eviction"], "the reservation waits")
+        assert site.agent.reserve(site.slots(1, 0))["env"]
+        assert next(site.agent.fingerprints())
+        assert next(site.agent.stats())
+        assert site.agent.healthy()
+        assert not waiting.done()
+        client.release(lent)
+        given = waiting.result()
+    assert {given["env"]["GPUSHARE_GRANT_DIR"]} < {grant["dir"] for grant in client.grants()}
+
+
+def test_a_reservation_that_nomad_has_given_up_leaves_no_grant(site, lent):
+    client = site.daemon.client
+    before = {one["id"] for one in client.grants(ended=True)}
+    with pytest.raises(Refused):
+        site.agent.reserve(site.slots(0, 0, 1, 2, 3), seconds=0.2)
+    assert client.grant(lent)["eviction"]
+    client.release(lent)
+
+    def made():
+        return [one for one in client.grants(ended=True) if one["id"] not in before]
+
+    [one] = until(made, "it gets its memory")
+    until(lambda: client.grant(one["id"])["phase"] == "released", "the end of its grant")
 
 
 def test_a_plugin_that_is_killed_finds_its_grants_again(site):

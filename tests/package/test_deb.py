@@ -56,6 +56,8 @@ test -f /etc/systemd/system/multi-user.target.wants/gpushare.service
 test -e /lib/systemd/system/gpushare-nri.service
 test ! -e /etc/systemd/system/multi-user.target.wants/gpushare-nri.service
 gpushare install 2>&1 && exit 9
+test "$(gpushare adapter prometheus --print rules)" = "$(cat /usr/share/gpushare/prometheus/gpushare.rules.yml)"
+test "$(gpushare adapter prometheus --print dashboard)" = "$(cat /usr/share/gpushare/grafana/gpushare.json)"
 gpushare daemon --simulate 1x16GiB >/run/said 2>&1 & daemon=$!
 until grep -qs ready /run/said; do kill -0 $daemon; done
 test "$(stat -c %G:%a /run/gpushare/node.sock)" = gpushare:660

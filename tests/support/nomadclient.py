@@ -59,9 +59,9 @@ class Agent:
             self._channel.unary_stream("/plugin.GRPCStdio/StreamStdio")(b""),
         ]
 
-    def call(self, method: str, request: bytes = b"") -> dict[int, list[Any]]:
+    def call(self, method: str, request: bytes = b"", seconds: float = 20) -> dict[int, list[Any]]:
         try:
-            return fields(self._channel.unary_unary(method)(request, timeout=20))
+            return fields(self._channel.unary_unary(method)(request, timeout=seconds))
         except grpc.RpcError as error:
             raise Refused(error.details()) from None
 
@@ -100,8 +100,9 @@ class Agent:
             "attributes": {name: one.get(2, one.get(3))[0] for name, one in attributes.items()},
         }
 
-    def reserve(self, slots: list[str]) -> dict[str, Any]:
-        answer = self.call(DEVICE + "Reserve", b"".join(part(1, one) for one in slots))
+    def reserve(self, slots: list[str], seconds: float = 20) -> dict[str, Any]:
+        """`seconds`: after which Nomad gives it up."""
+        answer = self.call(DEVICE + "Reserve", b"".join(part(1, one) for one in slots), seconds)
         found = fields(answer[1][0])
         mounts = [fields(one) for one in found.get(2, ())]
         return {

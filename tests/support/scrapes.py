@@ -1,14 +1,21 @@
 """A daemon with two simulated devices, a grant in a pod's container, and the adapter that shows its metrics."""
 
 import contextlib
+import functools
 import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-from running import GPUSHARE, SPIN, Daemon
+from running import SPIN, Daemon
 
+QUICK = """
+import gpushare.adapters.prometheus.server as server
+server.ANSWER_SECONDS = 0.05
+from gpushare.cli.main import entry
+entry()
+"""
 JOINER = Path(__file__).parents[1] / "daemon/joiner.py"
 HOSTILE = 'a"b\\c\nd'
 POD = {
@@ -62,10 +69,12 @@ class Site:
         process.stdin.flush()
         assert process.stdout.readline() == "held\n"
 
+    @functools.cached_property
     def adapter(self) -> str:
-        """Starts it; the address."""
-        options = ("--socket", str(self.daemon.layout.socket), "--listen", "127.0.0.1:0")
-        address = self.spawn(*GPUSHARE, "adapter", "prometheus", *options).stdout.readline().strip()
+        """The address of one that is started now."""
+        options = ("--socket", str(self.daemon.layout.socket), "--listen", "127.0.0.1:0", "--dcgm-names")
+        process = self.spawn(sys.executable, "-c", QUICK, "adapter", "prometheus", *options)
+        address = process.stdout.readline().strip()
         assert address.endswith("/metrics")
         return address
 

@@ -28,6 +28,8 @@ LOOK_SECONDS = 1.0
 TRUST_SECONDS = 60.0
 """After which a kubelet that has started knows its pods: one that it has not listed until then is gone."""
 ERROR_SECONDS = 1.0
+SETTLE_SECONDS = 0.05
+"""For which changes are gathered, so that pods that come at once do not each wait for a look at all grants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +153,7 @@ class DevicePlugin:
                 self._ended.wait(ERROR_SECONDS)
                 continue
             self._changed.wait()
+            self._ended.wait(SETTLE_SECONDS)
         self._plugin.stop()
 
     def _register(self) -> None:

@@ -34,19 +34,22 @@ LOOK_SECONDS = 5.0
 WAIT_SECONDS = 5.0
 """For memory that others have on loan."""
 STATS_SECONDS = 5.0
+THREADS = 64
+"""Each stream has one for good, and each reservation while it waits."""
 
 Waits = Callable[[], bool]
 
 
 class Plugin:
-    """Answers Nomad. `client`: by the socket of the configuration, or the given one where that names none."""
+    """Answers Nomad, from several threads. `client`: by the socket of the configuration, or the given one where that
+    names none."""
 
     def __init__(self, socket: str | None) -> None:
         self._socket = socket
         self.config = Config()
         self._daemon = Client(socket)
         self._one = threading.Lock()
-        self._watch, self._usage = tasks.Watch(), Usage()
+        self._watch, self._usage, self._asked = tasks.Watch(), Usage(), tasks.Asked()
         self.ended = threading.Event()
         self._changed = threading.Condition()
         self._said: Json = None
@@ -82,29 +85,41 @@ class Plugin:
         with self._changed:
             self._changed.wait(1.0)
 
-    def reserve(self, request: Json, _waits: Waits) -> Json:
+    def reserve(self, request: Json, waits: Waits) -> Json:
         """Reserve: a grant for the slots, in place of one that has some of them, whose task is over."""
-        device, those = slots.chosen(request["ids"], self._daemon.devices(), self._sizes)
-        uid, gid = _user(self.config.user)
+        ids = request["ids"]
         with self._one:
-            for stale in slots.overlapping(self._daemon.grants(), request["ids"], KEYS):
+            config, daemon = self.config, self._daemon
+        sizes = Sizes(config.slots)
+        device, those = slots.chosen(ids, daemon.devices(), sizes)
+        uid, gid = _user(config.user)
+        memory, share = sizes.of(device, len(those))
+        with self._one:
+            for stale in slots.overlapping(daemon.grants(), ids, KEYS):
                 log.info("grant %s: its slots are given to another task", stale)
-                self._release(stale)
-            memory, share = self._sizes.of(device, len(those))
-            grant = self._daemon.create(
+                _release(daemon, stale)
+            mine = self._asked.begin(ids)
+        try:
+            # Others go on while this waits for memory that is on loan.
+            grant = daemon.create(
                 wait_seconds=WAIT_SECONDS,
                 memory=memory,
                 time=share,
                 device=device["id"],
-                tenant=self.config.tenant,
+                tenant=config.tenant,
                 key=slots.key(device["id"], those, secrets.token_hex(4), KEYS),
                 keep=True,
             )
             try:
-                env = self._daemon.bind(grant["id"], "process", uid=uid, gid=gid)["env"]
+                with self._one:
+                    self._asked.check(mine, waits=waits())
+                env = daemon.bind(grant["id"], "process", uid=uid, gid=gid)["env"]
             except GpushareError:
-                self._release(grant["id"])
+                _release(daemon, grant["id"])
                 raise
+        finally:
+            with self._one:
+                self._asked.end(mine)
         log.info("grant %s: %d slots of %s", grant["id"], len(those), device["id"])
         return {"container": {"env": env, "mounts": _mounts(env), "devices": _nodes(device)}}
 
@@ -130,7 +145,7 @@ class Plugin:
             used = self._usage.used({grant["id"]: grant["dir"] for grant in ours})
             for one in self._watch.look(ours, used, self.config, time.monotonic_ns()):
                 log.info("grant %s: its task is over", one)
-                self._release(one)
+                _release(self._daemon, one)
 
     def watch(self) -> None:
         """Tells `fingerprint` of changes, until the end."""
@@ -144,11 +159,12 @@ class Plugin:
                 log.debug("watch: %s", error)
                 self.ended.wait(1.0)
 
-    def _release(self, grant_id: str) -> None:
-        try:
-            self._daemon.release(grant_id)
-        except NotFoundError:
-            log.debug("grant %s has ended already", grant_id)
+
+def _release(daemon: Client, grant_id: str) -> None:
+    try:
+        daemon.release(grant_id)
+    except NotFoundError:
+        log.debug("grant %s has ended already", grant_id)
 
 
 def _user(name: str) -> tuple[int, int]:
@@ -242,7 +258,7 @@ def serve(plugin: Plugin, say: Callable[[str], Any]) -> None:
     version = handshake(dict(os.environ))
     parent = os.getppid()
     with tempfile.TemporaryDirectory(prefix="gpushare-nomad-") as directory:
-        server = Server(Path(directory) / "plugin.sock", services(plugin))
+        server = Server(Path(directory) / "plugin.sock", services(plugin), threads=THREADS)
         say(f"{messages.CORE_VERSION}|{version}|unix|{server.path}|grpc|\n")
         threading.Thread(target=plugin.watch, name="watch", daemon=True).start()
         while not plugin.ended.wait(LOOK_SECONDS):

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import time
 
+from gpushare.adapters.prometheus import dcgm
 from gpushare.client import Client
 from gpushare.errors import GpushareError
 
@@ -45,8 +46,9 @@ def answer(status: int, text: str) -> bytes:
 class Server:
     """Serves one daemon's metrics."""
 
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, client: Client, dcgm: dcgm.Names | None = None) -> None:
+        """`dcgm`: to answer with its names too."""
+        self._client, self._dcgm = client, dcgm
         self._connections = 0
         self._asked: asyncio.Task[tuple[float, bytes]] | None = None
 
@@ -83,7 +85,10 @@ class Server:
 
     def _ask(self) -> tuple[float, bytes]:
         try:
-            found = answer(200, self._client.text("/metrics"))
+            text = self._client.text("/metrics")
+            if self._dcgm is not None:
+                text += self._dcgm.text(text, self._client.devices())
+            found = answer(200, text)
         except GpushareError as error:
             log.warning("%s", error)
             found = answer(503, f"{error}\n")

@@ -1,0 +1,146 @@
+"""The daemon's numbers under the names of NVIDIA's dcgm-exporter, for dashboards that know those. Pure.
+
+Where DCGM samples, these are differences of the daemon's books between two questions. A device's series are split: one
+for each pod that has a part of it, one for all else; they add up to the device.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+Json: TypeAlias = Any
+
+_SAMPLE = re.compile(r'(gpushare_(?:device|grant)_\w+)\{((?:\w+="(?:[^"\\]|\\.)*",?)*)\} (\S+)')
+_LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+_MIB = 1 << 20
+_POD = ("container", "namespace", "pod")
+_WALL = tuple(f"gpushare_device_{what}_seconds_total" for what in ("leased", "idle", "switch"))
+_BUSY, _MEMORY = "gpushare_grant_busy_seconds_total", "gpushare_grant_memory_bytes"
+_LIMIT, _USED = "gpushare_grant_memory_limit_bytes", "gpushare_device_memory_used_bytes"
+
+Who: TypeAlias = tuple[str, ...]
+"""A pod's labels as in `_POD`, as they are written between quotes; empty for all that is no pod's."""
+_NOBODY: Who = ("", "", "")
+
+
+@dataclass(slots=True)
+class _Device:
+    """Of one device, seconds and bytes. `busy`: by grant."""
+
+    wall: float = 0.0
+    used: float = 0.0
+    busy: dict[str, float] = field(default_factory=dict)
+    memory: dict[Who, float] = field(default_factory=dict)
+    limit: dict[Who, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Reading:
+    devices: dict[str, _Device] = field(default_factory=dict)
+    pods: dict[str, Who] = field(default_factory=dict)
+
+
+def _read(metrics: str) -> _Reading:
+    found = _Reading()
+    for name, inside, value in _SAMPLE.findall(metrics):
+        labels = dict(_LABEL.findall(inside))
+        device = found.devices.setdefault(labels["gpu_uuid"], _Device())
+        number = float(value)
+        if name in _WALL:
+            device.wall += number
+        elif name == _USED:
+            device.used = number
+        elif name in (_BUSY, _MEMORY, _LIMIT):
+            who = found.pods.setdefault(labels["grant"], tuple(labels.get(label, "") for label in _POD))
+            if name == _BUSY:
+                device.busy[labels["grant"]] = number
+            elif who != _NOBODY:
+                sums = device.memory if name == _MEMORY else device.limit
+                sums[who] = sums.get(who, 0.0) + number
+    return found
+
+
+def _active(now: _Device, before: _Device | None, pods: Mapping[str, Who]) -> dict[Who, float] | None:
+    """The part of the time since `before` in which work of each ran on the device. None where that is not known: at
+    first, and when the daemon has begun anew."""
+    if before is None or now.wall <= before.wall:
+        return None
+    out: dict[Who, float] = dict.fromkeys([_NOBODY, *now.memory], 0.0)
+    for grant, busy in now.busy.items():
+        who = pods[grant]
+        grown = max(0.0, busy - before.busy.get(grant, 0.0))  # one that was not there has begun since
+        if grown or who in out:
+            out[who] = out.get(who, 0.0) + grown
+    return {who: min(busy / (now.wall - before.wall), 1.0) for who, busy in out.items()}
+
+
+def _memory(device: _Device, capacity: int) -> Iterator[tuple[Who, float, float]]:
+    """Of each: used, and what it can still have."""
+    used, free = device.used, capacity - device.used
+    for who, memory in device.memory.items():
+        left = max(0.0, device.limit.get(who, 0.0) - memory)
+        yield who, memory, left
+        used, free = used - memory, free - left
+    yield _NOBODY, max(0.0, used), max(0.0, free)
+
+
+class Names:
+    """Keeps the last reading, for what happened since. `host`: the label Hostname."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self._last = _Reading()
+
+    def text(self, metrics: str, devices: Sequence[Json]) -> str:
+        """What dcgm-exporter would say, of the daemon's `metrics` and the node API's `devices`."""
+        now, before = _read(metrics), self._last
+        self._last = now
+        util: list[str] = []
+        active: list[str] = []
+        used: list[str] = []
+        free: list[str] = []
+        for device in devices:
+            found = now.devices.get(device["id"], _Device())
+            label = self._label(device)
+            parts = _active(found, before.devices.get(device["id"]), now.pods) or {}
+            for who, part in parts.items():
+                util.append(f"{{{label}{_who(who)}}} {part * 100:.10g}")
+                active.append(f"{{{label}{_who(who)}}} {part:.10g}")
+            for who, memory, left in _memory(found, device["capacity"]["memory"]):
+                used.append(f"{{{label}{_who(who)}}} {memory / _MIB:.10g}")
+                free.append(f"{{{label}{_who(who)}}} {left / _MIB:.10g}")
+        return "".join(
+            [
+                _family("DCGM_FI_DEV_GPU_UTIL", "GPU utilization (in %).", util),
+                _family("DCGM_FI_DEV_FB_FREE", "Framebuffer memory free (in MiB).", free),
+                _family("DCGM_FI_DEV_FB_USED", "Framebuffer memory used (in MiB).", used),
+                _family("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "Ratio of time the graphics engine is active.", active),
+            ]
+        )
+
+    def _label(self, device: Json) -> str:
+        said = {
+            "gpu": device["index"],
+            "UUID": device["id"],
+            "pci_bus_id": device["pci_bus_id"],
+            "device": f"nvidia{device['minor']}",
+            "modelName": device["name"],
+            "Hostname": self._host,
+        }
+        return ",".join(f'{name}="{_escaped(str(value))}"' for name, value in said.items())
+
+
+def _who(who: Who) -> str:
+    if who == _NOBODY:
+        return ""
+    return "".join(f',{name}="{value}"' for name, value in zip(_POD, who, strict=True))
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _family(name: str, text: str, samples: Sequence[str]) -> str:
+    lines = [f"# HELP {name} {text}", f"# TYPE {name} gauge", *(name + sample for sample in samples)]
+    return "\n".join(lines) + "\n" if samples else ""
