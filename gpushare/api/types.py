@@ -234,7 +234,8 @@ class Quantity(Struct, kw_only=True):
 
 class Device(Struct, kw_only=True):
     """`health_reason`, `unhealthy_since_ns`: of a device that does not work. It stays in the list until the daemon
-    restarts. `state`: whether it takes new grants; `drain_reason`, `drained_since_ns`: of one that does not."""
+    restarts. `state`: whether it takes new grants; `drain_reason`, `drained_since_ns`: of one that does not. `links`:
+    how near the others are, by id: `nvlink`, or NVML's topology level, `internal` to `system`."""
 
     id: str
     index: int
@@ -250,6 +251,7 @@ class Device(Struct, kw_only=True):
     memory_used_bytes: int
     attributes: dict[str, str]
     health: Health
+    links: dict[str, str] = field(default_factory=dict)
     health_reason: str = ""
     unhealthy_since_ns: int | None = None
     state: DeviceState = "ready"

@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from collections import Counter
 from typing import Any
 
 from gpushare.cli.command import add_socket, client, print_json
@@ -49,6 +50,7 @@ def facts(device: Any) -> dict[str, Any]:
         "memory": device["capacity"]["memory"],
         **known,
         **device["attributes"],
+        **({"links": device["links"]} if device.get("links") else {}),
     }
 
 
@@ -70,6 +72,8 @@ def labels(devices: list[Any]) -> dict[str, str]:
             found[f"{PREFIX}{word}"] = label_value(values.pop())
     if rows:
         found[f"{PREFIX}memory-mib"] = str(min(row["memory"] for row in rows) // _MIB)
+    if domains := Counter(row["nvlink_domain"] for row in rows if row.get("nvlink_domain")):
+        found[f"{PREFIX}nvlink-domain-size"] = str(max(domains.values()))
     return found
 
 

@@ -128,9 +128,23 @@ def share_text(place: Place, tenant: str) -> str:
     return f"{memory} of memory and {format_time(asked)} of its time, {part} out of the guarantee of {tenant}"
 
 
+FARTHEST = {
+    "nvlink": "NVLink between all of them",
+    "internal": "on one board",
+    "single": "at one PCIe switch",
+    "multiple": "PCIe switches between them",
+    "hostbridge": "at one PCIe host bridge",
+    "node": "on one NUMA node",
+    "system": "on several NUMA nodes",
+}
+"""In words, how far a grant's devices are from each other at most."""
+
+
 def _chosen(choice: Choice) -> tuple[str, str]:
     """(rule, sentence)."""
     fits, index = choice.fits, choice.place.index
+    if choice.near is not None and len(fits) > 1:
+        return "nearest", f"of {len(fits)} devices that fit these are nearest to each other: {FARTHEST[choice.near]}"
     if len(fits) == 1:
         refused = f" ({'; '.join(choice.refused)})" if choice.refused else ""
         return "only fit", f"it fits on no other{refused}" if refused else "there was no other to choose from"

@@ -149,6 +149,7 @@ class Promises:
             context_bytes=device.context_bytes,
             fault=f"it does not work: {fault.reason}" if fault is not None else why,
             facts=facts(device),
+            links=device.links,
         )
 
 

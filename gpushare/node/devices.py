@@ -19,7 +19,8 @@ _SPEC = re.compile(r"([0-9]{1,3})x(.+)", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """`reserved_bytes`: what the driver keeps for itself, never granted."""
+    """`reserved_bytes`: what the driver keeps for itself, never granted. `links`: how near the others are, by id, in the
+    words of gpushare.policy.distance."""
 
     id: str
     index: int
@@ -31,6 +32,7 @@ class Device:
     context_bytes: int = 0
     attributes: dict[str, str] = field(default_factory=dict)
     nodes: tuple[DeviceNode, ...] = ()
+    links: dict[str, str] = field(default_factory=dict)
 
     @property
     def uuid(self) -> bytes:

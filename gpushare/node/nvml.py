@@ -12,6 +12,7 @@ from typing import Any
 from gpushare.errors import FailedError, UnreachableError
 from gpushare.inject.node import DeviceNode, Node
 from gpushare.node.devices import MAX_DEVICES, Device, architecture
+from gpushare.node.topology import linked, numa_node, nvlink_domain, pcie_root
 
 # The driver's libraries a CUDA program loads: the API, NVML, the debugger's stub, and the compilers that the API opens
 # by name (as libcuda.so.1 of r580 and r595 lists them). Those of the second kind have the driver's version behind it.
@@ -52,16 +53,6 @@ def load() -> Any:
 
 def _text(value: bytes | str) -> str:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
-
-
-def pcie_root(bus_id: str) -> str | None:
-    """The root complex of a PCI device, as the kernel and Kubernetes name it: `pci0000:3a`."""
-    domain, _, rest = bus_id.partition(":")
-    try:
-        place = Path(f"/sys/bus/pci/devices/{domain[-4:]}:{rest}").resolve(strict=True)
-    except OSError:
-        return None
-    return next((part for part in place.parts if part.startswith("pci")), None)
 
 
 def device_node(path: str) -> DeviceNode | None:
@@ -149,6 +140,7 @@ class NvmlBackend:
         found = [self._working(index) for index in range(count)]
         self._handles: list[Any] = [handle for handle in found if handle is not None]
         """NVML handles by number; None where the device is missed."""
+        self._links = self._linked()
         self._missed: dict[int, Device] = {}
         self.absent = count - len(self._handles)
 
@@ -161,6 +153,11 @@ class NvmlBackend:
             log.warning("device %d of the driver is left out: NVML says %s", index, error)
             return None
         return handle
+
+    def _linked(self) -> dict[str, dict[str, str]]:
+        """Of each device that works, by id."""
+        working = [(self._optional("nvmlDeviceGetUUID", handle), handle) for handle in self._handles if handle]
+        return linked(self._nvml, {_text(name): handle for name, handle in working if name is not None})
 
     def _optional(self, function: str, *arguments: Any) -> Any:
         """What NVML answers; None where this driver or device does not support the call."""
@@ -207,11 +204,13 @@ class NvmlBackend:
                 attributes["architecture"] = name
         if (cuda := self._optional("nvmlSystemGetCudaDriverVersion")) is not None:
             attributes["cuda_driver_version"] = f"{cuda // 1000}.{cuda % 1000 // 10}"
-        if (numa := self._optional("nvmlDeviceGetNumaNodeId", handle)) is not None:
-            attributes["numa_node"] = str(numa)
         bus_id = _text(nvml.nvmlDeviceGetPciInfo(handle).busId).lower()
         if (root := pcie_root(bus_id)) is not None:
             attributes["pcie_root"] = root
+        if (numa := numa_node(bus_id)) is not None:
+            attributes["numa_node"] = numa
+        if (domain := nvlink_domain(device_id, self._links)) is not None:
+            attributes["nvlink_domain"] = domain
         node = device_node(f"/dev/nvidia{minor}")
         return Device(
             id=device_id,
@@ -224,6 +223,7 @@ class NvmlBackend:
             context_bytes=self.context_bytes.get(device_id, 0),
             attributes=attributes,
             nodes=(node,) if node is not None else (),
+            links=self._links.get(device_id, {}),
         )
 
     def memory_used(self, index: int) -> int:
@@ -237,7 +237,9 @@ class NvmlBackend:
             if handle is None:
                 handle = self._nvml.nvmlDeviceGetHandleByUUID(self._missed[index].id)
             self._nvml.nvmlDeviceGetMemoryInfo(handle)
-            self._handles[index] = handle
+            if self._handles[index] is None:
+                self._handles[index] = handle
+                self._links = self._linked()
         except self._nvml.NVMLError as error:
             return f"NVML says {error}"
         return ""

@@ -7,10 +7,19 @@ from pathlib import Path
 from gpushare.errors import FailedError
 from gpushare.inject.node import Node
 from gpushare.node.devices import Device
-from gpushare.node.simulator import Simulator
+from gpushare.node.simulator import SimDevice, Simulator
 
 # SIM_CAPABILITY_MAJOR of native/sim/model/card.h.
 _ATTRIBUTES = {"cuda_compute_capability": "8.0", "architecture": "Ampere"}
+
+
+def _level(one: SimDevice, other: SimDevice) -> str:
+    # As the simulated NVML says it (native/sim/nvml/topology.c).
+    if one.nvlink and one.nvlink == other.nvlink:
+        return "nvlink"
+    if one.pcie and one.pcie == other.pcie:
+        return "single"
+    return "node" if one.numa == other.numa else "system"
 
 
 class SimulatedBackend:
@@ -36,8 +45,16 @@ class SimulatedBackend:
             pci_bus_id=device.pci_bus_id,
             memory_bytes=device.memory_bytes,
             context_bytes=self._simulator.context_bytes,
-            attributes=_ATTRIBUTES | {"driver_version": self.driver_version},
+            attributes=_ATTRIBUTES | {"driver_version": self.driver_version} | self._place(device),
+            links={other.uuid: _level(device, other) for other in self._simulator.devices if other is not device},
         )
+
+    def _place(self, device: SimDevice) -> dict[str, str]:
+        found = {"pcie_root": f"pci0000:{device.pcie - 1:02x}"} if device.pcie else {}
+        if device.numa:
+            found["numa_node"] = str(device.numa - 1)
+        linked = [other.uuid for other in self._simulator.devices if other.nvlink == device.nvlink]
+        return found | ({"nvlink_domain": linked[0]} if device.nvlink and len(linked) > 1 else {})
 
     def devices(self) -> list[Device]:
         return [self.device(index) for index in range(len(self._devices))]

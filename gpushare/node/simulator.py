@@ -33,7 +33,7 @@ LOG_NAME = "sim.log"  # next to the directory, not in it: containers see that
 _REQUEST = struct.Struct("<IIIIQQ")
 _REPLY = struct.Struct("<IiQQQ")
 _HELLO = struct.Struct("<IiIIiiQQQQQQQQII")
-_DEVICE = struct.Struct("<16sQ64sIIII")
+_DEVICE = struct.Struct("<16sQ64sIII4B")
 _ANSWER_SECONDS = 2.0
 _START_SECONDS = 5.0
 
@@ -49,17 +49,23 @@ OPTIONS = (
     "QUERY_NS",
     "QUEUE_DEPTH",
     "COPY_GBPS",
+    "NVLINK",
+    "PCIE",
+    "NUMA",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class SimDevice:
-    """A device as the simulator describes it."""
+    """A device as the simulator describes it. `nvlink`, `pcie`, `numa`: its group in each, 0: none."""
 
     uuid: str
     memory_bytes: int
     name: str
     pci_bus_id: str
+    nvlink: int = 0
+    pcie: int = 0
+    numa: int = 0
 
 
 def flags(environment: dict[str, str]) -> list[str]:
@@ -113,9 +119,10 @@ class Simulator:
 
     @staticmethod
     def _device(hello: bytes, index: int) -> SimDevice:
-        raw, memory, name, domain, bus, device, _ = _DEVICE.unpack_from(hello, _HELLO.size + index * _DEVICE.size)
+        raw, memory, name, domain, bus, device, *groups = _DEVICE.unpack_from(hello, _HELLO.size + index * _DEVICE.size)
         text = name.split(b"\0", 1)[0].decode(errors="replace")
-        return SimDevice(f"GPU-{uuid.UUID(bytes=raw)}", memory, text, f"{domain:08x}:{bus:02x}:{device:02x}.0")
+        where = f"{domain:08x}:{bus:02x}:{device:02x}.0"
+        return SimDevice(f"GPU-{uuid.UUID(bytes=raw)}", memory, text, where, *groups[:3])
 
     @classmethod
     def connect(cls, directory: Path, spawned: subprocess.Popen[bytes] | None = None) -> "Simulator | None":

@@ -6,13 +6,16 @@ switching may take, which the arbiter holds back from every guarantee alike), an
 has less what is reserved. A grant's time is reserved out of its tenant's guarantee; what exceeds it is borrowed, and
 a grant that borrows is admitted only where the time it asks for is unclaimed at this moment. One that asks for no time
 borrows all it gets, and is admitted wherever its memory fits. Memory that is guaranteed to others and not used by them
-goes to a grant that may be asked to give it back, and to no other.
+goes to a grant that may be asked to give it back, and to no other. Among the devices that fit, a grant of several gets those
+that are nearest to each other.
 """
 
+import contextlib
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 from gpushare.errors import NotFoundError, RefusedError, UsageError
+from gpushare.policy import distance
 from gpushare.policy import selector as selectors
 from gpushare.policy.shares import DEVICE_MILLI
 from gpushare.policy.taken import Holding, Taken
@@ -43,6 +46,8 @@ class Device:
     """Why the device takes no new grants; empty: it does."""
     facts: selectors.Facts = field(default_factory=dict)
     """What selectors compare."""
+    links: distance.Links = field(default_factory=dict)
+    """How near the others are."""
 
     @property
     def usable(self) -> bool:
@@ -117,12 +122,14 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Why a device was chosen. `fits`: by index, how much of each that fitted would have stayed free, in milli of its
-    memory and of its time together. `refused`: why others did not. `spare_milli`: left of the tenant's guarantee."""
+    memory and of its time together. `refused`: why others did not. `spare_milli`: left of the tenant's guarantee.
+    `near`: how far the grant's devices are from each other at most, where that decided."""
 
     place: Place
     fits: dict[int, int]
     refused: tuple[str, ...]
     spare_milli: int
+    near: str | None = None
 
 
 def smallest_share(credit_floor_ns: int, bucket_ns: int) -> int:
@@ -168,6 +175,8 @@ def place(
     unreserved = tenant.promised - taken.of(tenant.name).reserved_milli
     places: list[Place] = []
     borrowed = 0
+    together = _together(request, candidates, tenant, max(0, spare), taken)
+    near = distance.farthest(together, {device.id: device.links for device in candidates})
     for _ in range(request.devices):
         used = {place.device for place in places}
         options, reasons = [], []
@@ -184,7 +193,8 @@ def place(
         number = len(places) + 1
         more = _borrowed(asked * number, allowed * number, devices, tenant, tenants, taken) - borrowed
         borrowed += more
-        best = min(options, key=lambda option: (option[0], option[1].index))[1]
+        wanted = [option for option in options if option[1].device in together[number - 1 : number]]
+        best = min(wanted or options, key=lambda option: (option[0], option[1].index))[1]
         left, spare = max(0, spare), spare - best.guaranteed_milli
         # Reservations of lost devices' time must still fit when they are back.
         room = DEVICE_MILLI - taken.on(best.device).reserved_milli
@@ -193,8 +203,29 @@ def place(
         places.append(replace(best, guaranteed_milli=reserved, borrowed_bytes=more))
         if choices is not None:
             fits = {option.index: round(abs(free) * DEVICE_MILLI) for free, option in options}
-            choices.append(Choice(places[-1], fits, tuple(reasons), left))
+            choices.append(Choice(places[-1], fits, tuple(reasons), left, near))
     return places
+
+
+def _together(
+    request: Request, candidates: Collection[Device], tenant: Tenant, spare: int, taken: Taken
+) -> tuple[str, ...]:
+    """The devices that are nearest to each other, in the order in which they are to be given; none where it makes no
+    difference which."""
+    links = {device.id: device.links for device in candidates}
+    if not 1 < request.devices < len(links) or distance.all_alike(links):
+        return ()
+    options: list[tuple[float, Place]] = []
+    for device in candidates:
+        with contextlib.suppress(RefusedError):
+            options.append(_try(request, device, tenant, spare, taken))
+    options.sort(key=lambda option: (option[0], option[1].index))
+    # Where the time is asked for by others, a device has room only for what is guaranteed: that lasts for so many.
+    owed = {place.device for _, place in options if DEVICE_MILLI - taken.on(place.device).time_milli < place.time_milli}
+    most = spare // request.time_milli if request.time_milli else 0
+    order = [place.device for _, place in options]
+    found = distance.nearest(order, request.devices, links, lambda some: len(owed.intersection(some)) <= most)
+    return tuple(sorted(found or (), key=lambda device: device not in owed))
 
 
 def _check_request(

@@ -18,6 +18,7 @@ enum { ENGINE_ENDED_KEPT = 1024 }; /* ended processes that are kept in the accou
 struct options {
   struct sim_hello hello; /* sent to clients; holds the devices too */
   const char *socket;
+  uint32_t described; /* devices that a group was given for */
 };
 
 struct process;

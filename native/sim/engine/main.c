@@ -65,6 +65,24 @@ static int add_device(struct sim_hello *hello, uint64_t bytes) {
   return 0;
 }
 
+enum which {
+  SOCKET = 1,
+  DEVICES,
+  KERNEL,
+  CONTEXT,
+  SLICE,
+  SWITCH,
+  PREEMPT,
+  LAUNCH,
+  EVENT,
+  QUERY,
+  DEPTH,
+  GBPS,
+  NVLINK,
+  PCIE,
+  NUMA
+};
+
 /* Parses "2x16GiB", "16GiB" or "1x16GiB,1x8GiB". */
 static int devices(char *text, struct sim_hello *hello, struct gs_err *err) {
   char *rest = NULL;
@@ -84,7 +102,22 @@ static int devices(char *text, struct sim_hello *hello, struct gs_err *err) {
   return hello->ndevices ? 0 : gs_fail(err, -EINVAL, "--devices: write for example 2x16GiB");
 }
 
-enum which { SOCKET = 1, DEVICES, KERNEL, CONTEXT, SLICE, SWITCH, PREEMPT, LAUNCH, EVENT, QUERY, DEPTH, GBPS };
+/* One character for each device: 0 to 9 or a to f is a group, a dot is none. */
+static int groups(int which, const char *name, const char *text, struct options *options, struct gs_err *err) {
+  static const char digits[] = "0123456789abcdef";
+  size_t length = strlen(text);
+  for (size_t i = 0; i < length; i++) {
+    const char *digit = i < SIM_MAX_DEVICES ? strchr(digits, text[i]) : NULL;
+    if (!digit && (i >= SIM_MAX_DEVICES || text[i] != '.'))
+      return gs_fail(err, -EINVAL, "--%s %s: write one of 0 to 9, a to f or a dot for each device", name, text);
+    struct sim_device_info *info = &options->hello.device[i];
+    uint8_t *group = which == NVLINK ? &info->nvlink : which == PCIE ? &info->pcie : &info->numa;
+    *group = digit ? (uint8_t)(digit - digits + 1) : 0;
+  }
+  if (length > options->described)
+    options->described = (uint32_t)length;
+  return 0;
+}
 
 static const struct option names[] = {{"socket", 1, NULL, SOCKET},
                                       {"devices", 1, NULL, DEVICES},
@@ -98,12 +131,16 @@ static const struct option names[] = {{"socket", 1, NULL, SOCKET},
                                       {"query-ns", 1, NULL, QUERY},
                                       {"queue-depth", 1, NULL, DEPTH},
                                       {"copy-gbps", 1, NULL, GBPS},
+                                      {"nvlink", 1, NULL, NVLINK},
+                                      {"pcie", 1, NULL, PCIE},
+                                      {"numa", 1, NULL, NUMA},
                                       {NULL, 0, NULL, 0}};
 
 static const char usage[] = "usage: gpushare-sim --socket PATH --devices 2x16GiB [--kernel-ns N] [--context-mib N] "
                             "[--slice-ns N] [--switch-ns N]\n"
                             "                    [--preempt 0|1] [--launch-ns N] [--event-ns N] [--query-ns N] "
-                            "[--queue-depth N] [--copy-gbps N]\n";
+                            "[--queue-depth N] [--copy-gbps N]\n"
+                            "                    [--nvlink 0011] [--pcie 0011] [--numa 0011]\n";
 
 static int one_option(int which, const char *name, char *text, struct options *options, struct gs_err *err) {
   struct sim_hello *hello = &options->hello;
@@ -137,6 +174,9 @@ static int one_option(int which, const char *name, char *text, struct options *o
       error = number(name, text, 10000, &value, err);
       hello->copy_bytes_per_us = value * 1000;
       return error || value ? error : gs_fail(err, -EINVAL, "--copy-gbps: at least 1");
+    case NVLINK:
+    case PCIE:
+    case NUMA: return groups(which, name, text, options, err);
     default: return gs_fail(err, -EINVAL, "unknown option");
   }
 }
@@ -163,6 +203,8 @@ static int parse(int argc, char **argv, struct options *options, struct gs_err *
     return gs_fail(err, -EINVAL, "unexpected argument %s", argv[optind]);
   if (options->socket == NULL || options->hello.ndevices == 0)
     return gs_fail(err, -EINVAL, "--socket and --devices are needed");
+  if (options->described > options->hello.ndevices)
+    return gs_fail(err, -EINVAL, "--nvlink, --pcie, --numa: more are described than there are devices");
   return 0;
 }
 

@@ -172,6 +172,8 @@ nvmlReturn_t nvml_setting(const struct nvml_device *device, enum sim_setting set
  * processes in the engine's accounts. */
 nvmlReturn_t nvml_processes(const struct nvml_device *device, bool ended_too, struct sim_process **list, size_t *count);
 
+unsigned nvml_links(const struct nvml_device *device); /* how many NVLinks it has; requires the lock */
+
 /* Declares and defines a function: callers get their declaration from NVML's own header, which this library does not
  * include. */
 #define NVML_API(name, parameters) \

@@ -94,7 +94,12 @@ static nvmlReturn_t field(nvmlDevice_t device, unsigned id, unsigned *value) {
   };
   *value = 0;
   switch (id) {
-    case NVLINK_LINK_COUNT: return NVML_SUCCESS;
+    case NVLINK_LINK_COUNT:
+      if (nvml_enter_device(device) == NVML_SUCCESS) {
+        *value = nvml_links(device);
+        nvml_leave();
+      }
+      return NVML_SUCCESS;
     case POWER_MIN: *value = POWER_LOWEST_MW; return NVML_SUCCESS;
     case POWER_MAX: *value = POWER_HIGHEST_MW; return NVML_SUCCESS;
     case POWER_DEFAULT: *value = SIM_POWER_LIMIT_DEFAULT_MW; return NVML_SUCCESS;

@@ -90,11 +90,14 @@ struct sim_reply {
   uint64_t a, b, c;
 };
 
+/* nvlink, pcie, numa: which devices are near each other. Those with the same number, other than 0, are linked by NVLink,
+ * each with each, sit at one PCIe switch, and on one NUMA node (number - 1). */
 struct sim_device_info {
   uint8_t uuid[16];
   uint64_t total_bytes;
   char name[SIM_NAME_BYTES]; /* NUL-terminated */
-  uint32_t pci_domain, pci_bus, pci_device, reserved;
+  uint32_t pci_domain, pci_bus, pci_device;
+  uint8_t nvlink, pcie, numa, reserved;
 };
 
 struct sim_hello {
