@@ -19,8 +19,8 @@ _SPEC = re.compile(r"([0-9]{1,3})x(.+)", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """`reserved_bytes`: what the driver keeps for itself, never granted. `links`: how near the others are, by id, in the
-    words of gpushare.policy.distance."""
+    """`reserved_bytes`: what the driver keeps for itself, never granted. `links`: how near the others are, by id, in
+    the words of gpushare.policy.distance."""
 
     id: str
     index: int

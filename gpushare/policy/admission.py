@@ -6,8 +6,8 @@ switching may take, which the arbiter holds back from every guarantee alike), an
 has less what is reserved. A grant's time is reserved out of its tenant's guarantee; what exceeds it is borrowed, and
 a grant that borrows is admitted only where the time it asks for is unclaimed at this moment. One that asks for no time
 borrows all it gets, and is admitted wherever its memory fits. Memory that is guaranteed to others and not used by them
-goes to a grant that may be asked to give it back, and to no other. Among the devices that fit, a grant of several gets those
-that are nearest to each other.
+goes to a grant that may be asked to give it back, and to no other. Among the devices that fit, a grant of several gets
+those that are nearest to each other.
 """
 
 import contextlib

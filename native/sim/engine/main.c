@@ -119,22 +119,14 @@ static int groups(int which, const char *name, const char *text, struct options 
   return 0;
 }
 
-static const struct option names[] = {{"socket", 1, NULL, SOCKET},
-                                      {"devices", 1, NULL, DEVICES},
-                                      {"kernel-ns", 1, NULL, KERNEL},
-                                      {"context-mib", 1, NULL, CONTEXT},
-                                      {"slice-ns", 1, NULL, SLICE},
-                                      {"switch-ns", 1, NULL, SWITCH},
-                                      {"preempt", 1, NULL, PREEMPT},
-                                      {"launch-ns", 1, NULL, LAUNCH},
-                                      {"event-ns", 1, NULL, EVENT},
-                                      {"query-ns", 1, NULL, QUERY},
-                                      {"queue-depth", 1, NULL, DEPTH},
-                                      {"copy-gbps", 1, NULL, GBPS},
-                                      {"nvlink", 1, NULL, NVLINK},
-                                      {"pcie", 1, NULL, PCIE},
-                                      {"numa", 1, NULL, NUMA},
-                                      {NULL, 0, NULL, 0}};
+static const struct option names[] = {{"socket", 1, NULL, SOCKET},     {"devices", 1, NULL, DEVICES},
+                                      {"kernel-ns", 1, NULL, KERNEL},  {"context-mib", 1, NULL, CONTEXT},
+                                      {"slice-ns", 1, NULL, SLICE},    {"switch-ns", 1, NULL, SWITCH},
+                                      {"preempt", 1, NULL, PREEMPT},   {"launch-ns", 1, NULL, LAUNCH},
+                                      {"event-ns", 1, NULL, EVENT},    {"query-ns", 1, NULL, QUERY},
+                                      {"queue-depth", 1, NULL, DEPTH}, {"copy-gbps", 1, NULL, GBPS},
+                                      {"nvlink", 1, NULL, NVLINK},     {"pcie", 1, NULL, PCIE},
+                                      {"numa", 1, NULL, NUMA},         {NULL, 0, NULL, 0}};
 
 static const char usage[] = "usage: gpushare-sim --socket PATH --devices 2x16GiB [--kernel-ns N] [--context-mib N] "
                             "[--slice-ns N] [--switch-ns N]\n"
