@@ -108,7 +108,8 @@ def test_tenants_have_exact_sums(site):
     busy = until(lambda: of("gpushare_tenant_busy_seconds_total", tenant="default"), "its period ends", 20)
     assert busy >= 0.25
     assert of("gpushare_device_busy_seconds_total") == pytest.approx(busy)
-    assert of("gpushare_tenant_gpu_seconds_total", tenant="default") >= 0.25
+    # Its last work too, which was done as its process went.
+    assert of("gpushare_tenant_gpu_seconds_total", tenant="default") >= busy
     [usage] = [row for row in site.client.usage(by="tenant")["rows"] if row["tenant"] == "default"]
     assert usage["busy_ns"] / 1e9 == pytest.approx(busy), "the ledger says the same"
 

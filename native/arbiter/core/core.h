@@ -82,6 +82,8 @@ void gs_core_remove(gs_core *core, int32_t grant, uint64_t now_ns);
 void gs_core_share(gs_core *core, int32_t grant, const struct gs_share *share, uint64_t now_ns);
 /* Replaces what the core knows of a grant. */
 void gs_core_observe(gs_core *core, int32_t grant, const struct gs_core_view *view);
+/* Brings the books to now_ns by what was observed, before something else is. */
+void gs_core_charge(gs_core *core, uint64_t now_ns);
 /* The grant's bell rang. If it left leases unused, it is alive after all, and gets the next try sooner. */
 void gs_core_bell_rang(gs_core *core, int32_t grant);
 

@@ -71,6 +71,8 @@ void gs_core_share(gs_core *core, int32_t grant, const struct gs_share *share, u
 
 void gs_core_observe(gs_core *core, int32_t grant, const struct gs_core_view *view) { core->grant[grant].view = *view; }
 
+void gs_core_charge(gs_core *core, uint64_t now_ns) { core_advance(core, now_ns); }
+
 /* ---- taking leases back ---- */
 
 enum yield { KEEP, RENEW, YIELD, YIELD_IDLE };

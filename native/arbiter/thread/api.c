@@ -298,7 +298,9 @@ int gs_arbiter_slot_clear(gs_arbiter *a, int32_t grant, uint32_t slot, struct gs
   int rc = e ? 0 : -ENOENT;
   if (rc == 0) {
     uint64_t now = now_ns();
-    arbiter_observe(a, place_of(grant), now); /* what the process did last */
+    arbiter_observe(a, place_of(grant), now); /* what the process did last, which its grant pays */
+    for (uint32_t o = 0; o < e->ndevices; o++)
+      gs_core_charge(a->core[e->device[o]], now);
     arbiter_clear_slot(e, slot);
     e->observed_in = 0;
     arbiter_changed(a, place_of(grant), now);
