@@ -82,9 +82,9 @@ ROUTES = (
         "GET",
         "/v1/grants",
         "grants",
-        "Grants that live; with ended=1 the latest that ended too",
+        "Grants that live; with ended=1 the latest that ended too; key_prefix: those whose key begins so",
         answer=types.Grants,
-        query={"ended": _NUMBER},
+        query={"ended": _NUMBER, "key_prefix": _TEXT},
     ),
     Route(
         "POST",

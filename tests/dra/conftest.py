@@ -16,6 +16,9 @@ NODE = "node1"
 QUICK = """
 import gpushare.adapters.kubernetes.driver as driver
 driver.SETTLE_SECONDS = driver.SOCKETS_SECONDS = 0.05
+driver.AWAY_SECONDS = 0.3
+import gpushare.adapters.kubernetes.statuses as statuses
+statuses.WRITE_SECONDS = statuses.RETRY_SECONDS = 0.02
 import gpushare.adapters.kubernetes.pace as pace
 pace.REFILL_SECONDS = 0.01
 from gpushare.cli.main import entry
@@ -75,7 +78,7 @@ class Site:
         until(lambda: f"{NODE}-gpu.gpushare.dev" in str(self.api.objects) and found(self.shown()), what, 30)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def shared_site() -> Iterator[Site]:
     with tempfile.TemporaryDirectory(prefix="gst-") as directory:
         Path(directory).chmod(0o755)

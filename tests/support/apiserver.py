@@ -72,6 +72,7 @@ class ApiServer:
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
         self.writes: list[str] = []
+        self.status_writes: list[str] = []
         self.drop: tuple[str, ...] = ()
         self.away = False
         self._version = 0
@@ -151,6 +152,8 @@ class ApiServer:
                 return 503, {"message": "not now"}
             if method == "GET":
                 return self._get(path)
+            if path.endswith("/status"):
+                return self._put_status(path.removesuffix("/status"), body)
             check(body, "V1ResourceSlice", "slice")
             assert path.startswith(SLICES), path
             name = f"{SLICES}/{body['metadata']['name']}"
@@ -174,6 +177,27 @@ class ApiServer:
             return 200, {"kind": "PodList", "items": [pod_of(claim["namespace"], claim["name"]) for claim in claims]}
         found = self.objects.get(path)
         return (200, found) if found is not None else (404, {"message": f"{path} not found"})
+
+    def _put_status(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        """Of a claim: only devices that are allocated to it."""
+        check(body, "ResourceV1ResourceClaim", "claim")
+        known = self.objects.get(path)
+        if known is None:
+            return 404, {"message": f"{path} not found"}
+        if body["metadata"].get("resourceVersion") != known["metadata"].get("resourceVersion"):
+            return 409, {"message": "the object has been modified"}
+        words = ("driver", "pool", "device", "shareID")
+        allocated = [
+            tuple(one.get(word) for word in words) for one in known["status"]["allocation"]["devices"]["results"]
+        ]
+        for one in body["status"].get("devices", ()):
+            if tuple(one.get(word) for word in words) not in allocated:
+                return 422, {"message": f"{one} is not allocated"}
+        self.status_writes.append(path)
+        self._version += 1
+        metadata = {**known["metadata"], "resourceVersion": str(self._version)}
+        self.objects[path] = {**known, "metadata": metadata, "status": body["status"]}
+        return 200, self.objects[path]
 
     def _keep(self, name: str, body: dict[str, Any]) -> dict[str, Any]:
         kept = _store(body)
@@ -220,6 +244,10 @@ class ApiServer:
         check(claim, "ResourceV1ResourceClaim", "claim")
         with self._lock:
             self.objects[CLAIMS.format(claim["metadata"]["namespace"], claim["metadata"]["name"])] = claim
+
+    def claim(self, claim: dict[str, Any]) -> dict[str, Any]:
+        """As it is now."""
+        return self.objects[CLAIMS.format(claim["metadata"]["namespace"], claim["metadata"]["name"])]
 
     def remove_claim(self, claim: dict[str, Any]) -> None:
         with self._lock:

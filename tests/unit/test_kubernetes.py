@@ -2,31 +2,16 @@
 and calls that come at once."""
 
 import threading
-from collections import Counter
 
 import pytest
+from draworld import DEVICE, NAME, Api, Daemon, claim, named, pod, there
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.adapters.kubernetes import claims, pace, slices
 from gpushare.adapters.kubernetes.driver import Preparer, Publisher
-from gpushare.adapters.kubernetes.kubelet import Claim, Health, Healths
-from gpushare.errors import FailedError, GpushareError, NotFoundError, RefusedError, UnreachableError
-
-GIB = 1 << 30
-DEVICE = {
-    "id": "GPU-67707573-6841-7265-ad73-696d00000001",
-    "index": 0,
-    "name": "NVIDIA H200",
-    "backend": "native",
-    "pci_bus_id": "00000000:01:00.0",
-    "capacity": {"time": 1000, "memory": 16 * GIB},
-    "reserved": {"time": 0, "memory": 0},
-    "context_bytes": 16 << 20,
-    "attributes": {},
-    "health": "healthy",
-}
-NAME = slices.device_name(DEVICE["id"])
+from gpushare.adapters.kubernetes.kubelet import Health, Healths
+from gpushare.errors import GpushareError, UnreachableError
 
 
 @given(st.lists(st.tuples(st.floats(0, 300), st.booleans()), max_size=60))
@@ -41,37 +26,6 @@ def test_no_hour_has_more_writes_than_the_pace_allows(steps):
             written.append(now)
     for at in written:
         assert sum(at <= other < at + 3600 for other in written) <= pace.BURST + 3600 / pace.REFILL_SECONDS + 1
-
-
-class Api:
-    """Slices and claims in memory. `late`: what the next claim waits for."""
-
-    def __init__(self, *known):
-        self.claims = {one["metadata"]["name"]: one for one in known}
-        self.kept, self.version, self.late = None, 0, None
-
-    def claim(self, _namespace, name):
-        if self.late is not None:
-            assert self.late.wait(20)
-        if name not in self.claims:
-            raise NotFoundError("no such claim")
-        return self.claims[name]
-
-    def pods(self, _node):
-        return [pod(name) for name in (*self.claims, "gone")]
-
-    def slice(self, _node):
-        return self.kept
-
-    def node_uid(self, _name):
-        return "u"
-
-    def put_slice(self, body):
-        if self.kept is not None and body["metadata"].get("resourceVersion") != str(self.version):
-            raise FailedError("changed meanwhile")
-        self.version += 1
-        self.kept = {**body, "metadata": {**body["metadata"], "resourceVersion": str(self.version)}}
-        return self.kept
 
 
 def test_a_device_that_flaps_is_written_as_often_as_the_pace_allows():
@@ -131,72 +85,11 @@ def test_a_device_that_is_drained_takes_nothing_new():
     assert found["taints"] == [{"key": "gpu.gpushare.dev/draining", "effect": "NoSchedule"}]
 
 
-def pod(claim, **status):
-    spec = {"resourceClaims": [{"name": "gpu", "resourceClaimName": claim}]} if claim else {}
-    return {"metadata": {"namespace": "ns", "name": "p"}, "spec": spec, "status": status}
-
-
 def test_whose_claims_a_pod_has():
     made = pod(None, resourceClaimStatuses=[{"name": "gpu", "resourceClaimName": "made"}, {"name": "not yet"}])
     extended = pod(None, extendedResourceClaimStatus={"resourceClaimName": "extended", "requestMappings": []})
     found = [[*claims.of_pod(one)] for one in (pod("named"), made, extended, pod(None), {**pod(None), "status": None})]
     assert found == [[("ns", "named")], [("ns", "made")], [("ns", "extended")], [], []]
-
-
-def claim(name="a", *, time="300", memory="4Gi", config=(), **more):
-    result = {
-        "request": "gpu",
-        "driver": "gpu.gpushare.dev",
-        "pool": "n",
-        "device": NAME,
-        "shareID": f"share-{name}",
-        "consumedCapacity": {"memory": memory, "time": time},
-        **more,
-    }
-    devices = {"results": [result], "config": list(config)}
-    metadata = {"namespace": "ns", "name": name, "uid": f"uid-{name}"}
-    return {"metadata": metadata, "status": {"allocation": {"devices": devices}}}
-
-
-class Daemon:
-    """Grants in memory, which fit where the sum of their time does."""
-
-    def __init__(self):
-        self.live, self.count, self.asked = {}, 0, Counter()
-        self.known = [{"name": "default"}]
-
-    def grants(self):
-        return [*self.live.values()]
-
-    def devices(self):
-        return [DEVICE]
-
-    def tenants(self):
-        return self.known
-
-    def create(self, *, wait_seconds, **request):
-        assert 0 <= wait_seconds <= 10
-        self.asked[request["key"]] += 1
-        assert self.asked[request["key"]] == 1, "asked twice at once"
-        if sum(grant["time"] for grant in self.live.values()) + request["time"] > 1000:
-            self.asked[request["key"]] = 0
-            raise RefusedError("does not fit")
-        self.count += 1
-        grant = {"id": f"g-{self.count}", "cdi": [f"gpushare.dev/gpu=g-{self.count}"], **request}
-        self.live[grant["id"]] = grant
-        return grant
-
-    def release(self, grant_id):
-        if self.live.pop(grant_id, None) is None:
-            raise NotFoundError("ended")
-
-
-def there():
-    return True
-
-
-def named(one):
-    return Claim("ns", one["metadata"]["uid"], one["metadata"]["name"])
 
 
 def test_a_grant_stays_the_claims_whatever_was_made_since():
@@ -255,9 +148,9 @@ def test_grants_of_claims_that_are_gone_are_released_and_no_others():
     preparer = Preparer(daemon, api, "n")
     preparer.prepare([named(kept), named(gone)], there)
     daemon.live["x"] = {"id": "x", "key": "somebody's", "time": 0}
-    assert preparer.release_stale() == []
+    assert preparer.reconcile() == []
     del api.claims["gone"]
-    assert len(preparer.release_stale()) == 1
+    assert len(preparer.reconcile()) == 1
     assert sorted(grant["key"].split("/")[0] for grant in daemon.grants()) == ["kubernetes", "somebody's"]
 
     def away(_node):
@@ -266,7 +159,7 @@ def test_grants_of_claims_that_are_gone_are_released_and_no_others():
     api.pods = away
     del api.claims["kept"]
     with pytest.raises(UnreachableError):
-        preparer.release_stale()
+        preparer.reconcile()
     assert len(daemon.live) == 2, "who cannot ask ends nothing"
 
 

@@ -21,6 +21,10 @@ WATCH_SECONDS = 300
 _NOT_FOUND, _CONFLICT = 404, 409
 
 
+class _ConflictError(FailedError):
+    """The object was changed by others since it was read."""
+
+
 class Cluster:
     """Every call raises UnreachableError where no API server answers, and FailedError with what it said otherwise."""
 
@@ -42,6 +46,21 @@ class Cluster:
     def claim(self, namespace: str, name: str) -> Json:
         """A ResourceClaim. Raises NotFoundError."""
         return self._call(self._resources.read_namespaced_resource_claim, name, namespace)
+
+    def put_claim_status(self, claim: Json) -> bool:
+        """Replaces the status of the ResourceClaim; False where the claim was changed since it was read."""
+        metadata = claim["metadata"]
+        try:
+            self._call(
+                self._resources.replace_namespaced_resource_claim_status,
+                metadata["name"],
+                metadata["namespace"],
+                claim,
+                field_manager=DRIVER,
+            )
+        except _ConflictError:
+            return False
+        return True
 
     def pods(self, node: str) -> list[Json]:
         """Those of a node, also those that have ended."""
@@ -110,7 +129,7 @@ def _refused(error: client.ApiException) -> Exception:
     if error.status == _NOT_FOUND:
         return NotFoundError(f"the API server: {said}")
     if error.status == _CONFLICT:
-        return FailedError(f"the API server: {said}: it was changed meanwhile, and is read again")
+        return _ConflictError(f"the API server: {said}: it was changed meanwhile, and is read again")
     if error.status >= 500 or error.status == 429:
         return UnreachableError(f"the API server: {said}")
     return FailedError(f"the API server: {said}")

@@ -8,11 +8,14 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlencode
 
-from gpushare.adapters.kubernetes import claims, slices
+from gpushare.adapters.kubernetes import claims, slices, statuses
 from gpushare.adapters.kubernetes.kubelet import Claim, Device, Health, Kubelet, Waits
 from gpushare.adapters.kubernetes.pace import Pace
 from gpushare.adapters.kubernetes.slices import Json
@@ -31,6 +34,9 @@ SETTLE_SECONDS = 1.0
 RETRY_SECONDS = (1.0, 2.0, 5.0, 15.0, 60.0)
 RECONCILE_SECONDS = 600.0
 SOCKETS_SECONDS = 5.0
+AWAY_SECONDS = 5.0
+"""A daemon that does not answer for longer is away: one that is started anew is back before."""
+_ASKERS = 4
 
 
 class Preparer:
@@ -38,6 +44,9 @@ class Preparer:
 
     def __init__(self, daemon: Client, cluster: "Cluster", node: str) -> None:
         self._daemon, self._cluster, self._node = daemon, cluster, node
+        self.statuses = statuses.Statuses(cluster)
+        # While the API server is asked for the claim, the daemon is asked for the rest.
+        self._askers = ThreadPoolExecutor(_ASKERS, "daemon")
         # The node's as they were when they were published, None before that.
         self.devices: list[Json] | None = None
         self._guard = threading.Lock()
@@ -61,6 +70,10 @@ class Preparer:
                 if users > 1:
                     self._locks[uid] = lock, users - 1
 
+    def stop(self) -> None:
+        """Asks nothing more."""
+        self._askers.shutdown(wait=False, cancel_futures=True)
+
     def prepare(self, asked: Sequence[Claim], waits: Waits) -> dict[str, list[Device] | str]:
         """As kubelet.Prepare. A claim that is prepared already has the same grants again."""
         answers: dict[str, list[Device] | str] = {}
@@ -78,14 +91,14 @@ class Preparer:
         return answers
 
     def _prepare(self, asked: Claim, deadline: float) -> list[Device]:
+        there = self._askers.submit(self._there, asked.uid)
         claim = self._cluster.claim(asked.namespace, asked.name)
         if claim["metadata"]["uid"] != asked.uid:
             raise FailedError(f"claim {asked.namespace}/{asked.name} is another one by now: its pod is about to go")
-        tenants = [tenant["name"] for tenant in self._daemon.tenants()]
-        devices = self._daemon.devices() if self.devices is None else self.devices
+        tenants, devices, grants = there.result()
         wanted = claims.wanted(claim, self._node, devices, tenants)
         keys = {one.ask["key"] for one in wanted}
-        before = {grant["key"]: grant for grant in self._grants(asked.uid)}
+        before = {grant["key"]: grant for grant in grants}
         for key in before.keys() - keys:  # of an earlier allocation, whose end kubelet did not tell
             self._release(before[key]["id"])
         found: list[Device] = []
@@ -97,13 +110,25 @@ class Preparer:
                 if grant is None:
                     grant = self._daemon.create(**one.ask, wait_seconds=max(0.0, deadline - time.monotonic()))
                     made.append(grant)
+                    before[one.ask["key"]] = grant
                 found += _devices(one, grant)
         except BaseException:
             # kubelet asks again; until then the claim holds nothing that it cannot use.
             for grant in made:
                 self._release(grant["id"])
             raise
+        self._tell(claim, wanted, before)
         return found
+
+    def _there(self, uid: str) -> tuple[list[str], list[Json], list[Json]]:
+        """What the daemon has: names of tenants, devices, the claim's grants."""
+        tenants = [tenant["name"] for tenant in self._daemon.tenants()]
+        return tenants, self._daemon.devices() if self.devices is None else self.devices, self._grants(uid)
+
+    def _tell(self, claim: Json, wanted: Sequence[claims.Wanted], grants: Mapping[str, Json]) -> None:
+        """Has it written into the claim's status. `grants`: by key."""
+        got = [(one, grants.get(one.ask["key"])) for one in wanted]
+        self.statuses.put(claim, [entry for one, grant in got if grant for entry in statuses.entries(one, grant)])
 
     def unprepare(self, asked: Sequence[Claim], waits: Waits) -> dict[str, str]:
         """As kubelet.Unprepare."""
@@ -111,6 +136,7 @@ class Preparer:
         for claim in asked:
             try:
                 with self._alone(claim.uid, waits):
+                    self.statuses.drop(claim.uid)
                     for grant in self._grants(claim.uid):
                         self._release(grant["id"])
                 answers[claim.uid] = ""
@@ -118,15 +144,21 @@ class Preparer:
                 answers[claim.uid] = str(error)
         return answers
 
-    def release_stale(self) -> list[str]:
-        """Ends grants whose claims are gone; their ids. A claim that comes between both looks is not among them."""
+    def reconcile(self) -> list[str]:
+        """Ends grants whose claims are gone; their ids. A claim that comes between both looks is not among them. Those
+        of the others are told in the claims' status, where they are not."""
         grants = [grant for grant in self._daemon.grants() if claims.is_claims(grant)]
         if not grants:
             return []
-        stale = claims.stale(grants, self._claims(), self._node)
+        found = list(self._claims())
+        stale = claims.stale(grants, found, self._node)
         for grant_id in stale:
             log.info("grant %s: its claim is gone", grant_id)
             self._release(grant_id)
+        by_key = {grant["key"]: grant for grant in grants if grant["id"] not in stale}
+        for claim in found:
+            with contextlib.suppress(GpushareError, LookupError, TypeError, ValueError):
+                self._tell(claim, claims.wanted(claim, self._node, self.devices or (), ()), by_key)
         return stale
 
     def _claims(self) -> Iterator[Json]:
@@ -144,7 +176,9 @@ class Preparer:
             log.debug("grant %s has ended already", grant_id)
 
     def _grants(self, uid: str) -> list[Json]:
-        return [grant for grant in self._daemon.grants() if (grant["key"] or "").startswith(claims.key_of(uid))]
+        query = urlencode({"key_prefix": claims.key_of(uid)})
+        found: list[Json] = self._daemon.call("GET", f"/v1/grants?{query}")["grants"]
+        return found
 
 
 def _devices(wanted: claims.Wanted, grant: Json) -> list[Device]:
@@ -173,6 +207,11 @@ class Publisher:
         """Somebody may have changed or removed the slice: a kubelet that starts removes all of its node's."""
         self._known = None
         self._doubts += 1
+
+    def published(self) -> list[Json]:
+        """The devices that the slice has. Raises UnreachableError or FailedError."""
+        found = self._cluster.slice(self._node)
+        return list(found["spec"].get("devices") or ()) if found is not None else []
 
     def publish(self, shown: list[Json]) -> float:
         """Seconds after which to call again, 0 where the slice says all. Raises UnreachableError or FailedError; the
@@ -212,6 +251,9 @@ class Driver:
         self._preparer, self._publisher = Preparer(daemon, cluster, node), Publisher(cluster, node)
         self._kubelet = Kubelet(kubelet, self._preparer.prepare, self._preparer.unprepare)
         self._changed, self._ended = threading.Event(), threading.Event()
+        self._away_since: float | None = None
+        self._shown: list[Json] | None = None
+        self._healths: list[Health] = []
 
     def stop(self) -> None:
         """`run` returns soon."""
@@ -220,15 +262,16 @@ class Driver:
 
     def run(self) -> None:
         """Until `stop`."""
-        for work in (self._watch, self._watch_slice, self._watch_sockets):
+        for work in (self._watch, self._watch_slice, self._watch_sockets, self._write_statuses):
             threading.Thread(target=work, name=work.__name__, daemon=True).start()
         attempt, reconciled = 0, 0.0
         while not self._ended.is_set():
             self._changed.clear()
             try:
                 early = self._publish()
-                if time.monotonic() - reconciled >= RECONCILE_SECONDS or reconciled == 0.0:
-                    self._preparer.release_stale()
+                due = time.monotonic() - reconciled >= RECONCILE_SECONDS or reconciled == 0.0
+                if due and self._away_since is None:
+                    self._preparer.reconcile()
                     reconciled = time.monotonic()
                 attempt, wait = 0, early or RECONCILE_SECONDS
             except GpushareError as error:
@@ -240,12 +283,38 @@ class Driver:
             self._changed.wait(wait)
             self._ended.wait(SETTLE_SECONDS)
         self._kubelet.stop()
+        self._preparer.stop()
 
     def _publish(self) -> float:
-        devices = self._preparer.devices = self._daemon.devices()
-        others = [grant for grant in self._daemon.grants() if not claims.is_claims(grant)]
-        self._kubelet.healths.put([self._health(device) for device in devices])
-        return self._publisher.publish(slices.devices(devices, others))
+        try:
+            devices = self._daemon.devices()
+            others = [grant for grant in self._daemon.grants() if not claims.is_claims(grant)]
+        except UnreachableError as error:
+            return self._publish_away(error)
+        if self._away_since is not None:
+            log.info("the daemon answers")
+        self._away_since, self._preparer.devices = None, devices
+        self._healths = [self._health(device) for device in devices]
+        self._kubelet.healths.put(self._healths)
+        self._shown = slices.devices(devices, others)
+        return self._publisher.publish(self._shown)
+
+    def _publish_away(self, error: UnreachableError) -> float:
+        """Keeps the scheduler from the node's devices once the daemon has not answered for a while. What runs there
+        goes on."""
+        now = time.monotonic()
+        if self._away_since is None:
+            log.warning("%s", error)
+            self._away_since = now
+        if (left := self._away_since + AWAY_SECONDS - now) > 0:
+            return left
+        self._kubelet.healths.put([replace(one, healthy=None, reason=str(error)) for one in self._healths])
+        if self._shown is None:
+            self._shown = self._publisher.published()
+        return self._publisher.publish(slices.unreachable(self._shown)) if self._shown else 0.0
+
+    def _write_statuses(self) -> None:
+        self._preparer.statuses.run(self._ended)
 
     def _health(self, device: Json) -> Health:
         since = device["unhealthy_since_ns"] or 0

@@ -30,7 +30,7 @@ _UNPREPARED = Table(claims=keyed(1, Table(error=text(1))))
 _WHERE = Table(pool=text(1), device=text(2))
 _HEALTH = Table(where=message(1, _WHERE), health=whole(2), since=whole(3), reason=text(5))
 _HEALTHS = Table(devices=message(1, _HEALTH, many=True))
-_HEALTHY, _UNHEALTHY = 1, 2
+_UNKNOWN, _HEALTHY, _UNHEALTHY = 0, 1, 2
 
 VERSIONS = {f"{version}.DRAPlugin": f"k8s.io.kubelet.pkg.apis.dra.{version}.DRAPlugin" for version in ("v1", "v1beta1")}
 """Services, by the name under which a version is offered at registration."""
@@ -61,11 +61,11 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How a device is. `since`: seconds since 1970."""
+    """How a device is; `healthy` None: nobody knows. `since`: seconds since 1970."""
 
     pool: str
     device: str
-    healthy: bool
+    healthy: bool | None
     since: int
     reason: str
 
@@ -122,7 +122,7 @@ class Healths:
 
 def _health(one: Health) -> dict[str, Any]:
     where = {"pool": one.pool, "device": one.device}
-    word = _HEALTHY if one.healthy else _UNHEALTHY
+    word = _UNKNOWN if one.healthy is None else _HEALTHY if one.healthy else _UNHEALTHY
     return {"where": where, "health": word, "since": one.since, "reason": one.reason}
 
 

@@ -103,6 +103,15 @@ def taints(device: Json) -> list[Json]:
     return []
 
 
+def unreachable(shown: Iterable[Json]) -> list[Json]:
+    """Devices of a slice while the daemon does not answer: nothing new is placed on them."""
+    taint = {"key": f"{DRIVER}/unreachable", "effect": "NoSchedule"}
+    return [
+        {**one, "taints": [*(old for old in one.get("taints") or () if old["key"] != taint["key"]), taint]}
+        for one in shown
+    ]
+
+
 def capacity(device: Json, others: Sequence[Json]) -> Json | None:
     """What a claim takes a part of. Without a wish for it, a claim has all of the device. None: there is nothing left
     for a claim."""
