@@ -2,6 +2,7 @@
 
 import threading
 
+import pytest
 from apiserver import claim
 from waiting import until
 
@@ -53,6 +54,7 @@ def test_a_claims_status_says_what_it_got(site):
     assert len(site.api.status_writes) == writes + 1
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_and_asked_again(site):
     """Driver, then daemon, each while claims are being prepared; kubelet asks again, several times at once."""
     made = some(site, 16)
