@@ -1,5 +1,8 @@
 """A driver as a process between a stand-in kubelet and API server, and a real daemon with two simulated devices."""
 
+import contextlib
+import shutil
+import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -65,6 +68,18 @@ class Site:
         if self.driver is not None and self.driver.poll() is None:
             self.driver.terminate()
             assert self.driver.wait(20) == 0, (self.directory / "driver.log").read_text()
+
+    def reboot(self) -> None:
+        """Of the node: nothing runs any more, /run is empty, the boot is another. The driver is not started again."""
+        self.kill()
+        self.daemon.kill()
+        self.daemon.stop()  # what it left: simulator, mounts
+        for directory in (self.daemon.layout.run, self.daemon.layout.cdi):
+            shutil.rmtree(directory)
+        with contextlib.closing(sqlite3.connect(self.daemon.layout.ledger)) as ledger:
+            ledger.execute("UPDATE runs SET boot_id = 'another'")
+            ledger.commit()
+        self.daemon.start()
 
     def grants(self) -> dict[str, dict]:
         """By key."""

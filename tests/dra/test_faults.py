@@ -88,6 +88,21 @@ def test_killed_in_the_middle_and_asked_again(site):
     assert site.daemon.client.grants() == []
 
 
+@pytest.mark.slow
+def test_after_a_reboot_claims_are_prepared_again_in_their_grants(site):
+    """kubelet asks again for those whose pods are still the node's; the others' pods were deleted meanwhile."""
+    made = some(site, 4)
+    prepared = site.kubelet.prepare(*made)
+    site.reboot()
+    for one in made[2:]:
+        site.api.remove_claim(one)
+    site.start()
+    until(lambda: len(site.daemon.client.grants()) == 2, "what nobody has any more is released", 30)
+    assert site.kubelet.prepare(*made[:2]) == {uid: prepared[uid] for uid in ("uid-c0", "uid-c1")}
+    assert len(site.daemon.specs()) == 2
+    assert len(site.grants()) == 2
+
+
 def ask_and_lose(site, made):
     try:
         site.kubelet.prepare(*made)
