@@ -208,3 +208,5 @@ def test_health_is_told_again_before_kubelet_stops_believing_it(monkeypatch):
     assert next(stream) == next(stream) == next(stream)
     healths.put([Health("n", NAME, False, 7, "lost")])
     assert next(stream)["devices"][0]["reason"] == "lost"
+    healths.put([Health("n", NAME, None, 7, "the daemon is away")])
+    assert next(stream)["devices"][0]["health"] == 0, "unknown"
