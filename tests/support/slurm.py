@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from running import alive
 from waiting import until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "scontrol")
@@ -113,16 +114,16 @@ class Slurm:
         pid = self.pid("slurmd")
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        until(lambda: not Path(f"/proc/{pid}").exists(), "slurmd is gone", 20)
+        until(lambda: not alive(pid), "slurmd is gone", 20)
 
     def stop(self) -> None:
         subprocess.run(["scancel", "--state=RUNNING"], env=self.env)
         subprocess.run(["scancel", "--state=PENDING"], env=self.env)
         for name in ("slurmd", "ctld", "munge"):
             pid = self.pid(name)
-            if pid is not None and Path(f"/proc/{pid}").exists():
+            if pid is not None and alive(pid):
                 os.kill(pid, signal.SIGTERM)
-                until(lambda pid=pid: not Path(f"/proc/{pid}").exists(), f"{name} is gone", 30)
+                until(lambda pid=pid: not alive(pid), f"{name} is gone", 30)
 
     def submit(self, *words: str, script: str, env: Mapping[str, str] | None = None) -> int:
         """A batch job of user nobody; its number."""
@@ -143,5 +144,5 @@ class Slurm:
         path = self.directory / f"out-{job}"
         return path.read_text() if path.exists() else ""
 
-    def cancel(self, job: int) -> None:
+    def cancel(self, job: int | str) -> None:
         self._run("scancel", str(job))

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.adapters.slurm import conf
-from gpushare.adapters.slurm.job import Has, Job, has, job_of, numbers, requests, words
+from gpushare.adapters.slurm.job import Has, Job, has, job_of, line_of, numbers, requests, words
 from gpushare.errors import FailedError, UsageError
 
 GIB = 1 << 30
@@ -132,3 +132,8 @@ def test_variables_for_a_task_keep_the_users_libraries():
     assert done.stdout == "export LD_PRELOAD=/ours.so\nexport GPUSHARE_GRANT_DIR=/a b/$x\n"
     with_theirs = subprocess.run(["sh", "-c", text], capture_output=True, text=True, env={"LD_PRELOAD": "/dev/null"})
     assert with_theirs.stdout.splitlines()[0] == "export LD_PRELOAD=/ours.so:/dev/null"
+
+
+def test_a_job_is_its_own_line_among_those_of_its_array():
+    lines = ["JobId=14 ArrayJobId=14 JobState=PENDING", "JobId=16 ArrayJobId=14 JobState=RUNNING"]
+    assert [line_of("\n".join(lines), name) for name in ("14", "16", "1")] == [*lines, ""]

@@ -95,6 +95,12 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
+def line_of(described: str, job_id: str) -> str:
+    """The job's own line of `scontrol show job --oneliner`, which says all tasks of an array where it is asked for the
+    one that has the array's number; empty where there is none."""
+    return next((line for line in described.splitlines() if f"JobId={job_id}" in line.split()[:1]), "")
+
+
 def has(described: str, node: str, hosts: Callable[[str], Sequence[str]]) -> list[Has]:
     """What a job has on this node. `described`: `scontrol show job --details --oneliner`. `hosts`: the names that a
     host list stands for. Raises FailedError where it cannot be read."""

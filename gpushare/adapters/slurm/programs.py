@@ -73,7 +73,7 @@ def _state(job_id: str) -> str:
         described = scontrol("show", "job", "--oneliner", job_id)
     except FailedError as error:
         return _FORGOTTEN if "Invalid job id" in str(error) else ""
-    words = (word.partition("=") for word in described.split())
+    words = (word.partition("=") for word in job.line_of(described, job_id).split())
     return next((value for name, _, value in words if name == "JobState"), "")
 
 
@@ -90,7 +90,7 @@ class Programs:
         Raises FailedError or UnreachableError where that is the node's fault.
         """
         described = scontrol("show", "job", "--details", "--oneliner", asked.id)
-        held = job.has(described, node, hosts)
+        held = job.has(job.line_of(described, asked.id), node, hosts)
         if not held:
             return
         try:
