@@ -12,6 +12,13 @@ import pytest
 from scrapes import Site, dashboard
 from waiting import until
 
+# As dashboards for dcgm-exporter ask.
+DCGM = (
+    'DCGM_FI_DEV_GPU_UTIL{Hostname=~".+", gpu="0", modelName=~".+"} > 90',
+    "sum by (UUID) (DCGM_FI_PROF_GR_ENGINE_ACTIVE) > 0.9",
+    "DCGM_FI_DEV_FB_USED / (DCGM_FI_DEV_FB_USED + DCGM_FI_DEV_FB_FREE) > 0",
+    'DCGM_FI_DEV_FB_FREE{namespace="lab", pod="train-0"} or DCGM_FI_DEV_FB_FREE{exported_pod="train-0"}',
+)
 PACKAGING = Path(__file__).parents[2] / "packaging"
 pytestmark = [
     pytest.mark.slow,
@@ -29,12 +36,10 @@ class Prometheus:
     def __init__(self, directory: Path, target: str) -> None:
         rules = (PACKAGING / "prometheus/gpushare.rules.yml").read_text()
         # Minutes of patience are seconds here.
-        (directory / "gpushare.rules.yml").write_text(rules.replace("for: 1m", "for: 1s"))
+        (directory / "gpushare.rules.yml").write_text(rules.replace("for: 1m", "for: 300ms"))
         config = (PACKAGING / "prometheus/prometheus.yml").read_text().replace("127.0.0.1:9417", target)
-        config = "global: {evaluation_interval: 500ms}\n" + config.replace(
-            "scrape_interval: 15s", "scrape_interval: 1s"
-        )
-        (directory / "prometheus.yml").write_text(config.replace("1s\n", "1s\n    scrape_timeout: 1s\n", 1))
+        config = config.replace("scrape_interval: 15s", "scrape_interval: 300ms\n    scrape_timeout: 300ms")
+        (directory / "prometheus.yml").write_text("global: {evaluation_interval: 200ms}\n" + config)
         self.log = directory / "log"
         listen = f"127.0.0.1:{free_port()}"
         self._address = f"http://{listen}/api/v1/"
@@ -74,6 +79,8 @@ def test_dashboard_and_alerts(site: Site, prometheus: Prometheus) -> None:
     assert {rule["health"] for group in groups for rule in group["rules"]} <= {"ok", "unknown"}
     for title, expression in dashboard():
         assert until(lambda asked=expression: prometheus.query(asked), f"{title}: {expression}", 20)
+    for expression in DCGM:
+        assert until(lambda asked=expression: prometheus.query(asked), expression, 20)
     firing = 'ALERTS{alertname="GpushareDeviceUnhealthy",alertstate="firing"}'
     assert prometheus.query(firing) == []
     site.client.set_sim_lost(1, lost=True)

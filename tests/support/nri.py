@@ -13,6 +13,12 @@ from waiting import until
 
 from gpushare.adapters.protobuf import every, mapping, number, parse, raw, text, texts
 
+QUICK = """
+import gpushare.adapters.nri.plugin as plugin
+plugin._RETRY_SECONDS = (0.01,)
+from gpushare.cli.main import entry
+entry()
+"""
 TO_PLUGIN, TO_ENGINE = 1, 2
 CREATE, REMOVE = 4, 11
 CHUNK = 4096  # what containerd reads at once: a longer frame is an error there
@@ -22,7 +28,7 @@ class Plugin:
     """`gpushare adapter nri`."""
 
     def __init__(self, engine: Path, daemon: Path, log: Path) -> None:
-        self.command = [sys.executable, "-m", "gpushare", "adapter", "nri"]
+        self.command = [sys.executable, "-c", QUICK, "adapter", "nri"]
         self.command += ["--nri-socket", str(engine), "--socket", str(daemon)]
         self.log = log
         self.log.touch()
