@@ -4,6 +4,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ GIB = 1 << 30
 QUICK = """
 import gpushare.adapters.deviceplugin.plugin as plugin
 plugin.LOOK_SECONDS, plugin.TRUST_SECONDS, plugin.ERROR_SECONDS = 0.05, 0.0, 0.05
-plugin.slots.UNLISTED_SECONDS = 0.5
+plugin.slots.UNLISTED_SECONDS, plugin.WAIT_SECONDS = 0.5, 30.0
 from gpushare.cli.main import entry
 entry()
 """
@@ -122,6 +123,24 @@ def test_slots_that_are_given_again_have_a_new_grant(site):
     [after] = site.daemon.client.grants()
     assert after["id"] != before["id"]
     assert after["devices"][0]["time_milli"] == 200
+
+
+def test_an_allocation_that_waits_stops_nobody(site):
+    client = site.daemon.client
+    client.set_tenant("default", {"memory": 30 * GIB})
+    client.set_tenant("borrower", {})
+    lent = client.create(tenant="borrower", memory="10GiB", time=0, device=0, borrow_memory=True)["id"]
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(site.kubelet.allocate, slots(site, 0, 4), "a")
+        until(lambda: client.grant(lent)["eviction"], "the allocation waits")
+        site.kubelet.allocate(slots(site, 1, 1), "b")
+        del site.kubelet.pods["b"]
+        until(lambda: len(client.grants()) == 1, "the end of the other pod's grant")
+        assert not waiting.done()
+        client.release(lent)
+        assert waiting.result()["cdi"]
+    client.remove_tenant("borrower")
+    client.set_tenant("default", {})
 
 
 @pytest.mark.parametrize(

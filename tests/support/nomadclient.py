@@ -20,7 +20,7 @@ BASE = "/hashicorp.nomad.plugins.base.proto.BasePlugin/"
 DEVICE = "/hashicorp.nomad.plugins.device.DevicePlugin/"
 QUICK = """
 import gpushare.adapters.nomad.plugin as plugin
-plugin.LOOK_SECONDS = 0.05
+plugin.LOOK_SECONDS, plugin.WAIT_SECONDS = 0.05, 30.0
 from gpushare.cli.main import entry
 entry()
 """

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from gpushare.adapters.nomad import plugin, tasks
-from gpushare.adapters.nomad.tasks import Asked, Config, Watch
+from gpushare.adapters.nomad.tasks import Config, Watch
 from gpushare.adapters.nomad.usage import Usage
-from gpushare.errors import RefusedError, UsageError
+from gpushare.errors import UsageError
 
 S = 1_000_000_000
 GIVEN = Config(idle_seconds=10, start_seconds=100)
@@ -37,22 +37,6 @@ def test_a_task_that_came_and_went_between_two_looks():
     watch.look([grant()], (), GIVEN, 0)
     assert watch.look([grant(peak=1)], (), GIVEN, 5 * S) == []
     assert watch.look([grant(peak=1)], (), GIVEN, 15 * S) == ["g"]
-
-
-def test_of_two_reservations_of_a_slot_the_later_one_counts():
-    asked = Asked()
-    first, other = asked.begin(["d.0", "d.1"]), asked.begin(["d.5"])
-    asked.check(first, waits=True)
-    second = asked.begin(["d.1", "d.2"])
-    for given_up, waits in ((first, True), (second, False)):
-        with pytest.raises(RefusedError, match="given up this reservation"):
-            asked.check(given_up, waits=waits)
-    asked.end(first)
-    asked.check(second, waits=True)
-    asked.check(other, waits=True)
-    asked.end(second)
-    asked.end(other)
-    asked.check(asked.begin(["d.0", "d.1", "d.2", "d.5"]), waits=True)
 
 
 def test_configuration():

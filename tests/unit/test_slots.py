@@ -112,3 +112,19 @@ def test_annotations_go_before_the_slots_size():
     assert (asked["memory"], asked["time"]) == ("2Gi", 100)
     with pytest.raises(UsageError, match="slot-time"):
         oci.request({"annotations": {**plain, "gpushare.dev/slot-time": "x"}})
+
+
+def test_of_two_reservations_of_a_slot_the_later_one_counts():
+    asked = slots.Asked()
+    first, other = asked.begin(["d.0", "d.1"]), asked.begin(["d.5"])
+    asked.check(first, waits=True)
+    second = asked.begin(["d.1", "d.2"])
+    for given_up, waits in ((first, True), (second, False)):
+        with pytest.raises(RefusedError, match="nobody waits for these slots"):
+            asked.check(given_up, waits=waits)
+    asked.end(first)
+    asked.check(second, waits=True)
+    asked.check(other, waits=True)
+    asked.end(second)
+    asked.end(other)
+    asked.check(asked.begin(["d.0", "d.1", "d.2", "d.5"]), waits=True)

@@ -54,8 +54,8 @@ class Answer:
     annotations: tuple[tuple[str, str], ...] = ()
 
 
-Allocate = Callable[[list[list[str]]], list[Answer]]
-"""By container its slots. Raises GpushareError: then none of them starts."""
+Allocate = Callable[[list[list[str]], Waits], list[Answer]]
+"""By container its slots; and whether kubelet still waits. Raises GpushareError: then none of them starts."""
 Prefer = Callable[[Sequence[str], Sequence[str], int], list[str]]
 """As slots.preferred."""
 
@@ -154,8 +154,8 @@ class Plugin:
         answers = [self._prefer(one["available"], one["must"], one["size"]) for one in request["containers"]]
         return {"containers": [{"ids": ids} for ids in answers]}
 
-    def _on_allocate(self, request: dict[str, Any], _waits: Waits) -> dict[str, Any]:
-        answers = self._allocate([one["ids"] for one in request["containers"]])
+    def _on_allocate(self, request: dict[str, Any], waits: Waits) -> dict[str, Any]:
+        answers = self._allocate([one["ids"] for one in request["containers"]], waits)
         return {
             "containers": [
                 {"annotations": dict(one.annotations), "cdi": [{"name": name} for name in one.cdi]} for one in answers

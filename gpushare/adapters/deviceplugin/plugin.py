@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpushare.adapters.deviceplugin import slots
-from gpushare.adapters.deviceplugin.kubelet import Answer, Identity, Plugin, Pods
+from gpushare.adapters.deviceplugin.kubelet import Answer, Identity, Plugin, Pods, Waits
 from gpushare.adapters.deviceplugin.slots import Json, Sizes
 from gpushare.client import Client
 from gpushare.errors import GpushareError, NotFoundError, UnreachableError
@@ -49,28 +49,37 @@ class Allocator:
     def __init__(self, daemon: Client, options: Options) -> None:
         self._daemon, self._options = daemon, options
         self._one = threading.Lock()
+        self._asked = slots.Asked()
         self._seen: set[str] = set()
         # When this plugin first saw each grant, monotonic seconds.
         self._since: dict[str, float] = {}
 
-    def allocate(self, containers: list[list[str]]) -> list[Answer]:
+    def allocate(self, containers: list[list[str]], waits: Waits = lambda: True) -> list[Answer]:
         """As kubelet.Allocate."""
         devices = self._daemon.devices()
         wanted = [slots.chosen(names, devices, self._options.sizes) for names in containers]
         if self._options.annotations:
             return [self._annotated(device, those) for device, those in wanted]
+        names = [name for names in containers for name in names]
         with self._one:
-            for stale in slots.overlapping(self._daemon.grants(), [name for names in containers for name in names]):
+            for stale in slots.overlapping(self._daemon.grants(), names):
                 log.info("grant %s: its slots are given to another pod", stale)
                 self._release(stale)
-            made: list[Json] = []
-            try:
-                for device, those in wanted:
-                    made.append(self._grant(device, those))
-            except GpushareError:
-                for grant in made:
-                    self._release(grant["id"])
-                raise
+            mine = self._asked.begin(names)
+        made: list[Json] = []
+        try:
+            # Others go on while this waits for memory that is on loan.
+            for device, those in wanted:
+                made.append(self._grant(device, those))
+            with self._one:
+                self._asked.check(mine, waits=waits())
+        except GpushareError:
+            for grant in made:
+                self._release(grant["id"])
+            raise
+        finally:
+            with self._one:
+                self._asked.end(mine)
         return [Answer(cdi=grant["cdi"]) for grant in made]
 
     def _annotated(self, device: Json, those: frozenset[int]) -> Answer:

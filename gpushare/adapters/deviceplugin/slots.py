@@ -188,3 +188,35 @@ def listed(pods: Iterable[Mapping[str, Any]], resource: str) -> set[str]:
         if device["resource"] == resource
         for slot in device["ids"]
     }
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reservation:
+    """Of slots, while a grant is made for them. Equal to itself alone."""
+
+    names: tuple[str, ...]
+
+
+class Asked:
+    """Reservations that are under way, by their slots: of two for the same slot the later one counts, since a slot is
+    given out again only when the first one has been given up."""
+
+    def __init__(self) -> None:
+        self._latest: dict[str, Reservation] = {}
+
+    def begin(self, names: Collection[str]) -> Reservation:
+        """One more."""
+        mine = Reservation(tuple(names))
+        self._latest.update(dict.fromkeys(mine.names, mine))
+        return mine
+
+    def check(self, mine: Reservation, *, waits: bool) -> None:
+        """Raises RefusedError where nobody wants it any more. `waits`: who asked for it does."""
+        if not waits or any(self._latest.get(name) is not mine for name in mine.names):
+            raise RefusedError("nobody waits for these slots any more, or they were given out again: ask again")
+
+    def end(self, mine: Reservation) -> None:
+        """It is answered."""
+        for name in mine.names:
+            if self._latest.get(name) is mine:
+                del self._latest[name]

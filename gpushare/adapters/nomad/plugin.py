@@ -49,7 +49,7 @@ class Plugin:
         self.config = Config()
         self._daemon = Client(socket)
         self._one = threading.Lock()
-        self._watch, self._usage, self._asked = tasks.Watch(), Usage(), tasks.Asked()
+        self._watch, self._usage, self._asked = tasks.Watch(), Usage(), slots.Asked()
         self.ended = threading.Event()
         self._changed = threading.Condition()
         self._said: Json = None

@@ -8,7 +8,7 @@ import msgspec
 
 from gpushare.adapters.deviceplugin import slots
 from gpushare.adapters.deviceplugin.slots import Sizes
-from gpushare.errors import RefusedError, UsageError
+from gpushare.errors import UsageError
 
 Json: TypeAlias = Any
 
@@ -130,37 +130,3 @@ class Watch:
                 out.append(grant["id"])
         self._seen = seen
         return out
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Reservation:
-    """One that is under way, equal to itself alone."""
-
-    names: tuple[str, ...]
-
-
-class Asked:
-    """Reservations that are under way, by their slots: of two for the same slot the later one counts, since Nomad gives
-    a slot again only when it has given up the first."""
-
-    def __init__(self) -> None:
-        self._latest: dict[str, Reservation] = {}
-
-    def begin(self, names: Collection[str]) -> Reservation:
-        """One more."""
-        mine = Reservation(tuple(names))
-        self._latest.update(dict.fromkeys(mine.names, mine))
-        return mine
-
-    def check(self, mine: Reservation, *, waits: bool) -> None:
-        """Raises RefusedError where nobody wants it any more. `waits`: who asked for it does."""
-        if not waits or any(self._latest.get(name) is not mine for name in mine.names):
-            raise RefusedError(
-                "Nomad has given up this reservation, or its slots were given to another task: ask again"
-            )
-
-    def end(self, mine: Reservation) -> None:
-        """It is answered."""
-        for name in mine.names:
-            if self._latest.get(name) is mine:
-                del self._latest[name]
