@@ -6,12 +6,11 @@ one.
 
 import contextlib
 import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import pytest
 import running
@@ -28,7 +27,7 @@ JOINER = Path(__file__).with_name("joiner.py")
 class Daemon(running.Daemon):
     def __init__(self, state_dir: Path, *options: str) -> None:
         super().__init__(state_dir, "" if options else "2x16GiB", options=options)
-        self.children: list[subprocess.Popen[str]] = []
+        self.children: list[running.Running] = []
 
     def quicken(self, module: str = "app", /, **seconds: float) -> Self:
         """Changes constants of a module of gpushare/daemon for this daemon, such as the interval of health checks, to
@@ -36,21 +35,17 @@ class Daemon(running.Daemon):
         changes = (f"gpushare.daemon.{module}.{name} = {value}" for name, value in seconds.items())
         return self.patch(f"import gpushare.daemon.{module}", *changes)
 
-    def tenant(self, *command: str, memory: str = "1GiB", time: str = "25%", **options: str) -> subprocess.Popen[str]:
-        """`gpushare run` of a command that communicates over its standard streams."""
-        child = subprocess.Popen(
-            self.run(memory, time, *command, **options),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            bufsize=1,
-            env=self.env,
-        )
+    def tenant(
+        self, *command: str, memory: str = "1GiB", time: str = "25%", forked: bool = True, **options: str
+    ) -> running.Running:
+        """`gpushare run` of a command that communicates over its standard streams. `forked`: by a zygote, whose child
+        it then is."""
+        child = running.start(self.run(memory, time, *command, **options), self.env, stderr=False, forked=forked)
         self.children.append(child)
         return child
 
-    def join(self, **options: str) -> tuple[subprocess.Popen[str], str]:
-        """A plain process that has joined a grant of its own: (process, grant id)."""
+    def join(self, **options: Any) -> tuple[running.Running, str]:
+        """A plain process that has joined a grant of its own: (process, grant id). `options`: as of `tenant`."""
         child = self.tenant(sys.executable, str(JOINER), **options)
         words = child.stdout.readline().split()
         assert words[:1] == ["joined"], (words, self.log.read_text())

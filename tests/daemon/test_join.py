@@ -115,7 +115,7 @@ def test_an_exec_as_another_user_gives_the_slot_back(daemon, client):
 def test_bytes_stay_until_the_exec_is_over(daemon, client):
     """Files closed by an exec are closed one after another, the interposer's before the driver's. A process stopped
     before the first instruction of its new program simulates a driver that frees memory slowly."""
-    child, grant_id = daemon.join()
+    child, grant_id = daemon.join(forked=False)
     tell(child, "hold 4096")
     child.stdin.write("traced\n")
     _, status = os.waitpid(child.pid, 0)

@@ -13,8 +13,9 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
+import zygote
 from waiting import until
 
 from gpushare import paths
@@ -47,9 +48,28 @@ def alive(pid: int) -> bool:
         return False
 
 
+Running: TypeAlias = "subprocess.Popen[str] | zygote.Forked"
+
+
+def start(
+    command: Sequence[str], env: dict[str, str] | None = None, *, stderr: bool = True, forked: bool = True
+) -> Running:
+    """Starts a command with pipes for stdin, stdout and, if asked for, stderr in text mode. `forked`: by a zygote where
+    that is possible."""
+    env = dict(os.environ) if env is None else env
+    if forked and tuple(command[: len(GPUSHARE)]) == GPUSHARE and zygote.can_fork(env):
+        return zygote.fork_command(env, command[len(GPUSHARE) :], stderr=stderr)
+    pipe = subprocess.PIPE
+    errors = pipe if stderr else None
+    return subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, stderr=errors, text=True, bufsize=1)
+
+
 class Daemon:
     """`gpushare daemon --simulate ...` with its own state directory. The object remains usable over `kill` and
     `start`."""
+
+    forked = True
+    """From a process that has imported the daemon; else from the command line."""
 
     def __init__(
         self, state_dir: Path, simulate: str = "1x16GiB", env: dict[str, str] | None = None, options: Sequence[str] = ()
@@ -64,7 +84,7 @@ class Daemon:
         self.patch()
         self.env = {**os.environ, **(env or {}), SOCKET_ENV: str(self.layout.socket)}
         self.client = Client(self.layout.socket)
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | zygote.Process | None = None
         self.log = state_dir / "daemon.log"
         self.simulators: set[int] = set()
 
@@ -78,9 +98,14 @@ class Daemon:
     def start(self) -> Self:
         self.state_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
         with open(self.log, "ab") as log:
-            self.process = subprocess.Popen(
-                self.command, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+            if self.forked and zygote.can_fork(self.env):
+                program, *arguments = self.command[2:]
+                patched = tuple(self.statements) != PATIENT
+                self.process = zygote.fork_daemon(self.env, program, arguments, log.fileno(), patched=patched)
+            else:
+                self.process = subprocess.Popen(
+                    self.command, env=self.env, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                )
         until(self.answers, f"daemon ready, see {self.log.read_text()[-2000:]}", 20)
         if pid := self.client.node().get("sim_pid"):
             self.simulators.add(pid)
@@ -123,7 +148,12 @@ class Daemon:
         shutil.rmtree(self.layout.grants, ignore_errors=True)
 
     def cli(self, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-        """Runs `gpushare ARGUMENTS` against this daemon."""
+        """Runs `gpushare ARGUMENTS` against this daemon. `options`: of subprocess.run."""
+        if options.keys() <= {"env"} and zygote.can_fork(env := options.get("env", self.env)):
+            words = [*GPUSHARE, *map(str, arguments)]
+            child = start(words, env)
+            printed, said = child.communicate(60)
+            return subprocess.CompletedProcess(words, child.wait(), printed, said)
         settings = {"capture_output": True, "text": True, "timeout": 60, "env": self.env, **options}
         return subprocess.run([*GPUSHARE, *map(str, arguments)], check=False, **settings)
 
@@ -216,9 +246,7 @@ class Tenant:
     """A gpushare-spin process that accepts commands, started by any command line."""
 
     def __init__(self, command: list[str], env: dict[str, str] | None = None) -> None:
-        self.process = subprocess.Popen(
-            command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        self.process = start(command, env)
         self.pid = self.process.pid  # `gpushare run` execs the command, so the pid stays the same
         line = self.process.stdout.readline()  # type: ignore[union-attr]
         assert line, f"no tenant: {self.process.stderr.read()}"  # type: ignore[union-attr]
