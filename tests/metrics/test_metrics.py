@@ -126,6 +126,8 @@ def test_what_a_grant_got_last_is_there_when_it_has_ended(site):
     assert of("gpushare_grant_busy_seconds_total")[ended["id"]] == ended["devices"][0]["busy_ns"] / 1e9 > 0.09
     assert of("gpushare_grant_leased_seconds_total")[ended["id"]] == ended["devices"][0]["leased_ns"] / 1e9
     assert ended["id"] not in of("gpushare_grant_memory_limit_bytes"), "it has none any more"
+    lines = [line.rpartition(" ")[0] for line in site.client.text("/metrics").splitlines() if not line.startswith("#")]
+    assert len(lines) == len(set(lines))
 
 
 def test_names_of_dcgm_say_the_same(site):
@@ -138,7 +140,7 @@ def test_names_of_dcgm_say_the_same(site):
         return found
 
     address = site.adapter
-    told()
+    assert set(told()["DCGM_FI_DEV_GPU_UTIL"]) == {"0", "0 train-0", "1"}
     work = site.work(60, gpu="1")
     util = until(lambda: (now := told().get("DCGM_FI_DEV_GPU_UTIL", {})) and now["1"] > 90 and now, "it works", 20)
     work.kill()
