@@ -69,8 +69,8 @@ class Site:
             self.driver.terminate()
             assert self.driver.wait(20) == 0, (self.directory / "driver.log").read_text()
 
-    def reboot(self) -> None:
-        """Of the node: nothing runs any more, /run is empty, the boot is another. The driver is not started again."""
+    def shut_down(self) -> None:
+        """The node, for a reboot: nothing runs any more, /run is empty, and the next boot is another."""
         self.kill()
         self.daemon.kill()
         self.daemon.stop()  # what it left: simulator, mounts
@@ -79,7 +79,6 @@ class Site:
         with contextlib.closing(sqlite3.connect(self.daemon.layout.ledger)) as ledger:
             ledger.execute("UPDATE runs SET boot_id = 'another'")
             ledger.commit()
-        self.daemon.start()
 
     def grants(self) -> dict[str, dict]:
         """By key."""
