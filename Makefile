@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TEST_LIMIT ?= 900
 # Tests that run at once: half of them wait for something at any moment.
-WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
+WORKERS ?= $(shell echo $$(($$(nproc) * 2)))
 PARALLEL = timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations=15
 
 # Everything that the wheel is made of: touched or gone, it is built and installed again.

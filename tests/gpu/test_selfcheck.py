@@ -44,7 +44,7 @@ def entries(directory: Path) -> dict[str, dict]:
     return {entry["group"]: entry for entry in found["groups"]}
 
 
-@pytest.mark.timing
+@pytest.mark.xdist_group("timing")
 def test_every_group_runs_on_the_simulated_device(tmp_path):
     done = run("--simulated", "--out", tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
