@@ -39,4 +39,4 @@ def test_hostile_bytes(name: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("name", TARGETS)
 def test_hostile_bytes_for_longer(name: str, tmp_path: Path) -> None:
-    assert fuzz(built.program(f"fuzz-{name}", "fuzz"), name, LONG_SECONDS, tmp_path) > 1000
+    assert fuzz(built.program(f"fuzz-{name}", "fuzz"), name, LONG_SECONDS, tmp_path) > 300
