@@ -1,7 +1,6 @@
 """The counters of grants that have ended, for as long as it takes until they have been scraped. Pure."""
 
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gpushare.arbiter import GrantStats
@@ -29,16 +28,23 @@ class LastCounters:
     """The latest rows. Those in which nothing happened are not kept: nobody misses them."""
 
     def __init__(self) -> None:
-        self._rows: deque[Last] = deque(maxlen=KEPT)
+        self._rows: dict[str, deque[Last]] = {}
+        """By tenant, the oldest first."""
 
     def add(self, last: Last) -> None:
         """Of a grant that is about to end."""
         stats = last.stats
-        if stats.leased_ns or stats.busy_ns or stats.wait_ns:
-            self._rows.append(last)
+        if not (stats.leased_ns or stats.busy_ns or stats.wait_ns):
+            return
+        self._rows.setdefault(last.tenant, deque()).append(last)
+        if sum(map(len, self._rows.values())) > KEPT:
+            # Who makes many grants loses its own rows by that, not those of others.
+            max(self._rows.values(), key=len).popleft()
 
-    def rows(self, now: float) -> Iterator[Last]:
+    def rows(self, now: float) -> list[Last]:
         """Those that are kept at this time, monotonic seconds."""
-        while self._rows and self._rows[0].at + KEPT_SECONDS <= now:
-            self._rows.popleft()
-        return iter(tuple(self._rows))
+        for rows in self._rows.values():
+            while rows and rows[0].at + KEPT_SECONDS <= now:
+                rows.popleft()
+        self._rows = {tenant: rows for tenant, rows in self._rows.items() if rows}
+        return [row for rows in self._rows.values() for row in rows]
