@@ -34,6 +34,8 @@ SETTLE_SECONDS = 1.0
 RETRY_SECONDS = (1.0, 2.0, 5.0, 15.0, 60.0)
 RECONCILE_SECONDS = 600.0
 SOCKETS_SECONDS = 5.0
+ANSWER_SECONDS = 5.0
+"""Of the daemon: one that takes longer hangs."""
 AWAY_SECONDS = 5.0
 """A daemon that does not answer for longer is away: one that is started anew is back before."""
 _ASKERS = 4
@@ -286,11 +288,12 @@ class Driver:
         self._preparer.stop()
 
     def _publish(self) -> float:
+        asked = time.monotonic()
         try:
-            devices = self._daemon.devices()
+            devices = self._daemon.call("GET", "/v1/devices", timeout=ANSWER_SECONDS)["devices"]
             others = [grant for grant in self._daemon.grants() if not claims.is_claims(grant)]
         except UnreachableError as error:
-            return self._publish_away(error)
+            return self._publish_away(error, asked)
         if self._away_since is not None:
             log.info("the daemon answers")
         self._away_since, self._preparer.devices = None, devices
@@ -299,14 +302,13 @@ class Driver:
         self._shown = slices.devices(devices, others)
         return self._publisher.publish(self._shown)
 
-    def _publish_away(self, error: UnreachableError) -> float:
+    def _publish_away(self, error: UnreachableError, asked: float) -> float:
         """Keeps the scheduler from the node's devices once the daemon has not answered for a while. What runs there
         goes on."""
-        now = time.monotonic()
         if self._away_since is None:
             log.warning("%s", error)
-            self._away_since = now
-        if (left := self._away_since + AWAY_SECONDS - now) > 0:
+            self._away_since = asked
+        if (left := self._away_since + AWAY_SECONDS - time.monotonic()) > 0:
             return left
         self._kubelet.healths.put([replace(one, healthy=None, reason=str(error)) for one in self._healths])
         if self._shown is None:
