@@ -353,6 +353,10 @@ class Driver:
                 self._kubelet.serve()
             except (GpushareError, OSError) as error:
                 log.warning("kubelet's directory: %s", error)
+            try:
+                self._daemon.call("GET", "/v1/version", timeout=ANSWER_SECONDS)
+            except UnreachableError:
+                self._changed.set()  # the watch of a daemon that hangs does not end
 
     def _look_again(self) -> None:
         self._publisher.look_again()
