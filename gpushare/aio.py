@@ -1,0 +1,136 @@
+"""The node API for programs that run on asyncio."""
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, Self
+
+import aiohttp
+from yarl import URL
+
+from gpushare.client import (
+    ANSWER_SECONDS,
+    ASK_AGAIN_SECONDS,
+    FOLLOW_AGAIN_SECONDS,
+    WATCH_SECONDS,
+    check_socket,
+    no_answer,
+    refusal,
+    why,
+)
+from gpushare.errors import GoneError, OnLoanError, UnreachableError
+from gpushare.paths import client_socket
+from gpushare.verbs import Course, Verbs, creation, watching
+
+_LINE_MAX = 16 << 20
+_ERRORS = (OSError, aiohttp.ClientError, TimeoutError)
+
+
+class AsyncClient(Verbs):
+    """One daemon's node API: the verbs of gpushare.client.Client, to be awaited. Of one event loop, in which any number
+    of tasks may share it; an asynchronous context manager. A task that is cancelled closes its connection: what it had
+    asked for may happen all the same, so give a grant a `key`."""
+
+    def __init__(self, path: str | Path | None = None) -> None:
+        self.path = client_socket(os.fspath(path) if path is not None else None)
+        self._open: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Ends its connections."""
+        if self._open is not None:
+            await self._open.close()
+            self._open = None
+
+    def _session(self) -> aiohttp.ClientSession:
+        if self._open is None:
+            # A connection for each call: the daemon may have ended between two, and a POST is not sent twice.
+            connector = aiohttp.UnixConnector(os.fspath(self.path), force_close=True, limit=0)
+            self._open = aiohttp.ClientSession(
+                connector=connector, skip_auto_headers=("User-Agent",), read_bufsize=_LINE_MAX, auto_decompress=False
+            )
+        return self._open
+
+    async def call(self, method: str, target: str, body: Any = None, *, timeout: float | None = ANSWER_SECONDS) -> Any:
+        """The decoded JSON answer, None for an empty one. `timeout`: seconds for all of it."""
+        text = await self._text(method, target, body, timeout)
+        return json.loads(text) if text else None
+
+    async def text(self, target: str) -> str:
+        """A body that is not JSON, as of /metrics."""
+        return str(await self._text("GET", target, None, ANSWER_SECONDS), "utf-8")
+
+    async def lines(self, target: str, timeout: float | None = None) -> AsyncIterator[Any]:
+        """Decoded lines of an NDJSON stream, until it ends. `timeout`: seconds to wait for the next."""
+        try:
+            async with self._ask("GET", target, None, aiohttp.ClientTimeout(total=None, sock_read=timeout)) as response:
+                if response.status >= 400:
+                    raise refusal(response.status, await response.read())
+                async for line in response.content:
+                    yield json.loads(line)
+        except _ERRORS as error:
+            raise self._gone(error) from None
+
+    async def _text(self, method: str, target: str, body: Any, timeout: float | None) -> bytes:
+        try:
+            async with self._ask(method, target, body, aiohttp.ClientTimeout(total=timeout)) as response:
+                text: bytes = await response.read()
+        except _ERRORS as error:
+            raise self._gone(error) from None
+        if response.status >= 400:
+            raise refusal(response.status, text)
+        return text
+
+    def _ask(self, method: str, target: str, body: Any, timeout: aiohttp.ClientTimeout) -> Any:
+        check_socket(self.path)
+        data = None if body is None else json.dumps(body, allow_nan=False).encode()
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        url = URL(f"http://localhost{target}", encoded=True)
+        return self._session().request(method, url, data=data, headers=headers, timeout=timeout, allow_redirects=False)
+
+    def _gone(self, error: Exception) -> UnreachableError:
+        if isinstance(error, aiohttp.ClientConnectorError):
+            return no_answer(self.path, error.os_error)
+        return UnreachableError(f"the daemon at {self.path} went away ({why(error)}): try again")
+
+    async def _field(self, name: str, target: str) -> Any:
+        return (await self.call("GET", target))[name]
+
+    async def create(self, *, wait_seconds: float = 0, **request: Any) -> Any:
+        """As Client.create."""
+        deadline = time.monotonic() + wait_seconds
+        target, body = creation(request, again=wait_seconds > 0)
+        while True:
+            try:
+                return await self.call("POST", target, body)
+            except OnLoanError:
+                if time.monotonic() >= deadline:
+                    raise
+                await asyncio.sleep(ASK_AGAIN_SECONDS)
+
+    def watch(self, since: int | None = None, timeout: float | None = None) -> AsyncIterator[Any]:
+        """Events after number `since`, or from now on, without end. `timeout`: seconds to wait for the next line."""
+        return self.lines(watching(since), timeout)
+
+    async def follow(self) -> AsyncIterator[Any]:
+        """As Client.follow."""
+        course = Course()
+        while True:
+            try:
+                listed = await self.call("GET", "/v1/grants")
+                yield course.listed(listed)
+                async for event in self.watch(listed["rv"], WATCH_SECONDS):
+                    if event["kind"] != "bookmark":
+                        yield event
+            except (GoneError, UnreachableError) as error:
+                if (away := course.failed(error)) is not None:
+                    yield away
+            await asyncio.sleep(FOLLOW_AGAIN_SECONDS)

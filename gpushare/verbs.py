@@ -1,0 +1,144 @@
+"""The verbs of the node API, once for both clients: gpushare.client, which waits, and gpushare.aio, to be awaited."""
+
+import secrets
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from gpushare.errors import GoneError, GpushareError
+
+
+class Verbs:
+    """Each verb answers what `call` does: JSON objects of gpushare.api as plain dicts, or an awaitable of them. Each
+    raises the GpushareError that the daemon answered, or UnreachableError."""
+
+    def call(self, method: str, target: str, body: Any = None) -> Any:
+        """The decoded JSON answer, None for an empty one."""
+        raise NotImplementedError
+
+    def _field(self, name: str, target: str) -> Any:
+        """One field of the answer to a GET."""
+        raise NotImplementedError
+
+    def version(self) -> Any:
+        """A Version."""
+        return self.call("GET", "/v1/version")
+
+    def node(self) -> Any:
+        """A Node."""
+        return self.call("GET", "/v1/node")
+
+    def devices(self) -> Any:
+        """A list of Device."""
+        return self._field("devices", "/v1/devices")
+
+    def tenants(self) -> Any:
+        """A list of Tenant."""
+        return self._field("tenants", "/v1/tenants")
+
+    def grants(self, *, ended: bool = False) -> Any:
+        """A list of Grant; with `ended` also the latest that have ended."""
+        return self._field("grants", "/v1/grants?ended=1" if ended else "/v1/grants")
+
+    def grant(self, grant_id: str) -> Any:
+        """A Grant, also one that has ended. Raises NotFoundError."""
+        return self.call("GET", f"/v1/grants/{quote(grant_id, safe='')}")
+
+    def debug(self, grant_id: str) -> Any:
+        """A GrantDebug: the grant's pages, and the last events of its processes."""
+        return self.call("GET", f"/v1/grants/{quote(grant_id, safe='')}/debug")
+
+    def plan(self, **request: Any) -> Any:
+        """A Plan of what `create` would do; changes nothing."""
+        return self.call("POST", "/v1/plan", fields(request))
+
+    def bind(self, grant_id: str, kind: str, **whose: int | None) -> Any:
+        """A Binding, of this process (`process`) or for a `container`. `whose`: `pid`, `uid`, `gid` as in BindRequest.
+
+        Raises RefusedError where the grant is in use.
+        """
+        body = fields({"kind": kind, **whose})
+        return self.call("POST", f"/v1/grants/{quote(grant_id, safe='')}/bind", body)
+
+    def resize(self, grant_id: str, **change: Any) -> Any:
+        """The Grant after the change. Fields of GrantChange; None is left out. Raises RefusedError."""
+        body = {name: value for name, value in change.items() if value is not None}
+        return self.call("PATCH", f"/v1/grants/{quote(grant_id, safe='')}", body)
+
+    def release(self, grant_id: str) -> Any:
+        """Ends a grant and kills what runs in it. The Grant as it ended."""
+        return self.call("DELETE", f"/v1/grants/{quote(grant_id, safe='')}")
+
+    def set_tenant(self, name: str, policy: dict[str, Any]) -> Any:
+        """Makes a tenant or replaces its whole policy (a TenantPolicy). The Tenant. For root only."""
+        return self.call("PUT", f"/v1/tenants/{quote(name, safe='')}", policy)
+
+    def remove_tenant(self, name: str, source: str = "") -> Any:
+        """Raises RefusedError where it has grants, tenants below it, or another `source`. For root only."""
+        query = f"?source={quote(source, safe='')}" if source else ""
+        return self.call("DELETE", f"/v1/tenants/{quote(name, safe='')}{query}")
+
+    def usage(self, **query: object) -> Any:
+        """A Usage. `query`: as `GET /v1/usage` takes it; None is left out."""
+        given = {name: str(value) for name, value in query.items() if value is not None}
+        return self.call("GET", f"/v1/usage?{urlencode(given)}")
+
+    def usage_slots(self, **query: object) -> Any:
+        """A UsageSlots. `query`: as `GET /v1/usage/slots` takes it; None is left out."""
+        given = {name: value for name, value in query.items() if value is not None}
+        return self.call("GET", f"/v1/usage/slots?{urlencode(given)}")
+
+    def drain(self, device: str, reason: str = "") -> Any:
+        """The Device, which takes no new grants from now on. For root only. Raises NotFoundError."""
+        return self.call("POST", "/v1/drain", {"device": device, "reason": reason})
+
+    def undrain(self, device: str) -> Any:
+        """The Device, which takes grants again. For root only. Raises NotFoundError."""
+        return self.call("POST", "/v1/undrain", {"device": device})
+
+    def sim_stats(self) -> Any:
+        """The simulator's own books. Raises NotFoundError where the devices are real."""
+        return self.call("GET", "/v1/sim/stats")
+
+    def set_sim_lost(self, device: int, *, lost: bool) -> Any:
+        """Lets a simulated device, by its index, stop working or work again. For root only."""
+        return self.call("PUT", f"/v1/sim/devices/{device}", {"lost": lost})
+
+
+class Course:
+    """What one who follows the node tells, beside the events of the watch: when all is listed anew, and, once each
+    time, that the daemon is away."""
+
+    def __init__(self) -> None:
+        self._away = False
+
+    def listed(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """The event with all grants. `answer`: a Grants."""
+        self._away = False
+        return _event(answer["rv"], answer["epoch"], "grants", "listed", answer["grants"])
+
+    def failed(self, error: GpushareError) -> dict[str, Any] | None:
+        """The event that says so. None: it has been said, or the daemon is there, and has only forgotten."""
+        if self._away or isinstance(error, GoneError):
+            return None
+        self._away = True
+        return _event(None, None, "node", "away", {"why": str(error)})
+
+
+def _event(rv: int | None, epoch: int | None, kind: str, what: str, found: Any) -> dict[str, Any]:
+    return {"rv": rv, "epoch": epoch, "kind": kind, "type": what, "name": "", "object": found}
+
+
+def creation(request: dict[str, Any], *, again: bool) -> tuple[str, dict[str, Any]]:
+    """Target and body of a POST of a grant. `again`: it will be repeated while what it asks for is on loan."""
+    target = f"/v1/grants?asker={secrets.token_hex(8)}" if again else "/v1/grants"
+    return target, fields(request)
+
+
+def watching(since: int | None) -> str:
+    """The target of a watch from this number on, or from now."""
+    return "/v1/watch" if since is None else f"/v1/watch?since={since}"
+
+
+def fields(request: dict[str, Any]) -> dict[str, Any]:
+    """Those that are given, by their names in JSON."""
+    return {name.rstrip("_"): value for name, value in request.items() if value is not None}
