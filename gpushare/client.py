@@ -84,10 +84,11 @@ class Client(Verbs):
         """Decoded lines of an NDJSON stream, until it ends. `timeout`: seconds to wait for the next."""
         response = self._open("GET", target, None, timeout)
         try:
-            while line := self._guarded(response.readline):
-                yield json.loads(line)
-            # At a chunk that has no end readline answers as at the end of all.
-            self._guarded(response.read)
+            rest = b""
+            # Not readline, to which a stream that was cut ends like any other.
+            while part := self._guarded(response.read1):
+                *lines, rest = (rest + part).split(b"\n")
+                yield from map(json.loads, lines)
         finally:
             response.close()
 
