@@ -2,9 +2,9 @@
 
     python examples/scheduler.py --node /run/gpushare/node.sock jobs.json
 
-`--node` may be given several times; of a node elsewhere it is a socket that ssh forwards (`ssh -L here:there`), and what
-starts the command is then whatever starts commands there. jobs.json: `[{"name": "a", "memory": "4GiB", "time": "30%",
-"command": ["python", "train.py"]}, ...]`. Prints what it does; exits with 1 where a job failed.
+`--node` may be given several times; of a node elsewhere it is a socket that ssh forwards (`ssh -L here:there`), and
+what starts the command is then whatever starts commands there. jobs.json: `[{"name": "a", "memory": "4GiB", "time":
+"30%", "command": ["python", "train.py"]}, ...]`. Prints what it does; exits with 1 where a job failed.
 """
 
 import argparse
