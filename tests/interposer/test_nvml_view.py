@@ -66,7 +66,8 @@ def test_every_answer_adds_up_while_others_allocate(grant: Grant, inside: Callab
     """)
     for churner in churners:
         churner.do("going = False; thread.join()")
-        assert churner.get("made") > 0
+    # There is room for one at a time, and nothing that promises turns.
+    assert sum(churner.get("made") for churner in churners) > 0
     assert worker.get("wrong[:5]") == []
     assert worker.get("len(seen)") > 1, "nothing moved meanwhile"
     used = sum(held for _, held in worker.get("processes()"))
