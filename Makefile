@@ -2,6 +2,8 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
+# Without the tests' compiled modules each of their processes compiles all of them anew: 6 s.
+unexport PYTHONDONTWRITEBYTECODE
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,6 +11,10 @@ TEST_LIMIT ?= 900
 # Tests that run at once: half of them wait for something at any moment.
 WORKERS ?= $(shell echo $$(($$(nproc) * 2)))
 PARALLEL = timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations=15
+
+# What measures time, most of which it waits: two at once, then those alone that failed beside another.
+measured = timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -n 2 --dist loadgroup --attempts 1 --durations=10 $(1) || \
+  timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest --last-failed $(1)
 
 # Everything that the wheel is made of: touched or gone, it is built and installed again.
 PRODUCT := $(shell find native hooks gpushare packaging -path gpushare/_lib -prune -o -name __pycache__ -prune -o -print) CMakeLists.txt README.md
@@ -31,11 +37,11 @@ demo: $(VENV)/.ready build ## two containers share one device: live table and ve
 
 test: $(VENV)/.ready-test check test-build ## static checks, then every test but the soaks
 	$(PARALLEL) -m "not slow and not gpu and not timing"
-	timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest tests/interposer/timing -m "timing and not slow and not gpu"
+	$(call measured,tests/interposer/timing -m "timing and not slow and not gpu")
 
 test-slow: $(VENV)/.ready-test build test-build ## soaks, full products, every property with more examples
 	$(PARALLEL) -m "(slow or hypothesis) and not gpu and not timing" --hypothesis-profile=many
-	timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -m "timing and slow and not gpu"
+	$(call measured,-m "timing and slow and not gpu")
 
 test-frameworks: $(VENV)/.ready-test build build/frameworks/.ready ## unmodified PyTorch, Triton and numba on the simulated device
 	@echo "running the frameworks' programs, bare and in a share: about 6 minutes"

@@ -32,11 +32,11 @@ def fuzz(program: Path, name: str, seconds: int, directory: Path) -> int:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_hostile_bytes(name: str, tmp_path: Path) -> None:
-    assert fuzz(built.program(f"fuzz-{name}", "fuzz"), name, NORMAL_SECONDS, tmp_path) > 100
+    assert fuzz(built.program(f"fuzz-{name}", "fuzz"), name, NORMAL_SECONDS, tmp_path) > 10
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("name", TARGETS)
 def test_hostile_bytes_for_longer(name: str, tmp_path: Path) -> None:
-    assert fuzz(built.program(f"fuzz-{name}", "fuzz"), name, LONG_SECONDS, tmp_path) > 300
+    assert fuzz(built.program(f"fuzz-{name}", "fuzz"), name, LONG_SECONDS, tmp_path) > 100

@@ -89,6 +89,7 @@ def test_lock_and_clock() -> None:
     subprocess.run([*EMULATOR, built.program("parts_unit", "arm"), "1"], check=True, timeout=60)
 
 
+@pytest.mark.xdist_group("timing")
 def test_work_waits_for_the_lease_and_is_metered(
     build: Path, arm_grant: Grant, sim: Simulator, driver: Path, program: Path
 ) -> None:
@@ -109,7 +110,8 @@ def test_work_waits_for_the_lease_and_is_metered(
         assert tenant.wait(30) == 0
         busy, metered = sim.busy_ns(tenant.pid), arm_grant.slot().busy_ns
         assert busy > 0
-        assert metered == pytest.approx(busy, rel=0.1)
+        # An emulated program hears late that a kernel has ended.
+        assert metered == pytest.approx(busy, rel=0.3)
     finally:
         tenant.kill()
         tenant.communicate()

@@ -31,6 +31,8 @@ import gen_rows  # noqa: E402 - found through the path set above
 HOOKS = {row.symbol: row for row in gen_rows.gen_hooks.read_rows()}
 GROUPS = sorted({group for group, _ in gen_rows.snippets().values()})
 ORIGINS = ("main", "constructor", "late", "exited")
+BY_ORIGIN = {origin: pytest.mark.xdist_group(f"rows-{origin}") for origin in ORIGINS}
+"""One process runs all tests of an origin, so that the reference is made once."""
 ENTRIES = ("linked", "proc")
 PLACES = ("preloaded", "placed", "mounted")
 WAIT_SECONDS = 10  # until a call that must wait does wait
@@ -179,7 +181,7 @@ def failures(answers: dict[str, Answer]) -> list[str]:
     return wrong + [f"{name}: not called" for name in HOOKS.keys() - answers.keys()]
 
 
-@pytest.mark.parametrize("origin", ORIGINS)
+@pytest.mark.parametrize("origin", [pytest.param(origin, marks=mark) for origin, mark in BY_ORIGIN.items()])
 @pytest.mark.parametrize("entry", (*ENTRIES, "dlsym"))
 def test_the_bare_driver(
     bare: Callable[..., dict[str, Answer]], entry: str, origin: str, capsys: pytest.CaptureFixture[str]
@@ -248,8 +250,8 @@ def placed_so(
 
 
 def pairwise(*values: tuple[str, ...]) -> list[Any]:
-    """The product of some parameters. Combinations that are not needed to cover every pair of two values are marked
-    slow."""
+    """The product of some parameters, the last of which is the origin. Combinations that are not needed to cover every
+    pair of two values are marked slow."""
     seen: set[tuple[int, str, int, str]] = set()
     chosen = []
     product = list(itertools.product(*values))
@@ -260,7 +262,10 @@ def pairwise(*values: tuple[str, ...]) -> list[Any]:
     while missing := set().union(*map(pairs, product)) - seen:
         chosen.append(max(product, key=lambda case: len(pairs(case) & missing)))
         seen |= pairs(chosen[-1])
-    return [case if case in chosen else pytest.param(*case, marks=pytest.mark.slow) for case in product]
+    return [
+        pytest.param(*case, marks=[BY_ORIGIN[case[-1]], *([] if case in chosen else [pytest.mark.slow])])
+        for case in product
+    ]
 
 
 @pytest.mark.parametrize(("place", "entry", "origin"), pairwise(PLACES, ENTRIES, ORIGINS))
@@ -278,6 +283,7 @@ def test_under_the_interposer(
     agree(answers, bare(entry, origin))
 
 
+@BY_ORIGIN["main"]
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_outside_any_grant(
     sim: Simulator,
@@ -296,7 +302,9 @@ def test_outside_any_grant(
         assert answer.books == truth.books, name
 
 
-@pytest.mark.parametrize("origin", ("main", "constructor", "late"))
+@pytest.mark.parametrize(
+    "origin", [pytest.param(origin, marks=BY_ORIGIN[origin]) for origin in ("main", "constructor", "late")]
+)
 def test_without_the_lease(
     sim: Simulator,
     grant: Grant,

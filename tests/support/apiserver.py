@@ -89,7 +89,7 @@ class ApiServer:
                 pass
 
             def _do(self, method: str) -> None:
-                if "watch=True" in self.path:
+                if "watch=true" in self.path.lower():  # the clients of some versions write it so, some so
                     self._watch()
                     return
                 size = int(self.headers.get("Content-Length") or 0)
@@ -106,10 +106,13 @@ class ApiServer:
                 """Of everything; the one who asks takes what it wants."""
                 self.send_response(200)
                 self.send_header("Content-Type", "application/json")
+                self.send_header("Transfer-Encoding", "chunked")
                 self.end_headers()
                 self.close_connection = True
                 for event in server.events():
-                    self.wfile.write(json.dumps(event).encode() + b"\n")
+                    data = json.dumps(event).encode() + b"\n"
+                    self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+                self.wfile.write(b"0\r\n\r\n")
 
             def do_GET(self) -> None:
                 self._do("GET")

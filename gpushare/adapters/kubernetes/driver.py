@@ -344,7 +344,7 @@ class Driver:
                     self._look_again()
             except GpushareError as error:
                 log.debug("watch of the slice: %s", error)
-                self._ended.wait(RETRY_SECONDS[0])
+            self._ended.wait(RETRY_SECONDS[0])  # also of a server that ends every watch at once
             self._look_again()
 
     def _watch_sockets(self) -> None:
