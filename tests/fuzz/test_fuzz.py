@@ -11,7 +11,7 @@ import pytest
 from gpushare import paths
 
 HERE = Path(__file__).resolve().parent
-NORMAL_SECONDS, LONG_SECONDS = 1, 8
+NORMAL_SECONDS, LONG_SECONDS = 1, 5
 TARGETS = sorted(file.stem for file in HERE.glob("*.c"))
 LONGEST = {"hook": 32768, "image": 16384, "arbiter": 16384, "gangs": 16384}  # bytes of input; 4096 for the others
 
@@ -39,4 +39,4 @@ def test_hostile_bytes(name: str, tmp_path: Path) -> None:
 @pytest.mark.timeout(200)
 @pytest.mark.parametrize("name", TARGETS)
 def test_hostile_bytes_for_longer(name: str, tmp_path: Path) -> None:
-    assert fuzz(built.program(f"fuzz-{name}", "fuzz"), name, LONG_SECONDS, tmp_path) > 100
+    assert fuzz(built.program(f"fuzz-{name}", "fuzz"), name, LONG_SECONDS, tmp_path) > 50
