@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from gpushare import __version__
 from gpushare.cli import (
     adapter,
+    completion,
     daemon,
     demo,
     doctor,
     drain,
+    first,
     grant,
     install,
     labels,
@@ -53,6 +55,7 @@ COMMANDS: tuple[Command, ...] = (
     watch.WatchCommand(),
     watch.EventsCommand(),
     sim.SimCommand(),
+    completion.CompletionCommand(),
 )
 
 
@@ -75,8 +78,14 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command and returns its exit status. A GpushareError becomes one line on stderr."""
+    given = sys.argv[1:] if arguments is None else arguments
     try:
-        args = build_parser().parse_args(arguments)
+        if completion.asked():
+            completion.answer(build_parser())
+        if not given:
+            first.show()
+            return 0
+        args = build_parser().parse_args(given)
         command: Command = args.command
         return command.run(args)
     except GpushareError as error:

@@ -64,7 +64,7 @@ def test_version(run):
 @pytest.mark.parametrize(
     "arguments",
     [
-        [],
+        ["--json"],
         ["frobnicate"],
         ["grant"],
         ["grant", "create"],
