@@ -21,10 +21,11 @@ PRODUCT := $(shell find native hooks gpushare packaging -path gpushare/_lib -pru
 
 # The build trees of tests (tests/CMakeLists.txt), and what sets each apart.
 TREES := test address thread fuzz arm
-CLANG ?= $(notdir $(firstword $(wildcard $(addprefix /usr/bin/,clang clang-14 clang-15 clang-16 clang-17 clang-18 clang-19))))
+# Looked for when it is used: scripts/setup may install it in this very run, and $(wildcard) would not see that.
+CLANG ?= $(notdir $(firstword $(shell ls /usr/bin/clang /usr/bin/clang-1[4-9] 2>/dev/null)))
 TREE_address := -DGPUSHARE_SANITIZE="address;undefined"
 TREE_thread := -DGPUSHARE_SANITIZE=thread
-TREE_fuzz := -DGPUSHARE_FUZZ=ON -DGPUSHARE_WERROR=OFF -DCMAKE_C_COMPILER=$(CLANG) -DCMAKE_ASM_COMPILER=$(CLANG)
+TREE_fuzz = -DGPUSHARE_FUZZ=ON -DGPUSHARE_WERROR=OFF -DCMAKE_C_COMPILER=$(CLANG) -DCMAKE_ASM_COMPILER=$(CLANG)
 TREE_arm := -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
   -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_ASM_COMPILER=aarch64-linux-gnu-gcc
 
