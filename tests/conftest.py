@@ -12,6 +12,9 @@ from running import Daemon
 
 # The installed package is tested: programs started here must not import from their working directory.
 os.environ["PYTHONSAFEPATH"] = "1"
+# We fork only to execute: gRPC's handlers would start a thread in between, which aborts the child when Python has
+# closed that thread's descriptors (https://github.com/grpc/grpc/issues/43055).
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 # The same examples in every run here, and different ones in every run of make test-slow. Examples have no deadline,
 # because the machine may be busy.

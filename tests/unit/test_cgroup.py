@@ -56,7 +56,7 @@ def sleeper(group) -> Iterator[subprocess.Popen]:
     process = subprocess.Popen(
         ["sh", "-c", "sleep 1000 & echo up; wait"], stdout=subprocess.PIPE, preexec_fn=lambda: group.add(os.getpid())
     )
-    process.stdout.readline()
+    assert process.stdout.readline() == b"up\n"
     with process:
         yield process
         group.kill()
