@@ -11,6 +11,7 @@ from msgspec import Meta, Struct, field
 from gpushare.api.drain import DeviceState
 from gpushare.api.reclaim import Eviction, Grace, MaxRung, Priority, Signal
 from gpushare.api.share import GrantDevice, Health
+from gpushare.api.walls import Enforce, NodeWall, Wall
 from gpushare.units import TEXT_MAX
 
 Class = Literal["interactive", "inference", "training"]
@@ -173,16 +174,6 @@ class Binding(Struct, kw_only=True):
     mounts: list[Mount]
 
 
-class Wall(Struct, kw_only=True):
-    """What the kernel holds of a workload that runs. `cgroup`: its processes are known and ended as one. `devices`: it
-    opens the devices' nodes that it was granted, and none other. `why`: of one that does not hold, or that can be
-    left."""
-
-    name: Literal["cgroup", "devices"]
-    holds: bool
-    why: str = ""
-
-
 class Grant(Struct, kw_only=True):
     """`notice`: what the owner has to know now, such as a device that does not work; usually empty. `walls`: none
     before something runs in it. `max_rung`, `grace_seconds`: how memory that it has on loan may be taken back.
@@ -297,7 +288,8 @@ class LedgerHealth(Struct, kw_only=True):
 class Node(Struct, kw_only=True):
     """Facts of this node, and where its run-time files are. `have`: the part of `capacity` on devices that work.
     `degraded`: some tenant has less than its guarantee because of that. `loop_latency_max_ns`: longest turn of the
-    daemon's loop in the last minute, for which every call had to wait."""
+    daemon's loop in the last minute, for which every call had to wait. `walls`: of them and of `enforce`, see
+    SECURITY.md."""
 
     version: str
     epoch: int
@@ -321,6 +313,8 @@ class Node(Struct, kw_only=True):
     started_ns: int
     loop_latency_max_ns: int
     ledger: LedgerHealth
+    enforce: Enforce = "best"
+    walls: list[NodeWall] = []
 
 
 class SimDevice(Struct, forbid_unknown_fields=True, kw_only=True):

@@ -213,7 +213,17 @@ class _Daemon:
         cleanup.callback(door.close)
         resources = Resources(layout, inject, found, door)
         context = NodeContext(
-            state, resources, arbiter, backend, inject, self._simulator, readers, lookups, door, self._latency
+            state,
+            resources,
+            arbiter,
+            backend,
+            inject,
+            self._simulator,
+            readers,
+            lookups,
+            door,
+            self._latency,
+            self._config.enforce,
         )
         cleanup.callback(self._close, context)
         if ledger.gap_ns:

@@ -11,6 +11,7 @@ from msgspec import Struct
 from gpushare import arbiter as arbiter_api
 from gpushare import toml
 from gpushare.api.reclaim import GRACE_SECONDS_MAX, MaxRung
+from gpushare.api.walls import Enforce
 from gpushare.daemon.history import History
 from gpushare.errors import UsageError
 from gpushare.policy import admission
@@ -60,7 +61,8 @@ class ReclaimConfig(Struct, forbid_unknown_fields=True):
 
 class Config(Struct, forbid_unknown_fields=True):
     """The file's keys. `simulate`: like the option, empty for real devices. `ledger_days`: how long ended grants and
-    periods are kept. `ledger_seconds`: length of a period there; what a killed daemon may lose is a second."""
+    periods are kept. `ledger_seconds`: length of a period there; what a killed daemon may lose is a second. `enforce`:
+    with `required` no grant is bound where nothing but the interposer holds it."""
 
     simulate: str = ""
     state_dir: str = ""
@@ -70,6 +72,7 @@ class Config(Struct, forbid_unknown_fields=True):
     ledger_days: int = 400
     ledger_seconds: int = 60
     log_level: LogLevel = "info"
+    enforce: Enforce = "best"
     arbiter: ArbiterConfig = msgspec.field(default_factory=ArbiterConfig)
     policy: PolicyConfig = msgspec.field(default_factory=PolicyConfig)
     reclaim: ReclaimConfig = msgspec.field(default_factory=ReclaimConfig)

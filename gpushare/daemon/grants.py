@@ -11,6 +11,7 @@ from socket import socket
 from gpushare.api.types import TTL_SECONDS, BindRequest, GrantChange, GrantRequest
 from gpushare.arbiter import Arbiter
 from gpushare.daemon import placement, workloads
+from gpushare.daemon.enforcement import Enforcement
 from gpushare.daemon.evictions import Evictions
 from gpushare.daemon.peer import Peer
 from gpushare.daemon.resources import Resources
@@ -51,7 +52,9 @@ class Grants:
         transitions: Transitions,
         arbiter: Arbiter,
         evictions: Evictions,
+        enforcement: Enforcement,
     ) -> None:
+        self._enforcement = enforcement
         self._state, self._resources, self._serving = state, resources, serving
         self._transitions, self._arbiter, self._evictions = transitions, arbiter, evictions
 
@@ -128,8 +131,8 @@ class Grants:
         """For a container that an engine will start; or to a process, by default the one at the other end of
         `connection`; or to all of a user's. A repeated call changes nothing.
 
-        Raises RefusedError where the grant is in use or a device of it does not work, ForbiddenError where the process
-        is another user's, and FailedError where it has ended.
+        Raises RefusedError where the grant is in use, a device of it does not work or a wall is missing, ForbiddenError
+        where the process is another user's, and FailedError where it has ended.
         """
         live = self.owned(peer, grant_id)
         if request.kind == "container" and (request.pid, request.uid, request.gid) != (None, None, None):
@@ -138,6 +141,7 @@ class Grants:
             raise UsageError("a user's processes are known by uid and gid: give both")
         if live.record.phase is Phase.RESERVED:
             self._check_devices(live)
+        self.check_walls()
         if request.kind == "container":
             self._transitions.send(live, lifecycle.Bound(now_ns(), Kind.CONTAINER))
         elif request.uid is not None:
@@ -145,6 +149,10 @@ class Grants:
         elif not any(one.pidfd is not None and one.record.pid == (request.pid or peer.pid) for one in live.workloads):
             self._bind_process(live, peer, request, connection)
         return live
+
+    def check_walls(self) -> None:
+        """Before a grant is bound. Raises RefusedError where a wall that has to hold it is missing."""
+        self._enforcement.check_node()
 
     def _bind_user(self, live: Live, peer: Peer, request: BindRequest) -> None:
         """Whoever releases the grant, a scheduler, also says when its processes are to end."""
@@ -154,6 +162,7 @@ class Grants:
             raise ForbiddenError("only root may open a grant to all processes of a user")
         if request.pid is not None or not live.record.life.keep:
             raise UsageError("only a grant that is kept is opened to a user: create it with keep, and leave pid out")
+        self._enforcement.check_open()
         self._bind_as(live, request.uid, request.gid)
         live.record.open = True
         if live.record.phase is Phase.BOUND:
@@ -198,15 +207,13 @@ class Grants:
         try:
             held = group()
             found = held.cgroup
-            unguarded = self._resources.guard(live.record, found)
             record = WorkloadRecord(
                 pid=process.pid,
                 started=process.started,
                 cgroup=(str(found.path), found.v2) if found is not None else None,
                 link=held.link,
-                loose=held.why,
-                unguarded=unguarded or held.why,
             )
+            self._enforcement.put_up(live.record, held, record)
             live.record.workloads.append(record)
             workloads.watch(live, record, process.take(), lambda: self._transitions.emptied_if_dead(live))
             self._transitions.send(live, lifecycle.Started(now_ns(), process.pid))
@@ -216,7 +223,7 @@ class Grants:
             if not live.record.life.keep:
                 self._transitions.fail(live, f"process {process.pid} could not start in it: {error}")
             elif held is not None and held.link:
-                workloads.remove_cgroup(self._state.layout.cgroups, held.link)
+                workloads.remove_cgroups(self._state.layout.cgroups, held.link)
             raise
 
     def release(self, peer: Peer, grant_id: str) -> GrantRecord:

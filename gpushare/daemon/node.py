@@ -12,6 +12,7 @@ from gpushare import __version__
 from gpushare.api import drain as drain_types
 from gpushare.api import tenants as tenant_types
 from gpushare.api import types
+from gpushare.api.walls import Enforce
 from gpushare.arbiter import Arbiter
 from gpushare.daemon import view
 from gpushare.daemon.accounts import Accounts
@@ -21,6 +22,7 @@ from gpushare.daemon.books import active, shares_got
 from gpushare.daemon.containers import Containers
 from gpushare.daemon.door import Door
 from gpushare.daemon.drains import Drain
+from gpushare.daemon.enforcement import Enforcement
 from gpushare.daemon.evictions import Evictions
 from gpushare.daemon.explaining import Explaining
 from gpushare.daemon.grants import Grants
@@ -59,11 +61,13 @@ class NodeContext:
     lookups: Readers  # of the user database, whose slowness is not a bundle's
     door: Door
     latency: Latency
+    enforce: Enforce
     started_ns: int = field(default_factory=now_ns)
     accounts: Accounts = field(init=False)
     receipts: Receipts = field(init=False)
     serving: Serving = field(init=False)
     transitions: Transitions = field(init=False)
+    enforcement: Enforcement = field(init=False)
     grants: Grants = field(init=False)
     planner: Planner = field(init=False)
     explaining: Explaining = field(init=False)
@@ -80,7 +84,11 @@ class NodeContext:
         self.serving = Serving(state, resources, arbiter, self.accounts, self.receipts)
         self.transitions = Transitions(state, resources, self.serving, arbiter)
         self.evictions = Evictions(state, self.transitions)
-        self.grants = Grants(state, resources, self.serving, self.transitions, arbiter, self.evictions)
+        self.enforcement = Enforcement(state, resources, self.enforce)
+        self.enforcement.start()
+        self.grants = Grants(
+            state, resources, self.serving, self.transitions, arbiter, self.evictions, self.enforcement
+        )
         self.planner = Planner(state, self.grants, resources, self.receipts.history, self.evictions)
         self.explaining = Explaining(state, self.receipts)
         self.attempts = Attempts(state.watch.epoch, self.readers)
@@ -118,6 +126,8 @@ class NodeContext:
             started_ns=self.started_ns,
             loop_latency_max_ns=round(self.latency.longest(time.monotonic()) * 1e9),
             ledger=view.ledger_view(self.state.ledger.health),
+            enforce=self.enforce,
+            walls=self.enforcement.facts(),
         )
 
     # Devices.

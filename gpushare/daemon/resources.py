@@ -12,8 +12,6 @@ from pathlib import Path
 from gpushare.daemon.door import Door
 from gpushare.daemon.state import GrantRecord, Live
 from gpushare.daemon.tenant_socket import Rules, TenantSocket
-from gpushare.enforce import device_program
-from gpushare.enforce.cgroup import Cgroup
 from gpushare.errors import FailedError, GpushareError
 from gpushare.inject import cdi, grantdir, mounts
 from gpushare.inject.node import Granted, Node
@@ -72,21 +70,12 @@ class Resources:
             if not _is_open_file(file):
                 raise FailedError(f"{file} is missing or not readable by all users, no share would hold: install again")
 
-    def guard(self, record: GrantRecord, group: Cgroup | None) -> str:
-        """The kernel denies the workload every GPU that it was not granted. Returns why not, empty where it does."""
+    def numbers(self, record: GrantRecord) -> tuple[set[int], set[tuple[int, int]]]:
+        """Of device nodes: the majors of all devices of this node, and the (major, minor) that are the grant's. Empty
+        where devices have no nodes."""
         everything = [*self._node.common_devices, *(node for device in self._devices.values() for node in device.nodes)]
-        if not everything:
-            return "simulated devices have no nodes that could be denied"
-        if group is None:
-            return "it has no cgroup of its own"
-        if not group.v2:
-            return "no cgroup v2 hierarchy is mounted"
-        own = (node for device in self.granted(record) for node in device.nodes)
-        granted = [*self._node.common_devices, *own]
-        device_program.attach(
-            group.path, {node.major for node in everything}, {(node.major, node.minor) for node in granted}
-        )
-        return ""
+        granted = [*self._node.common_devices, *(node for device in self.granted(record) for node in device.nodes)]
+        return {node.major for node in everything}, {(node.major, node.minor) for node in granted}
 
     def make(self, live: Live, rules: Rules) -> None:
         """Directory, pages, bell, and the socket of a grant in use; the CDI spec too unless a plain process has it."""

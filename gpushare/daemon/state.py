@@ -20,6 +20,7 @@ from gpushare.daemon.tenant_socket import MemberRecord, TenantSocket
 from gpushare.daemon.tenants import Tenants
 from gpushare.daemon.watch import Watch
 from gpushare.enforce.cgroup import Cgroup
+from gpushare.enforce.walls import Table
 from gpushare.errors import NotFoundError
 from gpushare.inject.pod import Pod
 from gpushare.ledger.ledger import Ledger
@@ -167,6 +168,7 @@ class State:
         self.drains = Drains(layout.state)
         self.promises = Promises(devices, tenants, self.faults, self.drains)
         self.decisions = Decisions()
+        self.walls = Table()
         self.refused: deque[Refusal] = deque(maxlen=REFUSED_KEPT)
         self._grants: dict[str, Live] = {}
         self._keys: dict[tuple[int, str], Live] = {}

@@ -157,7 +157,7 @@ class Transitions:
             live.workloads.remove(workload)
             live.record.workloads.remove(workload.record)
             if workload.record.link:
-                workloads.remove_cgroup(self._state.layout.cgroups, workload.record.link)
+                workloads.remove_cgroups(self._state.layout.cgroups, workload.record.link)
 
     def rules(self, live: Live) -> Rules:
         """What the grant's socket asks when processes join and leave."""

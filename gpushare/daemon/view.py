@@ -9,6 +9,7 @@ from gpushare.api.drain import DeviceState
 from gpushare.api.share import GrantDevice
 from gpushare.arbiter import Arbiter, DeviceStats
 from gpushare.daemon import placement
+from gpushare.daemon.enforcement import walls_of
 from gpushare.daemon.gangs import gang_of
 from gpushare.daemon.state import GrantRecord, Live, State, now_ns
 from gpushare.daemon.terms import rung_word, terms
@@ -118,27 +119,13 @@ def grant_view(
         ended_ns=record.ended_ns,
         reason=life.reason,
         notice=_notice(state, live) if live is not None else "",
-        walls=_walls(record),
+        walls=walls_of(record, state.walls),
         priority=record.request.priority,
         max_rung=rung_word(found.max_rung),
         grace_seconds=found.grace_ns / 1e9,
         eviction=live.eviction if live is not None else None,
         rv=live.rv if live is not None else 0,
     )
-
-
-def _walls(record: GrantRecord) -> list[types.Wall]:
-    """Of all workloads together: a wall holds where it does for each."""
-    if not record.workloads and not record.open:
-        return []
-    loose = next((row.loose for row in record.workloads if row.loose), "")
-    unguarded = next((row.unguarded for row in record.workloads if row.unguarded), "")
-    if record.open:
-        loose = unguarded = f"all processes of uid {record.run_uid} may join it"
-    return [
-        types.Wall(name="cgroup", holds=not loose, why=loose),
-        types.Wall(name="devices", holds=not unguarded, why=unguarded),
-    ]
 
 
 def _notice(state: State, live: Live) -> str:

@@ -15,7 +15,7 @@ from typing import Self
 
 from gpushare.daemon import peer
 from gpushare.daemon.state import Live, Workload, WorkloadRecord
-from gpushare.enforce import cgroup
+from gpushare.enforce import cgroup, devices
 from gpushare.errors import FailedError, ForbiddenError, GpushareError
 
 log = logging.getLogger(__name__)
@@ -257,6 +257,12 @@ def cgroup_names(links: Path, grant_id: str | None = None) -> list[str]:
     """Names of all cgroups that grants have, or had when the daemon was killed; of one grant, where that is given."""
     names = [link.name for link in links.iterdir()] if links.exists() else []
     return [name for name in names if grant_id is None or grant_of(name) == grant_id]
+
+
+def remove_cgroups(links: Path, name: str) -> None:
+    """Removes those of a workload, by the name of the first, as remove_cgroup does."""
+    for one in (name, f"{name}{devices.SUFFIX}"):
+        remove_cgroup(links, one)
 
 
 def remove_cgroup(links: Path, name: str, deadline: float | None = None) -> None:

@@ -18,6 +18,7 @@ from gpushare.doctor.installed import unit
 from gpushare.errors import GpushareError
 
 GROUP = "gpushare"
+_MEND_WALL = "SECURITY.md says what each wall needs; restart the daemon, which tries them anew"
 
 
 @dataclass(slots=True)
@@ -80,6 +81,7 @@ def _daemon(client: Client, said: Said) -> Iterator[Finding]:
     else:
         yield Finding("daemon", "ok", found)
     yield from _ledger(node["ledger"])
+    yield from _walls(node)
     for device in said.devices:
         if device["health"] != "healthy":
             mend = "its grants are told and wait; see dmesg, reset the device or release them (`gpushare ps`)"
@@ -90,6 +92,24 @@ def _daemon(client: Client, said: Said) -> Iterator[Finding]:
             if wall["name"] == "devices" and not wall["holds"] and not node["simulated"]:
                 found = f"no device program holds it: {wall['why']}"
                 yield Finding(f"grant {grant['id']}", "wrong", found, "see SECURITY.md for what it can reach then")
+
+
+def _walls(node: dict[str, Any]) -> Iterator[Finding]:
+    """Those of the node that do not hold. None that holds is a line: grants say which they have."""
+    walls, kept = node["walls"], {wall["keeps"] for wall in node["walls"] if wall["holds"]}
+    for wall in walls:
+        if wall["holds"]:
+            continue
+        found = f"{wall['why']}: {wall['lost']}"
+        if node["enforce"] == "required" and wall["keeps"] not in kept:
+            mend = 'no grant is bound (enforce is required): mend it, or set enforce = "best" in gpushare.toml'
+            yield Finding(f"wall {wall['name']}", "missing", found, mend)
+        elif wall["keeps"] == "devices" and wall["keeps"] not in kept and not node["simulated"]:
+            yield Finding(f"wall {wall['name']}", "wrong", found, _MEND_WALL)
+        else:
+            yield Finding(f"wall {wall['name']}", "note", found, _MEND_WALL)
+    if walls and not any(not wall["holds"] for wall in walls):
+        yield Finding("walls", "ok", ", ".join(wall["name"] for wall in walls))
 
 
 def _ledger(ledger: dict[str, Any]) -> Iterator[Finding]:

@@ -29,26 +29,29 @@ _MOUNTINFO = Path("/proc/self/mountinfo")
 
 @dataclass(frozen=True, slots=True)
 class Hierarchies:
-    """Where this machine's cgroups are. `freezer` is used only without a v2 hierarchy."""
+    """Where this machine's cgroups are. `freezer` and `devices`, of v1, are used only where v2 does not do."""
 
     unified: Path | None
     freezer: Path | None
+    devices: Path | None = None
 
     @classmethod
     def of(cls, mountinfo: str | None = None) -> "Hierarchies":
         """Read from `mountinfo`; by default as they are on this machine."""
         if mountinfo is None:
             return _here()
-        unified = freezer = None
+        unified = freezer = devices = None
         for line in filter(None, mountinfo.split("\n")):
             fields, _, rest = line.partition(" - ")
             kind, _, options = rest.partition(" ")
             path = Path(fields.split()[4])
             if kind == "cgroup2":
                 unified = unified or path
-            elif kind == "cgroup" and "freezer" in options.split()[-1].split(","):
-                freezer = freezer or path
-        return cls(unified, freezer)
+            elif kind == "cgroup":
+                controllers = options.split()[-1].split(",")
+                freezer = freezer or (path if "freezer" in controllers else None)
+                devices = devices or (path if "devices" in controllers else None)
+        return cls(unified, freezer, devices)
 
 
 @functools.cache
@@ -119,6 +122,23 @@ class Cgroup:
             except ProcessLookupError:
                 continue
         self._write("freezer.state", "THAWED")
+
+    def freeze(self) -> None:
+        """Stops all processes in it and below; they stay so until the thaw, whatever signals they get but SIGKILL.
+        Raises FailedError."""
+        self._write(*(("cgroup.freeze", "1") if self.v2 else ("freezer.state", "FROZEN")))
+
+    def frozen(self) -> bool:
+        """Whether all of them have stopped."""
+        name, word = ("cgroup.events", "frozen 1") if self.v2 else ("freezer.state", "FROZEN")
+        try:
+            return word in (self.path / name).read_text().splitlines()
+        except OSError:
+            return False
+
+    def thaw(self) -> None:
+        """Lets them go on. Raises FailedError."""
+        self._write(*(("cgroup.freeze", "0") if self.v2 else ("freezer.state", "THAWED")))
 
     def make(self) -> None:
         """Makes the directory. Raises FailedError, also where it exists."""
@@ -226,11 +246,14 @@ def own_of_process(pid: int, hierarchies: Hierarchies | None = None) -> Cgroup |
     it would affect them too.
     """
     group = of_process(pid, hierarchies)
-    if group is None:
-        return None
+    return group if group is not None and has_alone(group, pid) else None
+
+
+def has_alone(group: Cgroup, pid: int) -> bool:
+    """Whether no process is in it but this one and those that descend from it."""
     members = group.pids(most=_MEMBERS_MAX)
     # A container that is about to start is a few processes: so many are others'.
-    return group if len(members) < _MEMBERS_MAX and _descend(members, pid) else None
+    return len(members) < _MEMBERS_MAX and _descend(members, pid)
 
 
 def _descend(members: list[int], ancestor: int) -> bool:

@@ -113,7 +113,7 @@ def test_it_stays_below_its_job(daemon, call, job):
         assert one.own() == job.path / f"gpushare-{one.grant}"
         assert one.say(job.path) == "Permission denied"
         assert one.say(job.path.parent) == "Permission denied"
-        assert set(one.walls()) == {"devices"}  # simulated devices have no nodes
+        assert set(one.walls()).isdisjoint({"cgroup", "freezer"})
         assert cgroup.of_process(neighbour.pid).path == job.path
         daemon.client.release(one.grant)
         one.process.wait(20)
@@ -267,7 +267,7 @@ def test_on_a_machine_with_v1_alone(make_daemon):
             child = int(process.stdout.readline())
             [grant] = daemon.client.grants()
             assert process.stdout.readline().strip().endswith(f"{job.path.name}/gpushare-{grant['id']}")
-            assert [(wall["name"], wall["holds"]) for wall in grant["walls"]] == [("cgroup", True), ("devices", False)]
+            assert {"cgroup", "freezer"} <= {wall["name"] for wall in grant["walls"] if wall["holds"]}
             daemon.client.release(grant["id"])
             process.wait(20)
             until(lambda: not running.alive(child), "all of it ends")

@@ -2,38 +2,128 @@
 
 import os
 import subprocess
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from gpushare.daemon.enforcement import Enforcement
 from gpushare.daemon.resources import Resources
-from gpushare.daemon.state import GrantRecord
+from gpushare.daemon.state import GrantRecord, WorkloadRecord
+from gpushare.daemon.workloads import Held
 from gpushare.enforce import cgroup
+from gpushare.enforce.walls import Table
 from gpushare.inject.node import DeviceNode, Node
 from gpushare.node.devices import Device
 from gpushare.paths import Layout
 from gpushare.policy.admission import Place
 from gpushare.policy.lifecycle import begin
 
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may attach device programs")
+
 NAME = f"g-guard-test-{os.getpid()}"
 NULL, ZERO = DeviceNode("/dev/null", 1, 3), DeviceNode("/dev/zero", 1, 5)
+OPENS = "for one in null zero; do (: < /dev/$one) && echo $one; done"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root may attach device programs")
-def test_only_granted_nodes_open(tmp_path):
-    if cgroup.Hierarchies.of().unified is None:
-        pytest.skip("no cgroup v2 on this machine")
+@pytest.fixture
+def enforcement(tmp_path) -> Enforcement:
     devices = [Device(f"GPU-{i}", i, i, "n", "", 1 << 30, nodes=(node,)) for i, node in enumerate((NULL, ZERO))]
-    resources = Resources(Layout.of(tmp_path), Node(), devices, None)
+    layout = Layout.of(tmp_path)
+    made = Enforcement(
+        SimpleNamespace(layout=layout, walls=Table()), Resources(layout, Node(), devices, None), enforce="best"
+    )
+    made.start()
+    assert not os.listdir(layout.cgroups), "the throw-away cgroups are gone"
+    return made
+
+
+def a_grant() -> GrantRecord:
     life, _ = begin(0, NAME, 1)
     places = [Place("GPU-0", 0, 1 << 30, 100, 100, 1000)]
-    record = GrantRecord(life=life, key=None, request=None, uid=0, places=places, created_ns=0, run_uid=0, run_gid=0)
-    group = cgroup.Cgroup(cgroup.Hierarchies.of().unified / NAME, v2=True)
+    return GrantRecord(life=life, key=None, request=None, uid=0, places=places, created_ns=0, run_uid=0, run_gid=0)
+
+
+def put_up(enforcement, group, pid, link="") -> WorkloadRecord:
+    workload = WorkloadRecord(pid=pid, started=0, cgroup=None)
+    enforcement.put_up(a_grant(), Held(group, "", link), workload)
+    return workload
+
+
+def test_only_granted_nodes_open(enforcement):
+    if (unified := cgroup.Hierarchies.of().unified) is None:
+        pytest.skip("no cgroup v2 on this machine")
+    group = cgroup.Cgroup(unified / NAME, v2=True)
     group.make()
     try:
-        resources.guard(record, group)
-        script = f"echo $$ > {group.path}/cgroup.procs; : < /dev/null && echo null; : < /dev/zero && echo zero"
+        assert put_up(enforcement, group, os.getpid()).unguarded == ""
+        script = f"echo $$ > {group.path}/cgroup.procs; {OPENS}"
         done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
         assert done.stdout == "null\n"
         assert "Operation not permitted" in done.stderr
     finally:
         group.remove()
+
+
+@pytest.fixture
+def v1(monkeypatch) -> cgroup.Hierarchies:
+    """This machine without its v2 hierarchy."""
+    here = cgroup.Hierarchies.of()
+    if here.freezer is None or here.devices is None:
+        pytest.skip("needs v1 hierarchies")
+    alone = cgroup.Hierarchies(None, here.freezer, here.devices)
+    monkeypatch.setattr(cgroup, "_here", lambda: alone)
+    return alone
+
+
+def test_the_v1_controller_for_a_plain_command(v1, enforcement):
+    assert {one.name for one in enforcement.facts() if one.holds} >= {"cgroup", "devices", "freezer"}
+    process = subprocess.Popen(
+        ["sh", "-c", f"read line; {OPENS}; mkdir $0/inner; echo $$ > $0/inner/cgroup.procs; {OPENS}", str(v1.devices)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with process:
+        group = cgroup.below(process.pid, NAME)
+        group.make()
+        group.add(process.pid)
+        assert put_up(enforcement, group, process.pid, link=NAME).unguarded == ""
+        said, _ = process.communicate("\n")
+    links = enforcement._state.layout.cgroups
+    [link] = links.iterdir()
+    assert "gpushare-" in os.fspath(link.readlink()) and link.readlink().is_relative_to(v1.devices)
+    os.rmdir(v1.devices / "inner")
+    assert cgroup.Cgroup(link.readlink(), v2=False).remove() and group.remove()
+    assert said == "null\nnull\nzero\n", "a process that root lets leave its cgroup is free"
+
+
+def test_the_v1_controller_beside_an_engines_own_rules(v1, enforcement):
+    """As runc leaves them: nothing but what is listed, and too much of that."""
+    made = [cgroup.Cgroup(v1.freezer / NAME, v2=False), cgroup.Cgroup(v1.devices / NAME, v2=False)]
+    for one in made:
+        one.make()
+    rules = made[1].path
+    (rules / "devices.deny").write_text("a")
+    for rule in ("c 1:3 rwm", "c 1:5 rwm", "c *:* m"):
+        (rules / "devices.allow").write_text(rule)
+    process = subprocess.Popen(
+        ["sh", "-c", f"read line; {OPENS}"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, preexec_fn=lambda: [one.add(os.getpid()) for one in made],
+    )  # fmt: skip
+    with process:
+        assert put_up(enforcement, made[0], process.pid).unguarded == ""
+        said, _ = process.communicate("\n")
+    assert said == "null\n"
+    for one in made:
+        assert one.remove()
+
+
+def test_a_cgroup_that_is_not_the_containers_alone_is_left(v1, enforcement):
+    here = Path("/proc/self/cgroup").read_text()
+    child = subprocess.Popen(["sleep", "100"])
+    try:
+        with pytest.raises(Exception, match=r"for process .* alone"):
+            put_up(enforcement, cgroup.Cgroup(v1.freezer, v2=False), child.pid)
+    finally:
+        child.kill()
+        child.wait()
+    assert Path("/proc/self/cgroup").read_text() == here

@@ -1,0 +1,124 @@
+"""What is put in the way of a workload that goes round the interposer: the walls that this node has, at each of its
+workloads.
+
+Walls are tried once, at the start of the daemon. One that does not hold then is left out, and grants say so; one that
+holds and then cannot be put up ends the grant that it was for.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gpushare.api.walls import Enforce, NodeWall, Wall
+from gpushare.daemon.resources import Resources
+from gpushare.daemon.state import GrantRecord, State, WorkloadRecord
+from gpushare.daemon.workloads import Held
+from gpushare.enforce import devices
+from gpushare.enforce.cgroup import Cgroup, Hierarchies, has_alone
+from gpushare.enforce.trial import Trial
+from gpushare.enforce.walls import Table
+from gpushare.errors import FailedError, RefusedError
+
+log = logging.getLogger(__name__)
+
+_MEND = 'see `gpushare doctor`; enforce = "best" in gpushare.toml goes on without'
+
+
+class Enforcement:
+    """`required`: as `enforce` of gpushare.toml says."""
+
+    def __init__(self, state: State, resources: Resources, enforce: Enforce) -> None:
+        self._state, self._resources = state, resources
+        self.enforce = enforce
+        self._table = state.walls
+        self._guard: devices.Guard | None = None
+
+    def start(self) -> None:
+        """Tries all walls. What is mounted and allowed is as it is now until the daemon ends."""
+        trial = Trial(self._state.layout.cgroups)
+        self._table.try_all(trial.walls())
+        self._guard = trial.guard
+        if self.enforce == "required" and (missing := self._missing()):
+            log.warning("no grant will be bound: %s", missing)
+
+    def facts(self) -> list[NodeWall]:
+        """The walls of the node."""
+        return [
+            NodeWall(name=one.name, keeps=one.keeps, holds=one.holds, why=one.why, lost=one.lost)
+            for one in self._table.standing
+        ]
+
+    def _missing(self) -> str:
+        return "; ".join(f"nothing keeps its {one.keeps}, since {one.why}" for one in self._table.unkept())
+
+    def check_node(self) -> None:
+        """Before a grant is bound. Raises RefusedError where a wall is required and missing."""
+        if self.enforce == "required" and (missing := self._missing()):
+            raise RefusedError(f"this node binds no grant (enforce is required): {missing}; {_MEND}")
+
+    def check_open(self) -> None:
+        """Before a grant is opened to all processes of a user, which no wall holds. Raises RefusedError."""
+        if self.enforce == "required":
+            raise RefusedError(
+                "this node opens no grant to all of a user's processes (enforce is required): bind each by its pid"
+            )
+
+    def put_up(self, record: GrantRecord, held: Held, workload: WorkloadRecord) -> None:
+        """All walls for a workload that is about to start; notes in `workload` which do not hold it. Raises FailedError
+        for one that cannot be put up, or is required and does not hold."""
+        workload.loose = held.why
+        workload.unguarded = self._devices(record, held, workload.pid) or held.why
+        if self.enforce == "required" and (why := workload.loose or workload.unguarded):
+            raise FailedError(f"nothing but the interposer would hold it (enforce is required): {why}; {_MEND}")
+
+    def _devices(self, record: GrantRecord, held: Held, pid: int) -> str:
+        guarded, granted = self._resources.numbers(record)
+        if self._guard is None:
+            return self._table.why("devices")
+        if not guarded:
+            return "simulated devices have no nodes that could be denied"
+        if held.cgroup is None:
+            return held.why or "it has no cgroup of its own"
+        self._guard.hold(self._group(held, pid), guarded, granted)
+        return ""
+
+    def _group(self, held: Held, pid: int) -> Path:
+        """The cgroup of the guard's kind that holds the workload and nothing else. Raises FailedError."""
+        assert held.cgroup is not None
+        assert self._guard is not None
+        if self._guard.v2:
+            return held.cgroup.path
+        where = Hierarchies.of()
+        found = devices.of_controller(pid, where)
+        if found is None:
+            raise FailedError(f"process {pid} is in no cgroup of the v1 devices controller")
+        if not held.link:
+            if not has_alone(Cgroup(found, v2=False), pid):
+                raise FailedError(f"the engine has made no cgroup of the v1 devices controller for process {pid} alone")
+            return found
+        link = self._state.layout.cgroups / f"{held.link}{devices.SUFFIX}"
+        group = Cgroup(found / held.cgroup.path.name, v2=False)
+        link.symlink_to(group.path)
+        group.make()
+        group.add(pid)
+        return group.path
+
+
+def walls_of(record: GrantRecord, table: Table) -> list[Wall]:
+    """Of all workloads of a grant together: a wall holds where it does for each. Empty before something runs in it."""
+    if not record.workloads and not record.open:
+        return []
+    own: dict[str, Callable[[WorkloadRecord], str]] = {
+        "cgroup": lambda row: row.loose,
+        "devices": lambda row: row.unguarded,
+    }
+    opened = f"all processes of uid {record.run_uid} may join it" if record.open else ""
+    shown = []
+    for one in table.standing:
+        why = opened or _first(record.workloads, own.get(one.name)) or one.why
+        shown.append(Wall(name=one.name, holds=not why, why=why))
+    return shown
+
+
+def _first(rows: Sequence[WorkloadRecord], why: Callable[[WorkloadRecord], str] | None) -> str:
+    return next(filter(None, map(why, rows)), "") if why is not None else ""

@@ -1,0 +1,127 @@
+"""The walls that every node may have, each with the attempt to get through it: a subject in throw-away cgroups."""
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpushare.enforce import devices
+from gpushare.enforce.cgroup import Cgroup, Hierarchies, below
+from gpushare.enforce.subject import Subject, throw_away
+from gpushare.enforce.walls import Wall
+from gpushare.errors import FailedError
+
+LINK = "trial"
+"""Of the throw-away cgroups' links, so that the next daemon finds those of one that was killed."""
+_QUIET_SECONDS = 0.005
+"""A frozen process has to stay silent for so long. One that is not frozen answers in a tenth of it, mostly: where it is
+late, its answer after the thaw comes all the same, and a freezer that does not hold may be taken for one that does."""
+_ANSWER_SECONDS = 2.0
+
+
+class Trial:
+    """The attempts. `links`: as Layout.cgroups. `guard`: the first way to hold devices that could not be broken."""
+
+    def __init__(self, links: Path) -> None:
+        self._links = links
+        self.guard: devices.Guard | None = None
+
+    def walls(self) -> list[Wall]:
+        """In the order in which they have to be tried."""
+        return [
+            Wall(
+                "cgroup",
+                "processes",
+                "processes of a grant that do not join are not known, and are not ended with it",
+                self._cgroup,
+            ),
+            Wall(
+                "devices",
+                "devices",
+                "a workload opens every device node that its user or its engine lets it open",
+                self._devices,
+            ),
+            Wall(
+                "freezer",
+                "time",
+                "a program that goes on without a lease can only be ended, not slowed down",
+                self._freezer,
+            ),
+        ]
+
+    def _cgroup(self) -> str:
+        with self.subject() as (group, subject):
+            subject.fork()
+            if len(group.pids()) != 2:
+                return "a process that has left its session is not seen in its cgroup"
+            group.kill()
+            return "" if subject.ended(_ANSWER_SECONDS) else "what is killed by its cgroup goes on"
+
+    def _devices(self) -> str:
+        found = []
+        for guard in (devices.Program(), devices.Controller()):
+            if not _there(guard):
+                continue
+            try:
+                why = self._broken(guard)
+            except (FailedError, OSError) as error:
+                why = str(error)
+            if not why:
+                self.guard = guard
+                return ""
+            found.append(why)
+        return "; ".join(found) or "neither cgroup v2 nor the v1 devices controller is mounted"
+
+    def _broken(self, guard: devices.Guard) -> str:
+        with self.subject(controller=not guard.v2) as (group, subject):
+            own = group if guard.v2 else devices.beside(group, Hierarchies.of())
+            return devices.broken(guard, own, subject)
+
+    def _freezer(self) -> str:
+        with self.subject() as (group, subject):
+            group.freeze()
+            try:
+                deadline = time.monotonic() + _ANSWER_SECONDS
+                while not group.frozen():
+                    if time.monotonic() > deadline:
+                        return f"no process is frozen within {_ANSWER_SECONDS:g} s"
+                    time.sleep(0.0001)
+                subject.send_ping()
+                if subject.says(_QUIET_SECONDS):
+                    return "a frozen process goes on"
+            finally:
+                group.thaw()
+            return "" if subject.says(_ANSWER_SECONDS) else "a thawed process does not go on"
+
+    @contextlib.contextmanager
+    def subject(
+        self, *, controller: bool = False, environment: dict[str, str] | None = None
+    ) -> Iterator[tuple[Cgroup, Subject]]:
+        """A subject and the cgroup that it has to itself, until the end of `with`. `controller`: it has one of the v1
+        devices controller too. Raises FailedError."""
+        if os.geteuid() != 0:
+            raise FailedError("the daemon is not root and may make no cgroups")
+        name = f"{LINK}-{os.getpid()}"
+        group = below(os.getpid(), name)
+        groups = [group, *([devices.beside(group, Hierarchies.of())] if controller else [])]
+        self._links.mkdir(mode=0o700, parents=True, exist_ok=True)
+        made = []
+        try:
+            for number, one in enumerate(groups):
+                link = self._links / f"{name}.{number}"
+                link.unlink(missing_ok=True)
+                link.symlink_to(one.path)
+                made.append((one, link))
+                one.make()
+            with Subject(groups, environment) as subject:
+                yield group, subject
+        finally:
+            if throw_away([one for one, _ in made]):
+                for _, link in made:
+                    link.unlink()
+
+
+def _there(guard: devices.Guard) -> bool:
+    where = Hierarchies.of()
+    return (where.unified if guard.v2 else where.devices) is not None
