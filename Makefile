@@ -67,8 +67,9 @@ check-python: $(VENV)/.ready-test
 
 check-c: $(VENV)/.ready-test build
 	git ls-files -z '*.c' '*.h' | xargs -0 $(BIN)/clang-format --dry-run -Werror
-	git ls-files -z 'native/*.c' 'hooks/*.c' | xargs -0 -P 2 -n 16 $(BIN)/clang-tidy --quiet -p build/wheel 2>/dev/null
+	git ls-files -z 'native/*.c' 'hooks/*.c' ':!*.bpf.c' | xargs -0 -P 2 -n 16 $(BIN)/clang-tidy --quiet -p build/wheel 2>/dev/null
 	$(BIN)/python scripts/check_rooms.py build/wheel
+	$(BIN)/python scripts/guard_programs.py --check
 
 coverage: $(VENV)/.ready-test test-build ## executed lines of the interposer under its tests, at least 95 %
 	$(BIN)/python scripts/coverage

@@ -29,6 +29,7 @@ Name = Literal[
     "QuotaRestored",
     "EvictionRequested",
     "EvictionResolved",
+    "MemoryExceeded",
 ]
 
 TTL_SECONDS = 120
@@ -327,7 +328,8 @@ class Event(Struct, kw_only=True):
     """One line of the watch stream. `object`: the grant, device, tenant, node or eviction as of this event; a bookmark
     has none. `name`: what happened, where `type` alone does not say it. QuotaDegraded: the tenant's `have` fell below
     its guarantee. EvictionRequested: the node wants a grant to end or to shrink, and does nothing to it before the
-    deadline."""
+    deadline. MemoryExceeded: a process took more memory of the driver than its grant may have; the grant's `notice`
+    says which, and what became of it."""
 
     rv: int
     epoch: int

@@ -3,6 +3,7 @@
 import logging
 
 from gpushare.daemon import workloads
+from gpushare.daemon.guarding import Guarding
 from gpushare.daemon.peer import reopen_pidfd
 from gpushare.daemon.resources import Resources
 from gpushare.daemon.serving import Serving
@@ -18,8 +19,11 @@ log = logging.getLogger(__name__)
 class Adoption:
     """Adopts the living grants of the ledger at start, and lets go of them at stop."""
 
-    def __init__(self, state: State, resources: Resources, serving: Serving, transitions: Transitions) -> None:
+    def __init__(
+        self, state: State, resources: Resources, serving: Serving, transitions: Transitions, guarding: Guarding
+    ) -> None:
         self._state, self._resources, self._serving, self._transitions = state, resources, serving, transitions
+        self._guarding = guarding
 
     def adopt(self, record: GrantRecord, *, rebooted: bool) -> None:
         """One grant of the ledger without an end goes on where its workload lives, and ends otherwise. Whatever is
@@ -69,6 +73,8 @@ class Adoption:
         if record.phase.ended:
             return
         self._resources.take_over(live, self._transitions.rules(live))
+        for workload in live.workloads:
+            self._guarding.hold(record, workload.cgroup)
         self._serving.serve(live, self._state.ledger.totals(record.id))
         assert live.limits is not None
         assert live.socket is not None

@@ -24,6 +24,7 @@ from gpushare.daemon import directories, logs, pulse, workloads
 from gpushare.daemon.api import Api
 from gpushare.daemon.config import Config
 from gpushare.daemon.door import Door
+from gpushare.daemon.guarding import Guarding, driver
 from gpushare.daemon.missed import all_devices
 from gpushare.daemon.node import NodeContext
 from gpushare.daemon.pulse import Latency
@@ -212,6 +213,8 @@ class _Daemon:
             raise FailedError(f"the door cannot be started: {error.strerror}") from None
         cleanup.callback(door.close)
         resources = Resources(layout, inject, found, door)
+        guarding = Guarding(state, driver(inject, backend.driver_version), self._config.guard.tracepoint)
+        cleanup.callback(guarding.close)
         context = NodeContext(
             state,
             resources,
@@ -224,6 +227,7 @@ class _Daemon:
             door,
             self._latency,
             self._config.enforce,
+            guarding,
         )
         cleanup.callback(self._close, context)
         if ledger.gap_ns:

@@ -59,6 +59,12 @@ class ReclaimConfig(Struct, forbid_unknown_fields=True):
     min_hold_seconds: float = 60
 
 
+class GuardConfig(Struct, forbid_unknown_fields=True):
+    """`tracepoint`: what becomes of a process that takes more device memory of the driver than its grant may have."""
+
+    tracepoint: Literal["kill", "log", "off"] = "kill"
+
+
 class Config(Struct, forbid_unknown_fields=True):
     """The file's keys. `simulate`: like the option, empty for real devices. `ledger_days`: how long ended grants and
     periods are kept. `ledger_seconds`: length of a period there; what a killed daemon may lose is a second. `enforce`:
@@ -76,6 +82,7 @@ class Config(Struct, forbid_unknown_fields=True):
     arbiter: ArbiterConfig = msgspec.field(default_factory=ArbiterConfig)
     policy: PolicyConfig = msgspec.field(default_factory=PolicyConfig)
     reclaim: ReclaimConfig = msgspec.field(default_factory=ReclaimConfig)
+    guard: GuardConfig = msgspec.field(default_factory=GuardConfig)
 
 
 def load(path: Path | None) -> Config:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gpushare.api.walls import Enforce, NodeWall, Wall
+from gpushare.daemon.guarding import Guarding
 from gpushare.daemon.resources import Resources
 from gpushare.daemon.state import GrantRecord, State, WorkloadRecord
 from gpushare.daemon.workloads import Held
@@ -27,9 +28,10 @@ _MEND = 'see `gpushare doctor`; enforce = "best" in gpushare.toml goes on withou
 class Enforcement:
     """`required`: as `enforce` of gpushare.toml says."""
 
-    def __init__(self, state: State, resources: Resources, enforce: Enforce) -> None:
+    def __init__(self, state: State, resources: Resources, enforce: Enforce, guarding: Guarding) -> None:
         self._state, self._resources = state, resources
         self.enforce = enforce
+        self._guarding = guarding
         self._table = state.walls
         self._guard: devices.Guard | None = None
 
@@ -68,6 +70,7 @@ class Enforcement:
         for one that cannot be put up, or is required and does not hold."""
         workload.loose = held.why
         workload.unguarded = self._devices(record, held, workload.pid) or held.why
+        workload.uncharged = self._guarding.hold(record, held.cgroup) or held.why
         if self.enforce == "required" and (why := workload.loose or workload.unguarded):
             raise FailedError(f"nothing but the interposer would hold it (enforce is required): {why}; {_MEND}")
 
@@ -111,6 +114,7 @@ def walls_of(record: GrantRecord, table: Table) -> list[Wall]:
     own: dict[str, Callable[[WorkloadRecord], str]] = {
         "cgroup": lambda row: row.loose,
         "devices": lambda row: row.unguarded,
+        "tracepoint": lambda row: row.uncharged,
     }
     opened = f"all processes of uid {record.run_uid} may join it" if record.open else ""
     shown = []

@@ -26,6 +26,7 @@ from gpushare.daemon.enforcement import Enforcement
 from gpushare.daemon.evictions import Evictions
 from gpushare.daemon.explaining import Explaining
 from gpushare.daemon.grants import Grants
+from gpushare.daemon.guarding import Guarding
 from gpushare.daemon.missed import remember
 from gpushare.daemon.peer import Peer
 from gpushare.daemon.planning import Planner
@@ -62,6 +63,7 @@ class NodeContext:
     door: Door
     latency: Latency
     enforce: Enforce
+    guarding: Guarding
     started_ns: int = field(default_factory=now_ns)
     accounts: Accounts = field(init=False)
     receipts: Receipts = field(init=False)
@@ -84,7 +86,7 @@ class NodeContext:
         self.serving = Serving(state, resources, arbiter, self.accounts, self.receipts)
         self.transitions = Transitions(state, resources, self.serving, arbiter)
         self.evictions = Evictions(state, self.transitions)
-        self.enforcement = Enforcement(state, resources, self.enforce)
+        self.enforcement = Enforcement(state, resources, self.enforce, self.guarding)
         self.enforcement.start()
         self.grants = Grants(
             state, resources, self.serving, self.transitions, arbiter, self.evictions, self.enforcement
@@ -95,8 +97,10 @@ class NodeContext:
         self.containers = Containers(
             state, self.grants, self.transitions, resources, self.inject, self.readers, self.attempts
         )
-        self.adoption = Adoption(state, resources, self.serving, self.transitions)
+        self.adoption = Adoption(state, resources, self.serving, self.transitions, self.guarding)
         state.on_freed.append(self._drained)
+        self.guarding.start(self.transitions.exceeded)
+        self.transitions.before_end.append(self.guarding.listen)
 
     def facts(self) -> types.Node:
         """What /v1/node answers."""

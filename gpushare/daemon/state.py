@@ -44,9 +44,10 @@ class WorkloadRecord(Struct, kw_only=True):
     cgroup: tuple[str, bool] | None
     # Of its cgroup in Layout.cgroups, where the daemon made that.
     link: str = ""
-    # Why nothing keeps it in a cgroup, and to its devices; empty: that holds.
+    # Why nothing keeps it in a cgroup, and to its devices, and why no tracepoint counts its memory; empty: that holds.
     loose: str = ""
     unguarded: str = ""
+    uncharged: str = ""
 
 
 class GrantRecord(Struct, kw_only=True):
@@ -108,7 +109,8 @@ class Live:
 
     `eviction`: while it is asked for memory that it has on loan. `handle`: the arbiter's, while the grant is
     served. `shares`: those pushed last, one per place. `starter`: pidfd of the runtime that is about to start the
-    grant's container. `rv`: number of its last event in the watch stream.
+    grant's container. `rv`: number of its last event in the watch stream. `exceeded`: the last time that one of its
+    processes took too much memory of the driver, in words.
     """
 
     record: GrantRecord
@@ -123,6 +125,7 @@ class Live:
     books: dict[int, DeviceBook] = field(default_factory=dict)
     eviction: Eviction | None = None
     shares: list[Share] = field(default_factory=list)
+    exceeded: str = ""
 
     @property
     def id(self) -> str:

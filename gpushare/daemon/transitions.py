@@ -6,10 +6,13 @@ adopts it or ends it (daemon/adoption.py).
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any
 
+from gpushare.api.types import Name
 from gpushare.arbiter import Arbiter
 from gpushare.daemon import workloads
+from gpushare.daemon.guarding import sentence
 from gpushare.daemon.peer import Peer
 from gpushare.daemon.resources import Resources
 from gpushare.daemon.serving import Serving
@@ -17,6 +20,7 @@ from gpushare.daemon.state import Live, State, now_ns
 from gpushare.daemon.tenant_socket import Rules
 from gpushare.daemon.view import grant_view
 from gpushare.daemon.watch import Change
+from gpushare.enforce import guard
 from gpushare.policy import lifecycle
 from gpushare.policy.lifecycle import Kind, Phase
 from gpushare.wire import JoinError
@@ -30,6 +34,8 @@ class Transitions:
     def __init__(self, state: State, resources: Resources, serving: Serving, arbiter: Arbiter) -> None:
         self._state, self._resources, self._serving, self._arbiter = state, resources, serving, arbiter
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self.before_end: list[Callable[[], None]] = []
+        """Called before a grant ends because its processes have: what is known of them is told first."""
 
     def begin(self, live: Live, steps: tuple[lifecycle.Instruction, ...]) -> None:
         """Takes a new grant in and carries out the first steps of its life. One that fails has ended."""
@@ -124,14 +130,14 @@ class Transitions:
 
     # Watchers.
 
-    def publish(self, live: Live, change: Change) -> None:
+    def publish(self, live: Live, change: Change, name: Name = "") -> None:
         """Puts the grant, as it is now, into the watch stream."""
 
         def build(rv: int) -> Any:
             live.rv = rv
             return grant_view(self._state, live.record, live, self._arbiter)
 
-        self._state.watch.publish("grant", change, build)
+        self._state.watch.publish("grant", change, build, name)
 
     def publish_on(self, devices: set[str]) -> None:
         """The same for all grants on these devices, which failed or came back. Nothing is ended: what ran there may go
@@ -140,12 +146,19 @@ class Transitions:
             if any(place.device in devices for place in live.record.places):
                 self.publish(live, "changed")
 
+    def exceeded(self, live: Live, event: guard.Event) -> None:
+        """A process of the grant took more memory of the driver than the grant may have."""
+        live.exceeded = sentence(event)
+        self.publish(live, "changed", "MemoryExceeded")
+
     # Workloads and processes.
 
     def emptied_if_dead(self, live: Live) -> None:
         """Ends the grant where none of its workloads lives; one that is kept forgets those that have ended."""
         if live.record.phase.ended:
             return
+        for tell in self.before_end:
+            tell()
         if live.record.life.keep:
             self._forget_dead(live)
         if not live.record.open and not any(map(workloads.alive, live.workloads)):

@@ -134,6 +134,7 @@ def _notice(state: State, live: Live) -> str:
         for place in live.record.places
         if place.device in state.faults
     ]
+    found += [live.exceeded] if live.exceeded else []
     if (asked := live.eviction) is not None and asked.rung == "evict":
         ended = ", or it is ended" if asked.max_rung == "kill" else ""
         left = max(0, asked.deadline_ns - now_ns()) / 1e9

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpushare.daemon.enforcement import Enforcement
+from gpushare.daemon.guarding import Guarding
 from gpushare.daemon.resources import Resources
 from gpushare.daemon.state import GrantRecord, WorkloadRecord
 from gpushare.daemon.workloads import Held
@@ -30,9 +31,9 @@ OPENS = "for one in null zero; do (: < /dev/$one) && echo $one; done"
 def enforcement(tmp_path) -> Enforcement:
     devices = [Device(f"GPU-{i}", i, i, "n", "", 1 << 30, nodes=(node,)) for i, node in enumerate((NULL, ZERO))]
     layout = Layout.of(tmp_path)
-    made = Enforcement(
-        SimpleNamespace(layout=layout, walls=Table()), Resources(layout, Node(), devices, None), enforce="best"
-    )
+    state = SimpleNamespace(layout=layout, walls=Table())
+    resources = Resources(layout, Node(), devices, None)
+    made = Enforcement(state, resources, "best", Guarding(state, None, "kill"))
     made.start()
     assert not os.listdir(layout.cgroups), "the throw-away cgroups are gone"
     return made

@@ -1,0 +1,221 @@
+"""The tracepoint tier in the daemon: which cgroups it holds and to how much, and what it tells. Called on the event
+loop only.
+
+It counts what a process asks of the driver, past the interposer or through it, so that a grant's limit holds without
+the interposer as well. Its sum is of all the grant's devices together: the ioctls do not say which one they mean in
+terms that are known outside of the driver.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import re
+import signal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from gpushare.daemon.state import GrantRecord, Live, State
+from gpushare.enforce import cgroup, rm
+from gpushare.enforce.cgroup import Cgroup
+from gpushare.enforce.guard import MIB, Event, Guard, Kind
+from gpushare.errors import FailedError, GpushareError, UsageError
+from gpushare.inject.node import Node
+
+log = logging.getLogger(__name__)
+
+Mode = Literal["kill", "log", "off"]
+
+SLACK_BYTES = 64 * MIB
+"""Per device: the driver takes pages of 2 MiB for allocations that the interposer charges at their own size
+(SECURITY.md, "Small allocations")."""
+
+_LOST = "memory that a workload takes of the driver without the interposer is not held to its limit by the kernel"
+_CONTROL = "/dev/nvidiactl"
+_SETTLE_SECONDS = 10.0
+_STAND_IN = re.compile(r"([0-9]{1,4}):([0-9]{1,7}),([0-9.]{1,20})")
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """Whose ioctls are read: device nodes, and the version that says how."""
+
+    nodes: tuple[rm.Nodes, ...]
+    version: str
+
+
+def driver(node: Node, version: str, environment: Mapping[str, str] = os.environ) -> Driver | None:
+    """The driver of this node. Simulated devices have none: GPUSHARE_SIM_RM=MAJOR:MINOR,VERSION names a device that
+    stands in for its control node; None without. Raises UsageError where that is malformed."""
+    if not node.simulated:
+        majors = {one.major for one in node.common_devices if one.path == _CONTROL}
+        return Driver(tuple(rm.Nodes(major) for major in sorted(majors)), version) if majors else None
+    asked = environment.get("GPUSHARE_SIM_RM", "")
+    if not asked:
+        return None
+    found = _STAND_IN.fullmatch(asked)
+    if found is None:
+        raise UsageError(f"GPUSHARE_SIM_RM is {asked!r}: write MAJOR:MINOR,VERSION, as 136:5,580.65")
+    minor = int(found[2])
+    return Driver((rm.Nodes(int(found[1]), minor, minor),), found[3])
+
+
+class Guarding:
+    """`why`: why no memory is held by this tier, empty where it is."""
+
+    def __init__(self, state: State, found: Driver | None, mode: Mode) -> None:
+        self._state = state
+        self._guard: Guard | None = None
+        self._cgroups: dict[int, tuple[str, Path]] = {}
+        self._settle: asyncio.TimerHandle | None = None
+        self._signal = 0
+        self._told: Callable[[Live, Event], None] | None = None
+        self.why = "simulated devices take no ioctls"
+        if found is None:
+            return
+        self.why = "it is turned off in the configuration"
+        if mode != "off":
+            self._open(found, mode)
+        state.walls.add("tracepoint", "memory", _LOST, self.why)
+
+    def _open(self, found: Driver, mode: Mode) -> None:
+        try:
+            guard = Guard(rm.Layout(found.nodes))
+        except FailedError as error:
+            self.why = str(error)
+        else:
+            with contextlib.ExitStack() as unless_kept:
+                unless_kept.callback(guard.close)
+                self.why = _tried(guard)
+                if not self.why:
+                    unless_kept.pop_all()
+                    self._guard = guard
+        if self._guard is None:
+            return
+        if mode == "kill" and rm.known(found.version):
+            self._signal = int(signal.SIGKILL)
+        elif mode == "kill":
+            self.why = f"the ioctls of driver {found.version} are not known: who takes too much is only logged"
+        else:
+            self.why = "it only logs, as configured"
+        asyncio.get_running_loop().add_reader(self._guard.descriptor, self.listen)
+
+    def start(self, told: Callable[[Live, Event], None]) -> None:
+        """`told`: is called with each grant that took too much. From now on what grants get else is followed."""
+        self._told = told
+        self._state.on_freed.append(self._changed)
+
+    def close(self) -> None:
+        """Ends it: grants that live on are not held by it until the next start."""
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            asyncio.get_running_loop().remove_reader(guard.descriptor)
+            guard.close()
+        if self._settle is not None:
+            self._settle.cancel()
+
+    def hold(self, record: GrantRecord, group: Cgroup | None) -> str:
+        """From now on the processes of this cgroup are charged, before the first of them runs. Returns why not, empty
+        where they are."""
+        if self._guard is None:
+            return self.why
+        if group is None or not group.v2:
+            return "it has no cgroup of its own" if group is None else "no cgroup v2 hierarchy is mounted"
+        try:
+            number = self._guard.limit(group.path, _limit(record), self._signal)
+        except FailedError as error:
+            log.warning("grant %s: %s", record.id, error)
+            return str(error)
+        self._cgroups[number] = (record.id, group.path)
+        return self.why
+
+    def _changed(self, live: Live) -> None:
+        """A grant has ended or has other places."""
+        for number, (owner, path) in list(self._cgroups.items()):
+            if owner != live.id:
+                continue
+            if live.record.phase.ended:
+                self._forget(number)
+            elif self._guard is not None:
+                with contextlib.suppress(FailedError):  # a cgroup that is gone
+                    self._guard.limit(path, _limit(live.record), self._signal)
+
+    def _forget(self, number: int) -> None:
+        del self._cgroups[number]
+        if self._guard is not None:
+            self._guard.forget(number)
+
+    def listen(self) -> None:
+        """Takes in what the programs have told."""
+        if self._guard is None:
+            return
+        events = self._guard.events()
+        for event in events:
+            if event.kind is not Kind.LEFT:
+                self._tell(event)
+        if any(event.kind is Kind.LEFT for event in events):
+            self._settle_now()
+
+    def _tell(self, event: Event) -> None:
+        grant = self._cgroups.get(event.cgroup, ("", None))[0]
+        if grant not in self._state:
+            return
+        log.warning("grant %s: %s", grant, sentence(event))
+        if event.kind in (Kind.OVER, Kind.HIDDEN) and self._told is not None:
+            self._told(self._state.live(grant), event)
+
+    def _settle_now(self) -> None:
+        """And again while somebody may still have what an ended process has left."""
+        if self._guard is None:
+            return
+        if self._settle is not None:
+            self._settle.cancel()
+            self._settle = None
+        try:
+            self._guard.settle()
+        except FailedError as error:
+            log.warning("what ended processes held is not given back: %s", error)
+        for number, (_, path) in list(self._cgroups.items()):
+            if not path.exists():  # a workload of a grant that is kept has ended
+                self._forget(number)
+        if self._cgroups:
+            self._settle = asyncio.get_running_loop().call_later(_SETTLE_SECONDS, self._settle_now)
+
+
+def sentence(event: Event) -> str:
+    """What happened, for people."""
+    who = f"process {event.pid} ({event.command})"
+    got = "was killed" if event.signal == signal.SIGKILL else "goes on"
+    match event.kind:
+        case Kind.OVER:
+            return (
+                f"{who} asked the driver for {event.bytes} bytes past the limit and {got}: the grant's processes took"
+                f" {event.used}, and may have {event.limit}"
+            )
+        case Kind.HIDDEN:
+            return f"{who} asked the driver for memory in words that it hid, and {got}"
+        case Kind.CHANGED:
+            return f"{who} changed what it asked of the driver while the driver looked: the larger size is charged"
+        case _:
+            return f"{who} has too many objects to be followed: {event.bytes} bytes stay charged until the grant ends"
+
+
+def _limit(record: GrantRecord) -> int:
+    return sum(place.memory_bytes + SLACK_BYTES for place in record.places)
+
+
+def _tried(guard: Guard) -> str:
+    """Whether its self-test gets through, and how; empty where not."""
+    try:
+        scratch = cgroup.below(os.getpid(), f"guard-{os.getpid()}")
+        if not scratch.v2:
+            return "no cgroup v2 hierarchy is mounted"
+        scratch.make()
+        try:
+            return guard.self_test(scratch.path)
+        finally:
+            scratch.remove()
+    except (GpushareError, OSError) as error:
+        return str(error)

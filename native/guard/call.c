@@ -1,0 +1,209 @@
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "guard/call.h"
+
+enum {
+  MAP_CREATE = 0,
+  MAP_LOOKUP = 1,
+  MAP_UPDATE = 2,
+  MAP_DELETE = 3,
+  MAP_NEXT_KEY = 4,
+  PROG_LOAD = 5,
+  PROG_TEST_RUN = 10,
+  RAW_TRACEPOINT_OPEN = 17,
+  BTF_LOAD = 18,
+  LINK_CREATE = 28,
+  ITER_CREATE = 33,
+};
+
+#define LOG_BYTES (256 << 10)
+#define MOST_FUNCTIONS 8
+
+/* As long as a kernel's attribute has ever to be: a longer one is taken where the rest is 0. */
+union attribute {
+  struct {
+    uint32_t type, key, value, entries, flags, inner, node;
+    char name[16];
+  } map;
+  struct {
+    uint32_t map, unused;
+    uint64_t key, value, flags;
+  } element;
+  struct {
+    uint32_t type, words;
+    uint64_t code, license;
+    uint32_t log_level, log_size;
+    uint64_t log;
+    uint32_t version, flags;
+    char name[16];
+    uint32_t interface, attach;
+    uint32_t btf, function_size;
+    uint64_t functions;
+    uint32_t nfunctions, line_size;
+    uint64_t lines;
+    uint32_t nlines, attach_to;
+  } program;
+  struct {
+    uint64_t name;
+    uint32_t program;
+  } tracepoint;
+  struct {
+    uint64_t data, log;
+    uint32_t size, log_size, log_level;
+  } btf;
+  struct {
+    uint32_t program, target, type, flags;
+  } link;
+  struct {
+    uint32_t link, flags;
+  } iterator;
+  struct {
+    uint32_t program, answer, in_size, out_size;
+    uint64_t in, out;
+    uint32_t repeat, took, context_in_size, context_out_size;
+    uint64_t context_in, context_out;
+  } run;
+  char bytes[144];
+};
+
+static uint64_t address(const void *at) { return (uint64_t)(uintptr_t)at; }
+
+static int call(int command, union attribute *attribute) {
+  long found = syscall(SYS_bpf, command, attribute, sizeof *attribute);
+  return found < 0 ? -errno : (int)found;
+}
+
+int bpf_map_new(const char *name, uint32_t type, uint32_t key, uint32_t value, uint32_t entries) {
+  union attribute with = {.map = {.type = type, .key = key, .value = value, .entries = entries}};
+  strncpy(with.map.name, name, sizeof with.map.name - 1);
+  return call(MAP_CREATE, &with);
+}
+
+static int element(int command, int map, const void *key, void *value, uint64_t flags) {
+  union attribute with = {
+      .element = {.map = (uint32_t)map, .key = address(key), .value = address(value), .flags = flags}};
+  return call(command, &with);
+}
+
+int bpf_map_get(int map, const void *key, void *value) { return element(MAP_LOOKUP, map, key, value, 0); }
+
+int bpf_map_set(int map, const void *key, const void *value, uint64_t flags) {
+  return element(MAP_UPDATE, map, key, (void *)value, flags);
+}
+
+int bpf_map_drop(int map, const void *key) { return element(MAP_DELETE, map, key, NULL, 0); }
+
+int bpf_map_next(int map, const void *key, void *next) { return element(MAP_NEXT_KEY, map, key, next, 0); }
+
+/* The types of a program whose functions are all alike: what the verifier asks of one that calls back, and no more. */
+static int load_types(void) {
+  static const struct {
+    uint16_t magic;
+    uint8_t version, flags;
+    uint32_t header, types_at, types_size, strings_at, strings_size;
+    uint32_t number[4], prototype[3], function[3];
+    char strings[8];
+  } types = {
+      .magic = 0xeb9f,
+      .version = 1,
+      .header = 24,
+      .types_size = 40,
+      .strings_at = 40,
+      .strings_size = 7,
+      .number = {1, 1u << 24, 4, 1u << 24 | 32}, /* int, signed, 32 bits */
+      .prototype = {0, 13u << 24, 1},            /* returns it */
+      .function = {5, 12u << 24, 2},             /* static, of that prototype */
+      .strings = "\0int\0f",
+  };
+  union attribute with = {.btf = {.data = address(&types), .size = 24 + 40 + 7}};
+  return call(BTF_LOAD, &with);
+}
+
+static const char *last_line(char *log) {
+  size_t length = strlen(log);
+  while (length && log[length - 1] == '\n')
+    log[--length] = 0;
+  /* The very last one counts what the verifier did. */
+  char *end = strrchr(log, '\n');
+  if (end && !strncmp(end, "\nprocessed ", 11))
+    *end = 0;
+  end = strrchr(log, '\n');
+  return end ? end + 1 : log;
+}
+
+int bpf_program_load(const struct program *program, struct gs_err *err) {
+  struct {
+    uint32_t at, type;
+  } functions[MOST_FUNCTIONS];
+  union attribute with = {.program = {.type = program->type,
+                                      .words = program->words,
+                                      .code = address(program->code),
+                                      .license = address("GPL"),
+                                      .attach = program->attach,
+                                      .attach_to = program->attach_to}};
+  strncpy(with.program.name, program->name, sizeof with.program.name - 1);
+  int types = -1;
+  if (program->nfunctions > MOST_FUNCTIONS)
+    return gs_fail(err, -E2BIG, "%s has too many functions", program->name);
+  if (program->nfunctions > 1) {
+    types = load_types();
+    if (types < 0)
+      return gs_fail(err, types, "the kernel refused the types of a BPF program: %s", strerror(-types));
+    for (uint32_t i = 0; i < program->nfunctions; i++)
+      functions[i].at = program->functions[i], functions[i].type = 3;
+    with.program.btf = (uint32_t)types;
+    with.program.functions = address(functions);
+    with.program.function_size = sizeof functions[0];
+    with.program.nfunctions = program->nfunctions;
+  }
+  int found = call(PROG_LOAD, &with);
+  if (found < 0 && found != -EPERM) {
+    /* Once more, to hear why. */
+    char *log = calloc(1, LOG_BYTES);
+    if (log) {
+      with.program.log = address(log);
+      with.program.log_size = LOG_BYTES;
+      with.program.log_level = 1;
+      int again = call(PROG_LOAD, &with);
+      if (again >= 0)
+        found = again;
+    }
+    if (found < 0)
+      gs_fail(err, found, "the kernel refused the BPF program %s: %s: %.90s", program->name, strerror(-found),
+              log ? last_line(log) : "");
+    free(log);
+  } else if (found < 0) {
+    gs_fail(err, found, "the kernel refused the BPF program %s: %s: it needs CAP_BPF and CAP_PERFMON, or root",
+            program->name, strerror(-found));
+  }
+  if (types >= 0)
+    close(types);
+  return found;
+}
+
+int bpf_tracepoint_open(const char *name, int program) {
+  union attribute with = {.tracepoint = {.name = address(name), .program = (uint32_t)program}};
+  return call(RAW_TRACEPOINT_OPEN, &with);
+}
+
+int bpf_iterator_open(int program) {
+  union attribute with = {.link = {.program = (uint32_t)program, .type = ATTACH_ITERATOR}};
+  int link = call(LINK_CREATE, &with);
+  if (link < 0)
+    return link;
+  union attribute of = {.iterator = {.link = (uint32_t)link}};
+  int found = call(ITER_CREATE, &of);
+  close(link);
+  return found;
+}
+
+int bpf_run(int program) {
+  uint64_t arguments[2] = {0, 0};
+  union attribute with = {
+      .run = {.program = (uint32_t)program, .context_in_size = sizeof arguments, .context_in = address(arguments)}};
+  return call(PROG_TEST_RUN, &with);
+}

@@ -1,0 +1,41 @@
+/* bpf(2): the parts of union bpf_attr that we fill in (include/uapi/linux/bpf.h), so that the headers of any kernel
+ * will do to build, and the calls. All return -errno. */
+#ifndef GS_GUARD_CALL_H
+#define GS_GUARD_CALL_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include "page/gs_err.h"
+
+enum {
+  MAP_TYPE_HASH = 1,
+  MAP_TYPE_ARRAY = 2,
+  MAP_TYPE_RINGBUF = 27,
+  PROGRAM_RAW_TRACEPOINT = 17,
+  PROGRAM_TRACING = 26,
+  ATTACH_ITERATOR = 28,
+};
+
+struct program {
+  const char *name;
+  uint32_t type, attach; /* attach: 0, or the kind of attachment that the verifier has to know */
+  uint32_t attach_to;    /* BTF id of the kernel's function, for an iterator */
+  uint64_t *code;        /* with the maps' descriptors in place */
+  uint32_t words;
+  const uint32_t *functions; /* where each function begins, in instructions */
+  uint32_t nfunctions;
+};
+
+int bpf_map_new(const char *name, uint32_t type, uint32_t key, uint32_t value, uint32_t entries);
+int bpf_map_get(int map, const void *key, void *value);
+int bpf_map_set(int map, const void *key, const void *value, uint64_t flags);
+int bpf_map_drop(int map, const void *key);
+/* Stores the key after key, or the first one where key is NULL. -ENOENT at the end. */
+int bpf_map_next(int map, const void *key, void *next);
+/* Returns a descriptor. On failure the error has the verifier's last line. */
+int bpf_program_load(const struct program *program, struct gs_err *err);
+int bpf_tracepoint_open(const char *name, int program);
+int bpf_iterator_open(int program); /* to be read to its end */
+int bpf_run(int program);           /* once, with arguments that are 0 */
+
+#endif

@@ -1,0 +1,584 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
+ *
+ * The BPF programs of the guard. The kernel lends some helpers only to programs under its own licence, hence the choice.
+ * scripts/guard_programs.py compiles this file into programs.h, which is what is built into the product.
+ *
+ * An ioctl's parameters lie in the process's memory, where its other threads can change them: they are read before and
+ * after the driver has read them, and the larger size counts. Whether the driver agreed is known by what the system call
+ * returned, and by the status in that same memory. */
+#include "guard/gs_guard.h"
+#include "guard/maps.h"
+
+#define LEVELS 16 /* how deep below the root a grant's cgroup is looked for */
+#define FIRST_LARGE (2ULL << 20)
+#define MOST_BYTES (1ULL << 48) /* more is refused by any driver, and sums of it do not overflow */
+#define HEAP_VIRTUAL 0x80000    /* a flag: address space alone */
+#define HEAP_LOCATION(attributes) ((attributes) >> 25 & 3) /* 0 is device memory */
+#define OBJECTS_MAX 8192                                   /* of a cgroup: others need room in the maps too */
+#define PARENTS_MAX 2048
+#define PENDING_MAX 1024
+
+/* The maps; loader.c makes them and says how large they are. */
+struct map {
+  int unused;
+} gs_map_settings SECTION("maps"), gs_map_layout SECTION("maps"), gs_map_limits SECTION("maps"),
+    gs_map_books SECTION("maps"), gs_map_attempts SECTION("maps"), gs_map_objects SECTION("maps"),
+    gs_map_memory SECTION("maps"), gs_map_parents SECTION("maps"), gs_map_holders SECTION("maps"),
+    gs_map_seen SECTION("maps"), gs_map_events SECTION("maps");
+
+INLINE uint64_t peek(uint64_t at) {
+  uint64_t found = 0;
+  bpf_probe_read_kernel(&found, sizeof found, (void *)at);
+  return found;
+}
+
+INLINE uint32_t peek32(uint64_t at) {
+  uint32_t found = 0;
+  bpf_probe_read_kernel(&found, sizeof found, (void *)at);
+  return found;
+}
+
+INLINE struct gs_settings *settings(void) {
+  uint32_t zero = 0;
+  return bpf_map_lookup_elem(&gs_map_settings, &zero);
+}
+
+INLINE struct gs_guard_layout *layout(void) {
+  uint32_t zero = 0;
+  return bpf_map_lookup_elem(&gs_map_layout, &zero);
+}
+
+INLINE void tell(uint32_t kind, uint64_t cgroup, uint64_t bytes, const struct gs_attempt *attempt, uint64_t used,
+                 const struct gs_guard_limit *limit, uint32_t signal) {
+  struct gs_guard_event *event = bpf_ringbuf_reserve(&gs_map_events, sizeof *event, 0);
+  uint64_t who = bpf_get_current_pid_tgid();
+  if (!event)
+    return;
+  event->t_ns = bpf_ktime_get_ns();
+  event->cgroup = cgroup;
+  event->bytes = bytes;
+  event->used = used;
+  event->limit = limit ? limit->bytes : 0;
+  event->kind = kind;
+  event->pid = who >> 32;
+  event->tid = (uint32_t)who;
+  event->client = attempt ? attempt->client : 0;
+  event->object = attempt ? attempt->object : 0;
+  event->signal = signal;
+  bpf_get_current_comm(event->comm, sizeof event->comm);
+  bpf_ringbuf_submit(event, 0);
+}
+
+/* The file behind a descriptor of this process; 0 where there is none. */
+INLINE uint64_t file_of(const struct gs_settings *set, uint32_t fd) {
+  uint64_t table = peek(peek(bpf_get_current_task() + set->task_files) + set->files_fdt);
+  if (fd >= peek32(table + set->fdt_max))
+    return 0;
+  return peek(peek(table + set->fdt_fds) + 8ULL * fd);
+}
+
+INLINE int guarded(const struct gs_settings *set, const struct gs_guard_layout *lay, uint64_t file) {
+  uint64_t inode = peek(file + set->file_inode);
+  uint32_t mode = peek32(inode + set->inode_mode) & 0170000, device = peek32(inode + set->inode_rdev);
+  uint32_t major = device >> 20, minor = device & 0xfffff;
+  if (mode != 0020000)
+    return 0;
+#pragma unroll
+  for (int i = 0; i < GS_GUARD_NODES; i++)
+    if (lay->nodes[i].used && lay->nodes[i].major == major && minor >= lay->nodes[i].first_minor &&
+        minor <= lay->nodes[i].last_minor)
+      return 1;
+  return 0;
+}
+
+/* The innermost cgroup that is limited. */
+INLINE struct gs_guard_books *charged(uint64_t *cgroup) {
+  struct gs_guard_books *books, *found = 0;
+  uint64_t id = bpf_get_current_cgroup_id();
+  *cgroup = id;
+  books = bpf_map_lookup_elem(&gs_map_books, &id);
+  if (books)
+    return books;
+#pragma unroll
+  for (int level = 1; level < LEVELS; level++) {
+    id = bpf_get_current_ancestor_cgroup_id(level);
+    if (!id)
+      break;
+    books = bpf_map_lookup_elem(&gs_map_books, &id);
+    if (books) {
+      found = books;
+      *cgroup = id;
+    }
+  }
+  return found;
+}
+
+/* What the driver takes for so many bytes: it has pages of 64 KiB and of 2 MiB. */
+INLINE uint64_t rounded(uint64_t bytes) {
+  uint64_t page = bytes >= FIRST_LARGE ? FIRST_LARGE : 1 << 16;
+  return bytes > MOST_BYTES ? MOST_BYTES : (bytes + page - 1) & ~(page - 1);
+}
+
+INLINE int is_memory(const struct gs_guard_layout *lay, uint32_t class) {
+#pragma unroll
+  for (int i = 0; i < GS_GUARD_CLASSES; i++)
+    if (lay->classes[i] == class)
+      return 1;
+  return 0;
+}
+
+/* Reads what an allocation asks for. 0: no device memory. 1: so many bytes. -1: it cannot be read. */
+INLINE int asked(const struct gs_guard_layout *lay, struct gs_attempt *attempt, uint64_t *bytes) {
+  uint64_t size = 0;
+  if (attempt->kind == GS_ESCAPE_ALLOC) {
+    struct gs_alloc_head head;
+    if (bpf_probe_read_user(&head, sizeof head, (void *)attempt->at))
+      return -1;
+    attempt->client = head.client;
+    attempt->parent = head.parent;
+    attempt->object = head.object;
+    attempt->class = head.class;
+    attempt->parameters = head.parameters;
+    if (!is_memory(lay, head.class))
+      return 0;
+    if (bpf_probe_read_user(&size, sizeof size, (void *)(head.parameters + lay->memory_size)))
+      return -1;
+    *bytes = rounded(size);
+    return 1;
+  }
+  uint32_t head[2], function, flags, attributes = 0, height, pitch;
+  if (bpf_probe_read_user(head, sizeof head, (void *)attempt->at) ||
+      bpf_probe_read_user(&function, 4, (void *)(attempt->at + lay->heap_function)) ||
+      bpf_probe_read_user(&flags, 4, (void *)(attempt->at + lay->heap_flags)) ||
+      bpf_probe_read_user(&attempt->object, 4, (void *)(attempt->at + lay->heap_handle)))
+    return -1;
+  attempt->client = head[0];
+  attempt->parent = head[1];
+  attempt->class = function;
+  if (function == lay->heap_free) {
+    attempt->kind = GS_ESCAPE_FREE;
+    return 1;
+  }
+#pragma unroll
+  for (int i = 0; i < GS_GUARD_HEAPS; i++) {
+    const struct gs_guard_heap *heap = &lay->heaps[i];
+    if (!heap->function || heap->function != function)
+      continue;
+    if (bpf_probe_read_user(&attributes, 4, (void *)(attempt->at + heap->attributes)) ||
+        bpf_probe_read_user(&size, 8, (void *)(attempt->at + heap->size)))
+      return -1;
+    if (flags & HEAP_VIRTUAL || HEAP_LOCATION(attributes))
+      return 0;
+    if (heap->height) {
+      if (bpf_probe_read_user(&height, 4, (void *)(attempt->at + heap->height)) ||
+          bpf_probe_read_user(&pitch, 4, (void *)(attempt->at + heap->pitch)))
+        return -1;
+      if (size < (uint64_t)height * pitch)
+        size = (uint64_t)height * pitch;
+    }
+    *bytes = rounded(size);
+    return 1;
+  }
+  return 0;
+}
+
+/* Fills in what an attempt is about. 0 where it does not concern us. */
+INLINE int understood(const struct gs_guard_layout *lay, struct gs_attempt *attempt) {
+  if (attempt->kind == GS_ESCAPE_FREE || attempt->kind == GS_ESCAPE_DUP) {
+    uint32_t head[5] = {};
+    if (bpf_probe_read_user(head, attempt->kind == GS_ESCAPE_FREE ? 12 : 20, (void *)attempt->at))
+      return 0;
+    attempt->client = head[0];
+    attempt->parent = head[1];
+    attempt->object = head[2];
+    attempt->source_client = head[3];
+    attempt->source = head[4];
+    return 1;
+  }
+  /* What is no memory yet may be when the driver reads it. */
+  attempt->known = asked(lay, attempt, &attempt->bytes);
+  return 1;
+}
+
+INLINE void ioctl_begins(const struct gs_settings *set, uint32_t fd, uint32_t cmd, uint64_t at) {
+  struct gs_guard_layout *lay = layout();
+  struct gs_attempt attempt = {};
+  struct gs_guard_books *books;
+  uint64_t who = bpf_get_current_pid_tgid();
+  uint32_t number = cmd & 0xff, size = cmd >> 16 & 0x3fff;
+  struct gs_guard_escape *escape;
+  if (!lay)
+    return;
+  escape = &lay->escapes[number];
+  if (escape->kind == GS_ESCAPE_OTHER)
+    return;
+  attempt.file = file_of(set, fd);
+  if (!attempt.file || !guarded(set, lay, attempt.file))
+    return;
+  books = charged(&attempt.cgroup);
+  if (!books)
+    return;
+  if (escape->kind == GS_ESCAPE_XFER) {
+    struct gs_xfer xfer;
+    if (bpf_probe_read_user(&xfer, sizeof xfer, (void *)at))
+      return;
+    at = xfer.at;
+    size = xfer.size;
+    number = xfer.number & 0xff;
+    escape = &lay->escapes[number];
+    if (escape->kind == GS_ESCAPE_OTHER || escape->kind == GS_ESCAPE_XFER)
+      return;
+  }
+  attempt.at = at;
+  attempt.fd = fd;
+  attempt.kind = escape->kind;
+  attempt.status = escape->long_size && size == escape->long_size ? escape->long_status : escape->status;
+  if (!understood(lay, &attempt))
+    return;
+  if (__sync_fetch_and_add(&books->pending, 1) >= PENDING_MAX ||
+      bpf_map_update_elem(&gs_map_attempts, &who, &attempt, BPF_ANY)) {
+    /* It cannot be followed: it counts as allocated, for ever. */
+    __sync_fetch_and_add(&books->pending, -1);
+    __sync_fetch_and_add(&books->used, attempt.bytes);
+    __sync_fetch_and_add(&books->lost, attempt.bytes);
+    tell(GS_GUARD_UNRECORDED, attempt.cgroup, attempt.bytes, &attempt, books->used, 0, 0);
+  }
+}
+
+/* Whether this thread is in a 32-bit system call, whose numbers and registers are others. */
+INLINE int is_compat(const struct gs_settings *set) {
+  return set->compat_mask && peek32(bpf_get_current_task() + set->task_compat) & set->compat_mask;
+}
+
+SECTION("program/enter") int enter(const uint64_t *args) {
+  struct gs_settings *set = settings();
+  uint64_t regs = args[0], number = args[1];
+  if (!set)
+    return 0;
+  if (number == set->ioctl || number == set->ioctl_x32) {
+    ioctl_begins(set, peek32(regs + set->arguments[0]), peek32(regs + set->arguments[1]),
+                 peek(regs + set->arguments[2]));
+  } else if (number == set->ioctl_compat && is_compat(set)) {
+    ioctl_begins(set, peek32(regs + set->arguments_compat[0]), peek32(regs + set->arguments_compat[1]),
+                 peek32(regs + set->arguments_compat[2]));
+  }
+  return 0;
+}
+
+/* A handle to some memory is gone, and the memory with the last one. */
+INLINE void drop(const struct gs_object_key *at, const struct gs_object *object) {
+  struct gs_object_key key = *at;
+  uint64_t id = object->memory;
+  struct gs_memory *memory;
+  struct gs_guard_books *books;
+  if (bpf_map_delete_elem(&gs_map_objects, &key))
+    return; /* another processor was first */
+  memory = bpf_map_lookup_elem(&gs_map_memory, &id);
+  if (!memory || __sync_fetch_and_add(&memory->handles, -1) != 1)
+    return;
+  uint64_t cgroup = memory->cgroup, bytes = memory->bytes;
+  uint32_t state = __sync_lock_test_and_set(&memory->state, GS_MEMORY_GONE);
+  bpf_map_delete_elem(&gs_map_memory, &id);
+  books = bpf_map_lookup_elem(&gs_map_books, &cgroup);
+  if (!books)
+    return;
+  __sync_fetch_and_add(&books->used, -bytes);
+  if (state == GS_MEMORY_DOUBTED)
+    __sync_fetch_and_add(&books->doubt, -bytes);
+  __sync_fetch_and_add(&books->frees, 1);
+  __sync_fetch_and_add(&books->objects, -1);
+}
+
+INLINE void doubt(const struct gs_object *object) {
+  uint64_t id = object->memory;
+  struct gs_memory *memory = bpf_map_lookup_elem(&gs_map_memory, &id);
+  struct gs_guard_books *books;
+  if (!memory)
+    return;
+  uint64_t cgroup = memory->cgroup;
+  books = bpf_map_lookup_elem(&gs_map_books, &cgroup);
+  if (books && __sync_val_compare_and_swap(&memory->state, GS_MEMORY_HELD, GS_MEMORY_DOUBTED) == GS_MEMORY_HELD)
+    __sync_fetch_and_add(&books->doubt, memory->bytes);
+}
+
+EACH long below(void *map, struct gs_object_key *key, struct gs_object *object, struct gs_below *of) {
+  if (key->file == of->file && key->client == of->client && (of->object == of->client || object->parent == of->object))
+    drop(key, object);
+  return 0;
+}
+
+EACH long of_process(void *map, struct gs_object_key *key, struct gs_object *object, struct gs_process *process) {
+  if (object->pid == process->pid)
+    doubt(object);
+  return 0;
+}
+
+/* Of a process whose descriptor has become another file: it may have closed the one by which it allocated. */
+EACH long of_closed(void *map, struct gs_object_key *key, struct gs_object *object, struct gs_process *process) {
+  if (object->pid == process->pid &&
+      (object->fd >= process->max_fds || peek(process->fds + 8ULL * object->fd) != key->file))
+    doubt(object);
+  return 0;
+}
+
+EACH long unless_seen(void *map, struct gs_object_key *key, struct gs_object *object, struct gs_round *round) {
+  uint64_t file = key->file, id = object->memory, *seen;
+  struct gs_memory *memory;
+  struct gs_guard_books *books;
+  if (object->round == round->number)
+    return 0; /* made since the look began */
+  seen = bpf_map_lookup_elem(&gs_map_seen, &file);
+  if (!round->all && (!seen || *seen != round->number)) {
+    drop(key, object);
+    return 0;
+  }
+  memory = bpf_map_lookup_elem(&gs_map_memory, &id);
+  if (!memory)
+    return 0;
+  uint64_t cgroup = memory->cgroup;
+  books = bpf_map_lookup_elem(&gs_map_books, &cgroup);
+  if (books && __sync_val_compare_and_swap(&memory->state, GS_MEMORY_DOUBTED, GS_MEMORY_KEPT) == GS_MEMORY_DOUBTED)
+    __sync_fetch_and_add(&books->doubt, -memory->bytes);
+  return 0;
+}
+
+INLINE void freed(const struct gs_attempt *attempt) {
+  struct gs_object_key key = {.file = attempt->file, .client = attempt->client, .object = attempt->object};
+  struct gs_object *object = bpf_map_lookup_elem(&gs_map_objects, &key);
+  uint64_t *cgroup;
+  /* Both: one of them may be left of a file that was at the same address. */
+  if (object)
+    drop(&key, object);
+  cgroup = bpf_map_lookup_elem(&gs_map_parents, &key);
+  if (!cgroup)
+    return; /* nothing below it is memory: all objects are not looked through for it */
+  uint64_t owner = *cgroup;
+  if (bpf_map_delete_elem(&gs_map_parents, &key))
+    return;
+  struct gs_guard_books *books = bpf_map_lookup_elem(&gs_map_books, &owner);
+  if (books)
+    __sync_fetch_and_add(&books->parents, -1);
+  struct gs_below of = {.file = key.file, .client = key.client, .object = key.object};
+  bpf_for_each_map_elem(&gs_map_objects, below, &of, 0);
+}
+
+INLINE void parent(struct gs_guard_books *books, const struct gs_attempt *attempt, uint32_t object) {
+  struct gs_object_key key = {.file = attempt->file, .client = attempt->client, .object = object};
+  uint64_t cgroup = attempt->cgroup;
+  if (books->parents < PARENTS_MAX && !bpf_map_update_elem(&gs_map_parents, &key, &cgroup, BPF_NOEXIST))
+    __sync_fetch_and_add(&books->parents, 1);
+}
+
+INLINE long add(struct gs_settings *set, struct gs_guard_books *books, const struct gs_attempt *attempt,
+                uint64_t memory) {
+  uint64_t who = bpf_get_current_pid_tgid(), cgroup = attempt->cgroup;
+  uint32_t pid = who >> 32;
+  struct gs_object_key key = {.file = attempt->file, .client = attempt->client, .object = attempt->object};
+  struct gs_object object = {
+      .memory = memory, .parent = attempt->parent, .pid = pid, .fd = attempt->fd, .round = set->round};
+  struct gs_object *old = bpf_map_lookup_elem(&gs_map_objects, &key);
+  if (old)
+    drop(&key, old); /* its end was not seen */
+  if (bpf_map_update_elem(&gs_map_objects, &key, &object, BPF_NOEXIST))
+    return -1;
+  parent(books, attempt, attempt->parent);
+  parent(books, attempt, attempt->client);
+  bpf_map_update_elem(&gs_map_holders, &pid, &cgroup, BPF_ANY);
+  return 0;
+}
+
+/* The process goes beyond: it is signalled, unless what it is charged for may have been given back unseen. */
+INLINE void check(const struct gs_settings *set, struct gs_guard_books *books, const struct gs_attempt *attempt,
+                  uint64_t bytes) {
+  uint64_t cgroup = attempt->cgroup, table;
+  struct gs_guard_limit *limit = bpf_map_lookup_elem(&gs_map_limits, &cgroup);
+  struct gs_process process = {};
+  if (!limit || (int64_t)(books->used - books->doubt) <= (int64_t)limit->bytes)
+    return;
+  table = peek(peek(bpf_get_current_task() + set->task_files) + set->files_fdt);
+  process.pid = bpf_get_current_pid_tgid() >> 32;
+  process.max_fds = peek32(table + set->fdt_max);
+  process.fds = peek(table + set->fdt_fds);
+  uint64_t before = books->doubt;
+  bpf_for_each_map_elem(&gs_map_objects, of_closed, &process, 0);
+  if (books->doubt != before)
+    tell(GS_GUARD_LEFT, cgroup, 0, attempt, books->used, limit, 0);
+  if ((int64_t)(books->used - books->doubt) <= (int64_t)limit->bytes)
+    return;
+  __sync_fetch_and_add(&books->over, 1);
+  if (limit->signal)
+    bpf_send_signal(limit->signal);
+  tell(GS_GUARD_OVER, cgroup, bytes, attempt, books->used, limit, limit->signal);
+}
+
+INLINE void allocated(struct gs_settings *set, struct gs_guard_books *books, const struct gs_attempt *attempt,
+                      uint64_t bytes) {
+  uint64_t id = __sync_fetch_and_add(&set->next, 1);
+  struct gs_memory memory = {.cgroup = attempt->cgroup, .bytes = bytes, .handles = 1, .state = GS_MEMORY_HELD};
+  __sync_fetch_and_add(&books->allocations, 1);
+  __sync_fetch_and_add(&books->used, bytes);
+  if (__sync_fetch_and_add(&books->objects, 1) >= OBJECTS_MAX ||
+      bpf_map_update_elem(&gs_map_memory, &id, &memory, BPF_NOEXIST)) {
+    __sync_fetch_and_add(&books->objects, -1);
+    __sync_fetch_and_add(&books->lost, bytes);
+    tell(GS_GUARD_UNRECORDED, attempt->cgroup, bytes, attempt, books->used, 0, 0);
+  } else if (add(set, books, attempt, id)) {
+    bpf_map_delete_elem(&gs_map_memory, &id);
+    __sync_fetch_and_add(&books->objects, -1);
+    __sync_fetch_and_add(&books->lost, bytes);
+    tell(GS_GUARD_UNRECORDED, attempt->cgroup, bytes, attempt, books->used, 0, 0);
+  }
+  check(set, books, attempt, bytes);
+}
+
+/* Only within one file: what comes from another process's client stays charged there. */
+INLINE void duplicated(struct gs_settings *set, struct gs_guard_books *books, const struct gs_attempt *attempt) {
+  struct gs_object_key key = {.file = attempt->file, .client = attempt->source_client, .object = attempt->source};
+  struct gs_object *source = bpf_map_lookup_elem(&gs_map_objects, &key);
+  if (!source)
+    return;
+  uint64_t id = source->memory;
+  struct gs_memory *memory = bpf_map_lookup_elem(&gs_map_memory, &id);
+  if (!memory)
+    return;
+  /* A handle that finds no room is never gone: the memory stays charged. */
+  __sync_fetch_and_add(&memory->handles, 1);
+  add(set, books, attempt, id);
+}
+
+INLINE void ended(struct gs_settings *set, struct gs_guard_books *books, struct gs_attempt *attempt) {
+  struct gs_guard_layout *lay = layout();
+  uint32_t status = 0, handle = 0;
+  uint64_t bytes = 0;
+  if (!lay)
+    return;
+  long unread = bpf_probe_read_user(&status, sizeof status, (void *)(attempt->at + attempt->status));
+  if (attempt->kind == GS_ESCAPE_FREE) {
+    if (!unread && !status)
+      freed(attempt);
+    return;
+  }
+  if (attempt->kind == GS_ESCAPE_DUP) {
+    if (unread || status)
+      return;
+    if (!bpf_probe_read_user(&handle, 4, (void *)(attempt->at + 8)))
+      attempt->object = handle;
+    duplicated(set, books, attempt);
+    return;
+  }
+  struct gs_attempt after = *attempt;
+  after.known = asked(lay, &after, &bytes);
+  if (after.kind != attempt->kind)
+    after.known = 0;
+  if (attempt->known == 0 && after.known == 0)
+    return;
+  if (bytes < attempt->bytes)
+    bytes = attempt->bytes;
+  if (status) {
+    __sync_fetch_and_add(&books->failed, 1);
+    __sync_fetch_and_add(&books->failed_bytes, bytes);
+    return;
+  }
+  struct gs_guard_limit *limit = bpf_map_lookup_elem(&gs_map_limits, &attempt->cgroup);
+  if (attempt->known < 0 && after.known < 0) {
+    __sync_fetch_and_add(&books->over, 1);
+    if (limit && limit->signal)
+      bpf_send_signal(limit->signal);
+    tell(GS_GUARD_HIDDEN, attempt->cgroup, 0, attempt, books->used, limit, limit ? limit->signal : 0);
+    return;
+  }
+  if (attempt->known >= 0 && after.known >= 0 &&
+      (attempt->class != after.class || attempt->parameters != after.parameters))
+    tell(GS_GUARD_CHANGED, attempt->cgroup, bytes, attempt, books->used, limit, 0);
+  if (after.known >= 0) {
+    attempt->object = after.object;
+    if (attempt->known < 0) {
+      attempt->client = after.client;
+      attempt->parent = after.parent;
+    }
+  }
+  allocated(set, books, attempt, bytes);
+}
+
+SECTION("program/leave") int leave(const uint64_t *args) {
+  struct gs_settings *set = settings();
+  uint64_t who, regs = args[0];
+  uint32_t number;
+  struct gs_attempt *found;
+  struct gs_guard_books *books;
+  if (!set)
+    return 0;
+  number = peek32(regs + set->number);
+  if (number != set->ioctl && number != set->ioctl_x32 && number != set->ioctl_compat)
+    return 0;
+  who = bpf_get_current_pid_tgid();
+  found = bpf_map_lookup_elem(&gs_map_attempts, &who);
+  if (!found)
+    return 0;
+  struct gs_attempt attempt = *found;
+  bpf_map_delete_elem(&gs_map_attempts, &who);
+  books = bpf_map_lookup_elem(&gs_map_books, &attempt.cgroup);
+  if (!books)
+    return 0;
+  __sync_fetch_and_add(&books->pending, -1);
+  if (args[1] == 0)
+    ended(set, books, &attempt);
+  return 0;
+}
+
+/* A thread ends. With the last one of a process go its descriptors, unless a child or another process has them too. */
+SECTION("program/exited") int exited(const uint64_t *args) {
+  struct gs_settings *set = settings();
+  struct gs_process process = {};
+  uint64_t *cgroup;
+  if (!set)
+    return 0;
+  process.pid = bpf_get_current_pid_tgid() >> 32;
+  cgroup = bpf_map_lookup_elem(&gs_map_holders, &process.pid);
+  if (!cgroup || peek32(peek(bpf_get_current_task() + set->task_signal) + set->signal_live))
+    return 0;
+  uint64_t owner = *cgroup;
+  bpf_map_delete_elem(&gs_map_holders, &process.pid);
+  bpf_for_each_map_elem(&gs_map_objects, of_process, &process, 0);
+  tell(GS_GUARD_LEFT, owner, 0, 0, 0, 0, 0);
+  return 0;
+}
+
+/* Run by user space before `look`: what is made from now on is not judged by it. */
+SECTION("program/begin") int begin(const uint64_t *args) {
+  struct gs_settings *set = settings();
+  if (!set)
+    return 0;
+  set->unseen = 0;
+  __sync_fetch_and_add(&set->round, 1);
+  return 0;
+}
+
+/* An iterator over the descriptors of all processes: notes the files that are of guarded devices. A process that is
+ * about to end still has its own. */
+SECTION("program/look") int look(const void *context) {
+  struct gs_settings *set = settings();
+  struct gs_guard_layout *lay = layout();
+  uint64_t words[4] = {}; /* struct bpf_iter__task_file: meta, task, fd, file */
+  if (!set || !lay || bpf_probe_read_kernel(words, sizeof words, context) || !words[1] || !words[3])
+    return 0;
+  uint64_t file = words[3];
+  if (!peek32(peek(words[1] + set->task_signal) + set->signal_live) || !guarded(set, lay, file))
+    return 0;
+  uint64_t round = set->round;
+  if (bpf_map_update_elem(&gs_map_seen, &file, &round, BPF_ANY))
+    set->unseen = 1;
+  return 0;
+}
+
+/* And after it. */
+SECTION("program/settle") int settle(const uint64_t *args) {
+  struct gs_settings *set = settings();
+  struct gs_round round = {};
+  if (!set)
+    return 0;
+  round.number = set->round;
+  round.all = set->unseen;
+  bpf_for_each_map_elem(&gs_map_objects, unless_seen, &round, 0);
+  return 0;
+}

@@ -1,0 +1,76 @@
+/* What the BPF programs keep in their maps and user space does not look at. */
+#ifndef GS_GUARD_MAPS_H
+#define GS_GUARD_MAPS_H
+
+#include "guard/gs_guard.h"
+
+/* Of the kernel that runs: offsets in its structs, from its BTF, and of registers, from its ABI. round: the number of
+ * the last look at descriptors. unseen: that look had more files than there was room for. */
+struct gs_settings {
+  uint64_t next, round;
+  uint32_t unseen;
+  uint32_t ioctl, ioctl_x32, ioctl_compat;
+  uint32_t number, arguments[3], arguments_compat[3];
+  uint32_t task_compat, compat_mask;
+  uint32_t task_files, files_fdt, fdt_max, fdt_fds, file_inode, inode_mode, inode_rdev;
+  uint32_t task_signal, signal_live;
+};
+
+/* The head of NV_ESC_RM_ALLOC's struct. */
+struct gs_alloc_head {
+  uint32_t client, parent, object, class;
+  uint64_t parameters;
+};
+
+struct gs_xfer {
+  uint32_t number, size;
+  uint64_t at;
+};
+
+/* An ioctl that a thread is in. bytes: what it asked for before the driver looked; known: as asked() in guard.bpf.c. */
+struct gs_attempt {
+  uint64_t cgroup, file, at, parameters, bytes;
+  uint32_t kind, status, fd;
+  uint32_t client, parent, object, class, source_client, source;
+  int known;
+};
+
+/* Handles are the driver's, and count for the file by which a client was made alone. */
+struct gs_object_key {
+  uint64_t file;
+  uint32_t client, object;
+};
+
+struct gs_object {
+  uint64_t memory, round;
+  uint32_t parent, pid, fd, unused;
+};
+
+enum {
+  GS_MEMORY_HELD,
+  GS_MEMORY_DOUBTED, /* its process has gone, or its descriptor */
+  GS_MEMORY_KEPT,    /* somebody else has the file */
+  GS_MEMORY_GONE,
+};
+
+struct gs_memory {
+  uint64_t cgroup, bytes;
+  uint32_t handles, state;
+};
+
+struct gs_below {
+  uint64_t file;
+  uint32_t client, object;
+};
+
+struct gs_process {
+  uint64_t fds;
+  uint32_t pid, max_fds;
+};
+
+struct gs_round {
+  uint64_t number;
+  uint32_t all, unused;
+};
+
+#endif

@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+"""Compiles native/guard/guard.bpf.c into native/guard/programs.h: guard_programs.py [--check]
+
+The product carries the instructions of its BPF programs, so that building it needs no compiler for BPF and a node none
+at all. With --check nothing is written, and a programs.h that the source does not give is an error; where the compiler
+that made it is missing, that is said and is none. Another version of the compiler gives other instructions.
+"""
+
+import struct
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE, TARGET = ROOT / "native/guard/guard.bpf.c", ROOT / "native/guard/programs.h"
+CLANG = "clang-14"  # Debian 12's; scripts/setup installs it
+FLAGS = ("-target", "bpf", "-mcpu=v3", "-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter")
+PROGRAMS = ("enter", "leave", "exited", "begin", "look", "settle")
+PER_LINE, USES_PER_LINE = 6, 5
+
+# elf(5); the relocation of BPF that a 64 bit immediate has.
+SHT_SYMTAB, SHT_REL = 2, 9
+STT_FUNC = 2
+R_BPF_64_64 = 1
+# include/uapi/linux/bpf.h
+LD_IMM64, PSEUDO_FUNC = 0x18, 4
+MAP_PREFIX = "gs_map_"
+
+
+@dataclass
+class Section:
+    name: str
+    kind: int
+    data: bytes
+    info: int
+
+
+@dataclass
+class Symbol:
+    name: str
+    kind: int
+    section: int
+    value: int
+    size: int
+
+
+@dataclass
+class Program:
+    name: str
+    code: bytearray
+    maps: list[tuple[int, str]] = field(default_factory=list)
+    """Instruction, and the map whose descriptor it loads."""
+    functions: list[int] = field(default_factory=list)
+    """Where its other functions begin, in instructions."""
+
+
+class Elf:
+    def __init__(self, data: bytes) -> None:
+        (table,) = struct.unpack_from("<Q", data, 0x28)
+        size, count, names = struct.unpack_from("<HHH", data, 0x3A)
+        rows = [struct.unpack_from("<IIQQQQIIQQ", data, table + index * size) for index in range(count)]
+        strings = data[rows[names][4] :]
+        self.sections = [
+            Section(_text(strings, row[0]), row[1], data[row[4] : row[4] + row[5]], row[7]) for row in rows
+        ]
+        symbols = next(index for index, section in enumerate(self.sections) if section.kind == SHT_SYMTAB)
+        names_of = self.sections[rows[symbols][6]].data
+        self.symbols = [
+            Symbol(_text(names_of, name), info & 15, section, value, size)
+            for name, info, _, section, value, size in struct.iter_unpack("<IBBHQQ", self.sections[symbols].data)
+        ]
+
+    def section(self, name: str) -> int:
+        return next(index for index, section in enumerate(self.sections) if section.name == name)
+
+    def relocations(self, section: int) -> list[tuple[int, Symbol]]:
+        """(instruction, symbol) of a section."""
+        found = []
+        for one in self.sections:
+            if one.kind == SHT_REL and one.info == section:
+                for offset, info in struct.iter_unpack("<QQ", one.data):
+                    if info & 0xFFFFFFFF != R_BPF_64_64:
+                        raise SystemExit(
+                            f"{SOURCE.name}: a relocation of kind {info & 0xFFFFFFFF}: inline all functions"
+                        )
+                    found.append((offset // 8, self.symbols[info >> 32]))
+        return found
+
+
+def _text(strings: bytes, at: int) -> str:
+    return strings[at : strings.index(b"\0", at)].decode()
+
+
+def programs(elf: Elf) -> list[Program]:
+    """Each with copies of the functions that it gives to the kernel behind it, as the kernel wants them."""
+    found = []
+    for name in PROGRAMS:
+        index = elf.section(f"program/{name}")
+        program = Program(name, bytearray(elf.sections[index].data))
+        begins: dict[str, int] = {}
+        for at, symbol in elf.relocations(index):
+            if symbol.kind != STT_FUNC:
+                program.maps.append((at, _map(symbol)))
+                continue
+            if symbol.name not in begins:
+                begins[symbol.name] = _append(elf, program, symbol)
+            code, registers, offset, _ = struct.unpack_from("<BBhi", program.code, at * 8)
+            assert code == LD_IMM64
+            distance = begins[symbol.name] - at - 1
+            struct.pack_into("<BBhi", program.code, at * 8, code, registers & 15 | PSEUDO_FUNC << 4, offset, distance)
+        found.append(program)
+    return found
+
+
+def _append(elf: Elf, program: Program, symbol: Symbol) -> int:
+    text, begin, first = elf.sections[symbol.section].data, len(program.code) // 8, symbol.value // 8
+    program.code += text[symbol.value : symbol.value + symbol.size]
+    program.functions.append(begin)
+    for at, used in elf.relocations(symbol.section):
+        if first <= at < first + symbol.size // 8:
+            program.maps.append((begin + at - first, _map(used)))
+    return begin
+
+
+def _map(symbol: Symbol) -> str:
+    if not symbol.name.startswith(MAP_PREFIX):
+        raise SystemExit(f"{SOURCE.name}: {symbol.name!r} is neither a map nor a function")
+    return symbol.name.removeprefix(MAP_PREFIX)
+
+
+def header(found: list[Program]) -> str:
+    lines = [
+        f"/* Made by scripts/guard_programs.py from {SOURCE.name}, with {CLANG}: not to be edited. */",
+        "#ifndef GS_GUARD_PROGRAMS_H",
+        "#define GS_GUARD_PROGRAMS_H",
+        "/* clang-format off */",
+    ]
+    for program in found:
+        words = [f"0x{word:016x}," for (word,) in struct.iter_unpack("<Q", program.code)]
+        lines.append(f"static const uint64_t code_{program.name}[] = {{")
+        lines += ["  " + " ".join(words[index : index + PER_LINE]) for index in range(0, len(words), PER_LINE)]
+        lines.append("};")
+        lines.append(f"static const struct map_use maps_{program.name}[] = {{")
+        uses = [f"{{{at}, MAP_{name.upper()}}}," for at, name in sorted(program.maps)]
+        lines += ["  " + " ".join(uses[index : index + USES_PER_LINE]) for index in range(0, len(uses), USES_PER_LINE)]
+        lines.append("};")
+        starts = ", ".join(map(str, [0, *program.functions]))
+        lines.append(f"static const uint32_t functions_{program.name}[] = {{{starts}}};")
+    return "\n".join([*lines, "/* clang-format on */", "#endif", ""])
+
+
+def compiled() -> str:
+    with tempfile.TemporaryDirectory() as directory:
+        made = Path(directory) / "guard.o"
+        command = [CLANG, *FLAGS, "-I", str(ROOT / "native"), "-c", str(SOURCE), "-o", str(made)]
+        subprocess.run(command, check=True)
+        return header(programs(Elf(made.read_bytes())))
+
+
+def main() -> int:
+    try:
+        text = compiled()
+    except FileNotFoundError:
+        print(f"guard_programs: {CLANG} is not here: {TARGET.name} is used as it is")
+        return 0 if "--check" in sys.argv else 1
+    if "--check" not in sys.argv:
+        TARGET.write_text(text)
+    elif text != TARGET.read_text():
+        print(f"{TARGET.relative_to(ROOT)} is not what {SOURCE.name} gives: run scripts/guard_programs.py")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
