@@ -5,7 +5,7 @@ GpushareError
 ├── UsageError            what was asked makes no sense: malformed, an unknown name        2   400  usage
 │   ├── NotFoundError     there is no such grant, device or tenant                         2   404  not_found
 │   ├── MethodError       there is such a path, but not that method                        2   405  method
-│   └── GoneError         there was, but the record does not reach back so far             2   410  gone
+│   └── GoneError         there was, and is over, or the record does not reach that far    2   410  gone
 ├── RefusedError          it makes sense; policy or capacity says no                       3   409  refused
 │   ├── ForbiddenError    this user may not do that                                        3   403  forbidden
 │   └── OnLoanError       others have it on loan, and are asked to give it back            3   409  on_loan
@@ -50,7 +50,8 @@ class MethodError(UsageError):
 
 
 class GoneError(UsageError):
-    """History that the daemon no longer has, or that is of an earlier run of it: list again."""
+    """History that the daemon no longer has, or that is of an earlier run of it: list again. Of a gang's part: it was
+    aborted or has expired."""
 
     http_status = 410
     code = "gone"

@@ -68,6 +68,30 @@ class Verbs:
         """Ends a grant and kills what runs in it. The Grant as it ended."""
         return self.call("DELETE", f"/v1/grants/{quote(grant_id, safe='')}")
 
+    def gangs(self) -> Any:
+        """A list of GangPart: what gangs across nodes have here, and had lately."""
+        return self._field("parts", "/v1/gangs")
+
+    def prepare(self, gang: str, grants: list[dict[str, Any]], **more: Any) -> Any:
+        """A GangPart: room for all these grants, each with fields of GrantRequest, or for none. `more`: the fields of
+        GangPrepare, `part`, `ttl_seconds` and `uid`. Nothing runs in it before it is committed.
+
+        Raises RefusedError where it does not fit, OnLoanError where it will when this is asked again, and GoneError
+        where it was aborted or has expired.
+        """
+        body = {"grants": [fields(grant) for grant in grants], **fields(more)}
+        return self.call("POST", f"/v1/gangs/{quote(gang, safe='')}/prepare", body)
+
+    def commit(self, gang: str, **which: Any) -> Any:
+        """The GangPart, whose grants may be used from now on. `which`: `part` and `uid`, as they were prepared. Raises
+        NotFoundError, or GoneError where it was aborted or has expired."""
+        return self.call("POST", f"/v1/gangs/{quote(gang, safe='')}/commit", fields(which))
+
+    def abort(self, gang: str, **which: Any) -> Any:
+        """The GangPart, which holds nothing from now on and cannot be prepared again. `which`: as of `commit`. Raises
+        RefusedError where it is committed."""
+        return self.call("POST", f"/v1/gangs/{quote(gang, safe='')}/abort", fields(which))
+
     def set_tenant(self, name: str, policy: dict[str, Any]) -> Any:
         """Makes a tenant or replaces its whole policy (a TenantPolicy). The Tenant. For root only."""
         return self.call("PUT", f"/v1/tenants/{quote(name, safe='')}", policy)

@@ -15,7 +15,7 @@ from gpushare.api.walls import Enforce, NodeWall, Wall
 from gpushare.units import TEXT_MAX
 
 Class = Literal["interactive", "inference", "training"]
-Phase = Literal["reserved", "bound", "active", "suspended", "released", "expired", "failed"]
+Phase = Literal["prepared", "reserved", "bound", "active", "suspended", "released", "expired", "failed"]
 Kind = Literal["process", "container"]
 Managed = Literal["charge", "refuse"]
 Leases = Literal["together", "independent"]
@@ -30,6 +30,10 @@ Name = Literal[
     "EvictionRequested",
     "EvictionResolved",
     "MemoryExceeded",
+    "GangPrepared",
+    "GangCommitted",
+    "GangAborted",
+    "GangExpired",
 ]
 
 TTL_SECONDS = 120
@@ -175,8 +179,16 @@ class Binding(Struct, kw_only=True):
     mounts: list[Mount]
 
 
+class PartOf(Struct, kw_only=True):
+    """Of which gang it is which part on this node (gpushare.api.gangs)."""
+
+    gang: str
+    part: str
+
+
 class Grant(Struct, kw_only=True):
-    """`notice`: what the owner has to know now, such as a device that does not work; usually empty. `walls`: none
+    """`part_of`: where it was prepared for a gang across nodes; while its phase is `prepared` it cannot be used.
+    `notice`: what the owner has to know now, such as a device that does not work; usually empty. `walls`: none
     before something runs in it. `max_rung`, `grace_seconds`: how memory that it has on loan may be taken back.
     `eviction`: while that is wanted."""
 
@@ -186,6 +198,7 @@ class Grant(Struct, kw_only=True):
     class_: Class = field(name="class")
     managed: Managed = "charge"
     gang: Gang | None = None
+    part_of: PartOf | None = None
     phase: Phase
     devices: list[GrantDevice]
     borrow: bool
@@ -325,15 +338,15 @@ class SimDevice(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Event(Struct, kw_only=True):
-    """One line of the watch stream. `object`: the grant, device, tenant, node or eviction as of this event; a bookmark
-    has none. `name`: what happened, where `type` alone does not say it. QuotaDegraded: the tenant's `have` fell below
-    its guarantee. EvictionRequested: the node wants a grant to end or to shrink, and does nothing to it before the
-    deadline. MemoryExceeded: a process took more memory of the driver than its grant may have; the grant's `notice`
-    says which, and what became of it."""
+    """One line of the watch stream. `object`: the grant, device, tenant, node, eviction or part of a gang as of this
+    event; a bookmark has none. `name`: what happened, where `type` alone does not say it. QuotaDegraded: the tenant's
+    `have` fell below its guarantee. EvictionRequested: the node wants a grant to end or to shrink, and does nothing to
+    it before the deadline. MemoryExceeded: a process took more memory of the driver than its grant may have; the
+    grant's `notice` says which, and what became of it."""
 
     rv: int
     epoch: int
-    kind: Literal["grant", "tenant", "device", "node", "eviction", "bookmark"]
+    kind: Literal["grant", "tenant", "device", "node", "eviction", "gang", "bookmark"]
     type: Literal["added", "changed", "removed", "bookmark"]
     name: Name = ""
     object: Any = None

@@ -7,6 +7,8 @@ from msgspec import Struct, field
 
 What = Literal[
     "admitted",
+    "prepared",
+    "committed",
     "resized",
     "guarantee",
     "reclaim",
@@ -25,11 +27,11 @@ Due = Literal["guarantee", "fair share"]
 
 
 class Decision(Struct, kw_only=True):
-    """`what`: `admitted`, `resized`, `ended`; `guarantee`: what is kept of it has changed; `reclaim`: something
-    borrowed, other than a lease; of leases `served`, `taken` from this grant, or `took` from another one for it,
-    `gave_up` by itself, `waited` without getting one, `late` to stop, `lie`: its page says what cannot be. `text`: all
-    that in a sentence. `rule`: by which; of leases those of LeaseEvent. `numbers`: those that it was decided by, names
-    end in their unit."""
+    """`what`: `admitted`, `resized`, `ended`; `prepared`, `committed` as part of a gang; `guarantee`: what is kept of
+    it has changed; `reclaim`: something borrowed, other than a lease; of leases `served`, `taken` from this grant, or
+    `took` from another one for it, `gave_up` by itself, `waited` without getting one, `late` to stop, `lie`: its page
+    says what cannot be. `text`: all that in a sentence. `rule`: by which; of leases those of LeaseEvent. `numbers`:
+    those that it was decided by, names end in their unit."""
 
     at_ns: int
     what: What

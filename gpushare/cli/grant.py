@@ -154,7 +154,8 @@ def _duration(text: str) -> float:
     return seconds
 
 
-def _seconds(text: str) -> int:
+def time_to_live(text: str) -> int:
+    """Seconds that something may wait unused. Raises UsageError."""
     if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= 86400:
         raise UsageError(f"{text!r} is not a number of seconds: give 1 to 86400")
     return int(text)
@@ -173,7 +174,7 @@ class GrantCommand:
         create.add_argument("--key", help="a name of your own: the same request with the same key gives the same grant")
         create.add_argument(
             "--ttl",
-            type=checked(_seconds),
+            type=checked(time_to_live),
             metavar="S",
             help="seconds until an unused grant expires (default 120, and never with --keep)",
         )

@@ -149,6 +149,8 @@ def grant(found: Any) -> None:
             print(f"  {text}")
     if found.get("gang"):
         print(f"  gang        {_gang(found['gang'], len(found['devices']))}")
+    if (of := found.get("part_of")) is not None:
+        print(f"  part        {of['part']} of gang {of['gang']} across nodes")
     if found["phase"] in ("reserved", "bound", "active"):
         print(f"  CDI device  {' '.join(found['cdi'])}")
         print(f"  directory   {found['dir']}")

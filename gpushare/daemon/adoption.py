@@ -55,7 +55,7 @@ class Adoption:
             return
         self._resources.renumber(live.record)
         try:
-            if live.record.phase is Phase.RESERVED:
+            if live.record.phase.unused:
                 self._resources.take_over(live, self._transitions.rules(live))
                 self._goes_on(live)
             else:
@@ -94,11 +94,14 @@ class Adoption:
             len(record.members),
         )
         self._transitions.publish(live, "added")
-        self._transitions.wake_at(live, live.record.life.expires_ns)
+        if record.phase is not Phase.PREPARED:  # which its gang ends
+            self._transitions.wake_at(live, record.life.expires_ns)
 
     def let_go(self) -> None:
-        """The daemon stops: grants with a workload, and those that are kept, stay as they are. Others end."""
-        going_on = [live for live in self._state if live.record.phase is Phase.ACTIVE or live.record.life.keep]
+        """The daemon stops: grants with a workload, those that are kept and those of gangs that are not committed yet
+        stay as they are. Others end."""
+        stay = (Phase.PREPARED, Phase.ACTIVE)
+        going_on = [live for live in self._state if live.record.phase in stay or live.record.life.keep]
         for live in self._state:
             if live not in going_on:
                 self._transitions.send(live, lifecycle.Release(now_ns(), "the daemon stopped before it was used"))

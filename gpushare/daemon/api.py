@@ -12,10 +12,12 @@ from gpushare import __version__
 from gpushare.api import drain as drain_types
 from gpushare.api import engines, types
 from gpushare.api import events as event_types
+from gpushare.api import gangs as gang_types
 from gpushare.api import tenants as tenant_types
 from gpushare.api import usage as usage_types
 from gpushare.api.plan import PlanList, Plans
 from gpushare.daemon import debug, explaining, http, metrics, openapi, placement, receipts, usage, view
+from gpushare.daemon.gang_parts import PartRecord
 from gpushare.daemon.node import NodeContext
 from gpushare.daemon.reception import SEND_SECONDS, Turns
 from gpushare.daemon.routes import ROUTES, Route
@@ -27,7 +29,20 @@ LARGE_AT_ONCE = 1  # of bodies larger than LARGE_BYTES; the others wait unread
 ENDED_SHOWN = 100
 USAGE_AT_ONCE = 1  # each reads the whole ledger, in a thread
 API_VERSION = "v1"
-FEATURES = ["grants", "resize", "oci", "hooks", "watch", "events", "metrics", "tenants", "plan", "explain", "usage"]
+FEATURES = [
+    "grants",
+    "resize",
+    "oci",
+    "hooks",
+    "watch",
+    "events",
+    "metrics",
+    "tenants",
+    "plan",
+    "explain",
+    "usage",
+    "gangs",
+]
 
 
 class Api:
@@ -235,6 +250,40 @@ class Api:
         await self._context.serving.settled()
         granted = self._context.resources.granted(live.record)
         return http.json_answer(view.binding(self._state.layout, live.id, asked.kind, self._context.inject, granted))
+
+    # Gangs across nodes.
+
+    async def gangs(self, request: web.Request) -> web.Response:
+        del request
+        watch = self._state.watch
+        return http.json_answer(
+            gang_types.GangParts(epoch=watch.epoch, rv=watch.rv, parts=self._context.preparing.all())
+        )
+
+    async def prepare_gang(self, request: web.Request) -> web.Response:
+        peer, asked = http.peer_of(request), http.decoded(request, gang_types.GangPrepare)
+        tenants = dict.fromkeys(one.tenant for one in asked.grants)
+        members = {tenant: await self._context.is_member(peer, tenant) for tenant in tenants}
+        part, new = self._context.preparing.prepare(
+            peer, request.match_info["gang"], asked, members, request.query.get("asker", "")
+        )
+        return await self._durable(part, 201 if new else 200)
+
+    async def commit_gang(self, request: web.Request) -> web.Response:
+        asked = http.decoded(request, gang_types.GangDecision)
+        return await self._durable(
+            self._context.preparing.commit(http.peer_of(request), request.match_info["gang"], asked)
+        )
+
+    async def abort_gang(self, request: web.Request) -> web.Response:
+        asked = http.decoded(request, gang_types.GangDecision)
+        return await self._durable(
+            self._context.preparing.abort(http.peer_of(request), request.match_info["gang"], asked)
+        )
+
+    async def _durable(self, part: PartRecord, status: int = 200) -> web.Response:
+        await self._state.ledger.written()
+        return http.json_answer(self._context.preparing.shown(part), status)
 
     # What engines call.
 

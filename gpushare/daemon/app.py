@@ -234,6 +234,7 @@ class _Daemon:
             log.info("nothing was recorded for %.1f s before this start", ledger.gap_ns / 1e9)
         for record in records:
             context.adoption.adopt(record, rebooted=ledger.rebooted)
+        context.preparing.adopt()
         context.evictions.start()
         if ledger.readable:  # else they may be of living grants
             self._remove_strays(state)
@@ -308,6 +309,7 @@ class _Daemon:
         pulse.notify("STOPPING=1")
         context.accounts.write_periods()
         context.evictions.close()
+        context.preparing.close()
         context.adoption.let_go()
         # Killed processes may take a moment to leave their cgroups; the next start removes what is left then.
         deadline = time.monotonic() + _LEAVE_SECONDS

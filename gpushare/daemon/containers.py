@@ -142,7 +142,7 @@ class Containers:
         if live.record.life.kind is Kind.PROCESS:
             raise RefusedError(f"grant {grant_id} is in use by process {live.record.life.pid}: create another")
         with workloads.open_process(pid) as process:
-            if live.record.phase is Phase.RESERVED:
+            if live.record.phase.unused:
                 self._grants.check_walls()
                 self._transitions.send(live, lifecycle.Bound(now_ns(), Kind.CONTAINER))
             live.record.pod = pod_of(container.get("annotations"))

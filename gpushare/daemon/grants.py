@@ -14,9 +14,10 @@ from gpushare.daemon import placement, workloads
 from gpushare.daemon.enforcement import Enforcement
 from gpushare.daemon.evictions import Evictions
 from gpushare.daemon.peer import Peer
+from gpushare.daemon.promises import Promises
 from gpushare.daemon.resources import Resources
 from gpushare.daemon.serving import Serving
-from gpushare.daemon.state import GrantRecord, Live, Refusal, State, WorkloadRecord, now_ns
+from gpushare.daemon.state import GrantRecord, Live, PartOf, Refusal, State, WorkloadRecord, now_ns
 from gpushare.daemon.transitions import Transitions
 from gpushare.errors import ForbiddenError, GpushareError, RefusedError, UsageError
 from gpushare.policy import lifecycle
@@ -33,6 +34,10 @@ def key_taken(key: str, by: str) -> RefusedError:
 
 def _owner(peer: Peer, request: GrantRequest) -> int:
     return peer.uid if request.uid is None else request.uid
+
+
+def _new_id() -> str:
+    return f"g-{secrets.token_hex(6)}"
 
 
 def _ttl_ns(request: GrantRequest) -> int | None:
@@ -86,27 +91,68 @@ class Grants:
         """
         if (existing := self.known(peer, request)) is not None:
             return existing, False
+        choices = self.choose(peer, request, member=member, asker=asker)
+        now = now_ns()
+        life, steps = lifecycle.begin(now, _new_id(), _ttl_ns(request), keep=request.keep)
+        live = self._live(peer, request, choices, life, now)
+        self._transitions.begin(live, steps)
+        self._evictions.admitted(peer, asker, live)
+        return live, True
+
+    def prepare(
+        self, peer: Peer, request: GrantRequest, choices: list[Choice], part: PartOf, until_ns: int, *, asker: str = ""
+    ) -> Live:
+        """The same for a part of a gang, where `choose` has found room: a grant that nothing can be bound to before the
+        gang is committed, and that is ended by Transitions.send where it is not by `until_ns`, wall time."""
+        life, steps = lifecycle.prepare(until_ns, _new_id(), _ttl_ns(request), keep=request.keep)
+        live = self._live(peer, request, choices, life, now_ns(), part)
+        self._transitions.begin(live, steps)
+        self._evictions.admitted(peer, asker, live)
+        return live
+
+    def choose(
+        self,
+        peer: Peer,
+        request: GrantRequest,
+        promises: Promises | None = None,
+        *,
+        member: bool = False,
+        asker: str = "",
+    ) -> list[Choice]:
+        """Where the grant would be, a choice for each place. `promises`: as placement.place takes them; the rest, and
+        what it raises, as of `create`."""
         if request.uid is not None and request.uid != peer.uid and not peer.is_root:
             raise ForbiddenError(f"only root may ask for a grant that belongs to uid {request.uid}: leave uid out")
         self._state.tenants.named_by(peer, request.tenant, member=member)
         choices: list[Choice] = []
         try:
-            places = placement.place(self._state, request, choices)
+            placement.place(self._state, request, choices, promises)
         except RefusedError as refusal:
             self._state.refused.append(Refusal(now_ns(), request, str(refusal)))
             raise self._evictions.refused(peer, request, asker, refusal) from None
         self._resources.check_parts()
-        now = now_ns()
-        life, steps = lifecycle.begin(now, f"g-{secrets.token_hex(6)}", _ttl_ns(request), keep=request.keep)
+        return choices
+
+    def _live(
+        self,
+        peer: Peer,
+        request: GrantRequest,
+        choices: list[Choice],
+        life: lifecycle.Life,
+        created_ns: int,
+        part: PartOf | None = None,
+    ) -> Live:
+        places = [choice.place for choice in choices]
         record = GrantRecord(
             life=life,
             key=request.key,
             request=request,
             uid=_owner(peer, request),
             places=places,
-            created_ns=now,
+            created_ns=created_ns,
             run_uid=_owner(peer, request),
             run_gid=peer.gid,
+            part=part,
         )
         live = Live(record)
         for place in places:
@@ -123,9 +169,7 @@ class Grants:
                 place.limit_milli,
             )
         self._state.decisions.admitted(live.id, live.record.tenant, choices)
-        self._transitions.begin(live, steps)
-        self._evictions.admitted(peer, asker, live)
-        return live, True
+        return live
 
     def bind(self, peer: Peer, grant_id: str, request: BindRequest, connection: socket) -> Live:
         """For a container that an engine will start; or to a process, by default the one at the other end of

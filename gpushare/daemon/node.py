@@ -30,6 +30,7 @@ from gpushare.daemon.guarding import Guarding
 from gpushare.daemon.missed import remember
 from gpushare.daemon.peer import Peer
 from gpushare.daemon.planning import Planner
+from gpushare.daemon.preparing import Preparing
 from gpushare.daemon.promises import Fault
 from gpushare.daemon.pulse import Latency
 from gpushare.daemon.readers import Readers
@@ -71,6 +72,7 @@ class NodeContext:
     transitions: Transitions = field(init=False)
     enforcement: Enforcement = field(init=False)
     grants: Grants = field(init=False)
+    preparing: Preparing = field(init=False)
     planner: Planner = field(init=False)
     explaining: Explaining = field(init=False)
     attempts: Attempts = field(init=False)
@@ -91,6 +93,7 @@ class NodeContext:
         self.grants = Grants(
             state, resources, self.serving, self.transitions, arbiter, self.evictions, self.enforcement
         )
+        self.preparing = Preparing(state, self.grants, self.transitions, arbiter)
         self.planner = Planner(state, self.grants, resources, self.receipts.history, self.evictions)
         self.explaining = Explaining(state, self.receipts)
         self.attempts = Attempts(state.watch.epoch, self.readers)

@@ -19,7 +19,7 @@ from gpushare.node.devices import Device
 from gpushare.pages import LIMITS_BYTES, USAGE_BYTES, DeviceLimits, GrantState, LimitsPage, Managed, Slot, UsagePage
 from gpushare.paths import INTERPOSERS, Layout
 from gpushare.policy.admission import Place
-from gpushare.policy.lifecycle import Kind, Phase
+from gpushare.policy.lifecycle import Kind
 
 log = logging.getLogger(__name__)
 
@@ -128,7 +128,7 @@ class Resources:
         assert live.usage is not None
         live.bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         live.socket = TenantSocket(own, live.limits, live.usage, live.bell, rules, self._door)
-        if live.record.phase is not Phase.RESERVED:
+        if not live.record.phase.unused:
             live.socket.listen()
 
     def listen(self, live: Live) -> None:

@@ -8,6 +8,7 @@ from gpushare.api import debug as debug_types
 from gpushare.api import drain as drain_types
 from gpushare.api import engines, types
 from gpushare.api import events as event_types
+from gpushare.api import gangs as gang_types
 from gpushare.api import plan as plan_types
 from gpushare.api import tenants as tenant_types
 from gpushare.api import usage as usage_types
@@ -51,6 +52,7 @@ _NUMBER = {"type": "integer", "minimum": 0, "maximum": (1 << 63) - 1}
 _GRANT = {"grant": _TEXT}
 _EVENT_KIND = {"enum": [kind for kind in get_args(event_types.EventKind) if kind != "other"], "title": "kind of event"}
 _OWNED = (NotFoundError, ForbiddenError, RefusedError)
+_DECISION = (NotFoundError, ForbiddenError, RefusedError, GoneError)
 
 ROUTES = (
     Route("GET", "/v1/version", "version", "Versions of the daemon and of this API", answer=types.Version, light=True),
@@ -148,6 +150,46 @@ ROUTES = (
         body=types.BindRequest,
         answer=types.Binding,
         refusals=_OWNED,
+    ),
+    Route(
+        "GET",
+        "/v1/gangs",
+        "gangs",
+        "Parts that gangs across nodes have here, and had lately",
+        answer=gang_types.GangParts,
+    ),
+    Route(
+        "POST",
+        "/v1/gangs/{gang}/prepare",
+        "prepare_gang",
+        "Room for a part of a gang, held until it is committed, aborted or late; idempotent",
+        query={"asker": _TEXT},
+        body=gang_types.GangPrepare,
+        answer=gang_types.GangPart,
+        status=201,
+        repeated=200,
+        refusals=_DECISION,
+        name=gang_types.NAME,
+    ),
+    Route(
+        "POST",
+        "/v1/gangs/{gang}/commit",
+        "commit_gang",
+        "Its grants may be used; idempotent; 410 when it was aborted or has expired",
+        body=gang_types.GangDecision,
+        answer=gang_types.GangPart,
+        refusals=_DECISION,
+        name=gang_types.NAME,
+    ),
+    Route(
+        "POST",
+        "/v1/gangs/{gang}/abort",
+        "abort_gang",
+        "It holds nothing, and cannot be prepared any more; idempotent, also before it was prepared",
+        body=gang_types.GangDecision,
+        answer=gang_types.GangPart,
+        refusals=(ForbiddenError, RefusedError),
+        name=gang_types.NAME,
     ),
     Route(
         "POST",

@@ -50,11 +50,19 @@ class WorkloadRecord(Struct, kw_only=True):
     uncharged: str = ""
 
 
+class PartOf(Struct, frozen=True, array_like=True):
+    """Of which gang a grant is which part on this node."""
+
+    gang: str
+    part: str
+
+
 class GrantRecord(Struct, kw_only=True):
     """What outlives the daemon of a grant, as JSON in the ledger.
 
-    `uid`: whom it belongs to. `run_uid`, `run_gid`: the user who runs plain processes in it. `open`: all processes of
-    that user may join, bound or not. Times are wall time.
+    `part`: where it was prepared as part of a gang that has others elsewhere. `uid`: whom it belongs to. `run_uid`,
+    `run_gid`: the user who runs plain processes in it. `open`: all processes of that user may join, bound or not. Times
+    are wall time.
     """
 
     life: Life
@@ -69,6 +77,7 @@ class GrantRecord(Struct, kw_only=True):
     members: list[MemberRecord] = msgspec.field(default_factory=list)
     open: bool = False
     ended_ns: int | None = None
+    part: PartOf | None = None
     pod: Pod = Pod()
 
     @property

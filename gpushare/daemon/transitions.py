@@ -124,7 +124,7 @@ class Transitions:
             live.record.ended_ns = now_ns()
         # One that was never used matters to nobody but who asked for it, and is answered when the ledger has it.
         self._state.save(live.record, soon=live.record.life.kind is None)
-        self.publish(live, "removed" if phase.ended else "added" if phase is Phase.RESERVED else "changed")
+        self.publish(live, "removed" if phase.ended else "added" if phase.unused and not live.rv else "changed")
         if phase.ended:
             self._state.remove(live)
 

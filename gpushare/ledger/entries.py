@@ -124,19 +124,21 @@ def joined(first: Period, second: Period) -> Period:
 
 class Entries(Struct):
     """What is to be written. `grants`: by id. `periods`: by device and grant. `devices`: states and when they were
-    seen, by id. `contexts`: bytes by device and driver. `lost`: grants' rows that were given up."""
+    seen, by id. `contexts`: bytes by device and driver. `parts`: of gangs, states by id; empty: it is to go. `lost`:
+    grants' rows that were given up."""
 
     grants: dict[str, GrantRow] = struct_field(default_factory=dict)
     periods: dict[str, Period] = struct_field(default_factory=dict)
     devices: dict[str, tuple[str, int]] = struct_field(default_factory=dict)
     contexts: dict[str, tuple[str, str, int]] = struct_field(default_factory=dict)
+    parts: dict[str, str] = struct_field(default_factory=dict)
     lost: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.grants or self.periods or self.devices or self.contexts)
+        return bool(self.grants or self.periods or self.devices or self.contexts or self.parts)
 
     def __len__(self) -> int:
-        return len(self.grants) + len(self.periods) + len(self.devices) + len(self.contexts)
+        return len(self.grants) + len(self.periods) + len(self.devices) + len(self.contexts) + len(self.parts)
 
     def add(self, period: Period) -> None:
         """Joins it to what waits of the same grant and device. Beyond the bound it joins its tenant's others: the
@@ -178,6 +180,7 @@ class Entries(Struct):
             self.add(period)
         self.devices |= later.devices
         self.contexts |= later.contexts
+        self.parts |= later.parts
         self.lost += later.lost
 
     def totals(self, grant_id: str) -> dict[str, Totals]:

@@ -104,9 +104,12 @@ class LedgerFile:
         return self._aside + len(self._odd)
 
     def _count_aside(self) -> int:
-        if self._db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'quarantine'").fetchone() is None:
+        if not self._has("quarantine"):
             return 0
         return int(self._db.execute("SELECT COUNT(*) FROM quarantine").fetchone()[0])
+
+    def _has(self, table: str) -> bool:
+        return self._db.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (table,)).fetchone() is not None
 
     def _open_to_write(self) -> None:
         # Rows hold tenants' names and sizes: readable by root only.
@@ -238,6 +241,7 @@ class LedgerFile:
                 ("contexts", "INSERT OR REPLACE INTO contexts VALUES (?, ?, ?)", found)
                 for found in entries.contexts.values()
             ),
+            *(("parts", *_part(name, state, now)) for name, state in entries.parts.items()),
         ]
         with self._writing():
             for table, statement, values in rows:
@@ -282,6 +286,13 @@ class LedgerFile:
         )
         with failures(self.path):
             return [GrantRow(*row) for row in self._db.execute(query)]
+
+    def parts(self) -> dict[str, str]:
+        """Of gangs: states by id, the oldest first."""
+        with failures(self.path):
+            if not self._has("parts"):
+                return {}  # an older file that cannot be written
+            return dict(self._db.execute("SELECT id, state FROM parts ORDER BY at_ns"))
 
     def ended(self, limit: int, decode: Callable[[str], T]) -> list[T]:
         """The latest that have ended, newest first."""
@@ -354,6 +365,12 @@ class LedgerFile:
                 query = f"DELETE FROM {table} WHERE rowid IN ({some})"  # noqa: S608
                 dropped = max(dropped, self._db.execute(query, (before_ns,)).rowcount)
         return dropped >= _FORGET_ROWS
+
+
+def _part(name: str, state: str, now_ns: int) -> tuple[str, tuple[Any, ...]]:
+    if not state:
+        return "DELETE FROM parts WHERE id = ?", (name,)
+    return "INSERT OR REPLACE INTO parts VALUES (?, ?, ?)", (name, state, now_ns)
 
 
 def tenant_totals(path: Path, without: str) -> dict[str, Totals]:

@@ -35,8 +35,9 @@ class Keeper:
     """`run`: number of this run of the daemon. `gap_ns`: during which nothing was recorded before it. `rebooted`:
     whether the previous run was in another boot of the machine, so that its pids are meaningless. `readable`: whether
     what earlier runs wrote is known. `reason`: why nothing can be written now, and `since_ns`; empty when it can.
-    `damaged`: files that were replaced. `open`: the rows of all grants that have not ended, by id. `forget_at`: when
-    old rows are next to be rolled up or dropped, on the monotonic clock."""
+    `damaged`: files that were replaced. `open`: the rows of all grants that have not ended, by id. `parts`: of gangs,
+    states by id. `forget_at`: when old rows are next to be rolled up or dropped, on the monotonic clock. `boot`: the
+    machine's id of this boot."""
 
     def __init__(self, path: Path, tmpfs: Path | None, keep_ns: int | None, period_s: float = 0) -> None:
         """Parameters as the Ledger's."""
@@ -50,13 +51,14 @@ class Keeper:
         self.damaged: tuple[str, ...] = ()
         self.readable = False
         self.open: dict[str, GrantRow] = {}
+        self.parts: dict[str, str] = {}
         self.forget_at = 0.0
         self.names = threading.Lock()
         """Held while the file may change its name, and by whoever else opens it: SQLite opens the log by its name some
         time after the file, and must not get that of another one."""
         self._path = path
         self._keep_ns = keep_ns
-        self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        self.boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self._file: LedgerFile | None = None
         self.spill = Spill(tmpfs)
         """Its `note` may be called by any thread."""
@@ -88,6 +90,7 @@ class Keeper:
         self.run = self.run or int(time.time())
         for row in self._kept.grants.values():
             self._note(row)
+        self._note_parts(self._kept)
         if not self.rebooted:
             for row in self.spill.noted():
                 if row.id not in self.open and self.ended_one(row.id, str) is None:
@@ -102,6 +105,7 @@ class Keeper:
             self._note(row)
             if row.ended_ns is None:
                 self.spill.note(row)
+        self._note_parts(batch)
         self._kept.follow(batch)
         self._news.follow(batch)
         if self._damage:
@@ -176,6 +180,12 @@ class Keeper:
         log.error("grant %s: its row in the ledger is set aside (%s): %r", grant_id, reason, row and row.state)
         self._read(lambda file: file.set_aside("grants", grant_id, reason), None)
 
+    def move_part_aside(self, name: str, reason: str) -> None:
+        """The same of a part of a gang."""
+        self.parts.pop(name, None)
+        self._kept.parts.pop(name, None)
+        self._read(lambda file: file.set_aside("parts", name, reason), None)
+
     def _read(self, read: Callable[[LedgerFile], T], otherwise: T) -> T:
         try:
             return read(self._file) if self._file is not None else otherwise
@@ -228,7 +238,7 @@ class Keeper:
     def _begin_anew(self, reason: str) -> LedgerFile:
         file = self._opened(lambda: salvage.replace(self._path, reason, _SALVAGE_SECONDS))
         self._damage = ""  # of the file that was there
-        self._kept.grants = {**self.open, **self._kept.grants}
+        self._keep_living()
         return file
 
     def _opened(self, make: Callable[[], LedgerFile]) -> LedgerFile:
@@ -244,20 +254,21 @@ class Keeper:
         """What earlier runs left. A run that was killed has no end: the gap then begins at its last period."""
         for row in file.open_rows():
             self._note(row)
+        self.parts = file.parts()
         self.readable = True
         last = file.last_run()
         if last is not None:
             number, boot, seen_ns = last
             seen_ns = max([seen_ns, *(period.to_ns for period in self._kept.periods.values())])
             self.gap_ns = max(0, time.time_ns() - seen_ns)
-            self.rebooted = boot != self._boot
+            self.rebooted = boot != self.boot
             self.run = self.run or number + 1
         elif not self.damaged:
             self.run = self.run or 1
         # No two runs may have one number. Where it cannot be counted on, it is one that counting never reaches.
         try:
             self.run = self.run or int(time.time())
-            file.begin(self.run, self._boot, self.gap_ns)
+            file.begin(self.run, self.boot, self.gap_ns)
         except FailedError:
             self.run = max(self.run, int(time.time()))
             raise
@@ -292,7 +303,7 @@ class Keeper:
         if file is not None and file.replaced():
             log.warning("the ledger %s or its log was moved away or cut: it is opened again", self._path)
             file = None
-            self._kept.grants = {**self.open, **self._kept.grants}  # they may have been in what is lost
+            self._keep_living()  # they may have been in what is lost
         try:
             if file is None or file.unwritable or self.reason:
                 file = self._open_file()
@@ -301,8 +312,8 @@ class Keeper:
             self._write_to(self._begin_anew(str(error)))
 
     def _write_to(self, file: LedgerFile) -> None:
-        if file.begin(self.run, self._boot, self.gap_ns):  # not the file that this run began with
-            self._kept.grants = {**self.open, **self._kept.grants}
+        if file.begin(self.run, self.boot, self.gap_ns):  # not the file that this run began with
+            self._keep_living()
         file.write(self.run, self._kept)
 
     def _hold(self) -> None:
@@ -340,6 +351,14 @@ class Keeper:
             log.warning("%s", error)
         if reason and self._file is file:
             self.found_damaged(reason)
+
+    def _note_parts(self, batch: Entries) -> None:
+        self.parts = {name: state for name, state in {**self.parts, **batch.parts}.items() if state}
+
+    def _keep_living(self) -> None:
+        """Of a file that is lost, or may be, what has not ended is written again."""
+        self._kept.grants = {**self.open, **self._kept.grants}
+        self._kept.parts = {**self.parts, **self._kept.parts}
 
     def found_damaged(self, reason: str) -> None:
         """Whoever reads the file beside this thread says so: it is replaced at the next turn."""

@@ -12,7 +12,7 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -111,6 +111,11 @@ class Ledger:
         return self._keeper.rebooted
 
     @property
+    def boot(self) -> str:
+        """The machine's id of this boot."""
+        return self._keeper.boot
+
+    @property
     def readable(self) -> bool:
         """Whether what earlier runs wrote is known."""
         return self._ready and self._keeper.readable
@@ -143,6 +148,19 @@ class Ledger:
             self._flush(wait=found.ended_ns is None, soon=soon)
             if self._late_ns is not None:
                 self._keeper.spill.note(found)
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """What is saved inside, all of it `soon`, is written in one transaction: after a kill all of it is there, or
+        none. Nothing inside may ask the disk."""
+        with self._changed:  # the thread takes what has come while it holds this
+            yield
+
+    def save_part(self, name: str, state: str) -> None:
+        """Writes the state of a part of a gang, as `save` with `soon`; empty: the ledger forgets it."""
+        with self._changed:
+            self._fresh.parts[name] = state
+            self._flush(soon=True)
 
     async def written(self) -> None:
         """Waits for all that was saved, as `save` does."""
@@ -185,6 +203,10 @@ class Ledger:
         rows = list(self._keeper.open.values() if self._ready else self._keeper.spill.noted())
         return [(row.id, row.state) for row in sorted(rows, key=lambda row: row.created_ns)]
 
+    def parts(self) -> dict[str, str]:
+        """Of gangs: states by id, as earlier runs saved them; none while the disk is silent."""
+        return dict(self._keeper.parts) if self._ready else {}
+
     def ended_grants(self, limit: int, decode: Callable[[str], T]) -> list[T]:
         """The latest that have ended, newest first. A row that `decode` does not take is set aside."""
         return self._ask(lambda: self._keeper.ended(limit, decode), [])
@@ -196,6 +218,10 @@ class Ledger:
     def set_aside(self, grant_id: str, reason: str) -> None:
         """Takes a grant's row that cannot be used out of the way; its bytes are kept."""
         self._ask(lambda: self._keeper.move_aside(grant_id, reason), None)
+
+    def set_part_aside(self, name: str, reason: str) -> None:
+        """The same of a part of a gang."""
+        self._ask(lambda: self._keeper.move_part_aside(name, reason), None)
 
     def totals(self, grant_id: str) -> dict[str, Totals]:
         """Sums of one grant, by device id."""

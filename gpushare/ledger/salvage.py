@@ -28,6 +28,7 @@ _LOGS = ("-wal", "-journal", "-shm")
 _ORDER = (
     ("runs", ""),
     ("grants", "WHERE ended_ns IS NULL"),
+    ("parts", ""),
     ("devices", ""),
     ("contexts", ""),
     ("periods", "WHERE grant_id IN (SELECT id FROM grants WHERE ended_ns IS NULL)"),

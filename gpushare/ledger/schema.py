@@ -1,6 +1,6 @@
 """The ledger's tables, and how a file of an earlier version gets them."""
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 _SCHEMA = """
 CREATE TABLE runs (
   run INTEGER PRIMARY KEY, pid INTEGER NOT NULL, boot_id TEXT NOT NULL, started_ns INTEGER NOT NULL,
@@ -72,5 +72,7 @@ _BEGIN = "".join(
     f"FROM (SELECT COALESCE(MAX(id), 0) AS n FROM {name});"
     for name in CHAINED
 )
+# `id`: whose, of which gang, which part. `state`: gpushare.daemon.preparing.PartRecord as JSON.
+_PARTS = "CREATE TABLE parts (id TEXT PRIMARY KEY, state TEXT NOT NULL, at_ns INTEGER NOT NULL) STRICT;"
 # Migrations, by the version of the file that is found: that step and all later ones run.
-STEPS = {0: _SCHEMA, 1: _DEVICES, 2: _RECEIPTS, 3: _QUARANTINE, 4: f"{_LINKS}{_ROLLED}{_BEGIN}"}
+STEPS = {0: _SCHEMA, 1: _DEVICES, 2: _RECEIPTS, 3: _QUARANTINE, 4: f"{_LINKS}{_ROLLED}{_BEGIN}", 5: _PARTS}

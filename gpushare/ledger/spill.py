@@ -28,7 +28,7 @@ class Spill:
 
     def note(self, row: GrantRow) -> None:
         """Keeps the row of a grant in use, which has a directory."""
-        if self._grants is None or row.phase == Phase.RESERVED:
+        if self._grants is None or row.phase in (Phase.PREPARED, Phase.RESERVED):
             return
         record = self._grants / row.id / "record"
         with contextlib.suppress(OSError, ValueError):

@@ -1,8 +1,12 @@
 """The life of a grant as a pure state machine: an event and a time in, the next state and instructions out.
 
-    reserved -> bound -> active -> released
-        |         |        |
-        +---------+--------+--> released or failed; before it is active also expired (its time to live ran out)
+    prepared -> reserved -> bound -> active -> released
+        |           |         |        |
+        +-----------+---------+--------+--> released or failed; before it is active also expired (its time to live ran
+                                            out)
+
+A grant of a gang that has parts on other nodes begins as prepared: it has all that was asked for, and nothing can be
+bound to it before the gang is committed (policy/preparation.py).
 
 One that is kept outlives its workloads: from active it goes back to bound when the last of them has ended, and takes
 more of them, at once or in turn, until somebody releases it.
@@ -20,12 +24,18 @@ from gpushare.errors import RefusedError
 class Phase(enum.StrEnum):
     """Where a grant stands; the values are those of the ledger and of the node API."""
 
+    PREPARED = "prepared"
     RESERVED = "reserved"
     BOUND = "bound"
     ACTIVE = "active"
     RELEASED = "released"
     EXPIRED = "expired"
     FAILED = "failed"
+
+    @property
+    def unused(self) -> bool:
+        """Nothing was bound to it yet."""
+        return self in (Phase.PREPARED, Phase.RESERVED)
 
     @property
     def ended(self) -> bool:
@@ -60,6 +70,20 @@ class Life:
 
 
 # Events. `now_ns`: wall time.
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Its gang has all its parts."""
+
+    now_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lapsed:
+    """Its gang was not committed in time."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +139,7 @@ class Rebooted:
     now_ns: int
 
 
-Event = Bound | Started | Emptied | Release | Break | Clock | Rebooted
+Event = Committed | Lapsed | Bound | Started | Emptied | Release | Break | Clock | Rebooted
 
 
 # Instructions, to be carried out in the order given.
@@ -171,6 +195,15 @@ def begin(now_ns: int, grant: str, ttl_ns: int | None, *, keep: bool = False) ->
     return life, (Record(Phase.RESERVED), Prepare(), WakeAt(expires))
 
 
+def prepare(
+    until_ns: int, grant: str, ttl_ns: int | None, *, keep: bool = False
+) -> tuple[Life, tuple[Instruction, ...]]:
+    """The same of a grant that is part of a gang, which ends it at `until_ns` where that is not committed by then. Its
+    own time to live begins when it is."""
+    life = Life(grant, Phase.PREPARED, ttl_ns, until_ns, keep=keep)
+    return life, (Record(Phase.PREPARED), Prepare())
+
+
 def _after(now_ns: int, ttl_ns: int | None) -> int | None:
     return now_ns + ttl_ns if ttl_ns is not None else None
 
@@ -178,6 +211,10 @@ def _after(now_ns: int, ttl_ns: int | None) -> int | None:
 def advance(life: Life, event: Event) -> tuple[Life, tuple[Instruction, ...]]:
     """The state after the event, and what to do. Raises RefusedError for an event that this phase does not allow."""
     match event:
+        case Committed():
+            return _commit(life, event)
+        case Lapsed():
+            return _end(life, Phase.EXPIRED, event.reason, kill=False) if life.phase is Phase.PREPARED else (life, ())
         case Bound():
             return _bind(life, event)
         case Started():
@@ -198,6 +235,13 @@ def advance(life: Life, event: Event) -> tuple[Life, tuple[Instruction, ...]]:
             return _reboot(life, event)
 
 
+def _commit(life: Life, event: Committed) -> tuple[Life, tuple[Instruction, ...]]:
+    if life.phase is not Phase.PREPARED:
+        return life, ()
+    expires = _after(event.now_ns, life.ttl_ns)
+    return replace(life, phase=Phase.RESERVED, expires_ns=expires), (Record(Phase.RESERVED), WakeAt(expires))
+
+
 def _bind(life: Life, event: Bound) -> tuple[Life, tuple[Instruction, ...]]:
     if life.phase is Phase.BOUND and life.kind is event.kind and life.pid is None:
         return life, ()  # an engine that repeats its call
@@ -205,6 +249,8 @@ def _bind(life: Life, event: Bound) -> tuple[Life, tuple[Instruction, ...]]:
         if life.kind is not event.kind:
             raise RefusedError(f"grant {life.grant} is for a {life.kind}, not for a {event.kind}: create another")
         return life, ()
+    if life.phase is Phase.PREPARED:
+        raise RefusedError(f"grant {life.grant} is prepared, and its gang is not committed: commit that first")
     if life.phase is not Phase.RESERVED:
         raise RefusedError(f"grant {life.grant} is {life.phase} and cannot be bound: create another")
     # The time to live starts again: an engine that dies between bind and start must not hold the share for ever.
@@ -233,6 +279,8 @@ def _empty(life: Life, event: Emptied) -> tuple[Life, tuple[Instruction, ...]]:
 
 
 def _reboot(life: Life, event: Rebooted) -> tuple[Life, tuple[Instruction, ...]]:
+    if life.phase is Phase.PREPARED:
+        return life, (Remove(), Record(Phase.PREPARED), Prepare())
     if not life.keep:
         return _end(life, Phase.FAILED, "the machine was restarted", kill=False)
     if life.phase.ended:

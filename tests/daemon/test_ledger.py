@@ -11,6 +11,7 @@ from waiting import until
 
 from gpushare import paths
 from gpushare.ledger import ledger as ledgers
+from gpushare.ledger import salvage
 from gpushare.ledger.entries import Period, Totals
 from gpushare.ledger.file import LedgerFile
 from gpushare.ledger.ledger import Ledger
@@ -230,3 +231,28 @@ def test_busy_time_agrees_with_the_simulators_books(daemon, client, exact):
 
 def test_ledger_is_private(daemon):
     assert daemon.layout.ledger.stat().st_mode & 0o077 == 0
+
+
+def test_what_is_saved_together_is_written_together(tmp_path):
+    """Also where somebody else has the thread write in between, and where the ledger is damaged later."""
+    path = tmp_path / "ledger.db"
+    ledger = Ledger(path)
+    with ledger.together():
+        ledger.save(("g-1", None, "t", 0, "prepared", "{}", 1, None), soon=True)
+        other = threading.Thread(target=ledger.totals, args=("g-1",))
+        other.start()
+        other.join(0.05)
+        with closing(sqlite3.connect(path)) as file:
+            assert file.execute("SELECT COUNT(*) FROM grants").fetchone() == (0,)
+        ledger.save_part("p", '"one"')
+    other.join()
+    ledger.save_part("q", '"two"')
+    ledger.save_part("q", "")
+    ledger.close()
+    ledger = Ledger(path)
+    assert ([name for name, _ in ledger.open_grants()], ledger.parts()) == (["g-1"], {"p": '"one"'})
+    ledger.close()
+    salvage.replace(path, "damaged for a test", 20).close()
+    ledger = Ledger(path)
+    assert ledger.parts() == {"p": '"one"'}
+    ledger.close()

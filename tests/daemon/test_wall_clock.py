@@ -80,3 +80,19 @@ def test_nor_does_it_live_longer_when_the_clock_was_set_back_while_no_daemon_ran
     put(-DAY)
     daemon.start()
     until(lambda: not daemon.client.grants(), "it expires", 30)
+
+
+@pytest.mark.parametrize("offset", [-DAY, DAY])
+def test_what_is_prepared_is_held_for_as_long_as_it_said(clock, offset):
+    daemon, put = clock
+    client = daemon.start().client
+    for ttl in (600, 1):
+        client.prepare(f"{ttl} s", [{"memory": "1GiB", "time": "10%"}], ttl_seconds=ttl)
+    put(offset)
+    until(lambda: len(client.grants()) == 1, "the short one expires", 30)
+    client.prepare("1 s more", [{"memory": "1GiB", "time": "10%"}], ttl_seconds=1)
+    daemon.kill()
+    put(0)
+    daemon.start()
+    until(lambda: len(client.grants()) == 1, "the short one expires", 30)
+    assert client.commit("600 s")["phase"] == "committed"

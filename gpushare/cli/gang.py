@@ -1,0 +1,111 @@
+"""gpushare gang ..."""
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from gpushare.cli.command import add_json, add_socket, add_verb, checked, client, print_json, table
+from gpushare.cli.grant import add_share_options, share_request, time_to_live
+from gpushare.errors import UsageError
+
+_TITLES = ("GANG", "PART", "PHASE", "UID", "GRANTS")
+
+
+class GangCommand:
+    """what a job on several nodes gets on this one: prepare a part of it on each, then commit all of them, or abort"""
+
+    name = "gang"
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        verbs = parser.add_subparsers(metavar="VERB", required=True)
+
+        prepare = add_verb(verbs, "prepare", "hold room for a part, which nothing runs in before it is committed")
+        add_share_options(prepare, optional=True)
+        prepare.add_argument(
+            "--grants", metavar="FILE", help="instead: a JSON list of grants, as POST /v1/grants takes them; - is stdin"
+        )
+        prepare.add_argument("--keep", action="store_true", help="its grant stays until it is released")
+        prepare.add_argument(
+            "--ttl",
+            type=checked(time_to_live),
+            metavar="S",
+            help="seconds within which it has to be committed (default 60)",
+        )
+        prepare.set_defaults(verb=self._prepare)
+
+        commit = add_verb(verbs, "commit", "let its grants be used")
+        commit.set_defaults(verb=self._commit)
+
+        abort = add_verb(verbs, "abort", "give it back, for good; also before it was prepared")
+        abort.set_defaults(verb=self._abort)
+
+        for verb in (prepare, commit, abort):
+            verb.add_argument("id", help="the gang's id, a new one for each attempt to place it")
+            verb.add_argument("--part", metavar="NAME", help="where it has several parts on this node (default 0)")
+            verb.add_argument("--uid", type=int, metavar="N", help="whose it is, where root asks")
+
+        every = add_verb(verbs, "list", "all parts on this node, and those that ended lately")
+        every.set_defaults(verb=self._list)
+
+        for verb in (prepare, commit, abort, every):
+            add_json(verb)
+            add_socket(verb)
+
+    def run(self, args: argparse.Namespace) -> int:
+        status: int = args.verb(args)
+        return status
+
+    def _prepare(self, args: argparse.Namespace) -> int:
+        shares = [given is not None for given in (args.memory, args.time)]
+        if any(shares) if args.grants is not None else not all(shares):
+            raise UsageError("give --memory and --time, or --grants FILE")
+        one = {**share_request(args), "keep": args.keep or None}
+        grants = [one] if args.grants is None else _read(args.grants)
+        return _print(args, client(args).prepare(args.id, grants, ttl_seconds=args.ttl, **_which(args)))
+
+    def _commit(self, args: argparse.Namespace) -> int:
+        return _print(args, client(args).commit(args.id, **_which(args)))
+
+    def _abort(self, args: argparse.Namespace) -> int:
+        return _print(args, client(args).abort(args.id, **_which(args)))
+
+    def _list(self, args: argparse.Namespace) -> int:
+        parts = client(args).gangs()
+        if args.json:
+            print_json({"parts": parts})
+        elif not parts:
+            print("no parts of gangs")
+        else:
+            table(_TITLES, [_row(part) for part in parts])
+        return 0
+
+
+def _which(args: argparse.Namespace) -> dict[str, Any]:
+    return {"part": args.part, "uid": args.uid}
+
+
+def _row(part: Any) -> list[object]:
+    return [part["gang"], part["part"], part["phase"], part["uid"], " ".join(one["id"] for one in part["grants"])]
+
+
+def _print(args: argparse.Namespace, part: Any) -> int:
+    if args.json:
+        print_json(part)
+    else:
+        print(" ".join([part["phase"], *(one["id"] for one in part["grants"])]))
+    return 0
+
+
+def _read(name: str) -> list[dict[str, Any]]:
+    try:
+        if name == "-":
+            found = json.load(sys.stdin)
+        else:
+            with open(name, encoding="utf-8") as file:
+                found = json.load(file)
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{name}: {error}: name a file with a JSON list of grants") from None
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise UsageError(f'{name} has no JSON list of grants: write [{{"memory": "4GiB", "time": "30%"}}]')
+    return found
