@@ -1,6 +1,8 @@
 #include "hooks.h"
 #include "interposer/hooks/launch.h"
 
+#include "interposer/time/waits.h"
+
 /* Out of line, so that a repeated launch does not save the registers that this path uses. */
 static __attribute__((noinline)) CUresult before_booked(struct gs_around_kernel *around, CUfunction function,
                                                         uint64_t key, CUstream stream) {
@@ -12,6 +14,13 @@ static __attribute__((noinline)) CUresult before_booked(struct gs_around_kernel 
   if ((result = gs_kernel_look(&around->use, function, stream)) != CUDA_SUCCESS)
     return result;
   return gs_submit(&around->submission, key, stream);
+}
+
+void gs_launch_attributes(const CUlaunchConfig *config) {
+  for (unsigned int i = 0; config->attrs && i < config->numAttrs; i++)
+    if (config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_EVENT ||
+        config->attrs[i].id == CU_LAUNCH_ATTRIBUTE_LAUNCH_COMPLETION_EVENT)
+      gs_events_recorded_elsewhere();
 }
 
 CUresult gs_before_kernel(struct gs_around_kernel *around, CUfunction function, uint64_t key, CUstream stream) {

@@ -12,7 +12,12 @@
 static inline uint64_t gs_kernel_key(CUfunction function, unsigned int x, unsigned int y, unsigned int z) {
   return (uint64_t)(uintptr_t)function ^ gs_size_class((uint64_t)x * y * z) << 56;
 }
+/* The launch may record an event. */
+void gs_launch_attributes(const CUlaunchConfig *config);
+
 static inline uint64_t gs_config_key(CUfunction function, const CUlaunchConfig *config) {
+  if (config && config->numAttrs > 0)
+    gs_launch_attributes(config);
   return config ? gs_kernel_key(function, config->gridDimX, config->gridDimY, config->gridDimZ) : 1;
 }
 

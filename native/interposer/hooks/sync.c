@@ -135,10 +135,10 @@ CUresult gs_before_event_query(struct gs_around_event_query *around, CUevent eve
 }
 
 /* Whether the event's stream is empty now that the event is done: another thread may have submitted work to the stream
- * during the wait. */
-static bool is_empty(CUevent event, const struct gs_stream *stream) {
+ * during the wait, and what is done may not be what the program recorded last. */
+static bool is_empty(CUevent event, struct gs_stream *stream) {
   bool emptied;
-  return gs_stream_behind(event, &emptied) == stream && emptied;
+  return gs_stream_behind(event, &emptied) == stream && emptied && gs_event_shows_idle(stream);
 }
 
 CUresult gs_after_event_wait(struct gs_around_event_wait *around, CUresult result) {
@@ -172,6 +172,13 @@ CUresult gs_before_event_gone(CUevent event) {
   CUresult result = CUDA_SUCCESS;
   if (gs_enter(&result))
     gs_event_recorded(event, NULL, 0);
+  return result;
+}
+
+CUresult gs_before_event_shared(void) {
+  CUresult result = CUDA_SUCCESS;
+  if (gs_enter(&result))
+    gs_events_recorded_elsewhere();
   return result;
 }
 

@@ -59,6 +59,7 @@ CUresult gs_after_event_query(struct gs_around_event_query *around, CUresult res
 /* The event is destroyed, or recorded behind more than one stream: it says nothing about the stream that it was recorded
  * in. */
 CUresult gs_before_event_gone(CUevent event);
+CUresult gs_before_event_shared(void);
 
 /* The stream is about to wait for something. */
 CUresult gs_before_stream_waits(CUstream stream);

@@ -12,4 +12,7 @@ bool gs_overdue(const struct gs_time_device *device, uint64_t now, uint64_t pati
  * gate thread. */
 void gs_prove(struct gs_time_device *device, uint64_t patience);
 
+/* Whether the driver says that the stream is idle. False also where it cannot be asked now. */
+bool gs_stream_says_idle(struct gs_stream *stream);
+
 #endif

@@ -5,6 +5,7 @@
 #include "interposer/time/capture.h"
 #include "interposer/time/lease.h"
 #include "interposer/time/marks.h"
+#include "interposer/time/prove.h"
 #include "interposer/time/repeat.h"
 #include "interposer/time/streams.h"
 #include "interposer/time/thread.h"
@@ -190,6 +191,15 @@ struct gs_stream *gs_stream_behind(CUevent event, bool *emptied) {
   }
   gs_latch_drop(&time->recorded_lock);
   return stream;
+}
+
+static bool recorded_elsewhere; /* of the process: what it shared or gave a graph stays so */
+
+void gs_events_recorded_elsewhere(void) { __atomic_store_n(&recorded_elsewhere, true, __ATOMIC_RELAXED); }
+
+/* The question costs 0.5 us, so only programs are asked of that need it. */
+bool gs_event_shows_idle(struct gs_stream *stream) {
+  return !__atomic_load_n(&recorded_elsewhere, __ATOMIC_RELAXED) || gs_stream_says_idle(stream);
 }
 
 static bool clouded(const struct gs_stream *stream) {

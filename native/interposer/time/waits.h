@@ -26,6 +26,12 @@ void gs_event_recorded(CUevent event, struct gs_stream *stream, uint64_t launche
  * nothing was submitted to it since. */
 struct gs_stream *gs_stream_behind(CUevent event, bool *emptied);
 
+/* From now on an event may be recorded by others than the calls of which gs_event_recorded is told: a launch's attribute,
+ * a graph, another process. */
+void gs_events_recorded_elsewhere(void);
+/* Whether the stream is idle, of which an event says so that is done. */
+bool gs_event_shows_idle(struct gs_stream *stream);
+
 /* Something other than compute work is about to go into the stream, which later work there has to wait for. */
 void gs_stream_clouded(CUstream handle);
 

@@ -166,3 +166,28 @@ void row_cuEventDestroy_v2(struct rows *r) {
   done(r, start(r)->cuEventDestroy_v2(event));
   need(r, cuEventSynchronize(recorded(r, r->stream)), "the next event");
 }
+
+static CUevent interprocess_event(struct rows *r) {
+  CUevent event = NULL;
+  context(r);
+  need(r, cuEventCreate(&event, 2 | 4 /* no timing, interprocess */), "an event");
+  return event;
+}
+
+void row_cuIpcGetEventHandle(struct rows *r) {
+  CUipcEventHandle name;
+  CUevent event = interprocess_event(r);
+  done(r, start(r)->cuIpcGetEventHandle(&name, event));
+  need(r, cuEventDestroy_v2(event), "destroy it");
+}
+
+/* The driver may refuse a handle of its own process. */
+void row_cuIpcOpenEventHandle(struct rows *r) {
+  CUipcEventHandle name;
+  CUevent event = interprocess_event(r), opened = NULL;
+  need(r, cuIpcGetEventHandle(&name, event), "its name");
+  r->tentative = true;
+  if (done(r, start(r)->cuIpcOpenEventHandle(&opened, name)))
+    need(r, cuEventDestroy_v2(opened), "destroy it");
+  need(r, cuEventDestroy_v2(event), "destroy the first");
+}

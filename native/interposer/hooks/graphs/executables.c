@@ -11,6 +11,7 @@
 #include "interposer/memory/pool_charge.h"
 #include "interposer/process/device.h"
 #include "interposer/process/elsewhere.h"
+#include "interposer/time/waits.h"
 
 enum { DEPTH = 16 /* of graphs in graphs */ };
 
@@ -68,6 +69,8 @@ static bool add_graph(CUgraph graph, struct gs_graph_need *need, int depth) {
     else if (type == CU_GRAPH_NODE_TYPE_GRAPH &&
              gs_real.cuGraphChildGraphNodeGetGraph(nodes[i], &child) == CUDA_SUCCESS)
       whole = add_graph(child, need, depth + 1);
+    else if (type == CU_GRAPH_NODE_TYPE_EVENT_RECORD)
+      gs_events_recorded_elsewhere();
     CUgraph *bodies;
     size_t n = type == CU_GRAPH_NODE_TYPE_CONDITIONAL ? gs_graph_bodies(nodes[i], &bodies) : 0;
     for (size_t k = 0; k < n && whole; k++)
