@@ -12,11 +12,13 @@ import logging
 import os
 import re
 import signal
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from gpushare.daemon.logs import Seldom
 from gpushare.daemon.state import GrantRecord, Live, State
 from gpushare.enforce import cgroup, rm
 from gpushare.enforce.cgroup import Cgroup
@@ -25,6 +27,8 @@ from gpushare.errors import FailedError, GpushareError, UsageError
 from gpushare.inject.node import Node
 
 log = logging.getLogger(__name__)
+
+_seldom = Seldom()
 
 Mode = Literal["kill", "log", "off"]
 
@@ -35,6 +39,11 @@ SLACK_BYTES = 64 * MIB
 _LOST = "memory that a workload takes of the driver without the interposer is not held to its limit by the kernel"
 _CONTROL = "/dev/nvidiactl"
 _SETTLE_SECONDS = 10.0
+_SETTLE_REST = 20
+"""A look at all descriptors is followed by a rest of so many times its length: who makes processes end in a row must
+not keep the loop busy. What is in doubt meanwhile counts against nobody."""
+_TELL_SECONDS = 1.0
+_ROUNDS = 16  # of events at once; the ring has room for fewer
 _STAND_IN = re.compile(r"([0-9]{1,4}):([0-9]{1,7}),([0-9.]{1,20})")
 
 
@@ -70,6 +79,8 @@ class Guarding:
         self._guard: Guard | None = None
         self._cgroups: dict[int, tuple[str, Path]] = {}
         self._settle: asyncio.TimerHandle | None = None
+        self._settled = 0.0  # when the next look may be
+        self._told_at: dict[str, float] = {}
         self._signal = 0
         self._told: Callable[[Live, Event], None] | None = None
         self.why = "simulated devices take no ioctls"
@@ -137,6 +148,7 @@ class Guarding:
             if owner != live.id:
                 continue
             if live.record.phase.ended:
+                self._told_at.pop(live.id, None)
                 self._forget(number)
             elif self._guard is not None:
                 with contextlib.suppress(FailedError):  # a cgroup that is gone
@@ -151,37 +163,54 @@ class Guarding:
         """Takes in what the programs have told."""
         if self._guard is None:
             return
-        events = self._guard.events()
-        for event in events:
-            if event.kind is not Kind.LEFT:
-                self._tell(event)
-        if any(event.kind is Kind.LEFT for event in events):
-            self._settle_now()
+        left = False
+        for _ in range(_ROUNDS):
+            events = self._guard.events()
+            for event in events:
+                if event.kind is not Kind.LEFT:
+                    self._tell(event)
+            left = left or any(event.kind is Kind.LEFT for event in events)
+            if not events:
+                break
+        if left:
+            self._settle_at(self._settled)
 
     def _tell(self, event: Event) -> None:
-        grant = self._cgroups.get(event.cgroup, ("", None))[0]
-        if grant not in self._state:
+        """Once a second of each grant: it may be done in a row."""
+        grant, now = self._cgroups.get(event.cgroup, ("", None))[0], time.monotonic()
+        if grant not in self._state or now < self._told_at.get(grant, 0.0):
             return
+        self._told_at[grant] = now + _TELL_SECONDS
         log.warning("grant %s: %s", grant, sentence(event))
         if event.kind in (Kind.OVER, Kind.HIDDEN) and self._told is not None:
             self._told(self._state.live(grant), event)
 
-    def _settle_now(self) -> None:
-        """And again while somebody may still have what an ended process has left."""
-        if self._guard is None:
+    def _settle_at(self, when: float) -> None:
+        """At this time of the loop's clock, or before where that was said."""
+        if self._settle is not None and self._settle.when() <= when:
             return
         if self._settle is not None:
             self._settle.cancel()
-            self._settle = None
+        self._settle = asyncio.get_running_loop().call_at(when, self._settle_now)
+
+    def _settle_now(self) -> None:
+        """And again while somebody may still have what an ended process has left."""
+        self._settle = None
+        if self._guard is None:
+            return
+        loop = asyncio.get_running_loop()
+        began = loop.time()
         try:
             self._guard.settle()
         except FailedError as error:
-            log.warning("what ended processes held is not given back: %s", error)
+            _seldom.warning("settle", "what ended processes held is not given back: %s", error)
+        now = loop.time()
+        self._settled = now + _SETTLE_REST * (now - began)
         for number, (_, path) in list(self._cgroups.items()):
             if not path.exists():  # a workload of a grant that is kept has ended
                 self._forget(number)
         if self._cgroups:
-            self._settle = asyncio.get_running_loop().call_later(_SETTLE_SECONDS, self._settle_now)
+            self._settle_at(now + _SETTLE_SECONDS)
 
 
 def sentence(event: Event) -> str:

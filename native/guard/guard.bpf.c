@@ -24,7 +24,7 @@ struct map {
 } gs_map_settings SECTION("maps"), gs_map_layout SECTION("maps"), gs_map_limits SECTION("maps"),
     gs_map_books SECTION("maps"), gs_map_attempts SECTION("maps"), gs_map_objects SECTION("maps"),
     gs_map_memory SECTION("maps"), gs_map_parents SECTION("maps"), gs_map_holders SECTION("maps"),
-    gs_map_seen SECTION("maps"), gs_map_events SECTION("maps");
+    gs_map_seen SECTION("maps"), gs_map_clients SECTION("maps"), gs_map_events SECTION("maps");
 
 INLINE uint64_t peek(uint64_t at) {
   uint64_t found = 0;
@@ -384,6 +384,7 @@ INLINE long add(struct gs_settings *set, struct gs_guard_books *books, const str
   parent(books, attempt, attempt->parent);
   parent(books, attempt, attempt->client);
   bpf_map_update_elem(&gs_map_holders, &pid, &cgroup, BPF_ANY);
+  bpf_map_update_elem(&gs_map_clients, &key.client, &key.file, BPF_ANY);
   return 0;
 }
 
@@ -431,12 +432,20 @@ INLINE void allocated(struct gs_settings *set, struct gs_guard_books *books, con
   check(set, books, attempt, bytes);
 }
 
-/* Only within one file: what comes from another process's client stays charged there. */
+/* The source may be of another client, which was made by another file, maybe in another process. Its memory stays charged
+ * to whom it was, as long as anybody has a handle. */
 INLINE void duplicated(struct gs_settings *set, struct gs_guard_books *books, const struct gs_attempt *attempt) {
   struct gs_object_key key = {.file = attempt->file, .client = attempt->source_client, .object = attempt->source};
   struct gs_object *source = bpf_map_lookup_elem(&gs_map_objects, &key);
-  if (!source)
-    return;
+  if (!source) {
+    uint64_t *file = bpf_map_lookup_elem(&gs_map_clients, &key.client);
+    if (!file)
+      return;
+    key.file = *file;
+    source = bpf_map_lookup_elem(&gs_map_objects, &key);
+    if (!source)
+      return;
+  }
   uint64_t id = source->memory;
   struct gs_memory *memory = bpf_map_lookup_elem(&gs_map_memory, &id);
   if (!memory)

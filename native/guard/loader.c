@@ -22,6 +22,7 @@ enum {
   MAP_PARENTS,
   MAP_HOLDERS,
   MAP_SEEN,
+  MAP_CLIENTS,
   MAP_EVENTS,
   MAPS,
 };
@@ -46,6 +47,8 @@ static const struct {
     [MAP_PARENTS] = {"parents", MAP_TYPE_HASH, sizeof(struct gs_object_key), 8, 16384},
     [MAP_HOLDERS] = {"holders", MAP_TYPE_HASH, 4, 8, 16384},
     [MAP_SEEN] = {"seen", MAP_TYPE_HASH, 8, 8, 16384},
+    /* Those that have gone make room by themselves. */
+    [MAP_CLIENTS] = {"clients", MAP_TYPE_LRU_HASH, 4, 8, 16384},
     [MAP_EVENTS] = {"events", MAP_TYPE_RINGBUF, 0, 0, GS_RING_BYTES},
 };
 

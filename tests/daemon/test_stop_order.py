@@ -27,7 +27,7 @@ def test_pages_are_closed_after_the_arbiter_has_stopped():
     transitions = SimpleNamespace(
         send=lambda live, event: done.append(("ends", live.name)), wake_at=lambda live, when: None
     )
-    Adoption(grants, resources, serving, transitions, None).let_go()
+    Adoption(grants, resources, serving, transitions).let_go()
     assert done == [("ends", "bound"), ("arbiter",), ("pages", "runs"), ("pages", "kept")]
 
 

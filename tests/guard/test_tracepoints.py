@@ -100,6 +100,22 @@ def test_memory_lasts_as_long_as_a_handle(held):
     assert held.books().used == 0
 
 
+def test_memory_that_another_client_has_too(held, guard):
+    """Of the same process or another, by another file."""
+    tenant, other = held.tenant(), held.tenant()
+    assert tenant.alloc(10, 8 * MIB, client=70) == 0
+    assert tenant.say("elsewhere", 71, 10, 70, 10) == 0
+    assert tenant.say("free", 70, 10) == 0
+    assert held.books().used == 8 * MIB
+    assert other.say("dup", 72, 10, 71, 10) == 0
+    tenant.end()
+    held.told(Kind.LEFT)
+    guard.settle()
+    assert (held.books().used, held.books().doubt) == (8 * MIB, 0)
+    assert other.say("free", 72, 10) == 0
+    assert held.books().used == 0
+
+
 def test_an_object_of_the_same_number_takes_the_place(held):
     """Its end went unseen."""
     tenant = held.tenant()
