@@ -21,14 +21,19 @@ def test_pages_are_closed_after_the_arbiter_has_stopped():
         record = SimpleNamespace(phase=phase, life=SimpleNamespace(keep=keep))
         return SimpleNamespace(name=name, record=record, workloads=[])
 
-    grants = [grant("runs", Phase.ACTIVE), grant("bound", Phase.BOUND), grant("kept", Phase.BOUND, keep=True)]
+    grants = [
+        grant("runs", Phase.ACTIVE),
+        grant("bound", Phase.BOUND),
+        grant("kept", Phase.BOUND, keep=True),
+        grant("prepared", Phase.PREPARED),
+    ]
     resources = SimpleNamespace(close=lambda live: done.append(("pages", live.name)))
     serving = SimpleNamespace(close=lambda: done.append(("arbiter",)))
     transitions = SimpleNamespace(
         send=lambda live, event: done.append(("ends", live.name)), wake_at=lambda live, when: None
     )
-    Adoption(grants, resources, serving, transitions).let_go()
-    assert done == [("ends", "bound"), ("arbiter",), ("pages", "runs"), ("pages", "kept")]
+    Adoption(grants, resources, serving, transitions, SimpleNamespace()).let_go()
+    assert done == [("ends", "bound"), ("arbiter",), ("pages", "runs"), ("pages", "kept"), ("pages", "prepared")]
 
 
 @pytest.mark.parametrize("stops", [4, pytest.param(16, marks=pytest.mark.slow)])
