@@ -28,6 +28,7 @@ _STORED = {
     "bench/test_cluster.py": ("cluster-simulated", "pytest bench/test_cluster.py"),
     "bench/test_slots.py": ("slots-simulated", "pytest bench/test_slots.py"),
     "bench/test_metrics.py": ("metrics-simulated", "pytest bench/test_metrics.py"),
+    "bench/test_audit.py": ("audit-simulated", "pytest bench/test_audit.py"),
     "bench/test_guard.py": ("guard-simulated", "pytest bench/test_guard.py"),
     "bench/test_notebooks.py": ("notebooks-simulated", "pytest bench/test_notebooks.py"),
 }

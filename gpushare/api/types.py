@@ -338,15 +338,15 @@ class SimDevice(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Event(Struct, kw_only=True):
-    """One line of the watch stream. `object`: the grant, device, tenant, node, eviction or part of a gang as of this
-    event; a bookmark has none. `name`: what happened, where `type` alone does not say it. QuotaDegraded: the tenant's
-    `have` fell below its guarantee. EvictionRequested: the node wants a grant to end or to shrink, and does nothing to
-    it before the deadline. MemoryExceeded: a process took more memory of the driver than its grant may have; the
-    grant's `notice` says which, and what became of it."""
+    """One line of the watch stream. `object`: the grant, device, tenant, node, eviction, finding or part of a gang as
+    of this event; a bookmark has none. `name`: what happened, where `type` alone does not say it. QuotaDegraded: the
+    tenant's `have` fell below its guarantee. EvictionRequested: the node wants a grant to end or to shrink, and does
+    nothing to it before the deadline. MemoryExceeded: a process took more memory of the driver than its grant may have;
+    the grant's `notice` says which, and what became of it."""
 
     rv: int
     epoch: int
-    kind: Literal["grant", "tenant", "device", "node", "eviction", "gang", "bookmark"]
+    kind: Literal["grant", "tenant", "device", "node", "eviction", "gang", "finding", "bookmark"]
     type: Literal["added", "changed", "removed", "bookmark"]
     name: Name = ""
     object: Any = None

@@ -26,7 +26,7 @@ def _degraded(tenants: list[Any]) -> "Iterator[Finding]":
 
 
 def _look(daemon: "Client") -> "Iterator[Finding]":
-    from gpushare.doctor import cdi, containers, engines, installed, machine, node
+    from gpushare.doctor import audited, cdi, containers, engines, installed, machine, node
     from gpushare.paths import DEFAULT_SOCKET, Layout
 
     yield from machine.look()
@@ -43,6 +43,8 @@ def _look(daemon: "Client") -> "Iterator[Finding]":
         yield from containers.without_share(said.grants)
     if said.grants:
         yield from containers.unjoined(daemon, said.grants)
+    if said.grants is not None:
+        yield from audited.lasting(daemon)
 
 
 class DoctorCommand:

@@ -315,6 +315,24 @@ def attempt(attempt: Any) -> str:
     return f"{at:%Y-%m-%d %H:%M:%S}  container {attempt['container']}  {attempt['path']}: asked for a GPU by {ways}"
 
 
+_FOUND = {
+    "evader": "uses device {device} from within grant {grant} of {tenant} and has not joined",
+    "outside": "uses device {device} and is in no grant",
+}
+
+
+def finding(finding: Any) -> str:
+    """One finding of the audit, one line."""
+    at = datetime.fromtimestamp(finding["at_ns"] / 1e9, UTC).astimezone()
+    what = _FOUND.get(finding["kind"], finding["kind"]).format(**finding)
+    size = format_size(finding["memory_bytes"]) if finding["memory_bytes"] is not None else "?"
+    done = finding["act"] + (f" after {_ms(finding['stop_ns'])}" if finding["stop_ns"] is not None else "")
+    note = f" ({finding['note']})" if finding["note"] else ""
+    over = f"; {finding['outcome']}" if finding["outcome"] else ""
+    command = finding["command"] or "?"
+    return f"{at:%Y-%m-%d %H:%M:%S}  process {finding['pid']} [{command}] {what}: {size}; {done}{note}{over}"
+
+
 def waits(tenants: list[Any]) -> None:
     """The table of `events --summary`."""
     titles = ("TENANT", "WAITS", "WAITED", "MEAN", "LONGEST", "RECLAIMS", "TOOK", "MEAN", "LONGEST")

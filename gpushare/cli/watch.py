@@ -48,6 +48,9 @@ class EventsCommand:
             action="store_true",
             help="instead: containers without a share that asked for a GPU in NVIDIA's ways",
         )
+        parser.add_argument(
+            "--findings", action="store_true", help="instead: who uses a device without a share, and what was done"
+        )
         parser.add_argument("--summary", action="store_true", help="instead: how long each tenant waited in total")
         add_json(parser)
         add_socket(parser)
@@ -57,6 +60,8 @@ class EventsCommand:
             return self._summary(args)
         if args.attempts:
             return self._attempts(args)
+        if args.findings:
+            return self._findings(args)
         names = ("after", "epoch", "limit", "grant", "tenant", "device", "kind")
         asked = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
         found = client(args).call("GET", f"/v1/events?{urlencode(asked)}")
@@ -76,6 +81,15 @@ class EventsCommand:
         else:
             for attempt in found["attempts"]:
                 print(render.attempt(attempt))
+        return 0
+
+    def _findings(self, args: argparse.Namespace) -> int:
+        found = client(args).call("GET", "/v1/findings")
+        if args.json:
+            print_json(found)
+        else:
+            for finding in found["findings"]:
+                print(render.finding(finding))
         return 0
 
     def _summary(self, args: argparse.Namespace) -> int:

@@ -300,6 +300,9 @@ class Api:
     async def attempts(self, _request: web.Request) -> web.Response:
         return http.json_answer(self._context.attempts.shown())
 
+    async def findings(self, _request: web.Request) -> web.Response:
+        return http.json_answer(self._context.findings.shown())
+
     async def hook_create_runtime(self, request: web.Request) -> web.Response:
         grant_id = request.query["grant"]
         self._state.live(grant_id)

@@ -146,7 +146,8 @@ class _Daemon:
                 raise
             # Tasks of their own, because a driver may be slow to report that a device is lost.
             loops = [
-                asyncio.create_task(one) for one in (self._tick(context), self._check_health(context), pulse.beat())
+                asyncio.create_task(one)
+                for one in (self._tick(context), self._check_health(context), context.audit.run(), pulse.beat())
             ]
             for one in (asyncio.create_task(context.recall()), *loops):
                 cleanup.push_async_callback(_cancel, one)
@@ -228,6 +229,7 @@ class _Daemon:
             self._latency,
             self._config.enforce,
             guarding,
+            configuration.audit(self._config.audit),
         )
         cleanup.callback(self._close, context)
         if ledger.gap_ns:
@@ -310,6 +312,7 @@ class _Daemon:
         context.accounts.write_periods()
         context.evictions.close()
         context.preparing.close()
+        context.audit.close()
         context.adoption.let_go()
         # Killed processes may take a moment to leave their cgroups; the next start removes what is left then.
         deadline = time.monotonic() + _LEAVE_SECONDS

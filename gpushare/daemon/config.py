@@ -15,6 +15,7 @@ from gpushare.api.walls import Enforce
 from gpushare.daemon.history import History
 from gpushare.errors import UsageError
 from gpushare.policy import admission
+from gpushare.policy.audit import Act, Rules
 from gpushare.policy.recall import Policy
 from gpushare.policy.reclaim import Rung, rung_of
 from gpushare.policy.shares import DEVICE_MILLI
@@ -65,6 +66,14 @@ class GuardConfig(Struct, forbid_unknown_fields=True):
     tracepoint: Literal["kill", "log", "off"] = "kill"
 
 
+class AuditConfig(Struct, forbid_unknown_fields=True):
+    """What is done to processes that use a device without a share: gpushare.policy.audit.Rules, in seconds."""
+
+    evader: Literal["tell", "freeze", "kill"] = "freeze"
+    outside: Literal["tell", "freeze", "kill"] = "tell"
+    grace_seconds: float = 30
+
+
 class Config(Struct, forbid_unknown_fields=True):
     """The file's keys. `simulate`: like the option, empty for real devices. `ledger_days`: how long ended grants and
     periods are kept. `ledger_seconds`: length of a period there; what a killed daemon may lose is a second. `enforce`:
@@ -83,6 +92,7 @@ class Config(Struct, forbid_unknown_fields=True):
     policy: PolicyConfig = msgspec.field(default_factory=PolicyConfig)
     reclaim: ReclaimConfig = msgspec.field(default_factory=ReclaimConfig)
     guard: GuardConfig = msgspec.field(default_factory=GuardConfig)
+    audit: AuditConfig = msgspec.field(default_factory=AuditConfig)
 
 
 def load(path: Path | None) -> Config:
@@ -108,6 +118,7 @@ def load(path: Path | None) -> Config:
         ("policy.usage_half_life_seconds", config.policy.usage_half_life_seconds, 1, 31 * 86400),
         ("reclaim.grace_seconds", config.reclaim.grace_seconds, 0, GRACE_SECONDS_MAX),
         ("reclaim.min_hold_seconds", config.reclaim.min_hold_seconds, 0, 86400),
+        ("audit.grace_seconds", config.audit.grace_seconds, 0, 86400),
         ("arbiter.lease_ms", arbiter.lease_ms, 0, 10_000),
         ("arbiter.bound_ms", arbiter.bound_ms, 0, 1000),
         ("arbiter.bound_alone_ms", arbiter.bound_alone_ms, 0, 1000),
@@ -146,6 +157,11 @@ def reclaim(asked: ReclaimConfig) -> Policy:
         grace_ns=round(asked.grace_seconds * 1e9),
         min_hold_ns=round(asked.min_hold_seconds * 1e9),
     )
+
+
+def audit(asked: AuditConfig) -> Rules:
+    """In the terms of gpushare.policy."""
+    return Rules(Act(asked.evader), Act(asked.outside), round(asked.grace_seconds * 1e9))
 
 
 def smallest_share(config: arbiter_api.Config) -> int:

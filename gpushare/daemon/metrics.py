@@ -10,6 +10,7 @@ from typing import get_args
 from msgspec.structs import fields
 
 from gpushare.api import events as event_types
+from gpushare.api import findings as finding_types
 from gpushare.api import types
 from gpushare.api.tenants import Tenant
 from gpushare.arbiter import LATENCY_BUCKETS, GrantStats, Spans
@@ -300,6 +301,18 @@ async def text(context: NodeContext, devices: list[types.Device]) -> str:
             "counter",
             "Containers of which it is not known whether they did",
             [({}, context.attempts.unread)],
+        ),
+        *_family(
+            "gpushare_findings_total",
+            "counter",
+            "Processes that used a device without a share, as the driver says",
+            [({"kind": kind}, context.findings.counts[kind]) for kind in get_args(finding_types.FindingKind)],
+        ),
+        *_family(
+            "gpushare_findings",
+            "gauge",
+            "Those of them that last",
+            [({"kind": kind}, context.findings.count(kind)) for kind in get_args(finding_types.FindingKind)],
         ),
         *_tenants(context),
         *await _grants(context),

@@ -18,6 +18,7 @@ from gpushare.daemon import view
 from gpushare.daemon.accounts import Accounts
 from gpushare.daemon.adoption import Adoption
 from gpushare.daemon.attempts import Attempts
+from gpushare.daemon.audit import Audit
 from gpushare.daemon.books import active, shares_got
 from gpushare.daemon.containers import Containers
 from gpushare.daemon.door import Door
@@ -25,6 +26,7 @@ from gpushare.daemon.drains import Drain
 from gpushare.daemon.enforcement import Enforcement
 from gpushare.daemon.evictions import Evictions
 from gpushare.daemon.explaining import Explaining
+from gpushare.daemon.findings import Findings
 from gpushare.daemon.grants import Grants
 from gpushare.daemon.guarding import Guarding
 from gpushare.daemon.missed import remember
@@ -44,6 +46,7 @@ from gpushare.errors import FailedError, GpushareError, NotFoundError, RefusedEr
 from gpushare.inject.node import Node
 from gpushare.node.devices import Backend, Device
 from gpushare.node.simulator import Simulator
+from gpushare.policy.audit import Rules
 from gpushare.policy.shares import DEVICE_MILLI
 
 log = logging.getLogger(__name__)
@@ -65,6 +68,7 @@ class NodeContext:
     latency: Latency
     enforce: Enforce
     guarding: Guarding
+    audit_rules: Rules
     started_ns: int = field(default_factory=now_ns)
     accounts: Accounts = field(init=False)
     receipts: Receipts = field(init=False)
@@ -79,6 +83,8 @@ class NodeContext:
     containers: Containers = field(init=False)
     adoption: Adoption = field(init=False)
     evictions: Evictions = field(init=False)
+    findings: Findings = field(init=False)
+    audit: Audit = field(init=False)
     _measured_ns: int = field(init=False, default_factory=time.monotonic_ns)
 
     def __post_init__(self) -> None:
@@ -101,6 +107,8 @@ class NodeContext:
             state, self.grants, self.transitions, resources, self.inject, self.readers, self.attempts
         )
         self.adoption = Adoption(state, resources, self.serving, self.transitions, self.guarding)
+        self.findings = Findings(state.watch, self.lookups)
+        self.audit = Audit(state, self.backend, self.findings, self.audit_rules, self.transitions.publish)
         state.on_freed.append(self._drained)
         self.guarding.start(self.transitions.exceeded)
         self.transitions.before_end.append(self.guarding.listen)

@@ -140,6 +140,10 @@ class Readers:
         who = Member(uid=uid, gid=gid, users=list(users), groups=list(groups))
         return (await self._do(Job(member=who), f"what the user database has of uid {uid}")).member
 
+    async def command(self, pid: int) -> str:
+        """As commands.command. Raises FailedError when that takes long."""
+        return (await self._do(Job(command_of=pid), f"the command line of process {pid}")).command
+
     async def _do(self, job: Job, what: str) -> Answer:
         message = msgspec.msgpack.encode(job)
         try:

@@ -8,6 +8,7 @@ from gpushare.api import debug as debug_types
 from gpushare.api import drain as drain_types
 from gpushare.api import engines, types
 from gpushare.api import events as event_types
+from gpushare.api import findings as finding_types
 from gpushare.api import gangs as gang_types
 from gpushare.api import plan as plan_types
 from gpushare.api import tenants as tenant_types
@@ -347,6 +348,13 @@ ROUTES = (
         "attempts",
         "The latest containers without a share that asked for a GPU in NVIDIA's ways",
         answer=event_types.Attempts,
+    ),
+    Route(
+        "GET",
+        "/v1/findings",
+        "findings",
+        "Who uses a device without a share: the latest findings of the audit",
+        answer=finding_types.Findings,
     ),
     Route("GET", "/metrics", "metrics", "Prometheus text", media="text/plain"),
     Route("GET", "/openapi.json", "openapi", "This document"),

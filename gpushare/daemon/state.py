@@ -153,7 +153,8 @@ class Refusal:
 
 class State:
     """`smallest_milli`: the smallest guarantee that the arbiter can serve. `faults`: by id of the device. `refused`:
-    the latest. `on_freed`: called with each grant that has ended or has other places."""
+    the latest. `on_freed`: called with each grant that has ended or has other places, `on_changed`: with each that
+    watchers are told of. `notices`: what its owner has to know of a grant now."""
 
     def __init__(
         self,
@@ -171,6 +172,8 @@ class State:
         self.reclaim_policy = reclaim_policy or Policy()
         self.recalls = Recalls()
         self.on_freed: list[Callable[[Live], None]] = []
+        self.on_changed: list[Callable[[Live], None]] = []
+        self.notices: list[Callable[[Live], Iterator[str]]] = []
         self.faults: dict[str, Fault] = {}
         self.layout = layout
         self.devices = devices

@@ -138,6 +138,8 @@ class Transitions:
             return grant_view(self._state, live.record, live, self._arbiter)
 
         self._state.watch.publish("grant", change, build, name)
+        for tell in self._state.on_changed:
+            tell(live)
 
     def publish_on(self, devices: set[str]) -> None:
         """The same for all grants on these devices, which failed or came back. Nothing is ended: what ran there may go

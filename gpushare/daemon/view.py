@@ -140,6 +140,7 @@ def _notice(state: State, live: Live) -> str:
         ended = ", or it is ended" if asked.max_rung == "kill" else ""
         left = max(0, asked.deadline_ns - now_ns()) / 1e9
         found.append(f"{asked.reason}: end it or make it smaller within {left:.1f} s{ended}")
+    found += (notice for notices in state.notices for notice in notices(live))
     return "; ".join(found)
 
 

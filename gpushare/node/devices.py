@@ -78,6 +78,16 @@ def _uuid_bytes(device: str) -> bytes:
     return uuid.UUID(device.removeprefix("GPU-").removeprefix("MIG-")).bytes
 
 
+@dataclass(frozen=True, slots=True)
+class DeviceProcess:
+    """A living process as the driver counts it on one device, by its pid on the host. `memory_bytes`: None where the
+    driver does not say. `busy_ns`: device time; only its growth means something."""
+
+    pid: int
+    memory_bytes: int | None
+    busy_ns: int
+
+
 class Backend(Protocol):
     """Where devices come from.
 
@@ -103,6 +113,10 @@ class Backend(Protocol):
 
     def memory_used(self, index: int) -> int:
         """Bytes in use on the device, by all; 0 where it does not say."""
+        ...
+
+    def processes(self, index: int) -> list[DeviceProcess]:
+        """Who uses the device, as the driver says. Raises FailedError where it does not answer."""
         ...
 
     def fault(self, index: int) -> str:

@@ -4,14 +4,14 @@ import logging
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gpushare.errors import FailedError, UnreachableError
 from gpushare.inject.node import DeviceNode, Node
-from gpushare.node.devices import MAX_DEVICES, Device, architecture
+from gpushare.node.devices import MAX_DEVICES, Device, DeviceProcess, architecture
 from gpushare.node.topology import linked, numa_node, nvlink_domain, pcie_root
 
 # The driver's libraries a CUDA program loads: the API, NVML, the debugger's stub, and the compilers that the API opens
@@ -123,6 +123,38 @@ def _make_uvm_node() -> None:
 log = logging.getLogger(__name__)
 
 
+_SAMPLE_US_MAX = 1_000_000
+
+
+class Worked:
+    """The driver's samples of one device, added up: each says for how much of the time since the one before it kernels
+    of a process were there, in percent."""
+
+    def __init__(self) -> None:
+        self.newest_us = 0
+        self.busy_ns: dict[int, int] = {}
+        self._last_us: dict[int, int] = {}
+
+    def add(self, samples: Sequence[Any]) -> None:
+        """Samples in any order; those that were counted before are not counted again."""
+        for sample in sorted(samples, key=lambda one: int(one.timeStamp)):
+            at, pid = int(sample.timeStamp), int(sample.pid)
+            last = self._last_us.get(pid)
+            if last is not None and at <= last:
+                continue
+            # Of the first one it is not known since when: nothing is charged that may not have been.
+            span = min(at - last, _SAMPLE_US_MAX) if last is not None else 0
+            self.busy_ns[pid] = self.busy_ns.get(pid, 0) + span * int(sample.smUtil) * 10
+            self._last_us[pid] = at
+            self.newest_us = max(self.newest_us, at)
+
+    def keep(self, pids: Container[int]) -> None:
+        """Forgets all other processes."""
+        for known in (self.busy_ns, self._last_us):
+            for pid in [pid for pid in known if pid not in pids]:
+                del known[pid]
+
+
 class NvmlBackend:
     """Devices as NVML shows them. Raises UnreachableError without the library, FailedError when it does not work."""
 
@@ -142,6 +174,7 @@ class NvmlBackend:
         """NVML handles by number; None where the device is missed."""
         self._links = self._linked()
         self._missed: dict[int, Device] = {}
+        self._worked: dict[int, Worked] = {}
         self.absent = count - len(self._handles)
 
     def _working(self, index: int) -> Any:
@@ -230,6 +263,22 @@ class NvmlBackend:
         handle = self._handles[index]
         info = self._optional("nvmlDeviceGetMemoryInfo", handle) if handle is not None else None
         return int(info.used) if info is not None else 0
+
+    def processes(self, index: int) -> list[DeviceProcess]:
+        nvml, handle = self._nvml, self._handles[index]
+        if handle is None:
+            raise FailedError("the driver does not show it")
+        try:
+            rows = [*nvml.nvmlDeviceGetComputeRunningProcesses(handle)]
+        except nvml.NVMLError as error:
+            raise FailedError(f"NVML does not say who uses device {index}: {error}") from None
+        rows += self._optional("nvmlDeviceGetGraphicsRunningProcesses", handle) or []
+        worked = self._worked.setdefault(index, Worked())
+        # Microseconds; there are none while nothing runs, and none at all with MIG.
+        worked.add(self._optional("nvmlDeviceGetProcessUtilization", handle, worked.newest_us) or [])
+        held: dict[int, int | None] = {row.pid: row.usedGpuMemory for row in rows}
+        worked.keep(held)
+        return [DeviceProcess(pid, size, worked.busy_ns.get(pid, 0)) for pid, size in held.items()]
 
     def fault(self, index: int) -> str:
         try:

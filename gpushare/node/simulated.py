@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gpushare.errors import FailedError
 from gpushare.inject.node import Node
-from gpushare.node.devices import Device
+from gpushare.node.devices import Device, DeviceProcess
 from gpushare.node.simulator import SimDevice, Simulator
 
 # SIM_CAPABILITY_MAJOR of native/sim/model/card.h.
@@ -31,6 +31,8 @@ class SimulatedBackend:
     def __init__(self, simulator: Simulator, directory: Path) -> None:
         self._simulator = simulator
         self._directory = directory
+        self._looker: Simulator | None = None
+        """A connection for `processes` alone: one that is late must not delay other questions."""
         everything = [self._device(number) for number in range(len(simulator.devices))]
         self._devices = [device for device in everything if not self._fault(device)]
         self.absent = len(everything) - len(self._devices)
@@ -70,6 +72,19 @@ class SimulatedBackend:
         number = self._simulator.number(self._devices[index].id)
         return int(self._simulator.stats()["devices"][number]["bytes"]) if number is not None else 0
 
+    def processes(self, index: int) -> list[DeviceProcess]:
+        number = self._simulator.number(self._devices[index].id)
+        if self._looker is None:
+            self._looker = Simulator.connect(self._directory)
+        if number is None or self._looker is None:
+            raise FailedError("the simulator does not have it, or has ended")
+        try:
+            return [DeviceProcess(pid, held, busy) for pid, busy, held in self._looker.processes(number)]
+        except FailedError:
+            self._looker.close()  # a late answer must not be taken for that to the next question
+            self._looker = None
+            raise
+
     def fault(self, index: int) -> str:
         return self._fault(self._devices[index])
 
@@ -89,4 +104,6 @@ class SimulatedBackend:
         return Node(sim_dir=self._directory)
 
     def close(self) -> None:
+        if self._looker is not None:
+            self._looker.close()
         self._simulator.close()

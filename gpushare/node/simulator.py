@@ -24,7 +24,7 @@ from gpushare.paths import SIM_BINARY
 
 MAGIC = 0x67734D31
 VERSION = 3
-HELLO, STATS, STOP, DEVICE, SETTING = 1, 7, 9, 10, 13
+HELLO, STATS, PROCESSES, STOP, DEVICE, SETTING = 1, 7, 8, 9, 10, 13
 SETTING_LOST = 4
 ROLE_VIEWER, ROLE_CONTROL = 2, 3
 SOCKET_NAME = "sim.sock"
@@ -34,6 +34,7 @@ _REQUEST = struct.Struct("<IIIIQQ")
 _REPLY = struct.Struct("<IiQQQ")
 _HELLO = struct.Struct("<IiIIiiQQQQQQQQII")
 _DEVICE = struct.Struct("<16sQ64sIII4B")
+_PROCESS = struct.Struct("<iIQQQ")
 _ANSWER_SECONDS = 2.0
 _START_SECONDS = 5.0
 
@@ -199,6 +200,13 @@ class Simulator:
     def clients(self, device: int) -> int:
         """How many processes have a context or memory there."""
         return self._request(DEVICE, device)[0][2]
+
+    def processes(self, device: int) -> list[tuple[int, int, int]]:
+        """The living ones that use it: pid, ns of device time, bytes. Raises FailedError."""
+        values, descriptors = self._request(PROCESSES, device, a=1)
+        with open(descriptors[0], "rb") as file:
+            rows = os.pread(file.fileno(), values[0] * _PROCESS.size, 0)
+        return [(pid, busy, held) for pid, alive, busy, held, _ in _PROCESS.iter_unpack(rows) if alive]
 
     def in_use(self) -> bool:
         """Whether any process has one of its devices open."""

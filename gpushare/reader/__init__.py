@@ -35,14 +35,15 @@ class Member(Struct, kw_only=True):
 
 
 class Job(Struct, kw_only=True):
-    """`config`: the text of config.json. With neither of the others the question is what it asks for; `attempt`: in
-    NVIDIA's ways, of the container in this bundle."""
+    """`config`: the text of config.json. With none of the others the question is what it asks for; `attempt`: in
+    NVIDIA's ways, of the container in this bundle. `command_of`: the process whose command line is wanted; 0: none."""
 
     config: bytes = b""
     attempt: bool = False
     bundle: str | None = None
     edit: Edit | None = None
     member: Member | None = None
+    command_of: int = 0
 
 
 class Answer(Struct, kw_only=True):
@@ -57,4 +58,5 @@ class Answer(Struct, kw_only=True):
     preload: list[bytes] = []
     cache: bytes | None = None
     member: bool = False
+    command: str = ""
     error: tuple[str, str] | None = None

@@ -11,7 +11,7 @@ import msgspec
 from gpushare.errors import GpushareError, UsageError
 from gpushare.helper import CAP_DAC_READ_SEARCH, confine
 from gpushare.inject import nvidia, oci
-from gpushare.reader import HEAD, Answer, Job, config, members
+from gpushare.reader import HEAD, Answer, Job, commands, config, members
 
 _DESCRIPTORS = 256  # view.DEPTH_MAX, and some
 
@@ -20,6 +20,8 @@ def _answer(job: Job) -> Answer:
     if job.member is not None:
         who = job.member
         return Answer(member=members.is_member(who.uid, who.gid, who.users, who.groups))
+    if job.command_of:
+        return Answer(command=commands.command(job.command_of))
     found = config.load(job.config)
     if job.attempt:
         return _attempt(found, job.bundle)

@@ -87,6 +87,8 @@ class Daemon:
         self.process: subprocess.Popen[bytes] | zygote.Process | None = None
         self.log = state_dir / "daemon.log"
         self.simulators: set[int] = set()
+        self.caught: set[tuple[int, int]] = set()
+        """Findings that the test wanted: number of the daemon's run, number."""
 
     def patch(self, *statements: str) -> Self:
         """Runs Python in this daemon before it starts."""
@@ -196,8 +198,23 @@ class Daemon:
     def specs(self) -> list[str]:
         return sorted(path.name for path in self.layout.cdi.iterdir()) if self.layout.cdi.exists() else []
 
+    def findings(self, **wanted: object) -> list[dict[str, Any]]:
+        """What the audit found, with these values. Whoever asks has caused them: they are no false alarms."""
+        answer = self.client.call("GET", "/v1/findings")
+        rows = [row for row in answer["findings"] if all(row[name] == value for name, value in wanted.items())]
+        self.caught.update((answer["epoch"], row["seq"]) for row in rows)
+        return rows
+
+    def false_alarms(self) -> list[dict[str, Any]]:
+        """What the audit found of processes in grants, and no test wanted."""
+        answer = self.client.call("GET", "/v1/findings")
+        rows = [row for row in answer["findings"] if row["grant"] is not None]
+        return [row for row in rows if (answer["epoch"], row["seq"]) not in self.caught]
+
     def nothing_left(self) -> None:
-        """Asserts that no grant exists and no trace of a grant: directories, CDI specs, cgroups, device memory."""
+        """Asserts that no grant exists and no trace of a grant: directories, CDI specs, cgroups, device memory; and
+        that the audit found nothing."""
+        assert not self.false_alarms()
         until(lambda: not self.client.grants(), "the grants end", 20)
         assert (self.grant_dirs(), self.specs()) == (set(), [])
         # Includes cgroups of earlier runs: grant names are never reused. They are beside this process's own.

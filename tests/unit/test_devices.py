@@ -9,11 +9,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from simulated import CLIENT, MEM_ALLOC, Wire
 
 from gpushare import paths
 from gpushare.errors import FailedError, UsageError
 from gpushare.node import nvml
-from gpushare.node.devices import Device, parse_simulate
+from gpushare.node.devices import Device, DeviceProcess, parse_simulate
 from gpushare.node.simulated import SimulatedBackend
 from gpushare.node.simulator import SOCKET_NAME, Simulator, flags
 
@@ -132,6 +133,23 @@ def test_nvml_backend_over_the_simulated_library(simulator, driver):
     assert [device["memory_bytes"] for device in found] == [4 * GIB, 2 * GIB]
     assert [device["id"] for device in found] == ids
     assert (used, healthy) == ([0, 0], ["", ""])
+
+
+def test_who_uses_a_device_is_the_same_to_the_simulator_and_to_nvml(simulator, directory, driver):
+    backend = SimulatedBackend(Simulator.connect(directory), directory)
+    assert backend.processes(1) == []
+    with Wire(directory / SOCKET_NAME, CLIENT) as wire:
+        assert wire.call(MEM_ALLOC, 1, 3 << 20)[0] == 0
+        assert backend.processes(1) == [DeviceProcess(os.getpid(), 3 << 20, 0)]
+        assert backend.processes(0) == []
+        done = python(driver, "-c", NVML.replace("print", "print(backend.processes(1));"))
+        assert done.stdout.splitlines()[0] == f"[DeviceProcess(pid={os.getpid()}, memory_bytes={3 << 20}, busy_ns=0)]"
+    simulator.set_lost(1, lost=True)
+    with pytest.raises(FailedError, match="lost"):
+        backend.processes(1)
+    simulator.set_lost(1, lost=False)
+    assert backend.processes(1) == []
+    backend.close()
 
 
 def test_nvml_backend_leaves_out_what_does_not_work(simulator, driver):

@@ -200,14 +200,14 @@ int books_json(struct engine *engine, uint64_t *bytes) {
   return fd;
 }
 
-int books_processes(struct engine *engine, uint32_t index, uint64_t *rows) {
+int books_processes(struct engine *engine, uint32_t index, bool ended, uint64_t *rows) {
   int fd = memfd_create("gpushare-sim-processes", MFD_CLOEXEC);
   if (fd < 0)
     return -errno;
   uint64_t now = engine_now();
   *rows = 0;
   const struct process *lists[] = {engine->live, engine->ended};
-  for (int i = 0; i < 2; i++)
+  for (int i = 0; i < (ended ? 2 : 1); i++)
     for (const struct process *process = lists[i]; process; process = process->next) {
       if (!used(process, index))
         continue;

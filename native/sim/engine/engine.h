@@ -101,8 +101,9 @@ int books_file_get(const struct engine *engine, const uint64_t secret[2], uint64
 /* Device time executed up to now, in ns, by all processes so far and by one process. */
 uint64_t books_busy(struct engine *engine, uint32_t device, uint64_t now);
 uint64_t books_process_busy(const struct process *process, uint32_t device, uint64_t now);
-int books_json(struct engine *engine, uint64_t *bytes);                      /* a memfd, or a negative errno */
-int books_processes(struct engine *engine, uint32_t device, uint64_t *rows); /* a memfd, or a negative errno */
+int books_json(struct engine *engine, uint64_t *bytes); /* a memfd, or a negative errno */
+/* A memfd, or a negative errno. ended: those that have ended too. */
+int books_processes(struct engine *engine, uint32_t device, bool ended, uint64_t *rows);
 int books_meetings(void); /* a memfd that books.c owns, or a negative errno */
 /* Reads a setting an administrator can change, and sets it first unless the request says SIM_KEEP. */
 int books_setting(struct engine *engine, const struct sim_request *request, uint64_t *value);

@@ -229,7 +229,7 @@ static int answer(struct engine *engine, struct connection *connection, const st
   } else {
     switch (request->op) {
       case SIM_STATS: made = books_json(engine, &reply.a); break;
-      case SIM_PROCESSES: made = books_processes(engine, request->device, &reply.a); break;
+      case SIM_PROCESSES: made = books_processes(engine, request->device, request->a == 0, &reply.a); break;
       case SIM_TIMES:
         reply.c = engine_now();
         reply.a = books_busy(engine, request->device, reply.c);

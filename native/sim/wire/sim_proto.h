@@ -35,9 +35,10 @@ enum sim_op_code {
   SIM_LANE_OPEN = 5,  /* device. Descriptors: memfd with struct sim_lane, eventfd (the bell) */
   SIM_LANE_CLOSE = 6, /* device. Work still queued on it is dropped */
   SIM_STATS = 7,      /* Descriptor: memfd with a bytes of JSON, the accounts of all devices */
-  SIM_PROCESSES = 8,  /* device. Descriptor: memfd with a records of struct sim_process, live processes first */
-  SIM_STOP = 9,       /* ends the engine; root or the engine's own uid, else -EPERM */
-  SIM_DEVICE = 10,    /* device. a: busy_ns, b: wall_ns, c: number of processes with a context or memory */
+  /* device, a: 1: of live processes alone. Descriptor: memfd with a records of struct sim_process, live processes first */
+  SIM_PROCESSES = 8,
+  SIM_STOP = 9,    /* ends the engine; root or the engine's own uid, else -EPERM */
+  SIM_DEVICE = 10, /* device. a: busy_ns, b: wall_ns, c: number of processes with a context or memory */
   /* device, a and b: a secret. With a descriptor: the memfd behind the process's memory on the device, for IPC */
   SIM_FILE_PUT = 11,
   /* a and b: the secret. Descriptor: that memfd, while its process lives; a: its device, b: its pid */

@@ -1,0 +1,49 @@
+"""Wire types of findings: what the driver says of a device that the books of the grants do not. Units are those of
+gpushare.api.types."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+FindingKind = Literal["evader", "outside"]
+Act = Literal["told", "frozen", "stopped", "killed"]
+Outcome = Literal["", "joined", "left", "ended", "released"]
+
+
+class Finding(Struct, kw_only=True):
+    """`seq`: counts them, in a run of the daemon. `evader`: a process in the cgroup of `grant` uses the device and has
+    not joined: nothing meters or limits it. `outside`: one of no grant does.
+
+    `command`: its command line, at most 200 printable characters; empty: not known. `memory_bytes`, `busy_ns`: as the
+    driver counted when it was found; null: it does not say. `act`: what is done to it. `frozen`: the grant's cgroup is,
+    with all processes in it; `stopped`: the process alone, by a signal. `stop_ns`: from the first sight of it until no
+    thread ran any more; null: it runs. `note`: why no more than that is done; empty: nothing is in the way.
+
+    `outcome`: how it ended, at `ended_ns`: the process has joined its grant, uses the device no more, has ended, or its
+    grant has. Empty and null while it lasts."""
+
+    seq: int
+    kind: FindingKind
+    at_ns: int
+    device: int
+    device_id: str
+    grant: str | None
+    tenant: str | None
+    pid: int
+    command: str
+    memory_bytes: int | None
+    busy_ns: int
+    act: Act
+    note: str = ""
+    stop_ns: int | None = None
+    outcome: Outcome = ""
+    ended_ns: int | None = None
+
+
+class Findings(Struct, kw_only=True):
+    """The latest, oldest first. `open`: how many of them last; `total`: all of this run of the daemon."""
+
+    epoch: int
+    total: int
+    open: int
+    findings: list[Finding]

@@ -1,0 +1,329 @@
+"""Looks at what the driver says of the devices, compares it with the books, and stops who is in neither.
+
+While a grant is in use the driver is asked every 50 ms, and at once when a process joins or a workload starts; without
+any, each second. It is asked in a thread, since it may be slow; what to do is decided in gpushare.policy.audit.
+"""
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpushare.api.findings import Act as Done
+from gpushare.api.findings import Finding, FindingKind, Outcome
+from gpushare.daemon import logs, peer
+from gpushare.daemon.findings import Findings, Key
+from gpushare.daemon.holds import Holds, stopped
+from gpushare.daemon.state import Live, State, Workload, now_ns
+from gpushare.daemon.watch import Change
+from gpushare.enforce import cgroup, freezer
+from gpushare.enforce.cgroup import Cgroup
+from gpushare.errors import GpushareError
+from gpushare.node.devices import Backend
+from gpushare.policy import audit
+from gpushare.policy.audit import Act, Program, Rules, Stranger
+from gpushare.policy.lifecycle import Phase
+
+log = logging.getLogger(__name__)
+
+IN_USE_SECONDS = 0.05
+UNUSED_SECONDS = 1.0
+_REST_SECONDS = 0.01
+"""Between two looks, whoever wants them."""
+
+
+_DONE = {
+    "told": "it goes on",
+    "frozen": "all processes of the grant are frozen until it has ended",
+    "stopped": "it is stopped until it has ended",
+    "killed": "it is killed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Unknown:
+    """A process on a device of which the daemon knows nothing yet. `group`: its cgroup, None: the root or not seen."""
+
+    program: Program
+    uid: int
+    group: Path | None
+    device: int
+    memory_bytes: int | None
+    busy_ns: int
+
+
+@dataclass(slots=True)
+class _Look:
+    """What one look found. `listed`: pids by device, of those that answered."""
+
+    at_ns: int
+    unknown: list[_Unknown] = field(default_factory=list)
+    listed: dict[int, set[int]] = field(default_factory=dict)
+
+
+class Audit:
+    """Belongs to the event loop."""
+
+    def __init__(
+        self,
+        state: State,
+        backend: Backend,
+        findings: Findings,
+        rules: Rules,
+        publish: Callable[[Live, Change], None],
+    ) -> None:
+        """`publish`: puts a grant into the watch stream."""
+        self._state, self._backend, self._findings, self._rules = state, backend, findings, rules
+        self._publish = publish
+        self.holds = Holds(state.layout.run / "frozen")
+        self._groups: dict[Key, Cgroup] = {}
+        self._since: dict[Key, int] = {}
+        """Monotonic ns."""
+        self._poked = asyncio.Event()
+        self._seldom = logs.Seldom()
+        self.looks = 0
+        """So far."""
+        state.on_changed.append(self._changed)
+        state.notices.append(self._notices)
+
+    def _changed(self, _: Live) -> None:
+        self._poked.set()
+
+    async def run(self) -> None:
+        """Without end."""
+        while True:
+            self._poked.clear()
+            try:
+                await self._round()
+            except Exception:
+                log.exception("the devices were not audited")
+            await asyncio.sleep(_REST_SECONDS)
+            wait = (IN_USE_SECONDS if self._in_use() else UNUSED_SECONDS) - _REST_SECONDS
+            try:
+                async with asyncio.timeout(wait):
+                    await self._poked.wait()
+            except TimeoutError:
+                pass
+
+    def _in_use(self) -> bool:
+        return any(live.record.phase is Phase.ACTIVE for live in self._state)
+
+    async def _round(self) -> None:
+        look = await self._look()
+        new = [one for one in self._strangers(look) if self._key(one) not in self._findings]
+        if new:
+            # Again at once: only now it is known that they had not joined.
+            again = await self._look()
+            for one in audit.confirmed(new, self._strangers(again), self._joined()):
+                if self._key(one) not in self._findings and not self._findings.full:
+                    await self._found(one, look.at_ns)
+            look = again
+        self._follow(look)
+        self.holds.renew()
+        if len(look.listed) == len(self._state.devices):
+            self.holds.forget_left()
+
+    # Looking.
+
+    async def _look(self) -> _Look:
+        known = frozenset(self._joined())
+        self.looks += 1
+        return await asyncio.to_thread(self._ask, len(self._state.devices), known)
+
+    def _ask(self, devices: int, known: frozenset[int]) -> _Look:
+        """In a thread. `devices`: how many; `known`: pids of processes that have joined."""
+        look = _Look(time.monotonic_ns())
+        for device in range(devices):
+            try:
+                rows = self._backend.processes(device)
+            except GpushareError as error:
+                self._seldom.warning(f"audit {device}", "device %d is not audited: %s", device, error)
+                continue
+            look.listed[device] = {row.pid for row in rows}
+            for row in rows:
+                if row.pid in known or row.pid == os.getpid():
+                    continue
+                found = _examine(row.pid)
+                if found is not None:
+                    program, uid, group = found
+                    look.unknown.append(_Unknown(program, uid, group, device, row.memory_bytes, row.busy_ns))
+        return look
+
+    def _joined(self) -> dict[int, int]:
+        return {member.pid: member.started for live in self._state for member in live.record.members}
+
+    def _strangers(self, look: _Look) -> list[Stranger]:
+        if not look.unknown:
+            return []
+        joined = self._joined()
+        groups = {
+            workload.cgroup.path: live.id
+            for live in self._state
+            for workload in live.workloads
+            if workload.cgroup is not None
+        }
+        firsts = {workload.record.pid: live.id for live in self._state for workload in live.workloads}
+        users = {live.record.run_uid: live.id for live in self._state if live.record.open}
+        found = []
+        for one in look.unknown:
+            if one.program.pid in joined:
+                continue
+            inside = (groups.get(path) for path in (one.group, *one.group.parents)) if one.group is not None else ()
+            grant = next(filter(None, inside), None) or firsts.get(one.program.pid) or users.get(one.uid, "")
+            found.append(Stranger(one.program, one.device, grant, one.memory_bytes, one.busy_ns))
+        return found
+
+    @staticmethod
+    def _key(one: Stranger) -> Key:
+        kind: FindingKind = "evader" if one.grant else "outside"
+        return Key(kind, one.grant, one.program.pid, one.program.started)
+
+    # What is found.
+
+    async def _found(self, one: Stranger, seen_ns: int) -> None:
+        key, device = self._key(one), self._state.devices[one.device]
+        live = self._state.live(one.grant) if one.grant in self._state else None
+        found = Finding(
+            seq=0,
+            kind=key.kind,
+            at_ns=now_ns(),
+            device=device.index,
+            device_id=device.id,
+            grant=one.grant or None,
+            tenant=live.record.tenant if live is not None else None,
+            pid=key.pid,
+            command="",
+            memory_bytes=one.memory_bytes,
+            busy_ns=one.busy_ns,
+            act="told",
+        )
+        group = None
+        if audit.act(one, self._rules, 0) is not Act.TELL:
+            found.act, found.note, group = self._stop(key, live)
+        self._findings.add(key, found)
+        self._since[key] = seen_ns
+        if live is not None:
+            self._publish(live, "changed")
+        if group is not None:
+            at_ns = await stopped(group)
+            found.stop_ns = at_ns - seen_ns if at_ns is not None else None
+            if key in self._findings:
+                self._findings.changed(key)
+
+    def _stop(self, key: Key, live: Live | None) -> tuple[Done, str, Cgroup | None]:
+        """The grant's cgroup that holds the process, else the process."""
+        workload = self._workload(key.pid, live) if live is not None else None
+        why = ""
+        if workload is not None and workload.cgroup is not None:
+            try:
+                self.holds.take(workload.cgroup, key)
+            except GpushareError as error:
+                why = str(error)
+            else:
+                self._groups[key] = workload.cgroup
+                return "frozen", "", workload.cgroup
+        if key.kind == "evader":
+            why = why or (workload.record.loose if workload is not None else "") or "no cgroup of the grant holds it"
+        pidfd = peer.reopen_pidfd(key.pid, key.started)
+        if pidfd is None:
+            return "told", "it had ended", None
+        try:
+            freezer.stop(pidfd)
+        except OSError as error:
+            return "told", f"it cannot be stopped: {error.strerror}", None
+        finally:
+            os.close(pidfd)
+        return "stopped", why and f"by a signal, which its user can undo: {why}", None
+
+    def _workload(self, pid: int, live: Live) -> Workload | None:
+        try:
+            own = cgroup.of_process(pid)
+        except GpushareError:
+            own = None
+        for workload in live.workloads:
+            if workload.cgroup is None or (own is not None and own.path.is_relative_to(workload.cgroup.path)):
+                return workload
+        return None
+
+    # What becomes of it.
+
+    def _follow(self, look: _Look) -> None:
+        keys = self._findings.lasting()
+        if not keys:
+            return
+        joined, grants = self._joined(), {live.id for live in self._state}
+        for key in keys:
+            found = self._findings[key]
+            listed = look.listed.get(found.device)
+            over = audit.outcome(
+                Program(key.pid, key.started),
+                key.grant,
+                grants=grants,
+                joined=joined,
+                alive=peer.start_time(key.pid) == key.started,
+                listed=listed is None or key.pid in listed,
+            )
+            if over:
+                self._over(key, over)  # type: ignore[arg-type]
+            else:
+                self._again(key, found)
+                self._grown_old(key, found)
+
+    def _over(self, key: Key, outcome: Outcome) -> None:
+        found = self._findings[key]
+        if (group := self._groups.pop(key, None)) is not None:
+            self.holds.release(group, key)
+        elif found.act == "stopped" and (pidfd := peer.reopen_pidfd(key.pid, key.started)) is not None:
+            freezer.go_on(pidfd)
+            os.close(pidfd)
+        self._since.pop(key, None)
+        self._findings.end(key, outcome)
+        if key.grant in self._state:
+            self._publish(self._state.live(key.grant), "changed")
+
+    def _again(self, key: Key, found: Finding) -> None:
+        """Who was stopped by a signal may have been let go on by another process of its user."""
+        if found.act == "stopped" and (pidfd := peer.reopen_pidfd(key.pid, key.started)) is not None:
+            freezer.stop(pidfd)
+            os.close(pidfd)
+
+    def _grown_old(self, key: Key, found: Finding) -> None:
+        one = Stranger(Program(key.pid, key.started), found.device, key.grant, None, 0)
+        if found.act == "killed" or audit.act(one, self._rules, time.monotonic_ns() - self._since[key]) is not Act.KILL:
+            return
+        pidfd = peer.reopen_pidfd(key.pid, key.started)
+        if pidfd is None:
+            return
+        freezer.kill(pidfd)
+        os.close(pidfd)
+        found.act = "killed"
+        if (group := self._groups.get(key)) is not None and not group.v2:
+            self._groups.pop(key)
+            self.holds.release(group, key)  # there a frozen process does not end
+        self._findings.changed(key)
+
+    def _notices(self, live: Live) -> Iterator[str]:
+        for found in self._findings.of_grant(live.id):
+            done = _DONE[found.act]
+            yield f"process {found.pid} ({found.command or '?'}) uses device {found.device} and has not joined: {done}"
+
+    def close(self) -> None:
+        """The daemon stops: who evades stays stopped, and the next daemon looks again."""
+        self._findings.close()
+
+
+def _examine(pid: int) -> tuple[Program, int, Path | None] | None:
+    """None for one that ends, executes another program at this moment, or is gone. Only files are read that a process
+    cannot make slow."""
+    now = peer.status(pid)
+    if now is None or now.ending or (not now.image.known and os.geteuid() == 0):
+        return None
+    try:
+        group = cgroup.of_process(pid)
+        uid = Path(f"/proc/{pid}").stat().st_uid
+    except (GpushareError, OSError):
+        return None
+    return Program(pid, now.started, (now.image.code, now.image.stack)), uid, group.path if group is not None else None

@@ -1,0 +1,139 @@
+"""What the audit found: kept, bounded, and told to watchers, the log, metrics and the grants' owners."""
+
+import asyncio
+import contextlib
+from collections import Counter, deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpushare.api import findings as wire
+from gpushare.daemon import logs
+from gpushare.daemon.readers import Readers
+from gpushare.daemon.state import now_ns
+from gpushare.daemon.watch import Change, Watch
+from gpushare.errors import GpushareError
+
+KEPT = 256
+_OPEN_MAX = 4096
+_TOLD_PER_GRANT = 8
+"""That last at once. A tenant that forks more of them is stopped like the first, and told once in the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What a finding is about. `started`: as in MemberRecord."""
+
+    kind: wire.FindingKind
+    grant: str
+    pid: int
+    started: int
+
+
+class Findings:
+    """Belongs to the event loop."""
+
+    def __init__(self, watch: Watch, readers: Readers) -> None:
+        self._watch, self._readers = watch, readers
+        self._kept: deque[wire.Finding] = deque(maxlen=KEPT)
+        self._open: dict[Key, wire.Finding] = {}
+        self._lasting: Counter[str] = Counter()
+        """By grant."""
+        self._told: set[int] = set()
+        """Of those that last: numbers of those that are told of."""
+        self._total = 0
+        self.counts: Counter[wire.FindingKind] = Counter()
+        self._seldom = logs.Seldom()
+        self._asking: asyncio.Lock = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._open
+
+    def __getitem__(self, key: Key) -> wire.Finding:
+        return self._open[key]
+
+    def lasting(self) -> list[Key]:
+        """Of all that last."""
+        return list(self._open)
+
+    @property
+    def full(self) -> bool:
+        """Whether no more are taken."""
+        return len(self._open) >= _OPEN_MAX
+
+    def of_grant(self, grant: str) -> Iterator[wire.Finding]:
+        """Those of one grant that last."""
+        return (
+            (found for key, found in self._open.items() if key.grant == grant) if grant in self._lasting else iter(())
+        )
+
+    def count(self, kind: wire.FindingKind) -> int:
+        """How many of a kind last."""
+        return sum(key.kind == kind for key in self._open)
+
+    def add(self, key: Key, found: wire.Finding) -> None:
+        """A new one, whose `seq` is set here."""
+        self._total += 1
+        found.seq = self._total
+        self.counts[key.kind] += 1
+        self._open[key] = found
+        self._lasting[key.grant] += 1
+        if self._lasting[key.grant] > _TOLD_PER_GRANT:
+            return
+        self._told.add(found.seq)
+        self._kept.append(found)
+        self._publish(found, "added")
+        task = asyncio.get_running_loop().create_task(self._name(key, found))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _name(self, key: Key, found: wire.Finding) -> None:
+        """Completes it with the command line, which the process can make slow to read; and says it in the log."""
+        if key.pid and not found.command:
+            with contextlib.suppress(GpushareError):
+                async with self._asking:  # the readers are there for who starts containers
+                    found.command = await self._readers.command(key.pid)
+            self._publish(found, "changed")
+        whom = f" of grant {found.grant}" if found.grant else ""
+        cause = f"finding {found.kind} {found.tenant}"
+        self._seldom.warning(
+            cause,
+            "finding %d: %s: process %d%s (%s) on device %d: %s%s",
+            found.seq,
+            found.kind,
+            found.pid,
+            whom,
+            found.command or "command line not known",
+            found.device,
+            found.act,
+            f"; {found.note}" if found.note else "",
+        )
+
+    def changed(self, key: Key) -> None:
+        """What is done about one is another than before."""
+        self._publish(self._open[key], "changed")
+
+    def end(self, key: Key, outcome: wire.Outcome) -> None:
+        """One is over."""
+        found = self._open.pop(key)
+        self._lasting[key.grant] -= 1
+        if not self._lasting[key.grant]:
+            del self._lasting[key.grant]
+        found.outcome, found.ended_ns = outcome, now_ns()
+        self._publish(found, "removed")
+        self._told.discard(found.seq)
+
+    def _publish(self, found: wire.Finding, change: Change) -> None:
+        if found.seq in self._told:
+            self._watch.publish("finding", change, lambda _: found)
+
+    def shown(self) -> wire.Findings:
+        """What /v1/findings answers."""
+        return wire.Findings(
+            epoch=self._watch.epoch, total=self._total, open=len(self._open), findings=list(self._kept)
+        )
+
+    def close(self) -> None:
+        """Stops asking for command lines."""
+        for task in self._tasks:
+            task.cancel()

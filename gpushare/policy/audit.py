@@ -1,0 +1,88 @@
+"""What the driver says of a device against what the grants' books say. No clock, no I/O: times and facts come in."""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+
+class Act(Enum):
+    """What is done to a process that is found."""
+
+    TELL = "tell"
+    FREEZE = "freeze"
+    KILL = "kill"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the administrator wants. `evader`, `outside`: as the kinds of findings. `grace_ns`: how long one that is to
+    be killed stays frozen first."""
+
+    evader: Act = Act.FREEZE
+    outside: Act = Act.TELL
+    grace_ns: int = 30_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A process that runs one program: `started` tells it from others with its pid, `image` from what it runs after an
+    exec."""
+
+    pid: int
+    started: int
+    image: tuple[str, str] = ("", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    """A process that a driver lists on a device, and that has joined no grant. `grant`: the one that it belongs to by
+    its cgroup; empty: none."""
+
+    program: Program
+    device: int
+    grant: str
+    memory_bytes: int | None = field(compare=False)
+    busy_ns: int = field(compare=False)
+
+
+def confirmed(first: Iterable[Stranger], then: Iterable[Stranger], joined: Collection[int]) -> list[Stranger]:
+    """Those of `first` that a second look, which began after it was known that they had not joined, finds again: the
+    same program, in the same grant. `joined`: pids of now.
+
+    One look is not enough: a process may end, join or execute another program between the driver's answer and the look
+    at our own books, and the answer is of before that.
+    """
+    again = {(one.program, one.grant) for one in then}
+    found: dict[Program, Stranger] = {}
+    for one in first:
+        if one.program.pid not in joined and (one.program, one.grant) in again:
+            found.setdefault(one.program, one)
+    return list(found.values())
+
+
+def act(stranger: Stranger, rules: Rules, age_ns: int) -> Act:
+    """What is due to be done to it, so long after it was found."""
+    wanted = rules.evader if stranger.grant else rules.outside
+    if wanted is Act.KILL and age_ns < rules.grace_ns:
+        return Act.FREEZE
+    return wanted
+
+
+def outcome(
+    program: Program,
+    grant: str,
+    *,
+    grants: Collection[str],
+    joined: Mapping[int, int],
+    alive: bool,
+    listed: bool,
+) -> str:
+    """How a finding ended; empty: it lasts. `joined`: start times of processes that have joined, by pid. `alive`: the
+    process still is. `listed`: the driver still has it on the device, or does not say."""
+    if grant and grant not in grants:
+        return "released"
+    if joined.get(program.pid) == program.started:
+        return "joined"
+    if not alive:
+        return "ended"
+    return "" if listed else "left"

@@ -1,0 +1,183 @@
+"""Who uses a device past the interposer is found by what the driver says, and stopped. The judge is the simulator."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import freezer
+import pytest
+from running import SPIN, Tenant, alive, start
+from waiting import until
+
+from gpushare.daemon.holds import Holds
+from gpushare.enforce.cgroup import Cgroup, Hierarchies, below
+from gpushare.enforce.freezer import freeze
+from gpushare.errors import FailedError
+from gpushare.paths import SIM_DIR_ENV, SIM_LIB_DIR
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the daemon has to make cgroups")
+
+
+def past(daemon, *command: str | Path) -> list[str]:
+    """A command that clears its environment and takes the driver by its folder."""
+    bare = (f"LD_LIBRARY_PATH={SIM_LIB_DIR}", f"{SIM_DIR_ENV}={daemon.layout.sim}")
+    return ["env", "-i", *bare, *map(str, command)]
+
+
+def evade(daemon, **options: str) -> tuple[Tenant, str]:
+    """A tenant that computes past the interposer from the first instant, and its grant."""
+    before = {grant["id"] for grant in daemon.client.grants()}
+    command = past(daemon, SPIN, "--alloc", "64MiB", "--kernel-ns", "100000", "--seconds", "600")
+    child = start(daemon.run("1GiB", "25%", *command, **options), daemon.env, stderr=False, forked=False)
+    daemon.children.append(child)
+    found = until(lambda: {grant["id"] for grant in daemon.client.grants()} - before, "its grant")
+    return child, found.pop()
+
+
+def stands_still(daemon, pid: int) -> bool:
+    return len({daemon.busy(pid)[0] for _ in range(5)}) == 1
+
+
+def test_an_evader_is_frozen_and_told(daemon):
+    child, grant = evade(daemon)
+    [found] = until(lambda: daemon.findings(grant=grant, act="frozen"), "it is found")
+    assert (found["kind"], found["pid"], found["device"], found["outcome"]) == ("evader", child.pid, 0, "")
+    until(lambda: freezer.frozen(daemon.cgroup(grant)), "its grant is frozen")
+    until(lambda: stands_still(daemon, child.pid), "its work stands still")
+    until(lambda: daemon.findings(grant=grant)[0]["stop_ns"], "it is told when")
+    until(lambda: str(SPIN) in daemon.findings(grant=grant)[0]["command"], "its command line is told")
+    assert f"process {child.pid} " in daemon.client.grant(grant)["notice"]
+    assert f"process {child.pid} [{SPIN}" in daemon.cli_here("events", "--findings").stdout
+    metrics = daemon.client.text("/metrics")
+    assert 'gpushare_findings{kind="evader"} 1' in metrics
+    # Who thaws it has it frozen again.
+    freezer.thaw(daemon.cgroup(grant))
+    until(lambda: freezer.frozen(daemon.cgroup(grant)), "it is frozen again")
+    child.kill()
+    until(lambda: daemon.findings(grant=grant)[0]["outcome"] in ("ended", "released"), "its end is seen")
+
+
+def test_an_honest_neighbour_in_the_grant_goes_on_when_the_evader_has_ended(daemon):
+    """Both are in one cgroup, which is frozen as a whole."""
+    shell = "; ".join((f"{' '.join(past(daemon, SPIN, '--alloc 1MiB --seconds 600'))} & echo $!", f"exec {SPIN}"))
+    tenant = Tenant(daemon.run("1GiB", "25%", "sh", "-c", shell))
+    try:
+        evader = int(tenant.ready)
+        [found] = until(lambda: daemon.findings(pid=evader, act="frozen"), "the evader is found")
+        group = daemon.cgroup(found["grant"])
+        until(lambda: freezer.frozen(group), "its grant is frozen")
+        os.kill(evader, signal.SIGKILL)
+        if not group.v2:
+            freezer.thaw(group)  # there a frozen process does not end
+        until(lambda: daemon.findings(pid=evader)[0]["outcome"] in ("ended", "left"), "its end is seen")
+        until(lambda: not freezer.frozen(group), "the grant is thawed")
+        assert tenant.process.stdout.readline().startswith("{")
+        assert tenant.tell("alloc 1MiB")["ok"]
+    finally:
+        tenant.close()
+
+
+def test_one_that_joins_goes_on(daemon):
+    """A process that has the device and joins after that: `joiner.py` speaks both protocols by itself."""
+    child = daemon.tenant(sys.executable, str(Path(__file__).with_name("latejoiner.py")), forked=False)
+    pid = int(child.stdout.readline())
+    [found] = until(lambda: daemon.findings(pid=pid, act="frozen"), "it is found")
+    group = daemon.cgroup(found["grant"])
+    child.stdin.write("join\n")
+    child.stdin.flush()
+
+    def joined() -> bool:
+        freezer.thaw(group)  # as long as it takes to ask
+        return bool(daemon.findings(pid=pid)[0]["outcome"] == "joined")
+
+    until(joined, "it has joined")
+    assert child.stdout.readline().startswith("joined ")
+    assert not freezer.frozen(group)
+    assert daemon.client.grant(found["grant"])["processes"] == [pid]
+
+
+def test_one_outside_of_all_grants_is_told_and_goes_on(daemon):
+    child = start([*past(daemon, SPIN, "--alloc", "1MiB", "--kernel-ns", "100000", "--seconds", "600")], stderr=False)
+    daemon.children.append(child)
+    # With a grant in use the devices are looked at often.
+    daemon.join()
+    [found] = until(lambda: daemon.findings(pid=child.pid), "it is found")
+    assert (found["kind"], found["grant"], found["act"]) == ("outside", None, "told")
+    before = daemon.busy(child.pid)[0]
+    until(lambda: daemon.busy(child.pid)[0] > before, "it goes on")
+
+
+def test_an_evader_is_killed_after_the_grace(make_daemon, tmp_path):
+    config = tmp_path / "gpushare.toml"
+    config.write_text('simulate = "1x16GiB"\n[audit]\nevader = "kill"\ngrace_seconds = 0.1\n')
+    daemon = make_daemon("--config", str(config)).start()
+    child, grant = evade(daemon)
+    assert child.wait(20) == -signal.SIGKILL
+    until(lambda: daemon.findings(grant=grant)[0]["outcome"] in ("ended", "released"), "its end is seen")
+    assert daemon.findings(grant=grant)[0]["act"] == "killed"
+    until(lambda: not daemon.client.grants(), "the grant ends")
+
+
+def test_a_killed_daemon_leaves_nobody_frozen_for_nothing(fresh):
+    """The next one thaws what has no reason any more, and stops again what has."""
+    shell = "; ".join((f"{' '.join(past(fresh, SPIN, '--alloc 1MiB --seconds 600'))} & echo $!", f"exec {SPIN}"))
+    tenant = Tenant(fresh.run("1GiB", "25%", "sh", "-c", shell))
+    evader = int(tenant.ready)
+    [found] = until(lambda: fresh.findings(pid=evader, act="frozen"), "the evader is found")
+    group = fresh.cgroup(found["grant"])
+    until(lambda: freezer.frozen(group), "its grant is frozen")
+    fresh.kill()
+    fresh.start()
+    until(lambda: fresh.findings(pid=evader, act="frozen"), "the next daemon finds it")
+    fresh.kill()
+    os.kill(evader, signal.SIGKILL)
+    if not group.v2:
+        freezer.thaw(group)
+        until(lambda: not alive(evader), "the evader has ended")
+        freezer.freeze(group)
+    until(lambda: not alive(evader), "the evader has ended")
+    assert freezer.frozen(group)
+    fresh.start()
+    until(lambda: not freezer.frozen(group), "the next daemon thaws it")
+    tenant.kill()
+    assert not list((fresh.layout.run / "frozen").iterdir())
+
+
+def test_what_an_engine_has_paused_is_not_resumed(daemon, tmp_path):
+    _, grant = daemon.join()
+    group = daemon.cgroup(grant)
+    freezer.freeze(group)
+    until(lambda: freezer.frozen(group), "it is paused")
+    holds = Holds(tmp_path / "frozen")
+    holds.take(group, "one")
+    holds.take(group, "two")
+    holds.release(group, "one")
+    holds.release(group, "two")
+    assert freezer.frozen(group)
+    # Resumed meanwhile, it is frozen for the holds alone.
+    holds.take(group, "one")
+    freezer.thaw(group)
+    holds.renew()
+    until(lambda: freezer.frozen(group), "it is frozen again")
+    holds.release(group, "one")
+    until(lambda: not freezer.frozen(group), "it goes on")
+    assert not list((tmp_path / "frozen").iterdir())
+
+
+def test_neither_the_daemons_own_cgroup_nor_the_root_is_ever_frozen(tmp_path):
+    own = below(os.getpid(), "none").path.parent
+    for path in filter(None, (own, Hierarchies.of().unified, Hierarchies.of().freezer)):
+        with pytest.raises(FailedError, match="never frozen"):
+            freeze(Cgroup(path, Hierarchies.of().unified is not None))
+    assert not freeze(Cgroup(tmp_path, v2=True))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_bad_rule_is_refused(make_daemon, tmp_path):
+    config = tmp_path / "gpushare.toml"
+    for text, said in (('evader = "hang"', "evader"), ("grace_seconds = -1", "grace_seconds is -1")):
+        config.write_text(f"[audit]\n{text}\n")
+        done = make_daemon().cli("daemon", "--config", config)
+        assert done.returncode == 2
+        assert said in done.stderr
