@@ -61,9 +61,10 @@ class ReclaimConfig(Struct, forbid_unknown_fields=True):
 
 
 class GuardConfig(Struct, forbid_unknown_fields=True):
-    """`tracepoint`: what becomes of a process that takes more device memory of the driver than its grant may have."""
+    """`tracepoint`: what becomes of a process that takes more device memory of the driver than its grant may have. It
+    has not run on a GPU yet, so it ends nobody by default."""
 
-    tracepoint: Literal["kill", "log", "off"] = "kill"
+    tracepoint: Literal["kill", "log", "off"] = "log"
 
 
 class AuditConfig(Struct, forbid_unknown_fields=True):

@@ -16,9 +16,13 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 MIB = 1 << 20
 LIMIT = (1 << 30) + SLACK_BYTES
 TRACEPOINT = "tracepoint"
+KILL = """
+[guard]
+tracepoint = "kill"
+"""
 
 
-def start(directory, terminal, version="580.65.06", config="") -> running.Daemon:
+def start(directory, terminal, version="580.65.06", config=KILL) -> running.Daemon:
     directory.mkdir()
     file = directory / "gpushare.toml"
     file.write_text(config)
@@ -118,7 +122,7 @@ def test_a_daemon_that_was_killed_holds_grants_again(tmp_path, terminal):
 @pytest.mark.parametrize(
     ("version", "config", "why"),
     [
-        ("999.1", "", "the ioctls of driver 999.1 are not known"),
+        ("999.1", KILL, "the ioctls of driver 999.1 are not known"),
         ("580.1", '[guard]\ntracepoint = "log"', "it only logs, as configured"),
     ],
     ids=["unknown", "asked"],
@@ -145,7 +149,7 @@ def test_where_the_kernel_refuses(tmp_path, terminal):
         daemon.terminate()
         refuse = "def refuse(self, layout): raise guard.FailedError('the kernel refused the BPF map settings')"
         daemon.patch("from gpushare.enforce import guard", refuse, "guard.Guard.__init__ = refuse")
-        (daemon.state_dir.parent / "gpushare.toml").write_text("")
+        (daemon.state_dir.parent / "gpushare.toml").write_text(KILL)
         daemon.start()
         assert "refused the BPF map" in walls(daemon.client.node())[TRACEPOINT]["why"]
         one = Run(daemon, terminal)
