@@ -38,6 +38,7 @@ from gpushare.daemon.watch import Watch
 from gpushare.errors import FailedError, GpushareError, UsageError
 from gpushare.inject import grantdir
 from gpushare.ledger.ledger import Ledger
+from gpushare.node import standins
 from gpushare.node.simulator import LOG_NAME, SOCKET_NAME, Simulator
 from gpushare.paths import Layout
 from gpushare.policy.lifecycle import Phase
@@ -344,6 +345,8 @@ class _Daemon:
         with contextlib.suppress(GpushareError):
             if not simulator.in_use():
                 simulator.stop()
+                if (first := simulator.first_node) is not None:
+                    standins.remove(standins.of(first, len(simulator.devices)))
         if cleanup_only:
             simulator.close()
 

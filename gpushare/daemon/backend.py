@@ -1,17 +1,22 @@
 """The devices' backend: NVML's, or the simulator's, started or found again."""
 
 import json
+import logging
 import subprocess
 import sys
+from pathlib import Path
 
 from gpushare.daemon import directories
 from gpushare.errors import FailedError, UnreachableError
 from gpushare.ledger.ledger import Ledger
 from gpushare.node import devices as node_devices
+from gpushare.node import standins
 from gpushare.node.devices import Backend
 from gpushare.node.simulated import SimulatedBackend
 from gpushare.node.simulator import Simulator
 from gpushare.paths import Layout
+
+log = logging.getLogger(__name__)
 
 _PROBE_SECONDS = 70.0
 
@@ -47,7 +52,8 @@ def simulated(layout: Layout, simulate: str) -> tuple[Backend, Simulator]:
     directory = layout.sim
     directories.own(directory)
     sizes = node_devices.parse_simulate(simulate)
-    simulator = Simulator.start_or_adopt(directory, sizes)
+    first = _nodes(directory, len(sizes))
+    simulator = Simulator.start_or_adopt(directory, sizes, first)
     if [device.memory_bytes for device in simulator.devices] != sizes:
         if simulator.in_use():
             simulator.close()
@@ -55,8 +61,20 @@ def simulated(layout: Layout, simulate: str) -> tuple[Backend, Simulator]:
                 f"the simulator in {directory} is in use and has other devices than {simulate}: end its processes first"
             )
         simulator.stop()
-        simulator = Simulator.start_or_adopt(directory, sizes)
+        simulator = Simulator.start_or_adopt(directory, sizes, first)
     return SimulatedBackend(simulator, directory), simulator
+
+
+def _nodes(directory: Path, count: int) -> tuple[int, int] | None:
+    """Makes the devices' nodes ahead of the simulator, whose clients look for them. None: they have none here."""
+    first = standins.choose(directory)
+    try:
+        if first is not None:
+            standins.make(first, count)
+    except OSError as error:
+        log.info("simulated devices have no nodes: %s", error.strerror)
+        return None
+    return first
 
 
 def _probe(device_id: str) -> int:

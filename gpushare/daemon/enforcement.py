@@ -5,6 +5,7 @@ Walls are tried once, at the start of the daemon. One that does not hold then is
 holds and then cannot be put up ends the grant that it was for.
 """
 
+import functools
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,9 +17,12 @@ from gpushare.daemon.state import GrantRecord, State, WorkloadRecord
 from gpushare.daemon.workloads import Held
 from gpushare.enforce import devices
 from gpushare.enforce.cgroup import Cgroup, Hierarchies, has_alone
-from gpushare.enforce.trial import Trial
+from gpushare.enforce.trial import Driver, Trial
 from gpushare.enforce.walls import Table
 from gpushare.errors import FailedError, RefusedError
+from gpushare.inject.node import Granted, Node, visible
+from gpushare.node.devices import Backend
+from gpushare.paths import SIM_DIR_ENV
 
 log = logging.getLogger(__name__)
 
@@ -26,10 +30,18 @@ _MEND = 'see `gpushare doctor`; enforce = "best" in gpushare.toml goes on withou
 
 
 class Enforcement:
-    """`required`: as `enforce` of gpushare.toml says."""
+    """`enforce`: as gpushare.toml says."""
 
-    def __init__(self, state: State, resources: Resources, enforce: Enforce, guarding: Guarding) -> None:
-        self._state, self._resources = state, resources
+    def __init__(
+        self,
+        state: State,
+        resources: Resources,
+        backend: Backend,
+        inject: Node,
+        enforce: Enforce,
+        guarding: Guarding,
+    ) -> None:
+        self._state, self._resources, self._backend, self._inject = state, resources, backend, inject
         self.enforce = enforce
         self._guarding = guarding
         self._table = state.walls
@@ -37,11 +49,29 @@ class Enforcement:
 
     def start(self) -> None:
         """Tries all walls. What is mounted and allowed is as it is now until the daemon ends."""
-        trial = Trial(self._state.layout.cgroups)
+        trial = Trial(self._state.layout.cgroups, self._drivers())
         self._table.try_all(trial.walls())
         self._guard = trial.guard
         if self.enforce == "required" and (missing := self._missing()):
             log.warning("no grant will be bound: %s", missing)
+
+    def _drivers(self) -> list[Driver]:
+        """Of all devices that work."""
+        if (sim := self._inject.sim_dir) is not None:
+            library, environment = self._inject.sim_lib_dir / "libcuda.so.1", {SIM_DIR_ENV: str(sim)}
+        else:
+            found = [file for file in self._inject.driver_files if file.name == "libcuda.so.1"]
+            library, environment = (found or [Path("libcuda.so.1")])[0], {}
+        return [
+            Driver(
+                functools.partial(self._backend.limit_memory, device.index),
+                library,
+                environment | visible([Granted(device.id)]),
+                device.context_bytes,
+            )
+            for device in self._state.devices
+            if device.id not in self._state.faults
+        ]
 
     def facts(self) -> list[NodeWall]:
         """The walls of the node."""
@@ -71,7 +101,9 @@ class Enforcement:
         workload.loose = held.why
         workload.unguarded = self._devices(record, held, workload.pid) or held.why
         workload.uncharged = self._guarding.hold(record, held.cgroup) or held.why
-        if self.enforce == "required" and (why := workload.loose or workload.unguarded):
+        workload.unlimited = self._memory(record, held) or held.why
+        own = workload.loose or workload.unguarded or (workload.unlimited if not self._table.why("memory") else "")
+        if self.enforce == "required" and (why := own):
             raise FailedError(f"nothing but the interposer would hold it (enforce is required): {why}; {_MEND}")
 
     def _devices(self, record: GrantRecord, held: Held, pid: int) -> str:
@@ -84,6 +116,30 @@ class Enforcement:
             return held.why or "it has no cgroup of its own"
         self._guard.hold(self._group(held, pid), guarded, granted)
         return ""
+
+    def _memory(self, record: GrantRecord, held: Held) -> str:
+        if why := self._table.why("memory"):
+            return why
+        if held.cgroup is None:
+            return held.why or "it has no cgroup of its own"
+        self._limit(record, held.cgroup.path)
+        return ""
+
+    def _limit(self, record: GrantRecord, group: Path) -> None:
+        for place in record.places:
+            self._backend.limit_memory(place.index, group, place.memory_bytes)
+
+    def resize(self, record: GrantRecord) -> None:
+        """Moves the memory walls of its workloads to where its places are now. One that stays is in the log and in
+        `walls`: the grant goes on."""
+        for row in record.workloads:
+            if row.cgroup is None or row.unlimited:
+                continue
+            try:
+                self._limit(record, Path(row.cgroup[0]))
+            except FailedError as error:
+                row.unlimited = f"it could not be moved when the grant was resized: {error}"
+                log.warning("grant %s: the driver's limit stays: %s", record.id, error)
 
     def _group(self, held: Held, pid: int) -> Path:
         """The cgroup of the guard's kind that holds the workload and nothing else. Raises FailedError."""
@@ -115,11 +171,14 @@ def walls_of(record: GrantRecord, table: Table) -> list[Wall]:
         "cgroup": lambda row: row.loose,
         "devices": lambda row: row.unguarded,
         "tracepoint": lambda row: row.uncharged,
+        "memory": lambda row: row.unlimited,
     }
     opened = f"all processes of uid {record.run_uid} may join it" if record.open else ""
     shown = []
     for one in table.standing:
         why = opened or _first(record.workloads, own.get(one.name)) or one.why
+        if one.name == "memory" and not why and len(record.workloads) > 1:
+            why = f"each of its {len(record.workloads)} workloads can take all of it, as each has a cgroup of its own"
         shown.append(Wall(name=one.name, holds=not why, why=why))
     return shown
 

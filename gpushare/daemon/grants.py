@@ -304,6 +304,7 @@ class Grants:
         self._state.move(live, places)
         for ordinal, place in enumerate(places):
             live.limits.set_device(ordinal, self._resources.limits(place, place.guaranteed_milli, place.limit_milli))
+        self._enforcement.resize(record)
         live.shares = []  # the page does not have them any more
         self._serving.refresh_shares()
         self._state.save(record)

@@ -94,7 +94,7 @@ class NodeContext:
         self.serving = Serving(state, resources, arbiter, self.accounts, self.receipts)
         self.transitions = Transitions(state, resources, self.serving, arbiter)
         self.evictions = Evictions(state, self.transitions)
-        self.enforcement = Enforcement(state, resources, self.enforce, self.guarding)
+        self.enforcement = Enforcement(state, resources, self.backend, self.inject, self.enforce, self.guarding)
         self.enforcement.start()
         self.grants = Grants(
             state, resources, self.serving, self.transitions, arbiter, self.evictions, self.enforcement

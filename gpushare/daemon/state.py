@@ -44,9 +44,11 @@ class WorkloadRecord(Struct, kw_only=True):
     cgroup: tuple[str, bool] | None
     # Of its cgroup in Layout.cgroups, where the daemon made that.
     link: str = ""
-    # Why nothing keeps it in a cgroup, and to its devices, and why no tracepoint counts its memory; empty: that holds.
+    # Why nothing keeps it in a cgroup, to its devices and to its memory, and why no tracepoint counts that; empty: that
+    # holds.
     loose: str = ""
     unguarded: str = ""
+    unlimited: str = ""
     uncharged: str = ""
 
 

@@ -3,7 +3,8 @@
 import contextlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from gpushare.enforce import devices
@@ -11,6 +12,7 @@ from gpushare.enforce.cgroup import Cgroup, Hierarchies, below
 from gpushare.enforce.subject import Subject, throw_away
 from gpushare.enforce.walls import Wall
 from gpushare.errors import FailedError
+from gpushare.units import MIB
 
 LINK = "trial"
 """Of the throw-away cgroups' links, so that the next daemon finds those of one that was killed."""
@@ -18,13 +20,28 @@ _QUIET_SECONDS = 0.005
 """A frozen process has to stay silent for so long. One that is not frozen answers in a tenth of it, mostly: where it is
 late, its answer after the thaw comes all the same, and a freezer that does not hold may be taken for one that does."""
 _ANSWER_SECONDS = 2.0
+_LIMIT_MIB, _WITHIN_MIB, _BEYOND_MIB = 64, 16, 128
+_OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
+_DRIVER_SECONDS = 20.0  # for a context on a device that has to wake up
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """A device's driver, to try its limits with. `limit`: sets the bytes that a cgroup may have, and raises FailedError
+    where it cannot. `library`: its libcuda.so.1, not ours. `environment`: under which that shows the device alone."""
+
+    limit: Callable[[Path, int | None], None]
+    library: Path
+    environment: dict[str, str]
+    context_bytes: int
 
 
 class Trial:
-    """The attempts. `links`: as Layout.cgroups. `guard`: the first way to hold devices that could not be broken."""
+    """The attempts. `links`: as Layout.cgroups. `drivers`: of the devices. `guard`: the first way to hold devices that
+    could not be broken."""
 
-    def __init__(self, links: Path) -> None:
-        self._links = links
+    def __init__(self, links: Path, drivers: Sequence[Driver] = ()) -> None:
+        self._links, self._drivers = links, drivers
         self.guard: devices.Guard | None = None
 
     def walls(self) -> list[Wall]:
@@ -41,6 +58,12 @@ class Trial:
                 "devices",
                 "a workload opens every device node that its user or its engine lets it open",
                 self._devices,
+            ),
+            Wall(
+                "memory",
+                "memory",
+                "a program that goes round the interposer takes more memory than its grant has",
+                self._memory,
             ),
             Wall(
                 "freezer",
@@ -77,6 +100,31 @@ class Trial:
         with self.subject(controller=not guard.v2) as (group, subject):
             own = group if guard.v2 else devices.beside(group, Hierarchies.of())
             return devices.broken(guard, own, subject)
+
+    def _memory(self) -> str:
+        """On the first device that has room for the attempt: they have one driver."""
+        why = "there is no device to try it on"
+        for driver in self._drivers:
+            why, tried = self._over_limit(driver)
+            if tried:
+                break
+        return why
+
+    def _over_limit(self, driver: Driver) -> tuple[str, bool]:
+        """How it went, and whether it could be tried."""
+        with self.subject(environment=driver.environment) as (group, subject):
+            if not group.v2:
+                return "it needs cgroup v2, which is not mounted", True
+            driver.limit(group.path, driver.context_bytes + _LIMIT_MIB * MIB)
+            within, beyond = subject.memory(driver.library, _WITHIN_MIB, _BEYOND_MIB, _DRIVER_SECONDS)
+        if within != 0:
+            return (
+                f"it could not be tried: the driver gives no memory within a limit either (CUDA error {within})",
+                False,
+            )
+        if beyond == 0:
+            return "the driver gave a process more memory than the limit of its cgroup", True
+        return "" if beyond == _OUT_OF_MEMORY else f"beyond a limit the driver says CUDA error {beyond}", True
 
     def _freezer(self) -> str:
         with self.subject() as (group, subject):

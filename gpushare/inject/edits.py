@@ -55,8 +55,8 @@ class Hook:
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """`preload`: libraries as the container sees them. `env`: NAME=value. `devices`: nodes of real devices, none of
-    simulated ones."""
+    """`preload`: libraries as the container sees them. `env`: NAME=value. `devices`: nodes of its
+    devices."""
 
     grant: str
     mounts: list[Mount]
@@ -89,7 +89,7 @@ def container(layout: Layout, grant_id: str, node: Node, granted: Sequence[Grant
         hooks=[_hook(node.hook, stage, verb, grant_id, layout) for stage, verb in _HOOK_VERBS],
         preload=grantdir.preloaded(node),
         env=[*_ENVIRONMENT, *(f"{name}={value}" for name, value in visible(granted).items())],
-        devices=[] if node.simulated else [*node.common_devices, *(own for device in granted for own in device.nodes)],
+        devices=[*node.common_devices, *(own for device in granted for own in device.nodes)],
     )
 
 

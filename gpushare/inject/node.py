@@ -9,7 +9,7 @@ from gpushare.paths import HOOK, LIB_DIR, SIM_LIB_DIR
 
 @dataclass(frozen=True, slots=True)
 class DeviceNode:
-    """A character device of a real GPU, as it is on the host."""
+    """A character device of a GPU, or one that stands for it, as it is on the host."""
 
     path: str
     major: int
@@ -18,7 +18,7 @@ class DeviceNode:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """A device of a grant: its UUID and, on a real GPU, its nodes."""
+    """A device of a grant: its UUID and its nodes."""
 
     id: str
     nodes: tuple[DeviceNode, ...] = ()

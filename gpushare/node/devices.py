@@ -5,6 +5,7 @@ import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from gpushare.errors import UsageError
@@ -121,6 +122,16 @@ class Backend(Protocol):
 
     def fault(self, index: int) -> str:
         """Why the device cannot be used; empty when it works."""
+        ...
+
+    def limit_memory(self, index: int, group: Path, most: int | None) -> None:
+        """The driver gives the processes in this v2 cgroup and below no more than `most` bytes of the device's memory
+        from now on, None: no limit. Raises FailedError where it cannot."""
+        ...
+
+    def group_memory(self, index: int, group: Path) -> int:
+        """Bytes of the device's memory that the processes of a limited cgroup have, as the driver counts them. Raises
+        FailedError."""
         ...
 
     def inject(self) -> Node:

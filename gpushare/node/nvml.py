@@ -11,6 +11,7 @@ from typing import Any
 
 from gpushare.errors import FailedError, UnreachableError
 from gpushare.inject.node import DeviceNode, Node
+from gpushare.node import limits
 from gpushare.node.devices import MAX_DEVICES, Device, DeviceProcess, architecture
 from gpushare.node.topology import linked, numa_node, nvlink_domain, pcie_root
 
@@ -292,6 +293,12 @@ class NvmlBackend:
         except self._nvml.NVMLError as error:
             return f"NVML says {error}"
         return ""
+
+    def limit_memory(self, index: int, group: Path, most: int | None) -> None:
+        limits.limit(self._nvml, self._handles[index], group, most)
+
+    def group_memory(self, index: int, group: Path) -> int:
+        return limits.used(self._nvml, self._handles[index], group)
 
     def inject(self) -> Node:
         _make_uvm_node()

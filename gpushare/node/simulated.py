@@ -5,9 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpushare.errors import FailedError
-from gpushare.inject.node import Node
+from gpushare.inject.node import DeviceNode, Node
+from gpushare.node import standins
 from gpushare.node.devices import Device, DeviceProcess
-from gpushare.node.simulator import SimDevice, Simulator
+from gpushare.node.simulator import NO_LIMIT, SimDevice, Simulator
 
 # SIM_CAPABILITY_MAJOR of native/sim/model/card.h.
 _ATTRIBUTES = {"cuda_compute_capability": "8.0", "architecture": "Ampere"}
@@ -33,9 +34,22 @@ class SimulatedBackend:
         self._directory = directory
         self._looker: Simulator | None = None
         """A connection for `processes` alone: one that is late must not delay other questions."""
+        self.nodes = self._nodes()
         everything = [self._device(number) for number in range(len(simulator.devices))]
         self._devices = [device for device in everything if not self._fault(device)]
         self.absent = len(everything) - len(self._devices)
+
+    def _nodes(self) -> tuple[DeviceNode, ...]:
+        """Of all devices, in their order, where the simulator says that they have some."""
+        if (first := self._simulator.first_node) is None:
+            return ()
+        try:
+            return standins.make(first, len(self._simulator.devices))
+        except OSError as error:
+            raise FailedError(
+                f"the nodes of the simulator in {self._directory} are gone and cannot be made ({error.strerror}):"
+                " end its processes, then start again"
+            ) from None
 
     def _device(self, number: int) -> Device:
         device = self._simulator.devices[number]
@@ -47,6 +61,7 @@ class SimulatedBackend:
             pci_bus_id=device.pci_bus_id,
             memory_bytes=device.memory_bytes,
             context_bytes=self._simulator.context_bytes,
+            nodes=self.nodes[number : number + 1],
             attributes=_ATTRIBUTES | {"driver_version": self.driver_version} | self._place(device),
             links={other.uuid: _level(device, other) for other in self._simulator.devices if other is not device},
         )
@@ -99,6 +114,18 @@ class SimulatedBackend:
                 self._simulator.spawned.poll()  # it may be a child of ours that ended
             return str(error).partition(": restart")[0]
         return ""
+
+    def limit_memory(self, index: int, group: Path, most: int | None) -> None:
+        self._simulator.limit(self._number(index), group, NO_LIMIT if most is None else most)
+
+    def group_memory(self, index: int, group: Path) -> int:
+        return self._simulator.used(self._number(index), group)
+
+    def _number(self, index: int) -> int:
+        number = self._simulator.number(self._devices[index].id)
+        if number is None:
+            raise FailedError("the simulator does not have the device")
+        return number
 
     def inject(self) -> Node:
         return Node(sim_dir=self._directory)

@@ -15,6 +15,7 @@ import subprocess
 import threading
 import time
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,10 @@ from gpushare.errors import FailedError
 from gpushare.paths import SIM_BINARY
 
 MAGIC = 0x67734D31
-VERSION = 3
-HELLO, STATS, PROCESSES, STOP, DEVICE, SETTING = 1, 7, 8, 9, 10, 13
+VERSION = 4
+HELLO, STATS, PROCESSES, STOP, DEVICE, SETTING, LIMIT_SET, LIMIT_GET = 1, 7, 8, 9, 10, 13, 23, 24
+NO_LIMIT = (1 << 64) - 1
+DRIVER_LIMITS = 615  # SIM_DRIVER_LIMITS
 SETTING_LOST = 4
 ROLE_VIEWER, ROLE_CONTROL = 2, 3
 SOCKET_NAME = "sim.sock"
@@ -32,7 +35,7 @@ LOG_NAME = "sim.log"  # next to the directory, not in it: containers see that
 
 _REQUEST = struct.Struct("<IIIIQQ")
 _REPLY = struct.Struct("<IiQQQ")
-_HELLO = struct.Struct("<IiIIiiQQQQQQQQII")
+_HELLO = struct.Struct("<IiIIiiQQQQQQQQIIIIII")
 _DEVICE = struct.Struct("<16sQ64sIII4B")
 _PROCESS = struct.Struct("<iIQQQ")
 _ANSWER_SECONDS = 2.0
@@ -53,6 +56,7 @@ OPTIONS = (
     "NVLINK",
     "PCIE",
     "NUMA",
+    "DRIVER",
 )
 
 
@@ -78,8 +82,9 @@ def flags(environment: dict[str, str]) -> list[str]:
     return found
 
 
-def start(directory: Path, sizes: list[int]) -> subprocess.Popen[bytes]:
-    """Starts the simulator in its own session: like hardware, it stays when the daemon is killed."""
+def start(directory: Path, sizes: list[int], first: tuple[int, int] | None) -> subprocess.Popen[bytes]:
+    """Starts the simulator in its own session: like hardware, it stays when the daemon is killed. `first`: major and
+    minor of the first device's node, None: devices have none."""
     devices = ",".join(f"1x{size}" for size in sizes)
     command = [
         str(SIM_BINARY),
@@ -87,6 +92,7 @@ def start(directory: Path, sizes: list[int]) -> subprocess.Popen[bytes]:
         str(directory / SOCKET_NAME),
         "--devices",
         devices,
+        *(["--nodes", f"{first[0]}:{first[1]}"] if first is not None else []),
         *flags(dict(os.environ)),
     ]
     log = directory.with_name(LOG_NAME)
@@ -116,6 +122,8 @@ class Simulator:
             raise FailedError(f"the simulator refuses the daemon: {os.strerror(-fields[1])}")
         self.pid: int = fields[5]
         self.context_bytes: int = fields[6]
+        self.driver: int = fields[16]
+        self.first_node: tuple[int, int] | None = (fields[17], fields[18]) if fields[17] else None
         self.devices = [self._device(hello, index) for index in range(fields[3])]
 
     @staticmethod
@@ -145,11 +153,12 @@ class Simulator:
             raise
 
     @classmethod
-    def start_or_adopt(cls, directory: Path, sizes: list[int]) -> "Simulator":
-        """The simulator that runs there already, else a new one. Raises FailedError with what it said."""
+    def start_or_adopt(cls, directory: Path, sizes: list[int], first: tuple[int, int] | None = None) -> "Simulator":
+        """The simulator that runs there already, else a new one. `first`: as of `start`. Raises FailedError with what
+        it said."""
         if (found := cls.connect(directory)) is not None:
             return found
-        process = start(directory, sizes)
+        process = start(directory, sizes, first)
         deadline = time.monotonic() + _START_SECONDS
         while time.monotonic() < deadline:
             if (found := cls.connect(directory, process)) is not None:
@@ -164,11 +173,11 @@ class Simulator:
         raise FailedError(f"the simulator did not start: {reason}")
 
     def _exchange(
-        self, op: int, device: int = 0, a: int = 0, b: int = 0, size: int = _REPLY.size
+        self, op: int, device: int = 0, a: int = 0, b: int = 0, size: int = _REPLY.size, give: Sequence[int] = ()
     ) -> tuple[bytes, list[int]]:
         with self._lock:
             try:
-                self._socket.send(_REQUEST.pack(MAGIC, VERSION, op, device, a, b))
+                socket.send_fds(self._socket, [_REQUEST.pack(MAGIC, VERSION, op, device, a, b)], give)
                 answer, descriptors, _, _ = socket.recv_fds(self._socket, size, 2)
             except OSError as error:
                 raise FailedError(f"the simulator does not answer ({error}): restart the daemon") from None
@@ -176,8 +185,10 @@ class Simulator:
             raise FailedError("the simulator ended: restart the daemon")
         return answer, descriptors
 
-    def _request(self, op: int, device: int = 0, a: int = 0, b: int = 0) -> tuple[tuple[int, ...], list[int]]:
-        answer, descriptors = self._exchange(op, device, a, b)
+    def _request(
+        self, op: int, device: int = 0, a: int = 0, b: int = 0, give: Sequence[int] = ()
+    ) -> tuple[tuple[int, ...], list[int]]:
+        answer, descriptors = self._exchange(op, device, a, b, give=give)
         magic, error, *values = _REPLY.unpack(answer)
         if magic != MAGIC or error != 0:
             for descriptor in descriptors:
@@ -215,6 +226,27 @@ class Simulator:
     def set_lost(self, device: int, *, lost: bool) -> None:
         """Loses a device, or brings it back. A lost one answers no request, and its work stands still."""
         self._request(SETTING, device, SETTING_LOST, int(lost))
+
+    def limit(self, device: int, group: Path, hard: int) -> None:
+        """Limits the memory of all processes in a cgroup and below; NO_LIMIT: no more. Raises FailedError, also where
+        the simulated driver is one that cannot."""
+        self._of_group(LIMIT_SET, device, group, hard)
+
+    def used(self, device: int, group: Path) -> int:
+        """Bytes that the processes of a limited cgroup have. Raises FailedError."""
+        return self._of_group(LIMIT_GET, device, group)[2]
+
+    def _of_group(self, op: int, device: int, group: Path, hard: int = 0) -> tuple[int, ...]:
+        try:
+            directory = os.open(group, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError as error:
+            raise FailedError(f"the cgroup {group} is not there: {error.strerror}") from None
+        try:
+            if self.driver < DRIVER_LIMITS:
+                raise FailedError(f"driver {self.driver} has no limits per cgroup: those from r{DRIVER_LIMITS} on do")
+            return self._request(op, device, hard, give=[directory])[0]
+        finally:
+            os.close(directory)
 
     def stop(self) -> None:
         """Ends the simulator and waits until it has ended."""

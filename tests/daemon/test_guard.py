@@ -31,9 +31,9 @@ OPENS = "for one in null zero; do (: < /dev/$one) && echo $one; done"
 def enforcement(tmp_path) -> Enforcement:
     devices = [Device(f"GPU-{i}", i, i, "n", "", 1 << 30, nodes=(node,)) for i, node in enumerate((NULL, ZERO))]
     layout = Layout.of(tmp_path)
-    state = SimpleNamespace(layout=layout, walls=Table())
+    state = SimpleNamespace(layout=layout, walls=Table(), devices=[], faults={})
     resources = Resources(layout, Node(), devices, None)
-    made = Enforcement(state, resources, "best", Guarding(state, None, "kill"))
+    made = Enforcement(state, resources, None, Node(), "best", Guarding(state, None, "kill"))
     made.start()
     assert not os.listdir(layout.cgroups), "the throw-away cgroups are gone"
     return made

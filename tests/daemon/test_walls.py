@@ -22,7 +22,8 @@ def tried(tmp_path) -> dict[str, str]:
     table = Table()
     table.try_all(Trial(tmp_path / "links").walls())
     assert not os.listdir(tmp_path / "links")
-    return {one.name: one.why for one in table.standing}
+    # No driver is here to try its limits with: tests/daemon/test_driver_limits.py.
+    return {one.name: one.why for one in table.standing if one.name != "memory"}
 
 
 def test_they_hold(tmp_path):

@@ -138,7 +138,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   while (in.left > 0) {
     uint8_t head = take8(&in), shape = take8(&in);
     int fd = client[head % CLIENTS];
-    struct sim_request request = {SIM_PROTO_MAGIC, SIM_PROTO_VERSION, (head >> 2) % (SIM_BLOCK_SUMS + 1),
+    struct sim_request request = {SIM_PROTO_MAGIC, SIM_PROTO_VERSION, (head >> 2) % (SIM_LIMIT_GET + 1),
                                   shape & 1,       take64(&in),       0};
     if (shape & 2)
       request.a %= 1u << 30;

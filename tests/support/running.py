@@ -24,6 +24,8 @@ from gpushare.client import Client
 from gpushare.enforce import cgroup
 from gpushare.errors import GpushareError
 from gpushare.inject import grantdir
+from gpushare.node import standins
+from gpushare.node.devices import MAX_DEVICES
 from gpushare.paths import SOCKET_ENV, Layout
 
 SPIN = paths.LIB_DIR / "gpushare-spin"
@@ -145,6 +147,8 @@ class Daemon:
             with contextlib.suppress(OSError):
                 if Path(f"/proc/{pid}/comm").read_bytes() == b"gpushare-sim\n":
                     os.kill(pid, signal.SIGKILL)
+        if self.simulators and (first := standins.choose(self.layout.sim)) is not None:
+            standins.remove(standins.of(first, MAX_DEVICES))
         for name in self.grant_dirs():
             grantdir.remove(self.layout, name)
         shutil.rmtree(self.layout.grants, ignore_errors=True)

@@ -75,7 +75,7 @@ void books_process_ended(struct engine *engine, struct process *process) {
 int books_alloc(struct engine *engine, struct process *process, uint32_t index, uint64_t bytes) {
   struct device *device = &engine->device[index];
   struct share *share = &process->share[index];
-  if (bytes > device->total - device->used)
+  if (bytes > device->total - device->used || limits_room(engine, process, index, bytes) != 0)
     return -ENOMEM;
   device->used += bytes;
   share->bytes += bytes;

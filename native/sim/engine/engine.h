@@ -1,6 +1,6 @@
 /* The engine of the simulated GPU: one thread with one epoll loop. It keeps the accounts of device memory and allocates
  * device time to lanes.
- * books.c: processes, bytes, time. blocks.c: shared memory. runlist.c: which lane has the device at which time. serve.c: the socket. main.c:
+ * books.c: processes, bytes, time. blocks.c: shared memory. limits.c: of cgroups. runlist.c: which lane has the device at which time. serve.c: the socket. main.c:
  * options and the loop. */
 #ifndef ENGINE_H
 #define ENGINE_H
@@ -22,6 +22,7 @@ struct options {
 };
 
 struct process;
+struct limit;
 
 /* The lane of one process on one device: the page over which it receives device time. */
 struct lane {
@@ -52,6 +53,7 @@ struct process {
   int pidfd;      /* -1 once dead */
   unsigned users; /* connections */
   bool alive;
+  struct limit *limit; /* the one that held when it was last looked for; NULL: none */
   struct share share[SIM_MAX_DEVICES];
   struct process *next;
 };
@@ -76,6 +78,7 @@ struct engine {
   struct options options;
   struct device device[SIM_MAX_DEVICES];
   struct process *live, *ended; /* ended: newest first */
+  struct limit *limits;
   unsigned nended;
   uint64_t started;
   uint64_t lanes; /* opened so far */
@@ -127,6 +130,11 @@ void blocks_sums(const struct process *process, uint32_t device, struct sim_repl
 void blocks_settle(struct engine *engine); /* ends the blocks that nothing keeps any more */
 /* Takes away the holds of a process, and moves what it is charged for others to them. */
 void blocks_process_ended(struct engine *engine, const struct process *process);
+
+/* limits.c. limits_room: -ENOMEM where the limit of the process's cgroup has no room for so many bytes more.
+ * request_limit: `given` is always consumed. */
+int limits_room(struct engine *engine, struct process *process, uint32_t device, uint64_t bytes);
+int request_limit(struct engine *engine, const struct sim_request *request, int given, struct sim_reply *reply);
 
 /* runlist.c */
 /* 0 or a negative errno. Closing a lane drops its queued work. */

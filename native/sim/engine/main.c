@@ -80,7 +80,9 @@ enum which {
   GBPS,
   NVLINK,
   PCIE,
-  NUMA
+  NUMA,
+  DRIVER,
+  NODES
 };
 
 /* Parses "2x16GiB", "16GiB" or "1x16GiB,1x8GiB". */
@@ -119,20 +121,34 @@ static int groups(int which, const char *name, const char *text, struct options 
   return 0;
 }
 
-static const struct option names[] = {{"socket", 1, NULL, SOCKET},     {"devices", 1, NULL, DEVICES},
-                                      {"kernel-ns", 1, NULL, KERNEL},  {"context-mib", 1, NULL, CONTEXT},
-                                      {"slice-ns", 1, NULL, SLICE},    {"switch-ns", 1, NULL, SWITCH},
-                                      {"preempt", 1, NULL, PREEMPT},   {"launch-ns", 1, NULL, LAUNCH},
-                                      {"event-ns", 1, NULL, EVENT},    {"query-ns", 1, NULL, QUERY},
-                                      {"queue-depth", 1, NULL, DEPTH}, {"copy-gbps", 1, NULL, GBPS},
-                                      {"nvlink", 1, NULL, NVLINK},     {"pcie", 1, NULL, PCIE},
-                                      {"numa", 1, NULL, NUMA},         {NULL, 0, NULL, 0}};
+/* MAJOR:MINOR of the first device's node. */
+static int nodes(const char *name, char *text, struct sim_hello *hello, struct gs_err *err) {
+  uint64_t major = 0, minor = 0;
+  char *second = strchr(text, ':');
+  if (second == NULL)
+    return gs_fail(err, -EINVAL, "--nodes: write MAJOR:MINOR");
+  *second++ = '\0';
+  int error = number(name, text, 511, &major, err);
+  error = error ? error : number(name, second, 1 << 19, &minor, err);
+  hello->node_major = (uint32_t)major;
+  hello->node_minor = (uint32_t)minor;
+  return error;
+}
+
+static const struct option names[] = {
+    {"socket", 1, NULL, SOCKET},       {"devices", 1, NULL, DEVICES},   {"kernel-ns", 1, NULL, KERNEL},
+    {"context-mib", 1, NULL, CONTEXT}, {"slice-ns", 1, NULL, SLICE},    {"switch-ns", 1, NULL, SWITCH},
+    {"preempt", 1, NULL, PREEMPT},     {"launch-ns", 1, NULL, LAUNCH},  {"event-ns", 1, NULL, EVENT},
+    {"query-ns", 1, NULL, QUERY},      {"queue-depth", 1, NULL, DEPTH}, {"copy-gbps", 1, NULL, GBPS},
+    {"nvlink", 1, NULL, NVLINK},       {"pcie", 1, NULL, PCIE},         {"numa", 1, NULL, NUMA},
+    {"driver", 1, NULL, DRIVER},       {"nodes", 1, NULL, NODES},       {NULL, 0, NULL, 0}};
 
 static const char usage[] = "usage: gpushare-sim --socket PATH --devices 2x16GiB [--kernel-ns N] [--context-mib N] "
                             "[--slice-ns N] [--switch-ns N]\n"
                             "                    [--preempt 0|1] [--launch-ns N] [--event-ns N] [--query-ns N] "
                             "[--queue-depth N] [--copy-gbps N]\n"
-                            "                    [--nvlink 0011] [--pcie 0011] [--numa 0011]\n";
+                            "                    [--nvlink 0011] [--pcie 0011] [--numa 0011] [--driver 580] "
+                            "[--nodes MAJOR:MINOR]\n";
 
 static int one_option(int which, const char *name, char *text, struct options *options, struct gs_err *err) {
   struct sim_hello *hello = &options->hello;
@@ -166,6 +182,11 @@ static int one_option(int which, const char *name, char *text, struct options *o
       error = number(name, text, 10000, &value, err);
       hello->copy_bytes_per_us = value * 1000;
       return error || value ? error : gs_fail(err, -EINVAL, "--copy-gbps: at least 1");
+    case DRIVER:
+      error = number(name, text, 9999, &value, err);
+      hello->driver = (uint32_t)value;
+      return error || value ? error : gs_fail(err, -EINVAL, "--driver: a release, such as 615");
+    case NODES: return nodes(name, text, hello, err);
     case NVLINK:
     case PCIE:
     case NUMA: return groups(which, name, text, options, err);
@@ -179,6 +200,7 @@ static int parse(int argc, char **argv, struct options *options, struct gs_err *
                                         .event_ns = 2500,
                                         .query_ns = 300,
                                         .slice_ns = 2000000,
+                                        .driver = SIM_DRIVER_DEFAULT,
                                         .switch_ns = 20000,
                                         .copy_bytes_per_us = 25000,
                                         .queue_depth = 1024,

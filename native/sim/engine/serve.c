@@ -268,6 +268,15 @@ static int answer(struct engine *engine, struct connection *connection, const st
             request->b == SIM_KEEP || administers(connection) ? books_setting(engine, request, &reply.a) : -EPERM;
         runlist_run(engine, request->device);
         break;
+      case SIM_LIMIT_SET:
+      case SIM_LIMIT_GET:
+        if (request->op == SIM_LIMIT_GET || administers(connection)) {
+          reply.error = request_limit(engine, request, given, &reply);
+          given = -1;
+        } else {
+          reply.error = -EPERM;
+        }
+        break;
       case SIM_STOP:
         if (administers(connection))
           engine->stop = true;

@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <ctype.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,6 +71,20 @@ static void uuid_text(const uint8_t uuid[16], char out[41]) {
     at += sprintf(at, "%s%02x", dash_before[i] ? "-" : "", uuid[i]);
 }
 
+/* Whether this process may open the device's node, as it has to with a driver. No driver is behind the node: the kernel
+ * says so, with ENXIO, to whoever may open it. */
+static bool node_opens(const struct sim_hello *hello, uint32_t index) {
+  char path[64];
+  if (hello->node_major == 0)
+    return true;
+  snprintf(path, sizeof path, SIM_NODE_PATH "%u", hello->node_minor + index);
+  int fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0)
+    return errno == ENXIO;
+  close(fd);
+  return true;
+}
+
 /* The device that one entry of CUDA_VISIBLE_DEVICES refers to: a number, or an unambiguous prefix of a UUID; -1 if
  * none. */
 static int visible_device(const char *word, const struct sim_hello *hello) {
@@ -91,22 +106,25 @@ static int visible_device(const char *word, const struct sim_hello *hello) {
   return found;
 }
 
-/* Fills sim_hello and sim_devices with the devices in CUDA_VISIBLE_DEVICES, in that order. The list ends at the first
- * entry that is invalid or repeats a device, as with the real driver. */
+/* Fills sim_hello and sim_devices with the devices in CUDA_VISIBLE_DEVICES, in that order, of those that this process may
+ * open. The list ends at the first entry that is invalid or repeats a device, as with the real driver. */
 static void choose_devices(const struct sim_hello *hello) {
   const char *list = getenv("CUDA_VISIBLE_DEVICES");
   sim_hello = *hello;
+  sim_hello.ndevices = 0;
   if (list == NULL) {
     for (uint32_t i = 0; i < hello->ndevices; i++)
-      sim_devices[i].index = i;
+      if (node_opens(hello, i)) {
+        sim_devices[sim_hello.ndevices].index = i;
+        sim_hello.device[sim_hello.ndevices++] = hello->device[i];
+      }
     return;
   }
   char *copy = strdup(list), *rest = NULL;
   uint32_t seen = 0;
-  sim_hello.ndevices = 0;
   for (char *word = copy ? strtok_r(copy, ", ", &rest) : NULL; word; word = strtok_r(NULL, ", ", &rest)) {
     int index = visible_device(word, hello);
-    if (index < 0 || seen & 1u << index)
+    if (index < 0 || seen & 1u << index || !node_opens(hello, (uint32_t)index))
       break;
     seen |= 1u << index;
     sim_devices[sim_hello.ndevices].index = (uint32_t)index;

@@ -10,8 +10,7 @@
 
 #include "sim/nvml/nvml.h"
 
-/* The driver release that corresponds to this library's interface, that of CUDA 13.0. */
-#define DRIVER_VERSION "580.0"
+/* The interface of this library: that of the driver of CUDA 13.0. */
 #define NVML_VERSION "13.580.0"
 
 static struct {
@@ -45,29 +44,44 @@ void nvml_leave(void) { pthread_mutex_unlock(&all.lock); }
 
 const struct sim_hello *nvml_hello(void) { return &all.wire.hello; }
 
-static nvmlReturn_t call(uint32_t op, const struct nvml_device *device, uint64_t a, uint64_t b, struct sim_reply *reply,
-                         int *fds, int nfds) {
-  uint32_t index = device ? device->index : 0;
-  int error = sim_wire_call(&all.wire, op, index, a, b, reply, fds, nfds);
-  if (error == -EPIPE || error == -ENOTCONN) { /* the simulator may have been restarted */
-    sim_wire_close(&all.wire);
-    if (sim_wire_open(&all.wire, SIM_ROLE_VIEWER) == 0)
-      error = sim_wire_call(&all.wire, op, index, a, b, reply, fds, nfds);
-  }
+static nvmlReturn_t result_of(int error) {
   if (error == -EINVAL)
     return NVML_ERROR_INVALID_ARGUMENT;
   if (error == -EPERM)
     return NVML_ERROR_NO_PERMISSION;
+  if (error == -ENOSYS)
+    return NVML_ERROR_FUNCTION_NOT_FOUND;
+  if (error == -EOPNOTSUPP)
+    return NVML_ERROR_NOT_SUPPORTED;
   return error == 0 ? NVML_SUCCESS : NVML_ERROR_GPU_IS_LOST;
 }
 
+/* give: a descriptor to send along; -1: none */
+static nvmlReturn_t call(uint32_t op, const struct nvml_device *device, const uint64_t arguments[2], int give,
+                         struct sim_reply *reply, int *fds, int nfds) {
+  uint32_t index = device ? device->index : 0;
+  uint64_t a = arguments[0], b = arguments[1];
+  int error = sim_wire_give(&all.wire, op, index, a, b, give, reply, fds, nfds);
+  if (error == -EPIPE || error == -ENOTCONN) { /* the simulator may have been restarted */
+    sim_wire_close(&all.wire);
+    if (sim_wire_open(&all.wire, SIM_ROLE_VIEWER) == 0)
+      error = sim_wire_give(&all.wire, op, index, a, b, give, reply, fds, nfds);
+  }
+  return result_of(error);
+}
+
 nvmlReturn_t nvml_call(uint32_t op, const struct nvml_device *device, struct sim_reply *reply, int *fds, int nfds) {
-  return call(op, device, 0, 0, reply, fds, nfds);
+  return call(op, device, (const uint64_t[]){0, 0}, -1, reply, fds, nfds);
+}
+
+nvmlReturn_t nvml_give(const struct nvml_device *device, uint32_t op, const uint64_t arguments[2], int fd,
+                       struct sim_reply *reply) {
+  return call(op, device, arguments, fd, reply, NULL, 0);
 }
 
 nvmlReturn_t nvml_setting(const struct nvml_device *device, enum sim_setting setting, uint64_t *value) {
   struct sim_reply reply;
-  nvmlReturn_t result = call(SIM_SETTING, device, setting, *value, &reply, NULL, 0);
+  nvmlReturn_t result = call(SIM_SETTING, device, (const uint64_t[]){setting, *value}, -1, &reply, NULL, 0);
   if (result == NVML_SUCCESS)
     *value = reply.a;
   return result;
@@ -184,8 +198,10 @@ NVML_API(nvmlSystemGetDriverVersion, (char *version, unsigned length)) {
   nvmlReturn_t result = nvml_enter();
   if (result != NVML_SUCCESS)
     return result;
+  char release[16];
+  snprintf(release, sizeof release, "%u.0", all.wire.hello.driver);
   nvml_leave();
-  return put_text(version, length, DRIVER_VERSION);
+  return put_text(version, length, release);
 }
 
 /* Does not require nvmlInit, as in the real library. */

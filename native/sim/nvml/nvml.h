@@ -19,6 +19,7 @@ typedef enum {
   NVML_ERROR_NOT_FOUND = 6,
   NVML_ERROR_INSUFFICIENT_SIZE = 7,
   NVML_ERROR_DRIVER_NOT_LOADED = 9,
+  NVML_ERROR_FUNCTION_NOT_FOUND = 13,
   NVML_ERROR_GPU_IS_LOST = 15,
   NVML_ERROR_MEMORY = 20,
   NVML_ERROR_ARGUMENT_VERSION_MISMATCH = 25,
@@ -145,6 +146,16 @@ typedef struct {
   } value;
 } nvmlUUID_t;
 
+typedef struct {
+  const char *nameSpace; /* the directory of a cgroup */
+  unsigned long long softLimit, hardLimit;
+} nvmlSetMemoryLimits_v1_t;
+
+typedef struct {
+  const char *nameSpace;
+  unsigned long long softLimit, hardLimit, currentUsed;
+} nvmlGetMemoryLimits_v1_t;
+
 /* ---- nvml.c ------------------------------------------------------------------------------------------------------ */
 
 enum { NVML_WINDOW_NS = 1000000000 };
@@ -168,6 +179,9 @@ const struct sim_hello *nvml_hello(void);
 nvmlReturn_t nvml_call(uint32_t op, const struct nvml_device *device, struct sim_reply *reply, int *fds, int nfds);
 /* Sets the setting to *value unless *value is SIM_KEEP; returns the resulting value. */
 nvmlReturn_t nvml_setting(const struct nvml_device *device, enum sim_setting setting, uint64_t *value);
+/* As nvml_call, with two arguments and a descriptor that is sent along. */
+nvmlReturn_t nvml_give(const struct nvml_device *device, uint32_t op, const uint64_t arguments[2], int fd,
+                       struct sim_reply *reply);
 /* Processes of a device, in an array that the caller frees: live processes that hold memory, or with ended_too all
  * processes in the engine's accounts. */
 nvmlReturn_t nvml_processes(const struct nvml_device *device, bool ended_too, struct sim_process **list, size_t *count);

@@ -17,7 +17,7 @@
 
 enum {
   SIM_PROTO_MAGIC = 0x67734d31, /* "gsM1" */
-  SIM_PROTO_VERSION = 3,
+  SIM_PROTO_VERSION = 4,
   SIM_MAX_DEVICES = 16,
   SIM_NAME_BYTES = 64,
   SIM_INTERVALS = 512,
@@ -26,6 +26,8 @@ enum {
 };
 
 #define SIM_SOCKET_NAME "sim.sock"
+/* Of the node of a device, with its minor behind it; gpushare/node/standins.py makes it. */
+#define SIM_NODE_PATH "/dev/gpushare-sim-"
 
 enum sim_op_code {
   SIM_HELLO = 1,      /* a: enum sim_role. Answer: struct sim_hello */
@@ -57,8 +59,14 @@ enum sim_op_code {
   SIM_BLOCK_DROP = 19, /* a: number. One hold less. a: 1 if something still keeps the block */
   SIM_BLOCK_EXPORT = 20, /* a: number. Descriptor: one that keeps the block and stands for it */
   SIM_BLOCK_IMPORT = 21, /* with such a descriptor. One more hold. Descriptor: the file; a: number, b: key */
-  SIM_BLOCK_SUMS = 22    /* device. a: bytes of blocks that this process is charged for, b: holds that it has */
+  SIM_BLOCK_SUMS = 22,   /* device. a: bytes of blocks that this process is charged for, b: holds that it has */
+  /* device, with a descriptor of a cgroup v2 directory: the memory of the processes in it and below; engine/limits.c.
+   * -ENOSYS: a driver before SIM_DRIVER_LIMITS, -EOPNOTSUPP: not such a directory. */
+  SIM_LIMIT_SET = 23, /* a: hard limit or SIM_NO_LIMIT, b: soft limit, which is only kept. As SIM_STOP: who may */
+  SIM_LIMIT_GET = 24  /* a: hard limit, b: soft limit, c: bytes that the processes have */
 };
+#define SIM_NO_LIMIT UINT64_MAX
+enum { SIM_DRIVER_LIMITS = 615, SIM_DRIVER_DEFAULT = 580 };
 
 /* Settings an administrator can change. The simulation ignores them, except SIM_LOST; tests check who may change them.
  * SIM_LOST = 1 simulates a hardware fault: requests for the device fail with -EIO and its work stops until it is 0
@@ -117,6 +125,10 @@ struct sim_hello {
   uint64_t copy_bytes_per_us; /* rate of each copy engine */
   uint32_t queue_depth;       /* work items per stream before a submission blocks */
   uint32_t preempt;           /* 1: a slice can end in the middle of a kernel */
+  uint32_t driver;            /* the driver's release that the libraries say they are of */
+  uint32_t node_major;        /* of the devices' nodes, 0: there are none. Device i has the minor node_minor + i */
+  uint32_t node_minor;
+  uint32_t reserved;
   struct sim_device_info device[SIM_MAX_DEVICES];
 };
 
@@ -179,7 +191,7 @@ struct sim_lane {
 _Static_assert(sizeof(struct sim_request) == 32, "layout");
 _Static_assert(sizeof(struct sim_reply) == 32, "layout");
 _Static_assert(sizeof(struct sim_device_info) == 104, "layout");
-_Static_assert(offsetof(struct sim_hello, device) == 96, "layout");
+_Static_assert(offsetof(struct sim_hello, device) == 112, "layout");
 _Static_assert(sizeof(struct sim_process) == 32, "layout");
 _Static_assert(offsetof(struct sim_lane, interval) == 128, "layout");
 _Static_assert(offsetof(struct sim_lane, reports) == 128 + SIM_INTERVALS * 24, "layout");

@@ -1,0 +1,105 @@
+"""Simulated devices have nodes, as real ones have, and the kernel keeps a workload to those of its grant."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpushare import paths
+from gpushare.enforce import device_program
+from gpushare.node import standins
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make device nodes")
+
+ATTACK = Path(__file__).parents[1] / "support/attack.py"
+LIBRARY = paths.SIM_LIB_DIR / "libcuda.so.1"
+BARE = {"LD_PRELOAD": "", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def node_names(daemon) -> list[str]:
+    major, first = standins.choose(daemon.layout.sim)
+    return [node.path.removeprefix("/dev/") for node in standins.of((major, first), 2)]
+
+
+def attack(daemon, *words, grant: dict[str, str] | None = None) -> dict:
+    """What the program printed. In a grant, where one is asked for, with an environment that it has cleared."""
+    bare = [sys.executable, str(ATTACK), *map(str, words)]
+    command = ["env", "-i", f"GPUSHARE_SIM_DIR={daemon.sim_dir}", *bare]
+    if grant is not None:
+        command = daemon.run("1GiB", "10%", *command, **grant)
+    done = subprocess.run(command, env=daemon.env, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_grant_opens_its_own_node_alone(daemon):
+    own, other = node_names(daemon)
+    found = attack(daemon, "nodes", grant={"gpu": "0"})
+    # No driver is behind them: ENXIO is the word of a kernel that allowed it.
+    assert (found[own], found[other]) == ("ENXIO", "EPERM")
+    walls = attack(daemon, "nodes")
+    assert (walls[own], walls[other]) == ("ENXIO", "ENXIO"), "without a grant nothing is denied"
+
+
+def test_the_driver_serves_only_the_granted_device(daemon):
+    assert attack(daemon, "driver", LIBRARY, 16, grant={"gpu": "1"})["devices"] == 1
+    assert attack(daemon, "driver", LIBRARY, 16)["devices"] == 2
+
+
+def test_no_way_round_opens_another_node(daemon):
+    major, first = standins.choose(daemon.layout.sim)
+    other = f"/dev/{node_names(daemon)[1]}"
+    made = attack(daemon, "made", major, first + 1, grant={"gpu": "0"})
+    assert made["mknod"] == "EPERM" or made["open"] == "EPERM"
+    assert attack(daemon, "reference", other, grant={"gpu": "0"}) == "EPERM"
+
+
+def test_whoever_rewrites_its_own_rules_leaves_ours(daemon, tmp_path):
+    """As systemd does at daemon-reload, and an engine at an update: another program at the same cgroup."""
+    own, other = node_names(daemon)
+    script = "import os, sys, json, subprocess\nprint(os.getpid(), flush=True)\nsys.stdin.readline()\n"
+    script += f"sys.stdout.write(subprocess.run([{sys.executable!r}, {str(ATTACK)!r}, 'nodes'], "
+    script += "capture_output=True, text=True).stdout)"
+    process = subprocess.Popen(
+        daemon.run("1GiB", "10%", sys.executable, "-c", script, gpu="0"),
+        env=daemon.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    with process:
+        process.stdout.readline()
+        [grant] = daemon.client.grants()
+        assert {wall["name"]: wall["why"] for wall in grant["walls"]}["devices"] == ""
+        device_program.attach(daemon.cgroup(grant["id"]).path, {250}, set())  # theirs, which allows all of these
+        said, _ = process.communicate("\n")
+    found = json.loads(said)
+    assert (found[own], found[other]) == ("ENXIO", "EPERM")
+
+
+def test_they_go_with_the_simulator(make_daemon):
+    daemon = make_daemon().start()
+    names = node_names(daemon)
+    assert set(names) <= set(os.listdir("/dev"))
+    daemon.terminate()
+    assert not set(names) & set(os.listdir("/dev"))
+
+
+def test_one_that_is_lost_is_made_again(make_daemon):
+    daemon = make_daemon().start()
+    names = node_names(daemon)
+    daemon.kill()
+    os.unlink(f"/dev/{names[0]}")
+    daemon.start()
+    assert set(names) <= set(os.listdir("/dev"))
+
+
+def test_without_the_right_to_make_nodes_devices_have_none(make_daemon):
+    daemon = make_daemon()
+    daemon.forked = False
+    daemon.command = ["setpriv", "--bounding-set=-mknod", "--inh-caps=-mknod", *daemon.command]
+    daemon.start()
+    assert not set(node_names(daemon)) & set(os.listdir("/dev"))
+    assert attack(daemon, "driver", LIBRARY, 16)["devices"] == 2
+    walls = daemon.client.node()["walls"]
+    assert next(wall["why"] for wall in walls if wall["name"] == "devices") == ""

@@ -1,0 +1,155 @@
+"""The driver's own limits of memory, of those from r615 on: they hold a program that goes round the interposer. The
+judge is the simulator's books."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from waiting import until
+
+from gpushare import paths
+from gpushare.enforce import cgroup
+from gpushare.enforce.cgroup import Hierarchies
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="needs root"),
+    pytest.mark.skipif(Hierarchies.of().unified is None, reason="needs cgroup v2"),
+]
+
+ATTACK = Path(__file__).parents[1] / "support/attack.py"
+LIBRARY = paths.SIM_LIB_DIR / "libcuda.so.1"
+MIB = 1 << 20
+
+
+def with_driver(make_daemon, monkeypatch, release: str):
+    monkeypatch.setenv("GPUSHARE_SIM_DRIVER", release)
+    daemon = make_daemon()
+    daemon.env["GPUSHARE_SIM_DRIVER"] = release
+    daemon.forked = False
+    return daemon.start()
+
+
+@pytest.fixture
+def daemon(make_daemon, monkeypatch):
+    return with_driver(make_daemon, monkeypatch, "615")
+
+
+def why(walls, name="memory") -> str:
+    return next(wall["why"] for wall in walls if wall["name"] == name)
+
+
+class Evader:
+    """A program in a grant that clears its environment and loads the driver by its path."""
+
+    def __init__(self, daemon, *words, memory="512MiB", hold=True) -> None:
+        bare = ["env", "-i", f"GPUSHARE_SIM_DIR={daemon.sim_dir}", *(["ATTACK_HOLD=1"] if hold else [])]
+        self.process = subprocess.Popen(
+            daemon.run(memory, "10%", *bare, sys.executable, str(ATTACK), *map(str, words), gpu="0"),
+            env=daemon.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        self.said = json.loads(self.process.stdout.readline())
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.process.communicate("\n", timeout=30)
+
+
+def test_an_evader_stays_within_its_grant(daemon):
+    assert why(daemon.client.node()["walls"]) == ""
+    with Evader(daemon, "driver", LIBRARY, 4096) as evader:
+        [grant] = daemon.client.grants()
+        assert why(grant["walls"]) == ""
+        assert evader.said["last"] == 2, "CUDA_ERROR_OUT_OF_MEMORY"
+        books = daemon.books()
+        assert 448 * MIB <= books["bytes"] <= 512 * MIB
+        assert books["peak_bytes"] <= 512 * MIB
+
+
+def test_so_does_a_crowd_of_them(daemon):
+    with Evader(daemon, "crowd", LIBRARY, 6, 1024, hold=False) as evader:
+        assert 0 < evader.said["mib"] <= 512
+        assert daemon.books()["peak_bytes"] <= 512 * MIB
+
+
+def test_it_follows_a_resize(daemon):
+    with Evader(daemon, "driver", LIBRARY, 4096) as evader:
+        [grant] = daemon.client.grants()
+        assert evader.said["last"] == 2
+        daemon.client.resize(grant["id"], memory="1GiB")
+        assert why(daemon.client.grant(grant["id"])["walls"]) == ""
+        more = subprocess.run(
+            ["env", "-i", f"GPUSHARE_SIM_DIR={daemon.sim_dir}", sys.executable, str(ATTACK), "driver", LIBRARY, "4096"],
+            capture_output=True, text=True, stdin=subprocess.DEVNULL,
+            preexec_fn=lambda: daemon.cgroup(grant["id"]).add(os.getpid()),
+        )  # fmt: skip
+        assert json.loads(more.stdout)["last"] == 2
+        assert 960 * MIB <= daemon.books()["peak_bytes"] <= 1024 * MIB
+
+
+def test_a_daemon_that_was_killed_leaves_it(daemon):
+    with Evader(daemon, "driver", LIBRARY, 4096):
+        daemon.kill()
+        daemon.start()
+        [grant] = daemon.client.grants()
+        assert why(grant["walls"]) == ""
+        assert max(row["peak_bytes"] for row in daemon.books()["processes"]) <= 512 * MIB
+
+
+def test_an_older_driver_has_none_and_the_node_says_so(make_daemon, monkeypatch):
+    """The evader takes what it wants: this is what the wall is for."""
+    daemon = with_driver(make_daemon, monkeypatch, "595")
+    assert "driver 595 has no limits per cgroup" in why(daemon.client.node()["walls"])
+    with Evader(daemon, "driver", LIBRARY, 1024) as evader:
+        [grant] = daemon.client.grants()
+        assert why(grant["walls"]) == why(daemon.client.node()["walls"])
+        assert evader.said["mib"] == 1024
+    until(lambda: daemon.books()["bytes"] == 0, "the memory comes back")
+
+
+NVML = """
+import pathlib, sys
+from types import SimpleNamespace
+from gpushare.errors import FailedError
+from gpushare.node import limits
+from gpushare.node.nvml import load
+nvml, group = load(), pathlib.Path(sys.argv[1])
+handle = nvml.nvmlDeviceGetHandleByIndex(0)
+print(nvml.nvmlSystemGetDriverVersion())
+try:
+    limits.limit(nvml, handle, group, 1 << 28)
+    got = nvml.c_nvmlGetMemoryLimits_v1_t()
+    got.nameSpace = str(group).encode()
+    nvml.nvmlDeviceGetMemoryLimits_v1(handle, got)
+    print(got.hardLimit, got.softLimit, limits.used(nvml, handle, group))
+    limits.limit(nvml, handle, group, None)
+    nvml.nvmlDeviceGetMemoryLimits_v1(handle, got)
+    print(got.hardLimit == limits.MAX)
+    limits.limit(nvml, handle, pathlib.Path("/tmp"), 1 << 28)
+except FailedError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("release", ["615", "595"])
+def test_the_calls_of_nvml(make_daemon, monkeypatch, release):
+    """As they are made for real devices, at the simulated NVML."""
+    daemon = with_driver(make_daemon, monkeypatch, release)
+    group = cgroup.Cgroup(Hierarchies.of().unified / f"gst-limits-{os.getpid()}", v2=True)
+    group.make()
+    env = {**os.environ, "LD_LIBRARY_PATH": str(paths.SIM_LIB_DIR), "GPUSHARE_SIM_DIR": daemon.sim_dir}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", NVML, str(group.path)], env=env, capture_output=True, text=True, check=True
+        )
+    finally:
+        group.remove()
+    said = done.stdout.splitlines()
+    assert said[0] == f"{release}.0"
+    if release == "615":
+        assert said[1:3] == [f"{1 << 28} 0 0", "True"]
+    assert "the driver has no limits per cgroup here" in said[-1]
