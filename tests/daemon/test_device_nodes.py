@@ -44,7 +44,10 @@ def test_a_grant_opens_its_own_node_alone(daemon):
     assert (walls[own], walls[other]) == ("ENXIO", "ENXIO"), "without a grant nothing is denied"
 
 
-def test_the_driver_serves_only_the_granted_device(daemon):
+def test_the_driver_serves_only_the_granted_device(make_daemon, tmp_path):
+    config = tmp_path / "gpushare.toml"
+    config.write_text('[audit]\nevader = "tell"\n')  # else it stands still, as it has not joined
+    daemon = make_daemon("--simulate", "2x16GiB", "--config", str(config)).start()
     assert attack(daemon, "driver", LIBRARY, 16, grant={"gpu": "1"})["devices"] == 1
     assert attack(daemon, "driver", LIBRARY, 16)["devices"] == 2
 

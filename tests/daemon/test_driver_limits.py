@@ -24,17 +24,18 @@ LIBRARY = paths.SIM_LIB_DIR / "libcuda.so.1"
 MIB = 1 << 20
 
 
-def with_driver(make_daemon, monkeypatch, release: str):
-    monkeypatch.setenv("GPUSHARE_SIM_DRIVER", release)
-    daemon = make_daemon()
+def with_driver(make_daemon, tmp_path, release: str):
+    config = tmp_path / "gpushare.toml"
+    config.write_text('[audit]\nevader = "tell"\n')  # the wall alone has to stop them
+    daemon = make_daemon("--simulate", "2x16GiB", "--config", str(config))
     daemon.env["GPUSHARE_SIM_DRIVER"] = release
     daemon.forked = False
     return daemon.start()
 
 
 @pytest.fixture
-def daemon(make_daemon, monkeypatch):
-    return with_driver(make_daemon, monkeypatch, "615")
+def daemon(make_daemon, tmp_path):
+    return with_driver(make_daemon, tmp_path, "615")
 
 
 def why(walls, name="memory") -> str:
@@ -100,9 +101,9 @@ def test_a_daemon_that_was_killed_leaves_it(daemon):
         assert max(row["peak_bytes"] for row in daemon.books()["processes"]) <= 512 * MIB
 
 
-def test_an_older_driver_has_none_and_the_node_says_so(make_daemon, monkeypatch):
+def test_an_older_driver_has_none_and_the_node_says_so(make_daemon, tmp_path):
     """The evader takes what it wants: this is what the wall is for."""
-    daemon = with_driver(make_daemon, monkeypatch, "595")
+    daemon = with_driver(make_daemon, tmp_path, "595")
     assert "driver 595 has no limits per cgroup" in why(daemon.client.node()["walls"])
     with Evader(daemon, "driver", LIBRARY, 1024) as evader:
         [grant] = daemon.client.grants()
@@ -136,9 +137,9 @@ except FailedError as error:
 
 
 @pytest.mark.parametrize("release", ["615", "595"])
-def test_the_calls_of_nvml(make_daemon, monkeypatch, release):
+def test_the_calls_of_nvml(make_daemon, tmp_path, release):
     """As they are made for real devices, at the simulated NVML."""
-    daemon = with_driver(make_daemon, monkeypatch, release)
+    daemon = with_driver(make_daemon, tmp_path, release)
     group = cgroup.Cgroup(Hierarchies.of().unified / f"gst-limits-{os.getpid()}", v2=True)
     group.make()
     env = {**os.environ, "LD_LIBRARY_PATH": str(paths.SIM_LIB_DIR), "GPUSHARE_SIM_DIR": daemon.sim_dir}
