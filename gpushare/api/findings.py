@@ -5,7 +5,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-FindingKind = Literal["evader", "outside"]
+FindingKind = Literal["evader", "outside", "excess"]
 Act = Literal["told", "frozen", "stopped", "killed"]
 Outcome = Literal["", "joined", "left", "ended", "released"]
 
@@ -13,6 +13,7 @@ Outcome = Literal["", "joined", "left", "ended", "released"]
 class Finding(Struct, kw_only=True):
     """`seq`: counts them, in a run of the daemon. `evader`: a process in the cgroup of `grant` uses the device and has
     not joined: nothing meters or limits it. `outside`: one of no grant does.
+    `excess`: the processes of a grant hold more memory than it may, by the driver's count; `pid` is the one with most.
 
     `command`: its command line, at most 200 printable characters; empty: not known. `memory_bytes`, `busy_ns`: as the
     driver counted when it was found; null: it does not say. `act`: what is done to it. `frozen`: the grant's cgroup is,

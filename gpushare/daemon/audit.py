@@ -62,6 +62,8 @@ class _Look:
     at_ns: int
     unknown: list[_Unknown] = field(default_factory=list)
     listed: dict[int, set[int]] = field(default_factory=dict)
+    held: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Bytes by device and pid, as far as the driver says."""
 
 
 class Audit:
@@ -82,6 +84,8 @@ class Audit:
         self._groups: dict[Key, Cgroup] = {}
         self._since: dict[Key, int] = {}
         """Monotonic ns."""
+        self._excesses = audit.Excesses()
+        self._waiting: set[asyncio.Task[None]] = set()
         self._poked = asyncio.Event()
         self._seldom = logs.Seldom()
         self.looks = 0
@@ -121,6 +125,8 @@ class Audit:
                 if self._key(one) not in self._findings and not self._findings.full:
                     await self._found(one, look.at_ns)
             look = again
+        for row in self._excesses.follow(self._held(look), look.at_ns):
+            self._exceeds(row)
         self._follow(look)
         self.holds.renew()
         if len(look.listed) == len(self._state.devices):
@@ -144,6 +150,8 @@ class Audit:
                 continue
             look.listed[device] = {row.pid for row in rows}
             for row in rows:
+                if row.memory_bytes is not None:
+                    look.held[device, row.pid] = row.memory_bytes
                 if row.pid in known or row.pid == os.getpid():
                     continue
                 found = _examine(row.pid)
@@ -181,6 +189,18 @@ class Audit:
         kind: FindingKind = "evader" if one.grant else "outside"
         return Key(kind, one.grant, one.program.pid, one.program.started)
 
+    def _held(self, look: _Look) -> Iterator[audit.Held]:
+        """What the processes that have joined hold, by grant and device."""
+        for live in self._state:
+            members = {member.pid: member.started for member in live.record.members}
+            for place in live.record.places:
+                sizes = {pid: look.held[place.index, pid] for pid in members if (place.index, pid) in look.held}
+                if sizes:
+                    most = max(sizes, key=lambda pid: sizes[pid])
+                    largest = Program(most, members[most])
+                    total = sum(sizes.values())
+                    yield audit.Held(live.id, place.index, total, place.memory_bytes, len(sizes), largest)
+
     # What is found.
 
     async def _found(self, one: Stranger, seen_ns: int) -> None:
@@ -208,10 +228,44 @@ class Audit:
         if live is not None:
             self._publish(live, "changed")
         if group is not None:
-            at_ns = await stopped(group)
-            found.stop_ns = at_ns - seen_ns if at_ns is not None else None
-            if key in self._findings:
-                self._findings.changed(key)
+            task = asyncio.get_running_loop().create_task(self._stopped(key, found, group, seen_ns))
+            self._waiting.add(task)
+            task.add_done_callback(self._waiting.discard)
+
+    async def _stopped(self, key: Key, found: Finding, group: Cgroup, seen_ns: int) -> None:
+        """Notes when it had stopped, while others are looked at."""
+        at_ns = await stopped(group)
+        found.stop_ns = at_ns - seen_ns if at_ns is not None else None
+        if key in self._findings:
+            self._findings.changed(key)
+
+    def _exceeds(self, row: audit.Held) -> None:
+        """A grant that holds more than it may is stopped as one with an evader in it is."""
+        key = Key("excess", row.grant, row.largest.pid, row.largest.started)
+        if row.grant not in self._state or self._findings.full:
+            return
+        if any(known.kind == "excess" and known.grant == row.grant for known in self._findings.lasting()):
+            return
+        live, device = self._state.live(row.grant), self._state.devices[row.device]
+        found = Finding(
+            seq=0,
+            kind="excess",
+            at_ns=now_ns(),
+            device=device.index,
+            device_id=device.id,
+            grant=row.grant,
+            tenant=live.record.tenant,
+            pid=key.pid,
+            command="",
+            memory_bytes=row.held_bytes,
+            busy_ns=0,
+            act="told",
+        )
+        if self._rules.evader is not Act.TELL:
+            found.act, found.note, _ = self._stop(key, live)
+        self._findings.add(key, found)
+        self._since[key] = time.monotonic_ns()
+        self._publish(live, "changed")
 
     def _stop(self, key: Key, live: Live | None) -> tuple[Done, str, Cgroup | None]:
         """The grant's cgroup that holds the process, else the process."""
@@ -255,16 +309,19 @@ class Audit:
         if not keys:
             return
         joined, grants = self._joined(), {live.id for live in self._state}
+        over_now = {(row.grant, row.device) for row in self._held(look) if audit.exceeds(row)}
         for key in keys:
             found = self._findings[key]
             listed = look.listed.get(found.device)
+            excess = key.kind == "excess"
+            still = (key.grant, found.device) in over_now if excess else listed is not None and key.pid in listed
             over = audit.outcome(
                 Program(key.pid, key.started),
                 key.grant,
                 grants=grants,
-                joined=joined,
+                joined={} if excess else joined,
                 alive=peer.start_time(key.pid) == key.started,
-                listed=listed is None or key.pid in listed,
+                listed=listed is None or still,
             )
             if over:
                 self._over(key, over)  # type: ignore[arg-type]
@@ -308,11 +365,16 @@ class Audit:
     def _notices(self, live: Live) -> Iterator[str]:
         for found in self._findings.of_grant(live.id):
             done = _DONE[found.act]
-            yield f"process {found.pid} ({found.command or '?'}) uses device {found.device} and has not joined: {done}"
+            what = f"process {found.pid} ({found.command or '?'}) uses device {found.device} and has not joined"
+            if found.kind == "excess":
+                what = f"its processes hold {found.memory_bytes} bytes of device {found.device}, more than they may"
+            yield f"{what}: {done}"
 
     def close(self) -> None:
         """The daemon stops: who evades stays stopped, and the next daemon looks again."""
         self._findings.close()
+        for task in self._waiting:
+            task.cancel()
 
 
 def _examine(pid: int) -> tuple[Program, int, Path | None] | None:

@@ -305,7 +305,7 @@ async def text(context: NodeContext, devices: list[types.Device]) -> str:
         *_family(
             "gpushare_findings_total",
             "counter",
-            "Processes that used a device without a share, as the driver says",
+            "Processes past their share, or without one, that the driver listed",
             [({"kind": kind}, context.findings.counts[kind]) for kind in get_args(finding_types.FindingKind)],
         ),
         *_family(

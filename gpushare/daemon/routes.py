@@ -353,7 +353,7 @@ ROUTES = (
         "GET",
         "/v1/findings",
         "findings",
-        "Who uses a device without a share: the latest findings of the audit",
+        "Who uses a device without a share, or past it: the latest findings of the audit",
         answer=finding_types.Findings,
     ),
     Route("GET", "/metrics", "metrics", "Prometheus text", media="text/plain"),

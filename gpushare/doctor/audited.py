@@ -22,4 +22,5 @@ def lasting(client: Client) -> Iterator[Finding]:
             yield Finding("audit", "note", f"{what} and is in no grant: {one['act']}", "end it, or start it in a grant")
         else:
             mend = f"look at it, then `gpushare grant release {one['grant']}`, which ends it"
-            yield Finding(f"grant {one['grant']}", "wrong", f"{what} and has not joined: {one['act']}", mend)
+            why = "with others of its grant, by more than they may" if one["kind"] == "excess" else "and has not joined"
+            yield Finding(f"grant {one['grant']}", "wrong", f"{what} {why}: {one['act']}", mend)

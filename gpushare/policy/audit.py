@@ -86,3 +86,42 @@ def outcome(
     if not alive:
         return "ended"
     return "" if listed else "left"
+
+
+EXCESS_NS = 1_000_000_000
+"""For so long a grant has to hold too much, in each look: books and driver are not read at one instant, and a process
+that ends has its memory for a moment longer than its slot."""
+SLACK_BYTES = 64 << 20
+"""By so much the driver may count more than the books for each process: contexts differ in size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What one grant has on one device. `limit_bytes`: what it may hold. `processes`: how many of its processes have
+    some there. `largest`: the one that has most."""
+
+    grant: str
+    device: int
+    held_bytes: int
+    limit_bytes: int
+    processes: int
+    largest: Program
+
+
+def exceeds(held: Held) -> bool:
+    """Whether the driver counts more for the grant than it may hold, by more than contexts can explain."""
+    return held.held_bytes > held.limit_bytes + SLACK_BYTES * held.processes
+
+
+class Excesses:
+    """Which grants hold too much, and since when. The interposer refuses what goes beyond the limit: one that holds
+    more has taken it past the interposer, or wrote books that are not true."""
+
+    def __init__(self) -> None:
+        self._since: dict[tuple[str, int], int] = {}
+
+    def follow(self, rows: Iterable[Held], now_ns: int) -> list[Held]:
+        """Those that have held too much in every call for EXCESS_NS. `rows`: of all grants and devices of now."""
+        over = {(row.grant, row.device): row for row in rows if exceeds(row)}
+        self._since = {key: self._since.get(key, now_ns) for key in over}
+        return [row for key, row in over.items() if now_ns - self._since[key] >= EXCESS_NS]

@@ -78,7 +78,7 @@ def test_an_honest_neighbour_in_the_grant_goes_on_when_the_evader_has_ended(daem
         tenant.close()
 
 
-def test_one_that_joins_goes_on(daemon):
+def test_one_that_joins_goes_on_until_it_holds_too_much(daemon):
     """A process that has the device and joins after that: `joiner.py` speaks both protocols by itself."""
     child = daemon.tenant(sys.executable, str(Path(__file__).with_name("latejoiner.py")), forked=False)
     pid = int(child.stdout.readline())
@@ -95,6 +95,14 @@ def test_one_that_joins_goes_on(daemon):
     assert child.stdout.readline().startswith("joined ")
     assert not freezer.frozen(group)
     assert daemon.client.grant(found["grant"])["processes"] == [pid]
+    # Joined, it takes more than its grant may hold, and its slot says nothing of it.
+    child.stdin.write(f"{2 << 30}\n")
+    child.stdin.flush()
+    assert child.stdout.readline() == "0\n"
+    [more] = until(lambda: daemon.findings(pid=pid, kind="excess", act="frozen"), "what it has taken is found")
+    assert more["memory_bytes"] > 2 << 30
+    until(lambda: freezer.frozen(group), "its grant is frozen")
+    assert "more than they may" in daemon.client.grant(found["grant"])["notice"]
 
 
 def test_one_outside_of_all_grants_is_told_and_goes_on(daemon):

@@ -68,6 +68,21 @@ def test_how_it_ends(facts, over):
     assert audit.outcome(ONE, "g", **{**usual, **facts}) == over
 
 
+def held(size: int, processes: int = 1) -> audit.Held:
+    return audit.Held("g", 0, size, 1 << 30, processes, ONE)
+
+
+def test_more_than_the_limit_counts_when_it_lasts():
+    most = (1 << 30) + audit.SLACK_BYTES
+    excesses = audit.Excesses()
+    assert excesses.follow([held(most + 1)], 0) == []
+    assert excesses.follow([held(most + 1)], audit.EXCESS_NS - 1) == []
+    assert excesses.follow([held(most)], audit.EXCESS_NS) == []  # it begins anew
+    assert excesses.follow([held(most + 1)], 2 * audit.EXCESS_NS) == []
+    assert excesses.follow([held(most + 1)], 3 * audit.EXCESS_NS) == [held(most + 1)]
+    assert not audit.exceeds(held(most + 1, processes=2))
+
+
 def sample(pid: int, at_us: int, percent: int) -> SimpleNamespace:
     return SimpleNamespace(pid=pid, timeStamp=at_us, smUtil=percent)
 
