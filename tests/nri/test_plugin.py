@@ -87,7 +87,13 @@ def test_a_container_gets_what_the_wrapper_would_give_it(place, engine):
     assert given.mounts == wanted["mounts"]
     assert given.hooks == wanted["hooks"]
     assert sorted(given.env) == sorted(wanted["process"]["env"])
-    assert (given.devices, given.rules) == ([], [])  # a simulated device has no nodes
+    linux = wanted["linux"]
+    nodes = [(one["path"], one["type"], one["major"], one["minor"]) for one in linux["devices"]]
+    assert given.devices == nodes
+    rules = [one for one in linux["resources"]["devices"] if one["allow"]]
+    assert [rule[1:] for rule in given.rules] == [
+        (one["type"], one["major"], one["minor"], one["access"]) for one in rules
+    ]
 
 
 def test_a_container_asks_in_nvidias_words(place, engine):
