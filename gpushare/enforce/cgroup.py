@@ -123,23 +123,6 @@ class Cgroup:
                 continue
         self._write("freezer.state", "THAWED")
 
-    def freeze(self) -> None:
-        """Stops all processes in it and below; they stay so until the thaw, whatever signals they get but SIGKILL.
-        Raises FailedError."""
-        self._write(*(("cgroup.freeze", "1") if self.v2 else ("freezer.state", "FROZEN")))
-
-    def frozen(self) -> bool:
-        """Whether all of them have stopped."""
-        name, word = ("cgroup.events", "frozen 1") if self.v2 else ("freezer.state", "FROZEN")
-        try:
-            return word in (self.path / name).read_text().splitlines()
-        except OSError:
-            return False
-
-    def thaw(self) -> None:
-        """Lets them go on. Raises FailedError."""
-        self._write(*(("cgroup.freeze", "0") if self.v2 else ("freezer.state", "THAWED")))
-
     def make(self) -> None:
         """Makes the directory. Raises FailedError, also where it exists."""
         try:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpushare.enforce import devices
+from gpushare.enforce import devices, freezer
 from gpushare.enforce.cgroup import Cgroup, Hierarchies, below
 from gpushare.enforce.subject import Subject, throw_away
 from gpushare.enforce.walls import Wall
@@ -128,10 +128,10 @@ class Trial:
 
     def _freezer(self) -> str:
         with self.subject() as (group, subject):
-            group.freeze()
+            freezer.freeze(group)
             try:
                 deadline = time.monotonic() + _ANSWER_SECONDS
-                while not group.frozen():
+                while not freezer.frozen(group):
                     if time.monotonic() > deadline:
                         return f"no process is frozen within {_ANSWER_SECONDS:g} s"
                     time.sleep(0.0001)
@@ -139,7 +139,7 @@ class Trial:
                 if subject.says(_QUIET_SECONDS):
                     return "a frozen process goes on"
             finally:
-                group.thaw()
+                freezer.thaw(group)
             return "" if subject.says(_ANSWER_SECONDS) else "a thawed process does not go on"
 
     @contextlib.contextmanager

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.enforce import device_program
+from gpushare.enforce import device_program, freezer
 from gpushare.enforce.cgroup import Cgroup, Hierarchies
 from gpushare.enforce.trial import Trial
 from gpushare.enforce.walls import Table
@@ -38,7 +38,7 @@ def nothing(*_: object) -> None:
     ("where", "what", "wall", "why"),
     [
         (device_program, "attach", "devices", "a device that is not granted could be opened"),
-        (Cgroup, "freeze", "freezer", "no process is frozen within"),
+        (freezer, "freeze", "freezer", "no process is frozen within"),
         (Cgroup, "kill", "cgroup", "what is killed by its cgroup goes on"),
     ],
 )
@@ -53,8 +53,8 @@ def test_one_that_does_nothing_is_found(tmp_path, monkeypatch, where, what, wall
 
 def test_a_freezer_that_only_says_so_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr("gpushare.enforce.trial._QUIET_SECONDS", 2.0)
-    monkeypatch.setattr(Cgroup, "freeze", nothing)
-    monkeypatch.setattr(Cgroup, "frozen", lambda _: True)
+    monkeypatch.setattr(freezer, "freeze", nothing)
+    monkeypatch.setattr(freezer, "frozen", lambda _: True)
     assert tried(tmp_path)["freezer"] == "a frozen process goes on"
 
 
