@@ -93,8 +93,9 @@ class Audit:
         state.on_changed.append(self._changed)
         state.notices.append(self._notices)
 
-    def _changed(self, _: Live) -> None:
-        self._poked.set()
+    def _changed(self, live: Live) -> None:
+        if live.workloads:  # in others nothing can run
+            self._poked.set()
 
     async def run(self) -> None:
         """Without end."""
@@ -204,22 +205,9 @@ class Audit:
     # What is found.
 
     async def _found(self, one: Stranger, seen_ns: int) -> None:
-        key, device = self._key(one), self._state.devices[one.device]
+        key = self._key(one)
         live = self._state.live(one.grant) if one.grant in self._state else None
-        found = Finding(
-            seq=0,
-            kind=key.kind,
-            at_ns=now_ns(),
-            device=device.index,
-            device_id=device.id,
-            grant=one.grant or None,
-            tenant=live.record.tenant if live is not None else None,
-            pid=key.pid,
-            command="",
-            memory_bytes=one.memory_bytes,
-            busy_ns=one.busy_ns,
-            act="told",
-        )
+        found = self._finding(key, live, one.device, one.memory_bytes, one.busy_ns)
         group = None
         if audit.act(one, self._rules, 0) is not Act.TELL:
             found.act, found.note, group = self._stop(key, live)
@@ -231,6 +219,23 @@ class Audit:
             task = asyncio.get_running_loop().create_task(self._stopped(key, found, group, seen_ns))
             self._waiting.add(task)
             task.add_done_callback(self._waiting.discard)
+
+    def _finding(self, key: Key, live: Live | None, device: int, memory_bytes: int | None, busy_ns: int) -> Finding:
+        """Of which nothing has been done yet."""
+        return Finding(
+            seq=0,
+            kind=key.kind,
+            at_ns=now_ns(),
+            device=self._state.devices[device].index,
+            device_id=self._state.devices[device].id,
+            grant=key.grant or None,
+            tenant=live.record.tenant if live is not None else None,
+            pid=key.pid,
+            command="",
+            memory_bytes=memory_bytes,
+            busy_ns=busy_ns,
+            act="told",
+        )
 
     async def _stopped(self, key: Key, found: Finding, group: Cgroup, seen_ns: int) -> None:
         """Notes when it had stopped, while others are looked at."""
@@ -246,21 +251,8 @@ class Audit:
             return
         if any(known.kind == "excess" and known.grant == row.grant for known in self._findings.lasting()):
             return
-        live, device = self._state.live(row.grant), self._state.devices[row.device]
-        found = Finding(
-            seq=0,
-            kind="excess",
-            at_ns=now_ns(),
-            device=device.index,
-            device_id=device.id,
-            grant=row.grant,
-            tenant=live.record.tenant,
-            pid=key.pid,
-            command="",
-            memory_bytes=row.held_bytes,
-            busy_ns=0,
-            act="told",
-        )
+        live = self._state.live(row.grant)
+        found = self._finding(key, live, row.device, row.held_bytes, 0)
         if self._rules.evader is not Act.TELL:
             found.act, found.note, _ = self._stop(key, live)
         self._findings.add(key, found)
