@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-WallName = Literal["cgroup", "devices", "memory", "freezer", "watch", "tracepoint"]
+WallName = Literal["cgroup", "devices", "memory", "freezer", "tracepoint"]
 Keeps = Literal["processes", "devices", "memory", "time"]
 Enforce = Literal["best", "required"]
 

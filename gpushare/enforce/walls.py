@@ -13,7 +13,7 @@ from gpushare.errors import FailedError
 
 log = logging.getLogger(__name__)
 
-Name = Literal["cgroup", "devices", "memory", "freezer", "watch", "tracepoint"]
+Name = Literal["cgroup", "devices", "memory", "freezer", "tracepoint"]
 Keeps = Literal["processes", "devices", "memory", "time"]
 
 
