@@ -193,11 +193,11 @@ struct gs_stream *gs_stream_behind(CUevent event, bool *emptied) {
   return stream;
 }
 
-static bool recorded_elsewhere; /* of the process: what it shared or gave a graph stays so */
+static bool recorded_elsewhere; /* in this process, once and for all */
 
 void gs_events_recorded_elsewhere(void) { __atomic_store_n(&recorded_elsewhere, true, __ATOMIC_RELAXED); }
 
-/* The question costs 0.5 us, so only programs are asked of that need it. */
+/* Asking the driver costs 0.5 us, so it is asked only in a program that has given an event away. */
 bool gs_event_shows_idle(struct gs_stream *stream) {
   return !__atomic_load_n(&recorded_elsewhere, __ATOMIC_RELAXED) || gs_stream_says_idle(stream);
 }

@@ -29,7 +29,7 @@ struct gs_stream *gs_stream_behind(CUevent event, bool *emptied);
 /* From now on an event may be recorded by others than the calls of which gs_event_recorded is told: a launch's attribute,
  * a graph, another process. */
 void gs_events_recorded_elsewhere(void);
-/* Whether the stream is idle, of which an event says so that is done. */
+/* An event that was recorded behind all work of the stream is done: whether the stream is idle, too. */
 bool gs_event_shows_idle(struct gs_stream *stream);
 
 /* Something other than compute work is about to go into the stream, which later work there has to wait for. */
