@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from gpushare import rules
 from gpushare.cli.command import NOTHING, table
+from gpushare.sentences import ms
 from gpushare.units import format_size, format_time
 
 GRANT_TITLES = (
@@ -171,8 +171,8 @@ def grant(found: Any) -> None:
         print(
             f"              busy {_seconds(device['busy_ns'])}, leased {_seconds(device['leased_ns'])} in "
             f"{device['leases']} leases, waited {_seconds(device['wait_ns'])} in {device['waits']} waits "
-            f"(longest {_ms(device['wait_max_ns'])}), taken back {device['reclaims']} times "
-            f"(longest {_ms(device['reclaim_max_ns'])})"
+            f"(longest {ms(device['wait_max_ns'])}), taken back {device['reclaims']} times "
+            f"(longest {ms(device['reclaim_max_ns'])})"
         )
         if device["marked"]:
             count = device["marked"]
@@ -185,7 +185,7 @@ def debug(found: Any) -> None:
     for lease in found["leases"]:
         print(
             f"  device {lease['ordinal']}    lease {lease['epoch']} {'held' if lease['held'] else 'not held'}, "
-            f"{'contended' if lease['contended'] else 'alone'}, at most {_ms(lease['bound_ns'])} in flight"
+            f"{'contended' if lease['contended'] else 'alone'}, at most {ms(lease['bound_ns'])} in flight"
         )
     for process in found["processes"]:
         print(f"process {process['pid']}  slot {process['slot']}")
@@ -195,7 +195,7 @@ def debug(found: Any) -> None:
                 f"busy {_seconds(device['busy_ns'])} in {device['launches']} launches",
                 f"waited {_seconds(device['wait_ns'])}",
                 f"{device['waiting']} threads wait",
-                f"{_ms(device['queue_ns'])} in flight",
+                f"{ms(device['queue_ns'])} in flight",
                 f"drained for lease {device['drained_epoch']}",
                 *(["dependent"] if device["dependent"] else []),
             ]
@@ -264,76 +264,6 @@ def devices(found: list[Any]) -> None:
             print(f"device {device['index']} ({device['id']}) takes no new grants{why}: `gpushare undrain` ends that")
 
 
-def _ms(ns: int) -> str:
-    return f"{ns / 1e6:.3f} ms"
-
-
-def _who(event: Any, which: str) -> str:
-    tenant = event["other_tenant" if which == "other" else "tenant"]
-    return f"{event[which]} of {tenant}" if event[which] else "a grant that ended"
-
-
-def _happened(event: Any) -> str:
-    kind, wait, reclaim = event["kind"], _ms(event["wait_ns"]), _ms(event["reclaim_ns"])
-    whom = f" for {_who(event, 'other')}" if event["other"] else ""
-    if kind == "lease":
-        before = f", {reclaim} of it for what {_who(event, 'other')} still ran" if event["reclaim_ns"] else ""
-        return f"served after {wait}{before}{' (woke)' if event['woke'] else ''}"
-    if kind == "left":
-        return f"waits no more after {wait}, without a lease"
-    if kind == "beside":
-        return f"has its lease back beside others, {reclaim} after the revoke"
-    if kind == "revoke":
-        return f"lost {'a borrowed lease' if event['level'] == 'surplus' else 'its lease'}{whom}"
-    if kind == "handover":
-        return f"handed over to {_who(event, 'other')} after {reclaim}"
-    if kind == "drained":
-        still = ", though it still ran" if event["running"] else ""
-        return f"gave the device up{whom} after {reclaim}{still}"
-    if kind == "lie":
-        said = f"{event['word']} = {event['value']} in the slot of process {event['pid']}"
-        return f"says what cannot be: {said}; from now on charged by the most it could have used"
-    if kind == "late":
-        return f"still runs {reclaim} after its revoke"
-    return "wants the device again" if kind == "wake" else str(kind)
-
-
-def event(event: Any) -> str:
-    """One receipt, one line."""
-    at = datetime.fromtimestamp(event["at_ns"] / 1e9, UTC).astimezone()
-    why = [rules.LEASE[event["rule"]]] if event["rule"] in rules.LEASE else []
-    if event["guarantee_milli"]:
-        why.append(f"guarantee {format_time(event['guarantee_milli'])}, had {format_time(event['had_milli'])}")
-    said = f": {'; '.join(why)}" if why else ""
-    return f"{at:%H:%M:%S.%f}  device {event['device']}  {_who(event, 'grant')}  {_happened(event)}{said}"
-
-
-def attempt(attempt: Any) -> str:
-    """One container that asked in another way, one line."""
-    at = datetime.fromtimestamp(attempt["at_ns"] / 1e9, UTC).astimezone()
-    ways = ", ".join(attempt["by"])
-    return f"{at:%Y-%m-%d %H:%M:%S}  container {attempt['container']}  {attempt['path']}: asked for a GPU by {ways}"
-
-
-_FOUND = {
-    "evader": "uses device {device} from within grant {grant} of {tenant} and has not joined",
-    "excess": "and the others of grant {grant} of {tenant} hold more of device {device} than they may",
-    "outside": "uses device {device} and is in no grant",
-}
-
-
-def finding(finding: Any) -> str:
-    """One finding of the audit, one line."""
-    at = datetime.fromtimestamp(finding["at_ns"] / 1e9, UTC).astimezone()
-    what = _FOUND.get(finding["kind"], finding["kind"]).format(**finding)
-    size = format_size(finding["memory_bytes"]) if finding["memory_bytes"] is not None else "?"
-    done = finding["act"] + (f" after {_ms(finding['stop_ns'])}" if finding["stop_ns"] is not None else "")
-    note = f" ({finding['note']})" if finding["note"] else ""
-    over = f"; {finding['outcome']}" if finding["outcome"] else ""
-    command = finding["command"] or "?"
-    return f"{at:%Y-%m-%d %H:%M:%S}  process {finding['pid']} [{command}] {what}: {size}; {done}{note}{over}"
-
-
 def waits(tenants: list[Any]) -> None:
     """The table of `events --summary`."""
     titles = ("TENANT", "WAITS", "WAITED", "MEAN", "LONGEST", "RECLAIMS", "TOOK", "MEAN", "LONGEST")
@@ -342,12 +272,12 @@ def waits(tenants: list[Any]) -> None:
             tenant["tenant"],
             tenant["waits"],
             _seconds(tenant["wait_ns"]),
-            _ms(tenant["wait_ns"] // max(1, tenant["waits"])),
-            _ms(tenant["wait_max_ns"]),
+            ms(tenant["wait_ns"] // max(1, tenant["waits"])),
+            ms(tenant["wait_max_ns"]),
             tenant["reclaims"],
             _seconds(tenant["reclaim_ns"]),
-            _ms(tenant["reclaim_ns"] // max(1, tenant["reclaims"])),
-            _ms(tenant["reclaim_max_ns"]),
+            ms(tenant["reclaim_ns"] // max(1, tenant["reclaims"])),
+            ms(tenant["reclaim_max_ns"]),
         ]
         for tenant in tenants
     ]

@@ -5,6 +5,7 @@ import json
 import sys
 from urllib.parse import urlencode
 
+from gpushare import sentences
 from gpushare.cli import render
 from gpushare.cli.command import add_json, add_socket, client, print_json
 from gpushare.errors import UnreachableError
@@ -69,7 +70,7 @@ class EventsCommand:
             print_json(found)
             return 0
         for event in found["events"]:
-            print(render.event(event))
+            print(sentences.event(event))
         if found["lost"]:
             print(f"gpushare: {found['lost']} older events are not in the record any more", file=sys.stderr)
         return 0
@@ -80,7 +81,7 @@ class EventsCommand:
             print_json(found)
         else:
             for attempt in found["attempts"]:
-                print(render.attempt(attempt))
+                print(sentences.attempt(attempt))
         return 0
 
     def _findings(self, args: argparse.Namespace) -> int:
@@ -89,7 +90,7 @@ class EventsCommand:
             print_json(found)
         else:
             for finding in found["findings"]:
-                print(render.finding(finding))
+                print(sentences.finding(finding))
         return 0
 
     def _summary(self, args: argparse.Namespace) -> int:
