@@ -88,7 +88,7 @@ class Canvas:
     def text(self, x: float, y: float, text: str, kind: str = "ink", anchor: str = "start", hint: str = "") -> None:
         """`kind`: ink, dim, c0 ...; also h (headline), b (bold), n (figures of one width). `hint`: for a mouse."""
         at = "" if anchor == "start" else f' text-anchor="{anchor}"'
-        more = f"<title>{_text(hint)}</title>" if hint else ""
+        more = f"<title>{_text(hint)}</title>" if hint and hint != text else ""
         self._drawn.append(f'<text x="{_n(x)}" y="{_n(y)}"{at} class="{kind}">{more}{_text(text)}</text>')
 
     def box(self, x: float, y: float, width: float, height: float, fill: int | None, hint: str = "") -> None:

@@ -14,10 +14,10 @@ _COLUMNS_MAX = 120
 _NAMED = FILLS - 1
 _GREY = FILLS - 1
 _LABELS = 9
-_USED = Frame(64, 76, 556, 230)
-_WAITED = Frame(64, 376, 556, 90)
+_USED = Frame(64, 76, 500, 230)
+_WAITED = Frame(64, 376, 500, 90)
 _HEIGHT = 490
-_LEGEND, _USED_AT, _WAITED_AT = 652, 826, 904
+_LEGEND, _USED_AT, _WAITED_AT = 590, 838, 904
 _MONDAY_NS = 4 * 24 * _HOUR_NS
 """The first one after 1970 began: weeks begin with it."""
 
@@ -181,6 +181,6 @@ def _legend(canvas: Canvas, lines: Sequence[_Line], idle: int) -> None:
     for line in [_Line("idle, switching", None, (), idle, 0), *reversed(lines)]:
         y += 24
         canvas.box(_LEGEND, y - 11, 14, 14, line.fill)
-        canvas.text(_LEGEND + 22, y, shortened(line.name, _USED_AT - _LEGEND - 80), "ink", hint=line.name)
+        canvas.text(_LEGEND + 22, y, shortened(line.name, _USED_AT - _LEGEND - 82), "ink", hint=line.name)
         canvas.text(_USED_AT, y, hours(line.used), "ink n", "end")
         canvas.text(_WAITED_AT, y, hours(line.waited) if line.members else "", "ink n", "end")
