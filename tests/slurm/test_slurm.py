@@ -1,6 +1,7 @@
 """A real Slurm on loopback: its shards of simulated devices hold."""
 
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -109,7 +110,10 @@ def test_steps_and_tasks_are_in_the_jobs_one_grant(site):
 def ended(cluster):
     """State and output of jobs that have ended, which were started together."""
     made, _ = cluster
+    # Anybody can read it there.
+    example = shutil.copy(Path(__file__).parents[2] / "examples" / "slurm.sh", made.directory)
     jobs = {
+        "example": made.submit(str(example), str(SPIN), "--alloc", "4GiB", "--seconds", "0"),
         "memory": made.submit(
             "--gres=shard:10", "--comment=gpushare:memory=1GiB", script=f"{SPIN} --alloc 2GiB --seconds 0"
         ),
@@ -124,6 +128,14 @@ def ended(cluster):
 def test_memory_is_held(ended):
     assert ended["memory"][0] == "COMPLETED"
     assert "CUDA_ERROR_OUT_OF_MEMORY" in ended["memory"][1]
+
+
+def test_the_example(ended):
+    """examples/slurm.sh as it is: it says its grant, and has 4 GiB of the device's 16 and no more."""
+    state, out = ended["example"]
+    assert state == "COMPLETED", out
+    assert re.search(r"^job \d+ has grant g-\w+$", out, re.MULTILINE), out
+    assert "CUDA_ERROR_OUT_OF_MEMORY" in out
 
 
 def test_a_job_that_cannot_have_it_does_not_start_and_says_why(site, ended):
