@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -73,4 +72,3 @@ def test_docker(program, node, wrapper, rootfs, short_path, capfd):
         for size, fits in {"3GiB": True, "4GiB": False}.items():
             out = run(EXAMPLES / "docker.sh", "--network", "none", IMAGE, *spin(size), **said)
             assert allocated(out) == fits
-    assert re.search("\\bgpushare\\b", config.read_text())
