@@ -57,8 +57,8 @@ def bars(canvas: Canvas, top: float, rows: Sequence[Bar], goal: float, goal_name
             canvas.text(WIDTH - MARGIN, y + 11, row.said, f"{kind} n", "end")
         if row.part is not None:
             canvas.box(left, y + at + 2, max(1.0, wide * min(1.0, row.part)), 10, row.fill)
+            canvas.line(left + wide * goal, y + at - 1, left + wide * goal, y + at + 15, "s-ink", 1.5)
         y += height
-    canvas.line(left + wide * goal, top + 6, left + wide * goal, y, "s-ink", 1.5)
     return y
 
 
@@ -161,6 +161,7 @@ def targets(document: Mapping[str, Any]) -> str:
     told = [f"{row['name']}: {row['measured']}, target {row['target']}{_MISSED[row['holds']]}" for row in rows]
     canvas = headline(document, f"{len(rows)} numbers against their targets, {missed} missed", "; ".join(told))
     legend(canvas, 72, {"holds": GOOD, "missed": BAD}, 80)
+    canvas.text(190, 72, "a bar that ends at the right is half as long again as its target, or longer", "dim")
     found = []
     for row in rows:
         part = ratio(row)

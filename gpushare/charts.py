@@ -92,8 +92,8 @@ class Canvas:
         self._drawn.append(f'<text x="{_n(x)}" y="{_n(y)}"{at} class="{kind}">{more}{_text(text)}</text>')
 
     def box(self, x: float, y: float, width: float, height: float, fill: int | None, hint: str = "") -> None:
-        """`fill`: of FILLS; None: an outline."""
-        look = f'fill="url(#f{fill})"' if fill is not None else 'fill="none" class="s-dim" stroke-dasharray="2 2"'
+        """`fill`: of FILLS; None: what nothing is in."""
+        look = f'fill="url(#f{fill})"' if fill is not None else 'fill-opacity=".5" class="grid"'
         inner = f"><title>{_text(hint)}</title></rect>" if hint else "/>"
         self._drawn.append(
             f'<rect x="{_n(x)}" y="{_n(y)}" width="{_n(width)}" height="{_n(max(0.0, height))}" {look}{inner}'
@@ -173,7 +173,7 @@ class Scale:
 @dataclass(frozen=True, slots=True)
 class Column:
     """A bar of several parts. `place`: which of the columns it is. `parts`: from the bottom, with their fill and what a
-    mouse shows. `rest`: above them, as an outline."""
+    mouse shows. `rest`: above them, empty."""
 
     place: int
     parts: Sequence[tuple[float, int, str]]
@@ -202,3 +202,4 @@ def stacked(canvas: Canvas, frame: Frame, count: int, columns: Sequence[Column],
         if rest > 0:
             top = scale.y(frame, below + rest)
             canvas.box(x, top, wide, scale.y(frame, below) - top, None, hint)
+            canvas.line(x, top, x + wide, top, "s-dim")

@@ -121,7 +121,7 @@ def _runs(line: object, columns: int) -> tuple[Run, ...]:
     return tuple(found)
 
 
-def record(command: Sequence[str], columns: int = 96, environment: dict[str, str] | None = None) -> Recording:
+def record(command: Sequence[str], columns: int = 98, environment: dict[str, str] | None = None) -> Recording:
     """Runs it to its end. Raises RuntimeError where it wrote more rows than are recorded."""
     screen = pyte.Screen(columns, HIGHEST)
     stream = pyte.ByteStream(screen)
@@ -230,7 +230,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--title", required=True)
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--columns", type=int, default=96)
+    parser.add_argument("--columns", type=int, default=98)
     parser.add_argument("--rows", type=int, default=28, help="of the window (default 28)")
     parser.add_argument("--speed", type=float, default=1, help="how much faster than it was (default 1)")
     parser.add_argument("command", nargs="+")

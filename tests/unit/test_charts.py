@@ -23,9 +23,9 @@ def boxes(text):
     """(hint, fill, x, y, width, height) of each box but the paper."""
     found = []
     for box in ElementTree.fromstring(text).iter(f"{SVG}rect"):
-        if box.get("fill"):
+        if box.get("y"):
             numbers = [float(box.get(name)) for name in ("x", "y", "width", "height")]
-            found.append((box.findtext(f"{SVG}title"), box.get("fill"), *numbers))
+            found.append((box.findtext(f"{SVG}title"), box.get("fill", "empty"), *numbers))
     return found
 
 
@@ -42,7 +42,7 @@ def test_heights_are_the_values_and_parts_stand_on_each_other():
     assert first[3] + first[5] == other[3] + other[5] == 110
     assert second[3] + second[5] == pytest.approx(first[3], abs=0.11)
     assert rest[3] + rest[5] == pytest.approx(second[3], abs=0.11)
-    assert (first[1], second[1], rest[1]) == ("url(#f0)", "url(#f1)", "none")
+    assert (first[1], second[1], rest[1]) == ("url(#f0)", "url(#f1)", "empty")
     assert other[2] - first[2] == pytest.approx(160), "the place between them is left empty"
 
 
