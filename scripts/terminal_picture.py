@@ -202,12 +202,14 @@ def svg(made: Recording, title: str, rows: int, speed: float = 1) -> str:
         gone = "" if one.ends is None else ' visibility="hidden"'
         lines.append(f'<g class="m {moves.line(one)}"{gone}>{"".join(_text(one.row, run) for run in one.runs)}</g>')
     told = "\n".join(one.text() for one in made.last()[-rows:])
-    style = f"text{{font:{SIZE}px ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace}}"
+    style = (
+        f"text{{font:{SIZE}px ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace;white-space:pre}}"
+    )
     dark = f"@media (prefers-color-scheme:dark){{{_rules(1)}}}"
     shift = f' transform="translate(0 {-tops[-1][1] * HIGH})"' if camera else ""
     size = f'width="{width}" height="{high}" viewBox="0 0 {width} {high}"'
     return "\n".join([
-        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="title desc" xml:space="preserve">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="title desc">',
         f'<title id="title">{escape(title, quote=False)}</title><desc id="desc">{escape(told, quote=False)}</desc>',
         f"<style>{style}{_rules(0)}{dark}{moves.rules()}</style>",
         f'<clipPath id="window"><rect y="{HEAD}" width="{width}" height="{high - HEAD - 2}"/></clipPath>',

@@ -35,7 +35,7 @@ class Screen:
         """Prints the device and its tenants. `facts`: as in the JSON."""
         device = facts["device"]
         if device["simulated"]:
-            print(f"No NVIDIA driver here: the device is SIMULATED ({device['name']}, {device['uuid']}).")
+            print(f"No NVIDIA driver here: the device is SIMULATED, {device['uuid']}.")
             print("Shares, limits and leases are real decisions of gpushare; only the silicon is a model.")
         else:
             print(f"Device: {device['name']}, {device['uuid']}.")
