@@ -1,4 +1,7 @@
-"""Makes the pictures of the README and the documentation, each of a real run: `make pictures`."""
+"""Makes the pictures of the README and the documentation, each of a real run: `make pictures`.
+
+    scripts/pictures.py [WORD...]     # only those with such a word in their line
+"""
 
 import os
 import subprocess
@@ -64,8 +67,9 @@ def main() -> int:
         print("pictures: run it as root: the demo starts containers", file=sys.stderr)
         return 2
     PICTURES.mkdir(exist_ok=True)
-    for number, (told, step) in enumerate(STEPS, 1):
-        print(f"{number}/{len(STEPS)} {told}", flush=True)
+    steps = [one for one in STEPS if not sys.argv[1:] or any(word in one[0] for word in sys.argv[1:])]
+    for number, (told, step) in enumerate(steps, 1):
+        print(f"{number}/{len(steps)} {told}", flush=True)
         step()
     return 0
 
