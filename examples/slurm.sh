@@ -8,5 +8,5 @@
 #SBATCH --gres=shard:30
 #SBATCH --comment=gpushare:memory=4GiB
 set -eu
-echo "job $SLURM_JOB_ID has grant ${GPUSHARE_GRANT_DIR##*/}"
+: "${GPUSHARE_GRANT_DIR:?this job has no share: the node is not set up, or it asked for no shards}"
 exec "$@"

@@ -82,7 +82,13 @@ class Podman:
         settings = directory / "containers.conf"
         settings.write_text(SETTINGS)
         self._environment = {**os.environ, "CONTAINERS_CONF": str(settings), "TMPDIR": str(directory)}
-        self._command = [str(shutil.which("podman")), "--root", str(directory / "root"), "--runroot", str(directory / "run")]
+        self._command = [
+            str(shutil.which("podman")),
+            "--root",
+            str(directory / "root"),
+            "--runroot",
+            str(directory / "run"),
+        ]
         self._command += ["--tmpdir", str(directory / "tmp"), "--storage-driver", "vfs"]
 
         # One namespace for all commands, because they must share runc's state.
