@@ -8,7 +8,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-pytest.importorskip("pyte")
 SCRIPT = Path(__file__).parents[2] / "scripts" / "terminal_picture.py"
 SVG = "{http://www.w3.org/2000/svg}"
 
