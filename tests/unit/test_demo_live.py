@@ -1,13 +1,10 @@
 """The demo's table on terminals of all widths, judged by a terminal: it is drawn over itself, and no line breaks."""
 
-import importlib.util
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "terminal_picture.py"
 PROGRAM = """
 from gpushare.demo.live import Table, painted
 table = Table((("TENANT", 10), ("GOT", 8)))
@@ -19,18 +16,9 @@ print(painted("after", 32))
 """
 
 
-@pytest.fixture(scope="module")
-def record():
-    spec = importlib.util.spec_from_file_location("terminal_picture", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module.record
-
-
 @pytest.mark.parametrize(("columns", "bar"), [(10, 0), (24, 0), (30, 0), (31, 8), (120, 30)])
-def test_at_any_width(record, columns, bar):
-    made = record([sys.executable, "-c", PROGRAM], columns, {**os.environ, "NO_COLOR": ""})
+def test_at_any_width(recorder, columns, bar):
+    made = recorder.record([sys.executable, "-c", PROGRAM], columns, {**os.environ, "NO_COLOR": ""})
     said = [one.text() for one in made.last()]
     full = round(0.75 * bar)
     bars = [f"  {'█' * full}{'░' * (bar - full)}" if bar else "", f"  {'█' * (bar - full)}{'░' * full}" if bar else ""]
@@ -41,7 +29,7 @@ def test_at_any_width(record, columns, bar):
 
 
 @pytest.mark.parametrize(("setting", "coloured"), [({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False)], ids=str)
-def test_colours_only_where_they_are_wanted(record, setting, coloured):
-    made = record([sys.executable, "-c", PROGRAM], 80, {**os.environ, **setting})
+def test_colours_only_where_they_are_wanted(recorder, setting, coloured):
+    made = recorder.record([sys.executable, "-c", PROGRAM], 80, {**os.environ, **setting})
     colours = {run[2] for one in made.last() for run in one.runs}
     assert colours == ({"default", "green", "cyan", "brown"} if coloured else {"default"})

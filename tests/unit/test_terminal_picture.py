@@ -1,24 +1,12 @@
 """The recorder of terminals: what a program's last frame says is in the picture as text, moving or not."""
 
-import importlib.util
 import re
 import sys
-from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "terminal_picture.py"
 SVG = "{http://www.w3.org/2000/svg}"
-
-
-@pytest.fixture(scope="module")
-def recorder():
-    spec = importlib.util.spec_from_file_location("terminal_picture", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def lines(root, *, hidden):
