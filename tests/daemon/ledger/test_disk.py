@@ -264,7 +264,7 @@ FAULTS = [None, None, ledgers.FailedError("full"), keepers.DamagedError("torn"),
     period_s=st.sampled_from([0, 3600]),
 )
 def test_the_ledger_adds_up_whatever_fails(tmp_path_factory, steps, period_s):
-    """With a long `period_s`, what grants that live did waits on tmpfs, while what ended ones did is written."""
+    """With a long `period_s`, what living grants did waits on tmpfs while what ended ones did is written."""
     top = tmp_path_factory.mktemp("sums")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(keepers, "RETRY_SECONDS", 0.0)
