@@ -25,6 +25,12 @@ class RunCommand:
     """run a command with a share of a device"""
 
     name = "run"
+    examples = (
+        ("gpushare run --memory 8GiB --time 30% -- python3 train.py", "8 GiB, 30 % of the time, and what is idle"),
+        ("gpushare run --memory 4GiB --time 0 -- python3 batch.py", "only the time that others leave idle"),
+        ("gpushare run --memory 35% --time 50% --time-limit 50% -- ./bench", "exactly half of a device"),
+        ("gpushare run --grant g-1a2b3c -- python3 infer.py", "in a grant that was made with --keep"),
+    )
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         parser.epilog = (
@@ -33,7 +39,9 @@ class RunCommand:
         )
         add_share_options(parser, optional=True)
         parser.add_argument(
-            "--grant", metavar="ID", help="run in this grant, made with --keep, instead of in a new one"
+            "--grant",
+            metavar="ID",
+            help="run in this grant, made with --keep (default: a new one, which ends with the command)",
         )
         add_wait(parser)
         add_json(parser)
@@ -50,6 +58,8 @@ class RunCommand:
         try:
             if args.grant is not None:
                 replace(argv, merge(os.environ, daemon.bind(args.grant, "process")["env"]))
+            if args.memory is None or args.time is None:
+                raise UsageError("give --memory and --time, or --grant ID (see `gpushare run --help`)")
             start(daemon, {**share_request(args), "wait_seconds": args.wait}, argv)
         except GpushareError as error:
             status = _status(daemon, error)
