@@ -29,6 +29,7 @@ class SlurmAdapter:
         parser.add_argument(
             "what",
             choices=WHAT,
+            metavar="WHAT",
             help="conf: print gres.conf; scripts: write prolog, epilog and task-prolog; prolog, epilog: what these"
             " call; reap: end grants of jobs that have ended without their epilog",
         )

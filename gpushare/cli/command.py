@@ -23,7 +23,11 @@ class Command(Protocol):
     `examples` end it. `run` returns the exit status."""
 
     name: str
-    examples: tuple[Example, ...]
+
+    @property
+    def examples(self) -> tuple[Example, ...]:
+        """At least one."""
+        ...
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Adds the verb's options and its own verbs."""

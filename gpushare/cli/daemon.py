@@ -47,7 +47,7 @@ class DaemonCommand:
             "--state-dir",
             type=checked(_directory),
             metavar="DIR",
-            help="keep all run-time files below DIR (default /run and /var/lib)",
+            help="keep all run-time files below DIR (default: in their usual places)",
         )
         parser.add_argument(
             "--socket",

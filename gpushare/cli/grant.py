@@ -183,7 +183,10 @@ class GrantCommand:
 
     name = "grant"
     examples = (
-        ("id=$(gpushare grant create --memory 4GiB --time 25%)", "then: podman run --device gpushare.dev/gpu=$id ..."),
+        (
+            "id=$(gpushare grant create --memory 4GiB --time 25%)",
+            "a share, for podman run --device gpushare.dev/gpu=$id",
+        ),
         ("gpushare grant resize $id --time 50%", "more of it, while it runs"),
         ("gpushare grant release $id", "the end of it"),
     )
