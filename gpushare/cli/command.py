@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -11,6 +12,8 @@ from gpushare.errors import UsageError
 from gpushare.units import parse_memory, parse_time
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gpushare.client import Client
 
 
@@ -62,6 +65,22 @@ def client(args: argparse.Namespace) -> "Client":
     from gpushare.client import Client
 
     return Client(args.socket)
+
+
+def closed(path: "Path") -> bool:
+    """Whether the daemon's socket is there, and not for this user."""
+    try:
+        path.stat()
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return not os.access(path, os.W_OK)
+
+
+def counted(count: int, what: str) -> str:
+    """As "1 grant" and "2 grants"."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def memory_argument(text: str) -> int | str:

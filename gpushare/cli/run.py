@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any, NoReturn
 
-from gpushare.cli.command import add_json, add_socket, client, print_json
+from gpushare.cli.command import add_json, add_socket, client, closed, print_json
 from gpushare.cli.grant import add_share_options, add_wait, share_request
 from gpushare.cli.program import EXIT_GPUSHARE, command, missing, replace
 from gpushare.client import Client
@@ -103,16 +103,6 @@ def start(daemon: Client, request: dict[str, Any], argv: list[str]) -> NoReturn:
 def _status(daemon: Client, error: GpushareError) -> int:
     if isinstance(error, UsageError):
         return error.exit_code
-    if isinstance(error, UnreachableError) and _not_allowed(daemon):
+    if isinstance(error, UnreachableError) and closed(daemon.path):
         return error.exit_code
     return EXIT_GPUSHARE
-
-
-def _not_allowed(daemon: Client) -> bool:
-    try:
-        daemon.path.stat()
-    except PermissionError:
-        return True
-    except OSError:
-        return False
-    return not os.access(daemon.path, os.W_OK)
