@@ -48,7 +48,7 @@ class PrometheusAdapter:
         parser.add_argument(
             "--print",
             choices=tuple(FILES),
-            help="print alert rules, the scrape configuration or the Grafana dashboard, and serve nothing",
+            help="print alert rules, the scrape configuration or the Grafana dashboard instead of serving",
         )
 
     def run(self, args: argparse.Namespace) -> int:

@@ -38,7 +38,7 @@ class GangCommand:
                 "the grants of a file; five minutes to commit",
             ),
         )
-        add_share_options(prepare, optional=True)
+        add_share_options(prepare, instead="--grants")
         prepare.add_argument(
             "--grants", metavar="FILE", help="instead: a JSON list of grants, as POST /v1/grants takes them; - is stdin"
         )

@@ -22,23 +22,23 @@ WAIT_SECONDS = 60.0
 EVICTION_SIGNAL_ENV = "GPUSHARE_EVICTION_SIGNAL"
 
 
-def add_share_options(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
-    """The options that describe a share, also those of `gpushare run`. `share_request` reads them back. `optional`:
-    the caller checks that there is a share."""
-    required = not optional
+def add_share_options(parser: argparse.ArgumentParser, *, instead: str | None = None) -> None:
+    """The options that describe a share, also those of `gpushare run`. `share_request` reads them back. `instead`:
+    the option that stands for a share, so that the caller checks that there is one."""
+    required, needed = instead is None, f" (needed without {instead})" if instead else ""
     parser.add_argument(
         "--memory",
         required=required,
         type=checked(memory_argument),
         metavar="SIZE",
-        help="on each device, as 8GiB, 512MiB or 35%% of it",
+        help=f"on each device, as 8GiB, 512MiB or 35%% of it{needed}",
     )
     parser.add_argument(
         "--time",
         required=required,
         type=checked(time_argument),
         metavar="SHARE",
-        help="guaranteed time of each device, as 30%%, 0.3 or 300 (milli); 0: only what others leave idle",
+        help=f"guaranteed time of each device, as 30%%, 0.3 or 300 (milli); 0: only what others leave idle{needed}",
     )
     parser.add_argument(
         "--time-limit",
@@ -89,7 +89,7 @@ def _add_loan_options(parser: argparse.ArgumentParser) -> None:
         const=True,
         type=checked(memory_argument),
         metavar="SIZE",
-        help="how much of the memory may be what others are guaranteed and do not use (without the option none, "
+        help="how much of the memory may be what others are guaranteed and do not use (default none, "
         "without SIZE all of it): it is asked back",
     )
     parser.add_argument(

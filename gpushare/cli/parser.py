@@ -48,6 +48,13 @@ class _Help(argparse.RawDescriptionHelpFormatter):
         fill = argparse.HelpFormatter._fill_text
         return "\n\n".join(fill(self, paragraph, width, indent) for paragraph in paragraphs)
 
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        # As Python 3.13 does: a value once, not behind each of several names.
+        if len(action.option_strings) < 2 or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        names = ", ".join(action.option_strings)
+        return f"{names} {self._format_args(action, self._get_default_metavar_for_optional(action))}"
+
     def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
         # argparse would show "..." alone of a command that ends the line.
         if action.nargs == argparse.REMAINDER:

@@ -37,7 +37,7 @@ class RunCommand:
             "exit status: the command's own; 125 when gpushare failed or refused, 126 or 127 when the command cannot "
             "be run or found, 2 for a malformed request, 4 when you may not talk to the daemon"
         )
-        add_share_options(parser, optional=True)
+        add_share_options(parser, instead="--grant")
         parser.add_argument(
             "--grant",
             metavar="ID",

@@ -80,8 +80,8 @@ class RuntimeCommand:
         )  # fmt: skip
         configure.add_argument(
             "--nri", nargs="?", const="required", choices=("required", "optional"),
-            help="turn NRI on in containerd or crio for `gpushare adapter nri`; where it can, no container starts "
-            "without that plugin",
+            help="turn NRI on in containerd or crio for `gpushare adapter nri` (default: it stays as it is); required, "
+            "as without a word: where the engine can, no container starts without that plugin",
         )  # fmt: skip
 
         status = add_verb(

@@ -78,7 +78,9 @@ class TopCommand:
             metavar="S",
             help="seconds between refreshes (default 1)",
         )
-        parser.add_argument("--count", type=checked(_count), default=0, metavar="N", help="stop after N refreshes")
+        parser.add_argument(
+            "--count", type=checked(_count), default=0, metavar="N", help="stop after N refreshes (default never)"
+        )
         add_socket(parser)
 
     def run(self, args: argparse.Namespace) -> int:
