@@ -32,9 +32,9 @@ class GangCommand:
             verbs,
             "prepare",
             "hold room for a part, which nothing runs in before it is committed",
-            ("gpushare gang prepare job-7 --memory 4GiB --time 50%", "one grant on this node"),
+            ("gpushare gang prepare job-8 --memory 4GiB --time 50%", "one grant on this node"),
             (
-                "gpushare gang prepare job-7 --grants parts.json --ttl 300",
+                "gpushare gang prepare job-9 --grants parts.json --ttl 300",
                 "the grants of a file; five minutes to commit",
             ),
         )
@@ -52,7 +52,7 @@ class GangCommand:
         prepare.set_defaults(verb=self._prepare)
 
         commit = add_verb(
-            verbs, "commit", "let its grants be used", ("gpushare gang commit job-7", "programs may run in them now")
+            verbs, "commit", "let its grants be used", ("gpushare gang commit job-8", "programs may run in them now")
         )
         commit.set_defaults(verb=self._commit)
 
@@ -60,7 +60,7 @@ class GangCommand:
             verbs,
             "abort",
             "give it back, for good; also before it was prepared",
-            ("gpushare gang abort job-7", "ends its grants here; a late prepare is refused"),
+            ("gpushare gang abort job-9", "ends its grants here; a late prepare is refused"),
         )
         abort.set_defaults(verb=self._abort)
 

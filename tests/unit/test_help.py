@@ -175,6 +175,7 @@ def test_progress_is_one_line_of_a_terminal_which_it_leaves_empty():
         assert terminal.read(100) == b"\r\x1b[Kcounting: 1 of 2 (50 %)\r\x1b[K"
 
 
+@pytest.mark.slow
 def test_a_followed_command_says_how_far_it_is_in_plain_lines():
     steps = "import time\nfor n in 1, 2, 3, 4: print(f'[{n}/4] step', flush=True); time.sleep(0.35)"
     follow = [sys.executable, ROOT / "scripts/follow", "building"]
