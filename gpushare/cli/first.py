@@ -48,21 +48,18 @@ def _on_a_node(grants: list[Any]) -> Iterator[Step]:
 
 
 def _shut_out(path: Path) -> Iterator[Step]:
-    import getpass
     import grp
+    import pwd
 
-    gid = path.stat().st_gid if os.access(path.parent, os.X_OK) else 0
     try:
-        group = grp.getgrgid(gid).gr_name
-    except KeyError:
-        group = str(gid)
-    if gid == 0:
+        group = grp.getgrgid(path.stat().st_gid).gr_name
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except (KeyError, OSError):  # without a name, or in a directory that is closed
+        group, user = "root", ""
+    if group == "root":
         yield _as_root("ps"), "root alone may talk to this daemon"
     else:
-        yield (
-            f"sudo adduser {getpass.getuser()} {group}",
-            "then log in again: the group's members may talk to the daemon",
-        )
+        yield f"sudo adduser {user} {group}", "then log in again: members of the group may talk to the daemon"
 
 
 def _without_a_daemon() -> Iterator[Step]:

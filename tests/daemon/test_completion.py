@@ -1,6 +1,5 @@
 """The shells themselves are asked what they would offer at a press of the tab key."""
 
-import json
 import os
 import pty
 import re
@@ -107,17 +106,3 @@ def test_each_verb_is_offered(daemon: Daemon) -> None:
     verbs = re.findall(r"^    ([a-z]+)(?: |$)", said, re.MULTILINE)
     assert len(verbs) > 20
     assert offered(daemon, "bash", "gpushare ") == [sorted(verbs)]
-
-
-def test_alone_it_says_what_to_do_first(daemon: Daemon, make_daemon) -> None:
-    def said(one: Daemon) -> str:
-        command = [BIN / "gpushare"]
-        return subprocess.run(command, env=environment(one), capture_output=True, text=True, check=True).stdout
-
-    count = len(daemon.client.devices())
-    assert f"answers: {count} device" in said(daemon)
-    assert "gpushare run --memory" in said(daemon)
-    away = make_daemon()
-    assert f"no daemon at {away.layout.socket}" in said(away)
-    assert "gpushare demo" in said(away) or "systemctl start gpushare" in said(away)
-    assert json.dumps(said(away)).isascii()
