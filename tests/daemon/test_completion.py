@@ -46,7 +46,11 @@ def asked(daemon: Daemon, directory: Path, line: str) -> list[str]:
     answer = directory / "answer"
     answer.write_text("")
     question = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": "\n"}
-    env = daemon.env | question | {"_ARGCOMPLETE_STDOUT_FILENAME": str(answer), "PATH": str(directory)}
+    env = (
+        daemon.env
+        | question
+        | {"_ARGCOMPLETE_STDOUT_FILENAME": str(answer), "PATH": f"{directory}:{os.environ['PATH']}"}
+    )
     child = running.start(running.GPUSHARE, env)
     _, said = child.communicate(60)
     assert (child.wait(), said) == (0, ""), line
@@ -96,7 +100,7 @@ def test_every_argument_that_names_something(daemon: Daemon, tmp_path: Path) -> 
         "run --memory ": [],
         "gang prepare x --grants /etc/hostn": ["/etc/hostname"],
         "quota solve /etc/hostn": ["/etc/hostname"],
-        f"run --grant {grant} -- train": ["train-a", "train-b"],
+        f"run --grant {grant} -- gtrain": ["gtrain-a", "gtrain-b"],
         f"run --grant {grant} -- cat /etc/hostn": ["/etc/hostname"],
     }
     for verb in ("why", "grant show", "grant debug", "grant resize", "events --grant", "run --grant"):
@@ -105,7 +109,7 @@ def test_every_argument_that_names_something(daemon: Daemon, tmp_path: Path) -> 
         wanted[f"{verb} --tenant o"] = [TEAM]
     for verb in ("undrain", "plan --gpu", "grant create --gpu", "events --device"):
         wanted[f"{verb} {ids[0]}"] = ids[:1]
-    for name, mode in (("train-a", 0o755), ("train-b", 0o700), ("train-c", 0o644)):
+    for name, mode in (("gtrain-a", 0o755), ("gtrain-b", 0o700), ("gtrain-c", 0o644)):
         (tmp_path / name).write_text("")
         (tmp_path / name).chmod(mode)
     for line, names in wanted.items():
