@@ -34,3 +34,6 @@ TAKEN = {
 
 EVENT_KINDS = ("lease", "revoke", "handover", "wake", "late", "beside", "drained", "left", "lie")
 """Kinds of receipts that one may ask for."""
+
+EVICTION_SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "TERM")
+"""What a grant that is asked for memory may be sent."""

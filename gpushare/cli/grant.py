@@ -5,6 +5,7 @@ import math
 import os
 from typing import Any
 
+from gpushare import rules
 from gpushare.cli import render
 from gpushare.cli.command import (
     add_json,
@@ -107,8 +108,10 @@ def _add_loan_options(parser: argparse.ArgumentParser) -> None:
         "--eviction-signal",
         default=os.environ.get(EVICTION_SIGNAL_ENV) or None,
         type=lambda text: text.upper().removeprefix("SIG"),
+        choices=rules.EVICTION_SIGNALS,
         metavar="NAME",
-        help=f"signal for its first process when it is asked, as USR1 (default ${EVICTION_SIGNAL_ENV}, else none)",
+        help=f"signal for its first process when it is asked: {', '.join(rules.EVICTION_SIGNALS)} (default"
+        f" ${EVICTION_SIGNAL_ENV}, else none)",
     )
     parser.add_argument(
         "--priority", type=int, metavar="N", help="of a tenant's grants the lower one is asked first (default 0)"

@@ -90,8 +90,7 @@ class EventsCommand:
         if args.json:
             print_json(found)
             return 0
-        for event in found["events"]:
-            print(sentences.event(event))
+        _print([sentences.event(event) for event in found["events"]], "no events")
         if found["lost"]:
             print(f"gpushare: {found['lost']} older events are not in the record any more", file=sys.stderr)
         return 0
@@ -101,8 +100,7 @@ class EventsCommand:
         if args.json:
             print_json(found)
         else:
-            for attempt in found["attempts"]:
-                print(sentences.attempt(attempt))
+            _print([sentences.attempt(attempt) for attempt in found["attempts"]], "no attempts")
         return 0
 
     def _findings(self, args: argparse.Namespace) -> int:
@@ -110,8 +108,7 @@ class EventsCommand:
         if args.json:
             print_json(found)
         else:
-            for finding in found["findings"]:
-                print(sentences.finding(finding))
+            _print([sentences.finding(finding) for finding in found["findings"]], "no findings")
         return 0
 
     def _summary(self, args: argparse.Namespace) -> int:
@@ -121,3 +118,7 @@ class EventsCommand:
         else:
             render.waits(found["tenants"])
         return 0
+
+
+def _print(lines: list[str], without: str) -> None:
+    print("\n".join(lines) or without)

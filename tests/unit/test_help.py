@@ -15,6 +15,7 @@ from commandlines import parsers, words
 
 from gpushare import rules
 from gpushare.api.events import EventKind
+from gpushare.api.reclaim import Signal
 from gpushare.cli.main import GROUPS, build_parser, main
 from gpushare.cli.progress import Progress
 from gpushare.errors import UsageError
@@ -67,7 +68,8 @@ def test_options_tell_their_defaults():
                 )
 
 
-def test_kinds_of_receipts_are_those_of_the_node_api():
+def test_choices_are_those_of_the_node_api():
+    assert get_args(Signal) == rules.EVICTION_SIGNALS
     assert tuple(kind for kind in get_args(EventKind) if kind != "other") == rules.EVENT_KINDS
 
 
@@ -97,6 +99,7 @@ def test_kinds_of_receipts_are_those_of_the_node_api():
         ("run --memory 1GiB --time 30% --class fast -- true", "give interactive, training or inference"),
         ("runtime status --engine dokcer", "did you mean docker?"),
         ("events --kind leases", "did you mean lease"),
+        ("plan --memory 1GiB --time 30% --eviction-signal sigusr3", "give HUP, INT, "),
         ("adapter slurm", "missing: WHAT"),
         ("ps --\x1b[31m", r"'--\x1b[31m'"),
         ("ps " + "x" * 5000, "is one word too many"),
