@@ -78,11 +78,6 @@ def closed(path: "Path") -> bool:
     return not os.access(path, os.W_OK)
 
 
-def counted(count: int, what: str) -> str:
-    """As "1 grant" and "2 grants"."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
-
-
 def memory_argument(text: str) -> int | str:
     """For argparse's `type`: bytes, or a percentage that the daemon applies to the device it picks."""
     return text.strip() if text.strip().endswith("%") and parse_memory(text, 1 << 40) else parse_memory(text, 0)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpushare import __version__
-from gpushare.cli.command import closed, counted
+from gpushare.cli.command import closed
 
 if TYPE_CHECKING:
     from gpushare.client import Client
@@ -18,6 +18,10 @@ Step = tuple[str, str]
 
 _OF_ROOT = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
 """Where sudo finds a command by its name."""
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _as_root(command: str) -> str:
@@ -83,7 +87,7 @@ def _steps(client: "Client") -> tuple[str, Iterator[Step]]:
     except GpushareError as error:
         return str(error), _shut_out(client.path) if closed(client.path) else _without_a_daemon()
     kind = "simulated device" if any(device["backend"] == "simulated" for device in devices) else "device"
-    found = f"{counted(len(devices), kind)}, {counted(len(grants), 'grant')}"
+    found = f"{_counted(len(devices), kind)}, {_counted(len(grants), 'grant')}"
     return f"The daemon at {client.path} answers: {found}.", _on_a_node(grants)
 
 

@@ -115,9 +115,8 @@ class Parser(argparse.ArgumentParser):
         """Raises UsageError with argparse's message, or with why what it misses was not found."""
         _, missing, names = message.partition("the following arguments are required: ")
         if missing:
-            message = self._mistyped() or f"missing: {names}"
-            if names == "VERB":
-                message = self._mistyped() or f"which verb?{_or(list(self.verbs()), ' ')}"
+            verbs = f"which verb?{_or(list(self.verbs()), ' ')}"
+            message = self._mistyped() or (verbs if names == "VERB" else f"missing: {names}")
         raise UsageError(f"{message} (see `{self.prog} --help`)")
 
     def _mistyped(self) -> str:

@@ -28,7 +28,10 @@ class RunCommand:
     examples = (
         ("gpushare run --memory 8GiB --time 30% -- python3 train.py", "8 GiB, 30 % of the time, and what is idle"),
         ("gpushare run --memory 4GiB --time 0 -- python3 batch.py", "only the time that others leave idle"),
-        ("gpushare run --memory 35% --time 50% --time-limit 50% -- ./bench", "exactly half of a device"),
+        (
+            "gpushare run --memory 35% --time 50% --time-limit 50% -- ./bench",
+            "half of its time, not more though it is idle",
+        ),
         ("gpushare run --grant g-1a2b3c -- python3 infer.py", "in a grant that was made with --keep"),
     )
 
