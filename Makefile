@@ -29,7 +29,7 @@ TREE_fuzz = -DGPUSHARE_FUZZ=ON -DGPUSHARE_WERROR=OFF -DCMAKE_C_COMPILER=$(CLANG)
 TREE_arm := -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
   -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_ASM_COMPILER=aarch64-linux-gnu-gcc
 
-.PHONY: help manifests reference demo test test-slow test-frameworks test-ray test-build check coverage bench dist deb clean build dev sanitize check-c check-python $(TREES:%=tree-%)
+.PHONY: help manifests demo test test-slow test-frameworks test-ray test-build check coverage bench dist deb clean build dev sanitize check-c check-python $(TREES:%=tree-%)
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
@@ -89,14 +89,15 @@ dist: $(VENV)/.ready ## source distribution, and the wheel built from it
 	$(BIN)/python -m pip install -qq build
 	$(BIN)/python -m build --outdir dist
 
-reference: ## docs/reference/cli.md, from the command line's own texts
-	python3 scripts/reference.py
-
 manifests: $(VENV)/.ready-test ## the manifests for Kubernetes, from the Helm chart
 	$(BIN)/python scripts/manifests.py
 
 deb: $(VENV)/.ready-test build ## the Debian package of this architecture, into dist
 	$(BIN)/python scripts/deb
+
+.PHONY: reference
+reference: ## docs/reference/cli.md, from the command line's own texts
+	python3 scripts/reference.py
 
 clean: ## remove everything that was built
 	rm -rf build dist $(VENV) gpushare/_lib gpushare/_native*.so
