@@ -55,6 +55,10 @@ class DoctorCommand:
     """
 
     name = "doctor"
+    examples = (
+        ("gpushare doctor", "each thing that was looked at, and how to mend what is wrong"),
+        ("sudo gpushare doctor --json", "all findings, for programs"),
+    )
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         add_json(parser)

@@ -13,6 +13,7 @@ class DevicesCommand:
     """devices of this node, and how much of them is granted"""
 
     name = "devices"
+    examples = (("gpushare devices", "a line for each"), ("gpushare devices --json", "with all that is known of them"))
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         add_json(parser)
@@ -34,6 +35,10 @@ class PsCommand:
     """grants with their use against their share"""
 
     name = "ps"
+    examples = (
+        ("gpushare ps", "who has what share, and what it got in the last second"),
+        ("gpushare ps --all --json", "with the latest that have ended, for programs"),
+    )
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--all", action="store_true", help="also the latest that have ended")
@@ -63,6 +68,7 @@ class TopCommand:
     """ps, refreshed at an interval"""
 
     name = "top"
+    examples = (("gpushare top", "each second"), ("gpushare top --interval 5 --count 12", "a minute, then it ends"))
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
@@ -72,7 +78,9 @@ class TopCommand:
             metavar="S",
             help="seconds between refreshes (default 1)",
         )
-        parser.add_argument("--count", type=checked(_count), default=0, metavar="N", help="stop after N refreshes")
+        parser.add_argument(
+            "--count", type=checked(_count), default=0, metavar="N", help="stop after N refreshes (default never)"
+        )
         add_socket(parser)
 
     def run(self, args: argparse.Namespace) -> int:
