@@ -5,12 +5,19 @@
 #   gpushare daemon --simulate 1x16GiB &     # or a node with a GPU
 #   examples/side_by_side.sh                 # in an environment with PyTorch: pip install torch
 #
-# `gpushare ps`, or `gpushare top`, shows meanwhile who has how much and what is borrowed.
+# Training goes on until inference has had its answers. `gpushare ps`, or `gpushare top`, shows meanwhile who has how much,
+# and what of it is borrowed.
 set -eu
 here=$(dirname "$0")
 python=${PYTHON:-python3}
+log=$(mktemp)
 
-gpushare run --memory 4GiB --time 20% -- "$python" "$here/train.py" | sed 's/^/train: /' &
+gpushare run --memory 4GiB --time 20% -- "$python" "$here/train.py" --steps 1000000 >"$log" &
 trainer=$!
+trap 'kill "$trainer" 2>/dev/null; rm -f "$log"' EXIT
+until grep -q steps/s "$log"; do
+  kill -0 "$trainer" # ended without a step: so does this, by -e
+  sleep 0.2
+done
 gpushare run --class interactive --memory 4GiB --time 30% -- "$python" "$here/infer.py" "$@" | sed 's/^/infer: /'
-wait "$trainer"
+tail -n 1 "$log" | sed 's/^/train: /'
