@@ -21,6 +21,9 @@ MEMORY = "512MiB"
 SETTLE_SECONDS = 1.0  # excluded after each change: the guarantee is a share over whole seconds
 DEVICE_MILLI = 1000
 TICK_SECONDS = 0.5
+SAY_SECONDS = 1.0
+AT_ONCE = 4
+"""Processes that start together: more of them on a small machine have their grants expire before they are bound."""
 DEVICE_SECONDS = 10.0
 """Until the daemon has noticed that a device failed, or is back."""
 
@@ -112,9 +115,20 @@ class Story:
                 name = f"{team.name}-{number}"
                 worker = _Worker(team, number, Program(name, self._where / f"{name}.err"))
                 self._workers.append(worker)
+        self._start_workers()
+
+    def _start_workers(self) -> None:
+        """Says now and then how far it is."""
+        count, said = len(self._workers), time.monotonic()
+        for first in range(0, count, AT_ONCE):
+            if time.monotonic() > said + SAY_SECONDS:
+                self._say(f"{first} of {count} have their devices")
+                said = time.monotonic()
+            some = self._workers[first : first + AT_ONCE]
+            for worker in some:
                 worker.program.begin(self._command(worker))
-        for worker in self._workers:
-            worker.pid = worker.program.ready()["pid"]
+            for worker in some:
+                worker.pid = worker.program.ready()["pid"]
 
     def _command(self, worker: _Worker) -> list[str]:
         share = ["--memory", MEMORY, "--time", str(worker.milli), "--gpu", str(worker.device)]
