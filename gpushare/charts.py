@@ -37,6 +37,7 @@ _PATTERNS = (
     "",
 )
 _SHORTENED = "\N{HORIZONTAL ELLIPSIS}"
+_COLUMN_MAX = 80
 _CHARACTER = 0.56
 """Of a size of text: how wide a character is in the middle."""
 
@@ -190,7 +191,7 @@ def stacked(canvas: Canvas, frame: Frame, count: int, columns: Sequence[Column],
     scale = Scale.of(max((column.whole for column in columns), default=0))
     scale.draw(canvas, frame, unit)
     step = frame.width / count
-    wide = max(1.0, step - (2 if step >= 8 else 0.5))
+    wide = min(_COLUMN_MAX, max(1.0, step - (2 if step >= 8 else 0.5)))
     for column in columns:
         x, below = frame.left + column.place * step + (step - wide) / 2, 0.0
         for value, fill, hint in column.parts:

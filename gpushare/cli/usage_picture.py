@@ -126,7 +126,7 @@ def picture(found: Any, tenant: str | None, simulated: bool) -> str:
     devices = "simulated devices" if simulated else "devices"
     canvas = Canvas(f"What tenants used of the {devices}, {span}", _told(lines, idle, capacity))
     canvas.text(16, 26, f"What tenants used of the {devices}", "ink h")
-    canvas.text(16, 46, f"{span}; hours of one device, by {times.called}", "dim")
+    canvas.text(16, 46, f"{span}; time of one device, by {times.called}", "dim")
     _charts(canvas, times, bins, lines)
     _legend(canvas, lines, idle)
     return canvas.svg(_HEIGHT)
@@ -148,15 +148,17 @@ def _charts(canvas: Canvas, times: _Times, bins: Mapping[int, _Bin], lines: Sequ
         canvas.text(_USED.left + _USED.width / 2, _USED.top + _USED.height / 2, "nothing was recorded", "dim", "middle")
         return
     used, waited = [], []
+    ns, unit = _unit(max(max(one.capacity, sum(one.used.values())) for one in bins.values()))
+    long_ns, long_unit = _unit(max(sum(one.waited.values()) for one in bins.values()))
     for place, one in sorted(bins.items()):
         rest = max(0, one.capacity - sum(one.used.values()))
-        idle = (rest / _HOUR_NS, f"{times.name(place)}: {hours(rest)} idle or switching")
-        used.append(Column(place, _parts(times.name(place), one.used, lines, "used"), idle))
-        waited.append(Column(place, _parts(times.name(place), one.waited, lines, "waited")))
-    stacked(canvas, _USED, times.count, used, " h")
+        idle = (rest / ns, f"{times.name(place)}: {hours(rest)} idle or switching")
+        used.append(Column(place, _parts(times.name(place), one.used, lines, "used", ns), idle))
+        waited.append(Column(place, _parts(times.name(place), one.waited, lines, "waited", long_ns)))
+    stacked(canvas, _USED, times.count, used, unit)
     canvas.text(16, _WAITED.top - 16, "Waited for a device: two grants that wait for an hour are two hours", "ink b")
     if any(column.whole for column in waited):
-        stacked(canvas, _WAITED, times.count, waited, " h")
+        stacked(canvas, _WAITED, times.count, waited, long_unit)
     else:
         canvas.text(_WAITED.left, _WAITED.top + 8, "nobody waited", "dim")
     step = _USED.width / times.count
@@ -164,12 +166,21 @@ def _charts(canvas: Canvas, times: _Times, bins: Mapping[int, _Bin], lines: Sequ
         canvas.text(_USED.left + (place + 0.5) * step, _USED.bottom + 16, name, "dim n", "middle")
 
 
-def _parts(when: str, sums: Mapping[str, int], lines: Sequence[_Line], did: str) -> list[tuple[float, int, str]]:
+def _unit(most: int) -> tuple[int, str]:
+    """In which `most` ns are shown, in ns, and its name."""
+    if most >= _HOUR_NS:
+        return _HOUR_NS, " h"
+    return (60 * 10**9, " min") if most >= 60 * 10**9 else (10**9, " s")
+
+
+def _parts(
+    when: str, sums: Mapping[str, int], lines: Sequence[_Line], did: str, unit: int
+) -> list[tuple[float, int, str]]:
     found = []
     for line in lines:
         ns = sum(sums.get(one, 0) for one in line.members)
         if line.fill is not None:
-            found.append((ns / _HOUR_NS, line.fill, f"{when}: {line.name} {did} {hours(ns)}"))
+            found.append((ns / unit, line.fill, f"{when}: {line.name} {did} {hours(ns)}"))
     return found
 
 

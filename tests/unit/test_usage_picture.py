@@ -92,6 +92,11 @@ def test_one_tenant_and_those_below_it():
     assert list(legend(svg)) == ["idle, switching", "1 other", "ml", "ml/bob"]
 
 
+def test_short_times_have_short_units():
+    said = texts(picture(found(slot(0, {"a": 1 / 120}, {"a": 1 / 3600}, length=60 * 10**9, devices=1)), None, False))
+    assert {"1 min", "0 min", "1 s", "0 s"} <= set(said) and not any(one.endswith(" h") for one in said)
+
+
 def test_nothing():
     svg = picture(found(), None, False)
     assert "nothing was recorded" in texts(svg)
