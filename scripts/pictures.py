@@ -1,6 +1,6 @@
 """Makes the pictures of the README and the documentation, each of a real run: `make pictures`.
 
-    scripts/pictures.py [WORD...]     # only those with such a word in their line
+scripts/pictures.py [WORD...]     # only those with such a word in their line
 """
 
 import os
