@@ -20,17 +20,30 @@ from gpushare.errors import GpushareError
 GROUP = "gpushare"
 _NOBODY = "containers that ask for a share do not start"
 _MEND_WALL = "SECURITY.md says what each wall needs; restart the daemon, which tries them anew"
+_STARTS = "START: `sudo systemctl start gpushare` where the unit is installed, else `gpushare daemon`."
 _WHILE_AWAY = "Running programs go on meanwhile, within their memory limit."
 CLOSED_TO_YOU = Check(
     "daemon", "note", "{directory} is closed to you", "run it as root", "Whether a daemon answers is not known."
 )
-NO_DAEMON = Check("daemon", "note", f"no daemon at {{path}}: {_NOBODY}", "{start}", "Nobody gives out shares.")
+NO_DAEMON = Check(
+    "daemon", "note", f"no daemon at {{path}}: {_NOBODY}", "{start}", f"Nobody gives out shares. {_STARTS}"
+)
 NO_SOCKET = Check(
     "daemon", "wrong", "{path} is not a socket", "rm {path}, and start the daemon again", "No client can reach it."
 )
-KILLED = Check("daemon", "wrong", f"{{path}} was left by a daemon that was killed: {_NOBODY}", "{start}", _WHILE_AWAY)
+KILLED = Check(
+    "daemon",
+    "wrong",
+    f"{{path}} was left by a daemon that was killed: {_NOBODY}",
+    "{start}",
+    f"{_WHILE_AWAY} {_STARTS}",
+)
 NOT_ALLOWED = Check(
-    "daemon", "wrong", "you may not use {path}", "{mend}", "Root and members of the group may ask for grants."
+    "daemon",
+    "wrong",
+    "you may not use {path}",
+    "{mend}",
+    "Root and members of the group may ask for grants. MEND: be root, or join the group (`sudo adduser USER gpushare`).",
 )
 FAILS = Check("daemon", "wrong", "{error}", "see its log: `journalctl -u gpushare`", "It is there and does not answer.")
 OTHER_VERSION = Check(
@@ -57,23 +70,23 @@ NO_PROGRAM = Check(
 WALL_REQUIRED = Check(
     "wall {name}",
     "missing",
-    "{found}",
+    "{reason}: {lost}",
     'no grant is bound (enforce is required): mend it, or set enforce = "best" in gpushare.toml',
     "The configuration says that no share is given where this could be broken, and it could when the daemon started.",
 )
 WALL_DEVICES = Check(
     "wall {name}",
     "wrong",
-    "{found}",
+    "{reason}: {lost}",
     _MEND_WALL,
     "Nothing but the interposer keeps a workload from the nodes of other devices.",
 )
 WALL = Check(
     "wall {name}",
     "note",
-    "{found}",
+    "{reason}: {lost}",
     _MEND_WALL,
-    "The daemon tried to break it when it started, and could. The line says what a workload that goes round the "
+    "The daemon tried to break it when it started, and could. LOST is what a workload that goes round the "
     "interposer can do then; another wall may keep the same.",
 )
 LEDGER_FAILS = Check(
@@ -213,7 +226,7 @@ def _walls(node: dict[str, Any]) -> Iterator[Finding]:
             check = WALL_REQUIRED
         elif wall["keeps"] == "devices" and wall["keeps"] not in kept and not node["simulated"]:
             check = WALL_DEVICES
-        yield check(name=wall["name"], found=f"{wall['why']}: {wall['lost']}")
+        yield check(name=wall["name"], reason=wall["why"], lost=wall["lost"])
     if walls and not any(not wall["holds"] for wall in walls):
         yield Finding("walls", "ok", ", ".join(wall["name"] for wall in walls))
 
