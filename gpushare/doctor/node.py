@@ -43,7 +43,7 @@ NOT_ALLOWED = Check(
     "wrong",
     "you may not use {path}",
     "{mend}",
-    "Root and members of the group may ask for grants. MEND: be root, or join the group (`sudo adduser USER gpushare`).",
+    "Root and members of the group may use it. MEND: be root, or join the group (`sudo adduser USER gpushare`).",
 )
 FAILS = Check("daemon", "wrong", "{error}", "see its log: `journalctl -u gpushare`", "It is there and does not answer.")
 OTHER_VERSION = Check(

@@ -1,4 +1,4 @@
-"""Pages of docs/ that are made from what the product itself says: `python scripts/pages` writes them, `--check` compares.
+"""Pages of docs/ that are made from what the product says: `python scripts/pages` writes them, `--check` compares.
 
 docs/troubleshooting.md of the doctor's checks, docs/reference of the node API's description, the types of the
 configuration and its commented files, and the errors.

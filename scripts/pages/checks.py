@@ -18,8 +18,9 @@ MODULES = {
 }
 HEAD = """# Troubleshooting
 
-`gpushare doctor` says what is wrong on a node and what to do; this page lists all that it can say. How it looks, and what to ask beside it:
-[doctor](doctor.md). Words in capitals stand for what differs from node to node.
+`gpushare doctor` says what is wrong on a node and what to do; this page lists all that it can say. How it
+looks, and what to ask beside it: [doctor](doctor.md). Words in capitals stand for what differs from node to
+node.
 
 *missing* and *wrong*: something does not work (status 1). *note*: works without it.
 

@@ -8,12 +8,13 @@ from gpushare.errors import BY_CODE
 
 HEAD = """# Exit status and errors
 
-The CLI ends with 0 when all is well; else one line on stderr says what happened, why, and what to do, and the status says which kind it
-is. Over HTTP the same is the status of the answer, with `{"error": {"code", "message"}}` as its body.
+The CLI ends with 0 when all is well; else one line on stderr says what happened, why, and what to do, and the
+status says which kind it is. Over HTTP the same is the status of the answer, with `{"error": {"code",
+"message"}}` as its body.
 
 """
-TAIL = """`gpushare run` ends with its command's own status, or with 125 when gpushare failed or refused before the command ran.
-`gpushare doctor` ends with 1 where anything is wrong or missing. An interrupt (Ctrl-C) is 130.
+TAIL = """`gpushare run` ends with its command's own status, or with 125 when gpushare failed or refused before the
+command ran. `gpushare doctor` ends with 1 where anything is wrong or missing. An interrupt (Ctrl-C) is 130.
 """
 
 

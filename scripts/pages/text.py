@@ -4,7 +4,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
-WIDTH = 140
+WIDTH = 118
 _MARKUP = re.compile(r"[*<>\[\]\\]|(?<!\w)_|_(?!\w)")
 
 
