@@ -22,13 +22,16 @@ value is the built-in one. A mistake is named with its file, line and key, and n
 
 """
 FILES = {
-    "gpushare.toml": """Read by the daemon when it starts; `gpushare daemon --config FILE` names another one. Options of the command
-line come over it. An unknown key is refused.
+    "gpushare.toml": """\
+Read by the daemon when it starts; `gpushare daemon --config FILE` names another one. Options of the command line come
+over it. An unknown key is refused.
 """,
-    "tenants.toml": """Who is guaranteed what: a table `[tenants.NAME]` for each tenant ([tenants](../tenants.md)). `gpushare tenants
-set` writes it and keeps comments; after a change by hand `systemctl reload gpushare`.
+    "tenants.toml": """\
+Who is guaranteed what: a table `[tenants.NAME]` for each tenant ([tenants](../tenants.md)). `gpushare tenants set`
+writes it and keeps comments; after a change by hand `systemctl reload gpushare`.
 """,
-    "prices.toml": """What an hour costs, for `gpushare usage` ([usage](../usage.md)). Read by the command line at each call.
+    "prices.toml": """\
+What an hour costs, for `gpushare usage` ([usage](../usage.md)). Read by the command line at each call.
 """,
 }
 _LINE = re.compile(r"# (\w+) = (.*?)(?:\s{2,}# (.*))?$")
