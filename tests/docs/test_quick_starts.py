@@ -1,0 +1,140 @@
+"""The quick starts, run as they are written, each in a copy of this machine's root where they may change everything."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+from cri import IMAGE, configuration, image_archive
+from engines import PODMAN
+from ownroot import OwnRoot
+from pagecode import ROOT, blocks
+
+from gpushare.paths import INTERPOSER, INTERPOSER_ML, LIB_DIR, RUNTIME_WRAPPER, SIM_LIB_DIR
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("machine"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="containers need root"),
+]
+
+START = ROOT / "docs/start"
+# What an installation puts into the path, and sudo, which a machine of root's may not have.
+COMMANDS = f"""
+for command in "gpushare {sys.executable} -m gpushare" "gpushare-runtime {RUNTIME_WRAPPER}" "sudo"; do
+  set -- $command; name=$1; shift
+  printf '#!/bin/sh\\nexec %s "$@"\\n' "$*" > /usr/local/bin/$name && chmod 755 /usr/local/bin/$name
+done
+export PATH=/usr/local/bin:$PATH
+"""
+
+
+@pytest.fixture(scope="session")
+def rootfs(tmp_path_factory) -> Path:
+    """The files of an image that has a shell and what gpushare-spin loads."""
+    wanted = {"/bin/sh", "/bin/sleep"}
+    for path in (*wanted, LIB_DIR / "gpushare-spin", INTERPOSER, INTERPOSER_ML, SIM_LIB_DIR / "libcuda.so.1"):
+        text = subprocess.run(["ldd", path], capture_output=True, text=True).stdout
+        wanted |= {word for word in text.split() if word.startswith("/") and "cuda" not in word}
+    out = tmp_path_factory.mktemp("image") / "rootfs.tar"
+    with tarfile.open(out, "w", dereference=True) as tar:
+        for path in sorted(wanted):
+            tar.add(path, arcname=path.lstrip("/"))
+    return out
+
+
+@pytest.fixture
+def follow(tmp_path, rootfs):
+    """Runs the blocks of the start page and of another, in one shell, in their order; what that printed. `before`: what
+    an administrator has done already, in a folder with rootfs.tar."""
+
+    def run(page: str, before: str = "") -> str:
+        shared = Path(tmp_path, "over")
+        root = OwnRoot(tmp_path)
+        files = ROOT / "build" / f"docs-{os.getpid()}"  # seen in the copy, which has a /tmp of its own
+        files.mkdir(parents=True)
+        try:
+            shutil.copy(rootfs, files / "rootfs.tar")
+            image_archive(rootfs, files / "image.tar")
+            parts = [block.text for name in ("index.md", page) for block in blocks(START / name, "sh")]
+            done = root(
+                f"{COMMANDS}\nmkdir /tmp/here && cd /tmp/here && cp {files}/*.tar .\n{before}\n" + "\n".join(parts)
+            )
+        finally:
+            shutil.rmtree(files)
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert shared.exists()
+        return done.stdout
+
+    return run
+
+
+def events(output: str, name: str) -> list[dict]:
+    found = [json.loads(line) for line in output.splitlines() if line.startswith('{"event"')]
+    return [event for event in found if event["event"] == name]
+
+
+def test_a_plain_process(follow):
+    said = follow("process.md")
+    assert "CUDA shows 4 GiB" in said
+    assert "status 125" in said
+    assert "released" in said
+
+
+def test_podman(follow):
+    if shutil.which("podman") is None:
+        pytest.skip("podman is not installed")
+    said = follow(
+        "podman.md",
+        f"""
+        export STORAGE_DRIVER=vfs IMAGE=localhost/quick:1
+        cat > /etc/containers/containers.conf <<'END'\n{PODMAN}\nEND
+        podman import --quiet rootfs.tar $IMAGE
+        """,
+    )
+    assert [(event["ok"], event["name"]) for event in events(said, "alloc")] == [
+        (True, "CUDA_SUCCESS"),
+        (False, "CUDA_ERROR_OUT_OF_MEMORY"),
+        (True, "CUDA_SUCCESS"),
+    ]
+
+
+def test_runc(follow):
+    if shutil.which("runc") is None:
+        pytest.skip("runc is not installed")
+    said = follow("runc.md")
+    assert [event["ok"] for event in events(said, "alloc")] == [True]
+    assert "status 1" in said
+
+
+def test_containerd(follow):
+    if shutil.which("ctr") is None:
+        pytest.skip("containerd is not installed")
+    version = subprocess.run(["containerd", "--version"], capture_output=True, text=True).stdout.split()[2]
+    settings = configuration(Path("/tmp/ctd"), since_2=version.lstrip("v").startswith("2"))
+    said = follow(
+        "containerd.md",
+        f"""
+        mkdir -p /etc/containerd /tmp/ctd
+        cat > /etc/containerd/config.toml <<'END'\n{settings}\nEND
+        containerd > /tmp/ctd/log 2>&1 &
+        export CONTAINERD_ADDRESS=/tmp/ctd/sock CONTAINERD_SNAPSHOTTER=native IMAGE={IMAGE}
+        until ctr version > /dev/null 2>&1; do sleep 0.1; done
+        ctr images import --snapshotter native image.tar
+        """,
+    )
+    assert [event["ok"] for event in events(said, "alloc")] == [True]
+    assert "none" in said.splitlines()
+    assert "+" in said and "runtimes.gpushare" in said  # what --dry-run shows
+
+
+def test_pages_without_commands_to_run_say_how_they_were_tried():
+    for page in sorted(START.glob("*.md")):
+        text = page.read_text()
+        if not blocks(page, "sh"):
+            assert "**Was it run?**" in text, page.name
+            assert "compatibility.md" in text or "Not with" in text, page.name
