@@ -48,9 +48,10 @@ def _outside(text: str) -> str:
 
 
 def _entry(check: Check) -> str:
-    lines = wrapped(f"- **{check.level}**: {_shown(check.found)}", "  ")
-    lines += "\n" + wrapped(f"  {_shown(check.why)}", "  ")
-    return lines + "\n" + wrapped(f"  **Do:** {_shown(check.mend)}", "  ") + "\n"
+    # Four spaces, since the site's Markdown counts them from the margin.
+    parts = (f"-   **{check.level}**: {_shown(check.found)}", check.why, f"**Do:** {_shown(check.mend)}")
+    first, *rest = (wrapped(part, "    ") for part in parts)
+    return "\n".join((first, *(f"    {part}" for part in rest))) + "\n"
 
 
 def page() -> str:
