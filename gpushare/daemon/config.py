@@ -1,6 +1,6 @@
 """gpushare.toml: what an administrator sets. Options of the command line override it."""
 
-import functools
+import operator
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -130,7 +130,7 @@ def load(path: Path | None) -> Config:
         keys = [key for found in (at, unknown) if found for key in found[1].split(".")]
         raise UsageError(f"{file.place(*keys)}: {error}") from None
     for name, (low, high) in RANGES.items():
-        value = functools.reduce(getattr, name.split("."), config)
+        value = operator.attrgetter(name)(config)
         if not low <= value <= high:
             raise UsageError(f"{file.place(*name.split('.'))}: {name} is {value}: give {low} to {high}")
     return config

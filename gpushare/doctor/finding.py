@@ -39,7 +39,8 @@ class Check:
 
     def __call__(self, **values: object) -> Finding:
         """As it was found here. What `values` say is not interpreted."""
-        return Finding(*(text.format(**values) for text in (self.what, self.level, self.found, self.mend)))  # type: ignore[arg-type] # a level has no names
+        what, found, mend = (text.format(**values) for text in (self.what, self.found, self.mend))
+        return Finding(what, self.level, found, mend)
 
 
 def read(path: Path, most: int = TEXT_MAX) -> bytes | None:
