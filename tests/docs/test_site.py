@@ -139,7 +139,8 @@ def test_in_a_browser_without_a_network(site, browser):
     for name in ("index.html", "concepts/leases.html", "reference/api.html"):
         page.goto((site / name).as_uri())
         page.wait_for_load_state("networkidle")
-    page.get_by_role("textbox", name="Search").first.fill("eviction")
+    page.locator("input.md-search__input").click()
+    page.keyboard.type("eviction")
     page.locator(".md-search-result__item a").first.wait_for()
     assert page.locator(".md-search-result__item a").count() > 1
     page.close()
