@@ -23,28 +23,28 @@ NO_ENGINE = Check(
     "`gpushare run` works without one.",
 )
 NOT_CONFIGURED = Check(
-    "{name}",
+    "{engine_version}",
     "note",
     "not configured, so it gives no shares by runtime or annotation",
     _CONFIGURE,
     "Its containers that ask by annotation start without a share.",
 )
 LACKS = Check(
-    "{name}",
+    "{engine_version}",
     "missing",
     "{text}",
     _CONFIGURE,
     "It is configured and cannot give shares: its program or ours is not there, or its configuration cannot be read.",
 )
 WOULD_LACK = Check(
-    "{name}",
+    "{engine_version}",
     "note",
     "{text}",
     "mend it before you configure it",
     "It is not configured, and could not give shares if it were.",
 )
 NOTED = Check(
-    "{name}",
+    "{engine_version}",
     "note",
     "{text}",
     "see docs/engines.md for what works there",
@@ -114,11 +114,11 @@ def look() -> Iterator[Finding]:
 
 
 def _engine(one: configuration.Status) -> Iterator[Finding]:
-    words = {"engine": one.engine, "name": f"{one.engine} {one.version or ''}".strip()}
+    words = {"engine": one.engine, "engine_version": f"{one.engine} {one.version or ''}".strip()}
     if not one.configured:
         yield NOT_CONFIGURED(**words)
     elif not one.missing:
-        yield Finding(words["name"], "ok", f"configured in {one.file}")
+        yield Finding(words["engine_version"], "ok", f"configured in {one.file}")
     for text in one.missing:
         if one.configured:
             yield LACKS(**words, text=text)

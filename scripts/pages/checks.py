@@ -63,6 +63,6 @@ def page() -> str:
         for check in found(module):
             if check.what != heading:
                 heading = check.what
-                text += f"### {_PLACE.sub(lambda name: name[1].upper(), heading)}\n\n"
+                text += f"### {_PLACE.sub(lambda name: name[1].upper().replace('_', ' '), heading)}\n\n"
             text += _entry(check)
     return text.rstrip("\n") + "\n"
