@@ -2,12 +2,15 @@
 
 import json
 import os
+import shlex
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import slurm
 from cri import IMAGE, configuration, image_archive
 from engines import PODMAN, make_rootfs
 from ownroot import OwnRoot
@@ -42,9 +45,9 @@ def rootfs(tmp_path_factory) -> Path:
 @pytest.fixture
 def follow(tmp_path, rootfs):
     """Runs the blocks of the start page and of another, in one shell, in their order; what that printed. `before`: what
-    an administrator has done already, in a folder with rootfs.tar."""
+    an administrator has done already, in a folder with rootfs.tar. `between`: what is done before the last block."""
 
-    def run(page: str, before: str = "") -> str:
+    def run(page: str, before: str = "", between: str = "") -> str:
         root = OwnRoot(tmp_path)
         files = ROOT / "build" / f"docs-{os.getpid()}"  # seen in the copy, which has a /tmp of its own
         files.mkdir(parents=True)
@@ -52,6 +55,7 @@ def follow(tmp_path, rootfs):
             shutil.copy(rootfs, files / "rootfs.tar")
             image_archive(rootfs, files / "image.tar")
             parts = [block.text for name in ("index.md", page) for block in blocks(START / name, "sh")]
+            parts.insert(-1, between)
             done = root(
                 f"{COMMANDS}\nmkdir /tmp/here && cd /tmp/here && cp {files}/*.tar .\n{before}\n" + "\n".join(parts)
             )
@@ -121,6 +125,41 @@ def test_containerd(follow):
     assert [event["ok"] for event in events(said, "alloc")] == [True]
     assert "none" in said.splitlines()
     assert "+" in said and "runtimes.gpushare" in said  # what --dry-run shows
+
+
+# A /dev of the copy's own, with a node under the name that gres.conf gives to the simulated device.
+DEV = """
+mount -t tmpfs none /dev && mkdir /dev/shm && mount -t tmpfs none /dev/shm
+for node in null:3 zero:5 full:7 random:8 urandom:9 nvidia0:3; do mknod -m 666 /dev/${node%:*} c 1 ${node#*:}; done
+"""
+SLURM = """
+(echo "$CLUSTER"; cat <<'END'\n{text}END
+) > /etc/slurm/slurm.conf
+cd /tmp/here && mkdir state spool && head -c 1024 /dev/urandom > munge.key && chmod 400 munge.key
+munged --force --key-file=$PWD/munge.key --socket=$PWD/munge.sock --pid-file=$PWD/m.pid --log-file=$PWD/m.log \\
+  --seed-file=$PWD/m.seed
+slurmctld && slurmd -N {host}
+until scontrol show node {host} | grep -q State=IDLE; do sleep 0.1; done
+"""
+
+
+def test_slurm(follow):
+    if (gone := slurm.missing()) is not None:
+        pytest.skip(f"{gone} is not installed")
+    host = socket.gethostname().partition(".")[0]
+    names = {"d": "/tmp/here", "host": host, "count": 1, "shards": 100}
+    ports = {name: slurm.free_port() for name in ("ctld_port", "slurmd_port")}
+    [written] = blocks(START / "slurm.md", "text")
+    own = [
+        line for line in slurm.CONF.format(**names, **ports).splitlines() if "rolog" not in line and "pilog" not in line
+    ]
+    cluster = "\n".join(own)
+    said = follow(
+        "slurm.md",
+        f"{DEV}export PATH=$PATH:/usr/sbin:/sbin CLUSTER={shlex.quote(cluster)}; mkdir -p /etc/slurm",
+        SLURM.format(text=written.text, host=host),
+    )
+    assert "CUDA shows 4.8 GiB" in said
 
 
 def test_pages_without_commands_to_run_say_how_they_were_tried():
