@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
 from http import HTTPStatus
 from typing import Any
 
@@ -83,14 +82,6 @@ def _call(path: str, method: str, call: Schema) -> str:
     return text + wrapped(f"Answers: {'; '.join(answers)}. Errors: {', '.join(errors)}.") + "\n"
 
 
-def _groups(paths: dict[str, Any]) -> Iterator[tuple[str, list[tuple[str, str, Schema]]]]:
-    found: dict[str, list[tuple[str, str, Schema]]] = {}
-    for path, methods in paths.items():
-        group = re.sub(r"^/(?:v1/)?([\w.]+).*$", r"\1", path)
-        found.setdefault(group, []).extend((path, method, call) for method, call in methods.items())
-    yield from found.items()
-
-
 def _type(name: str, schema: Schema) -> str:
     text = f"### {name}\n\n"
     text += "".join(wrapped(escaped(part)) + "\n" for part in paragraphs(schema.get("description", "")))
@@ -105,13 +96,13 @@ def page() -> str:
     """The whole page."""
     document = openapi.document()
     text = made_from("gpushare/daemon/routes.py and gpushare/api") + HEAD + "## Calls\n\n"
+    calls = [(path, method, call) for path, methods in document["paths"].items() for method, call in methods.items()]
     rows = [
         (f"[{method.upper()} {path}](#{_anchor(f'{method} {path}')})", escaped(call["summary"]))
-        for _, calls in _groups(document["paths"])
         for path, method, call in calls
     ]
     text += table(("call", "what it does"), rows)
-    text += "".join(_call(*one) for _, calls in _groups(document["paths"]) for one in calls)
+    text += "".join(_call(*one) for one in calls)
     text += "## Types\n\n"
     text += "".join(_type(name, schema) for name, schema in sorted(document["components"]["schemas"].items()))
     return text.rstrip("\n") + "\n"

@@ -2,16 +2,17 @@
 with, its meaning from the comments of the files that are installed."""
 
 import re
-import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+import api
 import msgspec
 from msgspec.structs import fields
 from text import made_from, table
 
 from gpushare.api.tenants import TenantPolicy
+from gpushare.cli.prices import PRICE_MAX
 from gpushare.daemon.config import RANGES, Config
 
 PACKAGING = Path(__file__).parents[2] / "packaging"
@@ -34,6 +35,7 @@ writes it and keeps comments; after a change by hand `systemctl reload gpushare`
 What an hour costs, for `gpushare usage` ([usage](../usage.md)). Read by the command line at each call.
 """,
 }
+_TITLES = ("key", "value", "default", "meaning")
 _LINE = re.compile(r"# (\w+) = (.*?)(?:\s{2,}# (.*))?$")
 _MORE = re.compile(r"#\s+# (.*)$")
 _TABLE = re.compile(r"# \[([\w.]+)\]$")
@@ -58,7 +60,7 @@ def explained(name: str) -> dict[str, tuple[str, str]]:
 def _schema(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return ", ".join(f"`{value}`" for value in get_args(kind))
-    return {bool: "true or false", int: "whole number", float: "number", str: "text"}[kind]
+    return {bool: "true or false", int: "integer", float: "number", str: "text"}[kind]
 
 
 def leaves(kind: type, above: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -85,51 +87,33 @@ def _row(key: str, kind: str, default: str, meaning: str) -> tuple[str, ...]:
 def _node() -> str:
     text, rows, section = "", list[tuple[str, ...]](), ""
     meanings = explained("gpushare.toml")
-    titles = ("key", "value", "default", "meaning")
     for key, kind, default in leaves(Config):
         head = key.rpartition(".")[0]
         if head != section:
-            text += table(titles, rows) + f"### [{head}]\n\n"
+            text += table(_TITLES, rows) + f"### [{head}]\n\n"
             rows, section = [], head
         rows.append(_row(key, _schema(kind), _toml(default), meanings[key][1]))
-    return text + table(titles, rows)
-
-
-_TENANT_VALUES = {
-    "parent": "a tenant's name",
-    "time": '`"75%"`, `"600%"` or milli',
-    "memory": "bytes or a size",
-    "time_limit": "as `time`",
-    "weight": "0 to 1000000",
-    "tier": "-1000 to 1000",
-    "users": "names or numbers",
-    "groups": "names or numbers",
-    "source": "`file` or `adapter:NAME`",
-}
+    return text + table(_TITLES, rows)
 
 
 def _tenants() -> str:
     meanings = explained("tenants.toml")
-    defaults = {
-        field.name: [] if field.default is msgspec.NODEFAULT else field.default for field in fields(TenantPolicy)
-    }
+    policy = msgspec.json.schema_components([TenantPolicy])[1]["TenantPolicy"]["properties"]
     rows = [
-        _row(f"tenants.{key}", _TENANT_VALUES[key], _toml(value), meanings[key][1]) for key, value in defaults.items()
+        _row(key, api.kind(one).removesuffix(" or null"), _toml(one["default"]), meanings[key][1])
+        for key, one in policy.items()
     ]
-    return table(("key", "value", "default", "meaning"), rows)
+    return table(_TITLES, rows)
 
 
 def _prices() -> str:
     rows = [
-        _row(
-            key,
-            "text" if isinstance(tomllib.loads(f"x = {shown}")["x"], str) else "0 to 1000000",
-            "not set" if key == "currency" else "`0`",
-            meaning,
-        )
-        for key, (shown, meaning) in explained("prices.toml").items()
+        _row(key, f"number, 0 to {PRICE_MAX}", "`0`", meaning)
+        if key != "currency"
+        else _row(key, "text", "not set", meaning)
+        for key, (_, meaning) in explained("prices.toml").items()
     ]
-    return table(("key", "value", "default", "meaning"), rows)
+    return table(_TITLES, rows)
 
 
 def page() -> str:
