@@ -79,7 +79,7 @@ WALL_DEVICES = Check(
     "wrong",
     "{reason}: {lost}",
     _MEND_WALL,
-    "Nothing but the interposer keeps a workload from the nodes of other devices.",
+    "A workload opens every node of the driver that its user or its engine lets it open.",
 )
 WALL = Check(
     "wall {name}",
