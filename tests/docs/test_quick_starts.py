@@ -35,6 +35,12 @@ for command in "gpushare {sys.executable} -m gpushare" "gpushare-runtime {RUNTIM
 done
 export PATH=/usr/local/bin:$PATH
 """
+# Grants end a moment after their programs; a daemon that is told to end leaves nothing.
+END = """
+until gpushare ps | grep -q 'no grants'; do sleep 0.1; done
+kill $(jobs -p)
+wait
+"""
 
 
 @pytest.fixture(scope="session")
@@ -57,7 +63,8 @@ def follow(tmp_path, rootfs):
             parts = [block.text for name in ("index.md", page) for block in blocks(START / name, "sh")]
             parts.insert(-1, between)
             done = root(
-                f"{COMMANDS}\nmkdir /tmp/here && cd /tmp/here && cp {files}/*.tar .\n{before}\n" + "\n".join(parts)
+                f"{COMMANDS}\nmkdir /tmp/here && cd /tmp/here && cp {files}/*.tar .\n{before}\n"
+                + "\n".join([*parts, END])
             )
         finally:
             shutil.rmtree(files)
