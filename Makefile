@@ -29,7 +29,7 @@ TREE_fuzz = -DGPUSHARE_FUZZ=ON -DGPUSHARE_WERROR=OFF -DCMAKE_C_COMPILER=$(CLANG)
 TREE_arm := -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
   -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_ASM_COMPILER=aarch64-linux-gnu-gcc
 
-.PHONY: help manifests demo test test-slow test-frameworks test-ray test-build check coverage bench pictures dist deb clean build dev sanitize check-c check-python $(TREES:%=tree-%)
+.PHONY: help manifests pages docs demo test test-slow test-frameworks test-ray test-build check coverage bench pictures dist deb clean build dev sanitize check-c check-python $(TREES:%=tree-%)
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
@@ -62,7 +62,7 @@ check: $(VENV)/.ready-test build tree-address tree-thread ## linters, types, imp
 	@echo "check: linters, types, import rules, and the unit tests of C under the sanitizers"
 	@$(MAKE) --jobs 2 --output-sync --no-print-directory check-c check-python sanitize
 
-check-python: $(VENV)/.ready-test
+check-python: $(VENV)/.ready-test build
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -70,6 +70,7 @@ check-python: $(VENV)/.ready-test
 	$(BIN)/python scripts/check.py
 	$(BIN)/python scripts/manifests.py --check
 	$(BIN)/python scripts/reference.py --check
+	$(BIN)/python scripts/pages --check
 
 check-c: $(VENV)/.ready-test build
 	git ls-files -z '*.c' '*.h' | xargs -0 $(BIN)/clang-format --dry-run -Werror
@@ -94,6 +95,16 @@ dist: $(VENV)/.ready ## source distribution, and the wheel built from it
 
 manifests: $(VENV)/.ready-test ## the manifests for Kubernetes, from the Helm chart
 	$(BIN)/python scripts/manifests.py
+
+pages: $(VENV)/.ready-test build ## pages of docs/ that are made from what the product says
+	$(BIN)/python scripts/pages
+
+docs: $(VENV)/.ready-test build ## the site, into build/site
+	@echo "docs: pages that are made from the product are current?"
+	@$(BIN)/python scripts/pages --check
+	@echo "docs: building the site"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build --strict
+	@echo "docs: $$(find build/site -name '*.html' | wc -l) pages: open build/site/index.html"
 
 deb: $(VENV)/.ready-test build ## the Debian package of this architecture, into dist
 	$(BIN)/python scripts/deb

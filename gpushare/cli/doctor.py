@@ -17,12 +17,11 @@ _CDI = (Path("/etc/cdi"), Path("/var/run/cdi"))
 
 
 def _degraded(tenants: list[Any]) -> "Iterator[Finding]":
-    from gpushare.doctor.finding import Finding
+    from gpushare.doctor.node import DEGRADED
 
     for tenant in tenants:
         if tenant["degraded"]:
-            mend = "mend the devices, or lower guarantees with `gpushare tenants set`"
-            yield Finding(f"tenant {tenant['name']}", "missing", f"degraded: {render.degraded(tenant)}", mend)
+            yield DEGRADED(name=tenant["name"], how=render.degraded(tenant))
 
 
 def _look(daemon: "Client") -> "Iterator[Finding]":

@@ -62,7 +62,8 @@ def _path() -> str:
     return f"{os.environ['PATH']}:/usr/sbin:/sbin"
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """On loopback, at this moment."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
@@ -76,7 +77,7 @@ class Slurm:
         for name in ("state", "spool"):
             (directory / name).mkdir()
         values = {"d": directory, "host": self.host, "count": count, "shards": count * SHARDS}
-        values |= {"ctld_port": _free_port(), "slurmd_port": _free_port()}
+        values |= {"ctld_port": free_port(), "slurmd_port": free_port()}
         (directory / "slurm.conf").write_text(CONF.format(**values))
         self.files = [directory / f"gpu{index}" for index in range(count)]
         for file in self.files:
