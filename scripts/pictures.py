@@ -3,6 +3,7 @@
 scripts/pictures.py [WORD...]     # only those with such a word in their line
 """
 
+import html
 import os
 import subprocess
 import sys
@@ -17,7 +18,8 @@ sys.path.insert(0, str(ROOT / "scripts"))
 import sample_usage  # noqa: E402
 import terminal_picture  # noqa: E402
 
-PICTURES = ROOT / "docs" / "pictures"
+PICTURES, README = ROOT / "docs" / "pictures", ROOT / "README.md"
+BEGIN, END = "<!-- verdict: written by make pictures -->", "<!-- end of verdict -->"
 GPUSHARE = [sys.executable, "-P", "-m", "gpushare"]
 BYTES_MAX = 100 << 10
 
@@ -29,6 +31,20 @@ def save(name: str, text: str) -> None:
     if lost := [path for path in (str(ROOT), str(Path.home()), tempfile.gettempdir()) if path != "/" and path in text]:
         raise RuntimeError(f"{name} names {lost[0]}, a path of this machine")
     (PICTURES / name).write_text(text)
+
+
+def said(picture: str) -> str:
+    """The verdict in a picture of the demo, as it stands in the README: for who sees no pictures."""
+    shown = html.unescape(picture.partition('<desc id="desc">')[2].partition("</desc>")[0])
+    verdict = shown.partition("verdict\n")[2].rstrip()
+    return f"{BEGIN}\n```\n{verdict}\n```\n{END}"
+
+
+def told() -> None:
+    """Writes it there."""
+    text = README.read_text()
+    before, after = text.partition(BEGIN)[0], text.partition(END)[2]
+    README.write_text(before + said((PICTURES / "demo.svg").read_text()) + after)
 
 
 def played(name: str, rows: int, speed: float, *words: str) -> None:
@@ -55,6 +71,7 @@ def script(path: Path) -> Callable[[], None]:
 STEPS: list[tuple[str, Callable[[], None]]] = [
     ("bench/results/*.svg from the stored results", script(ROOT / "bench" / "pictures")),
     ("docs/pictures/demo.svg: gpushare demo", lambda: played("demo.svg", 26, 2)),
+    ("README.md: what its verdict says", told),
     ("docs/pictures/demo-teams.svg: gpushare demo --scenario teams",
      lambda: played("demo-teams.svg", 22, 4, "--scenario", "teams")),
     ("docs/pictures/usage.svg: gpushare usage --format svg", used),

@@ -1,11 +1,14 @@
 """The recorder of terminals: what a program's last frame says is in the picture as text, moving or not."""
 
+import importlib.util
 import re
 import sys
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
+SCRIPTS = Path(__file__).parents[2] / "scripts"
 SVG = "{http://www.w3.org/2000/svg}"
 
 
@@ -68,3 +71,15 @@ def test_what_was_there_for_a_while(recorder):
 def test_a_program_that_writes_too_much(recorder):
     with pytest.raises(RuntimeError, match="more than 400 rows"):
         recorder.record(["seq", "1000"])
+
+
+def test_the_readme_says_what_its_picture_shows():
+    spec = importlib.util.spec_from_file_location("pictures", SCRIPTS / "pictures.py")
+    pictures = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pictures)
+    drawn = pictures.PICTURES / "demo.svg"
+    block = pictures.said(drawn.read_text())
+    assert "PASS: 11 of 11 claims hold" in block
+    assert block in pictures.README.read_text(), "run scripts/pictures.py README"
+    for path in pictures.PICTURES.glob("*.svg"):
+        assert path.stat().st_size <= pictures.BYTES_MAX and "imulated" in path.read_text()
