@@ -29,7 +29,7 @@ TREE_fuzz = -DGPUSHARE_FUZZ=ON -DGPUSHARE_WERROR=OFF -DCMAKE_C_COMPILER=$(CLANG)
 TREE_arm := -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
   -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_ASM_COMPILER=aarch64-linux-gnu-gcc
 
-.PHONY: help manifests pages docs demo test test-slow test-frameworks test-ray test-build check coverage bench dist deb clean build dev sanitize check-c check-python $(TREES:%=tree-%)
+.PHONY: help manifests pages docs demo test test-slow test-frameworks test-ray test-build check coverage bench pictures dist deb clean build dev sanitize check-c check-python $(TREES:%=tree-%)
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
@@ -85,6 +85,9 @@ test-build: $(TREES:%=tree-%) ## the programs that tests start: all their build 
 
 bench: $(VENV)/.ready-test build tree-test tree-arm ## the numbers: ratios within one run, written to bench/results
 	$(BIN)/pytest bench --benchmark-columns=median,min,max,stddev
+
+pictures: $(VENV)/.ready-test build ## the pictures of README and docs, of real runs: about 3 minutes
+	$(BIN)/python scripts/pictures.py
 
 dist: $(VENV)/.ready ## source distribution, and the wheel built from it
 	$(BIN)/python -m pip install -qq build

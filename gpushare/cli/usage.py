@@ -1,7 +1,9 @@
 """gpushare usage"""
 
 import argparse
+import contextlib
 import csv
+import io
 import os
 import re
 import shutil
@@ -72,6 +74,7 @@ class UsageCommand:
         ("gpushare usage", "each tenant in the last 30 days"),
         ("gpushare usage --since 7d --by device --format csv", "a week by device, for a spreadsheet"),
         ("gpushare usage --since 2026-11-01 --prices prices.toml", "with what it costs"),
+        ("gpushare usage --since 3d --format svg --output usage.svg", "a picture of who used what when"),
     )
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
@@ -111,8 +114,11 @@ class UsageCommand:
         _add_span(parser)
         parser.add_argument("--tenant", metavar="T", help="this one and those below it alone (default all)")
         parser.add_argument(
-            "--format", choices=("table", "csv", "json", "focus"), help="of what is printed (default table)"
+            "--format",
+            choices=("table", "csv", "json", "focus", "svg"),
+            help="of what is printed; svg: a picture of tenants over time (default table)",
         )
+        parser.add_argument("--output", type=Path, metavar="FILE", help="write it there (default the terminal)")
         parser.add_argument(
             "--prices", type=Path, metavar="FILE", help=f"what an hour costs (default {prices.DEFAULT}, where it is)"
         )
@@ -125,6 +131,19 @@ class UsageCommand:
 
     def _show(self, args: argparse.Namespace) -> int:
         form = "json" if args.json else args.format or "table"
+        if args.output is None:
+            return self._print(args, form)
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            self._print(args, form)
+        try:
+            args.output.write_text(said.getvalue())
+        except OSError as error:
+            raise FailedError(f"{args.output} cannot be written: {error.strerror}") from None
+        return 0
+
+    def _print(self, args: argparse.Namespace, form: str) -> int:
+        if form == "svg":
+            return self._picture(args)
         cost = prices.load(args.prices)
         by = "charge" if form == "focus" else args.by
         found = client(args).usage(by=by, since=args.since, until=args.until, tenant=args.tenant)
@@ -140,6 +159,16 @@ class UsageCommand:
             _csv(rows, by, cost)
         else:
             _table(found, rows, by, cost)
+        return 0
+
+    def _picture(self, args: argparse.Namespace) -> int:
+        from gpushare.cli.usage_picture import picture
+
+        if args.by != "tenant":
+            raise UsageError("a picture is of tenants over time: leave --by out")
+        api = client(args)
+        found = api.usage_slots(since=args.since, until=args.until)
+        print(picture(found, args.tenant, api.node()["simulated"]), end="")
         return 0
 
     def _verify(self, args: argparse.Namespace) -> int:

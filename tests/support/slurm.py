@@ -126,14 +126,14 @@ class Slurm:
                 os.kill(pid, signal.SIGTERM)
                 until(lambda pid=pid: not alive(pid), f"{name} is gone", 30)
 
-    def submit(self, *words: str, script: str, env: Mapping[str, str] | None = None) -> int:
-        """A batch job of user nobody; its number."""
+    def submit(self, *words: str, script: str = "", env: Mapping[str, str] | None = None) -> int:
+        """A batch job of user nobody; its number. `script`: its commands; empty: the last words are a file and its
+        arguments."""
         as_user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
         out = self.directory / "out-%j"
         command = [*as_user, "sbatch", "--parsable", "--open-mode=append", f"--output={out}", "--chdir=/", *words]
-        done = subprocess.run(
-            [*command, f"--wrap={script}"], env={**self.env, **(env or {})}, capture_output=True, text=True
-        )
+        wrapped = [f"--wrap={script}"] if script else []
+        done = subprocess.run([*command, *wrapped], env={**self.env, **(env or {})}, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return int(done.stdout)
 
