@@ -126,7 +126,9 @@ def record(command: Sequence[str], columns: int = 98, environment: dict[str, str
     screen = pyte.Screen(columns, HIGHEST)
     stream = pyte.ByteStream(screen)
     made, now = Recording(columns), {}
-    began, given = time.monotonic(), {**(environment or os.environ), "TERM": "xterm-256color"}
+    # Its size is the terminal's; these two would be believed before that.
+    outer = {name: value for name, value in (environment or os.environ).items() if name not in ("COLUMNS", "LINES")}
+    began, given = time.monotonic(), {**outer, "TERM": "xterm-256color"}
     for piece in _pieces(command, columns, given):
         made.seconds = time.monotonic() - began
         if isinstance(piece, int):
