@@ -29,7 +29,7 @@ from gpushare.cli import (
     watch,
     why,
 )
-from gpushare.cli.command import Command, Parser
+from gpushare.cli.command import Command, Parser, say
 from gpushare.errors import GpushareError
 
 COMMANDS: tuple[Command, ...] = (
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command: Command = args.command
         return command.run(args)
     except GpushareError as error:
-        print(f"gpushare: {error}", file=sys.stderr)
+        say(f"gpushare: {error}", sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return 130

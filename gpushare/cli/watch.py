@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from gpushare import sentences
 from gpushare.cli import render
-from gpushare.cli.command import add_json, add_socket, client, print_json
+from gpushare.cli.command import add_json, add_socket, client, print_json, say
 from gpushare.errors import UnreachableError
 
 
@@ -70,7 +70,7 @@ class EventsCommand:
             print_json(found)
             return 0
         for event in found["events"]:
-            print(sentences.event(event))
+            say(sentences.event(event))
         if found["lost"]:
             print(f"gpushare: {found['lost']} older events are not in the record any more", file=sys.stderr)
         return 0
@@ -81,7 +81,7 @@ class EventsCommand:
             print_json(found)
         else:
             for attempt in found["attempts"]:
-                print(sentences.attempt(attempt))
+                say(sentences.attempt(attempt))
         return 0
 
     def _findings(self, args: argparse.Namespace) -> int:
@@ -90,7 +90,7 @@ class EventsCommand:
             print_json(found)
         else:
             for finding in found["findings"]:
-                print(sentences.finding(finding))
+                say(sentences.finding(finding))
         return 0
 
     def _summary(self, args: argparse.Namespace) -> int:
