@@ -4,6 +4,7 @@ import asyncio
 import platform
 import signal
 import time
+from functools import partial
 from typing import ClassVar
 
 from textual.app import App, ComposeResult
@@ -42,7 +43,8 @@ class Top(App[int]):
     #receipts { display: none; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("q,ctrl+c", "quit", priority=False),
+        Binding("q", "quit"),
+        Binding("ctrl+c", "quit", priority=True),
         Binding("question_mark,f1,h", "keys"),
         Binding("slash", "filter"),
         Binding("s", "sort(1)"),
@@ -95,7 +97,7 @@ class Top(App[int]):
         self._arrange()
         self._show()
         self.grants.body.focus()
-        self._looking = asyncio.create_task(self._look())
+        self.run_worker(self._look())
 
     # Looking
 
@@ -109,7 +111,7 @@ class Top(App[int]):
                 pass
             self._again.clear()
             try:
-                answers, told = await aside(self._ask)
+                answers, told = await aside(partial(_ask, self._client, self.receipts.grant))
             except GpushareError as error:
                 self._away = self._away or str(error)
             else:
@@ -119,10 +121,6 @@ class Top(App[int]):
                     self.receipts.show(told)
             self._show()
         self.exit(0)
-
-    def _ask(self) -> tuple[Answers, Story | None]:
-        asked = self.receipts.grant
-        return look(self._client), story(self._client, asked) if asked else None
 
     # Showing
 
@@ -280,7 +278,13 @@ class Top(App[int]):
             self._again.set()
 
 
+def _ask(client: Client, grant: str) -> tuple[Answers, Story | None]:
+    return look(client), story(client, grant) if grant else None
+
+
 def run(client: Client, interval: float, count: int) -> int:
     """Until the user ends it, or `count` looks are over (0: never). The exit status. Raises GpushareError where the
     first look fails; after that, a daemon that is away is waited for."""
-    return Top(client, look(client), interval, count).run() or 0
+    top = Top(client, look(client), interval, count)
+    status = top.run()
+    return (top.return_code or 0) if status is None else status

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import attrgetter
 from typing import Any, Generic, TypeAlias, TypeVar
 
 from rich.cells import cell_len, set_cell_size
@@ -170,34 +171,35 @@ def _waited(row: GrantRow, width: int) -> Spans:
     return ((fit(_some(row.waited_milli), width, right=True), "warning" if row.waited_milli >= 500 else ""),)
 
 
-def _tenant(row: GrantRow, _: int) -> str:
-    return row.tenant
+def _milli(title: str, width: int, name: str, rank: int, *, some: bool = False) -> Column[GrantRow]:
+    """Of a field in milli. `some`: where it is 0 there is nothing of it."""
+    show, get = _some if some else format_time, attrgetter(name)
+    return Column(title, width, lambda row, _: show(get(row)), rank, sort=get)
+
+
+def _entitled(row: GrantRow, _: int) -> str:
+    return NOTHING if row.entitled_milli is None else format_time(row.entitled_milli)
+
+
+def _memory(row: GrantRow, _: int) -> str:
+    return of(row.memory_bytes, row.memory_limit_bytes)
 
 
 GRANTS: tuple[Column[GrantRow], ...] = (
-    Column("GRANT", 14, lambda row, _: row.id, right=False, sort=lambda row: row.created_ns),
-    Column("TENANT", 8, _tenant, rank=1, widest=24, right=False, sort=lambda row: row.tenant),
-    Column("DEV", 4, lambda row, _: str(row.device), rank=3, sort=lambda row: row.device),
-    Column("PHASE", 8, lambda row, _: row.phase, rank=9, right=False, sort=lambda row: row.phase),
-    Column("ASKED", 6, lambda row, _: format_time(row.asked_milli), rank=2, sort=lambda row: row.asked_milli),
-    Column("GOT", 5, lambda row, _: format_time(row.got_milli), sort=lambda row: row.got_milli),
-    Column(
-        *("ENTITLED", 9, lambda row, _: NOTHING if row.entitled_milli is None else format_time(row.entitled_milli)),
-        rank=2,
-        sort=lambda row: -1 if row.entitled_milli is None else row.entitled_milli,
-    ),
-    Column("GUARANT.", 9, lambda row, _: format_time(row.guaranteed_milli), 8, sort=lambda row: row.guaranteed_milli),
-    Column("BORROWED", 9, lambda row, _: _some(row.borrowed_milli), 8, sort=lambda row: row.borrowed_milli),
-    Column("LENT", 5, lambda row, _: _some(row.lent_milli), 8, sort=lambda row: row.lent_milli),
-    Column("WAITED", 7, _waited, rank=1, sort=lambda row: row.waited_milli),
-    Column("WAITS", 7, lambda row, _: str(row.waits), 9, sort=lambda row: row.waits),
-    Column(
-        *("MEMORY", 11, lambda row, _: of(row.memory_bytes, row.memory_limit_bytes)),
-        rank=1,
-        widest=15,
-        sort=lambda row: row.memory_bytes,
-    ),
-    Column("PIDS", 5, lambda row, _: str(row.processes), 9, sort=lambda row: row.processes),
+    Column("GRANT", 14, lambda row, _: row.id, right=False, sort=attrgetter("created_ns")),
+    Column("TENANT", 8, lambda row, _: row.tenant, rank=1, widest=24, right=False, sort=attrgetter("tenant")),
+    Column("DEV", 4, lambda row, _: str(row.device), rank=3, sort=attrgetter("device")),
+    Column("PHASE", 8, lambda row, _: row.phase, rank=9, right=False, sort=attrgetter("phase")),
+    _milli("ASKED", 6, "asked_milli", rank=2),
+    _milli("GOT", 5, "got_milli", rank=0),
+    Column("ENTITLED", 9, _entitled, rank=2, sort=lambda row: -1 if row.entitled_milli is None else row.entitled_milli),
+    _milli("GUARANTEED", 11, "guaranteed_milli", rank=8),
+    _milli("BORROWED", 9, "borrowed_milli", rank=8, some=True),
+    _milli("LENT", 5, "lent_milli", rank=8, some=True),
+    Column("WAITED", 7, _waited, rank=1, sort=attrgetter("waited_milli")),
+    Column("WAITS", 7, lambda row, _: str(row.waits), rank=9, sort=attrgetter("waits")),
+    Column("MEMORY", 11, _memory, rank=1, widest=15, sort=attrgetter("memory_bytes")),
+    Column("PIDS", 5, lambda row, _: str(row.processes), rank=9, sort=attrgetter("processes")),
     Column("HISTORY", 7, _history, rank=5, widest=60, right=False),
 )
 TEXTS = frozenset({"GRANT", "TENANT", "DEV", "PHASE"})

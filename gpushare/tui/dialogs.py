@@ -1,6 +1,5 @@
 """Questions before something is changed, and the page on keys."""
 
-import asyncio
 from collections.abc import Callable
 from typing import ClassVar
 
@@ -10,6 +9,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Button, Input, Static
+from textual.worker import Worker
 
 from gpushare.client import Client
 from gpushare.errors import GpushareError
@@ -87,13 +87,13 @@ class Ask(Dialog):
         super().__init__()
         self._client, self._row = client, row
         self._said = _text("", "refusal")
-        self._doing: asyncio.Task[None] | None = None
+        self._doing: Worker[None] | None = None
 
     def do(self, work: Callable[[], object], done: str) -> None:
         """`work` beside the loop; then the dialog ends with `done`, or says what was refused. Not twice at once."""
-        if self._doing is None or self._doing.done():
+        if self._doing is None or self._doing.is_finished:
             self._say("...")
-            self._doing = asyncio.create_task(self._do(work, done))
+            self._doing = self.run_worker(self._do(work, done))
 
     async def _do(self, work: Callable[[], object], done: str) -> None:
         try:

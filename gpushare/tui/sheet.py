@@ -233,8 +233,9 @@ class Table(Vertical, Generic[Row]):
 
     def dim(self, dimmed: bool) -> None:
         """Whether this is what was last seen, and not what is."""
-        self.body.dimmed = dimmed
-        self.body.redraw()
+        if dimmed != self.body.dimmed:
+            self.body.dimmed = dimmed
+            self.body.redraw()
 
     def _at(self, y: int) -> Spans:
         return self.layout_now.line(self.rows[y])

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from tops import GIB, device, grant, tenant
 
 from gpushare.overview import DeviceTime
-from gpushare.printable import printable
 from gpushare.tui import columns
 from gpushare.tui.model import KEPT, Answers, Model, chosen, history_line, widths
 
@@ -117,22 +116,6 @@ def test_whatever_a_name_is_it_takes_its_cells_and_nothing_obeys_it(text, width,
     found = columns.fit(text, width, right=right)
     assert columns.cell_len(found) == width
     assert found.isprintable()
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("plain é 字", "plain é 字"),
-        ("\x1b[2J", "\\x1b[2J"),
-        ("a\nb\rc\td", "a\\nb\\rc\\td"),
-        ("\x9b31m", "\\x9b31m"),
-        ("\N{RIGHT-TO-LEFT OVERRIDE}evil", "\\u202eevil"),
-        ("\ud800", "\\ud800"),
-        ("[red]x[/]", "[red]x[/]"),
-    ],
-)
-def test_what_a_terminal_would_obey_is_written_out(text, shown):
-    assert printable(text) == shown
 
 
 ROW = look(grants=[grant("g-1", used_milli=125, notice="n", memory_bytes=GIB // 2)]).grants[0]

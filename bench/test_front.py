@@ -1,0 +1,105 @@
+"""What the views cost: `gpushare top` as a process and for the daemon that it asks, and a `gpushare ps`.
+
+A node with a hundred grants on four devices, of which some want their device all the time and so have other numbers at
+each look; the others are served and idle.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+from keptopen import Requests, create, release, request
+from running import GPUSHARE, Daemon
+from terminals import cpu_ns, in_terminal
+from waiting import until
+
+GRANTS = 100
+WORKING = 12
+SECONDS = 20.0
+_SIZES = ((80, 24), (200, 50))
+
+
+@pytest.fixture(scope="module")
+def hundred(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    daemon = Daemon(tmp_path_factory.mktemp("front") / "state", simulate="4x64GiB")
+    working = []
+    try:
+        daemon.start()
+        for number in range(WORKING):
+            working.append(daemon.spin("1GiB", "2%", gpu=str(number % 4)))
+            working[-1].tell("run 1000000")
+        with Requests(daemon.layout.socket, 8) as requests:
+            grants = create(requests, GRANTS - WORKING, ttl_seconds=3600)
+            binds = [request("POST", f"/v1/grants/{grant}/bind", {"kind": "container"}) for grant in grants]
+            assert all(status == 200 for status, _ in requests.all(binds))
+            yield daemon
+            release(requests, grants)
+    finally:
+        for tenant in working:
+            tenant.kill()
+        daemon.stop()
+
+
+def spent(daemon: Daemon, pid: int) -> tuple[float, float]:
+    """Percent of a core: of the process, and of the daemon meanwhile."""
+    assert daemon.process is not None
+    before = cpu_ns(pid), cpu_ns(daemon.process.pid)
+    began = time.monotonic_ns()
+    time.sleep(SECONDS)
+    wall = time.monotonic_ns() - began
+    own, daemons = cpu_ns(pid) - before[0], cpu_ns(daemon.process.pid) - before[1]
+    return 100 * own / wall, 100 * daemons / wall
+
+
+def test_top(report, hundred):
+    def of(columns, lines, *options):
+        with in_terminal(columns, lines, [*GPUSHARE, "top", *options], hundred.env) as top:
+            until(lambda: b"GRANT" in top.printed, "the first picture")
+            time.sleep(3)
+            begin = len(top.printed)
+            own, daemons = spent(hundred, top.pid)
+            return own, daemons, (len(top.printed) - begin) / SECONDS
+
+    _, alone = spent(hundred, os.getpid())
+    found = {size: of(*size) for size in _SIZES}
+    plain, _, _ = of(80, 24, "--plain")
+    for (columns, lines), (own, _, sent) in found.items():
+        report(
+            f"top at {GRANTS} grants, {columns}x{lines}, CPU",
+            f"{own:.2f} % of a core over {SECONDS:g} s ({sent / 1000:.1f} kB/s to the terminal)",
+            f"top --plain: {plain:.2f} %",
+            "<= 1 %",
+            own <= 1,
+        )
+    more = statistics.mean(daemons for _, daemons, _ in found.values()) - alone
+    report(
+        f"top at {GRANTS} grants, the daemon's CPU",
+        f"+{more:.2f} % of a core over {SECONDS:g} s",
+        f"without it: {alone:.2f} %, of which {WORKING} grants that always want their device take most",
+        "<= 1 %",
+        more <= 1,
+    )
+
+
+def test_ps(report, hundred):
+    def took(*command):
+        spans = []
+        for _ in range(15):
+            at = time.perf_counter()
+            subprocess.run([*command], env=hundred.env, check=True, capture_output=True)
+            spans.append(1000 * (time.perf_counter() - at))
+        return statistics.median(spans)
+
+    empty = took(sys.executable, "-c", "")
+    found = took(*GPUSHARE, "ps")
+    report(
+        f"gpushare ps at {GRANTS} grants",
+        f"{found:.0f} ms (median of 15, whole process)",
+        f"an empty Python: {empty:.0f} ms",
+        "<= 120 ms",
+        found <= 120,
+    )
