@@ -37,8 +37,9 @@ class Top(App[int]):
     Screen { background: ansi_default; color: ansi_default; overflow: hidden; }
     #devices { height: auto; max-height: 34%; }
     #devices Sheet { height: auto; max-height: 100%; }
-    #tenants.side { height: auto; max-height: 30%; }
-    #tenants.side Sheet { height: auto; max-height: 100%; }
+    Top.tall #tenants { height: auto; max-height: 30%; margin: 1 0; }
+    Top.tall #tenants Sheet { height: auto; max-height: 100%; }
+    Top.tall #receipts { margin: 1 0 0 0; }
     #filter { height: 1; display: none; background: ansi_default; color: ansi_default; text-style: underline; }
     #receipts { display: none; }
     """
@@ -169,7 +170,7 @@ class Top(App[int]):
 
     def _arrange(self) -> None:
         """Which tables there is room for."""
-        self.tenants.set_class(self._tall, "side")
+        self.set_class(self._tall, "tall")
         self.tenants.display = self._tall or self._main == "tenants"
         self.grants.display = self._tall or self._main == "grants"
 

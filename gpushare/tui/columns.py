@@ -164,7 +164,7 @@ DEVICES: tuple[Column[DeviceRow], ...] = (
 
 
 def _history(row: GrantRow, width: int) -> Spans:
-    return ((history_line(row.history, width), "history"),)
+    return ((history_line(row.history, row.guaranteed_milli, width), "history"),)
 
 
 def _waited(row: GrantRow, width: int) -> Spans:

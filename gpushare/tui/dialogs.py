@@ -32,8 +32,8 @@ Of a device's last second: █ guaranteed: used by grants within what they are
 guaranteed; ▒ borrowed: used beyond that; / switching: from one grant to the
 next; · idle: had by nobody. GOT, BORROWED, LENT and WAITED are of the last
 second too. ENTITLED: the part of what a tenant should get now that is this
-grant's; - where it wants nothing. HISTORY: what it got at each look, a full
-column is a whole device, the newest is at the right."""
+grant's; - where it wants nothing. HISTORY: what it got at each look, newest at
+the right; a full column is its guarantee or the most it got; · nothing."""
 
 
 class Dialog(ModalScreen[str]):
@@ -46,12 +46,13 @@ class Dialog(ModalScreen[str]):
     Dialog Static { width: 1fr; height: auto; }
     Dialog .title { text-style: bold; }
     Dialog .refusal { text-style: bold; color: #d55e00; }
-    Dialog Horizontal { height: 1; margin: 1 0 0 0; }
+    Dialog Horizontal { height: 1; }
+    Dialog #buttons { margin: 1 0 0 0; }
     Dialog Button { margin: 0 2 0 0; min-width: 8; background: ansi_default; color: ansi_default; }
     Dialog Button:focus { text-style: reverse bold; }
     Dialog Input { width: 24; background: ansi_default; color: ansi_default; }
     Dialog Input:focus { text-style: underline; }
-    Dialog Label, Dialog .name { width: 14; }
+    Dialog .name { width: 14; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "close", show=False)]
 
@@ -125,7 +126,7 @@ class Release(Ask):
             yield _text(f"Release {row.id} of {row.tenant}?", "title")
             yield _text(f"The grant ends, and what runs in it is killed: {processes}.")
             yield self._said
-            with Horizontal():
+            with Horizontal(id="buttons"):
                 yield Button("n  keep it", id="keep", compact=True)
                 yield Button("y  release it", id="release", compact=True)
 
@@ -167,7 +168,7 @@ class Resize(Ask):
         """For Textual."""
         with Vertical():
             yield _text(f"Resize {self._row.id} of {self._row.tenant}", "title")
-            yield _text("It goes on meanwhile. Enter: do it; Tab: the next field; Esc: leave it as it is.")
+            yield _text("It runs on meanwhile. Enter: resize it, Tab: next field, Esc: leave it.")
             for name, field in self._inputs.items():
                 with Horizontal():
                     yield _text(self.FIELDS[name], "name")

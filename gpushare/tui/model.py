@@ -217,13 +217,15 @@ def _has(row: GrantRow, words: Sequence[str]) -> bool:
     return all(word in text for word in words)
 
 
-_STEPS = "▁▂▃▄▅▆▇█"
+_STEPS = "·▁▂▃▄▅▆▇█"
 
 
-def history_line(history: Sequence[int], width: int) -> str:
-    """The newest `width` looks as columns, the newest at the right; a whole device is a full column."""
+def history_line(history: Sequence[int], guaranteed_milli: int, width: int) -> str:
+    """The newest `width` looks as columns, the newest at the right. A full one is what it is guaranteed, or the most
+    that it got in that time: a small share would show nothing against a whole device. A point: it got nothing."""
     newest = list(history)[-width:] if width > 0 else []
-    return "".join(_STEPS[min(7, milli * 8 // 1000)] for milli in newest).rjust(width)
+    full = max(guaranteed_milli, *newest, 1) if newest else 1
+    return "".join(_STEPS[-(-milli * 8 // full)] for milli in newest).rjust(width)
 
 
 def widths(time: DeviceTime, width: int) -> tuple[int, int, int, int]:

@@ -90,10 +90,12 @@ def test_sorted_and_filtered():
 
 
 def test_a_history_line_has_the_newest_at_the_right():
-    assert history_line([0, 124, 125, 500, 999, 1000, 1001], 9) == "  ▁▁▂▅███"
-    assert history_line([0, 1000], 1) == "█"
-    assert history_line([], 3) == "   "
-    assert history_line([500], 0) == ""
+    assert history_line([0, 1, 100, 101, 799, 800], 800, 8) == "  ·▁▁▂██"
+    assert history_line([0, 200, 400], 100, 3) == "·▄█"
+    assert history_line([1000, 5], 10, 1) == "▄"
+    assert history_line([0, 0], 0, 2) == "··"
+    assert history_line([], 500, 3) == "   "
+    assert history_line([500], 500, 0) == ""
 
 
 parts = st.tuples(st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 1000)).filter(lambda one: sum(one) <= 1000)
