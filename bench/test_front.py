@@ -36,7 +36,8 @@ def hundred(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
             grants = create(requests, GRANTS - WORKING, ttl_seconds=3600)
             binds = [request("POST", f"/v1/grants/{grant}/bind", {"kind": "container"}) for grant in grants]
             assert all(status == 200 for status, _ in requests.all(binds))
-            yield daemon
+        yield daemon
+        with Requests(daemon.layout.socket, 8) as requests:  # a connection of before would be closed by now
             release(requests, grants)
     finally:
         for tenant in working:
@@ -55,6 +56,7 @@ def spent(daemon: Daemon, pid: int) -> tuple[float, float]:
     return 100 * own / wall, 100 * daemons / wall
 
 
+@pytest.mark.timeout(300)
 def test_top(report, hundred):
     def of(columns, lines, *options):
         with in_terminal(columns, lines, [*GPUSHARE, "top", *options], hundred.env) as top:

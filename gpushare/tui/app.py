@@ -26,7 +26,7 @@ from gpushare.tui.sheet import Line, Table
 TALL = 36
 """Lines of a terminal that has room for grants and tenants at once."""
 _SAID_SECONDS = 8.0
-_KEYS = "? help  q end  / filter  s sort  i invert  Enter receipts  r resize  x release  t tenants"
+_KEYS = "? help  q end  / filter  s sort  Enter receipts  r resize  x release  t tenants"
 
 
 class Top(App[int]):
@@ -40,6 +40,10 @@ class Top(App[int]):
     Top.tall #tenants { height: auto; max-height: 30%; margin: 1 0; }
     Top.tall #tenants Sheet { height: auto; max-height: 100%; }
     Top.tall #receipts { margin: 1 0 0 0; }
+    Dialog { background: transparent; }
+    Sheet { scrollbar-color: ansi_bright_black; scrollbar-background: ansi_default;
+            scrollbar-color-hover: ansi_bright_black; scrollbar-background-hover: ansi_default;
+            scrollbar-color-active: ansi_white; scrollbar-background-active: ansi_default; }
     #filter { height: 1; display: none; background: ansi_default; color: ansi_default; text-style: underline; }
     #receipts { display: none; }
     """

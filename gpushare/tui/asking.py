@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from typing import TypeVar
 from urllib.parse import quote
 
+import msgspec
+
 from gpushare import sentences
 from gpushare.client import Client
 from gpushare.errors import NotFoundError
@@ -64,7 +66,8 @@ def look(client: Client) -> Answers:
     """Raises GpushareError."""
 
     def rows(name: str) -> list[Json]:
-        found: list[Json] = client.call("GET", f"/v1/{name}", timeout=PATIENCE_SECONDS)[name]
+        # Of a hundred grants Client.call would take a millisecond more.
+        found: list[Json] = msgspec.json.decode(client.text(f"/v1/{name}", timeout=PATIENCE_SECONDS))[name]
         return found
 
     return Answers(rows("grants"), rows("devices"), rows("tenants"))

@@ -78,7 +78,7 @@ class Layout(Generic[Row]):
         found: list[tuple[str, str]] = []
         for column, width in self.columns:
             mine = bool(sorted_by) and column.title == sorted_by
-            title = f"{column.title}{'▼' if down else '▲'}" if mine else column.title
+            title = f"{column.title[: width - 1]}{'▼' if down else '▲'}" if mine else column.title
             found += [(fit(title, width, right=column.right), "sorted" if mine else "title"), (" ", "title")]
         return joined(found[:-1])
 
@@ -177,10 +177,6 @@ def _milli(title: str, width: int, name: str, rank: int, *, some: bool = False) 
     return Column(title, width, lambda row, _: show(get(row)), rank, sort=get)
 
 
-def _entitled(row: GrantRow, _: int) -> str:
-    return NOTHING if row.entitled_milli is None else format_time(row.entitled_milli)
-
-
 def _memory(row: GrantRow, _: int) -> str:
     return of(row.memory_bytes, row.memory_limit_bytes)
 
@@ -188,15 +184,14 @@ def _memory(row: GrantRow, _: int) -> str:
 GRANTS: tuple[Column[GrantRow], ...] = (
     Column("GRANT", 14, lambda row, _: row.id, right=False, sort=attrgetter("created_ns")),
     Column("TENANT", 8, lambda row, _: row.tenant, rank=1, widest=24, right=False, sort=attrgetter("tenant")),
-    Column("DEV", 4, lambda row, _: str(row.device), rank=3, sort=attrgetter("device")),
+    Column("DEV", 3, lambda row, _: str(row.device), rank=3, sort=attrgetter("device")),
     Column("PHASE", 8, lambda row, _: row.phase, rank=9, right=False, sort=attrgetter("phase")),
-    _milli("ASKED", 6, "asked_milli", rank=2),
+    _milli("ASKED", 5, "asked_milli", rank=2),
     _milli("GOT", 5, "got_milli", rank=0),
-    Column("ENTITLED", 9, _entitled, rank=2, sort=lambda row: -1 if row.entitled_milli is None else row.entitled_milli),
-    _milli("GUARANTEED", 11, "guaranteed_milli", rank=8),
-    _milli("BORROWED", 9, "borrowed_milli", rank=8, some=True),
+    _milli("GUARANTEED", 10, "guaranteed_milli", rank=2),
+    _milli("BORROWED", 8, "borrowed_milli", rank=8, some=True),
     _milli("LENT", 5, "lent_milli", rank=8, some=True),
-    Column("WAITED", 7, _waited, rank=1, sort=attrgetter("waited_milli")),
+    Column("WAITED", 6, _waited, rank=1, sort=attrgetter("waited_milli")),
     Column("WAITS", 7, lambda row, _: str(row.waits), rank=9, sort=attrgetter("waits")),
     Column("MEMORY", 11, _memory, rank=1, widest=15, sort=attrgetter("memory_bytes")),
     Column("PIDS", 5, lambda row, _: str(row.processes), rank=9, sort=attrgetter("processes")),

@@ -28,12 +28,12 @@ x     release the grant                r     resize the grant
 Esc   close the receipts, drop the words
 ? this page                            q     end
 
-Of a device's last second: █ guaranteed: used by grants within what they are
-guaranteed; ▒ borrowed: used beyond that; / switching: from one grant to the
-next; · idle: had by nobody. GOT, BORROWED, LENT and WAITED are of the last
-second too. ENTITLED: the part of what a tenant should get now that is this
-grant's; - where it wants nothing. HISTORY: what it got at each look, newest at
-the right; a full column is its guarantee or the most it got; · nothing."""
+Of a device's last second: █ guaranteed: used by grants within what they
+are guaranteed; ▒ borrowed: used beyond that; / switching: from one grant to
+the next; · idle: had by nobody. GOT, BORROWED, LENT and WAITED are of the
+last second too. GUARANTEED: what a grant gets whenever it wants it;
+ENTITLED: what a tenant should get now. HISTORY: what it got at each look,
+the newest at the right; full: its guarantee, or the most it got; · nothing."""
 
 
 class Dialog(ModalScreen[str]):

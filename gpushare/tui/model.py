@@ -7,7 +7,6 @@ from itertools import pairwise
 from typing import Any, TypeAlias
 
 from gpushare.overview import DeviceTime, device_time
-from gpushare.policy.entitlement import Part, water_fill
 
 Json: TypeAlias = Any
 """A Grant, Device or Tenant of gpushare.api as a plain dict."""
@@ -41,8 +40,8 @@ class DeviceRow:
 
 @dataclass(frozen=True, slots=True)
 class GrantRow:
-    """A grant on one of its devices. Times are milli of the last second. `entitled_milli`: None while it wants nothing.
-    `history`: what it got at each look, oldest first. `words`: what it may be found by."""
+    """A grant on one of its devices. Times are milli of the last second. `guaranteed_milli`: what it is served with, or
+    will be. `history`: what it got at each look, oldest first. `words`: what it may be found by."""
 
     id: str
     device: int
@@ -52,7 +51,6 @@ class GrantRow:
     limit_milli: int
     got_milli: int
     guaranteed_milli: int
-    entitled_milli: int | None
     borrowed_milli: int
     lent_milli: int
     waited_milli: int
@@ -105,18 +103,13 @@ class Model:
 
     def look(self, answers: Answers) -> Picture:
         """The rows of these answers, the newest so far."""
-        entitled = _entitled(answers)
-        grants = [
-            self._grant(grant, device, entitled.get((grant["id"], device["index"])))
-            for grant in answers.grants
-            for device in grant["devices"]
-        ]
+        grants = [self._grant(grant, device) for grant in answers.grants for device in grant["devices"]]
         self._history = {row.key: self._history[row.key] for row in grants}
         devices = [self._device(device, answers.grants) for device in answers.devices]
         self._devices = {device["id"]: device for device in answers.devices}
         return Picture(devices, grants, list(_tree(answers.tenants, None, 0)))
 
-    def _grant(self, grant: Json, device: Json, entitled_milli: int | None) -> GrantRow:
+    def _grant(self, grant: Json, device: Json) -> GrantRow:
         history = self._history.setdefault((grant["id"], device["index"]), deque(maxlen=KEPT))
         history.append(device["used_milli"])
         served = device["served_limit_milli"]
@@ -131,7 +124,6 @@ class Model:
             limit_milli=device["time_limit_milli"],
             got_milli=device["used_milli"],
             guaranteed_milli=device["served_milli"] if served else device["guaranteed_milli"],
-            entitled_milli=entitled_milli,
             borrowed_milli=device["borrowed_milli"],
             lent_milli=device["lent_milli"],
             waited_milli=device["waited_milli"],
@@ -157,30 +149,6 @@ class Model:
             fault="" if well else f"does not work: {device['health_reason']}",
             note="" if open_ else f"{device['state']}: {device['drain_reason']}".removesuffix(": "),
         )
-
-
-def _entitled(answers: Answers) -> dict[tuple[str, int], int]:
-    """By grant and device: what a tenant is entitled to, split over its own grants that want a device now, by what they
-    are served with and none beyond its limit. What children are entitled to is theirs."""
-    own = {tenant["name"]: tenant["now"]["entitlement_milli"] for tenant in answers.tenants}
-    for tenant in answers.tenants:
-        if tenant["parent"] in own:
-            own[tenant["parent"]] -= tenant["now"]["entitlement_milli"]
-    wanting: dict[str, dict[str, tuple[str, int]]] = {}
-    parts: dict[str, list[Part]] = {}
-    for grant in answers.grants:
-        for device in grant["devices"]:
-            if device["used_milli"] or device["waited_milli"]:
-                name, tenant = f"{grant['id']}/{device['index']}", grant["tenant"]
-                wanting.setdefault(tenant, {})[name] = (grant["id"], device["index"])
-                weight = max(1, device["served_milli"])
-                part = Part(name=name, weight=weight, cap=device["time_limit_milli"], usage=0)
-                parts.setdefault(tenant, []).append(part)
-    found = {}
-    for tenant, names in wanting.items():
-        given = water_fill(max(0, own.get(tenant, 0)), parts[tenant])
-        found.update({key: given.get(name, 0) for name, key in names.items()})
-    return found
 
 
 def _tree(tenants: Sequence[Json], parent: str | None, level: int) -> Iterable[TenantRow]:

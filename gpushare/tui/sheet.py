@@ -21,6 +21,8 @@ from gpushare.tui.looks import CURSOR, DIMMED, LOOKS, MARKED
 
 
 def _strip(line: Spans, width: int, over: Style | None = None) -> Strip:
+    if over is CURSOR:  # one bar, whatever its cells look like
+        return Strip([Segment("".join(text for text, _ in line), over)]).adjust_cell_length(width, over)
     pieces = [Segment(text, LOOKS[look] if over is None else LOOKS[look] + over) for text, look in line]
     return Strip(pieces).adjust_cell_length(width, over)
 

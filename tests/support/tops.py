@@ -1,5 +1,6 @@
 """Answers of the node API as `top` reads them, with whatever a test wants in them, and what is on its screen."""
 
+import json
 from typing import Any
 
 GIB = 1 << 30
@@ -37,6 +38,9 @@ class Answering:
     def __init__(self, **rows: list[Any]) -> None:
         self.rows: dict[str, list[Any]] = {"grants": [], "devices": [device()], "tenants": [], "events": [], **rows}
         self.story: dict[str, Any] = {"phase": "active", "now": [], "decisions": []}
+
+    def text(self, target: str, *, timeout: float | None = None) -> str:
+        return json.dumps(self.call("GET", target))
 
     def call(self, _method: str, target: str, body: Any = None, *, timeout: float | None = None) -> Any:
         name = target.split("/")[2].partition("?")[0]

@@ -37,18 +37,6 @@ def test_guaranteed_is_what_it_is_served_with_once_it_is_served():
     assert [row.guaranteed_milli for row in look(grants=[served, reserved]).grants] == [400, 250]
 
 
-def test_what_a_tenant_is_entitled_to_is_split_over_its_grants_that_want_something():
-    grants = [
-        grant("g-1", tenant="ml", served_milli=100, used_milli=1),
-        grant("g-2", tenant="ml", served_milli=300, waited_milli=1),
-        grant("g-3", tenant="ml"),
-        grant("g-4", tenant="ml/a", used_milli=1, time_limit_milli=150),
-    ]
-    found = look(grants=grants, tenants=[tenant("ml", entitled=600), tenant("ml/a", "ml", entitled=200)])
-    # 200 of ml's 600 are ml/a's, whose grant may have 150 of them.
-    assert [row.entitled_milli for row in found.grants] == [100, 300, None, 150]
-
-
 def test_devices_say_what_is_wrong_with_them():
     sick = device(0, health="unhealthy", health_reason="XID 79")
     drained = device(1, state="drained", drain_reason="ticket 4")
@@ -137,7 +125,7 @@ def test_a_narrow_terminal_has_what_is_asked_for_first():
         return [column.title for column, _ in columns.layout(every, width).columns]
 
     assert titles(columns.GRANTS, 79) == (
-        "GRANT TENANT DEV ASKED GOT ENTITLED WAITED MEMORY HISTORY".split()  # noqa: SIM905
+        "GRANT TENANT DEV ASKED GOT GUARANTEED WAITED MEMORY HISTORY".split()  # noqa: SIM905
     )
     assert titles(columns.TENANTS, 79) == [column.title for column in columns.TENANTS if column.title != "GRANTS"]
     assert titles(columns.DEVICES, 79) == [column.title for column in columns.DEVICES]
