@@ -74,12 +74,14 @@ def test_nothing_that_others_named_is_obeyed():
             assert "[bold red]x[/]" in text, place
 
 
-@pytest.mark.parametrize("size", [(1, 1), (400, 100)])
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [(1, 1), (20, 5), (400, 100)])
 def test_every_size_has_a_picture(size):
     lines = shown(Answering(grants=[grant("g-1")], tenants=[tenant("default")]), size, "enter", "t", "slash")
     assert len(lines) == size[1]
 
 
+@pytest.mark.slow
 def test_a_node_without_grants():
     text = "\n".join(shown(Answering(devices=[], tenants=[]), (80, 24), "x", "r", "enter", "s", "i", "t", "enter"))
     assert "0 devices, 0 grants" in text
@@ -104,6 +106,7 @@ def test_the_cursor_stays_with_its_grant():
     assert shown(client, (80, 24), steps=steps) == ("g-7", 1, True)
 
 
+@pytest.mark.slow
 def test_a_click_on_a_title_sorts_and_one_on_a_row_goes_there():
     client = Answering(grants=[grant(f"g-{name}", created_ns=name, waited_milli=name) for name in range(5)])
 
