@@ -267,14 +267,20 @@ class Top(App[int]):
             self.field.display = False
             self.grants.body.focus()
 
+    def _meant(self) -> GrantRow | None:
+        """The grant that whoever presses a key looks at: of its receipts, or under the cursor. None: a tenant."""
+        if self.receipts.body.has_focus:
+            return next((row for row in self._picture.grants if row.id == self.receipts.grant), None)
+        return None if self.tenants.body.has_focus else self.grants.current
+
     def action_release(self) -> None:
         """Asks whether."""
-        if (row := self.grants.current) is not None:
+        if (row := self._meant()) is not None:
             self.push_screen(Release(self._client, row), self._done)
 
     def action_resize(self) -> None:
         """Asks what it is to have."""
-        if (row := self.grants.current) is not None:
+        if (row := self._meant()) is not None:
             self.push_screen(Resize(self._client, row), self._done)
 
     def _done(self, said: str | None) -> None:

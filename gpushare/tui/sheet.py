@@ -57,11 +57,6 @@ class Line(Drawn, Widget):
             super().__init__()
             self.line, self.x = line, x
 
-        @property
-        def control(self) -> "Line":
-            """For handlers of one line's clicks."""
-            return self.line
-
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self._line: Spans = ()

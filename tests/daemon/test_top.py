@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -239,12 +240,20 @@ def test_in_a_terminal_without_a_whole_screen(daemon):
 def test_without_colours_none_are_sent(daemon):
     grant_of(daemon)
     with terminal(daemon, 80, 24, NO_COLOR="1") as terminal_:
-        terminal_.types(f"{GPUSHARE} top")
+        terminal_.types(f"{GPUSHARE} top; echo first $?")
         terminal_.says("? help", "simulated devices")
         coloured = terminal_.tmux("capture-pane", "-p", "-e")
         assert "\x1b[1m" in coloured or "\x1b[7m" in coloured
-        assert "\x1b[38" not in coloured and "\x1b[3" + "1m" not in coloured
+        assert not re.search(r"\x1b\[[\d;]*[34][0-8]", coloured)
         terminal_.key("q")
+        terminal_.says("first 0")
+        terminal_.types(f"{GPUSHARE} top --count 2 --interval 0.2; echo counted $?")
+        terminal_.says("counted 0")
+        terminal_.types(f"{GPUSHARE} top & echo $! > {daemon.state_dir}/pid; fg; echo ended $?")
+        terminal_.says("? help", "simulated devices")
+        os.kill(int((daemon.state_dir / "pid").read_text()), signal.SIGTERM)
+        terminal_.says("ended 143")
+        assert terminal_.tmux("display-message", "-p", "#{alternate_on}") == "0\n"
 
 
 def test_again_and_again_for_pipes(daemon):

@@ -123,6 +123,31 @@ def test_a_click_on_a_title_sorts_and_one_on_a_row_goes_there():
     assert shown(client, (80, 24), steps=steps) == ("WAITED", "g-2")
 
 
+def test_a_key_is_about_the_grant_that_is_looked_at():
+    client = Answering(grants=[grant(f"g-{name}", created_ns=name) for name in range(3)], tenants=[tenant("default")])
+
+    async def steps(app, pilot):
+        meant = []
+
+        async def asked(*keys):
+            await pilot.press(*keys, "x")
+            meant.append(app.screen._row.id if len(app.screen_stack) > 1 else None)
+            if meant[-1] is not None:
+                await pilot.press("escape")
+
+        await asked("down")
+        await asked("enter")
+        del client.rows["grants"][1]  # it ends while its receipts are read
+        app._picture = app._model.look(look(client))
+        app._show()
+        await asked()
+        await asked("escape")
+        await asked("t")
+        return meant
+
+    assert shown(client, (80, 24), steps=steps) == ["g-1", "g-1", None, "g-2", None]
+
+
 def test_a_tenants_grants_and_back():
     client = Answering(
         grants=[grant("g-1", tenant="ml/a"), grant("g-2", tenant="web")],
