@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 from keptopen import Requests, create, release, request
-from running import GPUSHARE, Daemon
+from running import GPUSHARE, Daemon, Tenant
 from terminals import cpu_ns, in_terminal
 from waiting import until
 
@@ -27,9 +27,13 @@ _SIZES = ((80, 24), (200, 50))
 
 
 @pytest.fixture(scope="module")
-def hundred(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+def working() -> list[Tenant]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def hundred(tmp_path_factory: pytest.TempPathFactory, working: list[Tenant]) -> Iterator[Daemon]:
     daemon = Daemon(tmp_path_factory.mktemp("front") / "state", simulate="4x64GiB")
-    working = []
     try:
         daemon.start()
         for number in range(WORKING):
@@ -59,18 +63,19 @@ def spent(daemon: Daemon, pid: int) -> tuple[float, float]:
     return 100 * own / wall, 100 * daemons / wall
 
 
+def of(daemon: Daemon, columns: int, lines: int, *options: str) -> tuple[float, float, float]:
+    """`top` in a terminal: what `spent` says, and bytes per second that it was sent."""
+    with in_terminal(columns, lines, [*GPUSHARE, "top", *options], daemon.env) as top:
+        until(lambda: b"GRANT" in top.printed, "the first picture")
+        time.sleep(3)
+        begin = len(top.printed)
+        return *spent(daemon, top.pid), (len(top.printed) - begin) / SECONDS
+
+
 @pytest.mark.timeout(300)
 def test_top(report, hundred):
-    def of(columns, lines, *options):
-        with in_terminal(columns, lines, [*GPUSHARE, "top", *options], hundred.env) as top:
-            until(lambda: b"GRANT" in top.printed, "the first picture")
-            time.sleep(3)
-            begin = len(top.printed)
-            return *spent(hundred, top.pid), (len(top.printed) - begin) / SECONDS
-
-    _, alone = spent(hundred, os.getpid())
-    found = {size: of(*size) for size in _SIZES}
-    plain, _, _ = of(80, 24, "--plain")
+    found = {size: of(hundred, *size) for size in _SIZES}
+    plain, _, _ = of(hundred, 80, 24, "--plain")
     for (columns, lines), (own, _, sent) in found.items():
         report(
             f"top at {GRANTS} grants, {columns}x{lines}, CPU",
@@ -79,12 +84,21 @@ def test_top(report, hundred):
             "<= 1 %",
             own <= 1,
         )
-    _, often, _ = of(80, 24, "--interval", str(INTERVAL_SECONDS / OFTEN))
+
+
+@pytest.mark.timeout(300)
+def test_what_top_asks(report, hundred, working):
+    """Of a daemon whose grants are idle: what those that work cost it differs by more than this."""
+    for tenant in working:
+        tenant.tell("idle")
+    time.sleep(3)
+    _, alone = spent(hundred, os.getpid())
+    _, often, _ = of(hundred, 80, 24, "--interval", str(INTERVAL_SECONDS / OFTEN))
     more = (often - alone) / OFTEN
     report(
         f"top at {GRANTS} grants, the daemon's CPU",
         f"+{more:.2f} % of a core (a {OFTEN}th of what {OFTEN} times as many looks take, over {SECONDS:g} s)",
-        f"the daemon without it, {WORKING} grants always wanting their device: {alone:.2f} %",
+        f"the daemon without it, all grants idle: {alone:.2f} %",
         "<= 1 %",
         more <= 1,
     )
