@@ -17,7 +17,7 @@ measured = timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -n 2 --dist loadgrou
   timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest --last-failed $(1)
 
 # Everything that the wheel is made of: touched or gone, it is built and installed again.
-PRODUCT := $(shell find native hooks gpushare packaging -path gpushare/_lib -prune -o -name __pycache__ -prune -o -print) CMakeLists.txt README.md
+PRODUCT := $(shell find native hooks gpushare packaging -path gpushare/_lib -prune -o -name __pycache__ -prune -o -print) CMakeLists.txt README.md scripts/reference.py
 
 # The build trees of tests (tests/CMakeLists.txt), and what sets each apart.
 TREES := test address thread fuzz arm
@@ -29,7 +29,7 @@ TREE_fuzz = -DGPUSHARE_FUZZ=ON -DGPUSHARE_WERROR=OFF -DCMAKE_C_COMPILER=$(CLANG)
 TREE_arm := -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
   -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_ASM_COMPILER=aarch64-linux-gnu-gcc
 
-.PHONY: help manifests demo test test-slow test-frameworks test-ray test-build check coverage bench dist deb clean build dev sanitize check-c check-python $(TREES:%=tree-%)
+.PHONY: help manifests pages docs demo test test-slow test-frameworks test-ray test-build check coverage bench pictures dist deb clean build dev sanitize check-c check-python $(TREES:%=tree-%)
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
@@ -37,11 +37,15 @@ demo: $(VENV)/.ready build ## two containers share one device: live table and ve
 	@$(BIN)/gpushare demo
 
 test: $(VENV)/.ready-test check test-build ## static checks, then every test but the soaks
+	@echo "test: phase 2 of 3: all that does not measure time"
 	$(PARALLEL) -m "not slow and not gpu and not timing"
+	@echo "test: phase 3 of 3: what measures time"
 	$(call measured,tests/interposer/timing -m "timing and not slow and not gpu")
 
 test-slow: $(VENV)/.ready-test build test-build ## soaks, full products, every property with more examples
+	@echo "test-slow: phase 1 of 2: all that does not measure time"
 	$(PARALLEL) -m "(slow or hypothesis) and not gpu and not timing" --hypothesis-profile=many
+	@echo "test-slow: phase 2 of 2: what measures time"
 	$(call measured,-m "timing and slow and not gpu")
 
 test-frameworks: $(VENV)/.ready-test build build/frameworks/.ready ## unmodified PyTorch, Triton and numba on the simulated device
@@ -55,15 +59,18 @@ test-ray: $(VENV)/.ready-test build build/ray/.ready ## real Ray on the simulate
 	GPUSHARE_RAY_PYTHON=$(abspath build/ray/bin/python) $(BIN)/pytest --override-ini addopts="--import-mode=importlib -ra" tests/ray
 
 check: $(VENV)/.ready-test build tree-address tree-thread ## linters, types, import rules, warnings as errors, sanitizers
+	@echo "check: linters, types, import rules, and the unit tests of C under the sanitizers"
 	@$(MAKE) --jobs 2 --output-sync --no-print-directory check-c check-python sanitize
 
-check-python: $(VENV)/.ready-test
+check-python: $(VENV)/.ready-test build
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python scripts/check.py
 	$(BIN)/python scripts/manifests.py --check
+	$(BIN)/python scripts/reference.py --check
+	$(BIN)/python scripts/pages --check
 
 check-c: $(VENV)/.ready-test build
 	git ls-files -z '*.c' '*.h' | xargs -0 $(BIN)/clang-format --dry-run -Werror
@@ -79,6 +86,9 @@ test-build: $(TREES:%=tree-%) ## the programs that tests start: all their build 
 bench: $(VENV)/.ready-test build tree-test tree-arm ## the numbers: ratios within one run, written to bench/results
 	$(BIN)/pytest bench --benchmark-columns=median,min,max,stddev
 
+pictures: $(VENV)/.ready-test build ## the pictures of README and docs, of real runs: about 3 minutes
+	$(BIN)/python scripts/pictures.py
+
 dist: $(VENV)/.ready ## source distribution, and the wheel built from it
 	$(BIN)/python -m pip install -qq build
 	$(BIN)/python -m build --outdir dist
@@ -86,8 +96,22 @@ dist: $(VENV)/.ready ## source distribution, and the wheel built from it
 manifests: $(VENV)/.ready-test ## the manifests for Kubernetes, from the Helm chart
 	$(BIN)/python scripts/manifests.py
 
+pages: $(VENV)/.ready-test build ## pages of docs/ that are made from what the product says
+	$(BIN)/python scripts/pages
+
+docs: $(VENV)/.ready-test build ## the site, into build/site
+	@echo "docs: pages that are made from the product are current?"
+	@$(BIN)/python scripts/pages --check
+	@echo "docs: building the site"
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build --strict
+	@echo "docs: $$(find build/site -name '*.html' | wc -l) pages: open build/site/index.html"
+
 deb: $(VENV)/.ready-test build ## the Debian package of this architecture, into dist
 	$(BIN)/python scripts/deb
+
+.PHONY: reference
+reference: ## docs/reference/cli.md, from the command line's own texts
+	python3 scripts/reference.py
 
 clean: ## remove everything that was built
 	rm -rf build dist $(VENV) gpushare/_lib gpushare/_native*.so
@@ -95,8 +119,8 @@ clean: ## remove everything that was built
 # The wheel, installed as a user gets it; tests and the demo run the installed package.
 build: $(VENV)/.installed
 $(VENV)/.installed: $(VENV)/.ready $(PRODUCT)
-	@echo "building gpushare and installing it into $(VENV)"
-	@$(BIN)/python -m pip install -qq --no-build-isolation --no-deps --force-reinstall .
+	@scripts/follow "building gpushare and installing it into $(VENV)" \
+	  $(BIN)/python -m pip install -v --no-build-isolation --no-deps --force-reinstall .
 	@touch $@
 
 # C changes without a wheel: artefacts into the source tree, used with PYTHONPATH=.
@@ -117,7 +141,8 @@ sanitize: tree-address tree-thread
 $(TREES:%=tree-%): tree-%: $(VENV)/.ready-test
 	@[[ -e build/$*/build.ninja ]] || cmake -S . -B build/$* -G Ninja -DPython3_EXECUTABLE=$(abspath $(BIN)/python) \
 	  -DGPUSHARE_TESTS=ON $(TREE_$*) >/dev/null
-	@cmake --build build/$* --target tests $(if $(filter arm,$*),all) >/dev/null || cmake --build build/$* --target tests
+	@scripts/follow "building the programs of tests, build/$*" \
+	  cmake --build build/$* --target tests $(if $(filter arm,$*),all)
 
 $(VENV)/.ready: pyproject.toml scripts/setup
 	scripts/setup build

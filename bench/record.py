@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import picture
+
 RESULTS = Path(__file__).parent / "results"
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?")
 
@@ -44,6 +46,7 @@ def save(kind: str, document: dict[str, Any], table: Iterable[str]) -> None:
     stem = RESULTS / f"{kind}-{document['date']}"
     stem.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
     stem.with_suffix(".md").write_text("\n".join(table) + "\n")
+    stem.with_suffix(".svg").write_text(picture.of(document))
 
 
 def ratio(measured: str, stored: str) -> str:

@@ -1,5 +1,5 @@
 """Metered time against the simulator's books: seven launch patterns at four kernel lengths, alone, and what
-metering costs in wall time. Writes bench/results/metering-simulated-<date>.json and .md."""
+metering costs in wall time. Writes bench/results/metering-simulated-<date>.json, .md and .svg."""
 
 import os
 import statistics
@@ -12,18 +12,10 @@ import built
 import pytest
 import record
 from handmade import Grant, Simulator, Tenant
+from picture import PATTERNS
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "tests" / "interposer" / "timing" / "tenant.c"
-PATTERNS = {
-    "b2b": "back to back",
-    "host": "host-bound, 20 us between launches",
-    "sync": "launch and wait each",
-    "mix": "nine short, one 40 times as long",
-    "mixhost": "the same, with gaps",
-    "two": "two streams",
-    "burst": "bursts of 400, 4 ms apart",
-}
 KERNELS_US = (2, 5, 20, 100)
 # Kernels as short as the host's calls, in two streams in turn: a bracket has launches of the other stream in it.
 BOUNDS = {("two", 2000): 0.3}

@@ -26,7 +26,15 @@ def history(path: Path, device: str) -> None:
         ledger.executemany(
             f"INSERT INTO periods (run, {', '.join(names)}) VALUES ({marks})",
             (
-                (1, f"g-{number // 10:012x}", "default", device, now - number, now - number + 1, *[1] * 15)
+                (
+                    1,
+                    f"g-{number // 10:012x}",
+                    "default",
+                    device,
+                    now - number,
+                    now - number + 1,
+                    *[1] * (len(names) - 5),
+                )
                 for number in range(PERIODS)
             ),
         )

@@ -4,16 +4,20 @@ Needs PyTorch for CUDA (`pip install torch`). On a simulated device kernels comp
 there; memory, streams, launches and the time that they take are as the share allows.
 """
 
+import argparse
 import time
 
 import torch
 from torch import nn
 
-WORDS, WIDTH, LENGTH, BATCH, STEPS = 1000, 256, 128, 16, 50
+WORDS, WIDTH, LENGTH, BATCH = 1000, 256, 128, 16
 
 
 def main() -> None:
     """Trains, and prints how fast and with how much memory."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=50)
+    args = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("no CUDA device: run it with `gpushare run`, or check `gpushare doctor`")
     device = torch.cuda.get_device_properties(0)
@@ -26,7 +30,7 @@ def main() -> None:
     ).cuda()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4)
     began = time.monotonic()
-    for step in range(1, STEPS + 1):
+    for step in range(1, args.steps + 1):
         tokens = torch.randint(0, WORDS, (BATCH, LENGTH), device="cuda")
         loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
         optimizer.zero_grad(set_to_none=True)

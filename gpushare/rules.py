@@ -31,3 +31,9 @@ TAKEN = {
     "gang": "a job needs all its devices at one instant",
 }
 """Of a lease that was taken, with who took it."""
+
+EVENT_KINDS = ("lease", "revoke", "handover", "wake", "late", "beside", "drained", "left", "lie")
+"""Kinds of receipts that one may ask for."""
+
+EVICTION_SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "TERM")
+"""What a grant that is asked for memory may be sent."""

@@ -10,6 +10,8 @@ GIB = 1 << 30
 
 _UNIT = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:(Ki|Mi|Gi|Ti)B?)?", re.ASCII)
+_DECIMAL = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT])(?:i?B)?", re.ASCII | re.IGNORECASE)
+"""What people write for a binary unit."""
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?%", re.ASCII)
 _FRACTION = re.compile(r"[0-9]+\.[0-9]+", re.ASCII)
 _MILLI = re.compile(r"[0-9]+", re.ASCII)
@@ -31,7 +33,9 @@ def parse_size(text: str) -> int:
     """`8GiB`, `8Gi`, `512MiB`, `1.5GiB` or plain bytes -> bytes. Raises UsageError."""
     match = _SIZE.fullmatch(_stripped("memory", text))
     if match is None:
-        raise UsageError(f"memory {text!r} is not a size: write for example 8GiB, 512MiB or a number of bytes")
+        near = _DECIMAL.fullmatch(text.strip())
+        meant = f"{near[1]}{near[2].upper()}iB" if near else "for example 8GiB, 512MiB or a number of bytes"
+        raise UsageError(f"memory {text!r} is not a size: write {meant}")
     size = Decimal(match[1]) * _UNIT[match[2] or ""]
     if size != int(size):
         raise UsageError(f"memory {text!r} is not a whole number of bytes: write for example 8GiB or 512MiB")

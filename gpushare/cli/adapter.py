@@ -31,11 +31,15 @@ class AdapterCommand:
     """serve an engine or a scheduler as its plugin"""
 
     name = "adapter"
+    examples = (
+        ("gpushare adapter prometheus", "metrics at http://127.0.0.1:9417/metrics"),
+        ("sudo gpushare adapter slurm conf", "lines for slurm.conf and gres.conf"),
+    )
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         verbs = parser.add_subparsers(metavar="VERB", required=True)
         for adapter in ADAPTERS:
-            verb = add_verb(verbs, adapter.name, str(adapter.__doc__))
+            verb = add_verb(verbs, adapter.name, str(adapter.__doc__), *adapter.examples)
             adapter.prepare_parser(verb)
             add_socket(verb)
             verb.set_defaults(adapter=adapter)

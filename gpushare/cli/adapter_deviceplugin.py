@@ -16,20 +16,30 @@ class DevicePluginAdapter:
     """give pods slots of devices, on Kubernetes clusters without DRA (root)"""
 
     name = "device-plugin"
+    examples = (
+        ("sudo gpushare adapter device-plugin", "ten slots of each device"),
+        ("sudo gpushare adapter device-plugin --slots 4 --tenant research", "four, all of one tenant"),
+    )
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--slots", type=int, default=SLOTS, metavar="N", help=f"per device (default {SLOTS})")
+        parser.add_argument(
+            "--slots", type=int, default=SLOTS, metavar="N", help=f"slots of each device (default {SLOTS})"
+        )
         parser.add_argument(
             "--sizes",
             choices=("slots", "annotations"),
             default="slots",
-            help="a container's share: its part of the device's slots; or what its pod's annotations say, and else its "
-            "slots, where our runtime handler or NRI plugin is asked",
+            help="a container's share: its part of the device's slots (default); or what its pod's annotations say, "
+            "and else its slots, where our runtime handler or NRI plugin is asked",
         )
-        parser.add_argument("--tenant", metavar="NAME", help="whose the grants are, with --sizes slots")
-        parser.add_argument("--resource", default=RESOURCE, metavar="NAME", help=f"what pods ask for ({RESOURCE})")
         parser.add_argument(
-            "--kubelet-dir", type=Path, metavar="DIR", default=KUBELET, help=f"kubelet's (default {KUBELET})"
+            "--tenant", metavar="NAME", help="whose the grants are, with --sizes slots (default: default)"
+        )
+        parser.add_argument(
+            "--resource", default=RESOURCE, metavar="NAME", help=f"what pods ask for (default {RESOURCE})"
+        )
+        parser.add_argument(
+            "--kubelet-dir", type=Path, metavar="DIR", default=KUBELET, help=f"kubelet's directory (default {KUBELET})"
         )
 
     def run(self, args: argparse.Namespace) -> int:

@@ -15,6 +15,7 @@ class KubernetesAdapter:
     """give the claims of pods their shares (DRA, Kubernetes 1.34 and later; root)"""
 
     name = "kubernetes"
+    examples = (("sudo gpushare adapter kubernetes --node n1 --kubeconfig /etc/n1.conf", "outside a pod"),)
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
@@ -24,7 +25,7 @@ class KubernetesAdapter:
             "--kubeconfig", type=Path, metavar="FILE", help="how the API server is reached (default: as in a pod)"
         )
         parser.add_argument(
-            "--kubelet-dir", type=Path, metavar="DIR", default=KUBELET, help=f"kubelet's (default {KUBELET})"
+            "--kubelet-dir", type=Path, metavar="DIR", default=KUBELET, help=f"kubelet's directory (default {KUBELET})"
         )
 
     def run(self, args: argparse.Namespace) -> int:

@@ -11,6 +11,7 @@ class NomadAdapter:
     """give tasks of Nomad slots of devices; Nomad's agent starts it"""
 
     name = "nomad"
+    examples = (("gpushare adapter nomad", "as Nomad starts it"),)
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         pass

@@ -19,10 +19,15 @@ class NriAdapter:
     """give containers of containerd (1.7 and later) and CRI-O their shares (root)"""
 
     name = "nri"
+    examples = (("sudo gpushare adapter nri", "as gpushare-nri.service does"),)
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "--nri-socket", type=Path, metavar="PATH", default=NRI_SOCKET, help=f"the engine's (default {NRI_SOCKET})"
+            "--nri-socket",
+            type=Path,
+            metavar="PATH",
+            default=NRI_SOCKET,
+            help=f"the engine's socket for plugins (default {NRI_SOCKET})",
         )
 
     def run(self, args: argparse.Namespace) -> int:

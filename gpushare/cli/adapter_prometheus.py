@@ -28,13 +28,17 @@ class PrometheusAdapter:
     """serve /metrics over TCP, for Prometheus to scrape (members of group gpushare)"""
 
     name = "prometheus"
+    examples = (
+        ("gpushare adapter prometheus", f"serves http://{LISTEN}/metrics"),
+        ("gpushare adapter prometheus --print rules", "alert rules, for rule_files of prometheus.yml"),
+    )
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--listen",
             metavar="HOST:PORT",
             default=LISTEN,
-            help=f"(default {LISTEN}; whoever reaches it reads who uses what; port 0: any)",
+            help=f"where to serve (default {LISTEN}); whoever reaches it reads who uses what; port 0: any",
         )
         parser.add_argument(
             "--dcgm-names",
@@ -44,7 +48,7 @@ class PrometheusAdapter:
         parser.add_argument(
             "--print",
             choices=tuple(FILES),
-            help="print alert rules, the scrape configuration or the Grafana dashboard, and serve nothing",
+            help="print alert rules, the scrape configuration or the Grafana dashboard instead of serving",
         )
 
     def run(self, args: argparse.Namespace) -> int:

@@ -13,6 +13,7 @@ class RayAdapter:
     """become a worker of Ray inside a grant of its own (called by gpushare.adapters.ray.plugin)"""
 
     name = "ray"
+    examples = (("gpushare adapter ray --memory 4GiB --time 30% -- python3 worker.py", "as the plugin calls it"),)
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         add_share_options(parser)

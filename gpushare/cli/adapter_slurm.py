@@ -14,18 +14,26 @@ WHAT = ("conf", "scripts", "prolog", "epilog", "reap")
 
 
 class SlurmAdapter:
-    """make gres/shard of Slurm hold: conf and scripts for its configuration, prolog and epilog for slurmd (root)"""
+    """make gres/shard of Slurm hold (root)
+
+    conf and scripts are for its configuration, prolog and epilog for slurmd.
+    """
 
     name = "slurm"
+    examples = (
+        ("gpushare adapter slurm conf", "this node's lines of slurm.conf and gres.conf"),
+        ("sudo gpushare adapter slurm scripts /etc/slurm/gpushare", "prolog, epilog and task-prolog"),
+    )
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "what",
             choices=WHAT,
+            metavar="WHAT",
             help="conf: print gres.conf; scripts: write prolog, epilog and task-prolog; prolog, epilog: what these"
             " call; reap: end grants of jobs that have ended without their epilog",
         )
-        parser.add_argument("to", nargs="?", type=Path, metavar="DIR", help="where scripts are written")
+        parser.add_argument("to", nargs="?", type=Path, metavar="DIR", help="with scripts: where they are written")
         parser.add_argument(
             "--shards", type=int, default=PER_DEVICE, metavar="N", help=f"shards of one device (default {PER_DEVICE})"
         )

@@ -1,16 +1,20 @@
-"""The interface of every verb family, and what they share. Imports nothing at start but argparse and json."""
+"""The interface of every verb family, and what they share. Imports of the standard library alone at start."""
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from gpushare.cli.parser import Example, Parser
 from gpushare.errors import UsageError
 from gpushare.printable import printable
 from gpushare.units import parse_memory, parse_time
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gpushare.client import Client
 
 
@@ -19,9 +23,15 @@ NOTHING = "-"
 
 
 class Command(Protocol):
-    """One verb (family). The docstring of the class is its help; `run` returns the exit status."""
+    """One verb (family). The docstring of the class is its help, of which the list of all verbs shows the first line;
+    `examples` end it. `run` returns the exit status."""
 
     name: str
+
+    @property
+    def examples(self) -> tuple[Example, ...]:
+        """At least one."""
+        ...
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         """Adds the verb's options and its own verbs."""
@@ -32,30 +42,23 @@ class Command(Protocol):
         ...
 
 
-class Parser(argparse.ArgumentParser):
-    """Errors are one line on stderr and status 2."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raises UsageError with argparse's message."""
-        raise UsageError(f"{message} (see `{self.prog} --help`)")
-
-
-def add_verb(verbs: Any, name: str, text: str) -> argparse.ArgumentParser:
-    """Adds a verb of a family. `text`: its line in the family's help, and the head of its own."""
-    parser: argparse.ArgumentParser = verbs.add_parser(name, help=text, description=text)
+def add_verb(verbs: Any, name: str, text: str, *examples: Example) -> Parser:
+    """Adds a verb. `text`: what it does; its first line is the one in the list of verbs."""
+    parser: Parser = verbs.add_parser(name, help=text.partition("\n")[0], description=text)
+    parser.examples = examples
     return parser
 
 
 def add_socket(parser: argparse.ArgumentParser) -> None:
     """The option that names the daemon's socket."""
     parser.add_argument(
-        "--socket", metavar="PATH", help="the daemon's socket (default: GPUSHARE_SOCKET, else /run/gpushare/node.sock)"
+        "--socket", metavar="PATH", help="the daemon's socket (default $GPUSHARE_SOCKET, else /run/gpushare/node.sock)"
     )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     """The option for output that programs read."""
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--json", action="store_true", help="print JSON: integers of bytes, nanoseconds and milli")
 
 
 def client(args: argparse.Namespace) -> "Client":
@@ -63,6 +66,17 @@ def client(args: argparse.Namespace) -> "Client":
     from gpushare.client import Client
 
     return Client(args.socket)
+
+
+def closed(path: "Path") -> bool:
+    """Whether the daemon's socket is there, and not for this user."""
+    try:
+        path.stat()
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return not os.access(path, os.W_OK)
 
 
 def memory_argument(text: str) -> int | str:

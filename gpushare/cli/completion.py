@@ -1,9 +1,9 @@
 """gpushare completion, and what a shell asks for at each press of the tab key."""
 
 import argparse
+import contextlib
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from gpushare.errors import GpushareError
@@ -30,34 +30,64 @@ def _devices(row: _Row) -> Iterator[tuple[str, str]]:
     yield row["id"], row["name"]
 
 
-_KINDS = {"grants": _grants, "tenants": _tenants, "devices": _devices}
-_NAMED = {
-    "grant": "grants",
-    "tenant": "tenants",
-    "parent": "tenants",
-    "gpu": "devices",
-    "device": "devices",
-}
+def _indices(row: _Row) -> Iterator[tuple[str, str]]:
+    yield str(row["index"]), row["name"]
+
+
+def _gangs(row: _Row) -> Iterator[tuple[str, str]]:
+    yield row["gang"], row["phase"]
+
+
+_Kind = tuple[str, str, Callable[[_Row], Iterator[tuple[str, str]]]]
+"""The call that lists them, the name of the list in its answer, and what to offer of each."""
+_GRANT: _Kind = ("/v1/grants", "grants", _grants)
+_TENANT: _Kind = ("/v1/tenants", "tenants", _tenants)
+_DEVICE: _Kind = ("/v1/devices", "devices", _devices)
+_INDEX: _Kind = ("/v1/devices", "devices", _indices)
+_GANG: _Kind = ("/v1/gangs", "parts", _gangs)
+
+_NAMED = {"grant": _GRANT, "tenant": _TENANT, "parent": _TENANT, "gpu": _DEVICE, "device": _DEVICE}
 """What an option or argument of this name takes, wherever in the command line it is."""
-_OF_VERB = {("grant", "id"): "grants", ("tenants", "name"): "tenants"}
+_OF_VERB = {("grant", "id"): _GRANT, ("tenants", "name"): _TENANT, ("gang", "id"): _GANG, ("sim", "device"): _INDEX}
+_FILES = ("DIR", "FILE", "PATH", "STATE.json")
+"""What the help calls a place in the file system."""
 
 
 class _Daemon:
     """Offers what a daemon has now."""
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: _Kind) -> None:
         self._kind = kind
 
     def __call__(self, prefix: str, parsed_args: argparse.Namespace, **_: object) -> dict[str, str]:
         """What may follow and a word about it; nothing where no daemon answers."""
         from gpushare.client import Client
 
-        client, show = Client(getattr(parsed_args, "socket", None)), _KINDS[self._kind]
+        (path, name, show), client = self._kind, Client(getattr(parsed_args, "socket", None))
         try:
-            rows = client.call("GET", f"/v1/{self._kind}", timeout=ANSWER_SECONDS)[self._kind]
+            rows = client.call("GET", path, timeout=ANSWER_SECONDS)[name]
         except GpushareError:
             return {}
         return {name: text for row in rows for name, text in show(row) if name.startswith(prefix)}
+
+
+def _programs(prefix: str, files: Callable[..., Any]) -> list[str]:
+    """As a shell offers them where a command begins."""
+    if "/" in prefix:
+        return list(files(prefix))
+    found = set()
+    for directory in os.get_exec_path():
+        with contextlib.suppress(OSError), os.scandir(directory) as entries:
+            found |= {one.name for one in entries if one.name.startswith(prefix) and os.access(one.path, os.X_OK)}
+    return sorted(found)
+
+
+def _command(files: Callable[..., Any]) -> Callable[..., Any]:
+    def offer(prefix: str, parsed_args: argparse.Namespace, **_: object) -> list[str]:
+        begun = [word for word in parsed_args.argv or () if word != "--"]
+        return list(files(prefix)) if begun else _programs(prefix, files)
+
+    return offer
 
 
 def _tell(parser: argparse.ArgumentParser, files: Callable[..., Any], verb: str = "") -> None:
@@ -68,7 +98,9 @@ def _tell(parser: argparse.ArgumentParser, files: Callable[..., Any], verb: str 
                 _tell(below, files, verb or name)
         elif kind := _OF_VERB.get((verb, action.dest)) or _NAMED.get(action.dest):
             action.completer = _Daemon(kind)  # type: ignore[attr-defined] # argcomplete looks for it there
-        elif action.type is Path or action.dest in ("argv", "socket"):
+        elif action.dest == "argv":
+            action.completer = _command(files)  # type: ignore[attr-defined]
+        elif action.metavar in _FILES:
             action.completer = files  # type: ignore[attr-defined]
 
 
@@ -83,18 +115,21 @@ def answer(parser: argparse.ArgumentParser) -> None:
 
 
 class CompletionCommand:
-    """what a shell needs to complete gpushare's verbs, options, grants, tenants, devices and engines
+    """what a shell needs to complete command lines of gpushare
 
-    bash: gpushare completion bash > /etc/bash_completion.d/gpushare
-    zsh:  gpushare completion zsh > /usr/local/share/zsh/site-functions/_gpushare
-    fish: gpushare completion fish > /etc/fish/completions/gpushare.fish
-    Or in one shell alone: eval "$(gpushare completion bash)"
+    bash, zsh or fish then offer verbs, options, choices, files, and what the node has: grants, tenants, devices, gangs.
     """
 
     name = "completion"
+    examples = (
+        ('eval "$(gpushare completion bash)"', "in this shell alone"),
+        ("gpushare completion bash > /etc/bash_completion.d/gpushare", "for all of bash"),
+        ("gpushare completion zsh > ~/.zfunc/_gpushare", "where fpath has ~/.zfunc"),
+        ("gpushare completion fish > ~/.config/fish/completions/gpushare.fish", "for fish"),
+    )
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("shell", choices=SHELLS, help="whose")
+        parser.add_argument("shell", choices=SHELLS, help="the shell that reads it")
 
     def run(self, args: argparse.Namespace) -> int:
         from argcomplete.shell_integration import shellcode

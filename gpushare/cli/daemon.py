@@ -24,21 +24,37 @@ class DaemonCommand:
     """serve the node: devices, grants, leases, ledger"""
 
     name = "daemon"
+    examples = (
+        ("gpushare daemon", "this machine's devices, by /etc/gpushare/gpushare.toml"),
+        ("gpushare daemon --simulate 2x16GiB", "two simulated devices of 16 GiB each: needs no GPU"),
+        ("gpushare daemon --simulate 1x8GiB --state-dir /tmp/node", "beside another daemon: all its files are there"),
+    )
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         parser.epilog = (
             "SIGHUP (`systemctl reload gpushare`) reads tenants.toml again; from a terminal it ends the daemon"
         )
         parser.add_argument(
-            "--config", type=Path, metavar="F", help="configuration file (default /etc/gpushare/gpushare.toml)"
+            "--config", type=Path, metavar="FILE", help="configuration (default /etc/gpushare/gpushare.toml)"
         )
         parser.add_argument(
-            "--simulate", type=checked(_simulate), metavar="NxSIZE", help="serve simulated devices, for example 2x16GiB"
+            "--simulate",
+            type=checked(_simulate),
+            metavar="NxSIZE",
+            help="serve N simulated devices with SIZE of memory each, as 2x16GiB (default: real ones)",
         )
         parser.add_argument(
-            "--state-dir", type=checked(_directory), metavar="D", help="keep all run-time files below D"
+            "--state-dir",
+            type=checked(_directory),
+            metavar="DIR",
+            help="keep all run-time files below DIR (default: in their usual places)",
         )
-        parser.add_argument("--socket", type=checked(_directory), metavar="PATH", help="the socket to listen on")
+        parser.add_argument(
+            "--socket",
+            type=checked(_directory),
+            metavar="PATH",
+            help="the socket to listen on (default /run/gpushare/node.sock)",
+        )
         parser.add_argument(
             "--log-level",
             choices=("debug", "info", "warning", "error"),

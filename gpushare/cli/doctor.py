@@ -17,12 +17,11 @@ _CDI = (Path("/etc/cdi"), Path("/var/run/cdi"))
 
 
 def _degraded(tenants: list[Any]) -> "Iterator[Finding]":
-    from gpushare.doctor.finding import Finding
+    from gpushare.doctor.node import DEGRADED
 
     for tenant in tenants:
         if tenant["degraded"]:
-            mend = "mend the devices, or lower guarantees with `gpushare tenants set`"
-            yield Finding(f"tenant {tenant['name']}", "missing", f"degraded: {render.degraded(tenant)}", mend)
+            yield DEGRADED(name=tenant["name"], how=render.degraded(tenant))
 
 
 def _look(daemon: "Client") -> "Iterator[Finding]":
@@ -55,6 +54,10 @@ class DoctorCommand:
     """
 
     name = "doctor"
+    examples = (
+        ("gpushare doctor", "each thing that was looked at, and how to mend what is wrong"),
+        ("sudo gpushare doctor --json", "all findings, for programs"),
+    )
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         add_json(parser)

@@ -1,53 +1,102 @@
 """`gpushare` alone: what this node lacks, and what to do first."""
 
+import os
+import shutil
+import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from gpushare import __version__
+from gpushare.cli.command import closed
+
+if TYPE_CHECKING:
+    from gpushare.client import Client
 
 Step = tuple[str, str]
 """A command, and what it is for."""
 
+_OF_ROOT = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
+"""Where sudo finds a command by its name."""
 
-def _on_a_node(grants: int) -> Iterator[Step]:
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _as_root(command: str) -> str:
+    """The command line for this user."""
+    if os.geteuid() == 0:
+        return f"gpushare {command}"
+    found = shutil.which("gpushare")
+    if found is None:
+        return f"sudo {sys.executable} -m gpushare {command}"
+    return f"sudo {'gpushare' if str(Path(found).parent) in _OF_ROOT else found} {command}"
+
+
+def _on_a_node(grants: list[Any]) -> Iterator[Step]:
     from gpushare.engines import configuration
     from gpushare.engines.edit import Options
 
     for one in configuration.status(Options(), None):
         if not one.configured:
-            command = f"sudo gpushare runtime configure --engine {one.engine} --restart"
+            command = _as_root(f"runtime configure --engine {one.engine} --restart")
             yield command, f"{one.engine} gives no shares yet"
     if not grants:
         yield "gpushare run --memory 4GiB --time 30% -- python3 train.py", "a program in a share"
+    else:
+        yield "gpushare top", "who uses the devices now"
     yield "gpushare ps", "who has what, and uses it"
+    if grants:
+        yield "gpushare why", "who holds idle devices, who waits for whom"
 
 
-def _without_a_daemon(error: str) -> Iterator[Step]:
+def _shut_out(path: Path) -> Iterator[Step]:
+    import grp
+    import pwd
+
+    try:
+        group = grp.getgrgid(path.stat().st_gid).gr_name
+        user = pwd.getpwuid(os.geteuid()).pw_name
+    except (KeyError, OSError):  # without a name, or in a directory that is closed
+        group, user = "root", ""
+    if group == "root":
+        yield _as_root("ps"), "root alone may talk to this daemon"
+    else:
+        yield f"sudo adduser {user} {group}", "then log in again: members of the group may talk to the daemon"
+
+
+def _without_a_daemon() -> Iterator[Step]:
     from gpushare.doctor.installed import unit
 
-    if unit() is None:
-        yield "gpushare demo", "two containers share a simulated device: needs no GPU, changes nothing"
-        yield "sudo gpushare install", "units, configuration and hooks of this node; then the daemon runs"
-    else:
-        yield "sudo systemctl start gpushare", error
+    if unit() is not None:
+        yield "sudo systemctl start gpushare", "this node is installed, and its daemon does not run"
+        yield "journalctl -u gpushare", "why it does not, where it ended"
+        return
+    yield _as_root("demo"), "two containers share a simulated device: needs no GPU, changes nothing"
+    yield _as_root("install"), "makes this machine a node: unit, group, configuration"
+    yield _as_root("daemon --simulate 1x16GiB"), "or a daemon by hand, here with a simulated device"
+
+
+def _steps(client: "Client") -> tuple[str, Iterator[Step]]:
+    """What is the case, and what to do."""
+    from gpushare.errors import GpushareError
+
+    try:
+        devices, grants = client.devices(), client.grants()
+    except GpushareError as error:
+        return str(error), _shut_out(client.path) if closed(client.path) else _without_a_daemon()
+    kind = "simulated device" if any(device["backend"] == "simulated" for device in devices) else "device"
+    found = f"{_counted(len(devices), kind)}, {_counted(len(grants), 'grant')}"
+    return f"The daemon at {client.path} answers: {found}.", _on_a_node(grants)
 
 
 def show() -> None:
     """Prints it."""
     from gpushare.client import Client
-    from gpushare.errors import GpushareError
 
     print(f"gpushare {__version__}: exact shares of NVIDIA GPUs for many containers on one node\n")
-    client = Client()
-    try:
-        devices, grants = client.devices(), client.grants()
-    except GpushareError as error:
-        print(f"{error}\n")
-        steps = list(_without_a_daemon("the daemon does not run"))
-    else:
-        count = f"{len(devices)} device{'s' * (len(devices) != 1)}, {len(grants)} grant{'s' * (len(grants) != 1)}"
-        print(f"The daemon at {client.path} answers: {count}.\n")
-        steps = list(_on_a_node(len(grants)))
-    steps += [("gpushare doctor", "what else is missing here"), ("gpushare --help", "all verbs")]
-    width = max(len(command) for command, _ in steps)
-    for command, what in steps:
-        print(f"  {command:{width}}  {what}")
+    state, steps = _steps(Client())
+    print(f"{state}\n")
+    for command, what in (*steps, ("gpushare doctor", "what else is missing here"), ("gpushare --help", "all verbs")):
+        print(f"  {command}\n      {what}")

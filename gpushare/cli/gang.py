@@ -13,15 +13,32 @@ _TITLES = ("GANG", "PART", "PHASE", "UID", "GRANTS")
 
 
 class GangCommand:
-    """what a job on several nodes gets on this one: prepare a part of it on each, then commit all of them, or abort"""
+    """shares of a job on several nodes: prepare, commit, abort
+
+    A scheduler prepares a part of the job on each node, then commits all of them, or aborts: the job has its shares on
+    all nodes or on none.
+    """
 
     name = "gang"
+    examples = (
+        ("gpushare gang prepare job-7 --memory 4GiB --time 50%", "on each node, before the job starts"),
+        ("gpushare gang commit job-7", "on each node, once all have prepared it"),
+    )
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         verbs = parser.add_subparsers(metavar="VERB", required=True)
 
-        prepare = add_verb(verbs, "prepare", "hold room for a part, which nothing runs in before it is committed")
-        add_share_options(prepare, optional=True)
+        prepare = add_verb(
+            verbs,
+            "prepare",
+            "hold room for a part, which nothing runs in before it is committed",
+            ("gpushare gang prepare job-8 --memory 4GiB --time 50%", "one grant on this node"),
+            (
+                "gpushare gang prepare job-9 --grants parts.json --ttl 300",
+                "the grants of a file; five minutes to commit",
+            ),
+        )
+        add_share_options(prepare, instead="--grants")
         prepare.add_argument(
             "--grants", metavar="FILE", help="instead: a JSON list of grants, as POST /v1/grants takes them; - is stdin"
         )
@@ -34,18 +51,34 @@ class GangCommand:
         )
         prepare.set_defaults(verb=self._prepare)
 
-        commit = add_verb(verbs, "commit", "let its grants be used")
+        commit = add_verb(
+            verbs, "commit", "let its grants be used", ("gpushare gang commit job-8", "programs may run in them now")
+        )
         commit.set_defaults(verb=self._commit)
 
-        abort = add_verb(verbs, "abort", "give it back, for good; also before it was prepared")
+        abort = add_verb(
+            verbs,
+            "abort",
+            "give it back, for good; also before it was prepared",
+            ("gpushare gang abort job-9", "ends its grants here; a late prepare is refused"),
+        )
         abort.set_defaults(verb=self._abort)
 
         for verb in (prepare, commit, abort):
             verb.add_argument("id", help="the gang's id, a new one for each attempt to place it")
-            verb.add_argument("--part", metavar="NAME", help="where it has several parts on this node (default 0)")
-            verb.add_argument("--uid", type=int, metavar="N", help="whose it is, where root asks")
+            verb.add_argument(
+                "--part", metavar="NAME", help="its name, where the gang has several parts on this node (default 0)"
+            )
+            verb.add_argument(
+                "--uid", type=int, metavar="UID", help="user id whose it is, where root asks (default: who asks)"
+            )
 
-        every = add_verb(verbs, "list", "all parts on this node, and those that ended lately")
+        every = add_verb(
+            verbs,
+            "list",
+            "all parts on this node, and those that ended lately",
+            ("gpushare gang list", "each part, its phase, and its grants"),
+        )
         every.set_defaults(verb=self._list)
 
         for verb in (prepare, commit, abort, every):

@@ -5,6 +5,7 @@ import math
 import os
 from typing import Any
 
+from gpushare import rules
 from gpushare.cli import render
 from gpushare.cli.command import (
     add_json,
@@ -22,29 +23,40 @@ WAIT_SECONDS = 60.0
 EVICTION_SIGNAL_ENV = "GPUSHARE_EVICTION_SIGNAL"
 
 
-def add_share_options(parser: argparse.ArgumentParser, *, optional: bool = False) -> None:
-    """The options that describe a share, also those of `gpushare run`. `share_request` reads them back. `optional`:
-    the caller checks that there is a share."""
-    required = not optional
+def add_share_options(parser: argparse.ArgumentParser, *, instead: str | None = None) -> None:
+    """The options that describe a share, also those of `gpushare run`. `share_request` reads them back. `instead`:
+    the option that stands for a share, so that the caller checks that there is one."""
+    required, needed = instead is None, f" (needed without {instead})" if instead else ""
     parser.add_argument(
-        "--memory", required=required, type=checked(memory_argument), metavar="SIZE", help="as 8GiB or 35%%, per device"
+        "--memory",
+        required=required,
+        type=checked(memory_argument),
+        metavar="SIZE",
+        help=f"on each device, as 8GiB, 512MiB or 35%% of it{needed}",
     )
     parser.add_argument(
         "--time",
         required=required,
         type=checked(time_argument),
         metavar="SHARE",
-        help="as 30%%, 0.3 or 300 (milli); 0: only what others leave idle",
+        help=f"guaranteed time of each device, as 30%%, 0.3 or 300 (milli); 0: only what others leave idle{needed}",
     )
     parser.add_argument(
-        "--time-limit", type=checked(time_argument), metavar="SHARE", help="never more than this (default 100%%)"
+        "--time-limit",
+        type=checked(time_argument),
+        metavar="SHARE",
+        help="most time, with what is idle; written as --time (default 100%%)",
     )
-    parser.add_argument("--devices", type=checked(_count), default=1, metavar="N", help="how many devices (default 1)")
+    parser.add_argument("--devices", type=checked(_count), default=1, metavar="N", help="how many, 1 to 16 (default 1)")
     parser.add_argument("--gpu", default="any", metavar="ID", help="id or index of the device (default any)")
     parser.add_argument(
-        "--selector", metavar="EXPR", help="any device that is such: \"memory >= 40Gi && arch == 'Hopper'\""
+        "--selector",
+        metavar="EXPR",
+        help="any device that is such, as \"memory >= 40Gi && arch == 'Hopper'\" (default any)",
     )
-    parser.add_argument("--tenant", default=None, metavar="T", help="who the share belongs to (default: default)")
+    parser.add_argument(
+        "--tenant", default=None, metavar="T", help="who the share belongs to (default: the tenant `default`)"
+    )
     parser.add_argument(
         "--class",
         dest="class_",
@@ -53,7 +65,9 @@ def add_share_options(parser: argparse.ArgumentParser, *, optional: bool = False
         help="what kind of work it is: interactive is served first when it wakes (default training)",
     )
     parser.add_argument(
-        "--gang", metavar="ID[:SIZE]", help="the job that this is part of, and how many devices the job has in total"
+        "--gang",
+        metavar="ID[:SIZE]",
+        help="the job that this is part of, and how many devices the job has in total (default: none)",
     )
     parser.add_argument(
         "--leases",
@@ -76,7 +90,8 @@ def _add_loan_options(parser: argparse.ArgumentParser) -> None:
         const=True,
         type=checked(memory_argument),
         metavar="SIZE",
-        help="how much of the memory may be what others are guaranteed and do not use (default all): it is asked back",
+        help="how much of the memory may be what others are guaranteed and do not use (default none, "
+        "without SIZE all of it): it is asked back",
     )
     parser.add_argument(
         "--max-rung",
@@ -84,14 +99,19 @@ def _add_loan_options(parser: argparse.ArgumentParser) -> None:
         help="what borrows memory is asked to give it back (evict, default), and then ended if it does not (kill)",
     )
     parser.add_argument(
-        "--grace", type=checked(_duration), metavar="S", help="seconds that it has for that (default: the node's)"
+        "--grace",
+        type=checked(_duration),
+        metavar="S",
+        help="seconds that it has for that (default: the node's, `[reclaim] grace_seconds`)",
     )
     parser.add_argument(
         "--eviction-signal",
         default=os.environ.get(EVICTION_SIGNAL_ENV) or None,
         type=lambda text: text.upper().removeprefix("SIG"),
+        choices=rules.EVICTION_SIGNALS,
         metavar="NAME",
-        help=f"sent to its first process when it is asked, as USR1 (default: ${EVICTION_SIGNAL_ENV})",
+        help=f"signal for its first process when it is asked: {', '.join(rules.EVICTION_SIGNALS)} (default"
+        f" ${EVICTION_SIGNAL_ENV}, else none)",
     )
     parser.add_argument(
         "--priority", type=int, metavar="N", help="of a tenant's grants the lower one is asked first (default 0)"
@@ -105,7 +125,7 @@ def add_wait(parser: argparse.ArgumentParser) -> None:
         type=checked(_duration),
         default=WAIT_SECONDS,
         metavar="S",
-        help="seconds to wait for memory that is guaranteed, and that others have on loan (default %(default)g)",
+        help="seconds to wait for guaranteed memory that others have on loan (default %(default)g)",
     )
 
 
@@ -162,21 +182,38 @@ def time_to_live(text: str) -> int:
 
 
 class GrantCommand:
-    """create, show, debug, list, resize or release a grant"""
+    """make grants for containers, look at, resize and end them"""
 
     name = "grant"
+    examples = (
+        (
+            "id=$(gpushare grant create --memory 4GiB --time 25%)",
+            "a share, for podman run --device gpushare.dev/gpu=$id",
+        ),
+        ("gpushare grant resize $id --time 50%", "more of it, while it runs"),
+        ("gpushare grant release $id", "the end of it"),
+    )
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         verbs = parser.add_subparsers(metavar="VERB", required=True)
 
-        create = add_verb(verbs, "create", "reserve a share for a container or process")
+        create = add_verb(
+            verbs,
+            "create",
+            "reserve a share for a container or process, and print the grant's id",
+            ("gpushare grant create --memory 4GiB --time 25%", "4 GiB, a quarter of the time, and what is idle"),
+            ("gpushare grant create --memory 1GiB --time 0.1 --tenant default", "named for a tenant"),
+            ("gpushare grant create --memory 1GiB --time 100 --keep", "stays until it is released: for several runs"),
+        )
         add_share_options(create)
-        create.add_argument("--key", help="a name of your own: the same request with the same key gives the same grant")
+        create.add_argument(
+            "--key", metavar="NAME", help="of your own (default none): the same request with it gives the same grant"
+        )
         create.add_argument(
             "--ttl",
             type=checked(time_to_live),
             metavar="S",
-            help="seconds until an unused grant expires (default 120, and never with --keep)",
+            help="seconds until an unused grant expires, 1 to 86400 (default 120, and never with --keep)",
         )
         create.add_argument(
             "--keep", action="store_true", help="it stays until it is released, whatever runs in it meanwhile"
@@ -184,29 +221,67 @@ class GrantCommand:
         add_wait(create)
         create.set_defaults(verb=self._create)
 
-        show = add_verb(verbs, "show", "one grant")
+        show = add_verb(
+            verbs, "show", "one grant: its share, its use, its processes", ("gpushare grant show g-1a2b3c", "all of it")
+        )
         show.add_argument("id", help="the grant's id")
         show.set_defaults(verb=self._show)
 
-        debug = add_verb(verbs, "debug", "a grant from inside: its lease words, its processes and what they did last")
+        debug = add_verb(
+            verbs,
+            "debug",
+            "a grant from inside: its lease words, its processes and what they did last",
+            ("gpushare grant debug g-1a2b3c", "when a program hangs, and `gpushare why` does not say why"),
+        )
         debug.add_argument("id", help="the grant's id")
         debug.set_defaults(verb=self._debug)
 
-        every = add_verb(verbs, "list", "all grants")
-        every.add_argument("--all", action="store_true", help="also the latest that have ended")
+        every = add_verb(
+            verbs,
+            "list",
+            "all grants; as `gpushare ps`",
+            ("gpushare grant list --all", "with those that have ended"),
+        )
+        every.add_argument(
+            "--all", action="store_true", help="also the latest that have ended (default: those that live)"
+        )
         every.set_defaults(verb=self._list)
 
-        resize = add_verb(verbs, "resize", "change a share while it is used")
+        resize = add_verb(
+            verbs,
+            "resize",
+            "change a share while it is used",
+            ("gpushare grant resize g-1a2b3c --time 50%", "half of the time from now on"),
+            ("gpushare grant resize g-1a2b3c --memory 2GiB --time-limit 50%", "less memory; never more than half"),
+        )
         resize.add_argument("id", help="the grant's id")
         resize.add_argument(
-            "--memory", type=checked(memory_argument), metavar="SIZE", help="not below what it holds now"
+            "--memory",
+            type=checked(memory_argument),
+            metavar="SIZE",
+            help="as 8GiB or 35%%, not below what it holds now (default: as it is)",
         )
-        resize.add_argument("--time", type=checked(time_argument), metavar="SHARE", help="as 30%%, 0.3 or 300 (milli)")
-        resize.add_argument("--time-limit", type=checked(time_argument), metavar="SHARE", help="never more than this")
+        resize.add_argument(
+            "--time",
+            type=checked(time_argument),
+            metavar="SHARE",
+            help="as 30%%, 0.3 or 300 (milli) (default: as it is)",
+        )
+        resize.add_argument(
+            "--time-limit",
+            type=checked(time_argument),
+            metavar="SHARE",
+            help="never more than this (default: as it is)",
+        )
         resize.set_defaults(verb=self._resize)
 
-        release = add_verb(verbs, "release", "end a grant")
-        release.add_argument("id", nargs="+", help="the grants' ids; what runs in them is killed")
+        release = add_verb(
+            verbs,
+            "release",
+            "end grants; what runs in them is killed",
+            ("gpushare grant release g-1a2b3c", "its memory and time are free again"),
+        )
+        release.add_argument("id", nargs="+", help="the grants' ids")
         release.set_defaults(verb=self._release)
 
         for verb in (create, show, debug, every, resize, release):

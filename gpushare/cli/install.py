@@ -22,7 +22,7 @@ _WOULD = {"put": "write", "replace": "replace", "remove": "remove", "left": "lea
 
 def _root_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--root", type=Path, default=Path("/"), metavar="DIR", help="a root unpacked there, instead of this machine's"
+        "--root", type=Path, default=Path("/"), metavar="DIR", help="a root unpacked there (default /, this machine's)"
     )
     parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
 
@@ -44,20 +44,28 @@ def _tell(root: "Root", step: "Step", *, dry: bool) -> None:
 
 
 class InstallCommand:
-    """make this machine a node: the daemon's unit, its group, its configuration
+    """make this machine a node: unit, group, configuration
 
     A second run changes nothing; after an upgrade of gpushare it brings the new version's files and restarts the
     daemon. What is in /etc/gpushare is written where it is absent, and never overwritten.
     """
 
     name = "install"
+    examples = (
+        ("gpushare install --dry-run", "what it would write"),
+        ("sudo gpushare install --engine docker", "the node, and docker told of it"),
+    )
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         parser.epilog = "Engines are told of gpushare by `gpushare runtime configure`: what is here is said at the end."
         _root_options(parser)
         parser.add_argument("--no-start", action="store_true", help="do not start the daemon now, only at boot")
         parser.add_argument(
-            "--engine", action="append", default=[], choices=ENGINE_NAMES, help="configure this engine too; repeatable"
+            "--engine",
+            action="append",
+            default=[],
+            choices=ENGINE_NAMES,
+            help="configure this engine too; repeatable (default none)",
         )
 
     def run(self, args: argparse.Namespace) -> int:
@@ -157,11 +165,17 @@ class UninstallCommand:
     """
 
     name = "uninstall"
+    examples = (
+        ("gpushare uninstall --dry-run", "what it would take away"),
+        ("sudo gpushare uninstall --purge", "also the ledger, and the group"),
+    )
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         _root_options(parser)
         parser.add_argument(
-            "--purge", action="store_true", help="also what the node has written down: /var/lib/gpushare, and the group"
+            "--purge",
+            action="store_true",
+            help="also what the node has written down: /var/lib/gpushare, and the group (default: they stay)",
         )
         parser.add_argument(
             "--force",

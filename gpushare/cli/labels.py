@@ -14,9 +14,16 @@ _SHARDS = 100
 
 
 class LabelsCommand:
-    """what this node's devices are, for schedulers: Node Feature Discovery, JSON, Slurm's gres.conf"""
+    """what this node's devices are, for schedulers
+
+    For Kubernetes' Node Feature Discovery, as JSON, or as lines of Slurm's gres.conf.
+    """
 
     name = "labels"
+    examples = (
+        ("gpushare labels", "labels of this node, NAME=VALUE a line"),
+        ("gpushare labels --format gres", "for /etc/slurm/gres.conf"),
+    )
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(

@@ -1,6 +1,5 @@
 """The `gpushare` command: one parser over all verb families, one place that turns errors into exit codes."""
 
-import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -29,50 +28,63 @@ from gpushare.cli import (
     watch,
     why,
 )
-from gpushare.cli.command import Command, Parser, say
+from gpushare.cli.command import Command, add_verb, say
+from gpushare.cli.parser import Parser
 from gpushare.errors import GpushareError
 
-COMMANDS: tuple[Command, ...] = (
-    daemon.DaemonCommand(),
-    demo.DemoCommand(),
-    install.InstallCommand(),
-    install.UninstallCommand(),
-    doctor.DoctorCommand(),
-    show.DevicesCommand(),
-    show.PsCommand(),
-    show.TopCommand(),
-    run.RunCommand(),
-    grant.GrantCommand(),
-    gang.GangCommand(),
-    labels.LabelsCommand(),
-    drain.DrainCommand(),
-    drain.UndrainCommand(),
-    plan.PlanCommand(),
-    why.WhyCommand(),
-    tenants.TenantsCommand(),
-    quota.QuotaCommand(),
-    runtime.RuntimeCommand(),
-    adapter.AdapterCommand(),
-    usage.UsageCommand(),
-    watch.WatchCommand(),
-    watch.EventsCommand(),
-    sim.SimCommand(),
-    completion.CompletionCommand(),
+GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
+    ("try it", (demo.DemoCommand(), sim.SimCommand())),
+    (
+        "run a node",
+        (install.InstallCommand(), daemon.DaemonCommand(), doctor.DoctorCommand(), install.UninstallCommand()),
+    ),
+    ("use it", (run.RunCommand(), plan.PlanCommand(), grant.GrantCommand(), gang.GangCommand())),
+    (
+        "look",
+        (
+            show.PsCommand(),
+            show.TopCommand(),
+            show.DevicesCommand(),
+            why.WhyCommand(),
+            watch.EventsCommand(),
+            watch.WatchCommand(),
+            usage.UsageCommand(),
+        ),
+    ),
+    (
+        "administer",
+        (tenants.TenantsCommand(), quota.QuotaCommand(), drain.DrainCommand(), drain.UndrainCommand()),
+    ),
+    (
+        "integrate",
+        (
+            runtime.RuntimeCommand(),
+            adapter.AdapterCommand(),
+            labels.LabelsCommand(),
+            completion.CompletionCommand(),
+        ),
+    ),
 )
+"""All verbs, by what a person wants to do."""
+COMMANDS: tuple[Command, ...] = tuple(command for _, commands in GROUPS for command in commands)
+EXIT_STATUS = "exit status: 0 ok, 1 failed, 2 usage, 3 refused, 4 no daemon or not allowed to talk to it"
 
 
-def build_parser() -> argparse.ArgumentParser:
+def build_parser() -> Parser:
     """The whole command line. Imports no verb's own dependencies."""
     parser = Parser(
-        prog="gpushare",
-        description="Exact shares of NVIDIA GPUs for many containers on one node.",
-        epilog="exit status: 0 ok, 1 failed, 2 usage, 3 refused, 4 no daemon or not allowed to talk to it",
+        prog="gpushare", description="Exact shares of NVIDIA GPUs for many containers on one node.", epilog=EXIT_STATUS
     )
-    parser.add_argument("--version", action="version", version=f"gpushare {__version__}")
+    parser.groups = [(title, [command.name for command in commands]) for title, commands in GROUPS]
+    parser.examples = (
+        ("gpushare", "what this node lacks, and what to do first"),
+        ("gpushare run --memory 8GiB --time 30% -- python3 train.py", "a program in a share of a device"),
+        ("gpushare run --help", "all about one verb"),
+    )
+    parser.add_argument("--version", action="version", version=f"gpushare {__version__}", help="print the version")
     verbs = parser.add_subparsers(metavar="VERB", required=True)
     for command in COMMANDS:
-        text = command.__doc__ or ""
-        verb = verbs.add_parser(command.name, help=text.splitlines()[0], description=text)
+        verb = add_verb(verbs, command.name, command.__doc__ or "", *command.examples)
         verb.set_defaults(command=command)
         command.prepare_parser(verb)
     return parser
@@ -87,6 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not given:
             first.show()
             return 0
+        if given[0] == "help":
+            given = [*given[1:], "--help"]
         args = build_parser().parse_args(given)
         command: Command = args.command
         return command.run(args)

@@ -10,9 +10,16 @@ from gpushare.units import format_size, format_time
 
 
 class PlanCommand:
-    """whether a share would fit, where, how long it would wait and who would lose what it borrows; changes nothing"""
+    """whether a share would fit, and at whose cost; changes nothing
+
+    Where it would be put, how long grants like it waited there, and who would lose what it borrows.
+    """
 
     name = "plan"
+    examples = (
+        ("gpushare plan --memory 8GiB --time 30%", "where it would go, and who would lose what it borrows"),
+        ("gpushare plan --memory 8GiB --time 30% --devices 2 --json", "for programs: two devices near each other"),
+    )
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         parser.epilog = "exit status: 0 it fits, 3 it does not"

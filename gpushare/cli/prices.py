@@ -12,7 +12,7 @@ from gpushare.policy.billing import Prices
 DEFAULT = Path("/etc/gpushare/prices.toml")
 _KEYS = ("guaranteed", "borrowed", "scavenged", "memory_gib")
 _CURRENCY = re.compile(r"[A-Z]{3}")
-_MOST = Decimal(1_000_000)
+PRICE_MAX = Decimal(1_000_000)
 _PARSER_PLACE = re.compile(r" \(at line (\d+), column \d+\)")
 
 
@@ -55,7 +55,7 @@ def _prices(found: dict[str, Any], file: Path, text: str) -> Prices:
     for key in _KEYS:
         value = found.get(key, 0)
         number = isinstance(value, int | Decimal) and not isinstance(value, bool) and Decimal(value).is_finite()
-        if not number or not 0 <= value <= _MOST:
-            raise wrong(key, f"{key} is {str(value)[:40]!r}: give a price from 0 to {_MOST}")
+        if not number or not 0 <= value <= PRICE_MAX:
+            raise wrong(key, f"{key} is {str(value)[:40]!r}: give a price from 0 to {PRICE_MAX}")
         prices[key] = Decimal(value)
     return Prices(currency, **prices)

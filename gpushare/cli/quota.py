@@ -21,13 +21,20 @@ def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
 
 
 class QuotaCommand:
-    """entitlements for a given state; needs no daemon"""
+    """who would be entitled to what; needs no daemon"""
 
     name = "quota"
+    examples = (("gpushare quota solve state.json", "entitlements of the tenants that the file describes"),)
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         verbs = parser.add_subparsers(metavar="VERB", required=True)
-        solve = add_verb(verbs, "solve", "who is entitled to how much, as JSON: {entitlement: {NAME: milli}, degraded}")
+        solve = add_verb(
+            verbs,
+            "solve",
+            "who is entitled to how much, as JSON: {entitlement: {NAME: milli}, degraded}",
+            ("gpushare quota solve state.json", "the state is in a file"),
+            ("gpushare quota solve - < state.json", "or comes from another program"),
+        )
         solve.add_argument(
             "state",
             metavar="STATE.json",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpushare.cli.command import client, print_json, table
+from gpushare.cli.progress import Progress
 from gpushare.errors import UsageError
 
 if TYPE_CHECKING:
@@ -29,7 +30,9 @@ def run(args: argparse.Namespace) -> int:
     node = api.node()["capacity"]
     recorded = api.usage_slots(since=args.since, until=args.until)
     slots = [Slot(**{field.name: slot[field.name] for field in fields(Slot)}) for slot in recorded["slots"]]
-    found = replay(slots, _quotas(args.tenants, _capacity(slots) or node["time"], node["memory"]))
+    quotas = _quotas(args.tenants, _capacity(slots) or node["time"], node["memory"])
+    with Progress("replaying what was recorded") as progress:
+        found = replay(progress.over(slots), quotas)
     if args.json or args.format == "json":
         told = {**asdict(found), "tenants": [{"name": name, **asdict(one)} for name, one in found.tenants.items()]}
         print_json({"since_ns": recorded["since_ns"], "until_ns": recorded["until_ns"], **told})

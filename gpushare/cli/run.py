@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any, NoReturn
 
-from gpushare.cli.command import add_json, add_socket, client, print_json, say
+from gpushare.cli.command import add_json, add_socket, client, closed, print_json, say
 from gpushare.cli.grant import add_share_options, add_wait, share_request
 from gpushare.cli.program import EXIT_GPUSHARE, command, missing, replace
 from gpushare.client import Client
@@ -25,15 +25,26 @@ class RunCommand:
     """run a command with a share of a device"""
 
     name = "run"
+    examples = (
+        ("gpushare run --memory 8GiB --time 30% -- python3 train.py", "8 GiB, 30 % of the time, and what is idle"),
+        ("gpushare run --memory 4GiB --time 0 -- python3 batch.py", "only the time that others leave idle"),
+        (
+            "gpushare run --memory 35% --time 50% --time-limit 50% -- ./bench",
+            "half of its time, not more though it is idle",
+        ),
+        ("gpushare run --grant g-1a2b3c -- python3 infer.py", "in a grant that was made with --keep"),
+    )
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         parser.epilog = (
             "exit status: the command's own; 125 when gpushare failed or refused, 126 or 127 when the command cannot "
             "be run or found, 2 for a malformed request, 4 when you may not talk to the daemon"
         )
-        add_share_options(parser, optional=True)
+        add_share_options(parser, instead="--grant")
         parser.add_argument(
-            "--grant", metavar="ID", help="run in this grant, made with --keep, instead of in a new one"
+            "--grant",
+            metavar="ID",
+            help="run in this grant, made with --keep (default: a new one, which ends with the command)",
         )
         add_wait(parser)
         add_json(parser)
@@ -50,6 +61,8 @@ class RunCommand:
         try:
             if args.grant is not None:
                 replace(argv, merge(os.environ, daemon.bind(args.grant, "process")["env"]))
+            if args.memory is None or args.time is None:
+                raise UsageError("give --memory and --time, or --grant ID (see `gpushare run --help`)")
             start(daemon, {**share_request(args), "wait_seconds": args.wait}, argv)
         except GpushareError as error:
             status = _status(daemon, error)
@@ -93,16 +106,6 @@ def start(daemon: Client, request: dict[str, Any], argv: list[str]) -> NoReturn:
 def _status(daemon: Client, error: GpushareError) -> int:
     if isinstance(error, UsageError):
         return error.exit_code
-    if isinstance(error, UnreachableError) and _not_allowed(daemon):
+    if isinstance(error, UnreachableError) and closed(daemon.path):
         return error.exit_code
     return EXIT_GPUSHARE
-
-
-def _not_allowed(daemon: Client) -> bool:
-    try:
-        daemon.path.stat()
-    except PermissionError:
-        return True
-    except OSError:
-        return False
-    return not os.access(daemon.path, os.W_OK)

@@ -30,27 +30,49 @@ def _absolute(text: str) -> Path:
 
 
 class RuntimeCommand:
-    """make container engines start containers with gpushare"""
+    """tell docker, podman, containerd and CRI-O of gpushare"""
 
     name = "runtime"
+    examples = (
+        ("gpushare runtime status", "each engine here, and what is missing"),
+        ("sudo gpushare runtime configure --engine docker --restart", "containers may ask docker for shares"),
+    )
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         verbs = parser.add_subparsers(metavar="VERB", required=True)
-        configure = add_verb(verbs, "configure", "add the runtime gpushare to an engine's configuration (root)")
+        configure = add_verb(
+            verbs,
+            "configure",
+            "add the runtime gpushare to an engine's configuration (root)",
+            ("gpushare runtime configure --engine docker --dry-run", "what would be changed, as a diff"),
+            ("sudo gpushare runtime configure --engine podman", "containers may ask podman for shares"),
+            ("sudo gpushare runtime configure --engine containerd --nri", "by NRI, required of each container"),
+        )
         configure.set_defaults(verb=self._configure, undo=False)
-        unconfigure = add_verb(verbs, "unconfigure", "take out of it what `configure` added (root)")
+        unconfigure = add_verb(
+            verbs,
+            "unconfigure",
+            "take out of an engine's configuration what `configure` added (root)",
+            ("gpushare runtime unconfigure --engine docker --dry-run", "what would be taken out, as a diff"),
+            ("sudo gpushare runtime unconfigure --engine docker --restart", "docker forgets gpushare"),
+        )
         unconfigure.set_defaults(verb=self._configure, undo=True)
         for verb in (configure, unconfigure):
             verb.add_argument("--engine", "--runtime", choices=ENGINE_NAMES, required=True, help="whose configuration")
             verb.add_argument("--dry-run", action="store_true", help="print the change as a diff and write nothing")
-            verb.add_argument("--restart", action="store_true", help="let the engine read it: a reload where it can")
+            verb.add_argument(
+                "--restart", action="store_true", help="let the engine read it at once: a reload where it can"
+            )
         configure.add_argument(
             "--set-as-default",
             action="store_true",
-            help="for all containers; those that ask for nothing stay as they are",
+            help="for all containers; those that ask for nothing stay as they are (default: for those that name it)",
         )
         configure.add_argument(
-            "--runtime-path", type=checked(_absolute), metavar="PATH", help="instead of the installed gpushare-runtime"
+            "--runtime-path",
+            type=checked(_absolute),
+            metavar="PATH",
+            help="the runtime (default: the installed gpushare-runtime)",
         )
         configure.add_argument(
             "--enable-cdi", action=argparse.BooleanOptionalAction, default=True,
@@ -58,26 +80,49 @@ class RuntimeCommand:
         )  # fmt: skip
         configure.add_argument(
             "--nri", nargs="?", const="required", choices=("required", "optional"),
-            help="turn NRI on in containerd or crio for `gpushare adapter nri`; where it can, no container starts "
-            "without that plugin",
+            help="turn NRI on in containerd or crio for `gpushare adapter nri` (default: it stays as it is); required, "
+            "as without a word: where the engine can, no container starts without that plugin",
         )  # fmt: skip
 
-        status = add_verb(verbs, "status", "each engine here: version, whether it is configured, what is missing")
+        status = add_verb(
+            verbs,
+            "status",
+            "each engine here: version, whether it is configured, what is missing\n\nStatus 1 where something is.",
+            ("gpushare runtime status", "all that are installed"),
+            ("gpushare runtime status --engine crio --json", "one of them, for programs"),
+        )
         status.set_defaults(verb=self._status)
-        status.add_argument("--engine", "--runtime", choices=ENGINE_NAMES, help="this one, installed or not")
+        status.add_argument(
+            "--engine",
+            "--runtime",
+            choices=ENGINE_NAMES,
+            help="this one, installed or not (default: all that are installed)",
+        )
         add_json(status)
         for verb in (configure, unconfigure, status):
             verb.add_argument(
-                "--config", type=Path, metavar="PATH", help="the engine's configuration file, instead of its usual one"
+                "--config", type=Path, metavar="PATH", help="the engine's configuration file (default: its usual one)"
             )
-            verb.add_argument("--executable-path", type=Path, metavar="PATH", help="the engine, asked for its version")
-            verb.add_argument("--hooks-dir", type=Path, metavar="PATH", help="where podman looks for hooks")
+            verb.add_argument(
+                "--executable-path",
+                type=Path,
+                metavar="PATH",
+                help="the engine, asked for its version (default: found in PATH)",
+            )
+            verb.add_argument(
+                "--hooks-dir", type=Path, metavar="PATH", help="where podman looks for hooks (default: its usual place)"
+            )
 
-        manifest = add_verb(verbs, "manifest", "print a Kubernetes RuntimeClass, for `kubectl apply -f -`")
+        manifest = add_verb(
+            verbs,
+            "manifest",
+            "print a Kubernetes RuntimeClass, for `kubectl apply -f -`",
+            ("gpushare runtime manifest | kubectl apply -f -", "pods may say runtimeClassName: gpushare"),
+        )
         manifest.set_defaults(verb=self._manifest)
         for verb in (configure, unconfigure, status, manifest):
             verb.add_argument(
-                "--runtime-name", type=checked(_name), metavar="NAME", help="what containers name (default: gpushare)"
+                "--runtime-name", type=checked(_name), metavar="NAME", help="what containers name (default gpushare)"
             )
 
     def run(self, args: argparse.Namespace) -> int:

@@ -20,6 +20,7 @@ class DevicesCommand:
     """devices of this node, and how much of them is granted"""
 
     name = "devices"
+    examples = (("gpushare devices", "a line for each"), ("gpushare devices --json", "with all that is known of them"))
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         add_json(parser)
@@ -41,6 +42,11 @@ class PsCommand:
     """grants with their use against their share"""
 
     name = "ps"
+    examples = (
+        ("gpushare ps", "who has what share, and what it got in the last second"),
+        ("gpushare ps --all --json", "with the latest that have ended, for programs"),
+        ("gpushare ps --watch --interval 10", "again each 10 s, also into a pipe"),
+    )
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--all", action="store_true", help="also the latest that have ended")
@@ -72,9 +78,13 @@ class TopCommand:
     """devices, grants and tenants on a whole screen, live; without a terminal or Textual a table, again and again"""
 
     name = "top"
+    examples = (
+        ("gpushare top", "? shows its keys; docs/top.md says what the columns mean"),
+        ("gpushare top --interval 5 --count 12", "a minute, then it ends"),
+        ("gpushare top --plain", "the table alone"),
+    )
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.epilog = "keys and columns: press ?, or see docs/top.md"
         _add_pace(parser)
         parser.add_argument("--plain", action="store_true", help="the table, also where there is a whole screen")
         add_socket(parser)
@@ -115,7 +125,9 @@ def _add_pace(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds between refreshes (default %(default)g)",
     )
-    parser.add_argument("--count", type=checked(_count), default=0, metavar="N", help="stop after N refreshes")
+    parser.add_argument(
+        "--count", type=checked(_count), default=0, metavar="N", help="stop after N refreshes (default never)"
+    )
 
 
 def _again(interval: float, count: int, show: Callable[[], None]) -> int:

@@ -19,31 +19,58 @@ def _index(text: str) -> int:
 
 
 class SimCommand:
-    """the simulated GPU, whose kernels compute nothing and take modelled time: its libraries and its own books"""
+    """the simulated GPU: its libraries, its own books, lost devices
+
+    Its kernels compute nothing and take modelled time; memory and copies are real.
+    """
 
     name = "sim"
+    examples = (
+        ("gpushare sim stats", "time and memory of each process, as the simulator counted them"),
+        ("gpushare sim exec -- python3 train.py", "a program without a share: what it does by itself"),
+    )
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         verbs = parser.add_subparsers(metavar="VERB", required=True)
-        libdir = add_verb(verbs, "libdir", "directory with the simulated libcuda.so.1 and libnvidia-ml.so.1")
+        libdir = add_verb(
+            verbs,
+            "libdir",
+            "directory with the simulated libcuda.so.1 and libnvidia-ml.so.1",
+            ("gpushare sim libdir", "for LD_LIBRARY_PATH"),
+        )
         add_json(libdir)
         libdir.set_defaults(verb=self._libdir)
-        stats = add_verb(verbs, "stats", "what the simulator itself counted: time and memory of every process")
+        stats = add_verb(
+            verbs,
+            "stats",
+            "what the simulator itself counted: time and memory of every process",
+            ("gpushare sim stats --json", "ns and bytes, peaks exact"),
+        )
         add_json(stats)
         add_socket(stats)
         stats.set_defaults(verb=self._stats)
         execute = add_verb(
-            verbs, "exec", "run a command on the simulated devices without a share; kernels compute nothing"
+            verbs,
+            "exec",
+            "run a command on the simulated devices without a share; kernels compute nothing",
+            ("gpushare sim exec -- python3 train.py", "beside what has shares"),
         )
         add_socket(execute)
         execute.add_argument(
             "argv", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command and its arguments"
         )
         execute.set_defaults(verb=self._exec)
-        lose = add_verb(verbs, "lose", "let a device stop working, as after a fault of the hardware (root)")
-        restore = add_verb(verbs, "restore", "let a lost device work again (root)")
+        lose = add_verb(
+            verbs,
+            "lose",
+            "let a device stop working, as after a fault of the hardware (root)",
+            ("sudo gpushare sim lose 0", "what becomes of grants and guarantees then"),
+        )
+        restore = add_verb(
+            verbs, "restore", "let a lost device work again (root)", ("sudo gpushare sim restore 0", "all is as before")
+        )
         for verb, lost in ((lose, True), (restore, False)):
-            verb.add_argument("device", type=checked(_index), help="its index")
+            verb.add_argument("device", type=checked(_index), help="its index, as `gpushare devices` shows it")
             add_socket(verb)
             verb.set_defaults(verb=self._set_lost, lost=lost)
 

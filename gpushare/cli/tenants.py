@@ -20,37 +20,74 @@ def _names(text: str) -> list[int | str]:
 
 
 class TenantsCommand:
-    """list, set or remove tenants"""
+    """teams and users: what they are guaranteed, limits, the tree"""
 
     name = "tenants"
+    examples = (
+        ("gpushare tenants list", "the tree, with what each had in the last second"),
+        ("sudo gpushare tenants set research --time 75% --memory 8GiB --groups ml", "a guarantee for a team"),
+    )
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         verbs = parser.add_subparsers(metavar="VERB", required=True)
-        every = add_verb(verbs, "list", "all tenants as a tree, with what each and all below it had in the last second")
+        every = add_verb(
+            verbs,
+            "list",
+            "all tenants as a tree, with what each and all below it had in the last second",
+            ("gpushare tenants list", "guarantees, limits and use"),
+        )
         every.set_defaults(verb=self._list)
 
-        define = add_verb(verbs, "set", "make a tenant or replace its quota; kept in tenants.toml (root)")
+        define = add_verb(
+            verbs,
+            "set",
+            "make a tenant or replace its quota; kept in tenants.toml (root)",
+            ("sudo gpushare tenants set research --time 75% --memory 8GiB", "three quarters of a device, 8 GiB"),
+            ("sudo gpushare tenants set research/ada --time 25% --users ada", "a part of that for one of them"),
+        )
         define.add_argument("name", help="as research or org/team; what is not given below is reset")
         define.add_argument(
             "--parent", metavar="TENANT", help="it is part of this one (default: the tenant that begins its name)"
         )
         define.add_argument(
-            "--time", type=checked(parse_node_time), metavar="SHARE", help="guarantee: 600%% or 6000 is six devices"
+            "--time",
+            type=checked(parse_node_time),
+            metavar="SHARE",
+            help="guaranteed time; 600%% or 6000 (milli) is six devices (default 0)",
         )
-        define.add_argument("--memory", type=checked(parse_size), metavar="SIZE", help="guarantee, over all devices")
-        define.add_argument("--time-limit", type=checked(parse_node_time), metavar="SHARE", help="never more than this")
+        define.add_argument(
+            "--memory",
+            type=checked(parse_size),
+            metavar="SIZE",
+            help="guaranteed memory over all devices, as 8GiB (default none is held back)",
+        )
+        define.add_argument(
+            "--time-limit",
+            type=checked(parse_node_time),
+            metavar="SHARE",
+            help="never more than this, written as --time (default: all devices)",
+        )
         define.add_argument(
             "--weight",
             type=checked(_whole),
             metavar="N",
-            help="part of the surplus (default 1; 0: only what no other tenant wants)",
+            help="its weight when what others leave idle is split (default 1; 0: only what no other tenant wants)",
         )
-        define.add_argument("--tier", type=checked(_whole), metavar="N", help="higher borrows first (default 0)")
-        define.add_argument("--users", type=_names, metavar="A,B", help="users who may name it")
-        define.add_argument("--groups", type=_names, metavar="A,B", help="groups who may name it")
+        define.add_argument("--tier", type=checked(_whole), metavar="N", help="a higher one borrows first (default 0)")
+        define.add_argument(
+            "--users", type=_names, metavar="A,B", help="users who may name it, by name or uid (default: root)"
+        )
+        define.add_argument(
+            "--groups", type=_names, metavar="A,B", help="groups who may name it, by name or gid (default none)"
+        )
         define.set_defaults(verb=self._set)
 
-        remove = add_verb(verbs, "remove", "remove a tenant that has no grants (root)")
+        remove = add_verb(
+            verbs,
+            "remove",
+            "remove a tenant that has no grants (root)",
+            ("sudo gpushare tenants remove research/ada", "its guarantee goes back to research"),
+        )
         remove.add_argument("name", help="the tenant's name")
         remove.set_defaults(verb=self._remove)
         for verb in (every, define, remove):

@@ -1,7 +1,9 @@
 """gpushare usage"""
 
 import argparse
+import contextlib
 import csv
+import io
 import os
 import re
 import shutil
@@ -52,30 +54,52 @@ def moment(text: str) -> int:
 
 
 def _add_span(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--since", type=checked(moment), metavar="T", help="30d, 12h, 2026-11-01 (default 30d)")
-    parser.add_argument("--until", type=checked(moment), metavar="T", help="default now")
+    parser.add_argument(
+        "--since",
+        type=checked(moment),
+        metavar="T",
+        help="begin: 30d, 12h or 90m ago, or 2026-11-01 in UTC (default 30d)",
+    )
+    parser.add_argument("--until", type=checked(moment), metavar="T", help="end, written as --since (default now)")
 
 
 class UsageCommand:
-    """what tenants used, borrowed, lent and waited, with what it costs, also under other quotas; audits the ledger"""
+    """what tenants used, borrowed, lent and waited, and its cost
+
+    Out of the ledger, which can be audited, and replayed under other quotas.
+    """
 
     name = "usage"
+    examples = (
+        ("gpushare usage", "each tenant in the last 30 days"),
+        ("gpushare usage --since 7d --by device --format csv", "a week by device, for a spreadsheet"),
+        ("gpushare usage --since 2026-11-01 --prices prices.toml", "with what it costs"),
+        ("gpushare usage --since 3d --format svg --output usage.svg", "a picture of who used what when"),
+    )
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         self._options(parser)
         parser.set_defaults(verb=self._show)
         verbs = parser.add_subparsers(metavar="VERB")
-        verify = add_verb(verbs, "verify", "audit the ledger's chain of rows and its sums; names the first bad row")
-        verify.add_argument("--file", type=Path, metavar="F", help="a ledger; without it the daemon's (root)")
+        verify = add_verb(
+            verbs,
+            "verify",
+            "audit the ledger's chain of rows and its sums; names the first bad row",
+            ("sudo gpushare usage verify", "the daemon's own"),
+        )
+        verify.add_argument("--file", type=Path, metavar="FILE", help="a ledger (default: the daemon's; root)")
         verify.set_defaults(verb=self._verify)
         add_json(verify)
         add_socket(verify)
         other = add_verb(
-            verbs, "replay", "what was recorded under other quotas: who would have waited, what stood idle"
+            verbs,
+            "replay",
+            "what was recorded under other quotas: who would have waited, what stood idle",
+            ("gpushare usage replay --tenants new.toml --since 30d", "before new.toml becomes tenants.toml"),
         )
-        other.add_argument("--tenants", type=Path, metavar="F", required=True, help="quotas, as in tenants.toml")
+        other.add_argument("--tenants", type=Path, metavar="FILE", required=True, help="quotas, as in tenants.toml")
         _add_span(other)
-        other.add_argument("--format", choices=("table", "json"), help="default table")
+        other.add_argument("--format", choices=("table", "json"), help="of what is printed (default table)")
         other.set_defaults(verb=replay.run)
         add_json(other)
         add_socket(other)
@@ -88,10 +112,15 @@ class UsageCommand:
             help="what a row is of (default tenant)",
         )
         _add_span(parser)
-        parser.add_argument("--tenant", metavar="T", help="of this one and those below it alone")
-        parser.add_argument("--format", choices=("table", "csv", "json", "focus"), help="default table")
+        parser.add_argument("--tenant", metavar="T", help="this one and those below it alone (default all)")
         parser.add_argument(
-            "--prices", type=Path, metavar="F", help=f"what an hour costs (default {prices.DEFAULT}, where it is)"
+            "--format",
+            choices=("table", "csv", "json", "focus", "svg"),
+            help="of what is printed; svg: a picture of tenants over time (default table)",
+        )
+        parser.add_argument("--output", type=Path, metavar="FILE", help="write it there (default the terminal)")
+        parser.add_argument(
+            "--prices", type=Path, metavar="FILE", help=f"what an hour costs (default {prices.DEFAULT}, where it is)"
         )
         add_json(parser)
         add_socket(parser)
@@ -102,6 +131,19 @@ class UsageCommand:
 
     def _show(self, args: argparse.Namespace) -> int:
         form = "json" if args.json else args.format or "table"
+        if args.output is None:
+            return self._print(args, form)
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            self._print(args, form)
+        try:
+            args.output.write_text(said.getvalue())
+        except OSError as error:
+            raise FailedError(f"{args.output} cannot be written: {error.strerror}") from None
+        return 0
+
+    def _print(self, args: argparse.Namespace, form: str) -> int:
+        if form == "svg":
+            return self._picture(args)
         cost = prices.load(args.prices)
         by = "charge" if form == "focus" else args.by
         found = client(args).usage(by=by, since=args.since, until=args.until, tenant=args.tenant)
@@ -117,6 +159,16 @@ class UsageCommand:
             _csv(rows, by, cost)
         else:
             _table(found, rows, by, cost)
+        return 0
+
+    def _picture(self, args: argparse.Namespace) -> int:
+        from gpushare.cli.usage_picture import picture
+
+        if args.by != "tenant":
+            raise UsageError("a picture is of tenants over time: leave --by out")
+        api = client(args)
+        found = api.usage_slots(since=args.since, until=args.until)
+        print(picture(found, args.tenant, api.node()["simulated"]), end="")
         return 0
 
     def _verify(self, args: argparse.Namespace) -> int:

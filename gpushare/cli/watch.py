@@ -5,19 +5,28 @@ import json
 import sys
 from urllib.parse import urlencode
 
-from gpushare import sentences
+from gpushare import rules, sentences
 from gpushare.cli import render
 from gpushare.cli.command import add_json, add_socket, client, print_json, say
 from gpushare.errors import UnreachableError
 
 
 class WatchCommand:
-    """changes of grants, devices and tenants as they happen, one JSON object a line"""
+    """every change as it happens, one JSON object a line"""
 
     name = "watch"
+    examples = (
+        ("gpushare watch", "grants, devices and tenants, from now on"),
+        ("gpushare watch --since 118", "what happened after number 118 (rv of an earlier answer) first"),
+    )
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--since", type=int, metavar="RV", help="begin with what happened after this number")
+        parser.add_argument(
+            "--since",
+            type=int,
+            metavar="RV",
+            help="begin with what happened after this number, `rv` in JSON (default: from now on)",
+        )
         add_socket(parser)
 
     def run(self, args: argparse.Namespace) -> int:
@@ -27,23 +36,35 @@ class WatchCommand:
 
 
 class EventsCommand:
-    """receipts: who waited, got, lost or handed over a device, for whom, by which rule, and how long it took"""
+    """receipts: who waited for whom, how long, and why
+
+    Who got, lost or handed over a device, for whose sake, by which rule, and how long it took.
+    """
 
     name = "events"
+    examples = (
+        ("gpushare events --limit 20", "the latest twenty"),
+        ("gpushare events --tenant research --kind revoke", "when its grants had to give a device back"),
+        ("gpushare events --summary", "how long each tenant waited in total"),
+    )
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--after", type=int, metavar="SEQ", help="events after this number")
+        parser.add_argument(
+            "--after", type=int, metavar="SEQ", help="only those after this number, `seq` in JSON (default: the latest)"
+        )
         parser.add_argument(
             "--epoch",
             type=int,
             metavar="N",
-            help="the run of the daemon that the number is from; fails if that has ended",
+            help="the run of the daemon that the number of --after is from: fails if that has ended (default any)",
         )
-        parser.add_argument("--limit", type=int, metavar="N", help="at most N events")
-        parser.add_argument("--grant", metavar="ID", help="only events of this grant, or for its sake")
-        parser.add_argument("--tenant", metavar="NAME", help="the same for all grants of this tenant")
-        parser.add_argument("--device", metavar="N", help="only on this device: index or id")
-        parser.add_argument("--kind", help="only lease, revoke, drained, left, lie, ...")
+        parser.add_argument("--limit", type=int, metavar="N", help="at most N events (default 4096)")
+        parser.add_argument("--grant", metavar="ID", help="only those of this grant, or for its sake")
+        parser.add_argument("--tenant", metavar="NAME", help="only those of grants of this tenant, or for their sake")
+        parser.add_argument("--device", metavar="N", help="only those on this device, by index or id")
+        parser.add_argument(
+            "--kind", choices=rules.EVENT_KINDS, metavar="KIND", help=f"only {', '.join(rules.EVENT_KINDS)}"
+        )
         parser.add_argument(
             "--attempts",
             action="store_true",
@@ -69,8 +90,7 @@ class EventsCommand:
         if args.json:
             print_json(found)
             return 0
-        for event in found["events"]:
-            say(sentences.event(event))
+        _print([sentences.event(event) for event in found["events"]], "no events")
         if found["lost"]:
             print(f"gpushare: {found['lost']} older events are not in the record any more", file=sys.stderr)
         return 0
@@ -80,8 +100,7 @@ class EventsCommand:
         if args.json:
             print_json(found)
         else:
-            for attempt in found["attempts"]:
-                say(sentences.attempt(attempt))
+            _print([sentences.attempt(attempt) for attempt in found["attempts"]], "no attempts")
         return 0
 
     def _findings(self, args: argparse.Namespace) -> int:
@@ -89,8 +108,7 @@ class EventsCommand:
         if args.json:
             print_json(found)
         else:
-            for finding in found["findings"]:
-                say(sentences.finding(finding))
+            _print([sentences.finding(finding) for finding in found["findings"]], "no findings")
         return 0
 
     def _summary(self, args: argparse.Namespace) -> int:
@@ -100,3 +118,8 @@ class EventsCommand:
         else:
             render.waits(found["tenants"])
         return 0
+
+
+def _print(lines: list[str], without: str) -> None:
+    for line in lines or [without]:
+        say(line)

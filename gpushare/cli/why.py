@@ -9,14 +9,26 @@ from gpushare.errors import UsageError
 
 
 class WhyCommand:
-    """the last decisions about a grant; or who holds idle devices, and who waits while who has too much"""
+    """the last decisions about a grant, or about the whole node
+
+    Without a grant: who holds devices that do not compute, and who waits while whom has more than is due.
+    """
 
     name = "why"
+    examples = (
+        ("gpushare why", "who holds idle devices; who waits, while who has too much"),
+        ("gpushare why g-1a2b3c", "what was decided about this grant, and what holds now"),
+        ("gpushare why --idle-holders --idle-seconds 600", "who has held memory for ten minutes without any work"),
+    )
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.epilog = "without a grant: both questions"
-        parser.add_argument("grant", nargs="?", help="the grant's id, also of one that has ended")
-        parser.add_argument("--limit", type=checked(_number), metavar="N", help="decisions on leases (default 20)")
+        parser.add_argument("grant", nargs="?", help="the grant's id, also of one that has ended (default: the node)")
+        parser.add_argument(
+            "--limit",
+            type=checked(_number),
+            metavar="N",
+            help="with a grant: at most N decisions on leases (default 20)",
+        )
         parser.add_argument("--idle-holders", action="store_true", help="who holds memory and computes nothing")
         parser.add_argument("--waiting", action="store_true", help="who waits below what is due, while who has more")
         parser.add_argument(

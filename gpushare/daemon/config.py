@@ -1,5 +1,6 @@
 """gpushare.toml: what an administrator sets. Options of the command line override it."""
 
+import operator
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -96,6 +97,23 @@ class Config(Struct, forbid_unknown_fields=True):
     audit: AuditConfig = msgspec.field(default_factory=AuditConfig)
 
 
+RANGES = {
+    "ledger_seconds": (1, 3600),
+    "ledger_days": (1, 36500),
+    "policy.usage_factor": (0, USAGE_FACTOR_MAX),
+    "policy.usage_half_life_seconds": (1, 31 * 86400),
+    "reclaim.grace_seconds": (0, GRACE_SECONDS_MAX),
+    "reclaim.min_hold_seconds": (0, 86400),
+    "audit.grace_seconds": (0, 86400),
+    "arbiter.lease_ms": (0, 10_000),
+    "arbiter.bound_ms": (0, 1000),
+    "arbiter.bound_alone_ms": (0, 1000),
+    "arbiter.bucket_ms": (0, 10_000),
+    "arbiter.credit_floor_ms": (0, 1000),
+}
+"""Least and most of numbers, by key."""
+
+
 def load(path: Path | None) -> Config:
     """Reads the file; the built-in values where none was named and the default one is absent. Raises UsageError with
     the file, the line, the key and the reason."""
@@ -111,21 +129,8 @@ def load(path: Path | None) -> Config:
         at, unknown = _AT.search(str(error)), _UNKNOWN.search(str(error))
         keys = [key for found in (at, unknown) if found for key in found[1].split(".")]
         raise UsageError(f"{file.place(*keys)}: {error}") from None
-    arbiter = config.arbiter
-    for name, value, low, high in (
-        ("ledger_seconds", config.ledger_seconds, 1, 3600),
-        ("ledger_days", config.ledger_days, 1, 36500),
-        ("policy.usage_factor", config.policy.usage_factor, 0, USAGE_FACTOR_MAX),
-        ("policy.usage_half_life_seconds", config.policy.usage_half_life_seconds, 1, 31 * 86400),
-        ("reclaim.grace_seconds", config.reclaim.grace_seconds, 0, GRACE_SECONDS_MAX),
-        ("reclaim.min_hold_seconds", config.reclaim.min_hold_seconds, 0, 86400),
-        ("audit.grace_seconds", config.audit.grace_seconds, 0, 86400),
-        ("arbiter.lease_ms", arbiter.lease_ms, 0, 10_000),
-        ("arbiter.bound_ms", arbiter.bound_ms, 0, 1000),
-        ("arbiter.bound_alone_ms", arbiter.bound_alone_ms, 0, 1000),
-        ("arbiter.bucket_ms", arbiter.bucket_ms, 0, 10_000),
-        ("arbiter.credit_floor_ms", arbiter.credit_floor_ms, 0, 1000),
-    ):
+    for name, (low, high) in RANGES.items():
+        value = operator.attrgetter(name)(config)
         if not low <= value <= high:
             raise UsageError(f"{file.place(*name.split('.'))}: {name} is {value}: give {low} to {high}")
     return config

@@ -50,7 +50,7 @@ def teams(phase_seconds: float | None, *, quiet: bool) -> Result:
     with stage(say, f"{DEVICES}x16GiB") as (node, where, _):
         if not quiet:
             show.begin(DEVICES)
-        story = TeamsStory(node, where, phase_seconds or TEAMS_SECONDS, say, _silence if quiet else show.outcome)
+        story = TeamsStory(node, where, phase_seconds or TEAMS_SECONDS, say, None if quiet else show.Screen())
         outcomes = story.play(ACTS)
     found = show.claims(outcomes)
     return show.as_json(outcomes, found), found

@@ -1,8 +1,8 @@
 """The live table and the verdict, as text."""
 
-import sys
 from typing import Any
 
+from gpushare.demo.live import GREEN, RED, Table, painted
 from gpushare.demo.story import Tick
 from gpushare.demo.verdict import Claim, Facts, Tenant
 from gpushare.units import format_size, format_time
@@ -13,7 +13,7 @@ PHASES = {
     "owner_back": "research comes back",
     "over_limit": "class asks for 6GiB",
 }
-_COLUMNS = (("TENANT", 10), ("ASKED", 7), ("GOT", 8), ("MEMORY", 9), ("LIMIT", 7), ("LEASES", 8), ("WAITS", 7))
+_COLUMNS = (("TENANT", 10), ("ASKED", 8), ("GOT", 9), ("MEMORY", 10), ("LIMIT", 8), ("LEASES", 9), ("WAITS", 8))
 _LINE_SECONDS = 1.0
 
 
@@ -27,7 +27,7 @@ class Screen:
 
     def __init__(self, tenants: tuple[Tenant, ...]) -> None:
         self._tenants = tenants
-        self._redraw = sys.stdout.isatty()
+        self._table = Table(_COLUMNS)
         self._phase = ""
         self._next_line = 0.0
 
@@ -35,7 +35,7 @@ class Screen:
         """Prints the device and its tenants. `facts`: as in the JSON."""
         device = facts["device"]
         if device["simulated"]:
-            print(f"No NVIDIA driver here: the device is SIMULATED ({device['name']}, {device['uuid']}).")
+            print(f"No NVIDIA driver here: the device is SIMULATED, {device['uuid']}.")
             print("Shares, limits and leases are real decisions of gpushare; only the silicon is a model.")
         else:
             print(f"Device: {device['name']}, {device['uuid']}.")
@@ -51,21 +51,11 @@ class Screen:
         if tick.phase != self._phase:
             self._phase = tick.phase
             print(f"\n{PHASES[tick.phase]}")
-            self._print([name for name, _ in _COLUMNS])
+            self._table.head()
             self._next_line = 0.0
-        elif self._redraw:
-            print(f"\x1b[{len(self._tenants)}A", end="")
-        if self._redraw or tick.seconds >= self._next_line:
+        if self._table.live or tick.seconds >= self._next_line:
             self._next_line = tick.seconds + _LINE_SECONDS
-            for tenant in self._tenants:
-                self._print(_row(tenant, tick))
-
-    def _print(self, cells: list[str]) -> None:
-        padded = [
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, (_, width)) in enumerate(zip(cells, _COLUMNS, strict=True))
-        ]
-        print("  " + " ".join(padded), flush=True)
+            self._table.rows([(_row(tenant, tick), tick.shares[tenant.name] / 1000) for tenant in self._tenants])
 
 
 def _row(tenant: Tenant, tick: Tick) -> list[str]:
@@ -85,9 +75,10 @@ def verdict(claims: list[Claim]) -> None:
     """Prints each claim with its measurement, and PASS or FAIL."""
     print("\nverdict")
     for claim in claims:
-        print(f"  {'ok  ' if claim.ok else 'FAIL'}  {claim.claim}: {claim.measured}")
+        print(f"  {painted('ok  ', GREEN) if claim.ok else painted('FAIL', RED)}  {claim.claim}: {claim.measured}")
     passed = all(claim.ok for claim in claims)
-    print(f"\n{'PASS' if passed else 'FAIL'}: {sum(claim.ok for claim in claims)} of {len(claims)} claims hold")
+    said = painted("PASS", GREEN) if passed else painted("FAIL", RED)
+    print(f"\n{said}: {sum(claim.ok for claim in claims)} of {len(claims)} claims hold")
 
 
 def as_json(device: dict[str, Any], facts: Facts, claims: list[Claim]) -> dict[str, Any]:

@@ -122,7 +122,7 @@ def _refusal(facts: Facts) -> Claim:
     limit, held = facts.borrower.memory_bytes, facts.refused_at_bytes
     ok = held is not None and facts.refused_with == CUDA_ERROR_OUT_OF_MEMORY and held <= limit < held + PIECE_BYTES
     return Claim(
-        f"{facts.borrower.name} asks for 6GiB and is refused at its {format_size(limit)}, by CUDA's own error",
+        f"{facts.borrower.name} asks for 6GiB and is refused at its {format_size(limit)}",
         ok,
         f"{facts.refused_with_name} holding {format_size(held)}" if held is not None else "never refused",
     )

@@ -3,8 +3,24 @@
 from collections.abc import Iterator
 
 from gpushare.client import Client
-from gpushare.doctor.finding import Finding
+from gpushare.doctor.finding import Check, Finding
 from gpushare.errors import GpushareError
+
+OUTSIDE = Check(
+    "audit",
+    "note",
+    "{what} and is in no grant: {act}",
+    "end it, or start it in a grant",
+    "It takes memory and time that are promised to others, and nothing limits it.",
+)
+EVADER = Check(
+    "grant {grant}",
+    "wrong",
+    "{what} {how}: {act}",
+    "look at it, then `gpushare grant release {grant}`, which ends it",
+    "The driver lists a process of this grant that goes round its share. The grant is frozen until that process has "
+    "ended, where `[audit]` of gpushare.toml says so.",
+)
 
 _SHOWN_MAX = 16
 
@@ -19,8 +35,7 @@ def lasting(client: Client) -> Iterator[Finding]:
     for one in found[-_SHOWN_MAX:]:
         what = f"process {one['pid']} ({one['command'] or 'command line not known'}) uses device {one['device']}"
         if one["grant"] is None:
-            yield Finding("audit", "note", f"{what} and is in no grant: {one['act']}", "end it, or start it in a grant")
+            yield OUTSIDE(what=what, act=one["act"])
         else:
-            mend = f"look at it, then `gpushare grant release {one['grant']}`, which ends it"
-            why = "with others of its grant, by more than they may" if one["kind"] == "excess" else "and has not joined"
-            yield Finding(f"grant {one['grant']}", "wrong", f"{what} {why}: {one['act']}", mend)
+            how = "with others of its grant, by more than they may" if one["kind"] == "excess" else "and has not joined"
+            yield EVADER(grant=one["grant"], what=what, how=how, act=one["act"])

@@ -7,8 +7,37 @@ from pathlib import Path
 from typing import Any
 
 from gpushare import paths
-from gpushare.doctor.finding import Finding, read, shortened
+from gpushare.doctor.finding import Check, Finding, read, shortened
 from gpushare.inject.cdi import KIND
+
+UNREADABLE = Check(
+    "CDI spec",
+    "wrong",
+    "{path} is no spec: its device is unresolvable",
+    "rm {path}",
+    'The engine says only "unresolvable CDI devices", and the container does not start.',
+)
+GONE = Check(
+    "CDI spec",
+    "wrong",
+    "{specs}: of grants that are gone; an engine that is asked for them fails in its hook",
+    "start the daemon again, which removes them, or remove them by hand",
+    "A daemon that was killed could not remove them.",
+)
+OTHER_VERSION = Check(
+    "CDI spec",
+    "wrong",
+    "{path} names {hook}, {how}: of another version",
+    "release the grant, or start the daemon of this version again",
+    "Its hook is not the one that this daemon answers.",
+)
+OLD_DRIVER = Check(
+    "CDI spec",
+    "wrong",
+    "{path} names {files}, not there any more: the driver has changed since it was made",
+    "nvidia-ctk cdi generate --output={path}",
+    "NVIDIA's spec names files of one version of the driver; containers that ask by it do not start.",
+)
 
 _FOREIGN = "nvidia.com/gpu"
 
@@ -25,14 +54,13 @@ def look(directories: list[Path], living: set[str] | None) -> Iterator[Finding]:
             spec = _parse(path)
             if spec is None:
                 if path.name.startswith("gpushare.dev-"):
-                    yield Finding("CDI spec", "wrong", f"{path} is no spec: its device is unresolvable", f"rm {path}")
+                    yield UNREADABLE(path=path)
             elif spec.get("kind") == KIND:
                 yield from _ours(path, spec, living, stale)
             elif spec.get("kind") == _FOREIGN:
                 yield from _drivers(path, spec)
     if stale:
-        found = f"{shortened(stale)}: of grants that are gone; an engine that is asked for them fails in its hook"
-        yield Finding("CDI spec", "wrong", found, "start the daemon again, which removes them, or remove them by hand")
+        yield GONE(specs=shortened(stale))
 
 
 def _parse(path: Path) -> dict[str, Any] | None:
@@ -64,8 +92,7 @@ def _ours(path: Path, spec: dict[str, Any], living: set[str] | None, stale: list
     hooks = {str(hook.get("path")) for edits in _edits(spec) for hook in _objects(edits.get("hooks"))}
     if other := sorted(hooks - {str(paths.HOOK)}):
         gone = [name for name in other if not os.access(name, os.X_OK)]
-        found = f"{path} names {other[0]}, {'which is not there' if gone else f'not {paths.HOOK}'}: of another version"
-        yield Finding("CDI spec", "wrong", found, "release the grant, or start the daemon of this version again")
+        yield OTHER_VERSION(path=path, hook=other[0], how="which is not there" if gone else f"not {paths.HOOK}")
 
 
 def _drivers(path: Path, spec: dict[str, Any]) -> Iterator[Finding]:
@@ -73,5 +100,4 @@ def _drivers(path: Path, spec: dict[str, Any]) -> Iterator[Finding]:
     named = [str(mount.get("hostPath")) for edits in _edits(spec) for mount in _objects(edits.get("mounts"))]
     gone = [name for name in named if name.startswith("/") and not os.path.lexists(name)]
     if gone:
-        found = f"{path} names {shortened(gone, 2)}, not there any more: the driver has changed since it was made"
-        yield Finding("CDI spec", "wrong", found, f"nvidia-ctk cdi generate --output={path}")
+        yield OLD_DRIVER(path=path, files=shortened(gone, 2))

@@ -10,9 +10,52 @@ from typing import Any
 
 from gpushare.client import Client
 from gpushare.doctor import aside, processes
-from gpushare.doctor.finding import Finding, read, shortened
+from gpushare.doctor.finding import Check, Finding, read, shortened
 from gpushare.errors import GpushareError
 from gpushare.paths import CONTAINER_SELF
+
+NO_ANSWER = Check(
+    "containers",
+    "wrong",
+    "the state of a container below {run} cannot be read",
+    "look for a file system that does not answer (df), and unmount it",
+    "Which containers run without their share is not known then.",
+)
+WITHOUT_SHARE = Check(
+    "container {id}",
+    "wrong",
+    "process {pid} asked for a share by annotation and runs without one: no hook of ours was called",
+    "`gpushare runtime status` says whether its engine is configured; then start it anew",
+    "It finds no GPU, or uses one that nobody counts. By the state files of runc and crun.",
+)
+GRANT_ENDED = Check(
+    "container {id}",
+    "wrong",
+    "process {pid} was started in {grant}, which has ended: it gets no lease",
+    "stop it, or start it anew",
+    "Nothing gives it device time any more.",
+)
+HANGS = Check(
+    "hostile process",
+    "wrong",
+    "process {pids} lets whoever looks at its memory wait",
+    "look at it by `gpushare grant show {grant}`",
+    "It maps files of a file system that does not answer, which no ordinary program does.",
+)
+NOT_JOINED = Check(
+    "grant {grant}",
+    "wrong",
+    "process {pid} {has}, but has not joined: neither its memory nor its time is counted",
+    "a static program, or one without the preload; see SECURITY.md. gpushare grant release {grant}",
+    "It is in the grant's cgroup and uses the device beside its share.",
+)
+MUSL = Check(
+    "musl image",
+    "note",
+    "{grants}: programs on musl, for which there is no CUDA: they never join their share",
+    "use an image with glibc for programs that use the GPU",
+    "NVIDIA's driver is made for glibc alone.",
+)
 
 # Where runc and crun keep a folder per container, by engine; all are root's.
 _STATES = ("runc/*", "crun/*", "containerd/runc/*/*", "docker/runtime-*/*/*", "docker/runtime-*/*")
@@ -36,23 +79,17 @@ def without_share(grants: list[Any] | None, run: Path = Path("/run")) -> Iterato
     for row in found:
         yield from _asked(Container(*row), grants)
     if not complete:
-        mend = "look for a file system that does not answer (df), and unmount it"
-        yield Finding("containers", "wrong", f"the state of a container below {run} cannot be read", mend)
+        yield NO_ANSWER(run=run)
 
 
 def _asked(container: Container, grants: list[Any] | None) -> Iterator[Finding]:
-    what = f"container {container.id[:24]}"
+    name = container.id[:24]
     if container.asks and not container.own:
-        found = (
-            f"process {container.pid} asked for a share by annotation and runs without one: no hook of ours was called"
-        )
-        mend = "`gpushare runtime status` says whether its engine is configured; then start it anew"
-        yield Finding(what, "wrong", found, mend)
+        yield WITHOUT_SHARE(id=name, pid=container.pid)
     elif container.own and grants is not None:
         grant = Path(container.own).parent.name
         if grant.startswith("g-") and grant not in {one["id"] for one in grants}:
-            found = f"process {container.pid} was started in {grant}, which has ended: it gets no lease"
-            yield Finding(what, "wrong", found, "stop it, or start it anew")
+            yield GRANT_ENDED(id=name, pid=container.pid, grant=grant)
 
 
 def running(run: Path) -> Iterator[Container]:
@@ -102,19 +139,15 @@ def unjoined(client: Client, grants: list[Any]) -> Iterator[Finding]:
             members.update(dict.fromkeys(inside, grant["id"]))
     seen, hang = processes.look(sorted(members))
     if hang:
-        found = f"process {shortened(list(map(str, hang)))} lets whoever looks at its memory wait"
-        yield Finding("hostile process", "wrong", found, f"look at it by `gpushare grant show {members[hang[0]]}`")
+        yield HANGS(pids=shortened(list(map(str, hang))), grant=members[hang[0]])
     suspects = {pid for pid, one in seen.items() if one.device or one.driver}
     joined = _joined(client, suspects)
     for pid in sorted(suspects - joined):
         has = f"has {seen[pid].device} open" if seen[pid].device else "has the driver loaded"
-        found = f"process {pid} {has}, but has not joined: neither its memory nor its time is counted"
-        mend = f"a static program, or one without the preload; see SECURITY.md. gpushare grant release {members[pid]}"
-        yield Finding(f"grant {members[pid]}", "wrong", found, mend)
+        yield NOT_JOINED(grant=members[pid], pid=pid, has=has)
     musl = sorted({members[pid] for pid, one in seen.items() if one.musl and pid not in joined})
     if musl:
-        found = f"{shortened(musl)}: programs on musl, for which there is no CUDA: they never join their share"
-        yield Finding("musl image", "note", found, "use an image with glibc for programs that use the GPU")
+        yield MUSL(grants=shortened(musl))
 
 
 def _joined(client: Client, suspects: set[int]) -> set[int]:

@@ -9,10 +9,93 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gpushare.doctor.finding import Finding, read
+from gpushare.doctor.finding import Check, Finding, read
 from gpushare.engines import configuration
 from gpushare.engines.edit import Options
 from gpushare.paths import HOOK
+
+_CONFIGURE = "gpushare runtime configure --engine {engine} --restart"
+NO_ENGINE = Check(
+    "container engines",
+    "note",
+    "none",
+    "install an engine to share devices among containers, then `gpushare runtime configure`",
+    "`gpushare run` works without one.",
+)
+NOT_CONFIGURED = Check(
+    "{engine_version}",
+    "note",
+    "not configured, so it gives no shares by runtime or annotation",
+    _CONFIGURE,
+    "Its containers that ask by annotation start without a share.",
+)
+LACKS = Check(
+    "{engine_version}",
+    "missing",
+    "{text}",
+    _CONFIGURE,
+    "It is configured and cannot give shares: its program or ours is not there, or its configuration cannot be read.",
+)
+WOULD_LACK = Check(
+    "{engine_version}",
+    "note",
+    "{text}",
+    "mend it before you configure it",
+    "It is not configured, and could not give shares if it were.",
+)
+NOTED = Check(
+    "{engine_version}",
+    "note",
+    "{text}",
+    "see docs/engines.md for what works there",
+    "What this version cannot do: annotations in Docker before 24, CDI in Docker before 25 and containerd before 1.7, "
+    "which ignores it in silence; NRI that is off, or does not require our plugin.",
+)
+READS_AT_START = Check(
+    "docker {version}",
+    "wrong",
+    "it runs since before {file} was changed, and reads features.cdi only when it starts: CDI devices may fail",
+    "systemctl restart docker",
+    "Docker 25 to 27 does not read this at a reload.",
+)
+NO_PLUGIN = Check(
+    "NRI plugin",
+    "missing",
+    "{engine} requires the NRI plugin, and gpushare-nri.service does not run: it starts no container",
+    "systemctl enable --now gpushare-nri",
+    "The engine was told to make no container without it.",
+)
+HOOK_UNREADABLE = Check(
+    "hook",
+    "wrong",
+    "{path} cannot be read: Podman starts nothing",
+    "mend it, or remove it",
+    "Podman reads all files of that directory at each start.",
+)
+_HOOK_GONE = "{path} names {program}, which is not there or cannot be executed: Podman passes over it in silence"
+_HOOK_AGAIN = "gpushare runtime unconfigure --engine podman, then configure"
+OWN_HOOK_GONE = Check(
+    "hook",
+    "missing",
+    f"{_HOOK_GONE}, so containers start without their share",
+    _HOOK_AGAIN,
+    "It is our hook.",
+)
+OTHER_HOOK_GONE = Check("hook", "missing", _HOOK_GONE, "mend or remove {path}", "It is another program's hook.")
+HOOK_OF_ANOTHER = Check(
+    "hook",
+    "wrong",
+    "{path} names {program}, the hook of another installation than {hook}",
+    _HOOK_AGAIN,
+    "Its hook is not the one that this daemon answers.",
+)
+HOOK_STAGE = Check(
+    "hook",
+    "wrong",
+    "{path} has a stage that CRI-O, which is here, does not know: it does not start",
+    "gpushare runtime unconfigure --engine podman",
+    "CRI-O reads Podman's directory of hooks.",
+)
 
 HOOKS = ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d")
 _DAEMON_JSON = Path("/etc/docker/daemon.json")
@@ -22,8 +105,7 @@ def look() -> Iterator[Finding]:
     """All of it."""
     found = list(configuration.status(Options(), None))
     if not found:
-        mend = "install an engine to share devices among containers, then `gpushare runtime configure`"
-        yield Finding("container engines", "note", "none", mend)
+        yield NO_ENGINE()
     for one in found:
         yield from _engine(one)
     yield from _docker(found)
@@ -32,18 +114,18 @@ def look() -> Iterator[Finding]:
 
 
 def _engine(one: configuration.Status) -> Iterator[Finding]:
-    what = f"{one.engine} {one.version or ''}".strip()
-    configure = f"gpushare runtime configure --engine {one.engine} --restart"
+    words = {"engine": one.engine, "engine_version": f"{one.engine} {one.version or ''}".strip()}
     if not one.configured:
-        yield Finding(what, "note", "not configured, so it gives no shares by runtime or annotation", configure)
+        yield NOT_CONFIGURED(**words)
     elif not one.missing:
-        yield Finding(what, "ok", f"configured in {one.file}")
+        yield Finding(words["engine_version"], "ok", f"configured in {one.file}")
     for text in one.missing:
-        if one.configured or not text.startswith("not configured"):
-            level, mend = ("missing", configure) if one.configured else ("note", "mend it before you configure it")
-            yield Finding(what, level, text, mend)  # type: ignore[arg-type] # mypy widens it
+        if one.configured:
+            yield LACKS(**words, text=text)
+        elif not text.startswith("not configured"):
+            yield WOULD_LACK(**words, text=text)
     for text in one.notes:
-        yield Finding(what, "note", text, "see docs/engines.md for what works there")
+        yield NOTED(**words, text=text)
 
 
 def _docker(found: list[configuration.Status]) -> Iterator[Finding]:
@@ -57,8 +139,7 @@ def _docker(found: list[configuration.Status]) -> Iterator[Finding]:
     except (OSError, ValueError, KeyError, TypeError):
         return
     if 25 <= major < 28 and enabled and started < changed:
-        text = f"it runs since before {_DAEMON_JSON} was changed, and reads features.cdi only when it starts"
-        yield Finding(f"docker {version}", "wrong", f"{text}: CDI devices may fail", "systemctl restart docker")
+        yield READS_AT_START(version=version, file=_DAEMON_JSON)
 
 
 def _plugin() -> Iterator[Finding]:
@@ -69,8 +150,7 @@ def _plugin() -> Iterator[Finding]:
     for engine in configuration.requiring_plugin():
         done = subprocess.run([systemctl, "is-active", "--quiet", "gpushare-nri"], check=False, timeout=30)
         if done.returncode:
-            found = f"{engine} requires the NRI plugin, and gpushare-nri.service does not run: it starts no container"
-            yield Finding("NRI plugin", "missing", found, "systemctl enable --now gpushare-nri")
+            yield NO_PLUGIN(engine=engine)
 
 
 def _start_time(pid: int) -> float:
@@ -104,20 +184,16 @@ def _configured_hooks() -> Iterator[str]:
 
 
 def _hook(path: Path) -> Iterator[Finding]:
-    what = "hook"
     try:
         hook: Any = json.loads(read(path.resolve()) or b"")
         program = Path(hook["hook"]["path"])
     except (OSError, ValueError, KeyError, TypeError):
-        yield Finding(what, "wrong", f"{path} cannot be read: Podman starts nothing", "mend it, or remove it")
+        yield HOOK_UNREADABLE(path=path)
         return
     ours = program.name == HOOK.name
-    again = "gpushare runtime unconfigure --engine podman, then configure" if ours else f"mend or remove {path}"
     if not program.is_file() or not os.access(program, os.X_OK):
-        found = f"{path} names {program}, which is not there or cannot be executed: Podman passes over it in silence"
-        yield Finding(what, "missing", found + (", so containers start without their share" if ours else ""), again)
+        yield (OWN_HOOK_GONE if ours else OTHER_HOOK_GONE)(path=path, program=program)
     elif ours and program != HOOK:
-        yield Finding(what, "wrong", f"{path} names {program}, the hook of another installation than {HOOK}", again)
+        yield HOOK_OF_ANOTHER(path=path, program=program, hook=HOOK)
     if ours and "precreate" in hook.get("stages", []) and Path("/etc/crio").is_dir():
-        found = f"{path} has a stage that CRI-O, which is here, does not know: it does not start"
-        yield Finding(what, "wrong", found, "gpushare runtime unconfigure --engine podman")
+        yield HOOK_STAGE(path=path)

@@ -1,4 +1,4 @@
-"""What is found, and how files are read that need not be what they should."""
+"""What is found, what there is to find, and how files are read that need not be what they should."""
 
 import os
 import stat
@@ -24,6 +24,23 @@ class Finding:
     def is_fault(self) -> bool:
         """Whether something does not work because of it."""
         return self.level in ("wrong", "missing")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that the doctor may find: texts with `{names}` for what differs. `why`: why it matters, for
+    docs/troubleshooting.md, which scripts/pages.py makes of all checks."""
+
+    what: str
+    level: Level
+    found: str
+    mend: str
+    why: str
+
+    def __call__(self, **values: object) -> Finding:
+        """As it was found here. What `values` say is not interpreted."""
+        what, found, mend = (text.format(**values) for text in (self.what, self.found, self.mend))
+        return Finding(what, self.level, found, mend)
 
 
 def read(path: Path, most: int = TEXT_MAX) -> bytes | None:

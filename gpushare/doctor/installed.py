@@ -9,9 +9,44 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpushare import __version__, paths
-from gpushare.doctor.finding import Finding, read, shortened
+from gpushare.doctor.finding import Check, Finding, read, shortened
 from gpushare.engines import files
 from gpushare.errors import FailedError
+
+_AGAIN = "install this version again: pip install --force-reinstall, or the package"
+_PROMISED = "Containers start without what they were promised, or not at all."
+ABSENT = Check("installed parts", "missing", "no {files} in {directory}", _AGAIN, _PROMISED)
+CHANGED = Check(
+    "installed parts",
+    "wrong",
+    "{files} in {directory}: not as version {version} has it, or damaged",
+    _AGAIN,
+    _PROMISED,
+)
+NOT_EXECUTABLE = Check(
+    "installed parts", "wrong", "{files}: cannot be executed", _AGAIN, "No container with a share starts."
+)
+CLOSED = Check(
+    "installed parts",
+    "wrong",
+    "{path} is closed to users, whose programs load libgpushare.so",
+    "install gpushare elsewhere, in /opt/gpushare for example",
+    "Programs of users other than root do not start in a share.",
+)
+UNIT = Check(
+    "unit",
+    "missing",
+    "{unit} starts {program}, which is not there or cannot be executed",
+    "run `gpushare install` again",
+    "The daemon does not start at the next boot.",
+)
+WRITABLE = Check(
+    "permissions",
+    "wrong",
+    "{path} (uid {uid}, mode {mode}) can be changed by others than root",
+    "chown root: {path} && chmod go-w {path}",
+    "The daemon runs as root: who can change what it reads and starts can become root.",
+)
 
 UNITS = ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
 _CONFIG = Path("/etc/gpushare")
@@ -27,24 +62,21 @@ def look() -> Iterator[Finding]:
 def _parts() -> Iterator[Finding]:
     needed = (*paths.INTERPOSERS, paths.HOOK, paths.RUNTIME_WRAPPER, paths.SIM_BINARY, paths.LOADER_CONFIG)
     absent = [file.name for file in needed if not file.is_file()]
-    again = "install this version again: pip install --force-reinstall, or the package"
     if absent:
-        yield Finding("installed parts", "missing", f"no {shortened(absent)} in {paths.LIB_DIR}", again)
+        yield ABSENT(files=shortened(absent), directory=paths.LIB_DIR)
         return
     unlike = _unlike_record()
     if unlike:
-        found = f"{shortened(unlike)} in {paths.LIB_DIR}: not as version {__version__} has it, or damaged"
-        yield Finding("installed parts", "wrong", found, again)
+        yield CHANGED(files=shortened(unlike), directory=paths.LIB_DIR, version=__version__)
         return
     stuck = [file.name for file in (paths.HOOK, paths.RUNTIME_WRAPPER) if not os.access(file, os.X_OK)]
     if stuck:
-        yield Finding("installed parts", "wrong", f"{shortened(stuck)}: cannot be executed", again)
+        yield NOT_EXECUTABLE(files=shortened(stuck))
         return
     yield Finding("installed parts", "ok", str(paths.LIB_DIR))
     way = [part for part in reversed(paths.INTERPOSER.parents) if not part.stat().st_mode & stat.S_IXOTH]
     if way or not paths.INTERPOSER.stat().st_mode & stat.S_IROTH:
-        found = f"{way[0] if way else paths.INTERPOSER} is closed to users, whose programs load libgpushare.so"
-        yield Finding("installed parts", "wrong", found, "install gpushare elsewhere, in /opt/gpushare for example")
+        yield CLOSED(path=way[0] if way else paths.INTERPOSER)
 
 
 def _unlike_record() -> list[str]:
@@ -75,8 +107,7 @@ def _unit() -> Iterator[Finding]:
     for line in text.decode(errors="replace").splitlines():
         program = line.partition("ExecStart=")[2].partition(" ")[0].strip('"')
         if program.startswith("/") and "%" not in program and not os.access(program, os.X_OK):
-            found = f"{path} starts {program}, which is not there or cannot be executed"
-            yield Finding("unit", "missing", found, "run `gpushare install` again")
+            yield UNIT(unit=path, program=program)
 
 
 def _permissions() -> Iterator[Finding]:
@@ -88,9 +119,6 @@ def _permissions() -> Iterator[Finding]:
             files.check_writers(path, path.stat())
         except FailedError:
             info = path.stat()
-            found = (
-                f"{path} (uid {info.st_uid}, mode {stat.S_IMODE(info.st_mode):o}) can be changed by others than root"
-            )
-            yield Finding("permissions", "wrong", found, f"chown root: {path} && chmod go-w {path}")
+            yield WRITABLE(path=path, uid=info.st_uid, mode=f"{stat.S_IMODE(info.st_mode):o}")
         except OSError:
             continue  # gone meanwhile

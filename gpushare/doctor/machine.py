@@ -8,7 +8,89 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpushare import paths
-from gpushare.doctor.finding import Finding
+from gpushare.doctor.finding import Check, Finding
+
+KERNEL = Check(
+    "kernel", "missing", "{release} without pidfd", "use Linux 5.10 or later", "Processes are held by pidfd."
+)
+NO_LIBRARY = Check(
+    "NVIDIA driver",
+    "missing",
+    "kernel module without libnvidia-ml.so.1: nothing can use it",
+    "install its libraries of the same version (Debian: nvidia-driver-libs), then `ldconfig`",
+    "The daemon finds no device.",
+)
+NO_DRIVER = Check(
+    "NVIDIA driver",
+    "note",
+    "no libnvidia-ml.so.1",
+    "install the NVIDIA driver for real devices; without one `gpushare daemon --simulate 2x16GiB` works",
+    "There is no real device to share.",
+)
+NO_MODULE = Check(
+    "NVIDIA driver",
+    "missing",
+    "library without kernel module",
+    "load it: modprobe nvidia",
+    "No program can open the GPU.",
+)
+NO_NODE = Check(
+    "device {path}",
+    "missing",
+    "not there: no program can open the GPU",
+    "nvidia-modprobe -c0 -u makes it, or start nvidia-persistenced",
+    "CUDA opens the GPU by this file.",
+)
+NOT_A_DEVICE = Check(
+    "device {path}",
+    "wrong",
+    "it is no device",
+    "remove it, then nvidia-modprobe: rm {path}",
+    "CUDA opens the GPU by this file.",
+)
+CLOSED_NODE = Check(
+    "device {path}",
+    "wrong",
+    "mode {mode}: users of containers that are not root cannot open it",
+    "chmod 0666 {path}, and set NVreg_DeviceFileMode=0666 for the module",
+    "Root alone can use the GPU.",
+)
+_WHOLE = "boot with systemd.unified_cgroup_hierarchy=1"
+HYBRID = Check(
+    "cgroups",
+    "note",
+    "hybrid: v2 at {unified}, controllers in v1. crun (1.8.1 to 1.28 were tried) starts nothing there",
+    f"use runc, or cgroup v2 alone: {_WHOLE}",
+    "crun refuses to work with both versions at once.",
+)
+V1 = Check(
+    "cgroups",
+    "note",
+    "v1 freezer at {freezer}, so no device program holds a workload",
+    f"with cgroup v2 the end of a workload is seen sooner, and devices are closed to it: {_WHOLE}",
+    "A workload can open the nodes of other devices.",
+)
+NO_CGROUPS = Check(
+    "cgroups",
+    "missing",
+    "neither v2 nor the v1 freezer",
+    "mount cgroup2 on /sys/fs/cgroup",
+    "A workload can be neither found nor stopped as a whole.",
+)
+NO_TMPFS = Check(
+    "tmpfs for pages",
+    "missing",
+    "neither /run nor /dev/shm is tmpfs",
+    "mount a tmpfs on /dev/shm",
+    "Pages shared with tenants have to be in memory.",
+)
+NOT_GLIBC = Check(
+    "C library",
+    "missing",
+    "this Python does not run on glibc: NVIDIA's driver is made for glibc alone",
+    "use a distribution with glibc",
+    "The daemon cannot load the driver.",
+)
 
 _NODES = ("nvidiactl", "nvidia-uvm", "nvidia0")
 
@@ -27,27 +109,21 @@ def _kernel() -> Finding:
     try:
         os.close(os.pidfd_open(os.getpid()))
     except OSError:
-        return Finding("kernel", "missing", f"{release} without pidfd", "use Linux 5.10 or later")
+        return KERNEL(release=release)
     return Finding("kernel", "ok", release)
 
 
 def _driver() -> Iterator[Finding]:
-    what = "NVIDIA driver"
     version = Path("/proc/driver/nvidia/version")
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
-        if version.exists():
-            mend = "install its libraries of the same version (Debian: nvidia-driver-libs), then `ldconfig`"
-            yield Finding(what, "missing", "kernel module without libnvidia-ml.so.1: nothing can use it", mend)
-        else:
-            mend = "install the NVIDIA driver for real devices; without one `gpushare daemon --simulate 2x16GiB` works"
-            yield Finding(what, "note", "no libnvidia-ml.so.1", mend)
+        yield NO_LIBRARY() if version.exists() else NO_DRIVER()
         return
     if not version.exists():
-        yield Finding(what, "missing", "library without kernel module", "load it: modprobe nvidia")
+        yield NO_MODULE()
         return
-    yield Finding(what, "ok", version.read_text().splitlines()[0].split(":")[-1].strip())
+    yield Finding("NVIDIA driver", "ok", version.read_text().splitlines()[0].split(":")[-1].strip())
     yield from _nodes()
 
 
@@ -57,15 +133,12 @@ def _nodes() -> Iterator[Finding]:
         try:
             mode = path.lstat().st_mode
         except OSError:
-            mend = "nvidia-modprobe -c0 -u makes it, or start nvidia-persistenced"
-            yield Finding(f"device {path}", "missing", "not there: no program can open the GPU", mend)
+            yield NO_NODE(path=path)
             continue
         if not stat.S_ISCHR(mode):
-            yield Finding(f"device {path}", "wrong", "it is no device", f"remove it, then nvidia-modprobe: rm {path}")
+            yield NOT_A_DEVICE(path=path)
         elif mode & 0o006 != 0o006:
-            found = f"mode {stat.S_IMODE(mode):o}: users of containers that are not root cannot open it"
-            mend = f"chmod 0666 {path}, and set NVreg_DeviceFileMode=0666 for the module"
-            yield Finding(f"device {path}", "wrong", found, mend)
+            yield CLOSED_NODE(path=path, mode=f"{stat.S_IMODE(mode):o}")
 
 
 def cgroups(mountinfo: str) -> Finding:
@@ -83,24 +156,18 @@ def cgroups(mountinfo: str) -> Finding:
                 freezer = freezer or fields.split()[4]
     if unified and not others & {"cpu", "memory", "devices", "freezer"}:
         return Finding("cgroups", "ok", f"v2 at {unified}")
-    whole = "boot with systemd.unified_cgroup_hierarchy=1"
     if unified:
-        found = f"hybrid: v2 at {unified}, controllers in v1. crun (1.8.1 to 1.28 were tried) starts nothing there"
-        return Finding("cgroups", "note", found, f"use runc, or cgroup v2 alone: {whole}")
-    if freezer:
-        mend = f"with cgroup v2 the end of a workload is seen sooner, and devices are closed to it: {whole}"
-        return Finding("cgroups", "note", f"v1 freezer at {freezer}, so no device program holds a workload", mend)
-    return Finding("cgroups", "missing", "neither v2 nor the v1 freezer", "mount cgroup2 on /sys/fs/cgroup")
+        return HYBRID(unified=unified)
+    return V1(freezer=freezer) if freezer else NO_CGROUPS()
 
 
 def _pages() -> Finding:
     where = paths.Layout.of().grants
     if str(where).startswith("/dev/shm") and not Path("/dev/shm").is_dir():  # noqa: S108 - only looked at
-        return Finding("tmpfs for pages", "missing", "neither /run nor /dev/shm is tmpfs", "mount a tmpfs on /dev/shm")
+        return NO_TMPFS()
     return Finding("tmpfs for pages", "ok", str(where.parent if where.parent.is_dir() else where))
 
 
 def _libc() -> Iterator[Finding]:
     if platform.libc_ver()[0] != "glibc":
-        found = "this Python does not run on glibc: NVIDIA's driver is made for glibc alone"
-        yield Finding("C library", "missing", found, "use a distribution with glibc")
+        yield NOT_GLIBC()

@@ -13,12 +13,138 @@ from typing import Any
 
 from gpushare import __version__, paths
 from gpushare.client import Client
-from gpushare.doctor.finding import Finding, shortened
+from gpushare.doctor.finding import Check, Finding, shortened
 from gpushare.doctor.installed import unit
 from gpushare.errors import GpushareError
 
 GROUP = "gpushare"
+_NOBODY = "containers that ask for a share do not start"
 _MEND_WALL = "SECURITY.md says what each wall needs; restart the daemon, which tries them anew"
+_STARTS = "START: `sudo systemctl start gpushare` where the unit is installed, else `gpushare daemon`."
+_WHILE_AWAY = "Running programs go on meanwhile, within their memory limit."
+CLOSED_TO_YOU = Check(
+    "daemon", "note", "{directory} is closed to you", "run it as root", "Whether a daemon answers is not known."
+)
+NO_DAEMON = Check(
+    "daemon", "note", f"no daemon at {{path}}: {_NOBODY}", "{start}", f"Nobody gives out shares. {_STARTS}"
+)
+NO_SOCKET = Check(
+    "daemon", "wrong", "{path} is not a socket", "rm {path}, and start the daemon again", "No client can reach it."
+)
+KILLED = Check(
+    "daemon",
+    "wrong",
+    f"{{path}} was left by a daemon that was killed: {_NOBODY}",
+    "{start}",
+    f"{_WHILE_AWAY} {_STARTS}",
+)
+NOT_ALLOWED = Check(
+    "daemon",
+    "wrong",
+    "you may not use {path}",
+    "{mend}",
+    "Root and members of the group may use it. MEND: be root, or join the group (`sudo adduser USER gpushare`).",
+)
+FAILS = Check("daemon", "wrong", "{error}", "see its log: `journalctl -u gpushare`", "It is there and does not answer.")
+OTHER_VERSION = Check(
+    "daemon",
+    "wrong",
+    "{found}, but {version} is installed: its files may not fit the daemon that runs",
+    "sudo systemctl restart gpushare: tenants go on meanwhile",
+    "An upgrade put other files below a daemon that runs.",
+)
+DEVICE = Check(
+    "device {index}",
+    "missing",
+    "{id} does not work: {reason}",
+    "its grants are told and wait; see dmesg, reset the device or release them (`gpushare ps`)",
+    "Guarantees that no longer fit shrink in proportion until it is back.",
+)
+NO_PROGRAM = Check(
+    "grant {grant}",
+    "wrong",
+    "no device program holds it: {why}",
+    "see SECURITY.md for what it can reach then",
+    "Its processes can open the nodes of other devices.",
+)
+WALL_REQUIRED = Check(
+    "wall {name}",
+    "missing",
+    "{reason}: {lost}",
+    'no grant is bound (enforce is required): mend it, or set enforce = "best" in gpushare.toml',
+    "The configuration says that no share is given where this could be broken, and it could when the daemon started.",
+)
+WALL_DEVICES = Check(
+    "wall {name}",
+    "wrong",
+    "{reason}: {lost}",
+    _MEND_WALL,
+    "A workload opens every node of the driver that its user or its engine lets it open.",
+)
+WALL = Check(
+    "wall {name}",
+    "note",
+    "{reason}: {lost}",
+    _MEND_WALL,
+    "The daemon tried to break it when it started, and could. LOST is what a workload that goes round the "
+    "interposer can do then; another wall may keep the same.",
+)
+LEDGER_FAILS = Check(
+    "ledger",
+    "missing",
+    "{reason}; {waiting} rows wait, {lost} are lost",
+    "make room on that disk or mend it; the node goes on and writes them then",
+    "What grants use is kept in memory meanwhile; grants do not wait for it.",
+)
+LEDGER_MENDED = Check(
+    "ledger",
+    "note",
+    "{set_aside} rows set aside, {lost} lost; replaced: {files}",
+    "the rest is well; look at the table quarantine and these files, then delete them",
+    "The file was damaged when the daemon started, which took out what could not be read.",
+)
+NO_GROUP = Check(
+    f"group {GROUP}",
+    "note",
+    "none: root alone may ask for grants",
+    f"groupadd --system {GROUP}",
+    "Its members may ask for grants without being root.",
+)
+NOT_THE_GROUPS = Check(
+    f"group {GROUP}",
+    "wrong",
+    "{path} is not open to it (gid {gid}, mode {mode}): members are refused",
+    "restart the daemon, which gives it to the group; `group` in gpushare.toml names another one",
+    "The group was made after the daemon had started, or is not the one that is configured.",
+)
+ABANDONED = Check(
+    "leftover grants",
+    "wrong",
+    "{grants}: of a daemon that was killed; their programs go on without leases",
+    "start the daemon: it takes over those whose programs run, and removes the rest",
+    _WHILE_AWAY,
+)
+STRAYS = Check(
+    "leftover grants",
+    "note",
+    "{grants} in {directory}: of grants that the daemon does not know",
+    "restart the daemon, which removes them",
+    "They are of an earlier run, and take room in a tmpfs.",
+)
+STRAY_CGROUPS = Check(
+    "leftover cgroups",
+    "note",
+    "{names}: cgroups of grants that have ended, with programs that do not end",
+    "look for processes in state D; the next daemon removes them",
+    "A process that waits in the kernel, often for the driver, does not end when it is killed.",
+)
+DEGRADED = Check(
+    "tenant {name}",
+    "missing",
+    "degraded: {how}",
+    "mend the devices, or lower guarantees with `gpushare tenants set`",
+    "A device has failed, and what is left cannot hold all that is guaranteed.",
+)
 
 
 @dataclass(slots=True)
@@ -45,20 +171,19 @@ def _unreachable(path: Path, error: GpushareError) -> Finding:
     try:
         info = path.lstat()
     except PermissionError:
-        return Finding("daemon", "note", f"{path.parent} is closed to you", "run it as root")
+        return CLOSED_TO_YOU(directory=path.parent)
     except OSError:
-        return Finding("daemon", "note", f"no daemon at {path}: containers that ask for a share do not start", start)
+        return NO_DAEMON(path=path, start=start)
     if not stat.S_ISSOCK(info.st_mode):
-        return Finding("daemon", "wrong", f"{path} is not a socket", f"rm {path}, and start the daemon again")
+        return NO_SOCKET(path=path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(5)
         code = probe.connect_ex(os.fspath(path))
     if code == errno.ECONNREFUSED:
-        found = f"{path} was left by a daemon that was killed: containers that ask for a share do not start"
-        return Finding("daemon", "wrong", found, start)
+        return KILLED(path=path, start=start)
     if code in (errno.EACCES, errno.EPERM):
-        return Finding("daemon", "wrong", f"you may not use {path}", _admission(info))
-    return Finding("daemon", "wrong", str(error), "see its log: `journalctl -u gpushare`")
+        return NOT_ALLOWED(path=path, mend=_admission(info))
+    return FAILS(error=error)
 
 
 def _admission(info: os.stat_result) -> str:
@@ -76,22 +201,18 @@ def _daemon(client: Client, said: Said) -> Iterator[Finding]:
     kind = "simulated" if node["simulated"] else "real"
     found = f"{client.path}: {node['devices']} {kind} devices, version {node['version']}"
     if node["version"] != __version__:
-        text = f"{found}, but {__version__} is installed: its files may not fit the daemon that runs"
-        yield Finding("daemon", "wrong", text, "sudo systemctl restart gpushare: tenants go on meanwhile")
+        yield OTHER_VERSION(found=found, version=__version__)
     else:
         yield Finding("daemon", "ok", found)
     yield from _ledger(node["ledger"])
     yield from _walls(node)
     for device in said.devices:
         if device["health"] != "healthy":
-            mend = "its grants are told and wait; see dmesg, reset the device or release them (`gpushare ps`)"
-            found = f"{device['id']} does not work: {device['health_reason']}"
-            yield Finding(f"device {device['index']}", "missing", found, mend)
+            yield DEVICE(index=device["index"], id=device["id"], reason=device["health_reason"])
     for grant in said.grants or ():
         for wall in grant["walls"]:
             if wall["name"] == "devices" and not wall["holds"] and not node["simulated"]:
-                found = f"no device program holds it: {wall['why']}"
-                yield Finding(f"grant {grant['id']}", "wrong", found, "see SECURITY.md for what it can reach then")
+                yield NO_PROGRAM(grant=grant["id"], why=wall["why"])
 
 
 def _walls(node: dict[str, Any]) -> Iterator[Finding]:
@@ -100,70 +221,55 @@ def _walls(node: dict[str, Any]) -> Iterator[Finding]:
     for wall in walls:
         if wall["holds"]:
             continue
-        found = f"{wall['why']}: {wall['lost']}"
+        check = WALL
         if node["enforce"] == "required" and wall["keeps"] not in kept:
-            mend = 'no grant is bound (enforce is required): mend it, or set enforce = "best" in gpushare.toml'
-            yield Finding(f"wall {wall['name']}", "missing", found, mend)
+            check = WALL_REQUIRED
         elif wall["keeps"] == "devices" and wall["keeps"] not in kept and not node["simulated"]:
-            yield Finding(f"wall {wall['name']}", "wrong", found, _MEND_WALL)
-        else:
-            yield Finding(f"wall {wall['name']}", "note", found, _MEND_WALL)
+            check = WALL_DEVICES
+        yield check(name=wall["name"], reason=wall["why"], lost=wall["lost"])
     if walls and not any(not wall["holds"] for wall in walls):
         yield Finding("walls", "ok", ", ".join(wall["name"] for wall in walls))
 
 
 def _ledger(ledger: dict[str, Any]) -> Iterator[Finding]:
     if not ledger["healthy"]:
-        found = f"{ledger['reason']}; {ledger['waiting']} rows wait, {ledger['lost']} are lost"
-        mend = "make room on that disk or mend it; the node goes on and writes them then"
-        yield Finding("ledger", "missing", found, mend)
+        yield LEDGER_FAILS(reason=ledger["reason"], waiting=ledger["waiting"], lost=ledger["lost"])
     elif ledger["damaged"] or ledger["set_aside"] or ledger["lost"]:
         files = ", ".join(ledger["damaged"]) or "no file"
-        found = f"{ledger['set_aside']} rows set aside, {ledger['lost']} lost; replaced: {files}"
-        mend = "the rest is well; look at the table quarantine and these files, then delete them"
-        yield Finding("ledger", "note", found, mend)
+        yield LEDGER_MENDED(set_aside=ledger["set_aside"], lost=ledger["lost"], files=files)
     else:
         yield Finding("ledger", "ok", "can be written")
 
 
 def group(path: Path) -> Iterator[Finding]:
     """Who may ask for grants. `path`: of the daemon's socket."""
-    what = f"group {GROUP}"
     try:
         entry = grp.getgrnam(GROUP)
     except KeyError:
-        yield Finding(what, "note", "none: root alone may ask for grants", f"groupadd --system {GROUP}")
+        yield NO_GROUP()
         return
-    yield Finding(what, "ok", ", ".join(entry.gr_mem) or "no members")
+    yield Finding(f"group {GROUP}", "ok", ", ".join(entry.gr_mem) or "no members")
     try:
         info = path.lstat()
     except OSError:
         return
     if info.st_uid == 0 and (info.st_gid != entry.gr_gid or not info.st_mode & stat.S_IWGRP):
-        found = (
-            f"{path} is not open to it (gid {info.st_gid}, mode {stat.S_IMODE(info.st_mode):o}): members are refused"
-        )
-        mend = "restart the daemon, which gives it to the group; `group` in gpushare.toml names another one"
-        yield Finding(what, "wrong", found, mend)
+        yield NOT_THE_GROUPS(path=path, gid=info.st_gid, mode=f"{stat.S_IMODE(info.st_mode):o}")
 
 
 def leftovers(layout: paths.Layout, said: Said) -> Iterator[Finding]:
     """What killed daemons have left, which the next one would take over or remove."""
     grants = sorted(one.name for one in _entries(layout.grants) if one.name.startswith("g-"))
-    again = "start the daemon: it takes over those whose programs run, and removes the rest"
     if said.grants is None:
         if grants and not _locked(layout.run / "daemon.lock"):
-            found = f"{shortened(grants)}: of a daemon that was killed; their programs go on without leases"
-            yield Finding("leftover grants", "wrong", found, again)
+            yield ABANDONED(grants=shortened(grants))
         return
     known = {grant["id"] for grant in said.grants}
     if strays := [name for name in grants if name not in known]:
-        found = f"{shortened(strays)} in {layout.grants}: of grants that the daemon does not know"
-        yield Finding("leftover grants", "note", found, "restart the daemon, which removes them")
+        yield STRAYS(grants=shortened(strays), directory=layout.grants)
     strays = [one.name for one in _entries(layout.cgroups) if one.name.partition(".")[0] not in known]
     if strays:
-        found = f"{shortened(strays)}: cgroups of grants that have ended, with programs that do not end"
-        yield Finding("leftover cgroups", "note", found, "look for processes in state D; the next daemon removes them")
+        yield STRAY_CGROUPS(names=shortened(strays))
 
 
 def _entries(directory: Path) -> list[Path]:

@@ -1,6 +1,7 @@
 """What the ledger is told, and how it waits where the disk cannot be written: merged, so that it stays small and the
 sums stay right. Pure: no file, no clock."""
 
+from collections.abc import Set
 from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import NamedTuple
@@ -164,13 +165,13 @@ class Entries(Struct):
                 return
         self.grants[row.id] = row
 
-    def split(self) -> dict[str, Period]:
-        """Takes out the periods of grants that have not ended."""
-        ended = {row.id for row in self.grants.values() if row.ended_ns is not None}
-        held = {key: period for key, period in self.periods.items() if period.grant_id not in ended}
-        for key in held:
-            del self.periods[key]
-        return held
+    def ended(self) -> frozenset[str]:
+        """The grants that have."""
+        return frozenset(row.id for row in self.grants.values() if row.ended_ns is not None)
+
+    def drop_periods(self, grants: Set[str]) -> None:
+        """Forgets the periods of these grants."""
+        self.periods = {key: period for key, period in self.periods.items() if period.grant_id not in grants}
 
     def follow(self, later: "Entries") -> None:
         """Takes in what came after."""

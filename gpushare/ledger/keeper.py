@@ -280,11 +280,15 @@ class Keeper:
         if began < self._try_at and not pressing:
             self._hold()
             return
-        held = {} if whole else self._kept.split()
+        ended = self._kept.ended()
+        held = {} if whole else {key: one for key, one in self._kept.periods.items() if one.grant_id not in ended}
+        waiting = self._kept.periods
+        if held:
+            self._kept.periods = {key: one for key, one in waiting.items() if key not in held}
         try:
             self._write()
         except Exception:
-            self._kept.periods |= held
+            self._kept.periods = waiting
             now = time.monotonic()
             self._try_at = now + max(RETRY_SECONDS, _RETRY_FACTOR * (now - began))
             self._hold()
@@ -292,9 +296,14 @@ class Keeper:
         if self.reason:
             log.warning("the ledger %s is written again: %d rows had waited", self._path, len(self._kept))
         self._lost += self._kept.lost
-        self._kept, self._news = Entries(periods=held), Entries(periods=dict(held))
+        self._kept = Entries(periods=held)
         self.reason, self.since_ns = "", None
-        self.spill.clear()
+        if held and self.spill.settled(ended):
+            self._news.drop_periods(ended)
+            self._news = Entries(periods=self._news.periods)
+        else:
+            self._news = Entries(periods=dict(held))
+            self.spill.clear()
         if whole:
             self._periods_at = began + self._period_s
 

@@ -4,16 +4,23 @@ killed daemon loses nothing while the disk is full, and nobody who lives when th
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
 
 import msgspec
+from msgspec import field as struct_field
 
 from gpushare.ledger.entries import Entries, GrantRow
 from gpushare.policy.lifecycle import Phase
 
 _BYTES_MAX = 64 << 20
 _CREATE = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class _Line(Entries):
+    """A batch. `settled`: grants whose periods in the lines before this one are in the ledger."""
+
+    settled: list[str] = struct_field(default_factory=list)
 
 
 class Spill:
@@ -25,6 +32,8 @@ class Spill:
         self._grants = directory
         self._path = directory / "ledger.pending" if directory is not None else None
         self._size = 0
+        self._spilled: set[str] = set()
+        """The grants with periods in the file."""
 
     def note(self, row: GrantRow) -> None:
         """Keeps the row of a grant in use, which has a directory."""
@@ -55,25 +64,40 @@ class Spill:
         except OSError:
             return found
         self._size = len(content)
-        for line in content.splitlines():
+        for text in content.splitlines():
             with contextlib.suppress(msgspec.MsgspecError, ValueError):
-                found.follow(msgspec.json.decode(line, type=Entries))
+                line = msgspec.json.decode(text, type=_Line)
+                if line.settled:
+                    found.drop_periods(frozenset(line.settled))
+                found.follow(line)
+        self._spilled = {period.grant_id for period in found.periods.values()}
         return found
 
     def add(self, batch: Entries, kept: Entries) -> bool:
         """Appends a batch; `kept` is all that waits, this batch included. Whether that was possible."""
+        if not batch:
+            return self._path is not None
+        line = msgspec.json.encode(batch) + b"\n"
+        if self._size + len(line) > _BYTES_MAX:
+            self.clear()
+            batch, line = kept, msgspec.json.encode(kept) + b"\n"
+        self._spilled |= {period.grant_id for period in batch.periods.values()}
+        return self._append(line)
+
+    def settled(self, grants: Set[str]) -> bool:
+        """Their periods that were spilled are in the ledger now. Whether that could be noted."""
+        found = self._spilled & grants
+        self._spilled -= found
+        return not found or self._append(msgspec.json.encode({"settled": sorted(found)}) + b"\n")
+
+    def _append(self, line: bytes) -> bool:
         if self._path is None:
             return False
-        if not batch:
-            return True
         try:
-            line = msgspec.json.encode(batch) + b"\n"
-            if self._size + len(line) > _BYTES_MAX:
-                self.clear()
-                line = msgspec.json.encode(kept) + b"\n"
             self._path.parent.mkdir(mode=0o711, exist_ok=True)
             with open(os.open(self._path, _CREATE | os.O_APPEND, 0o600), "ab", buffering=0) as file:
                 if file.write(line) < len(line):
+                    file.truncate(self._size)  # the next line would be a part of this one
                     return False
                 self._size = file.tell()
         except (OSError, ValueError):
@@ -86,3 +110,4 @@ class Spill:
             with contextlib.suppress(OSError):
                 self._path.unlink(missing_ok=True)
         self._size = 0
+        self._spilled = set()

@@ -7,8 +7,10 @@ CDI directory is mounted there. Image, storage and settings are created here, wi
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
+import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator
@@ -80,7 +82,13 @@ class Podman:
         settings = directory / "containers.conf"
         settings.write_text(SETTINGS)
         self._environment = {**os.environ, "CONTAINERS_CONF": str(settings), "TMPDIR": str(directory)}
-        self._command = ["podman", "--root", str(directory / "root"), "--runroot", str(directory / "run")]
+        self._command = [
+            str(shutil.which("podman")),
+            "--root",
+            str(directory / "root"),
+            "--runroot",
+            str(directory / "run"),
+        ]
         self._command += ["--tmpdir", str(directory / "tmp"), "--storage-driver", "vfs"]
 
         # One namespace for all commands, because they must share runc's state.
@@ -109,6 +117,12 @@ class Podman:
             env=self._environment,
             stdin=subprocess.DEVNULL,
         )
+
+    def program(self, path: Path) -> dict[str, str]:
+        """Makes a `podman` in a directory, and the environment of a script that finds it there."""
+        (path / "podman").write_text(f'#!/bin/sh\nexec {shlex.join(self.line())} "$@"\n')
+        (path / "podman").chmod(0o755)
+        return {**self._environment, "PATH": f"{path}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
     def start(self, *arguments: object) -> subprocess.Popen:
         return subprocess.Popen(
@@ -161,6 +175,19 @@ def test_container_gets_its_grant(podman, node):
     assert json.loads(alloc)["ok"] and json.loads(idle)["kernels"] > 0
     node.nothing_left()
     assert node.client.grant(grant["id"])["phase"] == "released"
+
+
+def test_the_example(podman, node, tmp_path):
+    """examples/podman.sh as it is: 4 GiB can be had and no more, and the grant ends with the container."""
+    script = Path(__file__).parents[2] / "examples" / "podman.sh"
+    environment = {**podman.program(tmp_path), "GPUSHARE_SOCKET": str(node.layout.socket)}
+    sizes = {"3GiB": True, "4GiB": False}
+    for size, fits in sizes.items():
+        command = [script, IMAGE, SPIN, "--alloc", size, "--seconds", "0"]
+        result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+        assert result.returncode == 0, result.stderr
+        assert json.loads(result.stdout.splitlines()[1])["ok"] == fits
+    node.nothing_left()
 
 
 def test_a_program_that_brings_a_cuda_runtime(podman, node, hooks_dir):

@@ -1,6 +1,5 @@
 """The shells themselves are asked what they would offer at a press of the tab key."""
 
-import json
 import os
 import pty
 import re
@@ -11,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import running
 from running import Daemon
 
 BIN = Path(sys.executable).parent
@@ -23,7 +23,6 @@ for COMP_LINE; do
 done
 """
 FISH = "gpushare completion fish | source; for line in $argv; complete -C $line; echo -- --; end"
-FISH_TOO = ("gpushare gran", "gpushare run --memory 1GiB --grant ", "gpushare run --tenant o", "gpushare drain G")
 TEAM = "org/team"
 
 
@@ -42,29 +41,79 @@ def offered(daemon: Daemon, shell: str, *lines: str) -> list[list[str]]:
     return [sorted(text.partition("\t")[0].strip() for text in one.splitlines() if text.strip()) for one in answers]
 
 
+def asked(daemon: Daemon, directory: Path, line: str) -> list[str]:
+    """As a shell asks, without one: sorted."""
+    answer = directory / "answer"
+    answer.write_text("")
+    question = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": "\n"}
+    env = (
+        daemon.env
+        | question
+        | {"_ARGCOMPLETE_STDOUT_FILENAME": str(answer), "PATH": f"{directory}:{os.environ['PATH']}"}
+    )
+    child = running.start(running.GPUSHARE, env)
+    _, said = child.communicate(60)
+    assert (child.wait(), said) == (0, ""), line
+    return sorted(text.strip() for text in answer.read_text().splitlines())
+
+
 @pytest.mark.parametrize("shell", ["bash", "fish"])
 def test_verbs_options_and_what_the_node_has(daemon: Daemon, shell: str) -> None:
-    grant = daemon.client.create(memory="1GiB", time=100)["id"]
     daemon.client.set_tenant(TEAM, {"time": 100})
+    grant = daemon.client.create(memory="1GiB", time=100)["id"]
     devices = daemon.client.devices()
     wanted = {
         "gpushare gran": ["grant"],
-        "gpushare grant re": ["release", "resize"],
-        "gpushare grant show ": [grant],
         "gpushare run --memory 1GiB --grant ": [grant],
-        "gpushare why g-": [grant],
         "gpushare run --tenant o": [TEAM],
-        "gpushare tenants remove o": [TEAM],
         "gpushare drain G": [device["id"] for device in devices],
-        "gpushare run --gpu ": [text for device in devices for text in (str(device["index"]), device["id"])],
-        "gpushare runtime configure --engine ": ["containerd", "crio", "docker", "podman"],
-        "gpushare plan --mem": ["--memory"],
-        "gpushare run --memory ": [],
+        "gpushare runtime configure --engine=po": ["podman"],
+        f"gpushare events --grant={grant[:6]}": [grant],
         "gpushare daemon --config /etc/hostn": ["/etc/hostname"],
     }
-    lines = list(wanted) if shell == "bash" else FISH_TOO
+    lines = list(wanted) if shell == "bash" else list(wanted)[:4]
     for line, found in zip(lines, offered(daemon, shell, *lines), strict=True):
         assert found == sorted(name.strip() for name in wanted[line]), line
+
+
+def test_every_argument_that_names_something(daemon: Daemon, tmp_path: Path) -> None:
+    gang = f"job-{os.getpid()}"  # an id that was aborted is never one again
+    grant = daemon.client.create(memory="1GiB", time=100)["id"]
+    daemon.client.set_tenant(TEAM, {"time": 100})
+    prepared = [one["id"] for one in daemon.client.prepare(gang, [{"memory": "1GiB", "time": 100}])["grants"]]
+    devices = daemon.client.devices()
+    indices, ids = [str(device["index"]) for device in devices], [device["id"] for device in devices]
+    wanted = {
+        "grant re": ["release", "resize"],
+        "run --memory 1GiB --grant ": [grant, *prepared],
+        "tenants remove o": [TEAM],
+        "tenants set x --parent o": [TEAM],
+        "run --gpu ": [*indices, *ids],
+        "sim lose ": indices,
+        f"gang abort {gang[:5]}": [gang],
+        "runtime configure --engine ": ["containerd", "crio", "docker", "podman"],
+        "runtime status --engine do": ["docker"],
+        "adapter s": ["slurm"],
+        "adapter prometheus --print ": ["dashboard", "rules", "scrape"],
+        "events --kind l": ["late", "lease", "left", "lie"],
+        "plan --mem": ["--memory"],
+        "run --memory ": [],
+        "gang prepare x --grants /etc/hostn": ["/etc/hostname"],
+        "quota solve /etc/hostn": ["/etc/hostname"],
+        f"run --grant {grant} -- gtrain": ["gtrain-a", "gtrain-b"],
+        f"run --grant {grant} -- cat /etc/hostn": ["/etc/hostname"],
+    }
+    for verb in ("why", "grant show", "grant debug", "grant resize", "events --grant", "run --grant"):
+        wanted[f"{verb} {grant[:8]}"] = [grant]
+    for verb in ("run", "plan", "grant create", "events", "usage", "gang prepare x"):
+        wanted[f"{verb} --tenant o"] = [TEAM]
+    for verb in ("undrain", "plan --gpu", "grant create --gpu", "events --device"):
+        wanted[f"{verb} {ids[0]}"] = ids[:1]
+    for name, mode in (("gtrain-a", 0o755), ("gtrain-b", 0o700), ("gtrain-c", 0o644)):
+        (tmp_path / name).write_text("")
+        (tmp_path / name).chmod(mode)
+    for line, names in wanted.items():
+        assert asked(daemon, tmp_path, f"gpushare {line}") == sorted(names), line
 
 
 def test_without_a_daemon_it_offers_what_needs_none(make_daemon) -> None:
@@ -104,20 +153,6 @@ def test_zsh(daemon: Daemon) -> None:
 
 def test_each_verb_is_offered(daemon: Daemon) -> None:
     said = subprocess.run([BIN / "gpushare", "--help"], capture_output=True, text=True, check=True).stdout
-    verbs = re.findall(r"^    ([a-z]+)(?: |$)", said, re.MULTILINE)
+    verbs = re.findall(r"^  ([a-z]+)  ", said, re.MULTILINE)
     assert len(verbs) > 20
     assert offered(daemon, "bash", "gpushare ") == [sorted(verbs)]
-
-
-def test_alone_it_says_what_to_do_first(daemon: Daemon, make_daemon) -> None:
-    def said(one: Daemon) -> str:
-        command = [BIN / "gpushare"]
-        return subprocess.run(command, env=environment(one), capture_output=True, text=True, check=True).stdout
-
-    count = len(daemon.client.devices())
-    assert f"answers: {count} device" in said(daemon)
-    assert "gpushare run --memory" in said(daemon)
-    away = make_daemon()
-    assert f"no daemon at {away.layout.socket}" in said(away)
-    assert "gpushare demo" in said(away) or "systemctl start gpushare" in said(away)
-    assert json.dumps(said(away)).isascii()

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pagecode
 import pytest
 from running import GPUSHARE
 from waiting import until
@@ -25,7 +26,7 @@ STATUSES = {
 
 
 def blocks(kind):
-    return re.findall(rf"^```{kind}\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+    return [block.text for block in pagecode.blocks(ROOT / "docs/node-api.md", kind)]
 
 
 def test_the_commands_of_the_page(daemon, tmp_path):

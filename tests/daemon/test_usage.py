@@ -4,6 +4,7 @@ changed in its file is found."""
 import json
 import sqlite3
 from contextlib import closing
+from xml.etree import ElementTree
 
 from waiting import until
 
@@ -57,6 +58,7 @@ def test_time_adds_up_over_a_killed_daemon(make_daemon, tmp_path):
             row["busy_ns"] for row in found["rows"]
         )
     check_replay(daemon, found["rows"], tmp_path / "other.toml")
+    check_picture(daemon, tmp_path / "usage.svg")
     assert client.usage(until=1)["rows"] == [] and client.usage(tenant="sca")["rows"] == []
     assert daemon.terminate() == 0
     path = daemon.layout.ledger
@@ -66,6 +68,13 @@ def test_time_adds_up_over_a_killed_daemon(make_daemon, tmp_path):
         ledger.execute("UPDATE periods SET borrowed_ns = borrowed_ns + 1 WHERE id = 3")
     done = daemon.cli("usage", "verify", "--file", path)
     assert done.returncode == 1 and "periods: row 3 is not what was written" in done.stderr
+
+
+def check_picture(daemon, file):
+    done = daemon.cli("usage", "--format", "svg", "--output", file)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    said = [element.text for element in ElementTree.parse(file).iter("{http://www.w3.org/2000/svg}text")]
+    assert said[0] == "What tenants used of the simulated devices" and {"default", "scav"} < set(said)
 
 
 def check_replay(daemon, rows, other):

@@ -3,15 +3,15 @@
 import os
 import shutil
 import subprocess
-import tarfile
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from engines import make_rootfs
 from running import Daemon
 
-from gpushare.paths import INTERPOSER, LIB_DIR, RUNTIME_WRAPPER, SIM_LIB_DIR
+from gpushare.paths import RUNTIME_WRAPPER
 
 
 @pytest.fixture
@@ -50,12 +50,4 @@ def wrapper(short_path, node) -> Path:
 
 @pytest.fixture(scope="session")
 def rootfs(tmp_path_factory) -> Path:
-    wanted = {"/bin/sh", "/bin/sleep", "/bin/mknod"}
-    for path in (*wanted, LIB_DIR / "gpushare-spin", INTERPOSER, SIM_LIB_DIR / "libcuda.so.1"):
-        text = subprocess.run(["ldd", path], capture_output=True, text=True).stdout
-        wanted |= {word for word in text.split() if word.startswith("/") and "cuda" not in word}
-    out = tmp_path_factory.mktemp("image") / "rootfs.tar"
-    with tarfile.open(out, "w", dereference=True) as tar:
-        for path in sorted(wanted):
-            tar.add(path, arcname=path.lstrip("/"))
-    return out
+    return make_rootfs(tmp_path_factory.mktemp("image") / "rootfs.tar", "/bin/mknod")

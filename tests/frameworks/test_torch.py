@@ -6,6 +6,7 @@ Run by `make test-frameworks`, with the Python that has PyTorch in GPUSHARE_FRAM
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import subprocess
@@ -146,6 +147,26 @@ def test_two_training_loops(framework):
             loop.kill()
             loop.communicate()
     assert shares == pytest.approx([750, 250], abs=20)
+    node.nothing_left()
+
+
+@pytest.mark.timeout(300)
+def test_the_examples_side_by_side(framework):
+    """examples/side_by_side.sh as it is: both work at once, training uses what inference leaves, and both end."""
+    node = framework.shares
+    path = f"{Path(running.GPUSHARE[0]).parent}:{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "PYTHON": framework.python, "GPUSHARE_SOCKET": str(node.layout.socket)}
+    script = Path(__file__).parents[2] / "examples" / "side_by_side.sh"
+    done = subprocess.run([script, "--requests", "50"], env=env, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^infer: 50 requests: p50 .*\ntrain: step \d+: ", done.stdout, re.MULTILINE), done.stdout
+    ids = {
+        grant["class"]: grant["id"]
+        for grant in sorted(node.client.grants(ended=True), key=lambda one: one["created_ns"])
+    }
+    used = {row["grant"]: row for row in node.client.usage(by="grant")["rows"]}
+    assert used[ids["interactive"]]["busy_ns"] > 0
+    assert used[ids["training"]]["borrowed_ns"] > used[ids["training"]]["guaranteed_ns"] > 0
     node.nothing_left()
 
 

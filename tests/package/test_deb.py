@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 CLEAN = ROOT / "build" / "deb" / "bookworm"
 PACKAGES = "python3,systemd"
-TOOLS = ("dh", "dpkg-buildpackage", "help2man", "lintian", "mmdebstrap")
+TOOLS = ("dh", "dpkg-buildpackage", "lintian", "mmdebstrap")
 
 
 def clean_root() -> subprocess.Popen | None:

@@ -109,7 +109,11 @@ def test_steps_and_tasks_are_in_the_jobs_one_grant(site):
 def ended(cluster):
     """State and output of jobs that have ended, which were started together."""
     made, _ = cluster
+    # Anybody can read it there.
+    example = shutil.copy(Path(__file__).parents[2] / "examples" / "slurm.sh", made.directory)
     jobs = {
+        "example": made.submit(str(example), str(SPIN), "--alloc", "4GiB", "--seconds", "0"),
+        "example without": made.submit("--gres=none", str(example), "echo", "started"),
         "memory": made.submit(
             "--gres=shard:10", "--comment=gpushare:memory=1GiB", script=f"{SPIN} --alloc 2GiB --seconds 0"
         ),
@@ -124,6 +128,15 @@ def ended(cluster):
 def test_memory_is_held(ended):
     assert ended["memory"][0] == "COMPLETED"
     assert "CUDA_ERROR_OUT_OF_MEMORY" in ended["memory"][1]
+
+
+def test_the_example(ended):
+    """examples/slurm.sh as it is: it has 4 GiB and no more, where its shards alone would be 4.8. Without a share it
+    says so and runs nothing."""
+    state, out = ended["example"]
+    assert state == "COMPLETED" and "CUDA_ERROR_OUT_OF_MEMORY" in out, out
+    state, out = ended["example without"]
+    assert state == "FAILED" and "this job has no share" in out and "started" not in out
 
 
 def test_a_job_that_cannot_have_it_does_not_start_and_says_why(site, ended):

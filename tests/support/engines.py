@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import subprocess
+import tarfile
 import urllib.parse
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 from waiting import until
 
 from gpushare.cli.main import main
-from gpushare.paths import CONTAINER_LIB
+from gpushare.paths import CONTAINER_LIB, INTERPOSER, LIB_DIR, SIM_LIB_DIR
 
 IMAGE = "gpushare-engines:1"
 ROOTS = [Path("/"), *(Path(name) for name in os.environ.get("GPUSHARE_ENGINES", "").split(":") if name)]
@@ -39,6 +40,18 @@ cgroup_manager = "cgroupfs"
 events_logger = "file"
 runtime = "runc"
 """
+
+
+def make_rootfs(out: Path, *more: str) -> Path:
+    """A tar with the files of an image: a shell, what gpushare-spin and our libraries load, and `more` programs."""
+    wanted = {"/bin/sh", "/bin/sleep", *more}
+    for path in (*wanted, LIB_DIR / "gpushare-spin", INTERPOSER, SIM_LIB_DIR / "libcuda.so.1"):
+        text = subprocess.run(["ldd", path], capture_output=True, text=True).stdout
+        wanted |= {word for word in text.split() if word.startswith("/") and "cuda" not in word}
+    with tarfile.open(out, "w", dereference=True) as tar:
+        for path in sorted(wanted):
+            tar.add(path, arcname=path.lstrip("/"))
+    return out
 
 
 def programs(name: str) -> list[Path]:

@@ -62,7 +62,8 @@ def _path() -> str:
     return f"{os.environ['PATH']}:/usr/sbin:/sbin"
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """On loopback, at this moment."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
@@ -76,7 +77,7 @@ class Slurm:
         for name in ("state", "spool"):
             (directory / name).mkdir()
         values = {"d": directory, "host": self.host, "count": count, "shards": count * SHARDS}
-        values |= {"ctld_port": _free_port(), "slurmd_port": _free_port()}
+        values |= {"ctld_port": free_port(), "slurmd_port": free_port()}
         (directory / "slurm.conf").write_text(CONF.format(**values))
         self.files = [directory / f"gpu{index}" for index in range(count)]
         for file in self.files:
@@ -125,14 +126,14 @@ class Slurm:
                 os.kill(pid, signal.SIGTERM)
                 until(lambda pid=pid: not alive(pid), f"{name} is gone", 30)
 
-    def submit(self, *words: str, script: str, env: Mapping[str, str] | None = None) -> int:
-        """A batch job of user nobody; its number."""
+    def submit(self, *words: str, script: str = "", env: Mapping[str, str] | None = None) -> int:
+        """A batch job of user nobody; its number. `script`: its commands; empty: the last words are a file and its
+        arguments."""
         as_user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
         out = self.directory / "out-%j"
         command = [*as_user, "sbatch", "--parsable", "--open-mode=append", f"--output={out}", "--chdir=/", *words]
-        done = subprocess.run(
-            [*command, f"--wrap={script}"], env={**self.env, **(env or {})}, capture_output=True, text=True
-        )
+        wrapped = [f"--wrap={script}"] if script else []
+        done = subprocess.run([*command, *wrapped], env={**self.env, **(env or {})}, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         return int(done.stdout)
 

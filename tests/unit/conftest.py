@@ -1,5 +1,7 @@
+import importlib.util
 import json
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -50,3 +52,14 @@ def golden() -> Callable[[str, Any], None]:
         assert value == json.loads(path.read_text())
 
     return check
+
+
+@pytest.fixture(scope="session")
+def recorder() -> Any:
+    """scripts/terminal_picture.py, as a module."""
+    path = Path(__file__).parents[2] / "scripts" / "terminal_picture.py"
+    spec = importlib.util.spec_from_file_location("terminal_picture", path)
+    assert spec is not None and spec.loader is not None
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

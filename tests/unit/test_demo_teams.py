@@ -49,7 +49,10 @@ def test_the_verdict_fails_for_exactly_what_is_broken():
 def test_alike_tenants_are_one_line(capsys):
     act = next(act for act in ACTS if len(act.teams) == 20)
     got = {team.name: 250 if i < 4 else 0 for i, team in enumerate(act.teams)}
-    show.outcome(Outcome(act, act.steps[1], {**got, "user-01": 247}, 3, (), 20, 20))
+    screen = show.Screen()
+    screen.began(act.steps[1])
+    screen.watched(act, act.steps[1], got)  # on no terminal this says nothing
+    screen.ended(Outcome(act, act.steps[1], {**got, "user-01": 247}, 3, (), 20, 20))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 5
     assert lines[3].split() == ["user-00", "to", "03", "5%", "100%", "25%", "24.7%", "to", "25%"]

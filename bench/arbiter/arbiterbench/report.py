@@ -112,6 +112,14 @@ def markdown(facts: Json, cases: Cases, failed: Sequence[str], picture: str) -> 
     return "\n".join(lines) + "\n"
 
 
+def stored(document: Json) -> Cases:
+    """The cases of a result file."""
+    found: dict[tuple[str, str], list[Json]] = {}
+    for row in document["cases"]:
+        found.setdefault((row["workload"], row["system"]), []).append(row)
+    return found
+
+
 def write(directory: Path, name: str, facts: Json, cases: Cases, failed: Sequence[str]) -> Path:
     """The table's path."""
     rows = [
@@ -124,7 +132,6 @@ def write(directory: Path, name: str, facts: Json, cases: Cases, failed: Sequenc
     directory.mkdir(parents=True, exist_ok=True)
     table = directory / f"{name}.md"
     (directory / f"{name}.json").write_text(json.dumps(document, indent=1) + "\n")
-    subtitle = f"Simulated GPU, {facts['date']}, {facts['commit']}: {facts['machine']}"
-    (directory / f"{name}.svg").write_text(plot.svg(cases, subtitle))
+    (directory / f"{name}.svg").write_text(plot.svg(cases, facts))
     table.write_text(markdown(facts, cases, failed, f"{name}.svg"))
     return table

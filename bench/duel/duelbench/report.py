@@ -1,10 +1,13 @@
 """The table on the terminal and the result files."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import picture
 
 from duelbench.evasions import Evasion
 from duelbench.judge import SHARE, WAITED, Round, Verdict
@@ -75,6 +78,32 @@ def markdown(facts: Json, outcomes: Sequence[Outcome]) -> list[str]:
     return lines
 
 
+_FILLS = {"held": picture.GOOD, "weak": 3, "open": picture.GREY, "won": picture.BAD, "broken": 6}
+
+
+def svg(document: Json) -> str:
+    """The duels of a stored run: shares of the device, then memory, each against what it must be."""
+    duels = document["duels"]
+    told = "; ".join(f"{one['name']}: {one['measured']}, {one['state']}" for one in duels)
+    canvas = picture.headline(document, f"{len(duels)} evasions against an honest tenant of 75 %", told)
+    states = {one["state"] for one in duels}
+    picture.legend(canvas, 72, {state: fill for state, fill in _FILLS.items() if state in states}, 90)
+    memory = [one for one in duels if one["kind"] == "memory"]
+    time = [one for one in duels if one["kind"] != "memory"]
+    canvas.text(picture.MARGIN, 110, "what the honest tenant got of what both used", "ink b")
+    y = picture.bars(canvas, 110, [*map(_bar, time)], SHARE, f"at least {100 * SHARE:.0f} %", beside=180)
+    canvas.text(picture.MARGIN, y + 40, "the most that was held, of the limit", "ink b")
+    return canvas.svg(picture.bars(canvas, y + 40, [*map(_bar, memory)], 1, "its limit", beside=180) + picture.MARGIN)
+
+
+def _bar(duel: Json) -> picture.Bar:
+    parts = [one["peak_bytes"] / one["limit_bytes"] for one in duel["rounds"] if one["limit_bytes"]]
+    percent = re.match(r"[\d.]+(?= %)", duel["measured"])
+    part = max(parts) if parts else float(percent[0]) / 100 if percent else None
+    said = f"{100 * part:.1f} %  {duel['state']}" if part is not None else duel["state"]
+    return picture.Bar(duel["name"], said, part, _FILLS[duel["state"]], duel["state"] not in ("held", "weak"))
+
+
 def write(directory: Path, facts: Json, outcomes: Sequence[Outcome]) -> Path:
     """The table's path."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -82,4 +111,5 @@ def write(directory: Path, facts: Json, outcomes: Sequence[Outcome]) -> Path:
     document = {"device": "simulated", **facts, "duels": [one.row() for one in outcomes]}
     stem.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
     stem.with_suffix(".md").write_text("\n".join(markdown(facts, outcomes)) + "\n")
+    stem.with_suffix(".svg").write_text(svg(document))
     return stem.with_suffix(".md")

@@ -85,7 +85,7 @@ def merge(files: list[Path], out: Path | None) -> int:
 def _groups(groups: list[Group], results: Results, config: Path, env: dict[str, str], end: float | None) -> bool:
     """Runs them in turn. True when all that can run on this device ended well."""
     good = fit = True
-    for group in groups:
+    for number, group in enumerate(groups, 1):
         entry = results.begin(group)
         left = group.seconds if end is None else min(group.seconds, end - isolate.END_SECONDS - time.monotonic())
         if group.real and results.run["simulated"]:
@@ -96,7 +96,7 @@ def _groups(groups: list[Group], results: Results, config: Path, env: dict[str, 
         elif left < _LEAST_SECONDS:
             entry["state"], entry["reason"] = "not run", "of the time for everything, too little was left"
         else:
-            say(f"{group.title} (`{group.name}`, at most {left:.0f} s)")
+            say(f"{number} of {len(groups)}: {group.title} (`{group.name}`, at most {left:.0f} s)")
             isolate.run(group, config, env, left, entry, results.write)
         if entry["state"] != "ok":
             say(f"  {entry['state']}: {entry['reason']}")
@@ -113,7 +113,7 @@ def _measure(args: argparse.Namespace, groups: list[Group], work: Path) -> int:
     facts["commit"] = args.commit or facts["commit"]
     if not facts["gpu"]:
         raise build.BuildError(f"nvidia-smi shows no GPU {args.gpu}: is the driver loaded?")
-    say("building")
+    say("building gpushare and the programs that measure")
     paths = build.gpushare(args, work)
     not_built = build.programs(work / "build.log", work / "programs", gpu=None if args.simulated else args.gpu)
     for reason in not_built.values():

@@ -1,10 +1,11 @@
 """The outcome of each step as text and JSON, and the verdict: pure functions of what was measured."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
-from gpushare.demo.teams.script import Team
+from gpushare.demo.live import Row, Table
+from gpushare.demo.teams.script import Act, Step, Team
 from gpushare.demo.teams.story import Outcome
 from gpushare.demo.verdict import Claim
 from gpushare.units import format_time
@@ -20,42 +21,53 @@ def begin(devices: int) -> None:
     print("100% is the whole time of one device.", flush=True)
 
 
-def outcome(found: Outcome) -> None:
-    """Prints one step. Tenants that are alike are one line."""
-    print(f"\n{found.step.title}")
-    _line([name for name, _ in _COLUMNS])
-    for teams in _alike(found):
-        got = sorted(found.got[team.name] for team in teams)
-        first, step = teams[0], found.step
-        _line(
-            [
-                first.name if len(teams) == 1 else f"{first.name} to {teams[-1].name[-2:]}",
-                format_time(first.guarantee),
-                format_time(step.wants(first.name)),
-                format_time(step.due.get(first.name, 0)),
-                format_time(got[0]) if got[0] == got[-1] else f"{format_time(got[0])} to {format_time(got[-1])}",
-            ]
-        )
-    if found.idle >= found.act.error:
-        print(f"  idle: {format_time(found.idle)}")
-    if found.served_ms:
-        print(f"  owners had their devices after {max(found.served_ms):.2f} ms at most")
-    print(end="", flush=True)
+class Screen:
+    """Prints each step: its title when it begins, who gets what while it is measured, then its outcome."""
+
+    def __init__(self) -> None:
+        self._table = Table(_COLUMNS)
+
+    def began(self, step: Step) -> None:
+        """Prints its title and that of the columns."""
+        print(f"\n{step.title}")
+        self._table.head()
+
+    def watched(self, act: Act, step: Step, got: Mapping[str, int]) -> None:
+        """Shows the last moment, on a terminal. `got`: milli by team."""
+        if self._table.live:
+            self._table.rows(_rows(act, step, got))
+
+    def ended(self, found: Outcome) -> None:
+        """Prints what was measured."""
+        self._table.rows(_rows(found.act, found.step, found.got))
+        if found.idle >= found.act.error:
+            print(f"  idle: {format_time(found.idle)}")
+        if found.served_ms:
+            print(f"  owners had their devices after {max(found.served_ms):.2f} ms at most")
+        print(end="", flush=True)
 
 
-def _alike(found: Outcome) -> list[list[Team]]:
-    teams = found.act.teams
-    if len(teams) <= _LINES:
-        return [[team] for team in teams]
-    return [list(alike) for _, alike in groupby(teams, lambda team: (team.guarantee, found.step.wants(team.name)))]
+def _rows(act: Act, step: Step, got: Mapping[str, int]) -> list[Row]:
+    """Tenants that are alike are one line. The bar is of all devices."""
+    found: list[Row] = []
+    for teams in _alike(act, step):
+        each = sorted(got[team.name] for team in teams)
+        first, least, most = teams[0], format_time(each[0]), format_time(each[-1])
+        cells = [
+            first.name if len(teams) == 1 else f"{first.name} to {teams[-1].name[-2:]}",
+            format_time(first.guarantee),
+            format_time(step.wants(first.name)),
+            format_time(step.due.get(first.name, 0)),
+            least if least == most else f"{least} to {most}",
+        ]
+        found.append((cells, sum(each) / (1000 * act.devices)))
+    return found
 
 
-def _line(cells: Sequence[str]) -> None:
-    padded = [
-        cell.ljust(width) if column == 0 else cell.rjust(width)
-        for column, (cell, (_, width)) in enumerate(zip(cells, _COLUMNS, strict=True))
-    ]
-    print("  " + "".join(padded).rstrip())
+def _alike(act: Act, step: Step) -> list[list[Team]]:
+    if len(act.teams) <= _LINES:
+        return [[team] for team in act.teams]
+    return [list(alike) for _, alike in groupby(act.teams, lambda team: (team.guarantee, step.wants(team.name)))]
 
 
 def claims(outcomes: Sequence[Outcome]) -> list[Claim]:

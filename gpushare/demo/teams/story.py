@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import quote
 
 from gpushare.demo.interrupts import uninterrupted
@@ -20,8 +20,16 @@ KERNEL_NS = 500_000
 MEMORY = "512MiB"
 SETTLE_SECONDS = 1.0  # excluded after each change: the guarantee is a share over whole seconds
 DEVICE_MILLI = 1000
+TICK_SECONDS = 0.5
+SAY_SECONDS = 1.0
+AT_ONCE = 4
+"""Processes that start together: more of them on a small machine have their grants expire before they are bound."""
 DEVICE_SECONDS = 10.0
 """Until the daemon has noticed that a device failed, or is back."""
+
+
+_Books = tuple[int, dict[int, int]]
+"""Wall time, and busy time by pid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +68,22 @@ class _Worker:
         return self.team.grants[self.number][1]
 
 
-class Story:
-    """`say` is called with what is done between the steps, `show` with each outcome."""
+class View(Protocol):
+    """Is told of each step: when it begins, about twice a second what each team got since, in milli of the node, and
+    its outcome."""
 
-    def __init__(
-        self, node: Node, where: Path, seconds: float, say: Callable[[str], None], show: Callable[[Outcome], None]
-    ) -> None:
-        self._node, self._where, self._seconds, self._say, self._show = node, where, seconds, say, show
+    def began(self, step: Step) -> None: ...  # noqa: D102
+
+    def watched(self, act: Act, step: Step, got: Mapping[str, int]) -> None: ...  # noqa: D102
+
+    def ended(self, found: Outcome) -> None: ...  # noqa: D102
+
+
+class Story:
+    """`say` is called with what is done between the steps. `view`: None where nobody looks."""
+
+    def __init__(self, node: Node, where: Path, seconds: float, say: Callable[[str], None], view: View | None) -> None:
+        self._node, self._where, self._seconds, self._say, self._view = node, where, seconds, say, view
         self._workers: list[_Worker] = []
         self._tenants: list[str] = []
 
@@ -78,7 +95,8 @@ class Story:
                 self._begin(act)
                 for step in act.steps:
                     outcome = self._play(act, step)
-                    self._show(outcome)
+                    if self._view is not None:
+                        self._view.ended(outcome)
                     outcomes.append(outcome)
                 self._end()
         finally:
@@ -97,9 +115,20 @@ class Story:
                 name = f"{team.name}-{number}"
                 worker = _Worker(team, number, Program(name, self._where / f"{name}.err"))
                 self._workers.append(worker)
+        self._start_workers()
+
+    def _start_workers(self) -> None:
+        """Says now and then how far it is."""
+        count, said = len(self._workers), time.monotonic()
+        for first in range(0, count, AT_ONCE):
+            if time.monotonic() > said + SAY_SECONDS:
+                self._say(f"{first} of {count} have their devices")
+                said = time.monotonic()
+            some = self._workers[first : first + AT_ONCE]
+            for worker in some:
                 worker.program.begin(self._command(worker))
-        for worker in self._workers:
-            worker.pid = worker.program.ready()["pid"]
+            for worker in some:
+                worker.pid = worker.program.ready()["pid"]
 
     def _command(self, worker: _Worker) -> list[str]:
         share = ["--memory", MEMORY, "--time", str(worker.milli), "--gpu", str(worker.device)]
@@ -119,22 +148,33 @@ class Story:
             self._node.wait_released([grant["id"] for grant in self._node.client.grants()])
 
     def _play(self, act: Act, step: Step) -> Outcome:
+        if self._view is not None:
+            self._view.began(step)
         seen = self._node.client.call("GET", "/v1/events?limit=1")["newest"]
         woken = self._set(step)
         with self._lost(step.lost):
-            time.sleep(SETTLE_SECONDS)
-            before = self._read()
-            time.sleep(self._seconds)
-            after = self._read()
+            before = self._pass(act, step, SETTLE_SECONDS)
+            after = self._pass(act, step, self._seconds)
         return Outcome(
             act=act,
             step=step,
-            got={team.name: self._milli(team, before, after) for team in act.teams},
-            idle=max(0, 1000 * act.devices - sum(self._milli(team, before, after) for team in act.teams)),
+            got=(got := self._got(act, before, after)),
+            idle=max(0, 1000 * act.devices - sum(got.values())),
             served_ms=self._served(seen, woken),
             alive=sum(worker.program.running() for worker in self._workers),
             processes=len(self._workers),
         )
+
+    def _pass(self, act: Act, step: Step, seconds: float) -> _Books:
+        """Lets time pass, for the view to show it. The books at its end."""
+        end, last = time.monotonic() + seconds, self._read()
+        while (left := end - time.monotonic()) > 0:
+            time.sleep(min(left, TICK_SECONDS))
+            books = self._read()
+            if self._view is not None:
+                self._view.watched(act, step, self._got(act, last, books))
+            last = books
+        return last
 
     def _set(self, step: Step) -> list[_Worker]:
         """Has the step's processes work and the others rest. Those that began to, and own their device."""
@@ -176,8 +216,8 @@ class Story:
                 raise FailedError(f"the daemon did not notice device {device} within {DEVICE_SECONDS:.0f} s")
             time.sleep(0.05)
 
-    def _read(self) -> tuple[int, dict[int, int]]:
-        """Wall time, and busy time by pid, as the simulator counts them."""
+    def _read(self) -> _Books:
+        """As the simulator counts them."""
         devices = self._node.client.sim_stats()["devices"]
         busy: dict[int, int] = {}
         for device in devices:
@@ -185,10 +225,12 @@ class Story:
                 busy[process["pid"]] = busy.get(process["pid"], 0) + process["busy_ns"]
         return devices[0]["wall_ns"], busy
 
-    def _milli(self, team: Team, before: tuple[int, dict[int, int]], after: tuple[int, dict[int, int]]) -> int:
-        pids = [worker.pid for worker in self._workers if worker.team is team]
-        grown = sum(after[1].get(pid, 0) - before[1].get(pid, 0) for pid in pids)
-        return round(1000 * grown / (after[0] - before[0]))
+    def _got(self, act: Act, before: _Books, after: _Books) -> dict[str, int]:
+        """Milli of the node by team."""
+        grown = dict.fromkeys((team.name for team in act.teams), 0)
+        for worker in self._workers:
+            grown[worker.team.name] += after[1].get(worker.pid, 0) - before[1].get(worker.pid, 0)
+        return {name: round(1000 * ns / (after[0] - before[0])) for name, ns in grown.items()}
 
     def _served(self, seen: int, woken: list[_Worker]) -> tuple[float, ...]:
         """ms from each wake to the first lease after it, as the arbiter recorded them."""

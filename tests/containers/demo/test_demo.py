@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import pty
+import re
 import shutil
 import signal
 import subprocess
@@ -129,7 +130,7 @@ def test_demo_at_a_terminal(environment):
                 break
             text += piece
     os.close(master)
-    said = text.decode()
+    said = re.sub("\x1b\\[[0-9]+m", "", text.decode())  # colours
     first, second, *_ = said.splitlines()
     assert first == "... starting a daemon of its own"
     if not Path("/dev/nvidiactl").exists():

@@ -19,6 +19,7 @@ def opened(path, tmp_path, monkeypatch):
     monkeypatch.setattr(keepers, "RETRY_SECONDS", 0.02)
     # What a slow machine does to these is not what is tested.
     monkeypatch.setattr(keepers, "_SALVAGE_SECONDS", 20)
+    monkeypatch.setattr(ledgers, "_CLOSE_SECONDS", 60)
     path.parent.mkdir()
     made = []
 

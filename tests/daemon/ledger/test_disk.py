@@ -257,12 +257,14 @@ FAULTS = [None, None, ledgers.FailedError("full"), keepers.DamagedError("torn"),
 @given(
     steps=st.lists(
         st.tuples(
-            st.sampled_from(["a", "b", "c"]), st.integers(0, 100), st.sampled_from(FAULTS), st.sampled_from("aaask")
+            st.sampled_from(["a", "b", "c"]), st.integers(0, 100), st.sampled_from(FAULTS), st.sampled_from("aaaseek")
         ),
         max_size=40,
-    )
+    ),
+    period_s=st.sampled_from([0, 3600]),
 )
-def test_the_ledger_adds_up_whatever_fails(tmp_path_factory, steps):
+def test_the_ledger_adds_up_whatever_fails(tmp_path_factory, steps, period_s):
+    """With a long `period_s`, what living grants did waits on tmpfs while what ended ones did is written."""
     top = tmp_path_factory.mktemp("sums")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(keepers, "RETRY_SECONDS", 0.0)
@@ -270,22 +272,26 @@ def test_the_ledger_adds_up_whatever_fails(tmp_path_factory, steps):
         flaky = Flaky(patch)
 
         def start():
-            keeper = keepers.Keeper(top / "ledger.db", top / "run", None)
+            keeper = keepers.Keeper(top / "ledger.db", top / "run", None, period_s)
             keeper.start()
             # Of an earlier keeper it would be one of another process, which ended with it.
             until(lambda: not [one for one in threading.enumerate() if one.name == "ledger-check"], "checked")
             return keeper
 
         keeper = start()
-        said, open_grants = {}, {}
+        said, open_grants, states = {}, {}, {}
         for at, (grant, ns, fault, act) in enumerate(steps):
             flaky.errors = [fault]
             batch = Entries()
             batch.add(period(grant, used=ns, at=at))
             said[grant] = said.get(grant, 0) + ns
             if act == "s":
-                open_grants[grant] = str(at)
+                open_grants[grant] = states[grant] = str(at)
                 batch.save(row(grant, state=str(at)))
+            if act == "e":
+                open_grants.pop(grant, None)
+                states[grant] = str(at)
+                batch.save(row(grant, state=str(at), ended=at))
             keeper.take(batch)
             if act == "k":  # killed: another one begins with what is there
                 keeper._file and keeper._file.close()
@@ -298,5 +304,6 @@ def test_the_ledger_adds_up_whatever_fails(tmp_path_factory, steps):
         keeper.stop()
         assert keeper.waiting == 0
     assert dict(in_file(top / "ledger.db", "SELECT grant_id, SUM(used_ns) FROM periods GROUP BY 1")) == said
-    assert dict(in_file(top / "ledger.db", "SELECT id, state FROM grants")) == open_grants
+    assert dict(in_file(top / "ledger.db", "SELECT id, state FROM grants")) == states
+    assert in_file(top / "ledger.db", "SELECT COUNT(*) FROM quarantine") == [(0,)]
     assert in_file(top / "ledger.db", "PRAGMA user_version") == [(SCHEMA_VERSION,)]

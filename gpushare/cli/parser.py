@@ -1,0 +1,182 @@
+"""The parser of every verb: help for people with examples, and errors that say what was probably meant."""
+
+import argparse
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NoReturn
+
+from gpushare.errors import UsageError
+
+Example = tuple[str, str]
+"""A command line as it is typed, and what it does."""
+Section = tuple[str, list[argparse.Action]]
+"""A title, and what stands below it."""
+
+_ELSEWHERE = {
+    "version": "--version",
+    "list": "ps",
+    "ls": "ps",
+    "status": "doctor",
+    "check": "doctor",
+    "start": "daemon",
+    "serve": "daemon",
+    "exec": "run",
+    "logs": "events",
+    "kill": "grant release",
+    "rm": "grant release",
+    "delete": "grant release",
+    "info": "devices",
+    "gpus": "devices",
+    "smi": "devices",
+    "metrics": "adapter prometheus",
+    "remove": "uninstall",
+    "setup": "install",
+}
+"""What other programs call what is a verb here."""
+_NEAR = 3
+_LISTED = 9
+_SHOWN = 80
+_OPTION = re.compile(r"--?[A-Za-z]")
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Paragraphs as wide as the terminal, each on its own."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        paragraphs = (" ".join(part.split()) for part in text.split("\n\n"))
+        # Of its base, since this one's keeps all line ends.
+        fill = argparse.HelpFormatter._fill_text
+        return "\n\n".join(fill(self, paragraph, width, indent) for paragraph in paragraphs)
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        # As Python 3.13 does: a value once, not behind each of several names.
+        if len(action.option_strings) < 2 or action.nargs == 0:
+            return super()._format_action_invocation(action)
+        names = ", ".join(action.option_strings)
+        return f"{names} {self._format_args(action, self._get_default_metavar_for_optional(action))}"
+
+    def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
+        # argparse would show "..." alone of a command that ends the line.
+        if action.nargs == argparse.REMAINDER:
+            return str(action.metavar)
+        return super()._format_args(action, default_metavar)
+
+
+class Parser(argparse.ArgumentParser):
+    """`examples`: shown at the end of the help. `groups`: titles, and the names of the verbs below each."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"formatter_class": _Help, **options})
+        self.examples: Sequence[Example] = ()
+        self.groups: Sequence[tuple[str, Iterable[str]]] = ()
+        self._given: list[str] = []
+
+    def verbs(self) -> dict[str, "Parser"]:
+        """By name; none in a parser that has no verbs of its own."""
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                return dict(action.choices)
+        return {}
+
+    def sections(self) -> Iterator[Section]:
+        """What the help shows between the description and the examples."""
+        for group in self._action_groups:
+            plain = [action for action in group._group_actions if not isinstance(action, argparse._SubParsersAction)]
+            for action in group._group_actions:
+                if isinstance(action, argparse._SubParsersAction):
+                    lines = {line.dest: line for line in action._get_subactions()}
+                    for title, names in self.groups or [("verbs", lines)]:
+                        yield title, [lines[name] for name in names]
+            if plain:
+                yield str(group.title), plain
+
+    def format_help(self) -> str:
+        """As argparse's, with the verbs in their groups, and with examples."""
+        formatter = self._get_formatter()
+        formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
+        formatter.add_text(self.description)
+        for title, actions in self.sections():
+            formatter.start_section(title)
+            formatter.add_arguments(actions)
+            formatter.end_section()
+        formatter.add_text(self.epilog)
+        lines = [f"  {command}\n      {what}\n" for command, what in self.examples]
+        return formatter.format_help() + ("\nexamples:\n" + "".join(lines) if lines else "")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse's. What nobody knows is an error of the verb that it stands behind, whose options are near."""
+        self._given = list(args or ())
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self._refuse(unknown[0])
+        return found, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Raises UsageError with argparse's message, or with why what it misses was not found."""
+        _, missing, names = message.partition("the following arguments are required: ")
+        if missing:
+            verbs = f"which verb?{_or(list(self.verbs()), ' ')}"
+            message = self._mistyped() or (verbs if names == "VERB" else f"missing: {names}")
+        raise UsageError(f"{message} (see `{self.prog} --help`)")
+
+    def _mistyped(self) -> str:
+        """About the first word that is meant as an option and is none."""
+        for word in self._given:
+            name = word.partition("=")[0]
+            if word == "--":
+                break
+            if _OPTION.match(name) and not any(text.startswith(name) for text in self._option_string_actions):
+                return self._no_option(name)
+        return ""
+
+    def _no_option(self, name: str) -> str:
+        verbs = self.verbs()
+        if behind := [verb for verb in verbs if name in verbs[verb]._option_string_actions]:
+            return f"{name} goes behind its verb: {self.prog} {behind[0] if len(behind) == 1 else 'VERB'} {name}"
+        known = {text.lstrip("-"): text for text in self._option_string_actions}
+        bare = name.lstrip("-").lower()
+        near = _near(bare, known) if len(bare) > 1 else [text for text in known if text.startswith(bare)]
+        return f"no option {name[:_SHOWN]!r} here{_did_you_mean([known[text] for text in near])}"
+
+    def _refuse(self, word: str) -> NoReturn:
+        name = word.partition("=")[0]
+        self.error(self._no_option(name) if word.startswith("-") else f"{word[:_SHOWN]!r} is one word too many")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        if not isinstance(action, argparse._SubParsersAction):
+            words = [str(choice) for choice in action.choices]
+            near = _did_you_mean(_near(str(value), words)) or _or(words, ": give ")
+            raise argparse.ArgumentError(action, f"{str(value)[:_SHOWN]!r} is none of what it takes{near}")
+        near = _did_you_mean(self._verbs_near(value)) or _or(list(self.verbs()), ": there is ")
+        self.error(f"no verb {str(value)[:_SHOWN]!r}{near}")
+
+    def _verbs_near(self, word: str) -> list[str]:
+        """Whole command lines: of this parser's verbs, else of those below them, else by what others call them."""
+        verbs = self.verbs()
+        below = {f"{name} {inner}": inner for name, parser in verbs.items() for inner in parser.verbs()}
+        same = [line for line, inner in below.items() if inner == word]
+        found = _near(word, verbs) or same or [line for line in below if below[line] in _near(word, below.values())]
+        if " " not in self.prog and word in _ELSEWHERE:
+            found = [_ELSEWHERE[word], *same]
+        return [f"`{self.prog} {line}`" for line in found[:_NEAR]]
+
+
+def _near(word: str, known: Iterable[str]) -> list[str]:
+    import difflib  # of no use to who makes no mistake
+
+    return difflib.get_close_matches(word[:_SHOWN].lower(), list(dict.fromkeys(known)), _NEAR)
+
+
+def _or(words: Sequence[str], before: str) -> str:
+    """Behind `before`; nothing where they are none, or more than one reads."""
+    if not 0 < len(words) <= _LISTED:
+        return ""
+    *others, last = words
+    return f"{before}{', '.join(others)}{' or ' if others else ''}{last}"
+
+
+def _did_you_mean(words: Sequence[str]) -> str:
+    found = _or(words, ": did you mean ")
+    return f"{found}?" if found else ""

@@ -1,0 +1,39 @@
+"""Pages of docs/ that are made from what the product says: `python scripts/pages` writes them, `--check` compares.
+
+docs/troubleshooting.md of the doctor's checks, docs/reference of the node API's description, the types of the
+configuration and its commented files, and the errors.
+"""
+
+import sys
+from pathlib import Path
+
+import api
+import checks
+import configuration
+import exits
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = {
+    "troubleshooting.md": checks.page,
+    "reference/api.md": api.page,
+    "reference/configuration.md": configuration.page,
+    "reference/exit-status.md": exits.page,
+}
+
+
+def main() -> int:
+    """The status."""
+    wrong = 0
+    for name, page in PAGES.items():
+        path, text = DOCS / name, page()
+        if sys.argv[1:] != ["--check"]:
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        elif not path.exists() or path.read_text() != text:
+            print(f"docs/{name} is not what the product says: run make pages", file=sys.stderr)
+            wrong = 1
+    return wrong
+
+
+if __name__ == "__main__":
+    sys.exit(main())

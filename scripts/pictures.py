@@ -1,0 +1,95 @@
+"""Makes the pictures of the README and the documentation, each of a real run: `make pictures`.
+
+scripts/pictures.py [WORD...]     # only those with such a word in their line
+"""
+
+import html
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+
+import sample_usage  # noqa: E402
+import terminal_picture  # noqa: E402
+
+PICTURES, README = ROOT / "docs" / "pictures", ROOT / "README.md"
+BEGIN, END = "<!-- verdict: written by make pictures -->", "<!-- end of verdict -->"
+GPUSHARE = [sys.executable, "-P", "-m", "gpushare"]
+BYTES_MAX = 100 << 10
+
+
+def save(name: str, text: str) -> None:
+    """Raises RuntimeError for what is too large for a page, or says where on this machine it was made."""
+    if len(text) > BYTES_MAX:
+        raise RuntimeError(f"{name} has {len(text)} bytes: at most {BYTES_MAX}")
+    if lost := [path for path in (str(ROOT), str(Path.home()), tempfile.gettempdir()) if path != "/" and path in text]:
+        raise RuntimeError(f"{name} names {lost[0]}, a path of this machine")
+    (PICTURES / name).write_text(text)
+
+
+def said(picture: str) -> str:
+    """The verdict in a picture of the demo, as it stands in the README: for who sees no pictures."""
+    shown = html.unescape(picture.partition('<desc id="desc">')[2].partition("</desc>")[0])
+    verdict = shown.partition("verdict\n")[2].rstrip()
+    return f"{BEGIN}\n```\n{verdict}\n```\n{END}"
+
+
+def told() -> None:
+    """Writes it there."""
+    text = README.read_text()
+    before, after = text.partition(BEGIN)[0], text.partition(END)[2]
+    README.write_text(before + said((PICTURES / "demo.svg").read_text()) + after)
+
+
+def played(name: str, rows: int, speed: float, *words: str) -> None:
+    """A scenario of the demo."""
+    made = terminal_picture.record([*GPUSHARE, "demo", *words])
+    if made.status:
+        raise RuntimeError(f"gpushare demo {' '.join(words)} ended with {made.status}:\n{made.text()}")
+    where = "simulated device" if "SIMULATED" in made.text() else "NVIDIA device"
+    command = " ".join(["gpushare demo", *words])
+    title = f"$ {command}    ({where}, {time.strftime('%Y-%m-%d')}, {speed:g} times as fast)"
+    save(name, terminal_picture.svg(made, title, rows, speed))
+
+
+def used() -> None:
+    """What `gpushare usage --format svg` makes of a made-up ledger."""
+    save("usage.svg", sample_usage.picture())
+
+
+def script(path: Path) -> Callable[[], None]:
+    """Of one view, with what it needs."""
+    return lambda: subprocess.run([sys.executable, str(path)], check=True) and None
+
+
+STEPS: list[tuple[str, Callable[[], None]]] = [
+    ("bench/results/*.svg from the stored results", script(ROOT / "bench" / "pictures")),
+    ("docs/pictures/demo.svg: gpushare demo", lambda: played("demo.svg", 26, 2)),
+    ("README.md: what its verdict says", told),
+    ("docs/pictures/demo-teams.svg: gpushare demo --scenario teams",
+     lambda: played("demo-teams.svg", 22, 4, "--scenario", "teams")),
+    ("docs/pictures/usage.svg: gpushare usage --format svg", used),
+    *((f"docs/pictures: {path.name}", script(path)) for path in sorted((ROOT / "scripts").glob("pictures_*.py"))),
+]  # fmt: skip
+
+
+def main() -> int:
+    if os.geteuid() != 0:
+        print("pictures: run it as root: the demo starts containers", file=sys.stderr)
+        return 2
+    PICTURES.mkdir(exist_ok=True)
+    steps = [one for one in STEPS if not sys.argv[1:] or any(word in one[0] for word in sys.argv[1:])]
+    for number, (told, step) in enumerate(steps, 1):
+        print(f"{number}/{len(steps)} {told}", flush=True)
+        step()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""The quick starts, run as they are written, each in a copy of this machine's root where they may change everything."""
+
+import json
+import os
+import shlex
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import slurm
+from cri import IMAGE, configuration, image_archive
+from engines import PODMAN, make_rootfs
+from ownroot import OwnRoot
+from pagecode import ROOT, blocks
+
+from gpushare.paths import RUNTIME_WRAPPER
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("machine"),
+    pytest.mark.skipif(os.geteuid() != 0, reason="containers need root"),
+]
+
+START = ROOT / "docs/start"
+# The root file system of the copy is an overlay, on which Podman makes none.
+STORAGE = '[storage]\ndriver = "vfs"\ngraphroot = "/tmp/here/storage"\nrunroot = "/run/storage"'
+# What an installation puts into the path, and sudo, which a machine of root's may not have.
+COMMANDS = f"""
+for command in "gpushare {sys.executable} -m gpushare" "gpushare-runtime {RUNTIME_WRAPPER}" "sudo"; do
+  set -- $command; name=$1; shift
+  printf '#!/bin/sh\\nexec %s "$@"\\n' "$*" > /usr/local/bin/$name && chmod 755 /usr/local/bin/$name
+done
+export PATH=/usr/local/bin:$PATH
+"""
+# Grants end a moment after their programs; a daemon that is told to end leaves nothing.
+END = """
+until gpushare ps | grep -q 'no grants'; do sleep 0.1; done
+kill $(jobs -p)
+wait
+"""
+
+
+@pytest.fixture(scope="session")
+def rootfs(tmp_path_factory) -> Path:
+    return make_rootfs(tmp_path_factory.mktemp("image") / "rootfs.tar")
+
+
+@pytest.fixture
+def follow(tmp_path, rootfs):
+    """Runs the blocks of the start page and of another, in one shell, in their order; what that printed. `before`: what
+    an administrator has done already, in a folder with rootfs.tar. `between`: what is done before the last block."""
+
+    def run(page: str, before: str = "", between: str = "") -> str:
+        root = OwnRoot(tmp_path)
+        files = ROOT / "build" / f"docs-{os.getpid()}"  # seen in the copy, which has a /tmp of its own
+        files.mkdir(parents=True)
+        try:
+            shutil.copy(rootfs, files / "rootfs.tar")
+            image_archive(rootfs, files / "image.tar")
+            parts = [block.text for name in ("index.md", page) for block in blocks(START / name, "sh")]
+            parts.insert(-1, between)
+            done = root(
+                f"{COMMANDS}\nmkdir /tmp/here && cd /tmp/here && cp {files}/*.tar .\n{before}\n"
+                + "\n".join([*parts, END])
+            )
+        finally:
+            shutil.rmtree(files)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+def events(output: str, name: str) -> list[dict]:
+    found = [json.loads(line) for line in output.splitlines() if line.startswith('{"event"')]
+    return [event for event in found if event["event"] == name]
+
+
+def test_a_plain_process(follow):
+    said = follow("process.md")
+    assert "CUDA shows 4 GiB" in said
+    assert "status 125" in said
+    assert "admitted on device 0" in said
+
+
+def test_podman(follow):
+    if shutil.which("podman") is None:
+        pytest.skip("podman is not installed")
+    said = follow(
+        "podman.md",
+        f"""
+        export IMAGE=localhost/quick:1
+        cat > /etc/containers/storage.conf <<'END'\n{STORAGE}\nEND
+        cat > /etc/containers/containers.conf <<'END'\n{PODMAN}\nEND
+        podman import --quiet rootfs.tar $IMAGE
+        """,
+    )
+    assert [(event["ok"], event["name"]) for event in events(said, "alloc")] == [
+        (True, "CUDA_SUCCESS"),
+        (False, "CUDA_ERROR_OUT_OF_MEMORY"),
+        (True, "CUDA_SUCCESS"),
+    ]
+
+
+def test_runc(follow):
+    if shutil.which("runc") is None:
+        pytest.skip("runc is not installed")
+    said = follow("runc.md")
+    assert [event["ok"] for event in events(said, "alloc")] == [True]
+    assert "status 1" in said
+
+
+def test_containerd(follow):
+    if shutil.which("ctr") is None:
+        pytest.skip("containerd is not installed")
+    version = subprocess.run(["containerd", "--version"], capture_output=True, text=True).stdout.split()[2]
+    settings = configuration(Path("/tmp/ctd"), since_2=version.lstrip("v").startswith("2"))
+    said = follow(
+        "containerd.md",
+        f"""
+        mkdir -p /etc/containerd /tmp/ctd
+        cat > /etc/containerd/config.toml <<'END'\n{settings}\nEND
+        containerd > /tmp/ctd/log 2>&1 &
+        export CONTAINERD_ADDRESS=/tmp/ctd/sock CONTAINERD_SNAPSHOTTER=native IMAGE={IMAGE}
+        until ctr version > /dev/null 2>&1; do sleep 0.1; done
+        ctr images import --snapshotter native image.tar
+        """,
+    )
+    assert [event["ok"] for event in events(said, "alloc")] == [True]
+    assert "none" in said.splitlines()
+    assert "+" in said and "runtimes.gpushare" in said  # what --dry-run shows
+
+
+# A /dev of the copy's own, with a node under the name that gres.conf gives to the simulated device.
+DEV = """
+mount -t tmpfs none /dev && mkdir /dev/shm && mount -t tmpfs none /dev/shm
+for node in null:3 zero:5 full:7 random:8 urandom:9 nvidia0:3; do mknod -m 666 /dev/${node%:*} c 1 ${node#*:}; done
+"""
+SLURM = """
+(echo "$CLUSTER"; cat <<'END'\n{text}END
+) > /etc/slurm/slurm.conf
+cd /tmp/here && mkdir state spool && head -c 1024 /dev/urandom > munge.key && chmod 400 munge.key
+munged --force --key-file=$PWD/munge.key --socket=$PWD/munge.sock --pid-file=$PWD/m.pid --log-file=$PWD/m.log \\
+  --seed-file=$PWD/m.seed
+slurmctld && slurmd -N {host}
+until scontrol show node {host} | grep -q State=IDLE; do sleep 0.1; done
+"""
+
+
+def test_slurm(follow):
+    if (gone := slurm.missing()) is not None:
+        pytest.skip(f"{gone} is not installed")
+    host = socket.gethostname().partition(".")[0]
+    names = {"d": "/tmp/here", "host": host, "count": 1, "shards": 100}
+    ports = {name: slurm.free_port() for name in ("ctld_port", "slurmd_port")}
+    [written] = blocks(START / "slurm.md", "text")
+    own = [
+        line for line in slurm.CONF.format(**names, **ports).splitlines() if "rolog" not in line and "pilog" not in line
+    ]
+    cluster = "\n".join(own)
+    said = follow(
+        "slurm.md",
+        f"{DEV}export PATH=$PATH:/usr/sbin:/sbin CLUSTER={shlex.quote(cluster)}; mkdir -p /etc/slurm",
+        SLURM.format(text=written.text, host=host),
+    )
+    assert "CUDA shows 4.8 GiB" in said
+
+
+def test_pages_without_commands_to_run_say_how_they_were_tried():
+    for page in sorted(START.glob("*.md")):
+        text = page.read_text()
+        if not blocks(page, "sh"):
+            assert "**Was it run?**" in text, page.name
+            assert "tests/" in text or "by hand" in text.lower() or "make test-" in text, page.name

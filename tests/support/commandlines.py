@@ -1,0 +1,24 @@
+"""The example command lines of all verbs, as their help shows them."""
+
+import re
+import shlex
+from collections.abc import Iterator
+
+from gpushare.cli.main import build_parser
+from gpushare.cli.parser import Parser
+
+
+def parsers(parser: Parser | None = None) -> Iterator[Parser]:
+    """The whole command's, each verb's, and those of the verbs below."""
+    parser = parser or build_parser()
+    yield parser
+    for verb in parser.verbs().values():
+        yield from parsers(verb)
+
+
+def words(line: str) -> list[str]:
+    """What gpushare is given by a line of a shell: without sudo, quotes, and what other programs do with its output."""
+    own = line[re.search(r"\bgpushare\b", line).end() :]
+    if match := re.search(r" [|<>] |\)\"?$", own):
+        own = own[: match.start()]
+    return shlex.split(own)
