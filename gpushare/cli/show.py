@@ -75,7 +75,7 @@ class PsCommand:
 
 
 class TopCommand:
-    """devices, grants and tenants on a whole screen, live; without a terminal or Textual a table, again and again"""
+    """devices, grants and tenants live, on a whole screen or as a table"""
 
     name = "top"
     examples = (
