@@ -75,7 +75,7 @@ class PsCommand:
 
 
 class TopCommand:
-    """devices, grants and tenants live, on a whole screen or as a table"""
+    """devices, grants and tenants on a whole screen, live"""
 
     name = "top"
     examples = (
