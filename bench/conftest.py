@@ -30,6 +30,7 @@ _STORED = {
     "bench/test_metrics.py": ("metrics-simulated", "pytest bench/test_metrics.py"),
     "bench/test_audit.py": ("audit-simulated", "pytest bench/test_audit.py"),
     "bench/test_guard.py": ("guard-simulated", "pytest bench/test_guard.py"),
+    "bench/test_front.py": ("front-simulated", "pytest bench/test_front.py"),
     "bench/test_notebooks.py": ("notebooks-simulated", "pytest bench/test_notebooks.py"),
 }
 """Runs whose results are stored, by what pytest is asked to run: under which name, and the command."""

@@ -72,9 +72,9 @@ class Client(Verbs):
             response.close()
         return json.loads(text) if text else None
 
-    def text(self, target: str) -> str:
-        """A body that is not JSON, as of /metrics."""
-        response = self._open("GET", target, None, ANSWER_SECONDS)
+    def text(self, target: str, *, timeout: float | None = ANSWER_SECONDS) -> str:
+        """The body of an answer as it is, such as that of /metrics."""
+        response = self._open("GET", target, None, timeout)
         try:
             return str(self._guarded(response.read), "utf-8")
         finally:

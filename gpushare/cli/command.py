@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gpushare.cli.parser import Example, Parser
 from gpushare.errors import UsageError
+from gpushare.printable import printable
 from gpushare.units import parse_memory, parse_time
 
 if TYPE_CHECKING:
@@ -105,9 +106,14 @@ def print_json(value: Any, indent: int | None = 2) -> None:
     print(json.dumps(value, indent=indent))
 
 
+def say(text: str, out: Any = None) -> None:
+    """One line for people; what others named in it obeys no terminal."""
+    print(printable(text), file=out or sys.stdout)
+
+
 def table(titles: Sequence[str], rows: Sequence[Sequence[object]], out: Any = None) -> None:
     """Columns as wide as needed; numbers to the right."""
-    columns = [[title, *(str(row[i]) for row in rows)] for i, title in enumerate(titles)]
+    columns = [[title, *(printable(str(row[i])) for row in rows)] for i, title in enumerate(titles)]
     forms = []
     for i, column in enumerate(columns):
         right = bool(rows) and all(_numeric(row[i]) for row in rows)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpushare.cli import render
-from gpushare.cli.command import add_json, add_socket, client, print_json
+from gpushare.cli.command import add_json, add_socket, client, print_json, say
 
 if TYPE_CHECKING:
     from gpushare.client import Client
@@ -71,7 +71,7 @@ class DoctorCommand:
             return 0 if healthy else 1
         width = max(len(finding.what) for finding in findings)
         for finding in findings:
-            print(f"{finding.level:8} {finding.what:{width}}  {finding.found}")
+            say(f"{finding.level:8} {finding.what:{width}}  {finding.found}")
             if finding.mend:
-                print(f"{'':8} {'':{width}}  -> {finding.mend}")
+                say(f"{'':8} {'':{width}}  -> {finding.mend}")
         return 0 if healthy else 1

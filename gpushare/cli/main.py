@@ -28,7 +28,7 @@ from gpushare.cli import (
     watch,
     why,
 )
-from gpushare.cli.command import Command, add_verb
+from gpushare.cli.command import Command, add_verb, say
 from gpushare.cli.parser import Parser
 from gpushare.errors import GpushareError
 
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command: Command = args.command
         return command.run(args)
     except GpushareError as error:
-        print(f"gpushare: {error}", file=sys.stderr)
+        say(f"gpushare: {error}", sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         return 130

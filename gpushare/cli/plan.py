@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from gpushare.cli.command import add_json, add_socket, client, print_json
+from gpushare.cli.command import add_json, add_socket, client, print_json, say
 from gpushare.cli.grant import add_share_options, share_request
 from gpushare.errors import RefusedError
 from gpushare.units import format_size, format_time
@@ -33,7 +33,7 @@ class PlanCommand:
             print_json(found)
         else:
             for line in sentences(found, args.tenant or "default"):
-                print(line)
+                say(line)
         return 0 if found["fits"] else RefusedError.exit_code
 
 

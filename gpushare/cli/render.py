@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from gpushare.cli.command import NOTHING, table
+from gpushare.cli.command import NOTHING, say, table
 from gpushare.sentences import ms
 from gpushare.units import format_size, format_time
 
@@ -114,7 +114,7 @@ def _tree(found: list[Any], parent: str | None, level: int) -> Iterator[tuple[An
 def grants(found: list[Any]) -> None:
     """The table of `ps` and `grant list`, and what owners have to know."""
     if not found:
-        print("no grants")
+        say("no grants")
         return
     table(GRANT_TITLES, grant_rows(found))
     grant_notices(found)
@@ -124,10 +124,10 @@ def grant_notices(found: list[Any]) -> None:
     """A line for each grant with something that its owner has to know now."""
     for one in found:
         if one["notice"]:
-            print(f"{one['id']}: {one['notice']}")
+            say(f"{one['id']}: {one['notice']}")
         for device in one["devices"]:
             if why := _waits(device):
-                print(f"{one['id']}: {why}")
+                say(f"{one['id']}: {why}")
 
 
 def _waits(device: Any) -> str:
@@ -143,32 +143,32 @@ def _waits(device: Any) -> str:
 
 def grant(found: Any) -> None:
     """One grant in full, as of `grant show`."""
-    print(f"{found['id']}  {found['phase']}  tenant {found['tenant']}, class {found['class']}")
+    say(f"{found['id']}  {found['phase']}  tenant {found['tenant']}, class {found['class']}")
     for text in (found["reason"], found["notice"]):
         if text:
-            print(f"  {text}")
+            say(f"  {text}")
     if found.get("gang"):
-        print(f"  gang        {_gang(found['gang'], len(found['devices']))}")
+        say(f"  gang        {_gang(found['gang'], len(found['devices']))}")
     if (of := found.get("part_of")) is not None:
-        print(f"  part        {of['part']} of gang {of['gang']} across nodes")
+        say(f"  part        {of['part']} of gang {of['gang']} across nodes")
     if found["phase"] in ("reserved", "bound", "active"):
-        print(f"  CDI device  {' '.join(found['cdi'])}")
-        print(f"  directory   {found['dir']}")
+        say(f"  CDI device  {' '.join(found['cdi'])}")
+        say(f"  directory   {found['dir']}")
     if found["processes"]:
-        print(f"  processes   {' '.join(map(str, found['processes']))}")
+        say(f"  processes   {' '.join(map(str, found['processes']))}")
     for wall in found["walls"]:
         if not wall["holds"]:
-            print(f"  not held    {wall['name']}: {wall['why']}")
+            say(f"  not held    {wall['name']}: {wall['why']}")
     for device in found["devices"]:
-        print(
+        say(
             f"  device {device['index']}    time {format_time(device['time_milli'])} "
             f"(limit {format_time(device['time_limit_milli'])}){_served(device)}, memory "
             f"{format_size(device['memory_bytes'])} of {format_size(device['memory_limit_bytes'])} "
             f"(peak {format_size(device['memory_peak_bytes'])})"
         )
         if used := _in_words(device):
-            print(f"              {used}")
-        print(
+            say(f"              {used}")
+        say(
             f"              busy {_seconds(device['busy_ns'])}, leased {_seconds(device['leased_ns'])} in "
             f"{device['leases']} leases, waited {_seconds(device['wait_ns'])} in {device['waits']} waits "
             f"(longest {ms(device['wait_max_ns'])}), taken back {device['reclaims']} times "
@@ -176,19 +176,19 @@ def grant(found: Any) -> None:
         )
         if device["marked"]:
             count = device["marked"]
-            print(f"              {count} processes say what cannot be: charged by the most it could have used")
+            say(f"              {count} processes say what cannot be: charged by the most it could have used")
 
 
 def debug(found: Any) -> None:
     """A grant from inside: a line per lease, a paragraph per process."""
-    print(f"{found['grant']}  served by {found['daemon_epoch']} daemon(s) so far, {len(found['processes'])} processes")
+    say(f"{found['grant']}  served by {found['daemon_epoch']} daemon(s) so far, {len(found['processes'])} processes")
     for lease in found["leases"]:
-        print(
+        say(
             f"  device {lease['ordinal']}    lease {lease['epoch']} {'held' if lease['held'] else 'not held'}, "
             f"{'contended' if lease['contended'] else 'alone'}, at most {ms(lease['bound_ns'])} in flight"
         )
     for process in found["processes"]:
-        print(f"process {process['pid']}  slot {process['slot']}")
+        say(f"process {process['pid']}  slot {process['slot']}")
         for device in process["devices"]:
             state = [
                 f"{format_size(device['memory_bytes'])} held",
@@ -199,10 +199,10 @@ def debug(found: Any) -> None:
                 f"drained for lease {device['drained_epoch']}",
                 *(["dependent"] if device["dependent"] else []),
             ]
-            print(f"  device {device['ordinal']}    {', '.join(state)}")
+            say(f"  device {device['ordinal']}    {', '.join(state)}")
         for event in process["events"]:
             where = "" if event["device"] is None else f"device {event['device']}: "
-            print(f"  {_clock(event['at_ns'])}  {event['area']:8}  {where}{event['text']}")
+            say(f"  {_clock(event['at_ns'])}  {event['area']:8}  {where}{event['text']}")
 
 
 def _clock(at_ns: int) -> str:
@@ -258,10 +258,10 @@ def devices(found: list[Any]) -> None:
     table(("DEV", "ID", "NAME", "MEMORY", "USED", "GRANTED", "GRANTED MEM", "HEALTH"), rows)
     for device in found:
         if device["health"] != "healthy":
-            print(f"device {device['index']} ({device['id']}) does not work: {device['health_reason']}")
+            say(f"device {device['index']} ({device['id']}) does not work: {device['health_reason']}")
         if device["state"] != "ready":
             why = f": {device['drain_reason']}" if device["drain_reason"] else ""
-            print(f"device {device['index']} ({device['id']}) takes no new grants{why}: `gpushare undrain` ends that")
+            say(f"device {device['index']} ({device['id']}) takes no new grants{why}: `gpushare undrain` ends that")
 
 
 def waits(tenants: list[Any]) -> None:

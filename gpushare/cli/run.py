@@ -7,7 +7,7 @@ import sys
 import time
 from typing import Any, NoReturn
 
-from gpushare.cli.command import add_json, add_socket, client, closed, print_json
+from gpushare.cli.command import add_json, add_socket, client, closed, print_json, say
 from gpushare.cli.grant import add_share_options, add_wait, share_request
 from gpushare.cli.program import EXIT_GPUSHARE, command, missing, replace
 from gpushare.client import Client
@@ -68,7 +68,7 @@ class RunCommand:
             status = _status(daemon, error)
             if args.json:
                 print_json({"error": {"code": error.code, "message": str(error)}, "exit_status": status})
-            print(f"gpushare: {error}", file=sys.stderr)
+            say(f"gpushare: {error}", sys.stderr)
             return status
 
 
@@ -84,7 +84,7 @@ def start_in_turn(daemon: Client, request: dict[str, Any], argv: list[str], seco
         except GpushareError as error:
             passing = isinstance(error, (RefusedError, UnreachableError))
             if not passing or time.monotonic() >= deadline:
-                print(f"gpushare: {error}", file=sys.stderr)
+                say(f"gpushare: {error}", sys.stderr)
                 return EXIT_GPUSHARE
             time.sleep(AGAIN_SECONDS)
 

@@ -1,12 +1,19 @@
 """gpushare devices | ps | top"""
 
 import argparse
+import os
 import sys
 import time
+from collections.abc import Callable
 
 from gpushare.cli import render
-from gpushare.cli.command import add_json, add_socket, checked, client, print_json, table
+from gpushare.cli.command import add_json, add_socket, checked, client, print_json, say, table
 from gpushare.errors import UsageError
+
+INTERVAL_SECONDS = 2.0
+_CLEAR = "\x1b[H\x1b[2J"
+"""Home, clear."""
+_NO_VIEW = "the whole-screen view needs Textual: pip install 'gpushare[tui]'; --plain is this table without this line"
 
 
 class DevicesCommand:
@@ -26,7 +33,7 @@ class DevicesCommand:
             print_json({"devices": devices})
             return 0
         if daemon.node()["simulated"]:
-            print("These devices are simulated: no NVIDIA GPU is used.")
+            say("These devices are simulated: no NVIDIA GPU is used.")
         render.devices(devices)
         return 0
 
@@ -38,20 +45,118 @@ class PsCommand:
     examples = (
         ("gpushare ps", "who has what share, and what it got in the last second"),
         ("gpushare ps --all --json", "with the latest that have ended, for programs"),
+        ("gpushare ps --watch --interval 10", "again each 10 s, also into a pipe"),
     )
 
     def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument("--all", action="store_true", help="also the latest that have ended")
+        parser.add_argument("--watch", action="store_true", help="again and again; with --json an object a line")
+        _add_pace(parser)
         add_json(parser)
         add_socket(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        grants = client(args).grants(ended=args.all)
-        if args.json:
-            print_json({"grants": grants})
-        else:
+        if not args.watch and (args.interval, args.count) != (INTERVAL_SECONDS, 0):
+            raise UsageError("--interval and --count are of --watch: give that too")
+        daemon = client(args)
+
+        def show() -> None:
+            grants = daemon.grants(ended=args.all)
+            if args.json:
+                print_json({"grants": grants}, None if args.watch else 2)
+                return
+            if args.watch:
+                _begin_again()
             render.grants(grants)
-        return 0
+            if args.watch and not _redraws():
+                print()
+
+        return _again(args.interval, args.count if args.watch else 1, show)
+
+
+class TopCommand:
+    """devices, grants and tenants on a whole screen, live"""
+
+    name = "top"
+    examples = (
+        ("gpushare top", "? shows its keys; docs/top.md says what the columns mean"),
+        ("gpushare top --interval 5 --count 12", "a minute, then it ends"),
+        ("gpushare top --plain", "the table alone"),
+    )
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        _add_pace(parser)
+        parser.add_argument("--plain", action="store_true", help="the table, also where there is a whole screen")
+        add_socket(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        daemon = client(args)
+        missing = False
+        if not args.plain and _can_draw():
+            try:
+                from gpushare.tui import app
+            except ModuleNotFoundError as error:
+                if (error.name or "").partition(".")[0] not in ("textual", "rich"):
+                    raise
+                missing = True
+            else:
+                return app.run(daemon, args.interval, args.count)
+
+        def show() -> None:
+            grants, devices = daemon.grants(), daemon.devices()
+            _begin_again()
+            render.devices(devices)
+            print()
+            table(render.GRANT_TITLES, render.grant_rows(grants))
+            render.grant_notices(grants)
+
+        try:
+            return _again(args.interval, args.count, show)
+        finally:
+            if missing:  # at the end, since each table clears the screen
+                print(f"gpushare: {_NO_VIEW}", file=sys.stderr)
+
+
+def _add_pace(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--interval",
+        type=checked(_interval),
+        default=INTERVAL_SECONDS,
+        metavar="S",
+        help="seconds between refreshes (default %(default)g)",
+    )
+    parser.add_argument(
+        "--count", type=checked(_count), default=0, metavar="N", help="stop after N refreshes (default never)"
+    )
+
+
+def _again(interval: float, count: int, show: Callable[[], None]) -> int:
+    """Shows it each `interval` seconds, `count` times or for ever (0)."""
+    shown = 0
+    while True:
+        show()
+        sys.stdout.flush()
+        shown += 1
+        if shown == count:
+            return 0
+        time.sleep(interval)
+
+
+def _redraws() -> bool:
+    """Whether the next table takes the place of the last one."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def _begin_again() -> None:
+    if _redraws():
+        sys.stdout.write(_CLEAR)
+
+
+def _can_draw() -> bool:
+    """Whether there is a whole screen, which Textual reads from and draws on by stdin and stderr."""
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    whole = all(stream.isatty() for stream in streams) and os.environ.get("TERM", "dumb") != "dumb"
+    return whole and (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
 
 
 def _interval(text: str) -> float:
@@ -62,44 +167,6 @@ def _interval(text: str) -> float:
     if not 0.1 <= seconds <= 3600:
         raise UsageError(f"{text!r} is not an interval: give 0.1 to 3600 seconds")
     return seconds
-
-
-class TopCommand:
-    """ps, refreshed at an interval"""
-
-    name = "top"
-    examples = (("gpushare top", "each second"), ("gpushare top --interval 5 --count 12", "a minute, then it ends"))
-
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument(
-            "--interval",
-            type=checked(_interval),
-            default=1.0,
-            metavar="S",
-            help="seconds between refreshes (default 1)",
-        )
-        parser.add_argument(
-            "--count", type=checked(_count), default=0, metavar="N", help="stop after N refreshes (default never)"
-        )
-        add_socket(parser)
-
-    def run(self, args: argparse.Namespace) -> int:
-        daemon = client(args)
-        shown = 0
-        live = sys.stdout.isatty()
-        while True:
-            grants, devices = daemon.grants(), daemon.devices()
-            if live:
-                sys.stdout.write("\x1b[H\x1b[2J")  # home, clear
-            render.devices(devices)
-            print()
-            table(render.GRANT_TITLES, render.grant_rows(grants))
-            render.grant_notices(grants)
-            sys.stdout.flush()
-            shown += 1
-            if shown == args.count:
-                return 0
-            time.sleep(args.interval)
 
 
 def _count(text: str) -> int:

@@ -4,7 +4,7 @@ import argparse
 from typing import Any
 
 from gpushare.cli import render
-from gpushare.cli.command import add_json, add_socket, add_verb, checked, client, print_json
+from gpushare.cli.command import add_json, add_socket, add_verb, checked, client, print_json, say
 from gpushare.errors import UsageError
 from gpushare.units import parse_node_time, parse_size
 
@@ -106,7 +106,7 @@ class TenantsCommand:
         render.tenants(found)
         for tenant in found:
             if tenant["degraded"]:
-                print(f"{tenant['name']} is degraded, devices do not work: it has {render.degraded(tenant)}")
+                say(f"{tenant['name']} is degraded, devices do not work: it has {render.degraded(tenant)}")
         return 0
 
     def _set(self, args: argparse.Namespace) -> int:

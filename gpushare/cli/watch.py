@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from gpushare import rules, sentences
 from gpushare.cli import render
-from gpushare.cli.command import add_json, add_socket, client, print_json
+from gpushare.cli.command import add_json, add_socket, client, print_json, say
 from gpushare.errors import UnreachableError
 
 
@@ -121,4 +121,5 @@ class EventsCommand:
 
 
 def _print(lines: list[str], without: str) -> None:
-    print("\n".join(lines) or without)
+    for line in lines or [without]:
+        say(line)

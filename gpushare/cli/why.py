@@ -4,7 +4,7 @@ import argparse
 from datetime import UTC, datetime
 from urllib.parse import quote
 
-from gpushare.cli.command import add_json, add_socket, checked, client, print_json
+from gpushare.cli.command import add_json, add_socket, checked, client, print_json, say
 from gpushare.errors import UsageError
 
 
@@ -52,7 +52,7 @@ class WhyCommand:
             return 0
         for name in asked:
             for line in [row["text"] for row in found[name]] or [_NOBODY[name]]:
-                print(line)
+                say(line)
         return 0
 
 
@@ -68,12 +68,12 @@ def _grant(args: argparse.Namespace) -> int:
     if args.json:
         print_json(found)
         return 0
-    print(f"{found['grant']} of {found['tenant']}, {found['phase']}")
+    say(f"{found['grant']} of {found['tenant']}, {found['phase']}")
     for line in found["now"]:
-        print(f"now           {line}")
+        say(f"now           {line}")
     for decision in found["decisions"]:
         at = datetime.fromtimestamp(decision["at_ns"] / 1e9, UTC).astimezone()
-        print(f"{at:%H:%M:%S}.{at.microsecond // 1000:03}  {decision['text']}")
+        say(f"{at:%H:%M:%S}.{at.microsecond // 1000:03}  {decision['text']}")
     return 0
 
 

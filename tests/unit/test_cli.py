@@ -88,6 +88,8 @@ def test_version(run):
         ["top", "--interval", "0"],
         ["top", "--interval", "nan"],
         ["top", "--count", "0"],
+        ["ps", "--watch", "--interval", "0"],
+        ["ps", "--count", "2"],
         ["daemon", "--simulate", "2x"],
         ["quota", "solve", "/nowhere/state.json"],
         ["watch", "--since", "now"],

@@ -1,0 +1,125 @@
+"""What the views cost: `gpushare top` as a process and for the daemon that it asks, and a `gpushare ps`.
+
+A node with a hundred grants on four devices, of which some want their device all the time and so have other numbers at
+each look; the others are served and idle.
+"""
+
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import pytest
+from keptopen import Requests, create, release, request
+from running import GPUSHARE, Daemon, Tenant
+from terminals import cpu_ns, in_terminal
+from waiting import until
+
+from gpushare.cli.show import INTERVAL_SECONDS
+
+GRANTS = 100
+WORKING = 12
+SECONDS = 20.0
+OFTEN = 10
+_SIZES = ((80, 24), (200, 50))
+
+
+@pytest.fixture(scope="module")
+def working() -> list[Tenant]:
+    return []
+
+
+@pytest.fixture(scope="module")
+def hundred(tmp_path_factory: pytest.TempPathFactory, working: list[Tenant]) -> Iterator[Daemon]:
+    daemon = Daemon(tmp_path_factory.mktemp("front") / "state", simulate="4x64GiB")
+    try:
+        daemon.start()
+        for number in range(WORKING):
+            working.append(daemon.spin("1GiB", "2%", gpu=str(number % 4)))
+            working[-1].tell("run 1000000")
+        with Requests(daemon.layout.socket, 8) as requests:
+            grants = create(requests, GRANTS - WORKING, ttl_seconds=3600)
+            binds = [request("POST", f"/v1/grants/{grant}/bind", {"kind": "container"}) for grant in grants]
+            assert all(status == 200 for status, _ in requests.all(binds))
+        yield daemon
+        with Requests(daemon.layout.socket, 8) as requests:  # a connection of before would be closed by now
+            release(requests, grants)
+    finally:
+        for tenant in working:
+            tenant.kill()
+        daemon.stop()
+
+
+def spent(daemon: Daemon, pid: int) -> tuple[float, float]:
+    """Percent of a core: of the process, and of the daemon meanwhile."""
+    assert daemon.process is not None
+    before = cpu_ns(pid), cpu_ns(daemon.process.pid)
+    began = time.monotonic_ns()
+    time.sleep(SECONDS)
+    wall = time.monotonic_ns() - began
+    own, daemons = cpu_ns(pid) - before[0], cpu_ns(daemon.process.pid) - before[1]
+    return 100 * own / wall, 100 * daemons / wall
+
+
+def of(daemon: Daemon, columns: int, lines: int, *options: str) -> tuple[float, float, float]:
+    """`top` in a terminal: what `spent` says, and bytes per second that it was sent."""
+    with in_terminal(columns, lines, [*GPUSHARE, "top", *options], daemon.env) as top:
+        until(lambda: b"GRANT" in top.printed, "the first picture")
+        time.sleep(3)
+        begin = len(top.printed)
+        return *spent(daemon, top.pid), (len(top.printed) - begin) / SECONDS
+
+
+@pytest.mark.timeout(300)
+def test_top(report, hundred):
+    found = {size: of(hundred, *size) for size in _SIZES}
+    plain, _, _ = of(hundred, 80, 24, "--plain")
+    for (columns, lines), (own, _, sent) in found.items():
+        report(
+            f"top at {GRANTS} grants, {columns}x{lines}, CPU",
+            f"{own:.2f} % of a core over {SECONDS:g} s ({sent / 1000:.1f} kB/s to the terminal)",
+            f"top --plain: {plain:.2f} %",
+            "<= 1 %",
+            own <= 1,
+        )
+
+
+@pytest.mark.timeout(300)
+def test_what_top_asks(report, hundred, working):
+    """Of a daemon whose grants are idle: what those that work cost it differs by more than this."""
+    for tenant in working:
+        tenant.tell("idle")
+    time.sleep(3)
+    _, alone = spent(hundred, os.getpid())
+    _, often, _ = of(hundred, 80, 24, "--interval", str(INTERVAL_SECONDS / OFTEN))
+    more = (often - alone) / OFTEN
+    report(
+        f"top at {GRANTS} grants, the daemon's CPU",
+        f"+{more:.2f} % of a core (a {OFTEN}th of what {OFTEN} times as many looks take, over {SECONDS:g} s)",
+        f"the daemon without it, all grants idle: {alone:.2f} %",
+        "<= 1 %",
+        more <= 1,
+    )
+
+
+def test_ps(report, hundred):
+    def took(*command):
+        subprocess.run([*command], env=hundred.env, check=True, capture_output=True)
+        spans = []
+        for _ in range(15):
+            at = time.perf_counter()
+            subprocess.run([*command], env=hundred.env, check=True, capture_output=True)
+            spans.append(1000 * (time.perf_counter() - at))
+        return statistics.median(spans)
+
+    empty = took(sys.executable, "-c", "")
+    found = took(*GPUSHARE, "ps")
+    report(
+        f"gpushare ps at {GRANTS} grants",
+        f"{found:.0f} ms (median of 15, whole process)",
+        f"an empty Python: {empty:.0f} ms",
+        "<= 120 ms",
+        found <= 120,
+    )

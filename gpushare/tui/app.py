@@ -1,0 +1,301 @@
+"""`gpushare top` on a whole screen: the tables, their keys, and the loop that looks again and again."""
+
+import asyncio
+import platform
+import signal
+import time
+from functools import partial
+from typing import ClassVar
+
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.events import Resize as Resized
+from textual.widgets import Input
+
+from gpushare.client import Client
+from gpushare.errors import GpushareError
+from gpushare.printable import printable
+from gpushare.tui.asking import Story, aside, look, story
+from gpushare.tui.columns import DEVICES, GRANTS, TENANTS, TEXTS, Spans
+from gpushare.tui.dialogs import Help, Release, Resize
+from gpushare.tui.model import Answers, DeviceRow, GrantRow, Model, Picture, TenantRow, chosen
+from gpushare.tui.receipts import Receipts
+from gpushare.tui.sheet import Line, Table
+
+TALL = 36
+"""Lines of a terminal that has room for grants and tenants at once."""
+_SAID_SECONDS = 8.0
+_KEYS = "? help  q end  / filter  s sort  Enter receipts  r resize  x release  t tenants"
+
+
+class Top(App[int]):
+    """`first`: a look that succeeded. `count`: ends after so many; 0: never."""
+
+    ENABLE_COMMAND_PALETTE = False
+    CSS = """
+    Screen { background: ansi_default; color: ansi_default; overflow: hidden; }
+    #devices { height: auto; max-height: 34%; }
+    #devices Sheet { height: auto; max-height: 100%; }
+    Top.tall #tenants { height: auto; max-height: 30%; margin: 1 0; }
+    Top.tall #tenants Sheet { height: auto; max-height: 100%; }
+    Top.tall #receipts { margin: 1 0 0 0; }
+    Dialog { background: transparent; }
+    Sheet { scrollbar-color: ansi_bright_black; scrollbar-background: ansi_default;
+            scrollbar-color-hover: ansi_bright_black; scrollbar-background-hover: ansi_default;
+            scrollbar-color-active: ansi_white; scrollbar-background-active: ansi_default; }
+    #filter { height: 1; display: none; background: ansi_default; color: ansi_default; text-style: underline; }
+    #receipts { display: none; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("q", "quit"),
+        Binding("ctrl+c", "quit", priority=True),
+        Binding("question_mark,f1,h", "keys"),
+        Binding("slash", "filter"),
+        Binding("s", "sort(1)"),
+        Binding("S", "sort(-1)"),
+        Binding("i", "invert"),
+        Binding("g", "main('grants')"),
+        Binding("t", "main('tenants')"),
+        Binding("x,delete", "release"),
+        Binding("r", "resize"),
+        Binding("escape", "out"),
+    ]
+
+    def __init__(self, client: Client, first: Answers, interval: float, count: int = 0) -> None:
+        super().__init__(ansi_color=True)
+        self._client, self._interval, self._count = client, interval, count
+        self._model = Model()
+        self._picture: Picture = self._model.look(first)
+        self._seen_at, self._away = time.time(), ""
+        self._wanted = ""
+        self._sort = GRANTS[0]
+        self._main, self._tall = "grants", False
+        self._said, self._said_until = "", 0.0
+        self._again = asyncio.Event()
+        self._simulated = any(device["backend"] == "simulated" for device in first.devices)
+        self.status, self.keys = Line(id="status"), Line(id="keys")
+        self.devices: Table[DeviceRow] = Table(DEVICES, id="devices", cursor=False)
+        self.tenants: Table[TenantRow] = Table(TENANTS, id="tenants", cursor=True)
+        self.grants: Table[GrantRow] = Table(GRANTS, id="grants", cursor=True)
+        self.receipts = Receipts(id="receipts")
+        self.field = Input(id="filter", compact=True, select_on_focus=False, max_length=200)
+        self.field.cursor_blink = False
+
+    def compose(self) -> ComposeResult:
+        """For Textual."""
+        with Vertical():
+            yield self.status
+            yield self.devices
+            yield self.tenants
+            yield self.grants
+            yield self.receipts
+            yield self.field
+            yield self.keys
+
+    def on_mount(self) -> None:
+        """Begins to look."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, self.exit, 128 + number)
+        self.grants.sorted_by = self._sort.title
+        self._arrange()
+        self._show()
+        self.grants.body.focus()
+        self.run_worker(self._look())
+
+    # Looking
+
+    async def _look(self) -> None:
+        looks = 1
+        while looks != self._count:
+            try:
+                async with asyncio.timeout(self._interval):
+                    await self._again.wait()
+            except TimeoutError:
+                pass
+            self._again.clear()
+            try:
+                answers, told = await aside(partial(_ask, self._client, self.receipts.grant))
+            except GpushareError as error:
+                self._away = self._away or str(error)
+            else:
+                looks += 1
+                self._picture, self._seen_at, self._away = self._model.look(answers), time.time(), ""
+                if told is not None:
+                    self.receipts.show(told)
+            self._show()
+        self.exit(0)
+
+    # Showing
+
+    def _show(self) -> None:
+        """All that may have changed since the last look."""
+        self.devices.show(self._picture.devices)
+        self.tenants.show(self._picture.tenants)
+        self._show_grants()
+        for table in (self.devices, self.tenants, self.grants):
+            table.dim(bool(self._away))
+        self._show_lines()
+
+    def _show_grants(self) -> None:
+        """As they are sorted and filtered, with the cursor on the grant where it was."""
+        table, before = self.grants, self.grants.current
+        assert self._sort.sort is not None
+        rows = chosen(self._picture.grants, self._wanted, self._sort.sort, down=table.down)
+        table.show(rows)
+        if before is not None and (now := table.current) is not None and now.key != before.key:
+            keys = [row.key for row in rows]
+            if before.key in keys:
+                table.body.put(keys.index(before.key))
+
+    def _show_lines(self) -> None:
+        self.status.show(self._status())
+        said = self._said if time.monotonic() < self._said_until else ""
+        row = self.grants.current
+        notice = f"{row.id}: {row.notice}" if row is not None and row.notice and self._main == "grants" else ""
+        text = printable(said or notice)
+        self.keys.show(((text, "warning"),) if text else ((_KEYS, "quiet"),))
+
+    def _status(self) -> Spans:
+        seen = time.strftime("%H:%M:%S", time.localtime(self._seen_at))
+        if self._away:
+            return ((f" the daemon is away; as of {seen}. {printable(self._away)} ", "alarm"),)
+        found = self._picture
+        devices, grants = len(found.devices), len({row.id for row in found.grants})
+        text = f"  {devices} {'simulated ' * self._simulated}device{'s' * (devices != 1)}, "
+        text += f"{grants} grant{'s' * (grants != 1)}  every {self._interval:g} s  {seen}"
+        filtered = f"  {len(self.grants.rows)} with /{printable(self._wanted)}" if self._wanted else ""
+        return (("gpushare ", "title"), (printable(platform.node()), ""), (text, ""), (filtered, "warning"))
+
+    def _say(self, text: str) -> None:
+        self._said, self._said_until = text, time.monotonic() + _SAID_SECONDS
+        self._show_lines()
+
+    def _arrange(self) -> None:
+        """Which tables there is room for."""
+        self.set_class(self._tall, "tall")
+        self.tenants.display = self._tall or self._main == "tenants"
+        self.grants.display = self._tall or self._main == "grants"
+
+    def on_resize(self, event: Resized) -> None:
+        """More or less room."""
+        self._tall = event.size.height >= TALL
+        self._arrange()
+
+    # Keys
+
+    def action_keys(self) -> None:
+        """The page on keys."""
+        self.push_screen(Help())
+
+    def action_main(self, name: str) -> None:
+        """`grants` or `tenants`: shown, and what the keys are about."""
+        self._main = name
+        self._arrange()
+        (self.grants if name == "grants" else self.tenants).body.focus()
+        self._show_lines()
+
+    def action_sort(self, way: int) -> None:
+        """By the next or the last of the columns that are shown."""
+        columns = [column for column, _ in self.grants.layout_now.columns if column.sort is not None]
+        at = columns.index(self._sort) if self._sort in columns else -way
+        self._sort_by(columns[(at + way) % len(columns)].title)
+
+    def action_invert(self) -> None:
+        """The other way round."""
+        self._sort_by(self._sort.title)
+
+    def _sort_by(self, title: str) -> None:
+        again = title == self._sort.title
+        self._sort = next(column for column in GRANTS if column.title == title)
+        self.grants.down = not self.grants.down if again else title not in TEXTS
+        self.grants.sorted_by = title
+        self._show_grants()
+
+    def on_line_clicked(self, event: Line.Clicked) -> None:
+        """A title of the grants."""
+        if event.line is self.grants.head:
+            column = self.grants.layout_now.at(event.x)
+            if column is not None and column.sort is not None:
+                self._sort_by(column.title)
+
+    def on_sheet_chosen(self) -> None:
+        """A grant's receipts, or a tenant's grants."""
+        if (tenant := self.tenants.current) is not None and self.tenants.body.has_focus:
+            self._filter(tenant.name)
+            self.action_main("grants")
+        elif (row := self.grants.current) is not None and self.grants.body.has_focus:
+            self.receipts.open(row.id)
+            self._again.set()
+
+    def on_sheet_moved(self) -> None:
+        """Another grant has another notice."""
+        self._show_lines()
+
+    def action_out(self) -> None:
+        """One step: out of the receipts, then to all grants."""
+        if self.receipts.grant:
+            self.receipts.close()
+        elif self._wanted or self.field.display:
+            self._filter("")
+        else:
+            self._main = "grants"
+        self.field.display = False
+        self.action_main(self._main)
+
+    def action_filter(self) -> None:
+        """Asks for words."""
+        self.action_main("grants")
+        self.field.display = True
+        self.field.value = self._wanted
+        self.field.focus()
+
+    def _filter(self, words: str) -> None:
+        self._wanted = words
+        self._show_grants()
+        self._show_lines()
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """With every letter."""
+        if event.input is self.field and self.field.display:
+            self._filter(event.value)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """The words stay, the field goes."""
+        if event.input is self.field:
+            self.field.display = False
+            self.grants.body.focus()
+
+    def _meant(self) -> GrantRow | None:
+        """The grant that whoever presses a key looks at: of its receipts, or under the cursor. None: a tenant."""
+        if self.receipts.body.has_focus:
+            return next((row for row in self._picture.grants if row.id == self.receipts.grant), None)
+        return None if self.tenants.body.has_focus else self.grants.current
+
+    def action_release(self) -> None:
+        """Asks whether."""
+        if (row := self._meant()) is not None:
+            self.push_screen(Release(self._client, row), self._done)
+
+    def action_resize(self) -> None:
+        """Asks what it is to have."""
+        if (row := self._meant()) is not None:
+            self.push_screen(Resize(self._client, row), self._done)
+
+    def _done(self, said: str | None) -> None:
+        if said:
+            self._say(said)
+            self._again.set()
+
+
+def _ask(client: Client, grant: str) -> tuple[Answers, Story | None]:
+    return look(client), story(client, grant) if grant else None
+
+
+def run(client: Client, interval: float, count: int) -> int:
+    """Until the user ends it, or `count` looks are over (0: never). The exit status. Raises GpushareError where the
+    first look fails; after that, a daemon that is away is waited for."""
+    top = Top(client, look(client), interval, count)
+    status = top.run()
+    return (top.return_code or 0) if status is None else status

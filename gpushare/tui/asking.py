@@ -1,0 +1,95 @@
+"""The node's answers for the screen, asked for beside its loop."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from gpushare import sentences
+from gpushare.client import Client
+from gpushare.errors import NotFoundError
+from gpushare.tui.model import Answers, Json
+
+PATIENCE_SECONDS = 5.0
+"""For an answer: after that the picture is older than it looks, and the screen says so."""
+RECEIPTS = 100
+"""Of a grant, the newest."""
+_OF_LEASES = frozenset({"served", "taken", "took", "gave_up", "waited", "late", "lie"})
+"""Decisions that receipts tell too, and better."""
+
+Found = TypeVar("Found")
+
+
+async def aside(work: Callable[[], Found]) -> Found:
+    """Does it in a thread of its own, which does not keep the process from ending as an executor's would. Raises what
+    it raises."""
+    loop = asyncio.get_running_loop()
+    done: asyncio.Future[Found] = loop.create_future()
+
+    def tell(found: Found | None, error: Exception | None) -> None:
+        if done.cancelled():
+            return
+        if error is not None:
+            done.set_exception(error)
+        else:
+            done.set_result(found)  # type: ignore[arg-type]  # of a call that returned
+
+    def run() -> None:
+        found, error = None, None
+        try:
+            found = work()
+        except Exception as raised:
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody waits for this
+            loop.call_soon_threadsafe(tell, found, error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return await done
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """Of one grant: how it stands now, and what was done and decided about it, newest first."""
+
+    grant: str
+    now: list[str]
+    told: list[str]
+
+
+def look(client: Client) -> Answers:
+    """Raises GpushareError."""
+
+    def rows(name: str) -> list[Json]:
+        # Of a hundred grants Client.call would take a millisecond more.
+        found: list[Json] = msgspec.json.decode(client.text(f"/v1/{name}", timeout=PATIENCE_SECONDS))[name]
+        return found
+
+    return Answers(rows("grants"), rows("devices"), rows("tenants"))
+
+
+def story(client: Client, grant: str) -> Story:
+    """Raises GpushareError."""
+    name = quote(grant, safe="")
+    try:
+        why = client.call("GET", f"/v1/explain/{name}?limit=0", timeout=PATIENCE_SECONDS)
+    except NotFoundError as error:
+        return Story(grant, [str(error)], [])
+    found = client.call("GET", f"/v1/events?grant={name}&limit={RECEIPTS}", timeout=PATIENCE_SECONDS)
+    told = [(event["at_ns"], sentences.event(event)) for event in found["events"]]
+    told += [
+        (decision["at_ns"], f"{_clock(decision['at_ns'])}  {decision['text']}")
+        for decision in why["decisions"]
+        if decision["what"] not in _OF_LEASES
+    ]
+    told.sort(key=lambda one: one[0], reverse=True)
+    return Story(grant, why["now"] or [f"its phase is {why['phase']}"], [text for _, text in told])
+
+
+def _clock(at_ns: int) -> str:
+    return f"{datetime.fromtimestamp(at_ns / 1e9, UTC).astimezone():%H:%M:%S.%f}"

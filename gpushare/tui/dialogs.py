@@ -1,0 +1,188 @@
+"""Questions before something is changed, and the page on keys."""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Button, Input, Static
+from textual.worker import Worker
+
+from gpushare.client import Client
+from gpushare.errors import GpushareError
+from gpushare.printable import printable
+from gpushare.tui.asking import aside
+from gpushare.tui.model import GrantRow
+from gpushare.units import format_size, format_time
+
+HELP = """\
+↑ ↓ PgUp PgDn Home End   move          Tab   the next table
+s S   sort by the next, the last column; a click on a title sorts by it
+i     the other way round              /     only grants with these words
+g t   grants, tenants                  Enter of a grant: its receipts
+                                             of a tenant: its grants only
+x     release the grant                r     resize the grant
+Esc   close the receipts, drop the words
+? this page                            q     end
+
+Of a device's last second: █ guaranteed: used by grants within what they
+are guaranteed; ▒ borrowed: used beyond that; / switching: from one grant to
+the next; · idle: had by nobody. GOT, BORROWED, LENT and WAITED are of the
+last second too. GUARANTEED: what a grant gets whenever it wants it;
+ENTITLED: what a tenant should get now. HISTORY: what it got at each look,
+the newest at the right; full: its guarantee, or the most it got; · nothing."""
+
+
+class Dialog(ModalScreen[str]):
+    """A box over the picture. What it dismisses with, the bottom line says then; empty: nothing was done."""
+
+    DEFAULT_CSS = """
+    Dialog { align: center middle; }
+    Dialog > Vertical { width: 80; max-width: 100%; height: auto; max-height: 100%; border: round ansi_default;
+                        padding: 0 1; background: ansi_default; overflow-y: auto; }
+    Dialog Static { width: 1fr; height: auto; }
+    Dialog .title { text-style: bold; }
+    Dialog .refusal { text-style: bold; color: #d55e00; }
+    Dialog Horizontal { height: 1; }
+    Dialog #buttons { margin: 1 0 0 0; }
+    Dialog Button { margin: 0 2 0 0; min-width: 8; background: ansi_default; color: ansi_default; }
+    Dialog Button:focus { text-style: reverse bold; }
+    Dialog Input { width: 24; background: ansi_default; color: ansi_default; }
+    Dialog Input:focus { text-style: underline; }
+    Dialog .name { width: 14; }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "close", show=False)]
+
+    def action_close(self) -> None:
+        """Nothing was done."""
+        self.dismiss("")
+
+
+def _text(text: str, classes: str = "") -> Static:
+    return Static(printable(text), markup=False, classes=classes)
+
+
+class Help(Dialog):
+    """The keys, and what the columns mean. Every key closes it."""
+
+    DEFAULT_CSS = "Help > Vertical { padding: 0; }"
+
+    def compose(self) -> ComposeResult:
+        """For Textual."""
+        with Vertical():
+            yield Static(HELP, markup=False)
+
+    def on_key(self, event: events.Key) -> None:
+        """Whichever it is."""
+        event.stop()
+        self.action_close()
+
+
+class Ask(Dialog):
+    """A dialog that does something to a grant, and stays with the reason where the daemon refuses."""
+
+    def __init__(self, client: Client, row: GrantRow) -> None:
+        super().__init__()
+        self._client, self._row = client, row
+        self._said = _text("", "refusal")
+        self._doing: Worker[None] | None = None
+
+    def do(self, work: Callable[[], object], done: str) -> None:
+        """`work` beside the loop; then the dialog ends with `done`, or says what was refused. Not twice at once."""
+        if self._doing is None or self._doing.is_finished:
+            self._say("...")
+            self._doing = self.run_worker(self._do(work, done))
+
+    async def _do(self, work: Callable[[], object], done: str) -> None:
+        try:
+            await aside(work)
+        except GpushareError as error:
+            self._say(str(error))
+        else:
+            if self.is_current:
+                self.dismiss(done)
+
+    def _say(self, text: str) -> None:
+        self._said.update(printable(text))
+
+
+class Release(Ask):
+    """Whether a grant is to end."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "release", show=False),
+        Binding("n", "close", show=False),
+        Binding("left,right", "app.focus_next", show=False),
+    ]
+
+    def compose(self) -> ComposeResult:
+        """For Textual."""
+        row = self._row
+        processes = f"{row.processes} process{'es' * (row.processes != 1)}"
+        with Vertical():
+            yield _text(f"Release {row.id} of {row.tenant}?", "title")
+            yield _text(f"The grant ends, and what runs in it is killed: {processes}.")
+            yield self._said
+            with Horizontal(id="buttons"):
+                yield Button("n  keep it", id="keep", compact=True)
+                yield Button("y  release it", id="release", compact=True)
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        """Either."""
+        if event.button.id == "release":
+            self.action_release()
+        else:
+            self.action_close()
+
+    def action_release(self) -> None:
+        """Ends the grant."""
+        grant = self._row.id
+        self.do(lambda: self._client.release(grant), f"{grant} is released")
+
+
+class Resize(Ask):
+    """What a grant is to have from now on."""
+
+    FIELDS: ClassVar[dict[str, str]] = {
+        "memory": "memory",
+        "time": "time",
+        "time_limit": "time limit",
+    }
+
+    def __init__(self, client: Client, row: GrantRow) -> None:
+        super().__init__(client, row)
+        self._was = {
+            "memory": format_size(row.memory_limit_bytes),
+            "time": format_time(row.asked_milli),
+            "time_limit": format_time(row.limit_milli),
+        }
+        # Whoever types replaces what is there; it can be refused, so nothing is checked here.
+        self._inputs = {name: Input(was, id=name, compact=True, max_length=64) for name, was in self._was.items()}
+        for field in self._inputs.values():
+            field.cursor_blink = False
+
+    def compose(self) -> ComposeResult:
+        """For Textual."""
+        with Vertical():
+            yield _text(f"Resize {self._row.id} of {self._row.tenant}", "title")
+            yield _text("It runs on meanwhile. Enter: resize it, Tab: next field, Esc: leave it.")
+            for name, field in self._inputs.items():
+                with Horizontal():
+                    yield _text(self.FIELDS[name], "name")
+                    yield field
+            yield self._said
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """All fields that were changed."""
+        event.stop()
+        given = {name: field.value.strip() for name, field in self._inputs.items()}
+        change = {name: text for name, text in given.items() if text and text != self._was[name]}
+        if not change:
+            self._say("nothing is changed yet: write for example 8GiB, 30%")
+            return
+        grant = self._row.id
+        said = ", ".join(f"{self.FIELDS[name]} {text}" for name, text in change.items())
+        self.do(lambda: self._client.resize(grant, **change), f"{grant} has {said}")

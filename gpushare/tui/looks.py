@@ -1,0 +1,28 @@
+"""How pieces of a line look. Colours are apart for people who are colour-blind, and readable on black and on white;
+what they say is also said by characters, so that a terminal without colours loses nothing."""
+
+import os
+
+from rich.style import Style
+
+_BLUE, _VERMILION, _PURPLE = "#0072b2", "#d55e00", "#b0558a"
+
+_COLOURED = {
+    "": Style(),
+    "title": Style(bold=True),
+    "sorted": Style(bold=True, underline=True),
+    "guaranteed": Style(color=_BLUE),
+    "borrowed": Style(color=_VERMILION),
+    "switching": Style(color=_PURPLE),
+    "idle": Style(dim=True),
+    "history": Style(color=_BLUE),
+    "warning": Style(color=_VERMILION, bold=True),
+    "quiet": Style(dim=True),
+    "alarm": Style(reverse=True, bold=True),
+}
+LOOKS = {name: look.without_color for name, look in _COLOURED.items()} if os.environ.get("NO_COLOR") else _COLOURED
+CURSOR = Style(reverse=True)
+MARKED = Style(bold=True)
+"""The cursor's line while the keys go elsewhere."""
+DIMMED = Style(dim=True)
+"""What was last seen of a daemon that is away."""

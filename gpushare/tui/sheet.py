@@ -1,0 +1,258 @@
+"""Widgets that draw lines of text and nothing else. Only lines in sight are made, and only those that differ from what
+is on the screen are drawn: at an interval of a second all else would be most of what `gpushare top` costs."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Generic
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+from textual.widget import Widget
+
+from gpushare.tui.columns import Column, Layout, Row, Spans, layout
+from gpushare.tui.looks import CURSOR, DIMMED, LOOKS, MARKED
+
+
+def _strip(line: Spans, width: int, over: Style | None = None) -> Strip:
+    if over is CURSOR:  # one bar, whatever its cells look like
+        return Strip([Segment("".join(text for text, _ in line), over)]).adjust_cell_length(width, over)
+    pieces = [Segment(text, LOOKS[look] if over is None else LOOKS[look] + over) for text, look in line]
+    return Strip(pieces).adjust_cell_length(width, over)
+
+
+class Drawn:
+    """Of a widget without borders and padding, whose `strip` is its y-th line: what Textual does for those that have
+    them takes longer than all else here."""
+
+    ALLOW_SELECT = False
+
+    def strip(self, y: int, width: int) -> Strip:
+        """The line y, from the top of what is in sight, of `width` cells."""
+        raise NotImplementedError
+
+    size: Any  # the widget's
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        """For Textual."""
+        width = self.size.width
+        return [self.strip(y, width).crop_extend(crop.x, crop.right, None) for y in crop.line_range]
+
+
+class Line(Drawn, Widget):
+    """One line, which changes as a whole."""
+
+    DEFAULT_CSS = "Line { height: 1; width: 1fr; }"
+
+    class Clicked(Message):
+        """At which of its cells."""
+
+        def __init__(self, line: "Line", x: int) -> None:
+            super().__init__()
+            self.line, self.x = line, x
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._line: Spans = ()
+
+    def show(self, line: Spans) -> None:
+        """From now on."""
+        if line != self._line:
+            self._line = line
+            self.refresh()
+
+    def strip(self, y: int, width: int) -> Strip:
+        """The line."""
+        return _strip(self._line if y == 0 else (), width)
+
+    def on_click(self, event: events.Click) -> None:
+        """Tells whoever handles it."""
+        self.post_message(self.Clicked(self, event.x))
+
+
+class Sheet(Drawn, ScrollView, can_focus=True):
+    """Any number of lines, which are asked for when they come into sight. `cursor`: the line that the keys are about,
+    where it has one."""
+
+    DEFAULT_CSS = "Sheet { overflow-x: hidden; scrollbar-size-vertical: 1; height: 1fr; }"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "move(-1)", show=False),
+        Binding("down", "move(1)", show=False),
+        Binding("pageup", "page(-1)", show=False),
+        Binding("pagedown", "page(1)", show=False),
+        Binding("home", "edge(False)", show=False),
+        Binding("end", "edge(True)", show=False),
+        Binding("enter", "choose", show=False),
+    ]
+
+    class Moved(Message):
+        """The cursor is on another line."""
+
+    class Chosen(Message):
+        """Enter, or a second click, on the cursor's line."""
+
+    def __init__(self, line: Callable[[int], Spans], *, cursor: bool) -> None:
+        super().__init__()
+        self._line = line
+        self.cursor: int | None = 0 if cursor else None
+        self._made: dict[int, Spans] = {}
+        self._drawn: dict[int, tuple[tuple[Spans, Style | None], Strip]] = {}
+        self._count = 0
+        self.dimmed = False
+
+    def again(self, count: int) -> None:
+        """The lines may be others now, and there are so many."""
+        self._made.clear()
+        if count != self._count:
+            self._count = count
+            self.virtual_size = Size(0, count)
+        if self.cursor is not None:
+            self.cursor = max(0, min(self.cursor, count - 1))
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Those in sight that differ from what is drawn, in as few pieces as they are in."""
+        begin, focus = self.scroll_offset.y, self.has_focus
+        end = begin + self.size.height
+        first = None
+        for y in range(begin, end + 1):
+            if y < end and ((drawn := self._drawn.get(y)) is None or drawn[0] != self._now(y, focus)):
+                first = y if first is None else first
+            elif first is not None:
+                self.refresh_lines(first, y - first)
+                first = None
+
+    def _now(self, y: int, focus: bool) -> tuple[Spans, Style | None]:
+        if y >= self._count:
+            return (), None
+        if (line := self._made.get(y)) is None:
+            line = self._made[y] = self._line(y)
+        if y == self.cursor:
+            return line, CURSOR if focus else MARKED
+        return line, DIMMED if self.dimmed else None
+
+    def strip(self, y: int, width: int) -> Strip:
+        """Whatever has scrolled there. Textual asks for all lines between two that differ."""
+        y += round(self.scroll_y)
+        now, drawn = self._now(y, self.has_focus), self._drawn.get(y)
+        if drawn is not None and drawn[0] == now and drawn[1].cell_length == width:
+            return drawn[1]
+        strip = _strip(now[0], width, now[1])
+        self._drawn[y] = now, strip
+        return strip
+
+    def on_resize(self) -> None:
+        """What is drawn there now nobody knows."""
+        self._drawn.clear()
+
+    def on_focus(self) -> None:
+        """The cursor's line looks different."""
+        self.redraw()
+
+    def on_blur(self) -> None:
+        """As of `on_focus`."""
+        self.redraw()
+
+    def put(self, y: int) -> None:
+        """The cursor there, or as near as there are lines, and in sight."""
+        if self.cursor is None:
+            return
+        y = max(0, min(y, self._count - 1))
+        if y != self.cursor:
+            self.cursor = y
+            self.redraw()
+            self.post_message(self.Moved())
+        begin, height = self.scroll_offset.y, self.size.height
+        if not begin <= y < begin + height:
+            self.scroll_to(y=y if y < begin else y - height + 1, animate=False, immediate=True)
+
+    def _step(self, lines: int) -> None:
+        if self.cursor is None:
+            self.scroll_to(y=self.scroll_offset.y + lines, animate=False)
+        else:
+            self.put(self.cursor + lines)
+
+    def action_move(self, lines: int) -> None:
+        """Up or down."""
+        self._step(lines)
+
+    def action_page(self, way: int) -> None:
+        """A page up or down."""
+        self._step(way * max(1, self.size.height - 1))
+
+    def action_edge(self, end: bool) -> None:
+        """To the first or the last line."""
+        self._step(self._count if end else -self._count)
+
+    def action_choose(self) -> None:
+        """The cursor's line."""
+        if self.cursor is not None and self._count:
+            self.post_message(self.Chosen())
+
+    def on_click(self, event: events.Click) -> None:
+        """The cursor goes there, or chooses where it is."""
+        y = event.y + self.scroll_offset.y
+        if y == self.cursor:
+            self.action_choose()
+        elif y < self._count:
+            self.put(y)
+
+
+class Table(Vertical, Generic[Row]):
+    """Rows under titles. `body` draws them; columns are those that its width has room for."""
+
+    DEFAULT_CSS = "Table { height: 1fr; }"
+
+    def __init__(self, columns: Sequence[Column[Row]], *, id: str, cursor: bool) -> None:
+        super().__init__(id=id)
+        self._columns = columns
+        self.head, self.body = Line(id=f"{id}-head"), Sheet(self._at, cursor=cursor)
+        self.rows: Sequence[Row] = []
+        self.sorted_by, self.down = "", False
+        self.layout_now: Layout[Row] = layout(columns, 80)
+
+    def compose(self) -> ComposeResult:
+        """For Textual."""
+        yield self.head
+        yield self.body
+
+    def show(self, rows: Sequence[Row]) -> None:
+        """From now on."""
+        self.rows = rows
+        self._titled()
+        self.body.again(len(rows))
+
+    def dim(self, dimmed: bool) -> None:
+        """Whether this is what was last seen, and not what is."""
+        if dimmed != self.body.dimmed:
+            self.body.dimmed = dimmed
+            self.body.redraw()
+
+    def _at(self, y: int) -> Spans:
+        return self.layout_now.line(self.rows[y])
+
+    def _titled(self) -> None:
+        self.head.show(self.layout_now.titles(self.sorted_by, down=self.down))
+
+    def on_resize(self) -> None:
+        """Other columns may have room."""
+        self.call_after_refresh(self._lay)
+
+    def _lay(self) -> None:
+        # The room of a scroll bar is kept where there is none, so that columns stand still when one comes.
+        found = layout(self._columns, max(1, self.size.width - 1))
+        if found != self.layout_now:
+            self.layout_now = found
+            self.show(self.rows)
+
+    @property
+    def current(self) -> Row | None:
+        """The row of the cursor."""
+        at = self.body.cursor
+        return self.rows[at] if at is not None and at < len(self.rows) else None

@@ -1,0 +1,52 @@
+"""Answers of the node API as `top` reads them, with whatever a test wants in them, and what is on its screen."""
+
+import json
+from typing import Any
+
+GIB = 1 << 30
+
+
+def device(index: int = 0, **fields: Any) -> dict[str, Any]:
+    return {
+        **{"id": f"GPU-{index}", "index": index, "name": "a device", "backend": "simulated", "wall_ns": 0},
+        **{"capacity": {"time": 1000, "memory": 16 * GIB}, "memory_used_bytes": 0, "switch_ns": 0},
+        **{"health": "healthy", "health_reason": "", "state": "ready", "drain_reason": "", **fields},
+    }
+
+
+def grant(name: str, at: int = 0, tenant: str = "default", created_ns: int = 0, **now: Any) -> dict[str, Any]:
+    """`now`: fields of its device, or of the grant itself."""
+    own = {"phase": "active", "class": "training", "notice": "", "processes": [], "gang": None}
+    whole = {key: now.pop(key) for key in list(now) if key in own}
+    times = dict.fromkeys(("used_milli", "borrowed_milli", "lent_milli", "waited_milli", "waits", "memory_bytes"), 0)
+    here = {
+        **{"id": f"GPU-{at}", "index": at, "time_milli": 250, "time_limit_milli": 1000, "guaranteed_milli": 250},
+        **{"served_milli": 250, "served_limit_milli": 1000, "memory_limit_bytes": GIB, **times, **now},
+    }
+    return {"id": name, "tenant": tenant, "created_ns": created_ns, "devices": [here], **own, **whole}
+
+
+def tenant(name: str, parent: str | None = None, entitled: int = 0, **now: Any) -> dict[str, Any]:
+    times = dict.fromkeys(("used_milli", "borrowed_milli", "lent_milli", "waited_milli"), 0)
+    stands = {"state": "idle", "entitlement_milli": entitled, **times, **now}
+    return {"name": name, "parent": parent, "guarantee": {"time": 0, "memory": 0}, "grants": 0, "now": stands}
+
+
+class Answering:
+    """A client whose daemon answers what it is told to. `rows`: by the name of the list; `story`: an Explanation."""
+
+    def __init__(self, **rows: list[Any]) -> None:
+        self.rows: dict[str, list[Any]] = {"grants": [], "devices": [device()], "tenants": [], "events": [], **rows}
+        self.story: dict[str, Any] = {"phase": "active", "now": [], "decisions": []}
+
+    def text(self, target: str, *, timeout: float | None = None) -> str:
+        return json.dumps(self.call("GET", target))
+
+    def call(self, _method: str, target: str, body: Any = None, *, timeout: float | None = None) -> Any:
+        name = target.split("/")[2].partition("?")[0]
+        return self.story if name == "explain" else {name: self.rows[name]}
+
+
+def screen(app: Any) -> list[str]:
+    """Its lines as they are sent to the terminal, without looks."""
+    return [strip.text for strip in app.screen._compositor.render_strips()]
