@@ -15,6 +15,9 @@ os.environ["PYTHONSAFEPATH"] = "1"
 # We fork only to execute: gRPC's handlers would start a thread in between, which aborts the child when Python has
 # closed that thread's descriptors (https://github.com/grpc/grpc/issues/43055).
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
+# pytest-xdist sets them in its processes; programs in a terminal of a test would believe them, not the terminal.
+for size in ("COLUMNS", "LINES"):
+    os.environ.pop(size, None)
 
 # The same examples in every run here, and different ones in every run of make test-slow. Examples have no deadline,
 # because the machine may be busy.
