@@ -13,7 +13,7 @@ QUEUE_BYTES_MAX = 2 << 20
 
 def encoded(message: Any) -> bytes:
     """As an event of the stream (text/event-stream)."""
-    return b"data: " + json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+    return b"data: " + json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode(errors="replace") + b"\n\n"
 
 
 class Reader:

@@ -29,7 +29,7 @@ def parse(text: str) -> Source:
     name, equals, where = text.partition("=")
     if not equals or not name.strip() or not where:
         raise UsageError(f"--node {text[:80]!r}: write NAME=SOCKET or NAME=ssh:HOST, such as a1=ssh:a1.example.org")
-    if len(name) > _NAME_MAX or (not name.isprintable() and any(ord(one) < 32 for one in name)):
+    if len(name) > _NAME_MAX or any(ord(one) < 32 or 0xD800 <= ord(one) < 0xE000 for one in name):
         raise UsageError(f"--node {name[:40]!r}: give a name of at most {_NAME_MAX} characters on one line")
     if not where.startswith(_SSH):
         return Source(name, Path(where))
