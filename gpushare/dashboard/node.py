@@ -38,7 +38,7 @@ class Node:
     def __init__(self, number: int, source: Source, socket: Path, send: Callable[[bytes], None]) -> None:
         """`socket`: by which it is reached, its own or one that leads there."""
         self._number, self.source, self._send = number, source, send
-        self._tunnel = Tunnel(source.host, source.socket, socket) if source.host else None
+        self._tunnel = Tunnel(source.host, source.socket, socket, self._tunnel_ended) if source.host else None
         self.client = AsyncClient(socket)
         self._sections: dict[str, bytes] = {}
         self._rows: dict[str, Any] | None = None
@@ -48,6 +48,10 @@ class Node:
         self._before: dict[str, Any] = {}
         """Devices, as they were when they were looked at last."""
         self._waits: dict[str, Any] = {}
+        self._away_ns = time.time_ns()
+        """Since when it does not answer; 0: it does."""
+        self._tunnel_why = ""
+        """Why the tunnel ended, since the daemon answered last."""
         self._soon = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._asking: list[asyncio.Task[None]] = []
@@ -100,10 +104,12 @@ class Node:
             match event["type"], event["kind"]:
                 case "away", _:
                     await _ended(self._asking)
-                    self._publish("state", {"away": self._away(event["object"]["why"]), "since_ns": time.time_ns()})
+                    self._away_ns = time.time_ns()
+                    self._show_away(event["object"]["why"])
                 case "listed", _:
                     self._rv = event["rv"]
                     self._show_grants({grant["id"]: grant for grant in event["object"]})
+                    self._away_ns, self._tunnel_why = 0, ""
                     self._publish("state", {"away": None, "epoch": event["epoch"]})
                     await _ended(self._asking)
                     self._asking = self._ask()
@@ -113,14 +119,20 @@ class Node:
                         self._grant_changed(change, event["object"])
                     self._soon.set()  # of devices, tenants and the node the change itself is the smaller part
 
-    def _away(self, why: str) -> str:
-        """Why it does not answer. `why`: as the client says of the socket that leads there."""
-        if self._tunnel is not None and self._tunnel.why:
-            return self._tunnel.why
-        if self.client.path == self.source.socket:
-            return why
-        where = f"{self.source.socket} of {self.source.host}" if self.source.host else self.source.socket
-        return f"no daemon answers at {where}: start one with `gpushare daemon`"
+    def _show_away(self, why: str) -> None:
+        """`why`: as the client says of the socket that leads there."""
+        if self._tunnel_why:
+            why = self._tunnel_why
+        elif self.client.path != self.source.socket:
+            where = f"{self.source.socket} of {self.source.host}" if self.source.host else self.source.socket
+            why = f"no daemon answers at {where}: start one with `gpushare daemon`"
+        self._publish("state", {"away": why, "since_ns": self._away_ns})
+
+    def _tunnel_ended(self, why: str) -> None:
+        """Before or after the watch says that the daemon is away; it says more."""
+        self._tunnel_why = why
+        if self._away_ns:
+            self._show_away(why)
 
     def _grant_changed(self, change: str, grant: Any) -> None:
         assert self._rows is not None

@@ -52,8 +52,8 @@ class Site:
         """Serves on a socket that is bound. Call `cleanup` of what it gives."""
         application = web.Application(client_max_size=BODY_MAX, middlewares=[self._checked])
         application.on_response_prepare.append(guard.with_headers)
-        application.router.add_get("/api/stream", self._stream)
-        application.router.add_get("/api/grant", self._grant)
+        application.router.add_get("/api/stream", self._stream, allow_head=False)
+        application.router.add_get("/api/grant", self._grant, allow_head=False)
         application.router.add_post("/api/release", self._release)
         application.router.add_post("/api/resize", self._resize)
         application.router.add_get("/{name:.*}", self._page)

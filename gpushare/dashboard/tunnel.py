@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 
 from gpushare.helper import end_with_parent
@@ -33,10 +34,11 @@ def command(local: Path, remote: Path, host: str) -> list[str]:
 
 
 class Tunnel:
-    """`socket` leads to the daemon while ssh runs. `why`: what ssh said last, where it does not."""
+    """`socket` leads to the daemon while ssh runs."""
 
-    def __init__(self, host: str, remote: Path, socket: Path) -> None:
-        self.socket, self.why = socket, ""
+    def __init__(self, host: str, remote: Path, socket: Path, ended: Callable[[str], None]) -> None:
+        """`ended`: called with why ssh does not run, each time."""
+        self.socket, self._ended = socket, ended
         self._host, self._command = host, command(socket, remote, host)
 
     async def run(self) -> None:
@@ -45,8 +47,10 @@ class Tunnel:
         while True:
             began = loop.time()
             await self._once()
-            pause = _FIRST_SECONDS if loop.time() - began > _GOOD_SECONDS else min(2 * pause, _LAST_SECONDS)
+            if loop.time() - began > _GOOD_SECONDS:
+                pause = _FIRST_SECONDS
             await asyncio.sleep(pause)
+            pause = min(2 * pause, _LAST_SECONDS)
 
     async def _once(self) -> None:
         try:
@@ -59,13 +63,13 @@ class Tunnel:
                 preexec_fn=end_with_parent,
             )
         except OSError as error:
-            self.why = f"ssh cannot be started: {error.strerror or error}"
+            self._ended(f"ssh cannot be started: {error.strerror or error}")
             return
         try:
             assert ssh.stderr is not None
             said = await _last_line(ssh.stderr)
             status = await ssh.wait()
-            self.why = f"ssh to {self._host} ended: {said or f'status {status}'}"
+            self._ended(f"ssh to {self._host} ended: {said or f'status {status}'}")
         finally:
             with contextlib.suppress(ProcessLookupError):
                 ssh.terminate()

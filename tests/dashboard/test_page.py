@@ -73,7 +73,7 @@ def test_work_is_shown(node, browser, url):
     tenants = [node.spin("1GiB", share, tenant=tenant) for share, tenant in (("50%", "a"), ("20%", "b"))]
     try:
         for tenant in tenants:
-            tenant.tell("run 5000")
+            tenant.tell("run 500000")
         with opened(browser, url) as page:
             live(page)
             expect(

@@ -4,9 +4,9 @@ import asyncio
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import stat
-import sys
 import textwrap
 import threading
 from pathlib import Path
@@ -97,7 +97,7 @@ def test_every_answer_has_the_headers_of_a_strict_page(board):
         ("/api/stream", {"Sec-Fetch-Site": "same-site"}, 403),
         ("/api/stream", {"Origin": "http://evil.example"}, 403),
         ("/api/stream", {"Origin": "null"}, 403),
-        ("/api/release", {}, 405),
+        ("/api/release", {}, 404),
     ],
 )
 def test_who_is_answered(board, path, headers, status):
@@ -301,14 +301,14 @@ def test_a_port_that_is_taken_is_one_line(node, board):
 
 
 SSH = textwrap.dedent("""\
-    #!{python}
+    #!/usr/bin/python3
     import os, socket, sys, threading
     words = sys.argv[1:]
     local, remote = words[words.index("-L") + 1].split(":")
     with open(os.environ["STAND_IN_LOG"], "a") as log:
         print(os.getpid(), words[-2:], file=log, flush=True)
     if words[-1] == "nobody@home":
-        sys.exit("Permission denied (publickey).\\n\\x1b[31mnot really")
+        sys.exit("tried\\n\\x1b[31mPermission denied (publickey).")
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(local)
     listener.listen()
@@ -330,7 +330,7 @@ def test_a_node_on_another_machine(node, tmp_path_factory):
     node.layout.socket.chmod(0o666)
     place = tmp_path_factory.mktemp("ssh")
 
-    (place / "ssh").write_text(SSH.format(python=sys.executable))
+    (place / "ssh").write_text(SSH)
     (place / "ssh").chmod(0o755)
     log = place / "log"
     log.touch()
@@ -342,23 +342,30 @@ def test_a_node_on_another_machine(node, tmp_path_factory):
     with dashboard(*nodes, uid=USER, env=env) as board, board.stream() as messages:
         hello = next(messages)["hello"]["nodes"]
         assert [(one["name"], one["host"]) for one in hello] == [("far", "me@far.example"), ("off", "nobody@home")]
-        while (found := next(messages)).get("section") != "devices":
-            if found.get("node") == 1 and found["section"] == "state" and "denied" in found["value"]["away"]:
-                assert "\x1b" not in found["value"]["away"]
-        assert (found["node"], len(found["value"])) == (0, 2)
-        pids = [int(line.split()[0]) for line in log.read_text().splitlines() if "far" in line]
+        assert "\x1b" not in until_state(messages, 1, "Permission denied (publickey).")
+        assert len(sections(messages, ["devices"])["devices"]) == 2
         assert "'--', 'me@far.example'" in log.read_text()
-        os.kill(pids[0], 9)
-        while (found := next(messages)).get("section") != "state" or found["node"] or not found["value"]["away"]:
-            pass
-        assert "ssh to me@far.example ended" in found["value"]["away"] or "no daemon answers" in found["value"]["away"]
-        while (found := next(messages)).get("section") != "state" or found["node"] or found["value"]["away"]:
-            pass
-        (second,) = [
-            int(line.split()[0])
-            for line in log.read_text().splitlines()
-            if "far" in line and alive(int(line.split()[0]))
-        ]
+        (first,) = far(log)
+        os.kill(first, signal.SIGKILL)
+        until_state(messages, 0, "ssh to me@far.example ended: status -9")
+        until_state(messages, 0, None)
+        (second,) = far(log)
         board.process.kill()
         until(lambda: not alive(second), "ssh ends with the dashboard", 20)
     node.layout.socket.chmod(0o600)
+
+
+def far(log):
+    """Processes of the stand-in that live and forward."""
+    pids = [int(line.split()[0]) for line in log.read_text().splitlines() if "far" in line]
+    return [pid for pid in pids if alive(pid)]
+
+
+def until_state(messages, node, away):
+    """What is said once a node is away for that, or not away (None)."""
+    for message in messages:
+        if message["section"] == "state" and message["node"] == node:
+            found = message["value"]["away"]
+            if found is None if away is None else found is not None and away in found:
+                return found
+    raise AssertionError("the stream ended")
