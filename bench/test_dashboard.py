@@ -42,7 +42,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
         with Requests(daemon.layout.socket) as requests:
             made = []
             for number in range(TENANTS):
-                more = {"tenant": f"team-{number}", "memory": "256MiB", "time": "1%", "ttl_seconds": 3600}
+                more = {"tenant": f"team-{number}", "memory": "300MiB", "time": "1%", "ttl_seconds": 3600}
                 made += create(requests, GRANTS // TENANTS, **more)
             for grant in made:
                 daemon.client.bind(grant, "container")
@@ -142,7 +142,7 @@ def test_change_to_page(node: Daemon, board: Dashboard, browser: Any, report) ->
         took = []
         for _ in range(CHANGES):
             asked = time.time() * 1000
-            grant = node.client.create(memory="64MiB", time="0")["id"]
+            grant = node.client.create(memory="300MiB", time="0")["id"]
             at = until(lambda grant=grant: page.evaluate("id => seen[id]", grant), "it is on the page")
             took.append(at - asked)
             node.client.release(grant)

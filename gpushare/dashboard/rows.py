@@ -66,6 +66,7 @@ def _part(found: Json) -> Json:
 def device(found: Json, before: Json | None, grants: Sequence[Json]) -> Json:
     """Of a Device. `before`, `grants`: as of overview.device_time."""
     time = overview.device_time(found, before, grants)
+    parts = [part for one in grants for part in one["devices"] if part["id"] == found["id"]]
     return _some(
         id=found["id"],
         index=found["index"],
@@ -80,9 +81,9 @@ def device(found: Json, before: Json | None, grants: Sequence[Json]) -> Json:
         idle=time.idle,
         promised=found["guaranteed"]["time"],
         capacity=found["capacity"]["memory"],
-        reserved=found["reserved"]["memory"],
+        granted=sum(part["memory_limit_bytes"] for part in parts),
         memory=found["memory_used_bytes"],
-        grants=sum(any(part["id"] == found["id"] for part in one["devices"]) for one in grants),
+        grants=len(parts),
     ) | {"index": found["index"]}
 
 

@@ -14,7 +14,7 @@ def node() -> Iterator[Daemon]:
     """Two simulated devices. Its socket is for everybody, in directories that everybody can traverse."""
     with tempfile.TemporaryDirectory(prefix="gsb-") as short:
         Path(short).chmod(0o755)
-        daemon = Daemon(Path(short, "d"), "2x16GiB")
+        daemon = Daemon(Path(short, "d"), "2x64GiB")
         try:
             yield daemon.start()
         finally:

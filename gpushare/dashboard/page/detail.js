@@ -46,7 +46,7 @@ export function update(store) {
 function facts(grant) {
   const rows = [
     ["tenant", name(grant.tenant)], ["phase", grant.phase], ["class", grant.class_],
-    ["runs in it", grant.pids ? `${grant.pids} of a ${grant.kind}, user ${grant.uid ?? 0}` : "nothing"],
+    ["runs in it", runs(grant)], ["owner", `user ${grant.uid ?? 0}`],
     ["made", clock(grant.created_ns)],
     grant.key && ["key", name(grant.key)],
     grant.gang && ["gang", name(grant.gang)],
@@ -61,6 +61,11 @@ function facts(grant) {
     `${size(part.memory)} of ${size(part.memory_limit)}${part.memory_borrowed ? `, ${size(part.memory_borrowed)} borrowed` : ""}`,
   ].map((text) => el("td", { class: "r", text: String(text) })))));
   return [el("dl", { class: "facts" }, ...rows.flatMap(([title, value]) => [el("dt", { text: title }), el("dd", {}, value)])), parts.box];
+}
+
+function runs({ pids = 0, kind }) {
+  if (pids === 0) return kind ? `a ${kind}, in which nothing has joined` : "nothing yet";
+  return `${pids === 1 ? "1 process" : `${pids} processes`}${kind === "container" ? " in a container" : ""}`;
 }
 
 function told({ now: sentences, decisions, receipts }) {

@@ -2,7 +2,7 @@
 
 import { bar, columns } from "./charts.js";
 import { el, keyed, name, once, setText, tag } from "./dom.js";
-import { about, percent, size } from "./format.js";
+import { about, count, duration, percent, size } from "./format.js";
 
 const PARTS = ["guaranteed", "borrowed", "switching", "idle"];
 
@@ -17,7 +17,7 @@ function card(palette) {
     el("div", { class: "charts" }, hour, day));
   element.update = ({ device, node }) => {
     setText(title, `Device ${device.index}`);
-    once(model, device.name, (text) => [name(text)]);
+    once(model, [device.name, device.grants ?? 0], ([text, grants]) => [name(text), `, ${count(grants, "grant")}`]);
     once(state, [device.healthy, device.health_reason, device.state, device.drain_reason], states);
     const milli = PARTS.map((part) => device[part] ?? 0);
     const said = PARTS.map((part, i) => `${about(milli[i])} ${part}`).filter((_, i) => milli[i] || i === 0 || i === 3).join(", ");
@@ -25,8 +25,8 @@ function card(palette) {
     setText(nowText, `${said}; ${percent(device.promised)} promised`);
     const whole = device.capacity || 1;
     const held = (1000 * (device.memory ?? 0)) / whole;
-    const kept = Math.max(0, (1000 * (device.reserved ?? 0)) / whole - held);
-    const text = `${size(device.memory)} held, ${size(device.reserved)} granted, of ${size(device.capacity)}`;
+    const kept = Math.min(1000 - held, Math.max(0, (1000 * (device.granted ?? 0)) / whole - held));
+    const text = `${size(device.memory)} held, ${size(device.granted)} granted, of ${size(device.capacity)}`;
     memory.show([held, kept], text);
     setText(memoryText, text);
     hour.show(node.hour, device.id);
@@ -54,7 +54,7 @@ function legend(tenants, palette) {
   const shown = tenants.slice(0, 7), others = tenants.slice(7);
   const items = shown.map((one) => el("li", {}, palette.key(one.name), name(one.name), el("b", { text: hours(one.hours) })));
   if (others.length) items.push(el("li", {}, el("i", { class: "p7" }), `${others.length} others`, el("b", { text: hours(others.reduce((all, one) => all + one.hours, 0)) })));
-  return [el("ul", { class: "key", "aria-label": "Tenants, with the hours of a device that each used in the last day" }, ...items)];
+  return [el("ul", { class: "key" }, el("li", { text: "Device time of the last day:" }), ...items)];
 }
 
-const hours = (number) => (number < 0.1 ? `${Math.round(number * 60)} min` : `${number.toFixed(1)} h`);
+const hours = (number) => (number < 1 ? duration(number * 3.6e12) : `${number.toFixed(1)} h`);

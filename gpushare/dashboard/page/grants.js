@@ -7,6 +7,7 @@ import { sum } from "./store.js";
 import { number } from "./tenants.js";
 
 const ENDED = new Set(["released", "expired", "failed"]);
+const compare = (a, b) => (a < b ? -1 : Number(a > b));
 const by = (field) => (grant) => -sum(grant, field);
 const COLUMNS = [
   { title: "Grant", sort: (grant) => grant.id }, { title: "Tenant", sort: (grant) => grant.tenant },
@@ -88,8 +89,8 @@ export function show(node) {
   const { column, down } = order;
   found.sort((a, b) => {
     const x = column.sort(a), y = column.sort(b);
-    const first = typeof x === "number" ? x - y : String(x ?? "").localeCompare(String(y ?? ""), "en", { numeric: true });
-    return (down ? -first : first) || a.id.localeCompare(b.id, "en", { numeric: true });
+    const first = typeof x === "number" ? x - y : compare(x ?? "", y ?? "");
+    return (down ? -first : first) || compare(a.id, b.id);
   });
   markSorted();
   keyed(made.body, found.map((grant) => ({ grant, history: node.history.get(grant.id) })), ({ grant }) => grant.id, row);

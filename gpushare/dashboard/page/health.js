@@ -4,7 +4,7 @@ import { el, name, once, tag } from "./dom.js";
 import { clock, count, duration } from "./format.js";
 import { said } from "./said.js";
 
-const state = (good, text) => el("span", { class: good ? "good" : "bad", text: `${good ? "\u2713" : "\u2717"} ${text}` });
+const state = (good, text, otherwise = "bad") => el("span", { class: good ? "good" : otherwise, text: `${good ? "\u2713" : "\u2717"} ${text}` });
 
 function facts(rows) {
   return el("dl", { class: "facts" }, ...rows.filter(Boolean).flatMap(([title, value]) => [el("dt", { text: title }), el("dd", {}, value)]));
@@ -32,7 +32,7 @@ function ledgerCard({ ledger }) {
 }
 
 function wallsCard({ walls, enforce }) {
-  const rows = walls.map((wall) => [wall.name, el("span", {}, state(wall.holds, wall.holds ? `keeps ${wall.keeps}` : `${wall.why}: ${wall.lost}`))]);
+  const rows = walls.map((wall) => [wall.name, el("span", {}, state(wall.holds, wall.holds ? `keeps ${wall.keeps}` : `${wall.why}: ${wall.lost}`, "lacks"))]);
   return card(`Walls (enforce: ${enforce})`, rows.length ? facts(rows) : el("p", { class: "none", text: "None were tried." }));
 }
 

@@ -36,6 +36,8 @@ function draw(...views) {
     showStatus();
     if (store.hello === null) return;
     nodes.show(store, choose);
+    const top = `${document.querySelector("header").offsetHeight + 8}px`; // what is scrolled to is not behind it
+    if (document.documentElement.style.scrollPaddingTop !== top) document.documentElement.style.scrollPaddingTop = top;
     const palette = (palettes[store.chosen] ??= new Palette());
     for (const view of views) view.show(store.node, palette);
     summary(store.node);
@@ -75,12 +77,13 @@ function summary(node) {
   once(document.getElementById("summary"), [
     ["devices", node.devices?.length ?? "?"], ["used", about(guaranteed + borrowed)], ["of it borrowed", about(borrowed)],
     ["idle", about(idle)], ["grants", found.size], ["waiting", waits], ["tenants", node.tenants?.length ?? "?"],
+    ...(node.facts?.simulated ? [["devices are", "simulated"]] : []),
     ...(node.facts?.degraded ? [["guarantees", "degraded"]] : []),
   ], (rows) => rows.map(([title, value]) => el("div", {}, el("dt", { text: title }), el("dd", { text: String(value) }))));
 }
 
 function hello({ changes, user, version }) {
-  once(document.getElementById("who"), [changes, user, version, store.node.facts?.simulated], () => [
+  once(document.getElementById("who"), [changes, user, version, store.nodes.length], () => [
     `${count(store.nodes.length, "node")}, gpushare ${version}, as ${user} `, tag(changes ? "may change grants" : "read only"),
   ]);
 }
