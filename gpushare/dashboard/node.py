@@ -22,7 +22,7 @@ NUMBERS_SECONDS = 2.0
 """Between two looks at the last second's numbers. What grants, devices and tenants become, the watch tells at once."""
 _RECEIPTS_SECONDS = 3.0
 _FACTS_SECONDS = 10.0
-_HOUR_SECONDS, _DAY_SECONDS = 30.0, 600.0
+_HOUR_SECONDS, _DAY_SECONDS = 15.0, 60.0
 _RETRY_SECONDS = 5.0
 _SOON_SECONDS = 0.2
 """Changes that come in a row are one reason to look again."""
@@ -123,9 +123,10 @@ class Node:
         """`why`: as the client says of the socket that leads there."""
         if self._tunnel_why:
             why = self._tunnel_why
+        elif self._tunnel is not None:
+            why = f"no answer by ssh yet from {self.source.socket} of {self.source.host}"
         elif self.client.path != self.source.socket:
-            where = f"{self.source.socket} of {self.source.host}" if self.source.host else self.source.socket
-            why = f"no daemon answers at {where}: start one with `gpushare daemon`"
+            why = f"no daemon answers at {self.source.socket}: start one with `gpushare daemon`"
         self._publish("state", {"away": why, "since_ns": self._away_ns})
 
     def _tunnel_ended(self, why: str) -> None:

@@ -46,10 +46,11 @@ export function show(node, palette) {
   const list = document.getElementById("device-list");
   const devices = node.devices ?? [];
   keyed(list, devices.map((device) => ({ device, node })), ({ device }) => device.id, () => card(palette));
-  once(document.getElementById("device-tenants"), node.day?.tenants ?? [], (tenants) => legend(tenants, palette));
+  once(document.getElementById("device-tenants"), node.day?.tenants ?? null, (tenants) => legend(tenants, palette));
 }
 
 function legend(tenants, palette) {
+  if (tenants === null) return [];
   if (tenants.length === 0) return [el("p", { class: "none", text: "No tenant has used a device in the last day. Start something: gpushare run --memory 1GiB --time 30% -- CMD" })];
   const shown = tenants.slice(0, 7), others = tenants.slice(7);
   const items = shown.map((one) => el("li", {}, palette.key(one.name), name(one.name), el("b", { text: hours(one.hours) })));
