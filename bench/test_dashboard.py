@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from browser import chromium, opened
 from dashboards import Dashboard, dashboard
-from keptopen import Requests, create, release
+from keptopen import Requests, create
 from running import Daemon
 from waiting import until
 
@@ -40,14 +40,12 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
     try:
         daemon.start()
         with Requests(daemon.layout.socket) as requests:
-            made = []
             for number in range(TENANTS):
+                daemon.client.set_tenant(f"team-{number}", {"time": "10%"})
                 more = {"tenant": f"team-{number}", "memory": "300MiB", "time": "1%", "ttl_seconds": 3600}
-                made += create(requests, GRANTS // TENANTS, **more)
-            for grant in made:
-                daemon.client.bind(grant, "container")
-            yield daemon
-            release(requests, made)
+                for grant in create(requests, GRANTS // TENANTS, **more):
+                    daemon.client.bind(grant, "container")
+        yield daemon
     finally:
         daemon.stop()
 

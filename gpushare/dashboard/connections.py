@@ -17,11 +17,10 @@ class Connections:
     def __init__(self, server: web.Server) -> None:
         self._server = server
         self._open: dict[Any, asyncio.TimerHandle] = {}
-        """In the order in which they came."""
+        """In the order in which they came; those that have ended stay until their time is over."""
 
     def __call__(self) -> asyncio.Protocol:
         """Of a connection that has come."""
-        self._open = {one: timer for one, timer in self._open.items() if one in self._server.connections}
         handler = self._server()
         loop = asyncio.get_running_loop()
         self._open[handler] = loop.call_later(CONNECTION_SECONDS, self._end, handler)
@@ -36,8 +35,6 @@ class Connections:
             timer.cancel()
 
     def _end(self, handler: Any) -> None:
-        timer = self._open.pop(handler, None)
-        if timer is not None:
-            timer.cancel()
+        self._open.pop(handler).cancel()
         if handler.transport is not None:
             handler.transport.abort()

@@ -10,12 +10,14 @@ import stat
 import textwrap
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from dashboards import dashboard, sections
 from running import GPUSHARE, alive, start
 from waiting import until
 
+from gpushare.dashboard import connections
 from gpushare.dashboard.readers import QUEUE_BYTES_MAX, Readers
 
 USER = 23456
@@ -270,6 +272,33 @@ def test_a_page_that_is_too_far_behind_is_cut_off_and_others_are_not():
         await asyncio.sleep(0.01)
         assert told == [True, False]
 
+    asyncio.run(story())
+
+
+def test_connections_end_in_time_but_for_streams(monkeypatch):
+    class Handler:
+        """With what is used of aiohttp's, which has a transport once its connection is made."""
+
+        transport = None
+
+        def connect(self):
+            self.ended = asyncio.Event()
+            self.transport = SimpleNamespace(abort=self.ended.set)
+
+    async def story():
+        open_connection = connections.Connections(Handler)
+        stream, other = open_connection(), open_connection()  # both before either has a transport
+        for one in stream, other:
+            one.connect()
+        open_connection.keep(SimpleNamespace(protocol=stream))
+        await asyncio.wait_for(other.ended.wait(), 20)
+        more = [open_connection() for _ in range(connections.CONNECTIONS_MAX)]
+        for one in more:
+            one.connect()
+        open_connection()
+        assert more[0].ended.is_set() and not more[1].ended.is_set() and not stream.ended.is_set()
+
+    monkeypatch.setattr(connections, "CONNECTION_SECONDS", 0.05)
     asyncio.run(story())
 
 

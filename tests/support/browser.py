@@ -51,6 +51,7 @@ def opened(browser: Browser, url: str, *, expected: tuple[str, ...] = (), **opti
     try:
         page.goto(url)
         yield page
-        assert [text for text in said if not any(part in text for part in expected)] == []
+        found = [text for text in said if not any(part in text for part in expected)]
+        assert not found, found
     finally:
         context.close()
