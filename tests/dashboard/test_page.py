@@ -75,6 +75,7 @@ def recorded(node):
     return {row["tenant"] for row in node.client.usage()["rows"] if row["guaranteed_ns"]}
 
 
+@pytest.mark.slow
 def test_work_is_shown(node, browser, url):
     for tenant in "a", "b":
         node.client.set_tenant(tenant, {"time": "50%"})
@@ -117,6 +118,7 @@ def test_it_says_that_the_daemon_is_away_and_goes_on_when_it_is_back(node, brows
         expect(page.get_by_role("button", name=more)).to_be_visible()
 
 
+@pytest.mark.slow
 def test_a_wrong_token_and_a_dashboard_that_ended(node, browser):
     with dashboard("--socket", str(node.layout.socket)) as board:
         wrong = board.base + "#" + "A" * 32
@@ -233,6 +235,7 @@ _CONTRASTS = """() => {
 WCAG wants 3 rather than 4.5."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_contrast_and_width(node, browser, url, grants, scheme):
     grants(2, gang={"id": "job"})
@@ -256,6 +259,7 @@ def test_contrast_and_width(node, browser, url, grants, scheme):
         until(lambda: {one["health"] for one in node.client.devices()} == {"healthy"}, "the device works", 20)
 
 
+@pytest.mark.slow
 def test_no_motion_where_none_is_wanted(browser, url):
     with opened(browser, url, reduced_motion="reduce") as page:
         live(page)
@@ -265,6 +269,7 @@ def test_no_motion_where_none_is_wanted(browser, url):
         assert not any(page.evaluate(durations))
 
 
+@pytest.mark.slow
 def test_a_user_releases_and_resizes_from_the_page(node, browser):
     user = 23456
     node.layout.socket.chmod(0o666)
