@@ -53,7 +53,7 @@ def pictures(daemon: Daemon) -> list[Path]:
     found = []
     with dashboard("--socket", str(daemon.layout.socket)) as board, chromium() as browser:
         for scheme in ("light", "dark"):
-            size = {"width": 1180, "height": 1000}
+            size = {"width": 1000, "height": 760}
             with opened(browser, board.url, color_scheme=scheme, viewport=size) as page:
                 page.locator("#receipt-list li").first.wait_for()
                 page.locator("#device-tenants li").first.wait_for()

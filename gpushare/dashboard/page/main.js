@@ -59,7 +59,7 @@ function showStatus() {
     connection.state === "refused" ? ["not allowed", "away", `${connection.why}.`] :
     connection.state === "closed" && store.hello !== null ? ["dashboard away", "away", "The dashboard does not answer: gpushare dashboard was ended, or cannot be reached. What is shown is old. Trying again."] :
     connection.state === "closed" ? ["connecting", "", connection.why] :
-    away !== null ? ["daemon away", "away", `${away}. What is shown is of ${clock(store.node.state.since_ns)}; this page goes on when the daemon is back.`] :
+    away !== null ? ["daemon away", "away", `${away}. ${old(store.node)}This page goes on when the daemon is back.`] :
     store.node?.state ? ["live", "live", ""] : ["connecting", "", ""];
   setText(status, text);
   setClass(status, kind);
@@ -69,6 +69,8 @@ function showStatus() {
   const title = store.nodes.length === 1 || !store.node ? "gpushare" : `${store.node.name} - gpushare`;
   if (document.title !== title) document.title = title;
 }
+
+const old = ({ grants, state }) => (grants === null ? "" : `What is shown is of ${clock(state.since_ns)}. `);
 
 function summary(node) {
   const found = node.grants ?? new Map();
