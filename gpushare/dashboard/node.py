@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import quote, urlencode
 
 from gpushare.aio import AsyncClient
@@ -24,6 +24,8 @@ _RECEIPTS_SECONDS = 3.0
 _FACTS_SECONDS = 10.0
 _HOUR_SECONDS, _DAY_SECONDS = 15.0, 60.0
 _RETRY_SECONDS = 5.0
+_UNREADABLE = (LookupError, TypeError, ValueError)
+"""What answers of another version may cause."""
 _SOON_SECONDS = 0.2
 """Changes that come in a row are one reason to look again."""
 _EVENTS = 200
@@ -100,12 +102,22 @@ class Node:
     # The watch.
 
     async def _follow(self) -> None:
+        while True:
+            try:
+                await self._follow_on()
+            except GpushareError as error:
+                why = str(error)
+            except _UNREADABLE as error:
+                why = f"its answers are not what this dashboard reads ({error!r}): are both of the same version?"
+            await self._is_away(why)
+            await asyncio.sleep(_RETRY_SECONDS)
+
+    async def _follow_on(self) -> NoReturn:
+        """Raises GpushareError where the daemon is there and refuses."""
         async for event in self.client.follow():
             match event["type"], event["kind"]:
                 case "away", _:
-                    await _ended(self._asking)
-                    self._away_ns = time.time_ns()
-                    self._show_away(event["object"]["why"])
+                    await self._is_away(self._explained(event["object"]["why"]))
                 case "listed", _:
                     self._rv = event["rv"]
                     self._show_grants({grant["id"]: grant for grant in event["object"]})
@@ -118,16 +130,25 @@ class Node:
                     if kind == "grant":
                         self._grant_changed(change, event["object"])
                     self._soon.set()  # of devices, tenants and the node the change itself is the smaller part
+        raise AssertionError("follow() does not end")
+
+    async def _is_away(self, why: str) -> None:
+        await _ended(self._asking)
+        self._away_ns = time.time_ns()
+        self._show_away(why)
 
     def _show_away(self, why: str) -> None:
-        """`why`: as the client says of the socket that leads there."""
-        if self._tunnel_why:
-            why = self._tunnel_why
-        elif self._tunnel is not None:
-            why = f"no answer by ssh yet from {self.source.socket} of {self.source.host}"
-        elif self.client.path != self.source.socket:
-            why = f"no daemon answers at {self.source.socket}: start one with `gpushare daemon`"
         self._publish("state", {"away": why, "since_ns": self._away_ns})
+
+    def _explained(self, why: str) -> str:
+        """Why nobody answers. `why`: as the client says of the socket that leads there."""
+        if self._tunnel_why:
+            return self._tunnel_why
+        if self._tunnel is not None:
+            return f"no answer by ssh yet from {self.source.socket} of {self.source.host}"
+        if self.client.path != self.source.socket:
+            return f"no daemon answers at {self.source.socket}: start one with `gpushare daemon`"
+        return why
 
     def _tunnel_ended(self, why: str) -> None:
         """Before or after the watch says that the daemon is away; it says more."""
@@ -176,8 +197,8 @@ class Node:
             pause = seconds
             try:
                 await ask()
-            except GpushareError as error:  # that the daemon is away, the watch says
-                log.debug("%s: %s", self.source.name, error)
+            except (GpushareError, *_UNREADABLE) as error:  # that the daemon is away, the watch says
+                log.debug("%s: %r", self.source.name, error)
                 pause = min(seconds, _RETRY_SECONDS)
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for((sooner or never).wait(), pause)

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from dashboards import dashboard, sections
+from dashboards import Told, dashboard
 from running import GPUSHARE, alive, start
 from waiting import until
 
@@ -192,21 +192,12 @@ def test_those_who_send_nothing_or_take_nothing_stop_nobody(node, board):
                 f"GET /api/stream HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {board.token}\r\n\r\n".encode()
             )
         with board.stream() as messages:
-            sections(messages, ["grants"])
+            told = Told(messages)
+            told.until("grants")
             grant = node.client.create(memory="1GiB", time="20%")["id"]
-            told(messages, grant)
+            told.until("grants", lambda grants: grant in grants.get("set", ()))
             node.client.release(grant)
         assert board.request("GET", "/")[0] == 200
-
-
-def told(messages, grant):
-    """Returns when the page has been told of it."""
-    for message in messages:
-        if message["section"] == "grants" and grant in {
-            **message["value"].get("set", {}),
-            **message["value"].get("all", {}),
-        }:
-            return
 
 
 def test_headers_are_small(board):
@@ -250,11 +241,31 @@ def test_the_daemon_is_asked_once_however_many_pages_are_open(node, tmp_path):
         with dashboard("--socket", str(tmp_path / "tap")) as board:
             assert tap.asked == []
             with board.stream() as one, board.stream() as two, board.stream() as three:
-                for messages in one, two, three:
-                    sections(messages, ("state", "devices", "tenants", "receipts", "facts", "observed", "hour", "day"))
+                for told in map(Told, (one, two, three)):
+                    for section in "state", "devices", "tenants", "receipts", "facts", "observed", "hour", "day":
+                        told.until(section)
             assert tap.asked.count("/v1/watch") == tap.asked.count("/v1/node") == 1
     finally:
         tap.close()
+
+
+class Other(Tap):
+    """What is no daemon that this dashboard knows."""
+
+    def _lead(self, here):
+        with contextlib.suppress(OSError), here:
+            here.recv(65536)
+            here.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
+
+
+def test_answers_of_another_version_are_said_to_be_that(tmp_path):
+    other = Other(tmp_path / "other", None)
+    try:
+        with dashboard("--socket", str(tmp_path / "other")) as board, board.stream() as messages:
+            next(messages)
+            assert "of the same version" in Told(messages).away("its answers are not")
+    finally:
+        other.close()
 
 
 def test_a_page_that_is_too_far_behind_is_cut_off_and_others_are_not():
@@ -371,13 +382,14 @@ def test_a_node_on_another_machine(node, tmp_path_factory):
     with dashboard(*nodes, uid=USER, env=env) as board, board.stream() as messages:
         hello = next(messages)["hello"]["nodes"]
         assert [(one["name"], one["host"]) for one in hello] == [("far", "me@far.example"), ("off", "nobody@home")]
-        assert "\x1b" not in until_state(messages, 1, "Permission denied (publickey).")
-        assert len(sections(messages, ["devices"])["devices"]) == 2
+        told = Told(messages)
+        assert "\x1b" not in told.away("Permission denied (publickey).", node=1)
+        assert len(told.until("devices")) == 2
         assert "'--', 'me@far.example'" in log.read_text()
         (first,) = far(log)
         os.kill(first, signal.SIGKILL)
-        until_state(messages, 0, "ssh to me@far.example ended: status -9")
-        until_state(messages, 0, None)
+        told.away("ssh to me@far.example ended")
+        told.away(None)
         (second,) = far(log)
         board.process.kill()
         until(lambda: not alive(second), "ssh ends with the dashboard", 20)
@@ -388,13 +400,3 @@ def far(log):
     """Processes of the stand-in that live and forward."""
     pids = [int(line.split()[0]) for line in log.read_text().splitlines() if "far" in line]
     return [pid for pid in pids if alive(pid)]
-
-
-def until_state(messages, node, away):
-    """What is said once a node is away for that, or not away (None)."""
-    for message in messages:
-        if message["section"] == "state" and message["node"] == node:
-            found = message["value"]["away"]
-            if found is None if away is None else found is not None and away in found:
-                return found
-    raise AssertionError("the stream ended")

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -108,11 +108,24 @@ def dashboard(*options: str, uid: int = 0, env: Mapping[str, str] | None = None)
         found.end()
 
 
-def sections(messages: Iterator[Any], wanted: Sequence[str], node: int = 0) -> dict[str, Any]:
-    """The first of each that has been told."""
-    found: dict[str, Any] = {}
-    while set(wanted) - found.keys():
-        message = next(messages)
-        if message.get("node") == node:
-            found.setdefault(message["section"], message["value"])
-    return found
+class Told:
+    """What a page has been told last, by node and section."""
+
+    def __init__(self, messages: Iterator[Any]) -> None:
+        self._messages = messages
+        self.last: dict[tuple[int, str], Any] = {}
+
+    def until(self, section: str, holds: Callable[[Any], Any] = lambda value: True, node: int = 0) -> Any:
+        """What is said of it, once that is so."""
+        while (node, section) not in self.last or not holds(self.last[node, section]):
+            message = next(self._messages)
+            if "node" in message:
+                self.last[message["node"], message["section"]] = message["value"]
+        return self.last[node, section]
+
+    def away(self, why: str | None, node: int = 0) -> str:
+        """Why the node is away, once it is for that; None: once it is not."""
+        found = self.until(
+            "state", lambda state: why in state["away"] if why and state["away"] else why is state["away"], node
+        )
+        return str(found["away"])
