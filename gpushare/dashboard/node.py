@@ -133,9 +133,9 @@ class Node:
         raise AssertionError("follow() does not end")
 
     async def _is_away(self, why: str) -> None:
-        await _ended(self._asking)
         self._away_ns = time.time_ns()
         self._show_away(why)
+        await _ended(self._asking)
 
     def _show_away(self, why: str) -> None:
         self._publish("state", {"away": why, "since_ns": self._away_ns})
