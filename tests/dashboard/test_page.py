@@ -76,7 +76,7 @@ def recorded(node):
 
 
 @pytest.mark.slow
-def test_work_is_shown(node, browser, url):
+def test_work_is_shown(node, browser):
     for tenant in "a", "b":
         node.client.set_tenant(tenant, {"time": "50%"})
     tenants = [node.spin("1GiB", share, tenant=tenant, gpu="0") for share, tenant in (("50%", "a"), ("20%", "b"))]
@@ -84,7 +84,7 @@ def test_work_is_shown(node, browser, url):
         for tenant in tenants:
             tenant.tell("run 500000")
         until(lambda: recorded(node) >= {"a", "b"}, "it is in the ledger", 60)
-        with opened(browser, url) as page:
+        with dashboard("--socket", str(node.layout.socket)) as board, opened(browser, board.url) as page:
             live(page)
             expect(
                 page.locator("#device-list article").first.locator("[aria-label*='guaranteed']").first

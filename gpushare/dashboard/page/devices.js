@@ -46,7 +46,9 @@ export function show(node, palette) {
   const list = document.getElementById("device-list");
   const devices = node.devices ?? [];
   keyed(list, devices.map((device) => ({ device, node })), ({ device }) => device.id, () => card(palette));
-  once(document.getElementById("device-tenants"), node.day?.tenants ?? null, (tenants) => legend(tenants, palette));
+  // The day is looked at once a minute: what is not in it yet is in the hour.
+  const recorded = node.day?.tenants?.length ? node.day : node.hour;
+  once(document.getElementById("device-tenants"), recorded?.tenants ?? null, (tenants) => legend(tenants, palette));
 }
 
 function legend(tenants, palette) {
