@@ -27,14 +27,12 @@ def serve(sources: Sequence[Source], port: int, *, changes: bool) -> None:
     pages = assets()
     if root := os.geteuid() == 0:
         _check_root(sources, changes=changes)
-    with (
-        _listener(port) as listener,
-        tempfile.TemporaryDirectory(prefix="gpushare-", ignore_cleanup_errors=True) as own,
-    ):
+    with tempfile.TemporaryDirectory(prefix="gpushare-", ignore_cleanup_errors=True) as own:
         sockets = [_socket(Path(own), number, source, relayed=root) for number, source in enumerate(sources)]
         if root:
             _give_up(Path(own), sockets, sources)
-        asyncio.run(_serve(sources, sockets, listener, pages, changes=changes))
+        with _listener(port) as listener:
+            asyncio.run(_serve(sources, sockets, listener, pages, changes=changes))
 
 
 def _socket(own: Path, number: int, source: Source, *, relayed: bool) -> Path:
@@ -44,13 +42,14 @@ def _socket(own: Path, number: int, source: Source, *, relayed: bool) -> Path:
 
 def _give_up(own: Path, sockets: Sequence[Path], sources: Sequence[Source]) -> None:
     """From here on this process is nobody's, without capabilities, and reaches the daemons by a relay."""
-    os.chown(own, NOBODY, NOBODY)
     listeners = []
     for path in sockets:
         listeners.append(listener := socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         listener.bind(os.fspath(path))
-        path.chmod(0o666)  # in a directory that is nobody's alone
+        path.chmod(0o666)
         listener.listen()
+    # Last, as others of nobody's may change what is in it from here on.
+    os.chown(own, NOBODY, NOBODY)
     relay.start(listeners, [source.socket for source in sources])
     for listener in listeners:
         listener.close()
