@@ -28,7 +28,8 @@ def run(args: argparse.Namespace) -> int:
     api = client(args)
     node = api.node()["capacity"]
     recorded = api.usage_slots(since=args.since, until=args.until)
-    slots = [Slot(**{field.name: slot[field.name] for field in fields(Slot)}) for slot in recorded["slots"]]
+    names = [field.name for field in fields(Slot)]
+    slots = [Slot(**{name: slot[name] for name in names if name in slot}) for slot in recorded["slots"]]
     found = replay(slots, _quotas(args.tenants, _capacity(slots) or node["time"], node["memory"]))
     if args.json or args.format == "json":
         told = {**asdict(found), "tenants": [{"name": name, **asdict(one)} for name, one in found.tenants.items()]}
