@@ -41,19 +41,25 @@ def _socket(own: Path, number: int, source: Source, *, relayed: bool) -> Path:
 
 
 def _give_up(own: Path, sockets: Sequence[Path], sources: Sequence[Source]) -> None:
-    """From here on this process is nobody's, without capabilities, and reaches the daemons by a relay."""
+    """From here on this process is nobody's, without capabilities, and reaches the daemons by a relay. Raises
+    FailedError."""
     listeners = []
     for path in sockets:
         listeners.append(listener := socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         listener.bind(os.fspath(path))
         path.chmod(0o666)
         listener.listen()
-    # Last, as others of nobody's may change what is in it from here on.
+    # Not before: others of nobody's may change what is in it from here on.
     os.chown(own, NOBODY, NOBODY)
-    relay.start(listeners, [source.socket for source in sources])
+    try:
+        relay.start(listeners, [source.socket for source in sources])
+        become_nobody()
+    except OSError as error:
+        raise FailedError(
+            f"root's rights cannot be given up here ({error.strerror}): start it as another user"
+        ) from None
     for listener in listeners:
         listener.close()
-    become_nobody()
 
 
 async def _serve(

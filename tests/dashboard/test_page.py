@@ -155,6 +155,7 @@ def overflow(page):
     return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
 
 
+@pytest.mark.slow
 def test_200_grants_by_keyboard_alone(node, browser, url, grants):
     names = grants(200)
     with opened(browser, url) as page:
