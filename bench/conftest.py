@@ -32,6 +32,7 @@ _STORED = {
     "bench/test_guard.py": ("guard-simulated", "pytest bench/test_guard.py"),
     "bench/test_front.py": ("front-simulated", "pytest bench/test_front.py"),
     "bench/test_notebooks.py": ("notebooks-simulated", "pytest bench/test_notebooks.py"),
+    "bench/test_dashboard.py": ("dashboard-simulated", "pytest bench/test_dashboard.py"),
 }
 """Runs whose results are stored, by what pytest is asked to run: under which name, and the command."""
 

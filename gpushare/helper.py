@@ -11,16 +11,17 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
+CAP_DAC_OVERRIDE = 1
 CAP_DAC_READ_SEARCH = 2
 CAP_SYS_PTRACE = 19
 ENVIRONMENT = {"LC_ALL": "C.UTF-8"}
 
 # linux/prctl.h and linux/capability.h
-_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 4, 24, 38
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 1, 4, 8, 24, 38
 _CAPABILITY_VERSION_3 = 0x20080522
 _CAPABILITIES = 64
 _MEMORY_BYTES = 1 << 30
-_NOBODY = 65534
+NOBODY = 65534
 
 _ROOT = str(Path(__file__).parents[1])
 _PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from gpushare.{0}.__main__ import main; main(*sys.argv[2:])"
@@ -58,14 +59,42 @@ def confine(parent: str, *, keep: Collection[int], descriptors: int | None = Non
         raise SystemExit
 
 
-def _give_up(libc: ctypes.CDLL, keep: Collection[int]) -> None:
-    with contextlib.suppress(PermissionError):  # root of a container that may not: it has few groups
-        os.setgroups([])
-    libc.setfsgid(_NOBODY)
-    libc.setfsuid(_NOBODY)
+def end_with_parent() -> None:
+    """For a child between fork and exec: it is asked to end when the thread that started it does."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def become_nobody(keep: Collection[int] = ()) -> None:
+    """Makes this process, which is root's, one of user nobody for good, with no capabilities but `keep`; no program
+    that it starts has more. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    _drop_bounding_set(libc, keep)
+    libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
+    os.setgroups([])
+    os.setresgid(NOBODY, NOBODY, NOBODY)
+    os.setresuid(NOBODY, NOBODY, NOBODY)
+    _hold(libc, keep)
+    libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+
+
+def _drop_bounding_set(libc: ctypes.CDLL, keep: Collection[int]) -> None:
     for number in range(_CAPABILITIES):
         if number not in keep:
             libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0)  # fails for those that this kernel does not know
+
+
+def _give_up(libc: ctypes.CDLL, keep: Collection[int]) -> None:
+    with contextlib.suppress(PermissionError):  # root of a container that may not: it has few groups
+        os.setgroups([])
+    libc.setfsgid(NOBODY)
+    libc.setfsuid(NOBODY)
+    _drop_bounding_set(libc, keep)
+    _hold(libc, keep)
+
+
+def _hold(libc: ctypes.CDLL, keep: Collection[int]) -> None:
+    """Of the capabilities that this process has, those alone."""
     kept = sum(1 << number for number in keep)
     low, high = kept & 0xFFFFFFFF, kept >> 32
     # effective, permitted, inheritable; the lower 32 capabilities first

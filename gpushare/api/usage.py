@@ -6,6 +6,8 @@ from typing import Literal
 from msgspec import Struct
 
 By = Literal["tenant", "grant", "device", "hour", "charge"]
+Unit = Literal["hour", "minute"]
+Each = Literal["node", "device"]
 
 
 class UsageRow(Struct, kw_only=True):
@@ -57,14 +59,16 @@ class Usage(Struct, kw_only=True):
 
 
 class UsageSlot(Struct, kw_only=True):
-    """An hour or, where that is rolled up, a day. `length_ns`: of it, recorded. `capacity_ns`: of all devices together.
-    `used_ns`, `waited_ns`: by tenant, without those below it."""
+    """An hour or a minute or, where that is rolled up, a longer time: after three hours an hour, then a day.
+    `length_ns`: of it, recorded. `capacity_ns`: of all devices together. `used_ns`, `waited_ns`: by tenant, without
+    those below it. `device`: all that of this one alone; empty: of all."""
 
     begins_ns: int
     length_ns: int
     capacity_ns: int
     used_ns: dict[str, int]
     waited_ns: dict[str, int]
+    device: str = ""
 
 
 class UsageSlots(Struct, kw_only=True):

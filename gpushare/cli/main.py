@@ -9,6 +9,7 @@ from gpushare.cli import (
     adapter,
     completion,
     daemon,
+    dashboard,
     demo,
     doctor,
     drain,
@@ -44,6 +45,7 @@ GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
         (
             show.PsCommand(),
             show.TopCommand(),
+            dashboard.DashboardCommand(),
             show.DevicesCommand(),
             why.WhyCommand(),
             watch.EventsCommand(),

@@ -29,7 +29,8 @@ def run(args: argparse.Namespace) -> int:
     api = client(args)
     node = api.node()["capacity"]
     recorded = api.usage_slots(since=args.since, until=args.until)
-    slots = [Slot(**{field.name: slot[field.name] for field in fields(Slot)}) for slot in recorded["slots"]]
+    names = [field.name for field in fields(Slot)]
+    slots = [Slot(**{name: slot[name] for name in names if name in slot}) for slot in recorded["slots"]]
     quotas = _quotas(args.tenants, _capacity(slots) or node["time"], node["memory"])
     with Progress("replaying what was recorded") as progress:
         found = replay(progress.over(slots), quotas)

@@ -23,6 +23,7 @@ from gpushare.daemon.reception import SEND_SECONDS, Turns
 from gpushare.daemon.routes import ROUTES, Route
 from gpushare.daemon.state import GrantRecord, Live, decode
 from gpushare.errors import ForbiddenError, GpushareError
+from gpushare.ledger.slots import Cut
 
 LARGE_BYTES = 1 << 20
 LARGE_AT_ONCE = 1  # of bodies larger than LARGE_BYTES; the others wait unread
@@ -172,8 +173,10 @@ class Api:
 
     async def usage_slots(self, request: web.Request) -> web.Response:
         since, until = http.number(request, "since"), http.number(request, "until")
+        unit, each = request.query.get("unit", "hour"), request.query.get("each", "node")
         async with self._reads:
-            found = await usage.slots(self._state.ledger, since, until)
+            cut = Cut(cast(usage_types.Unit, unit), cast(usage_types.Each, each))
+            found = await usage.slots(self._state.ledger, since, until, cut)
         return http.json_answer(found)
 
     # Tenants.

@@ -338,9 +338,14 @@ ROUTES = (
         "GET",
         "/v1/usage/slots",
         "usage_slots",
-        "What the ledger has of each hour, by tenant: of the last 30 days, or between two moments (ns)",
+        "What the ledger has of each hour or minute, by tenant: of the last 30 days, or between two moments (ns)",
         answer=usage_types.UsageSlots,
-        query={"since": _NUMBER, "until": _NUMBER},
+        query={
+            "since": _NUMBER,
+            "until": _NUMBER,
+            "unit": {"enum": list(get_args(usage_types.Unit)), "title": "length of slots"},
+            "each": {"enum": list(get_args(usage_types.Each)), "title": "thing that has slots"},
+        },
     ),
     Route(
         "GET",

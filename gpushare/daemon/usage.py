@@ -8,6 +8,7 @@ from gpushare.errors import UsageError
 from gpushare.ledger import entries
 from gpushare.ledger.entries import LARGEST
 from gpushare.ledger.ledger import Ledger
+from gpushare.ledger.slots import Cut
 from gpushare.ledger.usage import By, Key, Span, Sums
 
 _MONTH_NS = 30 * 24 * 3600 * 10**9
@@ -22,10 +23,10 @@ async def usage(ledger: Ledger, by: By, since: int | None, until: int | None, te
     return await asyncio.to_thread(_answer, by, since, until, found, (by if whole is found else "tenant", whole))
 
 
-async def slots(ledger: Ledger, since: int | None, until: int | None) -> types.UsageSlots:
+async def slots(ledger: Ledger, since: int | None, until: int | None, cut: Cut) -> types.UsageSlots:
     """What /v1/usage/slots answers, as `usage`."""
     since, until, end = _moments(since, until)
-    found = await asyncio.to_thread(ledger.slots, Span(since, end))
+    found = await asyncio.to_thread(ledger.slots, Span(since, end), cut)
     told = [
         types.UsageSlot(
             begins_ns=slot.begins_ns,
@@ -33,6 +34,7 @@ async def slots(ledger: Ledger, since: int | None, until: int | None) -> types.U
             capacity_ns=slot.capacity_ns,
             used_ns=dict(slot.used_ns),
             waited_ns=dict(slot.waited_ns),
+            device=slot.device,
         )
         for slot in found
     ]

@@ -2,7 +2,6 @@
 directory."""
 
 import contextlib
-import ctypes
 import os
 import select
 import shutil
@@ -16,19 +15,12 @@ from typing import Any
 from gpushare.client import Client
 from gpushare.demo.interrupts import uninterrupted
 from gpushare.errors import FailedError, UnreachableError
+from gpushare.helper import end_with_parent
 from gpushare.paths import Layout
 
 SIMULATED_DEVICE = "1x16GiB"
 START_SECONDS = 20.0
 END_SECONDS = 10.0
-
-
-_PR_SET_PDEATHSIG = 1
-
-
-def _end_with_parent() -> None:
-    """A killed demo takes its daemon down with it; its containers end at EOF on their stdin."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def has_driver() -> bool:
@@ -66,7 +58,7 @@ class Node:
                 stderr=log,
                 start_new_session=True,
                 env=environment,
-                preexec_fn=_end_with_parent,
+                preexec_fn=end_with_parent,  # the containers end at EOF on their stdin
             )
         deadline = time.monotonic() + START_SECONDS
         while True:

@@ -252,9 +252,9 @@ class Ledger:
         FailedError where the file cannot be read now, and UsageError where the answer is too long."""
         return self._reading(lambda reader, waiting: usage.added_up(self.path, reader, by, span, waiting))
 
-    def slots(self, span: Span) -> list[Slot]:
-        """What was used and waited in each hour of a span, as `usage`."""
-        return self._reading(lambda reader, waiting: slots.slots(self.path, reader, span, waiting))
+    def slots(self, span: Span, cut: slots.Cut) -> list[Slot]:
+        """What was used and waited in each slot of a span, as `usage`."""
+        return self._reading(lambda reader, waiting: slots.slots(self.path, reader, span, waiting, cut))
 
     def _reading(self, read: Callable[[sqlite3.Connection, list[Period]], T]) -> T:
         """What `read` makes of the file and of what waits to be written."""

@@ -1,5 +1,5 @@
-"""What the ledger has of a span of time, hour by hour, as gpushare.policy.replay takes it. Reads every row of the span:
-for a thread."""
+"""What the ledger has of a span of time, hour by hour, as gpushare.policy.replay takes it; or minute by minute, and by
+device. Reads every row of the span: for a thread."""
 
 import contextlib
 import sqlite3
@@ -7,15 +7,52 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpushare.api.usage import Each, Unit
 from gpushare.errors import UsageError
 from gpushare.ledger.entries import IDLE, Period
 from gpushare.ledger.schema import CHAINED
 from gpushare.ledger.sqlite_file import failures
-from gpushare.ledger.usage import DAY_NS, HOUR_NS, Span
+from gpushare.ledger.usage import DAY_NS, HOUR_NS, MINUTE_NS, Span
 from gpushare.policy.replay import Slot
 
 NUMBERS_MAX = 200_000
 """In an answer: tenants and devices of each slot. 64 and 8 in a year are 80,000."""
+
+_UNIT_NS: dict[Unit, int] = {"hour": HOUR_NS, "minute": MINUTE_NS}
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Of what there is a slot: each hour or minute, of the node or of each device. Rows that are longer than that count
+    in the one in which they begin."""
+
+    unit: Unit = "hour"
+    each: Each = "node"
+
+    def begins(self, from_ns: int) -> int:
+        """Of the slot that a row counts in."""
+        return from_ns // _UNIT_NS[self.unit] * _UNIT_NS[self.unit]
+
+    def query(self) -> str:
+        """Rows of begin, device, tenant, and the halves of the numbers that _Draft.count takes."""
+        return " UNION ALL ".join(self._part(table) for table in CHAINED)
+
+    def _part(self, table: str) -> str:
+        unit = {"hours": HOUR_NS, "days": DAY_NS}.get(table, _UNIT_NS[self.unit])
+        # Of a node's slots only idle time is told device by device: what tenants used is one number.
+        device = "device" if self.each == "device" else f"CASE tenant WHEN '{IDLE}' THEN device END"
+        # SUM() fails on overflow, so each half of the 64 bits is added up by itself.
+        sums = ", ".join(
+            f"SUM({one} >> 32), SUM({one} & 4294967295)" for one in ("(to_ns - from_ns)", "used_ns", "waited_ns")
+        )
+        return (
+            f"SELECT from_ns / {unit} * {unit}, device, tenant, {sums} FROM "  # noqa: S608 - our own names
+            f"(SELECT from_ns, to_ns, {device} AS device, tenant, used_ns, waited_ns FROM {table} "
+            "WHERE to_ns > ? AND to_ns <= ?) GROUP BY 1, 2, 3"
+        )
+
+
+HOURS = Cut()
 
 
 @dataclass(slots=True)
@@ -35,39 +72,31 @@ class _Draft:
             self.waited[tenant] = self.waited.get(tenant, 0) + waited
 
 
-def slots(path: Path, reader: sqlite3.Connection, span: Span, waiting: Iterable[Period] = ()) -> list[Slot]:
-    """Of each hour and, where that is rolled up, of each day. Closes the reader. Raises FailedError, and UsageError
-    where there is too much of it."""
-    drafts: dict[int, _Draft] = {}
+def slots(
+    path: Path, reader: sqlite3.Connection, span: Span, waiting: Iterable[Period] = (), cut: Cut = HOURS
+) -> list[Slot]:
+    """As `cut` says and, where the ledger is rolled up, of each hour or day; in order of time, then of device. Closes
+    the reader. Raises FailedError, and UsageError where there is too much of it."""
+    drafts: dict[tuple[int, str], _Draft] = {}
+
+    def draft(begins: int, device: str) -> _Draft:
+        return drafts.setdefault((begins, device if cut.each == "device" else ""), _Draft())
+
     with failures(path), contextlib.closing(reader):
-        for count, row in enumerate(reader.execute(_QUERY, (span.since_ns, span.until_ns) * len(CHAINED))):
-            begins, tenant, device, *halves = row
+        for count, row in enumerate(reader.execute(cut.query(), (span.since_ns, span.until_ns) * len(CHAINED))):
+            begins, device, tenant, *halves = row
             numbers = ((halves[i] << 32) + halves[i + 1] for i in range(0, len(halves), 2))
-            drafts.setdefault(begins, _Draft()).count(tenant, device, *numbers)
+            draft(begins, device).count(tenant, device, *numbers)
             if count >= NUMBERS_MAX:
                 raise UsageError(f"that is more than {NUMBERS_MAX} numbers: ask for a shorter time")
     for period in waiting:
         if span.has(period):
-            draft = drafts.setdefault(period.from_ns // HOUR_NS * HOUR_NS, _Draft())
             wall = period.to_ns - period.from_ns
-            draft.count(period.tenant, period.device, wall, period.used_ns, period.waited_ns)
+            draft(cut.begins(period.from_ns), period.device).count(
+                period.tenant, period.device, wall, period.used_ns, period.waited_ns
+            )
     return [
-        Slot(begins, max(draft.walls.values()), sum(draft.walls.values()), draft.used, draft.waited)
-        for begins, draft in sorted(drafts.items())
-        if any(draft.walls.values())
+        Slot(begins, max(one.walls.values()), sum(one.walls.values()), one.used, one.waited, device)
+        for (begins, device), one in sorted(drafts.items())
+        if any(one.walls.values())
     ]
-
-
-def _part(table: str) -> str:
-    unit = DAY_NS if table == "days" else HOUR_NS
-    # SUM() fails on overflow, so each half of the 64 bits is added up by itself.
-    sums = ", ".join(
-        f"SUM({one} >> 32), SUM({one} & 4294967295)" for one in ("(to_ns - from_ns)", "used_ns", "waited_ns")
-    )
-    return (
-        f"SELECT from_ns / {unit} * {unit}, tenant, CASE tenant WHEN '{IDLE}' THEN device END, {sums} FROM {table} "  # noqa: S608
-        "WHERE to_ns > ? AND to_ns <= ? GROUP BY 1, 2, 3"
-    )
-
-
-_QUERY = " UNION ALL ".join(map(_part, CHAINED))

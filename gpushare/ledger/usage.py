@@ -16,7 +16,8 @@ from gpushare.ledger.sqlite_file import connect, failures
 By = Literal["tenant", "grant", "device", "hour", "charge"]
 ROWS_MAX = 60_000
 """In an answer: 64 tenants in each hour of a month are 46,080."""
-HOUR_NS = 3600 * 10**9
+MINUTE_NS = 60 * 10**9
+HOUR_NS = 60 * MINUTE_NS
 DAY_NS = 24 * HOUR_NS
 
 

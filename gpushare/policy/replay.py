@@ -14,13 +14,14 @@ from gpushare.policy.entitlement import TenantState
 @dataclass(frozen=True, slots=True)
 class Slot:
     """What was recorded from `begins_ns` on. `length_ns`: of the clock. `capacity_ns`: of all devices together.
-    `used_ns`, `waited_ns`: by tenant, without those below it."""
+    `used_ns`, `waited_ns`: by tenant, without those below it. `device`: of this one alone; empty: of all."""
 
     begins_ns: int
     length_ns: int
     capacity_ns: int
     used_ns: Mapping[str, int]
     waited_ns: Mapping[str, int]
+    device: str = ""
 
 
 @dataclass(slots=True)

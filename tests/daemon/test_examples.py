@@ -10,7 +10,7 @@ pytestmark = pytest.mark.timeout(300)  # a hundred commands, some of them proces
 
 ELSEWHERE = (
     # go on until they are ended
-    *("daemon", "top", "watch", "adapter"),
+    *("daemon", "top", "watch", "adapter", "dashboard"),
     # change this machine
     *("demo", "install", "uninstall", "runtime configure", "runtime unconfigure"),
     # look at all of this machine

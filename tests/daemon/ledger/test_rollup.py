@@ -13,7 +13,7 @@ from gpushare.ledger import chained, rollup
 from gpushare.ledger.entries import GAP, IDLE, LARGEST, REST, SUMS, Entries
 from gpushare.ledger.file import LedgerFile
 from gpushare.ledger.schema import CHAINED
-from gpushare.ledger.slots import slots
+from gpushare.ledger.slots import Cut, slots
 from gpushare.ledger.usage import Span, added_up, snapshot
 from gpushare.ledger.verify import verify
 
@@ -130,6 +130,42 @@ def test_hours_for_a_replay_are_the_same_after_the_roll_up(tmp_path):
     waiting = [replace(row, to_ns=51 * DAY) for row in rows[-4:]]
     assert [slot.length_ns for slot in slots(path, snapshot(path), Span(50 * DAY, LARGEST), waiting)] == [
         51 * DAY - rows[-1].from_ns
+    ]
+
+
+def test_minutes_of_each_device(tmp_path):
+    """What was used of a device counts in the minute in which its row begins; of hours, in their first."""
+    path = tmp_path / "ledger.db"
+    rows = [
+        replace(minute(name, 10 * DAY + at * MINUTE, used_ns=used), device=device, tenant=name)
+        for at in range(90)
+        for device in ("GPU-1", "GPU-2")
+        for name, used in ((IDLE, 0), ("a", at + (device == "GPU-2")))
+    ]
+    file = rolled(path, rows[:-2], 0)
+    each, span = Cut("minute", "device"), Span(10 * DAY, LARGEST)
+
+    def found(cut, waiting=()):
+        return [
+            (slot.begins_ns // MINUTE - 10 * 24 * 60, slot.device, slot.length_ns // MINUTE, slot.used_ns)
+            for slot in slots(path, snapshot(path), span, waiting, cut)
+        ]
+
+    whole = [(at, device, 1, {"a": at + more}) for at in range(90) for device, more in (("GPU-1", 0), ("GPU-2", 1))]
+    assert found(each, rows[-2:]) == whole  # the last row waits to be written
+    assert found(each) == whole[:-1]
+    assert found(Cut("minute"))[7] == (7, "", 1, {"a": 15})
+    assert [one[:3] for one in found(Cut("hour", "device"))] == [
+        *((0, "GPU-1", 60), (0, "GPU-2", 60)),
+        *((60, "GPU-1", 30), (60, "GPU-2", 29)),
+    ]
+    while file.roll(10 * DAY + AGE + HOUR):
+        pass
+    file.close()
+    assert found(each)[:3] == [
+        (0, "GPU-1", 60, {"a": sum(range(60))}),
+        (0, "GPU-2", 60, {"a": sum(range(60)) + 60}),
+        (60, "GPU-1", 1, {"a": 60}),
     ]
 
 

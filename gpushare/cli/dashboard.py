@@ -1,0 +1,51 @@
+"""gpushare dashboard"""
+
+import argparse
+
+from gpushare.cli.command import add_socket
+
+PORT = 9419
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 5 and int(text) <= 65535):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no port: give a number up to 65535, or 0 for any")
+    return int(text)
+
+
+class DashboardCommand:
+    """a web page about this node or several, live
+
+    Serves it on loopback and prints its URL, which has a token in it.
+    """
+
+    name = "dashboard"
+    examples = (
+        ("gpushare dashboard", "prints the page's address"),
+        ("gpushare dashboard --node a=/run/gpushare/node.sock --node b=ssh:b", "this node and another on one page"),
+    )
+
+    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--node",
+            action="append",
+            default=[],
+            metavar="NAME=WHERE",
+            help="a node on the page, by its socket or by ssh:HOST[:/PATH] (repeatable; default: this node)",
+        )
+        parser.add_argument(
+            "--port", type=_port, default=PORT, metavar="N", help=f"on loopback (default {PORT}; 0: any)"
+        )
+        parser.add_argument(
+            "--allow-changes",
+            action="store_true",
+            help="the page may release and resize grants, as the user who starts it (not root)",
+        )
+        add_socket(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        from gpushare.dashboard.main import serve
+        from gpushare.dashboard.sources import sources
+
+        serve(sources(args.node, args.socket), args.port, changes=args.allow_changes)
+        return 0

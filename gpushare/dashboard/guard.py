@@ -1,0 +1,73 @@
+"""Which requests are answered. Pages of other sites, and other users of this machine, reach a port on loopback too."""
+
+import hmac
+import re
+
+from aiohttp import web
+from multidict import CIMultiDictProxy
+
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+    "Server": "gpushare",
+}
+"""Of every answer."""
+
+# Any port: ssh may forward another one to ours. A name that an attacker's own DNS answers for is none of these.
+_HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
+
+Headers = CIMultiDictProxy[str]
+
+
+class Refusal(Exception):
+    """`status` and a line that says why."""
+
+    def __init__(self, status: int, why: str) -> None:
+        super().__init__(why)
+        self.status = status
+
+
+def check_page(headers: Headers) -> None:
+    """A request for the page or a part of it, which are public. Raises Refusal."""
+    if not _HOST.fullmatch(headers.get("Host", "")):
+        raise Refusal(421, "this is served to 127.0.0.1 and localhost only: open the URL that gpushare printed")
+
+
+def check_call(headers: Headers, token: str) -> None:
+    """A request for what a node says: by who has the token, and from our own page where a browser sent it. Raises
+    Refusal."""
+    check_page(headers)
+    if headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
+        raise Refusal(403, "this request comes from another site")
+    _check_origin(headers, headers.get("Origin"))
+    given = headers.get("Authorization", "").removeprefix("Bearer ")
+    if not hmac.compare_digest(given.encode(errors="surrogateescape"), token.encode()):
+        raise Refusal(401, "the token is not that of this dashboard: open the URL that gpushare printed")
+
+
+def check_change(headers: Headers, token: str, *, allowed: bool) -> None:
+    """As check_call, of a request that changes something: it says that it comes from our own page. Raises Refusal."""
+    check_call(headers, token)
+    _check_origin(headers, headers.get("Origin", ""))
+    if headers.get("Content-Type") != "application/json":
+        raise Refusal(415, "a change is sent as application/json")
+    if not allowed:
+        raise Refusal(403, "this dashboard changes nothing: start it with --allow-changes")
+
+
+def _check_origin(headers: Headers, origin: str | None) -> None:
+    """None: nobody has to say."""
+    if origin is not None and origin.lower() != f"http://{headers.get('Host', '')}".lower():
+        raise Refusal(403, "this request comes from another site")
+
+
+async def with_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """For the application's `on_response_prepare`."""
+    del request
+    response.headers.update(HEADERS)

@@ -1,0 +1,95 @@
+// Bars of what a device does now, columns of what its time went to, lines of what a grant got.
+
+import { el, setText, svg } from "./dom.js";
+import { about } from "./format.js";
+
+const PATTERNS = 8;
+export const HISTORY = 60;
+
+// `names`: classes of the parts. The element has `show(milli by part, label)`.
+export function bar(names, thin = false) {
+  const parts = names.map((one) => el("span", { class: `part ${one}` }));
+  const element = el("div", { class: thin ? "bar thin" : "bar", role: "img" }, ...parts);
+  element.show = (milli, label) => {
+    parts.forEach((part, i) => {
+      const basis = `${(milli[i] ?? 0) / 10}%`;
+      if (part.style.flexBasis !== basis) part.style.flexBasis = basis;
+    });
+    if (element.getAttribute("aria-label") !== label) element.setAttribute("aria-label", label);
+  };
+  return element;
+}
+
+// Patterns of tenants, which keep theirs while the page is open; the last one is that of all others.
+export class Palette {
+  #places = new Map();
+
+  of(tenant) {
+    if (!this.#places.has(tenant) && this.#places.size < PATTERNS - 1) this.#places.set(tenant, this.#places.size);
+    return this.#places.get(tenant) ?? PATTERNS - 1;
+  }
+
+  key(tenant) {
+    return el("i", { class: `p${this.of(tenant)}` });
+  }
+}
+
+// `chart`: of rows.usage, in Python. `device`: its id.
+export function columns(title, span, palette) {
+  const plot = el("div", { class: "columns", role: "img" });
+  const total = el("span");
+  const element = el("figure", {}, el("figcaption", {}, el("span", { text: title }), total), plot);
+  element.show = (chart, device) => {
+    const found = chart?.devices?.[device];
+    if (element.chart === chart) return;
+    element.chart = chart;
+    if (found === undefined) {
+      plot.replaceChildren();
+      setText(total, chart?.error ? "not known" : chart ? "no record yet" : "");
+      plot.setAttribute("aria-label", `${title}: no record`);
+      return;
+    }
+    const sums = new Map();
+    plot.replaceChildren(...found.map((one) => column(one, chart.tenants, palette, sums)));
+    const recorded = found.filter((one) => one !== null).length;
+    const said = [...sums].sort((a, b) => b[1] - a[1]).map(([tenant, milli]) => `${tenant} ${about(milli / recorded)}`);
+    const used = [...sums.values()].reduce((a, b) => a + b, 0) / recorded;
+    setText(total, `${about(used)} used`);
+    plot.setAttribute("aria-label", `${title}, ${span}: ${said.join(", ") || "nobody used it"}; ${about(1000 - used)} unused`);
+    plot.title = `${said.slice(0, 8).join(", ") || "nobody used it"}; ${about(1000 - used)} idle or switching`;
+  };
+  return element;
+}
+
+function column(shares, tenants, palette, sums) {
+  if (shares === null) return el("div", { class: "void" });
+  const byPattern = new Map();
+  for (const [place, milli] of Object.entries(shares)) {
+    const tenant = tenants[place].name;
+    const pattern = palette.of(tenant);
+    byPattern.set(pattern, (byPattern.get(pattern) ?? 0) + milli);
+    sums.set(tenant, (sums.get(tenant) ?? 0) + milli);
+  }
+  const parts = [...byPattern].sort((a, b) => a[0] - b[0]).map(([pattern, milli]) => {
+    const part = el("div", { class: `p${pattern}` });
+    part.style.flexBasis = `${milli / 10}%`;
+    return part;
+  });
+  return el("div", {}, ...parts);
+}
+
+// The last HISTORY looks at what a grant got, against the whole of what it could.
+export function spark() {
+  const line = svg("polyline", {});
+  const element = svg("svg", { class: "spark", viewBox: `0 0 ${HISTORY - 1} 18`, preserveAspectRatio: "none", role: "img" },
+    svg("line", { x1: 0, x2: HISTORY - 1, y1: 17.5, y2: 17.5 }), line);
+  element.show = (history, whole) => {
+    const first = HISTORY - history.length;
+    const points = history.map((milli, i) => `${first + i},${(17 - 16 * Math.min(1, milli / whole)).toFixed(1)}`).join(" ");
+    if (element.points === points) return;
+    element.points = points;
+    line.setAttribute("points", points);
+    element.setAttribute("aria-label", `got, in the last looks: from ${about(Math.min(...history))} to ${about(Math.max(...history))}`);
+  };
+  return element;
+}

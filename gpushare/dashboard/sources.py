@@ -1,0 +1,54 @@
+"""Which nodes a page is about, and by which socket each is reached."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpushare.errors import UsageError
+from gpushare.paths import DEFAULT_SOCKET, client_socket
+
+NODES_MAX = 32
+_NAME_MAX = 200
+_SSH = "ssh:"
+# Of ssh's destinations those that it cannot take for an option; `[`, `]` and `:` for addresses of IPv6.
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:\[\]%-]{0,254}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """`socket`: of the daemon, on this machine or, where `host` is not empty, there: ssh forwards it."""
+
+    name: str
+    socket: Path
+    host: str = ""
+
+
+def parse(text: str) -> Source:
+    """`NAME=SOCKET`, `NAME=ssh:HOST` or `NAME=ssh:HOST:/PATH`. Raises UsageError."""
+    name, equals, where = text.partition("=")
+    if not equals or not name.strip() or not where:
+        raise UsageError(f"--node {text[:80]!r}: write NAME=SOCKET or NAME=ssh:HOST, such as a1=ssh:a1.example.org")
+    if len(name) > _NAME_MAX or any(ord(one) < 32 or 0xD800 <= ord(one) < 0xE000 for one in name):
+        raise UsageError(f"--node {name[:40]!r}: give a name of at most {_NAME_MAX} characters on one line")
+    if not where.startswith(_SSH):
+        return Source(name, Path(where))
+    host, slash, path = where.removeprefix(_SSH).partition(":/")
+    if not _HOST.fullmatch(host):
+        raise UsageError(f"--node {name[:40]}: {host[:80]!r} is no host for ssh: write ssh:HOST or ssh:USER@HOST")
+    return Source(name, Path("/" + path) if slash else DEFAULT_SOCKET, host)
+
+
+def sources(nodes: Sequence[str], socket: str | None) -> list[Source]:
+    """Those of the options; without any the node whose socket a client finds. Raises UsageError."""
+    if not nodes:
+        return [Source("this node", client_socket(socket))]
+    if socket is not None:
+        raise UsageError("--socket and --node both name nodes: give --node NAME=SOCKET for each")
+    found = [parse(text) for text in nodes]
+    if len(found) > NODES_MAX:
+        raise UsageError(f"--node is given {len(found)} times: one page has {NODES_MAX} nodes at most")
+    names = [one.name for one in found]
+    if len(set(names)) < len(names):
+        raise UsageError("--node: two nodes have the same name: give each its own")
+    return found

@@ -1,0 +1,87 @@
+"""A node's socket on another machine, forwarded by ssh to one of ours. No port is opened for it on either side."""
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+from gpushare.helper import end_with_parent
+
+_FIRST_SECONDS, _LAST_SECONDS = 1.0, 30.0
+"""Between two starts: twice as long after each that brought no connection."""
+_GOOD_SECONDS = 30.0
+"""What ran that long did work."""
+_SAID_MAX = 300
+_LINE_MAX = 4096
+
+# No questions, which nobody could answer; a connection that is gone is noticed within 15 s.
+_OPTIONS = (
+    *("BatchMode=yes", "ExitOnForwardFailure=yes", "StreamLocalBindUnlink=yes", "StreamLocalBindMask=0177"),
+    *(
+        "ConnectTimeout=10",
+        "ServerAliveInterval=5",
+        "ServerAliveCountMax=3",
+        "ControlPath=none",
+        "PermitLocalCommand=no",
+    ),
+)
+
+
+def command(local: Path, remote: Path, host: str) -> list[str]:
+    """What to run: it forwards `local` here to `remote` there until it is ended."""
+    options = [word for option in _OPTIONS for word in ("-o", option)]
+    return ["ssh", "-N", "-T", "-a", "-x", *options, "-L", f"{local}:{remote}", "--", host]
+
+
+class Tunnel:
+    """`socket` leads to the daemon while ssh runs."""
+
+    def __init__(self, host: str, remote: Path, socket: Path, ended: Callable[[str], None]) -> None:
+        """`ended`: called with why ssh does not run, each time."""
+        self.socket, self._ended = socket, ended
+        self._host, self._command = host, command(socket, remote, host)
+
+    async def run(self) -> None:
+        """Keeps ssh running until it is cancelled."""
+        loop, pause = asyncio.get_running_loop(), _FIRST_SECONDS
+        while True:
+            began = loop.time()
+            await self._once()
+            if loop.time() - began > _GOOD_SECONDS:
+                pause = _FIRST_SECONDS
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, _LAST_SECONDS)
+
+    async def _once(self) -> None:
+        try:
+            ssh = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+                limit=_LINE_MAX,
+                preexec_fn=end_with_parent,
+            )
+        except OSError as error:
+            self._ended(f"ssh cannot be started: {error.strerror or error}")
+            return
+        try:
+            assert ssh.stderr is not None
+            said = await _last_line(ssh.stderr)
+            status = await ssh.wait()
+            self._ended(f"ssh to {self._host} ended: {said or f'status {status}'}")
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                ssh.terminate()
+            with contextlib.suppress(OSError):
+                self.socket.unlink()  # else one would connect to nobody
+            await ssh.wait()
+
+
+async def _last_line(stream: asyncio.StreamReader) -> str:
+    """Reads to its end. Printable, since it gets onto a page and into messages."""
+    last = b""
+    while part := await stream.read(_LINE_MAX):
+        last = (last + part)[-_LINE_MAX:]
+    lines = [line for line in last.decode(errors="replace").splitlines() if line.strip()]
+    return "".join(one if one.isprintable() else "?" for one in lines[-1].strip())[:_SAID_MAX] if lines else ""

@@ -1,0 +1,323 @@
+"""The page in a browser."""
+
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+from browser import chromium, opened
+from dashboards import dashboard
+from playwright.sync_api import expect
+from running import Daemon
+from waiting import until
+
+pytestmark = pytest.mark.xdist_group("dashboard")
+
+HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>"
+HEBREW = "\u05e9\u05dc\u05d5\u05dd"
+RTL = f"\u202eevil\u202c {HEBREW}"
+LONG = "n" * 120
+AWAY = ("Failed to load resource", "net::ERR")
+"""What Chromium itself says of a request that failed."""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def url(board):
+    return board.url
+
+
+@pytest.fixture
+def grants(node):
+    """Makes grants, and ends them."""
+    made = []
+
+    def make(count=1, **request):
+        made.extend(node.client.create(**{"memory": "300MiB", "time": "0", **request})["id"] for _ in range(count))
+        return made
+
+    yield make
+    for name in made:
+        node.client.release(name)
+
+
+def live(page):
+    expect(page.locator("#status")).to_have_text("live")
+    return page
+
+
+def test_it_is_painted_and_changes_are_on_it_at_once(node, browser, url, grants):
+    with opened(browser, url) as page:
+        live(page)
+        # The token is not in the address any more, and in nothing that a reload or the history has.
+        assert page.url == url.partition("#")[0]
+        expect(page.locator("#device-list article")).to_have_count(2)
+        expect(page.locator("#grant-table .none")).to_contain_text("gpushare run")
+        (name,) = grants()
+        expect(page.locator("#grant-table").get_by_role("button", name=name)).to_be_visible()
+        node.client.drain("0", "for <b>tests</b>")
+        expect(page.locator("#device-list")).to_contain_text("for <b>tests</b>")
+        node.client.undrain("0")
+        expect(page.locator("#device-list")).not_to_contain_text("for <b>tests</b>")
+        node.client.release(name)
+        expect(page.locator("#grant-table").get_by_role("button", name=name)).to_have_count(0)
+        page.reload()
+        live(page)
+
+
+def recorded(node):
+    """Tenants that the ledger has used time of."""
+    return {row["tenant"] for row in node.client.usage()["rows"] if row["guaranteed_ns"]}
+
+
+@pytest.mark.slow
+def test_work_is_shown(node, browser):
+    for tenant in "a", "b":
+        node.client.set_tenant(tenant, {"time": "50%"})
+    tenants = [node.spin("1GiB", share, tenant=tenant, gpu="0") for share, tenant in (("50%", "a"), ("20%", "b"))]
+    try:
+        for tenant in tenants:
+            tenant.tell("run 500000")
+        until(lambda: recorded(node) >= {"a", "b"}, "it is in the ledger", 60)
+        with dashboard("--socket", str(node.layout.socket)) as board, opened(browser, board.url) as page:
+            live(page)
+            expect(
+                page.locator("#device-list article").first.locator("[aria-label*='guaranteed']").first
+            ).to_have_attribute("aria-label", re.compile(r"[1-9]\d% guaranteed"), timeout=30_000)
+            expect(page.locator("#receipt-list li").first).to_contain_text(" served after ")
+            expect(page.locator("#device-tenants bdi")).to_have_count(2, timeout=90_000)
+            expect(page.locator("#tenant-table tbody tr")).to_have_count(len(node.client.tenants()))
+            page.locator("#grant-table tbody button").first.click()
+            expect(page.locator("dialog h3").first).to_have_text("Now")
+            expect(page.locator("dialog .said").first).to_be_visible()
+    finally:
+        for tenant in tenants:
+            tenant.kill()
+    until(lambda: not node.client.grants(), "the grants end", 20)
+    for tenant in "a", "b":
+        node.client.remove_tenant(tenant)
+
+
+def test_it_says_that_the_daemon_is_away_and_goes_on_when_it_is_back(node, browser, url, grants):
+    (name,) = grants()
+    with opened(browser, url) as page:
+        live(page)
+        node.kill()
+        expect(page.locator("#status")).to_have_text("daemon away")
+        expect(page.locator("#notice")).to_contain_text("no daemon answers at")
+        expect(page.get_by_role("button", name=name)).to_be_visible()  # what was known is still there
+        node.start()
+        live(page)
+        expect(page.locator("#notice")).to_be_hidden()
+        more = grants()[-1]
+        expect(page.get_by_role("button", name=more)).to_be_visible()
+
+
+@pytest.mark.slow
+def test_a_wrong_token_and_a_dashboard_that_ended(node, browser):
+    with dashboard("--socket", str(node.layout.socket)) as board:
+        wrong = board.base + "#" + "A" * 32
+        with opened(browser, wrong, expected=("401", *AWAY)) as page:
+            expect(page.locator("#status")).to_have_text("not allowed")
+            expect(page.locator("#notice")).to_contain_text("open the URL that gpushare printed")
+            page.goto(board.url)  # the right one, in the same tab
+            live(page)
+            board.process.kill()
+            expect(page.locator("#status")).to_have_text("dashboard away")
+
+
+def test_hostile_names_are_text(node, browser, grants):
+    grants(key=HOSTILE, gang={"id": HOSTILE})
+    grants(key=RTL, gang={"id": HEBREW})
+    made = grants(key=LONG, gang={"id": LONG})
+    names = [f"{HOSTILE}{RTL}".replace("=", ""), "b" * 200]
+    options = [part for name in names for part in ("--node", f"{name}={node.layout.socket}")]
+    with dashboard(*options) as board, opened(browser, board.url) as page:
+        live(page)
+        for name in names:
+            expect(page.locator("#nodes bdi").get_by_text(name, exact=True)).to_have_count(1)
+        for grant, key, gang in zip(made, (HOSTILE, RTL, LONG), (HOSTILE, HEBREW, LONG), strict=True):
+            expect(page.locator("#grant-table bdi").get_by_text(gang, exact=True)).to_be_visible()
+            page.get_by_role("button", name=grant).click()
+            expect(page.locator("dialog bdi").get_by_text(key, exact=True).first).to_be_visible()
+            page.keyboard.press("Escape")
+        assert page.locator("script").count() == 1 and page.locator("main img, dialog img").count() == 0
+        assert overflow(page) == 0
+
+
+def overflow(page):
+    """How much wider the page is than the window."""
+    return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+
+
+@pytest.mark.slow
+def test_200_grants_by_keyboard_alone(node, browser, url, grants):
+    names = grants(200)
+    with opened(browser, url) as page:
+        live(page)
+        expect(page.locator("#grant-table tbody tr")).to_have_count(200)
+        longest = page.evaluate(_LONGEST_FRAME)
+        assert longest < 3000  # on a machine however busy; bench/test_dashboard.py has the number
+        page.keyboard.press("Tab")
+        expect(page.locator(".skip")).to_be_focused()
+        ring = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+        assert ring == "solid"
+        page.locator("#filter").focus()
+        page.keyboard.type(names[-1])
+        expect(page.locator("#grant-count")).to_contain_text("of 200 grants")
+        expect(page.locator("#grant-table tbody tr")).to_have_count(1)
+        reached(page, lambda focus: focus == names[-1])
+        page.keyboard.press("Enter")
+        expect(page.locator("dialog")).to_be_visible()
+        page.keyboard.press("Escape")
+        expect(page.locator("dialog")).to_be_hidden()
+        page.locator("#filter").fill("")
+        page.locator("#filter").focus()
+        reached(page, lambda focus: focus == "Got")
+        page.keyboard.press("Enter")
+        expect(page.locator("th[aria-sort]")).to_have_text("Got")
+
+
+_LONGEST_FRAME = """() => new Promise(done => {
+  let last = performance.now(), most = 0, count = 0;
+  const look = now => {
+    most = Math.max(most, now - last);
+    last = now;
+    if (++count < 120) requestAnimationFrame(look); else done(most);
+  };
+  requestAnimationFrame(look);
+})"""
+
+
+def reached(page, wanted):
+    """Goes on by Tab until what has the focus says that."""
+    for _ in range(30):
+        page.keyboard.press("Tab")
+        if wanted(page.evaluate("document.activeElement.textContent")):
+            return
+    raise AssertionError("it is not reached by Tab")
+
+
+_CONTRASTS = """() => {
+  const rgb = text => text.match(/[\\d.]+/g).map(Number);
+  const EYE = [.2126, .7152, .0722];
+  const linear = v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
+  const light = rgb => rgb.slice(0, 3).map(v => linear(v / 255)).reduce((sum, v, i) => sum + v * EYE[i], 0);
+  const ground = element => {
+    for (let at = element; at; at = at.parentElement) {
+      const [r, g, b, a = 1] = rgb(getComputedStyle(at).backgroundColor);
+      if (a === 1) return [r, g, b];
+    }
+  };
+  const found = [];
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const element = walk.currentNode.parentElement;
+    if (!walk.currentNode.data.trim() || !element.checkVisibility() || element.closest(".skip, noscript")) continue;
+    const [x, y] = [light(rgb(getComputedStyle(element).color)), light(ground(element))].sort((p, q) => q - p);
+    found.push([(x + .05) / (y + .05), element.className || element.tagName, walk.currentNode.data.slice(0, 40)]);
+  }
+  for (const name of ["guaranteed", "borrowed", "switching", ...Array.from({ length: 8 }, (_, i) => `p${i}`)]) {
+    const part = document.body.appendChild(document.createElement("i"));
+    part.className = name;
+    const track = document.querySelector(".bar");
+    const [x, y] = [light(rgb(getComputedStyle(part).backgroundColor)), light(ground(track))].sort((p, q) => q - p);
+    found.push([1.5 * (x + .05) / (y + .05), "part", name]);
+    part.remove();
+  }
+  return found;
+}"""
+"""Contrast of each text with what is behind it, and of each part of a bar with the bar, half as much again: of those
+WCAG wants 3 rather than 4.5."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_contrast_and_width(node, browser, url, grants, scheme):
+    grants(2, gang={"id": "job"})
+    node.client.drain("1", "worn out")
+    node.client.set_sim_lost(0, lost=True)
+    try:
+        for width in 1280, 360:
+            with opened(browser, url, color_scheme=scheme, viewport={"width": width, "height": 800}) as page:
+                live(page)
+                expect(page.locator("#device-list .tag.bad")).to_be_visible()
+                expect(page.locator("#health-list .card")).to_have_count(5)
+                assert overflow(page) == 0
+                found = page.evaluate(_CONTRASTS)
+                assert len(found) > 100
+                assert [row for row in found if row[0] < 4.5] == []
+                ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+                assert (int(re.search(r"\d+", ground)[0]) < 128) == (scheme == "dark")
+    finally:
+        node.client.undrain("1")
+        node.client.set_sim_lost(0, lost=False)
+        until(lambda: {one["health"] for one in node.client.devices()} == {"healthy"}, "the device works", 20)
+
+
+@pytest.mark.slow
+def test_no_motion_where_none_is_wanted(browser, url):
+    with opened(browser, url, reduced_motion="reduce") as page:
+        live(page)
+        durations = (
+            "[...document.querySelectorAll('*')].map(one => parseFloat(getComputedStyle(one).transitionDuration))"
+        )
+        assert not any(page.evaluate(durations))
+
+
+@pytest.mark.slow
+def test_a_user_releases_and_resizes_from_the_page(node, browser):
+    user = 23456
+    node.layout.socket.chmod(0o666)
+    grant = node.client.create(memory="1GiB", time="20%", uid=user)["id"]
+    with (
+        dashboard("--socket", str(node.layout.socket), "--allow-changes", uid=user) as board,
+        opened(browser, board.url, expected=AWAY) as page,
+    ):
+        live(page)
+        page.get_by_role("button", name=grant).click()
+        page.get_by_label("Memory", exact=True).fill("2GiB")
+        page.get_by_role("button", name="Resize").click()
+        expect(page.locator("dialog")).to_contain_text("It has the new share.")
+        expect(page.locator("dialog .facts + .table")).to_contain_text("of 2 GiB")
+        page.get_by_label("Time", exact=True).fill("lots")
+        page.get_by_role("button", name="Resize").click()
+        expect(page.locator("dialog")).to_contain_text("is not a share")
+        page.get_by_role("button", name="Release", exact=True).click()
+        assert node.client.grant(grant)["phase"] == "reserved"  # it asks first
+        page.get_by_role("button", name="Yes, release it").click()
+        expect(page.locator("dialog")).to_contain_text("It has ended.")
+    node.layout.socket.chmod(0o600)
+    assert node.client.grant(grant)["phase"] == "released"
+
+
+@pytest.mark.slow
+def test_several_nodes_on_one_page(node, browser):
+    with tempfile.TemporaryDirectory(prefix="gsc-") as short:
+        second = Daemon(Path(short, "d"), "1x8GiB")
+        try:
+            second.start()
+            nodes = (
+                "--node",
+                f"one={node.layout.socket}",
+                "--node",
+                f"two={second.layout.socket}",
+                "--node",
+                f"three={short}/none",
+            )
+            with dashboard(*nodes) as board, opened(browser, board.url) as page:
+                live(page)
+                expect(page.locator("#nodes button")).to_have_count(3)
+                expect(page.locator("#nodes button").nth(2)).to_contain_text("away")
+                page.locator("#nodes button").nth(1).click()
+                expect(page.locator("#device-list article")).to_have_count(1)
+                expect(page).to_have_title("two - gpushare")
+                page.locator("#nodes button").nth(2).click()
+                expect(page.locator("#status")).to_have_text("daemon away")
+        finally:
+            second.stop()
