@@ -375,8 +375,9 @@ def test_a_node_on_another_machine(node, tmp_path_factory):
     log = place / "log"
     log.touch()
     log.chmod(0o666)
-    for path in (place, place.parent, place.parent.parent):
-        path.chmod(path.stat().st_mode | 0o055)
+    for path in (place, *place.parents):
+        if not path.stat().st_mode & 0o005:
+            path.chmod(path.stat().st_mode | 0o055)
     env = {"PATH": f"{place}:{os.environ['PATH']}", "STAND_IN_LOG": str(log), "HOME": "/"}
     nodes = ("--node", f"far=ssh:me@far.example:{node.layout.socket}", "--node", "off=ssh:nobody@home")
     with dashboard(*nodes, uid=USER, env=env) as board, board.stream() as messages:
