@@ -26,7 +26,15 @@ STATIC = (
     ("libgcc.a", "libgcc", "GPL-3.0-or-later WITH GCC-exception-3.1"),
 )
 # Licences that the libraries name in other words than SPDX's.
-SPDX = {"Apache 2": "Apache-2.0", "Apache License 2.0": "Apache-2.0", "MIT License": "MIT", "BSD": "BSD-3-Clause"}
+SPDX = {
+    "Apache 2.0": "Apache-2.0",
+    "Apache License 2.0": "Apache-2.0",
+    "Apache Software License": "Apache-2.0",
+    "BSD": "BSD-3-Clause",
+    "BSD License": "BSD-3-Clause",
+    "MIT License": "MIT",
+    "Python Software Foundation License": "PSF-2.0",
+}
 
 
 def digest(data: bytes) -> list[HashType]:
@@ -39,7 +47,7 @@ def licence(library: Library) -> str:
         return SPDX.get(said, said)
     trove = [line for line in library.metadata.get_all("Classifier") or [] if line.startswith("License :: ")]
     names = sorted({line.rpartition(" :: ")[2] for line in trove})
-    return " AND ".join(SPDX.get(name.removesuffix(" License"), SPDX.get(name, name)) for name in names)
+    return " AND ".join(SPDX.get(name, name) for name in names)
 
 
 def library_component(library: Library) -> Component:

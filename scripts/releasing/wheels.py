@@ -110,8 +110,8 @@ def pack(path: Path, files: dict[str, bytes], programs: set[str], record: str) -
 
 
 def audit(wheel: Path) -> None:
-    """Asks auditwheel to make of the wheel what it can be: it has to be that already, the same files under the same name,
-    none added and none renamed. Ends the script where the name claims more, or less."""
+    """Asks auditwheel to make of the wheel what it can be: it has to be that already, under the same name and with the
+    same files, none added and none renamed. Ends the script where the name claims more, or less."""
     binaries = Path(sys.executable).parent
     excluded = [f"--exclude={name}" for name in NOT_OURS]
     with tempfile.TemporaryDirectory() as directory:

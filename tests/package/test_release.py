@@ -62,11 +62,10 @@ def test_the_wheel_is_what_its_name_says(wheel):
             assert [tag.soname for tag in dynamic.iter_tags("DT_SONAME")] == [soname]
 
 
-@pytest.mark.parametrize("platform", ["manylinux_2_28", "manylinux_2_36"])
-def test_a_tag_that_claims_too_much_or_too_little_is_refused(wheel, tmp_path, platform):
-    claims = tmp_path / wheel.name.replace(wheels.PLATFORM, platform)
+def test_a_tag_that_claims_too_much_is_refused(wheel, tmp_path):
+    claims = tmp_path / wheel.name.replace(wheels.PLATFORM, "manylinux_2_28")
     shutil.copy(wheel, claims)
-    with pytest.raises(SystemExit, match=f"auditwheel makes {wheel.name}"):
+    with pytest.raises(SystemExit, match="is not what its name says"):
         wheels.audit(claims)
 
 
@@ -87,7 +86,7 @@ def test_its_bill_of_materials_is_valid_and_complete(wheel):
     assert asked | {"glibc", "libgcc", "multidict", "pycparser"} <= kinds["library"].keys()
     for name, part in kinds["library"].items():
         assert part["version"], name
-        assert part["licenses"], name
+        assert all("expression" in one or "id" in one["license"] for one in part["licenses"]), (name, part["licenses"])
         digests = [one["hashes"] for one in part.get("externalReferences", ())] or [part["hashes"]]
         assert all(len(one[0]["content"]) == 64 for one in digests), name
 
@@ -231,7 +230,7 @@ def test_upgrade_keeps_running_grants_and_the_ledger(wheel, place, state, tenant
     bin_ = installation(place)
     install(bin_, releases.earlier(wheel, tmp_path, releases.before(releases.VERSION)))
     with node(bin_ / "gpushare", state) as client:
-        assert client.version()["gpushare"] == releases.before(releases.VERSION)
+        assert client.version()["version"] == releases.before(releases.VERSION)
         simulator = client.node()["sim_pid"]
         ended = client.create(memory="1GiB", time="10%")
         client.release(ended["id"])
@@ -247,7 +246,7 @@ def test_upgrade_keeps_running_grants_and_the_ledger(wheel, place, state, tenant
     rows = rows_of(state)
     assert {row[0] for row in rows} == {"runs", "periods"}
     with node(bin_ / "gpushare", state) as client:
-        assert client.version()["gpushare"] == releases.VERSION
+        assert client.version()["version"] == releases.VERSION
         assert client.node()["sim_pid"] == simulator
         assert {grant["id"]: (grant["phase"], grant["processes"]) for grant in client.grants()} == grants
         assert client.grant(ended["id"])["phase"] == "released"
@@ -287,8 +286,11 @@ def test_grants_with_pages_of_another_version_end_and_say_so(place, state, tenan
             page.write((version - 1).to_bytes(4, "little"))
     with node(bin_ / "gpushare", state) as client:
         ended = client.grant(old)
-        print(ended)
-        print((state / "log").read_text())
-        print(tenants[0].process.poll(), tenants[1].process.poll())
+        why = f"limits page has version {version - 1}, this gpushare speaks {version}"
+        assert ended["phase"] == "failed"
+        assert why in ended["reason"]
+        assert f"grant {old} is lost: " in (state / "log").read_text()
+        assert tenants[0].process.wait(20) == -signal.SIGKILL, "nobody would meter it"
         assert client.grant(new)["phase"] == "active"
-        raise SystemExit
+        now = busy(client)[new]
+        until(lambda: busy(client)[new] > now, "the other one computes on")

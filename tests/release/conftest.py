@@ -30,7 +30,9 @@ def made(say: Say, into: Path, umask: int, **env: str) -> Path:
     """The folder of `scripts/dist` in a clone. Without ccache: everything is compiled."""
     tree = releases.copy_of_tree(into)
     command = [sys.executable, tree / "scripts" / "dist"]
-    settings = {name: value for name, value in os.environ.items() if not name.startswith(("CCACHE", "CMAKE_"))}
+    settings = {
+        name: value for name, value in releases.environment().items() if not name.startswith(("CCACHE", "CMAKE_"))
+    }
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, umask=umask, env={**settings, **env}
     ) as dist:
@@ -74,14 +76,13 @@ def before(say: Say) -> Iterator[Before]:
             change(tree)
         version = releases.project(tree)["version"]
         say(f"{name}: {version}, of {commit}")
-        done = subprocess.run([sys.executable, tree / "scripts/deb"], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        package = releases.package_of(tree)
         wheel = [*(tree / "build").glob("deb/*/gpushare-*.whl")]
         if not wheel:  # an earlier scripts/deb kept none
             pip = [sys.executable, "-m", "pip", "-q", "wheel", "--no-deps", "--no-build-isolation"]
             subprocess.run([*pip, "--wheel-dir", tree / "dist", tree], check=True)
             wheel = [*(tree / "dist").glob("gpushare-*.whl")]
-        return wheel[0], Path(done.stdout.strip())
+        return wheel[0], package
 
     yield make
 

@@ -91,7 +91,7 @@ def version(wanted):
             try:
                 connection.connect("/run/gpushare/node.sock")
                 connection.sendall(b"GET /v1/version HTTP/1.1\r\nHost: gpushare\r\nConnection: close\r\n\r\n")
-                return f'"gpushare":"{wanted}"'.encode() in connection.makefile("rb").read().replace(b" ", b"")
+                return f'"version":"{wanted}"'.encode() in connection.makefile("rb").read().replace(b" ", b"")
             except OSError:
                 return False
 

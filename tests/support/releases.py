@@ -1,6 +1,7 @@
 """Files of releases, as scripts/releasing makes them: of this tree, and of versions before it."""
 
 import functools
+import os
 import re
 import shutil
 import subprocess
@@ -57,11 +58,20 @@ def debian_package(*options: object) -> Path:
     """scripts/deb of this tree."""
     if lacking := [tool for tool in TOOLS if shutil.which(tool) is None]:
         pytest.skip(f"not installed: {', '.join(lacking)}")
-    made = subprocess.run(
-        [sys.executable, ROOT / "scripts/deb", *map(str, options)], capture_output=True, text=True, check=False
-    )
+    return package_of(ROOT, *options)
+
+
+def package_of(tree: Path, *options: object) -> Path:
+    """The same of another tree."""
+    command = [sys.executable, tree / "scripts/deb", *map(str, options)]
+    made = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
     return Path(made.stdout.strip())
+
+
+def environment() -> dict[str, str]:
+    """Without what the tests set: a script finds its own modules beside it."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
 
 
 def copy_of_tree(into: Path, commit: str = "HEAD") -> Path:
