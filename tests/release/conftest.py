@@ -21,7 +21,9 @@ def say(pytestconfig: pytest.Config) -> Say:
     began = time.monotonic()
 
     def line(text: str) -> None:
+        reporter.ensure_newline()
         reporter.write_line(f"[{time.monotonic() - began:4.0f} s] {text}")
+        reporter.flush()
 
     return line
 
