@@ -30,7 +30,7 @@ class Library:
     def metadata(self) -> Message:
         with zipfile.ZipFile(self.wheels[0]) as wheel:
             [name] = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
-            return email.message_from_bytes(wheel.read(name))
+            return email.message_from_string(wheel.read(name).decode())
 
     @cached_property
     def needs(self) -> tuple[str, ...]:

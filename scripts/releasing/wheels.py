@@ -71,7 +71,7 @@ def finished(raw: Path, arch: Arch, into: Path) -> Path:
         modes = {info.filename: info.external_attr >> 16 for info in wheel.infolist()}
         files = {name: wheel.read(name) for name in modes}
     [info] = {name.split("/")[0] for name in files if name.split("/")[0].endswith(".dist-info")}
-    metadata = email.message_from_bytes(files[f"{info}/METADATA"])
+    metadata = email.message_from_string(files[f"{info}/METADATA"].decode())
     tag = f"cp311-abi3-{PLATFORM}_{arch.machine}"
     said = [line for line in files[f"{info}/WHEEL"].decode().splitlines() if line and not line.startswith("Tag:")]
     files[f"{info}/WHEEL"] = "\n".join([*said, f"Tag: {tag}", ""]).encode()
