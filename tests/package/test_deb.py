@@ -129,6 +129,7 @@ def under_systemd(directory: Path, lower: Path, file: Path) -> None:
     status, said = booted(directory, lower, UNDER_SYSTEMD)
     assert status == 0, said
     assert "ok       daemon" in said
+    assert "cannot be started" not in said, "what the daemon tries its walls with"
     assert '"event": "idle"' in said
     assert said.splitlines()[-1] == "inactive"
 

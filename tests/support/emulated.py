@@ -15,6 +15,7 @@ KNOWN = Path("/usr/lib/binfmt.d/qemu-aarch64.conf")  # comes with qemu-user-stat
 ENTER = """\
 set -e
 mount -t proc proc /proc
+mount -t tmpfs none /dev/shm  # without what others have mounted there, which keeps it from being mounted elsewhere
 mount -t binfmt_misc none /proc/sys/fs/binfmt_misc
 printf %s "$1" >/proc/sys/fs/binfmt_misc/register
 shift
