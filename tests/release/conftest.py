@@ -17,13 +17,13 @@ Say = Callable[[str], None]
 @pytest.fixture(scope="session")
 def say(pytestconfig: pytest.Config) -> Say:
     """One line a step, on the terminal."""
-    reporter = pytestconfig.pluginmanager.getplugin("terminalreporter")
+    reporter, capture = map(pytestconfig.pluginmanager.getplugin, ("terminalreporter", "capturemanager"))
     began = time.monotonic()
 
     def line(text: str) -> None:
-        reporter.ensure_newline()
-        reporter.write_line(f"[{time.monotonic() - began:4.0f} s] {text}")
-        reporter.flush()
+        with capture.global_and_fixture_disabled():
+            reporter.ensure_newline()
+            reporter.write_line(f"[{time.monotonic() - began:4.0f} s] {text}")
 
     return line
 

@@ -18,6 +18,8 @@ from bootedroot import booted
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from emulated import emulated
+from releasing.common import arch_of
+from releasing.libraries import fetched
 
 pytestmark = pytest.mark.timeout(3600)  # a busy machine compiles for long
 
@@ -272,7 +274,7 @@ mount --rbind /dev $root/dev
 mount -t tmpfs -o mode=755 none $root/run
 mount -t tmpfs -o mode=1777 none $root/tmp
 mount --bind $files $root/mnt
-exec chroot $root /bin/bash /mnt/script
+exec env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root chroot $root /bin/bash /mnt/script
 """
 ON_ARM = (
     START
@@ -280,7 +282,7 @@ ON_ARM = (
 echo "== $(uname -m), $(dpkg --print-architecture)"
 apt-get -qq install -y --no-install-recommends python3-venv >/dev/null
 python3 -m venv /opt/gpushare
-/opt/gpushare/bin/pip --disable-pip-version-check install --quiet /mnt/gpushare-*.whl
+/opt/gpushare/bin/pip --disable-pip-version-check install --quiet --no-index --find-links /mnt /mnt/gpushare-*.whl
 export PATH=/opt/gpushare/bin:$PATH
 USES
 echo == package
@@ -322,10 +324,10 @@ def test_on_64_bit_arm(dist, tmp_path, say):
         making.rename(root)
     files = tmp_path / "files"
     files.mkdir()
-    for file in (releases.only(dist, "*aarch64.whl"), releases.only(dist, "*_arm64.deb"), Path("/etc/resolv.conf")):
+    ours = [releases.only(dist, "*aarch64.whl"), releases.only(dist, "*_arm64.deb")]
+    libraries = [path for library in fetched(arch_of("arm64")) for path in library.wheels]
+    for file in (*ours, *libraries, Path("/etc/resolv.conf")):
         shutil.copy(file, files)
-    if certificate := os.environ.get("PIP_CERT"):
-        shutil.copy(certificate, files / "ca.pem")
     (files / "script").write_text(ON_ARM.replace("USES\n", USES))
     done = emulated("sh", "-c", ARM, "sh", root, files, log=tmp_path / "said", timeout=800)
     say(done.stdout)

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -34,7 +33,7 @@ def before(version: str) -> str:
 @functools.cache
 def wheel() -> Path:
     """Of this tree and this machine. Tests that ask for it are of the group `package`: they compile in one place."""
-    return wheels.wheel_of_tree(this_machine(), Path(tempfile.mkdtemp(prefix="gpushare-wheel-")))
+    return wheels.wheel_of_tree(this_machine(), ROOT / "build" / "tested")
 
 
 def earlier(wheel: Path, into: Path, version: str) -> Path:
