@@ -1,10 +1,11 @@
 """A release, made twice from clones of the last commit, and the one before it."""
 
+import functools
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -28,9 +29,16 @@ def say(pytestconfig: pytest.Config) -> Say:
     return line
 
 
+@functools.cache
+def commit() -> str:
+    """The last one when the tests begin."""
+    command = ["git", "-C", releases.ROOT, "rev-parse", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def made(say: Say, into: Path, umask: int, **env: str) -> Path:
     """The folder of `scripts/dist` in a clone. Without ccache: everything is compiled."""
-    tree = releases.copy_of_tree(into)
+    tree = releases.copy_of_tree(into, commit())
     command = [sys.executable, tree / "scripts" / "dist"]
     settings = {
         name: value for name, value in releases.environment().items() if not name.startswith(("CCACHE", "CMAKE_"))
@@ -65,19 +73,20 @@ Before = Callable[..., tuple[Path, Path]]
 
 
 @pytest.fixture(scope="session")
-def before(say: Say) -> Iterator[Before]:
+def before(say: Say) -> Before:
     """Makes a version before this one: its wheel and its package. GPUSHARE_BEFORE, else the newest tag before this
     version, is its commit; without a tag it is this commit, under a lower number."""
-    commit = os.environ.get("GPUSHARE_BEFORE") or newest_tag() or "HEAD"
+    earlier = os.environ.get("GPUSHARE_BEFORE") or newest_tag() or commit()
 
+    @functools.cache
     def make(name: str, change: Callable[[Path], None] | None = None) -> tuple[Path, Path]:
-        tree = releases.copy_of_tree(BUILD / name, commit)
+        tree = releases.copy_of_tree(BUILD / name, earlier)
         if releases.project(tree)["version"] == releases.VERSION:
             releases.set_version(tree, releases.before(releases.VERSION))
         if change is not None:
             change(tree)
         version = releases.project(tree)["version"]
-        say(f"{name}: {version}, of {commit}")
+        say(f"{name}: {version}, of {earlier}")
         package = releases.package_of(tree)
         wheel = [*(tree / "build").glob("deb/*/gpushare-*.whl")]
         if not wheel:  # an earlier scripts/deb kept none
@@ -86,7 +95,7 @@ def before(say: Say) -> Iterator[Before]:
             wheel = [*(tree / "dist").glob("gpushare-*.whl")]
         return wheel[0], package
 
-    yield make
+    return make
 
 
 def newest_tag() -> str | None:
