@@ -29,7 +29,7 @@ TREE_fuzz = -DGPUSHARE_FUZZ=ON -DGPUSHARE_WERROR=OFF -DCMAKE_C_COMPILER=$(CLANG)
 TREE_arm := -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
   -DCMAKE_C_COMPILER=aarch64-linux-gnu-gcc -DCMAKE_ASM_COMPILER=aarch64-linux-gnu-gcc
 
-.PHONY: help manifests pages docs demo test test-slow test-frameworks test-ray test-build check coverage bench pictures dist deb clean build dev sanitize check-c check-python $(TREES:%=tree-%)
+.PHONY: help manifests pages docs demo test test-slow test-frameworks test-ray test-release test-build check coverage bench pictures dist deb clean build dev sanitize check-c check-python $(TREES:%=tree-%)
 help: ## list the verbs
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
@@ -81,6 +81,10 @@ check-c: $(VENV)/.ready-test build
 coverage: $(VENV)/.ready-test test-build ## executed lines of the interposer under its tests, at least 95 %
 	$(BIN)/python scripts/coverage
 
+test-release: $(VENV)/.ready-test build ## the last commit's release: made twice, installed into bare Debian 12 and 13, upgraded
+	@echo "the release of the last commit: about 15 minutes; packages come from Debian's mirror and from PyPI"
+	$(BIN)/pytest --override-ini addopts="--import-mode=importlib -ra" --durations=15 tests/release
+
 test-build: $(TREES:%=tree-%) ## the programs that tests start: all their build trees
 
 bench: $(VENV)/.ready-test build tree-test tree-arm ## the numbers: ratios within one run, written to bench/results
@@ -89,9 +93,8 @@ bench: $(VENV)/.ready-test build tree-test tree-arm ## the numbers: ratios withi
 pictures: $(VENV)/.ready-test build ## the pictures of README and docs, of real runs: about 3 minutes
 	$(BIN)/python scripts/pictures.py
 
-dist: $(VENV)/.ready ## source distribution, and the wheel built from it
-	$(BIN)/python -m pip install -qq build
-	$(BIN)/python -m build --outdir dist
+dist: $(VENV)/.ready-test build ## a release: sources, wheels and Debian packages for x86_64 and aarch64, SBOMs, SHA256SUMS
+	$(BIN)/python scripts/dist
 
 manifests: $(VENV)/.ready-test ## the manifests for Kubernetes, from the Helm chart
 	$(BIN)/python scripts/manifests.py

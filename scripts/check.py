@@ -18,6 +18,14 @@ PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "SECURITY.md", "docs
 # In backticks: a file or folder with a slash in its name, possibly with a function of that file.
 NAMED = re.compile(r"`((?:gpushare|native|hooks|tests|bench|scripts|packaging|docs)/[\w./-]*)(?::(\w+))?`")
 
+# Where a version stands, and what it is in.
+SAYING_THE_VERSION = (
+    ("gpushare/__init__.py", r'^__version__ = "(.*)"$'),
+    ("packaging/kubernetes/chart/Chart.yaml", r"^(?:version|appVersion): (.*)$"),
+    ("packaging/kubernetes/chart/values.yaml", r"^image: gpushare:(.*)$"),
+    ("packaging/kubernetes/Containerfile", r"-t gpushare:(\S+)"),
+    ("docs/*.md", r"-t gpushare:(\S+)"),
+)
 LINES_MAX = 700
 PRODUCT_LINES_MAX = 400  # of a Python file in gpushare/
 
@@ -65,13 +73,33 @@ def unlike_editorconfig() -> list[str]:
     return found
 
 
-def problems() -> list[str]:
-    found = lost_names() + unlike_editorconfig()
+def other_versions() -> list[str]:
+    """Places that say another version than pyproject.toml. What is generated (manifests, packages) is made of these."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    if f'__version__ = "{version}"' not in (ROOT / "gpushare/__init__.py").read_text():
-        found.append(f"gpushare/__init__.py does not say version {version} of pyproject.toml")
-    if f"## {version}" not in (ROOT / "CHANGELOG.md").read_text():
-        found.append(f"CHANGELOG.md has no section for {version}")
+    found = []
+    for pattern, said in SAYING_THE_VERSION:
+        for path in sorted(ROOT.glob(pattern)):
+            every = re.findall(said, path.read_text(), re.MULTILINE)
+            if "*" not in pattern and not every:
+                found.append(f"{path.relative_to(ROOT)} says no version")
+            found += [
+                f"{path.relative_to(ROOT)} says {one}, pyproject.toml {version}" for one in every if one != version
+            ]
+    sections = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    if sections[:1] != [version]:
+        found.append(f"CHANGELOG.md begins with a section for {sections[0]}, pyproject.toml says {version}")
+    if sections != sorted(set(sections), key=lambda one: [*map(int, one.split("."))], reverse=True):
+        found.append("CHANGELOG.md: its versions are not in order, the newest first")
+    tags = subprocess.run(
+        ["git", "tag", "--points-at", "HEAD", "v*"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return found + [
+        f"this commit is {tag}, pyproject.toml says {version}" for tag in tags.stdout.split() if tag != f"v{version}"
+    ]
+
+
+def problems() -> list[str]:
+    found = lost_names() + unlike_editorconfig() + other_versions()
     for path in tracked():
         name = path.relative_to(ROOT).as_posix()
         most = PRODUCT_LINES_MAX if path.suffix == ".py" and name.startswith("gpushare/") else LINES_MAX

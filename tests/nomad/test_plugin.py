@@ -12,6 +12,8 @@ from nomadclient import Agent, Refused
 from running import SPIN, Daemon
 from waiting import until
 
+from gpushare import __version__
+
 GIB = 1 << 30
 
 
@@ -60,7 +62,7 @@ def test_the_handshake(site, tmp_path):
     assert site.agent.line[:3] == ["1", "2", "unix"]
     assert site.agent.line[4] == "grpc"
     assert site.agent.healthy()
-    assert site.agent.info() == {"type": 3, "api": ["v0.1.0"], "version": "0.1.0", "name": "gpushare"}
+    assert site.agent.info() == {"type": 3, "api": ["v0.1.0"], "version": __version__, "name": "gpushare"}
     log = tmp_path / "log"
     refused = Agent(site.daemon.layout.socket, log, NOMAD_PLUGIN_MAGIC_COOKIE="")
     assert refused.process.wait(20) == 2

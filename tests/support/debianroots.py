@@ -1,0 +1,39 @@
+"""Roots of Debian's releases, made once into build/debian, which tests copy."""
+
+import contextlib
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+KEPT = Path(__file__).parents[2] / "build" / "debian"
+
+
+@contextlib.contextmanager
+def made(release: str, packages: str = "", *, name: str = "") -> Iterator[Callable[[], Path]]:
+    """Makes it while the body runs. Yields what waits for it; the test is skipped where there is no mirror. `packages`:
+    besides the essential ones, with commas between them. `name`: where the same release is there with others."""
+    kept = KEPT / (name or release)
+    making = None
+    if not kept.is_dir():
+        new = kept.with_name(f"{kept.name}.new")
+        shutil.rmtree(new, ignore_errors=True)
+        KEPT.mkdir(parents=True, exist_ok=True)
+        script = 'mmdebstrap --quiet --variant=apt --include="$0" "$1" "$2" && mv "$2" "$3"'
+        making = subprocess.Popen(["sh", "-c", script, packages, release, new, kept], stderr=subprocess.PIPE, text=True)
+
+    def wait() -> Path:
+        if making is not None:
+            _, said = making.communicate(timeout=300)
+            if making.returncode:
+                pytest.skip(f"no clean root can be made here (no mirror?): {said[-300:]}")
+        return kept
+
+    try:
+        yield wait
+    finally:
+        if making is not None and making.poll() is None:
+            making.terminate()
+            making.communicate()
