@@ -64,9 +64,9 @@ class AsyncClient(Verbs):
         text = await self._text(method, target, body, timeout)
         return json.loads(text) if text else None
 
-    async def text(self, target: str) -> str:
-        """A body that is not JSON, as of /metrics."""
-        return str(await self._text("GET", target, None, ANSWER_SECONDS), "utf-8")
+    async def text(self, target: str, *, timeout: float | None = ANSWER_SECONDS) -> str:
+        """The body of an answer as it is, such as that of /metrics."""
+        return str(await self._text("GET", target, None, timeout), "utf-8")
 
     async def lines(self, target: str, timeout: float | None = None) -> AsyncIterator[Any]:
         """Decoded lines of an NDJSON stream, until it ends. `timeout`: seconds to wait for the next."""

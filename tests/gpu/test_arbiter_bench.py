@@ -224,6 +224,6 @@ def test_a_machine_that_is_full_is_noticed():
 
 
 def test_a_plot_without_numbers_says_so():
-    text = plot.svg({}, "a & b < c")
+    text = plot.svg({}, {"machine": "a & b < c", "date": "d", "commit": "c", "command": "x"})
     assert ElementTree.fromstring(text).tag.endswith("svg")
     assert text.count("not measured") == 3
