@@ -198,11 +198,18 @@ class Simulator:
             raise FailedError(f"the simulator refuses a request: {os.strerror(-error)}")
         return tuple(values), descriptors
 
+    def _file(self, op: int, device: int = 0, a: int = 0) -> tuple[int, bytes]:
+        """An answer that comes as a file: its first number, and what is in it. Raises FailedError."""
+        values, descriptors = self._request(op, device, a)
+        if not descriptors:  # the kernel drops what a process has no descriptor for
+            raise FailedError("the daemon is short of descriptors for an answer of the simulator: try again later")
+        with open(descriptors[0], "rb") as file:  # which it wrote, so that it is at its end
+            return values[0], os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
+
     def stats(self) -> Any:
         """The simulator's books: {"devices": [...]}. Raises FailedError."""
-        values, descriptors = self._request(STATS)
-        with open(descriptors[0], "rb") as file:
-            return json.loads(os.pread(file.fileno(), values[0], 0))
+        size, text = self._file(STATS)
+        return json.loads(text[:size])
 
     def number(self, device_id: str) -> int | None:
         """The simulator's number of a device, None where it does not have it."""
@@ -214,10 +221,9 @@ class Simulator:
 
     def processes(self, device: int) -> list[tuple[int, int, int]]:
         """The living ones that use it: pid, ns of device time, bytes. Raises FailedError."""
-        values, descriptors = self._request(PROCESSES, device, a=1)
-        with open(descriptors[0], "rb") as file:
-            rows = os.pread(file.fileno(), values[0] * _PROCESS.size, 0)
-        return [(pid, busy, held) for pid, alive, busy, held, _ in _PROCESS.iter_unpack(rows) if alive]
+        count, content = self._file(PROCESSES, device, a=1)
+        rows = _PROCESS.iter_unpack(content[: count * _PROCESS.size])
+        return [(pid, busy, held) for pid, alive, busy, held, _ in rows if alive]
 
     def in_use(self) -> bool:
         """Whether any process has one of its devices open."""
