@@ -69,6 +69,8 @@ def end_well(node, tmp_path, examples):
             if line == "tenants remove research/ada":
                 node.client.set_tenant("research/ada", {"time": 100})
             typed = [f"{word}-{tmp_path.name[-20:]}" if word in JOBS else there.get(word, word) for word in given]
+            if "--watch" in given:  # without an end
+                typed += ["--count", "1"]
             if line == "quota solve -":
                 done = node.cli(*typed, input=STATE)
             else:
