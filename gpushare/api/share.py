@@ -12,6 +12,7 @@ class GrantDevice(Struct, kw_only=True):
     on a device that does not work. `memory_borrowed_bytes`: of the limit, what it has on loan of memory that is
     guaranteed to others. `served_milli`, `served_limit_milli`: what it is served with now, its part of what
     its tenant has left unreserved, and of its tenant's limit, among it.
+    `entitled_milli`: what it should get now: while it works what it is served with, and its part of what others leave.
     `used_milli`: device time that it was charged in the last second, `borrowed_milli`: the part of that beyond its
     guarantee, `lent_milli`: of what it is served with, what it left and others used, `waited_milli`: how much of the
     second it waited without a lease. `share_got_milli`: its part of the work the device did in it. `waits`, `reclaims`:
@@ -46,6 +47,7 @@ class GrantDevice(Struct, kw_only=True):
     revokes: int = 0
     wake_to_lease_max_ns: int = 0
     share_got_milli: int = 0
+    entitled_milli: int = 0
     used_milli: int = 0
     borrowed_milli: int = 0
     lent_milli: int = 0

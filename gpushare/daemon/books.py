@@ -29,7 +29,8 @@ class DeviceBook:
 
     `carried`: sums that earlier runs of the daemon wrote. `base`: the arbiter's counters when this run adopted the
     grant, which include work from before. `written`: the counters at the end of the last period, at `written_at`.
-    `window`: the counters one second ago. `had`: what the grant had of the device in that second.
+    `window`: the counters one second ago. `had`: what the grant had of the device in that second. `entitled_milli`:
+    what it should get now.
     """
 
     carried: Totals
@@ -38,6 +39,7 @@ class DeviceBook:
     written: GrantStats = field(init=False)
     window: GrantStats = field(init=False)
     share_got_milli: int = 0
+    entitled_milli: int = 0
     had: Had = field(default=Had())
     _first: bool = field(init=False)
     """Whether nothing of it is from before this run."""

@@ -328,6 +328,7 @@ class NodeContext:
         samples = self.accounts.samples()
         working = active(samples)
         self.serving.follow(working)
+        self.serving.entitle(working)
         now, before = time.monotonic_ns(), self._measured_ns
         self._measured_ns = now
         self.explaining.follow(samples, working, now - before)

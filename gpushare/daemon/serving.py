@@ -12,6 +12,7 @@ from gpushare.daemon.resources import Resources
 from gpushare.daemon.state import Live, State, instant
 from gpushare.ledger.entries import Totals
 from gpushare.pages import GrantState
+from gpushare.policy.shares import Share, entitlements
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +117,17 @@ class Serving:
                 )
                 limits = self._resources.limits(place, share.guarantee_milli, share.limit_milli)
                 live.limits.set_device(ordinal, limits)
+
+    def entitle(self, active: frozenset[str]) -> None:
+        """Works out what each served grant should get of its devices now. `active`: as of `follow`."""
+        on_device: dict[int, dict[str, Share]] = {}
+        for live in self._state:
+            for place, share in zip(live.record.places, live.shares, strict=False):  # none before they are worked out
+                on_device.setdefault(place.index, {})[live.id] = share
+        for index, here in on_device.items():
+            for grant, milli in entitlements(here, active).items():
+                if (book := self._state.live(grant).books.get(index)) is not None:
+                    book.entitled_milli = milli
 
     def follow(self, active: frozenset[str]) -> None:
         """Grants that have work: what a tenant's idle grants leave goes to those of its grants that run."""

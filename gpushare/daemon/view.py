@@ -57,7 +57,7 @@ def _grant_device(
     shown.reclaims, shown.reclaim_ns, shown.reclaim_max_ns = reclaimed.count, reclaimed.total_ns, reclaimed.max_ns
     shown.reclaim_histogram = list(reclaimed.buckets)
     shown.wake_to_lease_max_ns = stats.wake_to_lease_max_ns
-    shown.share_got_milli = book.share_got_milli
+    shown.share_got_milli, shown.entitled_milli = book.share_got_milli, book.entitled_milli
     shown.used_milli, shown.borrowed_milli = book.had.used_milli, book.had.borrowed_milli
     shown.lent_milli, shown.waited_milli = book.had.lent_milli, book.had.waited_milli
     shown.waiting, shown.held, shown.marked = stats.waiting, stats.held, stats.marked

@@ -48,7 +48,7 @@ def _part(found: Json) -> Json:
         device=found["index"],
         asked=found["time_milli"],
         limit=found["time_limit_milli"],
-        entitled=found["served_milli"] if found["served_limit_milli"] else found["guaranteed_milli"],
+        entitled=found["entitled_milli"],
         got=found["used_milli"],
         borrowed=found["borrowed_milli"],
         lent=found["lent_milli"],

@@ -111,6 +111,17 @@ def shares(
     return result
 
 
+def entitlements(here: Mapping[str, Share], working: Collection[str]) -> dict[str, int]:
+    """What each of these grants, which the arbiter serves on one device with these shares, should get of it now, in
+    milli: those that work what they are guaranteed, and of what is left by tier and weight up to their limits; the
+    others nothing."""
+    states = [
+        TenantState(grant, share.guarantee_milli, share.limit_milli * (grant in working), share.weight, share.tier)
+        for grant, share in here.items()
+    ]
+    return entitle(DEVICE_MILLI, states).milli
+
+
 def _part(row: Placed) -> int:
     """Of its tenant's weight. One that asked for no time has the least there is beside those that did."""
     return max(1, row.time_milli)

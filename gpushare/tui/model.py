@@ -40,8 +40,9 @@ class DeviceRow:
 
 @dataclass(frozen=True, slots=True)
 class GrantRow:
-    """A grant on one of its devices. Times are milli of the last second. `guaranteed_milli`: what it is served with, or
-    will be. `history`: what it got at each look, oldest first. `words`: what it may be found by."""
+    """A grant on one of its devices. Times are milli of the last second. `entitled_milli`: what it should get now.
+    `guaranteed_milli`: what it is served with, or will be. `history`: what it got at each look, oldest
+    first. `words`: what it may be found by."""
 
     id: str
     device: int
@@ -50,6 +51,7 @@ class GrantRow:
     asked_milli: int
     limit_milli: int
     got_milli: int
+    entitled_milli: int
     guaranteed_milli: int
     borrowed_milli: int
     lent_milli: int
@@ -123,6 +125,7 @@ class Model:
             asked_milli=device["time_milli"],
             limit_milli=device["time_limit_milli"],
             got_milli=device["used_milli"],
+            entitled_milli=device["entitled_milli"],
             guaranteed_milli=device["served_milli"] if served else device["guaranteed_milli"],
             borrowed_milli=device["borrowed_milli"],
             lent_milli=device["lent_milli"],

@@ -21,7 +21,14 @@ def grant(name: str, at: int = 0, tenant: str = "default", created_ns: int = 0, 
     times = dict.fromkeys(("used_milli", "borrowed_milli", "lent_milli", "waited_milli", "waits", "memory_bytes"), 0)
     here = {
         **{"id": f"GPU-{at}", "index": at, "time_milli": 250, "time_limit_milli": 1000, "guaranteed_milli": 250},
-        **{"served_milli": 250, "served_limit_milli": 1000, "memory_limit_bytes": GIB, **times, **now},
+        **{
+            "entitled_milli": 0,
+            "served_milli": 250,
+            "served_limit_milli": 1000,
+            "memory_limit_bytes": GIB,
+            **times,
+            **now,
+        },
     }
     return {"id": name, "tenant": tenant, "created_ns": created_ns, "devices": [here], **own, **whole}
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.policy.shares import Placed, Workload, shares
+from gpushare.policy.shares import DEVICE_MILLI, Placed, Share, Workload, entitlements, shares
 from gpushare.policy.tenant import TenantPolicy
 
 
@@ -245,3 +245,31 @@ def test_grants_that_run_are_held_to_their_tenants_limit_to_the_last_unit(found,
                 assert share.guarantee_milli >= p.guaranteed_milli
     rng.shuffle(placed)
     assert shares(tenants, placed, runnable) == result
+
+
+def test_who_works_is_entitled_to_its_guarantee_and_its_part_of_what_is_left():
+    here = {"a": Share(500, weight=1), "b": Share(200, weight=3), "idle": Share(300), "scavenger": Share(0, weight=0)}
+    assert entitlements(here, {"a", "b", "scavenger"}) == {"a": 575, "b": 425, "idle": 0, "scavenger": 0}
+    assert entitlements(here, {"scavenger"}) == {"a": 0, "b": 0, "idle": 0, "scavenger": 1000}
+    high = {**here, "high": Share(0, limit_milli=100, tier=1)}
+    assert entitlements(high, {"a", "high"}) == {"a": 900, "b": 0, "idle": 0, "scavenger": 0, "high": 100}
+
+
+rows = st.builds(
+    lambda guarantee, more, weight, tier: Share(guarantee, min(guarantee + more, DEVICE_MILLI), weight, tier),
+    st.integers(0, 250),
+    st.integers(1, 1000),
+    st.integers(0, 1 << 20),
+    st.integers(-3, 3),
+)
+
+
+@given(st.dictionaries(st.sampled_from("abcd"), rows), st.sets(st.sampled_from("abcd")))
+def test_entitlements_are_all_that_can_be_used_and_keep_guarantees(here, working):
+    found = entitlements(here, working)
+    runs = {grant: share for grant, share in here.items() if grant in working}
+    assert found.keys() == here.keys()
+    assert sum(found.values()) == min(DEVICE_MILLI, sum(share.limit_milli for share in runs.values()))
+    for grant, share in here.items():
+        least, most = (share.guarantee_milli, share.limit_milli) if grant in runs else (0, 0)
+        assert least <= found[grant] <= most

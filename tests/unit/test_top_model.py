@@ -125,7 +125,7 @@ def test_a_narrow_terminal_has_what_is_asked_for_first():
         return [column.title for column, _ in columns.layout(every, width).columns]
 
     assert titles(columns.GRANTS, 79) == (
-        "GRANT TENANT DEV ASKED GOT GUARANTEED WAITED MEMORY HISTORY".split()  # noqa: SIM905
+        "GRANT TENANT DEV ASKED GOT ENTITLED WAITED MEMORY HISTORY".split()  # noqa: SIM905
     )
     assert titles(columns.TENANTS, 79) == [column.title for column in columns.TENANTS if column.title != "GRANTS"]
     assert titles(columns.DEVICES, 79) == [column.title for column in columns.DEVICES]

@@ -12,7 +12,7 @@ const by = (field) => (grant) => -sum(grant, field);
 const COLUMNS = [
   { title: "Grant", sort: (grant) => grant.id }, { title: "Tenant", sort: (grant) => grant.tenant },
   { title: "Phase", sort: (grant) => grant.phase }, { title: "Devices", sort: (grant) => grant.devices?.[0]?.device ?? 0 },
-  { title: "Asked", right: true, sort: by("asked") }, { title: "Entitled", right: true, sort: by("entitled"), hint: "guaranteed now" },
+  { title: "Asked", right: true, sort: by("asked") }, { title: "Entitled", right: true, sort: by("entitled"), hint: "what it should get now" },
   { title: "Got", right: true, sort: by("got"), hint: "in the last second; 100% is one device" },
   { title: "Borrowed", right: true, sort: by("borrowed") }, { title: "Lent", right: true, sort: by("lent") },
   { title: "Waited", right: true, sort: by("waited"), hint: "of the last second, without a lease" },

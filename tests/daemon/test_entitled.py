@@ -1,0 +1,24 @@
+"""What a grant should get now: while it works its guarantee, and its part of what others leave."""
+
+from contextlib import ExitStack
+
+from waiting import until
+
+
+def entitled(daemon):
+    """By the time that was asked for."""
+    found = [device for grant in daemon.client.grants() for device in grant["devices"]]
+    return {device["time_milli"]: device["entitled_milli"] for device in found}
+
+
+def test_it_follows_who_works(daemon):
+    with ExitStack() as held:
+        more, less, idle = (daemon.spin("1GiB", share, gpu="0") for share in ("60%", "20%", "10%"))
+        for tenant in more, less, idle:
+            held.callback(tenant.kill)
+        more.tell("run 500000")
+        less.tell("run 500000")
+        # All of one tenant: two split by their time what the third, and nobody, uses.
+        until(lambda: entitled(daemon) == {600: 750, 200: 250, 100: 0})
+        more.tell("idle")
+        until(lambda: entitled(daemon) == {600: 0, 200: 1000, 100: 0})
