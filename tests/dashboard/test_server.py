@@ -24,12 +24,17 @@ USER = 23456
 OTHER = 23457
 
 
+def status_of(pid):
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+
+
 def test_root_gives_up_its_rights(board):
     """Neither the process that serves nor the one that connects for it is root, and only that one can open files."""
     (relay,) = board.children()
+    until(lambda: status_of(relay)["NoNewPrivs"] == "1", "the relay has begun")  # connections wait until then
     for pid, held in (board.process.pid, 0), (relay, 1 << 1):
-        with open(f"/proc/{pid}/status") as file:
-            status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
+        status = status_of(pid)
         assert status["Uid"].split() == status["Gid"].split() == ["65534"] * 4
         assert status["Groups"].strip() == ""
         assert [int(status[name], 16) for name in ("CapPrm", "CapEff", "CapBnd", "CapInh", "CapAmb")] == [
