@@ -103,8 +103,6 @@ class Audit:
             self._poked.clear()
             try:
                 await self._round()
-            except OSError as error:  # such as no descriptor for a look into /proc: the next look may have one
-                self._seldom.warning("audit", "the devices were not audited: %s", error)
             except Exception:
                 log.exception("the devices were not audited")
             await asyncio.sleep(_REST_SECONDS)

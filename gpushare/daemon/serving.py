@@ -119,13 +119,15 @@ class Serving:
                 live.limits.set_device(ordinal, limits)
 
     def entitle(self, active: frozenset[str]) -> None:
-        """Works out what each served grant should get of its devices now. `active`: as of `follow`."""
-        on_device: dict[int, dict[str, Share]] = {}
+        """Works out what each served grant should get of its devices now: nothing of one that does not work. `active`:
+        as of `follow`."""
+        on_device: dict[tuple[int, bool], dict[str, Share]] = {}
         for live in self._state:
             for place, share in zip(live.record.places, live.shares, strict=False):  # none before they are worked out
-                on_device.setdefault(place.index, {})[live.id] = share
-        for index, here in on_device.items():
-            for grant, milli in entitlements(here, active).items():
+                works = place.device not in self._state.faults
+                on_device.setdefault((place.index, works), {})[live.id] = share
+        for (index, works), here in on_device.items():
+            for grant, milli in entitlements(here, active if works else ()).items():
                 if (book := self._state.live(grant).books.get(index)) is not None:
                     book.entitled_milli = milli
 

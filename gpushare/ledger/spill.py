@@ -75,8 +75,10 @@ class Spill:
 
     def add(self, batch: Entries, kept: Entries) -> bool:
         """Appends a batch; `kept` is all that waits, this batch included. Whether that was possible."""
+        if self._path is None:
+            return False
         if not batch:
-            return self._path is not None
+            return True
         line = msgspec.json.encode(batch) + b"\n"
         if self._size + len(line) > _BYTES_MAX:
             self.clear()

@@ -22,3 +22,5 @@ def test_it_follows_who_works(daemon):
         until(lambda: entitled(daemon) == {600: 750, 200: 250, 100: 0})
         more.tell("idle")
         until(lambda: entitled(daemon) == {600: 0, 200: 1000, 100: 0})
+        daemon.client.set_sim_lost(0, lost=True)
+        until(lambda: entitled(daemon) == {600: 0, 200: 0, 100: 0})
