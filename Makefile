@@ -82,7 +82,7 @@ coverage: $(VENV)/.ready-test test-build ## executed lines of the interposer und
 	$(BIN)/python scripts/coverage
 
 test-release: $(VENV)/.ready-test build ## the last commit's release: made twice, installed into bare Debian 12 and 13, upgraded
-	@echo "the release of the last commit: about 15 minutes; packages come from Debian's mirror and from PyPI"
+	@echo "the release of the last commit: this takes long; packages come from Debian's mirror and from PyPI"
 	$(BIN)/pytest --override-ini addopts="--import-mode=importlib -ra" --durations=15 tests/release
 
 test-build: $(TREES:%=tree-%) ## the programs that tests start: all their build trees
@@ -90,7 +90,7 @@ test-build: $(TREES:%=tree-%) ## the programs that tests start: all their build 
 bench: $(VENV)/.ready-test build tree-test tree-arm ## the numbers: ratios within one run, written to bench/results
 	$(BIN)/pytest bench --benchmark-columns=median,min,max,stddev
 
-pictures: $(VENV)/.ready-test build ## the pictures of README and docs, of real runs: about 3 minutes
+pictures: $(VENV)/.ready-test build ## the pictures of README and docs, of real runs; on a quiet machine
 	$(BIN)/python scripts/pictures.py
 
 dist: $(VENV)/.ready-test build ## a release: sources, wheels and Debian packages for x86_64 and aarch64, SBOMs, SHA256SUMS
