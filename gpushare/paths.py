@@ -1,9 +1,7 @@
 """Where things are: run-time paths of one daemon (all follow `--state-dir`) and the files that the wheel installs."""
 
 import functools
-import hashlib
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 SOCKET_ENV = "GPUSHARE_SOCKET"
@@ -55,19 +53,18 @@ def _grants(run: Path) -> Path:
     """Decided once: what is mounted later must not move the grants of a living daemon."""
     if _is_tmpfs(run):
         return run / "grants"
+    import hashlib  # a client, which starts often, knows no grants
+
     name = hashlib.sha256(str(run).encode()).hexdigest()[:12]
     return Path("/dev/shm") / f"gpushare-{name}"  # noqa: S108 - owner and mode are checked where it is made
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Layout:
     """Run-time paths of one daemon. `/run/gpushare`, `/var/lib/gpushare` and `/var/run/cdi` without a state dir. Each
     object is equal to itself alone, as it is the key of much that is kept."""
 
-    run: Path
-    state: Path
-    cdi: Path
-    socket: Path
+    def __init__(self, run: Path, state: Path, cdi: Path, socket: Path) -> None:
+        self.run, self.state, self.cdi, self.socket = run, state, cdi, socket
 
     @classmethod
     def of(cls, state_dir: Path | None = None, socket: Path | None = None) -> "Layout":

@@ -1,6 +1,6 @@
 """The verbs of the node API, once for both clients: gpushare.client, which waits, and gpushare.aio, to be awaited."""
 
-import secrets
+import os
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -154,7 +154,7 @@ def _event(rv: int | None, epoch: int | None, kind: str, what: str, found: Any) 
 
 def creation(request: dict[str, Any], *, again: bool) -> tuple[str, dict[str, Any]]:
     """Target and body of a POST of a grant. `again`: it will be repeated while what it asks for is on loan."""
-    target = f"/v1/grants?asker={secrets.token_hex(8)}" if again else "/v1/grants"
+    target = f"/v1/grants?asker={os.urandom(8).hex()}" if again else "/v1/grants"
     return target, fields(request)
 
 

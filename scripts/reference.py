@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT))
 sys.dont_write_bytecode = True
 
 from gpushare import __version__  # noqa: E402 - of this tree
-from gpushare.cli.main import EXIT_STATUS, GROUPS, build_parser  # noqa: E402
+from gpushare.cli.main import EXIT_STATUS, GROUPS, VERBS, build_parser  # noqa: E402
 from gpushare.cli.parser import Parser  # noqa: E402
 
 PAGE = ROOT / "docs" / "reference" / "cli.md"
@@ -137,8 +137,8 @@ def markdown(parser: Parser) -> str:
         f"{parser.description} The same texts: `gpushare VERB --help`, and `man gpushare-VERB`.",
         f"Exit status: {plain(status(parser))}. `gpushare run` returns its command's. Errors are one line on stderr.",
     ]
-    for title, commands in GROUPS:
-        rows = [f"| [{one.name}](#gpushare-{one.name}) | {plain(first(parser, one.name))} |" for one in commands]
+    for title, names in GROUPS:
+        rows = [f"| [{name}](#gpushare-{name}) | {plain(first(parser, name))} |" for name in names]
         parts.append("\n".join([f"| **{title}** | |", "|---|---|", *rows]))
     for verb in verbs(parser):
         parts.append(f"{'##' if verb.prog.count(' ') == 1 else '###'} {verb.prog}")
@@ -214,8 +214,8 @@ def page(parser: Parser) -> str:
     parts += [".SH SYNOPSIS", *(usage_line(one) for one in [parser, *below] if one is parser or not one.verbs())]
     parts += [".SH DESCRIPTION", *(f".PP\n{marked(text)}" for text in texts)]
     if root:
-        for title, commands in GROUPS:
-            rows = [(one.name, first(parser, one.name)) for one in commands]
+        for title, names in GROUPS:
+            rows = [(name, first(parser, name)) for name in names]
             parts += [f".SS {title.capitalize()}", items(rows)]
     if own := options(parser):
         parts += [".SH OPTIONS", items(own)]
@@ -237,7 +237,7 @@ def page(parser: Parser) -> str:
 
 def related(name: str) -> list[tuple[str, int]]:
     """Other pages: all from the first one, and that one from all."""
-    everything = [(f"gpushare-{command.name}", 1) for _, commands in GROUPS for command in commands]
+    everything = [(f"gpushare-{name}", 1) for name in VERBS]
     ours = {"gpushare-runtime": [("gpushare-runtime", 8)], "gpushare": [*everything, ("gpushare-runtime", 8)]}
     own = [("gpushare", 1)] if name != "gpushare" else []
     files = {

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gpushare.adapters.deviceplugin import RESOURCE
 from gpushare.cli.command import client
+from gpushare.cli.parser import Parser
 from gpushare.errors import FailedError, UsageError
 
 KUBELET = Path("/var/lib/kubelet")
@@ -15,13 +16,12 @@ SLOTS = 10
 class DevicePluginAdapter:
     """give pods slots of devices, on Kubernetes clusters without DRA (root)"""
 
-    name = "device-plugin"
     examples = (
         ("sudo gpushare adapter device-plugin", "ten slots of each device"),
         ("sudo gpushare adapter device-plugin --slots 4 --tenant research", "four, all of one tenant"),
     )
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         parser.add_argument(
             "--slots", type=int, default=SLOTS, metavar="N", help=f"slots of each device (default {SLOTS})"
         )

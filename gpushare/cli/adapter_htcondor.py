@@ -4,6 +4,7 @@ import argparse
 import os
 
 from gpushare.cli.command import client
+from gpushare.cli.parser import Parser
 from gpushare.errors import UsageError
 
 TURN_SECONDS = 10.0
@@ -16,13 +17,12 @@ class HtcondorAdapter:
     Prints devices as condor_gpu_discovery does; with a command, runs it in the share of an HTCondor job.
     """
 
-    name = "htcondor"
     examples = (
         ("gpushare adapter htcondor --slots 4", "each device four times, for the discovery"),
         ("gpushare adapter htcondor --slots 4 -- ./job", "in the job wrapper: in the share of its slots"),
     )
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         parser.add_argument("--slots", type=int, default=1, metavar="N", help="slots of each device (default 1)")
         parser.add_argument("--tenant", default=None, metavar="T", help="whose the jobs' shares are (default: default)")
         parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the job, in a job wrapper")

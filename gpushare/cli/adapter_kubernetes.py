@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 from gpushare.cli.command import client
+from gpushare.cli.parser import Parser
 from gpushare.errors import FailedError, UsageError
 
 KUBELET = Path("/var/lib/kubelet")
@@ -14,10 +15,9 @@ KUBELET = Path("/var/lib/kubelet")
 class KubernetesAdapter:
     """give the claims of pods their shares (DRA, Kubernetes 1.34 and later; root)"""
 
-    name = "kubernetes"
     examples = (("sudo gpushare adapter kubernetes --node n1 --kubeconfig /etc/n1.conf", "outside a pod"),)
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         parser.add_argument(
             "--node", default=os.environ.get("NODE_NAME"), metavar="NAME", help="the node's name (default $NODE_NAME)"
         )

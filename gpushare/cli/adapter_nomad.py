@@ -4,16 +4,16 @@ import argparse
 import signal
 import sys
 
+from gpushare.cli.parser import Parser
 from gpushare.errors import FailedError
 
 
 class NomadAdapter:
     """give tasks of Nomad slots of devices; Nomad's agent starts it"""
 
-    name = "nomad"
     examples = (("gpushare adapter nomad", "as Nomad starts it"),)
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         pass
 
     def run(self, args: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from gpushare.cli.command import client
+from gpushare.cli.parser import Parser
 
 NRI_SOCKET = Path("/var/run/nri/nri.sock")
 
@@ -18,10 +19,9 @@ def _end(_signal: int, _frame: object) -> NoReturn:
 class NriAdapter:
     """give containers of containerd (1.7 and later) and CRI-O their shares (root)"""
 
-    name = "nri"
     examples = (("sudo gpushare adapter nri", "as gpushare-nri.service does"),)
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         parser.add_argument(
             "--nri-socket",
             type=Path,

@@ -6,6 +6,7 @@ import signal
 import sys
 
 from gpushare.cli.command import client
+from gpushare.cli.parser import Parser
 from gpushare.errors import FailedError, UsageError
 from gpushare.paths import MONITORING
 
@@ -27,13 +28,12 @@ def _address(text: str) -> tuple[str, int]:
 class PrometheusAdapter:
     """serve /metrics over TCP, for Prometheus to scrape (members of group gpushare)"""
 
-    name = "prometheus"
     examples = (
         ("gpushare adapter prometheus", f"serves http://{LISTEN}/metrics"),
         ("gpushare adapter prometheus --print rules", "alert rules, for rule_files of prometheus.yml"),
     )
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         parser.add_argument(
             "--listen",
             metavar="HOST:PORT",

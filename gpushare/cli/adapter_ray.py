@@ -4,6 +4,7 @@ import argparse
 
 from gpushare.cli.command import client
 from gpushare.cli.grant import add_share_options, share_request
+from gpushare.cli.parser import Parser
 
 TURN_SECONDS = 30.0
 """Ray gives a worker's place away before its process has ended."""
@@ -12,10 +13,9 @@ TURN_SECONDS = 30.0
 class RayAdapter:
     """become a worker of Ray inside a grant of its own (called by gpushare.adapters.ray.plugin)"""
 
-    name = "ray"
     examples = (("gpushare adapter ray --memory 4GiB --time 30% -- python3 worker.py", "as the plugin calls it"),)
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         add_share_options(parser)
         parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the worker")
 

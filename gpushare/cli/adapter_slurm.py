@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from gpushare.cli.command import client
+from gpushare.cli.parser import Parser
 from gpushare.errors import UsageError
 
 PER_DEVICE = 100
@@ -19,13 +20,12 @@ class SlurmAdapter:
     conf and scripts are for its configuration, prolog and epilog for slurmd.
     """
 
-    name = "slurm"
     examples = (
         ("gpushare adapter slurm conf", "this node's lines of slurm.conf and gres.conf"),
         ("sudo gpushare adapter slurm scripts /etc/slurm/gpushare", "prolog, epilog and task-prolog"),
     )
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         parser.add_argument(
             "what",
             choices=WHAT,

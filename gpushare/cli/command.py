@@ -4,7 +4,8 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gpushare.cli.parser import Example, Parser
@@ -26,20 +27,31 @@ class Command(Protocol):
     """One verb (family). The docstring of the class is its help, of which the list of all verbs shows the first line;
     `examples` end it. `run` returns the exit status."""
 
-    name: str
-
     @property
     def examples(self) -> tuple[Example, ...]:
         """At least one."""
         ...
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         """Adds the verb's options and its own verbs."""
         ...
 
     def run(self, args: argparse.Namespace) -> int:
         """Does it, and gives the exit status. Raises GpushareError, which cli/main.py reports."""
         ...
+
+
+def add_verbs(parser: Parser, places: Mapping[str, str], dest: str) -> dict[str, Parser]:
+    """Adds the verbs of `places`: names, and the module and class of this package that each is. `dest`: of the parsed
+    arguments, where the Command will be. Gives each verb's parser."""
+    verbs, made = parser.add_subparsers(metavar="VERB", required=True), {}
+    for name, place in places.items():
+        module, _, kind = place.partition(".")
+        command: Command = getattr(import_module(f"gpushare.cli.{module}"), kind)()
+        made[name] = add_verb(verbs, name, command.__doc__ or "", *command.examples)
+        made[name].set_defaults(**{dest: command})
+        command.prepare_parser(made[name])
+    return made
 
 
 def add_verb(verbs: Any, name: str, text: str, *examples: Example) -> Parser:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from gpushare.cli.parser import Parser
 from gpushare.errors import GpushareError
 
 SHELLS = ("bash", "zsh", "fish")
@@ -120,7 +121,6 @@ class CompletionCommand:
     bash, zsh or fish then offer verbs, options, choices, files, and what the node has: grants, tenants, devices, gangs.
     """
 
-    name = "completion"
     examples = (
         ('eval "$(gpushare completion bash)"', "in this shell alone"),
         ("gpushare completion bash > /etc/bash_completion.d/gpushare", "for all of bash"),
@@ -128,7 +128,7 @@ class CompletionCommand:
         ("gpushare completion fish > ~/.config/fish/completions/gpushare.fish", "for fish"),
     )
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         parser.add_argument("shell", choices=SHELLS, help="the shell that reads it")
 
     def run(self, args: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from gpushare.cli.command import checked
+from gpushare.cli.parser import Parser
 from gpushare.errors import UsageError
 
 
@@ -23,14 +24,13 @@ def _directory(text: str) -> Path:
 class DaemonCommand:
     """serve the node: devices, grants, leases, ledger"""
 
-    name = "daemon"
     examples = (
         ("gpushare daemon", "this machine's devices, by /etc/gpushare/gpushare.toml"),
         ("gpushare daemon --simulate 2x16GiB", "two simulated devices of 16 GiB each: needs no GPU"),
         ("gpushare daemon --simulate 1x8GiB --state-dir /tmp/node", "beside another daemon: all its files are there"),
     )
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         parser.epilog = (
             "SIGHUP (`systemctl reload gpushare`) reads tenants.toml again; from a terminal it ends the daemon"
         )

@@ -3,6 +3,7 @@
 import argparse
 
 from gpushare.cli.command import add_socket
+from gpushare.cli.parser import Parser
 
 PORT = 9419
 
@@ -19,13 +20,12 @@ class DashboardCommand:
     Serves it on loopback and prints its URL, which has a token in it.
     """
 
-    name = "dashboard"
     examples = (
         ("gpushare dashboard", "prints the page's address"),
         ("gpushare dashboard --node a=/run/gpushare/node.sock --node b=ssh:b", "this node and another on one page"),
     )
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         parser.add_argument(
             "--node",
             action="append",

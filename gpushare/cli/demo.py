@@ -3,6 +3,7 @@
 import argparse
 
 from gpushare.cli.command import add_json, checked, print_json
+from gpushare.cli.parser import Parser
 from gpushare.errors import UsageError
 
 
@@ -19,14 +20,13 @@ class DemoCommand:
     lending, reclaim and limits. Needs root; leaves nothing behind. Status 0 where all claims hold.
     """
 
-    name = "demo"
     examples = (
         ("sudo gpushare demo", "two containers on one device"),
         ("sudo gpushare demo --scenario teams", "teams with quotas on eight simulated devices, 45 s"),
         ("sudo gpushare demo --phase-seconds 2 --json", "shorter, its result for programs"),
     )
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         parser.add_argument(
             "--scenario",
             choices=("containers", "teams"),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpushare.cli import render
 from gpushare.cli.command import add_json, add_socket, client, print_json, say
+from gpushare.cli.parser import Parser
 
 if TYPE_CHECKING:
     from gpushare.client import Client
@@ -53,13 +54,12 @@ class DoctorCommand:
     Each line is ok, note (works without it), wrong or missing; status 1 where anything is wrong or missing.
     """
 
-    name = "doctor"
     examples = (
         ("gpushare doctor", "each thing that was looked at, and how to mend what is wrong"),
         ("sudo gpushare doctor --json", "all findings, for programs"),
     )
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         add_json(parser)
         add_socket(parser)
 

@@ -3,18 +3,18 @@
 import argparse
 
 from gpushare.cli.command import add_json, add_socket, client, print_json
+from gpushare.cli.parser import Parser
 
 
 class DrainCommand:
     """give no new grants on a device; those that it has go on"""
 
-    name = "drain"
     examples = (
         ("gpushare drain 0", "device 0 gets no new grants"),
         ('gpushare drain 0 --reason "fan replaced at 14:00"', "whoever is refused for it reads why"),
     )
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         parser.add_argument("device", help="its index or id, as `gpushare devices` shows them")
         parser.add_argument(
             "--reason", default="", metavar="TEXT", help="shown to whoever is refused for it (default none)"
@@ -34,10 +34,9 @@ class DrainCommand:
 class UndrainCommand:
     """give grants on a drained device again"""
 
-    name = "undrain"
     examples = (("gpushare undrain 0", "device 0 gets grants again"),)
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         parser.add_argument("device", help="its index or id, as `gpushare devices` shows them")
         add_json(parser)
         add_socket(parser)

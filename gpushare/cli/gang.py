@@ -7,6 +7,7 @@ from typing import Any
 
 from gpushare.cli.command import add_json, add_socket, add_verb, checked, client, print_json, table
 from gpushare.cli.grant import add_share_options, share_request, time_to_live
+from gpushare.cli.parser import Parser
 from gpushare.errors import UsageError
 
 _TITLES = ("GANG", "PART", "PHASE", "UID", "GRANTS")
@@ -19,13 +20,12 @@ class GangCommand:
     all nodes or on none.
     """
 
-    name = "gang"
     examples = (
         ("gpushare gang prepare job-7 --memory 4GiB --time 50%", "on each node, before the job starts"),
         ("gpushare gang commit job-7", "on each node, once all have prepared it"),
     )
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         verbs = parser.add_subparsers(metavar="VERB", required=True)
 
         prepare = add_verb(

@@ -17,6 +17,7 @@ from gpushare.cli.command import (
     print_json,
     time_argument,
 )
+from gpushare.cli.parser import Parser
 from gpushare.errors import UsageError
 
 WAIT_SECONDS = 60.0
@@ -184,7 +185,6 @@ def time_to_live(text: str) -> int:
 class GrantCommand:
     """make grants for containers, look at, resize and end them"""
 
-    name = "grant"
     examples = (
         (
             "id=$(gpushare grant create --memory 4GiB --time 25%)",
@@ -194,7 +194,7 @@ class GrantCommand:
         ("gpushare grant release $id", "the end of it"),
     )
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         verbs = parser.add_subparsers(metavar="VERB", required=True)
 
         create = add_verb(

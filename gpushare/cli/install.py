@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpushare import __version__
+from gpushare.cli.parser import Parser
 from gpushare.cli.runtime import ENGINE_NAMES
 from gpushare.errors import FailedError, UsageError
 
@@ -50,13 +51,12 @@ class InstallCommand:
     daemon. What is in /etc/gpushare is written where it is absent, and never overwritten.
     """
 
-    name = "install"
     examples = (
         ("gpushare install --dry-run", "what it would write"),
         ("sudo gpushare install --engine docker", "the node, and docker told of it"),
     )
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         parser.epilog = "Engines are told of gpushare by `gpushare runtime configure`: what is here is said at the end."
         _root_options(parser)
         parser.add_argument("--no-start", action="store_true", help="do not start the daemon now, only at boot")
@@ -164,13 +164,12 @@ class UninstallCommand:
     Files that were changed since are left, and named. Nothing is done while grants live.
     """
 
-    name = "uninstall"
     examples = (
         ("gpushare uninstall --dry-run", "what it would take away"),
         ("sudo gpushare uninstall --purge", "also the ledger, and the group"),
     )
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         _root_options(parser)
         parser.add_argument(
             "--purge",

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 from gpushare.cli.command import add_socket, client, print_json
+from gpushare.cli.parser import Parser
 
 PREFIX = "gpushare.dev/gpu."
 _VALUE_MAX = 63
@@ -19,13 +20,12 @@ class LabelsCommand:
     For Kubernetes' Node Feature Discovery, as JSON, or as lines of Slurm's gres.conf.
     """
 
-    name = "labels"
     examples = (
         ("gpushare labels", "labels of this node, NAME=VALUE a line"),
         ("gpushare labels --format gres", "for /etc/slurm/gres.conf"),
     )
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         parser.add_argument(
             "--format",
             choices=("nfd", "json", "gres"),

@@ -5,90 +5,82 @@ import sys
 from collections.abc import Sequence
 
 from gpushare import __version__
-from gpushare.cli import (
-    adapter,
-    completion,
-    daemon,
-    dashboard,
-    demo,
-    doctor,
-    drain,
-    first,
-    gang,
-    grant,
-    install,
-    labels,
-    plan,
-    quota,
-    run,
-    runtime,
-    show,
-    sim,
-    tenants,
-    usage,
-    watch,
-    why,
-)
-from gpushare.cli.command import Command, add_verb, say
+from gpushare.cli import completion
+from gpushare.cli.command import Command, add_verbs, say
 from gpushare.cli.parser import Parser
 from gpushare.errors import GpushareError
 
-GROUPS: tuple[tuple[str, tuple[Command, ...]], ...] = (
-    ("try it", (demo.DemoCommand(), sim.SimCommand())),
+GROUPS: tuple[tuple[str, dict[str, str]], ...] = (
+    ("try it", {"demo": "demo.DemoCommand", "sim": "sim.SimCommand"}),
     (
         "run a node",
-        (install.InstallCommand(), daemon.DaemonCommand(), doctor.DoctorCommand(), install.UninstallCommand()),
+        {
+            "install": "install.InstallCommand",
+            "daemon": "daemon.DaemonCommand",
+            "doctor": "doctor.DoctorCommand",
+            "uninstall": "install.UninstallCommand",
+        },
     ),
-    ("use it", (run.RunCommand(), plan.PlanCommand(), grant.GrantCommand(), gang.GangCommand())),
+    (
+        "use it",
+        {
+            "run": "run.RunCommand",
+            "plan": "plan.PlanCommand",
+            "grant": "grant.GrantCommand",
+            "gang": "gang.GangCommand",
+        },
+    ),
     (
         "look",
-        (
-            show.PsCommand(),
-            show.TopCommand(),
-            dashboard.DashboardCommand(),
-            show.DevicesCommand(),
-            why.WhyCommand(),
-            watch.EventsCommand(),
-            watch.WatchCommand(),
-            usage.UsageCommand(),
-        ),
+        {
+            "ps": "show.PsCommand",
+            "top": "show.TopCommand",
+            "dashboard": "dashboard.DashboardCommand",
+            "devices": "show.DevicesCommand",
+            "why": "why.WhyCommand",
+            "events": "watch.EventsCommand",
+            "watch": "watch.WatchCommand",
+            "usage": "usage.UsageCommand",
+        },
     ),
     (
         "administer",
-        (tenants.TenantsCommand(), quota.QuotaCommand(), drain.DrainCommand(), drain.UndrainCommand()),
+        {
+            "tenants": "tenants.TenantsCommand",
+            "quota": "quota.QuotaCommand",
+            "drain": "drain.DrainCommand",
+            "undrain": "drain.UndrainCommand",
+        },
     ),
     (
         "integrate",
-        (
-            runtime.RuntimeCommand(),
-            adapter.AdapterCommand(),
-            labels.LabelsCommand(),
-            completion.CompletionCommand(),
-        ),
+        {
+            "runtime": "runtime.RuntimeCommand",
+            "adapter": "adapter.AdapterCommand",
+            "labels": "labels.LabelsCommand",
+            "completion": "completion.CompletionCommand",
+        },
     ),
 )
-"""All verbs, by what a person wants to do."""
-COMMANDS: tuple[Command, ...] = tuple(command for _, commands in GROUPS for command in commands)
+"""All verbs, by what a person wants to do, and the class of each."""
+VERBS = {name: place for _, verbs in GROUPS for name, place in verbs.items()}
 EXIT_STATUS = "exit status: 0 ok, 1 failed, 2 usage, 3 refused, 4 no daemon or not allowed to talk to it"
 
 
-def build_parser() -> Parser:
-    """The whole command line. Imports no verb's own dependencies."""
+def build_parser(only: str | None = None) -> Parser:
+    """The whole command line, or of all verbs one. Imports what the verbs are made of, and not what they need to run:
+    a start costs a person's time, and most of it would go to the verbs that were not asked for."""
     parser = Parser(
         prog="gpushare", description="Exact shares of NVIDIA GPUs for many containers on one node.", epilog=EXIT_STATUS
     )
-    parser.groups = [(title, [command.name for command in commands]) for title, commands in GROUPS]
+    parser.groups = GROUPS
     parser.examples = (
         ("gpushare", "what this node lacks, and what to do first"),
         ("gpushare run --memory 8GiB --time 30% -- python3 train.py", "a program in a share of a device"),
         ("gpushare run --help", "all about one verb"),
     )
     parser.add_argument("--version", action="version", version=f"gpushare {__version__}", help="print the version")
-    verbs = parser.add_subparsers(metavar="VERB", required=True)
-    for command in COMMANDS:
-        verb = add_verb(verbs, command.name, command.__doc__ or "", *command.examples)
-        verb.set_defaults(command=command)
-        command.prepare_parser(verb)
+    add_verbs(parser, VERBS if only is None else {only: VERBS[only]}, "command")
     return parser
 
 
@@ -99,11 +91,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if completion.asked():
             completion.answer(build_parser())
         if not given:
+            from gpushare.cli import first
+
             first.show()
             return 0
         if given[0] == "help":
             given = [*given[1:], "--help"]
-        args = build_parser().parse_args(given)
+        args = build_parser(given[0] if given[0] in VERBS else None).parse_args(given)
         command: Command = args.command
         return command.run(args)
     except GpushareError as error:

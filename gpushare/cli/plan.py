@@ -5,6 +5,7 @@ from typing import Any
 
 from gpushare.cli.command import add_json, add_socket, client, print_json, say
 from gpushare.cli.grant import add_share_options, share_request
+from gpushare.cli.parser import Parser
 from gpushare.errors import RefusedError
 from gpushare.units import format_size, format_time
 
@@ -15,13 +16,12 @@ class PlanCommand:
     Where it would be put, how long grants like it waited there, and who would lose what it borrows.
     """
 
-    name = "plan"
     examples = (
         ("gpushare plan --memory 8GiB --time 30%", "where it would go, and who would lose what it borrows"),
         ("gpushare plan --memory 8GiB --time 30% --devices 2 --json", "for programs: two devices near each other"),
     )
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         parser.epilog = "exit status: 0 it fits, 3 it does not"
         add_share_options(parser)
         add_json(parser)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpushare.cli.command import add_verb, print_json
+from gpushare.cli.parser import Parser
 from gpushare.errors import UsageError
 
 
@@ -23,10 +24,9 @@ def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
 class QuotaCommand:
     """who would be entitled to what; needs no daemon"""
 
-    name = "quota"
     examples = (("gpushare quota solve state.json", "entitlements of the tenants that the file describes"),)
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         verbs = parser.add_subparsers(metavar="VERB", required=True)
         solve = add_verb(
             verbs,

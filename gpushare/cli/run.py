@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 from gpushare.cli.command import add_json, add_socket, client, closed, print_json, say
 from gpushare.cli.grant import add_share_options, add_wait, share_request
+from gpushare.cli.parser import Parser
 from gpushare.cli.program import EXIT_GPUSHARE, command, missing, replace
 from gpushare.client import Client
 from gpushare.errors import GpushareError, RefusedError, UnreachableError, UsageError
@@ -24,7 +25,6 @@ AGAIN_SECONDS = 0.2
 class RunCommand:
     """run a command with a share of a device"""
 
-    name = "run"
     examples = (
         ("gpushare run --memory 8GiB --time 30% -- python3 train.py", "8 GiB, 30 % of the time, and what is idle"),
         ("gpushare run --memory 4GiB --time 0 -- python3 batch.py", "only the time that others leave idle"),
@@ -35,7 +35,7 @@ class RunCommand:
         ("gpushare run --grant g-1a2b3c -- python3 infer.py", "in a grant that was made with --keep"),
     )
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         parser.epilog = (
             "exit status: the command's own; 125 when gpushare failed or refused, 126 or 127 when the command cannot "
             "be run or found, 2 for a malformed request, 4 when you may not talk to the daemon"

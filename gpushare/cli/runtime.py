@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpushare.cli.command import add_json, add_verb, checked, print_json
+from gpushare.cli.parser import Parser
 from gpushare.errors import UsageError
 
 if TYPE_CHECKING:
@@ -32,13 +33,12 @@ def _absolute(text: str) -> Path:
 class RuntimeCommand:
     """tell docker, podman, containerd and CRI-O of gpushare"""
 
-    name = "runtime"
     examples = (
         ("gpushare runtime status", "each engine here, and what is missing"),
         ("sudo gpushare runtime configure --engine docker --restart", "containers may ask docker for shares"),
     )
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         verbs = parser.add_subparsers(metavar="VERB", required=True)
         configure = add_verb(
             verbs,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from gpushare.cli import render
 from gpushare.cli.command import add_json, add_socket, checked, client, print_json, say, table
+from gpushare.cli.parser import Parser
 from gpushare.errors import UsageError
 
 INTERVAL_SECONDS = 2.0
@@ -19,10 +20,9 @@ _NO_VIEW = "the whole-screen view needs Textual: pip install 'gpushare[tui]'; --
 class DevicesCommand:
     """devices of this node, and how much of them is granted"""
 
-    name = "devices"
     examples = (("gpushare devices", "a line for each"), ("gpushare devices --json", "with all that is known of them"))
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         add_json(parser)
         add_socket(parser)
 
@@ -41,14 +41,13 @@ class DevicesCommand:
 class PsCommand:
     """grants with their use against their share"""
 
-    name = "ps"
     examples = (
         ("gpushare ps", "who has what share, and what it got in the last second"),
         ("gpushare ps --all --json", "with the latest that have ended, for programs"),
         ("gpushare ps --watch --interval 10", "again each 10 s, also into a pipe"),
     )
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         parser.add_argument("--all", action="store_true", help="also the latest that have ended")
         parser.add_argument("--watch", action="store_true", help="again and again; with --json an object a line")
         _add_pace(parser)
@@ -77,14 +76,13 @@ class PsCommand:
 class TopCommand:
     """devices, grants and tenants on a whole screen, live"""
 
-    name = "top"
     examples = (
         ("gpushare top", "? shows its keys; docs/top.md says what the columns mean"),
         ("gpushare top --interval 5 --count 12", "a minute, then it ends"),
         ("gpushare top --plain", "the table alone"),
     )
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         _add_pace(parser)
         parser.add_argument("--plain", action="store_true", help="the table, also where there is a whole screen")
         add_socket(parser)

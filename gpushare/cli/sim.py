@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from gpushare.cli.command import add_json, add_socket, add_verb, checked, client, print_json, table
+from gpushare.cli.parser import Parser
 from gpushare.cli.program import command, missing, replace
 from gpushare.errors import FailedError, RefusedError, UsageError
 from gpushare.inject import process
@@ -24,13 +25,12 @@ class SimCommand:
     Its kernels compute nothing and take modelled time; memory and copies are real.
     """
 
-    name = "sim"
     examples = (
         ("gpushare sim stats", "time and memory of each process, as the simulator counted them"),
         ("gpushare sim exec -- python3 train.py", "a program without a share: what it does by itself"),
     )
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         verbs = parser.add_subparsers(metavar="VERB", required=True)
         libdir = add_verb(
             verbs,

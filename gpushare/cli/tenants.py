@@ -5,6 +5,7 @@ from typing import Any
 
 from gpushare.cli import render
 from gpushare.cli.command import add_json, add_socket, add_verb, checked, client, print_json, say
+from gpushare.cli.parser import Parser
 from gpushare.errors import UsageError
 from gpushare.units import parse_node_time, parse_size
 
@@ -22,13 +23,12 @@ def _names(text: str) -> list[int | str]:
 class TenantsCommand:
     """teams and users: what they are guaranteed, limits, the tree"""
 
-    name = "tenants"
     examples = (
         ("gpushare tenants list", "the tree, with what each had in the last second"),
         ("sudo gpushare tenants set research --time 75% --memory 8GiB --groups ml", "a guarantee for a team"),
     )
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         verbs = parser.add_subparsers(metavar="VERB", required=True)
         every = add_verb(
             verbs,

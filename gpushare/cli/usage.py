@@ -16,6 +16,7 @@ from typing import Any
 
 from gpushare.cli import focus, prices, replay
 from gpushare.cli.command import add_json, add_socket, add_verb, checked, client, print_json, table
+from gpushare.cli.parser import Parser
 from gpushare.cli.replay import hours, shown_hour
 from gpushare.errors import FailedError, UsageError
 from gpushare.policy import billing
@@ -69,7 +70,6 @@ class UsageCommand:
     Out of the ledger, which can be audited, and replayed under other quotas.
     """
 
-    name = "usage"
     examples = (
         ("gpushare usage", "each tenant in the last 30 days"),
         ("gpushare usage --since 7d --by device --format csv", "a week by device, for a spreadsheet"),
@@ -77,7 +77,7 @@ class UsageCommand:
         ("gpushare usage --since 3d --format svg --output usage.svg", "a picture of who used what when"),
     )
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         self._options(parser)
         parser.set_defaults(verb=self._show)
         verbs = parser.add_subparsers(metavar="VERB")

@@ -8,19 +8,19 @@ from urllib.parse import urlencode
 from gpushare import rules, sentences
 from gpushare.cli import render
 from gpushare.cli.command import add_json, add_socket, client, print_json, say
+from gpushare.cli.parser import Parser
 from gpushare.errors import UnreachableError
 
 
 class WatchCommand:
     """every change as it happens, one JSON object a line"""
 
-    name = "watch"
     examples = (
         ("gpushare watch", "grants, devices and tenants, from now on"),
         ("gpushare watch --since 118", "what happened after number 118 (rv of an earlier answer) first"),
     )
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         parser.add_argument(
             "--since",
             type=int,
@@ -41,14 +41,13 @@ class EventsCommand:
     Who got, lost or handed over a device, for whose sake, by which rule, and how long it took.
     """
 
-    name = "events"
     examples = (
         ("gpushare events --limit 20", "the latest twenty"),
         ("gpushare events --tenant research --kind revoke", "when its grants had to give a device back"),
         ("gpushare events --summary", "how long each tenant waited in total"),
     )
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         parser.add_argument(
             "--after", type=int, metavar="SEQ", help="only those after this number, `seq` in JSON (default: the latest)"
         )

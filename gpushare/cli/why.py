@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from urllib.parse import quote
 
 from gpushare.cli.command import add_json, add_socket, checked, client, print_json, say
+from gpushare.cli.parser import Parser
 from gpushare.errors import UsageError
 
 
@@ -14,14 +15,13 @@ class WhyCommand:
     Without a grant: who holds devices that do not compute, and who waits while whom has more than is due.
     """
 
-    name = "why"
     examples = (
         ("gpushare why", "who holds idle devices; who waits, while who has too much"),
         ("gpushare why g-1a2b3c", "what was decided about this grant, and what holds now"),
         ("gpushare why --idle-holders --idle-seconds 600", "who has held memory for ten minutes without any work"),
     )
 
-    def prepare_parser(self, parser: argparse.ArgumentParser) -> None:
+    def prepare_parser(self, parser: Parser) -> None:
         parser.add_argument("grant", nargs="?", help="the grant's id, also of one that has ended (default: the node)")
         parser.add_argument(
             "--limit",

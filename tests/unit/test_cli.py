@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from gpushare import __version__
-from gpushare.cli.main import COMMANDS, build_parser, main
+from gpushare.cli.main import VERBS, build_parser, main
 from gpushare.client import Client
 from gpushare.errors import UnreachableError
 
@@ -32,10 +32,9 @@ def run(capsys):
 def test_every_verb_has_help(run):
     status, out, _ = run("--help")
     assert status == 0
-    for command in COMMANDS:
-        assert command.name in out
-        assert (command.__doc__ or "").splitlines()[0] in " ".join(out.split())
-        status, text, _ = run(command.name, "--help")
+    for name, verb in build_parser().verbs().items():
+        assert f"{name} {verb.description.splitlines()[0]}" in " ".join(out.split())
+        status, text, _ = run(name, "--help")
         assert status == 0
         assert text.startswith("usage: gpushare")
 
@@ -177,16 +176,25 @@ def test_doctor_finds_and_mends(run, tmp_path):
     assert "-> gpushare daemon" in text
 
 
-def test_help_imports_little(tmp_path):
-    """The cost of --help is its imports; `make bench` measures the time itself."""
+def loaded(directory, *arguments):
     program = (
         "import sys\nfrom gpushare.cli.main import main\n"
-        "try: main(['--help'])\nexcept SystemExit: print(*sys.modules, file=sys.stderr)"
+        f"try: main({arguments})\nexcept SystemExit: print(*sys.modules, file=sys.stderr)"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=True)
-    loaded = set(done.stderr.split())
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=directory, check=True)
+    return set(done.stderr.split())
+
+
+def test_help_imports_little(tmp_path):
+    """The cost of --help is its imports; `make bench` measures the time itself."""
     heavy = {"aiohttp", "asyncio", "msgspec", "sqlite3", "pynvml", "tomlkit", "http.client", "cffi", "subprocess"}
-    assert loaded & heavy == set()
+    assert loaded(tmp_path, "--help") & heavy == set()
+
+
+def test_a_verb_imports_no_other(tmp_path):
+    verbs = {f"gpushare.cli.{place.partition('.')[0]}" for place in VERBS.values()} - {"gpushare.cli.completion"}
+    assert loaded(tmp_path, "ps", "--help") & verbs == {"gpushare.cli.show"}
+    assert loaded(tmp_path, "--help") >= verbs
 
 
 def test_help_is_quick(tmp_path):
