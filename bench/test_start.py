@@ -16,7 +16,7 @@ STATE = '"' + "x" * 700 + '"'
 def history(path: Path, device: str) -> None:
     """Rows of a year that is over."""
     now = time.time_ns()
-    names = list(Period.__dataclass_fields__)
+    names = list(Period.__struct_fields__)
     marks = ", ".join("?" * (len(names) + 1))
     with closing(sqlite3.connect(path)) as ledger:
         ledger.executemany(

@@ -3,9 +3,11 @@
 import enum
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from types import TracebackType
 from typing import Any, Self
+
+from msgspec import Struct
 
 from gpushare._native import ffi, lib
 from gpushare.errors import FailedError
@@ -35,8 +37,7 @@ class Config:
     realtime: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Spans:
+class Spans(Struct, frozen=True):
     """How long waits, or reclaims, took that have ended, in ns.
 
     Bucket i counts those below 2^i us, the last one all longer."""
@@ -47,8 +48,7 @@ class Spans:
     buckets: tuple[int, ...] = (0,) * LATENCY_BUCKETS
 
 
-@dataclass(frozen=True, slots=True)
-class GrantStats:
+class GrantStats(Struct, frozen=True):
     """Counters of one grant on one device since it was added (`struct gs_grant_stats` in gs_arbiter.h). Times in ns."""
 
     leased_ns: int
@@ -65,18 +65,18 @@ class GrantStats:
     held: bool
     processes: int
     runnable: bool
-    wake_to_lease: tuple[int, ...] = field(default=())
+    wake_to_lease: tuple[int, ...] = ()
     """Buckets as in Spans."""
     wake_to_lease_ns: int = 0
-    waited: Spans = field(default=Spans())
-    reclaimed: Spans = field(default=Spans())
+    waited: Spans = Spans()
+    reclaimed: Spans = Spans()
     marked: int = 0
     wait_owed_ns: int = 0
     wait_limit_ns: int = 0
     launches: int = 0
 
 
-_COUNTERS = tuple(item.name for item in fields(GrantStats) if item.type is int)
+_COUNTERS = tuple(name for name, kind in GrantStats.__annotations__.items() if kind is int)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +273,9 @@ class Arbiter:
         _raise(lib.gs_arbiter_create(out, settings, error), error)
         self._arbiter: Any = out[0]
         self._read = 0
+        self._stats: dict[int, dict[int, tuple[bytes, GrantStats]]] = {}
+        """By handle and device, what was last answered, as C gave it and as Python got it: most grants of a node do
+        nothing at a time, and all are asked for each second."""
         self._seen = ffi.new("uint64_t *", 0)
         self._rows = ffi.new("struct gs_event[]", _EVENTS_AT_ONCE)
 
@@ -328,6 +331,7 @@ class Arbiter:
         """Revokes the grant's leases and forgets it. Raises FailedError when there is no such grant."""
         error = ffi.new("struct gs_err *")
         _raise(lib.gs_arbiter_grant_remove(self._arbiter, handle, error), error)
+        self._stats.pop(handle, None)
 
     def clear_slot(self, handle: int, slot: int) -> None:
         """Frees the slot of a process that has ended: its memory is given back, its metered time stays in the grant's
@@ -339,6 +343,15 @@ class Arbiter:
         """The statistics of a grant on one device, by number on the node. Raises FailedError if it is not there."""
         row, error = ffi.new("struct gs_grant_stats *"), ffi.new("struct gs_err *")
         _raise(lib.gs_arbiter_grant_stats(self._arbiter, handle, device, row, error), error)
+        raw, known = bytes(ffi.buffer(row)), self._stats.setdefault(handle, {})
+        if (before := known.get(device)) is not None and before[0] == raw:
+            return before[1]
+        found = self._typed(row)
+        known[device] = raw, found
+        return found
+
+    @staticmethod
+    def _typed(row: Any) -> GrantStats:
         return GrantStats(
             **{name: getattr(row, name) for name in _COUNTERS},
             waiting=bool(row.waiting),

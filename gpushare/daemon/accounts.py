@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 
 from gpushare.arbiter import Arbiter
 from gpushare.daemon import placement
-from gpushare.daemon.books import DeviceTime, Instant, Sample, joined, nobodys, periods, unused
+from gpushare.daemon.books import DeviceTime, Instant, Reading, Sample, joined, nobodys, periods, unused
 from gpushare.daemon.last_counters import Last, LastCounters
 from gpushare.daemon.state import Live, State, instant
 from gpushare.ledger.entries import GAP, Period
@@ -75,18 +75,23 @@ class Accounts:
                 self.last.add(Last(seconds, live.id, sample.tenant, pod, sample.device_id, stats))
         self._add(periods(samples, now), only=live.id)
 
-    def write_periods(self) -> None:
-        """Ends the current period of every served grant and begins the next."""
-        for device in self._state.devices:
-            self._leased_more(device.index)
+    def read(self) -> Reading:
+        """All counters as they are now."""
         now = instant()
+        samples = self.samples()
+        return Reading(now, samples, {device.index: self._time(device.index, now) for device in self._state.devices})
+
+    def write(self, reading: Reading) -> None:
+        """Ends the current period of every served grant and begins the next. No grant may have ended since `reading`,
+        which was the latest."""
         rest = []
-        rows = periods(self.samples(), now)
         for device in self._state.devices:
+            time = reading.times[device.index]
+            self._leased[device.index] = time.leased_ns
             if (before := self._times.get(device.index)) is not None:
-                time = self._times[device.index] = self._time(device.index, now)
+                self._times[device.index] = time
                 rest += unused(device.id, before, time)
-        self._add(rows, rest)
+        self._add(periods(reading.samples, reading.at), rest)
 
     def _leased_more(self, device: int) -> bool:
         """Whether anybody had a lease on the device since the last call."""

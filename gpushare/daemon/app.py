@@ -290,11 +290,13 @@ class _Daemon:
         while True:
             await asyncio.sleep(_TICK_SECONDS)
             try:
-                before, served = served, context.measure()
+                reading = context.accounts.read()
+                before, served = served, bool(reading.samples)
                 now = loop.time()
                 if served or before or now - written >= _IDLE_LEDGER_SECONDS:
                     written = now
-                    context.accounts.write_periods()
+                    context.accounts.write(reading)
+                context.measure(reading.samples)
             except Exception:
                 log.exception("this second is not measured")
 
@@ -310,7 +312,7 @@ class _Daemon:
 
     def _close(self, context: NodeContext) -> None:
         pulse.notify("STOPPING=1")
-        context.accounts.write_periods()
+        context.accounts.write(context.accounts.read())
         context.evictions.close()
         context.preparing.close()
         context.audit.close()

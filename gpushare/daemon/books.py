@@ -1,7 +1,10 @@
 """What each grant got: the arbiter's counters, made continuous over restarts of the daemon, and the ledger's
 periods."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gpushare.arbiter import GrantStats
 from gpushare.ledger import entries
@@ -76,8 +79,7 @@ class DeviceBook:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """One grant on one device when a period ends. `guarantee_milli`: what is reserved for it, `served_milli`: what it
     is served with, which a part of its tenant's unreserved guarantee belongs to. `scavenges`: its tenant has weight
     0."""
@@ -143,58 +145,104 @@ def _begin(since: Instant, to: Instant) -> int:
 
 
 def periods(samples: list[Sample], to: Instant) -> list[Period]:
-    """Rows for the ledger.
+    """Rows for the ledger, and begins new periods.
 
     What grants borrowed on a device was lent by the others on it, in proportion to what each left of its guarantee. The
     part of a device that is guaranteed to no grant counts as a lender too.
     """
-    drafts = []
-    for sample in samples:
-        written, stats = sample.book.written, sample.stats
-        from_ns, to_ns = _begin(sample.book.written_at, to), to.wall_ns
-        borrowed_ns = max(0, stats.borrowed_ns - written.borrowed_ns)
-        drafts.append(
-            Period(
-                grant_id=sample.grant_id,
-                tenant=sample.tenant,
-                device=sample.device_id,
-                from_ns=from_ns,
-                to_ns=to_ns,
-                granted_ns=(to_ns - from_ns) * sample.guarantee_milli // 1000,
-                used_ns=max(0, stats.leased_ns - written.leased_ns),
-                busy_ns=max(0, stats.busy_ns - written.busy_ns),
-                borrowed_ns=borrowed_ns,
-                lent_ns=0,
-                waited_ns=max(0, stats.wait_ns - written.wait_ns),
-                memory_bytes=stats.memory_bytes,
-                memory_peak_bytes=stats.memory_peak_bytes,
-                waits=stats.waited.count - written.waited.count,
-                wait_max_ns=stats.waited.max_ns,
-                reclaims=stats.reclaimed.count - written.reclaimed.count,
-                reclaim_ns=stats.reclaimed.total_ns - written.reclaimed.total_ns,
-                reclaim_max_ns=stats.reclaimed.max_ns,
-                scavenged_ns=borrowed_ns if sample.scavenges else 0,
-                waited_owed_ns=max(0, stats.wait_owed_ns - written.wait_owed_ns),
-                waited_limit_ns=max(0, stats.wait_limit_ns - written.wait_limit_ns),
-                launches=max(0, stats.launches - written.launches),
-                memory_mib_ms=(stats.memory_bytes >> 20) * ((to_ns - from_ns) // 1_000_000),
-            )
-        )
-        sample.book.written, sample.book.written_at = stats, to
     there: dict[str, _Lending] = {}
-    for draft in drafts:
-        there.setdefault(draft.device, _Lending()).count(draft)
-    return [replace(draft, lent_ns=_lent(draft, there[draft.device])) for draft in drafts]
+    parts = []
+    for sample in samples:
+        part = _Part(sample, to)
+        parts.append(part)
+        there.setdefault(sample.device_id, _Lending()).count(part)
+    rows = [_row(part, there[part.sample.device_id], to.wall_ns) for part in parts]
+    for sample in samples:
+        sample.book.written, sample.book.written_at = sample.stats, to
+    return rows
+
+
+class _Part:
+    """What of a period is wanted before its row can be made: what it lent depends on all others'."""
+
+    __slots__ = ("borrowed_ns", "from_ns", "granted_ns", "sample", "unused_ns", "used_ns", "wall_ns")
+
+    def __init__(self, sample: Sample, to: Instant) -> None:
+        stats, written = sample.stats, sample.book.written
+        self.sample = sample
+        self.from_ns = _begin(sample.book.written_at, to)
+        self.wall_ns = to.wall_ns - self.from_ns
+        self.granted_ns = self.wall_ns * sample.guarantee_milli // 1000
+        self.used_ns = max(0, stats.leased_ns - written.leased_ns)
+        self.borrowed_ns = max(0, stats.borrowed_ns - written.borrowed_ns)
+        self.unused_ns = max(0, self.granted_ns - (self.used_ns - self.borrowed_ns))
+
+
+def _row(part: _Part, there: "_Lending", to_ns: int) -> Period:
+    sample = part.sample
+    stats, written = sample.stats, sample.book.written
+    return Period(
+        grant_id=sample.grant_id,
+        tenant=sample.tenant,
+        device=sample.device_id,
+        from_ns=part.from_ns,
+        to_ns=to_ns,
+        granted_ns=part.granted_ns,
+        used_ns=part.used_ns,
+        busy_ns=max(0, stats.busy_ns - written.busy_ns),
+        borrowed_ns=part.borrowed_ns,
+        lent_ns=there.lent(part),
+        waited_ns=max(0, stats.wait_ns - written.wait_ns),
+        memory_bytes=stats.memory_bytes,
+        memory_peak_bytes=stats.memory_peak_bytes,
+        waits=stats.waited.count - written.waited.count,
+        wait_max_ns=stats.waited.max_ns,
+        reclaims=stats.reclaimed.count - written.reclaimed.count,
+        reclaim_ns=stats.reclaimed.total_ns - written.reclaimed.total_ns,
+        reclaim_max_ns=stats.reclaimed.max_ns,
+        scavenged_ns=part.borrowed_ns if sample.scavenges else 0,
+        waited_owed_ns=max(0, stats.wait_owed_ns - written.wait_owed_ns),
+        waited_limit_ns=max(0, stats.wait_limit_ns - written.wait_limit_ns),
+        launches=max(0, stats.launches - written.launches),
+        memory_mib_ms=(stats.memory_bytes >> 20) * (part.wall_ns // 1_000_000),
+    )
+
+
+@dataclass(slots=True)
+class _Lending:
+    """Sums of one device's parts."""
+
+    granted_ns: int = 0
+    borrowed_ns: int = 0
+    unused_ns: int = 0
+
+    def count(self, part: _Part) -> None:
+        self.granted_ns += part.granted_ns
+        self.borrowed_ns += part.borrowed_ns
+        self.unused_ns += part.unused_ns
+
+    def lent(self, part: _Part) -> int:
+        nobodys = max(0, part.wall_ns - self.granted_ns)
+        return lending.lent(part.unused_ns, nobodys + self.unused_ns, self.borrowed_ns - part.borrowed_ns)
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceTime:
-    """What a device's time was used for when it was last asked, since the arbiter began."""
+    """What a device's time was used for until then, since the arbiter began."""
 
     at: Instant
     leased_ns: int = 0
     switch_ns: int = 0
     idle_with_waiters_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The counters of all served grants and of the devices, by index, at one moment."""
+
+    at: Instant
+    samples: list[Sample]
+    times: dict[int, DeviceTime]
 
 
 def unused(device: str, before: DeviceTime, now: DeviceTime) -> list[Period]:
@@ -236,29 +284,3 @@ def joined(first: Period | None, then: Period) -> Period | None:
     if first.to_ns != then.from_ns:
         return None
     return entries.joined(first, then)
-
-
-def _unused(period: Period) -> int:
-    return max(0, period.granted_ns - (period.used_ns - period.borrowed_ns))
-
-
-@dataclass(slots=True)
-class _Lending:
-    """Sums of one device's rows."""
-
-    granted_ns: int = 0
-    borrowed_ns: int = 0
-    unused_ns: int = 0
-
-    def count(self, row: Period) -> None:
-        self.granted_ns += row.granted_ns
-        self.borrowed_ns += row.borrowed_ns
-        self.unused_ns += _unused(row)
-
-
-def _lent(period: Period, there: _Lending) -> int:
-    wall = period.to_ns - period.from_ns
-    borrowed = there.borrowed_ns - period.borrowed_ns
-    nobodys = max(0, wall - there.granted_ns)
-    unused = nobodys + there.unused_ns
-    return lending.lent(_unused(period), unused, borrowed)

@@ -19,7 +19,7 @@ from gpushare.daemon.accounts import Accounts
 from gpushare.daemon.adoption import Adoption
 from gpushare.daemon.attempts import Attempts
 from gpushare.daemon.audit import Audit
-from gpushare.daemon.books import active, shares_got
+from gpushare.daemon.books import Sample, active, shares_got
 from gpushare.daemon.containers import Containers
 from gpushare.daemon.door import Door
 from gpushare.daemon.drains import Drain
@@ -323,9 +323,8 @@ class NodeContext:
 
     # Books.
 
-    def measure(self) -> bool:
-        """Samples all served grants; called once a second. Returns False when there are none, so nothing to write."""
-        samples = self.accounts.samples()
+    def measure(self, samples: list[Sample]) -> None:
+        """What each served grant had since the last call, from the counters of now; once a second."""
         working = active(samples)
         self.serving.follow(working)
         self.serving.entitle(working)
@@ -337,7 +336,6 @@ class NodeContext:
         for live in self.state:
             if live.usage is not None and live.usage.torn:
                 self.transitions.fail(live, "its usage page was truncated")
-        return bool(samples)
 
     async def recall(self) -> None:
         """What tenants borrowed before this start, where that is to count."""

@@ -11,7 +11,7 @@ from gpushare.ledger.entries import Period
 from gpushare.ledger.schema import CHAINED
 from gpushare.ledger.sqlite_file import DamagedError
 
-COLUMNS = ("run", *Period.__dataclass_fields__)
+COLUMNS = ("run", *Period.__struct_fields__)
 """Of a period's row, all that its hash is of, besides its number."""
 ALL = " UNION ALL ".join(f"SELECT {', '.join(COLUMNS)} FROM {table}" for table in CHAINED)  # noqa: S608 - our own names
 """All periods there are, of whatever length."""

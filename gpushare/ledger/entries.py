@@ -2,12 +2,13 @@
 sums stay right. Pure: no file, no clock."""
 
 from collections.abc import Set
-from dataclasses import dataclass, fields, replace
-from operator import attrgetter
+from dataclasses import dataclass, fields
+from operator import add, attrgetter
 from typing import NamedTuple
 
 from msgspec import Struct
 from msgspec import field as struct_field
+from msgspec.structs import replace
 
 LARGEST = (1 << 62) - 1
 """Numbers above it are written as it: two of them still fit the file's and the API's 64 bits."""
@@ -32,8 +33,7 @@ class GrantRow(NamedTuple):
     ended_ns: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Period:
+class Period(Struct, frozen=True):
     """One grant on one device from `from_ns` to `to_ns`. `used_ns`: leased time; `busy_ns`: metered work in it.
     `waits`, `reclaims`: that ended in it; the longest, as the peak of memory, is of the daemon's run so far.
     `scavenged_ns`: the part of what it borrowed as one of a tenant of weight 0. `memory_mib_ms`: MiB times ms.
@@ -68,11 +68,12 @@ class Period:
     launches: int = 0
 
 
-NUMBERS = tuple(field.name for field in fields(Period) if field.type is int)
+NUMBERS = tuple(name for name, kind in Period.__annotations__.items() if kind is int)
 _numbers = attrgetter(*NUMBERS)
 _LATEST = ("memory_bytes",)
 MAXIMA = ("to_ns", "memory_peak_bytes", "wait_max_ns", "reclaim_max_ns")
 SUMS = tuple(name for name in NUMBERS if name not in ("from_ns", *_LATEST, *MAXIMA))
+_sums, _maxima = attrgetter(*SUMS), attrgetter(*MAXIMA)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +114,14 @@ def sound(period: Period) -> Period:
         return period
     numbers = {name: clamp(getattr(period, name)) for name in NUMBERS}
     numbers["to_ns"] = max(numbers["to_ns"], numbers["from_ns"])
-    return replace(period, **numbers)  # type: ignore[arg-type]
+    return replace(period, **numbers)
 
 
 def joined(first: Period, second: Period) -> Period:
     """One period for two of one grant and device: `second` is the later one."""
-    sums = {name: getattr(first, name) + getattr(second, name) for name in SUMS}
-    maxima = {name: max(getattr(first, name), getattr(second, name)) for name in MAXIMA}
-    return sound(replace(second, from_ns=min(first.from_ns, second.from_ns), **sums, **maxima))
+    numbers = dict(zip(SUMS, map(add, _sums(first), _sums(second)), strict=True))
+    numbers |= zip(MAXIMA, map(max, _maxima(first), _maxima(second)), strict=True)
+    return sound(replace(second, from_ns=min(first.from_ns, second.from_ns), **numbers))
 
 
 class Entries(Struct):

@@ -35,7 +35,7 @@ _SAVE_GRANT = (
     "INSERT INTO grants VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
     "phase = excluded.phase, state = excluded.state, ended_ns = excluded.ended_ns"
 )
-_VALUES = attrgetter(*Period.__dataclass_fields__)
+_VALUES = attrgetter(*Period.__struct_fields__)
 _SET_ASIDE = "INSERT INTO quarantine (source, row_id, content, reason, at_ns) VALUES (?, ?, ?, ?, ?)"
 
 

@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import Literal
 
@@ -56,8 +57,9 @@ class Sums:
     def count(self, period: Period) -> None:
         """One more row."""
         self.wall_ns += period.to_ns - period.from_ns
-        for name in _SUMMED:
-            setattr(self, name, getattr(self, name) + getattr(period, name))
+        for name, number in zip(_SUMMED, _summed(period), strict=True):
+            if number:
+                setattr(self, name, getattr(self, name) + number)
 
     def add(self, values: Iterable[int]) -> None:
         """What others add up to, in the order of the fields."""
@@ -66,6 +68,7 @@ class Sums:
 
 
 _SUMMED = tuple(field.name for field in fields(Sums) if field.name != "wall_ns")
+_summed = attrgetter(*_SUMMED)
 _SOURCES = ("(to_ns - from_ns)", *_SUMMED)
 Key = tuple[str | int, ...]
 """What `by` says: a tenant; a grant and its tenant; a device and the tenant; an hour's begin and the tenant; a day's,

@@ -33,6 +33,9 @@ class Had:
     waited_milli: int = 0
 
 
+NOTHING = Had()
+
+
 def lent(unused: int, unused_by_all: int, borrowed_by_others: int) -> int:
     """What others borrowed on a device was lent by all who left something unused there, in proportion to that."""
     return min(borrowed_by_others * unused // unused_by_all, unused) if unused_by_all else 0
@@ -45,8 +48,11 @@ def had(spans: Iterable[Span], wall_ns: int) -> dict[Key, Had]:
     by_device: dict[str, list[Span]] = {}
     for span in spans:
         by_device.setdefault(span.device, []).append(span)
-    found = {}
+    found: dict[Key, Had] = {}
     for device, here in by_device.items():
+        if not any(span.leased_ns or span.borrowed_ns or span.waited_ns for span in here):
+            found |= {(span.grant, device): NOTHING for span in here}
+            continue
         unused = {span.grant: _unused(span, wall_ns) for span in here}
         guaranteed = sum(span.guarantee_milli for span in here)
         nobodys = wall_ns * max(0, DEVICE_MILLI - guaranteed) // DEVICE_MILLI

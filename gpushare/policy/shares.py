@@ -116,10 +116,11 @@ def entitlements(here: Mapping[str, Share], working: Collection[str]) -> dict[st
     milli: those that work what they are guaranteed, and of what is left by tier and weight up to their limits; the
     others nothing."""
     states = [
-        TenantState(grant, share.guarantee_milli, share.limit_milli * (grant in working), share.weight, share.tier)
+        TenantState(grant, share.guarantee_milli, share.limit_milli, share.weight, share.tier)
         for grant, share in here.items()
+        if grant in working
     ]
-    return entitle(DEVICE_MILLI, states).milli
+    return dict.fromkeys(here, 0) | entitle(DEVICE_MILLI, states).milli
 
 
 def _part(row: Placed) -> int:

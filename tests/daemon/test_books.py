@@ -1,6 +1,6 @@
 """From the arbiter's counters to what readers and the ledger get."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from gpushare.arbiter import GrantStats, Spans
 from gpushare.daemon.books import DeviceBook, Instant, Sample, periods, shares_got

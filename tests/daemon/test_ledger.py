@@ -5,8 +5,8 @@ import sqlite3
 import threading
 import time
 from contextlib import closing
-from dataclasses import replace
 
+from msgspec.structs import replace
 from waiting import until
 
 from gpushare import paths

@@ -2,9 +2,9 @@
 up to the day, minute by minute, rolled up to hours too."""
 
 import random
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from virtual_device import MS, Model
 
 from gpushare.arbiter import GrantStats

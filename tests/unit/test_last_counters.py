@@ -1,6 +1,6 @@
 """Which counters of ended grants are still shown: pure."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from gpushare.arbiter import GrantStats
 from gpushare.daemon.last_counters import KEPT, KEPT_SECONDS, Last, LastCounters

@@ -1,13 +1,14 @@
 """What was lent is worked out by sums, and rows of the ledger are joined: as if each came from all others at once."""
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from gpushare.daemon.books import _Lending, _lent, _unused, joined
-from gpushare.ledger.entries import Period
+from gpushare.arbiter import GrantStats
+from gpushare.daemon.books import DeviceBook, Instant, Sample, joined, periods
+from gpushare.ledger.entries import Period, Totals
 
+NOTHING = GrantStats(*(0,) * 10, waiting=False, held=False, processes=0, runnable=False)
 milli = st.integers(0, 1000)
 rows = st.lists(st.tuples(st.sampled_from(["d0", "d1"]), milli, milli, milli), max_size=8)
 
@@ -20,23 +21,30 @@ def period(number: int, device: str, granted: int, used: int, borrowed: int) -> 
     )  # fmt: skip
 
 
+def sample(number: int, device: str, guarantee: int, used: int, borrowed: int) -> Sample:
+    book = DeviceBook(Totals(), NOTHING, Instant(0, 0))
+    stats = replace(NOTHING, leased_ns=used, borrowed_ns=min(used, borrowed))
+    return Sample(f"g{number}", "t", device, 0, guarantee, book, stats)
+
+
+def unused(row: Period) -> int:
+    return max(0, row.granted_ns - (row.used_ns - row.borrowed_ns))
+
+
 def lent(row: Period, others: list[Period]) -> int:
     same = [other for other in others if other.device == row.device]
     borrowed = sum(other.borrowed_ns for other in same if other.grant_id != row.grant_id)
     nobodys = max(0, row.to_ns - row.from_ns - sum(other.granted_ns for other in same))
-    unused = nobodys + sum(_unused(other) for other in same)
-    return min(borrowed * _unused(row) // unused, _unused(row)) if unused else 0
+    all_unused = nobodys + sum(map(unused, same))
+    return min(borrowed * unused(row) // all_unused, unused(row)) if all_unused else 0
 
 
 @given(rows)
 def test_what_was_lent(found):
-    all_rows = [period(number, *row) for number, row in enumerate(found)]
-    for row in all_rows:
-        there = _Lending()
-        for other in all_rows:
-            if other.device == row.device:
-                there.count(other)
-        assert _lent(row, there) == lent(row, all_rows)
+    written = periods([sample(number, *row) for number, row in enumerate(found)], Instant(1000, 1000))
+    assert [row.granted_ns for row in written] == [row[1] for row in found]
+    for row in written:
+        assert row.lent_ns == lent(row, written)
 
 
 def test_two_rows_as_one():

@@ -6,13 +6,13 @@ import sqlite3
 import subprocess
 import threading
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ledgerrows import in_file, period, row, used
+from msgspec.structs import replace
 from waiting import until
 
 from gpushare.ledger import entries, salvage

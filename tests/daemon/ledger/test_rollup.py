@@ -2,12 +2,12 @@
 
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ledgerrows import in_file, period
+from msgspec.structs import replace
 
 from gpushare.ledger import chained, rollup
 from gpushare.ledger.entries import GAP, IDLE, LARGEST, REST, SUMS, Entries

@@ -2,9 +2,9 @@
 
 import sqlite3
 from contextlib import closing
-from dataclasses import replace
 
 from ledgerrows import period, row
+from msgspec.structs import replace
 
 from gpushare.ledger.entries import IDLE, SWITCHING, Entries
 from gpushare.ledger.file import LedgerFile
