@@ -274,8 +274,7 @@ class Arbiter:
         self._arbiter: Any = out[0]
         self._read = 0
         self._stats: dict[int, dict[int, tuple[bytes, GrantStats]]] = {}
-        """By handle and device, what was last answered, as C gave it and as Python got it: most grants of a node do
-        nothing at a time, and all are asked for each second."""
+        """By handle and device, what was last answered: most grants do nothing at a time, and all are asked for."""
         self._seen = ffi.new("uint64_t *", 0)
         self._rows = ffi.new("struct gs_event[]", _EVENTS_AT_ONCE)
 
@@ -346,13 +345,7 @@ class Arbiter:
         raw, known = bytes(ffi.buffer(row)), self._stats.setdefault(handle, {})
         if (before := known.get(device)) is not None and before[0] == raw:
             return before[1]
-        found = self._typed(row)
-        known[device] = raw, found
-        return found
-
-    @staticmethod
-    def _typed(row: Any) -> GrantStats:
-        return GrantStats(
+        found = GrantStats(
             **{name: getattr(row, name) for name in _COUNTERS},
             waiting=bool(row.waiting),
             held=bool(row.held),
@@ -361,6 +354,8 @@ class Arbiter:
             waited=_spans(row.waited),
             reclaimed=_spans(row.reclaimed),
         )
+        known[device] = raw, found
+        return found
 
     def device_stats(self, device: int) -> DeviceStats:
         """The statistics of a device, a number on the node. Raises FailedError when there is no such number."""

@@ -14,9 +14,11 @@ from pathlib import Path
 
 from gpushare.api.findings import Act as Done
 from gpushare.api.findings import Finding, FindingKind, Outcome
+from gpushare.arbiter import Arbiter
 from gpushare.daemon import logs, peer
 from gpushare.daemon.findings import Findings, Key
 from gpushare.daemon.holds import Holds, stopped
+from gpushare.daemon.restraining import Restraining
 from gpushare.daemon.state import Live, State, Workload, now_ns
 from gpushare.daemon.watch import Change
 from gpushare.enforce import cgroup, freezer
@@ -40,6 +42,7 @@ _DONE = {
     "frozen": "all processes of the grant are frozen until it has ended",
     "stopped": "it is stopped until it has ended",
     "killed": "it is killed",
+    "held": "they are stopped as often and as long as it takes to keep them to their share",
 }
 
 
@@ -64,6 +67,8 @@ class _Look:
     listed: dict[int, set[int]] = field(default_factory=dict)
     held: dict[tuple[int, int], int] = field(default_factory=dict)
     """Bytes by device and pid, as far as the driver says."""
+    used: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Device time by device and pid, ns."""
 
 
 class Audit:
@@ -73,6 +78,7 @@ class Audit:
         self,
         state: State,
         backend: Backend,
+        arbiter: Arbiter,
         findings: Findings,
         rules: Rules,
         publish: Callable[[Live, Change], None],
@@ -81,6 +87,7 @@ class Audit:
         self._state, self._backend, self._findings, self._rules = state, backend, findings, rules
         self._publish = publish
         self.holds = Holds(state.layout.run / "frozen")
+        self._restraining = Restraining(state, arbiter, findings, self.holds, rules, publish)
         self._groups: dict[Key, Cgroup] = {}
         self._since: dict[Key, int] = {}
         """Monotonic ns."""
@@ -129,6 +136,7 @@ class Audit:
         for row in self._excesses.follow(self._held(look), look.at_ns):
             self._exceeds(row)
         self._follow(look)
+        self._restraining.follow(look.used, look.at_ns)
         self.holds.renew()
         if len(look.listed) == len(self._state.devices):
             self.holds.forget_left()
@@ -151,6 +159,7 @@ class Audit:
                 continue
             look.listed[device] = {row.pid for row in rows}
             for row in rows:
+                look.used[device, row.pid] = row.busy_ns
                 if row.memory_bytes is not None:
                     look.held[device, row.pid] = row.memory_bytes
                 if row.pid in known or row.pid == os.getpid():
@@ -297,7 +306,7 @@ class Audit:
     # What becomes of it.
 
     def _follow(self, look: _Look) -> None:
-        keys = self._findings.lasting()
+        keys = [key for key in self._findings.lasting() if key.kind != "overuse"]
         if not keys:
             return
         joined, grants = self._joined(), {live.id for live in self._state}
@@ -360,11 +369,14 @@ class Audit:
             what = f"process {found.pid} ({found.command or '?'}) uses device {found.device} and has not joined"
             if found.kind == "excess":
                 what = f"its processes hold {found.memory_bytes} bytes of device {found.device}, more than they may"
+            if found.kind == "overuse":
+                what = f"its processes use device {found.device} for longer than they are charged"
             yield f"{what}: {done}"
 
     def close(self) -> None:
         """The daemon stops: who evades stays stopped, and the next daemon looks again."""
         self._findings.close()
+        self._restraining.close()
         for task in self._waiting:
             task.cancel()
 

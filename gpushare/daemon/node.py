@@ -108,7 +108,7 @@ class NodeContext:
         )
         self.adoption = Adoption(state, resources, self.serving, self.transitions, self.guarding)
         self.findings = Findings(state.watch, self.lookups)
-        self.audit = Audit(state, self.backend, self.findings, self.audit_rules, self.transitions.publish)
+        self.audit = Audit(state, self.backend, self.arbiter, self.findings, self.audit_rules, self.transitions.publish)
         state.on_freed.append(self._drained)
         self.guarding.start(self.transitions.exceeded)
         self.transitions.before_end.append(self.guarding.listen)

@@ -19,10 +19,15 @@ EVADER = Check(
     "{what} {how}: {act}",
     "look at it, then `gpushare grant release {grant}`, which ends it",
     "The driver lists a process of this grant that goes round its share. The grant is frozen until that process has "
-    "ended, where `[audit]` of gpushare.toml says so.",
+    "ended, or as often as it takes to keep it to its share, where `[audit]` of gpushare.toml says so.",
 )
 
 _SHOWN_MAX = 16
+_HOW = {
+    "evader": "and has not joined",
+    "excess": "with others of its grant, by more than they may",
+    "overuse": "with others of its grant, for longer than they are charged",
+}
 
 
 def lasting(client: Client) -> Iterator[Finding]:
@@ -37,5 +42,4 @@ def lasting(client: Client) -> Iterator[Finding]:
         if one["grant"] is None:
             yield OUTSIDE(what=what, act=one["act"])
         else:
-            how = "with others of its grant, by more than they may" if one["kind"] == "excess" else "and has not joined"
-            yield EVADER(grant=one["grant"], what=what, how=how, act=one["act"])
+            yield EVADER(grant=one["grant"], what=what, how=_HOW[one["kind"]], act=one["act"])

@@ -35,6 +35,12 @@ def evade(daemon, **options: str) -> tuple[Tenant, str]:
     return child, found.pop()
 
 
+def with_an_evader(daemon) -> str:
+    """A shell command that starts one, prints its pid, and becomes an honest tenant."""
+    evader = " ".join(past(daemon, SPIN, "--alloc", "1MiB", "--seconds", "600"))
+    return f"{evader} >/dev/null & echo $!; exec {SPIN}"
+
+
 def stands_still(daemon, pid: int) -> bool:
     return len({daemon.busy(pid)[0] for _ in range(5)}) == 1
 
@@ -60,7 +66,9 @@ def test_an_evader_is_frozen_and_told(daemon):
 
 def test_an_honest_neighbour_in_the_grant_goes_on_when_the_evader_has_ended(daemon):
     """Both are in one cgroup, which is frozen as a whole."""
-    shell = "; ".join((f"{' '.join(past(daemon, SPIN, '--alloc 1MiB --seconds 600'))} & echo $!", f"exec {SPIN}"))
+    shell = "; ".join(
+        (f"{' '.join(past(daemon, SPIN, '--alloc 1MiB --seconds 600'))} >/dev/null & echo $!", f"exec {SPIN}")
+    )
     tenant = Tenant(daemon.run("1GiB", "25%", "sh", "-c", shell))
     try:
         evader = int(tenant.ready)
@@ -129,7 +137,9 @@ def test_an_evader_is_killed_after_the_grace(make_daemon, tmp_path):
 
 def test_a_killed_daemon_leaves_nobody_frozen_for_nothing(fresh):
     """The next one thaws what has no reason any more, and stops again what has."""
-    shell = "; ".join((f"{' '.join(past(fresh, SPIN, '--alloc 1MiB --seconds 600'))} & echo $!", f"exec {SPIN}"))
+    shell = "; ".join(
+        (f"{' '.join(past(fresh, SPIN, '--alloc 1MiB --seconds 600'))} >/dev/null & echo $!", f"exec {SPIN}")
+    )
     tenant = Tenant(fresh.run("1GiB", "25%", "sh", "-c", shell))
     evader = int(tenant.ready)
     [found] = until(lambda: fresh.findings(pid=evader, act="frozen"), "the evader is found")

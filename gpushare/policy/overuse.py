@@ -1,0 +1,66 @@
+"""Device time that a grant took beyond what it was charged and what is due to it, by the driver's count, and when its
+processes are stopped for that. No clock, no I/O: times and facts come in.
+
+Leases and charges rest on what the interposer in a tenant's process reports. A tenant that works past it, reports less
+than it does or goes on without a lease is seen by the driver all the same. It is not ended: it is stopped until it has
+had no more than its share, again and again.
+"""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+AHEAD_NS = 1_000_000_000
+"""By so much a charge may be ahead of the driver's count: its samples come up to a second late."""
+FOUND_NS = 1_000_000_000
+"""So much that nothing explains is no error of measuring: charges are wrong by a quarter at most, and late by less than
+a second."""
+STOP_NS, GO_NS = 50_000_000, 0
+"""Owed: from where one that was found is stopped, and until where. The cycle is far above the 20 ms below which
+freezing is not worth its cost."""
+MOST_NS = 5_000_000_000
+"""What is owed beyond that is let go: a kernel that runs for a minute cannot be told from others while it does."""
+LEAST_MILLI = 10
+"""Of a device, for one that is guaranteed nothing: it is stopped, and not for ever."""
+FORGIVEN_NS = 10_000_000_000
+"""Who was not stopped for so long is trusted again."""
+
+_Key = TypeVar("_Key", bound=Hashable)
+
+
+def sliced(used_ns: Mapping[_Key, int], wall_ns: int) -> dict[_Key, int]:
+    """What each had of one device in that time. A driver may say of each process for how long it had a kernel there,
+    also while the device was another's: no device gives more time than passes, and it slices evenly."""
+    whole = sum(used_ns.values())
+    if whole <= wall_ns:
+        return dict(used_ns)
+    return {key: ns * wall_ns // whole for key, ns in used_ns.items()}
+
+
+@dataclass(slots=True)
+class Account:
+    """One grant on one device. `owed_ns`: what it took beyond what it was charged and what was due to it. `found`:
+    that was too much to be an error. `stopped`: its processes are to stand still now."""
+
+    owed_ns: int = field(default_factory=lambda: -AHEAD_NS)
+    found: bool = False
+    stopped: bool = False
+    _due_milli: int = LEAST_MILLI
+    _went_ns: int = 0
+    """For how long it has gone since it was last stopped."""
+
+    def follow(self, used_ns: int, charged_ns: int, due_milli: int, wall_ns: int) -> None:
+        """`wall_ns` have passed, in which it used the device for `used_ns` by the driver's count, and was charged
+        `charged_ns`. `due_milli`: what it should get of the device, as far as is known: of one that stands still what
+        counts is what it should have got before."""
+        if not self.stopped or due_milli > self._due_milli:
+            self._due_milli = max(due_milli, LEAST_MILLI)
+        owed = self.owed_ns + used_ns - max(charged_ns, wall_ns * self._due_milli // 1000)
+        self.owed_ns = min(max(owed, -STOP_NS if self.found else -AHEAD_NS), MOST_NS)
+        if not self.found:
+            self.found = self.stopped = self.owed_ns >= FOUND_NS
+            return
+        self.stopped = self.owed_ns > (GO_NS if self.stopped else STOP_NS)
+        self._went_ns = 0 if self.stopped else self._went_ns + wall_ns
+        if self._went_ns >= FORGIVEN_NS:
+            self.found = False

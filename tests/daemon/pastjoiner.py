@@ -1,0 +1,43 @@
+"""A process that joins its grant, then uses the device past the interposer: its slot says nothing of it.
+
+Started without the preload; one number per line of standard input: kernels of so many ns, without end, from then on.
+"""
+
+import ctypes
+import sys
+import threading
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+
+from cuda.bindings import driver
+from joiner import Joined
+from worker import context, ok
+
+from gpushare.paths import SPIN_PTX
+
+BATCH = 40
+"""Kernels that are in flight: the device has always one of them."""
+
+joined = Joined()
+ok(driver.cuInit(0))
+context()
+module = ok(driver.cuModuleLoadData(SPIN_PTX.read_bytes() + bytes(1)))
+spin = ok(driver.cuModuleGetFunction(module, b"spin_ns"))
+joined.say()
+ns = 0
+
+
+def work() -> None:
+    context()
+    while True:
+        for _ in range(BATCH):
+            ok(driver.cuLaunchKernel(spin, 1, 1, 1, 1, 1, 1, 0, 0, ((ns,), (ctypes.c_uint64,)), 0))
+        ok(driver.cuCtxSynchronize())
+
+
+for line in sys.stdin:
+    if not ns:
+        threading.Thread(target=work, daemon=True).start()
+    ns = int(line)

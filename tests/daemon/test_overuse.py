@@ -1,0 +1,63 @@
+"""Who uses a device for longer than it is charged is kept to its share. The judge is the simulator's books."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import freezer
+import pytest
+from running import SPIN, Running, Tenant
+from waiting import until
+
+from gpushare.paths import SIM_DIR_ENV, SIM_LIB_DIR
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="the daemon has to make cgroups"),
+    pytest.mark.xdist_group("timing"),
+]
+
+SECONDS = 3.0
+
+
+def past(daemon: Any, share: str) -> tuple[Running, int, str]:
+    """A process that joins a grant and can then work past the interposer; its pid and grant."""
+    bare = ("-u", "LD_PRELOAD", f"LD_LIBRARY_PATH={SIM_LIB_DIR}", f"{SIM_DIR_ENV}={daemon.layout.sim}")
+    program = Path(__file__).with_name("pastjoiner.py")
+    child = daemon.tenant("env", *bare, sys.executable, str(program), time=share, gpu="0", forked=False)
+    word, grant, _, _, pid, _ = child.stdout.readline().split()
+    assert word == "joined"
+    return child, int(pid), grant
+
+
+def test_who_works_past_its_slot_is_kept_to_its_share(make_daemon):
+    daemon = make_daemon().patch(
+        "from gpushare.policy import overuse", "overuse.AHEAD_NS = overuse.FOUND_NS = 300_000_000"
+    )
+    daemon.start()
+    honest = Tenant(daemon.run("1GiB", "75%", SPIN, gpu="0"))
+    try:
+        honest.tell("run 500000")
+        child, pid, grant = past(daemon, "25%")
+        child.stdin.write("500000\n")
+        child.stdin.flush()
+        [found] = until(lambda: daemon.findings(grant=grant), "it is found", 20)
+        assert (found["kind"], found["pid"], found["act"], found["device"]) == ("overuse", pid, "held", 0)
+        group = daemon.cgroup(grant)
+        until(lambda: freezer.frozen(group), "it is stopped")
+        until(lambda: not freezer.frozen(group), "it goes on", 20)
+        assert "for longer than they are charged" in daemon.client.grant(grant)["notice"]
+        assert "for longer than it is charged" in daemon.cli_here("events", "--findings").stdout
+        ours, _ = daemon.shares(SECONDS, honest.pid, pid)
+        assert ours >= 730
+        # A daemon that stops lets it go on: nobody else would.
+        until(lambda: freezer.frozen(group), "it is stopped again")
+        daemon.terminate()
+        assert not freezer.frozen(group)
+        daemon.start()
+        before = daemon.busy(pid)
+        until(lambda: daemon.busy(pid) > before, "it goes on")
+        child.kill()
+        until(lambda: grant not in {one["id"] for one in daemon.client.grants()}, "its grant ends")
+    finally:
+        honest.kill()
