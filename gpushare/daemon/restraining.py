@@ -27,8 +27,10 @@ _Used = dict[tuple[int, int], int]
 
 @dataclass(slots=True)
 class _Case:
-    """One grant on one device. `charged_ns`: at the last look. `key`: of its finding. `groups`: that are stopped."""
+    """One grant on one device, which is why its cgroups are stopped (`place`): another of its devices has a reason of
+    its own. `charged_ns`: at the last look. `key`: of its finding. `groups`: that are stopped."""
 
+    place: tuple[str, int]
     charged_ns: int
     account: Account = field(default_factory=Account)
     key: Key | None = None
@@ -77,7 +79,7 @@ class Restraining:
         charged_ns = self._arbiter.grant_stats(live.handle, device).leased_ns
         case = self._cases.get((live.id, device))
         if case is None:
-            self._cases[live.id, device] = _Case(charged_ns)
+            self._cases[live.id, device] = _Case((live.id, device), charged_ns)
             return
         mine = {member.pid: had.get(member.pid, 0) for member in live.record.members}
         book = live.books.get(device)
@@ -127,7 +129,7 @@ class Restraining:
             for workload in live.workloads:
                 if workload.cgroup is not None:
                     try:
-                        self._holds.take(workload.cgroup, case.key)
+                        self._holds.take(workload.cgroup, case.place)
                     except GpushareError as error:
                         if case.key in self._findings:
                             self._findings[case.key].note = str(error)
@@ -136,7 +138,7 @@ class Restraining:
 
     def _let_go(self, case: _Case) -> None:
         for group in case.groups:
-            self._holds.release(group, case.key)
+            self._holds.release(group, case.place)
         case.groups.clear()
 
     def _end(self, case: _Case, outcome: Outcome) -> None:
