@@ -1,6 +1,7 @@
 """Fixtures for all tests: a real daemon with its simulator, in its own state directory."""
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for part in TOGETHER:
             if item.path.is_relative_to(here / part):
                 item.add_marker(pytest.mark.xdist_group(part))
+        group = item.get_closest_marker("xdist_group")
+        if group and "timing" in group.args and item.get_closest_marker("slow"):
+            item.add_marker(pytest.mark.timing)
         # `make test` looks for them there alone.
         if (
             item.get_closest_marker("timing")
@@ -80,6 +84,13 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     return True
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """pytest-xdist adds a test's group to its name, by which neither a reader nor --last-failed finds it again."""
+    if hasattr(report, "node"):  # of another process: in that process pytest-xdist compares the names
+        report.nodeid = re.sub(r"@[a-z-]+$", "", report.nodeid)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
