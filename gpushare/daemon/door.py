@@ -23,8 +23,8 @@ from gpushare.door import messages
 log = logging.getLogger(__name__)
 
 _BACKLOG = 128
-_PING_S = 0.25
-_PINGS_MISSED = 8
+_PING_S = 0.5
+_PINGS_MISSED = 4
 """In a row, then it hangs. Counted in turns of our own loop: on a busy machine both are late. What it waited for a
 processor does not count."""
 _START_AGAIN_S = 1.0
@@ -136,7 +136,7 @@ class Door:
         self._unsent: deque[tuple[bytes, int | None]] = deque()
         self._missed = 0
         self._delay_ns = 0
-        """When it last answered, as `_run_delay_ns`."""
+        """As `_run_delay_ns`, when the first ping was found to be missed."""
         self._began = self._loop.time()
         self._loop.add_reader(ours, self._receive)
         self._timer = self._loop.call_later(_PING_S, self._ping)
@@ -205,12 +205,14 @@ class Door:
             self._loop.call_later(_START_AGAIN_S, self._serve_again, number, door)
 
     def _ping(self) -> None:
+        if self._missed == 1:
+            self._delay_ns = self._run_delay_ns()
         if self._missed >= _PINGS_MISSED:
             delay_ns = self._run_delay_ns()
             if delay_ns - self._delay_ns < _PING_S * _PINGS_MISSED / 2 * 1e9:
                 self._gone("hangs")
                 return
-            self._delay_ns, self._missed = delay_ns, 0
+            self._missed = 0
         self._missed += 1
         self._dying = [process for process in self._dying if process.poll() is None]
         self._send(messages.Ping())
@@ -308,4 +310,4 @@ class Door:
                     if not answer.done():
                         answer.set_result(word)
             case messages.Pong():
-                self._missed, self._delay_ns = 0, self._run_delay_ns()
+                self._missed = 0

@@ -219,20 +219,18 @@ class NodeContext:
     async def check_health(self) -> None:
         """Asks every device whether it works, and acts once when that has changed: shares, watchers, the log."""
         looked = await asyncio.to_thread(self._look, list(self.state.devices), set(self.state.faults))
+        changed = [(device, why) for device, why in looked if bool(why) != (device.id in self.state.faults)]
+        if not changed:
+            return
         before = self._tenants_by_name()
-        changed = []
-        for device, reason in looked:
-            if bool(reason) == (device.id in self.state.faults):
-                continue
-            changed.append(device)
+        for device, reason in changed:
             if reason:
                 self.state.faults[device.id] = Fault(reason, now_ns())
                 log.warning("device %d (%s) does not work: %s", device.index, device.id, reason)
             else:
                 self._back(device)
-        if changed:
-            self.serving.refresh_shares()
-            self._tell(changed, before)
+        self.serving.refresh_shares()
+        self._tell([device for device, _ in changed], before)
 
     def _look(self, devices: list[Device], faulty: set[str]) -> list[tuple[Device, str]]:
         """Each device and why it does not work, empty if it does. One that came back is as it is now."""

@@ -85,7 +85,7 @@ class SimulatedBackend:
 
     def memory_used(self, index: int) -> int:
         number = self._simulator.number(self._devices[index].id)
-        return int(self._simulator.stats()["devices"][number]["bytes"]) if number is not None else 0
+        return self._simulator.memory_used(number) if number is not None else 0
 
     def processes(self, index: int) -> list[DeviceProcess]:
         number = self._simulator.number(self._devices[index].id)

@@ -25,7 +25,7 @@ from gpushare.paths import SIM_BINARY
 
 MAGIC = 0x67734D31
 VERSION = 4
-HELLO, STATS, PROCESSES, STOP, DEVICE, SETTING, LIMIT_SET, LIMIT_GET = 1, 7, 8, 9, 10, 13, 23, 24
+HELLO, MEM_INFO, STATS, PROCESSES, STOP, DEVICE, SETTING, LIMIT_SET, LIMIT_GET = 1, 4, 7, 8, 9, 10, 13, 23, 24
 NO_LIMIT = (1 << 64) - 1
 DRIVER_LIMITS = 615  # SIM_DRIVER_LIMITS
 SETTING_LOST = 4
@@ -214,6 +214,10 @@ class Simulator:
     def number(self, device_id: str) -> int | None:
         """The simulator's number of a device, None where it does not have it."""
         return next((number for number, device in enumerate(self.devices) if device.uuid == device_id), None)
+
+    def memory_used(self, device: int) -> int:
+        """Bytes, of all that have some there. Raises FailedError."""
+        return self._request(MEM_INFO, device)[0][1]
 
     def clients(self, device: int) -> int:
         """How many processes have a context or memory there."""
