@@ -23,6 +23,7 @@ JOB_SECONDS = 2.0
 # Together with a job's less than the runtime wrapper waits (hooks/edit.c: 15 s).
 _QUEUE_SECONDS = 6.0
 _START_SECONDS = 5.0  # an interpreter's, on a machine that is full
+_AHEAD_SECONDS = 1.0
 _AT_ONCE = 4
 _LARGE_BYTES = 1 << 20  # a process that has read so much keeps the memory: it is replaced
 # A killed process that waits for a file system which does not answer even then stays. More than these start nothing.
@@ -87,16 +88,27 @@ class Readers:
         self._killed: list[_Worker] = []
         self._free = asyncio.Semaphore(_AT_ONCE)
         self._closed = False
+        self._ahead: asyncio.TimerHandle | None = None
         self.failures = 0
         """Processes that ended, or were killed, over a job."""
 
     def start(self) -> None:
-        """Starts one ahead of the first job: an interpreter takes some 50 ms. Raises FailedError."""
-        self._idle.append(self._spawn())
+        """Soon starts one ahead of the first job: an interpreter takes some 80 ms, which the daemon's own start does
+        not wait for."""
+        self._ahead = asyncio.get_running_loop().call_later(_AHEAD_SECONDS, self._start_ahead)
+
+    def _start_ahead(self) -> None:
+        if not self._idle and not self._busy:
+            try:
+                self._idle.append(self._spawn())
+            except GpushareError as error:
+                log.warning("%s; each container's start tries again", error)
 
     def close(self) -> None:
         """Ends all of them; those whom nothing ends are left behind."""
         self._closed = True
+        if self._ahead is not None:
+            self._ahead.cancel()
         for worker in [*self._idle, *self._busy]:
             self._end(worker)
         self._idle.clear()

@@ -9,6 +9,7 @@ forked process loads and initialises the driver itself. None of what it imports 
 
 import atexit
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -227,6 +228,7 @@ def main() -> None:
     sys.path.insert(0, str(PROGRAM.parent))
     for module in IMPORTED[kind]:
         importlib.import_module(module)
+    gc.freeze()  # what is imported stays: no collection of a forked process looks at it, and copies its pages
     control = socket.socket(fileno=int(control_fd))
     try:
         request = serve(control)
