@@ -1,5 +1,6 @@
 """Fixtures for all tests: a real daemon with its simulator, in its own state directory."""
 
+import gc
 import os
 import re
 from collections.abc import Iterator
@@ -61,6 +62,10 @@ def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
     alone = [name for name in ids if name.startswith(tuple(f"tests/{part}" for part in MACHINE_WIDE))]
     if node.config.getoption("dist") == "loadgroup" and any("@machine" not in name for name in alone):
         raise pytest.UsageError("this pytest-xdist makes no groups with this pytest: see pyproject.toml")
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # thousands of tests, that no collection needs to look at again
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
