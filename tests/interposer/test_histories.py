@@ -328,7 +328,7 @@ def play(node: Daemon, program: Path, examples: int, steps: int, *, derandomize:
 
 @pytest.mark.timeout(300)
 def test_histories(history_node: Daemon, history_program: Path) -> None:
-    play(history_node, history_program, 15, 60, derandomize=True)
+    play(history_node, history_program, 8, 60, derandomize=True)
 
 
 @pytest.mark.slow

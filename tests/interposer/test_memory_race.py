@@ -12,7 +12,6 @@ from gpushare.daemon import peer
 
 HERE = Path(__file__).resolve().parent
 LIMIT = 2 << 30
-ATTEMPTS = 120_000
 PROCESSES = 16  # with four threads each
 
 
@@ -21,17 +20,20 @@ def racers() -> Path:
     return built.program("racers")
 
 
-@pytest.mark.parametrize("kills", [0, 48])
-def test_no_byte_over_the_limit(node: Daemon, racers: Path, kills: int) -> None:
+@pytest.mark.parametrize(
+    ("kills", "attempts"),
+    [(48, 40_000), *(pytest.param(kills, 120_000, marks=pytest.mark.slow) for kills in (0, 48))],
+)
+def test_no_byte_over_the_limit(node: Daemon, racers: Path, kills: int, attempts: int) -> None:
     """Also while processes die: their memory may be allocated again only after the device has freed it."""
-    command = node.run("2GiB", "50%", racers, str(PROCESSES), str(ATTEMPTS), str(kills))
+    command = node.run("2GiB", "50%", racers, str(PROCESSES), str(attempts), str(kills))
     run = subprocess.run(command, check=True, timeout=100, capture_output=True, text=True)
-    attempts, granted, refused, freed, killed = map(int, run.stdout.split())
+    made, granted, refused, freed, killed = map(int, run.stdout.split())
     peak = node.books()["peak_bytes"]
-    print(f"{attempts} attempts, {granted} granted, {killed} killed; peak: {peak - LIMIT} bytes from the limit")
-    assert attempts >= ATTEMPTS
-    assert granted + refused >= attempts - 4 * kills, "a killed thread counted half of its attempt"
-    assert min(granted, refused) > ATTEMPTS // 10, "it was no race"
+    print(f"{made} attempts, {granted} granted, {killed} killed; peak: {peak - LIMIT} bytes from the limit")
+    assert made >= attempts
+    assert granted + refused >= made - 4 * kills, "a killed thread counted half of its attempt"
+    assert min(granted, refused) > attempts // 10, "it was no race"
     assert killed == kills
     assert freed == granted or kills
     assert 0.95 * LIMIT <= peak <= LIMIT

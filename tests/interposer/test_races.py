@@ -14,7 +14,6 @@ from gpushare import paths
 
 HERE = Path(__file__).resolve().parent
 INTERPOSER, INCLUDE = HERE.parents[1] / "native" / "interposer", HERE.parents[1] / "native"
-SECONDS = 5
 
 
 @pytest.fixture(scope="module")
@@ -22,21 +21,27 @@ def race_client() -> Path:
     return built.program("race_client", "thread")
 
 
+@pytest.mark.parametrize("seconds", [2, pytest.param(8, marks=pytest.mark.slow)])
 def test_no_races(
-    race_client: Path, grant: Grant, sim: Simulator, environment: Callable[..., dict[str, str]], tmp_path: Path
+    race_client: Path,
+    grant: Grant,
+    sim: Simulator,
+    environment: Callable[..., dict[str, str]],
+    tmp_path: Path,
+    seconds: int,
 ) -> None:
     env = environment(grant, "") | {"TSAN_OPTIONS": f"exitcode=66 suppressions={HERE / 'tsan.supp'}"}
     env["GPUSHARE_GRANT_DIR"] = str(grant.directory)
     with open(tmp_path / "errors", "w+") as errors:
         process = subprocess.Popen(
-            [race_client, paths.SPIN_PTX, str(SECONDS)],
+            [race_client, paths.SPIN_PTX, str(seconds)],
             env=env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
         )
         assert process.stdout is not None
-        end, turn = time.monotonic() + SECONDS, 0
+        end, turn = time.monotonic() + seconds, 0
         while time.monotonic() < end and process.poll() is None:
             turn += 1
             grant.revoke()

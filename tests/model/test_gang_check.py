@@ -39,7 +39,8 @@ def test_no_order_of_events_leaves_a_gang_or_a_collective_waiting(depth, lease, 
     assert result["spin_ms"] <= 1
 
 
-@pytest.mark.parametrize("sleep", [1, pytest.param(3, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("sleep", [1, 3])
 def test_nor_does_a_rank_that_sleeps(sleep):
     result, way = check(300_000, sleep=sleep, spin=9)
     assert not result["broken"], "\n".join(way)
