@@ -3,6 +3,7 @@
 import gc
 import os
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 # pytest-xdist sets them in its processes; programs in a terminal of a test would believe them, not the terminal.
 for size in ("COLUMNS", "LINES"):
     os.environ.pop(size, None)
+
+# jsonschema takes it where it is there, and it compiles a grammar for a second, of a format that no schema of ours has.
+sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
 # The same examples in every run here, and different ones in every run of make test-slow. Examples have no deadline,
 # because the machine may be busy.

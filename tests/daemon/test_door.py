@@ -106,18 +106,24 @@ def test_a_door_that_hangs_is_replaced_and_the_daemon_answers_meanwhile(daemon, 
 
 
 def test_a_door_that_gets_no_processor_does_not_hang(monkeypatch):
-    monkeypatch.setattr(door, "_PING_S", 0.02)
+    asked = []
+
+    def always_waited(_):
+        asked.append(time.monotonic_ns())
+        return asked[-1]
 
     async def run():
         end = Door()
         try:
-            await end.system_call(os.getpid())
-            monkeypatch.setattr(Door, "_run_delay_ns", lambda _: time.monotonic_ns())
+            await end.system_call(os.getpid())  # it has started, which takes longer than some of these pings
+            monkeypatch.setattr(door, "_PING_S", 0.02)
+            monkeypatch.setattr(Door, "_run_delay_ns", always_waited)
             os.kill(doors.pid(os.getpid()), signal.SIGSTOP)
-            await asyncio.sleep(0.5)
-            assert end.restarts == 0
-            monkeypatch.setattr(Door, "_run_delay_ns", lambda _: 0)
             async with asyncio.timeout(20):
+                while len(asked) < 6:  # twice each time that it would hang
+                    await asyncio.sleep(0.01)
+                assert end.restarts == 0
+                monkeypatch.setattr(Door, "_run_delay_ns", lambda _: 0)
                 while not end.restarts:
                     await asyncio.sleep(0.01)
         finally:
