@@ -33,6 +33,7 @@ class Scheduler:
     async def place(self, job: Job) -> tuple[AsyncClient, str]:
         """The node and the grant. The key makes one grant of one job, however often this is asked."""
         request = {"memory": job["memory"], "time": job["time"], "key": job["name"], "keep": True}
+        said = False
         while True:
             changed = self.changed
             fitting = []
@@ -49,7 +50,9 @@ class Scheduler:
                     return node, (await node.create(**request))["id"]
                 except RefusedError:
                     pass  # somebody was quicker
-            print(f"{job['name']} waits", flush=True)
+            if not said:
+                print(f"{job['name']} waits", flush=True)
+                said = True
             await changed.wait()
 
     async def run(self, job: Job) -> int:

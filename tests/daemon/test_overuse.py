@@ -30,7 +30,7 @@ def past(daemon: Any, share: str) -> tuple[Running, int, str]:
     return child, int(pid), grant
 
 
-def test_who_works_past_its_slot_is_kept_to_its_share(make_daemon):
+def test_who_works_past_its_slot_is_kept_to_its_share(make_daemon, exact):
     daemon = make_daemon().patch(
         "from gpushare.policy import overuse", "overuse.AHEAD_NS = overuse.FOUND_NS = 300_000_000"
     )
@@ -49,7 +49,7 @@ def test_who_works_past_its_slot_is_kept_to_its_share(make_daemon):
         assert "for longer than they are charged" in daemon.client.grant(grant)["notice"]
         assert "for longer than it is charged" in daemon.cli_here("events", "--findings").stdout
         ours, _ = daemon.shares(SECONDS, honest.pid, pid)
-        assert ours >= 730
+        assert ours >= (730 if exact else 600)  # it would be 500 or less
         # A daemon that stops lets it go on: nobody else would.
         until(lambda: freezer.frozen(group), "it is stopped again")
         daemon.terminate()
