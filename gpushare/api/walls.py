@@ -4,8 +4,8 @@ from typing import Literal
 
 from msgspec import Struct
 
-WallName = Literal["cgroup", "devices", "memory", "freezer", "tracepoint"]
-Keeps = Literal["processes", "devices", "memory", "time"]
+WallName = Literal["cgroup", "devices", "memory", "freezer", "watch", "exclusive", "tracepoint"]
+Keeps = Literal["processes", "devices", "memory", "time", "others"]
 Enforce = Literal["best", "required"]
 
 
@@ -13,8 +13,9 @@ class Wall(Struct, kw_only=True):
     """What holds a workload that runs. `cgroup`: its processes are known and ended as one. `devices`: it opens the
     devices' nodes that it was granted, and none other. `memory`: the driver gives its processes no more than it was
     granted. `freezer`: it can be stopped without being ended. `watch`: what it takes of a device without joining is
-    found by the driver's own numbers. `tracepoint`: the kernel sees its requests to the driver. `why`: of one that does
-    not hold, or that can be left."""
+    found by the driver's own numbers, and stopped. `exclusive`: users without a grant do not open the devices' nodes,
+    where the configuration asks for that. `tracepoint`: the kernel sees its requests to the driver. `why`: of one that
+    does not hold, or that can be left."""
 
     name: WallName
     holds: bool

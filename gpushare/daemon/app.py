@@ -24,6 +24,7 @@ from gpushare.daemon import directories, logs, pulse, workloads
 from gpushare.daemon.api import Api
 from gpushare.daemon.config import Config
 from gpushare.daemon.door import Door
+from gpushare.daemon.exclusion import Exclusion
 from gpushare.daemon.guarding import Guarding, driver
 from gpushare.daemon.missed import all_devices
 from gpushare.daemon.node import NodeContext
@@ -230,6 +231,7 @@ class _Daemon:
             self._latency,
             self._config.enforce,
             guarding,
+            Exclusion(state, resources, asked=self._config.exclusive, users=self._config.exclusive_users),
             configuration.audit(self._config.audit),
         )
         cleanup.callback(self._close, context)
@@ -238,6 +240,7 @@ class _Daemon:
         for record in records:
             context.adoption.adopt(record, rebooted=ledger.rebooted)
         context.preparing.adopt()
+        context.exclusion.start()
         context.evictions.start()
         if ledger.readable:  # else they may be of living grants
             self._remove_strays(state)
@@ -297,6 +300,7 @@ class _Daemon:
                     written = now
                     context.accounts.write(reading)
                 context.measure(reading.samples)
+                context.enforcement.renew()
             except Exception:
                 log.exception("this second is not measured")
 
@@ -317,6 +321,7 @@ class _Daemon:
         context.preparing.close()
         context.audit.close()
         context.adoption.let_go()
+        context.exclusion.close()
         # Killed processes may take a moment to leave their cgroups; the next start removes what is left then.
         deadline = time.monotonic() + _LEAVE_SECONDS
         while _stray_cgroups(context.state) and time.monotonic() < deadline:

@@ -79,7 +79,8 @@ class AuditConfig(Struct, forbid_unknown_fields=True):
 class Config(Struct, forbid_unknown_fields=True):
     """The file's keys. `simulate`: like the option, empty for real devices. `ledger_days`: how long ended grants and
     periods are kept. `ledger_seconds`: length of a period there; what a killed daemon may lose is a second. `enforce`:
-    with `required` no grant is bound where nothing but the interposer holds it."""
+    with `required` no grant is bound where nothing but the interposer holds it. `exclusive`: users without a grant do
+    not open the devices' nodes, but for root and `exclusive_users`, names or numbers."""
 
     simulate: str = ""
     state_dir: str = ""
@@ -90,6 +91,8 @@ class Config(Struct, forbid_unknown_fields=True):
     ledger_seconds: int = 60
     log_level: LogLevel = "info"
     enforce: Enforce = "best"
+    exclusive: bool = False
+    exclusive_users: tuple[str, ...] = ("nvidia-persistenced",)
     arbiter: ArbiterConfig = msgspec.field(default_factory=ArbiterConfig)
     policy: PolicyConfig = msgspec.field(default_factory=PolicyConfig)
     reclaim: ReclaimConfig = msgspec.field(default_factory=ReclaimConfig)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gpushare.api.walls import Enforce, NodeWall, Wall
+from gpushare.daemon.exclusion import Exclusion
 from gpushare.daemon.guarding import Guarding
 from gpushare.daemon.resources import Resources
 from gpushare.daemon.state import GrantRecord, State, WorkloadRecord
@@ -18,7 +19,7 @@ from gpushare.daemon.workloads import Held
 from gpushare.enforce import devices
 from gpushare.enforce.cgroup import Cgroup, Hierarchies, has_alone
 from gpushare.enforce.trial import Driver, Trial
-from gpushare.enforce.walls import Table
+from gpushare.enforce.walls import Keeps, Table
 from gpushare.errors import FailedError, RefusedError
 from gpushare.inject.node import Granted, Node, visible
 from gpushare.node.devices import Backend
@@ -26,6 +27,13 @@ from gpushare.paths import SIM_DIR_ENV
 
 log = logging.getLogger(__name__)
 
+_KEPT: dict[Keeps, str] = {
+    "processes": "its processes",
+    "devices": "its devices",
+    "memory": "its memory",
+    "time": "its time",
+    "others": "others from its devices",
+}
 _MEND = 'see `gpushare doctor`; enforce = "best" in gpushare.toml goes on without'
 
 
@@ -40,16 +48,20 @@ class Enforcement:
         inject: Node,
         enforce: Enforce,
         guarding: Guarding,
+        exclusion: Exclusion,
+        *,
+        stops: bool = True,
     ) -> None:
+        """`stops`: whether the audit stops whom it finds, or only tells."""
         self._state, self._resources, self._backend, self._inject = state, resources, backend, inject
         self.enforce = enforce
-        self._guarding = guarding
+        self._guarding, self._exclusion, self._stops = guarding, exclusion, stops
         self._table = state.walls
         self._guard: devices.Guard | None = None
 
     def start(self) -> None:
         """Tries all walls. What is mounted and allowed is as it is now until the daemon ends."""
-        trial = Trial(self._state.layout.cgroups, self._drivers())
+        trial = Trial(self._state.layout.cgroups, self._drivers(), exclusive=self._exclusion.asked, stops=self._stops)
         self._table.try_all(trial.walls())
         self._guard = trial.guard
         if self.enforce == "required" and (missing := self._missing()):
@@ -65,6 +77,7 @@ class Enforcement:
         return [
             Driver(
                 functools.partial(self._backend.limit_memory, device.index),
+                functools.partial(self._pids, device.index),
                 library,
                 environment | visible([Granted(device.id)]),
                 device.context_bytes,
@@ -72,6 +85,9 @@ class Enforcement:
             for device in self._state.devices
             if device.id not in self._state.faults
         ]
+
+    def _pids(self, index: int) -> set[int]:
+        return {row.pid for row in self._backend.processes(index)}
 
     def facts(self) -> list[NodeWall]:
         """The walls of the node."""
@@ -81,7 +97,7 @@ class Enforcement:
         ]
 
     def _missing(self) -> str:
-        return "; ".join(f"nothing keeps its {one.keeps}, since {one.why}" for one in self._table.unkept())
+        return "; ".join(f"nothing keeps {_KEPT[one.keeps]}, since {one.why}" for one in self._table.unkept())
 
     def check_node(self) -> None:
         """Before a grant is bound. Raises RefusedError where a wall is required and missing."""
@@ -95,9 +111,14 @@ class Enforcement:
                 "this node opens no grant to all of a user's processes (enforce is required): bind each by its pid"
             )
 
+    def open_to(self, record: GrantRecord) -> None:
+        """A grant was opened to all processes of its user. Raises FailedError."""
+        self._exclusion.open_to(record)
+
     def put_up(self, record: GrantRecord, held: Held, workload: WorkloadRecord) -> None:
         """All walls for a workload that is about to start; notes in `workload` which do not hold it. Raises FailedError
         for one that cannot be put up, or is required and does not hold."""
+        self._exclusion.admit(record, held.cgroup)
         workload.loose = held.why
         workload.unguarded = self._devices(record, held, workload.pid) or held.why
         workload.uncharged = self._guarding.hold(record, held.cgroup) or held.why
@@ -116,6 +137,32 @@ class Enforcement:
             return held.why or "it has no cgroup of its own"
         self._guard.hold(self._group(held, pid), guarded, granted)
         return ""
+
+    def renew(self) -> None:
+        """Each second: lists of the v1 devices controller, which engines and systemd write as well, are put right."""
+        if not isinstance(self._guard, devices.Controller):
+            return
+        self._guard.forget_gone()
+        for live in self._state:
+            guarded, granted = self._resources.numbers(live.record)
+            for row in live.record.workloads:
+                if row.unguarded or not guarded:
+                    continue
+                try:
+                    group = self._listing(row)
+                    if group is not None and self._guard.renew(group, guarded, granted):
+                        log.debug("grant %s: the devices of %s are listed again", live.id, group)
+                except FailedError as error:
+                    log.warning("grant %s: its devices are not held any more: %s", live.id, error)
+                    row.unguarded = str(error)
+
+    def _listing(self, row: WorkloadRecord) -> Path | None:
+        """The v1 devices cgroup of a workload that runs; None for one that has ended."""
+        link = self._state.layout.cgroups / f"{row.link}{devices.SUFFIX}"
+        try:
+            return link.readlink() if row.link else devices.of_controller(row.pid, Hierarchies.of())
+        except (OSError, FailedError):
+            return None
 
     def _memory(self, record: GrantRecord, held: Held) -> str:
         if why := self._table.why("memory"):

@@ -208,6 +208,7 @@ class Grants:
             raise UsageError("only a grant that is kept is opened to a user: create it with keep, and leave pid out")
         self._enforcement.check_open()
         self._bind_as(live, request.uid, request.gid)
+        self._enforcement.open_to(live.record)
         live.record.open = True
         if live.record.phase is Phase.BOUND:
             self._transitions.send(live, lifecycle.Started(now_ns(), None))

@@ -25,6 +25,7 @@ from gpushare.daemon.door import Door
 from gpushare.daemon.drains import Drain
 from gpushare.daemon.enforcement import Enforcement
 from gpushare.daemon.evictions import Evictions
+from gpushare.daemon.exclusion import Exclusion
 from gpushare.daemon.explaining import Explaining
 from gpushare.daemon.findings import Findings
 from gpushare.daemon.grants import Grants
@@ -46,7 +47,7 @@ from gpushare.errors import FailedError, GpushareError, NotFoundError, RefusedEr
 from gpushare.inject.node import Node
 from gpushare.node.devices import Backend, Device
 from gpushare.node.simulator import Simulator
-from gpushare.policy.audit import Rules
+from gpushare.policy.audit import Act, Rules
 from gpushare.policy.shares import DEVICE_MILLI
 
 log = logging.getLogger(__name__)
@@ -68,6 +69,7 @@ class NodeContext:
     latency: Latency
     enforce: Enforce
     guarding: Guarding
+    exclusion: Exclusion
     audit_rules: Rules
     started_ns: int = field(default_factory=now_ns)
     accounts: Accounts = field(init=False)
@@ -94,7 +96,16 @@ class NodeContext:
         self.serving = Serving(state, resources, arbiter, self.accounts, self.receipts)
         self.transitions = Transitions(state, resources, self.serving, arbiter)
         self.evictions = Evictions(state, self.transitions)
-        self.enforcement = Enforcement(state, resources, self.backend, self.inject, self.enforce, self.guarding)
+        self.enforcement = Enforcement(
+            state,
+            resources,
+            self.backend,
+            self.inject,
+            self.enforce,
+            self.guarding,
+            self.exclusion,
+            stops=self.audit_rules.evader is not Act.TELL,
+        )
         self.enforcement.start()
         self.grants = Grants(
             state, resources, self.serving, self.transitions, arbiter, self.evictions, self.enforcement

@@ -12,9 +12,10 @@ from pathlib import Path
 from gpushare.daemon.door import Door
 from gpushare.daemon.state import GrantRecord, Live
 from gpushare.daemon.tenant_socket import Rules, TenantSocket
+from gpushare.enforce import exclusive
 from gpushare.errors import FailedError, GpushareError
 from gpushare.inject import cdi, grantdir, mounts
-from gpushare.inject.node import Granted, Node
+from gpushare.inject.node import DeviceNode, Granted, Node
 from gpushare.node.devices import Device
 from gpushare.pages import LIMITS_BYTES, USAGE_BYTES, DeviceLimits, GrantState, LimitsPage, Managed, Slot, UsagePage
 from gpushare.paths import INTERPOSERS, Layout
@@ -23,6 +24,7 @@ from gpushare.policy.lifecycle import Kind
 
 log = logging.getLogger(__name__)
 
+_MINOR_MAX = (1 << 20) - 1  # include/linux/kdev_t.h: MINORBITS
 _EVICTION_BYTES = 2 * mmap.PAGESIZE  # it is written beside the one before
 _ROOM_BYTES = sum(-(-size // mmap.PAGESIZE) * mmap.PAGESIZE for size in (LIMITS_BYTES, USAGE_BYTES, _EVICTION_BYTES))
 
@@ -70,12 +72,24 @@ class Resources:
             if not _is_open_file(file):
                 raise FailedError(f"{file} is missing or not readable by all users, no share would hold: install again")
 
-    def numbers(self, record: GrantRecord) -> tuple[set[int], set[tuple[int, int]]]:
-        """Of device nodes: the majors of all devices of this node, and the (major, minor) that are the grant's. Empty
-        where devices have no nodes."""
-        everything = [*self._node.common_devices, *(node for device in self._devices.values() for node in device.nodes)]
+    def numbers(self, record: GrantRecord) -> tuple[dict[int, set[int]], set[tuple[int, int]]]:
+        """Of device nodes: the majors of all devices of this node with the minors that they have now, and the (major,
+        minor) that are the grant's. Empty where devices have no nodes."""
+        guarded: dict[int, set[int]] = {}
+        for node in self._nodes():
+            guarded.setdefault(node.major, set()).add(node.minor)
         granted = [*self._node.common_devices, *(node for device in self.granted(record) for node in device.nodes)]
-        return {node.major for node in everything}, {(node.major, node.minor) for node in granted}
+        return guarded, {(node.major, node.minor) for node in granted}
+
+    def _nodes(self) -> list[DeviceNode]:
+        return [*self._node.common_devices, *(node for device in self._devices.values() for node in device.nodes)]
+
+    def ranges(self) -> list[exclusive.Range]:
+        """Of the devices' nodes, as ranges of minors. A real driver's majors are wholly its own, and get more nodes
+        while the daemon runs; that of stand-ins is other simulators' as well."""
+        if self._node.simulated:
+            return sorted({(node.major, node.minor, node.minor) for node in self._nodes()})
+        return [(major, 0, _MINOR_MAX) for major in sorted({node.major for node in self._nodes()})]
 
     def make(self, live: Live, rules: Rules) -> None:
         """Directory, pages, bell, and the socket of a grant in use; the CDI spec too unless a plain process has it."""

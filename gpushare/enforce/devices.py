@@ -3,7 +3,7 @@
 import errno
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -13,6 +13,8 @@ from gpushare.enforce.subject import Subject
 from gpushare.errors import FailedError
 
 Number = tuple[int, int]
+Guarded = Mapping[int, Collection[int]]
+"""Minors that are known, by major. All of the major's are guarded."""
 SUFFIX = ".devices"
 """Of the link to the v1 controller's cgroup of a plain command, behind the name of its other cgroup's."""
 
@@ -27,7 +29,7 @@ class Guard(Protocol):
 
     v2: bool
 
-    def hold(self, group: Path, guarded: Iterable[int], granted: Iterable[Number]) -> None:
+    def hold(self, group: Path, guarded: Guarded, granted: Iterable[Number]) -> None:
         """From now on processes in `group` and below open no character device of the majors `guarded` but those
         `granted`. Raises FailedError."""
         ...
@@ -38,7 +40,7 @@ class Program:
 
     v2 = True
 
-    def hold(self, group: Path, guarded: Iterable[int], granted: Iterable[Number]) -> None:
+    def hold(self, group: Path, guarded: Guarded, granted: Iterable[Number]) -> None:
         """As in Guard; as long as the cgroup exists."""
         device_program.attach(group, guarded, granted)
 
@@ -49,7 +51,11 @@ class Controller:
 
     v2 = False
 
-    def hold(self, group: Path, guarded: Iterable[int], granted: Iterable[Number]) -> None:
+    def __init__(self) -> None:
+        self._lists: dict[Path, str] = {}
+        """As they were when they held."""
+
+    def hold(self, group: Path, guarded: Guarded, granted: Iterable[Number]) -> None:
         """As in Guard; until somebody rewrites the list."""
         wanted = set(granted)
         try:
@@ -61,12 +67,34 @@ class Controller:
                 own = {minor for found, minor in wanted if found == major}
                 listed = f"c {major}:* " in rules
                 _write(group / "devices.deny", f"c {major}:* rwm", only=listed)
-                for minor in sorted({*range(_MINORS)} - own):
+                for minor in sorted({*range(_MINORS), *guarded[major]} - own):
                     _write(group / "devices.deny", f"c {major}:{minor} rwm")
                 for minor in sorted(own):
                     _write(group / "devices.allow", f"c {major}:{minor} rwm", only=listed)
         except OSError as error:
             raise FailedError(f"the devices of {group} cannot be limited: {error.strerror}") from None
+
+    def renew(self, group: Path, guarded: Guarded, granted: Iterable[Number]) -> bool:
+        """Puts a list right that another has written since, or that a daemon before this one held. Whether it had to.
+        Raises FailedError."""
+        before = _listed(group)
+        if before == self._lists.get(group) or not before:
+            return False
+        self.hold(group, guarded, granted)
+        self._lists[group] = _listed(group)
+        return True
+
+    def forget_gone(self) -> None:
+        """Cgroups that are gone."""
+        self._lists = {group: rules for group, rules in self._lists.items() if group.exists()}
+
+
+def _listed(group: Path) -> str:
+    """Empty for a cgroup that is gone."""
+    try:
+        return (group / "devices.list").read_text()
+    except OSError:
+        return ""
 
 
 def _write(file: Path, rule: str, *, only: bool = True) -> None:
@@ -103,8 +131,8 @@ def of_controller(pid: int | str, where: Hierarchies) -> Path | None:
 def broken(guard: Guard, group: Cgroup, subject: Subject) -> str:
     """Tries to open a device that was not granted; how that went, empty where it was refused. `group`: the subject's,
     of the guard's kind."""
-    (granted, number), (other, _) = _GRANTED, _OTHER
-    guard.hold(group.path, {number[0]}, {number})
+    (granted, number), (other, (major, minor)) = _GRANTED, _OTHER
+    guard.hold(group.path, {major: {minor}}, {number})
     if (code := subject.opens(granted)) != 0:
         return f"a device that is granted cannot be opened: {os.strerror(code)}"
     code = subject.opens(other)

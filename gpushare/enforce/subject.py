@@ -66,6 +66,11 @@ class Subject:
         with contextlib.suppress(subprocess.TimeoutExpired):  # one whom a driver holds stays behind
             self._process.wait(_ANSWER_SECONDS)
 
+    @property
+    def pid(self) -> int:
+        """Its own."""
+        return self._process.pid
+
     def opens(self, path: Path) -> int:
         """errno of an open of this file, 0 where it succeeds."""
         return int(self._ask(f"open {path}"))

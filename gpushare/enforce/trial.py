@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpushare.enforce import devices, freezer
+from gpushare.enforce import devices, exclusive, freezer
 from gpushare.enforce.cgroup import Cgroup, Hierarchies, below
 from gpushare.enforce.subject import Subject, throw_away
 from gpushare.enforce.walls import Wall
@@ -28,25 +28,32 @@ _DRIVER_SECONDS = 20.0  # for a context on a device that has to wake up
 @dataclass(frozen=True, slots=True)
 class Driver:
     """A device's driver, to try its limits with. `limit`: sets the bytes that a cgroup may have, and raises FailedError
-    where it cannot. `library`: its libcuda.so.1, not ours. `environment`: under which that shows the device alone."""
+    where it cannot. `pids`: of the processes that the driver lists. `library`: its libcuda.so.1, not ours.
+    `environment`: under which that shows the device alone."""
 
     limit: Callable[[Path, int | None], None]
+    pids: Callable[[], set[int]]
     library: Path
     environment: dict[str, str]
     context_bytes: int
 
 
 class Trial:
-    """The attempts. `links`: as Layout.cgroups. `drivers`: of the devices. `guard`: the first way to hold devices that
-    could not be broken."""
+    """The attempts. `links`: as Layout.cgroups. `drivers`: of the devices. `exclusive`: whether that is asked for.
+    `stops`: whether the audit stops whom it finds. `guard`: the first way to hold devices that could not be broken."""
 
-    def __init__(self, links: Path, drivers: Sequence[Driver] = ()) -> None:
+    def __init__(
+        self, links: Path, drivers: Sequence[Driver] = (), *, exclusive: bool = False, stops: bool = True
+    ) -> None:
         self._links, self._drivers = links, drivers
+        self._exclusive, self._stops = exclusive, stops
+        self._watched: str | None = None
+        """Why the driver does not list who uses a device; None: nobody has used one yet."""
         self.guard: devices.Guard | None = None
 
     def walls(self) -> list[Wall]:
         """In the order in which they have to be tried."""
-        return [
+        walls = [
             Wall(
                 "cgroup",
                 "processes",
@@ -71,7 +78,23 @@ class Trial:
                 "a program that goes on without a lease can only be ended, not slowed down",
                 self._freezer,
             ),
+            Wall(
+                "watch",
+                "memory",
+                "a program that uses a device without having joined is not found, or goes on",
+                self._watch,
+            ),
         ]
+        if self._exclusive:
+            walls.append(
+                Wall(
+                    "exclusive",
+                    "others",
+                    "users without a grant open the nodes of the devices, and use them beside all shares",
+                    self._others,
+                )
+            )
+        return walls
 
     def _cgroup(self) -> str:
         with self.subject() as (group, subject):
@@ -117,6 +140,7 @@ class Trial:
                 return "it needs cgroup v2, which is not mounted", True
             driver.limit(group.path, driver.context_bytes + _LIMIT_MIB * MIB)
             within, beyond = subject.memory(driver.library, _WITHIN_MIB, _BEYOND_MIB, _DRIVER_SECONDS)
+            self._watched = _listed(driver, subject)
         if within != 0:
             return (
                 f"it could not be tried: the driver gives no memory within a limit either (CUDA error {within})",
@@ -141,6 +165,22 @@ class Trial:
             finally:
                 freezer.thaw(group)
             return "" if subject.says(_ANSWER_SECONDS) else "a thawed process does not go on"
+
+    def _watch(self) -> str:
+        """By the process that tried the memory's limit, or one like it where there is none to try."""
+        if not self._stops:
+            return 'it only tells, as configured ([audit] evader = "tell")'
+        for driver in self._drivers if self._watched is None else ():
+            with self.subject(environment=driver.environment) as (_, subject):
+                within, _ = subject.memory(driver.library, _WITHIN_MIB, _WITHIN_MIB, _DRIVER_SECONDS)
+                self._watched = _listed(driver, subject) if within == 0 else None
+            if self._watched is not None:
+                break
+        return "there is no device to try it on" if self._watched is None else self._watched
+
+    def _others(self) -> str:
+        with self.subject() as (group, subject):
+            return exclusive.broken(group, subject)
 
     @contextlib.contextmanager
     def subject(
@@ -168,6 +208,15 @@ class Trial:
             if throw_away([one for one, _ in made]):
                 for _, link in made:
                     link.unlink()
+
+
+def _listed(driver: Driver, subject: Subject) -> str:
+    deadline = time.monotonic() + _ANSWER_SECONDS
+    while subject.pid not in driver.pids():
+        if time.monotonic() > deadline:
+            return "the driver does not list a process that uses a device, or under another pid"
+        time.sleep(0.01)
+    return ""
 
 
 def _there(guard: devices.Guard) -> bool:

@@ -13,8 +13,8 @@ from gpushare.errors import FailedError
 
 log = logging.getLogger(__name__)
 
-Name = Literal["cgroup", "devices", "memory", "freezer", "tracepoint"]
-Keeps = Literal["processes", "devices", "memory", "time"]
+Name = Literal["cgroup", "devices", "memory", "freezer", "watch", "exclusive", "tracepoint"]
+Keeps = Literal["processes", "devices", "memory", "time", "others"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,8 @@ def explained(name: str) -> dict[str, tuple[str, str]]:
 def _schema(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return ", ".join(f"`{value}`" for value in get_args(kind))
-    return {bool: "true or false", int: "integer", float: "number", str: "text"}[kind]
+    names = {bool: "true or false", int: "integer", float: "number", str: "text", tuple[str, ...]: "list of text"}
+    return names[kind]
 
 
 def leaves(kind: type, above: str = "") -> Iterator[tuple[str, Any, Any]]:

@@ -1,5 +1,6 @@
 """Simulated devices have nodes, as real ones have, and the kernel keeps a workload to those of its grant."""
 
+import errno
 import json
 import os
 import subprocess
@@ -7,9 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from gpushare import paths
 from gpushare.enforce import device_program
+from gpushare.enforce.cgroup import Hierarchies
 from gpushare.node import standins
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may make device nodes")
@@ -78,6 +81,43 @@ def test_whoever_rewrites_its_own_rules_leaves_ours(daemon, tmp_path):
         said, _ = process.communicate("\n")
     found = json.loads(said)
     assert (found[own], found[other]) == ("ENXIO", "EPERM")
+
+
+def test_a_list_of_the_v1_controller_that_others_write_is_put_right(make_daemon):
+    """There is one list, which is the engine's and systemd's too. A daemon that was killed meanwhile does so as well."""
+    if (rules := Hierarchies.of().devices) is None:
+        pytest.skip("needs the v1 devices controller")
+    daemon = make_daemon()
+    daemon.forked = False
+    script = 'umount "$0"; exec "$@"'
+    daemon.command = ["unshare", "--mount", "sh", "-c", script, str(Hierarchies.of().unified), *daemon.command]
+    daemon.start()
+    _, other = node_names(daemon)
+    script = "import os, sys\nfor line in sys.stdin:\n    try:\n        os.open(sys.argv[1], os.O_RDWR)\n"
+    script += "    except OSError as error:\n        print(error.errno, flush=True)\n"
+    process = subprocess.Popen(
+        daemon.run("1GiB", "10%", sys.executable, "-c", script, f"/dev/{other}", gpu="0"),
+        env=daemon.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+    )  # fmt: skip
+
+    def denied() -> bool:
+        process.stdin.write("\n")
+        return int(process.stdout.readline()) == errno.EPERM
+
+    with process:
+        assert denied()
+        [grant] = daemon.client.grants()
+        [group] = rules.rglob(f"gpushare-{grant['id']}")
+        (group / "devices.allow").write_text("a")
+        assert not denied()
+        until(denied, "it is put right")
+        daemon.kill()
+        (group / "devices.allow").write_text("a")
+        assert not denied()
+        daemon.start()
+        until(denied, "it is put right by the next daemon")
+        assert next(wall["why"] for wall in daemon.client.grants()[0]["walls"] if wall["name"] == "devices") == ""
+        process.communicate("")
 
 
 def test_they_go_with_the_simulator(make_daemon):

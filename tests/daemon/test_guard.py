@@ -24,6 +24,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may attach 
 
 NAME = f"g-guard-test-{os.getpid()}"
 NULL, ZERO = DeviceNode("/dev/null", 1, 3), DeviceNode("/dev/zero", 1, 5)
+NOT_ASKED = SimpleNamespace(asked=False, admit=lambda record, group: None)
 OPENS = "for one in null zero; do (: < /dev/$one) && echo $one; done"
 
 
@@ -33,7 +34,7 @@ def enforcement(tmp_path) -> Enforcement:
     layout = Layout.of(tmp_path)
     state = SimpleNamespace(layout=layout, walls=Table(), devices=[], faults={})
     resources = Resources(layout, Node(), devices, None)
-    made = Enforcement(state, resources, None, Node(), "best", Guarding(state, None, "kill"))
+    made = Enforcement(state, resources, None, Node(), "best", Guarding(state, None, "kill"), NOT_ASKED)
     made.start()
     assert not os.listdir(layout.cgroups), "the throw-away cgroups are gone"
     return made

@@ -8,6 +8,7 @@ import pytest
 
 from gpushare.enforce import device_program, freezer
 from gpushare.enforce.cgroup import Cgroup, Hierarchies
+from gpushare.enforce.exclusive import Exclusive
 from gpushare.enforce.trial import Trial
 from gpushare.enforce.walls import Table
 from gpushare.errors import RefusedError
@@ -15,19 +16,20 @@ from gpushare.errors import RefusedError
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 ALL = {"cgroup", "devices", "freezer"}
+TRIED = ALL | {"exclusive"}
 
 
 def tried(tmp_path) -> dict[str, str]:
     """Why each wall does not hold."""
     table = Table()
-    table.try_all(Trial(tmp_path / "links").walls())
+    table.try_all(Trial(tmp_path / "links", exclusive=True).walls())
     assert not os.listdir(tmp_path / "links")
-    # No driver is here to try its limits with: tests/daemon/test_driver_limits.py.
-    return {one.name: one.why for one in table.standing if one.name != "memory"}
+    # No driver is here to try its limits and its list with: tests/daemon/test_driver_limits.py.
+    return {one.name: one.why for one in table.standing if one.name not in ("memory", "watch")}
 
 
 def test_they_hold(tmp_path):
-    assert tried(tmp_path) == dict.fromkeys(ALL, "")
+    assert tried(tmp_path) == dict.fromkeys(TRIED, "")
 
 
 def nothing(*_: object) -> None:
@@ -39,6 +41,7 @@ def nothing(*_: object) -> None:
     [
         (device_program, "attach", "devices", "a device that is not granted could be opened"),
         (freezer, "freeze", "freezer", "no process is frozen within"),
+        (Exclusive, "attach", "exclusive", "a process without a grant that opens a device gets: Success"),
         (Cgroup, "kill", "cgroup", "what is killed by its cgroup goes on"),
     ],
 )
@@ -154,3 +157,19 @@ def test_what_a_killed_daemon_tried_with_is_removed(fresh):
     fresh.start()
     assert not group.path.exists()
     fresh.nothing_left()
+
+
+def test_the_watch_holds_where_the_driver_lists_who_uses_a_device(make_daemon, tmp_path):
+    """By a process that uses one, when the daemon starts: on a driver of before r615 too, which limits no memory."""
+    assert walls(make_daemon().start().client.node())["watch"] == ""
+    blind = make_daemon().patch(
+        "from gpushare.enforce import trial; trial._ANSWER_SECONDS = 0.5",
+        "from gpushare.node import simulated; simulated.SimulatedBackend.processes = lambda *_: []",
+    )
+    found = walls(blind.start().client.node())
+    assert found["watch"] == "the driver does not list a process that uses a device, or under another pid"
+    assert found["freezer"] == "", "they are tried one by one"
+    config = tmp_path / "gpushare.toml"
+    config.write_text('[audit]\nevader = "tell"\n')
+    told = make_daemon("--simulate", "1x16GiB", "--config", str(config)).start()
+    assert walls(told.client.node())["watch"].startswith("it only tells, as configured")

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from gpushare.enforce import cgroup, device_program
+from gpushare.enforce import bpf, cgroup, device_program, exclusive
 from gpushare.errors import FailedError
 
 NULL, ZERO, FULL, TTY = (1, 3), (1, 5), (1, 7), (5, 0)
@@ -98,3 +98,35 @@ def test_failures_are_one_line(tmp_path):
         pytest.skip("needs root")
     with pytest.raises(FailedError, match="cannot change the device program of"):
         device_program.attach(tmp_path, {1}, set())
+
+
+def test_the_exclusive_program_lets_pass_who_is_in_its_map(group):
+    """Cgroups with all below them, and users; of several ranges of device numbers, and of nothing else."""
+    with pytest.raises(FailedError, match="cannot make a map: Invalid argument"):
+        exclusive.Exclusive([(1, 0, 1)], "a name with spaces")
+    first = exclusive.Exclusive([ZERO + ZERO[1:]], "gpushare_test")
+    program = exclusive.Exclusive([(1, 5, 5), (1, 7, 8)], "gpushare_test")
+    inner = cgroup.Cgroup(group.path / "one" / "two", v2=True)
+    inner.path.mkdir(parents=True)
+    for one in (first, program):
+        one.attach(group.path)
+    first.close()
+    found = bpf.attached(group.path, "gpushare_test")
+    assert len(found) == 1, "the later one is in place of the other"
+    os.close(found[0])
+    guarded = ("/dev/zero", "/dev/full", "/dev/random")
+    assert opens(group, "/dev/null")
+    assert not any(opens(group, path) for path in guarded)
+    passes = exclusive.group(inner.path.parent)
+    program.passes.add(passes)
+    assert all(opens(inner, path) for path in guarded)
+    assert not opens(group, "/dev/zero")
+    program.passes.discard(passes)
+    program.passes.discard(passes)
+    assert not opens(inner, "/dev/zero")
+    program.passes.add(exclusive.user(os.geteuid()))
+    assert opens(inner, "/dev/zero")
+    program.close()
+    assert opens(inner, "/dev/zero"), "what is attached stays"
+    exclusive.take_away(group.path, "gpushare_test")
+    assert bpf.attached(group.path, "gpushare_test") == []
