@@ -64,6 +64,7 @@ _FOUND = {
     "excess": "and the others of grant {grant} of {tenant} hold more of device {device} than they may",
     "overuse": "and the others of grant {grant} of {tenant} use device {device} for longer than it is charged",
     "outside": "uses device {device} and is in no grant",
+    "unowned": "device {device} has memory in use that no process has",
 }
 
 
@@ -75,5 +76,5 @@ def finding(finding: Any) -> str:
     done = finding["act"] + (f" after {ms(finding['stop_ns'])}" if finding["stop_ns"] is not None else "")
     note = f" ({finding['note']})" if finding["note"] else ""
     over = f"; {finding['outcome']}" if finding["outcome"] else ""
-    command = finding["command"] or "?"
-    return f"{at:%Y-%m-%d %H:%M:%S}  process {finding['pid']} [{command}] {what}: {size}; {done}{note}{over}"
+    who = f"process {finding['pid']} [{finding['command'] or '?'}] " if finding["pid"] else ""
+    return f"{at:%Y-%m-%d %H:%M:%S}  {who}{what}: {size}; {done}{note}{over}"

@@ -5,7 +5,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-FindingKind = Literal["evader", "outside", "excess", "overuse"]
+FindingKind = Literal["evader", "outside", "excess", "overuse", "unowned"]
 Act = Literal["told", "frozen", "stopped", "killed", "held"]
 Outcome = Literal["", "joined", "left", "ended", "released", "within"]
 
@@ -15,7 +15,8 @@ class Finding(Struct, kw_only=True):
     not joined: nothing meters or limits it. `outside`: one of no grant does.
     `excess`: the processes of a grant hold more memory than it may, by the driver's count; `pid` is the one with most.
     `overuse`: they use the device for longer than they are charged and is due to them, by the driver's count; `pid` is
-    the one that did last and most.
+    the one that did last and most. `unowned`: so much of the device's memory is in use and no process has it, which was
+    shared and outlives who had it; `pid` is 0.
 
     `command`: its command line, at most 200 printable characters; empty: not known. `memory_bytes`, `busy_ns`: as the
     driver counted when it was found; null: it does not say. `act`: what is done to it. `frozen`: the grant's cgroup is,

@@ -20,6 +20,7 @@ from gpushare.daemon.findings import Findings, Key
 from gpushare.daemon.holds import Holds, stopped
 from gpushare.daemon.restraining import Restraining
 from gpushare.daemon.state import Live, State, Workload, now_ns
+from gpushare.daemon.unowned import Unowned
 from gpushare.daemon.watch import Change
 from gpushare.enforce import cgroup, freezer
 from gpushare.enforce.cgroup import Cgroup
@@ -88,6 +89,7 @@ class Audit:
         self._publish = publish
         self.holds = Holds(state.layout.run / "frozen")
         self._restraining = Restraining(state, arbiter, findings, self.holds, rules, publish)
+        self._unowned = Unowned(state, backend, findings)
         self._groups: dict[Key, Cgroup] = {}
         self._since: dict[Key, int] = {}
         """Monotonic ns."""
@@ -137,6 +139,7 @@ class Audit:
             self._exceeds(row)
         self._follow(look)
         self._restraining.follow(look.used, look.at_ns)
+        await self._unowned.follow(look.listed, look.held, look.at_ns)
         self.holds.renew()
         if len(look.listed) == len(self._state.devices):
             self.holds.forget_left()
@@ -306,7 +309,7 @@ class Audit:
     # What becomes of it.
 
     def _follow(self, look: _Look) -> None:
-        keys = [key for key in self._findings.lasting() if key.kind != "overuse"]
+        keys = [key for key in self._findings.lasting() if key.kind in ("evader", "outside", "excess")]
         if not keys:
             return
         joined, grants = self._joined(), {live.id for live in self._state}

@@ -98,12 +98,10 @@ class Findings:
         cause = f"finding {found.kind} {found.tenant}"
         self._seldom.warning(
             cause,
-            "finding %d: %s: process %d%s (%s) on device %d: %s%s",
+            "finding %d: %s: %s on device %d: %s%s",
             found.seq,
             found.kind,
-            found.pid,
-            whom,
-            found.command or "command line not known",
+            f"process {found.pid}{whom} ({found.command or 'command line not known'})" if found.pid else "no process",
             found.device,
             found.act,
             f"; {found.note}" if found.note else "",

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from gpushare.client import Client
 from gpushare.doctor.finding import Check, Finding
 from gpushare.errors import GpushareError
+from gpushare.units import format_size
 
 OUTSIDE = Check(
     "audit",
@@ -12,6 +13,14 @@ OUTSIDE = Check(
     "{what} and is in no grant: {act}",
     "end it, or start it in a grant",
     "It takes memory and time that are promised to others, and nothing limits it.",
+)
+UNOWNED = Check(
+    "audit",
+    "note",
+    "{size} of device {device} are in use and no process has them",
+    "end the processes that imported memory there (`gpushare top` shows who uses the device)",
+    "A process shared memory with another and ended. The driver keeps it as long as the other has it, and nobody is "
+    "charged for it.",
 )
 EVADER = Check(
     "grant {grant}",
@@ -39,7 +48,9 @@ def lasting(client: Client) -> Iterator[Finding]:
     found = [one for one in answer["findings"] if not one["outcome"]]
     for one in found[-_SHOWN_MAX:]:
         what = f"process {one['pid']} ({one['command'] or 'command line not known'}) uses device {one['device']}"
-        if one["grant"] is None:
+        if one["kind"] == "unowned":
+            yield UNOWNED(size=format_size(one["memory_bytes"]), device=one["device"])
+        elif one["grant"] is None:
             yield OUTSIDE(what=what, act=one["act"])
         else:
             yield EVADER(grant=one["grant"], what=what, how=_HOW[one["kind"]], act=one["act"])

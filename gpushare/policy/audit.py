@@ -125,3 +125,24 @@ class Excesses:
         over = {(row.grant, row.device): row for row in rows if exceeds(row)}
         self._since = {key: self._since.get(key, now_ns) for key in over}
         return [row for key, row in over.items() if now_ns - self._since[key] >= EXCESS_NS]
+
+
+UNOWNED_NS = 10_000_000_000
+"""For so long a device has to hold memory of nobody: what a process leaves is freed when the driver gets to it."""
+UNOWNED_BYTES = 256 << 20
+"""So much a driver may have for itself beyond what it reserves."""
+
+
+class Unowned:
+    """Devices whose memory in use is more than what their processes have: memory that was shared, and outlives who
+    had it, is charged to nobody."""
+
+    def __init__(self) -> None:
+        self._since: dict[int, int] = {}
+
+    def follow(self, extra: Mapping[int, int], now_ns: int) -> dict[int, int]:
+        """Bytes by device, of those that have had too many in every call for UNOWNED_NS. `extra`: in use on each device
+        beyond what it reserves and its processes have."""
+        over = {device: size for device, size in extra.items() if size > UNOWNED_BYTES}
+        self._since = {device: self._since.get(device, now_ns) for device in over}
+        return {device: size for device, size in over.items() if now_ns - self._since[device] >= UNOWNED_NS}

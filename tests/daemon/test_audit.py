@@ -2,6 +2,7 @@
 
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -199,3 +200,49 @@ def test_a_bad_rule_is_refused(make_daemon, tmp_path):
         done = make_daemon().cli("daemon", "--config", config)
         assert done.returncode == 2
         assert said in done.stderr
+
+
+SHARED = """
+import ctypes, os, signal, socket, struct, sys
+mine, theirs = socket.socketpair()
+if (exporter := os.fork()) == 0:
+    cuda = ctypes.CDLL("libcuda.so.1")
+    context, memory, file = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_int()
+    assert cuda.cuInit(0) == 0
+    assert cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+    assert cuda.cuCtxSetCurrent(context) == 0
+    what = struct.pack("<iiiiQ8x", 1, 1, 1, 0, 0)  # pinned, a file, on device 0
+    assert cuda.cuMemCreate(ctypes.byref(memory), ctypes.c_size_t(512 << 20), what, ctypes.c_ulonglong(0)) == 0
+    assert cuda.cuMemExportToShareableHandle(ctypes.byref(file), memory, 1, ctypes.c_ulonglong(0)) == 0
+    socket.send_fds(theirs, [b"x"], [file.value])
+    signal.pause()
+_, [kept], _, _ = socket.recv_fds(mine, 1, 1)
+os.kill(exporter, signal.SIGKILL)
+os.waitpid(exporter, 0)
+print("shared", flush=True)
+sys.stdin.readline()
+os.close(kept)
+print("closed", flush=True)
+sys.stdin.readline()
+"""
+
+
+def test_memory_that_outlives_who_shared_it_is_told(make_daemon):
+    """The driver keeps it while anybody has a descriptor of it. Nobody is charged for it, and nobody is stopped."""
+    daemon = make_daemon().patch("from gpushare.policy import audit", "audit.UNOWNED_NS = 1_000_000_000").start()
+    process = subprocess.Popen(
+        daemon.run("1GiB", "10%", sys.executable, "-c", SHARED, gpu="0"),
+        env=daemon.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
+    )  # fmt: skip
+    with process:
+        assert process.stdout.readline() == "shared\n"
+        [found] = until(lambda: daemon.findings(kind="unowned"), "it is told")
+        assert (found["device"], found["grant"], found["act"], found["outcome"]) == (0, None, "told", "")
+        assert 512 << 20 <= found["memory_bytes"] < 600 << 20
+        assert "device 0 has memory in use that no process has: 512" in daemon.cli_here("events", "--findings").stdout
+        assert "are in use and no process has them" in daemon.cli_here("doctor").stdout
+        process.stdin.write("\n")
+        assert process.stdout.readline() == "closed\n"
+        until(lambda: daemon.findings(kind="unowned")[0]["outcome"] == "within", "it is over")
+        process.communicate("\n")
+    assert [one["kind"] for one in daemon.findings()] == ["unowned"]

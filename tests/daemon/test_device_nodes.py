@@ -84,7 +84,7 @@ def test_whoever_rewrites_its_own_rules_leaves_ours(daemon, tmp_path):
 
 
 def test_a_list_of_the_v1_controller_that_others_write_is_put_right(make_daemon):
-    """There is one list, which is the engine's and systemd's too. A daemon that was killed meanwhile does so as well."""
+    """There is one list, the engine's and systemd's too. The daemon after one that was killed does so as well."""
     if (rules := Hierarchies.of().devices) is None:
         pytest.skip("needs the v1 devices controller")
     daemon = make_daemon()

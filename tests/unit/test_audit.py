@@ -102,3 +102,11 @@ def test_samples_of_utilisation_add_up_to_time():
 def test_a_command_line_obeys_nothing(monkeypatch):
     assert commands.printable("a\x1b[31m é\n") == "a?[31m ??"
     assert commands.command(1 << 30) == ""
+
+
+def test_memory_of_nobody_counts_when_it_lasts():
+    unowned, much = audit.Unowned(), audit.UNOWNED_BYTES + 1
+    assert unowned.follow({0: much, 1: much - 1}, 0) == {}
+    assert unowned.follow({0: much, 1: much}, audit.UNOWNED_NS) == {0: much}
+    assert unowned.follow({0: much - 1, 1: much}, 2 * audit.UNOWNED_NS) == {1: much}
+    assert unowned.follow({0: much, 1: much}, 3 * audit.UNOWNED_NS) == {1: much}  # the first begins anew
