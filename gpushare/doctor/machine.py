@@ -1,5 +1,6 @@
 """The kernel, the driver and the C library of this machine."""
 
+import contextlib
 import ctypes
 import os
 import platform
@@ -92,6 +93,16 @@ NOT_GLIBC = Check(
     "The daemon cannot load the driver.",
 )
 
+MPS = Check(
+    "CUDA MPS",
+    "note",
+    "process {pid} of uid {uid} is {name}: gpushare does not drive MPS",
+    "end it (echo quit | nvidia-cuda-mps-control), or keep it from commands of grants by CUDA_MPS_PIPE_DIRECTORY",
+    "What a plain command uses through MPS belongs to MPS's own processes: neither the driver's limits nor the freezer "
+    "hold it, and the audit takes MPS for one without a grant. Containers of gpushare do not reach it.",
+)
+
+_MPS = "nvidia-cuda-mps"  # -control and -server: a process's name has 15 characters
 _NODES = ("nvidiactl", "nvidia-uvm", "nvidia0")
 
 
@@ -99,6 +110,7 @@ def look() -> Iterator[Finding]:
     """All of it."""
     yield _kernel()
     yield from _driver()
+    yield from _mps()
     yield cgroups(Path("/proc/self/mountinfo").read_text(errors="replace"))
     yield _pages()
     yield from _libc()
@@ -139,6 +151,14 @@ def _nodes() -> Iterator[Finding]:
             yield NOT_A_DEVICE(path=path)
         elif mode & 0o006 != 0o006:
             yield CLOSED_NODE(path=path, mode=f"{stat.S_IMODE(mode):o}")
+
+
+def _mps() -> Iterator[Finding]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if (entry / "comm").read_text(errors="replace").rstrip("\n") == _MPS:
+                    yield MPS(pid=entry.name, uid=entry.stat().st_uid, name=f"{_MPS}-...")
 
 
 def cgroups(mountinfo: str) -> Finding:

@@ -98,8 +98,12 @@ def test_nri(doctor):
 
 
 def test_parts(doctor):
+    mps = "cp /bin/sleep /run/nvidia-cuda-mps-control; /run/nvidia-cuda-mps-control 100 >/dev/null 2>&1 & mps=$!\n"
     interposer, hook, config = LIB_DIR / "libgpushare.so", LIB_DIR / "gpushare-hook", "/etc/gpushare/gpushare.toml"
-    said = doctor(f"echo >>{interposer}; mkdir -p /etc/gpushare; touch {config}; chmod 666 {config}")
+    said = doctor(
+        f"{mps} trap 'kill $mps' EXIT; echo >>{interposer}; mkdir -p /etc/gpushare; touch {config}; chmod 666 {config}"
+    )
+    assert "gpushare does not drive MPS" in said("is nvidia-cuda-mps-")["found"]
     assert "libgpushare.so" in said("not as version")["found"]
     assert said(f"{config} (uid 0, mode 666) can be changed by others than root")["level"] == "wrong"
     unit = "/etc/systemd/system/gpushare.service"
