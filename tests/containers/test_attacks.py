@@ -3,27 +3,46 @@
 The driver is one that limits memory (r615), and the judge is the simulator's books: however a program comes to the
 driver, the processes of its grant have no more than the grant's memory at once."""
 
+import errno
 import json
 import os
 import shutil
 import socket
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
+import intruders
 import joinmessages
 import pytest
+from intruders import (
+    ATTACK,
+    DRIVER,
+    MIB,
+    PYTHON,
+    SHARED,
+    capable,
+    intruder,
+    most,
+    program,
+    running_grant,
+    with_programs,
+    with_shared,
+    words,
+)
 from running import Daemon
 from waiting import until
 
 from gpushare._native import ffi, lib
+from gpushare.demo.bundle import TENANT_PROGRAM
 from gpushare.node import standins
+from gpushare.pages import LimitsPage
 
-ATTACK = Path(__file__).parents[1] / "support/attack.py"
-MIB = 1 << 20
 SHARE = {"memory": "512MiB", "time": "20%", "device": "0"}
-DRIVER = "/run/gpushare/self/driver/libcuda.so.1"
-PYTHON = "/usr/bin/python3"
+OUT_OF_MEMORY = 2
+
+tried = partial(intruders.tried, share=SHARE)
 
 
 class Attacked(Daemon):
@@ -47,26 +66,6 @@ def shared_node() -> Iterator[Daemon]:
     finally:
         node.stop()
         shutil.rmtree(directory, ignore_errors=True)
-
-
-def words(*attack: object) -> list[str]:
-    return [PYTHON, "-c", ATTACK.read_text(), *map(str, attack)]
-
-
-def tried(runc, *command: str, change=lambda config: None):
-    """What a program printed that had a container of its own."""
-    done = runc.run(*command, annotations=SHARE, change=change)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def running_grant(node) -> dict:
-    return until(lambda: next((one for one in node.client.grants() if one["pid"]), None), "the container runs", 20)
-
-
-def most(node) -> int:
-    """Most bytes that a process ever had of device 0, the daemon's own attempts included."""
-    return max(row["peak_bytes"] for row in node.books()["processes"])
 
 
 # Each is a way to the driver that does not pass the interposer, or that tries to.
@@ -101,6 +100,36 @@ def test_a_copied_driver_gives_no_more_than_the_grant(runc, node):
     assert most(node) <= 512 * MIB
 
 
+def test_a_static_program_gets_no_more_than_the_grant(runc, node):
+    """No loader gives it anything: the driver is a part of it."""
+    with intruder(runc, *program("spin-static"), share=SHARE, change=with_programs) as tenant:
+        assert tenant.hear()["event"] == "ready"
+        found = tenant.tell("fill 2GiB 16MiB")
+        assert (found["ok"], found["error"]) == (False, OUT_OF_MEMORY)
+        assert 448 * MIB <= found["held_bytes"] <= 512 * MIB
+        tenant.tell("run 500000")
+        grant = running_grant(node)
+        until(lambda: node.busy(grant["pid"])[0] > 0, "it works")
+        assert node.client.grant(grant["id"])["processes"] == [], "nothing of it has joined"
+    assert most(node) <= 512 * MIB
+
+
+@pytest.mark.parametrize("joined", [False, True], ids=["alone", "after a join"])
+def test_a_driver_in_a_namespace_of_its_own_gives_no_more_than_the_grant(runc, node, joined):
+    """By dlmopen, where no preloaded library is. A process that has joined has the interposer beside it."""
+    command = program("newlinkmap", DRIVER, *["joined"] * joined)
+    with intruder(runc, *command, share=SHARE, change=with_programs) as tenant:
+        assert tenant.hear() == {"joined": 0, "init": 0}
+        found = tenant.tell("take 2048")
+        assert found["last"] == OUT_OF_MEMORY and 448 <= found["mib"] <= 512
+        grant = running_grant(node)
+        assert node.client.grant(grant["id"])["processes"] == [grant["pid"]] * joined
+        assert node.client.grant(grant["id"])["devices"][0]["memory_bytes"] == 0, "its slot says nothing of it"
+        assert tenant.tell("run")["run"] == 0
+        until(lambda: node.busy(grant["pid"])[0] > 0, "it works")
+    assert most(node) <= 512 * MIB
+
+
 def test_a_crowd_has_no_more_than_the_grant_together(runc, node):
     with runc.start(*words("crowd", DRIVER, 8, 512), annotations=SHARE) as process:
         found = json.loads(process.stdout.readline())
@@ -115,25 +144,30 @@ def test_device_nodes(runc, node):
     (major, first), other = standins.choose(node.layout.sim), "gpushare-sim-"
     assert tried(runc, *words("nodes")) == {f"{other}{first}": "ENXIO"}
 
-    def capable(config) -> None:
-        usual = ["CAP_MKNOD", "CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE", "CAP_SYS_PTRACE"]
-        config["process"]["capabilities"] = dict.fromkeys(("bounding", "effective", "permitted"), usual)
+    def mighty(config) -> None:
+        capable("CAP_MKNOD", "CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE", "CAP_SYS_PTRACE")(config)
         # As an engine's --privileged, or a careless rule, lets it.
         config["linux"]["resources"]["devices"] = [{"allow": True, "access": "rwm"}]
         for one in config["mounts"]:
             if one["destination"] == "/tmp":
                 one["options"].remove("nodev")
 
-    assert tried(runc, *words("made", major, first), change=capable) == {"mknod": "OK", "open": "ENXIO"}
-    refused = tried(runc, *words("made", major, first + 1), change=capable)
+    assert tried(runc, *words("made", major, first), change=mighty) == {"mknod": "OK", "open": "ENXIO"}
+    refused = tried(runc, *words("made", major, first + 1), change=mighty)
     assert "EPERM" in (refused["mknod"], refused["open"])
-    script = (
-        "mount -o remount,rw,bind /run/gpushare/self 2>/dev/null && : >> /run/gpushare/self/limits;"
-        "mount -t proc proc /tmp 2>/dev/null; "
-        f'exec {PYTHON} -c "$0" nodes'
-    )
-    found = tried(runc, "/bin/sh", "-c", script, ATTACK.read_text(), change=capable)
-    assert found[f"{other}{first}"] == "ENXIO"
+    found = tried(runc, *words("all-nodes"), change=mighty)  # the kernel's own directory of all devices
+    assert (found["mount"], found[f"{other}{first}"], found[f"{other}{first + 1}"]) == ("OK", "ENXIO", "EPERM")
+
+
+def test_remounting_buys_no_memory(runc, node):
+    """The limits are mounted read-only. Who may mount writes them all the same; the driver's limit is not there."""
+    found = tried(runc, *words("remounted", 2048))
+    assert (found["mount"], found["limits"]) == ("EPERM", "EROFS")
+    assert found["mib"] <= 512
+    found = tried(runc, *words("remounted", 2048), change=capable("CAP_SYS_ADMIN"))
+    assert (found["mount"], found["limits"], found["init"]) == ("OK", "OK", 0)
+    assert found["last"] == OUT_OF_MEMORY and found["mib"] <= 512
+    assert most(node) <= 512 * MIB
 
 
 def test_another_tenants_socket_page_and_processes(runc, node):
@@ -169,6 +203,54 @@ def test_a_forged_page_buys_no_memory(runc, node):
     assert limits == "Read-only file system"
     assert found["last"] != 0 and found["mib"] <= 512
     assert most(node) <= 512 * MIB
+
+
+def test_a_traced_sibling_gets_no_more_than_the_grant(runc, node):
+    """A process of the container's writes over the usage page in another one, and over its limits. Those are mapped
+    read-only, so it maps others in their place. The neighbour's are other files."""
+    with intruder(runc, TENANT_PROGRAM, share={**SHARE, "memory": "384MiB"}) as neighbour:
+        assert neighbour.hear()["event"] == "ready"
+        held = neighbour.tell("alloc 64MiB")["held_bytes"]
+        beside = running_grant(node)
+
+        def says() -> tuple[list[int], int, int, int]:
+            grant = node.client.grant(beside["id"])
+            with LimitsPage.open(Path(beside["dir"]) / "limits", writable=False) as page:
+                limit = page.pointer.device[0].memory_bytes
+            return grant["processes"], grant["devices"][0]["memory_bytes"], grant["devices"][0]["time_milli"], limit
+
+        before = until(lambda: (now := says())[1] > held and now, "it is known what the neighbour has")
+        with intruder(runc, *program("siblingtracer", 2048), share=SHARE, change=with_programs) as tracer:
+            found = tracer.hear()
+            assert (found["joined"], found["usage"], found["limits"], found["replaced"]) == (0, 0, errno.EIO, 0)
+            assert found["last"] == OUT_OF_MEMORY and 448 <= found["mib"] <= 512
+            assert says() == before
+            assert most(node) <= 512 * MIB
+            neighbour.tell("run 500000")
+            until(lambda: node.busy(beside["pid"])[0] > 0, "the neighbour works")
+            more = neighbour.tell("fill 1GiB 16MiB")
+            assert held < more["held_bytes"] <= 384 * MIB, "the neighbour has what is its own, and no more"
+
+
+def test_an_open_device_that_is_handed_on_gives_no_more_than_the_grant(runc, node, short_path):
+    """To a container without a share. The driver knows by whom it was opened: what is taken by it is the opener's, and
+    has to fit into its grant beside what that has. When the opener ends, nothing is left of it."""
+    short_path.chmod(0o755)
+    shared = with_shared(short_path)
+    with intruder(runc, *words("lend", f"{SHARED}/door"), share=SHARE, change=shared) as opener:
+        assert opener.hear() == {"open": 0}
+        grant = running_grant(node)
+        with intruder(runc, *words("borrow", f"{SHARED}/door"), share=None, change=shared) as other:
+            assert other.tell("take 256") == {"mib": 256, "last": 0}
+            assert opener.tell("take 2048") == {"mib": 256, "last": -errno.ENOMEM}
+            assert other.tell("take 16") == {"mib": 0, "last": -errno.ENOMEM}
+            assert other.tell("work 10000000")["last"] == 0
+            until(lambda: node.busy(grant["pid"]) == [10_000_000], "it has worked in the opener's name")
+            assert [row["pid"] for row in node.books()["processes"] if row["bytes"]] == [grant["pid"]]
+            assert node.books()["bytes"] == 512 * MIB
+            opener.remove()
+            until(lambda: node.books()["bytes"] == 0, "the memory comes back")
+            assert other.tell("take 16")["last"] == -errno.EPERM
 
 
 def test_a_forged_join_is_refused(runc, node):

@@ -8,12 +8,17 @@ import contextlib
 import ctypes
 import errno
 import json
+import mmap
 import os
 import socket
 import stat
+import struct
 import sys
+import time
+from pathlib import Path
 
 NODES = "/dev/gpushare-sim-"
+SELF = "/run/gpushare/self"
 
 
 def driver_bytes(library: str, mib: int, piece: int = 16) -> dict[str, int]:
@@ -57,6 +62,111 @@ def made(major: int, minor: int) -> dict[str, str]:
         return {"mknod": "OK", "open": opened(path)}
     finally:
         os.unlink(path)
+
+
+def mounted(kind: str, where: str, flags: int = 0) -> str:
+    """The name of the errno of a mount, `OK` where it succeeds."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(kind.encode(), where.encode(), kind.encode(), ctypes.c_ulong(flags), None) == 0:
+        return "OK"
+    return errno.errorcode[ctypes.get_errno()]
+
+
+def all_nodes() -> dict[str, str]:
+    """The kernel's own file system of all devices, and each node in it."""
+    Path("/tmp/all").mkdir()
+    if (done := mounted("devtmpfs", "/tmp/all")) != "OK":
+        return {"mount": done}
+    names = (name for name in sorted(os.listdir("/tmp/all")) if name.startswith("gpushare-sim-"))
+    return {"mount": "OK", **{name: opened(f"/tmp/all/{name}") for name in names}}
+
+
+def remounted(mib: int) -> dict[str, int | str]:
+    """Makes the grant's files writable, writes limits that are far away, and takes memory as any program does."""
+    remount, bind = 32, 4096  # MS_REMOUNT, MS_BIND
+    found: dict[str, int | str] = {"mount": mounted("none", SELF, remount | bind), "limits": "OK"}
+    try:
+        with open(f"{SELF}/limits", "r+b", buffering=0) as limits:
+            for device in range(16):
+                limits.seek(128 + 128 * device + 16)  # gs_device_limits.memory_bytes
+                limits.write(struct.pack("<Q", 1 << 40))
+    except OSError as error:
+        found["limits"] = errno.errorcode[error.errno or 0]
+    return {**found, **driver_bytes("libcuda.so.1", mib)}
+
+
+# The simulator's protocol (native/sim/wire/sim_proto.h) by hand, as others speak ioctls. What a process has that opened
+# the device is a connection.
+
+
+class Opened:
+    """An open device, of whichever process opened it."""
+
+    HELLO, MEM_ALLOC, LANE_OPEN = 1, 2, 5
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+
+    @classmethod
+    def by_this_process(cls) -> "Opened":
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        connection.connect(f"{SELF}/sim/sim.sock")
+        device = cls(connection)
+        device.ask(cls.HELLO, 1)
+        return device
+
+    def ask(self, op: int, number: int = 0) -> tuple[int, list[int]]:
+        """The error, and descriptors."""
+        self.connection.send(struct.pack("<IIIIQQ", 0x67734D31, 4, op, 0, number, 0))
+        message, descriptors, _, _ = socket.recv_fds(self.connection, 4096, 2)
+        return struct.unpack_from("<i", message, 4)[0], descriptors
+
+    def take(self, mib: int, piece: int = 16) -> dict[str, int]:
+        got, last = 0, 0
+        while got < mib and (last := self.ask(self.MEM_ALLOC, piece << 20)[0]) == 0:
+            got += piece
+        return {"mib": got, "last": last}
+
+    def work(self, ns: int) -> dict[str, int]:
+        """Device time, in one piece."""
+        error, descriptors = self.ask(self.LANE_OPEN)
+        if error == 0:
+            file, bell = descriptors
+            reports = 128 + 512 * 24
+            with mmap.mmap(file, 0) as page:
+                page[reports + 128 : reports + 160] = struct.pack("<QQQQ", 0, time.monotonic_ns(), 0, ns)
+                page[reports : reports + 8] = struct.pack("<Q", 1)
+            os.eventfd_write(bell, 1)
+        return {"last": error}
+
+    def serve(self) -> None:
+        """Does what lines of standard input say: `take MIB`, `work NS`."""
+        for line in sys.stdin:
+            word, number = line.split()
+            print(json.dumps(getattr(self, word)(int(number))), flush=True)
+
+
+def lend(path: str) -> dict[str, int]:
+    """Opens the device, and gives it to the next process that comes to this socket."""
+    device = Opened.by_this_process()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
+        door.bind(path)
+        door.listen()
+        print(json.dumps({"open": 0}), flush=True)
+        guest, _ = door.accept()
+    with guest:
+        socket.send_fds(guest, [b"x"], [device.connection.fileno()])
+    device.serve()
+    return {}
+
+
+def borrow(path: str) -> dict[str, int]:
+    """Takes an open device from there, and uses it."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
+        door.connect(path)
+        _, [given], _, _ = socket.recv_fds(door, 1, 1)
+    Opened(socket.socket(fileno=given)).serve()
+    return {}
 
 
 def by_reference(path: str) -> str:
@@ -115,6 +225,10 @@ TRICKS = {
     "driver": lambda library, mib: driver_bytes(library, int(mib)),
     "nodes": nodes,
     "made": lambda major, minor: made(int(major), int(minor)),
+    "all-nodes": all_nodes,
+    "remounted": lambda mib: remounted(int(mib)),
+    "lend": lend,
+    "borrow": borrow,
     "reference": by_reference,
     "traced": lambda pid: traced(int(pid)),
     "connected": connected,
