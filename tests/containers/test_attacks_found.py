@@ -95,6 +95,26 @@ def test_one_that_joins_and_takes_memory_by_dlmopen_is_found_and_frozen(runc, no
         tenant.remove()
 
 
+@pytest.mark.slow
+def test_one_that_joins_and_works_by_dlmopen_is_kept_to_its_share(runc, node):
+    """Beside a neighbour that wants the rest: two seconds of device time that nobody was charged, then it is found."""
+    with intruder(runc, TENANT_PROGRAM, share={"memory": "1GiB", "time": "75%"}) as neighbour:
+        neighbour.hear()
+        neighbour.tell("run 500000")
+        beside = running_grant(node)
+        with intruder(runc, *program("newlinkmap", DRIVER, "joined"), share=SHARE, change=with_programs) as tenant:
+            assert tenant.hear() == {"joined": 0, "init": 0}
+            assert tenant.tell("run") == {"run": 0}
+            grant = running_grant(node, but=beside["id"])
+            [found] = until(lambda: node.findings(grant=grant["id"], kind="overuse"), "it is found", 60)
+            assert (found["pid"], found["act"]) == (grant["pid"], "held")
+            group = cgroup.of_process(grant["pid"])
+            until(lambda: freezer.frozen(group), "it is stopped")
+            until(lambda: not freezer.frozen(group), "it goes on", 60)
+            assert node.shares(3, beside["pid"], grant["pid"])[0] > 600  # it would be 500 or less
+            tenant.remove()
+
+
 @contextmanager
 def handed_on(runc, directory: Path) -> Iterator[tuple[Intruder, Intruder]]:
     """The one that has opened the device, and one without a share that has it from there."""
