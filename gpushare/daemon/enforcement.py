@@ -146,15 +146,14 @@ class Enforcement:
         for live in self._state:
             guarded, granted = self._resources.numbers(live.record)
             for row in live.record.workloads:
-                if row.unguarded or not guarded:
+                if row.unguarded or not guarded or (group := self._listing(row)) is None:
                     continue
                 try:
-                    group = self._listing(row)
-                    if group is not None and self._guard.renew(group, guarded, granted):
-                        log.debug("grant %s: the devices of %s are listed again", live.id, group)
+                    self._guard.renew(group, guarded, granted)
                 except FailedError as error:
-                    log.warning("grant %s: its devices are not held any more: %s", live.id, error)
-                    row.unguarded = str(error)
+                    if group.exists():
+                        log.warning("grant %s: its devices are not held any more: %s", live.id, error)
+                        row.unguarded = str(error)
 
     def _listing(self, row: WorkloadRecord) -> Path | None:
         """The v1 devices cgroup of a workload that runs; None for one that has ended."""

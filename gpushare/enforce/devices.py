@@ -20,6 +20,7 @@ SUFFIX = ".devices"
 
 # Of /dev/null and /dev/zero, which every machine has: the one stands for a granted device, the other for another.
 _GRANTED, _OTHER = (Path("/dev/null"), (1, 3)), (Path("/dev/zero"), (1, 5))
+_ALL = "a "
 _MINORS = 256
 """The v1 controller has no rule for a major with exceptions: each minor of NVIDIA's, which end at 255, has its own."""
 
@@ -57,50 +58,47 @@ class Controller:
 
     def hold(self, group: Path, guarded: Guarded, granted: Iterable[Number]) -> None:
         """As in Guard; until somebody rewrites the list."""
-        wanted = set(granted)
-        try:
-            rules = (group / "devices.list").read_text()
-            if re.search(r"^c \*:\* \S*[rw]", rules, re.MULTILINE):
-                # What a rule allows for all majors no rule takes back for one.
-                raise FailedError(f"{group} may open every character device: leave that rule of the engine's out")
-            for major in guarded:
-                own = {minor for found, minor in wanted if found == major}
-                listed = f"c {major}:* " in rules
-                _write(group / "devices.deny", f"c {major}:* rwm", only=listed)
-                for minor in sorted({*range(_MINORS), *guarded[major]} - own):
-                    _write(group / "devices.deny", f"c {major}:{minor} rwm")
-                for minor in sorted(own):
-                    _write(group / "devices.allow", f"c {major}:{minor} rwm", only=listed)
-        except OSError as error:
-            raise FailedError(f"the devices of {group} cannot be limited: {error.strerror}") from None
+        if re.search(r"^c \*:\* \S*[rw]", _list(group), re.MULTILINE):
+            # What a rule allows for all majors no rule takes back for one.
+            raise FailedError(f"{group} may open every character device: leave that rule of the engine's out")
+        self._write(group, {major: {*range(_MINORS), *minors} for major, minors in guarded.items()}, granted)
 
-    def renew(self, group: Path, guarded: Guarded, granted: Iterable[Number]) -> bool:
-        """Puts a list right that another has written since, or that a daemon before this one held. Whether it had to.
-        Raises FailedError."""
-        before = _listed(group)
-        if before == self._lists.get(group) or not before:
-            return False
-        self.hold(group, guarded, granted)
-        self._lists[group] = _listed(group)
-        return True
+    def renew(self, group: Path, guarded: Guarded, granted: Iterable[Number]) -> None:
+        """Puts a list right that another may have written since. Raises FailedError."""
+        rules = _list(group)
+        if rules.startswith(_ALL):  # so it is whatever is taken from all: what there is now is refused anew
+            self._write(group, guarded, granted)
+        elif rules != self._lists.get(group):
+            self.hold(group, guarded, granted)
+            self._lists[group] = _list(group)
 
     def forget_gone(self) -> None:
         """Cgroups that are gone."""
         self._lists = {group: rules for group, rules in self._lists.items() if group.exists()}
 
+    @staticmethod
+    def _write(group: Path, refused: Guarded, granted: Iterable[Number]) -> None:
+        wanted, rules = set(granted), _list(group)
+        try:
+            with (group / "devices.deny").open("wb", 0) as deny, (group / "devices.allow").open("wb", 0) as allow:
+                # The controller reads one rule per write.
+                for major, minors in refused.items():
+                    own = {minor for found, minor in wanted if found == major}
+                    if listed := f"c {major}:* " in rules:
+                        deny.write(f"c {major}:* rwm".encode())
+                    for minor in sorted({*minors} - own):
+                        deny.write(f"c {major}:{minor} rwm".encode())
+                    for minor in sorted(own) if listed else ():
+                        allow.write(f"c {major}:{minor} rwm".encode())
+        except OSError as error:
+            raise FailedError(f"the devices of {group} cannot be limited: {error.strerror}") from None
 
-def _listed(group: Path) -> str:
-    """Empty for a cgroup that is gone."""
+
+def _list(group: Path) -> str:
     try:
         return (group / "devices.list").read_text()
-    except OSError:
-        return ""
-
-
-def _write(file: Path, rule: str, *, only: bool = True) -> None:
-    # The controller reads one rule per write.
-    if only:
-        file.write_text(rule)
+    except OSError as error:
+        raise FailedError(f"the devices of {group} cannot be limited: {error.strerror}") from None
 
 
 def beside(group: Cgroup, where: Hierarchies) -> Cgroup:

@@ -144,8 +144,7 @@ def test_an_open_device_that_is_handed_on_is_found_at_its_opener(runc, node, sho
 def test_where_evaders_are_killed_an_open_device_ends_with_its_opener(killing, short_path):
     node, runc = killing
     with handed_on(runc, short_path) as (opener, other):
-        grant = running_grant(node)
-        until(lambda: node.findings(grant=grant["id"], act="killed"), "its opener is found, and killed")
+        until(lambda: node.findings(kind="evader", act="killed"), "its opener is found, and killed")
         opener.process.wait(20)
         until(lambda: node.books()["bytes"] == 0, "the memory comes back")
         assert other.tell("take 16") == {"mib": 0, "last": -errno.EPERM}
