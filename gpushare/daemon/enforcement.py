@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gpushare.api.walls import Enforce, NodeWall, Wall
+from gpushare.daemon import peer
 from gpushare.daemon.exclusion import Exclusion
 from gpushare.daemon.guarding import Guarding
 from gpushare.daemon.resources import Resources
@@ -156,12 +157,14 @@ class Enforcement:
                         row.unguarded = str(error)
 
     def _listing(self, row: WorkloadRecord) -> Path | None:
-        """The v1 devices cgroup of a workload that runs; None for one that has ended."""
+        """The v1 devices cgroup of a workload that runs; None for one whose first process has ended."""
         link = self._state.layout.cgroups / f"{row.link}{devices.SUFFIX}"
         try:
-            return link.readlink() if row.link else devices.of_controller(row.pid, Hierarchies.of())
+            found = link.readlink() if row.link else devices.of_controller(row.pid, Hierarchies.of())
         except (OSError, FailedError):
             return None
+        # Last: a number that is another process's now was looked up in vain.
+        return found if row.link or peer.start_time(row.pid) == row.started else None
 
     def _memory(self, record: GrantRecord, held: Held) -> str:
         if why := self._table.why("memory"):
