@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from duelbench import evasions, judge, main, match, report
@@ -17,7 +18,7 @@ root = pytest.mark.skipif(os.geteuid() != 0, reason="bench/duel/run needs root")
 
 def evasion(name: str, **changes: object) -> Evasion:
     counts = {"devices": 1, "grants": 1, "seconds": 0.0}
-    given = {"kind": "uneven", "about": "a | b", "open": "", "options": "", **counts, **changes}
+    given = {"kind": "uneven", "about": "a | b", "open": "", "options": "", "found": False, **counts, **changes}
     return Evasion(name=name, **given)
 
 
@@ -45,6 +46,20 @@ def test_an_evasion_that_wants_little_is_no_test():
     assert judge.of_time([of_time(900, 100)], False).state == "weak"
     small = judge.Round(seconds=1, limit_bytes=GIB, peak_bytes=GIB // 4)
     assert judge.of_memory([small], False).state == "weak"
+
+
+def test_one_that_was_found_and_stopped_was_a_test():
+    stopped = replace(of_time(999, 1), found=["evader"])
+    assert judge.of_time([stopped], False).state == "held"
+    assert judge.of_time([stopped], False).more.endswith("found: evader")
+    assert judge.of_time([stopped, of_time(999, 1)], False).state == "weak", "in each round"
+
+
+def test_what_it_has_before_it_is_found_is_bounded():
+    soon = replace(of_time(750, 250), found=["overuse"], before_ns=2_100_000_000, before_seconds=8.44)
+    assert judge.of_time([soon], False).state == "held"
+    assert judge.of_time([soon], False).more.endswith("found: overuse, after 8.4 s and 2.10 s beyond its share")
+    assert judge.of_time([replace(soon, before_ns=judge.BEFORE_NS + 1)], False).state == "won"
 
 
 def test_the_median_of_the_rounds_counts_for_time_and_the_worst_for_memory():

@@ -19,7 +19,8 @@ _FLAGS = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-Wshadow", "-Wstr
 class Evasion:
     """`devices`: of its grant, each with an honest tenant. `grants`: what its share is split into, a process each.
     `open`: why nothing holds it; empty for all that must be held. `options`: further ones of `gpushare run`, as words
-    of `name=value`. `seconds`: the shortest duel that says something."""
+    of `name=value`. `seconds`: the shortest duel that says something. `found`: what holds it are the daemon's findings;
+    the duel begins when it is found."""
 
     name: str
     kind: str
@@ -29,6 +30,7 @@ class Evasion:
     open: str
     options: str
     seconds: float
+    found: bool
 
     @property
     def of_memory(self) -> bool:

@@ -13,6 +13,9 @@ DEMAND = 0.15
 """An evasion that takes less of the device than this was no test: it did not run as it meant to."""
 FILL = 0.5
 """The same for memory, of the limit."""
+BEFORE_NS = 3_000_000_000
+"""What an evader that has to be found may have beyond its share before: two seconds of the device by what is decided
+(gpushare.policy.overuse), and at most another until the next look."""
 WAITED = 0.1
 """An honest tenant that waited longer than this part of the time for a processor has lost by that."""
 LITTLE = 0.005
@@ -24,7 +27,9 @@ class Round:
     """One duel. `honest_ns`, `evader_ns`, `wall_ns`: per device, by the simulator's books, within the window.
     `metered_ns`: what the evader's grants were charged on all devices in it. `peak_bytes`, `left_bytes`: of the device,
     while the evader ran alone, and after its end. `waited`: the part of the window that the honest tenants' threads
-    waited for a processor; who gets none does not launch."""
+    waited for a processor; who gets none does not launch. `found`: kinds of what the daemon found of the evader's
+    grants; `before_ns`, `before_seconds`: what that had beyond its share until then, of one that has to be found, and
+    how long that took."""
 
     seconds: float
     honest_ns: Sequence[int] = ()
@@ -36,6 +41,9 @@ class Round:
     left_bytes: int = 0
     crowded: bool = False
     waited: float = 0.0
+    found: Sequence[str] = ()
+    before_ns: int = 0
+    before_seconds: float = 0.0
 
     def share(self) -> float:
         """The honest tenants' least part of what both used, of all devices."""
@@ -83,8 +91,15 @@ def of_time(rounds: Sequence[Round], known_open: bool) -> Verdict:
     charged = f"charged {100 * median(map(Round.metered, rounds)):.0f} % of it"
     if demand < LITTLE:
         charged = f"charged {median(one.metered_ns for one in rounds) / 1e6:.0f} ms"
-    more = f"evader {100 * demand:.0f} % of the device, {charged}"
-    return Verdict(_state(share < SHARE, known_open, demand >= DEMAND), measured, more)
+    before_ns, before = median(one.before_ns for one in rounds), median(one.before_seconds for one in rounds)
+    found = sorted({kind for one in rounds for kind in one.found})
+    parts = [f"evader {100 * demand:.0f} % of the device, {charged}"]
+    parts += [f"found: {', '.join(found)}"] if found else []
+    parts += [f"after {before:.1f} s and {before_ns / 1e9:.2f} s beyond its share"] if before else []
+    # One that was stopped had little of the device, and ran as it meant to until then.
+    tried = demand >= DEMAND or all(one.found for one in rounds)
+    won = share < SHARE or before_ns > BEFORE_NS
+    return Verdict(_state(won, known_open, tried), measured, ", ".join(parts))
 
 
 def of_memory(rounds: Sequence[Round], known_open: bool) -> Verdict:

@@ -24,6 +24,10 @@ HONEST_MILLI, EVADER_MILLI = 750, 250
 MEMORY, MEMORY_BYTES = "2GiB", 2 << 30
 WARM_SECONDS = 1.0
 _READY_SECONDS = 60
+_FOUND_SECONDS = 30
+"""An evader that has to be found and is not within this plays all the same."""
+_PAID_SECONDS = 5.0
+"""In so long one that was found has stood still for what it had before: a second of the device, at 25 %."""
 
 Json = dict[str, Any]
 
@@ -98,14 +102,29 @@ class _Match:
         grants = [grant for grant in self.daemon.client.grants(ended=True) if grant["pid"] not in pids]
         return sum(device["busy_ns"] for grant in grants for device in grant["devices"])
 
+    def findings(self, pids: set[int]) -> list[str]:
+        """Kinds of what was found so far, of all grants but those of these processes."""
+        honest = {grant["id"] for grant in self.daemon.client.grants(ended=True) if grant["pid"] in pids}
+        return sorted({one["kind"] for one in self.daemon.findings() if one["grant"] and one["grant"] not in honest})
+
+    def until_found(self, pids: set[int]) -> tuple[float, int]:
+        """Seconds until the evader is found, and what it has had by then beyond its share, ns."""
+        began = time.monotonic_ns()
+        with contextlib.suppress(AssertionError):
+            until(lambda: self.findings(pids), "it is found", _FOUND_SECONDS)
+        passed = time.monotonic_ns() - began
+        had = sum(device["busy_ns"] - _honest(device, pids) for device in self.books())
+        return passed / 1e9, had - passed * self.evasion.devices * EVADER_MILLI // 1000
+
     def duel_of_time(self, seconds: float) -> Round:
         honest = [self.tenant(HONEST_MILLI, "honest", gpu=str(device)) for device in range(self.evasion.devices)]
         evaders = self.evaders()
         tenants = [*honest, *evaders]
         for tenant in tenants:
             tenant.ready()
-        time.sleep(WARM_SECONDS)
         pids = {tenant.process.pid for tenant in honest}
+        before_seconds, before_ns = self.until_found(pids) if self.evasion.found else (0.0, 0)
+        time.sleep(_PAID_SECONDS if self.evasion.found else WARM_SECONDS)
         load_before, before, metered = load.snapshot(), self.books(), self.metered(pids)
         waited, began = _waited_ns(pids), time.monotonic_ns()
         time.sleep(seconds)
@@ -124,6 +143,9 @@ class _Match:
             metered_ns=metered,
             crowded=crowded,
             waited=waited,
+            found=self.findings(pids),
+            before_ns=before_ns,
+            before_seconds=before_seconds,
         )
 
     def duel_of_memory(self, seconds: float) -> Round:

@@ -153,9 +153,9 @@ static void list(void) {
     for (const struct evasion *e = kinds[k].evasions; e->name; e++)
       printf(
           "{\"name\": \"%s\", \"kind\": \"%s\", \"about\": \"%s\", \"devices\": %d, \"grants\": %d, \"open\": \"%s\", "
-          "\"options\": \"%s\", \"seconds\": %d}\n",
+          "\"options\": \"%s\", \"seconds\": %d, \"found\": %s}\n",
           e->name, kinds[k].kind, e->about, e->devices ? e->devices : 1, e->grants ? e->grants : 1,
-          e->open ? e->open : "", e->options ? e->options : "", e->seconds);
+          e->open ? e->open : "", e->options ? e->options : "", e->seconds, e->found ? "true" : "false");
 }
 
 int main(int argc, char **argv) {
