@@ -1,25 +1,28 @@
 """What the tracepoint tier costs: of a system call and of an ioctl, with it and without in turns; until a process that
-takes too much has ended; and of a look at all descriptors. Of processor time but for the second. A terminal stands in
-for the driver (tests/guard)."""
+takes too much has ended; and of a look at all descriptors. A terminal stands in for the driver (tests/guard). And what
+the walls of devices cost an open. Of processor time but for the second."""
 
 import contextlib
+import errno
 import os
 import pty
 import statistics
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import built
+import pytest
 from waiting import until
 
 from gpushare._native import lib
-from gpushare.enforce import rm
+from gpushare.enforce import devices, rm
 from gpushare.enforce.cgroup import Cgroup, Hierarchies
 from gpushare.enforce.guard import Guard
 
 MIB = 1 << 20
-ROUNDS, CALLS, KILLS = 41, 10_000, 100
+ROUNDS, CALLS, OPEN_CALLS, KILLS = 41, 10_000, 2_000, 100
 WHAT = {
     0: ("getppid", 200),
     1: ("another ioctl of the device", 300),
@@ -133,3 +136,79 @@ def test_a_look_at_all_descriptors(report) -> None:
             "<= 1000 ns",
             each <= 1000,
         )
+
+
+@dataclass(frozen=True)
+class Wall:
+    """`put_up`: from then on a cgroup opens of majors only what is granted. It is given the cgroup above too, which
+    nobody else has: another wall may have a part there. `bounds`: ns that an open may take longer, by OPENS."""
+
+    v2: bool
+    put_up: Callable[[Cgroup, Cgroup, set[int], set[devices.Number]], None]
+    bounds: tuple[int, int, int]
+
+
+WALLS = {
+    "device program": Wall(
+        True, lambda _, group, majors, granted: devices.Program().hold(group.path, majors, granted), (300, 300, 300)
+    ),
+    # It has a rule for each of 256 minors, and looks at one after the other.
+    "v1 devices controller": Wall(
+        False,
+        lambda _, group, majors, granted: devices.Controller().hold(group.path, majors, granted),
+        (6000, 6000, 300),
+    ),
+}
+NULL, ZERO = ("/dev/null", (1, 3)), ("/dev/zero", (1, 5))
+OPENS = {
+    "a granted device": ("held", NULL[0], 0),
+    "a device that is not guarded": ("apart", NULL[0], 0),
+    "a denied open": ("held", ZERO[0], errno.EPERM),
+}
+"""Where, what, and how it has to end."""
+GRANTED = {NULL[1], (250, 0), (250, 255), (251, 0)}
+"""As many as a grant of one device has, NVIDIA's control nodes included."""
+
+
+@contextlib.contextmanager
+def walled(wall: Wall) -> Iterator[dict[str, Cgroup]]:
+    """Cgroups: one without the wall, one behind it, and one behind it that is kept from other majors than is opened."""
+    with contextlib.ExitStack() as ends:
+        here = Hierarchies.of()
+        if (root := here.unified if wall.v2 else here.devices) is None:
+            pytest.skip("this machine has no such cgroups")
+        groups = {}
+        for name, majors in {"bare": None, "held": {1, 250, 251}, "apart": {249, 250, 251}}.items():
+            above = Cgroup(root / f"gst-walls-{os.getpid()}-{name}", wall.v2)
+            above.make()
+            ends.callback(until, above.remove, "the cgroups go")
+            groups[name] = Cgroup(above.path / "in", wall.v2)
+            groups[name].make()
+            if majors is not None:
+                wall.put_up(above, groups[name], majors, GRANTED)
+        yield groups
+
+
+@pytest.mark.parametrize("name", WALLS)
+def test_cost_of_an_open(report, name: str) -> None:
+    wall = WALLS[name]
+    with walled(wall) as groups, contextlib.ExitStack() as ends:
+        tenant = Tenant(NULL[0], groups["bare"])
+        ends.callback(tenant.end)
+
+        def took(where: str, path: str, wanted: int) -> int:
+            groups[where].add(tenant.process.pid)
+            found = int(tenant.say("opens", OPEN_CALLS, wanted, path))
+            assert found > 0, f"{path} in {where}: not errno {wanted}"
+            return found
+
+        found: dict[str, list[tuple[int, int]]] = {what: [] for what in OPENS}
+        for _ in range(ROUNDS):
+            for what, (where, path, wanted) in OPENS.items():
+                found[what].append((took("bare", path, 0), took(where, path, wanted)))
+        for (what, pairs), bound in zip(found.items(), wall.bounds, strict=True):
+            more = [new - old for old, new in pairs]
+            low, middle, high = statistics.quantiles(more)
+            measured = f"{middle:+.0f} ns (median of {ROUNDS} pairs, half of them {low:+.0f} to {high:+.0f})"
+            bare = statistics.median(old for old, _ in pairs)
+            report(f"open, {name}: {what}", measured, f"without: {bare:.0f} ns", f"<= {bound} ns", middle <= bound)

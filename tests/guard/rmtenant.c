@@ -173,9 +173,24 @@ static int times(uint64_t count, int what) {
   return (int)(((to.tv_sec - from.tv_sec) * 1000000000LL + to.tv_nsec - from.tv_nsec) / (int64_t)count);
 }
 
+/* ns of processor time each of so many opens of a file, with its close; -1 where one does not end with that errno. */
+static int opens(uint64_t count, int wanted, const char *path) {
+  struct timespec from, to;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
+  for (uint64_t i = 0; i < count; i++) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if ((fd < 0 ? errno : 0) != wanted)
+      return -1;
+    if (fd >= 0)
+      close(fd);
+  }
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &to);
+  return (int)(((to.tv_sec - from.tv_sec) * 1000000000LL + to.tv_nsec - from.tv_nsec) / (int64_t)count);
+}
+
 static int run(const char *line) {
   uint64_t a = 0, b = 0, c = 0, d = 0;
-  char word[16] = "";
+  char word[16] = "", path[64] = "";
   int pid;
   sscanf(line, "%15s %lu %lu %lu %lu", word, &a, &b, &c, &d);
   if (!strcmp(word, "alloc"))
@@ -244,7 +259,6 @@ static int run(const char *line) {
     return 0;
   }
   if (!strcmp(word, "reopen")) {
-    char path[64];
     snprintf(path, sizeof path, "%s", ttyname(device));
     close(device);
     device = open(path, O_RDWR | O_NOCTTY | O_CLOEXEC);
@@ -252,6 +266,8 @@ static int run(const char *line) {
   }
   if (!strcmp(word, "time"))
     return times(a, (int)b);
+  if (sscanf(line, "opens %lu %lu %63s", &a, &b, path) == 3)
+    return opens(a, (int)b, path);
   return -1;
 }
 
