@@ -29,6 +29,7 @@ _STORED = {
     "bench/test_slots.py": ("slots-simulated", "pytest bench/test_slots.py"),
     "bench/test_metrics.py": ("metrics-simulated", "pytest bench/test_metrics.py"),
     "bench/test_audit.py": ("audit-simulated", "pytest bench/test_audit.py"),
+    "bench/test_false_alarms.py": ("alarms-simulated", "pytest bench/test_false_alarms.py"),
     "bench/test_guard.py": ("guard-simulated", "pytest bench/test_guard.py"),
     "bench/test_front.py": ("front-simulated", "pytest bench/test_front.py"),
     "bench/test_notebooks.py": ("notebooks-simulated", "pytest bench/test_notebooks.py"),

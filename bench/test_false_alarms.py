@@ -1,0 +1,153 @@
+"""Honest tenants are never found: whatever they do, however busy the machine is, the daemon has no finding of any kind
+and freezes nobody.
+
+GPUSHARE_BENCH_HONEST_SECONDS says for how long each part plays, 30 by default.
+"""
+
+import contextlib
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import built
+import pytest
+from running import SPIN, Daemon, Tenant, start
+from waiting import until
+
+from gpushare.client import Client
+from gpushare.demo import stage, story
+from gpushare.demo.teams import script
+from gpushare.demo.teams import story as teams
+from gpushare.paths import Layout
+
+SECONDS = float(os.environ.get("GPUSHARE_BENCH_HONEST_SECONDS", "30"))
+TRAINING = Path(__file__).parents[1] / "tests" / "frameworks" / "programs.py"
+LIVES = ("use", "fork-first", "fork-untouched", "fork-after", "vfork", "exec", "clone", "threads", "atexit")
+"""Of tests/interposer/lives.c: programs that fork, execute others and end in every way."""
+AT_ONCE = 3
+BURN = "while True: pass"
+FILL = "fill 4GiB 2MiB"
+"""More than any may have, in pieces."""
+
+pytestmark = pytest.mark.timeout(SECONDS + 300)
+
+
+def judge(report, name: str, client: Client, layout: Layout, seconds: float, beside: str) -> None:
+    answer = client.call("GET", "/v1/findings")
+    # It is made for the first cgroup that is frozen, and stays.
+    frozen = (layout.run / "frozen").exists()
+    measured = f"{answer['total']} findings{' and a freeze' if frozen else ''} in {seconds:.0f} s"
+    report(f"false alarms: {name}", measured, beside, "0", not answer["total"] and not frozen)
+    assert not answer["total"], json.dumps(answer["findings"])
+    assert not frozen
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Daemon]:
+    daemon = Daemon(tmp_path / "state")
+    try:
+        yield daemon.start()
+    finally:
+        daemon.stop()
+
+
+# The demo is a process as a rule, and leaves its pipes to its end.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.skipif(os.geteuid() != 0, reason="the demo starts containers")
+@pytest.mark.parametrize("scenario", ["containers", "teams"])
+def test_the_demo(report, scenario: str) -> None:
+    """Its own story on a daemon of its own, each phase as long as it takes."""
+    began = time.monotonic()
+    of_teams = scenario == "teams"
+    simulate = f"{script.DEVICES}x16GiB" if of_teams else "1x16GiB"
+    steps = sum(len(act.steps) for act in script.ACTS) if of_teams else 4
+    settle = teams.SETTLE_SECONDS if of_teams else story.SETTLE_SECONDS
+    phase = max(0.5, SECONDS / steps - settle)
+    with stage.stage(lambda _: None, simulate) as (demo, where, _):
+        if of_teams:
+            played = teams.Story(demo, where, phase, lambda _: None, None).play(script.ACTS)
+            processes = sum(len(team.grants) for act in script.ACTS for team in act.teams)
+            beside = f"{processes} processes, {len(played)} steps, a device that fails"
+        else:
+            facts = story.Story(demo, where, phase, lambda _: None, lambda _: None).play(True)
+            beside = f"two containers, {len(facts.shares)} phases"
+        judge(report, f"the demo, {scenario}", demo.client, Layout.of(where / "node"), time.monotonic() - began, beside)
+
+
+def test_training(node: Daemon, report) -> None:
+    """Two loops of PyTorch as in tests/frameworks, in two grants."""
+    python = os.environ.get("GPUSHARE_FRAMEWORKS_PYTHON")
+    if not python:
+        pytest.skip("no Python with PyTorch in GPUSHARE_FRAMEWORKS_PYTHON: scripts/setup frameworks makes one")
+    loops = []
+    try:
+        for share in ("75%", "25%"):
+            command = node.run("2GiB", share, python, str(TRAINING), "forever")
+            loops.append(subprocess.Popen(command, env=node.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE))
+        assert [loop.stdout.readline() for loop in loops] == [b"begun\n"] * 2
+        pids = [loop.pid for loop in loops]
+        until(lambda: min(node.busy(*pids)) > 0, "both run", 60)
+        ours, _ = node.shares(SECONDS, *pids)
+        assert [loop.poll() for loop in loops] == [None, None]
+        judge(report, "training", node.client, node.layout, SECONDS, f"two loops, {ours / 10:.1f} % : rest")
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.communicate()
+
+
+def come_and_go(node: Daemon, choose: random.Random) -> int:
+    """Some that start at once, do one of many things each, and end; another is killed while it works, or leaves. How
+    many."""
+    children = []
+    for mode in choose.choices(LIVES, k=AT_ONCE):
+        program = built.program(choose.choice(("lives", "linked-now")))
+        children.append(start(node.run("300MiB", "1%", program, mode), node.env))
+    tenant = Tenant(node.run("300MiB", "1%", SPIN))
+    assert tenant.tell("alloc 1MiB")["ok"]
+    tenant.tell("run 100000")
+    choose.choice((tenant.kill, tenant.close))()
+    for child in children:
+        said = child.communicate(60)
+        assert child.wait() == 0, said
+    return AT_ONCE + 1
+
+
+@contextlib.contextmanager
+def burning() -> Iterator[None]:
+    """Every core is somebody else's too."""
+    burners = [subprocess.Popen([sys.executable, "-Sc", BURN]) for _ in range(os.cpu_count() or 1)]
+    try:
+        yield
+    finally:
+        for one in burners:
+            one.kill()
+            one.wait()
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["calm", "busy"])
+def test_tenants_that_come_and_go(node: Daemon, report, busy: bool) -> None:
+    """Beside two that compute, hold all that they may, and give it back and take it again."""
+    choose, runs = random.Random(18), 0
+    steady = [node.spin("1GiB", "25%"), node.spin("2GiB", "50%")]
+    try:
+        with burning() if busy else contextlib.nullcontext():
+            for tenant in steady:
+                assert not tenant.tell(FILL)["ok"], "it holds all of its limit"
+                tenant.tell("run 300000")
+            end = time.monotonic() + SECONDS
+            while time.monotonic() < end:
+                runs += come_and_go(node, choose)
+                again = choose.choice(steady)
+                again.tell("free")
+                again.tell(FILL)
+    finally:
+        for tenant in steady:
+            tenant.close()
+    name = "tenants that come and go" + (", a busy loop on each core" if busy else "")
+    judge(report, name, node.client, node.layout, SECONDS, f"{runs} programs beside two that compute")
