@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import time
@@ -30,19 +31,19 @@ TRAINING = Path(__file__).parents[1] / "tests" / "frameworks" / "programs.py"
 LIVES = ("use", "fork-first", "fork-untouched", "fork-after", "vfork", "exec", "clone", "threads", "atexit")
 """Of tests/interposer/lives.c: programs that fork, execute others and end in every way."""
 AT_ONCE = 3
-BURN = "while True: pass"
+BURN, BUSY = "while True: pass", ("", ", a busy loop on each core")
 FILL = "fill 4GiB 2MiB"
 """More than any may have, in pieces."""
 
 pytestmark = pytest.mark.timeout(SECONDS + 300)
 
 
-def judge(report, name: str, client: Client, layout: Layout, seconds: float, beside: str) -> None:
+def judge(report, name: str, client: Client, layout: Layout, seconds: float, what: str) -> None:
     answer = client.call("GET", "/v1/findings")
     # It is made for the first cgroup that is frozen, and stays.
     frozen = (layout.run / "frozen").exists()
     measured = f"{answer['total']} findings{' and a freeze' if frozen else ''} in {seconds:.0f} s"
-    report(f"false alarms: {name}", measured, beside, "0", not answer["total"] and not frozen)
+    report(f"false alarms: {name}", measured, what, "0", not answer["total"] and not frozen)
     assert not answer["total"], json.dumps(answer["findings"])
     assert not frozen
 
@@ -54,51 +55,6 @@ def node(tmp_path: Path) -> Iterator[Daemon]:
         yield daemon.start()
     finally:
         daemon.stop()
-
-
-# The demo is a process as a rule, and leaves its pipes to its end.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.skipif(os.geteuid() != 0, reason="the demo starts containers")
-@pytest.mark.parametrize("scenario", ["containers", "teams"])
-def test_the_demo(report, scenario: str) -> None:
-    """Its own story on a daemon of its own, each phase as long as it takes."""
-    began = time.monotonic()
-    of_teams = scenario == "teams"
-    simulate = f"{script.DEVICES}x16GiB" if of_teams else "1x16GiB"
-    steps = sum(len(act.steps) for act in script.ACTS) if of_teams else 4
-    settle = teams.SETTLE_SECONDS if of_teams else story.SETTLE_SECONDS
-    phase = max(0.5, SECONDS / steps - settle)
-    with stage.stage(lambda _: None, simulate) as (demo, where, _):
-        if of_teams:
-            played = teams.Story(demo, where, phase, lambda _: None, None).play(script.ACTS)
-            processes = sum(len(team.grants) for act in script.ACTS for team in act.teams)
-            beside = f"{processes} processes, {len(played)} steps, a device that fails"
-        else:
-            facts = story.Story(demo, where, phase, lambda _: None, lambda _: None).play(True)
-            beside = f"two containers, {len(facts.shares)} phases"
-        judge(report, f"the demo, {scenario}", demo.client, Layout.of(where / "node"), time.monotonic() - began, beside)
-
-
-def test_training(node: Daemon, report) -> None:
-    """Two loops of PyTorch as in tests/frameworks, in two grants."""
-    python = os.environ.get("GPUSHARE_FRAMEWORKS_PYTHON")
-    if not python:
-        pytest.skip("no Python with PyTorch in GPUSHARE_FRAMEWORKS_PYTHON: scripts/setup frameworks makes one")
-    loops = []
-    try:
-        for share in ("75%", "25%"):
-            command = node.run("2GiB", share, python, str(TRAINING), "forever")
-            loops.append(subprocess.Popen(command, env=node.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE))
-        assert [loop.stdout.readline() for loop in loops] == [b"begun\n"] * 2
-        pids = [loop.pid for loop in loops]
-        until(lambda: min(node.busy(*pids)) > 0, "both run", 60)
-        ours, _ = node.shares(SECONDS, *pids)
-        assert [loop.poll() for loop in loops] == [None, None]
-        judge(report, "training", node.client, node.layout, SECONDS, f"two loops, {ours / 10:.1f} % : rest")
-    finally:
-        for loop in loops:
-            loop.kill()
-            loop.communicate()
 
 
 def come_and_go(node: Daemon, choose: random.Random) -> int:
@@ -119,9 +75,9 @@ def come_and_go(node: Daemon, choose: random.Random) -> int:
 
 
 @contextlib.contextmanager
-def burning() -> Iterator[None]:
-    """Every core is somebody else's too."""
-    burners = [subprocess.Popen([sys.executable, "-Sc", BURN]) for _ in range(os.cpu_count() or 1)]
+def beside(busy: bool) -> Iterator[None]:
+    """Where it is busy, every core is somebody else's too."""
+    burners = [subprocess.Popen([sys.executable, "-Sc", BURN]) for _ in range(os.cpu_count() or 1) if busy]
     try:
         yield
     finally:
@@ -130,13 +86,68 @@ def burning() -> Iterator[None]:
             one.wait()
 
 
+# The demo is a process as a rule, and leaves its pipes to its end.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.skipif(os.geteuid() != 0, reason="the demo starts containers")
+@pytest.mark.parametrize(("scenario", "busy"), [("containers", False), ("containers", True), ("teams", False)])
+def test_the_demo(report, scenario: str, busy: bool) -> None:
+    """Its own story on a daemon of its own, each phase as long as it takes."""
+    began = time.monotonic()
+    of_teams = scenario == "teams"
+    simulate = f"{script.DEVICES}x16GiB" if of_teams else "1x16GiB"
+    steps = sum(len(act.steps) for act in script.ACTS) if of_teams else 4
+    settle = teams.SETTLE_SECONDS if of_teams else story.SETTLE_SECONDS
+    phase = max(0.5, SECONDS / steps - settle)
+    with beside(busy), stage.stage(lambda _: None, simulate) as (demo, where, _):
+        if of_teams:
+            played = teams.Story(demo, where, phase, lambda _: None, None).play(script.ACTS)
+            processes = sum(len(team.grants) for act in script.ACTS for team in act.teams)
+            what = f"{processes} processes, {len(played)} steps, a device that fails"
+        else:
+            facts = story.Story(demo, where, phase, lambda _: None, lambda _: None).play(True)
+            what = f"two containers, {len(facts.shares)} phases"
+        name, layout = f"the demo, {scenario}{BUSY[busy]}", Layout.of(where / "node")
+        judge(report, name, demo.client, layout, time.monotonic() - began, what)
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["calm", "busy"])
+def test_training(node: Daemon, report, busy: bool) -> None:
+    """Two loops of PyTorch as in tests/frameworks, in two grants; where it is busy, beside others that come and go."""
+    python = os.environ.get("GPUSHARE_FRAMEWORKS_PYTHON")
+    if not python:
+        pytest.skip("no Python with PyTorch in GPUSHARE_FRAMEWORKS_PYTHON: scripts/setup frameworks makes one")
+    loops, choose = [], random.Random(18)
+    try:
+        for share in ("70%", "25%"):
+            command = node.run("2GiB", share, python, str(TRAINING), "forever")
+            loops.append(subprocess.Popen(command, env=node.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE))
+        assert [loop.stdout.readline() for loop in loops] == [b"begun\n"] * 2
+        pids = [loop.pid for loop in loops]
+        until(lambda: min(node.busy(*pids)) > 0, "both run", 60)
+        before, runs, end = node.busy(*pids), 0, time.monotonic() + SECONDS
+        with beside(busy):
+            while (left := end - time.monotonic()) > 0:
+                if busy:
+                    runs += come_and_go(node, choose)
+                else:
+                    time.sleep(left)
+        assert [loop.poll() for loop in loops] == [None, None]
+        used = [(after - at) / 1e9 for at, after in zip(before, node.busy(*pids), strict=True)]
+        what = f"two loops, {used[0]:.1f} and {used[1]:.1f} s of the device; {runs} other programs"
+        judge(report, f"training{BUSY[busy]}", node.client, node.layout, SECONDS, what)
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.communicate()
+
+
 @pytest.mark.parametrize("busy", [False, True], ids=["calm", "busy"])
 def test_tenants_that_come_and_go(node: Daemon, report, busy: bool) -> None:
     """Beside two that compute, hold all that they may, and give it back and take it again."""
     choose, runs = random.Random(18), 0
     steady = [node.spin("1GiB", "25%"), node.spin("2GiB", "50%")]
     try:
-        with burning() if busy else contextlib.nullcontext():
+        with beside(busy):
             for tenant in steady:
                 assert not tenant.tell(FILL)["ok"], "it holds all of its limit"
                 tenant.tell("run 300000")
@@ -149,5 +160,28 @@ def test_tenants_that_come_and_go(node: Daemon, report, busy: bool) -> None:
     finally:
         for tenant in steady:
             tenant.close()
-    name = "tenants that come and go" + (", a busy loop on each core" if busy else "")
-    judge(report, name, node.client, node.layout, SECONDS, f"{runs} programs beside two that compute")
+    name, what = f"tenants that come and go{BUSY[busy]}", f"{runs} programs beside two that compute"
+    judge(report, name, node.client, node.layout, SECONDS, what)
+
+
+def test_one_grant_of_many_short_programs(node: Daemon, report) -> None:
+    """A shell that starts one after another, each killed while it works, with the whole device as nobody else wants it:
+    what each is charged too little would add up."""
+    loop = f"while :; do timeout -s KILL 0.3 {SPIN} --kernel-ns 300000 --seconds 60 >&2; echo; done"
+    child = subprocess.Popen(
+        node.run("1GiB", "10%", "sh", "-c", loop), env=node.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline()
+        before = node.books()["busy_ns"]
+        time.sleep(SECONDS)
+        used = node.books()["busy_ns"] - before
+        assert child.poll() is None
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+        runs = len(child.communicate()[0].splitlines())
+    assert runs > SECONDS / 3
+    what = f"{runs} programs, {used / 1e9:.1f} s of the device"
+    judge(report, "one grant of many short programs", node.client, node.layout, SECONDS, what)
