@@ -17,7 +17,7 @@ import pytest
 from waiting import until
 
 from gpushare._native import lib
-from gpushare.enforce import devices, rm
+from gpushare.enforce import devices, exclusive, rm
 from gpushare.enforce.cgroup import Cgroup, Hierarchies
 from gpushare.enforce.guard import Guard
 
@@ -144,14 +144,25 @@ class Wall:
     nobody else has: another wall may have a part there. `bounds`: ns that an open may take longer, by OPENS."""
 
     v2: bool
-    put_up: Callable[[Cgroup, Cgroup, set[int], set[devices.Number]], None]
+    put_up: Callable[[Cgroup, Cgroup, devices.Guarded, set[devices.Number]], None]
     bounds: tuple[int, int, int]
+
+
+def shut(above: Cgroup, group: Cgroup, guarded: devices.Guarded, granted: set[devices.Number]) -> None:
+    """The device program of a grant, and the exclusive one above, which lets the grant pass."""
+    devices.Program().hold(group.path, guarded, granted)
+    program = exclusive.Exclusive([(major, 0, (1 << 20) - 1) for major in guarded], "gpushare_bench")
+    program.passes.add(exclusive.user(0xFFFF))
+    program.passes.add(exclusive.group(group.path))
+    program.attach(above.path)
+    program.close()
 
 
 WALLS = {
     "device program": Wall(
         True, lambda _, group, majors, granted: devices.Program().hold(group.path, majors, granted), (300, 300, 300)
     ),
+    "device program and exclusive": Wall(True, shut, (600, 300, 300)),
     # It has a rule for each of 256 minors, and looks at one after the other.
     "v1 devices controller": Wall(
         False,
@@ -178,14 +189,14 @@ def walled(wall: Wall) -> Iterator[dict[str, Cgroup]]:
         if (root := here.unified if wall.v2 else here.devices) is None:
             pytest.skip("this machine has no such cgroups")
         groups = {}
-        for name, majors in {"bare": None, "held": {1, 250, 251}, "apart": {249, 250, 251}}.items():
+        for name, majors in {"bare": (), "held": (1, 250, 251), "apart": (249, 250, 251)}.items():
             above = Cgroup(root / f"gst-walls-{os.getpid()}-{name}", wall.v2)
             above.make()
             ends.callback(until, above.remove, "the cgroups go")
             groups[name] = Cgroup(above.path / "in", wall.v2)
             groups[name].make()
-            if majors is not None:
-                wall.put_up(above, groups[name], majors, GRANTED)
+            if majors:
+                wall.put_up(above, groups[name], dict.fromkeys(majors, ()), GRANTED)
         yield groups
 
 

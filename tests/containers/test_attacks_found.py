@@ -36,6 +36,18 @@ OUT_OF_MEMORY, NOT_INITIALIZED, SYSTEM_NOT_READY = "2", "3", "802"
 SLOTS = 1024
 
 
+@pytest.fixture(scope="module")
+def shared_node() -> Iterator[Daemon]:
+    """One of their own: what they take would be in the books of others."""
+    directory = Path(tempfile.mkdtemp(prefix="gst-"))
+    node = Daemon(directory)
+    try:
+        yield node.start()
+    finally:
+        node.stop()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
 @pytest.fixture
 def killing(runc) -> Iterator[tuple]:
     """A daemon that kills evaders, beside the one that these tests share, and its containers."""

@@ -22,8 +22,10 @@ static uint64_t streams[STREAMS];
 
 static int find_ordinal(CUdevice device) {
   CUuuid uuid;
-  bool v2 = gs_real_has(GS_INDEX_cuDeviceGetUuid_v2);
-  CUresult result = v2 ? gs_real.cuDeviceGetUuid_v2(&uuid, device) : gs_real.cuDeviceGetUuid(&uuid, device);
+  /* Not gs_real_has, which asks the loader each time: in a child of a raw clone nobody may be left to give its lock. */
+  CUresult result = gs_real.cuDeviceGetUuid_v2(&uuid, device);
+  if (result == CUDA_ERROR_NOT_FOUND)
+    result = gs_real.cuDeviceGetUuid(&uuid, device);
   if (result != CUDA_SUCCESS)
     return result == CUDA_ERROR_NOT_INITIALIZED ? GS_DEVICE_UNKNOWN : GS_NO_DEVICE;
   for (uint32_t i = 0; i < gs_process->ndevices; i++)
