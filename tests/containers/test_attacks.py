@@ -60,7 +60,6 @@ def shared_node() -> Iterator[Daemon]:
     config.write_text('[audit]\nevader = "tell"\n')  # the walls alone have to stop them
     options = ["--config", str(config)]
     node = Attacked(directory, "2x4GiB", env={"GPUSHARE_SIM_DRIVER": "615"}, options=options)
-    node.forked = False
     try:
         yield node.start()
     finally:

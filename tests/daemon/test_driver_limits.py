@@ -29,7 +29,6 @@ def with_driver(make_daemon, tmp_path, release: str):
     config.write_text('[audit]\nevader = "tell"\n')  # the wall alone has to stop them
     daemon = make_daemon("--simulate", "2x16GiB", "--config", str(config))
     daemon.env["GPUSHARE_SIM_DRIVER"] = release
-    daemon.forked = False
     return daemon.start()
 
 

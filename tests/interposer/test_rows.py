@@ -182,7 +182,7 @@ def failures(answers: dict[str, Answer]) -> list[str]:
 
 
 @pytest.mark.parametrize("origin", [pytest.param(origin, marks=mark) for origin, mark in BY_ORIGIN.items()])
-@pytest.mark.parametrize("entry", (*ENTRIES, "dlsym"))
+@pytest.mark.parametrize("entry", (*ENTRIES, pytest.param("dlsym", marks=pytest.mark.slow)))
 def test_the_bare_driver(
     bare: Callable[..., dict[str, Answer]], entry: str, origin: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -284,7 +284,7 @@ def test_under_the_interposer(
 
 
 @BY_ORIGIN["main"]
-@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize("entry", ("linked", pytest.param("proc", marks=pytest.mark.slow)))
 def test_outside_any_grant(
     sim: Simulator,
     program: Path,
@@ -303,7 +303,11 @@ def test_outside_any_grant(
 
 
 @pytest.mark.parametrize(
-    "origin", [pytest.param(origin, marks=BY_ORIGIN[origin]) for origin in ("main", "constructor", "late")]
+    "origin",
+    [
+        pytest.param("main", marks=BY_ORIGIN["main"]),
+        *(pytest.param(origin, marks=[BY_ORIGIN[origin], pytest.mark.slow]) for origin in ("constructor", "late")),
+    ],
 )
 def test_without_the_lease(
     sim: Simulator,
