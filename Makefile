@@ -8,8 +8,8 @@ unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 BIN := $(VENV)/bin
 TEST_LIMIT ?= 900
-# Tests that run at once: a third of them wait for something at any moment.
-WORKERS ?= $(shell echo $$(($$(nproc) * 3 / 2)))
+# Tests that run at once: half of them wait for something at any moment.
+WORKERS ?= $(shell echo $$(($$(nproc) * 2)))
 PARALLEL = timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations=15
 
 # What measures time, most of which it waits: two at once, then those alone that failed beside another.
