@@ -76,7 +76,7 @@ GangText = Annotated[
         }
     ),
 ]
-Uid = Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": (1 << 32) - 2})]
+Uid = Annotated[int, Meta(ge=0, le=(1 << 32) - 2)]
 Pid = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": 1 << 22})]
 Selector = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 512})]
 GangSize = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": 1 << 20})]

@@ -80,6 +80,15 @@ def test_messages_may_come_twice(client, gang):
     assert client.prepare(gang, grants)["grants"] == [], "it is over: nothing is made anew"
 
 
+@pytest.mark.parametrize("uid", [-1, -(10**30), 1 << 32])
+def test_only_numbers_of_users_are_users(client, gang, uid):
+    for verb in ("commit", "abort"):
+        with pytest.raises(UsageError, match=r"Expected `int` [<>]= [0-9]+ - at `\$.uid`"):
+            client.call("POST", f"/v1/gangs/{gang}/{verb}", {"part": "0", "uid": uid})
+    with pytest.raises(UsageError, match=r"at `\$.uid`"):
+        client.create(memory="1GiB", time="10%", uid=uid)
+
+
 def test_what_was_aborted_does_not_come_back(client, gang):
     client.prepare(gang, [HALF])
     assert client.abort(gang)["phase"] == client.abort(gang)["phase"] == "aborted"
