@@ -16,6 +16,7 @@ from gpushare.api.findings import Act as Done
 from gpushare.api.findings import Finding, FindingKind, Outcome
 from gpushare.arbiter import Arbiter
 from gpushare.daemon import logs, peer
+from gpushare.daemon.counted import Counted
 from gpushare.daemon.findings import Findings, Key
 from gpushare.daemon.holds import Holds, stopped
 from gpushare.daemon.restraining import Restraining
@@ -36,7 +37,6 @@ IN_USE_SECONDS = 0.05
 UNUSED_SECONDS = 1.0
 _REST_SECONDS = 0.01
 """Between two looks, whoever wants them."""
-
 
 _DONE = {
     "told": "it goes on",
@@ -89,7 +89,7 @@ class Audit:
         self._publish = publish
         self.holds = Holds(state.layout.run / "frozen")
         self._restraining = Restraining(state, arbiter, findings, self.holds, rules, publish)
-        self._unowned = Unowned(state, backend, findings)
+        self._unowned, self._counted = Unowned(state, backend, findings), Counted(state, backend)
         self._groups: dict[Key, Cgroup] = {}
         self._since: dict[Key, int] = {}
         """Monotonic ns."""
@@ -135,6 +135,7 @@ class Audit:
                 if self._key(one) not in self._findings and not self._findings.full:
                     await self._found(one, look.at_ns)
             look = again
+        await self._counted.follow(look.at_ns)
         for row in self._excesses.follow(self._held(look), look.at_ns):
             self._exceeds(row)
         self._follow(look)
@@ -203,16 +204,17 @@ class Audit:
         return Key(kind, one.grant, one.program.pid, one.program.started)
 
     def _held(self, look: _Look) -> Iterator[audit.Held]:
-        """What the processes that have joined hold, by grant and device."""
+        """What the processes that have joined hold, by grant and device; of their cgroups, where that is more."""
         for live in self._state:
             members = {member.pid: member.started for member in live.record.members}
             for place in live.record.places:
-                sizes = {pid: look.held[place.index, pid] for pid in members if (place.index, pid) in look.held}
+                pids = members.keys() & look.listed.get(place.index, set())
+                sizes = {pid: look.held.get((place.index, pid), 0) for pid in pids}
                 if sizes:
                     most = max(sizes, key=lambda pid: sizes[pid])
                     largest = Program(most, members[most])
-                    total = sum(sizes.values())
-                    yield audit.Held(live.id, place.index, total, place.memory_bytes, len(sizes), largest)
+                    size = max(sum(sizes.values()), self._counted.of(live.id, place.index))
+                    yield audit.Held(live.id, place.index, size, place.memory_bytes, len(sizes), largest)
 
     # What is found.
 

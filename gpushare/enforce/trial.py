@@ -211,12 +211,17 @@ class Trial:
 
 
 def _listed(driver: Driver, subject: Subject) -> str:
-    deadline = time.monotonic() + _ANSWER_SECONDS
-    while subject.pid not in driver.pids():
-        if time.monotonic() > deadline:
-            return "the driver does not list a process that uses a device, or under another pid"
+    """Why the driver does not list it. A driver that is late is asked again."""
+    deadline, why = time.monotonic() + _ANSWER_SECONDS, ""
+    while time.monotonic() < deadline:
+        try:
+            if subject.pid in driver.pids():
+                return ""
+            why = "the driver does not list a process that uses a device, or under another pid"
+        except FailedError as error:
+            why = str(error)
         time.sleep(0.01)
-    return ""
+    return why
 
 
 def _there(guard: devices.Guard) -> bool:

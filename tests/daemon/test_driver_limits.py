@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import built
 import pytest
+from running import GPUSHARE, start
 from waiting import until
 
 from gpushare import paths
@@ -153,3 +155,35 @@ def test_the_calls_of_nvml(make_daemon, tmp_path, release):
     if release == "615":
         assert said[1:3] == [f"{1 << 28} 0 0", "True"]
     assert "the driver has no limits per cgroup here" in said[-1]
+
+
+def test_workloads_of_one_grant_that_hold_too_much_together_are_found(make_daemon):
+    """Each has a cgroup of its own, which the driver lets have all of the grant's memory. It counts both, also where it
+    does not say what a process has."""
+    daemon = make_daemon("--simulate", "1x16GiB").patch(
+        "from dataclasses import replace",
+        "from gpushare.node.simulated import SimulatedBackend as Backend",
+        "said = Backend.processes",
+        "Backend.processes = lambda *of: [replace(row, memory_bytes=None) for row in said(*of)]",
+    )
+    daemon.env["GPUSHARE_SIM_DRIVER"] = "615"
+    daemon.start()
+    assert why(daemon.client.node()["walls"]) == ""
+    grant = daemon.client.create(memory="512MiB", time="10%", keep=True)["id"]
+    command = [*GPUSHARE, "run", "--socket", str(daemon.layout.socket), "--grant", grant, "--"]
+    command += [str(built.program("newlinkmap")), str(LIBRARY), "joined"]
+    both = [start(command, daemon.env, stderr=False) for _ in range(2)]
+    try:
+        for one in both:
+            assert json.loads(one.stdout.readline()) == {"joined": 0, "init": 0}
+            one.stdin.write("take 448\n")
+            one.stdin.flush()
+            assert json.loads(one.stdout.readline()) == {"mib": 448, "last": 0}, "it is within its cgroup's limit"
+        [found] = until(lambda: daemon.findings(kind="excess"), "it is found")
+        assert (found["grant"], found["act"]) == (grant, "frozen")
+        assert found["memory_bytes"] >= 896 * MIB
+    finally:
+        daemon.client.release(grant)
+        for one in both:
+            one.kill()
+            one.communicate()
