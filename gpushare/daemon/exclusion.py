@@ -86,6 +86,8 @@ class Exclusion:
 
     def _changed(self, live: Live) -> None:
         """Workloads of the grant have started or ended, or it has."""
+        if self._program is None:  # the daemon stops
+            return
         try:
             self._pass(live.id, self._wanted(live))
         except FailedError as error:  # a cgroup that goes at this moment, a map that is full

@@ -121,8 +121,12 @@ class Exclusive:
         """In place of any of its name that is there. Raises FailedError."""
         with _programs(cgroup, self._name) as before:
             bpf.attach(cgroup, self._program)
-            for program in before:
-                bpf.detach(cgroup, program)
+            try:
+                for program in before:
+                    bpf.detach(cgroup, program)
+            except FailedError:
+                bpf.detach(cgroup, self._program)  # nobody would fill its map
+                raise
 
     def close(self) -> None:
         """What is attached stays."""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import cgroups
 import pytest
-from running import Daemon
+from running import Daemon, daemon_apart
 
 from gpushare.demo import bundle
 from gpushare.paths import RUNTIME_WRAPPER
@@ -22,15 +22,8 @@ SHARE = {"memory": "1GiB", "time": "30%"}
 def shared_node() -> Iterator[Daemon]:
     if os.geteuid() != 0:
         pytest.skip("containers need root")
-    # Not tmp_path, which is too long for a socket address.
-    directory = Path(tempfile.mkdtemp(prefix="gst-"))
-    node = Daemon(directory)
-    try:
-        node.start()
+    with daemon_apart() as node:
         yield node
-    finally:
-        node.stop()
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture

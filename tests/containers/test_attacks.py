@@ -6,9 +6,7 @@ driver, the processes of its grant have no more than the grant's memory at once.
 import errno
 import json
 import os
-import shutil
 import socket
-import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -31,7 +29,7 @@ from intruders import (
     with_shared,
     words,
 )
-from running import Daemon
+from running import Daemon, daemon_apart
 from waiting import until
 
 from gpushare._native import ffi, lib
@@ -55,16 +53,9 @@ class Attacked(Daemon):
 def shared_node() -> Iterator[Daemon]:
     if os.geteuid() != 0:
         pytest.skip("containers need root")
-    directory = Path(tempfile.mkdtemp(prefix="gst-"))
-    config = directory / "gpushare.toml"
-    config.write_text('[audit]\nevader = "tell"\n')  # the walls alone have to stop them
-    options = ["--config", str(config)]
-    node = Attacked(directory, "2x4GiB", env={"GPUSHARE_SIM_DRIVER": "615"}, options=options)
-    try:
-        yield node.start()
-    finally:
-        node.stop()
-        shutil.rmtree(directory, ignore_errors=True)
+    tell = '[audit]\nevader = "tell"\n'  # the walls alone have to stop them
+    with daemon_apart(Attacked, "2x4GiB", {"GPUSHARE_SIM_DRIVER": "615"}, tell) as node:
+        yield node
 
 
 # Each is a way to the driver that does not pass the interposer, or that tries to.

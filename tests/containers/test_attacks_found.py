@@ -5,8 +5,6 @@ that is forbidden, in which nobody is found. The judge is the simulator's books.
 import errno
 import os
 import select
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,7 +24,7 @@ from intruders import (
     with_shared,
     words,
 )
-from running import Daemon, alive
+from running import Daemon, alive, daemon_apart
 from waiting import until
 
 from gpushare.demo.bundle import TENANT_PROGRAM
@@ -42,29 +40,17 @@ def shared_node() -> Iterator[Daemon]:
     """One of their own: what they take would be in the books of others."""
     if os.geteuid() != 0:
         pytest.skip("containers need root")
-    directory = Path(tempfile.mkdtemp(prefix="gst-"))
-    node = Daemon(directory)
-    try:
-        yield node.start()
-    finally:
-        node.stop()
-        shutil.rmtree(directory, ignore_errors=True)
+    with daemon_apart() as node:
+        yield node
 
 
 @pytest.fixture
 def killing(runc) -> Iterator[tuple]:
     """A daemon that kills evaders, beside the one that these tests share, and its containers."""
-    directory = Path(tempfile.mkdtemp(prefix="gst-"))
-    config = directory / "gpushare.toml"
-    config.write_text('[audit]\nevader = "kill"\ngrace_seconds = 0.1\n')
-    node = Daemon(directory, options=["--config", str(config)])
-    its = type(runc)(directory / "bundles", node.layout.socket)
-    try:
-        yield node.start(), its
+    with daemon_apart(config='[audit]\nevader = "kill"\ngrace_seconds = 0.1\n') as node:
+        its = type(runc)(node.state_dir / "bundles", node.layout.socket)
+        yield node, its
         its.delete_all()
-    finally:
-        node.stop()
-        shutil.rmtree(directory, ignore_errors=True)
 
 
 def stopped(node: Daemon, grant: dict, kind: str) -> dict:

@@ -10,8 +10,9 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
@@ -261,6 +262,22 @@ class Daemon:
         time.sleep(seconds)
         got = [after - at for at, after in zip(before, self.busy(*pids), strict=True)]
         return [1000 * one / max(1, sum(got)) for one in got]
+
+
+@contextlib.contextmanager
+def daemon_apart(
+    kind: type[Daemon] = Daemon, simulate: str = "1x16GiB", env: dict[str, str] | None = None, config: str = ""
+) -> Iterator[Daemon]:
+    """One with a directory of its own whose name, unlike tmp_path, is short enough for the address of a socket.
+    `config`: its gpushare.toml."""
+    directory = Path(tempfile.mkdtemp(prefix="gst-"))
+    (directory / "gpushare.toml").write_text(config)
+    node = kind(directory, simulate, env, ["--config", str(directory / "gpushare.toml")])
+    try:
+        yield node.start()
+    finally:
+        node.stop()
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 class Tenant:

@@ -95,7 +95,9 @@ def short(settle: float, phase: float, *options: str) -> list[str]:
     ("command", "within"),
     [
         pytest.param(short(0.3, 1.0, "--json"), 350, id="short"),
-        pytest.param([*DEMO, "--json", "--phase-seconds", "2"], 250, id="whole", marks=pytest.mark.slow),
+        pytest.param(
+            [*DEMO, "--json", "--phase-seconds", "2"], 250, id="whole", marks=[pytest.mark.slow, pytest.mark.timing]
+        ),
     ],
 )
 def test_demo_in_json(environment, command, within):
