@@ -5,7 +5,7 @@ from typing import Literal
 from msgspec import Struct
 
 WallName = Literal["cgroup", "devices", "memory", "freezer", "watch", "exclusive", "tracepoint"]
-Keeps = Literal["processes", "devices", "memory", "time", "others"]
+Keeps = Literal["processes", "devices", "memory", "time", "evaders", "others"]
 Enforce = Literal["best", "required"]
 
 

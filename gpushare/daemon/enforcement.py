@@ -33,6 +33,7 @@ _KEPT: dict[Keeps, str] = {
     "devices": "its devices",
     "memory": "its memory",
     "time": "its time",
+    "evaders": "those that evade it from going on",
     "others": "others from its devices",
 }
 _MEND = 'see `gpushare doctor`; enforce = "best" in gpushare.toml goes on without'

@@ -80,7 +80,7 @@ class Trial:
             ),
             Wall(
                 "watch",
-                "memory",
+                "evaders",
                 "a program that uses a device without having joined is not found, or goes on",
                 self._watch,
             ),

@@ -14,7 +14,7 @@ from gpushare.errors import FailedError
 log = logging.getLogger(__name__)
 
 Name = Literal["cgroup", "devices", "memory", "freezer", "watch", "exclusive", "tracepoint"]
-Keeps = Literal["processes", "devices", "memory", "time", "others"]
+Keeps = Literal["processes", "devices", "memory", "time", "evaders", "others"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,4 +172,6 @@ def test_the_watch_holds_where_the_driver_lists_who_uses_a_device(make_daemon, t
     config = tmp_path / "gpushare.toml"
     config.write_text('[audit]\nevader = "tell"\n')
     told = make_daemon("--simulate", "1x16GiB", "--config", str(config)).start()
-    assert walls(told.client.node())["watch"].startswith("it only tells, as configured")
+    [watch] = [wall for wall in told.client.node()["walls"] if wall["name"] == "watch"]
+    assert watch["why"].startswith("it only tells, as configured")
+    assert watch["keeps"] == "evaders", "not memory: what one takes until it is found it has"
