@@ -60,6 +60,8 @@ class Enforcement:
         self._guarding, self._exclusion, self._stops = guarding, exclusion, stops
         self._table = state.walls
         self._guard: devices.Guard | None = None
+        self._listed: dict[tuple[int, int], Path] = {}
+        """v1 devices cgroups by the first process of their workload and its start, as long as they are there."""
 
     def start(self) -> None:
         """Tries all walls. What is mounted and allowed is as it is now until the daemon ends."""
@@ -122,14 +124,14 @@ class Enforcement:
         for one that cannot be put up, or is required and does not hold."""
         self._exclusion.admit(record, held.cgroup)
         workload.loose = held.why
-        workload.unguarded = self._devices(record, held, workload.pid) or held.why
+        workload.unguarded = self._devices(record, held, workload) or held.why
         workload.uncharged = self._guarding.hold(record, held.cgroup) or held.why
         workload.unlimited = self._memory(record, held) or held.why
         own = workload.loose or workload.unguarded or (workload.unlimited if not self._table.why("memory") else "")
         if self.enforce == "required" and (why := own):
             raise FailedError(f"nothing but the interposer would hold it (enforce is required): {why}; {_MEND}")
 
-    def _devices(self, record: GrantRecord, held: Held, pid: int) -> str:
+    def _devices(self, record: GrantRecord, held: Held, workload: WorkloadRecord) -> str:
         guarded, granted = self._resources.numbers(record)
         if self._guard is None:
             return self._table.why("devices")
@@ -137,7 +139,10 @@ class Enforcement:
             return "simulated devices have no nodes that could be denied"
         if held.cgroup is None:
             return held.why or "it has no cgroup of its own"
-        self._guard.hold(self._group(held, pid), guarded, granted)
+        group = self._group(held, workload.pid)
+        self._guard.hold(group, guarded, granted)
+        if not self._guard.v2:
+            self._listed[workload.pid, workload.started] = group
         return ""
 
     def renew(self) -> None:
@@ -145,6 +150,7 @@ class Enforcement:
         if not isinstance(self._guard, devices.Controller):
             return
         self._guard.forget_gone()
+        self._listed = {first: group for first, group in self._listed.items() if group.exists()}
         for live in self._state:
             guarded, granted = self._resources.numbers(live.record)
             for row in live.record.workloads:
@@ -158,14 +164,23 @@ class Enforcement:
                         row.unguarded = str(error)
 
     def _listing(self, row: WorkloadRecord) -> Path | None:
-        """The v1 devices cgroup of a workload that runs; None for one whose first process has ended."""
+        """The v1 devices cgroup that was held when the workload started, wherever its processes are by now. After a
+        restart of the daemon the one that its first process has to itself; None without such a one."""
+        first = row.pid, row.started
+        if first in self._listed:
+            return self._listed[first]
         link = self._state.layout.cgroups / f"{row.link}{devices.SUFFIX}"
         try:
             found = link.readlink() if row.link else devices.of_controller(row.pid, Hierarchies.of())
         except (OSError, FailedError):
             return None
+        if found is None or (not row.link and not has_alone(Cgroup(found, v2=False), row.pid)):
+            return None
         # Last: a number that is another process's now was looked up in vain.
-        return found if row.link or peer.start_time(row.pid) == row.started else None
+        if peer.start_time(row.pid) != row.started:
+            return None
+        self._listed[first] = found
+        return found
 
     def _memory(self, record: GrantRecord, held: Held) -> str:
         if why := self._table.why("memory"):
