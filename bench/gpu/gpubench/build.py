@@ -20,6 +20,7 @@ C_PROGRAMS = {
     "stalls": ("stalls.c", "common.c"),
     "steps": ("steps.c", "common.c"),
     "client": ("client.c", "common.c"),
+    "evader": ("evader.c", "common.c"),
 }
 _STEP_SECONDS = 400
 

@@ -13,13 +13,14 @@ class MissingError(Exception):
 @dataclass(frozen=True)
 class Config:
     """`work`: scratch directory with a short name, since sockets lie below it. `not_built`: programs, and why. `gpu`:
-    which device, in the order of the bus."""
+    which device, in the order of the bus. `scale`: of the usual seconds and repeats, how many."""
 
     simulated: bool
     work: str
     programs: str
     not_built: dict[str, str] = field(default_factory=dict)
     gpu: int = 0
+    scale: float = 1.0
 
     def save(self, path: Path) -> None:
         path.write_text(json.dumps(asdict(self)))

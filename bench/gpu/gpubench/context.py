@@ -14,6 +14,8 @@ from gpubench.stats import Spread, number
 
 Item = TypeVar("Item")
 _SIMULATED_SCALE, _SIMULATED_SECONDS = 0.02, 0.12
+_LEAST_REPEATS = 3
+"""A spread of fewer says nothing."""
 
 
 def _found(module: str) -> bool:
@@ -27,17 +29,18 @@ class Context:
     def __init__(self, config: Config) -> None:
         self.stage = Stage(config)
         self.simulated = config.simulated
+        self.scale = config.scale
 
     def seconds(self, seconds: float) -> float:
         """How long to measure; a fraction on the simulated device, where only the programs are tested."""
-        return max(_SIMULATED_SECONDS, seconds * _SIMULATED_SCALE) if self.simulated else seconds
+        return max(_SIMULATED_SECONDS, seconds * _SIMULATED_SCALE) if self.simulated else seconds * self.scale
 
     def some(self, items: Sequence[Item], simulated: int = 1) -> list[Item]:
         """All of them, or the first few on the simulated device."""
         return list(items[:simulated] if self.simulated else items)
 
     def repeats(self, count: int) -> int:
-        return 2 if self.simulated else count
+        return 2 if self.simulated else min(count, max(_LEAST_REPEATS, round(count * self.scale)))
 
     def has(self, *modules: str) -> bool:
         """Whether these Python packages can be used; they need a real GPU."""

@@ -24,6 +24,7 @@ GROUPS = (
     Group("overhead", "Overhead of launches", "gpubench.parts.overhead:launches", 300),
     Group("memory", "Memory", "gpubench.parts.memory:measure", 290),
     Group("clients", "Clients caught", "gpubench.parts.clients:measure", 480),
+    Group("evaders", "Past the interposer", "gpubench.parts.evaders:measure", 240),
     Group("shares", "Policy: shares", "gpubench.parts.shares:measure", 500),
     Group("reclaim", "Policy: reclaim", "gpubench.parts.reclaim:measure", 220),
     Group("protection", "Policy: latency next to training", "gpubench.parts.protection:measure", 420),

@@ -24,6 +24,13 @@ GROUP_SECONDS = 530
 _LEAST_SECONDS = 20  # a group begun with less left would measure nothing
 
 
+def _scale(text: str) -> float:
+    scale = float(text)
+    if not 0 < scale <= 1:
+        raise ValueError
+    return scale
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="bench/gpu/run", description="Builds gpushare from this checkout and measures it on this machine's GPU."
@@ -41,6 +48,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the result goes (default bench/results)")
     parser.add_argument(
         "--within", type=float, metavar="S", help=f"seconds for everything (default of one group: {GROUP_SECONDS})"
+    )
+    parser.add_argument(
+        "--scale", type=_scale, default=1.0, metavar="X", help="of the usual seconds and repeats, how many: up to 1"
     )
     parser.add_argument("--commit", help="what this checkout is, where there is no git")
     parser.add_argument("--merge", type=Path, nargs="+", metavar="FILE", help="make one result of these, measure none")
@@ -119,7 +129,7 @@ def _measure(args: argparse.Namespace, groups: list[Group], work: Path) -> int:
     for reason in not_built.values():
         say(f"  {reason}")
     config = work / "config.json"
-    Config(args.simulated, str(work), str(work / "programs"), not_built, args.gpu).save(config)
+    Config(args.simulated, str(work), str(work / "programs"), not_built, args.gpu, args.scale).save(config)
     own = [str(Path(__file__).resolve().parents[1]), *map(str, paths), os.environ.get("PYTHONPATH", "")]
     env = {**clean_environment(), "PYTHONPATH": os.pathsep.join(filter(None, own)), "PYTHONSAFEPATH": "1"}
     out = args.out or (work / "results" if args.simulated else RESULTS)

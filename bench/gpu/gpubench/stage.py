@@ -28,6 +28,7 @@ class Stage:
         self._daemon: subprocess.Popen[bytes] | None = None
         self._client: Any = None
         self._nvml: Nvml | None = None
+        self._settings = ""
         self._calibrated: dict[str, tuple[float, float]] = {}
 
     # The daemon.
@@ -39,6 +40,11 @@ class Stage:
             self._start()
         return self._client
 
+    def configure(self, settings: str) -> None:
+        """The daemon is another one from now on, with this text as its gpushare.toml."""
+        self.close()
+        self._settings = settings
+
     def _start(self) -> None:
         from gpushare.client import Client
         from gpushare.errors import GpushareError
@@ -48,6 +54,9 @@ class Stage:
         command = [sys.executable, "-m", "gpushare", "daemon", "--state-dir", str(state)]
         if self.simulated:
             command += ["--simulate", "1x16GiB"]
+        if self._settings:
+            (self.work / "gpushare.toml").write_text(self._settings)
+            command += ["--config", str(self.work / "gpushare.toml")]
         with open(log, "ab") as out:
             self._daemon = subprocess.Popen(
                 command,
@@ -98,10 +107,12 @@ class Stage:
     def command(
         self, arm: str, argv: list[str], *, memory: int, time_milli: int, class_: str = "training"
     ) -> tuple[list[str], dict[str, str]]:
-        """Command line and environment of a program. `arm`: "bare", or "gpushare" for a share of `memory` bytes and
-        `time_milli`."""
+        """Command line and environment of a program. `arm`: "bare"; "gpushare" for a share of `memory` bytes and
+        `time_milli`; "past" for one in such a share that has thrown the interposer away."""
         if arm == "bare":
             return argv, self._bare_environment()
+        if arm == "past":
+            argv = ["env", "-i", *(f"{name}={value}" for name, value in self._bare_environment().items()), *argv]
         share = ["--memory", str(memory), "--time", str(time_milli), "--class", class_, "--gpu", str(self.gpu)]
         socket = ["--socket", str(self.client.path)]
         return [sys.executable, "-m", "gpushare", "run", *socket, *share, "--", *argv], clean_environment()
