@@ -123,14 +123,15 @@ def _limited(context: Context) -> None:
         _until("it is killed", _ENDED_SECONDS, lambda: worker.process.poll() is not None)
         status = worker.process.poll()
         had = words.read()[3]
+    limit = (LIMIT + STEP) / MIB
     ended = "killed" if status == -signal.SIGKILL else f"ended with status {status}"
     context.row(
         "past the interposer, a limit of 4 GiB: bytes it had before the one that ended it",
         had / MIB,
         "MiB",
         against=f"{ended}; steps of {STEP // MIB} MiB, 64 MiB are let pass",
-        limit=(LIMIT + STEP) / MIB,
-        judged=had / MIB if status == -signal.SIGKILL else float("inf"),
+        limit=limit,
+        judged=had / MIB if status == -signal.SIGKILL else 2 * limit,  # it would have gone on
     )
 
 
