@@ -4,95 +4,21 @@ The tenant can write the usage page, so nothing that is read from it can be trus
 reads as zeros and is `torn`; it does not kill this process.
 """
 
-import enum
 import errno
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from gpushare._native import ffi, lib
 from gpushare.errors import FailedError, RefusedError, UsageError
+from gpushare.page_words import DeviceLease, DeviceLimits, GrantState, Managed, Slot, SlotUsage, TraceEvent
 
 LIMITS_BYTES = ffi.sizeof("struct gs_limits")
 USAGE_BYTES = ffi.sizeof("struct gs_usage")
 MAX_DEVICES = lib.GS_MAX_DEVICES
 MAX_SLOTS = lib.GS_MAX_SLOTS
-
-
-class GrantState(enum.IntEnum):
-    """`state` of the limits page."""
-
-    RESERVED = lib.GS_GRANT_RESERVED
-    ACTIVE = lib.GS_GRANT_ACTIVE
-    SUSPENDED = lib.GS_GRANT_SUSPENDED
-    RELEASED = lib.GS_GRANT_RELEASED
-
-
-class Managed(enum.IntEnum):
-    """Whether managed memory is charged like device memory or refused."""
-
-    CHARGE = lib.GS_MANAGED_CHARGE
-    REFUSE = lib.GS_MANAGED_REFUSE
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceLimits:
-    """What policy sets for one device of a grant. Shares in milli of the device."""
-
-    uuid: bytes
-    memory_bytes: int
-    context_bytes: int
-    guarantee_milli: int
-    limit_milli: int
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceLease:
-    """What the arbiter sets for one device. `inflight_bound_ns`: of estimated device time."""
-
-    epoch: int
-    held: bool
-    contended: bool
-    inflight_bound_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """One process of a grant."""
-
-    index: int
-    generation: int
-    pid: int
-
-
-@dataclass(frozen=True, slots=True)
-class SlotUsage:
-    """What one process reports about itself on one device."""
-
-    memory_bytes: int
-    memory_pending: int
-    busy_ns: int
-    queue_end_ns: int
-    launches: int
-    wait_ns: int
-    waiting: int
-    inflight: int
-    drained: int
-    dependent: bool
-
-
-@dataclass(frozen=True, slots=True)
-class TraceEvent:
-    """What one process reports that it did at `time_ns` (CLOCK_MONOTONIC); none of it is trusted. `device`: ordinal in
-    the grant, or None."""
-
-    time_ns: int
-    area: str
-    device: int | None
-    text: str
 
 
 def _raise(path: Path, code: int, error: Any) -> None:
@@ -252,6 +178,14 @@ class LimitsPage(_Page):
             raise UsageError(f"grant {self.grant} has no device {ordinal}: it has {self.ndevices}")
         self._write(ordinal, device)
 
+    def uncharged(self, ordinal: int) -> int:
+        """Bytes that count against the limit of one device although no process was charged for them."""
+        return int(lib.gs_load64(ffi.addressof(self.pointer.device[ordinal], "uncharged_bytes")))
+
+    def set_uncharged(self, ordinal: int, size: int) -> None:
+        """From now on so many do."""
+        lib.gs_store64(ffi.addressof(self.pointer.device[ordinal], "uncharged_bytes"), size)
+
     def lease(self, ordinal: int) -> DeviceLease:
         """The lease of one device, by its ordinal in the grant."""
         words = self.pointer.device[ordinal]
@@ -386,6 +320,14 @@ class UsagePage(_Page):
                 words = ffi.string(text).decode().replace("%llu", "{}").format(event.a, event.b)
                 found.append(TraceEvent(event.time_ns, ffi.string(area).decode(), device, words))
         return found
+
+
+def held(limits: LimitsPage, usage: UsagePage, ordinal: int) -> tuple[int, int]:
+    """Bytes of one device that the processes of a grant say they hold: without, and with what calls in progress may
+    take. Of what a tenant has written any numbers may come, up to 2^63 - 1."""
+    least, most = ffi.new("uint64_t *"), ffi.new("uint64_t *")
+    lib.gs_page_held(limits.pointer, usage.pointer, ordinal, least, most)
+    return min(_MOST, least[0]), min(_MOST, most[0])
 
 
 def _check_device(device: DeviceLimits) -> None:

@@ -18,7 +18,8 @@ class GrantDevice(Struct, kw_only=True):
     second it waited without a lease. `share_got_milli`: its part of the work the device did in it. `waits`, `reclaims`:
     waits, and leases taken from it in mid-work, that are over; `reclaim_ns`: until that work was done. Counts of leases
     and revokes are of this run of the daemon, and so are histograms: entry i counts those shorter than 2^i us, the last
-    one all longer. `marked`: processes whose numbers cannot be (events of kind `lie`): while there is one, `busy_ns`
+    one all longer. `memory_uncharged_bytes`: of what it holds, what the driver counts beyond what its processes were
+    charged. `marked`: processes whose numbers cannot be (events of kind `lie`): while there is one, `busy_ns`
     grows with the leases and `memory_bytes` is the limit."""
 
     id: str
@@ -31,6 +32,7 @@ class GrantDevice(Struct, kw_only=True):
     served_milli: int = 0
     served_limit_milli: int = 0
     memory_bytes: int = 0
+    memory_uncharged_bytes: int = 0
     memory_peak_bytes: int = 0
     busy_ns: int = 0
     leased_ns: int = 0

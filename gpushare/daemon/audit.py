@@ -9,18 +9,18 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
 
 from gpushare.api.findings import Act as Done
 from gpushare.api.findings import Finding, FindingKind, Outcome
 from gpushare.arbiter import Arbiter
-from gpushare.daemon import logs, peer
+from gpushare.daemon import peer
 from gpushare.daemon.counted import Counted
 from gpushare.daemon.findings import Findings, Key
 from gpushare.daemon.holds import Holds, stopped
+from gpushare.daemon.looking import Look, Looking
 from gpushare.daemon.restraining import Restraining
 from gpushare.daemon.state import Live, State, Workload, now_ns
+from gpushare.daemon.uncharged import Uncharged
 from gpushare.daemon.unowned import Unowned
 from gpushare.daemon.watch import Change
 from gpushare.enforce import cgroup, freezer
@@ -47,31 +47,6 @@ _DONE = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class _Unknown:
-    """A process on a device of which the daemon knows nothing yet. `group`: its cgroup, None: the root or not seen."""
-
-    program: Program
-    uid: int
-    group: Path | None
-    device: int
-    memory_bytes: int | None
-    busy_ns: int
-
-
-@dataclass(slots=True)
-class _Look:
-    """What one look found. `listed`: pids by device, of those that answered."""
-
-    at_ns: int
-    unknown: list[_Unknown] = field(default_factory=list)
-    listed: dict[int, set[int]] = field(default_factory=dict)
-    held: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Bytes by device and pid, as far as the driver says."""
-    used: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Device time by device and pid, ns."""
-
-
 class Audit:
     """Belongs to the event loop."""
 
@@ -89,6 +64,7 @@ class Audit:
         self._publish = publish
         self.holds = Holds(state.layout.run / "frozen")
         self._restraining = Restraining(state, arbiter, findings, self.holds, rules, publish)
+        self._looking, self._uncharged = Looking(backend), Uncharged(state)
         self._unowned, self._counted = Unowned(state, backend, findings), Counted(state, backend)
         self._groups: dict[Key, Cgroup] = {}
         self._since: dict[Key, int] = {}
@@ -96,7 +72,6 @@ class Audit:
         self._excesses = audit.Excesses()
         self._waiting: set[asyncio.Task[None]] = set()
         self._poked = asyncio.Event()
-        self._seldom = logs.Seldom()
         self.looks = 0
         """So far."""
         state.on_changed.append(self._changed)
@@ -126,6 +101,7 @@ class Audit:
         return any(live.record.phase is Phase.ACTIVE for live in self._state)
 
     async def _round(self) -> None:
+        self._uncharged.read()
         look = await self._look()
         new = [one for one in self._strangers(look) if self._key(one) not in self._findings]
         if new:
@@ -135,6 +111,7 @@ class Audit:
                 if self._key(one) not in self._findings and not self._findings.full:
                     await self._found(one, look.at_ns)
             look = again
+        self._uncharged.follow(look.listed, look.held)
         await self._counted.follow(look.at_ns)
         for row in self._excesses.follow(self._held(look), look.at_ns):
             self._exceeds(row)
@@ -147,37 +124,14 @@ class Audit:
 
     # Looking.
 
-    async def _look(self) -> _Look:
-        known = frozenset(self._joined())
+    async def _look(self) -> Look:
         self.looks += 1
-        return await asyncio.to_thread(self._ask, len(self._state.devices), known)
-
-    def _ask(self, devices: int, known: frozenset[int]) -> _Look:
-        """In a thread. `devices`: how many; `known`: pids of processes that have joined."""
-        look = _Look(time.monotonic_ns())
-        for device in range(devices):
-            try:
-                rows = self._backend.processes(device)
-            except GpushareError as error:
-                self._seldom.warning(f"audit {device}", "device %d is not audited: %s", device, error)
-                continue
-            look.listed[device] = {row.pid for row in rows}
-            for row in rows:
-                look.used[device, row.pid] = row.busy_ns
-                if row.memory_bytes is not None:
-                    look.held[device, row.pid] = row.memory_bytes
-                if row.pid in known or row.pid == os.getpid():
-                    continue
-                found = _examine(row.pid)
-                if found is not None:
-                    program, uid, group = found
-                    look.unknown.append(_Unknown(program, uid, group, device, row.memory_bytes, row.busy_ns))
-        return look
+        return await asyncio.to_thread(self._looking.look, len(self._state.devices), frozenset(self._joined()))
 
     def _joined(self) -> dict[int, int]:
         return {member.pid: member.started for live in self._state for member in live.record.members}
 
-    def _strangers(self, look: _Look) -> list[Stranger]:
+    def _strangers(self, look: Look) -> list[Stranger]:
         if not look.unknown:
             return []
         joined = self._joined()
@@ -203,7 +157,7 @@ class Audit:
         kind: FindingKind = "evader" if one.grant else "outside"
         return Key(kind, one.grant, one.program.pid, one.program.started)
 
-    def _held(self, look: _Look) -> Iterator[audit.Held]:
+    def _held(self, look: Look) -> Iterator[audit.Held]:
         """What the processes that have joined hold, by grant and device; of their cgroups, where that is more."""
         for live in self._state:
             members = {member.pid: member.started for member in live.record.members}
@@ -310,7 +264,7 @@ class Audit:
 
     # What becomes of it.
 
-    def _follow(self, look: _Look) -> None:
+    def _follow(self, look: Look) -> None:
         keys = [key for key in self._findings.lasting() if key.kind in ("evader", "outside", "excess")]
         if not keys:
             return
@@ -384,17 +338,3 @@ class Audit:
         self._restraining.close()
         for task in self._waiting:
             task.cancel()
-
-
-def _examine(pid: int) -> tuple[Program, int, Path | None] | None:
-    """None for one that ends, executes another program at this moment, or is gone. Only files are read that a process
-    cannot make slow."""
-    now = peer.status(pid)
-    if now is None or now.ending or (not now.image.known and os.geteuid() == 0):
-        return None
-    try:
-        group = cgroup.of_process(pid)
-        uid = Path(f"/proc/{pid}").stat().st_uid
-    except (GpushareError, OSError):
-        return None
-    return Program(pid, now.started, (now.image.code, now.image.stack)), uid, group.path if group is not None else None

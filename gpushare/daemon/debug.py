@@ -5,7 +5,8 @@ import time
 from gpushare.api import debug as debug_types
 from gpushare.daemon.state import Live
 from gpushare.errors import RefusedError
-from gpushare.pages import LimitsPage, Slot, UsagePage
+from gpushare.page_words import Slot
+from gpushare.pages import LimitsPage, UsagePage
 
 
 def grant(live: Live) -> debug_types.GrantDebug:

@@ -293,8 +293,9 @@ class Grants:
         if change.memory is None and change.time is None and change.time_limit is None:
             raise UsageError("nothing to change: give memory, time or time_limit")
         places = placement.resize(self._state, live, change)
-        for place in places:
+        for ordinal, place in enumerate(places):
             held = self._arbiter.grant_stats(live.handle, place.index).memory_bytes if live.handle is not None else 0
+            held += live.limits.uncharged(ordinal) if live.limits is not None else 0
             if place.memory_bytes < held:
                 raise RefusedError(
                     f"grant {grant_id} holds {held} bytes on device {place.index}: free some before it shrinks to "

@@ -17,7 +17,8 @@ from gpushare.errors import FailedError, GpushareError
 from gpushare.inject import cdi, grantdir, mounts
 from gpushare.inject.node import DeviceNode, Granted, Node
 from gpushare.node.devices import Device
-from gpushare.pages import LIMITS_BYTES, USAGE_BYTES, DeviceLimits, GrantState, LimitsPage, Managed, Slot, UsagePage
+from gpushare.page_words import DeviceLimits, GrantState, Managed, Slot
+from gpushare.pages import LIMITS_BYTES, USAGE_BYTES, LimitsPage, UsagePage
 from gpushare.paths import INTERPOSERS, Layout
 from gpushare.policy.admission import Place
 from gpushare.policy.lifecycle import Kind

@@ -11,7 +11,7 @@ from gpushare.daemon.receipts import Receipts
 from gpushare.daemon.resources import Resources
 from gpushare.daemon.state import Live, State, instant
 from gpushare.ledger.entries import Totals
-from gpushare.pages import GrantState
+from gpushare.page_words import GrantState
 from gpushare.policy.shares import Share, entitlements
 
 log = logging.getLogger(__name__)

@@ -27,9 +27,10 @@ from gpushare.units import MIB
 
 
 def _grant_device(
-    place: Place, state: State, kept: int, live: Live | None, share: Share | None, arbiter: Arbiter
+    ordinal: int, place: Place, state: State, kept: int, live: Live | None, share: Share | None, arbiter: Arbiter
 ) -> GrantDevice:
-    """`share`: what the grant is served with here, None where it is not served."""
+    """`ordinal`: of the device in the grant. `share`: what the grant is served with here, None where it is not
+    served."""
     shown = GrantDevice(
         id=place.device,
         index=place.index,
@@ -45,8 +46,9 @@ def _grant_device(
     if share is not None:
         shown.served_milli, shown.served_limit_milli = share.guarantee_milli, share.limit_milli
     stats = book.total(arbiter.grant_stats(live.handle, place.index))
-    shown.memory_bytes = stats.memory_bytes
-    shown.memory_peak_bytes = stats.memory_peak_bytes
+    shown.memory_uncharged_bytes = live.limits.uncharged(ordinal) if live.limits is not None else 0
+    shown.memory_bytes = stats.memory_bytes + shown.memory_uncharged_bytes
+    shown.memory_peak_bytes = max(stats.memory_peak_bytes, shown.memory_bytes)
     shown.busy_ns = stats.busy_ns
     shown.leased_ns = stats.leased_ns
     shown.borrowed_ns = stats.borrowed_ns
@@ -93,8 +95,10 @@ def grant_view(
     kept = (stands or placement.standing(state)).kept if live is not None else {}
     shares: list[Share | None] = [*live.shares] if live is not None and live.shares else [None] * len(record.places)
     devices = [
-        _grant_device(place, state, kept.get((record.id, place.device), place.guaranteed_milli), live, share, arbiter)
-        for place, share in zip(record.places, shares, strict=True)
+        _grant_device(
+            at, place, state, kept.get((record.id, place.device), place.guaranteed_milli), live, share, arbiter
+        )
+        for at, (place, share) in enumerate(zip(record.places, shares, strict=True))
     ]
     life, found = record.life, terms(record.request, state.reclaim_policy)
     return types.Grant(

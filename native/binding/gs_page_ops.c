@@ -8,6 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "page/page.h"
+
 uint32_t gs_load32(const uint32_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
 
 uint64_t gs_load64(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
@@ -97,4 +99,9 @@ int gs_slot_claim(struct gs_limits *limits, struct gs_usage *usage, struct gs_se
 void gs_seat_keep(struct gs_seats *seats, uint32_t slot, uint32_t generation, int32_t pid, uint64_t since_ns) {
   if (slot < GS_MAX_SLOTS && !gs_load32(&seats->seat[slot].taken))
     take_seat(&seats->seat[slot], generation, pid, since_ns);
+}
+
+void gs_page_held(const struct gs_limits *limits, struct gs_usage *usage, uint32_t device, uint64_t *least,
+                  uint64_t *most) {
+  gs_page_span(&(struct gs_pages){limits, usage}, device, least, most);
 }

@@ -19,6 +19,11 @@ uint32_t gs_add32(uint32_t *word, uint32_t value); /* seq_cst; returns the new v
 int gs_futex_wake(uint32_t *word);                 /* wakes all waiters in any process; returns their number */
 uint64_t gs_now_ns(void);                          /* CLOCK_MONOTONIC */
 
+/* Bytes of one device that the processes of a grant hold, by their own words: without, and with what calls in progress
+ * may take. */
+void gs_page_held(const struct gs_limits *limits, struct gs_usage *usage, uint32_t device, uint64_t *least,
+                  uint64_t *most);
+
 /* Maps fd as shared memory, at the full size of its page. If the file is truncated later (a tenant can do that to its
  * usage file), this process is not killed by SIGBUS: the lost part reads as zeros from then on, and gs_page_torn
  * returns 1. */

@@ -51,7 +51,9 @@ struct gs_device_limits {
   /* epoch << 1 | 1: work of a grant whose lease was revoked is still on the device; the holder reads it; arbiter */
   uint32_t foreign_work;
   uint64_t foreign_work_ns; /* since when foreign_work holds; 0: unknown; arbiter */
-  uint8_t reserved[56];
+  /* what the driver counts for the grant's processes beyond what they were charged: held against memory_bytes too */
+  uint64_t uncharged_bytes;
+  uint8_t reserved[48];
 };
 
 struct gs_limits {
@@ -119,6 +121,7 @@ _Static_assert(sizeof(struct gs_device_limits) == 128, "layout");
 _Static_assert(offsetof(struct gs_device_limits, lease) == 48, "layout");
 _Static_assert(offsetof(struct gs_device_limits, foreign_work) == 56, "layout");
 _Static_assert(offsetof(struct gs_device_limits, foreign_work_ns) == 64, "layout");
+_Static_assert(offsetof(struct gs_device_limits, uncharged_bytes) == 72, "layout");
 _Static_assert(offsetof(struct gs_limits, managed) == 72, "layout");
 _Static_assert(offsetof(struct gs_limits, device) == 128, "layout");
 _Static_assert(sizeof(struct gs_limits) == 128 + 16 * 128, "layout");

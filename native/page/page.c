@@ -46,6 +46,14 @@ static struct sums sum(const struct gs_pages *pages, uint32_t slot, uint32_t dev
   return sums;
 }
 
+/* What the processes of the grant may hold, by the books. */
+static uint64_t room(const struct gs_pages *pages, uint32_t device) {
+  const struct gs_device_limits *limits = &pages->limits->device[device];
+  uint64_t bytes = __atomic_load_n(&limits->memory_bytes, __ATOMIC_ACQUIRE);
+  uint64_t uncharged = __atomic_load_n(&limits->uncharged_bytes, __ATOMIC_ACQUIRE);
+  return bytes > uncharged ? bytes - uncharged : 0;
+}
+
 static uint64_t now_ns(void) {
   struct timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -82,7 +90,7 @@ static bool undecided(const struct gs_pages *pages, uint32_t slot, uint32_t devi
 static int claim(const struct gs_pages *pages, uint32_t slot, uint32_t device, uint64_t bytes, uint64_t *word,
                  bool patient) {
   struct gs_slot_device *own = &pages->usage->slot[slot].device[device];
-  uint64_t limit = __atomic_load_n(&pages->limits->device[device].memory_bytes, __ATOMIC_ACQUIRE);
+  uint64_t limit = room(pages, device);
   if (bytes == 0)
     return 0;
   if (bytes > limit)
@@ -136,8 +144,14 @@ void gs_page_grown(const struct gs_pages *pages, uint32_t slot, uint32_t device,
   __atomic_fetch_sub(&own->memory_growing, bytes, __ATOMIC_SEQ_CST);
 }
 
+void gs_page_span(const struct gs_pages *pages, uint32_t device, uint64_t *least, uint64_t *most) {
+  struct sums sums = sum(pages, 0, device);
+  *least = sums.held;
+  *most = sums.all;
+}
+
 uint64_t gs_page_used(const struct gs_pages *pages, uint32_t device) {
-  uint64_t used = 0;
+  uint64_t used = __atomic_load_n(&pages->limits->device[device].uncharged_bytes, __ATOMIC_ACQUIRE);
   uint32_t high = slots_high(pages->limits);
   for (uint32_t i = 0; i < high; i++)
     used = add(used, __atomic_load_n(&pages->usage->slot[i].device[device].memory_bytes, __ATOMIC_ACQUIRE));

@@ -27,15 +27,17 @@ void gs_page_give_back(const struct gs_pages *pages, uint32_t slot, uint32_t dev
 int gs_page_grow(const struct gs_pages *pages, uint32_t slot, uint32_t device, uint64_t bytes, bool patient);
 /* The end of such a call, or of a part of it: it has taken `taken` of those bytes, which stay reserved. */
 void gs_page_grown(const struct gs_pages *pages, uint32_t slot, uint32_t device, uint64_t bytes, uint64_t taken);
-/* Bytes held by all processes of the grant. */
+/* Bytes that count against the limit: held by all processes of the grant, and uncharged. */
 uint64_t gs_page_used(const struct gs_pages *pages, uint32_t device);
+/* Bytes held by all processes of the grant: without, and with what calls in progress may take. */
+void gs_page_span(const struct gs_pages *pages, uint32_t device, uint64_t *least, uint64_t *most);
 
 /* Device memory as reported to a program through CUDA and NVML. total = withdrawn + used + free holds even while other
  * processes allocate. */
 struct gs_memory {
   uint64_t total;     /* as first reported: constant for a program that has seen it */
   uint64_t withdrawn; /* removed by a limit that was lowered since */
-  uint64_t used;      /* by all processes of the grant; at most total - withdrawn */
+  uint64_t used;      /* by all processes of the grant, charged or not; at most total - withdrawn */
   uint64_t free;
 };
 /* total: device memory in bytes, as first reported to the program. */

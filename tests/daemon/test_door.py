@@ -22,7 +22,8 @@ from gpushare.daemon.door import Door
 from gpushare.daemon.tenant_socket import Rules, TenantSocket
 from gpushare.door import grants
 from gpushare.door.messages import Asked, Ended
-from gpushare.pages import DeviceLimits, LimitsPage, UsagePage
+from gpushare.page_words import DeviceLimits
+from gpushare.pages import LimitsPage, UsagePage
 from gpushare.wire import JoinError
 
 # Many mappings, then many joins: looking through the mappings at each end of a connection took 40 ms each.

@@ -11,7 +11,8 @@ from waiting import until
 from gpushare.daemon.resources import Resources
 from gpushare.errors import FailedError, NotFoundError, RefusedError, UsageError
 from gpushare.inject.node import Node
-from gpushare.pages import LimitsPage, Managed
+from gpushare.page_words import Managed
+from gpushare.pages import LimitsPage
 from gpushare.paths import Layout
 
 GIB = 1 << 30

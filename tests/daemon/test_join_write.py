@@ -11,7 +11,8 @@ from gpushare._native import ffi
 from gpushare.daemon.door import Door
 from gpushare.daemon.tenant_socket import Rules, TenantSocket
 from gpushare.errors import FailedError
-from gpushare.pages import DeviceLimits, LimitsPage, UsagePage
+from gpushare.page_words import DeviceLimits
+from gpushare.pages import LimitsPage, UsagePage
 from gpushare.wire import NO_SLOT, JoinError
 
 

@@ -12,7 +12,8 @@ from gpushare.daemon import door
 from gpushare.daemon.door import Door
 from gpushare.daemon.tenant_socket import Rules, TenantSocket
 from gpushare.door import grants
-from gpushare.pages import DeviceLimits, LimitsPage, UsagePage
+from gpushare.page_words import DeviceLimits
+from gpushare.pages import LimitsPage, UsagePage
 from gpushare.wire import JoinError
 
 

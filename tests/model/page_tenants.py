@@ -6,7 +6,8 @@ import subprocess
 
 import built
 
-from gpushare.pages import DeviceLimits, LimitsPage, UsagePage
+from gpushare.page_words import DeviceLimits
+from gpushare.pages import LimitsPage, UsagePage
 
 
 class Grant:

@@ -12,7 +12,8 @@ from waiting import until
 
 from gpushare.arbiter import Arbiter, EventKind, ShareFlags
 from gpushare.errors import FailedError
-from gpushare.pages import DeviceLimits, LimitsPage, UsagePage
+from gpushare.page_words import DeviceLimits
+from gpushare.pages import LimitsPage, UsagePage
 from gpushare.policy.shares import Share
 
 DEVICES = [0, 1]

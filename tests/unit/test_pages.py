@@ -9,16 +9,8 @@ from pagewords import device_limits, memory_bytes
 
 from gpushare._native import ffi, lib
 from gpushare.errors import FailedError, RefusedError, UsageError
-from gpushare.pages import (
-    LIMITS_BYTES,
-    MAX_SLOTS,
-    USAGE_BYTES,
-    DeviceLimits,
-    GrantState,
-    LimitsPage,
-    Slot,
-    UsagePage,
-)
+from gpushare.page_words import DeviceLimits, GrantState, Slot
+from gpushare.pages import LIMITS_BYTES, MAX_SLOTS, USAGE_BYTES, LimitsPage, UsagePage
 
 GIB = 1 << 30
 DEVICE = DeviceLimits(bytes(range(16)), 8 * GIB, 16 << 20, 250, 1000)

@@ -53,13 +53,13 @@ int main(int argc, char **argv) {
     return 2;
   setvbuf(stdout, NULL, _IOLBF, 0);
   volatile uint64_t *words = map(argv[1]);
+  printf("{\"event\": \"ready\", \"pid\": %d}\n", (int)getpid()); /* it may be stopped at any call below */
   words[BEGAN] = now_ns();
   MUST(cuInit(0));
   MUST(cuDeviceGet(&device, 0));
   MUST(cuDevicePrimaryCtxRetain(&context, device));
   MUST(cuCtxSetCurrent(context));
   words[CONTEXT] = now_ns();
-  printf("{\"event\": \"ready\", \"pid\": %d}\n", (int)getpid());
   if (step)
     take(words, step);
   else

@@ -13,7 +13,7 @@
 
 enum {
   ROUND = 512,      /* granularity of small allocations, which share pages of the device, and of managed memory */
-  PAGE = 2097152,   /* an allocation of at least this takes whole ones */
+  PAGE = 2097152,   /* an allocation of more than half of one takes whole ones (seen on an H200 with r580) */
   PITCH_ROUND = 512 /* the largest row alignment of current devices; corrected from the pitch that the driver chose */
 };
 
@@ -22,7 +22,7 @@ static uint64_t round_up(uint64_t bytes, uint64_t multiple) {
 }
 
 /* What an allocation of device memory takes. */
-static uint64_t taken_by(uint64_t bytes) { return round_up(bytes, bytes < PAGE ? ROUND : PAGE); }
+static uint64_t taken_by(uint64_t bytes) { return round_up(bytes, bytes <= PAGE / 2 ? ROUND : PAGE); }
 
 /* An allocation in the making. */
 struct charge {

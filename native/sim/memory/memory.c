@@ -20,7 +20,7 @@ static CUresult allocate(CUdeviceptr *address, size_t bytes, enum sim_range_kind
   CUresult result = allocation_start(bytes, address, &ctx);
   if (result != CUDA_SUCCESS)
     return result;
-  bool pages = kind == SIM_RANGE_DEVICE && bytes >= SIM_ALLOC_PAGE; /* managed memory is placed in smaller pieces */
+  bool pages = kind == SIM_RANGE_DEVICE && bytes > SIM_ALLOC_PAGE / 2; /* managed memory is placed in smaller pieces */
   uint64_t charged = sim_round_up(bytes, pages ? SIM_ALLOC_PAGE : SIM_ALLOC_ROUND);
   return sim_memory_new(ctx, ctx->device, kind, bytes, charged, flags, low, address);
 }

@@ -13,7 +13,7 @@
 enum {
   SIM_PAGE = 4096,
   SIM_ALLOC_ROUND = 512,          /* small allocations share pages: each takes a multiple of this, */
-  SIM_ALLOC_PAGE = 2097152,       /* and one of at least a page takes whole pages */
+  SIM_ALLOC_PAGE = 2097152,       /* and one of more than half a page takes whole pages */
   SIM_PITCH_ROUND = 512,          /* row alignment of cuMemAllocPitch */
   SIM_VMM_GRANULARITY = 2097152,  /* cuMemCreate */
   SIM_POOL_STEP = 33554432,       /* pools grow by multiples of this */

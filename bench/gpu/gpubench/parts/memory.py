@@ -1,5 +1,7 @@
 """Usable bytes under a limit, the cost of a process, books against NVML, processes that race."""
 
+import time
+
 from gpubench.context import Context
 from gpubench.worker import START_SECONDS, Worker
 
@@ -9,6 +11,8 @@ FRAMEWORK_LIMIT = 16 * GIB
 # Each: how many allocations of which size. One byte over a multiple of 2 MiB is where the driver's granularity shows.
 LADDER = ((4096, 4 << 10), (1024, 64 << 10), (256, 1 << 20), (256, (1 << 20) + 1), (256, (2 << 20) + 1), (32, 20 << 20))
 RACERS = 4
+_RECONCILED_SECONDS = 1.0
+"""Within that time the daemon has counted what the driver took by itself."""
 TORCH = {
     "import": "import torch",
     "context": "PyTorch's first tensor",
@@ -69,6 +73,7 @@ def _process(context: Context) -> None:
 
 
 def _beyond(context: Context, worker: Worker, name: str, idle: int) -> None:
+    time.sleep(context.seconds(_RECONCILED_SECONDS))
     grown, book = context.stage.settled_bytes() - idle, _book(context, worker)
     context.row(
         f"{name}: NVML of the device beyond gpushare's books",

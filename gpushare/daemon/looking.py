@@ -1,0 +1,81 @@
+"""One look at who uses the devices, as the driver says. In a thread, since a driver may be slow."""
+
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpushare.daemon import logs, peer
+from gpushare.enforce import cgroup
+from gpushare.errors import GpushareError
+from gpushare.node.devices import Backend
+from gpushare.policy.audit import Program
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A process on a device of which the daemon knows nothing yet. `group`: its cgroup, None: the root or not seen."""
+
+    program: Program
+    uid: int
+    group: Path | None
+    device: int
+    memory_bytes: int | None
+    busy_ns: int
+
+
+@dataclass(slots=True)
+class Look:
+    """What one look found. `at_ns`: monotonic. `listed`: pids by device, of those that answered."""
+
+    at_ns: int
+    unknown: list[Unknown] = field(default_factory=list)
+    listed: dict[int, set[int]] = field(default_factory=dict)
+    held: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Bytes by device and pid, as far as the driver says."""
+    used: dict[tuple[int, int], int] = field(default_factory=dict)
+    """Device time by device and pid, ns."""
+
+
+class Looking:
+    """Asks one backend."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._seldom = logs.Seldom()
+
+    def look(self, devices: int, known: frozenset[int]) -> Look:
+        """`devices`: how many; `known`: pids of processes that have joined."""
+        look = Look(time.monotonic_ns())
+        for device in range(devices):
+            try:
+                rows = self._backend.processes(device)
+            except GpushareError as error:
+                self._seldom.warning(f"audit {device}", "device %d is not audited: %s", device, error)
+                continue
+            look.listed[device] = {row.pid for row in rows}
+            for row in rows:
+                look.used[device, row.pid] = row.busy_ns
+                if row.memory_bytes is not None:
+                    look.held[device, row.pid] = row.memory_bytes
+                if row.pid in known or row.pid == os.getpid():
+                    continue
+                found = _examine(row.pid)
+                if found is not None:
+                    program, uid, group = found
+                    look.unknown.append(Unknown(program, uid, group, device, row.memory_bytes, row.busy_ns))
+        return look
+
+
+def _examine(pid: int) -> tuple[Program, int, Path | None] | None:
+    """None for one that ends, executes another program at this moment, or is gone. Only files are read that a process
+    cannot make slow."""
+    now = peer.status(pid)
+    if now is None or now.ending or (not now.image.known and os.geteuid() == 0):
+        return None
+    try:
+        group = cgroup.of_process(pid)
+        uid = Path(f"/proc/{pid}").stat().st_uid
+    except (GpushareError, OSError):
+        return None
+    return Program(pid, now.started, (now.image.code, now.image.stack)), uid, group.path if group is not None else None

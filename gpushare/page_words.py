@@ -1,0 +1,79 @@
+"""What the pages of a grant say (native/page/gs_page.h), as values."""
+
+import enum
+from dataclasses import dataclass
+
+from gpushare._native import lib
+
+
+class GrantState(enum.IntEnum):
+    """`state` of the limits page."""
+
+    RESERVED = lib.GS_GRANT_RESERVED
+    ACTIVE = lib.GS_GRANT_ACTIVE
+    SUSPENDED = lib.GS_GRANT_SUSPENDED
+    RELEASED = lib.GS_GRANT_RELEASED
+
+
+class Managed(enum.IntEnum):
+    """Whether managed memory is charged like device memory or refused."""
+
+    CHARGE = lib.GS_MANAGED_CHARGE
+    REFUSE = lib.GS_MANAGED_REFUSE
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLimits:
+    """What policy sets for one device of a grant. Shares in milli of the device."""
+
+    uuid: bytes
+    memory_bytes: int
+    context_bytes: int
+    guarantee_milli: int
+    limit_milli: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLease:
+    """What the arbiter sets for one device. `inflight_bound_ns`: of estimated device time."""
+
+    epoch: int
+    held: bool
+    contended: bool
+    inflight_bound_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One process of a grant."""
+
+    index: int
+    generation: int
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlotUsage:
+    """What one process reports about itself on one device."""
+
+    memory_bytes: int
+    memory_pending: int
+    busy_ns: int
+    queue_end_ns: int
+    launches: int
+    wait_ns: int
+    waiting: int
+    inflight: int
+    drained: int
+    dependent: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEvent:
+    """What one process reports that it did at `time_ns` (CLOCK_MONOTONIC); none of it is trusted. `device`: ordinal in
+    the grant, or None."""
+
+    time_ns: int
+    area: str
+    device: int | None
+    text: str

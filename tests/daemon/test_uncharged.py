@@ -1,0 +1,118 @@
+"""What a grant's processes hold beyond what they were charged counts against its limit. The judge is the simulator's
+books; what nobody charges is taken by a process that has joined, past its interposer."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import built
+import pytest
+from running import GPUSHARE, SPIN, Tenant, start
+from waiting import until
+
+from gpushare import paths
+from gpushare.enforce.cgroup import Hierarchies
+
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or Hierarchies.of().unified is None, reason="needs root and cgroup v2"
+)
+
+LIBRARY = paths.SIM_LIB_DIR / "libcuda.so.1"
+SUPPORT = Path(__file__).parents[1] / "support"
+MIB = 1 << 20
+PAST = 512
+
+
+@pytest.fixture
+def daemon(make_daemon):
+    return make_daemon("--simulate", "1x16GiB").start()
+
+
+class Past:
+    """Takes memory past the interposer, in a grant that it has joined."""
+
+    def __init__(self, daemon, grant: str) -> None:
+        command = [*GPUSHARE, "run", "--socket", str(daemon.layout.socket), "--grant", grant, "--"]
+        self.process = start(
+            [*command, str(built.program("newlinkmap")), str(LIBRARY), "joined"], daemon.env, stderr=False
+        )
+        assert self.hear() == {"joined": 0, "init": 0}
+
+    def hear(self):
+        return json.loads(self.process.stdout.readline())
+
+    def take(self, mib: int) -> None:
+        self.process.stdin.write(f"take {mib}\n")
+        self.process.stdin.flush()
+        assert self.hear() == {"mib": mib, "last": 0}
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def share(daemon, grant: str):
+    return daemon.client.grant(grant)["devices"][0]
+
+
+def test_it_counts_against_the_limit_and_is_shown(daemon):
+    grant = daemon.client.create(memory="1GiB", time="10%", keep=True)["id"]
+    past = Past(daemon, grant)
+    command = [*GPUSHARE, "run", "--socket", str(daemon.layout.socket), "--grant", grant, "--"]
+    honest = Tenant([*command, str(SPIN)], daemon.env)
+    try:
+        past.take(PAST)
+        counted = until(lambda: share(daemon, grant)["memory_uncharged_bytes"], "it is counted")
+        own = daemon.books()["processes"]
+        [beyond] = [row["bytes"] for row in own if row["pid"] == past.process.pid]
+        assert counted == beyond
+        seen = share(daemon, grant)
+        assert seen["memory_bytes"] == sum(row["bytes"] for row in own)
+        assert not honest.tell(f"alloc {1024 - PAST}MiB")["ok"], "that is what was left without the other's"
+        free = (1 << 30) - seen["memory_bytes"]
+        assert honest.tell(f"alloc {free // MIB // 2 * 2}MiB")["ok"], "the rest is still its"
+        assert sum(row["bytes"] for row in daemon.books()["processes"]) <= 1 << 30
+    finally:
+        past.close()
+    until(lambda: share(daemon, grant)["memory_uncharged_bytes"] == 0, "it ends with its process")
+    assert honest.tell(f"alloc {PAST - 16}MiB")["ok"]
+    honest.close()
+    daemon.client.release(grant)
+
+
+def test_it_outlives_the_daemon(daemon):
+    grant = daemon.client.create(memory="1GiB", time="10%", keep=True)["id"]
+    past = Past(daemon, grant)
+    try:
+        past.take(PAST)
+        before = until(lambda: share(daemon, grant)["memory_uncharged_bytes"], "it is counted")
+        daemon.kill()
+        daemon.start()
+        assert share(daemon, grant)["memory_uncharged_bytes"] == before
+    finally:
+        past.close()
+        daemon.client.release(grant)
+
+
+CHURN = """
+import sys
+from cuda.bindings import driver
+sys.path.insert(0, sys.argv[1])
+from worker import context, ok
+ok(driver.cuInit(0))
+context()
+for _ in range(40000):
+    ok(driver.cuMemFree(ok(driver.cuMemAlloc(256 << 20))))
+"""
+
+
+def test_who_allocates_and_frees_all_the_while_has_nothing_uncharged(daemon):
+    """Books and driver are not read at one instant."""
+    child = start(daemon.run("1GiB", "50%", sys.executable, "-c", CHURN, str(SUPPORT)), daemon.env, stderr=False)
+    most = 0
+    while child.poll() is None:
+        for grant in daemon.client.grants():
+            most = max(most, grant["devices"][0]["memory_uncharged_bytes"])
+    assert (child.wait(), most) == (0, 0)
+    child.communicate()
