@@ -58,6 +58,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+_ABOUT_THE_RESULT = ("--out", "--commit")
+"""Options with a value, and --keep: they change nothing of what is measured."""
+
+
+def _asked(arguments: list[str]) -> list[str]:
+    """The command line as the result shows it: without where the result went."""
+    asked, rest = [], iter(arguments)
+    for one in rest:
+        if one in _ABOUT_THE_RESULT:
+            next(rest, None)
+        elif one != "--keep" and not one.startswith(tuple(f"{name}=" for name in _ABOUT_THE_RESULT)):
+            asked.append(one)
+    return asked
+
+
 def _fail(text: str) -> int:
     print(f"bench/gpu/run: {text}", file=sys.stderr)
     return 2
@@ -133,7 +148,7 @@ def _measure(args: argparse.Namespace, groups: list[Group], work: Path) -> int:
     own = [str(Path(__file__).resolve().parents[1]), *map(str, paths), os.environ.get("PYTHONPATH", "")]
     env = {**clean_environment(), "PYTHONPATH": os.pathsep.join(filter(None, own)), "PYTHONSAFEPATH": "1"}
     out = args.out or (work / "results" if args.simulated else RESULTS)
-    results = Results(machine.result(out, facts), facts, shlex.join(["bench/gpu/run", *sys.argv[1:]]))
+    results = Results(machine.result(out, facts), facts, shlex.join(["bench/gpu/run", *_asked(sys.argv[1:])]))
     good = False
     try:
         good = _groups(groups, results, config, env, end)
