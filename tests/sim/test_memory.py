@@ -24,6 +24,8 @@ MIB = 1 << 20
         (1, 512),
         (512, 512),
         (513, 1024),
+        (MIB, MIB),
+        (MIB + 1, 2 * MIB),
         (2 * MIB - 1, 2 * MIB),
         (2 * MIB, 2 * MIB),
         (2 * MIB + 1, 4 * MIB),
@@ -266,7 +268,8 @@ FREE = {"alloc": "cuMemFree(x)", "managed": "cuMemFree(x)", "pool": "cuMemFreeAs
 
 
 def charge_of(kind: str, size: int) -> int:
-    return {"create": size << 21, "pool": 0}.get(kind, -(-size // 512) * 512)
+    step = 2 * MIB if kind == "alloc" and size > MIB else 512
+    return {"create": size << 21, "pool": 0}.get(kind, -(-size // step) * step)
 
 
 def test_books_are_exact_at_every_step_of_any_history_and_zero_at_its_end(sim: Any) -> None:

@@ -16,7 +16,7 @@ def up(value: int, multiple: int) -> int:
 
 
 def linear(size: int) -> int:
-    return up(size, 512 if size < 2 * MIB else 2 * MIB)
+    return up(size, 512 if size <= MIB else 2 * MIB)
 
 
 def pitched(width: int, height: int) -> int:
