@@ -11,7 +11,7 @@ from gpushare.errors import FailedError, UnreachableError
 from gpushare.ledger.ledger import Ledger
 from gpushare.node import devices as node_devices
 from gpushare.node import standins
-from gpushare.node.devices import Backend
+from gpushare.node.devices import Backend, ContextCost
 from gpushare.node.simulated import SimulatedBackend
 from gpushare.node.simulator import Simulator
 from gpushare.paths import Layout
@@ -35,12 +35,12 @@ def real(ledger: Ledger) -> Backend:
         raise FailedError(str(error)) from None
     costs = {}
     for device_id in backend.ids():
-        known = ledger.context_bytes(device_id, backend.driver_version)
+        known = ledger.context_cost(device_id, backend.driver_version)
         if known is None:
             known = _probe(device_id)
-            ledger.set_context_bytes(device_id, backend.driver_version, known)
+            ledger.set_context_cost(device_id, backend.driver_version, known)
         costs[device_id] = known
-    backend.context_bytes = costs
+    backend.contexts = costs
     return backend
 
 
@@ -77,7 +77,7 @@ def _nodes(directory: Path, count: int) -> tuple[int, int] | None:
     return first
 
 
-def _probe(device_id: str) -> int:
+def _probe(device_id: str) -> ContextCost:
     """In a process of its own: a context would stay with the daemon."""
     command = [sys.executable, "-P", "-m", "gpushare.node.probe", device_id]
     try:
@@ -87,4 +87,5 @@ def _probe(device_id: str) -> int:
     if done.returncode != 0:
         reason = done.stderr.strip().splitlines()[-1:] or ["no reason given"]
         raise FailedError(f"the cost of a context on {device_id} cannot be measured: {reason[0]}")
-    return int(json.loads(done.stdout)["context_bytes"])
+    found = json.loads(done.stdout)
+    return ContextCost(found["context_bytes"], found["listed_bytes"])

@@ -46,7 +46,8 @@ class Uncharged:
             if any((one.device, pid) not in counted for pid in pids):
                 continue  # the driver does not say
             (least, most), (less, more) = self._before[key], held(one.limits, one.usage, one.ordinal)
-            size = sum(counted[one.device, pid] for pid in pids)
+            # Each has a context, or the driver would not list it.
+            size = sum(counted[one.device, pid] + self._state.devices[one.device].unlisted_bytes for pid in pids)
             known = one.limits.uncharged(one.ordinal)
             now = self._policy.follow(key, Reading(size, min(least, less), max(most, more)), known)
             if now != known:

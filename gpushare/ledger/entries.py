@@ -126,13 +126,13 @@ def joined(first: Period, second: Period) -> Period:
 
 class Entries(Struct):
     """What is to be written. `grants`: by id. `periods`: by device and grant. `devices`: states and when they were
-    seen, by id. `contexts`: bytes by device and driver. `parts`: of gangs, states by id; empty: it is to go. `lost`:
-    grants' rows that were given up."""
+    seen, by id. `contexts`: device, driver and cost (node.devices.ContextCost), by device and driver. `parts`: of
+    gangs, states by id; empty: it is to go. `lost`: grants' rows that were given up."""
 
     grants: dict[str, GrantRow] = struct_field(default_factory=dict)
     periods: dict[str, Period] = struct_field(default_factory=dict)
     devices: dict[str, tuple[str, int]] = struct_field(default_factory=dict)
-    contexts: dict[str, tuple[str, str, int]] = struct_field(default_factory=dict)
+    contexts: dict[str, tuple[str, str, int, int]] = struct_field(default_factory=dict)
     parts: dict[str, str] = struct_field(default_factory=dict)
     lost: int = 0
 

@@ -21,6 +21,7 @@ from gpushare.ledger.chained import ALL
 from gpushare.ledger.entries import Entries, GrantRow, Period, Totals
 from gpushare.ledger.schema import CHAINED, SCHEMA_VERSION, STEPS
 from gpushare.ledger.sqlite_file import UNREADABLE, DamagedError, connect, failures
+from gpushare.node.devices import ContextCost
 
 log = logging.getLogger(__name__)
 
@@ -238,7 +239,7 @@ class LedgerFile:
                 for name, found in entries.devices.items()
             ),
             *(
-                ("contexts", "INSERT OR REPLACE INTO contexts VALUES (?, ?, ?)", found)
+                ("contexts", "INSERT OR REPLACE INTO contexts VALUES (?, ?, ?, ?)", found)
                 for found in entries.contexts.values()
             ),
             *(("parts", *_part(name, state, now)) for name, state in entries.parts.items()),
@@ -342,13 +343,13 @@ class LedgerFile:
         with failures(self.path):
             return {row[0]: _totals(row[1:]) for row in self._db.execute(query, (grant_id,))}
 
-    def context_bytes(self, device: str, driver: str) -> int | None:
+    def context_cost(self, device: str, driver: str) -> ContextCost | None:
         """What a context takes on the device with this driver version, None where it was never measured."""
         with failures(self.path):
             row = self._db.execute(
-                "SELECT bytes FROM contexts WHERE device = ? AND driver = ?", (device, driver)
+                "SELECT bytes, listed_bytes FROM contexts WHERE device = ? AND driver = ?", (device, driver)
             ).fetchone()
-        return row[0] if row is not None else None
+        return ContextCost(*row) if row is not None else None
 
     def roll(self, now_ns: int) -> bool:
         """Makes some old rows of periods longer ones. Whether there may be more."""

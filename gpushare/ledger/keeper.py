@@ -19,6 +19,7 @@ from gpushare.ledger.file import LedgerFile
 from gpushare.ledger.spill import Spill
 from gpushare.ledger.sqlite_file import DamagedError, check
 from gpushare.ledger.usage import snapshot
+from gpushare.node.devices import ContextCost
 
 log = logging.getLogger(__name__)
 
@@ -164,10 +165,12 @@ class Keeper:
         """Sums by tenant of what the file does not have, without these grants."""
         return self._kept.tenant_totals(without)
 
-    def context_bytes(self, device: str, driver: str) -> int | None:
+    def context_cost(self, device: str, driver: str) -> ContextCost | None:
         """What a context takes, None where that is not known."""
         kept = self._kept.contexts.get(f"{device} {driver}")
-        return kept[2] if kept is not None else self._read(lambda file: file.context_bytes(device, driver), None)
+        if kept is not None:
+            return ContextCost(*kept[2:])
+        return self._read(lambda file: file.context_cost(device, driver), None)
 
     def devices(self, decode: Callable[[str], T]) -> list[T]:
         """All devices that the file has, the last seen first."""

@@ -23,6 +23,7 @@ from gpushare.ledger.entries import Entries, GrantRow, Period, Totals
 from gpushare.ledger.keeper import RETRY_SECONDS, Keeper, added
 from gpushare.ledger.sqlite_file import DamagedError
 from gpushare.ledger.usage import By, Key, Span, Sums
+from gpushare.node.devices import ContextCost
 from gpushare.policy.replay import Slot
 
 log = logging.getLogger(__name__)
@@ -191,10 +192,10 @@ class Ledger:
             self._fresh.devices |= {name: (state, now) for name, state in states.items()}
             self._flush()
 
-    def set_context_bytes(self, device: str, driver: str, size: int) -> None:
+    def set_context_cost(self, device: str, driver: str, cost: ContextCost) -> None:
         """Keeps a measured cost of a context."""
         with self._changed:
-            self._fresh.contexts[f"{device} {driver}"] = (device, driver, size)
+            self._fresh.contexts[f"{device} {driver}"] = (device, driver, *cost)
             self._flush()
 
     def open_grants(self) -> list[tuple[str, str]]:
@@ -268,9 +269,9 @@ class Ledger:
             self._keeper.found_damaged(str(error))
             raise
 
-    def context_bytes(self, device: str, driver: str) -> int | None:
+    def context_cost(self, device: str, driver: str) -> ContextCost | None:
         """What a context takes on the device with this driver version, None where it was never measured."""
-        return self._ask(lambda: self._keeper.context_bytes(device, driver), None)
+        return self._ask(lambda: self._keeper.context_cost(device, driver), None)
 
     def devices(self, decode: Callable[[str], T]) -> list[T]:
         """All devices ever found here, as `save_devices` got them; the last seen first. A row that `decode` does not

@@ -1,6 +1,6 @@
 """The ledger's tables, and how a file of an earlier version gets them."""
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 _SCHEMA = """
 CREATE TABLE runs (
   run INTEGER PRIMARY KEY, pid INTEGER NOT NULL, boot_id TEXT NOT NULL, started_ns INTEGER NOT NULL,
@@ -74,5 +74,13 @@ _BEGIN = "".join(
 )
 # `id`: whose, of which gang, which part. `state`: gpushare.daemon.preparing.PartRecord as JSON.
 _PARTS = "CREATE TABLE parts (id TEXT PRIMARY KEY, state TEXT NOT NULL, at_ns INTEGER NOT NULL) STRICT;"
+# Costs of contexts are measured again: until then it is not known what of them the driver lists.
+_LISTED = """
+DROP TABLE contexts;
+CREATE TABLE contexts (
+  device TEXT NOT NULL, driver TEXT NOT NULL, bytes INTEGER NOT NULL, listed_bytes INTEGER NOT NULL,
+  PRIMARY KEY (device, driver)
+) STRICT;
+"""
 # Migrations, by the version of the file that is found: that step and all later ones run.
-STEPS = {0: _SCHEMA, 1: _DEVICES, 2: _RECEIPTS, 3: _QUARANTINE, 4: f"{_LINKS}{_ROLLED}{_BEGIN}", 5: _PARTS}
+STEPS = {0: _SCHEMA, 1: _DEVICES, 2: _RECEIPTS, 3: _QUARANTINE, 4: f"{_LINKS}{_ROLLED}{_BEGIN}", 5: _PARTS, 6: _LISTED}

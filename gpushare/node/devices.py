@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from gpushare.errors import UsageError
 from gpushare.inject.node import DeviceNode, Node
@@ -18,10 +18,17 @@ MAX_DEVICES = 16  # GS_ARBITER_MAX_DEVICES
 _SPEC = re.compile(r"([0-9]{1,3})x(.+)", re.ASCII)
 
 
+class ContextCost(NamedTuple):
+    """Device memory of a process's first context. `listed_bytes`: what of it the driver counts for the process."""
+
+    size_bytes: int
+    listed_bytes: int
+
+
 @dataclass(frozen=True, slots=True)
 class Device:
     """`reserved_bytes`: what the driver keeps for itself, never granted. `links`: how near the others are, by id, in
-    the words of gpushare.policy.distance."""
+    the words of gpushare.policy.distance. `unlisted_bytes`: of a context, what the driver counts for no process."""
 
     id: str
     index: int
@@ -34,6 +41,7 @@ class Device:
     attributes: dict[str, str] = field(default_factory=dict)
     nodes: tuple[DeviceNode, ...] = ()
     links: dict[str, str] = field(default_factory=dict)
+    unlisted_bytes: int = 0
 
     @property
     def uuid(self) -> bytes:

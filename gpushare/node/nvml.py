@@ -12,7 +12,7 @@ from typing import Any
 from gpushare.errors import FailedError, UnreachableError
 from gpushare.inject.node import DeviceNode, Node
 from gpushare.node import limits
-from gpushare.node.devices import MAX_DEVICES, Device, DeviceProcess, architecture
+from gpushare.node.devices import MAX_DEVICES, ContextCost, Device, DeviceProcess, architecture
 from gpushare.node.topology import linked, numa_node, nvlink_domain, pcie_root
 
 # The driver's libraries a CUDA program loads: the API, NVML, the debugger's stub, and the compilers that the API opens
@@ -163,7 +163,7 @@ class NvmlBackend:
 
     def __init__(self) -> None:
         self._nvml = load()
-        self.context_bytes: dict[str, int] = {}
+        self.contexts: dict[str, ContextCost] = {}
         """What the probe measured, by device id."""
         try:
             self.driver_version = _text(self._nvml.nvmlSystemGetDriverVersion())
@@ -221,7 +221,10 @@ class NvmlBackend:
         rows = sorted([*rows, *((device, None) for device in devices)], key=lambda row: row[0].pci_bus_id)
         self._handles = [handle for _, handle in rows]
         self._missed = {i: replace(device, index=i) for i, (device, handle) in enumerate(rows) if handle is None}
-        self.context_bytes |= {device.id: device.context_bytes for device in devices}
+        self.contexts |= {
+            device.id: ContextCost(device.context_bytes, device.context_bytes - device.unlisted_bytes)
+            for device in devices
+        }
         self.absent = max(0, self.absent - len(devices))
 
     def _device(self, index: int) -> Device:
@@ -246,6 +249,7 @@ class NvmlBackend:
         if (domain := nvlink_domain(device_id, self._links)) is not None:
             attributes["nvlink_domain"] = domain
         node = device_node(f"/dev/nvidia{minor}")
+        context = self.contexts.get(device_id, ContextCost(0, 0))
         return Device(
             id=device_id,
             index=index,
@@ -254,7 +258,8 @@ class NvmlBackend:
             pci_bus_id=bus_id,
             memory_bytes=total,
             reserved_bytes=reserved,
-            context_bytes=self.context_bytes.get(device_id, 0),
+            context_bytes=context.size_bytes,
+            unlisted_bytes=max(0, context.size_bytes - context.listed_bytes),
             attributes=attributes,
             nodes=(node,) if node is not None else (),
             links=self._links.get(device_id, {}),

@@ -1,4 +1,5 @@
-"""What one context costs in device memory: `python -m gpushare.node.probe DEVICE_ID`, prints JSON {"context_bytes": N}.
+"""What one context costs in device memory: `python -m gpushare.node.probe DEVICE_ID`, prints JSON {"context_bytes": N,
+"listed_bytes": M}: in all, and what of it NVML counts for the process.
 
 Measured in processes of their own, because a CUDA context and its memory would stay with the daemon until it ends, and
 because a grant is charged for a process's first context. NVML's per-process numbers leave out the context's own
@@ -14,9 +15,11 @@ import sys
 import time
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 from gpushare.errors import FailedError, GpushareError
 from gpushare.node import nvml as nvml_backend
+from gpushare.node.devices import ContextCost
 
 ROUNDS = 3
 _ONCE = "--once"  # one round, in this very process
@@ -51,8 +54,17 @@ def _settled(used: Callable[[], int]) -> int:
     return now
 
 
-def measure_here(device_id: str) -> int:
-    """Bytes of device memory that this process takes with its first context. Raises FailedError."""
+def _listed(nvml: Any, handle: Any) -> int | None:
+    """None where NVML does not say it, of this process or at all."""
+    try:
+        rows = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    except nvml.NVMLError:
+        return None
+    return next((row.usedGpuMemory for row in rows if row.pid == os.getpid()), None)
+
+
+def measure_here(device_id: str) -> ContextCost:
+    """What this process takes of the device with its first context. Raises FailedError."""
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # it may hide or renumber the device
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
@@ -68,11 +80,13 @@ def measure_here(device_id: str) -> int:
     context = ctypes.c_void_p()
     _check("cuCtxCreate", cuda.cuCtxCreate_v2(ctypes.byref(context), 0, _ordinal(cuda, device_id)))
     after: int = nvml.nvmlDeviceGetMemoryInfo(handle).used
+    listed = _listed(nvml, handle)
     _check("cuCtxDestroy", cuda.cuCtxDestroy_v2(context))
-    return max(0, after - before)
+    size = max(0, after - before)
+    return ContextCost(size, size if listed is None else min(size, listed))
 
 
-def _elsewhere(device_id: str) -> int:
+def _elsewhere(device_id: str) -> ContextCost:
     command = [sys.executable, "-P", "-m", "gpushare.node.probe", _ONCE, device_id]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_ROUND_SECONDS, check=False)
@@ -81,11 +95,12 @@ def _elsewhere(device_id: str) -> int:
     if done.returncode != 0:
         reason = done.stderr.strip().splitlines()[-1:] or [f"status {done.returncode}"]
         raise FailedError(reason[0].removeprefix("probe: "))
-    return int(json.loads(done.stdout)["context_bytes"])
+    found = json.loads(done.stdout)
+    return ContextCost(found["context_bytes"], found["listed_bytes"])
 
 
 def main() -> int:
-    """Measures on the device that the command line names and prints JSON: {"context_bytes": N}."""
+    """Measures on the device that the command line names and prints JSON."""
     *option, device_id = sys.argv[1:] or [""]
     if option not in ([], [_ONCE]) or not device_id:
         print("usage: python -m gpushare.node.probe DEVICE_ID", file=sys.stderr)
@@ -95,7 +110,7 @@ def main() -> int:
     except GpushareError as error:
         print(f"probe: {error}", file=sys.stderr)
         return error.exit_code
-    print(json.dumps({"context_bytes": cost}))
+    print(json.dumps({"context_bytes": cost.size_bytes, "listed_bytes": cost.listed_bytes}))
     return 0
 
 

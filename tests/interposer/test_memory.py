@@ -141,7 +141,9 @@ def test_the_limit_is_exact(grant: Grant, sim: Simulator, start: Start) -> None:
 def test_a_full_grant_still_allocates_inside_its_pool(grant: Grant, sim: Simulator, start: Start) -> None:
     """With less than one growth step left, the free memory of a pool is still usable."""
     client = start(grant)
-    client.ok("init", "retain 0", "async 1000", f"alloc {LIMIT - CONTEXT - POOL - VMM}", f"alloc {MIB}", f"alloc {MIB - 1024}")
+    client.ok(
+        "init", "retain 0", "async 1000", f"alloc {LIMIT - CONTEXT - POOL - VMM}", f"alloc {MIB}", f"alloc {MIB - 1024}"
+    )
     client.ok("async 1000000", "async 1000000")
     assert grant.charged() == truth(sim, client.pid) == LIMIT - 1024
     assert client(f"async {POOL}").result == OUT_OF_MEMORY

@@ -25,7 +25,9 @@ MOST_PROCESSES = 4
 SIZES = st.one_of(
     st.integers(1, 4096),
     st.integers(1, 64 * MIB),
-    st.sampled_from([1, 511, 512, 513, MIB, MIB + 1, 2 * MIB, LIMIT // 2, LIMIT - CONTEXT, LIMIT, LIMIT + 1, 1 << 40, (1 << 64) - 1]),
+    st.sampled_from(
+        [1, 511, 512, 513, MIB, MIB + 1, 2 * MIB, LIMIT // 2, LIMIT - CONTEXT, LIMIT, LIMIT + 1, 1 << 40, (1 << 64) - 1]
+    ),
 )
 
 # Selects one of the available items by a single number, so that the number of draws per step does not depend on

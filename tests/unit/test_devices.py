@@ -102,7 +102,10 @@ def python(driver, *arguments):
 def test_probe_measures_what_a_context_costs(simulator, driver):
     done = python(driver, "-m", "gpushare.node.probe", simulator.devices[1].uuid)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {"context_bytes": simulator.context_bytes}
+    assert json.loads(done.stdout) == {
+        "context_bytes": simulator.context_bytes,
+        "listed_bytes": simulator.context_bytes,
+    }
     assert simulator.stats()["devices"][1]["bytes"] == 0
 
 
