@@ -325,9 +325,9 @@ class UsagePage(_Page):
 def held(limits: LimitsPage, usage: UsagePage, ordinal: int) -> tuple[int, int]:
     """Bytes of one device that the processes of a grant say they hold: without, and with what calls in progress may
     take. Of what a tenant has written any numbers may come, up to 2^63 - 1."""
-    least, most = ffi.new("uint64_t *"), ffi.new("uint64_t *")
-    lib.gs_page_held(limits.pointer, usage.pointer, ordinal, least, most)
-    return min(_MOST, least[0]), min(_MOST, most[0])
+    sums = ffi.new("uint64_t[2]")
+    lib.gs_page_held(limits.pointer, usage.pointer, ordinal, sums, sums + 1)
+    return min(_MOST, sums[0]), min(_MOST, sums[1])
 
 
 def _check_device(device: DeviceLimits) -> None:

@@ -64,7 +64,8 @@ class Audit:
         self._publish = publish
         self.holds = Holds(state.layout.run / "frozen")
         self._restraining = Restraining(state, arbiter, findings, self.holds, rules, publish)
-        self._looking, self._uncharged = Looking(backend), Uncharged(state)
+        self._looking = Looking(backend, state.devices)
+        self._uncharged = Uncharged(state, self._looking)
         self._unowned, self._counted = Unowned(state, backend, findings), Counted(state, backend)
         self._groups: dict[Key, Cgroup] = {}
         self._since: dict[Key, int] = {}
@@ -101,7 +102,6 @@ class Audit:
         return any(live.record.phase is Phase.ACTIVE for live in self._state)
 
     async def _round(self) -> None:
-        self._uncharged.read()
         look = await self._look()
         new = [one for one in self._strangers(look) if self._key(one) not in self._findings]
         if new:
@@ -111,8 +111,9 @@ class Audit:
                 if self._key(one) not in self._findings and not self._findings.full:
                     await self._found(one, look.at_ns)
             look = again
-        self._uncharged.follow(look.listed, look.held)
+        await self._uncharged.follow(look)
         await self._counted.follow(look.at_ns)
+        await self._looking.compare(look, {row.device for row in self._held(look) if audit.exceeds(row)})
         for row in self._excesses.follow(self._held(look), look.at_ns):
             self._exceeds(row)
         self._follow(look)
@@ -167,7 +168,8 @@ class Audit:
                 if sizes:
                     most = max(sizes, key=lambda pid: sizes[pid])
                     largest = Program(most, members[most])
-                    size = max(sum(sizes.values()), self._counted.of(live.id, place.index))
+                    listed = sum(sizes.values()) - look.twice.get(place.index, 0)
+                    size = max(listed, self._counted.of(live.id, place.index))
                     yield audit.Held(live.id, place.index, size, place.memory_bytes, len(sizes), largest)
 
     # What is found.

@@ -1,14 +1,16 @@
-"""One look at who uses the devices, as the driver says. In a thread, since a driver may be slow."""
+"""One look at who uses the devices, as the driver says."""
 
+import asyncio
 import os
 import time
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpushare.daemon import logs, peer
 from gpushare.enforce import cgroup
 from gpushare.errors import GpushareError
-from gpushare.node.devices import Backend
+from gpushare.node.devices import Backend, Device
 from gpushare.policy.audit import Program
 
 
@@ -32,7 +34,10 @@ class Look:
     unknown: list[Unknown] = field(default_factory=list)
     listed: dict[int, set[int]] = field(default_factory=dict)
     held: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Bytes by device and pid, as far as the driver says."""
+    """Bytes by device and pid, as far as the driver says, without those of a context that it never lists."""
+    twice: dict[int, int] = field(default_factory=dict)
+    """Bytes by device that the driver counts for more than one process, of devices that `Looking.compare` was asked
+    about."""
     used: dict[tuple[int, int], int] = field(default_factory=dict)
     """Device time by device and pid, ns."""
 
@@ -40,12 +45,12 @@ class Look:
 class Looking:
     """Asks one backend."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, backend: Backend, devices: Sequence[Device]) -> None:
+        self._backend, self._devices = backend, devices
         self._seldom = logs.Seldom()
 
     def look(self, devices: int, known: frozenset[int]) -> Look:
-        """`devices`: how many; `known`: pids of processes that have joined."""
+        """In a thread. `devices`: how many; `known`: pids of processes that have joined."""
         look = Look(time.monotonic_ns())
         for device in range(devices):
             try:
@@ -65,6 +70,16 @@ class Looking:
                     program, uid, group = found
                     look.unknown.append(Unknown(program, uid, group, device, row.memory_bytes, row.busy_ns))
         return look
+
+    async def compare(self, look: Look, devices: Collection[int]) -> None:
+        """What processes share a driver may count for each: that is what it counts beyond what is in use at all. Asked
+        only where it matters: the answer takes as long as a look."""
+        for device in devices:
+            if device not in look.twice:
+                facts = self._devices[device]
+                used = await asyncio.to_thread(self._backend.memory_used, device)
+                sizes = [look.held.get((device, pid), 0) + facts.unlisted_bytes for pid in look.listed[device]]
+                look.twice[device] = max(0, sum(sizes) + facts.reserved_bytes - used)
 
 
 def _examine(pid: int) -> tuple[Program, int, Path | None] | None:

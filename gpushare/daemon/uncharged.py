@@ -1,64 +1,72 @@
 """What the driver counts for a grant's processes beyond what they were charged goes into the grant's limits page and
 counts against its limit. How much that is: gpushare.policy.uncharged."""
 
-from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
-from gpushare.daemon.state import State
-from gpushare.pages import LimitsPage, UsagePage, held
+from gpushare.daemon.looking import Look, Looking
+from gpushare.daemon.state import Live, State
+from gpushare.pages import held
 from gpushare.policy import uncharged
 from gpushare.policy.uncharged import Reading
 
+_LOOK_NS = 90_000_000
+"""At least between two readings: with every look of the audit it would cost twice as much."""
+
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """A grant on one device: its ordinal in the grant, its number, and the processes that have joined."""
+class _Change:
+    """Of what is uncharged of one grant on one device, by its ordinal in the grant and its number."""
 
-    grant: str
+    live: Live
     ordinal: int
     device: int
-    limits: LimitsPage
-    usage: UsagePage
-    pids: frozenset[int]
+    known: int
+    size: int
 
 
 class Uncharged:
-    """Belongs to the event loop. Around each question to the driver: `read`, then `follow` with its answer."""
+    """Belongs to the event loop."""
 
-    def __init__(self, state: State) -> None:
-        self._state = state
+    def __init__(self, state: State, looking: Looking) -> None:
+        self._state, self._looking = state, looking
         self._policy = uncharged.Uncharged()
-        self._before: dict[tuple[str, int], tuple[int, int]] = {}
+        self._books: dict[tuple[str, int], tuple[int, int]] = {}
+        """As they were after the look before."""
+        self._at_ns = 0
 
-    def read(self) -> None:
-        """The books as they are before the driver is asked."""
-        self._before = {(one.grant, one.ordinal): held(one.limits, one.usage, one.ordinal) for one in self._used()}
+    async def follow(self, look: Look) -> None:
+        """`look`: what the driver says now."""
+        if look.at_ns - self._at_ns < _LOOK_NS:
+            return
+        self._at_ns = look.at_ns
+        before, self._books = self._books, {}
+        changes = [
+            change
+            for live in self._state
+            if live.record.members
+            for ordinal, place in enumerate(live.record.places)
+            if place.index in look.listed
+            if (change := self._change(live, ordinal, look, before)) is not None
+        ]
+        self._policy.keep(self._books)
+        await self._looking.compare(look, {one.device for one in changes if one.size > one.known})
+        for one in changes:
+            if one.live.limits is not None:  # it may have ended meanwhile
+                size = one.size if one.size < one.known else max(one.known, one.size - look.twice[one.device])
+                one.live.limits.set_uncharged(one.ordinal, size)
 
-    def follow(self, listed: Mapping[int, Collection[int]], counted: Mapping[tuple[int, int], int]) -> None:
-        """`listed`: pids by device; `counted`: bytes by device and pid, where the driver says it."""
-        seen = []
-        for one in self._used():
-            key = (one.grant, one.ordinal)
-            if key not in self._before or one.device not in listed:
-                continue
-            seen.append(key)
-            pids = one.pids.intersection(listed[one.device])
-            if any((one.device, pid) not in counted for pid in pids):
-                continue  # the driver does not say
-            (least, most), (less, more) = self._before[key], held(one.limits, one.usage, one.ordinal)
-            # Each has a context, or the driver would not list it.
-            size = sum(counted[one.device, pid] + self._state.devices[one.device].unlisted_bytes for pid in pids)
-            known = one.limits.uncharged(one.ordinal)
-            now = self._policy.follow(key, Reading(size, min(least, less), max(most, more)), known)
-            if now != known:
-                one.limits.set_uncharged(one.ordinal, now)
-        self._policy.keep(seen)
-
-    def _used(self) -> Iterator[_Place]:
-        """Of grants that somebody has joined."""
-        for live in self._state:
-            if live.limits is None or live.usage is None or not live.record.members:
-                continue
-            pids = frozenset(member.pid for member in live.record.members)
-            for ordinal, place in enumerate(live.record.places):
-                yield _Place(live.id, ordinal, place.index, live.limits, live.usage, pids)
+    def _change(
+        self, live: Live, ordinal: int, look: Look, before: dict[tuple[str, int], tuple[int, int]]
+    ) -> _Change | None:
+        device = live.record.places[ordinal].index
+        pids = [member.pid for member in live.record.members if member.pid in look.listed[device]]
+        if live.limits is None or live.usage is None or any((device, pid) not in look.held for pid in pids):
+            return None  # the driver does not say
+        key = (live.id, ordinal)
+        now = self._books[key] = held(live.limits, live.usage, ordinal)
+        least, most = before.get(key, now)
+        # Each has a context, or the driver would not list it.
+        size = sum(look.held[device, pid] for pid in pids) + len(pids) * self._state.devices[device].unlisted_bytes
+        known = live.limits.uncharged(ordinal)
+        found = self._policy.follow(key, Reading(size, min(least, now[0]), max(most, now[1])), known)
+        return _Change(live, ordinal, device, known, found) if found != known else None

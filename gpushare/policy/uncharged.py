@@ -6,18 +6,17 @@ late, page tables, graphs. What its count of the processes shows beyond the book
 """
 
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from typing import NamedTuple
 
-READINGS = 5
-"""One reading proves nothing: books and driver are not read at one instant. In so many in a row, of which the audit
-makes 20 a second, a program that allocates and frees all the while had to be met at the same point each time."""
+READINGS = 4
+"""One reading proves nothing: books and driver are not read at one instant. In so many in a row a program that
+allocates and frees all the while had to be met at the same point each time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """One grant on one device. `driver_bytes`: what the driver counts for its processes. `least_bytes`, `most_bytes`:
-    what the books said around that question, without and with what calls in progress may take."""
+    what the books said before and after it was asked, without and with what calls in progress may take."""
 
     driver_bytes: int
     least_bytes: int
@@ -26,10 +25,8 @@ class Reading:
 
 def bounds(readings: Iterable[Reading]) -> tuple[int, int]:
     """Between which numbers the memory is that was in no book in all of these readings."""
-    found = list(readings)
-    low = min(one.driver_bytes for one in found) - max(one.most_bytes for one in found)
-    high = max(one.driver_bytes for one in found) - min(one.least_bytes for one in found)
-    return low, high
+    driver, least, most = zip(*readings, strict=True)
+    return min(driver) - max(most), max(driver) - min(least)
 
 
 class Uncharged:
@@ -37,17 +34,28 @@ class Uncharged:
 
     def __init__(self) -> None:
         self._readings: dict[tuple[str, int], deque[Reading]] = {}
+        self._settled: dict[tuple[str, int], tuple[Reading, int]] = {}
+        """Where all readings are the same, and what followed of them: most grants, most of the time."""
 
     def follow(self, key: tuple[str, int], reading: Reading, known: int) -> int:
-        """The bytes that are uncharged from now on. `known`: up to now; it stays while it may be right."""
+        """How many bytes are uncharged. `known`: that were up to now; it stays while it may be right."""
+        if self._settled.get(key) == (reading, known):
+            return known
         readings = self._readings.setdefault(key, deque(maxlen=READINGS))
         readings.append(reading)
         if len(readings) < READINGS:
             return known
         low, high = bounds(readings)
-        return max(0, min(max(known, low), high))
+        found = max(0, min(max(known, low), high))
+        if readings.count(reading) == READINGS:
+            self._settled[key] = (reading, found)
+        else:
+            self._settled.pop(key, None)
+        return found
 
-    def keep(self, keys: Iterable[tuple[str, int]]) -> None:
+    def keep(self, keys: Collection[tuple[str, int]]) -> None:
         """Forgets all others."""
-        wanted = set(keys)
-        self._readings = {key: readings for key, readings in self._readings.items() if key in wanted}
+        if len(keys) != len(self._readings):
+            wanted = set(keys)
+            self._readings = {key: readings for key, readings in self._readings.items() if key in wanted}
+            self._settled = {key: found for key, found in self._settled.items() if key in wanted}

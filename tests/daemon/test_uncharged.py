@@ -118,3 +118,27 @@ def test_who_allocates_and_frees_all_the_while_has_nothing_uncharged(daemon):
             most = max(most, grant["devices"][0]["memory_uncharged_bytes"])
     assert (child.wait(), most) == (0, 0)
     child.communicate()
+
+
+def test_what_processes_share_is_not_counted_for_each(make_daemon, tmp_path):
+    """A driver that counts memory for who has imported it too: here 2 GiB more for each process than it has."""
+    looks = tmp_path / "looks"
+    looks.touch()
+    daemon = make_daemon("--simulate", "1x16GiB").patch(
+        "from dataclasses import replace",
+        "from gpushare.node.simulated import SimulatedBackend as Backend",
+        f"said, looks = Backend.processes, open({str(looks)!r}, 'a', buffering=1)",
+        "more = lambda row: replace(row, memory_bytes=row.memory_bytes + (2 << 30))",
+        "Backend.processes = lambda *of: print(file=looks) or [more(row) for row in said(*of)]",
+    )
+    tenant = daemon.start().spin("1GiB", "10%")
+    try:
+        assert tenant.tell("alloc 512MiB")["ok"]
+        seen = looks.stat().st_size
+        until(lambda: looks.stat().st_size > seen + 30, "it has been looked at for longer than an excess may last")
+        [grant] = daemon.client.grants()
+        assert grant["devices"][0]["memory_uncharged_bytes"] == 0
+        assert tenant.tell(f"alloc {1024 - 512 - 64}MiB")["ok"]
+        assert not daemon.false_alarms()
+    finally:
+        tenant.close()

@@ -112,6 +112,21 @@ def _ladder(context: Context) -> None:
             )
 
 
+def _shared(context: Context) -> None:
+    """What the driver counts for who has memory of another process. With gpushare the exporter alone is charged."""
+    stage = context.stage
+    idle = stage.settled_bytes()
+    with stage.start("bare", stage.python("shared.py", str(GIB))) as both:
+        grown = stage.settled_bytes() - idle
+        if context.simulated:
+            return
+        found = {who: stage.nvml.process_bytes(both.ready[who]) for who in ("exporter", "importer")}
+        listed = {who: size / MIB for who, size in found.items() if size is not None}
+        context.compare(
+            "1 GiB that two processes have, by NVML of each", "MiB", listed, against=f"device {grown / MIB:.1f} MiB"
+        )
+
+
 def _race(context: Context) -> None:
     """Several processes of one grant fill its memory at the same time."""
     stage = context.stage
@@ -142,5 +157,7 @@ def measure(context: Context) -> None:
                 _framework(context, loading)
     with context.item("NVML beyond the books"):
         _ladder(context)
+    with context.item("memory that two processes have"):
+        _shared(context)
     with context.item("processes that race"):
         _race(context)
