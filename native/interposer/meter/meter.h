@@ -119,6 +119,7 @@ struct gs_function {
   uint32_t guesses;
   double guessed;
   float sample[GS_METER_SAMPLES];
+  uint8_t rarity[GS_METER_SAMPLES]; /* for how many launches each sample stands, next to the others */
 };
 
 struct gs_kind {
@@ -195,6 +196,8 @@ struct gs_queue {
   struct gs_function *sampled; /* the bracketed launch whose events are not read yet */
   uint64_t sampled_key;
   enum gs_held sampled_held;
+  uint8_t sampled_rarity;
+  double sampled_stands; /* the bracketed launch was one of so many */
   bool misjudged;       /* a bracket was not held, as there was believed to be work before it, and there was none */
   bool sampled_shared;  /* others may have been on the device */
   double sampled_host;  /* host time inside the bracketed launch call */

@@ -20,6 +20,8 @@ uint32_t gs_meter_plan_sample(struct gs_meter *meter, struct gs_queue *queue, st
     return 0;
   function->tries += function->tries < GS_METER_TRIES;
   queue->last_sample = now;
+  queue->sampled_rarity = (uint8_t)(1u << queue->agreed);
+  queue->sampled_stands = maximum((double)gs_queue_sample_every(queue) / ((1 + queue->repeated) * meter->rush + 1), 1);
   __atomic_store_n(&queue->bracketing, true, __ATOMIC_RELAXED);
   return queue->end < now + GS_METER_HOLD_NS || queue->misjudged ? GS_PLAN_SAMPLE | GS_PLAN_HOLD : GS_PLAN_SAMPLE;
 }
@@ -52,8 +54,7 @@ void gs_meter_sampling(struct gs_queue *queue, struct gs_function *function, uin
   queue->end += (uint64_t)idle;
 }
 
-/* Charging the mean is right in the long run for kernels of varying length. */
-static double typical(const float *values, uint32_t n, float far) {
+static double median(const float *values, uint32_t n) {
   float sorted[GS_METER_SAMPLES];
   for (uint32_t i = 0; i < n; i++) {
     uint32_t at = i;
@@ -63,11 +64,28 @@ static double typical(const float *values, uint32_t n, float far) {
     }
     sorted[at] = values[i];
   }
-  double sum = 0;
-  uint32_t count = 0;
-  float most = GS_METER_FAR * sorted[n / 2] > far ? GS_METER_FAR * sorted[n / 2] : far;
-  for (uint32_t i = 0; i < n && sorted[i] <= most; i++, count++)
-    sum += sorted[i];
+  return sorted[n / 2];
+}
+
+static uint32_t samples_of(const struct gs_function *function) {
+  return function->samples < GS_METER_SAMPLES ? function->samples : GS_METER_SAMPLES;
+}
+
+/* What is longer is no part of the mean: marks and waits show it, and it is charged as measured. */
+static double farthest(const struct gs_function *function, double far) {
+  return maximum(GS_METER_FAR * median(function->sample, samples_of(function)), far);
+}
+
+/* Charging the mean is right in the long run for kernels of varying length. While samples agree there are fewer, so each
+ * counts for more: a program can tell from its calls when the last one was, and would have long launches while they are
+ * rare. */
+static double typical(const struct gs_function *function, uint32_t n, double far) {
+  double most = farthest(function, far), sum = 0, count = 0;
+  for (uint32_t i = 0; i < n; i++)
+    if (function->sample[i] <= most) {
+      sum += (double)function->sample[i] * function->rarity[i];
+      count += function->rarity[i];
+    }
   return sum / count;
 }
 
@@ -93,22 +111,20 @@ static double lowest(const float *values, uint32_t n) {
   return least;
 }
 
-static void add_sample(struct gs_function *function, enum gs_sample kind, double took, uint32_t residents) {
+static void add_sample(struct gs_function *function, enum gs_sample kind, double took, uint8_t rarity, double far) {
   if (kind > function->kind)
     function->samples = function->exact = 0;
   function->kind = (uint8_t)kind;
+  function->rarity[function->samples % GS_METER_SAMPLES] = rarity;
   function->sample[function->samples++ % GS_METER_SAMPLES] = (float)took;
   if (function->exact > 0) {
     function->exact--;
     return;
   }
-  uint32_t n = function->samples < GS_METER_SAMPLES ? function->samples : GS_METER_SAMPLES;
+  uint32_t n = samples_of(function);
   function->shared = false;
-  /* Marks and waits show what is longer than that. */
-  float far = residents > 1 ? GS_METER_UNSLICED_NS : GS_METER_FAR_NS;
   /* Of an empty graph, say, only the error is left, which may be negative. */
-  function->estimate =
-      maximum(kind == GS_SAMPLE_COMPANY ? lowest(function->sample, n) : typical(function->sample, n, far), 0);
+  function->estimate = maximum(kind == GS_SAMPLE_COMPANY ? lowest(function->sample, n) : typical(function, n, far), 0);
   function->observed++;
   if (gs_function_shown(function) && function->observed < GS_METER_TRUSTED)
     function->observed = GS_METER_TRUSTED;
@@ -138,6 +154,14 @@ static bool disturbed(const struct gs_meter *meter, const struct gs_queue *queue
   return other + GS_METER_AROUND_NS > queue->sampled_from;
 }
 
+/* Where nobody waits, no mark or wait shows a launch far longer than the others, unless it was bracketed by chance: then it
+ * stands for all those that were not. They were made since the time when all launches had marks. */
+static void charge_unseen(struct gs_meter *meter, const struct gs_queue *queue, double missed) {
+  uint64_t from = meter->careful > meter->forgotten ? meter->careful : meter->forgotten;
+  if (queue->sampled_from < meter->doubted && from < queue->sampled_from)
+    gs_timeline_add(meter, from, queue->sampled_from, missed * queue->sampled_stands, 1);
+}
+
 void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double elapsed_ns, uint64_t begun,
                       uint32_t residents) {
   struct gs_function *function = queue->sampled;
@@ -160,13 +184,16 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
     return;
   if (turns && took > GS_METER_UNSLICED_NS)
     return;
+  double far = residents > 1 ? GS_METER_UNSLICED_NS : GS_METER_FAR_NS;
+  if (kind == GS_SAMPLE_EXACT && gs_function_known(function) && took > farthest(function, far))
+    charge_unseen(meter, queue, took - function->estimate);
   if (function->observed >= GS_METER_TRUSTED && !turns && took > GS_METER_FAR * function->estimate + GS_METER_LATE_NS)
     gs_meter_surprise(meter, queue->last_sample, took - function->estimate);
   uint32_t most = function->estimate < GS_METER_PILE_NS ? GS_METER_AGREED_SHORT : GS_METER_AGREED;
   queue->agreed = !agrees(function, took) ? 0 : queue->agreed < most ? queue->agreed + 1 : most;
   if (kind < function->kind)
     return;
-  add_sample(function, kind, took, residents);
+  add_sample(function, kind, took, queue->sampled_rarity, far);
   if (kind == GS_SAMPLE_EXACT && function->guesses > 0) {
     queue->guessed += function->guesses * function->estimate - function->guessed;
     function->guesses = 0;
