@@ -73,6 +73,31 @@ static void tail(void) {
   }
 }
 
+/* A call that takes longer is one of a launch that was measured: short kernels until eight were, long ones until one is.
+ * Nobody asks when they are done. */
+static void watched(void) {
+  enum { HITS = 8, LONGER = 3 * US };
+  CUstream stream = new_stream();
+  double usual = 5 * US;
+  unsigned seen = 0;
+  bool lengthy = false;
+  begin();
+  for (;;) {
+    uint64_t ns = lengthy ? 60 * US : 10 * US, called = now_ns(), until;
+    spin(stream, ns);
+    uint64_t took = now_ns() - called;
+    if ((double)took < 3 * usual)
+      usual += ((double)took - usual) / 50;
+    seen += (double)took > usual + LONGER;
+    if (seen == (lengthy ? 1 : HITS)) {
+      lengthy = !lengthy;
+      seen = 0;
+    }
+    for (until = now_ns() + ns + 2 * US; now_ns() < until;) {
+    }
+  }
+}
+
 const struct evasion uneven_evasions[] = {
     {.name = "uneven-20-30ms", .about = "20 kernels of 2 us, one of 30 ms, a wait", .run = uneven_20_30ms},
     {.name = "uneven-3-1ms", .about = "3 kernels of 50 us, one of 1 ms, a wait", .run = uneven_3_1ms},
@@ -84,6 +109,7 @@ const struct evasion uneven_evasions[] = {
      .run = taught,
      .seconds = 10},
     {.name = "grid-jitter", .about = "20 ms kernels, each with a grid of its own", .run = jitter},
+    {.name = "watched", .about = "10 us kernels while measured ones are near, then of 60 us", .run = watched},
     {.name = "heavy-tail", .about = "10 us kernels, one in a hundred of 40 ms", .run = tail},
     {0},
 };

@@ -325,6 +325,21 @@ static void run(const char *pattern, uint64_t ns, int n) {
       if (longer || strncmp(pattern, "rarebatch", 9) != 0)
         wait_for(0, unseen);
     }
+  /* rawatched:HITS:LONG_NS: short ones until so many calls took longer than a launch does, then long ones until one does */
+  unsigned long hits = 0, seen = 0;
+  bool lengthy = false;
+  if (!strncmp(pattern, "rawatched", 9) && numbers && sscanf(numbers, ":%lu:%lu", &hits, &longest) == 2)
+    for (int i = 0; i < n; i++) {
+      uint64_t called = now;
+      launch(0, 0x1000, lengthy ? longest : ns);
+      seen += now - called > LAUNCH + EVENT;
+      if (seen == (lengthy ? 1 : hits)) {
+        lengthy = !lengthy;
+        seen = 0;
+      }
+      wait_unseen(0);
+      now += 15000;
+    }
   /* sizes:COUNT: one function with so many classes of grids, awaited each time */
   unsigned long sizes = 0, most = 0;
   if (!strncmp(pattern, "rasizes", 7) && numbers && sscanf(numbers, ":%lu", &sizes) == 1)

@@ -51,6 +51,18 @@ def test_model_of_rare_long_kernels_behind_our_back(short: int, count: int, long
     assert abs(metered / truth - 1) <= 0.05
 
 
+@pytest.mark.parametrize("hits", [1, 3, 6, 20])
+@pytest.mark.parametrize(("short", "long"), [(10, 40), (10, 60), (5, 80), (10, 200), (20, 400)])
+def test_model_of_a_program_that_watches_the_samples(hits: int, short: int, long: int) -> None:
+    """It tells by how long its calls take which of its launches were measured, has short ones until `hits` of them
+    were, and long ones until one was; nobody waits. It pays no less for that."""
+    command = [built.program("meter_unit"), f"rawatched:{hits}:{long * US}", str(short * US), "100000"]
+    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    truth, metered, _, _ = map(int, out.split())
+    print(f"error {metered / truth - 1:+.2%}")
+    assert -0.05 <= metered / truth - 1 <= 0.25
+
+
 def test_model_of_a_program_in_step_with_the_samples() -> None:
     """Seven of 30 us, one of 100 us, again and again, awaited in such a way: taken every 4 ms, samples never met a long
     one. Too short to be noticed one by one, they are charged by the mean of the samples."""
