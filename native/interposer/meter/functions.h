@@ -33,8 +33,7 @@ void gs_segment_guessed(const struct gs_segment *segment, double charged);
 /* Its functions may take much longer than before: their next launches are observed again. */
 void gs_segment_distrust(const struct gs_segment *segment);
 
-/* Time between two bracketed launches of a stream: from 3/4 to 5/4 of what is given, not in step with a program that
- * repeats itself. */
+/* Time between two bracketed launches of a stream, on average. */
 static inline uint64_t gs_queue_sample_every(const struct gs_queue *queue) {
   return (uint64_t)GS_METER_SAMPLE_NS << queue->agreed;
 }
