@@ -52,7 +52,7 @@ class Accounts:
             for ordinal, place in enumerate(live.record.places):
                 book = live.books.get(place.index)
                 if book is not None and (of is None or of is live or place.index in devices):
-                    stats = self._arbiter.grant_stats(live.handle, place.index)
+                    stats = live.held(ordinal, self._arbiter.grant_stats(live.handle, place.index))
                     guarantee = kept[live.id, place.device]
                     served = live.shares[ordinal].guarantee_milli if live.shares else guarantee
                     tenant = live.record.tenant

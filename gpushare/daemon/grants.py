@@ -295,7 +295,7 @@ class Grants:
         places = placement.resize(self._state, live, change)
         for ordinal, place in enumerate(places):
             held = self._arbiter.grant_stats(live.handle, place.index).memory_bytes if live.handle is not None else 0
-            held += live.limits.uncharged(ordinal) if live.limits is not None else 0
+            held += live.uncharged(ordinal)
             if place.memory_bytes < held:
                 raise RefusedError(
                     f"grant {grant_id} holds {held} bytes on device {place.index}: free some before it shrinks to "

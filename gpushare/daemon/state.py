@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from gpushare.api.reclaim import Eviction
 from gpushare.api.types import Class, GrantRequest
+from gpushare.arbiter import GrantStats
 from gpushare.daemon.books import DeviceBook, Instant
 from gpushare.daemon.decisions import REFUSED_KEPT, Decisions
 from gpushare.daemon.drains import Drains
@@ -142,6 +143,18 @@ class Live:
     def id(self) -> str:
         """The grant's id."""
         return self.record.id
+
+    def uncharged(self, ordinal: int) -> int:
+        """Bytes of one of its devices that count against its limit although no process was charged for them."""
+        return self.limits.uncharged(ordinal) if self.limits is not None else 0
+
+    def held(self, ordinal: int, stats: GrantStats) -> GrantStats:
+        """Its numbers on one of its devices, with those bytes."""
+        uncharged = self.uncharged(ordinal)
+        if not uncharged:
+            return stats
+        size = stats.memory_bytes + uncharged
+        return msgspec.structs.replace(stats, memory_bytes=size, memory_peak_bytes=max(stats.memory_peak_bytes, size))
 
 
 @dataclass(frozen=True, slots=True)

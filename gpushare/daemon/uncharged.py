@@ -43,7 +43,6 @@ class Uncharged:
         changes = [
             change
             for live in self._state
-            if live.record.members
             for ordinal, place in enumerate(live.record.places)
             if place.index in look.listed
             if (change := self._change(live, ordinal, look, before)) is not None
@@ -58,7 +57,9 @@ class Uncharged:
     def _change(
         self, live: Live, ordinal: int, look: Look, before: dict[tuple[str, int], tuple[int, int]]
     ) -> _Change | None:
-        device = live.record.places[ordinal].index
+        known, device = live.uncharged(ordinal), live.record.places[ordinal].index
+        if not live.record.members:  # who comes next has all of it
+            return _Change(live, ordinal, device, known, 0) if known else None
         pids = [member.pid for member in live.record.members if member.pid in look.listed[device]]
         if live.limits is None or live.usage is None or any((device, pid) not in look.held for pid in pids):
             return None  # the driver does not say
@@ -67,6 +68,5 @@ class Uncharged:
         least, most = before.get(key, now)
         # Each has a context, or the driver would not list it.
         size = sum(look.held[device, pid] for pid in pids) + len(pids) * self._state.devices[device].unlisted_bytes
-        known = live.limits.uncharged(ordinal)
         found = self._policy.follow(key, Reading(size, min(least, now[0]), max(most, now[1])), known)
         return _Change(live, ordinal, device, known, found) if found != known else None

@@ -45,10 +45,10 @@ def _grant_device(
         return shown
     if share is not None:
         shown.served_milli, shown.served_limit_milli = share.guarantee_milli, share.limit_milli
-    stats = book.total(arbiter.grant_stats(live.handle, place.index))
-    shown.memory_uncharged_bytes = live.limits.uncharged(ordinal) if live.limits is not None else 0
-    shown.memory_bytes = stats.memory_bytes + shown.memory_uncharged_bytes
-    shown.memory_peak_bytes = max(stats.memory_peak_bytes, shown.memory_bytes)
+    stats = live.held(ordinal, book.total(arbiter.grant_stats(live.handle, place.index)))
+    shown.memory_uncharged_bytes = live.uncharged(ordinal)
+    shown.memory_bytes = stats.memory_bytes
+    shown.memory_peak_bytes = stats.memory_peak_bytes
     shown.busy_ns = stats.busy_ns
     shown.leased_ns = stats.leased_ns
     shown.borrowed_ns = stats.borrowed_ns

@@ -82,6 +82,16 @@ def test_it_counts_against_the_limit_and_is_shown(daemon):
         daemon.client.release(grant)
 
 
+def test_who_comes_after_the_last_has_all_of_it(daemon):
+    grant = daemon.client.create(memory="1GiB", time="10%", keep=True)["id"]
+    past = Past(daemon, grant)
+    past.take(PAST)
+    until(lambda: share(daemon, grant)["memory_uncharged_bytes"] >= PAST * MIB, "it is counted")
+    past.close()
+    until(lambda: share(daemon, grant)["memory_uncharged_bytes"] == 0, "nobody is there any more")
+    daemon.client.release(grant)
+
+
 def test_it_outlives_the_daemon(daemon):
     grant = daemon.client.create(memory="1GiB", time="10%", keep=True)["id"]
     past = Past(daemon, grant)
