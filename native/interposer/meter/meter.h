@@ -198,10 +198,10 @@ struct gs_queue {
   enum gs_held sampled_held;
   uint8_t sampled_rarity;
   double sampled_stands; /* the bracketed launch was one of so many */
-  bool misjudged;       /* a bracket was not held, as there was believed to be work before it, and there was none */
-  bool sampled_shared;  /* others may have been on the device */
-  double sampled_host;  /* host time inside the bracketed launch call */
-  double sampled_whole; /* host time from before the record of the first event until after that of the second */
+  bool misjudged;        /* a bracket was not held, as there was believed to be work before it, and there was none */
+  bool sampled_shared;   /* others may have been on the device */
+  double sampled_host;   /* host time inside the bracketed launch call */
+  double sampled_whole;  /* host time from before the record of the first event until after that of the second */
   uint64_t sampled_from, sampled_closed; /* and when that was */
   struct gs_function *recent;            /* function of the last launch */
   struct gs_mark ring[GS_METER_RING];
