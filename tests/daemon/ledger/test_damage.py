@@ -4,8 +4,8 @@ import os
 import random
 import shutil
 import sqlite3
-import time
 import threading
+import time
 from contextlib import closing
 from pathlib import Path
 
