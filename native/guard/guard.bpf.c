@@ -388,13 +388,20 @@ INLINE long add(struct gs_settings *set, struct gs_guard_books *books, const str
   return 0;
 }
 
+/* What counts against the limit. Given back (`drop`) are first the bytes in use and then those in doubt, so they are read
+ * the other way round: between the two reads it may seem less than it is for a moment, never more. */
+INLINE int64_t counted(struct gs_guard_books *books) {
+  uint64_t doubt = __sync_fetch_and_add(&books->doubt, 0); /* a barrier, too */
+  return (int64_t)(*(volatile uint64_t *)&books->used - doubt);
+}
+
 /* The process goes beyond: it is signalled, unless what it is charged for may have been given back unseen. */
 INLINE void check(const struct gs_settings *set, struct gs_guard_books *books, const struct gs_attempt *attempt,
                   uint64_t bytes) {
   uint64_t cgroup = attempt->cgroup, table;
   struct gs_guard_limit *limit = bpf_map_lookup_elem(&gs_map_limits, &cgroup);
   struct gs_process process = {};
-  if (!limit || (int64_t)(books->used - books->doubt) <= (int64_t)limit->bytes)
+  if (!limit || counted(books) <= (int64_t)limit->bytes)
     return;
   table = peek(peek(bpf_get_current_task() + set->task_files) + set->files_fdt);
   process.pid = bpf_get_current_pid_tgid() >> 32;
@@ -404,7 +411,7 @@ INLINE void check(const struct gs_settings *set, struct gs_guard_books *books, c
   bpf_for_each_map_elem(&gs_map_objects, of_closed, &process, 0);
   if (books->doubt != before)
     tell(GS_GUARD_LEFT, cgroup, 0, attempt, books->used, limit, 0);
-  if ((int64_t)(books->used - books->doubt) <= (int64_t)limit->bytes)
+  if (counted(books) <= (int64_t)limit->bytes)
     return;
   __sync_fetch_and_add(&books->over, 1);
   if (limit->signal)
