@@ -12,6 +12,8 @@ from typing import NamedTuple
 READINGS = 4
 """One reading proves nothing: books and driver are not read at one instant. In so many in a row a program that
 allocates and frees all the while had to be met at the same point each time."""
+KEPT = 20
+"""After so many more in which it was not shown again it is forgotten, should a program be met so all the same."""
 
 
 class Reading(NamedTuple):
@@ -34,11 +36,14 @@ class Uncharged:
 
     def __init__(self) -> None:
         self._readings: dict[tuple[str, int], deque[Reading]] = {}
+        self._lows: dict[tuple[str, int], deque[int]] = {}
+        """What the latest readings have shown at least."""
         self._settled: dict[tuple[str, int], tuple[Reading, int]] = {}
         """Where all readings are the same, and what followed of them: most grants, most of the time."""
 
     def follow(self, key: tuple[str, int], reading: Reading, known: int) -> int:
-        """How many bytes are uncharged. `known`: that were up to now; it stays while it may be right."""
+        """How many bytes are uncharged: what the latest readings have shown, as far as it may still be right. `known`:
+        that were up to now."""
         if self._settled.get(key) == (reading, known):
             return known
         readings = self._readings.setdefault(key, deque(maxlen=READINGS))
@@ -46,8 +51,14 @@ class Uncharged:
         if len(readings) < READINGS:
             return known
         low, high = bounds(readings)
-        found = max(0, min(max(known, low), high))
-        if readings.count(reading) == READINGS:
+        still = readings.count(reading) == READINGS
+        # The first time `known` is what an earlier daemon has seen.
+        lows = self._lows.setdefault(key, deque([known], maxlen=KEPT))
+        if still:
+            lows.clear()
+        lows.append(low)
+        found = max(0, min(max(lows), high))
+        if still:
             self._settled[key] = (reading, found)
         else:
             self._settled.pop(key, None)
@@ -58,4 +69,5 @@ class Uncharged:
         if len(keys) != len(self._readings):
             wanted = set(keys)
             self._readings = {key: readings for key, readings in self._readings.items() if key in wanted}
+            self._lows = {key: lows for key, lows in self._lows.items() if key in wanted}
             self._settled = {key: found for key, found in self._settled.items() if key in wanted}
