@@ -77,9 +77,16 @@ class Looking:
         for device in devices:
             if device not in look.twice:
                 facts = self._devices[device]
-                used = await asyncio.to_thread(self._backend.memory_used, device)
+                used = await asyncio.to_thread(self._used, device)
                 sizes = [look.held.get((device, pid), 0) + facts.unlisted_bytes for pid in look.listed[device]]
-                look.twice[device] = max(0, sum(sizes) + facts.reserved_bytes - used)
+                look.twice[device] = max(0, sum(sizes) + facts.reserved_bytes - used) if used else 0
+
+    def _used(self, device: int) -> int:
+        """In a thread. 0 where the driver does not say: then nothing is known to be counted twice."""
+        try:
+            return self._backend.memory_used(device)
+        except GpushareError:
+            return 0
 
 
 def _examine(pid: int) -> tuple[Program, int, Path | None] | None:

@@ -30,7 +30,12 @@ class Unowned:
             return
         self._at_ns = at_ns
         said = {index: [held.get((index, pid)) for pid in pids] for index, pids in listed.items()}
-        had = {index: sum(filter(None, sizes)) for index, sizes in said.items() if None not in sizes}
+        unlisted = [device.unlisted_bytes for device in self._state.devices]
+        had = {
+            index: sum(filter(None, sizes)) + len(sizes) * unlisted[index]
+            for index, sizes in said.items()
+            if None not in sizes
+        }
         used = await asyncio.to_thread(self._used, list(had))
         extra = {index: used[index] - had[index] - self._state.devices[index].reserved_bytes for index in used}
         found = self._policy.follow(extra, at_ns)

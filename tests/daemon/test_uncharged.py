@@ -152,3 +152,26 @@ def test_what_processes_share_is_not_counted_for_each(make_daemon, tmp_path):
         assert not daemon.false_alarms()
     finally:
         tenant.close()
+
+
+def test_what_a_driver_lists_for_no_process_is_known_of_each_context(make_daemon):
+    """A driver that leaves 8 MiB of each context out of its list: by the device's books they are there."""
+    daemon = make_daemon("--simulate", "1x16GiB").patch(
+        "from dataclasses import replace",
+        "from gpushare.node.simulated import SimulatedBackend as Backend",
+        f"said, device, hidden = Backend.processes, Backend.device, {8 * MIB}",
+        "less = lambda row: replace(row, memory_bytes=row.memory_bytes - hidden)",
+        "Backend.processes = lambda *of: [less(row) for row in said(*of)]",
+        "Backend.device = lambda *of: replace(device(*of), unlisted_bytes=hidden)",
+        "Backend.devices = lambda self: [self.device(0)]",
+    )
+    daemon.start()
+    grant = daemon.client.create(memory="1GiB", time="10%", keep=True)["id"]
+    past = Past(daemon, grant)
+    try:
+        past.take(PAST)
+        [own] = [row["bytes"] for row in daemon.books()["processes"] if row["pid"] == past.process.pid]
+        until(lambda: share(daemon, grant)["memory_uncharged_bytes"] == own, "all of it is counted")
+    finally:
+        past.close()
+        daemon.client.release(grant)
