@@ -11,6 +11,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "edit.h"
@@ -112,21 +113,59 @@ static int print(struct gs_span text) {
   return fwrite(text.at, 1, text.len, stdout) != text.len || fflush(stdout) ? say("stdout cannot be written") : 0;
 }
 
-/* Podman does not show its user the stderr of a failed precreate hook, but does show that of a failed createRuntime
- * hook. A refusal is therefore also an edit: it adds a createRuntime hook that prints the reason and fails. */
-static int print_refusal(struct gs_span config, const char *reason) {
-  char self[PATH_MAX], *path = NULL, *text = NULL;
+/* A file name that says the reason, as far as it fits: a name has no slash, so U+2215 stands for it. */
+static void name_of(const char *reason, char out[NAME_MAX + 1]) {
+  size_t used = (size_t)snprintf(out, NAME_MAX + 1, "gpushare: ");
+
+  while (*reason) {
+    const char *piece = *reason == '/' ? "\u2215" : reason;
+    size_t taken = 1, n;
+
+    while (((unsigned char)reason[taken] & 0xc0) == 0x80)
+      taken++;
+    n = *reason == '/' ? strlen(piece) : taken;
+    if (used + n > NAME_MAX)
+      break;
+    memcpy(out + used, piece, n);
+    used += n;
+    reason += taken;
+  }
+  out[used] = '\0';
+}
+
+/* The program that refuses. crun shows of a failed hook its path and nothing else, so this is a link to ourselves whose
+ * name says the reason. It is made in the container's own directory, where Podman calls us and which goes with the
+ * container; elsewhere none is made. */
+static void refusing_program(const char *reason, char out[PATH_MAX]) {
+  char self[PATH_MAX], where[PATH_MAX], name[NAME_MAX + 1];
   ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+  const char *base = getcwd(where, sizeof where) ? strrchr(where, '/') : NULL;
+  struct stat st;
+
+  self[n > 0 ? n : 0] = '\0';
+  strcpy(out, self);
+  if (!base || strcmp(base, "/userdata") != 0 || stat(".", &st) < 0 || st.st_uid != geteuid() ||
+      (st.st_mode & (S_IWGRP | S_IWOTH)) || strlen(where) + sizeof name >= PATH_MAX)
+    return;
+  name_of(reason, name);
+  unlink(name); /* of an earlier start, maybe of another version */
+  if (symlink(self, name) == 0)
+    snprintf(out, PATH_MAX, "%s/%s", where, name);
+}
+
+/* Podman does not show its user the stderr of a failed precreate hook, but does show that of a failed createRuntime
+ * hook, or with crun its path. A refusal is therefore also an edit: it adds a createRuntime hook that prints the reason
+ * and fails. */
+static int print_refusal(struct gs_span config, const char *reason) {
+  char program[PATH_MAX], *path, *text;
   int failed = 1;
 
-  if (n > 0) {
-    self[n] = '\0';
-    path = gs_json_string(self);
-    text = gs_json_string(reason);
-  }
+  refusing_program(reason, program);
+  path = gs_json_string(program);
+  text = gs_json_string(reason);
   while (config.len && config.at[config.len - 1] != '}')
     config.len--;
-  if (path && text && config.len) {
+  if (*program && path && text && config.len) {
     config.len--;
     printf("%.*s,\"hooks\":{\"createRuntime\":[{\"path\":%s,\"args\":[\"gpushare-hook\",\"refuse\",%s]}]}}",
            (int)config.len, config.at, path, text);

@@ -192,9 +192,9 @@ def test_is_static(programs):
         assert "INTERP" not in headers
 
 
-def precreate(programs, socket, config: bytes):
+def precreate(programs, socket, config: bytes, cwd: Path | None = None):
     command = [programs / "gpushare-hook", "precreate", "--socket", socket]
-    return subprocess.run(command, input=config, capture_output=True, timeout=30)
+    return subprocess.run(command, input=config, capture_output=True, timeout=30, cwd=cwd)
 
 
 ASKS = b'{"annotations": {"gpushare.dev/memory": "1GiB"}}'
@@ -241,6 +241,31 @@ def test_refused_precreate_says_so_when_the_container_starts(programs, daemon):
     refusal = subprocess.run([hook["path"], *hook["args"][1:]], input=b"{}", capture_output=True)
     assert refusal.returncode == 1
     assert line(refusal) == 'gpushare: device "0" is full'
+
+
+@pytest.mark.parametrize(
+    ("place", "mode", "said"),
+    [("userdata", 0o700, True), ("userdata", 0o777, False), ("home", 0o700, False)],
+)
+def test_refused_precreate_says_so_under_crun(programs, daemon, tmp_path, place, mode, said):
+    """crun shows nothing of a failed hook but its path. Podman calls precreate hooks in the container's own directory."""
+    reason = "no daemon answers at /run/gpushare/node.sock " + 140 * "\u00e9"
+    daemon.answer = lambda _: (409, {"error": {"code": "refused", "message": reason}})
+    directory = tmp_path / place
+    directory.mkdir()
+    directory.chmod(mode)
+    for _ in range(2):  # the container is started again
+        config = json.loads(precreate(programs, daemon.path, ASKS, cwd=directory).stdout)
+        hook = config["hooks"]["createRuntime"][0]
+        path = Path(hook["path"])
+        if not said:
+            assert (path, list(directory.iterdir())) == (programs / "gpushare-hook", [])
+            continue
+        assert [path] == list(directory.iterdir())
+        assert path.name.startswith("gpushare: no daemon answers at \u2215run\u2215gpushare\u2215node.sock \u00e9\u00e9")
+        assert 253 <= len(os.fsencode(path.name)) <= 255
+        refusal = subprocess.run([path, *hook["args"][1:]], input=b"{}", capture_output=True)
+        assert (refusal.returncode, line(refusal)) == (1, f"gpushare: {reason}")
 
 
 def test_precreate_without_a_daemon(programs, tmp_path):
