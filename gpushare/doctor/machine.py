@@ -25,7 +25,8 @@ NO_DRIVER = Check(
     "NVIDIA driver",
     "note",
     "no libnvidia-ml.so.1",
-    "install the NVIDIA driver for real devices; without one `gpushare daemon --simulate 2x16GiB` works",
+    "install the NVIDIA driver for real devices; simulated ones: `gpushare daemon --simulate 2x16GiB`, or for the "
+    'service simulate = "2x16GiB" in /etc/gpushare/gpushare.toml',
     "There is no real device to share.",
 )
 NO_MODULE = Check(

@@ -48,7 +48,10 @@ def load() -> Any:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
-        raise UnreachableError(f"no usable NVIDIA driver ({error}): install one, or give --simulate 2x16GiB") from None
+        raise UnreachableError(
+            f'no usable NVIDIA driver ({error}): install one, or for simulated devices set simulate = "2x16GiB" in '
+            "/etc/gpushare/gpushare.toml, or give --simulate 2x16GiB"
+        ) from None
     return pynvml
 
 

@@ -262,7 +262,9 @@ def test_refused_precreate_says_so_under_crun(programs, daemon, tmp_path, place,
             assert (path, list(directory.iterdir())) == (programs / "gpushare-hook", [])
             continue
         assert [path] == list(directory.iterdir())
-        assert path.name.startswith("gpushare: no daemon answers at \u2215run\u2215gpushare\u2215node.sock \u00e9\u00e9")
+        assert path.name.startswith(
+            "gpushare: no daemon answers at \u2215run\u2215gpushare\u2215node.sock \u00e9\u00e9"
+        )
         assert 253 <= len(os.fsencode(path.name)) <= 255
         refusal = subprocess.run([path, *hook["args"][1:]], input=b"{}", capture_output=True)
         assert (refusal.returncode, line(refusal)) == (1, f"gpushare: {reason}")
