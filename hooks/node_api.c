@@ -85,6 +85,21 @@ int gs_read_all(int fd, size_t max, int timeout_ms, char **buffer, size_t *len, 
   return read_until(fd, max, timeout_ms < 0 ? -1 : now_ms() + timeout_ms, buffer, len, err);
 }
 
+/* Whether the machine's root is none of the users here: a rootless engine makes such a user namespace. */
+static bool is_rootless(void) {
+  unsigned inside, outside, count;
+  FILE *map = fopen("/proc/self/uid_map", "re");
+  bool found = map && fscanf(map, "%u %u %u", &inside, &outside, &count) == 3 && outside != 0;
+
+  if (map)
+    fclose(map);
+  return found;
+}
+
+static int refuse_rootless(struct gs_err *err) {
+  return gs_fail(err, -EPERM, "a rootless engine can give no share: start this container as root");
+}
+
 static int check_peer(int fd, const char *path, struct gs_err *err) {
   struct ucred peer;
   socklen_t size = sizeof peer;
@@ -92,7 +107,9 @@ static int check_peer(int fd, const char *path, struct gs_err *err) {
   if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0)
     return gs_fail(err, -errno, "%s: %s", path, strerror(errno));
   if (peer.uid != 0)
-    return gs_fail(err, -EPERM, "%s is served by uid %u, not by root: not talking to it", path, (unsigned)peer.uid);
+    return is_rootless() ? refuse_rootless(err)
+                         : gs_fail(err, -EPERM, "%s is served by uid %u, not by root: not talking to it", path,
+                                   (unsigned)peer.uid);
   return 0;
 }
 
@@ -115,6 +132,8 @@ static int dial(const char *path, int64_t deadline, struct gs_err *err) {
       continue;
     }
     close(fd);
+    if (is_rootless())
+      return refuse_rootless(err);
     return gs_fail(err, code, "no daemon answers at %s (%s): start one with `gpushare daemon`", path, strerror(-code));
   }
   code = check_peer(fd, path, err);

@@ -165,6 +165,8 @@ class RuntimeCommand:
             print(f"{engine.name} reads it: {configuration.reload(engine)}")
         elif changed:
             print(f"{engine.name} reads it after: {configuration.advice(engine)}")
+        if note := configuration.unread(engine, self._options(args), changes):
+            print(note)
         return 0
 
     def _status(self, args: argparse.Namespace) -> int:

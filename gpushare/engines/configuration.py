@@ -12,7 +12,7 @@ from pathlib import Path
 from gpushare.engines import files, nri, toml_text
 from gpushare.engines.containerd import Containerd
 from gpushare.engines.crio import Crio
-from gpushare.engines.docker import Docker
+from gpushare.engines.docker import Docker, reads_cdi_at_start
 from gpushare.engines.edit import Edit, Engine, Options, installed
 from gpushare.engines.podman import Podman
 from gpushare.errors import FailedError, GpushareError
@@ -112,6 +112,15 @@ def reload(engine: Engine) -> str:
         raise FailedError(f"{engine.name} was not told of its new configuration ({reason}): {advice(engine)}")
     os.kill(pid, signal.SIGHUP)
     return f"SIGHUP to {pid}"
+
+
+def unread(engine: Engine, options: Options, changes: list[Change]) -> str:
+    """Of what was changed, what the engine does not read at a reload; empty where it reads all."""
+    if engine.reload.pidfile is None or not reads_cdi_at_start(installed(engine, options)):
+        return ""
+    if not any("cdi" in line for change in changes for line in change.diff().splitlines() if line.startswith("+")):
+        return ""
+    return f"this {engine.name} knows CDI devices from its next start on: `systemctl restart {engine.name}`"
 
 
 def advice(engine: Engine) -> str:

@@ -8,6 +8,11 @@ from gpushare.engines.edit import Edit, Facts, Options, Reload, Version
 _EMPTY = "{\n}\n"
 
 
+def reads_cdi_at_start(version: Version | None) -> bool:
+    """Whether dockerd reads `features.cdi` when it starts, and not at a reload."""
+    return version is not None and (25,) <= version < (28,)
+
+
 class Docker:
     """See Engine in edit.py."""
 

@@ -18,6 +18,7 @@ VERSIONS = {
     "containerd-2.1": "containerd github.com/containerd/containerd/v2 2.1.9+unknown ",
     "containerd-2.4": "containerd github.com/containerd/containerd/v2 2.4.0-beta+unknown ",
     "docker-20.10": "Docker version 20.10.24+dfsg1, build 297e128",
+    "docker-26.1": "Docker version 26.1.5+dfsg1, build 411e817",
     "docker-28.5": "Docker version 28.5.2+dfsg4, build 3ef3c07c883be49a2e8097bcf6d2952fce1d70eb",
     "podman-4.3": "podman version 4.3.1",
     "crio-1.37": "crio version 1.37.0\nGitCommit: x\nGoVersion: go1.27",
@@ -288,6 +289,15 @@ def test_restart_tells_how_where_it_cannot(machine, capsys):
     assert "systemctl restart containerd" in capsys.readouterr().err
     assert machine.config.exists()
     assert machine("configure", "podman-4.3", "--config", str(machine.directory / "p.conf"), "--restart") == 0
+
+
+@pytest.mark.parametrize(("version", "told"), [("docker-20.10", False), ("docker-26.1", True), ("docker-28.5", False)])
+def test_what_docker_does_not_read_at_a_reload(machine, capsys, version, told):
+    for again in (False, True):
+        assert machine("configure", version) == 0
+        assert ("knows CDI devices from its next start on: `systemctl restart docker`" in capsys.readouterr().out) == (
+            told and not again
+        )
 
 
 def test_the_manifest_names_the_handler(capsys):

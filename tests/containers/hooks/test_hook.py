@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -248,7 +249,7 @@ def test_refused_precreate_says_so_when_the_container_starts(programs, daemon):
     [("userdata", 0o700, True), ("userdata", 0o777, False), ("home", 0o700, False)],
 )
 def test_refused_precreate_says_so_under_crun(programs, daemon, tmp_path, place, mode, said):
-    """crun shows nothing of a failed hook but its path. Podman calls precreate hooks in the container's own directory."""
+    """crun shows nothing of a failed hook but its path. Podman calls such a hook in the container's own directory."""
     reason = "no daemon answers at /run/gpushare/node.sock " + 140 * "\u00e9"
     daemon.answer = lambda _: (409, {"error": {"code": "refused", "message": reason}})
     directory = tmp_path / place
@@ -268,6 +269,25 @@ def test_refused_precreate_says_so_under_crun(programs, daemon, tmp_path, place,
         assert 253 <= len(os.fsencode(path.name)) <= 255
         refusal = subprocess.run([path, *hook["args"][1:]], input=b"{}", capture_output=True)
         assert (refusal.returncode, line(refusal)) == (1, f"gpushare: {reason}")
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o600])
+def test_a_rootless_engine_is_told_so(programs, daemon, mode):
+    """The daemon is root, who is nobody in a user's namespace."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root to become somebody else")
+    with tempfile.TemporaryDirectory(prefix="gst-") as directory:
+        os.chmod(directory, 0o755)
+        served = type(daemon)(Path(directory) / "node.sock")
+        served.path.chmod(mode)
+        command = ["unshare", "--user", "--map-root-user", programs / "gpushare-hook", "create-runtime", "--grant", "g"]
+        rootless = subprocess.run(
+            [*command, "--socket", served.path],
+            input=STATE, capture_output=True, timeout=30, user=65534, group=65534, extra_groups=[],
+        )  # fmt: skip
+        served.close()
+    assert (rootless.returncode, served.requests) == (1, [])
+    assert line(rootless) == "gpushare: a rootless engine can give no share: start this container as root"
 
 
 def test_precreate_without_a_daemon(programs, tmp_path):
