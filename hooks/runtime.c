@@ -26,6 +26,9 @@ enum { SETTINGS_MAX = 4096 };
 /* Fixed directories: PATH is under the caller's control. */
 static const char *const search[] = {"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"};
 
+/* The first that is here. Podman brings crun alone. */
+static const char *const runtimes[] = {"runc", "crun"};
+
 /* Global options of runc and crun whose value is the next argument. runc takes them with one dash too. */
 static const char *const global_values[] = {"root", "log",      "log-format",    "log-level",
                                             "criu", "rootless", "cgroup-manager"};
@@ -129,12 +132,13 @@ static int find_runtime(struct settings *settings, struct gs_err *err) {
       return gs_fail(err, -ELOOP, "runtime %.120s is this wrapper itself: name runc or crun", settings->runtime);
     return 0;
   }
-  for (size_t i = 0; i < sizeof search / sizeof *search; i++) {
-    snprintf(settings->runtime, sizeof settings->runtime, "%s/runc", search[i]);
-    if (access(settings->runtime, X_OK) == 0 && !is_self(settings->runtime))
-      return 0;
-  }
-  return gs_fail(err, -ENOENT, "no runc found: install it or name a runtime in " CONFIG_FILE);
+  for (size_t n = 0; n < sizeof runtimes / sizeof *runtimes; n++)
+    for (size_t i = 0; i < sizeof search / sizeof *search; i++) {
+      snprintf(settings->runtime, sizeof settings->runtime, "%s/%s", search[i], runtimes[n]);
+      if (access(settings->runtime, X_OK) == 0 && !is_self(settings->runtime))
+        return 0;
+    }
+  return gs_fail(err, -ENOENT, "neither runc nor crun found: install one, or name a runtime in " CONFIG_FILE);
 }
 
 /* Parses the wrapper's own leading arguments; returns the index of the runtime's first argument. */

@@ -3,6 +3,7 @@ start."""
 
 import json
 import os
+import shutil
 import socket
 import subprocess
 import time
@@ -366,3 +367,14 @@ def test_finds_runc_by_itself(programs):
         capture_output=True, text=True, env={},
     )  # fmt: skip
     assert result.stdout.startswith("runc version")
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("crun"), reason="needs root and crun")
+def test_takes_crun_where_there_is_no_runc(programs):
+    """As where Podman is the only engine."""
+    places = [Path(place) / "runc" for place in ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin")]
+    found = [str(path.resolve()) for path in places if path.exists()]
+    hide = 'for file in $0; do mount --bind /dev/null "$file"; done; exec "$@" --gpushare-config=/nonexistent --version'
+    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", hide, " ".join(found)]
+    result = subprocess.run([*command, programs / "gpushare-runtime"], capture_output=True, text=True)
+    assert result.stdout.startswith("crun version"), result.stderr
