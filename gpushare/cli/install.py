@@ -183,6 +183,7 @@ class UninstallCommand:
         )
 
     def run(self, args: argparse.Namespace) -> int:
+        from gpushare import paths
         from gpushare.install import conditions, place, service
         from gpushare.install.items import STATE
         from gpushare.install.manifest import NAME, Manifest
@@ -195,7 +196,11 @@ class UninstallCommand:
                 conditions.refuse_while_required()
             manifest = Manifest.load(root)
             if manifest is None and not args.purge:
-                print(f"nothing to change: without {root.at(NAME)} nothing is known to be of `gpushare install`")
+                print(
+                    f"nothing to change: without {root.at(NAME)} nothing is known to be of `gpushare install`"
+                    if paths.PACKAGING.is_dir()
+                    else "nothing to change: this gpushare came in a package, which takes it away: apt purge gpushare"
+                )
                 return 0
             manifest = manifest or Manifest()
             steps = place.removal(root, manifest)

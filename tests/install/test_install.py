@@ -319,6 +319,15 @@ def test_purge_says_what_it_removes(place):
     assert f"removing {place.root / 'var/lib/gpushare'} with all in it" in out
 
 
+def test_whoever_came_in_a_package_is_told_who_takes_it_away(place, monkeypatch):
+    assert "nothing is known to be of `gpushare install`" in place("uninstall")[1]
+    monkeypatch.setattr("gpushare.paths.PACKAGING", Path("/nonexistent"))
+    assert place("uninstall")[:2] == (
+        0,
+        "nothing to change: this gpushare came in a package, which takes it away: apt purge gpushare\n",
+    )
+
+
 def test_words_of_a_unit_are_quoted(monkeypatch):
     monkeypatch.setattr(sys, "executable", "/opt/my venv/100%/py$thon")
     [unit] = [item for item in items() if item.path.name == "gpushare.service" and item.kind == "part"]
