@@ -296,6 +296,12 @@ class Api:
         await self._context.serving.settled()
         return http.json_answer(answer)
 
+    async def oci_place(self, request: web.Request) -> web.Response:
+        asked = http.decoded(request, engines.OciPlaceRequest)
+        answer = await self._context.containers.place(http.peer_of(request), request.query["grant"], asked)
+        await self._context.serving.settled()
+        return http.json_answer(answer)
+
     async def oci_attempt(self, request: web.Request) -> web.Response:
         await self._context.attempts.look(http.decoded(request, engines.OciEditRequest))
         return http.json_answer({})

@@ -244,13 +244,14 @@ class _Daemon:
         context.evictions.start()
         if ledger.readable:  # else they may be of living grants
             self._remove_strays(state)
+        resources.offer()
         return context
 
     def _remove_strays(self, state: State) -> None:
         """Removes files of grants that have ended or never were: a kill between two steps leaves them."""
         layout = self._layout
         for directory in layout.grants.iterdir():
-            if directory.name not in state and directory.is_dir():
+            if directory.name not in state and directory.name != grantdir.STAND_IN and directory.is_dir():
                 with contextlib.suppress(OSError):
                     grantdir.remove(layout, directory.name)
         for spec in layout.cdi.glob("gpushare.dev-gpu_g-*.json"):

@@ -27,6 +27,9 @@ Kind = Literal["container", "process"]
 
 log = logging.getLogger(__name__)
 
+STAND_IN = "any"
+"""In the place of a grant's id, which no grant has: the directory of those CDI devices that stand for no grant."""
+
 # As a container sees them.
 INTERPOSERS = tuple(f"{CONTAINER_LIB}/{path.name}" for path in paths.INTERPOSERS)
 _SIM_RUNTIMES = tuple(f"{CONTAINER_DRIVER}/{name}" for name in paths.SIM_RUNTIMES)
@@ -102,6 +105,16 @@ def _move_away(directory: Path) -> None:
     finally:
         with contextlib.suppress(OSError):
             fresh.rmdir() if stat.S_ISDIR(os.lstat(fresh).st_mode) else fresh.unlink()
+
+
+def stand_in(layout: Layout, node: Node) -> None:
+    """Makes the directory that containers have until their hook puts a grant's in its place. Containers that run have
+    it mounted below the grant's: it stays as it is, for good. Raises OSError."""
+    prepare(layout)
+    for directory, mode in ((grant_dir(layout, STAND_IN), 0o700), (self_dir(layout, STAND_IN), 0o755)):
+        with contextlib.suppress(FileExistsError):
+            _make(directory, mode)
+    write_preload(layout, STAND_IN, preloaded(node), shared=True)
 
 
 _INODES = 16
