@@ -127,6 +127,18 @@ static int enter(pid_t pid, struct gs_err *err) {
   return 0;
 }
 
+/* The container's root, as its first process finds it: that may be in a chroot, which to enter the namespace would leave. */
+static int open_root(pid_t pid, struct gs_span answer, int *root, struct gs_err *err) {
+  char path[PATH_MAX], whole[PATH_MAX + 32];
+
+  if (!text_of(answer, "root", path))
+    return gs_fail(err, -EPROTO, "the daemon answered without the container's root");
+  snprintf(whole, sizeof whole, "/proc/%d/root%s", (int)pid, path);
+  *root = open(whole, O_PATH | O_DIRECTORY | O_CLOEXEC);
+  return *root < 0 ? gs_fail(err, -errno, "the container's root %.150s cannot be opened: %s", path, strerror(errno))
+                   : 0;
+}
+
 /* A path of the container's, O_PATH; -1 and errno if there is none. */
 static int find(int root, const char *path, int flags) {
   struct how how = {.flags = (uint64_t)(O_PATH | O_CLOEXEC | flags), .resolve = IN_ROOT | NO_MAGICLINKS};
@@ -180,22 +192,16 @@ static void hide_all(struct gs_span answer, const struct place *at) {
 
 int gs_place(pid_t pid, struct gs_span answer, struct gs_err *err) {
   static struct mount mounts[MOUNTS_MAX];
-  char root[PATH_MAX];
   struct stat host;
   struct place at;
   size_t count = 0;
   int code;
 
-  if (!text_of(answer, "root", root))
-    return gs_fail(err, -EPROTO, "the daemon answered without the container's root");
-  if ((code = copy_all(answer, mounts, &count, err)))
+  if ((code = open_root(pid, answer, &at.root, err)) || (code = copy_all(answer, mounts, &count, err)))
     return code;
   at.host_dev = stat("/dev", &host) == 0 ? host.st_dev : 0;
   if ((code = enter(pid, err)))
     return code;
-  at.root = open(root, O_PATH | O_DIRECTORY | O_CLOEXEC);
-  if (at.root < 0)
-    return gs_fail(err, -errno, "the container's root %.150s cannot be opened: %s", root, strerror(errno));
   for (size_t i = 0; i < count; i++)
     if ((code = attach(&mounts[i], at.root, err)))
       return code;
