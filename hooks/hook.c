@@ -1,14 +1,13 @@
 /* The OCI hook: passes the container's state to the daemon and prevents the start if the daemon refuses it.
  *
- * gpushare-hook create-runtime|poststop --grant ID [--socket PATH]: the OCI state on stdin
+ * gpushare-hook create-runtime --grant ID [--socket PATH]: the OCI state on stdin
  * gpushare-hook place --grant ID|any|UUID [--socket PATH]: the same as createRuntime hook, where nobody has edited the
  *   config of the container: it also gets what CDI cannot give, for `any` and a device its whole share
  * gpushare-hook precreate [--socket PATH]: config.json on stdin, the edited one on stdout (Podman)
  * gpushare-hook refuse REASON: prints REASON and fails; precreate puts this command into a config
  *
- * create-runtime, place and precreate fail closed: after any error the container does not start, and the last line on stderr
- * gives the reason. poststop never fails and does not wait for a response: it only speeds up the release, and an engine
- * may skip the remaining poststop hooks after one fails. No environment variable is used. */
+ * All fail closed: after any error the container does not start, and the last line on stderr gives the reason. No
+ * environment variable is used. */
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -26,8 +25,7 @@ enum {
   STDIN_MS = 2000, /* the engine writes the state before or right after it starts the hook */
   /* the daemon sets driver limits in this time; the engine's own timeout (inject/edits.py) is longer */
   BIND_MS = 10000,
-  PLACE_MS = 15000, /* the image is looked through too */
-  RELEASE_MS = 2000 /* poststop must not delay the stop of a container */
+  PLACE_MS = 15000 /* the image is looked through too */
 };
 
 struct request {
@@ -58,13 +56,12 @@ static int parse(int argc, char **argv, struct request *out) {
   }
   if (strcmp(out->verb, "precreate") == 0)
     return out->grant ? -EINVAL : 0;
-  if (strcmp(out->verb, "create-runtime") != 0 && strcmp(out->verb, "place") != 0 && strcmp(out->verb, "poststop") != 0)
+  if (strcmp(out->verb, "create-runtime") != 0 && strcmp(out->verb, "place") != 0)
     return -EINVAL;
   return out->grant && valid_grant(out->grant) ? 0 : -EINVAL;
 }
 
 static int forward(const struct request *request, struct gs_span state) {
-  bool ends = strcmp(request->verb, "poststop") == 0;
   char target[160], line[GS_LINE_MAX];
   struct gs_reply reply;
   struct gs_err err;
@@ -75,10 +72,8 @@ static int forward(const struct request *request, struct gs_span state) {
                          .target = target,
                          .parts = {state},
                          .nparts = 1,
-                         .timeout_ms = ends ? RELEASE_MS : BIND_MS,
+                         .timeout_ms = BIND_MS,
                          .body_max = STATE_MAX};
-  if (ends)
-    return gs_node_tell(&call, &err) ? say(err.msg) : 0;
   if (gs_node_post(&call, &reply, &err))
     return say(err.msg);
   status = reply.status;
@@ -247,18 +242,13 @@ static int precreate(const struct request *request) {
 
 int main(int argc, char **argv) {
   struct request request;
-  int poststop = argc > 1 && strcmp(argv[1], "poststop") == 0;
 
   if (argc == 3 && strcmp(argv[1], "refuse") == 0)
     return say(argv[2]);
   if (parse(argc, argv, &request)) {
-    say("usage: gpushare-hook create-runtime|place|poststop --grant ID [--socket PATH] < OCI-state, or precreate < "
+    say("usage: gpushare-hook create-runtime|place --grant ID [--socket PATH] < OCI-state, or precreate < "
         "config.json");
-    return poststop ? 0 : 2;
-  }
-  if (poststop) {
-    hand_on(&request);
-    return 0;
+    return 2;
   }
   return request.grant ? hand_on(&request) : precreate(&request);
 }

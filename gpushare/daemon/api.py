@@ -320,11 +320,6 @@ class Api:
         await self._context.serving.settled()
         return http.json_answer(self._grant(live))
 
-    async def hook_poststop(self, request: web.Request) -> web.Response:
-        self._context.containers.stopped(request.query["grant"])
-        await self._context.serving.settled()
-        return http.json_answer({})
-
     # What changes.
 
     async def watch(self, request: web.Request) -> web.StreamResponse:

@@ -1,4 +1,4 @@
-"""A container's way with its grant, in the order in which an engine calls: edit, created, stopped.
+"""A container's way with its grant, in the order in which an engine calls: edit, created.
 
 `edit` is the start of one whose engine reads no CDI; with CDI the engine starts at `place`.
 """
@@ -209,13 +209,3 @@ class Containers:
             self._grants.start(live, process, lambda: workloads.container_cgroup(pid))
         workloads.forget_starter(live)
         return live
-
-    def stopped(self, grant_id: str) -> None:
-        """The poststop hook: the container is gone. A grant that has ended already is fine. Raises NotFoundError."""
-        if grant_id in self._state:
-            live = self._state.live(grant_id)
-            workloads.sweep(live)
-            if not any(workload.pidfd is not None for workload in live.workloads):
-                self._transitions.send(live, lifecycle.Emptied(now_ns()))
-        elif self._state.ended(grant_id) is None:
-            self._state.live(grant_id)

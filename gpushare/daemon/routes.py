@@ -240,16 +240,6 @@ ROUTES = (
     ),
     Route(
         "POST",
-        "/v1/hooks/poststop",
-        "hook_poststop",
-        "OCI poststop; the body is not read (root)",
-        query=_GRANT,
-        required=("grant",),
-        root=True,
-        refusals=(NotFoundError,),
-    ),
-    Route(
-        "POST",
         "/v1/drain",
         "drain",
         "A device takes no new grants; those that it has go on (root)",

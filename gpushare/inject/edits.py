@@ -47,7 +47,7 @@ class Mount:
 class Hook:
     """A command that the engine runs on the host. `timeout`: seconds."""
 
-    stage: str  # the OCI key: createRuntime, poststop
+    stage: str  # the OCI key
     path: str
     args: list[str]
     timeout: int
@@ -83,10 +83,7 @@ def container(
     return Edits(
         grant=grant_id,
         mounts=[*mounts, *_common(layout, grant_id, node)],
-        hooks=[
-            _hook(node.hook, "createRuntime", "place" if blindly else "create-runtime", grant_id, layout),
-            _hook(node.hook, "poststop", "poststop", grant_id, layout),
-        ],
+        hooks=[_hook(node.hook, "place" if blindly else "create-runtime", grant_id, layout)],
         preload=grantdir.preloaded(node),
         env=[*_ENVIRONMENT, *(f"{name}={value}" for name, value in visible(granted).items())],
         devices=_nodes(node, granted),
@@ -97,14 +94,13 @@ def offer(layout: Layout, name: str, node: Node, devices: Sequence[Granted]) -> 
     """The edits of a CDI device that stands for no grant: what its container gets in any case, and a hook that asks for
     a share and puts the rest in its place (inject/placing.py).
 
-    `name`: of the CDI device. `devices`: one of which the share will be; the hook takes the others' nodes away. No
-    poststop hook: it would not know the grant, which ends with the container's processes.
+    `name`: of the CDI device. `devices`: one of which the share will be; the hook takes the others' nodes away.
     """
     own = Mount(str(grantdir.self_dir(layout, grantdir.STAND_IN)), CONTAINER_SELF, executable=False)
     return Edits(
         grant=name,
         mounts=[own, *_common(layout, grantdir.STAND_IN, node)],
-        hooks=[_hook(node.hook, "createRuntime", "place", name, layout)],
+        hooks=[_hook(node.hook, "place", name, layout)],
         env=list(_ENVIRONMENT),
         devices=_nodes(node, devices),
     )
@@ -135,6 +131,7 @@ _ENVIRONMENT = (
 )
 
 
-def _hook(path: Path, stage: str, verb: str, grant_id: str, layout: Layout) -> Hook:
+def _hook(path: Path, verb: str, grant_id: str, layout: Layout) -> Hook:
+    """The only hook: a grant ends with its container's processes, and no engine can be relied on to say so."""
     args = [path.name, verb, "--grant", grant_id, "--socket", str(layout.socket)]
-    return Hook(stage, str(path), args, HOOK_TIMEOUT_S)
+    return Hook("createRuntime", str(path), args, HOOK_TIMEOUT_S)

@@ -92,16 +92,6 @@ def test_slow_daemon_is_given_up(programs, daemon):
     assert "did not answer: timed out" in line(result)
 
 
-def test_poststop_tells_and_waits_for_nothing(programs, daemon):
-    daemon.answer = lambda _: None
-    began = time.monotonic()
-    result = run(programs, daemon.path, verb="poststop")
-    assert (result.returncode, result.stderr) == (0, b"")
-    assert time.monotonic() - began < 2
-    until(lambda: daemon.requests, "the daemon was told", 10)
-    assert daemon.requests[0].body == STATE
-
-
 def test_wrong_peer_gets_nothing(programs, foreign_socket):
     result = run(programs, foreign_socket)
     assert result.returncode == 1
@@ -144,15 +134,6 @@ def test_grant_that_is_none(programs, daemon, grant):
     result = run(programs, daemon.path, grant=grant)
     assert result.returncode == 2
     assert daemon.requests == []
-
-
-@pytest.mark.parametrize("case", ["absent", "malformed", "usage"])
-def test_poststop_never_fails(programs, daemon, tmp_path, case):
-    path = tmp_path / "none" if case == "absent" else daemon.path
-    state = b"garbage" if case == "malformed" else STATE
-    result = run(programs, path, state, verb="poststop", grant="" if case == "usage" else "g1")
-    assert result.returncode == 0
-    assert line(result)
 
 
 def test_usage(programs):
