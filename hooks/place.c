@@ -47,8 +47,8 @@ static const struct {
 enum { MOUNTS_MAX = 512 };
 
 struct mount {
-  int tree; /* detached */
-  struct gs_span destination;
+  struct gs_span text; /* a PlacedMount */
+  int tree;            /* detached; -1: its source is inside the container */
 };
 
 /* Where the container's root is, and what must not be taken for a file system of the container's. */
@@ -77,14 +77,18 @@ static uint64_t flags_of(struct gs_span mount) {
   return flags;
 }
 
-/* A detached copy of what the host has there, with the mount's options. */
-static int copy_tree(struct gs_span mount, int *tree, struct gs_err *err) {
-  struct attributes attributes = {.set = flags_of(mount), .propagation = MS_PRIVATE};
-  char source[PATH_MAX];
+static bool is_inside(struct gs_span mount) {
+  struct gs_span value;
 
-  if (!text_of(mount, "source", source))
-    return gs_fail(err, -EPROTO, "the daemon answered with a mount of nothing");
-  *tree = (int)syscall(NR_OPEN_TREE, AT_FDCWD, source, TREE_CLONE | TREE_RECURSIVE | O_CLOEXEC);
+  return gs_json_member(mount, "inside", &value) && value.len == 4 && memcmp(value.at, "true", 4) == 0;
+}
+
+/* A detached copy, with the mount's options. flags: TREE_RECURSIVE also of what is mounted below; AT_EMPTY_PATH of what
+ * `at` itself is. */
+static int copy_tree(const struct mount *mount, int at, const char *source, int flags, int *tree, struct gs_err *err) {
+  struct attributes attributes = {.set = flags_of(mount->text), .propagation = MS_PRIVATE};
+
+  *tree = (int)syscall(NR_OPEN_TREE, at, flags & AT_EMPTY_PATH ? "" : source, TREE_CLONE | O_CLOEXEC | flags);
   if (*tree < 0)
     return gs_fail(err, -errno, "%.150s cannot be mounted into the container: %s", source, strerror(errno));
   if (syscall(NR_MOUNT_SETATTR, *tree, "", AT_EMPTY_PATH | TREE_RECURSIVE, &attributes, sizeof attributes) < 0)
@@ -93,6 +97,7 @@ static int copy_tree(struct gs_span mount, int *tree, struct gs_err *err) {
 }
 
 static int copy_all(struct gs_span answer, struct mount *mounts, size_t *count, struct gs_err *err) {
+  char source[PATH_MAX];
   struct gs_span rest, value;
   int code;
 
@@ -101,9 +106,12 @@ static int copy_all(struct gs_span answer, struct mount *mounts, size_t *count, 
   for (*count = 0; gs_json_next(&rest, &value); ++*count) {
     if (*count == MOUNTS_MAX)
       return gs_fail(err, -E2BIG, "more than %d mounts for one container", MOUNTS_MAX);
-    if (!gs_json_member(value, "destination", &mounts[*count].destination))
-      return gs_fail(err, -EPROTO, "the daemon answered with a mount to nowhere");
-    if ((code = copy_tree(value, &mounts[*count].tree, err)))
+    mounts[*count] = (struct mount){.text = value, .tree = -1};
+    if (!text_of(value, "source", source))
+      return gs_fail(err, -EPROTO, "the daemon answered with a mount of nothing");
+    if (is_inside(value))
+      continue;
+    if ((code = copy_tree(&mounts[*count], AT_FDCWD, source, TREE_RECURSIVE, &mounts[*count].tree, err)))
       return code;
   }
   return 0;
@@ -146,12 +154,30 @@ static int find(int root, const char *path, int flags) {
   return (int)syscall(NR_OPENAT2, root, path, &how, sizeof how);
 }
 
-static int attach(const struct mount *mount, int root, struct gs_err *err) {
-  char path[PATH_MAX];
-  int target;
+/* What is inside the container is copied now, without what was mounted over it: the interposer is over each driver that
+ * the image has, and here it is that driver that is wanted. */
+static int copy_inside(struct mount *mount, int root, struct gs_err *err) {
+  char source[PATH_MAX];
+  int at, code;
 
-  if (!gs_json_line(mount->destination, path, sizeof path))
+  if (!text_of(mount->text, "source", source))
+    return gs_fail(err, -EPROTO, "the daemon answered with a mount of nothing");
+  at = find(root, source, 0);
+  if (at < 0)
+    return gs_fail(err, -errno, "%.150s of the container cannot be opened: %s", source, strerror(errno));
+  code = copy_tree(mount, at, source, AT_EMPTY_PATH, &mount->tree, err);
+  close(at);
+  return code;
+}
+
+static int attach(struct mount *mount, int root, struct gs_err *err) {
+  char path[PATH_MAX];
+  int target, code;
+
+  if (!text_of(mount->text, "destination", path))
     return gs_fail(err, -EPROTO, "the daemon answered with a mount to nowhere");
+  if (mount->tree < 0 && (code = copy_inside(mount, root, err)))
+    return code;
   target = find(root, path, 0);
   if (target < 0 || syscall(NR_MOVE_MOUNT, mount->tree, "", target, "", MOVE_EMPTY_PATHS) < 0)
     return gs_fail(err, -errno, "nothing can be mounted at %.150s in the container: %s", path, strerror(errno));

@@ -33,11 +33,12 @@ class OciPlaceRequest(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class PlacedMount(Struct, kw_only=True):
-    """A bind mount of config.json."""
+    """A bind mount of config.json. `inside`: its source is not the host's, but a path in the container."""
 
     source: str
     destination: str
     options: list[str]
+    inside: bool = False
 
 
 class OciPlaceAnswer(Struct, kw_only=True):

@@ -1,7 +1,7 @@
 """What a container gets for its grant: rendered as a CDI spec (cdi.py) or put into an OCI config (oci.py)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpushare.inject import grantdir
@@ -52,11 +52,16 @@ class Hook:
     args: list[str]
     timeout: int
 
+    @property
+    def placing(self) -> "Hook":
+        """The same, when there is something to place in the container that is made already."""
+        return replace(self, args=[self.args[0], "place", *self.args[2:]])
+
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """`preload`: libraries as the container sees them. `env`: NAME=value. `devices`: nodes of its
-    devices."""
+    """`preload`: libraries as the container sees them. `env`: NAME=value. `devices`: nodes of its devices.
+    `driver_version`: the host's, as in node.Node."""
 
     grant: str
     mounts: list[Mount]
@@ -64,6 +69,7 @@ class Edits:
     preload: tuple[str, ...] = ()
     env: list[str] = field(default_factory=list)
     devices: list[DeviceNode] = field(default_factory=list)
+    driver_version: str = ""
 
 
 def container(
@@ -87,6 +93,7 @@ def container(
         preload=grantdir.preloaded(node),
         env=[*_ENVIRONMENT, *(f"{name}={value}" for name, value in visible(granted).items())],
         devices=_nodes(node, granted),
+        driver_version=node.driver_version,
     )
 
 

@@ -152,7 +152,7 @@ def create(layout: Layout, grant_id: str, kind: Kind, gid: int, node: Node, room
     else:
         _make(own, 0o755)
     if kind == "container":
-        for name in ("driver", "sim") if node.simulated else ("driver",):
+        for name in ("driver", "compat", "sim") if node.simulated else ("driver", "compat"):
             _make(f"{own}/{name}", 0o755)
         for file in () if node.simulated else node.driver_files:
             (own / "driver" / file.name).touch(mode=0o444)
@@ -200,7 +200,7 @@ def _write(path: Path, data: bytes, *, shared: bool) -> None:
 
 # What the grant of a container that nobody has used holds, on a simulated device: to look for more takes longer.
 _FILES = ("self/limits", "self/usage", "ld.so.preload")
-_DIRECTORIES = ("self/driver", "self/sim", "self", "")
+_DIRECTORIES = ("self/driver", "self/compat", "self/sim", "self", "")
 _MOUNTED = ("ld.so.preload",), ("self", "")
 """The same where self/ was mounted, and is not any more."""
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.errors import RefusedError, UsageError
-from gpushare.inject import edits, ldcache, nvidia, preload
+from gpushare.inject import compat, edits, ldcache, nvidia, preload
 from gpushare.inject.node import DeviceNode
 from gpushare.inject.view import View
 from gpushare.paths import CONTAINER_LIB, CONTAINER_NAMES, CONTAINER_SELF
@@ -146,7 +146,8 @@ def edit(config: dict[str, Any], view: View, wanted: edits.Edits, lib_dir: Path)
     _add_mounts(edited, view, wanted, lib_dir)
     _add_environment(edited, wanted.env)
     hooks = _member(edited, "hooks", {})
-    for hook in wanted.hooks:
+    late = compat.directory(view, wanted.driver_version) is not None
+    for hook in (one.placing if late else one for one in wanted.hooks):
         _append(_member(hooks, hook.stage, []), {"path": hook.path, "args": hook.args, "timeout": hook.timeout})
     _add_devices(edited, wanted.devices)
     _member(edited, "annotations", {})[GRANT] = wanted.grant

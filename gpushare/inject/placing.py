@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.errors import RefusedError
-from gpushare.inject import edits, ldcache, oci
+from gpushare.inject import compat, edits, ldcache, oci
 from gpushare.inject.view import View
+from gpushare.paths import CONTAINER_COMPAT
 
 
 def standing(mounts: list[edits.Mount]) -> list[tuple[str, str]]:
@@ -26,8 +27,9 @@ def missing(
     preload_file: Path,
     cache_file: Path,
 ) -> tuple[list[dict[str, Any]], list[str], bytes | None]:
-    """The mounts of `wanted`, as OCI writes them, that the container does not have; what its image preloads and a
-    loader cache, as oci.apply returns them.
+    """The mounts of `wanted`, as OCI writes them, that the container does not have, and what its image has for them
+    (`inside`: its source is a path in the container); what its image preloads and a loader cache, as oci.apply returns
+    them.
 
     `offered`: mounts that its engine was told of, as `standing` says. The image is looked at as it is below them.
     Raises RefusedError for an image with paths that are no text, and what oci.apply raises.
@@ -42,6 +44,10 @@ def missing(
     if lines:  # the file that is mounted may be one without them
         there.discard((edits.PRELOAD_FILE, str(preload_file)))
     found = [mount for mount in edited["mounts"][len(below["mounts"]) :] if _identity(mount) not in there]
+    driver = compat.directory(View(below, bundle), wanted.driver_version)
+    if driver is not None:
+        options = edits.Mount(driver, CONTAINER_COMPAT).options
+        found.append({"destination": CONTAINER_COMPAT, "source": driver, "options": options, "inside": True})
     for mount in found:
         if not mount["destination"].isprintable():
             raise RefusedError(f"the image has the driver's library at {mount['destination']!a:.200}, which is no text")

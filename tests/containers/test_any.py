@@ -1,16 +1,19 @@
 """CDI devices that stand for no grant: `any`, and a GPU's UUID. The runtime alone, on a node with two devices; what an
 engine does with the spec is done here (support/cdi_apply.py)."""
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import cdi_apply
 import cgroups
 import pytest
+from engines import make_rootfs
 from running import Daemon, daemon_apart
 from waiting import until
 
@@ -264,6 +267,64 @@ def test_what_the_image_preloads_is_kept(runtime, pair, named):
     result = runtime.run("/bin/cat", "/etc/ld.so.preload", "/proc/self/maps", devices=[device], change=change)
     assert result.stdout.startswith(f"{library}\n{CONTAINER_LIB}/"), result.stderr
     assert INTERPOSER.name in result.stdout.partition("/etc/ld.so")[0] and "libm.so.6" in result.stdout
+
+
+@pytest.fixture(scope="module")
+def rootfs(tmp_path_factory) -> Path:
+    return make_rootfs(tmp_path_factory.mktemp("image") / "rootfs.tar")
+
+
+def _compatible(config: dict, root: Path, rootfs: Path) -> None:
+    """An image of its own files, with a newer driver that says nothing of older ones."""
+    for name in ("usr", "lib", "lib32", "lib64", "libx32", "bin", "sbin"):
+        with contextlib.suppress(FileNotFoundError):
+            (root / name).rmdir() if not (root / name).is_symlink() else (root / name).unlink()
+    config["mounts"] = [mount for mount in config["mounts"] if mount["destination"] in ("/proc", "/dev", "/tmp")]
+    with tarfile.open(rootfs) as tar:
+        tar.extractall(root, filter="fully_trusted")
+    compat = root / "usr/local/cuda/compat"
+    compat.mkdir(parents=True)
+    shutil.copy(SIM_LIB_DIR / "libcuda.so.1", compat / "libcuda.so.590.44.01")
+    (compat / "libcuda.so.1").symlink_to("libcuda.so.590.44.01")
+
+
+@pytest.mark.parametrize("how", ["any", "named", "wrapper"])
+def test_a_newer_driver_of_the_images_is_the_real_one(runtime, pair, rootfs, how):
+    """The interposer is over it where programs look for it, and uses it instead of the host's."""
+    patched = "Simulated.inject = lambda self: Node(sim_dir=self._directory, driver_version='570.86.15')"
+    imports = (
+        "from gpushare.inject.node import Node",
+        "from gpushare.node.simulated import SimulatedBackend as Simulated",
+    )
+    pair.terminate()
+    before = list(pair.statements)
+    try:
+        pair.patch(*imports, patched).start()
+        devices = {
+            "any": ["any"],
+            "named": [pair.client.create(**SHARE)["id"]] if how == "named" else [],
+            "wrapper": [],
+        }
+        wrapper = [str(RUNTIME_WRAPPER), f"--gpushare-socket={pair.layout.socket}"]
+        with runtime.start(
+            SPIN, "--alloc", "512MiB",
+            devices=devices[how],
+            annotations={} if how == "named" else SHARE,
+            runtime=wrapper if how == "wrapper" else ("runc",),
+            change=lambda config, root: _compatible(config, root, rootfs),
+        ) as process:  # fmt: skip
+            assert json.loads(process.stdout.readline() or "{}").get("event") == "ready", process.stderr.read()
+            assert json.loads(process.stdout.readline())["ok"]
+            maps = Path(f"/proc/{pair.client.grants()[0]['pid']}/maps").read_text()
+            assert "/libcuda.so.590.44.01\n" in maps
+            assert f"{SIM_LIB_DIR.name}/libcuda.so" not in maps
+            process.stdin.close()
+            assert process.wait(30) == 0
+        pair.nothing_left()
+    finally:
+        pair.terminate()
+        pair.statements = before
+        pair.patch().start()
 
 
 def test_links_of_the_image_lead_to_nowhere_else(runtime, pair, tmp_path):
