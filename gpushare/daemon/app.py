@@ -37,7 +37,7 @@ from gpushare.daemon.tenant_socket import bind_unix
 from gpushare.daemon.tenants import Tenants
 from gpushare.daemon.watch import Watch
 from gpushare.errors import FailedError, GpushareError, UsageError
-from gpushare.inject import grantdir
+from gpushare.inject import cdi, grantdir
 from gpushare.ledger.ledger import Ledger
 from gpushare.node import standins
 from gpushare.node.simulator import LOG_NAME, SOCKET_NAME, Simulator
@@ -341,6 +341,9 @@ class _Daemon:
         layout = self._layout
         for path in (layout.sim / SOCKET_NAME, layout.sim.with_name(LOG_NAME)):
             path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            cdi.remove_spec(layout, cdi.ANY)
+            grantdir.remove(layout, grantdir.STAND_IN)
         for directory in (layout.sim, layout.grants, layout.cgroups):
             with contextlib.suppress(OSError):
                 directory.rmdir()

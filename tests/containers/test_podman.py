@@ -170,7 +170,16 @@ def test_container_gets_its_grant(podman, node):
     assert result.returncode == 0, result.stderr
     *files, ready, alloc, idle = result.stdout.splitlines()
     preloaded = [*grantdir.INTERPOSERS, *(f"{CONTAINER_DRIVER}/{name}" for name in SIM_RUNTIMES)]
-    assert files == [*preloaded, "driver", "grant.sock", "limits", "sim", "usage", f"{CONTAINER_NAMES}/libcuda.so.1"]
+    assert files == [
+        *preloaded,
+        "compat",
+        "driver",
+        "grant.sock",
+        "limits",
+        "sim",
+        "usage",
+        f"{CONTAINER_NAMES}/libcuda.so.1",
+    ]
     assert [json.loads(text)["event"] for text in (ready, alloc, idle)] == ["ready", "alloc", "idle"]
     assert json.loads(alloc)["ok"] and json.loads(idle)["kernels"] > 0
     node.nothing_left()
