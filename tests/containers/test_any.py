@@ -103,6 +103,42 @@ def test_a_share_of_any_device(runtime, pair):
     assert allocated(runtime.run(SPIN, "--alloc", "1GiB", "--seconds", "0"))["name"] == "CUDA_ERROR_OUT_OF_MEMORY"
 
 
+@pytest.mark.parametrize("named", [True, False])
+def test_a_container_with_users_of_its_own(runtime, pair, short_path, named):
+    """Its root is nobody on the host; the hook, which is the host's root, may enter it."""
+    short_path.chmod(0o755)
+
+    def change(config, root):
+        for path in (root, *(path for path in root.iterdir() if not path.is_symlink())):
+            os.chown(path, 100_000, 100_000)
+        mapping = [{"containerID": 0, "hostID": 100_000, "size": 65536}]
+        config["linux"].update(uidMappings=mapping, gidMappings=mapping)
+        config["linux"]["namespaces"].append({"type": "user"})
+
+    device = pair.client.create(**SHARE)["id"] if named else "any"
+    assert allocated(runtime.run(*ALLOC, devices=[device], change=change))["ok"]
+
+
+# crun starts nothing where both versions of cgroups are.
+CRUN = (
+    "unshare",
+    "--mount",
+    "--propagation",
+    "slave",
+    "sh",
+    "-c",
+    'umount -l /sys/fs/cgroup/unified 2>/dev/null; exec crun "$@"',
+    "crun",
+)
+
+
+@pytest.mark.skipif(shutil.which("crun") is None, reason="crun is not installed")
+@pytest.mark.parametrize("named", [True, False])
+def test_crun(runtime, pair, named):
+    device = pair.client.create(**SHARE)["id"] if named else "any"
+    assert allocated(runtime.run(*ALLOC, devices=[device], runtime=CRUN))["ok"]
+
+
 def test_each_container_has_a_share_of_its_own(runtime, pair):
     """Two of 60 % are on two devices, each of which is the only one that its container sees; a third has no room."""
     share = {"memory": "1GiB", "time": "60%"}
