@@ -90,7 +90,8 @@ static int copy_tree(const struct mount *mount, int at, const char *source, int 
 
   *tree = (int)syscall(NR_OPEN_TREE, at, flags & AT_EMPTY_PATH ? "" : source, TREE_CLONE | O_CLOEXEC | flags);
   if (*tree < 0)
-    return gs_fail(err, -errno, "%.150s cannot be mounted into the container: %s", source, strerror(errno));
+    return gs_fail(err, -errno, "%.120s cannot be mounted into the container: %s%s", source, strerror(errno),
+                   errno == ENOENT ? ". Has the engine a mount namespace of its own, away from the daemon's?" : "");
   if (syscall(NR_MOUNT_SETATTR, *tree, "", AT_EMPTY_PATH | TREE_RECURSIVE, &attributes, sizeof attributes) < 0)
     return gs_fail(err, -errno, "the options of %.150s cannot be set: %s", source, strerror(errno));
   return 0;

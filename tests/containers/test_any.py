@@ -132,9 +132,19 @@ CRUN = (
 )
 
 
+@pytest.fixture
+def propagated(pair) -> Iterator[None]:
+    """What the daemon mounts is seen in other namespaces, as under systemd."""
+    grants = pair.layout.grants
+    subprocess.run(["mount", "--bind", grants, grants], check=True)
+    subprocess.run(["mount", "--make-shared", grants], check=True)
+    yield
+    subprocess.run(["umount", "--lazy", grants], check=True)
+
+
 @pytest.mark.skipif(shutil.which("crun") is None, reason="crun is not installed")
 @pytest.mark.parametrize("named", [True, False])
-def test_crun(runtime, pair, named):
+def test_crun(runtime, pair, propagated, named):
     device = pair.client.create(**SHARE)["id"] if named else "any"
     assert allocated(runtime.run(*ALLOC, devices=[device], runtime=CRUN))["ok"]
 
