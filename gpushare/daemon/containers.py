@@ -45,6 +45,16 @@ def _has_gone(connection: socket) -> bool:
     return bool(poll.poll(0))
 
 
+def _check_guarded(live: Live, pid: int) -> None:
+    """Raises RefusedError for a container that could open others' devices, all of which its engine was told of."""
+    for workload in live.workloads:
+        if workload.record.pid == pid and (why := workload.record.unguarded):
+            raise RefusedError(
+                f"{cdi.device_name(cdi.ANY)} would open all devices to it ({why}): name the CDI device of one of them, "
+                "or of a grant"
+            )
+
+
 class Containers:
     """What the runtime wrapper and the hooks ask for."""
 
@@ -105,6 +115,8 @@ class Containers:
         try:
             answer = await self._missing(live, name, config, state.bundle)
             self.created(live.id, {"pid": state.pid, "annotations": state.annotations})
+            if name == cdi.ANY and answer.hidden:
+                _check_guarded(live, state.pid)
         except BaseException as error:
             if new:
                 self._transitions.fail(live, str(error) or "the daemon stopped before its container was started")

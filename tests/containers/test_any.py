@@ -145,7 +145,8 @@ def propagated(pair) -> Iterator[None]:
 @pytest.mark.skipif(shutil.which("crun") is None, reason="crun is not installed")
 @pytest.mark.parametrize("named", [True, False])
 def test_crun(runtime, pair, propagated, named):
-    device = pair.client.create(**SHARE)["id"] if named else "any"
+    """Not `any`: without v2 cgroups crun makes none in which the daemon keeps devices."""
+    device = pair.client.create(**SHARE)["id"] if named else pair.client.devices()[1]["id"]
     assert allocated(runtime.run(*ALLOC, devices=[device], runtime=CRUN))["ok"]
 
 
@@ -334,31 +335,42 @@ def _compatible(config: dict, root: Path, rootfs: Path) -> None:
     (compat / "libcuda.so.1").symlink_to("libcuda.so.590.44.01")
 
 
-@pytest.mark.parametrize("how", ["any", "named", "wrapper"])
-def test_a_newer_driver_of_the_images_is_the_real_one(runtime, pair, rootfs, how):
-    """The interposer is over it where programs look for it, and uses it instead of the host's."""
-    patched = "Simulated.inject = lambda self: Node(sim_dir=self._directory, driver_version='570.86.15')"
-    imports = (
-        "from gpushare.inject.node import Node",
-        "from gpushare.node.simulated import SimulatedBackend as Simulated",
-    )
+@contextlib.contextmanager
+def started_with(pair: Daemon, *statements: str) -> Iterator[None]:
+    """The daemon started again, with Python that runs before; and again without."""
     pair.terminate()
     before = list(pair.statements)
     try:
-        pair.patch(*imports, patched).start()
-        devices = {
-            "any": ["any"],
-            "named": [pair.client.create(**SHARE)["id"]] if how == "named" else [],
-            "wrapper": [],
+        pair.patch(*statements).start()
+        yield
+        pair.nothing_left()
+    finally:
+        pair.terminate()
+        pair.statements = before
+        pair.patch().start()
+
+
+OLD_DRIVER = (
+    "from gpushare.inject.node import Node",
+    "from gpushare.node.simulated import SimulatedBackend as Simulated",
+    "Simulated.inject = lambda self: Node(sim_dir=self._directory, driver_version='570.86.15')",
+)
+
+
+@pytest.mark.parametrize("how", ["any", "named", "wrapper"])
+def test_a_newer_driver_of_the_images_is_the_real_one(runtime, pair, rootfs, how):
+    """The interposer is over it where programs look for it, and uses it instead of the host's."""
+    with started_with(pair, *OLD_DRIVER):
+        given = {
+            "any": lambda: {},
+            "named": lambda: {"devices": [pair.client.create(**SHARE)["id"]], "annotations": {}},
+            "wrapper": lambda: {
+                "devices": [],
+                "runtime": [str(RUNTIME_WRAPPER), f"--gpushare-socket={pair.layout.socket}"],
+            },
         }
-        wrapper = [str(RUNTIME_WRAPPER), f"--gpushare-socket={pair.layout.socket}"]
-        with runtime.start(
-            SPIN, "--alloc", "512MiB",
-            devices=devices[how],
-            annotations={} if how == "named" else SHARE,
-            runtime=wrapper if how == "wrapper" else ("runc",),
-            change=lambda config, root: _compatible(config, root, rootfs),
-        ) as process:  # fmt: skip
+        options = {"change": lambda config, root: _compatible(config, root, rootfs), **given[how]()}
+        with runtime.start(SPIN, "--alloc", "512MiB", **options) as process:
             assert json.loads(process.stdout.readline() or "{}").get("event") == "ready", process.stderr.read()
             assert json.loads(process.stdout.readline())["ok"]
             maps = Path(f"/proc/{pair.client.grants()[0]['pid']}/maps").read_text()
@@ -366,11 +378,21 @@ def test_a_newer_driver_of_the_images_is_the_real_one(runtime, pair, rootfs, how
             assert f"{SIM_LIB_DIR.name}/libcuda.so" not in maps
             process.stdin.close()
             assert process.wait(30) == 0
-        pair.nothing_left()
-    finally:
-        pair.terminate()
-        pair.statements = before
-        pair.patch().start()
+
+
+NO_WALL = (
+    "from gpushare.daemon.enforcement import Enforcement",
+    "Enforcement._devices = lambda *_: 'this kernel has none'",
+)
+
+
+def test_where_nothing_keeps_it_to_its_device_any_is_refused(runtime, pair):
+    """The engine was told of all devices. By one's name it is told of that one alone."""
+    with started_with(pair, *NO_WALL):
+        refused = runtime.run(*ALLOC)
+        assert refused.returncode != 0
+        assert "would open all devices to it (this kernel has none)" in refused.stderr
+        assert allocated(runtime.run(*ALLOC, devices=[pair.client.devices()[0]["id"]]))["ok"]
 
 
 def test_links_of_the_image_lead_to_nowhere_else(runtime, pair, tmp_path):
