@@ -11,6 +11,7 @@ DEFAULT_SOCKET = Path("/run/gpushare/node.sock")
 
 CONTAINER_SELF = "/run/gpushare/self"  # a container's view of its grant directory
 CONTAINER_DRIVER = f"{CONTAINER_SELF}/driver"  # the real or simulated driver's libraries
+CONTAINER_COMPAT = f"{CONTAINER_SELF}/compat"  # a newer driver of the image's own, where it has one
 CONTAINER_LIB = "/run/gpushare/lib"  # a container's view of LIB_DIR
 CONTAINER_NAMES = "/run/gpushare/names"  # the interposer under the names of the driver's files
 

@@ -1,8 +1,11 @@
+#define _GNU_SOURCE
 #include "edit.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { EDIT_MS = 15000, NOTICE_MS = 20, NAME_SIZE = 256 };
 
@@ -25,6 +28,25 @@ static bool asks_as_nvidia(struct gs_span config) {
     return gs_json_mentions(annotations, wanted);
   }
   return false;
+}
+
+int gs_read_config(int dir, char **text, size_t *len, mode_t *mode, bool *link, struct gs_err *err) {
+  int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK, fd = openat(dir, "config.json", flags | O_NOFOLLOW), code;
+  struct gs_err cause;
+  struct stat st;
+
+  *link = fd < 0 && errno == ELOOP;
+  if (*link)
+    fd = openat(dir, "config.json", flags);
+  if (fd < 0)
+    return gs_fail(err, -errno, "config.json: %s", strerror(errno));
+  if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
+    code = gs_fail(err, -EINVAL, "config.json is not a regular file");
+  else if ((code = gs_read_all(fd, GS_CONFIG_MAX, -1, text, len, &cause)))
+    gs_fail(err, code, "config.json: %.180s", cause.msg);
+  *mode = st.st_mode & 07777;
+  close(fd);
+  return code;
 }
 
 bool gs_asks(const char *text, size_t len) {

@@ -2,10 +2,16 @@
 #ifndef GS_EDIT_H
 #define GS_EDIT_H
 
+#include <sys/stat.h>
+
 #include "node_api.h"
 
 /* Maximum size of config.json, before and after the edit. Docker writes about 30 KiB. */
 enum { GS_CONFIG_MAX = 8 << 20 };
+
+/* Reads config.json in the bundle's directory; the caller frees *text. *link is true if it is a symlink: the runtime may
+ * read through it, but nobody of ours rewrites it. -ENOENT: there is none. */
+int gs_read_config(int dir, char **text, size_t *len, mode_t *mode, bool *link, struct gs_err *err);
 
 /* True if the text may request a share, in our words or in NVIDIA's. This is a cheap check with false positives; the
  * daemon parses the config. A request in our words is never missed. */

@@ -1,14 +1,17 @@
 /* The OCI hook: passes the container's state to the daemon and prevents the start if the daemon refuses it.
  *
- * gpushare-hook create-runtime|poststop --grant ID [--socket PATH]: the OCI state on stdin
+ * gpushare-hook create-runtime --grant ID [--socket PATH]: the OCI state on stdin
+ * gpushare-hook place --grant ID|any|UUID [--socket PATH]: the same as createRuntime hook, where nobody has edited the
+ *   config of the container: it also gets what CDI cannot give, for `any` and a device its whole share
  * gpushare-hook precreate [--socket PATH]: config.json on stdin, the edited one on stdout (Podman)
  * gpushare-hook refuse REASON: prints REASON and fails; precreate puts this command into a config
  *
- * create-runtime and precreate fail closed: after any error the container does not start, and the last line on stderr
- * gives the reason. poststop never fails and does not wait for a response: it only speeds up the release, and an engine
- * may skip the remaining poststop hooks after one fails. No environment variable is used. */
+ * All fail closed: after any error the container does not start, and the last line on stderr gives the reason. No
+ * environment variable is used. */
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -16,13 +19,14 @@
 
 #include "edit.h"
 #include "node_api.h"
+#include "place.h"
 
 enum {
   STATE_MAX = 65536,
   STDIN_MS = 2000, /* the engine writes the state before or right after it starts the hook */
   /* the daemon sets driver limits in this time; the engine's own timeout (inject/edits.py) is longer */
   BIND_MS = 10000,
-  RELEASE_MS = 2000 /* poststop must not delay the stop of a container */
+  PLACE_MS = 15000 /* the image is looked through too */
 };
 
 struct request {
@@ -34,11 +38,11 @@ static int say(const char *line) {
   return 1;
 }
 
-/* The daemon generates grant ids. Other characters are rejected because the id becomes part of the request line. */
+/* A grant's id, or a CDI device's name. Other characters are rejected because it becomes part of the request line. */
 static int valid_grant(const char *id) {
   size_t n = strspn(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.");
 
-  return n > 0 && n < 40 && !id[n];
+  return n > 0 && n < 64 && !id[n];
 }
 
 static int parse(int argc, char **argv, struct request *out) {
@@ -53,13 +57,13 @@ static int parse(int argc, char **argv, struct request *out) {
   }
   if (strcmp(out->verb, "precreate") == 0)
     return out->grant ? -EINVAL : 0;
-  if (strcmp(out->verb, "create-runtime") != 0 && strcmp(out->verb, "poststop") != 0)
+  if (strcmp(out->verb, "create-runtime") != 0 && strcmp(out->verb, "place") != 0)
     return -EINVAL;
   return out->grant && valid_grant(out->grant) ? 0 : -EINVAL;
 }
 
-static int forward(const struct request *request, int timeout_ms, struct gs_span state) {
-  char target[128], line[GS_LINE_MAX];
+static int forward(const struct request *request, struct gs_span state) {
+  char target[160], line[GS_LINE_MAX];
   struct gs_reply reply;
   struct gs_err err;
   int status;
@@ -69,10 +73,8 @@ static int forward(const struct request *request, int timeout_ms, struct gs_span
                          .target = target,
                          .parts = {state},
                          .nparts = 1,
-                         .timeout_ms = timeout_ms,
+                         .timeout_ms = BIND_MS,
                          .body_max = STATE_MAX};
-  if (strcmp(request->verb, "poststop") == 0)
-    return gs_node_tell(&call, &err) ? say(err.msg) : 0;
   if (gs_node_post(&call, &reply, &err))
     return say(err.msg);
   status = reply.status;
@@ -82,6 +84,81 @@ static int forward(const struct request *request, int timeout_ms, struct gs_span
   }
   free(reply.buffer);
   return status / 100 != 2;
+}
+
+/* What of a container's state place needs. */
+static int parse_state(struct gs_span state, char bundle[PATH_MAX], pid_t *pid) {
+  struct gs_span value;
+  char *end;
+  long number;
+
+  if (!gs_json_member(state, "bundle", &value) || !gs_json_line(value, bundle, PATH_MAX) || *bundle != '/' ||
+      !gs_json_member(state, "pid", &value))
+    return -EINVAL;
+  number = strtol(value.at, &end, 10);
+  *pid = (pid_t)number;
+  return number > 1 && number <= INT_MAX && end == value.at + value.len ? 0 : -EINVAL;
+}
+
+static int read_bundle(const char *bundle, struct gs_span *config) {
+  int dir = open(bundle, O_RDONLY | O_DIRECTORY | O_CLOEXEC), code;
+  struct gs_err err;
+  mode_t mode;
+  char *text;
+  bool link;
+
+  if (dir < 0)
+    return say("the container's bundle cannot be opened");
+  code = gs_read_config(dir, &text, &config->len, &mode, &link, &err);
+  close(dir);
+  if (code)
+    return say(err.msg);
+  config->at = text;
+  return 0;
+}
+
+/* Asks what the container gets, and puts it there. */
+static int place_in(const struct request *request, struct gs_span state, struct gs_span config, pid_t pid) {
+  char target[160], line[GS_LINE_MAX];
+  struct gs_reply reply;
+  struct gs_err err;
+  int failed = 1;
+
+  snprintf(target, sizeof target, "/v1/oci/place?grant=%s", request->grant);
+  struct gs_call call = {.socket = request->socket,
+                         .target = target,
+                         .parts = {{"{\"state\":", 9}, state, {",\"config\":", 10}, config, {"}", 1}},
+                         .nparts = 5,
+                         .timeout_ms = PLACE_MS,
+                         .body_max = GS_CONFIG_MAX};
+  if (gs_node_post(&call, &reply, &err))
+    return say(err.msg);
+  if (reply.status / 100 != 2) {
+    gs_node_reason(&reply, line);
+    say(line);
+  } else if (!gs_json_is_object(reply.body)) {
+    say("the daemon's answer is not a JSON object");
+  } else {
+    failed = gs_place(pid, reply.body, &err) ? say(err.msg) : 0;
+  }
+  free(reply.buffer);
+  return failed;
+}
+
+static int place(const struct request *request, struct gs_span state) {
+  char bundle[PATH_MAX];
+  struct gs_span config;
+  pid_t pid;
+  int failed;
+
+  if (parse_state(state, bundle, &pid))
+    return say("the container's state on stdin has no pid or no bundle: is this the createRuntime hook?");
+  if (read_bundle(bundle, &config))
+    return 1;
+  failed = gs_json_is_object(config) ? place_in(request, state, config, pid)
+                                     : say("the bundle's config.json is not a JSON object");
+  free((char *)config.at);
+  return failed;
 }
 
 static int read_stdin(size_t max, struct gs_span *out) {
@@ -96,15 +173,16 @@ static int read_stdin(size_t max, struct gs_span *out) {
   return 0;
 }
 
-static int hand_on(const struct request *request, int timeout_ms) {
+static int hand_on(const struct request *request) {
   struct gs_span state;
   int failed;
 
   if (read_stdin(STATE_MAX, &state))
     return 1;
-  failed = gs_json_is_object(state)
-               ? forward(request, timeout_ms, state)
-               : say("the container's state on stdin is not a JSON object: is this an OCI hook call?");
+  if (!gs_json_is_object(state))
+    failed = say("the container's state on stdin is not a JSON object: is this an OCI hook call?");
+  else
+    failed = strcmp(request->verb, "place") == 0 ? place(request, state) : forward(request, state);
   free((char *)state.at);
   return failed;
 }
@@ -203,18 +281,13 @@ static int precreate(const struct request *request) {
 
 int main(int argc, char **argv) {
   struct request request;
-  int poststop = argc > 1 && strcmp(argv[1], "poststop") == 0;
 
   if (argc == 3 && strcmp(argv[1], "refuse") == 0)
     return say(argv[2]);
   if (parse(argc, argv, &request)) {
-    say("usage: gpushare-hook create-runtime|poststop --grant ID [--socket PATH] < OCI-state, or precreate < "
+    say("usage: gpushare-hook create-runtime|place --grant ID [--socket PATH] < OCI-state, or precreate < "
         "config.json");
-    return poststop ? 0 : 2;
+    return 2;
   }
-  if (poststop) {
-    hand_on(&request, RELEASE_MS);
-    return 0;
-  }
-  return request.grant ? hand_on(&request, BIND_MS) : precreate(&request);
+  return request.grant ? hand_on(&request) : precreate(&request);
 }

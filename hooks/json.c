@@ -132,6 +132,15 @@ bool gs_json_member(struct gs_span object, const char *name, struct gs_span *val
   return false;
 }
 
+bool gs_json_next(struct gs_span *rest, struct gs_span *value) {
+  struct cursor c = {rest->at, rest->at + rest->len};
+
+  if ((!take(&c, '[') && !take(&c, ',')) || !skip_value(&c, value))
+    return false;
+  *rest = (struct gs_span){c.at, (size_t)(c.end - c.at)};
+  return true;
+}
+
 static int lower(int c) { return c >= 'A' && c <= 'Z' ? c + 32 : c; }
 
 static int hex4(const char *at, const char *end) {

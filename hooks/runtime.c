@@ -210,27 +210,6 @@ static const char *bundle_of(char **args) {
   return bundle;
 }
 
-/* Reads config.json. *link is true if it is a symlink: the runtime may read through it, but the wrapper does not
- * rewrite it. */
-static int read_config(int dir, char **text, size_t *len, mode_t *mode, bool *link, struct gs_err *err) {
-  int flags = O_RDONLY | O_CLOEXEC | O_NONBLOCK, fd = openat(dir, "config.json", flags | O_NOFOLLOW), code;
-  struct gs_err cause;
-  struct stat st;
-
-  *link = fd < 0 && errno == ELOOP;
-  if (*link)
-    fd = openat(dir, "config.json", flags);
-  if (fd < 0)
-    return gs_fail(err, -errno, "config.json: %s", strerror(errno));
-  if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
-    code = gs_fail(err, -EINVAL, "config.json is not a regular file");
-  else if ((code = gs_read_all(fd, GS_CONFIG_MAX, -1, text, len, &cause)))
-    gs_fail(err, code, "config.json: %.180s", cause.msg);
-  *mode = st.st_mode & 07777;
-  close(fd);
-  return code;
-}
-
 static int write_all(int fd, struct gs_span text) {
   while (text.len) {
     ssize_t n = write(fd, text.at, text.len);
@@ -285,7 +264,7 @@ static int prepare(const char *bundle, const char *socket) {
   /* There is no bundle, or no config in it: the runtime reports this itself. */
   if (dir < 0)
     return 0;
-  if (read_config(dir, &text, &len, &mode, &link, &err)) {
+  if (gs_read_config(dir, &text, &len, &mode, &link, &err)) {
     close(dir);
     return err.code == -ENOENT ? 0 : fail(err.msg);
   }

@@ -25,9 +25,36 @@ class OciEditAnswer(Struct, kw_only=True):
     grant: str | None
 
 
+class OciPlaceRequest(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A container that is made and not started: its OCI state, which has its bundle, and its config.json."""
+
+    state: "ContainerState"
+    config: Config
+
+
+class PlacedMount(Struct, kw_only=True):
+    """A bind mount of config.json. `inside`: its source is not the host's, but a path in the container."""
+
+    source: str
+    destination: str
+    options: list[str]
+    inside: bool = False
+
+
+class OciPlaceAnswer(Struct, kw_only=True):
+    """What its hook does now (hooks/place.c). `root`: its root file system on the host. `mounts`: in this order, below
+    the root. `hidden`: device nodes that are not its grant's."""
+
+    grant: str
+    root: str
+    mounts: list[PlacedMount]
+    hidden: list[str]
+
+
 class ContainerState(Struct, kw_only=True):
     """What the daemon reads of the OCI state of a container. `pid`: of its first process. `annotations`: say whose pod
-    it is, for the metrics alone; others than text are left out."""
+    it is, for the metrics alone; others than text are left out. `bundle`: its directory, an absolute path."""
 
     pid: Annotated[int, Meta(extra_json_schema={"minimum": 2, "maximum": 1 << 22})]
     annotations: Any = None
+    bundle: str | None = None

@@ -296,6 +296,12 @@ class Api:
         await self._context.serving.settled()
         return http.json_answer(answer)
 
+    async def oci_place(self, request: web.Request) -> web.Response:
+        asked = http.decoded(request, engines.OciPlaceRequest)
+        answer = await self._context.containers.place(http.peer_of(request), request.query["grant"], asked)
+        await self._context.serving.settled()
+        return http.json_answer(answer)
+
     async def oci_attempt(self, request: web.Request) -> web.Response:
         await self._context.attempts.look(http.decoded(request, engines.OciEditRequest))
         return http.json_answer({})
@@ -313,11 +319,6 @@ class Api:
         live = self._context.containers.created(grant_id, {"pid": state.pid, "annotations": state.annotations})
         await self._context.serving.settled()
         return http.json_answer(self._grant(live))
-
-    async def hook_poststop(self, request: web.Request) -> web.Response:
-        self._context.containers.stopped(request.query["grant"])
-        await self._context.serving.settled()
-        return http.json_answer({})
 
     # What changes.
 

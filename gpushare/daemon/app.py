@@ -37,7 +37,7 @@ from gpushare.daemon.tenant_socket import bind_unix
 from gpushare.daemon.tenants import Tenants
 from gpushare.daemon.watch import Watch
 from gpushare.errors import FailedError, GpushareError, UsageError
-from gpushare.inject import grantdir
+from gpushare.inject import cdi, grantdir
 from gpushare.ledger.ledger import Ledger
 from gpushare.node import standins
 from gpushare.node.simulator import LOG_NAME, SOCKET_NAME, Simulator
@@ -244,13 +244,14 @@ class _Daemon:
         context.evictions.start()
         if ledger.readable:  # else they may be of living grants
             self._remove_strays(state)
+        resources.offer()
         return context
 
     def _remove_strays(self, state: State) -> None:
         """Removes files of grants that have ended or never were: a kill between two steps leaves them."""
         layout = self._layout
         for directory in layout.grants.iterdir():
-            if directory.name not in state and directory.is_dir():
+            if directory.name not in state and directory.name != grantdir.STAND_IN and directory.is_dir():
                 with contextlib.suppress(OSError):
                     grantdir.remove(layout, directory.name)
         for spec in layout.cdi.glob("gpushare.dev-gpu_g-*.json"):
@@ -340,6 +341,9 @@ class _Daemon:
         layout = self._layout
         for path in (layout.sim / SOCKET_NAME, layout.sim.with_name(LOG_NAME)):
             path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            cdi.remove_spec(layout, cdi.ANY)
+            grantdir.remove(layout, grantdir.STAND_IN)
         for directory in (layout.sim, layout.grants, layout.cgroups):
             with contextlib.suppress(OSError):
                 directory.rmdir()

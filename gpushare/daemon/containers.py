@@ -1,6 +1,6 @@
-"""A container's way with its grant, in the order in which an engine calls: edit, created, stopped.
+"""A container's way with its grant, in the order in which an engine calls: edit, created.
 
-`edit` is the start of one whose engine reads no CDI; with CDI the engine starts at `created`.
+`edit` is the start of one whose engine reads no CDI; with CDI the engine starts at `place`.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from gpushare.api.engines import OciEditAnswer, OciEditRequest
+from gpushare.api.engines import OciEditAnswer, OciEditRequest, OciPlaceAnswer, OciPlaceRequest
 from gpushare.api.types import BindRequest, GrantRequest
 from gpushare.daemon import workloads
 from gpushare.daemon.attempts import Attempts
@@ -24,7 +24,7 @@ from gpushare.daemon.resources import Resources
 from gpushare.daemon.state import Live, State, now_ns
 from gpushare.daemon.transitions import Transitions
 from gpushare.errors import FailedError, GpushareError, RefusedError, UsageError
-from gpushare.inject import edits, grantdir, oci
+from gpushare.inject import cdi, edits, grantdir, mounts, oci, placing
 from gpushare.inject.node import Node
 from gpushare.inject.pod import pod_of
 from gpushare.policy import lifecycle
@@ -43,6 +43,16 @@ def _has_gone(connection: socket) -> bool:
     poll = select.poll()
     poll.register(connection, select.POLLHUP)  # not POLLRDHUP: who sends no more may still read
     return bool(poll.poll(0))
+
+
+def _check_guarded(live: Live, pid: int) -> None:
+    """Raises RefusedError for a container that could open others' devices, all of which its engine was told of."""
+    for workload in live.workloads:
+        if workload.record.pid == pid and (why := workload.record.unguarded):
+            raise RefusedError(
+                f"{cdi.device_name(cdi.ANY)} would open all devices to it ({why}): name the CDI device of one of them, "
+                "or of a grant"
+            )
 
 
 class Containers:
@@ -92,6 +102,63 @@ class Containers:
             raise
         return OciEditAnswer(config=msgspec.Raw(edited), grant=live.id)
 
+    async def place(self, peer: Peer, name: str, asked: OciPlaceRequest) -> OciPlaceAnswer:
+        """The createRuntime hook of a container whose configuration nobody of ours has edited: what it gets yet.
+
+        `name`: a grant, or a CDI device that stands for none: then its annotations ask for one, which it gets now.
+        Raises UsageError for annotations that do not, what Grants.create and `created` raise, and what Readers raises.
+        """
+        state, config = asked.state, bytes(asked.config)
+        if state.bundle is None or not state.bundle.startswith("/"):
+            raise UsageError("the OCI state has no bundle: is this the createRuntime hook?")
+        live, new = await self._placed(peer, name, state.pid, config)
+        try:
+            answer = await self._missing(live, name, config, state.bundle)
+            self.created(live.id, {"pid": state.pid, "annotations": state.annotations})
+            if name == cdi.ANY and answer.hidden:
+                _check_guarded(live, state.pid)
+        except BaseException as error:
+            if new:
+                self._transitions.fail(live, str(error) or "the daemon stopped before its container was started")
+            raise
+        return answer
+
+    async def _placed(self, peer: Peer, name: str, pid: int, config: bytes) -> tuple[Live, bool]:
+        """The grant of a container, and whether it was made now."""
+        if name != cdi.ANY and all(device.id != name for device in self._state.devices):
+            return self._state.live(name), False
+        if not mounts.placeable():
+            raise RefusedError(
+                f"{cdi.device_name(name)} needs Linux 5.12: name a grant's device, or use gpushare's runtime or hook"
+            )
+        for live in self._state:
+            if any(workload.record.pid == pid for workload in live.workloads):
+                return live, False
+        wanted = await self._readers.asks(config)
+        if wanted is None:
+            raise UsageError(
+                f"{cdi.device_name(name)} is a share of a size that annotations say, and there are none: give "
+                f"{oci.PREFIX}memory and {oci.PREFIX}time; an engine may have to be told to pass them on"
+            )
+        if name != cdi.ANY and "grant" not in wanted and wanted.setdefault("device", name) != name:
+            raise UsageError(f"annotation {oci.PREFIX}device is {wanted['device']}, and the CDI device is {name}")
+        return self._grant(peer, wanted)
+
+    async def _missing(self, live: Live, name: str, config: bytes, bundle: str) -> OciPlaceAnswer:
+        """What the container lacks of its grant; nothing on a kernel where nothing can be added."""
+        layout, node = self._state.layout, self._node
+        hidden = self._resources.hidden(live.record) if name != live.id else []
+        if not mounts.placeable():
+            return OciPlaceAnswer(grant=live.id, root=bundle, mounts=[], hidden=hidden)
+        wanted = edits.container(layout, live.id, node, self._resources.granted(live.record))
+        offered = placing.standing(self._resources.offered(name, live.record))
+        preload, cache = grantdir.preload_file(layout, live.id), grantdir.cache_file(layout, live.id)
+        root, found, lines, cached = await self._readers.missing(
+            config, bundle, wanted, offered, node.lib_dir, preload, cache
+        )
+        self._write(live, wanted, lines, cached)
+        return OciPlaceAnswer(grant=live.id, root=root, mounts=found, hidden=hidden)
+
     def _grant(self, peer: Peer, wanted: dict[str, str | int]) -> tuple[Live, bool]:
         if "grant" in wanted:
             return self._state.live(str(wanted["grant"])), False
@@ -103,15 +170,20 @@ class Containers:
 
     async def _edited(self, live: Live, config: bytes, bundle: str | None) -> bytes:
         layout, node = self._state.layout, self._node
-        wanted = edits.container(layout, live.id, node, self._resources.granted(live.record))
+        granted = self._resources.granted(live.record)
+        wanted = edits.container(layout, live.id, node, granted, blindly=bundle is None)
         preload, cache = grantdir.preload_file(layout, live.id), grantdir.cache_file(layout, live.id)
         edited, lines, cached = await self._readers.edited(config, bundle, wanted, node.lib_dir, preload, cache)
-        self._state.live(live.id)  # it may have ended meanwhile
-        shared = live.record.life.keep
+        self._write(live, wanted, lines, cached)
+        return edited
+
+    def _write(self, live: Live, wanted: edits.Edits, lines: list[str], cached: bytes | None) -> None:
+        """The files of the grant that depend on the image. Raises NotFoundError where it has ended meanwhile."""
+        self._state.live(live.id)
+        layout, shared = self._state.layout, live.record.life.keep
         grantdir.write_preload(layout, live.id, wanted.preload, lines, shared=shared)
         if cached is not None:
             grantdir.write_cache(layout, live.id, cached, shared=shared)
-        return edited
 
     def _expect_start(self, live: Live, peer: Peer, connection: socket) -> None:
         """The calling process becomes the runtime, which ends only after the hook, or because the start failed. Raises
@@ -149,13 +221,3 @@ class Containers:
             self._grants.start(live, process, lambda: workloads.container_cgroup(pid))
         workloads.forget_starter(live)
         return live
-
-    def stopped(self, grant_id: str) -> None:
-        """The poststop hook: the container is gone. A grant that has ended already is fine. Raises NotFoundError."""
-        if grant_id in self._state:
-            live = self._state.live(grant_id)
-            workloads.sweep(live)
-            if not any(workload.pidfd is not None for workload in live.workloads):
-                self._transitions.send(live, lifecycle.Emptied(now_ns()))
-        elif self._state.ended(grant_id) is None:
-            self._state.live(grant_id)

@@ -260,6 +260,10 @@ class NodeContext:
         del self.state.faults[device.id]
         self.state.devices[device.index] = device
         self.resources.renew(device)
+        try:
+            self.resources.offer()
+        except FailedError as error:
+            log.warning("%s", error)
         remember(self.state.ledger, device)
         log.warning("device %d (%s) works again", device.index, device.id)
 

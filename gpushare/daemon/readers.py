@@ -5,6 +5,7 @@ other."""
 import asyncio
 import contextlib
 import logging
+import os
 import socket
 import subprocess
 from collections.abc import Sequence
@@ -13,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from gpushare import helper
+from gpushare.api.engines import PlacedMount
 from gpushare.errors import BY_CODE, FailedError, GpushareError, RefusedError
 from gpushare.inject.edits import Edits
 from gpushare.reader import HEAD, MESSAGE_MAX, Answer, Edit, Job, Member
@@ -145,7 +147,31 @@ class Readers:
             Job(config=config, edit=edit),
             f"the bundle {bundle}, or the image in it," if bundle is not None else "config.json",
         )
-        return answer.config, [line.decode("utf-8", "surrogateescape") for line in answer.preload], answer.cache
+        return answer.config, [os.fsdecode(line) for line in answer.preload], answer.cache
+
+    async def missing(
+        self,
+        config: bytes,
+        bundle: str,
+        wanted: Edits,
+        offered: list[tuple[str, str]],
+        lib_dir: Path,
+        preload_file: Path,
+        cache_file: Path,
+    ) -> tuple[str, list[PlacedMount], list[str], bytes | None]:
+        """The root file system of a container that is made already, and what it lacks of `wanted`, as placing.missing
+        says. Raises UsageError or RefusedError, or FailedError when that takes long."""
+        edit = Edit(
+            bundle=bundle,
+            edits=wanted,
+            lib_dir=str(lib_dir),
+            preload_file=str(preload_file),
+            cache_file=str(cache_file),
+            offered=offered,
+        )
+        answer = await self._do(Job(config=config, edit=edit), f"the bundle {bundle}, or the image in it,")
+        mounts = msgspec.convert(answer.mounts, list[PlacedMount])
+        return answer.root, mounts, [os.fsdecode(line) for line in answer.preload], answer.cache
 
     async def is_member(self, uid: int, gid: int, users: Sequence[int | str], groups: Sequence[int | str]) -> bool:
         """As members.is_member. Raises FailedError when the user database takes long."""

@@ -14,7 +14,7 @@ from gpushare.daemon.state import GrantRecord, Live
 from gpushare.daemon.tenant_socket import Rules, TenantSocket
 from gpushare.enforce import exclusive
 from gpushare.errors import FailedError, GpushareError
-from gpushare.inject import cdi, grantdir, mounts
+from gpushare.inject import cdi, edits, grantdir, mounts
 from gpushare.inject.node import DeviceNode, Granted, Node
 from gpushare.node.devices import Device
 from gpushare.page_words import DeviceLimits, GrantState, Managed, Slot
@@ -84,6 +84,26 @@ class Resources:
 
     def _nodes(self) -> list[DeviceNode]:
         return [*self._node.common_devices, *(node for device in self._devices.values() for node in device.nodes)]
+
+    def hidden(self, record: GrantRecord) -> list[str]:
+        """Paths of the nodes of devices that are not the grant's."""
+        granted = {place.device for place in record.places}
+        return [node.path for device in self._devices.values() if device.id not in granted for node in device.nodes]
+
+    def offer(self) -> None:
+        """The CDI devices that stand for no grant. Raises FailedError."""
+        try:
+            grantdir.stand_in(self._layout, self._node)
+            devices = [Granted(device.id, tuple(device.nodes)) for device in self._devices.values()]
+            cdi.write_offers(self._layout, self._node, devices)
+        except OSError as error:
+            raise FailedError(f"the CDI device of no grant cannot be made in {self._layout.cdi}: {error}") from None
+
+    def offered(self, name: str, record: GrantRecord) -> list[edits.Mount]:
+        """The mounts that an engine was told of for a CDI device: the grant's own, or one that stands for none."""
+        if name == record.id:
+            return edits.container(self._layout, record.id, self._node, self.granted(record)).mounts
+        return edits.offer(self._layout, name, self._node, ()).mounts
 
     def ranges(self) -> list[exclusive.Range]:
         """Of the devices' nodes, as ranges of minors. A real driver's majors are wholly its own, and get more nodes

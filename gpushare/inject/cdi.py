@@ -1,4 +1,5 @@
-"""CDI specs: one file per grant, device name = grant id.
+"""CDI specs: one file per grant, device name = grant id; and one for the devices that stand for no grant, `any` and
+each GPU's UUID, whose share a container's annotations ask for.
 
 `cdiVersion` is 0.5.0, and no field that is newer is used: Podman 4.3, the oldest engine supported, rejects a newer
 version or an unknown field, and says only "unresolvable CDI devices".
@@ -37,6 +38,10 @@ def _name(grant_id: str) -> str:
 
 def spec(wanted: edits.Edits) -> dict[str, Any]:
     """The spec of one grant as a JSON object."""
+    return {"cdiVersion": VERSION, "kind": KIND, "devices": [_device(wanted)]}
+
+
+def _device(wanted: edits.Edits) -> dict[str, Any]:
     container_edits: dict[str, Any] = {
         "env": wanted.env,
         "mounts": [
@@ -53,8 +58,7 @@ def spec(wanted: edits.Edits) -> dict[str, Any]:
             {"path": node.path, "type": "c", "major": node.major, "minor": node.minor, "permissions": "rw"}
             for node in wanted.devices
         ]
-    devices = [{"name": wanted.grant, "containerEdits": container_edits}]
-    return {"cdiVersion": VERSION, "kind": KIND, "devices": devices}
+    return {"name": wanted.grant, "containerEdits": container_edits}
 
 
 def write_spec(layout: Layout, grant_id: str, node: Node, granted: Sequence[Granted] = ()) -> Path:
@@ -72,13 +76,28 @@ def write_spec(layout: Layout, grant_id: str, node: Node, granted: Sequence[Gran
     return path
 
 
+ANY = "any"
+"""The CDI device of no grant, on whichever GPU has room."""
+
+
+def write_offers(layout: Layout, node: Node, devices: Sequence[Granted]) -> None:
+    """Writes the spec of the devices that stand for no grant. Raises OSError."""
+    layout.cdi.mkdir(mode=0o755, parents=True, exist_ok=True)
+    offers = [(ANY, devices), *((device.id, [device]) for device in devices)]
+    found = [_device(edits.offer(layout, name, node, those)) for name, those in offers]
+    data = json.dumps({"cdiVersion": VERSION, "kind": KIND, "devices": found}, indent=2) + "\n"
+    temporary = layout.cdi / f".{_name(ANY)}.tmp"
+    files.write(str(temporary), data.encode(), 0o644)
+    temporary.rename(layout.cdi / _name(ANY))
+
+
 _GRANT = f"g-{secrets.token_hex(32)}"  # occurs nowhere else
 
 
 @functools.lru_cache(maxsize=256)
 def _template(layout: Layout, node: Node, granted: tuple[Granted, ...]) -> str:
     """The spec's text with _GRANT for the grant: to render it takes longer than all else that a new grant needs."""
-    return json.dumps(spec(edits.container(layout, _GRANT, node, granted)), indent=2) + "\n"
+    return json.dumps(spec(edits.container(layout, _GRANT, node, granted, blindly=True)), indent=2) + "\n"
 
 
 def remove_spec(layout: Layout, grant_id: str) -> None:

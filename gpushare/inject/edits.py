@@ -1,7 +1,7 @@
 """What a container gets for its grant: rendered as a CDI spec (cdi.py) or put into an OCI config (oci.py)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpushare.inject import grantdir
@@ -47,16 +47,21 @@ class Mount:
 class Hook:
     """A command that the engine runs on the host. `timeout`: seconds."""
 
-    stage: str  # the OCI key: createRuntime, poststop
+    stage: str  # the OCI key
     path: str
     args: list[str]
     timeout: int
 
+    @property
+    def placing(self) -> "Hook":
+        """The same, when there is something to place in the container that is made already."""
+        return replace(self, args=[self.args[0], "place", *self.args[2:]])
+
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """`preload`: libraries as the container sees them. `env`: NAME=value. `devices`: nodes of its
-    devices."""
+    """`preload`: libraries as the container sees them. `env`: NAME=value. `devices`: nodes of its devices.
+    `driver_version`: the host's, as in node.Node."""
 
     grant: str
     mounts: list[Mount]
@@ -64,10 +69,13 @@ class Edits:
     preload: tuple[str, ...] = ()
     env: list[str] = field(default_factory=list)
     devices: list[DeviceNode] = field(default_factory=list)
+    driver_version: str = ""
 
 
-def container(layout: Layout, grant_id: str, node: Node, granted: Sequence[Granted] = ()) -> Edits:
-    """The edits for one grant."""
+def container(
+    layout: Layout, grant_id: str, node: Node, granted: Sequence[Granted] = (), *, blindly: bool = False
+) -> Edits:
+    """The edits for one grant. `blindly`: nobody looks into the image before the container's hook."""
     own = grantdir.self_dir(layout, grant_id)
     mounts = [
         Mount(str(own), CONTAINER_SELF, executable=False),
@@ -78,19 +86,47 @@ def container(layout: Layout, grant_id: str, node: Node, granted: Sequence[Grant
         mounts.append(Mount(str(node.sim_dir), f"{CONTAINER_SELF}/sim", executable=False))
     else:
         mounts += [Mount(str(file), f"{CONTAINER_DRIVER}/{file.name}") for file in node.driver_files]
-        mounts += [Mount(str(tool), f"{_TOOLS}/{tool.name}", optional=True) for tool in node.driver_tools]
-    mounts.append(Mount(str(node.lib_dir), CONTAINER_LIB))
-    mounts += [Mount(f"{node.lib_dir}/{file}", f"{CONTAINER_NAMES}/{name}") for name, file in NAMED.items()]
-    mounts.append(Mount(f"{node.lib_dir}/{LOADER_CONFIG.name}", _LOADER_CONFIG, executable=False, optional=True))
-    mounts.append(Mount(str(grantdir.preload_file(layout, grant_id)), PRELOAD_FILE, executable=False))
     return Edits(
         grant=grant_id,
-        mounts=mounts,
-        hooks=[_hook(node.hook, stage, verb, grant_id, layout) for stage, verb in _HOOK_VERBS],
+        mounts=[*mounts, *_common(layout, grant_id, node)],
+        hooks=[_hook(node.hook, "place" if blindly else "create-runtime", grant_id, layout)],
         preload=grantdir.preloaded(node),
         env=[*_ENVIRONMENT, *(f"{name}={value}" for name, value in visible(granted).items())],
-        devices=[*node.common_devices, *(own for device in granted for own in device.nodes)],
+        devices=_nodes(node, granted),
+        driver_version=node.driver_version,
     )
+
+
+def offer(layout: Layout, name: str, node: Node, devices: Sequence[Granted]) -> Edits:
+    """The edits of a CDI device that stands for no grant: what its container gets in any case, and a hook that asks for
+    a share and puts the rest in its place (inject/placing.py).
+
+    `name`: of the CDI device. `devices`: one of which the share will be; the hook takes the others' nodes away.
+    """
+    own = Mount(str(grantdir.self_dir(layout, grantdir.STAND_IN)), CONTAINER_SELF, executable=False)
+    return Edits(
+        grant=name,
+        mounts=[own, *_common(layout, grantdir.STAND_IN, node)],
+        hooks=[_hook(node.hook, "place", name, layout)],
+        env=list(_ENVIRONMENT),
+        devices=_nodes(node, devices),
+    )
+
+
+def _common(layout: Layout, grant_id: str, node: Node) -> list[Mount]:
+    """What is mounted beside the grant's own directory."""
+    tools = () if node.simulated else node.driver_tools
+    return [
+        *(Mount(str(tool), f"{_TOOLS}/{tool.name}", optional=True) for tool in tools),
+        Mount(str(node.lib_dir), CONTAINER_LIB),
+        *(Mount(f"{node.lib_dir}/{file}", f"{CONTAINER_NAMES}/{name}") for name, file in NAMED.items()),
+        Mount(f"{node.lib_dir}/{LOADER_CONFIG.name}", _LOADER_CONFIG, executable=False, optional=True),
+        Mount(str(grantdir.preload_file(layout, grant_id)), PRELOAD_FILE, executable=False),
+    ]
+
+
+def _nodes(node: Node, devices: Sequence[Granted]) -> list[DeviceNode]:
+    return [*node.common_devices, *(own for device in devices for own in device.nodes)]
 
 
 _ENVIRONMENT = (
@@ -100,9 +136,9 @@ _ENVIRONMENT = (
     # LD_LIBRARY_PATH would replace the image's, since CDI cannot add to a variable.
     f"TRITON_LIBCUDA_PATH={CONTAINER_NAMES}",
 )
-_HOOK_VERBS = (("createRuntime", "create-runtime"), ("poststop", "poststop"))
 
 
-def _hook(path: Path, stage: str, verb: str, grant_id: str, layout: Layout) -> Hook:
+def _hook(path: Path, verb: str, grant_id: str, layout: Layout) -> Hook:
+    """The only hook: a grant ends with its container's processes, and no engine can be relied on to say so."""
     args = [path.name, verb, "--grant", grant_id, "--socket", str(layout.socket)]
-    return Hook(stage, str(path), args, HOOK_TIMEOUT_S)
+    return Hook("createRuntime", str(path), args, HOOK_TIMEOUT_S)

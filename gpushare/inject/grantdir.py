@@ -27,6 +27,9 @@ Kind = Literal["container", "process"]
 
 log = logging.getLogger(__name__)
 
+STAND_IN = "any"
+"""In the place of a grant's id, which no grant has: the directory of those CDI devices that stand for no grant."""
+
 # As a container sees them.
 INTERPOSERS = tuple(f"{CONTAINER_LIB}/{path.name}" for path in paths.INTERPOSERS)
 _SIM_RUNTIMES = tuple(f"{CONTAINER_DRIVER}/{name}" for name in paths.SIM_RUNTIMES)
@@ -104,6 +107,16 @@ def _move_away(directory: Path) -> None:
             fresh.rmdir() if stat.S_ISDIR(os.lstat(fresh).st_mode) else fresh.unlink()
 
 
+def stand_in(layout: Layout, node: Node) -> None:
+    """Makes the directory that containers have until their hook puts a grant's in its place. Containers that run have
+    it mounted below the grant's: it stays as it is, for good. Raises OSError."""
+    prepare(layout)
+    for directory, mode in ((grant_dir(layout, STAND_IN), 0o700), (self_dir(layout, STAND_IN), 0o755)):
+        with contextlib.suppress(FileExistsError):
+            _make(directory, mode)
+    write_preload(layout, STAND_IN, preloaded(node), shared=True)
+
+
 _INODES = 16
 """In self/, besides the driver's files: the pages, the socket and `eviction` twice (they are renamed), `driver`, `sim`,
 itself."""
@@ -139,7 +152,7 @@ def create(layout: Layout, grant_id: str, kind: Kind, gid: int, node: Node, room
     else:
         _make(own, 0o755)
     if kind == "container":
-        for name in ("driver", "sim") if node.simulated else ("driver",):
+        for name in ("driver", "compat", "sim") if node.simulated else ("driver", "compat"):
             _make(f"{own}/{name}", 0o755)
         for file in () if node.simulated else node.driver_files:
             (own / "driver" / file.name).touch(mode=0o444)
@@ -187,7 +200,7 @@ def _write(path: Path, data: bytes, *, shared: bool) -> None:
 
 # What the grant of a container that nobody has used holds, on a simulated device: to look for more takes longer.
 _FILES = ("self/limits", "self/usage", "ld.so.preload")
-_DIRECTORIES = ("self/driver", "self/sim", "self", "")
+_DIRECTORIES = ("self/driver", "self/compat", "self/sim", "self", "")
 _MOUNTED = ("ld.so.preload",), ("self", "")
 """The same where self/ was mounted, and is not any more."""
 

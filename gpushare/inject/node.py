@@ -35,6 +35,7 @@ class Node:
     lib_dir: Path = LIB_DIR
     sim_lib_dir: Path = SIM_LIB_DIR
     hook: Path = HOOK
+    driver_version: str = ""  # as in 580.159.04; empty on simulated devices
 
     @property
     def simulated(self) -> bool:

@@ -3,12 +3,11 @@
 Unlike CDI this can inspect the image, so the interposer is mounted over every copy of the driver library in it.
 """
 
-import copy
 from pathlib import Path
 from typing import Any
 
 from gpushare.errors import RefusedError, UsageError
-from gpushare.inject import edits, ldcache, nvidia, preload
+from gpushare.inject import compat, edits, ldcache, nvidia, preload
 from gpushare.inject.node import DeviceNode
 from gpushare.inject.view import View
 from gpushare.paths import CONTAINER_LIB, CONTAINER_NAMES, CONTAINER_SELF
@@ -142,12 +141,13 @@ def apply(
 
 
 def edit(config: dict[str, Any], view: View, wanted: edits.Edits, lib_dir: Path) -> dict[str, Any]:
-    """A copy of the config with `wanted` in it. `view`: of the same config."""
-    edited = copy.deepcopy(config)
+    """A copy of the config with `wanted` in it; what stays as it is is shared with it. `view`: of the same config."""
+    edited = {**config}
     _add_mounts(edited, view, wanted, lib_dir)
     _add_environment(edited, wanted.env)
     hooks = _member(edited, "hooks", {})
-    for hook in wanted.hooks:
+    late = compat.directory(view, wanted.driver_version) is not None
+    for hook in (one.placing if late else one for one in wanted.hooks):
         _append(_member(hooks, hook.stage, []), {"path": hook.path, "args": hook.args, "timeout": hook.timeout})
     _add_devices(edited, wanted.devices)
     _member(edited, "annotations", {})[GRANT] = wanted.grant
@@ -155,9 +155,10 @@ def edit(config: dict[str, Any], view: View, wanted: edits.Edits, lib_dir: Path)
 
 
 def _member(container: dict[str, Any], name: str, empty: Any) -> Any:
-    """The member, which is added where it is missing or null: Go's encoders write null for an empty list."""
-    if container.get(name) is None:
-        container[name] = empty
+    """A copy of the member in its place, to be changed; `empty` where it is missing or null, which Go's encoders write
+    for an empty list."""
+    found = container.get(name)
+    container[name] = empty if found is None else found.copy()
     return container[name]
 
 
@@ -195,15 +196,15 @@ def _oci_mount(mount: edits.Mount) -> dict[str, Any]:
 def _driver_copies(config: dict[str, Any], view: View) -> list[tuple[str, Path]]:
     """(path in the container, file on the host) of every driver library that programs in it could find."""
     directories = [*_LIBRARY_DIRS, *_search_path(config)]
-    directories += [f"/usr/local/{name}/compat" for name in view.names("/usr/local") if name.startswith("cuda")]
+    directories += [f"/usr/local/{name}/compat" for name in view.names("/usr/local", "cuda")]
     # Most of these are one directory under several names.
     directories = sorted({view.resolve(directory).container for directory in directories})
-    candidates = [(directory, name) for directory in directories for name in view.names(directory)]
+    candidates = [(directory, name) for directory in directories for name in view.names(directory, "lib")]
     candidates += [(path.rpartition("/")[0], path.rpartition("/")[2]) for path in view.destinations()]
     found: dict[str, Path] = {}
     for directory, name in candidates:
         # The toolkit's stubs are for the linker only: nothing loads them.
-        if name.startswith("lib") and preload.DRIVER_NAME.fullmatch(name) and not directory.endswith("/stubs"):
+        if preload.DRIVER_NAME.fullmatch(name) and not directory.endswith("/stubs"):
             place = view.resolve(f"{directory}/{name}")
             if place.host is not None and place.is_file() and not place.container.startswith(CONTAINER_SELF):
                 found[place.container] = place.host

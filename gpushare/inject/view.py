@@ -11,6 +11,7 @@ import os
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -84,16 +85,20 @@ class View:
             host = Path(last.host) if last.host is not None else None
             return Place(last.path or "/", host, host is not None and last.mount >= 0, last.mode)
 
-    def names(self, directory: str) -> list[str]:
-        """Names of a directory's entries, sorted; none where there is no directory."""
+    def names(self, directory: str, start: str) -> list[str]:
+        """Names of a directory's entries that start so, sorted; none where there is no directory."""
         with _Walk(self, directory) as last:
             if last.descriptor is None or last.mode is None or not stat.S_ISDIR(last.mode):
                 return []
             opened = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=last.descriptor)
             try:
-                # A library directory has thousands: no Path for each of them.
+                # A library directory has thousands: no Python for each of them, up to the most that are looked at.
                 with os.scandir(opened) as entries:
-                    return sorted(self._counted(entry.name) for entry in entries)
+                    found = [entry.name for entry in islice(entries, ENTRIES_MAX - self._entries + 1)]
+                self._entries += len(found)
+                if self._entries > ENTRIES_MAX:
+                    raise RefusedError(f"the image's library directories have more than {ENTRIES_MAX} files")
+                return sorted(name for name in found if name.startswith(start))
             finally:
                 os.close(opened)
 
@@ -114,12 +119,6 @@ class View:
         if place.exists() or place.host is None or place.container in self._mounts:
             return True
         return not place.in_bind and self._root is not None and not _read_only(self._root)
-
-    def _counted(self, name: str) -> str:
-        self._entries += 1
-        if self._entries > ENTRIES_MAX:
-            raise RefusedError(f"the image's library directories have more than {ENTRIES_MAX} files")
-        return name
 
     def top(self) -> _Level:
         """The level of `/`."""

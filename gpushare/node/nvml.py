@@ -312,7 +312,12 @@ class NvmlBackend:
         _make_uvm_node()
         common = tuple(node for path in _COMMON_NODES if (node := device_node(path)) is not None)
         tools = tuple(Path(found) for name in _TOOLS if (found := shutil.which(name, path=_tool_path())))
-        return Node(driver_files=driver_files(), driver_tools=tools, common_devices=common)
+        return Node(
+            driver_files=driver_files(),
+            driver_version=self.driver_version,
+            driver_tools=tools,
+            common_devices=common,
+        )
 
     def close(self) -> None:
         self._optional("nvmlShutdown")

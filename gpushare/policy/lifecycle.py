@@ -104,7 +104,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Emptied:
-    """The last process is gone (pidfd or empty cgroup; poststop says it sooner)."""
+    """The last process is gone (pidfd or empty cgroup)."""
 
     now_ns: int
 

@@ -6,6 +6,7 @@ a job a time, and ends the process that does not keep it (daemon/readers.py).
 """
 
 import struct
+from typing import Any
 
 from msgspec import Struct
 
@@ -16,13 +17,15 @@ MESSAGE_MAX = 64 << 20
 
 
 class Edit(Struct, kw_only=True):
-    """What to put into the config. `lib_dir`, `preload_file`, `cache_file`: as oci.apply takes them."""
+    """What to put into the config. `lib_dir`, `preload_file`, `cache_file`: as oci.apply takes them. `offered`: the
+    container is made already, and its engine was told of these mounts, as placing.missing takes them."""
 
     bundle: str | None
     edits: Edits
     lib_dir: str
     preload_file: str
     cache_file: str
+    offered: list[tuple[str, str]] | None = None
 
 
 class Member(Struct, kw_only=True):
@@ -48,6 +51,7 @@ class Job(Struct, kw_only=True):
 
 class Answer(Struct, kw_only=True):
     """`asks`: as oci.request. `ways`, `container`: as nvidia.ways and nvidia.identity. `config`: the edited text.
+    `root`, `mounts`: of a container that is made already, as placing says.
     `preload`: lines of the image's own ld.so.preload, which need not be UTF-8. `cache`: as oci.apply returns it.
     `error`: its code and its line; nothing else counts then."""
 
@@ -55,6 +59,8 @@ class Answer(Struct, kw_only=True):
     ways: list[str] = []
     container: str = ""
     config: bytes = b""
+    root: str = ""
+    mounts: list[dict[str, Any]] = []
     preload: list[bytes] = []
     cache: bytes | None = None
     member: bool = False

@@ -10,8 +10,8 @@ import msgspec
 
 from gpushare.errors import GpushareError, UsageError
 from gpushare.helper import CAP_DAC_READ_SEARCH, confine
-from gpushare.inject import nvidia, oci
-from gpushare.reader import HEAD, Answer, Job, commands, config, members
+from gpushare.inject import nvidia, oci, placing
+from gpushare.reader import HEAD, Answer, Edit, Job, commands, config, members
 
 _DESCRIPTORS = 256  # view.DEPTH_MAX, and some
 
@@ -27,22 +27,29 @@ def _answer(job: Job) -> Answer:
         return _attempt(found, job.bundle)
     if job.edit is None:
         return Answer(asks=oci.request(found))
-    edit = job.edit
     try:
-        edited, lines, cache = oci.apply(
-            found,
-            Path(edit.bundle) if edit.bundle is not None else None,
-            edit.edits,
-            Path(edit.lib_dir),
-            Path(edit.preload_file),
-            Path(edit.cache_file),
-        )
-        return Answer(config=config.dump(edited), preload=[os.fsencode(line) for line in lines], cache=cache)
+        return _edited(found, job.edit)
     except (GpushareError, MemoryError):
         raise
     except Exception as error:  # nothing has checked the config's shape: it may be anything that is JSON
-        where = edit.bundle or "a container that is not made yet"
+        where = job.edit.bundle or "a container that is not made yet"
         raise UsageError(f"config.json of {where} cannot be edited: {error!r:.200}") from None
+
+
+def _edited(found: dict[str, Any], edit: Edit) -> Answer:
+    bundle = Path(edit.bundle) if edit.bundle is not None else None
+    files = Path(edit.lib_dir), Path(edit.preload_file), Path(edit.cache_file)
+    if edit.offered is None:
+        edited, lines, cache = oci.apply(found, bundle, edit.edits, *files)
+        return Answer(config=config.dump(edited), preload=[os.fsencode(line) for line in lines], cache=cache)
+    assert bundle is not None
+    mounts, lines, cache = placing.missing(found, bundle, edit.edits, edit.offered, *files)
+    return Answer(
+        root=placing.root(found, bundle),
+        mounts=mounts,
+        preload=[os.fsencode(line) for line in lines],
+        cache=cache,
+    )
 
 
 def _attempt(found: dict[str, Any], bundle: str | None) -> Answer:

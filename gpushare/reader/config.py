@@ -15,7 +15,7 @@ _NAMES: dict[str, Any] = {
     "root": {"path": {}, "readonly": {}},
     "process": {"env": {}},
     "mounts": {"destination": {}, "type": {}, "source": {}, "options": {}},
-    "hooks": {"createRuntime": {}, "poststop": {}},
+    "hooks": {"createRuntime": {}},
     "annotations": {},
     "linux": {"devices": {"path": {}}, "resources": {"devices": {}}},
 }

@@ -5,6 +5,7 @@ strace injects the signal or the error: `inject=NAME:signal=KILL:when=N` counts 
 """
 
 import contextlib
+import json
 import os
 import random
 import re
@@ -15,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import cdi_apply
 import pytest
 from running import Daemon, alive
 from waiting import until
@@ -34,7 +36,7 @@ import json, os, sys
 bundle = {bundle!r}
 if "run" in sys.argv:
     config = json.load(open(bundle + "/config.json"))
-    for hook in config.get("hooks", {{}}).get({stage!r}, []):
+    for hook in config.get("hooks", {{}}).get("createRuntime", []):
         hook["path"], hook["args"] = "/usr/bin/strace", ["strace", *{options!r}, {hook!r}, *hook["args"][1:]]
     json.dump(config, open(bundle + "/config.json", "w"))
 os.execv("/usr/sbin/runc", ["runc", *sys.argv[1:]])
@@ -50,6 +52,10 @@ class Life:
         self.runc, self.node, self.part = runc, node, part
         self.command = runc.command(*SHOW, annotations=SHARE)
         self.bundle = runc.directory / runc.names[-1]
+        if part == "place":  # an engine that knows CDI, and runc
+            config = json.loads((self.bundle / "config.json").read_text())
+            cdi_apply.apply(config, node.layout.cdi, "gpushare.dev/gpu=any")
+            (self.bundle / "config.json").write_text(json.dumps(config))
         self.config = (self.bundle / "config.json").read_text()
         self.trace = runc.directory / f"trace-{part}"
 
@@ -65,11 +71,12 @@ class Life:
         elif self.part != "none":
             runtime = self.runc.directory / "runtime"
             options = self._options(inject)
-            runtime.write_text(
-                RUNTIME.format(bundle=str(self.bundle), stage=self.part, options=options, hook=str(HOOK))
-            )
+            runtime.write_text(RUNTIME.format(bundle=str(self.bundle), options=options, hook=str(HOOK)))
             runtime.chmod(0o755)
-            command.insert(1, f"--gpushare-runtime={runtime}")
+            if self.part == "place":
+                command[:2] = [str(runtime)]  # instead of the wrapper and its socket
+            else:
+                command.insert(1, f"--gpushare-runtime={runtime}")
         return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
 
     def calls(self) -> list[Call]:
@@ -130,20 +137,19 @@ AMOUNTS = [pytest.param(True, id="some"), pytest.param(False, id="all", marks=py
 
 
 @pytest.mark.parametrize("few", AMOUNTS)
-@pytest.mark.parametrize("part", ["wrapper", "createRuntime", "poststop"])
+@pytest.mark.parametrize("part", ["wrapper", "createRuntime", "place"])
 def test_killed_at_every_call(runc, node, part, few):
     life = Life(runc, node, part)
     calls = life.calls()
     assert len(calls) > 15
     for name, count in chosen(calls, few, 1):
         result = life.run(f"{name}:signal=KILL:when={count}")
-        if part != "poststop":
-            assert result.returncode != 0 and result.stdout == "", (name, count, result)
+        assert result.returncode != 0 and result.stdout == "", (name, count, result)
         life.check(result, f"{part} killed at {name} {count}")
 
 
 @pytest.mark.parametrize("few", AMOUNTS)
-@pytest.mark.parametrize("part", ["wrapper", "createRuntime"])
+@pytest.mark.parametrize("part", ["wrapper", "createRuntime", "place"])
 def test_every_call_fails(runc, node, part, few):
     """What goes on in spite of it goes on with the share."""
     life = Life(runc, node, part)

@@ -170,7 +170,16 @@ def test_container_gets_its_grant(podman, node):
     assert result.returncode == 0, result.stderr
     *files, ready, alloc, idle = result.stdout.splitlines()
     preloaded = [*grantdir.INTERPOSERS, *(f"{CONTAINER_DRIVER}/{name}" for name in SIM_RUNTIMES)]
-    assert files == [*preloaded, "driver", "grant.sock", "limits", "sim", "usage", f"{CONTAINER_NAMES}/libcuda.so.1"]
+    assert files == [
+        *preloaded,
+        "compat",
+        "driver",
+        "grant.sock",
+        "limits",
+        "sim",
+        "usage",
+        f"{CONTAINER_NAMES}/libcuda.so.1",
+    ]
     assert [json.loads(text)["event"] for text in (ready, alloc, idle)] == ["ready", "alloc", "idle"]
     assert json.loads(alloc)["ok"] and json.loads(idle)["kernels"] > 0
     node.nothing_left()
@@ -198,6 +207,35 @@ def test_a_program_that_brings_a_cuda_runtime(podman, node, hooks_dir):
     for asked in (["run", "--rm", "--device", grant["cdi"][0]], by_annotation):
         result = podman(*asked, bound, IMAGE, "/program")
         assert (result.returncode, result.stdout) == (0, "1\n"), result.stderr
+
+
+def annotations(memory: str, prefix: str = "gpushare.dev/") -> list[str]:
+    wanted = {"memory": memory, "time": "30%"}
+    return [part for name, value in wanted.items() for part in ("--annotation", f"{prefix}{name}={value}")]
+
+
+def test_a_share_of_any_device(podman, node):
+    """By the CDI device `any` and annotations: no grant is made before, and nothing of Podman's is configured."""
+    device = ("--device", "gpushare.dev/gpu=any")
+    for size, result in (("512MiB", "CUDA_SUCCESS"), ("1GiB", "CUDA_ERROR_OUT_OF_MEMORY")):
+        said = podman("run", "--rm", *device, *annotations("1GiB"), IMAGE, SPIN, "--alloc", size, "--seconds", "0")
+        assert said.returncode == 0, said.stderr
+        assert json.loads(said.stdout.splitlines()[1])["name"] == result
+        node.nothing_left()
+    refused = podman("run", "--rm", *device, IMAGE, "/bin/cat")
+    assert refused.returncode != 0 and "give gpushare.dev/memory and gpushare.dev/time" in refused.stderr
+
+
+def test_a_container_that_is_started_again_has_a_share_again(podman, node):
+    device = ("--device", "gpushare.dev/gpu=any")
+    made = podman("create", *device, *annotations("1GiB"), IMAGE, SPIN, "--alloc", "512MiB", "--seconds", "0")
+    name = made.stdout.strip()
+    for _ in range(2):
+        said = podman("start", "--attach", name)
+        assert said.returncode == 0, said.stderr
+        assert json.loads(said.stdout.splitlines()[1])["ok"]
+        node.nothing_left()
+    podman("rm", name)
 
 
 def test_memory_limit(podman, node):
@@ -293,9 +331,7 @@ def hooks_dir(tmp_path, node) -> Path:
 
 
 def annotated(hooks_dir: Path, memory: str, prefix: str = "gpushare.dev/") -> list[str]:
-    annotations = {"memory": memory, "time": "30%"}
-    options = [part for name, value in annotations.items() for part in ("--annotation", f"{prefix}{name}={value}")]
-    return ["--hooks-dir", str(hooks_dir), "run", "--rm", *options, IMAGE]
+    return ["--hooks-dir", str(hooks_dir), "run", "--rm", *annotations(memory, prefix), IMAGE]
 
 
 def test_by_annotation(podman, node, hooks_dir):

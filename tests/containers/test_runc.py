@@ -38,7 +38,7 @@ def test_container_sees_its_share(runc):
     result = runc.run("/bin/sh", "-c", script, annotations=SHARE)
     assert result.returncode == 0, result.stderr
     assert result.stdout.split("\n")[:-1] == [
-        *PRELOADED, "driver", "grant.sock", "limits", "sim", "usage",
+        *PRELOADED, "compat", "driver", "grant.sock", "limits", "sim", "usage",
         "self is read-only", "limits are read-only", "usage can be written",
     ]  # fmt: skip
 

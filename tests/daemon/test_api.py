@@ -119,7 +119,6 @@ def test_statuses_and_answers_of_calls_are_in_the_document(daemon, client):
     with subprocess.Popen(["sleep", "100"]) as container:
         call("POST", "/v1/hooks/create-runtime?grant={id}", {"pid": container.pid}, id=grant)
         container.kill()
-    call("POST", "/v1/hooks/poststop?grant={id}", {}, id=grant)
     call("DELETE", "/v1/grants/{id}", id=grant)
 
 

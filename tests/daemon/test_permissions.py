@@ -62,7 +62,7 @@ def test_members_of_the_group_act_for_themselves_only(public):
         lambda: tried.remove_tenant("closed"),
         lambda: tried.call("POST", "/v1/oci/edit", {"bundle": "/", "config": {}}),
         lambda: tried.call("POST", f"/v1/hooks/create-runtime?grant={roots['id']}", {"pid": 1}),
-        lambda: tried.call("POST", f"/v1/hooks/poststop?grant={roots['id']}", {}),
+        lambda: tried.call("POST", "/v1/oci/place?grant=any", {"state": {"pid": 2, "bundle": "/"}, "config": {}}),
     ]
     for call in forbidden:
         assert as_nobody(call).startswith("ForbiddenError")

@@ -1,4 +1,4 @@
-/* The hook's two parsers: the daemon's HTTP answer, and the engine's data on stdin. A refusal is written into the
+/* The hook's parsers: the daemon's HTTP answer, and the engine's data on stdin. A refusal is written into the
  * container's config: whatever the config was, the result must be JSON that the engine can read. */
 #define main hook_main
 #include "../../hooks/hook.c"
@@ -42,12 +42,22 @@ static void refusal(const uint8_t *data, size_t size) {
   free(written);
 }
 
+static void state(const uint8_t *data, size_t size) {
+  struct gs_span text = {(const char *)data, size};
+  char bundle[PATH_MAX];
+  pid_t pid;
+  if (gs_json_is_object(text) && parse_state(text, bundle, &pid) == 0)
+    MUST(pid > 1 && bundle[0] == '/' && strlen(bundle) < sizeof bundle);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   struct bytes in = {data, size};
   uint8_t which = take8(&in);
-  if (which % 2)
+  if (which % 3 == 0)
+    refusal(in.at, in.left);
+  else if (which % 3 == 1)
     answer(in.at, in.left);
   else
-    refusal(in.at, in.left);
+    state(in.at, in.left);
   return 0;
 }

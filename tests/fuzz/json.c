@@ -6,7 +6,7 @@ static const char *const NAMES[] = {"error", "message", "config", "", "a"};
 
 static void look_into(struct gs_span text, unsigned depth) {
   char line[64];
-  struct gs_span value;
+  struct gs_span rest = text, value;
   if (gs_json_line(text, line, sizeof line)) {
     MUST(strlen(line) < sizeof line);
     for (const char *c = line; *c; c++)
@@ -17,6 +17,10 @@ static void look_into(struct gs_span text, unsigned depth) {
       MUST(value.at >= text.at && value.at + value.len <= text.at + text.len && value.len > 0);
       look_into(value, depth + 1);
     }
+  for (const char *before = text.at; depth < 3 && gs_json_next(&rest, &value); before = value.at + value.len) {
+    MUST(value.at > before && value.at + value.len == rest.at && rest.at + rest.len == text.at + text.len);
+    look_into(value, depth + 1);
+  }
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

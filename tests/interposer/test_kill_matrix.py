@@ -29,7 +29,7 @@ def leftovers(node: Daemon) -> list[str]:
     layout = paths.Layout.of(node.state_dir)
     found = [path.name for path in layout.grants.iterdir() if path.is_dir()] if layout.grants.exists() else []
     found += [path.name for path in layout.cdi.iterdir()] if layout.cdi.exists() else []
-    return sorted(found)
+    return sorted(name for name in found if name not in ("any", "gpushare.dev-gpu_any.json"))
 
 
 def nothing_left(node: Daemon) -> bool:

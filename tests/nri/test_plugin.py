@@ -85,6 +85,9 @@ def test_a_container_gets_what_the_wrapper_would_give_it(place, engine):
     config = {"annotations": given.annotations, "root": {"path": "/nonexistent"}, "process": {"env": []}}
     wanted = place.node.client.call("POST", "/v1/oci/edit", {"bundle": "/nonexistent", "config": config})["config"]
     assert given.mounts == wanted["mounts"]
+    for hook in wanted["hooks"]["createRuntime"]:
+        assert hook["args"][1] == "create-runtime"
+        hook["args"][1] = "place"  # the image is looked into when it is there
     assert given.hooks == wanted["hooks"]
     assert sorted(given.env) == sorted(wanted["process"]["env"])
     linux = wanted["linux"]
@@ -295,5 +298,5 @@ def test_a_hook_starts_the_grant(place, engine):
     """What the adjustment names is the hook that the wrapper names: the container's start is the daemon's to see."""
     given = engine.create(SHARE)
     (hook,) = given.hooks["createRuntime"]
-    assert hook["args"][1:4] == ["create-runtime", "--grant", given.annotations["gpushare.dev/grant"]]
+    assert hook["args"][1:4] == ["place", "--grant", given.annotations["gpushare.dev/grant"]]
     assert CONTAINER_SELF in {mount["destination"] for mount in given.mounts}

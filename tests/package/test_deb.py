@@ -115,7 +115,7 @@ assert b"RegisterPlugin" in plugin.recv(1 << 16)
 send(2, 1, 2, b"")
 wanted = {b"memory": b"1GiB", b"time": b"30%"}
 pod = field(6, *(field(1, b"gpushare.dev/" + name) + field(2, value) for name, value in wanted.items()))
-said = answer(b"CreateContainer", field(1, pod) + field(2, field(1, b"c1")), b"poststop", b"gpushare: ")
+said = answer(b"CreateContainer", field(1, pod) + field(2, field(1, b"c1")), b"--grant", b"gpushare: ")
 assert b"/run/gpushare/self" in said, said
 answer(b"RemoveContainer", field(2, field(1, b"c1")), b"\\x12")
 """

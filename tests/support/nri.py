@@ -69,7 +69,7 @@ class Adjustment:
                 {"path": text(one, 1), "args": texts(one, 2), "timeout": number(parse(raw(one, 4)), 1)}
                 for one in map(parse, every(parse(raw(adjust, 5)), field))
             ]
-            for stage, field in (("createRuntime", 2), ("poststop", 6))
+            for stage, field in (("createRuntime", 2),)
         }
         linux = parse(raw(adjust, 6))
         self.devices = [

@@ -24,7 +24,7 @@ from gpushare.cli.main import main as cli_main
 from gpushare.client import Client
 from gpushare.enforce import cgroup
 from gpushare.errors import GpushareError
-from gpushare.inject import grantdir
+from gpushare.inject import cdi, grantdir
 from gpushare.node import standins
 from gpushare.node.devices import MAX_DEVICES
 from gpushare.paths import SOCKET_ENV, Layout
@@ -198,10 +198,12 @@ class Daemon:
     def grant_dirs(self) -> set[str]:
         """Those of grants; the ledger keeps there what its disk does not have yet."""
         found = self.layout.grants.iterdir() if self.layout.grants.exists() else ()
-        return {path.name for path in found if path.is_dir()}
+        return {path.name for path in found if path.is_dir()} - {grantdir.STAND_IN}
 
     def specs(self) -> list[str]:
-        return sorted(path.name for path in self.layout.cdi.iterdir()) if self.layout.cdi.exists() else []
+        """Those of grants."""
+        found = {path.name for path in self.layout.cdi.iterdir()} if self.layout.cdi.exists() else set()
+        return sorted(found - {cdi.spec_path(self.layout, cdi.ANY).name})
 
     def findings(self, **wanted: object) -> list[dict[str, Any]]:
         """What the audit found, with these values. Whoever asks has caused them: they are no false alarms."""

@@ -6,6 +6,7 @@ import pytest
 
 from gpushare.inject import cdi, edits
 from gpushare.inject.node import DeviceNode, Granted
+from gpushare.paths import Layout
 
 GRANT = "g-0123456789ab"
 GPU = Granted("GPU-6f1d7a3c-0000-4b5e-9c1a-8d2f00000001", (DeviceNode("/dev/nvidia0", 195, 0),))
@@ -63,9 +64,19 @@ SCHEMA = _object(
 
 @pytest.mark.parametrize("kind", ["simulated", "real"])
 def test_golden(layout, golden, request, kind):
-    spec = cdi.spec(edits.container(layout, GRANT, request.getfixturevalue(kind), [GPU]))
+    spec = cdi.spec(edits.container(layout, GRANT, request.getfixturevalue(kind), [GPU], blindly=True))
     jsonschema.validate(spec, SCHEMA)
     golden(f"cdi-{kind}.json", spec)
+
+
+@pytest.mark.parametrize("kind", ["simulated", "real"])
+def test_golden_of_the_devices_that_stand_for_no_grant(tmp_layout, layout, golden, request, kind):
+    node = request.getfixturevalue(kind)
+    cdi.write_offers(Layout(layout.run, layout.state, tmp_layout.cdi, layout.socket), node, [GPU])
+    spec = json.loads((tmp_layout.cdi / "gpushare.dev-gpu_any.json").read_text())
+    jsonschema.validate(spec, SCHEMA)
+    assert [device["name"] for device in spec["devices"]] == ["any", GPU.id]
+    golden(f"cdi-any-{kind}.json", spec)
 
 
 def test_one_file_per_grant(tmp_layout, simulated):

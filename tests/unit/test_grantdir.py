@@ -43,7 +43,7 @@ def test_container(tmp_layout, node, umask):
     finally:
         os.umask(before)
     assert (mode(tmp_layout.grants), mode(own.parent), mode(own)) == (0o711, 0o700, 0o755)
-    assert sorted(entry.name for entry in own.iterdir()) == ["driver", "sim"]
+    assert sorted(entry.name for entry in own.iterdir()) == ["compat", "driver", "sim"]
     assert all(entry.is_dir() and not entry.is_symlink() and mode(entry) == 0o755 for entry in own.iterdir())
     runtimes = [f"/run/gpushare/self/driver/{name}" for name in SIM_RUNTIMES]
     assert grantdir.preload_file(tmp_layout, "g-1").read_text().split() == [*grantdir.INTERPOSERS, *runtimes]
@@ -52,7 +52,7 @@ def test_container(tmp_layout, node, umask):
 
 def test_container_on_a_real_device(tmp_layout, real):
     own = grantdir.create(tmp_layout, "g-1", "container", 0, real)
-    assert sorted(entry.name for entry in own.iterdir()) == ["driver"]
+    assert sorted(entry.name for entry in own.iterdir()) == ["compat", "driver"]
     assert sorted(entry.name for entry in (own / "driver").iterdir()) == ["libcuda.so.1", "libnvidia-ml.so.1"]
     assert grantdir.preload_file(tmp_layout, "g-1").read_text().split() == list(grantdir.INTERPOSERS)
 

@@ -40,7 +40,7 @@ def test_a_directory_of_very_many_names(tmp_path, root, monkeypatch):
     for number in range(51):
         (root / f"usr/{number}").touch()
     with pytest.raises(RefusedError, match="more than 50 files"):
-        seen(tmp_path).names("/usr")
+        seen(tmp_path).names("/usr", "")
 
 
 def test_a_path_deeper_than_there_are_descriptors(tmp_path, root):
@@ -54,7 +54,7 @@ def test_nothing_stays_open(tmp_path, root):
     before = set(os.listdir("/proc/self/fd"))
     looked = seen(tmp_path)
     looked.resolve("/loop/usr/../etc")
-    looked.names("/usr")
+    looked.names("/usr", "")
     looked.read("/etc/none", 10)
     with pytest.raises(RefusedError):
         looked.resolve("/a" * 300)

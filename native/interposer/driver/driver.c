@@ -23,16 +23,16 @@ static CUresult no_device(void) { return CUDA_ERROR_NO_DEVICE; }
 /* The driver opens its compilers by name when it first needs one (libnvidia-ptxjitcompiler.so.1, libnvidia-nvvm.so.4).
  * The image has none, or those of another driver, but the loader uses a library that is already loaded. Costs some ms,
  * once; needs no other library than libc's, since the daemon mounts no others here. */
-static void open_companions(const char *grant) {
+static void open_companions(const char *grant, const char *place) {
   static const char ours[] = "libnvidia-", view[] = "libnvidia-ml.so";
   char path[PATH_MAX];
-  snprintf(path, sizeof path, "%s/driver", grant);
+  snprintf(path, sizeof path, "%s/%s", grant, place);
   DIR *directory = opendir(path);
   struct dirent *entry;
   while (directory && (entry = readdir(directory))) {
     if (strncmp(entry->d_name, ours, sizeof ours - 1) != 0 || strncmp(entry->d_name, view, sizeof view - 1) == 0)
       continue;
-    bool fits = snprintf(path, sizeof path, "%s/driver/%s", grant, entry->d_name) < (int)sizeof path;
+    bool fits = snprintf(path, sizeof path, "%s/%s/%s", grant, place, entry->d_name) < (int)sizeof path;
     if (!fits || !dlopen(path, RTLD_LAZY | RTLD_LOCAL))
       dlerror(); /* the driver reports an error when it needs it */
   }
@@ -47,8 +47,9 @@ static bool load(void) {
   if (seen != UNKNOWN)
     return seen == PRESENT;
   void *opened = gs_open_real("libcuda.so.1", why, sizeof why);
-  if (opened && gs_in_container())
-    open_companions(gs_grant_dir());
+  /* of one name the first counts: those of the driver that is used come first */
+  for (int i = 0; opened && gs_in_container() && gs_driver_dirs[i]; i++)
+    open_companions(gs_grant_dir(), gs_driver_dirs[i]);
   if (opened)
     __atomic_store_n(&handle, opened, __ATOMIC_RELEASE);
   __atomic_store_n(&found, opened ? PRESENT : ABSENT, __ATOMIC_RELEASE);

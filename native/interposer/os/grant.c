@@ -11,6 +11,7 @@
 #include "interposer/os/system.h"
 
 static const char *const CONTAINER_DIR = "/run/gpushare/self";
+const char *const gs_driver_dirs[] = {"compat", "driver", NULL};
 
 /* Kept outside struct gs_process because it also holds in a forked child. */
 static char grant_dir[PATH_MAX];
@@ -139,11 +140,16 @@ static void *open_system(const char *file_name, char *why, size_t size) {
 void *gs_open_real(const char *file, char *why, size_t size) {
   const char *grant = gs_grant_dir();
   char path[PATH_MAX];
+  struct stat ignored;
   if (!grant)
     return open_system(file, why, size);
-  if (snprintf(path, sizeof path, "%s/driver/%s", grant, file) >= (int)sizeof path) {
-    snprintf(why, size, "the grant directory's name is too long");
-    return NULL;
+  for (int i = 0; gs_driver_dirs[i]; i++) {
+    if (snprintf(path, sizeof path, "%s/%s/%s", grant, gs_driver_dirs[i], file) >= (int)sizeof path) {
+      snprintf(why, size, "the grant directory's name is too long");
+      return NULL;
+    }
+    if (gs_stat(path, &ignored) == 0)
+      break;
   }
   return open_file(path, why, size);
 }

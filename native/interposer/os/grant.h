@@ -10,6 +10,11 @@ const char *gs_grant_dir(void);
 /* Whether the grant is mounted in a container. */
 bool gs_in_container(void);
 
+/* Directories of a grant with the driver's libraries, ends with NULL: a newer driver that a container's image brings for
+ * an older host (CUDA's forward compatibility), empty where there is none, and the host's. The first that has a library
+ * gives it. */
+extern const char *const gs_driver_dirs[];
+
 /* Opens a library of the driver (libcuda.so.1, libnvidia-ml.so.1): the grant's or, without a grant, the one that the
  * program would have got without the interposer. Never returns the interposer itself. NULL: why says what is wrong. */
 void *gs_open_real(const char *file, char *why, size_t size);

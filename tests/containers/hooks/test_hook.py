@@ -93,16 +93,6 @@ def test_slow_daemon_is_given_up(programs, daemon):
     assert "did not answer: timed out" in line(result)
 
 
-def test_poststop_tells_and_waits_for_nothing(programs, daemon):
-    daemon.answer = lambda _: None
-    began = time.monotonic()
-    result = run(programs, daemon.path, verb="poststop")
-    assert (result.returncode, result.stderr) == (0, b"")
-    assert time.monotonic() - began < 2
-    until(lambda: daemon.requests, "the daemon was told", 10)
-    assert daemon.requests[0].body == STATE
-
-
 def test_wrong_peer_gets_nothing(programs, foreign_socket):
     result = run(programs, foreign_socket)
     assert result.returncode == 1
@@ -140,20 +130,11 @@ def test_stdin_that_never_ends(programs, daemon):
         assert b"timed out" in process.stderr.read()
 
 
-@pytest.mark.parametrize("grant", ["", "a b", "../x", "a?b", "a\nb", "x" * 40])
+@pytest.mark.parametrize("grant", ["", "a b", "../x", "a?b", "a\nb", "x" * 64])
 def test_grant_that_is_none(programs, daemon, grant):
     result = run(programs, daemon.path, grant=grant)
     assert result.returncode == 2
     assert daemon.requests == []
-
-
-@pytest.mark.parametrize("case", ["absent", "malformed", "usage"])
-def test_poststop_never_fails(programs, daemon, tmp_path, case):
-    path = tmp_path / "none" if case == "absent" else daemon.path
-    state = b"garbage" if case == "malformed" else STATE
-    result = run(programs, path, state, verb="poststop", grant="" if case == "usage" else "g1")
-    assert result.returncode == 0
-    assert line(result)
 
 
 def test_usage(programs):
@@ -183,6 +164,62 @@ def test_killed_hook_leaves_the_connection(programs, daemon):
         process.kill()
         assert process.wait(10) == -signal.SIGKILL
         assert len(daemon.requests) == 1
+
+
+PLACED = {"grant": "g1", "root": "/", "mounts": [], "hidden": []}
+
+
+@pytest.fixture
+def made(tmp_path) -> bytes:
+    """The state of a container whose first process is the test's own."""
+    (tmp_path / "config.json").write_text('{"annotations": {"a": "b"}}')
+    return json.dumps({"id": "c1", "pid": os.getpid(), "bundle": str(tmp_path)}).encode()
+
+
+def test_place_hands_state_and_config_on(programs, daemon, made):
+    run(programs, daemon.path, made, "place", "any")
+    (request,) = daemon.requests
+    assert request.target == "/v1/oci/place?grant=any"
+    assert json.loads(request.body) == {"state": json.loads(made), "config": {"annotations": {"a": "b"}}}
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (PLACED, "no mount namespace of its own"),
+        ({}, "without the container's root"),
+        ({"root": "/"}, "without mounts"),
+        ({**PLACED, "mounts": [{"destination": "/a"}]}, "a mount of nothing"),
+        ({**PLACED, "mounts": [{"destination": "/a", "source": "/nowhere"}]}, "/nowhere cannot be mounted"),
+        ({**PLACED, "mounts": [{"destination": "/a", "source": "/dev/null"}] * 513}, "more than 512 mounts"),
+        ([], "not a JSON object"),
+    ],
+)
+def test_place_changes_nothing_of_the_hosts(programs, daemon, made, answer, says):
+    daemon.answer = lambda _: (200, answer)
+    result = run(programs, daemon.path, made, "place", "any")
+    assert result.returncode == 1
+    assert says in line(result)
+    assert " /a " not in Path("/proc/self/mountinfo").read_text()
+
+
+@pytest.mark.parametrize(
+    ("state", "says"),
+    [
+        ({"pid": 4711}, "no pid or no bundle"),
+        ({"bundle": "/"}, "no pid or no bundle"),
+        ({"pid": 1, "bundle": "/"}, "no pid or no bundle"),
+        ({"pid": "4711", "bundle": "/"}, "no pid or no bundle"),
+        ({"pid": 4711, "bundle": "relative"}, "no pid or no bundle"),
+        ({"pid": 4711, "bundle": "/nowhere"}, "bundle cannot be opened"),
+        ({"pid": 4711, "bundle": "/proc"}, "config.json: No such file"),
+    ],
+)
+def test_place_of_what_is_no_container(programs, daemon, state, says):
+    result = run(programs, daemon.path, json.dumps(state).encode(), "place", "any")
+    assert result.returncode == 1
+    assert says in line(result)
+    assert daemon.requests == []
 
 
 def test_is_static(programs):

@@ -26,7 +26,7 @@ class Span(ctypes.Structure):
 class Library:
     def __init__(self, path: Path) -> None:
         self._c = ctypes.CDLL(str(path))
-        for name in ("gs_json_mentions", "gs_json_is_object", "gs_json_member", "gs_json_line"):
+        for name in ("gs_json_mentions", "gs_json_is_object", "gs_json_member", "gs_json_line", "gs_json_next"):
             getattr(self._c, name).restype = ctypes.c_bool
         self._c.gs_json_string.restype = ctypes.c_void_p
 
@@ -49,6 +49,13 @@ class Library:
     def mentions(self, text: bytes, wanted: str) -> bool:
         span, _kept = self.span(text)
         return self._c.gs_json_mentions(span, wanted.encode())
+
+    def elements(self, text: bytes) -> list[bytes]:
+        rest, _kept = self.span(text)
+        value, found = Span(), []
+        while self._c.gs_json_next(ctypes.byref(rest), ctypes.byref(value)):
+            found.append(ctypes.string_at(value.at, value.len))
+        return found
 
     def line(self, text: bytes, size: int) -> bytes | None:
         span, _kept = self.span(text)
@@ -115,6 +122,11 @@ def test_finds_top_level_members_only(library, value):
     assert library.member(json.dumps({"a": {"config": 1}, **value}).encode(), "config") is None
 
 
+@holds(st.lists(values), st.sampled_from([None, 2]))
+def test_goes_through_an_array(library, value, indent):
+    assert [json.loads(found) for found in library.elements(json.dumps(value, indent=indent).encode())] == value
+
+
 @holds(
     st.binary(max_size=200) | st.text('{}[]":,\\u0123456789etrfalsn.-+ ', max_size=200).map(str.encode),
     few=50,
@@ -123,6 +135,7 @@ def test_finds_top_level_members_only(library, value):
 def test_survives_anything(library, text):
     library.is_object(text)
     library.member(text, "a")
+    library.elements(text)
     library.line(text, 20)
 
 

@@ -1,0 +1,426 @@
+"""CDI devices that stand for no grant: `any`, and a GPU's UUID. The runtime alone, on a node with two devices; what an
+engine does with the spec is done here (support/cdi_apply.py)."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import cdi_apply
+import cgroups
+import pytest
+from engines import make_rootfs
+from running import Daemon, daemon_apart
+from waiting import until
+
+from gpushare.demo import bundle
+from gpushare.inject.cdi import KIND
+from gpushare.paths import CONTAINER_LIB, CONTAINER_NAMES, INTERPOSER, RUNTIME_WRAPPER, SIM_LIB_DIR
+
+pytestmark = pytest.mark.xdist_group("machine")
+
+SPIN = f"{CONTAINER_LIB}/gpushare-spin"
+ALLOC = [SPIN, "--alloc", "512MiB", "--seconds", "0"]
+SHARE = {"memory": "1GiB", "time": "30%"}
+
+
+@pytest.fixture(scope="module")
+def shared_pair() -> Iterator[Daemon]:
+    if os.geteuid() != 0 or shutil.which("runc") is None:
+        pytest.skip("containers need root and runc")
+    with daemon_apart(simulate="2x8GiB") as node:
+        yield node
+
+
+@pytest.fixture
+def pair(shared_pair: Daemon) -> Iterator[Daemon]:
+    yield shared_pair
+    if shared_pair.process.poll() is not None:
+        shared_pair.start()
+    shared_pair.nothing_left()
+
+
+class Runtime:
+    """Containers as an engine with CDI makes them."""
+
+    def __init__(self, directory: Path, node: Daemon) -> None:
+        self.directory, self.node = directory, node
+        self.names: list[str] = []
+
+    def make(self, *program: str, devices=("any",), annotations=SHARE, change=lambda config, root: None) -> Path:
+        name = f"gst-any-{os.getpid()}-{len(self.names)}"
+        self.names.append(name)
+        where = self.directory / name
+        wanted = {f"gpushare.dev/{key}": value for key, value in annotations.items()}
+        bundle.make(where, wanted, list(program), f"/{cgroups.NAME}/{name}")
+        config = json.loads((where / "config.json").read_text())
+        change(config, where / "rootfs")
+        cdi_apply.apply(config, self.node.layout.cdi, *(f"{KIND}={device}" for device in devices))
+        (where / "config.json").write_text(json.dumps(config))
+        return where
+
+    def command(self, *program: str, runtime=("runc",), **options) -> list[str]:
+        where = self.make(*program, **options)
+        return [*runtime, "--root", str(self.directory / "state"), "run", "--bundle", str(where), where.name]
+
+    def run(self, *program: str, **options) -> subprocess.CompletedProcess:
+        command = self.command(*program, **options)
+        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
+
+    def start(self, *program: str, **options) -> subprocess.Popen:
+        pipe = subprocess.PIPE
+        return subprocess.Popen(self.command(*program, **options), stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+    def end(self) -> None:
+        for name in self.names:
+            command = ["runc", "--root", str(self.directory / "state"), "delete", "--force", name]
+            subprocess.run(command, capture_output=True)
+
+
+@pytest.fixture
+def runtime(pair: Daemon, short_path: Path) -> Iterator[Runtime]:
+    made = Runtime(short_path, pair)
+    yield made
+    made.end()
+    cgroups.remove()
+
+
+def allocated(result: subprocess.CompletedProcess) -> dict:
+    events = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+    found = [event for event in events if event.get("event") == "alloc"]
+    assert found, result.stderr
+    return found[0]
+
+
+def test_a_share_of_any_device(runtime, pair):
+    assert allocated(runtime.run(*ALLOC))["ok"]
+    pair.nothing_left()
+    # "none has room" is told by annotations alone: this one does not fit into its own share
+    assert allocated(runtime.run(SPIN, "--alloc", "1GiB", "--seconds", "0"))["name"] == "CUDA_ERROR_OUT_OF_MEMORY"
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_container_with_users_of_its_own(runtime, pair, short_path, named):
+    """Its root is nobody on the host; the hook, which is the host's root, may enter it."""
+    short_path.chmod(0o755)
+
+    def change(config, root):
+        for path in (root, *(path for path in root.iterdir() if not path.is_symlink())):
+            os.chown(path, 100_000, 100_000)
+        mapping = [{"containerID": 0, "hostID": 100_000, "size": 65536}]
+        config["linux"].update(uidMappings=mapping, gidMappings=mapping)
+        config["linux"]["namespaces"].append({"type": "user"})
+
+    device = pair.client.create(**SHARE)["id"] if named else "any"
+    assert allocated(runtime.run(*ALLOC, devices=[device], change=change))["ok"]
+
+
+# crun starts nothing where both versions of cgroups are.
+CRUN = (
+    "unshare",
+    "--mount",
+    "--propagation",
+    "slave",
+    "sh",
+    "-c",
+    'umount -l /sys/fs/cgroup/unified 2>/dev/null; exec crun "$@"',
+    "crun",
+)
+
+
+@pytest.fixture
+def propagated(pair) -> Iterator[None]:
+    """What the daemon mounts is seen in other namespaces, as under systemd."""
+    grants = pair.layout.grants
+    subprocess.run(["mount", "--bind", grants, grants], check=True)
+    subprocess.run(["mount", "--make-shared", grants], check=True)
+    yield
+    subprocess.run(["umount", "--lazy", grants], check=True)
+
+
+@pytest.mark.skipif(shutil.which("crun") is None, reason="crun is not installed")
+@pytest.mark.parametrize("named", [True, False])
+def test_crun(runtime, pair, propagated, named):
+    """Not `any`: without v2 cgroups crun makes none in which the daemon keeps devices."""
+    device = pair.client.create(**SHARE)["id"] if named else pair.client.devices()[1]["id"]
+    assert allocated(runtime.run(*ALLOC, devices=[device], runtime=CRUN))["ok"]
+
+
+def test_each_container_has_a_share_of_its_own(runtime, pair):
+    """Two of 60 % are on two devices, each of which is the only one that its container sees; a third has no room."""
+    share = {"memory": "1GiB", "time": "60%"}
+    nodes = sorted(node["path"] for node in _nodes(pair))
+    assert len(nodes) == 2
+    script = f"ls {' '.join(nodes)} 2>/dev/null; exec {SPIN} --alloc 512MiB"
+    processes = [runtime.start("/bin/sh", "-c", script, annotations=share) for _ in range(2)]
+    try:
+        seen = [process.stdout.readline().strip() for process in processes]
+        assert sorted(seen) == nodes
+        for process in processes:
+            assert json.loads(process.stdout.readline())["event"] == "ready"
+            assert json.loads(process.stdout.readline())["ok"]
+        by_device = {grant["devices"][0]["id"]: grant for grant in pair.client.grants()}
+        assert len(by_device) == 2 and all(grant["phase"] == "active" for grant in by_device.values())
+        third = runtime.run(*ALLOC, annotations=share)
+        assert third.returncode != 0 and "60%" in third.stderr
+    finally:
+        for process in processes:
+            process.stdin.close()
+            process.wait(30)
+            process.stdout.close()
+            process.stderr.close()
+
+
+def test_the_other_devices_node_is_refused_whatever_its_name(runtime, pair):
+    """The engine was told of both devices: the container makes the other's node again, and may not open it; where the
+    v1 controller holds devices it may not even make it."""
+    own, other = _nodes(pair)
+    first = pair.client.devices()[0]["id"]
+    script = f"""
+    for node in "{own["path"]} {own["minor"]}" "/dev/again {other["minor"]}"; do
+      set -- $node
+      [ -e $1 ] || mknod $1 c {other["major"]} $2
+      said=$( (: < $1) 2>&1 )
+      echo "$1 ${{said##*: }}"
+    done
+    """
+
+    def change(config, root):
+        sets = ("bounding", "effective", "permitted")
+        config["process"]["capabilities"] = {kind: ["CAP_MKNOD"] for kind in sets}
+        config["linux"]["resources"]["devices"] = [{"allow": True, "type": "c", "access": "m"}]
+
+    result = runtime.run("/bin/sh", "-c", script, annotations={**SHARE, "device": first}, change=change)
+    said = result.stdout.splitlines()
+    assert said[0] == f"{own['path']} No such device or address", result.stderr
+    assert said[1] in ("/dev/again No such file", "/dev/again Operation not permitted")
+    assert len(said) == 2 and "Operation not permitted" in result.stdout + result.stderr
+
+
+def _nodes(node: Daemon) -> list[dict]:
+    spec = json.loads((node.layout.cdi / "gpushare.dev-gpu_any.json").read_text())
+    return [found for device in spec["devices"] if device["name"] == "any"
+            for found in device["containerEdits"]["deviceNodes"]]  # fmt: skip
+
+
+def test_a_device_by_its_uuid(runtime, pair):
+    second = pair.client.devices()[1]["id"]
+    with runtime.start(SPIN, "--alloc", "512MiB", devices=[second]) as process:
+        assert json.loads(process.stdout.readline())["event"] == "ready"
+        assert json.loads(process.stdout.readline())["ok"]
+        (grant,) = pair.client.grants()
+        assert [device["id"] for device in grant["devices"]] == [second]
+        process.stdin.close()
+        assert process.wait(30) == 0
+    other = runtime.run(*ALLOC, devices=[second], annotations={**SHARE, "device": pair.client.devices()[0]["id"]})
+    assert other.returncode != 0 and "annotation gpushare.dev/device" in other.stderr
+
+
+def test_both_names_are_one_share(runtime, pair):
+    """Of one container; a device is in its share once."""
+    second = pair.client.devices()[1]["id"]
+    with runtime.start(SPIN, "--alloc", "512MiB", devices=[second, "any"]) as process:
+        assert json.loads(process.stdout.readline())["event"] == "ready"
+        assert json.loads(process.stdout.readline())["ok"]
+        assert len(pair.client.grants()) == 1
+        process.stdin.close()
+        assert process.wait(30) == 0
+
+
+@pytest.mark.parametrize(
+    ("annotations", "says"),
+    [
+        ({}, "give gpushare.dev/memory and gpushare.dev/time"),
+        ({"memory": "1GiB"}, "gpushare.dev/time is missing"),
+        ({"memory": "100GiB", "time": "10%"}, "100GiB"),
+        ({"grant": "g-0123456789ab"}, "g-0123456789ab"),
+    ],
+)
+def test_what_is_refused_does_not_start(runtime, pair, annotations, says):
+    result = runtime.run("/bin/echo", "started", annotations=annotations)
+    assert result.returncode != 0 and result.stdout == ""
+    assert says in result.stderr
+
+
+def test_no_daemon_no_start(runtime, pair):
+    pair.kill()
+    result = runtime.run("/bin/echo", "started")
+    assert result.returncode != 0 and result.stdout == ""
+    assert "no daemon answers" in result.stderr
+
+
+def test_with_the_runtime_wrapper_too(runtime, pair):
+    """Which gives the share: the hook finds it."""
+    wrapper = [str(RUNTIME_WRAPPER), f"--gpushare-socket={pair.layout.socket}"]
+    with runtime.start(SPIN, "--alloc", "512MiB", runtime=wrapper) as process:
+        assert json.loads(process.stdout.readline())["event"] == "ready", process.stderr.read()
+        assert json.loads(process.stdout.readline())["ok"]
+        assert len(pair.client.grants()) == 1
+        process.stdin.close()
+        assert process.wait(30) == 0
+
+
+def test_a_container_keeps_its_share_when_the_daemon_starts_again(runtime, pair):
+    with runtime.start(SPIN, "--alloc", "512MiB") as process:
+        assert json.loads(process.stdout.readline())["event"] == "ready"
+        assert json.loads(process.stdout.readline())["ok"]
+        pair.kill()
+        pair.start()
+        process.stdin.write("alloc 600MiB\n")
+        process.stdin.flush()
+        assert json.loads(process.stdout.readline())["name"] == "CUDA_ERROR_OUT_OF_MEMORY"
+        (grant,) = pair.client.grants()
+        assert grant["phase"] == "active"
+        process.stdin.close()
+        assert process.wait(30) == 0
+
+
+def _with_a_driver(config: dict, root: Path) -> None:
+    """An image that has the driver's library in two places, one of them by a link out of the image."""
+    for place in ("usr-local-cuda", "opt"):
+        (root / place).mkdir()
+    shutil.copy(SIM_LIB_DIR / "libcuda.so.1", root / "opt" / "libcuda.so.575.1")
+    (root / "opt" / "libcuda.so.1").symlink_to("/opt/libcuda.so.575.1")
+    config["process"]["env"].append("LD_LIBRARY_PATH=/opt")
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_the_images_own_driver_is_the_interposer(runtime, pair, named):
+    """Also for who opens it by its path; and the loader's cache knows the driver, as the root is read-only."""
+    device = pair.client.create(**SHARE)["id"] if named else "any"
+    script = f"cmp /opt/libcuda.so.1 {CONTAINER_LIB}/{INTERPOSER.name} && echo same; /sbin/ldconfig -p"
+
+    def change(config, root):
+        _with_a_driver(config, root)
+        shutil.copy("/etc/ld.so.cache", root / "etc" / "ld.so.cache")
+
+    result = runtime.run("/bin/sh", "-c", script, devices=[device], change=change)
+    assert result.stdout.startswith("same\n"), result.stderr
+    assert f"=> {CONTAINER_NAMES}/libcuda.so.1\n" in result.stdout
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_what_the_image_preloads_is_kept(runtime, pair, named):
+    device = pair.client.create(**SHARE)["id"] if named else "any"
+    library = next(Path("/lib").glob("*-linux-gnu/libm.so.6"))
+
+    def change(config, root):
+        (root / "etc" / "ld.so.preload").write_text(f"{library}\n")
+
+    result = runtime.run("/bin/cat", "/etc/ld.so.preload", "/proc/self/maps", devices=[device], change=change)
+    assert result.stdout.startswith(f"{library}\n{CONTAINER_LIB}/"), result.stderr
+    assert INTERPOSER.name in result.stdout.partition("/etc/ld.so")[0] and "libm.so.6" in result.stdout
+
+
+@pytest.fixture(scope="module")
+def rootfs(tmp_path_factory) -> Path:
+    return make_rootfs(tmp_path_factory.mktemp("image") / "rootfs.tar")
+
+
+def _compatible(config: dict, root: Path, rootfs: Path) -> None:
+    """An image of its own files, with a newer driver that says nothing of older ones."""
+    for name in ("usr", "lib", "lib32", "lib64", "libx32", "bin", "sbin"):
+        with contextlib.suppress(FileNotFoundError):
+            (root / name).rmdir() if not (root / name).is_symlink() else (root / name).unlink()
+    config["mounts"] = [mount for mount in config["mounts"] if mount["destination"] in ("/proc", "/dev", "/tmp")]
+    with tarfile.open(rootfs) as tar:
+        tar.extractall(root, filter="fully_trusted")
+    compat = root / "usr/local/cuda/compat"
+    compat.mkdir(parents=True)
+    shutil.copy(SIM_LIB_DIR / "libcuda.so.1", compat / "libcuda.so.590.44.01")
+    (compat / "libcuda.so.1").symlink_to("libcuda.so.590.44.01")
+
+
+@contextlib.contextmanager
+def started_with(pair: Daemon, *statements: str) -> Iterator[None]:
+    """The daemon started again, with Python that runs before; and again without."""
+    pair.terminate()
+    before = list(pair.statements)
+    try:
+        pair.patch(*statements).start()
+        yield
+        pair.nothing_left()
+    finally:
+        pair.terminate()
+        pair.statements = before
+        pair.patch().start()
+
+
+OLD_DRIVER = (
+    "from gpushare.inject.node import Node",
+    "from gpushare.node.simulated import SimulatedBackend as Simulated",
+    "Simulated.inject = lambda self: Node(sim_dir=self._directory, driver_version='570.86.15')",
+)
+
+
+@pytest.mark.parametrize("how", ["any", "named", "wrapper"])
+def test_a_newer_driver_of_the_images_is_the_real_one(runtime, pair, rootfs, how):
+    """The interposer is over it where programs look for it, and uses it instead of the host's."""
+    with started_with(pair, *OLD_DRIVER):
+        given = {
+            "any": lambda: {},
+            "named": lambda: {"devices": [pair.client.create(**SHARE)["id"]], "annotations": {}},
+            "wrapper": lambda: {
+                "devices": [],
+                "runtime": [str(RUNTIME_WRAPPER), f"--gpushare-socket={pair.layout.socket}"],
+            },
+        }
+        options = {"change": lambda config, root: _compatible(config, root, rootfs), **given[how]()}
+        with runtime.start(SPIN, "--alloc", "512MiB", **options) as process:
+            assert json.loads(process.stdout.readline() or "{}").get("event") == "ready", process.stderr.read()
+            assert json.loads(process.stdout.readline())["ok"]
+            maps = Path(f"/proc/{pair.client.grants()[0]['pid']}/maps").read_text()
+            assert "/libcuda.so.590.44.01\n" in maps
+            assert f"{SIM_LIB_DIR.name}/libcuda.so" not in maps
+            process.stdin.close()
+            assert process.wait(30) == 0
+
+
+NO_WALL = (
+    "from gpushare.daemon.enforcement import Enforcement",
+    "Enforcement._devices = lambda *_: 'this kernel has none'",
+)
+
+
+def test_where_nothing_keeps_it_to_its_device_any_is_refused(runtime, pair):
+    """The engine was told of all devices. By one's name it is told of that one alone."""
+    with started_with(pair, *NO_WALL):
+        refused = runtime.run(*ALLOC)
+        assert refused.returncode != 0
+        assert "would open all devices to it (this kernel has none)" in refused.stderr
+        assert allocated(runtime.run(*ALLOC, devices=[pair.client.devices()[0]["id"]]))["ok"]
+
+
+def test_links_of_the_image_lead_to_nowhere_else(runtime, pair, tmp_path):
+    """Where the engine's mounts are, the image has links to the host: what is mounted late stays in the container."""
+    target = tmp_path / "host"
+    target.mkdir()
+
+    def change(config, root):
+        (root / "run" / "gpushare").symlink_to(f"../../../../../..{target}")
+
+    result = runtime.run("/bin/ls", "/run/gpushare/self", change=change)
+    assert result.returncode != 0 or "limits" in result.stdout
+    assert list(target.iterdir()) == []
+    assert str(target) not in Path("/proc/self/mountinfo").read_text()
+
+
+def test_nothing_of_it_stays(runtime, pair):
+    """Mounts of the host, directories of grants and specs are as before."""
+
+    def state() -> tuple[list[str], list[str], list[str]]:
+        layout = pair.layout
+        return (
+            [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(layout.grants) in line],
+            sorted(os.listdir(layout.grants)),
+            sorted(os.listdir(layout.cdi)),
+        )
+
+    before = state()
+    assert allocated(runtime.run(*ALLOC))["ok"]
+    until(lambda: not pair.client.grants(), "the grant ends")
+    until(lambda: state() == before, "nothing is left")
