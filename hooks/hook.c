@@ -14,9 +14,9 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "arguments.h"
 #include "edit.h"
 #include "node_api.h"
 #include "place.h"
@@ -33,8 +33,45 @@ struct request {
   const char *verb, *grant, *socket;
 };
 
-static int say(const char *line) {
-  fprintf(stderr, "gpushare: %s\n", line);
+/* A file of the process that has started us. Returns its length, without the last byte; 0: none. */
+static size_t read_of_parent(const char *name, char *out, size_t size) {
+  char path[64];
+  ssize_t n;
+  int fd;
+
+  snprintf(path, sizeof path, "/proc/%d/%s", (int)getppid(), name);
+  fd = open(path, O_RDONLY | O_CLOEXEC);
+  n = fd < 0 ? 0 : read(fd, out, size);
+  if (fd >= 0)
+    close(fd);
+  return n > 0 ? (size_t)n - 1 : 0;
+}
+
+/* crun keeps nothing of what a hook says: its engine's user would read the hook's path and no more. So the words are put
+ * where crun's own were to be read. It has its log open, and what it adds to that goes with the file. */
+static void say_in_log_of_crun(const char *line) {
+  static char text[1 << 16];
+  char *args[65] = {NULL};
+  size_t n = read_of_parent("comm", text, sizeof text), count = 0;
+  const char *log;
+
+  if (n != 4 || memcmp(text, "crun", 4) != 0)
+    return;
+  n = read_of_parent("cmdline", text, sizeof text);
+  text[n] = '\0';
+  for (char *at = text; at < text + n && count < 64; at += strlen(at) + 1)
+    args[count++] = at;
+  log = count ? gs_json_log(args + 1) : NULL;
+  if (log && *log == '/' && unlink(log) == 0)
+    gs_log_error(log, line);
+}
+
+static int say(const char *text) {
+  char line[GS_LINE_MAX + 16];
+
+  snprintf(line, sizeof line, "gpushare: %s", text);
+  fprintf(stderr, "%s\n", line);
+  say_in_log_of_crun(line);
   return 1;
 }
 
@@ -191,59 +228,21 @@ static int print(struct gs_span text) {
   return fwrite(text.at, 1, text.len, stdout) != text.len || fflush(stdout) ? say("stdout cannot be written") : 0;
 }
 
-/* A file name that says the reason, as far as it fits: a name has no slash, so U+2215 stands for it. */
-static void name_of(const char *reason, char out[NAME_MAX + 1]) {
-  size_t used = (size_t)snprintf(out, NAME_MAX + 1, "gpushare: ");
-
-  while (*reason) {
-    const char *piece = *reason == '/' ? "\u2215" : reason;
-    size_t taken = 1, n;
-
-    while (((unsigned char)reason[taken] & 0xc0) == 0x80)
-      taken++;
-    n = *reason == '/' ? strlen(piece) : taken;
-    if (used + n > NAME_MAX)
-      break;
-    memcpy(out + used, piece, n);
-    used += n;
-    reason += taken;
-  }
-  out[used] = '\0';
-}
-
-/* The program that refuses. crun shows of a failed hook its path and nothing else, so this is a link to ourselves whose
- * name says the reason. It is made in the container's own directory, where Podman calls us and which goes with the
- * container; elsewhere none is made. */
-static void refusing_program(const char *reason, char out[PATH_MAX]) {
-  char self[PATH_MAX], where[PATH_MAX], name[NAME_MAX + 1];
-  ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-  const char *base = getcwd(where, sizeof where) ? strrchr(where, '/') : NULL;
-  struct stat st;
-
-  self[n > 0 ? n : 0] = '\0';
-  strcpy(out, self);
-  if (!base || strcmp(base, "/userdata") != 0 || stat(".", &st) < 0 || st.st_uid != geteuid() ||
-      (st.st_mode & (S_IWGRP | S_IWOTH)) || strlen(where) + sizeof name >= PATH_MAX)
-    return;
-  name_of(reason, name);
-  unlink(name); /* of an earlier start, maybe of another version */
-  if (symlink(self, name) == 0)
-    snprintf(out, PATH_MAX, "%s/%s", where, name);
-}
-
 /* Podman does not show its user the stderr of a failed precreate hook, but does show that of a failed createRuntime
- * hook, or with crun its path. A refusal is therefore also an edit: it adds a createRuntime hook that prints the reason
- * and fails. */
+ * hook. A refusal is therefore also an edit: it adds a createRuntime hook that prints the reason and fails. */
 static int print_refusal(struct gs_span config, const char *reason) {
-  char program[PATH_MAX], *path, *text;
+  char self[PATH_MAX], *path = NULL, *text = NULL;
+  ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
   int failed = 1;
 
-  refusing_program(reason, program);
-  path = gs_json_string(program);
-  text = gs_json_string(reason);
+  if (n > 0) {
+    self[n] = '\0';
+    path = gs_json_string(self);
+    text = gs_json_string(reason);
+  }
   while (config.len && config.at[config.len - 1] != '}')
     config.len--;
-  if (*program && path && text && config.len) {
+  if (path && text && config.len) {
     config.len--;
     printf("%.*s,\"hooks\":{\"createRuntime\":[{\"path\":%s,\"args\":[\"gpushare-hook\",\"refuse\",%s]}]}}",
            (int)config.len, config.at, path, text);

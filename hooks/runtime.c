@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "arguments.h"
 #include "edit.h"
 #include "node_api.h"
 
@@ -29,28 +30,12 @@ static const char *const search[] = {"/usr/local/sbin", "/usr/local/bin", "/usr/
 /* The first that is here. Podman brings crun alone. */
 static const char *const runtimes[] = {"runc", "crun"};
 
-/* Global options of runc and crun whose value is the next argument. runc takes them with one dash too. */
-static const char *const global_values[] = {"root", "log",      "log-format",    "log-level",
-                                            "criu", "rootless", "cgroup-manager"};
-
 struct settings {
   char runtime[PATH_MAX], socket[PATH_MAX];
 };
 
-/* Where the engine wants the runtime's errors, in JSON: containerd and dockerd show the last one there to their user,
- * and nothing of stderr. NULL: nowhere. */
+/* As gs_json_log says of this call. */
 static const char *engine_log;
-
-static void log_error(const char *what) {
-  char *quoted = gs_json_string(what);
-  int fd = open(engine_log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
-
-  if (quoted && fd >= 0)
-    dprintf(fd, "{\"level\":\"error\",\"msg\":%s}\n", quoted);
-  if (fd >= 0)
-    close(fd);
-  free(quoted);
-}
 
 static int fail(const char *what) {
   char line[GS_LINE_MAX + 16];
@@ -58,15 +43,8 @@ static int fail(const char *what) {
   snprintf(line, sizeof line, "gpushare: %s", what);
   fprintf(stderr, "%s\n", line);
   if (engine_log)
-    log_error(line);
+    gs_log_error(engine_log, line);
   return 1;
-}
-
-/* The value of `--name=value`; NULL if the argument is something else. */
-static const char *option(const char *argument, const char *name) {
-  size_t n = strlen(name);
-
-  return strncmp(argument, name, n) == 0 && argument[n] == '=' ? argument + n + 1 : NULL;
 }
 
 static int set(char out[PATH_MAX], const char *value, struct gs_err *err) {
@@ -147,11 +125,11 @@ static int own_arguments(int argc, char **argv, struct settings *settings, struc
   int i;
 
   for (i = 1; i < argc; i++) {
-    if ((value = option(argv[i], "--gpushare-runtime")))
+    if ((value = gs_option(argv[i], "--gpushare-runtime")))
       runtime = value;
-    else if ((value = option(argv[i], "--gpushare-socket")))
+    else if ((value = gs_option(argv[i], "--gpushare-socket")))
       socket = value;
-    else if ((value = option(argv[i], "--gpushare-config")))
+    else if ((value = gs_option(argv[i], "--gpushare-config")))
       config = value;
     else
       break;
@@ -163,48 +141,20 @@ static int own_arguments(int argc, char **argv, struct settings *settings, struc
   return i;
 }
 
-static bool takes_value(const char *argument) {
-  argument += argument[1] == '-' ? 2 : 1;
-  for (size_t i = 0; i < sizeof global_values / sizeof *global_values; i++)
-    if (strcmp(argument, global_values[i]) == 0)
-      return true;
-  return false;
-}
-
-/* The runtime's --log, where --log-format is json; NULL otherwise. */
-static const char *json_log(char **args) {
-  const char *log = NULL, *format = "", *value;
-
-  for (; *args && **args == '-'; args++) {
-    bool apart = takes_value(*args) && args[1];
-    const char *name = *args + (args[0][1] == '-' ? 2 : 1);
-
-    if (apart && strcmp(name, "log") == 0)
-      log = args[1];
-    else if (apart && strcmp(name, "log-format") == 0)
-      format = args[1];
-    else if ((value = option(name, "log")))
-      log = value;
-    else if ((value = option(name, "log-format")))
-      format = value;
-    args += apart;
-  }
-  return strcmp(format, "json") == 0 ? log : NULL;
-}
-
 /* The bundle of a create or run command; NULL for other commands. args ends with NULL. */
 static const char *bundle_of(char **args) {
   const char *bundle = ".", *value;
 
   for (; *args && **args == '-'; args++)
-    if (takes_value(*args) && args[1])
+    if (gs_takes_value(*args) && args[1])
       args++;
   if (!*args || (strcmp(*args, "create") != 0 && strcmp(*args, "run") != 0))
     return NULL;
   for (args++; *args && strcmp(*args, "--") != 0; args++) {
     if ((strcmp(*args, "--bundle") == 0 || strcmp(*args, "-bundle") == 0 || strcmp(*args, "-b") == 0) && args[1])
       bundle = *++args;
-    else if ((value = option(*args, "--bundle")) || (value = option(*args, "-bundle")) || (value = option(*args, "-b")))
+    else if ((value = gs_option(*args, "--bundle")) || (value = gs_option(*args, "-bundle")) ||
+             (value = gs_option(*args, "-b")))
       bundle = value;
   }
   return bundle;
@@ -300,7 +250,7 @@ int main(int argc, char **argv) {
   if (first < 0 || find_runtime(&settings, &err))
     return fail(err.msg);
   bundle = bundle_of(argv + first);
-  engine_log = json_log(argv + first);
+  engine_log = gs_json_log(argv + first);
   if (bundle && prepare(bundle, settings.socket))
     return 1;
   /* The runtime's argv[0] replaces the last of our own arguments. */
