@@ -64,8 +64,16 @@ def programs(name: str) -> list[Path]:
     ]
 
 
-def each(name: str) -> pytest.MarkDecorator:
-    found = programs(name) or [pytest.param(Path(name), marks=pytest.mark.skip(reason=f"{name} is not installed"))]
+def root_of(program: Path) -> Path:
+    """The root that the engine is unpacked in."""
+    return program.parents[2]
+
+
+def each(*names: str) -> pytest.MarkDecorator:
+    found: list[object] = []
+    for name in names:
+        absent = pytest.param(Path(name), marks=pytest.mark.skip(reason=f"{name} is not installed"))
+        found += programs(name) or [absent]
     return pytest.mark.parametrize("program", found, ids=str)
 
 
@@ -78,7 +86,7 @@ def configure(engine: str, config: Path, program: Path, *options: str, verb: str
 def running(
     *command: object, ready: Callable[[], bool], log: Path, path: Path | None = None
 ) -> Iterator[subprocess.Popen]:
-    usr = path.parents[1] if path else Path("/usr")
+    usr = root_of(path) / "usr" if path else Path("/usr")
     environment = {**os.environ, "PATH": f"{usr}/bin:{usr}/sbin:{os.environ['PATH']}"}
     with (
         log.open("wb") as out,
