@@ -132,14 +132,9 @@ class Docker:
 
     def run(self, runtime: str, *command: str, env: list[str] | None = None, **host: object) -> tuple[int, str]:
         """The status of its start and its output, or why it did not start. `host`: more of the HostConfig."""
-        asked = {
-            "Image": IMAGE, "Cmd": command, "Tty": True, "Env": env or [],
-            "HostConfig": {"Runtime": runtime, "NetworkMode": "none", **host},
-        }  # fmt: skip
-        status, said = self("POST", "/containers/create", asked)
+        status, name = self.make(runtime, *command, env=env, **host)
         if status != 201:
-            return status, said.decode()
-        name = json.loads(said)["Id"]
+            return status, name
         try:
             status, said = self("POST", f"/containers/{name}/start")
             if status == 204:
@@ -147,7 +142,26 @@ class Docker:
                 said = self("GET", f"/containers/{name}/logs?stdout=1&stderr=1")[1]
             return status, said.decode()
         finally:
-            self("DELETE", f"/containers/{name}?force=1")
+            self.remove(name)
+
+    def make(self, runtime: str, *command: str, env: list[str] | None = None, **host: object) -> tuple[int, str]:
+        """The status, 201, and the name of the container, or why there is none."""
+        asked = {
+            "Image": IMAGE, "Cmd": command, "Tty": True, "Env": env or [],
+            "HostConfig": {"Runtime": runtime, "NetworkMode": "none", **host},
+        }  # fmt: skip
+        status, said = self("POST", "/containers/create", asked)
+        return status, json.loads(said)["Id"] if status == 201 else said.decode()
+
+    def remove(self, name: str) -> None:
+        self("DELETE", f"/containers/{name}?force=1")
+
+    def execute(self, name: str, *command: str) -> str:
+        """What a command in a container that runs has written."""
+        asked = {"Cmd": command, "Tty": True, "AttachStdout": True, "AttachStderr": True}
+        status, said = self("POST", f"/containers/{name}/exec", asked)
+        assert status == 201, said
+        return self("POST", f"/exec/{json.loads(said)['Id']}/start", {"Tty": True})[1].decode()
 
     def is_up(self) -> bool:
         with contextlib.suppress(OSError):
