@@ -322,12 +322,17 @@ def test_containerds_files(program, toolkit, theirs_more, ours_more, tmp_path, c
     assert tree() == alone
 
 
+@pytest.mark.parametrize("mode", ["cdi", "auto", "legacy"])
 @pytest.mark.skipif(not programs("runc"), reason="runc is not installed")
-def test_ours_starts_theirs(theirs, spec, nodes, node, rootfs, short_path):
-    """Where /etc/gpushare/runtime.conf names NVIDIA's runtime: it answers who has no share, and nobody else."""
+def test_ours_starts_theirs(mode, theirs, spec, nodes, node, rootfs, short_path):
+    """Where /etc/gpushare/runtime.conf names NVIDIA's runtime: it answers who has no share, and nobody else. Without a
+    driver it does so from a spec alone; the other modes would end with an error."""
+    settings = short_path / "nvidia-container-runtime" / "config.toml"
+    settings.write_text(settings.read_text().replace('mode = "cdi"', f'mode = "{mode}"'))
     own = [RUNTIME_WRAPPER, f"--gpushare-runtime={theirs}", f"--gpushare-socket={node.layout.socket}"]
     own += ["--root", short_path / "state"]
-    for what, annotations, expected in (("none", {}, (False, EVERY)), ("share", SHARE, (True, set()))):
+    cases = [("none", {}, (False, EVERY)), ("share", SHARE, (True, set()))]
+    for what, annotations, expected in cases if mode == "cdi" else cases[1:]:
         name, where = f"{short_path.name}-{what}", short_path / what
         bundle.make(where, annotations, BOTH, f"/{cgroups.NAME}/{name}")
         config = json.loads((where / "config.json").read_text())
