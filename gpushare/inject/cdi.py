@@ -45,7 +45,7 @@ def _device(wanted: edits.Edits) -> dict[str, Any]:
     container_edits: dict[str, Any] = {
         "env": wanted.env,
         "mounts": [
-            {"hostPath": mount.host, "containerPath": mount.container, "options": _options(mount)}
+            {"hostPath": mount.host, "containerPath": mount.container, "options": mount.options}
             for mount in wanted.mounts
         ],
         "hooks": [
@@ -59,13 +59,6 @@ def _device(wanted: edits.Edits) -> dict[str, Any]:
             for node in wanted.devices
         ]
     return {"name": wanted.grant, "containerEdits": container_edits}
-
-
-def _options(mount: edits.Mount) -> list[str]:
-    """Docker with --read-only adds `ro` to the mounts that do not have that word, so one that is writable has it too,
-    before `rw`: the last one holds."""
-    *flags, access = mount.options
-    return [*flags, "ro", "rw"] if access == "rw" else mount.options
 
 
 def write_spec(layout: Layout, grant_id: str, node: Node, granted: Sequence[Granted] = ()) -> Path:

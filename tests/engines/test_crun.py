@@ -111,7 +111,7 @@ def test_by_the_wrapper(program, inside, node, short_path):
 @pytest.mark.parametrize("podman", programs("podman"), ids=str)
 @each("crun")
 def test_under_podman(program, podman, inside, node, wrapper, rootfs, short_path, capfd):
-    """The grant's CDI device, our hook, and our runtime, which starts crun."""
+    """The grant's CDI device, one that stands for none, our hook, and our runtime, which starts crun."""
     if version(podman) >= (5,) and version(program) < (1, 21):
         pytest.skip("crun 1.8.1 knows no configuration of the version that Podman 5 writes")
     config, hooks = short_path / "containers.conf", short_path / "hooks"
@@ -134,6 +134,7 @@ def test_under_podman(program, podman, inside, node, wrapper, rootfs, short_path
     by_device = ["--device", node.client.create(memory="1GiB", time="30%")["cdi"][0]]
     ways = {
         "device": ([], by_device),
+        "any": ([], ["--device", "gpushare.dev/gpu=any", *asked]),
         "hook": (["--hooks-dir", hooks], asked),
         "runtime": (["--runtime", "gpushare"], asked),
     }

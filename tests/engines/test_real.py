@@ -143,3 +143,8 @@ def test_docker_gives_a_grant_by_its_name(program, node, rootfs, short_path, cap
             status, said = docker.run("runc", *SPIN, DeviceRequests=[named], ReadonlyRootfs=read_only)
             assert status == 204 and allocated(said), said
             until(lambda name=grant["id"]: node.client.grant(name)["phase"] == "released", "the grant ends")
+            named["DeviceIDs"] = ["gpushare.dev/gpu=any"]
+            status, said = docker.run(
+                "runc", *SPIN, Annotations=SHARE, DeviceRequests=[named], ReadonlyRootfs=read_only
+            )
+            assert status == 204 and allocated(said), said
