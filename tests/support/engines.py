@@ -55,13 +55,12 @@ def make_rootfs(out: Path, *more: str) -> Path:
 
 
 def programs(name: str) -> list[Path]:
-    found = [root / place / name for root in ROOTS for place in ("usr/bin", "usr/sbin")]
-    # Unpacked beside the system, it may need newer libraries than the system's.
-    return [
-        path
-        for path in found
-        if path.is_file() and subprocess.run([path, "--version"], capture_output=True).returncode == 0
-    ]
+    found: dict[Path, Path] = {}
+    for path in (root / place / name for root in ROOTS for place in ("usr/bin", "usr/sbin")):
+        # Unpacked beside the system, it may need newer libraries than the system's.
+        if path.is_file() and subprocess.run([path, "--version"], capture_output=True).returncode == 0:
+            found.setdefault(path.resolve(), path)
+    return list(found.values())
 
 
 def root_of(program: Path) -> Path:
