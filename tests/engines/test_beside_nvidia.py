@@ -146,7 +146,7 @@ def test_docker(program, toolkit, theirs, spec, nodes, node, wrapper, rootfs, sh
             return {"Driver": "cdi", "DeviceIDs": node.client.create(memory="1GiB", time="30%")["cdi"]}
 
         # Each answers those who are its own.
-        assert seen("nvidia") == (False, EVERY)
+        assert seen("nvidia") == seen("nvidia", Annotations=SHARE) == (False, EVERY)
         assert seen("gpushare") == (False, set())
         assert seen("gpushare", Annotations=SHARE) == (True, set())
         # A share is no device of NVIDIA's: not by the image's variable, under its runtime neither.
