@@ -121,7 +121,7 @@ def test_nodes_of_the_granted_devices_and_no_others(program, engine, node, plugi
         "from gpushare.inject.node import DeviceNode",
         "made = edits.container",
         "real = [DeviceNode(f'/dev/nvidia{minor}', 195, minor) for minor in range(200)]",
-        "edits.container = lambda *given: dataclasses.replace(made(*given), devices=real)",
+        "edits.container = lambda *given, **more: dataclasses.replace(made(*given, **more), devices=real)",
     ).start()
     configure("containerd", engine.config, program, "--nri")
     plugin.start()
