@@ -56,7 +56,8 @@ def _plan(edit: Edit, undo: bool) -> Change:
     # A file that we made has no backup; it goes when nothing but ours was in it.
     if (undo or not new) and not base.strip() and (before is None if has else old is None):
         new = None
-    drop = backup if undo and before is not None else None
+    stays = new is not None and edit.has(new)
+    drop = backup if before is not None and not stays else None
     keep = backup if edit.backed_up and not undo and not has and old is not None and old != new else None
     return Change(path, old, new, keep, drop)
 

@@ -7,6 +7,7 @@ Where an imported file does that already, it is the one that counts and that is 
 import glob
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -124,8 +125,61 @@ def nri_settings(path: Path, text: str, options: Options, version: Version | Non
     return nri.containerd(document, _whole(path, document), _nri(document), version, options.nri == "required")
 
 
+def _is_copied(path: Path, text: str, options: Options) -> bool:
+    """Whether our handler is in a text without our blocks: another program has written the file since, as nvidia-ctk
+    does, which keeps no comments, and copies what it finds into a file of its own."""
+    document = toml_text.parse(text, str(path))
+    handler = _table(document, *_cri(document), "containerd", "runtimes", options.runtime_name)
+    binary = str(_table(handler, "options").get("BinaryName", ""))
+    return Path(binary).name == RUNTIME_WRAPPER.name or binary == str(options.runtime_path)
+
+
+def _without_copies(path: Path, text: str, before: str, options: Options, version: Version | None) -> str:
+    """The text without our handler, and with what we may have set beside it as it was in the text `before`. runc stays
+    named: others may name runtimes meanwhile."""
+    document = toml_text.parse(text, str(path))
+    before = before if before.strip() else f"version = {_format(document)}\n"
+    earlier = toml_text.parse(before, str(path))
+    knows_nri = version is None or version >= nri.SINCE
+    most = replace(options, set_as_default=True, cdi=True, nri="required" if knows_nri else None)
+    handlers = (*_cri(document), "containerd", "runtimes")
+    most_of_ours = _joined(settings(path, before, most, version), nri_settings(path, before, most, version))
+    keys = {}
+    for table, ours in most_of_ours.items():
+        if table[: len(handlers)] != handlers:
+            for key, value in ours.items():
+                then = toml_text.at(earlier, (*table, key))
+                if toml_text.at(document, (*table, key)) == value != then:
+                    keys[(*table, key)] = then
+    fresh = [table for table in most_of_ours if table and toml_text.at(earlier, table) is None]
+    gone = [table for table in fresh if toml_text.emptied(document, table, keys)]
+    return toml_text.without(text, [(*handlers, options.runtime_name), *gone], keys, str(path))
+
+
 def _joined(one: toml_text.Settings, other: toml_text.Settings) -> toml_text.Settings:
     return {path: {**one.get(path, {}), **other.get(path, {})} for path in {**one, **other}}
+
+
+def _edit(
+    path: Path, wanted: Callable[[str], toml_text.Settings], kept: str, options: Options, version: Version | None
+) -> Edit:
+    """An edit of a file, in which nothing else of ours stays. `kept`: the main file before ours was in it."""
+    plain = toml_edit(path, wanted)
+
+    def has(text: str) -> bool:
+        return plain.has(text) or _is_copied(path, text, options)
+
+    def take(text: str, before: str) -> str:
+        rest = plain.take(text, before)
+        if _is_copied(path, rest, options):
+            rest = _without_copies(path, rest, before or kept, options, version)
+        format_of_all = _format(toml_text.parse(text, str(path)))
+        # What others wrote into a file of our making relies on its format.
+        if rest.strip() and not before and "version" not in toml_text.parse(rest, str(path)) and format_of_all > 1:
+            return f"version = {format_of_all}\n{rest}"
+        return rest
+
+    return Edit(path, has, plain.put, take)
 
 
 class Containerd:
@@ -138,25 +192,19 @@ class Containerd:
     def edits(self, options: Options, version: Version | None) -> list[Edit]:
         main = options.config or _FILE
         path, for_nri = _counts(main, version, _cri), _counts(main, version, _nri)
+        kept = files.read(files.backup_of(files.resolve(main))) or ""
 
-        def wanted(text: str) -> toml_text.Settings:
-            found = settings(path, text, options, version)
-            return _joined(found, nri_settings(path, text, options, version)) if for_nri == path else found
+        def of(file: Path) -> Callable[[str], toml_text.Settings]:
+            def wanted(text: str) -> toml_text.Settings:
+                found = settings(file, text, options, version) if file == path else {}
+                return _joined(found, nri_settings(file, text, options, version)) if file == for_nri else found
 
-        plain = toml_edit(path, wanted)
+            return wanted
 
-        def take(text: str, before: str) -> str:
-            rest = plain.take(text, before)
-            format_of_all = _format(toml_text.parse(text, str(path)))
-            # What others wrote into a file of our making relies on its format.
-            if rest.strip() and not before and "version" not in toml_text.parse(rest, str(path)) and format_of_all > 1:
-                return f"version = {format_of_all}\n{rest}"
-            return rest
-
-        edits = [Edit(path, plain.has, plain.put, take)]
-        if for_nri != path:
-            edits.append(toml_edit(for_nri, lambda text: nri_settings(for_nri, text, options, version)))
-        return edits
+        text = files.read(main)
+        others = [file for file, _ in _imported(main, toml_text.parse(text, str(main)))] if text else []
+        every = dict.fromkeys((path, for_nri, main, *others))
+        return [_edit(file, of(file), kept, options, version) for file in every]
 
     def facts(self, options: Options, version: Version | None, text: str) -> Facts:
         facts = Facts()

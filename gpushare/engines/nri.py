@@ -14,7 +14,8 @@ PLUGIN = "gpushare"
 TOLERATION = "tolerate-missing-nri-plugins.noderesource.dev"
 """A pod with this annotation, "true", is started without the plugin; an administrator's own name for it stays."""
 
-_SINCE, _REQUIRES = (1, 7), (2, 2)  # containerd
+SINCE = (1, 7)  # of containerd
+_REQUIRES = (2, 2)
 _CONTAINERD = "io.containerd.nri.v1.nri"
 
 Tables = dict[tuple[str, ...], dict[str, Any]]
@@ -42,7 +43,7 @@ def containerd(
 ) -> Tables:
     """What belongs into containerd's file: `document` is it, `whole` with what it imports, `at` the table's place.
     Raises FailedError where containerd has no NRI."""
-    if version and version < _SINCE:
+    if version and version < SINCE:
         raise FailedError("containerd before 1.7 has no NRI: leave --nri out, and use the runtime handler")
     tables: Tables = {}
     here = _table(whole, *at)
@@ -62,7 +63,7 @@ def containerd(
 
 def containerd_facts(whole: Mapping[str, Any], at: tuple[str, str], version: Version | None, facts: Facts) -> None:
     """Adds what is to be known of containerd's NRI. Before 2.0 it is off unless it is turned on."""
-    if version is None or version < _SINCE:
+    if version is None or version < SINCE:
         return
     here = _table(whole, *at)
     names = whole.get("disabled_plugins", [])

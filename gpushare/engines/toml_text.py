@@ -123,7 +123,8 @@ def strip(text: str, name: str) -> str:
     return "".join(kept)
 
 
-def _at(document: Any, path: Path) -> Any:
+def at(document: Any, path: Path) -> Any:
+    """What the document has there; None where there is nothing."""
     for name in path:
         if not isinstance(document, dict) or name not in document:
             return None
@@ -163,7 +164,7 @@ def apply(text: str, settings: Settings, name: str) -> str:
     blocks: dict[int, list[str]] = {}
     replaced: dict[int, int] = {}
     for path, wanted in settings.items():
-        present = _at(document, path)
+        present = at(document, path)
         missing = {key: value for key, value in wanted.items() if (present or {}).get(key) != value}
         if not missing and present is not None:
             continue
@@ -194,6 +195,63 @@ def apply(text: str, settings: Settings, name: str) -> str:
     if strip(result, name) != text:
         raise FailedError(f"{name} is left alone: what would be added could not be taken out again")
     return result
+
+
+def without(text: str, gone: Sequence[Path], keys: Mapping[Path, Any], name: str) -> str:
+    """The text without the tables `gone`, and with these keys as they were: None where they were not there. For a file
+    that another program has written since: it keeps no comments, and so none of our blocks. Raises FailedError where
+    that cannot be done without rewriting more."""
+    expected = parse(text, name)
+    for path, value in {**dict.fromkeys(gone), **keys}.items():
+        _set(expected, path, value)
+    lines: list[str | None] = [*_lines(text)]
+    table: Path = ()
+    for first, after, value in _statements(text):
+        is_header = str(lines[first]).lstrip().startswith("[")
+        table, path = (_chain(value)[0], ()) if is_header else (table, _chain(value)[0][:1])
+        here = table + path
+        if any(here[: len(one)] == one for one in gone):
+            # With the blank lines before it.
+            while is_header and first and lines[first - 1] is not None and not str(lines[first - 1]).strip():
+                first -= 1
+            lines[first:after] = [None] * (after - first)
+        elif not is_header and here in keys:
+            indent, end = re.match(r"[ \t]*", str(lines[first])), str(lines[after - 1]).partition("\n")[1]
+            lines[first:after] = [None] * (after - first)
+            if keys[here] is not None and indent:
+                lines[first] = f"{indent[0]}{_key(here[-1])} = {_value(keys[here])}{end}"
+    result = "".join(line for line in lines if line is not None)
+    if _filled(parse(result, name)) != _filled(expected):
+        raise FailedError(
+            f"{name} is left alone: it has a part of [{'.'.join(map(_key, gone[0]))}] inline: take it out"
+        )
+    return result
+
+
+def _set(document: Any, path: Path, value: Any) -> None:
+    """Where the way there exists; None: takes it out."""
+    table = at(document, path[:-1])
+    if isinstance(table, dict):
+        table.pop(path[-1], None)
+        if value is not None:
+            table[path[-1]] = value
+
+
+def emptied(document: Any, table: Path, keys: Mapping[Path, Any]) -> bool:
+    """Whether the table is there, and empty without these keys."""
+    value = at(document, table)
+    return isinstance(value, dict) and all(
+        emptied(document, (*table, key), keys) if isinstance(item, dict) else keys.get((*table, key), item) is None
+        for key, item in value.items()
+    )
+
+
+def _filled(value: Any) -> Any:
+    """Without tables in which nothing is."""
+    if not isinstance(value, dict):
+        return value
+    found = {key: _filled(item) for key, item in value.items()}
+    return {key: item for key, item in found.items() if item != {}}
 
 
 def _merge(lines: list[str], blocks: dict[int, list[str]], replaced: dict[int, int], newline: str) -> str:

@@ -248,8 +248,11 @@ def _loader_cache(config: dict[str, Any], view: View) -> bytes | None:
     """The image's loader cache with the interposer under the driver's names.
 
     None: the image's stays. So it does where the container can write it: `ldconfig`, which package managers run, puts
-    a new file in its place, and fails where one is mounted.
+    a new file in its place, and fails where one is mounted. NVIDIA's CDI hook runs it before the root is read-only.
     """
+    hooks = (config.get("hooks") or {}).get("createContainer") or ()
+    if any("update-ldcache" in (hook.get("args") or ()) for hook in hooks):
+        return None
     place = view.resolve(ldcache.PATH)
     ours = place.container == ldcache.PATH and place.host is not None and not place.in_bind
     if not ours or (config.get("root") or {}).get("readonly") is not True or not view.creatable(ldcache.PATH):

@@ -40,7 +40,7 @@ def missing(
     if cache is not None and not View(below, bundle).resolve(ldcache.PATH).exists():
         # The runtime would make the file to mount over; nobody does that now, and whoever has none needs none.
         cache, edited["mounts"] = None, edited["mounts"][:-1]
-    there = {_identity(mount) for mount in config.get("mounts") or ()}
+    there = {_identity(mount) for mount in config.get("mounts") or () if not _is_narrowed(mount, wanted)}
     if lines:  # the file that is mounted may be one without them
         there.discard((edits.PRELOAD_FILE, str(preload_file)))
     found = [mount for mount in edited["mounts"][len(below["mounts"]) :] if _identity(mount) not in there]
@@ -52,6 +52,12 @@ def missing(
         if not mount["destination"].isprintable():
             raise RefusedError(f"the image has the driver's library at {mount['destination']!a:.200}, which is no text")
     return found, lines, cache
+
+
+def _is_narrowed(mount: dict[str, Any], wanted: edits.Edits) -> bool:
+    """Whether the engine has made it read-only: Docker with --read-only adds `ro` to mounts without that word."""
+    writable = {(one.container, one.host) for one in wanted.mounts if one.writable}
+    return _identity(mount) in writable and "ro" in (mount.get("options") or ())
 
 
 def root(config: dict[str, Any], bundle: Path) -> str:

@@ -51,7 +51,15 @@ class Runtime:
         self.directory, self.node = directory, node
         self.names: list[str] = []
 
-    def make(self, *program: str, devices=("any",), annotations=SHARE, change=lambda config, root: None) -> Path:
+    def make(
+        self,
+        *program: str,
+        devices=("any",),
+        annotations=SHARE,
+        change=lambda config, root: None,
+        after=lambda config: None,
+    ) -> Path:
+        """`change`: of the configuration that the engine puts the devices into, `after`: of what that has become."""
         name = f"gst-any-{os.getpid()}-{len(self.names)}"
         self.names.append(name)
         where = self.directory / name
@@ -60,6 +68,7 @@ class Runtime:
         config = json.loads((where / "config.json").read_text())
         change(config, where / "rootfs")
         cdi_apply.apply(config, self.node.layout.cdi, *(f"{KIND}={device}" for device in devices))
+        after(config)
         (where / "config.json").write_text(json.dumps(config))
         return where
 
@@ -148,6 +157,21 @@ def test_crun(runtime, pair, propagated, named):
     """Not `any`: without v2 cgroups crun makes none in which the daemon keeps devices."""
     device = pair.client.create(**SHARE)["id"] if named else pair.client.devices()[1]["id"]
     assert allocated(runtime.run(*ALLOC, devices=[device], runtime=CRUN))["ok"]
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_the_engine_makes_mounts_read_only(runtime, pair, named):
+    """Docker does with --read-only, of those that do not say so by themselves."""
+
+    def narrow(config: dict) -> None:
+        config["root"]["readonly"] = True
+        for mount in config["mounts"]:
+            if mount["type"] == "bind" and "ro" not in mount["options"]:
+                mount["options"].append("ro")
+
+    asked = {"devices": [pair.client.create(memory="1GiB", time="30%")["id"]], "annotations": {}} if named else {}
+    assert allocated(runtime.run(*ALLOC, **asked, after=narrow))["ok"]
+    pair.nothing_left()
 
 
 def test_each_container_has_a_share_of_its_own(runtime, pair):

@@ -1,4 +1,4 @@
-"""The same grant through Podman: by CDI device, and by annotations through its hooks directory.
+"""The same grant through each Podman that is here: by CDI device, and by annotations through its hooks directory.
 
 Podman 4.3 reads CDI specs from /etc/cdi and /var/run/cdi only, so it runs in a mount namespace in which the daemon's
 CDI directory is mounted there. Image, storage and settings are created here, without network or registry.
@@ -18,6 +18,7 @@ from pathlib import Path
 
 import built
 import pytest
+from engines import programs
 from waiting import until
 
 from gpushare.engines.podman import HOOK_FILE, hook_text
@@ -74,7 +75,7 @@ def image(tmp_path_factory) -> Path:
 
 
 class Podman:
-    def __init__(self, directory: Path, cdi: Path, grants: Path) -> None:
+    def __init__(self, program: Path, directory: Path, cdi: Path, grants: Path) -> None:
         # As /run is under systemd: what is mounted there later is seen in other namespaces too.
         self._shared = grants
         subprocess.run(["mount", "--bind", grants, grants], check=True)
@@ -82,13 +83,7 @@ class Podman:
         settings = directory / "containers.conf"
         settings.write_text(SETTINGS)
         self._environment = {**os.environ, "CONTAINERS_CONF": str(settings), "TMPDIR": str(directory)}
-        self._command = [
-            str(shutil.which("podman")),
-            "--root",
-            str(directory / "root"),
-            "--runroot",
-            str(directory / "run"),
-        ]
+        self._command = [str(program), "--root", str(directory / "root"), "--runroot", str(directory / "run")]
         self._command += ["--tmpdir", str(directory / "tmp"), "--storage-driver", "vfs"]
 
         # One namespace for all commands, because they must share runc's state.
@@ -138,16 +133,16 @@ def said(process: subprocess.Popen) -> dict:
     return json.loads(line)
 
 
-@pytest.fixture(scope="module")
-def podman(shared_node, image) -> Iterator[Podman]:
-    if shutil.which("podman") is None:
+@pytest.fixture(scope="module", params=programs("podman") or [None], ids=str)
+def podman(request, shared_node, image) -> Iterator[Podman]:
+    if request.param is None:
         pytest.skip("podman is not installed")
     mount_point = Path("/var/run/cdi")
     made_here = not mount_point.exists()
     mount_point.mkdir(exist_ok=True)
     # Not tmp_path: Podman limits the path to 50 characters.
     directory = Path(tempfile.mkdtemp(prefix="gst-"))
-    engine = Podman(directory, shared_node.layout.cdi, shared_node.layout.grants)
+    engine = Podman(request.param, directory, shared_node.layout.cdi, shared_node.layout.grants)
     try:
         made = engine("import", "--quiet", image, IMAGE)
         assert made.returncode == 0, made.stderr

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engines import make_rootfs
+from engines import make_rootfs, root_of
 from running import Daemon
 
 from gpushare.paths import RUNTIME_WRAPPER
@@ -40,10 +40,25 @@ def node(short_path) -> Iterator[Daemon]:
 
 
 @pytest.fixture
-def wrapper(short_path, node) -> Path:
+def wrapper(request, short_path, node) -> Path:
     """The installed runtime, told of this daemon's socket."""
-    path = short_path / "gpushare-runtime"
-    path.write_text(f'#!/bin/sh\nexec {RUNTIME_WRAPPER} --gpushare-socket={node.layout.socket} "$@"\n')
+    return make_wrapper(short_path, node.layout.socket, request)
+
+
+@pytest.fixture
+def alone(request, short_path) -> Path:
+    """The installed runtime, where no daemon is."""
+    return make_wrapper(short_path, short_path / "none", request)
+
+
+def make_wrapper(directory: Path, socket: Path, request: pytest.FixtureRequest) -> Path:
+    """It starts the runc that is unpacked with the test's engine, where there is one: Docker 29 needs a newer one than
+    Debian 12's."""
+    program = request.node.callspec.params.get("program") if hasattr(request.node, "callspec") else None
+    runc = root_of(program) / "usr/bin/runc" if program else Path("/")
+    own = f"--gpushare-runtime={runc}" if runc.is_file() and root_of(program) != Path("/") else ""
+    path = directory / "gpushare-runtime"
+    path.write_text(f'#!/bin/sh\nexec {RUNTIME_WRAPPER} --gpushare-socket={socket} {own} "$@"\n')
     path.chmod(0o755)
     return path
 

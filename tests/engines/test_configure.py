@@ -195,6 +195,65 @@ def test_an_import_that_counts_is_the_file_that_is_edited(machine, capsys):
     assert machine("configure", "containerd-2.1", "--dry-run") == 0
 
 
+def written_anew(document: dict, path: str = "", depth: int = 0) -> str:
+    """As nvidia-ctk writes a file: sorted, without comments."""
+    indent = "  " * depth
+    lines = [
+        f"{indent}{key} = {json.dumps(value)}\n" for key, value in sorted(document.items()) if type(value) is not dict
+    ]
+    for key, value in sorted(document.items()):
+        if type(value) is dict:
+            whole = f"{path}.{json.dumps(key)}" if "." in key else f"{path}.{key}".lstrip(".")
+            lines.append(f"\n{indent}[{whole}]\n{written_anew(value, whole, depth + 1)}")
+    return "".join(lines)
+
+
+def as_nvidia_ctk(machine: Machine) -> None:
+    """It copies the CRI plugin's settings into a file of its own, adds its handler there, and imports that."""
+    document = tomllib.loads(machine.config.read_text())
+    name = next(name for name in document["plugins"] if "cri" in name)
+    part = {"version": document["version"], "plugins": {name: json.loads(json.dumps(document["plugins"][name]))}}
+    part["plugins"][name]["containerd"]["runtimes"]["nvidia"] = {"options": {"BinaryName": "/usr/bin/nvidia"}}
+    (machine.directory / "conf.d").mkdir(exist_ok=True)
+    (machine.directory / "conf.d" / "99-nvidia.toml").write_text(written_anew(part))
+    machine.config.write_text(written_anew({**document, "imports": [f"{machine.directory}/conf.d/*.toml"]}))
+
+
+@pytest.mark.parametrize("version", ["containerd-1.6", "containerd-1.7", "containerd-2.1", "containerd-2.4"])
+@pytest.mark.parametrize("options", [[], ["--set-as-default"], ["--nri"], ["--nri", "--set-as-default"]], ids=str)
+def test_what_another_program_wrote_anew_and_copied_is_taken_out(machine, version, options, capsys):
+    """nvidia-ctk before ours and after it, and ours a second time: what is left is as if ours had never been there."""
+    if version == "containerd-1.6" and "--nri" in options:
+        pytest.skip("it has no NRI")
+    number, cri = (3, "io.containerd.cri.v1.runtime") if version > "containerd-2" else (2, "io.containerd.grpc.v1.cri")
+    before = (
+        f"# the administrator's\nversion = {number}\ndisabled_plugins = ['io.containerd.nri.v1.nri', 'x']\n"
+        f"[plugins.'{cri}'.containerd]\ndefault_runtime_name = 'runc' # theirs\n"
+        f"[plugins.'{cri}'.containerd.runtimes.runc]\nruntime_type = 'io.containerd.runc.v2'\n"
+    )
+    machine.config.write_text(before)
+    as_nvidia_ctk(machine)
+    theirs = machine.tree()
+    assert machine("configure", version, *options) == 0
+    assert machine.tree() != theirs
+    assert machine("unconfigure", version) == 0
+    assert machine.tree() == theirs
+    for again in (False, True):
+        (machine.directory / "conf.d" / "99-nvidia.toml").unlink()
+        machine.config.write_text(before)
+        assert machine("configure", version, *options) == 0
+        as_nvidia_ctk(machine)
+        assert "gpushare" in machine.config.read_text()
+        if again:
+            assert machine("configure", version, *options) == 0
+            # In one place alone, between the lines that say so.
+            text = {name: data.decode() for name, data in machine.tree().items() if "backup" not in name}
+            assert sum('BinaryName = "/usr/bin/gpushare-runtime' in data for data in text.values()) == 1
+            assert machine("configure", version, "--dry-run", *options) == 0
+        assert machine("unconfigure", version) == 0
+        assert machine.tree() == theirs
+
+
 def test_crios_own_files_say_what_our_handler_is_like(machine, capsys):
     main = machine.directory / "crio.conf"
     main.write_text(

@@ -5,6 +5,7 @@ Prints how long the longest took; `LONGEST` leaves room for a machine that is fu
 """
 
 import contextlib
+import json
 import os
 import select
 import signal
@@ -18,9 +19,12 @@ import cgroups
 import grpc
 import pytest
 from cri import Cri, configuration, image_archive
-from engines import IMAGE, PODMAN, SHARE, SPIN, allocated, configure, each, running
+from engines import IMAGE, PODMAN, SHARE, SPIN, Docker, allocated, configure, dockers_own, each, running
 from running import Daemon, alive
 from waiting import until
+
+from gpushare.engines.configuration import ENGINES
+from gpushare.engines.edit import Options, installed
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("machine")]
 
@@ -152,6 +156,67 @@ def test_containerd(program, node, wrapper, rootfs, short_path, capfd):
         cgroups.remove()
     with capfd.disabled():
         ends.check(f"containerd {version}")
+
+
+@each("dockerd")
+def test_docker(program, node, wrapper, rootfs, short_path, capfd):
+    """With `live-restore`, by annotations and as a CDI device."""
+    version = installed(ENGINES["docker"], Options(executable=program))
+    if version < (25,):
+        pytest.skip("this Docker knows neither annotations nor CDI")
+    config, work = short_path / "daemon.json", short_path / "docker"
+    own = dockers_own(work, **{"live-restore": True, "cdi-spec-dirs": [str(node.layout.cdi)]})
+    config.write_text(json.dumps(own))
+    work.mkdir()
+    configure("docker", config, program, "--runtime-path", str(wrapper))
+    docker, ends = Docker(work / "sock"), Ends(node)
+
+    def engine() -> contextlib.AbstractContextManager[subprocess.Popen]:
+        return running(program, "--config-file", config, ready=docker.is_up, log=short_path / "log", path=program)
+
+    def start(way: str, *command: str) -> tuple[str, int]:
+        host = {"Annotations": SHARE}
+        if way == "runc":
+            named = node.client.create(memory="1GiB", time="30%")["cdi"]
+            host = {"DeviceRequests": [{"Driver": "cdi", "DeviceIDs": named}]}
+        status, name = docker.make(way, *command, **host)
+        assert status == 201, name
+        return name, docker("POST", f"/containers/{name}/start")[0]
+
+    try:
+        with engine() as process:
+            docker.load(rootfs)
+            for way in ("gpushare", "runc"):
+                name, status = start(way, *HOLD)
+                assert status == 204
+                with ends.ending(f"kill, {way}"):
+                    docker("POST", f"/containers/{name}/kill")
+                docker.remove(name)
+            name, status = start("gpushare", "/no/such/program")
+            assert status != 204
+            ends.goes("a program that is not there")
+            docker.remove(name)
+        for way in ("gpushare", "runc"):
+            with engine() as process:
+                name, status = start(way, *HOLD)
+                assert status == 204
+                pid = ends.active()
+                process.kill()
+                process.wait()
+            with engine() as process:
+                # It has outlived its engine, and has its share under the next one too.
+                assert alive(pid) and ends.active() == pid
+                assert allocated(docker.execute(name, *LESS))
+            assert alive(pid) and ends.active() == pid
+            with engine() as process, ends.ending(f"rm --force after two restarts, {way}"):
+                docker.remove(name)
+    finally:
+        for grant in node.client.grants():
+            node.client.release(grant["id"])  # kills what is left where this test has failed
+        for left in processes("containerd", str(work)):
+            os.kill(left, signal.SIGKILL)
+    with capfd.disabled():
+        ends.check(f"Docker {'.'.join(map(str, version))}")
 
 
 @each("podman")

@@ -10,6 +10,8 @@ import cri
 import pytest
 from engines import IMAGE, Docker, allocated, configure, dockers_own, each, running
 
+from gpushare.engines.configuration import ENGINES
+from gpushare.engines.edit import Options, installed
 from gpushare.paths import CONTAINER_LIB
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("machine")]
@@ -47,7 +49,8 @@ def test_containerd(program, node, wrapper, rootfs, short_path):
 
     with running(program, "--config", config, ready=ready, log=short_path / "log", path=program):
         cri.image_archive(rootfs, archive)
-        run(ctr, "images", "import", "--snapshotter", "native", archive, **said)
+        local = ["--local"] if installed(ENGINES["containerd"], Options(executable=program)) >= (2,) else []
+        run(ctr, "images", "import", *local, "--snapshotter", "native", archive, **said)
         for number, (size, fits) in enumerate({"3GiB": True, "4GiB": False}.items()):
             name = f"gst-example-{number}"
             assert allocated(run(EXAMPLES / "containerd.sh", cri.IMAGE, name, *spin(size), **said)) == fits

@@ -1,6 +1,7 @@
 """Pods under containerd's own runtime get their shares by NRI, set by `gpushare runtime configure --nri` alone."""
 
 import contextlib
+import json
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -10,7 +11,7 @@ import cgroups
 import grpc
 import pytest
 from cri import Cri, configuration, image_archive
-from engines import SHARE, SPIN, allocated, configure, each, running
+from engines import SHARE, SPIN, Docker, allocated, configure, dockers_own, each, running
 from gpunodes import OWN, PROBE, usable
 from nri import Plugin
 from running import Daemon
@@ -120,7 +121,7 @@ def test_nodes_of_the_granted_devices_and_no_others(program, engine, node, plugi
         "from gpushare.inject.node import DeviceNode",
         "made = edits.container",
         "real = [DeviceNode(f'/dev/nvidia{minor}', 195, minor) for minor in range(200)]",
-        "edits.container = lambda *given: dataclasses.replace(made(*given), devices=real)",
+        "edits.container = lambda *given, **more: dataclasses.replace(made(*given, **more), devices=real)",
     ).start()
     configure("containerd", engine.config, program, "--nri")
     plugin.start()
@@ -178,3 +179,27 @@ def without_the_plugin(cri: Cri, plugin: Plugin, *, requires: bool) -> None:
     if requires:
         with cri.pod("", {TOLERATION: "true"}) as pod:
             assert cri.run(pod, *NONE) == "none"
+
+
+@each("dockerd")
+def test_docker_is_not_served(program, node, wrapper, plugin, rootfs, short_path, capfd):
+    """Its NRI, from 29 on, takes neither hooks nor devices of a plugin, nor the options of our mounts. Ours says so and
+    is not registered, and containers are started as without it."""
+    if installed(ENGINES["docker"], Options(executable=program)) < (29,):
+        pytest.skip("this Docker has no NRI")
+    config, work = short_path / "daemon.json", short_path / "work"
+    nri = {"enable": True, "socket-path": f"{work}/nri.sock", "plugin-path": str(work), "plugin-config-path": str(work)}
+    config.write_text(json.dumps(dockers_own(work, **{"nri-opts": nri})))
+    work.mkdir()
+    configure("docker", config, program, "--runtime-path", str(wrapper))
+    docker = Docker(work / "sock")
+    with running(program, "--config-file", config, ready=docker.is_up, log=short_path / "log", path=program):
+        docker.load(rootfs)
+        plugin.start()
+        plugin.says("Docker's NRI takes neither hooks nor devices")
+        status, said = docker.run("gpushare", *SPIN, Annotations=SHARE)
+        assert status == 204 and allocated(said), said
+        status, said = docker.run("runc", *LEFT_ALONE, Annotations=SHARE)
+        assert status == 204 and said.startswith("none"), said
+        assert len(node.client.grants(ended=True)) == 1
+    assert "registered with" not in plugin.log.read_text()

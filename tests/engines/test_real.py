@@ -136,8 +136,15 @@ def test_docker_gives_a_grant_by_its_name(program, node, rootfs, short_path, cap
     docker = Docker(work / "sock")
     with running(program, "--config-file", config, ready=docker.is_up, log=short_path / "log", path=program):
         docker.load(rootfs)
-        grant = node.client.create(memory="1GiB", time="30%")
-        named = {"Driver": "cdi", "DeviceIDs": grant["cdi"]}
-        status, said = docker.run("runc", *SPIN, DeviceRequests=[named])
-        assert status == 204 and allocated(said), said
-        until(lambda: node.client.grant(grant["id"])["phase"] == "released", "the grant ends")
+        # With --read-only Docker makes each mount read-only that does not say so itself.
+        for read_only in (False, True):
+            grant = node.client.create(memory="1GiB", time="30%")
+            named = {"Driver": "cdi", "DeviceIDs": grant["cdi"]}
+            status, said = docker.run("runc", *SPIN, DeviceRequests=[named], ReadonlyRootfs=read_only)
+            assert status == 204 and allocated(said), said
+            until(lambda name=grant["id"]: node.client.grant(name)["phase"] == "released", "the grant ends")
+            named["DeviceIDs"] = ["gpushare.dev/gpu=any"]
+            status, said = docker.run(
+                "runc", *SPIN, Annotations=SHARE, DeviceRequests=[named], ReadonlyRootfs=read_only
+            )
+            assert status == 204 and allocated(said), said

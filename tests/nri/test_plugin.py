@@ -142,6 +142,13 @@ def test_a_mount_that_hides_what_is_given_is_seen(place, engine):
         engine.create(SHARE, mounts=[host])
 
 
+def test_docker_is_not_served(engine):
+    """It would refuse the adjustment, in its own words, and the grant would stay until it expires."""
+    with pytest.raises(Refused, match="gpushare: Docker's NRI takes neither hooks nor devices"):
+        engine.call("Configure", message(_2="docker", _3="29.7.2", _4=5000, _5=2000, _6="0.12"))
+    engine.register()  # whoever is there next
+
+
 @pytest.mark.parametrize("by_state_change", [False, True])
 def test_a_container_that_is_given_up_gives_its_share_back(place, engine, by_state_change):
     engine.create(SHARE, name="given-up")

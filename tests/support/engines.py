@@ -55,17 +55,24 @@ def make_rootfs(out: Path, *more: str) -> Path:
 
 
 def programs(name: str) -> list[Path]:
-    found = [root / place / name for root in ROOTS for place in ("usr/bin", "usr/sbin")]
-    # Unpacked beside the system, it may need newer libraries than the system's.
-    return [
-        path
-        for path in found
-        if path.is_file() and subprocess.run([path, "--version"], capture_output=True).returncode == 0
-    ]
+    found: dict[Path, Path] = {}
+    for path in (root / place / name for root in ROOTS for place in ("usr/bin", "usr/sbin")):
+        # Unpacked beside the system, it may need newer libraries than the system's.
+        if path.is_file() and subprocess.run([path, "--version"], capture_output=True).returncode == 0:
+            found.setdefault(path.resolve(), path)
+    return list(found.values())
 
 
-def each(name: str) -> pytest.MarkDecorator:
-    found = programs(name) or [pytest.param(Path(name), marks=pytest.mark.skip(reason=f"{name} is not installed"))]
+def root_of(program: Path) -> Path:
+    """The root that the engine is unpacked in."""
+    return program.parents[2]
+
+
+def each(*names: str) -> pytest.MarkDecorator:
+    found: list[object] = []
+    for name in names:
+        absent = pytest.param(Path(name), marks=pytest.mark.skip(reason=f"{name} is not installed"))
+        found += programs(name) or [absent]
     return pytest.mark.parametrize("program", found, ids=str)
 
 
@@ -78,7 +85,7 @@ def configure(engine: str, config: Path, program: Path, *options: str, verb: str
 def running(
     *command: object, ready: Callable[[], bool], log: Path, path: Path | None = None
 ) -> Iterator[subprocess.Popen]:
-    usr = path.parents[1] if path else Path("/usr")
+    usr = root_of(path) / "usr" if path else Path("/usr")
     environment = {**os.environ, "PATH": f"{usr}/bin:{usr}/sbin:{os.environ['PATH']}"}
     with (
         log.open("wb") as out,
@@ -124,14 +131,9 @@ class Docker:
 
     def run(self, runtime: str, *command: str, env: list[str] | None = None, **host: object) -> tuple[int, str]:
         """The status of its start and its output, or why it did not start. `host`: more of the HostConfig."""
-        asked = {
-            "Image": IMAGE, "Cmd": command, "Tty": True, "Env": env or [],
-            "HostConfig": {"Runtime": runtime, "NetworkMode": "none", **host},
-        }  # fmt: skip
-        status, said = self("POST", "/containers/create", asked)
+        status, name = self.make(runtime, *command, env=env, **host)
         if status != 201:
-            return status, said.decode()
-        name = json.loads(said)["Id"]
+            return status, name
         try:
             status, said = self("POST", f"/containers/{name}/start")
             if status == 204:
@@ -139,7 +141,26 @@ class Docker:
                 said = self("GET", f"/containers/{name}/logs?stdout=1&stderr=1")[1]
             return status, said.decode()
         finally:
-            self("DELETE", f"/containers/{name}?force=1")
+            self.remove(name)
+
+    def make(self, runtime: str, *command: str, env: list[str] | None = None, **host: object) -> tuple[int, str]:
+        """The status, 201, and the name of the container, or why there is none."""
+        asked = {
+            "Image": IMAGE, "Cmd": command, "Tty": True, "Env": env or [],
+            "HostConfig": {"Runtime": runtime, "NetworkMode": "none", **host},
+        }  # fmt: skip
+        status, said = self("POST", "/containers/create", asked)
+        return status, json.loads(said)["Id"] if status == 201 else said.decode()
+
+    def remove(self, name: str) -> None:
+        self("DELETE", f"/containers/{name}?force=1")
+
+    def execute(self, name: str, *command: str) -> str:
+        """What a command in a container that runs has written."""
+        asked = {"Cmd": command, "Tty": True, "AttachStdout": True, "AttachStderr": True}
+        status, said = self("POST", f"/containers/{name}/exec", asked)
+        assert status == 201, said
+        return self("POST", f"/exec/{json.loads(said)['Id']}/start", {"Tty": True})[1].decode()
 
     def is_up(self) -> bool:
         with contextlib.suppress(OSError):

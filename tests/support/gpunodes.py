@@ -26,7 +26,7 @@ ln -s /proc/self/fd "$where/fd"
 ln -s pts/ptmx "$where/ptmx"
 mount --move "$where" /dev
 rmdir "$where"
-umount /sys/fs/cgroup/unified 2>/dev/null || true # crun starts nothing where both versions are
+test "$1" = both || umount /sys/fs/cgroup/unified 2>/dev/null || true
 echo up
 exec sleep infinity
 """
@@ -41,9 +41,10 @@ done
 
 
 @contextlib.contextmanager
-def shown() -> Iterator[list[str]]:
-    """The words before a command that is to see the nodes."""
-    command = ["unshare", "--mount", "--propagation", "slave", "sh", "-c", _SCRIPT]
+def shown(cgroups: str = "v1") -> Iterator[list[str]]:
+    """The words before a command that is to see the nodes. `cgroups`: of version 1 alone, as crun starts nothing where
+    `both` are."""
+    command = ["unshare", "--mount", "--propagation", "slave", "sh", "-c", _SCRIPT, "sh", cgroups]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None and process.stdout.readline() == b"up\n"

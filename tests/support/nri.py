@@ -16,6 +16,7 @@ from gpushare.adapters.protobuf import every, mapping, number, parse, raw, text,
 QUICK = """
 import gpushare.adapters.nri.plugin as plugin
 plugin._RETRY_SECONDS = (0.01,)
+plugin._UNFIT_SECONDS = 0.01
 from gpushare.cli.main import entry
 entry()
 """

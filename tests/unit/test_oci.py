@@ -195,7 +195,8 @@ def test_only_a_loader_cache_that_the_container_cannot_write_is_replaced(layout,
     place, etc = "/etc/ld.so.cache", {"destination": "/etc", "source": str(tmp_path), "type": "bind"}
     over = str(grantdir.cache_file(layout, GRANT))
     writable = {"root": {"path": "rootfs"}}
-    for changed, source in (({}, over), (writable, None), ({"mounts": [etc]}, None)):
+    nvidias = {"hooks": {"createContainer": [{"path": "/usr/bin/x", "args": ["nvidia-cdi-hook", "update-ldcache"]}]}}
+    for changed, source in (({}, over), (writable, None), ({"mounts": [etc]}, None), (nvidias, None)):
         edited, _, cache = apply(layout, simulated, bundle, config(**changed))
         assert (mounted(edited).get(place), cache is not None) == (source, source is not None)
     image = bundle / "rootfs" / "etc/ld.so.cache"

@@ -46,6 +46,12 @@ _EVENTS = 1 << _CREATE - 1 | 1 << _REMOVE - 1
 _REQUEST_SECONDS = 2.0  # of engines that do not say
 _PART = 0.75  # of the engine's time, that the daemon may take
 _RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0)  # between attempts to connect; the last one for all further ones
+# Engines that refuse what an adjustment of ours has, and what to do instead.
+_UNFIT = {
+    "docker": "Docker's NRI takes neither hooks nor devices, so that no share can be given by it: name a grant's CDI "
+    "device, or ask by annotations under the runtime that `gpushare runtime configure --engine docker` adds",
+}
+_UNFIT_SECONDS = 60.0  # until such an engine's socket is tried again
 
 
 class Plugin:
@@ -55,7 +61,7 @@ class Plugin:
         self._client, self._engine = client, engine
         # How long the daemon may take.
         self._edit_seconds = _REQUEST_SECONDS * _PART
-        self._configured = False
+        self._configured = self._unfit = False
         # Grants made for containers that are not removed yet, by the container's id.
         self._made: dict[str, str] = {}
         self._listed: set[str] = set()
@@ -72,7 +78,7 @@ class Plugin:
             else:
                 if self._serve(connection):
                     wait = iter(_RETRY_SECONDS)
-            time.sleep(next(wait, _RETRY_SECONDS[-1]))
+            time.sleep(_UNFIT_SECONDS if self._unfit else next(wait, _RETRY_SECONDS[-1]))
 
     def _say(self, line: str) -> None:
         """Logs what has changed, however often it is said."""
@@ -82,7 +88,7 @@ class Plugin:
 
     def _serve(self, connection: Connection) -> bool:
         """Until the connection ends; returns whether the engine had configured this plugin."""
-        self._configured = False
+        self._configured = self._unfit = False
         try:
             connection.send(TO_ENGINE, 1, REQUEST, call(_RUNTIME, "RegisterPlugin", field(1, NAME) + field(2, INDEX)))
             while (message := connection.receive()) is not None:
@@ -113,9 +119,13 @@ class Plugin:
         connection.send(TO_PLUGIN, message.stream, RESPONSE, out)
 
     def _configure(self, _connection: Connection, given: Message) -> bytes:
+        engine = text(given, 2)
+        self._unfit = engine in _UNFIT
+        if self._unfit:
+            raise FailedError(_UNFIT[engine])
         self._edit_seconds = (number(given, 5) / 1000 or _REQUEST_SECONDS) * _PART
         self._configured = True
-        self._say(f"registered with {text(given, 2)} {text(given, 3)} at {self._engine}")
+        self._say(f"registered with {engine} {text(given, 3)} at {self._engine}")
         return field(2, _EVENTS)
 
     def _synchronize(self, _connection: Connection, given: Message) -> bytes:
