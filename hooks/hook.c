@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "arguments.h"
@@ -54,6 +55,7 @@ static void say_in_log_of_crun(const char *line) {
   char *args[65] = {NULL};
   size_t n = read_of_parent("comm", text, sizeof text), count = 0;
   const char *log;
+  struct stat st;
 
   if (n != 4 || memcmp(text, "crun", 4) != 0)
     return;
@@ -62,7 +64,9 @@ static void say_in_log_of_crun(const char *line) {
   for (char *at = text; at < text + n && count < 64; at += strlen(at) + 1)
     args[count++] = at;
   log = count ? gs_json_log(args + 1) : NULL;
-  if (log && *log == '/' && unlink(log) == 0)
+  /* Only a file that an engine has made for this: never /dev/stderr or what a link leads to. */
+  if (log && *log == '/' && lstat(log, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() && st.st_nlink == 1 &&
+      unlink(log) == 0)
     gs_log_error(log, line);
 }
 

@@ -28,7 +28,7 @@ gpushare_sources(_engine engine/serve.c engine/books.c engine/blocks.c engine/gi
 gpushare_sources(_image sim/program/image.c sim/program/binary.c sim/program/ptx.c sim/program/place.c sim/program/linked.c
                  sim/program/references.c sim/program/families.c native/image/image.c)
 gpushare_fuzz_target(json SOURCES ${_hooks}/json.c INCLUDE ${_hooks})
-gpushare_fuzz_target(hook SOURCES ${_hooks}/json.c ${_hooks}/edit.c ${_hooks}/place.c INCLUDE ${_hooks})
+gpushare_fuzz_target(hook SOURCES ${_hooks}/json.c ${_hooks}/arguments.c ${_hooks}/edit.c ${_hooks}/place.c INCLUDE ${_hooks})
 gpushare_fuzz_target(image SOURCES ${_image} INCLUDE ${CMAKE_BINARY_DIR}/native/sim)
 add_dependencies(fuzz-image sim_generated)
 gpushare_fuzz_target(engine SOURCES ${_engine})

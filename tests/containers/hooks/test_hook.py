@@ -308,6 +308,21 @@ def test_under_crun_the_reason_is_in_its_log(programs, tmp_path, runtime, option
         assert log.read_text() == "ended\n"
 
 
+@pytest.mark.parametrize("kind", ["link", "second name", "fifo"])
+def test_a_log_that_is_no_file_of_its_own_stays(programs, tmp_path, kind):
+    """Such as /dev/stderr, which is a link."""
+    log, other, parent = tmp_path / "log", tmp_path / "other", tmp_path / "crun"
+    other.write_text("others'")
+    {"link": log.symlink_to, "second name": log.hardlink_to, "fifo": lambda _: os.mkfifo(log)}[kind](other)
+    before = log.lstat()
+    shutil.copy("/bin/sh", parent)
+    script = f"{programs}/gpushare-hook refuse 'no share' </dev/null\n"
+    command = [parent, "-s", "--", "--log-format=json", f"--log={log}", "create"]
+    done = subprocess.run(command, input=script, capture_output=True, text=True, timeout=30)
+    assert done.stderr == "gpushare: no share\n"
+    assert (log.lstat().st_ino, other.read_text()) == (before.st_ino, "others'")
+
+
 @pytest.mark.parametrize("mode", [0o666, 0o600])
 def test_a_rootless_engine_is_told_so(programs, daemon, mode):
     """The daemon is root, who is nobody in a user's namespace."""
