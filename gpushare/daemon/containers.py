@@ -29,6 +29,7 @@ from gpushare.inject.node import Node
 from gpushare.inject.pod import pod_of
 from gpushare.policy import lifecycle
 from gpushare.policy.lifecycle import Kind, Phase
+from gpushare.reader import Edit
 
 log = logging.getLogger(__name__)
 
@@ -147,17 +148,12 @@ class Containers:
 
     async def _missing(self, live: Live, name: str, config: bytes, bundle: str) -> OciPlaceAnswer:
         """What the container lacks of its grant; nothing on a kernel where nothing can be added."""
-        layout, node = self._state.layout, self._node
         hidden = self._resources.hidden(live.record) if name != live.id else []
         if not mounts.placeable():
             return OciPlaceAnswer(grant=live.id, root=bundle, mounts=[], hidden=hidden)
-        wanted = edits.container(layout, live.id, node, self._resources.granted(live.record))
-        offered = placing.standing(self._resources.offered(name, live.record))
-        preload, cache = grantdir.preload_file(layout, live.id), grantdir.cache_file(layout, live.id)
-        root, found, lines, cached = await self._readers.missing(
-            config, bundle, wanted, offered, node.lib_dir, preload, cache
-        )
-        self._write(live, wanted, lines, cached)
+        edit = self._edit(live, bundle, offered=placing.standing(self._resources.offered(name, live.record)))
+        root, found, lines, cached = await self._readers.missing(config, edit)
+        self._write(live, edit, lines, cached)
         return OciPlaceAnswer(grant=live.id, root=root, mounts=found, hidden=hidden)
 
     def _grant(self, peer: Peer, wanted: dict[str, str | int]) -> tuple[Live, bool]:
@@ -170,19 +166,28 @@ class Containers:
         return self._grants.create(peer, request)
 
     async def _edited(self, live: Live, config: bytes, bundle: str | None) -> bytes:
-        layout, node = self._state.layout, self._node
-        granted = self._resources.granted(live.record)
-        wanted = edits.container(layout, live.id, node, granted, blindly=bundle is None)
-        preload, cache = grantdir.preload_file(layout, live.id), grantdir.cache_file(layout, live.id)
-        edited, lines, cached = await self._readers.edited(config, bundle, wanted, node.lib_dir, preload, cache)
-        self._write(live, wanted, lines, cached)
+        edit = self._edit(live, bundle)
+        edited, lines, cached = await self._readers.edited(config, edit)
+        self._write(live, edit, lines, cached)
         return edited
 
-    def _write(self, live: Live, wanted: edits.Edits, lines: list[str], cached: bytes | None) -> None:
+    def _edit(self, live: Live, bundle: str | None, offered: list[tuple[str, str]] | None = None) -> Edit:
+        layout, node = self._state.layout, self._node
+        granted = self._resources.granted(live.record)
+        return Edit(
+            bundle=bundle,
+            edits=edits.container(layout, live.id, node, granted, blindly=bundle is None),
+            lib_dir=str(node.lib_dir),
+            preload_file=str(grantdir.preload_file(layout, live.id)),
+            cache_file=str(grantdir.cache_file(layout, live.id)),
+            offered=offered,
+        )
+
+    def _write(self, live: Live, edit: Edit, lines: list[str], cached: bytes | None) -> None:
         """The files of the grant that depend on the image. Raises NotFoundError where it has ended meanwhile."""
         self._state.live(live.id)
         layout, shared = self._state.layout, live.record.life.keep
-        grantdir.write_preload(layout, live.id, wanted.preload, lines, shared=shared)
+        grantdir.write_preload(layout, live.id, edit.edits.preload, lines, shared=shared)
         if cached is not None:
             grantdir.write_cache(layout, live.id, cached, shared=shared)
 

@@ -9,14 +9,12 @@ import os
 import socket
 import subprocess
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
 from gpushare import helper
 from gpushare.api.engines import PlacedMount
 from gpushare.errors import BY_CODE, FailedError, GpushareError, RefusedError
-from gpushare.inject.edits import Edits
 from gpushare.reader import HEAD, MESSAGE_MAX, Answer, Edit, Job, Member
 
 log = logging.getLogger(__name__)
@@ -81,6 +79,10 @@ class _Worker:
         self.process.kill()
 
 
+def _where(edit: Edit) -> str:
+    return f"the bundle {edit.bundle}, or the image in it," if edit.bundle is not None else "config.json"
+
+
 class Readers:
     """Belongs to the event loop. `start` before the first job, `close` at the end."""
 
@@ -129,47 +131,18 @@ class Readers:
         answer = await self._do(Job(config=config, attempt=True, bundle=bundle), "config.json")
         return answer.ways, answer.container
 
-    async def edited(
-        self, config: bytes, bundle: str | None, wanted: Edits, lib_dir: Path, preload_file: Path, cache_file: Path
-    ) -> tuple[bytes, list[str], bytes | None]:
-        """The text of config.json with `wanted` in it, what the image preloads, and a loader cache, as oci.apply says.
+    async def edited(self, config: bytes, edit: Edit) -> tuple[bytes, list[str], bytes | None]:
+        """The text of config.json with the edit in it, what the image preloads, and a loader cache, as oci.apply says.
 
         Raises UsageError or RefusedError, or FailedError when that takes long.
         """
-        edit = Edit(
-            bundle=bundle,
-            edits=wanted,
-            lib_dir=str(lib_dir),
-            preload_file=str(preload_file),
-            cache_file=str(cache_file),
-        )
-        answer = await self._do(
-            Job(config=config, edit=edit),
-            f"the bundle {bundle}, or the image in it," if bundle is not None else "config.json",
-        )
+        answer = await self._do(Job(config=config, edit=edit), _where(edit))
         return answer.config, [os.fsdecode(line) for line in answer.preload], answer.cache
 
-    async def missing(
-        self,
-        config: bytes,
-        bundle: str,
-        wanted: Edits,
-        offered: list[tuple[str, str]],
-        lib_dir: Path,
-        preload_file: Path,
-        cache_file: Path,
-    ) -> tuple[str, list[PlacedMount], list[str], bytes | None]:
-        """The root file system of a container that is made already, and what it lacks of `wanted`, as placing.missing
+    async def missing(self, config: bytes, edit: Edit) -> tuple[str, list[PlacedMount], list[str], bytes | None]:
+        """The root file system of a container that is made already, and what it lacks of the edit, as placing.missing
         says. Raises UsageError or RefusedError, or FailedError when that takes long."""
-        edit = Edit(
-            bundle=bundle,
-            edits=wanted,
-            lib_dir=str(lib_dir),
-            preload_file=str(preload_file),
-            cache_file=str(cache_file),
-            offered=offered,
-        )
-        answer = await self._do(Job(config=config, edit=edit), f"the bundle {bundle}, or the image in it,")
+        answer = await self._do(Job(config=config, edit=edit), _where(edit))
         mounts = msgspec.convert(answer.mounts, list[PlacedMount])
         return answer.root, mounts, [os.fsdecode(line) for line in answer.preload], answer.cache
 
