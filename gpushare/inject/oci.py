@@ -199,7 +199,7 @@ def _driver_copies(config: dict[str, Any], view: View) -> list[tuple[str, Path]]
     directories += [f"/usr/local/{name}/compat" for name in view.names("/usr/local", "cuda")]
     # Most of these are one directory under several names.
     directories = sorted({view.resolve(directory).container for directory in directories})
-    candidates = [(directory, name) for directory in directories for name in view.names(directory, "lib")]
+    candidates = [(directory, name) for directory in directories for name in view.names(directory, *preload.DRIVERS)]
     candidates += [(path.rpartition("/")[0], path.rpartition("/")[2]) for path in view.destinations()]
     found: dict[str, Path] = {}
     for directory, name in candidates:

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
+DRIVERS = ("libcuda.so", "libnvidia-ml.so")
 DRIVER_NAME = re.compile(r"lib(cuda|nvidia-ml)\.so(\.[0-9.]+)?")
 
 

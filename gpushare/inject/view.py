@@ -85,8 +85,8 @@ class View:
             host = Path(last.host) if last.host is not None else None
             return Place(last.path or "/", host, host is not None and last.mount >= 0, last.mode)
 
-    def names(self, directory: str, start: str) -> list[str]:
-        """Names of a directory's entries that start so, sorted; none where there is no directory."""
+    def names(self, directory: str, *starts: str) -> list[str]:
+        """Names of a directory's entries that start like one of these, sorted; none where there is no directory."""
         with _Walk(self, directory) as last:
             if last.descriptor is None or last.mode is None or not stat.S_ISDIR(last.mode):
                 return []
@@ -98,7 +98,7 @@ class View:
                 self._entries += len(found)
                 if self._entries > ENTRIES_MAX:
                     raise RefusedError(f"the image's library directories have more than {ENTRIES_MAX} files")
-                return sorted(name for name in found if name.startswith(start))
+                return sorted(name for name in found if name.startswith(starts))
             finally:
                 os.close(opened)
 
