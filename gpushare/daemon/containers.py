@@ -86,8 +86,7 @@ class Containers:
             with contextlib.suppress(GpushareError):
                 await self._attempts.look(asked)
             return OciEditAnswer(config=asked.config, grant=None)
-        if (asked.bundle is None or asked.starts) and "grant" not in wanted:
-            # Who starts it is watched, and ends sooner where it fails.
+        if asked.bundle is None and "grant" not in wanted:
             wanted["ttl_seconds"] = oci.PREPARE_SECONDS
         live, new = self._grant(peer, wanted)
         log.debug("container grant=%s new=%s bundle=%r starts=%s", live.id, new, asked.bundle, asked.starts)

@@ -27,6 +27,9 @@ from gpushare.wire import JoinError
 
 log = logging.getLogger(__name__)
 
+_STARTER_S = 1.0  # between two looks at a grant that is over its time while its container is being started
+_STARTER_NS = 100 * 10**9  # for so long
+
 
 class Transitions:
     """Sends events to the state machine, carries its instructions out in order, and tells the watchers."""
@@ -115,8 +118,12 @@ class Transitions:
             self._timers[live.id] = asyncio.get_running_loop().call_later(delay, self._clock, live, t_ns)
 
     def _clock(self, live: Live, due_ns: int) -> None:
-        """`due_ns`, not the present wall time: that may have been set back meanwhile."""
+        """`due_ns`, not the present wall time: that may have been set back meanwhile. A grant whose container's runtime
+        is seen to live waits for longer: a machine may be slow, and the runtime's end would end it."""
         self._timers.pop(live.id, None)
+        if live.starter is not None and now_ns() - due_ns < _STARTER_NS:
+            self._timers[live.id] = asyncio.get_running_loop().call_later(_STARTER_S, self._clock, live, due_ns)
+            return
         self.send(live, lifecycle.Clock(due_ns))
 
     def _record(self, live: Live, phase: Phase) -> None:

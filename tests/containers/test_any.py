@@ -359,21 +359,6 @@ def _compatible(config: dict, root: Path, rootfs: Path) -> None:
     (compat / "libcuda.so.1").symlink_to("libcuda.so.590.44.01")
 
 
-@contextlib.contextmanager
-def started_with(pair: Daemon, *statements: str) -> Iterator[None]:
-    """The daemon started again, with Python that runs before; and again without."""
-    pair.terminate()
-    before = list(pair.statements)
-    try:
-        pair.patch(*statements).start()
-        yield
-        pair.nothing_left()
-    finally:
-        pair.terminate()
-        pair.statements = before
-        pair.patch().start()
-
-
 OLD_DRIVER = (
     "from gpushare.inject.node import Node",
     "from gpushare.node.simulated import SimulatedBackend as Simulated",
@@ -384,7 +369,7 @@ OLD_DRIVER = (
 @pytest.mark.parametrize("how", ["any", "named", "wrapper"])
 def test_a_newer_driver_of_the_images_is_the_real_one(runtime, pair, rootfs, how):
     """The interposer is over it where programs look for it, and uses it instead of the host's."""
-    with started_with(pair, *OLD_DRIVER):
+    with pair.started_with(*OLD_DRIVER):
         given = {
             "any": lambda: {},
             "named": lambda: {"devices": [pair.client.create(**SHARE)["id"]], "annotations": {}},
@@ -412,7 +397,7 @@ NO_WALL = (
 
 def test_where_nothing_keeps_it_to_its_device_any_is_refused(runtime, pair):
     """The engine was told of all devices. By one's name it is told of that one alone."""
-    with started_with(pair, *NO_WALL):
+    with pair.started_with(*NO_WALL):
         refused = runtime.run(*ALLOC)
         assert refused.returncode != 0
         assert "would open all devices to it (this kernel has none)" in refused.stderr

@@ -382,6 +382,31 @@ def test_a_start_that_fails_before_our_hook_gives_the_share_back(runc, node, cha
     assert (last["phase"], last["reason"]) == ("failed", "the runtime ended before it started the container")
 
 
+def test_a_start_that_takes_longer_than_its_time_to_live(runc, node, short_path):
+    """A slow machine: whoever starts the container is seen to live."""
+    gate = short_path / "gate"
+    os.mkfifo(gate)
+
+    def waiting(config):
+        config["hooks"] = {"createRuntime": [{"path": "/bin/sh", "args": ["sh", "-c", f"read line < {gate}"]}]}
+
+    short = (
+        "from gpushare.daemon.containers import Containers",
+        "made = Containers._grant",
+        "Containers._grant = lambda self, peer, wanted: made(self, peer, {**wanted, 'ttl_seconds': 1})",
+    )
+    options = {"annotations": SHARE, "change": waiting}
+    with node.started_with(*short), runc.start("/bin/echo", "started", **options) as process:
+        try:
+            (grant,) = until(node.client.grants, "it has a grant")
+            until(lambda: time.time_ns() > grant["expires_ns"] + 500e6, "its time is over")
+            assert node.client.grant(grant["id"])["phase"] == "bound"
+        finally:
+            gate.write_text("go on\n")
+        assert process.stdout.read() == "started\n"
+        assert process.wait(20) == 0
+
+
 def test_killed_engine_leaks_nothing(runc, node):
     process = runc.start("/bin/cat", annotations=SHARE)
     with process:

@@ -100,6 +100,20 @@ class Daemon:
         self.command = [sys.executable, "-c", program, *self.options]
         return self
 
+    @contextlib.contextmanager
+    def started_with(self, *statements: str) -> Iterator[None]:
+        """Started again, with Python that runs before; and again without."""
+        self.terminate()
+        before = list(self.statements)
+        try:
+            self.patch(*statements).start()
+            yield
+            self.nothing_left()
+        finally:
+            self.terminate()
+            self.statements = before
+            self.patch().start()
+
     def start(self) -> Self:
         self.state_dir.mkdir(mode=0o755, parents=True, exist_ok=True)
         with open(self.log, "ab") as log:
