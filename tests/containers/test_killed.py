@@ -125,8 +125,12 @@ def has_share(result: subprocess.CompletedProcess[str]) -> bool:
     return result.returncode == 0 and "limits" in words and any("libgpushare" in word for word in words)
 
 
-def chosen(calls: list, few: bool, seed: int) -> list:
-    return sorted(random.Random(seed).sample(calls, min(1, len(calls)))) if few else calls
+def chosen(calls: list[Call], few: bool, seed: int) -> list[Call]:
+    """One; or of each name the first two and the last: in between the same is done to the next mount."""
+    if few:
+        return sorted(random.Random(seed).sample(calls, min(1, len(calls))))
+    last = dict(calls)
+    return [(name, count) for name, count in calls if count < 3 or count == last[name]]
 
 
 SLOW = [
