@@ -1,11 +1,16 @@
 """Slots of devices: pure decisions of the device plugin."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.adapters.deviceplugin import slots
+from gpushare.adapters.deviceplugin.kubelet import Pods
+from gpushare.adapters.deviceplugin.plugin import Allocator, Options
 from gpushare.adapters.deviceplugin.slots import Sizes
+from gpushare.client import Client
 from gpushare.errors import RefusedError, UsageError
 from gpushare.inject import oci
 
@@ -89,6 +94,45 @@ def test_a_grant_is_over_when_nobody_has_its_slots():
     assert slots.over([idle], set(), {"g"}, old, trusted=False) == ["g"]
     assert slots.overlapping([idle], {"GPU-a.2", "GPU-a.3"}) == ["g"]
     assert slots.overlapping([idle], {"GPU-a.3"}) == []
+
+
+class Listed(Pods):
+    """A kubelet that lists these slots."""
+
+    def __init__(self) -> None:
+        super().__init__(Path("/none"))
+        self.slots: list[str] = []
+        self.asked = 0
+
+    def list(self, of):
+        self.asked += 1
+        return [{"containers": [{"devices": [{"resource": "r", "ids": self.slots}]}]}]
+
+
+class Holds(Client):
+    """A daemon that holds these grants."""
+
+    def __init__(self) -> None:
+        super().__init__("/none")
+        self.held = []
+
+    def grants(self):
+        return self.held
+
+    def release(self, grant_id):
+        self.held = [one for one in self.held if one["id"] != grant_id]
+
+
+def test_a_pod_that_was_listed_only_while_it_ran_takes_its_grant_along():
+    daemon, pods = Holds(), Listed()
+    allocator = Allocator(daemon, Options(Sizes(10), "r", False, {}))
+    daemon.held, pods.slots = [grant("GPU-a", {1, 2}, phase="active")], ["GPU-a.1", "GPU-a.2"]
+    for now in (0.0, 1.0, 2.0):
+        allocator.release_over(pods, None, now, trusted=False)
+    assert pods.asked == 1, "once it has been listed nothing is asked while it runs"
+    daemon.held, pods.slots = [grant("GPU-a", {1, 2}, phase="bound")], []
+    allocator.release_over(pods, None, 3.0, trusted=False)
+    assert daemon.held == []
 
 
 @given(st.sets(st.tuples(st.sampled_from("ab"), st.integers(0, 9)), min_size=1), st.data())

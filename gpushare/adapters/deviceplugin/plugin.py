@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 WAIT_SECONDS = 5.0
 """For memory that others have on loan, within the time that kubelet gives an allocation."""
 LOOK_SECONDS = 1.0
-"""Between looks at kubelet's sockets, and at its pods while a grant is idle."""
+"""Between looks at kubelet's sockets, and at its pods while a grant is idle or its pod has not been listed yet."""
 TRUST_SECONDS = 60.0
 """After which a kubelet that has started knows its pods: one that it has not listed until then is gone."""
 ERROR_SECONDS = 1.0
@@ -114,7 +114,8 @@ class Allocator:
             ours = [grant for grant in self._daemon.grants() if slots.is_slots(grant)]
             self._seen &= {grant["id"] for grant in ours}
             self._since = {grant["id"]: self._since.get(grant["id"], now) for grant in ours}
-            if not any(slots.is_idle(grant) for grant in ours):
+            # Of one that is never looked for until it ends it would not be known that its pod was listed.
+            if not any(slots.is_idle(grant) or grant["id"] not in self._seen for grant in ours):
                 return
             listed = slots.listed(pods.list(kubelet), self._options.resource)
             self._seen |= {grant["id"] for grant in ours if slots.names(grant) & listed}
