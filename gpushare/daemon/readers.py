@@ -143,6 +143,12 @@ class Readers:
         """The root file system of a container that is made already, and what it lacks of the edit, as placing.missing
         says. Raises UsageError or RefusedError, or FailedError when that takes long."""
         answer = await self._do(Job(config=config, edit=edit), _where(edit))
+        if not answer.seen:
+            log.warning(
+                "%s is not there for the daemon: copies of the driver in its image are not mounted over, they go past "
+                "the interposer",
+                answer.root,
+            )
         mounts = msgspec.convert(answer.mounts, list[PlacedMount])
         return answer.root, mounts, [os.fsdecode(line) for line in answer.preload], answer.cache
 

@@ -51,7 +51,7 @@ class Job(Struct, kw_only=True):
 
 class Answer(Struct, kw_only=True):
     """`asks`: as oci.request. `ways`, `container`: as nvidia.ways and nvidia.identity. `config`: the edited text.
-    `root`, `mounts`: of a container that is made already, as placing says.
+    `root`, `mounts`: of a container that is made already, as placing says; `seen`: its root is there.
     `preload`: lines of the image's own ld.so.preload, which need not be UTF-8. `cache`: as oci.apply returns it.
     `error`: its code and its line; nothing else counts then."""
 
@@ -60,6 +60,7 @@ class Answer(Struct, kw_only=True):
     container: str = ""
     config: bytes = b""
     root: str = ""
+    seen: bool = True
     mounts: list[dict[str, Any]] = []
     preload: list[bytes] = []
     cache: bytes | None = None

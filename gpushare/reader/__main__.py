@@ -44,8 +44,10 @@ def _edited(found: dict[str, Any], edit: Edit) -> Answer:
         return Answer(config=config.dump(edited), preload=[os.fsencode(line) for line in lines], cache=cache)
     assert bundle is not None
     mounts, lines, cache = placing.missing(found, bundle, edit.edits, edit.offered, *files)
+    root = placing.root(found, bundle)
     return Answer(
-        root=placing.root(found, bundle),
+        root=root,
+        seen=Path(root).is_dir(),
         mounts=mounts,
         preload=[os.fsencode(line) for line in lines],
         cache=cache,
