@@ -49,8 +49,9 @@ def missing(
         options = edits.Mount(driver, CONTAINER_COMPAT).options
         found.append({"destination": CONTAINER_COMPAT, "source": driver, "options": options, "inside": True})
     for mount in found:
-        if not mount["destination"].isprintable():
-            raise RefusedError(f"the image has the driver's library at {mount['destination']!a:.200}, which is no text")
+        path = mount["source" if mount.get("inside") else "destination"]
+        if not path.isprintable():
+            raise RefusedError(f"the image has the driver's library at {path!a:.200}, which is no text")
     return found, lines, cache
 
 

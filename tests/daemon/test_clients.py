@@ -5,6 +5,7 @@ import inspect
 import os
 from pathlib import Path
 
+import doors
 import pytest
 from waiting import until
 
@@ -161,7 +162,7 @@ def test_many_at_once_and_those_that_are_cancelled(daemon):
             assert len({grant["id"] for grant in grants}) == 40
             watchers = [asyncio.create_task(client.watch().__anext__()) for _ in range(5)]
             assert {event["type"] for event in await asyncio.gather(*watchers)} == {"bookmark"}
-            before = len(os.listdir(f"/proc/{pid}/fd"))
+            before = doors.descriptors(pid)
             waiting = [asyncio.create_task(last(client.watch())) for _ in range(5)]
             while len(os.listdir(f"/proc/{pid}/fd")) < before + 5:
                 await asyncio.sleep(0.005)

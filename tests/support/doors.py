@@ -1,16 +1,30 @@
-"""The process that has the sockets of a daemon's grants."""
+"""The processes that a daemon starts for itself: its door, which has the sockets of its grants, and its readers."""
 
+import os
 from pathlib import Path
+
+from waiting import until
 
 
 def pid(daemon_pid: int) -> int | None:
     """The door of a daemon; None while it has none."""
+    return _helper(daemon_pid, "door")
+
+
+def descriptors(daemon_pid: int) -> int:
+    """How many a daemon has open, when it has started all that it starts by itself: a reader comes a second later, and
+    is counted from then on."""
+    until(lambda: _helper(daemon_pid, "reader"), "the daemon has its reader")
+    return len(os.listdir(f"/proc/{daemon_pid}/fd"))
+
+
+def _helper(daemon_pid: int, room: str) -> int | None:
     for process in Path("/proc").glob("[0-9]*"):
         try:
             parent = int((process / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
             words = (process / "cmdline").read_bytes() if parent == daemon_pid else b""
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if b"gpushare.door." in words:
+        if f"gpushare.{room}.".encode() in words:
             return int(process.name)
     return None
