@@ -48,12 +48,12 @@ def _has_gone(connection: socket) -> bool:
 
 def _check_guarded(live: Live, pid: int) -> None:
     """Raises RefusedError for a container that could open others' devices, all of which its engine was told of."""
-    for workload in live.workloads:
-        if workload.record.pid == pid and (why := workload.record.unguarded):
-            raise RefusedError(
-                f"{cdi.device_name(cdi.ANY)} would open all devices to it ({why}): name the CDI device of one of them, "
-                "or of a grant"
-            )
+    workload = workloads.of_process(live, pid)
+    if workload is not None and (why := workload.record.unguarded):
+        raise RefusedError(
+            f"{cdi.device_name(cdi.ANY)} would open all devices to it ({why}): name the CDI device of one of them, "
+            "or of a grant"
+        )
 
 
 class Containers:
@@ -133,7 +133,7 @@ class Containers:
                 f"{cdi.device_name(name)} needs Linux 5.12: name a grant's device, or use gpushare's runtime or hook"
             )
         for live in self._state:
-            if any(workload.record.pid == pid for workload in live.workloads):
+            if workloads.of_process(live, pid) is not None:
                 return live, False
         wanted = await self._readers.asks(config)
         if wanted is None:
@@ -214,7 +214,7 @@ class Containers:
         pid = container.get("pid") if isinstance(container, dict) else None
         if not isinstance(pid, int) or isinstance(pid, bool) or not 1 < pid <= _PID_MAX or pid == os.getpid():
             raise UsageError("the OCI state has no pid of a container: is this the createRuntime hook?")
-        if any(workload.record.pid == pid for workload in live.workloads):
+        if workloads.of_process(live, pid) is not None:
             return live
         if live.record.life.kind is Kind.PROCESS:
             raise RefusedError(f"grant {grant_id} is in use by process {live.record.life.pid}: create another")

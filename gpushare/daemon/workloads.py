@@ -99,6 +99,15 @@ def _started(pid: int, pidfd: int, ended: str) -> Process:
     return Process(pid, started, pidfd)
 
 
+def of_process(live: Live, pid: int) -> Workload | None:
+    """The workload whose first process has this number. One whose first process has ended and that still runs may have
+    left the number to a stranger."""
+    for workload in live.workloads:
+        if workload.record.pid == pid and workload.record.started == peer.start_time(pid):
+            return workload
+    return None
+
+
 def watch(live: Live, record: WorkloadRecord, pidfd: int | None, ended: Callable[[], None]) -> Workload:
     """Watches a workload and owns `pidfd` from now on. `ended` is called whenever it may have ended; `alive` tells."""
     loop = asyncio.get_running_loop()

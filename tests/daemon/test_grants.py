@@ -5,12 +5,14 @@ import json
 import os
 import socket
 import subprocess
+import sys
 
 import pytest
 from pagewords import device_limits, managed
 from waiting import until
 
 from gpushare.daemon.resources import Resources
+from gpushare.enforce.cgroup import Hierarchies
 from gpushare.errors import FailedError, NotFoundError, RefusedError, UsageError
 from gpushare.inject.node import Node
 from gpushare.page_words import Managed
@@ -245,3 +247,50 @@ def test_hook_activates_and_the_end_releases(daemon, client):
         container.wait()
     until(lambda: client.grant(grant["id"])["phase"] == "released", "released")
     assert daemon.grant_dirs() == set()
+
+
+# clone3 (linux/sched.h) with set_tid: a process with a number that is asked for. It lives as long as this program.
+SAME_NUMBER = """
+import ctypes, os, signal, struct, sys
+wanted = (ctypes.c_int * 1)(int(sys.argv[1]))
+arguments = struct.pack("11Q", 0, 0, 0, 0, signal.SIGCHLD, 0, 0, 0, ctypes.addressof(wanted), 1, 0)
+child = ctypes.CDLL(None, use_errno=True).syscall(435, arguments, len(arguments))
+if child == 0:
+    signal.pause()
+print(child, flush=True)
+sys.stdin.read()
+os.kill(child, signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a process with a given number is root's to make")
+def test_a_number_that_was_a_first_processs_is_a_strangers_container(daemon, client, tmp_path):
+    """A container whose first process has ended runs on, and the kernel gives its number to another."""
+    unified = Hierarchies.of().unified
+    assert unified is not None
+    group = unified / f"gpushare-test-{os.getpid()}-number"
+    group.mkdir()
+    first, other = (subprocess.Popen(["sleep", "1000"]) for _ in range(2))
+    try:
+        (group / "cgroup.procs").write_text(str(first.pid))
+        grant = client.create(memory=GIB, time=100, keep=True)
+        client.call("POST", f"/v1/hooks/create-runtime?grant={grant['id']}", {"pid": first.pid})
+        (group / "cgroup.procs").write_text(str(other.pid))
+        first.kill()
+        first.wait()
+        command = [sys.executable, "-c", SAME_NUMBER, str(first.pid)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as stranger:
+            assert int(stranger.stdout.readline()) == first.pid
+            state = {"pid": first.pid, "bundle": str(tmp_path)}
+            config = {"annotations": {"gpushare.dev/memory": "1GiB", "gpushare.dev/time": "10%"}}
+            device = client.devices()[0]["id"]
+            placed = client.call("POST", f"/v1/oci/place?grant={device}", {"state": state, "config": config})
+            assert client.grant(grant["id"])["phase"] == "active"
+            assert placed["grant"] != grant["id"]
+            assert client.grant(placed["grant"])["pid"] == first.pid
+    finally:
+        for process in (first, other):
+            process.kill()
+            process.wait()
+        until(lambda: not (group / "cgroup.procs").read_text(), "the cgroup is empty")
+        group.rmdir()
