@@ -61,6 +61,11 @@ class Drains(Mapping[str, Drain]):
     def __len__(self) -> int:
         return len(self._drains)
 
+    def __eq__(self, other: object) -> bool:
+        return self._drains == (other._drains if isinstance(other, Drains) else other)
+
+    __hash__ = None  # type: ignore[assignment]
+
     def put(self, device: str, drain: Drain) -> None:
         """Raises FailedError where it cannot be written; then the device is as it was."""
         with self._lock:

@@ -128,9 +128,8 @@ class Evictions:
 
     def admitted(self, peer: Peer, asker: str, live: Live) -> None:
         """An owner has what it wanted."""
-        key, recalls = _key(peer, live.record.request, asker), self._state.recalls
-        want = recalls.wants.get(key)
-        if want is None:
+        recalls = self._state.recalls
+        if not recalls.wants or (want := recalls.wants.get(key := _key(peer, live.record.request, asker))) is None:
             return
         self._state.decisions.add(
             live.id,

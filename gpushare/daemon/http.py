@@ -178,12 +178,13 @@ def _http_error(request: web.Request, error: web.HTTPException) -> GpushareError
 
 async def send(request: web.Request, answer: web.StreamResponse) -> None:
     """Sends the answer, or ends the connection of a reader that does not take it."""
+    if request.transport is None:
+        return  # nobody is there to read it
+    late = asyncio.get_running_loop().call_later(SEND_SECONDS, request.transport.abort)
     try:
-        async with asyncio.timeout(SEND_SECONDS):
-            await answer.prepare(request)
-            await answer.write_eof()
-    except TimeoutError:
-        if request.transport is not None:
-            request.transport.abort()
+        await answer.prepare(request)
+        await answer.write_eof()
     except ConnectionError:
-        pass  # nobody is there to read it
+        pass  # it went away, or was late
+    finally:
+        late.cancel()

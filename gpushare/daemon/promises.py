@@ -41,6 +41,16 @@ class _Now:
     taken: Taken
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What `_Now` was worked out from: the number of changes of tenants, and copies of the rest."""
+
+    tenants: int
+    faults: Mapping[str, Fault]
+    drains: Mapping[str, Drain]
+    devices: Sequence[Device]
+
+
 class Promises:
     """`devices`, `faults` and `drains` are the daemon's own, which change under it."""
 
@@ -58,7 +68,7 @@ class Promises:
         """Both by grant; of the second, `guaranteed_milli` is what was reserved."""
         self._grants: Counter[str] = Counter()
         """By tenant, how many."""
-        self._seen: object = None
+        self._seen = _Seen(-1, {}, {}, [])
         self._now: _Now | None = None
 
     def copy(self) -> "Promises":
@@ -104,9 +114,16 @@ class Promises:
     @property
     def now(self) -> _Now:
         """As tenants, devices and grants are at this moment."""
-        seen = self._tenants.changes, dict(self._faults), dict(self._drains), list(self._devices)
-        if self._now is None or seen != self._seen:
-            self._now, self._seen = self._work_out(), seen
+        seen = self._seen
+        if (
+            self._now is None
+            or seen.tenants != self._tenants.changes
+            or seen.faults != self._faults
+            or seen.drains != self._drains
+            or seen.devices != self._devices
+        ):
+            self._now = self._work_out()
+            self._seen = _Seen(self._tenants.changes, {**self._faults}, {**self._drains}, [*self._devices])
         return self._now
 
     def _work_out(self) -> _Now:

@@ -102,7 +102,7 @@ class Transitions:
         live.workloads.clear()
         live.record.members = []
         self._resources.unmake(live)
-        if live.record.life.kind is not Kind.CONTAINER:
+        if live.record.life.kind is Kind.PROCESS:
             for name in workloads.cgroup_names(self._state.layout.cgroups, live.id):
                 workloads.remove_cgroup(self._state.layout.cgroups, name)
 

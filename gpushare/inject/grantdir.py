@@ -65,20 +65,24 @@ def cache_file(layout: Layout, grant_id: str) -> Path:
 def prepare(layout: Layout) -> None:
     """Makes the parent of all grant directories. It may be in /dev/shm, where any user can make something of its name
     first: that is moved away. Raises FailedError where that cannot be done."""
-    with contextlib.suppress(FileExistsError):  # something else
-        layout.grants.mkdir(mode=0o711, parents=True, exist_ok=True)
-    if not _is_ours(layout.grants):
-        _move_away(layout.grants)
-    if stat.S_IMODE(os.lstat(layout.grants).st_mode) != 0o711:
+    mode = _our_mode(layout.grants)
+    if mode is None:
+        with contextlib.suppress(FileExistsError):  # something else
+            layout.grants.mkdir(mode=0o711, parents=True, exist_ok=True)
+        if _our_mode(layout.grants) is None:
+            _move_away(layout.grants)
+    if mode != 0o711:
         layout.grants.chmod(0o711)
 
 
-def _is_ours(directory: Path) -> bool:
+def _our_mode(directory: Path) -> int | None:
+    """Of a directory of ours; None where there is none, or something else."""
     try:
         found = os.lstat(directory)
     except FileNotFoundError:
-        return False
-    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+        return None
+    ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    return stat.S_IMODE(found.st_mode) if ours else None
 
 
 def _move_away(directory: Path) -> None:
