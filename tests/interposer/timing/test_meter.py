@@ -18,7 +18,7 @@ PATTERNS = ("b2b", "host", "sync", "mix", "mixhost", "two", "burst")
 
 @pytest.fixture(scope="module")
 def unit() -> Path:
-    return built.program("meter_unit")
+    return built.program("meter_programs")
 
 
 @pytest.mark.parametrize("kernel_us", [5, 20, 100])
@@ -51,12 +51,12 @@ def test_model_of_very_short_kernels(unit: Path, pattern: str, ns: int) -> None:
 @pytest.mark.parametrize("sizes", [8, 40, 200])
 def test_model_of_many_sizes_of_one_function(unit: Path, sizes: int) -> None:
     """Each class of grids is known by itself."""
-    truth, metered = model(unit, f"rasizes:{sizes}", 5000)
+    truth, metered = model(unit, f"sizes:{sizes}", 5000)
     assert abs(metered / truth - 1) <= 0.01
 
 
 @pytest.mark.parametrize("longest", [10_000, 30_000, 100_000])
-@pytest.mark.parametrize("pattern", ["rashrink", "rashrinkunseen"])
+@pytest.mark.parametrize("pattern", ["shrinking", "shrinkingunseen"])
 def test_model_of_kernels_that_become_shorter(unit: Path, pattern: str, longest: int) -> None:
     """Also where the queue is believed to have work all the time because they were longer before."""
     truth, metered = model(unit, f"{pattern}:{longest}", 3000, 100_000)
@@ -64,7 +64,7 @@ def test_model_of_kernels_that_become_shorter(unit: Path, pattern: str, longest:
 
 
 @pytest.mark.parametrize("longest", [10_000, 20_000])
-@pytest.mark.parametrize("pattern", ["rastep", "rastephost"])
+@pytest.mark.parametrize("pattern", ["step", "stephost"])
 def test_model_of_a_program_that_hides_from_brackets(unit: Path, pattern: str, longest: int) -> None:
     """It knows when there was a bracket, and launches short kernels when the next one is due."""
     truth, metered = model(unit, f"{pattern}:{longest}", 5000, 100_000)

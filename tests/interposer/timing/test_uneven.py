@@ -21,7 +21,7 @@ KNOWN = ["stream", "context", "event", "query", "equery", "copy", "batch"]
 @pytest.mark.parametrize(("short", "count", "long"), CASES)
 def test_model_of_rare_long_kernels(short: int, count: int, long: int, pattern: str) -> None:
     """Each launch is waited for at once, or only the long ones; alone, or in turn with another tenant."""
-    command = [built.program("meter_unit"), f"{pattern}:{count}:{long * US}", str(short * US), "5000"]
+    command = [built.program("meter_programs"), f"{pattern}:{count}:{long * US}", str(short * US), "5000"]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     truth, metered, _, _ = map(int, out.split())
     print(f"error {metered / truth - 1:+.2%}")
@@ -32,7 +32,7 @@ def test_model_of_rare_long_kernels(short: int, count: int, long: int, pattern: 
 @pytest.mark.parametrize(("us", "streams"), [(20, 1), (100, 1), (20, 3), (100, 3), (20, 6)])
 def test_model_of_random_programs(seed: int, us: int, streams: int) -> None:
     """Five functions whose lengths have heavy tails, waits and pauses in any order."""
-    command = [built.program("meter_unit"), f"random:{streams}:{seed}", str(us * US), "2000"]
+    command = [built.program("meter_programs"), f"random:{streams}:{seed}", str(us * US), "2000"]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     truth, metered, _, _ = map(int, out.split())
     print(f"error {metered / truth - 1:+.2%}")
@@ -44,7 +44,7 @@ def test_model_of_random_programs(seed: int, us: int, streams: int) -> None:
 def test_model_of_rare_long_kernels_behind_our_back(short: int, count: int, long: int, pattern: str) -> None:
     """Each launch is waited for at once in a way that the meter is not told of, and no other thread asks either; on a
     busy machine, the thread is preempted for milliseconds every now and then."""
-    command = [built.program("meter_unit"), f"{pattern}:{count}:{long * US}", str(short * US), "5000"]
+    command = [built.program("meter_programs"), f"{pattern}:{count}:{long * US}", str(short * US), "5000"]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     truth, metered, _, _ = map(int, out.split())
     print(f"error {metered / truth - 1:+.2%}")
@@ -56,7 +56,7 @@ def test_model_of_rare_long_kernels_behind_our_back(short: int, count: int, long
 def test_model_of_a_program_that_watches_the_samples(hits: int, short: int, long: int) -> None:
     """It tells by how long its calls take which of its launches were measured, has short ones until `hits` of them
     were, and long ones until one was; nobody waits. It pays no less for that."""
-    command = [built.program("meter_unit"), f"rawatched:{hits}:{long * US}", str(short * US), "100000"]
+    command = [built.program("meter_programs"), f"watched:{hits}:{long * US}", str(short * US), "100000"]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     truth, metered, _, _ = map(int, out.split())
     print(f"error {metered / truth - 1:+.2%}")
@@ -66,7 +66,7 @@ def test_model_of_a_program_that_watches_the_samples(hits: int, short: int, long
 def test_model_of_a_program_in_step_with_the_samples() -> None:
     """Seven of 30 us, one of 100 us, again and again, awaited in such a way: taken every 4 ms, samples never met a long
     one. Too short to be noticed one by one, they are charged by the mean of the samples."""
-    command = [built.program("meter_unit"), "rareunseen:7:100000", "30000", "20000"]
+    command = [built.program("meter_programs"), "rareunseen:7:100000", "30000", "20000"]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     truth, metered, _, _ = map(int, out.split())
     print(f"error {metered / truth - 1:+.2%}")
@@ -76,7 +76,7 @@ def test_model_of_a_program_in_step_with_the_samples() -> None:
 @pytest.mark.parametrize("us", [5, 10, 20, 100])
 def test_model_of_even_kernels_behind_our_back(us: int) -> None:
     """Each is waited for in such a way, and the thread is often preempted: that is no time of the device."""
-    command = [built.program("meter_unit"), f"rareunseenstarved:20:{us * US}", str(us * US), "20000"]
+    command = [built.program("meter_programs"), f"rareunseenstarved:20:{us * US}", str(us * US), "20000"]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     truth, metered, _, _ = map(int, out.split())
     print(f"error {metered / truth - 1:+.2%}")
@@ -87,7 +87,7 @@ def test_model_of_even_kernels_behind_our_back(us: int) -> None:
 @pytest.mark.parametrize(("us", "streams"), [(20, 1), (20, 3), (100, 3)])
 def test_model_of_random_programs_behind_our_back(seed: int, us: int, streams: int) -> None:
     """As above, without any wait that the meter sees."""
-    command = [built.program("meter_unit"), f"randomunseen:{streams}:{seed}", str(us * US), "4000"]
+    command = [built.program("meter_programs"), f"randomunseen:{streams}:{seed}", str(us * US), "4000"]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     truth, metered, _, _ = map(int, out.split())
     print(f"error {metered / truth - 1:+.2%}")
@@ -98,7 +98,7 @@ def test_model_of_random_programs_behind_our_back(seed: int, us: int, streams: i
 @pytest.mark.parametrize("pattern", ["rarely", "rarelystarved"])
 def test_model_of_pauses_that_are_what_they_seem(period: int, pattern: str) -> None:
     """20 us every so often, and nobody ever waits: the pauses are not charged."""
-    command = [built.program("meter_unit"), f"{pattern}:{period * US}", str(20 * US), "5000"]
+    command = [built.program("meter_programs"), f"{pattern}:{period * US}", str(20 * US), "5000"]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     truth, metered, _, _ = map(int, out.split())
     print(f"error {metered / truth - 1:+.2%}")

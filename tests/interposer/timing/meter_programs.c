@@ -1,0 +1,229 @@
+/* Programs of many kinds on a modelled GPU, each run without the meter and with it.
+ *
+ * Usage: meter_programs PROGRAM KERNEL_NS [COUNT [HOLD_NS]], which prints "truth metered wall bare", in ns. PROGRAM is a
+ * name of the table below, then words that change it (see `main`), then numbers, each behind a colon. */
+#include "modelled_gpu.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What is to be run: `n` launches whose kernels take about `ns`. `words`: the whole of PROGRAM. */
+struct asked {
+  const char *words;
+  uint64_t ns;
+  int n;
+  unsigned long first, second; /* its numbers, 0: not given */
+  bool host, sync;             /* pauses, or waits, of the host */
+  bool unseen;                 /* no wait is seen by the meter */
+};
+
+static void back_to_back(const struct asked *asked) {
+  for (int i = 0; i < asked->n; i++)
+    launch(0, 0x1000, asked->ns);
+}
+
+static void host(const struct asked *asked) {
+  for (int i = 0; i < asked->n; i++) {
+    launch(0, 0x1000, asked->ns);
+    now += 20000;
+  }
+}
+
+static void synced(const struct asked *asked) {
+  for (int i = 0; i < asked->n; i++) {
+    launch(0, 0x1000, asked->ns);
+    sync_stream(0);
+  }
+}
+
+/* Each tenth kernel is of another function, and takes 40 times as long. */
+static void mix(const struct asked *asked) {
+  for (int i = 0; i < asked->n; i++) {
+    bool longer = i % 10 == 9;
+    launch(0, longer ? 0x2000 : 0x1000, longer ? 40 * asked->ns : asked->ns);
+    if (asked->host && i % 100 == 99) {
+      sync_stream(0);
+      now += 300000;
+    }
+  }
+}
+
+static void two_streams(const struct asked *asked) {
+  for (int i = 0; i < asked->n; i++)
+    launch(i & 1, 0x1000, asked->ns);
+}
+
+static void bursts(const struct asked *asked) {
+  for (int i = 0; i < asked->n; i++) {
+    launch(0, 0x1000, asked->ns);
+    if (i % 400 == 399)
+      now += 4000000;
+  }
+}
+
+/* Streams of a program that alone cannot fill the device. */
+static void many(const struct asked *asked) {
+  for (int i = 0; i < asked->n; i++) {
+    launch((int)chance(STREAMS), 0x1000 + 16 * chance(4), asked->ns / 10 + chance(asked->ns * 18 / 10));
+    now += chance(asked->ns * 2);
+  }
+}
+
+/* One function, whose kernels take `ns` on average. */
+static void uneven(const struct asked *asked) {
+  for (int i = 0; i < asked->n; i++) {
+    launch(0, 0x1000, asked->ns / 10 + chance(asked->ns * 18 / 10));
+    if (asked->host)
+      now += asked->ns / 2 + chance(asked->ns * 2);
+    if (asked->sync)
+      sync_stream(0);
+  }
+}
+
+/* STREAMS:SEED: five functions whose lengths have heavy tails, waits and pauses. */
+static void random_program(const struct asked *asked) {
+  seed = asked->second;
+  for (int i = 0; i < asked->n; i++) {
+    int s = (int)chance(asked->first);
+    uint64_t function = chance(5), longer = chance(64) == 0 ? 20 + chance(200) : 1 + chance(3);
+    launch(s, 0x1000 + 16 * function, (asked->ns + function * asked->ns / 2) * longer);
+    if (chance(3) == 0)
+      wait_for(s, asked->unseen);
+    if (chance(4) == 0)
+      now += chance(300000);
+  }
+}
+
+/* COUNT:LONG_NS: after COUNT launches a long one; "batch" waits for the long ones only. */
+static void rare(const struct asked *asked) {
+  bool batch = strstr(asked->words, "batch") != NULL;
+  for (int i = 0; i < asked->n; i++) {
+    bool longer = (unsigned long)i % (asked->first + 1) == asked->first;
+    launch(0, 0x1000, longer ? asked->second : asked->ns);
+    if (longer || !batch)
+      wait_for(0, asked->unseen);
+  }
+}
+
+/* HITS:LONG_NS: short ones until so many calls took longer than a launch does, then long ones until one does. */
+static void watched(const struct asked *asked) {
+  unsigned long seen = 0;
+  bool lengthy = false;
+  for (int i = 0; i < asked->n; i++) {
+    uint64_t called = now;
+    launch(0, 0x1000, lengthy ? asked->second : asked->ns);
+    seen += now - called > LAUNCH + EVENT;
+    if (seen == (lengthy ? 1 : asked->first)) {
+      lengthy = !lengthy;
+      seen = 0;
+    }
+    wait_unseen(0);
+    now += 15000;
+  }
+}
+
+/* COUNT: one function with so many classes of grids, awaited now and then. */
+static void sizes(const struct asked *asked) {
+  for (int i = 0; i < asked->n; i++) {
+    uint64_t size = 3 + chance(asked->first);
+    launch(0, 0x7f0000001000 ^ size << 56, asked->ns + asked->ns * size / 16);
+    if (chance(2))
+      now += 20000;
+    if (chance(2))
+      sync_stream(0);
+  }
+}
+
+/* LONG_NS: one function takes so long at first, and later less. */
+static void shrinking(const struct asked *asked) {
+  for (int i = 0; i < asked->n; i++) {
+    launch(0, 0x1000, i < asked->n / 20 ? asked->first : asked->ns);
+    wait_for(0, asked->unseen);
+  }
+}
+
+/* LONG_NS: long ones until a bracket may be due, then short ones until there was one. */
+static void in_step(const struct asked *asked) {
+  for (int i = 0; i < asked->n; i++) {
+    uint64_t interval = (uint64_t)GS_METER_SAMPLE_NS << queues[0].agreed;
+    bool longer = metered && i > 100 && now - queues[0].last_sample < interval * 3 / 4;
+    launch(0, 0x1000, longer ? asked->first : asked->ns);
+    wait_for(0, asked->unseen);
+    if (asked->host)
+      now += 5000;
+  }
+}
+
+/* PERIOD_NS: a launch every so often, and no wait. */
+static void rarely(const struct asked *asked) {
+  uint64_t next = now;
+  for (int i = 0; i < asked->n; i++, next += asked->first) {
+    if (now < next)
+      now = next;
+    launch(0, 0x1000, asked->ns);
+  }
+}
+
+static const struct {
+  const char *name;
+  int numbers;
+  void (*run)(const struct asked *);
+} programs[] = {
+    /* a name before one that it begins with */
+    {"b2b", 0, back_to_back}, {"turns", 0, back_to_back},    {"host", 0, host},           {"sync", 0, synced},
+    {"mix", 0, mix},          {"two", 0, two_streams},       {"burst", 0, bursts},        {"many", 0, many},
+    {"uneven", 0, uneven},    {"random", 2, random_program}, {"rarely", 1, rarely},       {"rare", 2, rare},
+    {"watched", 2, watched},  {"sizes", 1, sizes},           {"shrinking", 1, shrinking}, {"step", 1, in_step},
+};
+
+static void run(size_t program, const struct asked *asked) {
+  programs[program].run(asked);
+  sync_all();
+}
+
+/* The program that `words` begin with; -1: none, or it has not its numbers. */
+static int find(struct asked *asked) {
+  for (size_t i = 0; i < sizeof programs / sizeof *programs; i++) {
+    if (strncmp(asked->words, programs[i].name, strlen(programs[i].name)) != 0)
+      continue;
+    const char *numbers = strchr(asked->words, ':');
+    int given = numbers ? sscanf(numbers, ":%lu:%lu", &asked->first, &asked->second) : 0;
+    return given == programs[i].numbers ? (int)i : -1;
+  }
+  return -1;
+}
+
+int main(int argc, char **argv) {
+  if (argc < 3)
+    return 2;
+  const char *words = argv[1];
+  struct asked asked = {
+      .words = words,
+      .ns = strtoull(argv[2], NULL, 10),
+      .n = argc > 3 ? atoi(argv[3]) : 20000,
+      .host = strstr(words, "host"),
+      .sync = strstr(words, "sync"),
+      .unseen = strstr(words, "unseen"),
+  };
+  int program = find(&asked);
+  if (program < 0)
+    return 2;
+  hold = argc > 4 ? strtoull(argv[4], NULL, 10) : hold;
+  /* "starved": the thread is often preempted. "turns": in turn with another tenant. */
+  stolen_in = strstr(words, "starved") ? 400 : 0;
+  if (strstr(words, "turns"))
+    foreign = strcmp(words, "turns") == 0 ? FOREIGN_ALWAYS : FOREIGN_IN_TURN;
+
+  uint64_t began = now;
+  metered = false;
+  run((size_t)program, &asked);
+  uint64_t bare = now - began;
+  metered = true;
+  restart();
+  began = now;
+  run((size_t)program, &asked);
+  printf("%llu %.0f %llu %llu\n", (unsigned long long)truth, meter.busy, (unsigned long long)(now - began),
+         (unsigned long long)bare);
+  return 0;
+}

@@ -1,0 +1,259 @@
+#include "modelled_gpu.h"
+
+#include <string.h>
+
+enum { EVENT_GPU = 800, QUERY = 300, DEPTH = 1024, BARRIERS = 1000 };
+
+struct gs_meter meter;
+struct gs_queue queues[STREAMS];
+struct gs_clock clocks[1];
+uint64_t now = 1000000000000u, truth, tail[STREAMS], hold = 12000, noticed, seed = 1;
+uint32_t stolen_in;
+bool metered = true;
+enum others foreign;
+
+static uint64_t device_free;
+static uint64_t submitted[DEPTH], submissions; /* ends of the last kernels: a full queue blocks a launch */
+static uint64_t bracket[STREAMS][2];
+static const uint64_t skew = 123456789; /* device clock = host clock - skew */
+
+/* Leases alternate with those of the others. */
+enum { PERIOD = 42000000, LEASE = 20000000, GAP = 1000000, SLICE = 2000000, NOTICE = 70000 };
+
+static bool foreign_at(uint64_t t) {
+  uint64_t at = t % PERIOD;
+  return foreign == FOREIGN_ALWAYS || (foreign == FOREIGN_IN_TURN && (at >= LEASE + GAP || at < SLICE));
+}
+
+static bool held_at(uint64_t t) { return foreign == ALONE || t % PERIOD < LEASE; }
+static uint32_t lease_at(uint64_t t) {
+  return foreign == ALONE ? 1 : 1 + 2 * (uint32_t)(t / PERIOD % 1000000) + !held_at(t);
+}
+
+/* The time at which the device will have done `ns` of our work, from `begin` on. */
+static uint64_t worked(uint64_t begin, uint64_t ns) {
+  if (foreign == ALONE)
+    return begin + ns;
+  while (ns > 0) {
+    uint64_t step = 10000 - begin % 10000;
+    bool ours = !foreign_at(begin) || begin / SLICE % 2 == 0;
+    if (ours && step > ns)
+      step = ns;
+    if (ours)
+      ns -= step;
+    begin += step;
+  }
+  return begin;
+}
+
+uint64_t chance(uint64_t below) {
+  seed = seed * 6364136223846793005u + 1442695040888963407u;
+  return (seed >> 33) % below;
+}
+
+static void call(uint64_t cost) {
+  if (stolen_in && chance(stolen_in) == 0)
+    now += 500000 + chance(7500000);
+  now += cost;
+  if (stolen_in && chance(stolen_in) == 0)
+    now += 500000 + chance(7500000);
+}
+
+static uint64_t event(int s) {
+  call(EVENT);
+  tail[s] = (tail[s] > now ? tail[s] : now) + EVENT_GPU;
+  return tail[s];
+}
+
+/* The gate thread and the launching thread notice a changed lease word soon; foreign work within one poll. */
+static void notice(void) {
+  const uint64_t change[] = {0, SLICE, LEASE, PERIOD};
+  if (foreign == ALONE)
+    return;
+  if (noticed == 0)
+    noticed = now;
+  for (uint64_t period = noticed / PERIOD * PERIOD; period <= now; period += PERIOD)
+    for (int i = 0; i < 3; i++) {
+      uint64_t at = period + change[i], seen = at + NOTICE;
+      uint32_t others = held_at(at) ? foreign_at(at) : 1;
+      if (seen <= noticed || seen > now || others == meter.others)
+        continue;
+      gs_meter_turn(&meter, others, held_at(at) ? seen : seen + GS_METER_OVERLAP_NS);
+    }
+  noticed = now;
+}
+
+static void kernel(int s, uint64_t ns) {
+  uint64_t begin, oldest = submitted[submissions % DEPTH];
+  call(LAUNCH);
+  if (oldest > now)
+    now = oldest;
+  begin = now > device_free ? now : device_free;
+  if (tail[s] > begin)
+    begin = tail[s];
+  tail[s] = device_free = worked(begin, ns);
+  submitted[submissions++ % DEPTH] = tail[s];
+  truth += ns;
+}
+
+static void take_sample(int s) {
+  if (queues[s].sampled && bracket[s][1] <= now)
+    gs_meter_sampled(&meter, &queues[s],
+                     (double)(bracket[s][1] - bracket[s][0]) - (queues[s].sampled_held != GS_NOT_HELD ? EVENT_GPU : 0),
+                     bracket[s][0], 1);
+}
+
+void reap(void) {
+  notice();
+  for (;;) {
+    for (int s = 0; s < STREAMS; s++)
+      take_sample(s);
+    int best = -1;
+    uint64_t done = 0;
+    for (int s = 0; s < STREAMS; s++) {
+      struct gs_mark *mark = gs_meter_oldest(&queues[s]);
+      if (!mark)
+        continue;
+      now += QUERY;
+      if ((uint64_t)(uintptr_t)mark->event <= now && (best < 0 || (uint64_t)(uintptr_t)mark->event < done)) {
+        best = s;
+        done = (uint64_t)(uintptr_t)mark->event;
+      }
+    }
+    if (best < 0)
+      return;
+    gs_clock_not_before(&clocks[0], done - skew, gs_meter_oldest(&queues[best])->recorded);
+    gs_clock_not_after(&clocks[0], done - skew, now);
+    gs_meter_reap(&meter, &queues[best], gs_clock_host(&clocks[0], done - skew), lease_at(now), 1);
+  }
+}
+
+static void mark(int s, bool start) {
+  struct gs_mark *mark;
+  reap();
+  mark = gs_meter_mark(&meter, &queues[s], start, now);
+  if (!mark)
+    return;
+  mark->event = (void *)(uintptr_t)event(s);
+  mark->recorded_by = now;
+  mark->state = GS_MARK_RECORDED;
+  take_sample(s);
+}
+
+/* As the gate does: the open segment ends before the wait for a lease, and little is in flight then. */
+static void gate(int s) {
+  uint64_t bound = 2000000;
+  if (foreign == ALONE)
+    return;
+  for (;;) {
+    double inflight = 0;
+    if (!held_at(now)) {
+      if (metered && queues[s].open.launches > 0)
+        mark(s, false);
+      for (; !held_at(now); now += 50000) { /* the gate thread polls */
+        if (metered)
+          reap();
+        if (metered && meter.marks == 0 && now >= device_free)
+          gs_meter_turn(&meter, GS_METER_AWAY, now);
+      }
+    }
+    if (!metered)
+      return;
+    reap();
+    if (meter.others != foreign_at(now))
+      gs_meter_turn(&meter, foreign_at(now), now);
+    for (int i = 0; i < STREAMS; i++)
+      inflight += gs_queue_inflight(&queues[i], (double)bound, now);
+    if (inflight <= (double)bound)
+      return;
+    if (meter.marks == 0 && queues[s].open.launches > 0)
+      mark(s, false);
+    now += 50000;
+  }
+}
+
+void launch(int s, uint64_t key, uint64_t ns) {
+  gate(s);
+  if (!metered) {
+    kernel(s, ns);
+    return;
+  }
+  struct gs_function *function = gs_meter_function(&meter, key);
+  if (gs_meter_close_first(&meter, &queues[s], function, now)) {
+    mark(s, false);
+    function = gs_meter_function(&meter, key);
+  }
+  uint64_t planned = now, began;
+  uint32_t plan = gs_meter_launch(&meter, &queues[s], function, now, lease_at(now));
+  if (plan & GS_PLAN_START)
+    mark(s, true);
+  if (plan & GS_PLAN_SAMPLE)
+    take_sample(s);
+  if (plan & GS_PLAN_SAMPLE && queues[s].sampled) {
+    plan &= ~(uint32_t)GS_PLAN_SAMPLE;
+    queues[s].bracketing = false;
+  }
+  if (plan & GS_PLAN_SAMPLE) {
+    if (hold && plan & GS_PLAN_HOLD) {
+      call(BARRIERS);
+      tail[s] = (tail[s] > now ? tail[s] : now) + hold;
+    }
+    bracket[s][0] = event(s);
+  }
+  began = now;
+  kernel(s, ns);
+  queues[s].made = now;
+  if (plan & GS_PLAN_SAMPLE) {
+    uint64_t ended = now;
+    bracket[s][1] = event(s);
+    gs_meter_sampling(&queues[s], function, plan, planned, began, ended, now,
+                      bracket[s][0] > now           ? GS_HELD
+                      : hold && plan & GS_PLAN_HOLD ? GS_HELD_BRIEFLY
+                                                    : GS_NOT_HELD);
+  }
+  if (plan & GS_PLAN_MARK)
+    mark(s, false);
+}
+
+void sync_stream(int s) {
+  if (metered && gs_meter_check_before_sync(&meter, &queues[s], now))
+    mark(s, false);
+  uint64_t began = now;
+  if (tail[s] > now)
+    now = tail[s];
+  call(5000); /* the thread wakes up, or gets its processor back */
+  if (!metered)
+    return;
+  reap();
+  take_sample(s);
+  gs_meter_synced(&meter, &queues[s], now, (struct gs_waited){began, now, 1, true});
+}
+
+void sync_all(void) {
+  for (int s = 0; s < STREAMS; s++)
+    sync_stream(s);
+}
+
+void wait_unseen(int s) {
+  if (tail[s] > now)
+    now = tail[s];
+  call(1000);
+}
+
+void wait_for(int s, bool unseen) {
+  if (unseen)
+    wait_unseen(s);
+  else
+    sync_stream(s);
+}
+
+void restart(void) {
+  memset(&meter, 0, sizeof meter);
+  memset(queues, 0, sizeof queues);
+  memset(clocks, 0, sizeof clocks);
+  memset(tail, 0, sizeof tail);
+  memset(submitted, 0, sizeof submitted);
+  device_free = truth = submissions = noticed = 0;
+  now = 1000000000000u;
+  seed = 1;
+}
