@@ -21,7 +21,8 @@ static struct gs_claim claims[GANGS][DEVICES * GS_MAX_SLOTS];
 void model_restore(void) {
   for (int d = 0; d < DEVICES; d++) {
     memcpy(core[d], s.core[d].head, sizeof s.core[d].head);
-    memcpy(core[d]->grant, s.core[d].grant, sizeof s.core[d].grant);
+    for (int g = 0; g < GANGS; g++)
+      memcpy(&core[d]->grant[g], s.core[d].grant[g], GRANT_BYTES);
   }
   for (int g = 0; g < GANGS; g++) {
     gangs->gang[g] = s.gang[g];
@@ -39,7 +40,8 @@ void model_restore(void) {
 static void save_cores(void) {
   for (int d = 0; d < DEVICES; d++) {
     memcpy(s.core[d].head, core[d], sizeof s.core[d].head);
-    memcpy(s.core[d].grant, core[d]->grant, sizeof s.core[d].grant);
+    for (int g = 0; g < GANGS; g++)
+      memcpy(s.core[d].grant[g], &core[d]->grant[g], GRANT_BYTES);
   }
 }
 
@@ -75,8 +77,7 @@ static int64_t rounded(int64_t value, int64_t grain, int64_t least) {
 }
 
 static void normalise_grant(struct core_grant *g, uint64_t launches, uint64_t elapsed) {
-  memset(&g->stats, 0, sizeof g->stats);
-  memset(&g->receipt, 0, sizeof g->receipt);
+  memset((char *)g + GRANT_BYTES, 0, sizeof *g - GRANT_BYTES);
   memset(g->fill, 0, sizeof g->fill);
   g->fills = g->sleeps = g->company = 0;
   g->resident_ns = g->sampled_resident_ns = g->sampled_busy_ns = g->view.busy_ns = g->over_ns = g->dry_ns = 0;

@@ -20,10 +20,12 @@ struct model_rank {
   uint8_t slept;              /* ms */
 };
 
-/* The state of a core that changes. */
+/* The state of a core that changes and that decisions depend on: the last fields of a grant are its statistics, which
+ * begin anew with each event. */
+enum { GRANT_BYTES = offsetof(struct core_grant, receipt) };
 struct core_part {
   char head[offsetof(struct gs_core, members)];
-  struct core_grant grant[GANGS];
+  char grant[GANGS][GRANT_BYTES];
 };
 
 struct state {
