@@ -12,8 +12,8 @@ TEST_LIMIT ?= 900
 WORKERS ?= $(shell echo $$(($$(nproc) * 2)))
 PARALLEL = timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations=15
 
-# What measures time, most of which it waits: two at once, then those alone that failed beside another.
-measured = timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -n 2 --dist loadgroup --attempts 1 --durations=10 $(1) || \
+# What measures time, most of which it waits: a few at once, then those alone that failed beside another.
+measured = timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -n $(2) --dist loadgroup --attempts 1 --durations=10 $(1) || \
   timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest --last-failed $(1)
 
 # Everything that the wheel is made of: touched or gone, it is built and installed again.
@@ -40,13 +40,13 @@ test: $(VENV)/.ready-test check test-build ## static checks, then every test but
 	@echo "test: phase 2 of 3: all that does not measure time"
 	$(PARALLEL) -m "not slow and not gpu and not timing"
 	@echo "test: phase 3 of 3: what measures time"
-	$(call measured,tests/interposer/timing -m "timing and not slow and not gpu")
+	$(call measured,tests/interposer/timing -m "timing and not slow and not gpu",3)
 
 test-slow: $(VENV)/.ready-test build test-build ## soaks, full products, every property with more examples
 	@echo "test-slow: phase 1 of 2: all that does not measure time"
 	$(PARALLEL) -m "(slow or hypothesis) and not gpu and not timing" --hypothesis-profile=many
 	@echo "test-slow: phase 2 of 2: what measures time"
-	$(call measured,-m "timing and slow and not gpu")
+	$(call measured,-m "timing and slow and not gpu",2)
 
 test-frameworks: $(VENV)/.ready-test build build/frameworks/.ready ## unmodified PyTorch, Triton and numba on the simulated device
 	@echo "running the frameworks' programs, bare and in a share: about 6 minutes"
@@ -72,11 +72,15 @@ check-python: $(VENV)/.ready-test build
 	$(BIN)/python scripts/reference.py --check
 	$(BIN)/python scripts/pages --check
 
-check-c: $(VENV)/.ready-test build
+check-c: $(VENV)/.ready-test build build/.tidy
 	git ls-files -z '*.c' '*.h' | xargs -0 $(BIN)/clang-format --dry-run -Werror
-	git ls-files -z 'native/*.c' 'hooks/*.c' ':!*.bpf.c' | xargs -0 -P 2 -n 16 $(BIN)/clang-tidy --quiet -p build/wheel 2>/dev/null
 	$(BIN)/python scripts/check_rooms.py build/wheel
 	$(BIN)/python scripts/guard_programs.py --check
+
+# Takes longer than all other checks: again only where a source, or what is looked for, has changed.
+build/.tidy: .clang-tidy $(filter %.c %.h,$(PRODUCT)) | $(VENV)/.installed
+	git ls-files -z 'native/*.c' 'hooks/*.c' ':!*.bpf.c' | xargs -0 -P 2 -n 16 $(BIN)/clang-tidy --quiet -p build/wheel 2>/dev/null
+	@touch $@
 
 coverage: $(VENV)/.ready-test test-build ## executed lines of the interposer under its tests, at least 95 %
 	$(BIN)/python scripts/coverage

@@ -42,7 +42,7 @@ TIMING = Path(__file__).parent / "interposer/timing"
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
-    for item in items:
+    for number, item in enumerate(items):
         if any(item.path.is_relative_to(here / part) for part in MACHINE_WIDE):
             item.add_marker(pytest.mark.xdist_group("machine"))
         for part in TOGETHER:
@@ -51,6 +51,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         group = item.get_closest_marker("xdist_group")
         if group and "timing" in group.args and item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timing)
+            # The group is for runs of everything. Of what measures time few run at once, and so each is one by itself.
+            item.add_marker(pytest.mark.xdist_group(f"timing-{number}"))
         # `make test` looks for them there alone.
         if (
             item.get_closest_marker("timing")
@@ -99,7 +101,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """pytest-xdist adds a test's group to its name, by which neither a reader nor --last-failed finds it again."""
     if hasattr(report, "node"):  # of another process: in that process pytest-xdist compares the names
-        report.nodeid = re.sub(r"@[a-z-]+$", "", report.nodeid)
+        report.nodeid = re.sub(r"@[a-z0-9_-]+$", "", report.nodeid)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -71,7 +71,7 @@ def check_answer(case, status, media, text):
 
 def examples(label, *, slow):
     has_body = DOCUMENT["paths"][OPERATIONS[label].path][OPERATIONS[label].method.lower()].get("requestBody")
-    return 40 if slow else 12 if has_body else 3
+    return 25 if slow else 12 if has_body else 3
 
 
 def generated(daemon, label, mode, check, slow):

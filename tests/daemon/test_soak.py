@@ -142,7 +142,7 @@ def test_many_grants_leave_the_daemon_as_it_was(node: Daemon) -> None:
 
     churn(100)
     before = descriptors(pid), resident(pid)
-    churn(1500)
+    churn(1000)
     after = descriptors(pid), resident(pid)
     assert after[0] <= before[0] + 2
     assert after[1] <= before[1] + 8 * MIB

@@ -12,7 +12,7 @@ from gpushare import paths
 
 HERE = Path(__file__).resolve().parent
 FEW = "-runs=300"
-LONG = "-max_total_time=6"
+LONG = "-max_total_time=4"
 TARGETS = sorted(file.stem for file in HERE.glob("*.c"))
 LONGEST = {"hook": 32768, "image": 16384, "arbiter": 16384, "gangs": 16384}  # bytes of input; 4096 for the others
 

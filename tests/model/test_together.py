@@ -204,7 +204,7 @@ def crowds(draw):
     return tenants, events
 
 
-@pytest.mark.parametrize("examples", [10, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [10, pytest.param(60, marks=pytest.mark.slow)])
 def test_books_and_guarantees_hold_in_any_crowd(examples):
     given_crowds = settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
     given_crowds(given(crowds())(check_crowd))()

@@ -35,7 +35,7 @@ def house(fresh: Any, request: pytest.FixtureRequest) -> Iterator[House]:
 
 @pytest.mark.parametrize(
     ("seed", "steps", "scale"),
-    [(1, 120, 1), pytest.param(None, 400, 3, marks=[pytest.mark.slow, pytest.mark.timeout(400)])],
+    [(1, 120, 1), pytest.param(None, 300, 3, marks=[pytest.mark.slow, pytest.mark.timeout(400)])],
     ids=["few", "many"],
 )
 def test_a_plan(house: House, seed: int | None, steps: int, scale: int) -> None:
