@@ -39,19 +39,20 @@ def rung_word(rung: Rung) -> MaxRung:
 
 def terms(request: GrantRequest, policy: Policy) -> Terms:
     """As far as this node goes. From every grant time is taken back, and of one that borrows memory it is asked for."""
-    asked = reclaim.rung_of(request.max_rung) if request.max_rung is not None else None
-    grace_ns = policy.grace_ns if request.grace_seconds is None else round(request.grace_seconds * 1e9)
+    return _terms(request.max_rung, request.grace_seconds, request.borrow_memory, request.memory, policy)
+
+
+@functools.lru_cache(maxsize=256, typed=True)  # whoever shows a grant asks again
+def _terms(
+    max_rung: str | None, grace_seconds: float | None, borrow: bool | int | str, size: int | str, policy: Policy
+) -> Terms:
+    asked = reclaim.rung_of(max_rung) if max_rung is not None else None
+    grace_ns = policy.grace_ns if grace_seconds is None else round(grace_seconds * 1e9)
     return Terms(
-        max_rung=min(policy.most, asked or (Rung.EVICT if request.borrow_memory else Rung.THROTTLE)),
+        max_rung=min(policy.most, asked or (Rung.EVICT if borrow else Rung.THROTTLE)),
         grace_ns=min(policy.grace_ns, grace_ns),
-        borrow=_borrow(request),
+        borrow=0 if borrow is False else memory(size if borrow is True else borrow),
     )
-
-
-def _borrow(request: GrantRequest) -> int | str:
-    if isinstance(request.borrow_memory, bool):
-        return memory(request.memory) if request.borrow_memory else 0
-    return memory(request.borrow_memory)
 
 
 def check(request: GrantRequest, policy: Policy) -> None:

@@ -134,10 +134,11 @@ def grant_view(
 
 
 def _notice(state: State, live: Live) -> str:
+    faults = state.faults
     found = [
-        f"device {place.index} ({place.device}) does not work: {state.faults[place.device].reason}"
-        for place in live.record.places
-        if place.device in state.faults
+        f"device {place.index} ({place.device}) does not work: {faults[place.device].reason}"
+        for place in (live.record.places if faults else ())
+        if place.device in faults
     ]
     found += [live.exceeded] if live.exceeded else []
     if (asked := live.eviction) is not None and asked.rung == "evict":
