@@ -53,10 +53,11 @@ def now(
     `weights`: in place of theirs."""
     own = {name: had.get(name, Had()) for name in policies}
     whole = dict.fromkeys(policies, 0)
-    lines = {name: families.line(policies, name) for name in policies}
+    members: dict[str, list[str]] = {name: [] for name in policies}
     for name, policy in policies.items():
-        for above in lines[name]:
+        for above in families.line(policies, name):
             whole[above] += policy.guarantee_milli
+            members[above].append(name)
     states = [
         TenantState(
             name, whole[name], own[name].wants, policy.weight, policy.tier, policy.limit_milli, 0, policy.parent
@@ -66,22 +67,20 @@ def now(
     entitled = tree.entitle(capacity, states, weights).milli
     borrowed = {name: max(0, own[name].used - policy.guarantee_milli) for name, policy in policies.items()}
     unused = {name: max(0, policy.guarantee_milli - own[name].used) for name, policy in policies.items()}
-    given = {name: lent(left, sum(unused.values()), sum(borrowed.values())) for name, left in unused.items()}
+    all_unused, all_borrowed = sum(unused.values()), sum(borrowed.values())
+    given = {name: lent(left, all_unused, all_borrowed) for name, left in unused.items()}
     found = {}
-    for name in policies:
-        members = [other for other in policies if name in lines[other]]
-        wants, used, waited = (
-            sum(getattr(own[one], field) for one in members) for field in ("wants", "used", "waited")
-        )
+    for name, family in members.items():
+        wants, used, waited = (sum(getattr(own[one], field) for one in family) for field in ("wants", "used", "waited"))
         beyond = max(0, used - whole[name])
-        within = sum(borrowed[one] for one in members) - beyond  # lent by one of the family to another
+        within = sum(borrowed[one] for one in family) - beyond  # lent by one of the family to another
         found[name] = Now(
             state=_state(name in short, wants, used, waited, entitled[name], whole[name]),
             demand=wants,
             entitlement=entitled[name],
             used=used,
             borrowed=beyond,
-            lent=max(0, sum(given[one] for one in members) - within),
+            lent=max(0, sum(given[one] for one in family) - within),
             waited=waited,
         )
     return found

@@ -6,6 +6,7 @@ its limit, which is of the whole node: the grants that run get together at most 
 """
 
 import enum
+import functools
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -71,7 +72,7 @@ def shares(
     due = families.dues(tenants, {row.tenant for row in placed})
     guaranteed = _spread(due, _guarantees(due, placed))
     groups = _by_tenant_and_device(placed)
-    milli = {key: _split(guaranteed[key], rows) for key, rows in groups.items()}
+    milli = {key: _split(guaranteed[key], tuple(rows)) for key, rows in groups.items()}
     limits = _limits(tenants, placed, milli, runnable)
     result = {}
     on_device: dict[str, dict[str, list[Placed]]] = {}
@@ -219,7 +220,8 @@ def _by_tenant_and_device(placed: Iterable[Placed]) -> dict[tuple[str, str], lis
     return rows
 
 
-def _split(milli: int, rows: list[Placed]) -> dict[str, int]:
+@functools.lru_cache(maxsize=4096)  # a grant that comes or goes changes one tenant's
+def _split(milli: int, rows: tuple[Placed, ...]) -> Mapping[str, int]:
     """What is reserved for each, and the rest by time; equally where nobody asked for any. Nobody above its limit,
     which leaves the rest to the others."""
     asked = any(row.time_milli for row in rows)
@@ -246,6 +248,8 @@ def _limits(
         most = {name: sum(row.limit_milli for row in mine) for name, mine in by_tenant.items()}
         parts = families.limits(tenants, most)
         for name, mine in by_tenant.items():
+            if parts[name] is None:
+                continue
             due = {(row.grant, row.device): milli[name, row.device][row.grant] for row in mine}
             limits.update(_part_of_limit(parts[name], mine, due))
     return limits
