@@ -224,16 +224,15 @@ def tenants_now(state: State) -> dict[str, quota.Now]:
     """How all of them stand."""
     had: dict[str, quota.Had] = {}
     for live in state:
-        own = had.get(live.record.tenant, quota.Had())
         for place in live.record.places:
             book = live.books.get(place.index)
             if book is not None and (book.had.used_milli or book.had.waited_milli):
-                own = quota.Had(
+                own = had.get(live.record.tenant, quota.Had())
+                had[live.record.tenant] = quota.Had(
                     wants=own.wants + place.limit_milli,
                     used=own.used + book.had.used_milli,
                     waited=own.waited + book.had.waited_milli,
                 )
-        had[live.record.tenant] = own
     working = sum(device.id not in state.faults for device in state.devices)
     stands = placement.standing(state)
     short = frozenset(tenant.name for tenant in state.tenants if stands.degraded(tenant.name))

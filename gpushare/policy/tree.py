@@ -55,6 +55,10 @@ def wanted(below: Mapping[str | None, Sequence[TenantState]], tenants: Mapping[s
     return found
 
 
+def _wanting(tenant: TenantState, demand: int) -> TenantState:
+    return tenant if tenant.demand == demand else replace(tenant, demand=demand)
+
+
 def entitle(
     capacity: int, tenants: Iterable[TenantState], weights: Mapping[str, Fraction] | None = None
 ) -> Entitlement:
@@ -66,7 +70,7 @@ def entitle(
     milli: dict[str, int] = {}
     degraded = False
     for parent, family in below.items():
-        takers = [replace(tenant, demand=wants[tenant.name]) for tenant in family]
+        takers = [_wanting(tenant, wants[tenant.name]) for tenant in family]
         if parent is not None:
             own, given = by_name[parent], sum(tenant.guarantee for tenant in family)
             # Its own grants are one more taker beside its children.
