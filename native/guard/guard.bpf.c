@@ -292,10 +292,13 @@ INLINE void drop(const struct gs_object_key *at, const struct gs_object *object)
 INLINE void doubt(const struct gs_object *object) {
   uint64_t id = object->memory;
   struct gs_memory *memory = bpf_map_lookup_elem(&gs_map_memory, &id);
+  struct gs_settings *set = settings();
   struct gs_guard_books *books;
-  if (!memory)
+  if (!memory || !set)
     return;
   uint64_t cgroup = memory->cgroup;
+  /* Before it is in doubt, so that no look of this round settles it. */
+  *(volatile uint64_t *)&memory->doubted = set->round;
   books = bpf_map_lookup_elem(&gs_map_books, &cgroup);
   if (books && __sync_val_compare_and_swap(&memory->state, GS_MEMORY_HELD, GS_MEMORY_DOUBTED) == GS_MEMORY_HELD)
     __sync_fetch_and_add(&books->doubt, memory->bytes);
@@ -333,8 +336,8 @@ EACH long unless_seen(void *map, struct gs_object_key *key, struct gs_object *ob
     return 0;
   }
   memory = bpf_map_lookup_elem(&gs_map_memory, &id);
-  if (!memory)
-    return 0;
+  if (!memory || memory->doubted == round->number)
+    return 0; /* the next look settles it: who has gone since this one began was seen to have the file */
   uint64_t cgroup = memory->cgroup;
   books = bpf_map_lookup_elem(&gs_map_books, &cgroup);
   if (books && __sync_val_compare_and_swap(&memory->state, GS_MEMORY_DOUBTED, GS_MEMORY_KEPT) == GS_MEMORY_DOUBTED)

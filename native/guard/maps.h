@@ -53,8 +53,9 @@ enum {
   GS_MEMORY_GONE,
 };
 
+/* doubted: the round in which it last was; a look that had begun before may have seen the file of who has gone since. */
 struct gs_memory {
-  uint64_t cgroup, bytes;
+  uint64_t cgroup, bytes, doubted;
   uint32_t handles, state;
 };
 
