@@ -6,7 +6,6 @@ its limit, which is of the whole node: the grants that run get together at most 
 """
 
 import enum
-import functools
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -72,7 +71,7 @@ def shares(
     due = families.dues(tenants, {row.tenant for row in placed})
     guaranteed = _spread(due, _guarantees(due, placed))
     groups = _by_tenant_and_device(placed)
-    milli = {key: _split(guaranteed[key], tuple(rows)) for key, rows in groups.items()}
+    milli = {key: _split(guaranteed[key], rows) for key, rows in groups.items()}
     limits = _limits(tenants, placed, milli, runnable)
     result = {}
     on_device: dict[str, dict[str, list[Placed]]] = {}
@@ -220,8 +219,7 @@ def _by_tenant_and_device(placed: Iterable[Placed]) -> dict[tuple[str, str], lis
     return rows
 
 
-@functools.lru_cache(maxsize=4096)  # a grant that comes or goes changes one tenant's
-def _split(milli: int, rows: tuple[Placed, ...]) -> Mapping[str, int]:
+def _split(milli: int, rows: list[Placed]) -> dict[str, int]:
     """What is reserved for each, and the rest by time; equally where nobody asked for any. Nobody above its limit,
     which leaves the rest to the others."""
     asked = any(row.time_milli for row in rows)

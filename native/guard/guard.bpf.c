@@ -297,8 +297,9 @@ INLINE void doubt(const struct gs_object *object) {
   if (!memory || !set)
     return;
   uint64_t cgroup = memory->cgroup;
-  /* Before it is in doubt, so that no look of this round settles it. */
-  *(volatile uint64_t *)&memory->doubted = set->round;
+  /* Before it is in doubt, so that no look of this round settles it; and once, or a tenant could keep it in doubt. */
+  if (*(volatile uint32_t *)&memory->state == GS_MEMORY_HELD)
+    *(volatile uint64_t *)&memory->doubted = set->round;
   books = bpf_map_lookup_elem(&gs_map_books, &cgroup);
   if (books && __sync_val_compare_and_swap(&memory->state, GS_MEMORY_HELD, GS_MEMORY_DOUBTED) == GS_MEMORY_HELD)
     __sync_fetch_and_add(&books->doubt, memory->bytes);
