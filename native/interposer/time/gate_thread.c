@@ -1,8 +1,6 @@
 /* The only thread that the interposer adds to a program: it notices revokes, reports when the device has drained, and
  * watches the daemon. */
 #include <errno.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -11,6 +9,7 @@
 #include <unistd.h>
 
 #include "interposer/os/system.h"
+#include "interposer/os/thread.h"
 #include "interposer/process/join.h"
 #include "interposer/process/trace.h"
 #include "interposer/time/capture.h"
@@ -270,21 +269,11 @@ static void stop_at_exit(void) {
 void gs_gate_thread_start(void) {
   struct gs_time *time = gs_time();
   uint32_t no = 0;
-  pthread_attr_t attributes;
-  pthread_t thread;
-  sigset_t all, before;
-  int failed;
   if (!__atomic_compare_exchange_n(&time->thread_started, &no, 1, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
     /* A device is added: the thread waits on a set of words without it, and includes it within one tick. */
     return;
   }
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_attr_init(&attributes);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  failed = pthread_create(&thread, &attributes, gate_thread, time);
-  pthread_attr_destroy(&attributes);
-  pthread_sigmask(SIG_SETMASK, &before, NULL);
+  int failed = gs_thread_start(gate_thread, time);
   if (failed)
     gs_say("no thread for the gate (%d): a revoked lease is seen as drained only after its deadline", failed);
   else
