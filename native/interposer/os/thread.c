@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 /* musl, whose programs may load this library too, has one namespace and no such function. */
-extern __typeof__(dlmopen) dlmopen __attribute__((weak));
+#pragma weak dlmopen
 
 typedef __typeof__(pthread_create) create_fn;
 
