@@ -46,7 +46,7 @@ test-slow: $(VENV)/.ready-test build test-build ## soaks, full products, every p
 	@echo "test-slow: phase 1 of 2: all that does not measure time"
 	$(PARALLEL) -m "(slow or hypothesis) and not gpu and not timing" --hypothesis-profile=many
 	@echo "test-slow: phase 2 of 2: what measures time"
-	$(call measured,-m "timing and slow and not gpu",2)
+	$(call measured,-m "timing and slow and not gpu",3)
 
 test-frameworks: $(VENV)/.ready-test build build/frameworks/.ready ## unmodified PyTorch, Triton and numba on the simulated device
 	@echo "running the frameworks' programs, bare and in a share: about 6 minutes"

@@ -159,7 +159,7 @@ def test_no_order_of_messages_leaks_or_doubles_a_grant(nodes, kills):
     run_state_machine_as_test(
         lambda: Schedulers(nodes, kills),
         settings=settings(
-            max_examples=20 if kills else 10,
+            max_examples=10,
             stateful_step_count=25,
             deadline=None,
             phases=[Phase.generate],

@@ -334,4 +334,4 @@ def test_histories(history_node: Daemon, history_program: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(580)
 def test_many_histories(history_node: Daemon, history_program: Path) -> None:
-    play(history_node, history_program, 20, 100, derandomize=False)
+    play(history_node, history_program, 14, 100, derandomize=False)

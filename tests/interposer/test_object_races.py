@@ -5,7 +5,7 @@ import pytest
 from handmade import Grant, Simulator
 from interposed import Spawner
 
-SHORT, LONG = 20_000, 300_000
+SHORT, LONG = 20_000, 150_000
 
 
 @pytest.mark.parametrize("calls", [SHORT, pytest.param(LONG, marks=pytest.mark.slow)])

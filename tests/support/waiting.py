@@ -15,5 +15,5 @@ def until(condition: Callable[[], Any], what: str = "the condition", seconds: fl
     while not (value := condition()):
         waited = time.monotonic() - began
         assert waited < seconds, f"not within {seconds} s: {what}"
-        time.sleep(0.0005 if waited < 0.1 else min(0.05, waited / 20))
+        time.sleep(min(0.05, max(0.0005, waited / 10)))
     return value
