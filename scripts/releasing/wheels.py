@@ -40,7 +40,8 @@ def source_distribution(root: Path, into: Path) -> Path:
 def source_of(archive: Path, into: Path) -> Path:
     """It unpacked."""
     with tarfile.open(archive) as files:
-        files.extractall(into, filter="data")
+        files.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.2 has none
+        files.extractall(into)  # noqa: S202 - our own archive
     [source] = into.iterdir()
     return source
 

@@ -352,7 +352,8 @@ def _compatible(config: dict, root: Path, rootfs: Path) -> None:
             (root / name).rmdir() if not (root / name).is_symlink() else (root / name).unlink()
     config["mounts"] = [mount for mount in config["mounts"] if mount["destination"] in ("/proc", "/dev", "/tmp")]
     with tarfile.open(rootfs) as tar:
-        tar.extractall(root, filter="fully_trusted")
+        tar.extraction_filter = lambda member, _: member  # Python 3.11.2 takes no `filter`
+        tar.extractall(root)
     compat = root / "usr/local/cuda/compat"
     compat.mkdir(parents=True)
     shutil.copy(SIM_LIB_DIR / "libcuda.so.1", compat / "libcuda.so.590.44.01")
