@@ -166,7 +166,7 @@ class Terminal:
 
     def says(self, *words):
         try:
-            until(lambda: all(word in self.text() for word in words))
+            until(lambda: all(word in self.text() for word in words), seconds=60)
         except AssertionError:
             raise AssertionError(f"{words} are not all in:\n{self.text()}") from None
 
