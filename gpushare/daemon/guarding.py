@@ -42,6 +42,10 @@ _SETTLE_SECONDS = 10.0
 _SETTLE_REST = 20
 """A look at all descriptors is followed by a rest of so many times its length: who makes processes end in a row must
 not keep the loop busy. What is in doubt meanwhile counts against nobody."""
+_KEPT_SECONDS = 10.0
+"""After a look, what was in doubt counts again, and nobody may be in a call then who could be signalled. Who holds too
+much for so long is ended: helpers of a process that has ended keep its descriptors for a while (PyTorch's loaders of
+data look every 5 s whether it lives), and are not to cost its successor its life."""
 _TELL_SECONDS = 1.0
 _ROUNDS = 16  # of events at once; the ring has room for fewer
 _STAND_IN = re.compile(r"([0-9]{1,4}):([0-9]{1,7}),([0-9.]{1,20})")
@@ -81,8 +85,10 @@ class Guarding:
         self._settle: asyncio.TimerHandle | None = None
         self._settled = 0.0  # when the next look may be
         self._told_at: dict[str, float] = {}
+        self._kept_since: dict[int, float] = {}
+        """Of cgroups that hold too much, since which look."""
         self._signal = 0
-        self._told: Callable[[Live, Event], None] | None = None
+        self._told: Callable[[Live, str], None] | None = None
         self.why = "simulated devices take no ioctls"
         if found is None:
             return
@@ -113,8 +119,9 @@ class Guarding:
             self.why = "it only logs, as configured"
         asyncio.get_running_loop().add_reader(self._guard.descriptor, self.listen)
 
-    def start(self, told: Callable[[Live, Event], None]) -> None:
-        """`told`: is called with each grant that took too much. From now on what grants get else is followed."""
+    def start(self, told: Callable[[Live, str], None]) -> None:
+        """`told`: is called with each grant that took too much, and a sentence. From now on what grants get else is
+        followed."""
         self._told = told
         self._state.on_freed.append(self._changed)
 
@@ -156,6 +163,7 @@ class Guarding:
 
     def _forget(self, number: int) -> None:
         del self._cgroups[number]
+        self._kept_since.pop(number, None)
         if self._guard is not None:
             self._guard.forget(number)
 
@@ -183,7 +191,7 @@ class Guarding:
         self._told_at[grant] = now + _TELL_SECONDS
         log.warning("grant %s: %s", grant, sentence(event))
         if event.kind in (Kind.OVER, Kind.HIDDEN) and self._told is not None:
-            self._told(self._state.live(grant), event)
+            self._told(self._state.live(grant), sentence(event))
 
     def _settle_at(self, when: float) -> None:
         """At this time of the loop's clock, or before where that was said."""
@@ -209,8 +217,35 @@ class Guarding:
         for number, (_, path) in list(self._cgroups.items()):
             if not path.exists():  # a workload of a grant that is kept has ended
                 self._forget(number)
+        for number in list(self._cgroups):
+            self._end_if_kept(number, now)
         if self._cgroups:
             self._settle_at(now + _SETTLE_SECONDS)
+
+    def _end_if_kept(self, number: int, now: float) -> None:
+        """Who took more while part of what it had was in doubt, and takes no more, is met by no tracepoint."""
+        grant, path = self._cgroups[number]
+        if self._guard is None or grant not in self._state:
+            return
+        live = self._state.live(grant)
+        books, limit = self._guard.books(number), _limit(live.record)
+        held = books.used - books.doubt - books.lost
+        if held <= limit:
+            self._kept_since.pop(number, None)
+            return
+        if now - self._kept_since.setdefault(number, now) < _KEPT_SECONDS:
+            return
+        said = f"its processes keep {held} bytes of the driver's memory, and may have {limit}: they "
+        said += "were killed" if self._signal else "go on"
+        self._kept_since[number] = now
+        log.warning("grant %s: %s", grant, said)
+        if self._signal:
+            try:
+                Cgroup(path, v2=True).kill()
+            except FailedError as error:
+                log.warning("grant %s: %s", grant, error)
+        if self._told is not None:
+            self._told(live, said)
 
 
 def sentence(event: Event) -> str:

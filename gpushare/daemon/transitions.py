@@ -12,7 +12,6 @@ from typing import Any
 from gpushare.api.types import Name
 from gpushare.arbiter import Arbiter
 from gpushare.daemon import workloads
-from gpushare.daemon.guarding import sentence
 from gpushare.daemon.peer import Peer
 from gpushare.daemon.resources import Resources
 from gpushare.daemon.serving import Serving
@@ -20,7 +19,6 @@ from gpushare.daemon.state import Live, State, now_ns
 from gpushare.daemon.tenant_socket import Rules
 from gpushare.daemon.view import grant_view
 from gpushare.daemon.watch import Change
-from gpushare.enforce import guard
 from gpushare.policy import lifecycle
 from gpushare.policy.lifecycle import Kind, Phase
 from gpushare.wire import JoinError
@@ -155,9 +153,9 @@ class Transitions:
             if any(place.device in devices for place in live.record.places):
                 self.publish(live, "changed")
 
-    def exceeded(self, live: Live, event: guard.Event) -> None:
-        """A process of the grant took more memory of the driver than the grant may have."""
-        live.exceeded = sentence(event)
+    def exceeded(self, live: Live, said: str) -> None:
+        """Processes of the grant took more memory of the driver than the grant may have. `said`: a sentence."""
+        live.exceeded = said
         self.publish(live, "changed", "MemoryExceeded")
 
     # Workloads and processes.

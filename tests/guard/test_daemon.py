@@ -1,8 +1,11 @@
 """The tracepoint tier in a daemon: grants are held, and what it did is told. A terminal stands in for the driver."""
 
 import os
+import re
+import signal
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import built
 import pytest
@@ -22,12 +25,16 @@ tracepoint = "kill"
 """
 
 
-def start(directory, terminal, version="580.65.06", config=KILL) -> running.Daemon:
+def start(directory, terminal, version="580.65.06", config=KILL, **constants: float) -> running.Daemon:
+    """`constants`: of gpushare/daemon/guarding.py."""
     directory.mkdir()
     file = directory / "gpushare.toml"
     file.write_text(config)
     standing = f"{terminal.nodes.major}:{terminal.nodes.first},{version}"
     daemon = running.Daemon(directory / "s", env={"GPUSHARE_SIM_RM": standing}, options=["--config", str(file)])
+    if constants:
+        values = [f"guarding.{name} = {value}" for name, value in constants.items()]
+        daemon.patch("from gpushare.daemon import guarding", *values)
     return daemon.start()
 
 
@@ -39,19 +46,23 @@ def node(tmp_path_factory, terminal) -> Iterator[running.Daemon]:
 
 
 class Run:
-    """rmtenant in a share of 1 GiB."""
+    """rmtenant in a share of 1 GiB, so often in a row."""
 
-    def __init__(self, daemon: running.Daemon, terminal) -> None:
+    def __init__(self, daemon: running.Daemon, terminal, times: int = 1) -> None:
         self.daemon = daemon
         command = [*running.GPUSHARE, "run", "--memory", "1GiB", "--time", "10%", "--"]
+        one = f"env -i {built.program('rmtenant')} {terminal.path}"
         self.process = subprocess.Popen(
-            [*command, "env", "-i", str(built.program("rmtenant")), terminal.path],
+            [*command, "sh", "-c", ";".join([one] * (times - 1) + [f"exec {one}"])],
             env=daemon.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,
         )  # fmt: skip
         self.alloc(10, 1)
 
     def alloc(self, number: int, size: int) -> str:
-        self.process.stdin.write(f"alloc 1 {number} {size} 0\n")
+        return self.say(f"alloc 1 {number} {size} 0")
+
+    def say(self, words: str) -> str:
+        self.process.stdin.write(f"{words}\n")
         return self.process.stdout.readline()
 
     def grant(self) -> dict:
@@ -80,6 +91,64 @@ def test_an_evader_is_killed_and_told(node, terminal):
     assert told["id"] == grant["id"]
     assert f"asked the driver for {2 * SLACK_BYTES} bytes past the limit and was killed" in told["notice"]
     assert f"may have {LIMIT}" in node.log.read_text()
+
+
+QUICK = {"_SETTLE_SECONDS": 0.1, "_KEPT_SECONDS": 2}
+
+
+def beyond_in_doubt(daemon: running.Daemon, terminal) -> Run:
+    """It has moved its descriptor, so that nobody knows whether it has closed the one by which it took its memory, and
+    takes as much again."""
+    one = Run(daemon, terminal)
+    assert one.alloc(11, 1 << 30) == "0\n"
+    assert one.say("again") == "0\n"
+    assert one.alloc(12, 1 << 30) == "0\n"
+    return one
+
+
+def beyond_by_a_helper(daemon: running.Daemon, terminal) -> tuple[Run, int]:
+    """A process has ended, its helper has the descriptor still, and the next process takes as much. The helper's
+    pid."""
+    one = Run(daemon, terminal, times=2)
+    assert one.alloc(11, 1 << 30) == "0\n"
+    helper = int(one.say("child"))
+    parent = int(re.search(r"PPid:\t(\d+)", Path(f"/proc/{helper}/status").read_text())[1])
+    daemon.process.send_signal(signal.SIGSTOP)  # else it looks before the next one takes it
+    os.kill(parent, signal.SIGKILL)
+    until(lambda: not running.alive(parent), "the first process has ended")
+    assert one.alloc(12, 1 << 30) == "0\n"
+    daemon.process.send_signal(signal.SIGCONT)
+    return one, helper
+
+
+def test_who_took_more_while_it_was_in_doubt_is_killed_without_another_call(tmp_path, terminal):
+    daemon = start(tmp_path / "node", terminal, **QUICK)
+    try:
+        honest, helper = beyond_by_a_helper(daemon, terminal)
+        os.kill(helper, signal.SIGKILL)
+        since = daemon.client.call("GET", "/v1/grants")["rv"]
+        one = beyond_in_doubt(daemon, terminal)
+        assert one.process.wait(20) == -9
+        told = next(event["object"] for event in daemon.client.watch(since, 20) if event["name"] == "MemoryExceeded")
+        assert "its processes keep" in told["notice"]
+        assert "they were killed" in told["notice"]
+        assert honest.alloc(13, MIB) == "0\n", "it held too much for a moment, and lives"
+        assert (honest.end(), one.end()) == (0, -9)
+    finally:
+        daemon.stop()
+
+
+def test_where_it_only_logs_it_goes_on_with_what_it_keeps(tmp_path, terminal):
+    daemon = start(tmp_path / "node", terminal, config='[guard]\ntracepoint = "log"', **QUICK)
+    try:
+        since = daemon.client.call("GET", "/v1/grants")["rv"]
+        one = beyond_in_doubt(daemon, terminal)
+        told = next(event["object"] for event in daemon.client.watch(since, 20) if event["name"] == "MemoryExceeded")
+        assert "they go on" in told["notice"]
+        assert one.say("reopen") == "0\n"
+        assert one.end() == 0
+    finally:
+        daemon.stop()
 
 
 def test_a_grant_that_grows_may_have_more(node, terminal):
