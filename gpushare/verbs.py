@@ -35,9 +35,10 @@ class Verbs:
         """A list of Tenant."""
         return self._field("tenants", "/v1/tenants")
 
-    def grants(self, *, ended: bool = False) -> Any:
-        """A list of Grant; with `ended` also the latest that have ended."""
-        return self._field("grants", "/v1/grants?ended=1" if ended else "/v1/grants")
+    def grants(self, *, ended: bool = False, key_prefix: str = "") -> Any:
+        """A list of Grant; with `ended` also the latest that have ended. `key_prefix`: those whose key begins so."""
+        query = urlencode({**({"ended": 1} if ended else {}), **({"key_prefix": key_prefix} if key_prefix else {})})
+        return self._field("grants", f"/v1/grants?{query}" if query else "/v1/grants")
 
     def grant(self, grant_id: str) -> Any:
         """A Grant, also one that has ended. Raises NotFoundError."""

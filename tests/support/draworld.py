@@ -1,7 +1,6 @@
 """A node's daemon, and the API server's claims and slices, in memory: what the DRA driver stands between."""
 
 from collections import Counter
-from urllib.parse import unquote
 
 from gpushare.adapters.kubernetes import slices
 from gpushare.adapters.kubernetes.kubelet import Claim
@@ -81,12 +80,8 @@ class Daemon:
         self.live, self.count, self.asked = {}, 0, Counter()
         self.known = [{"name": "default"}]
 
-    def grants(self):
-        return [*self.live.values()]
-
-    def call(self, _method, target):
-        prefix = unquote(target.partition("key_prefix=")[2])
-        return {"grants": [grant for grant in self.live.values() if grant["key"].startswith(prefix)]}
+    def grants(self, key_prefix=""):
+        return [grant for grant in self.live.values() if grant["key"].startswith(key_prefix)]
 
     def devices(self):
         return [DEVICE]

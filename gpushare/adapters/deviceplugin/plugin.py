@@ -62,9 +62,11 @@ class Allocator:
             return [self._annotated(device, those) for device, those in wanted]
         names = [name for names in containers for name in names]
         with self._one:
-            for stale in slots.overlapping(self._daemon.grants(), names):
-                log.info("grant %s: its slots are given to another pod", stale)
-                self._release(stale)
+            for device_id in {device["id"] for device, _ in wanted}:
+                there = self._daemon.grants(key_prefix=slots.key_prefix(device_id))
+                for stale in slots.overlapping(there, names):
+                    log.info("grant %s: its slots are given to another pod", stale)
+                    self._release(stale)
             mine = self._asked.begin(names)
         made: list[Json] = []
         try:

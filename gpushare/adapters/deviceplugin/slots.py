@@ -104,7 +104,12 @@ def chosen(names: Sequence[str], devices: Iterable[Json], sizes: Sizes) -> tuple
 
 def key(device_id: str, those: Collection[int], nonce: str, keys: str = KEYS) -> str:
     """Of the grant for some slots of a device. `nonce`: of the allocation, since the next pod may get the same."""
-    return f"{keys}{device_id}/{sum(1 << number for number in those):x}/{nonce}"
+    return f"{key_prefix(device_id, keys)}{sum(1 << number for number in those):x}/{nonce}"
+
+
+def key_prefix(device_id: str, keys: str = KEYS) -> str:
+    """Begins the keys of all grants for slots of a device."""
+    return f"{keys}{device_id}/"
 
 
 def is_slots(grant: Json, keys: str = KEYS) -> bool:

@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlencode
 
 from gpushare.adapters.kubernetes import claims, slices, statuses
 from gpushare.adapters.kubernetes.kubelet import Claim, Device, Health, Kubelet, Waits
@@ -178,8 +177,7 @@ class Preparer:
             log.debug("grant %s has ended already", grant_id)
 
     def _grants(self, uid: str) -> list[Json]:
-        query = urlencode({"key_prefix": claims.key_of(uid)})
-        found: list[Json] = self._daemon.call("GET", f"/v1/grants?{query}")["grants"]
+        found: list[Json] = self._daemon.grants(key_prefix=claims.key_of(uid))
         return found
 
 

@@ -95,7 +95,8 @@ class Plugin:
         uid, gid = _user(config.user)
         memory, share = sizes.of(device, len(those))
         with self._one:
-            for stale in slots.overlapping(daemon.grants(), ids, KEYS):
+            there = daemon.grants(key_prefix=slots.key_prefix(device["id"], KEYS))
+            for stale in slots.overlapping(there, ids, KEYS):
                 log.info("grant %s: its slots are given to another task", stale)
                 _release(daemon, stale)
             mine = self._asked.begin(ids)
