@@ -1,0 +1,197 @@
+"""The guard's BPF programs, step by step in any order beside processes, descriptors and looks (played.c): nobody who is
+within the limit is signalled, and nothing that is held stays out of the count."""
+
+import ctypes
+from collections.abc import Iterator
+
+import built
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+MIB = 1 << 20
+PAGE = 2 * MIB
+LIMIT = 6 * PAGE
+FDS, PROCESSES = 4, 6
+
+
+class Played:
+    """One cgroup with a limit of 6 pages, and a process in it."""
+
+    def __init__(self) -> None:
+        self.lib = ctypes.CDLL(str(built.program("played.so")))
+        for name in ("truth", "used", "doubt", "gone_unseen"):
+            getattr(self.lib, f"played_{name}").restype = ctypes.c_uint64
+        self.lib.played_start(ctypes.c_uint64(LIMIT))
+
+    def __getattr__(self, name: str):
+        return getattr(self.lib, f"played_{name}")
+
+    def alloc(self, process: int, fd: int, number: int, pages: int) -> int:
+        """Returns the signal."""
+        return self.lib.played_alloc(process, fd, 1, number, ctypes.c_uint64(pages * PAGE))
+
+    def free(self, process: int, fd: int, number: int) -> None:
+        self.lib.played_free(process, fd, 1, number)
+
+    def looking(self) -> Iterator[None]:
+        """A look, up to whoever asks for the next step."""
+        self.look_begins()
+        for process in range(PROCESSES):
+            for fd in range(FDS):
+                yield
+                self.look_at(process, fd)
+        yield
+        self.look_settles()
+
+    def look(self) -> None:
+        for _ in self.looking():
+            pass
+
+    @property
+    def pages(self) -> tuple[int, int]:
+        """Charged, and how much of it is in doubt."""
+        return self.used() // PAGE, self.doubt() // PAGE
+
+
+@pytest.fixture
+def played() -> Played:
+    return Played()
+
+
+def ended(played: Played, process: int) -> None:
+    played.ends(process)
+    played.ended(process)
+
+
+def test_the_next_one_may_have_what_one_had_that_ended_during_a_look(played):
+    """Which had seen its descriptor already: an honest process was killed for that."""
+    first = played.process(-1)
+    assert played.alloc(first, played.open(first), 10, 6) == 0
+    looking = played.looking()
+    for _ in range(FDS + 1):
+        next(looking)
+    ended(played, first)
+    for _ in looking:
+        pass
+    second = played.process(-1)
+    assert played.alloc(second, played.open(second), 11, 6) == 0
+    played.look()
+    assert played.pages == (6, 0)
+
+
+def test_who_has_processes_end_in_every_look_is_counted_all_the_same(played):
+    """A child has the descriptor, and processes that had it end in the middle of each look."""
+    first = played.process(-1)
+    fd = played.open(first)
+    assert played.alloc(first, fd, 10, 6) == 0
+    keeper = played.process(first)
+    for look in range(4):
+        other = played.process(keeper)
+        played.alloc(other, fd, 20 + look, 0)  # it holds something of the file, so its end is looked at
+        looking = played.looking()
+        for _ in range(2 * FDS):
+            next(looking)
+        ended(played, other if look else first)
+        for _ in looking:
+            pass
+    assert played.pages[0] - played.pages[1] >= 6
+    assert played.alloc(keeper, fd, 30, 1) == 9
+
+
+class Order(RuleBasedStateMachine):
+    @initialize()
+    def begin(self):
+        self.played = Played()
+        self.look, self.number = None, 0
+        self.fds = {self.played.process(-1): []}
+        self.doubted = 0
+        """Looks that were completed since something was in doubt throughout."""
+
+    def some(self, data, *, fd=False):
+        """A process, and one of its descriptors where that is asked for; None where there is none."""
+        found = [one for one in self.fds if self.fds[one] or not fd]
+        process = data.draw(st.sampled_from(found)) if found else None
+        return (process, data.draw(st.sampled_from(self.fds[process])) if fd and found else None)
+
+    @rule(data=st.data())
+    def open(self, data):
+        process, _ = self.some(data)
+        if process is not None and (fd := self.played.open(process)) >= 0:
+            self.fds[process].append(fd)
+
+    @rule(data=st.data())
+    def start(self, data):
+        parent = data.draw(st.sampled_from([-1, *self.fds]))
+        process = self.played.process(parent)
+        if process >= 0:
+            self.fds[process] = list(self.fds.get(parent, []))
+
+    @rule(data=st.data())
+    def move(self, data):
+        process, fd = self.some(data, fd=True)
+        if process is not None and (other := self.played.dup(process, fd)) >= 0:
+            self.played.close(process, fd)
+            self.fds[process].remove(fd)
+            self.fds[process].append(other)
+
+    @rule(data=st.data())
+    def close(self, data):
+        process, fd = self.some(data, fd=True)
+        if process is not None:
+            self.played.close(process, fd)
+            self.fds[process].remove(fd)
+
+    @rule(data=st.data(), pages=st.integers(1, 4))
+    def alloc(self, data, pages):
+        process, fd = self.some(data, fd=True)
+        if process is None:
+            return
+        self.number += 1
+        signal = self.played.alloc(process, fd, self.number, pages)
+        if signal:
+            # SECURITY.md says what counts until the next look.
+            assert self.played.truth() + self.played.gone_unseen() > LIMIT, "nobody held too much"
+            self.end(process)
+
+    @rule(data=st.data())
+    def free(self, data):
+        process, fd = self.some(data, fd=True)
+        if process is not None and self.number:
+            self.played.free(process, fd, data.draw(st.integers(1, self.number)))
+
+    def end(self, process):
+        self.played.ends(process)
+        self.played.ended(process)
+        del self.fds[process]
+
+    @rule(data=st.data())
+    def ends(self, data):
+        process, _ = self.some(data)
+        if process is not None:
+            self.end(process)
+
+    @rule(steps=st.integers(1, 3 * FDS))
+    def look_on(self, steps):
+        self.look = self.look or self.played.looking()
+        for _ in range(steps):
+            if next(self.look, self) is self:
+                self.look = None
+                return
+
+    @precondition(lambda self: self.look is None)
+    @rule()
+    def look_undisturbed(self):
+        self.played.look()
+        self.played.look()  # the first settles what had not been in doubt when it began
+        assert self.played.doubt() == 0
+        assert self.played.used() == self.played.truth()
+
+    @invariant()
+    def nothing_held_is_forgotten(self):
+        assert self.played.used() >= self.played.truth()
+
+
+TestOrder = Order.TestCase
+TestOrder.settings = settings(stateful_step_count=40)
