@@ -47,6 +47,8 @@ def confine(parent: str, *, keep: Collection[int], descriptors: int | None = Non
         (resource.RLIMIT_NOFILE, descriptors),
     ):
         if value is not None:
+            _, most = resource.getrlimit(limit)  # which root of a container may not raise
+            value = value if most == resource.RLIM_INFINITY else min(value, most)
             resource.setrlimit(limit, (value, value))
     libc = ctypes.CDLL(None, use_errno=True)
     if os.geteuid() == 0:

@@ -1,0 +1,18 @@
+"""What a helper of the daemon gives up before it begins."""
+
+import subprocess
+import sys
+
+PROGRAM = """
+import os, resource
+resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+from gpushare.helper import confine
+confine(str(os.getppid()), keep=set(), descriptors=256)
+print(resource.getrlimit(resource.RLIMIT_NOFILE), resource.getrlimit(resource.RLIMIT_AS)[0] >> 30)
+"""
+
+
+def test_it_keeps_a_limit_that_is_lower_already():
+    """Which root of a container may not raise."""
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "(40, 40) 1\n"), done.stderr
