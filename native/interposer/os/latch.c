@@ -46,17 +46,29 @@ static void take_away(struct gs_biased *biased) {
     biased->after = BIAS_AFTER;
   else if (biased->after < BIAS_AFTER_MOST)
     biased->after = 2 * (biased->after ? biased->after : BIAS_AFTER);
-  __atomic_store_n(&biased->owner, NULL, __ATOMIC_RELEASE);
+  uint32_t *inside = &biased->inside[biased->owner % GS_BIASED_OWNERS];
+  __atomic_store_n(&biased->owner, 0, __ATOMIC_RELEASE);
 #ifdef SYS_membarrier
   if (syscall(SYS_membarrier, MEMBARRIER_PRIVATE, 0) < 0) { /* a seccomp filter that was set since gs_biased_start */
     __atomic_store_n(&can_revoke, false, __ATOMIC_RELEASE);
     gs_nap(STORES_SEEN_NS);
   }
 #endif
-  for (int i = 0; __atomic_load_n(&biased->inside, __ATOMIC_ACQUIRE); i++)
+  for (int i = 0; __atomic_load_n(inside, __ATOMIC_ACQUIRE); i++)
     if (i >= SPINS)
       gs_nap(LOOK_NS); /* the owner lost its processor inside */
   errno = saved;
+}
+
+/* Under the latch: this thread's word, or one that no thread has; GS_BIASED_OWNERS: there is none. A thread at the
+ * address of one that has ended has that one's: nobody else will write it. */
+static uint32_t own_word(struct gs_biased *biased) {
+  uint32_t word = 0;
+  while (word < GS_BIASED_OWNERS && biased->owners[word] && biased->owners[word] != &gs_self)
+    word++;
+  if (word < GS_BIASED_OWNERS)
+    biased->owners[word] = &gs_self;
+  return word;
 }
 
 void gs_biased_slow(struct gs_biased *biased) {
@@ -69,9 +81,13 @@ void gs_biased_slow(struct gs_biased *biased) {
     biased->run = 0;
   } else if (++biased->run >= (biased->after ? biased->after : BIAS_AFTER) &&
              __atomic_load_n(&can_revoke, __ATOMIC_ACQUIRE)) {
+    uint32_t word = own_word(biased);
     biased->run = 0;
+    if (word == GS_BIASED_OWNERS)
+      return;
     biased->since = gs_now();
-    __atomic_store_n(&biased->owner, &gs_self, __ATOMIC_RELEASE);
+    biased->word = word;
+    __atomic_store_n(&biased->owner, (uintptr_t)&gs_self | word, __ATOMIC_RELEASE);
   }
 }
 

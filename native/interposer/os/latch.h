@@ -29,39 +29,51 @@ static inline void gs_latch_drop(struct gs_latch *latch) {
 
 /* A latch that one thread, its owner, takes and releases with two plain stores, since most programs launch from one
  * thread. Another thread takes the inner latch, revokes the ownership, makes all processors see that (membarrier) and
- * waits until the owner has left. A thread that took the latch often enough in a row becomes the owner. */
+ * waits until the owner has left. A thread that took the latch often enough in a row becomes the owner.
+ *
+ * Each thread that was an owner has a word of its own here for as long as its gs_self exists: one that lost its
+ * processor before the store that says that it is inside makes that store whenever it goes on, and takes it back, when
+ * another thread may be the owner and inside. Threads that find no word left take the latch. */
+enum { GS_BIASED_OWNERS = 64 };
+
 struct gs_biased {
-  const void *owner; /* a thread's gs_self; NULL: all threads take the latch */
-  /* the owner is inside, or is about to check whether it still owns the latch; written by the owner only */
-  uint32_t inside;
-  bool latched; /* the thread inside holds the inner latch; written by that thread */
+  /* a thread's gs_self with the number of its word in the lower bits; 0: all threads take the latch */
+  uintptr_t owner;
+  uint32_t word; /* of the last owner; written under the latch, while no owner is inside */
+  bool latched;  /* the thread inside holds the inner latch; written by that thread */
   struct gs_latch latch;
   /* Below: protected by the latch. */
   const void *last;
-  uint32_t run;   /* number of times in a row that `last` took it */
-  uint32_t after; /* number of times after which it becomes the owner; 0: the minimum */
-  uint64_t since; /* when the owner became the owner */
+  uint32_t run;                         /* number of times in a row that `last` took it */
+  uint32_t after;                       /* number of times after which it becomes the owner; 0: the minimum */
+  uint64_t since;                       /* when the owner became the owner */
+  const void *owners[GS_BIASED_OWNERS]; /* whose word it is: a gs_self */
+  /* The thread is inside as the owner, or is about to check whether it still is; written by that thread only. */
+  uint32_t inside[GS_BIASED_OWNERS];
 };
 void gs_biased_slow(struct gs_biased *biased);
 void gs_biased_leave_latch(struct gs_biased *biased);
 /* Checks whether this system can revoke an ownership; if not, there are no owners. To be called once per process. */
 void gs_biased_start(void);
 
-extern __thread char gs_self __attribute__((tls_model("initial-exec"), visibility("hidden")));
+extern __thread char gs_self
+    __attribute__((aligned(GS_BIASED_OWNERS), tls_model("initial-exec"), visibility("hidden")));
 
 static inline void gs_biased_take(struct gs_biased *biased) {
-  if (__builtin_expect(__atomic_load_n(&biased->owner, __ATOMIC_RELAXED) == &gs_self, 1)) {
-    __atomic_store_n(&biased->inside, 1, __ATOMIC_RELAXED);
+  uintptr_t owner = __atomic_load_n(&biased->owner, __ATOMIC_RELAXED);
+  if (__builtin_expect((owner & -(uintptr_t)GS_BIASED_OWNERS) == (uintptr_t)&gs_self, 1)) {
+    uint32_t *inside = &biased->inside[owner % GS_BIASED_OWNERS];
+    __atomic_store_n(inside, 1, __ATOMIC_RELAXED);
     __atomic_signal_fence(__ATOMIC_SEQ_CST); /* for other processors, membarrier orders these */
-    if (__builtin_expect(__atomic_load_n(&biased->owner, __ATOMIC_ACQUIRE) == &gs_self, 1))
+    if (__builtin_expect(__atomic_load_n(&biased->owner, __ATOMIC_ACQUIRE) == owner, 1))
       return;
-    __atomic_store_n(&biased->inside, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(inside, 0, __ATOMIC_RELEASE);
   }
   gs_biased_slow(biased);
 }
 static inline void gs_biased_drop(struct gs_biased *biased) {
   if (__builtin_expect(!biased->latched, 1))
-    __atomic_store_n(&biased->inside, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&biased->inside[biased->word], 0, __ATOMIC_RELEASE);
   else
     gs_biased_leave_latch(biased);
 }

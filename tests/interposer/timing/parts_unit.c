@@ -1,7 +1,9 @@
 /* Unit tests of the fast path's lock and clock. parts_unit SECONDS: sets the exit status. */
 #include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include "interposer/os/latch.h"
@@ -69,6 +71,107 @@ static void check_lock(uint64_t seconds) {
   CHECK(owned > 0 && owned < sum);
 }
 
+/* A thread that is an owner loses its processor anywhere, for as long as it takes another one to become the owner: it
+ * goes on as if it were still. */
+static struct gs_biased left;
+static uint64_t left_counter;
+static uint32_t left_over, burst;
+enum { LEAD = 400, TAIL = 5, INSTRUCTIONS = 150 }; /* about as many take it, stay a moment and drop it */
+
+static void enter(int moment) {
+  gs_biased_take(&left);
+  uint64_t seen = left_counter;
+  for (volatile int k = moment; k > 0; k--) {
+  }
+  left_counter = seen + 1;
+  gs_biased_drop(&left);
+}
+
+/* Until the other has become the owner, unless this thread is inside and keeps it out. From then on the other stays
+ * inside for longer than it takes to revoke an ownership. */
+static void lose_the_processor(void) {
+  uint64_t end = gs_now() + 1000000;
+  __atomic_store_n(&burst, LEAD + TAIL, __ATOMIC_RELAXED);
+  while (__atomic_load_n(&burst, __ATOMIC_RELAXED) > TAIL && gs_now() < end) {
+  }
+}
+
+#ifdef __x86_64__
+enum { TRAP = 0x100 }; /* of the flags: a signal after each instruction */
+
+static void begin_to_step(int signal, siginfo_t *about, void *context) {
+  (void)signal, (void)about;
+  /* A thread that ends blocks all signals, which is no place to trap. */
+  if (!__atomic_load_n(&left_over, __ATOMIC_RELAXED))
+    ((ucontext_t *)context)->uc_mcontext.gregs[REG_EFL] |= TRAP;
+}
+
+/* After one instruction more than the last time. */
+static void step(int signal, siginfo_t *about, void *context) {
+  static int steps, at = 1;
+  (void)signal, (void)about;
+  if (!__atomic_load_n(&left_over, __ATOMIC_RELAXED)) {
+    if (++steps < at)
+      return;
+    lose_the_processor();
+  }
+  steps = 0;
+  at = at % INSTRUCTIONS + 1;
+  ((ucontext_t *)context)->uc_mcontext.gregs[REG_EFL] &= ~TRAP;
+}
+#else
+static void begin_to_step(int signal, siginfo_t *about, void *context) {
+  (void)signal, (void)about, (void)context;
+  lose_the_processor();
+}
+#endif
+
+static void *one(void *argument) {
+  uint64_t entries = 0;
+  (void)argument;
+  for (; !__atomic_load_n(&left_over, __ATOMIC_RELAXED); entries++) {
+    left.after = 0; /* makes the owner change as often as possible */
+    enter(10);
+  }
+  return (void *)(uintptr_t)entries;
+}
+
+static void *other(void *argument) {
+  uint64_t entries = 0;
+  (void)argument;
+  while (!__atomic_load_n(&left_over, __ATOMIC_RELAXED)) {
+    if (!__atomic_load_n(&burst, __ATOMIC_RELAXED))
+      continue;
+    left.after = 0;
+    enter(burst > TAIL ? 10 : 20000);
+    entries++;
+    __atomic_store_n(&burst, burst - 1, __ATOMIC_RELAXED);
+  }
+  return (void *)(uintptr_t)entries;
+}
+
+static void check_owner_that_was_left_behind(uint64_t seconds) {
+  pthread_t threads[2];
+  void *entries[2];
+  struct sigaction begin = {.sa_sigaction = begin_to_step, .sa_flags = SA_SIGINFO};
+  sigaction(SIGUSR1, &begin, NULL);
+#ifdef __x86_64__
+  struct sigaction each = {.sa_sigaction = step, .sa_flags = SA_SIGINFO};
+  sigfillset(&each.sa_mask);
+  sigaction(SIGTRAP, &each, NULL);
+#endif
+  pthread_create(&threads[0], NULL, one, NULL);
+  pthread_create(&threads[1], NULL, other, NULL);
+  for (uint64_t end = gs_now() + seconds * 1000000000u; gs_now() < end;) {
+    usleep(300);
+    pthread_kill(threads[0], SIGUSR1);
+  }
+  __atomic_store_n(&left_over, 1, __ATOMIC_RELAXED);
+  for (int i = 0; i < 2; i++)
+    pthread_join(threads[i], &entries[i]);
+  CHECK(left_counter == (uint64_t)(uintptr_t)entries[0] + (uint64_t)(uintptr_t)entries[1]);
+}
+
 static void check_clock(uint64_t seconds) {
   struct gs_ticks ticks = {0};
   uint64_t last = 0, quick = 0, end = gs_now() + seconds * 1000000000u, worst = 0, n = 0;
@@ -108,5 +211,6 @@ int main(int argc, char **argv) {
   uint64_t seconds = argc > 1 ? strtoull(argv[1], NULL, 10) : 1;
   check_clock(seconds);
   check_lock(seconds);
+  check_owner_that_was_left_behind(seconds);
   return 0;
 }
