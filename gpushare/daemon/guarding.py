@@ -207,9 +207,10 @@ class Guarding:
         if self._guard is None:
             return
         loop = asyncio.get_running_loop()
-        began = loop.time()
+        began, settled = loop.time(), False
         try:
             self._guard.settle()
+            settled = True
         except FailedError as error:
             _seldom.warning("settle", "what ended processes held is not given back: %s", error)
         now = loop.time()
@@ -217,8 +218,9 @@ class Guarding:
         for number, (_, path) in list(self._cgroups.items()):
             if not path.exists():  # a workload of a grant that is kept has ended
                 self._forget(number)
-        for number in list(self._cgroups):
-            self._end_if_kept(number, now)
+        if settled:
+            for number in list(self._cgroups):
+                self._end_if_kept(number, now)
         if self._cgroups:
             self._settle_at(now + _SETTLE_SECONDS)
 
@@ -235,15 +237,16 @@ class Guarding:
             return
         if now - self._kept_since.setdefault(number, now) < _KEPT_SECONDS:
             return
-        said = f"its processes keep {held} bytes of the driver's memory, and may have {limit}: they "
-        said += "were killed" if self._signal else "go on"
-        self._kept_since[number] = now
-        log.warning("grant %s: %s", grant, said)
+        self._kept_since[number] = now  # told again after as long
+        done = "go on"
         if self._signal:
             try:
                 Cgroup(path, v2=True).kill()
+                done = "were killed"
             except FailedError as error:
-                log.warning("grant %s: %s", grant, error)
+                done = f"could not be killed ({error})"
+        said = f"its processes keep {held} bytes of the driver's memory, and may have {limit}: they {done}"
+        log.warning("grant %s: %s", grant, said)
         if self._told is not None:
             self._told(live, said)
 

@@ -53,7 +53,7 @@ enum {
   GS_MEMORY_GONE,
 };
 
-/* doubted: the round in which it last was; a look that had begun before may have seen the file of who has gone since. */
+/* doubted: the round in which it came to be so, once; a look that had begun before may have seen the file of who has gone since. */
 struct gs_memory {
   uint64_t cgroup, bytes, doubted;
   uint32_t handles, state;

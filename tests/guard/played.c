@@ -180,7 +180,7 @@ static long bpf_for_each_map_elem(void *map, void *each, void *with, uint64_t fl
 
 /* ---- the other helpers */
 
-static uint32_t signalled, told_left;
+static uint32_t signalled;
 static uint64_t steps;
 static struct gs_guard_event event;
 
@@ -216,10 +216,7 @@ static void *bpf_ringbuf_reserve(void *ring, uint64_t size, uint64_t flags) {
   return &event;
 }
 
-static void bpf_ringbuf_submit(void *record, uint64_t flags) {
-  (void)record, (void)flags;
-  told_left |= event.kind == GS_GUARD_LEFT;
-}
+static void bpf_ringbuf_submit(void *record, uint64_t flags) { (void)record, (void)flags; }
 
 /* ---- steps */
 
@@ -250,7 +247,7 @@ void played_start(uint64_t limit_bytes) {
   memset(files, 0, sizeof files);
   memset(processes, 0, sizeof processes);
   memset(held, 0, sizeof held);
-  nfiles = told_left = 0;
+  nfiles = 0;
   memset(&the_layout, 0, sizeof the_layout);
   the_layout.nodes[0] = (struct gs_guard_nodes){NODE >> 20, 0, 0, 1};
   the_layout.classes[0] = CLASS;
@@ -352,10 +349,7 @@ void played_ended(int process) {
 }
 
 /* A look, in steps; the position in it is the caller's. */
-void played_look_begins(void) {
-  told_left = 0;
-  begin(NULL);
-}
+void played_look_begins(void) { begin(NULL); }
 
 void played_look_at(int process, int fd) {
   struct {
@@ -377,7 +371,6 @@ uint64_t played_used(void) {
 uint64_t played_doubt(void) {
   return ((struct gs_guard_books *)bpf_map_lookup_elem(&gs_map_books, &(uint64_t){1}))->doubt;
 }
-uint32_t played_told_left(void) { return told_left; }
 
 /* Bytes that count, and whose file has been closed, unseen: by a process that goes on, or by the last one that had it from
  * another. */

@@ -114,10 +114,12 @@ def beyond_by_a_helper(daemon: running.Daemon, terminal) -> tuple[Run, int]:
     helper = int(one.say("child"))
     parent = int(re.search(r"PPid:\t(\d+)", Path(f"/proc/{helper}/status").read_text())[1])
     daemon.process.send_signal(signal.SIGSTOP)  # else it looks before the next one takes it
-    os.kill(parent, signal.SIGKILL)
-    until(lambda: not running.alive(parent), "the first process has ended")
-    assert one.alloc(12, 1 << 30) == "0\n"
-    daemon.process.send_signal(signal.SIGCONT)
+    try:
+        os.kill(parent, signal.SIGKILL)
+        until(lambda: not running.alive(parent), "the first process has ended")
+        assert one.alloc(12, 1 << 30) == "0\n"
+    finally:
+        daemon.process.send_signal(signal.SIGCONT)
     return one, helper
 
 

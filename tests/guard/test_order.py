@@ -106,8 +106,6 @@ class Order(RuleBasedStateMachine):
         self.played = Played()
         self.look, self.number = None, 0
         self.fds = {self.played.process(-1): []}
-        self.doubted = 0
-        """Looks that were completed since something was in doubt throughout."""
 
     def some(self, data, *, fd=False):
         """A process, and one of its descriptors where that is asked for; None where there is none."""
