@@ -172,6 +172,43 @@ static void check_owner_that_was_left_behind(uint64_t seconds) {
   CHECK(left_counter == (uint64_t)(uintptr_t)entries[0] + (uint64_t)(uintptr_t)entries[1]);
 }
 
+/* More threads than there are words, all alive: each by itself in turn, and then all at once. */
+enum { CROWD = GS_BIASED_OWNERS + 4, TIMES = 2000 };
+static struct gs_biased crowded;
+static uint64_t crowd_counter;
+static uint32_t crowd_turn, crowd_owners;
+
+static void *one_of_many(void *argument) {
+  uint32_t index = (uint32_t)(uintptr_t)argument;
+  while (__atomic_load_n(&crowd_turn, __ATOMIC_ACQUIRE) != index)
+    usleep(50);
+  for (int round = 0; round < 2; round++) {
+    for (int i = 0; i < TIMES; i++) {
+      gs_biased_take(&crowded);
+      crowd_counter++;
+      crowded.after = 0;
+      gs_biased_drop(&crowded);
+    }
+    if (round)
+      break;
+    crowd_owners += crowded.owner - crowded.owner % GS_BIASED_OWNERS == (uintptr_t)&gs_self;
+    __atomic_store_n(&crowd_turn, index + 1, __ATOMIC_RELEASE);
+    while (__atomic_load_n(&crowd_turn, __ATOMIC_ACQUIRE) != CROWD)
+      usleep(50);
+  }
+  return NULL;
+}
+
+static void check_more_threads_than_words(void) {
+  pthread_t threads[CROWD];
+  for (uintptr_t i = 0; i < CROWD; i++)
+    CHECK(pthread_create(&threads[i], NULL, one_of_many, (void *)i) == 0);
+  for (int i = 0; i < CROWD; i++)
+    pthread_join(threads[i], NULL);
+  CHECK(crowd_counter == 2 * CROWD * TIMES);
+  CHECK(crowd_owners == GS_BIASED_OWNERS);
+}
+
 static void check_clock(uint64_t seconds) {
   struct gs_ticks ticks = {0};
   uint64_t last = 0, quick = 0, end = gs_now() + seconds * 1000000000u, worst = 0, n = 0;
@@ -212,5 +249,6 @@ int main(int argc, char **argv) {
   check_clock(seconds);
   check_lock(seconds);
   check_owner_that_was_left_behind(seconds);
+  check_more_threads_than_words();
   return 0;
 }
