@@ -89,7 +89,8 @@ class Daemon:
         self.client = Client(self.layout.socket)
         self.process: subprocess.Popen[bytes] | zygote.Process | None = None
         self.log = state_dir / "daemon.log"
-        self.simulators: set[int] = set()
+        self.simulators: dict[int, int] = {}
+        """Descriptor of each that it has started, by pid. A pid alone is soon somebody else's."""
         self.caught: set[tuple[int, int]] = set()
         """Findings that the test wanted: number of the daemon's run, number."""
 
@@ -127,7 +128,10 @@ class Daemon:
                 )
         until(self.answers, f"daemon ready, see {self.log.read_text()[-2000:]}", 20)
         if pid := self.client.node().get("sim_pid"):
-            self.simulators.add(pid)
+            with contextlib.suppress(KeyError):
+                os.close(self.simulators.pop(pid))
+            with contextlib.suppress(ProcessLookupError):
+                self.simulators[pid] = os.pidfd_open(pid)
         return self
 
     def answers(self) -> bool:
@@ -158,12 +162,13 @@ class Daemon:
                 self.terminate()
             except subprocess.TimeoutExpired:
                 self.kill()
-        for pid in self.simulators:
-            with contextlib.suppress(OSError):
-                if Path(f"/proc/{pid}/comm").read_bytes() == b"gpushare-sim\n":
-                    os.kill(pid, signal.SIGKILL)
+        for pidfd in self.simulators.values():
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            os.close(pidfd)
         if self.simulators and (first := standins.choose(self.layout.sim)) is not None:
             standins.remove(standins.of(first, MAX_DEVICES))
+        self.simulators.clear()
         for name in self.grant_dirs():
             grantdir.remove(self.layout, name)
         shutil.rmtree(self.layout.grants, ignore_errors=True)
@@ -309,10 +314,13 @@ class Tenant:
     def tell(self, command: str) -> dict[str, Any]:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        self.process.stdin.write(command + "\n")
-        self.process.stdin.flush()
+        with contextlib.suppress(BrokenPipeError):  # it has ended: said below, with its last words
+            self.process.stdin.write(command + "\n")
+            self.process.stdin.flush()
         line = self.process.stdout.readline()
-        assert line, f"tenant ended at {command!r}: {self.process.stderr.read()}"  # type: ignore[union-attr]
+        if not line:
+            code, words = self.process.wait(10), self.process.stderr.read()  # type: ignore[union-attr]
+            raise AssertionError(f"tenant ended at {command!r} with {code}: {words}")
         return dict(json.loads(line))
 
     def kill(self) -> None:

@@ -24,7 +24,12 @@ def filled(opened):
         ledger.save(row(f"g-{number}", ended=None if number < 3 else number, state=f'"{number}" ' + "x" * 300))
         ledger.add([period(f"g-{number}", at=at) for at in range(number)])
         ledger.totals("g-1")
+    checked()  # its connection, if it is the last one to close, leaves the rows in the write-ahead log
     ledger.close()
+
+
+def checked():
+    until(lambda: not [thread for thread in threading.enumerate() if thread.name == "ledger-check"], "checked")
 
 
 def usable(ledger, path):
@@ -36,7 +41,7 @@ def usable(ledger, path):
     assert ("g-new", "{}") in ledger.open_grants()
     ledger.ended_grants(10, str)
     ledger.tenant_totals([])
-    until(lambda: not [thread for thread in threading.enumerate() if thread.name == "ledger-check"], "checked")
+    checked()
     ledger.save(row("g-new"))
     ledger.close()
     with closing(sqlite3.connect(path)) as database:
@@ -157,7 +162,7 @@ def test_a_bad_row_is_set_aside_and_the_rest_lives(path, opened):
 def test_damage_that_is_found_while_it_runs(path, opened):
     filled(opened)
     ledger = opened()
-    until(lambda: not [thread for thread in threading.enumerate() if thread.name == "ledger-check"], "checked")
+    checked()
     ledger.save(row("g-live", state='"live"'))
     rubbish = path.with_name("rubbish")
     rubbish.write_bytes(os.urandom(9000))
@@ -208,7 +213,7 @@ def test_damage_that_a_question_finds(path, opened):
     """Who reads the file beside the ledger's thread says what is wrong with it."""
     filled(opened)
     ledger = opened()
-    until(lambda: not [thread for thread in threading.enumerate() if thread.name == "ledger-check"], "checked")
+    checked()
     with open(path, "r+b") as file:
         file.write(bytes(100))
     ledger.tenant_totals([])
