@@ -1,10 +1,11 @@
 """Fixtures for all tests: a real daemon with its simulator, in its own state directory."""
 
+import functools
 import gc
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +40,30 @@ TOGETHER = ("dra",)
 TIMING = Path(__file__).parent / "interposer/timing"
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()  # thousands of tests, that no collection needs to look at again
+        gc.enable()
+
+
+@functools.cache
+def group_of(file: Path) -> str | None:
+    """Whose tests one process runs one after the other."""
+    here = Path(__file__).parent
+    if any(file.is_relative_to(here / part) for part in MACHINE_WIDE):
+        return "machine"
+    return next((part for part in TOGETHER if file.is_relative_to(here / part)), None)
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks for groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    here = Path(__file__).parent
     for number, item in enumerate(items):
-        if any(item.path.is_relative_to(here / part) for part in MACHINE_WIDE):
-            item.add_marker(pytest.mark.xdist_group("machine"))
-        for part in TOGETHER:
-            if item.path.is_relative_to(here / part):
-                item.add_marker(pytest.mark.xdist_group(part))
+        if name := group_of(item.path):
+            item.add_marker(pytest.mark.xdist_group(name))
         group = item.get_closest_marker("xdist_group")
         if group and "timing" in group.args and item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timing)
@@ -68,10 +84,6 @@ def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
     alone = [name for name in ids if name.startswith(tuple(f"tests/{part}" for part in MACHINE_WIDE))]
     if node.config.getoption("dist") == "loadgroup" and any("@machine" not in name for name in alone):
         raise pytest.UsageError("this pytest-xdist makes no groups with this pytest: see pyproject.toml")
-
-
-def pytest_collection_finish() -> None:
-    gc.freeze()  # thousands of tests, that no collection needs to look at again
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

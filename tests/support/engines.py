@@ -5,6 +5,7 @@ root with usr/bin and usr/sbin).
 """
 
 import contextlib
+import functools
 import http.client
 import json
 import os
@@ -54,6 +55,7 @@ def make_rootfs(out: Path, *more: str) -> Path:
     return out
 
 
+@functools.cache
 def programs(name: str) -> list[Path]:
     found: dict[Path, Path] = {}
     for path in (root / place / name for root in ROOTS for place in ("usr/bin", "usr/sbin")):
