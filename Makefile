@@ -19,6 +19,9 @@ measured = timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -n $(2) --dist loadg
 # Everything that the wheel is made of: touched or gone, it is built and installed again.
 PRODUCT := $(shell find native hooks gpushare packaging -path gpushare/_lib -prune -o -name __pycache__ -prune -o -print) CMakeLists.txt README.md scripts/reference.py
 
+# All C that somebody writes.
+WRITTEN_C = $(wildcard $(shell git ls-files -co --exclude-standard '*.c' '*.h'))
+
 # The build trees of tests (tests/CMakeLists.txt), and what sets each apart.
 TREES := test address thread fuzz arm
 # Looked for when it is used: scripts/setup may install it in this very run, and $(wildcard) would not see that.
@@ -72,10 +75,14 @@ check-python: $(VENV)/.ready-test build
 	$(BIN)/python scripts/reference.py --check
 	$(BIN)/python scripts/pages --check
 
-check-c: $(VENV)/.ready-test build build/.tidy
-	git ls-files -z '*.c' '*.h' | xargs -0 $(BIN)/clang-format --dry-run -Werror
+check-c: $(VENV)/.ready-test build build/.tidy build/.format
 	$(BIN)/python scripts/check_rooms.py build/wheel
 	$(BIN)/python scripts/guard_programs.py --check
+
+# What is new since it was looked at last.
+build/.format: .clang-format $(WRITTEN_C) | $(VENV)/.ready-test
+	@echo $(filter %.c %.h,$(if $(filter .clang-format,$?),$^,$?)) | xargs -P 2 -n 40 $(BIN)/clang-format --dry-run -Werror
+	@touch $@
 
 # Takes longer than all other checks: again only where a source, or what is looked for, has changed.
 build/.tidy: .clang-tidy $(filter %.c %.h,$(PRODUCT)) | $(VENV)/.installed

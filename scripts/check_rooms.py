@@ -77,23 +77,27 @@ def objects(build: Path, known: set[str]) -> Iterator[tuple[str, list[tuple[str,
             yield target.name, rows
 
 
-def symbols(path: Path) -> tuple[set[str], set[str]]:
-    """(needed, defined) of an object file."""
-    needed, defined = set(), set()
-    for line in subprocess.run(["nm", path], capture_output=True, text=True, check=True).stdout.splitlines():
-        *_, kind, name = line.split()
+def symbols(paths: list[Path]) -> dict[Path, tuple[set[str], set[str]]]:
+    """(needed, defined) of each object file."""
+    found: dict[Path, tuple[set[str], set[str]]] = {path: (set(), set()) for path in paths}
+    listed = subprocess.run(["nm", "--print-file-name", *paths], capture_output=True, text=True, check=True)
+    for line in listed.stdout.splitlines():
+        path, _, row = line.partition(":")
+        *_, kind, name = row.split()
+        needed, defined = found[Path(path)]
         if kind == UNDEFINED:
             needed.add(name)
         elif kind in DEFINED:
             defined.add(name)
-    return needed, defined
+    return found
 
 
 def calls(build: Path, known: set[str]) -> Graph:
     """file -> the files whose functions or variables it uses."""
     found: Graph = defaultdict(set)
     for _, rows in objects(build, known):
-        tables = {name: symbols(path) for name, path in rows}
+        listed = symbols([path for _, path in rows])
+        tables = {name: listed[path] for name, path in rows}
         home = {symbol: name for name, (_, defined) in tables.items() for symbol in defined}
         for name, (needed, _) in tables.items():
             found[name] |= {home[symbol] for symbol in needed if symbol in home and home[symbol] != name}
