@@ -54,6 +54,15 @@ def ended(pid: int) -> bool:
         return True
 
 
+def test_one_is_there_before_the_first_job(daemon, client, bundle):
+    with daemon.started_with("readers._AHEAD_SECONDS = 0.1"):
+        until(lambda: readers(daemon), "a reader")
+        before = readers(daemon)
+        assert edit(client, bundle)["grant"]
+        assert readers(daemon) == before
+        client.release(client.grants()[0]["id"])
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_it_may_read_and_nothing_else(daemon, client, bundle):
     edit(client, bundle)
@@ -248,7 +257,9 @@ def test_an_image_of_links(daemon, client, bundle):
 def test_configs_that_take_memory(daemon, client, bundle, values):
     """MiB of small values; a process that has read them is replaced, so that nothing keeps their memory."""
     text = b'{"annotations":%s,"x":[%s{}]}' % (json.dumps(ASKS).encode(), b"{}," * values)
+    client.release(edit(client, bundle)["grant"])
     before = set(readers(daemon))
+    assert before
     response = client._open("GET", "/v1/version", None, 5)
     response.close()
     from gpushare import transport
