@@ -148,6 +148,7 @@ class Terminal:
         self._env = {**os.environ, **env, "PS1": "$ ", "LC_ALL": "C.UTF-8"}
         self.tmux("new-session", "-d", "-x", str(columns), "-y", str(lines), "sh")
         self.tmux("set-option", "-g", "window-size", "manual")
+        until(lambda: self.text().strip(), "the prompt")  # behind which the output of what is typed before it begins
 
     def tmux(self, *words):
         done = subprocess.run([*self._tmux, *words], env=self._env, capture_output=True, text=True, check=False)
