@@ -30,6 +30,9 @@ struct wanted {
   size_t to; /* in struct gs_settings */
 };
 
+/* What counts a file's references, since Linux 6.13 and before. */
+static const char f_ref[] = "f_ref", f_count[] = "f_count";
+
 static const struct wanted wanted[] = {
     {"task_struct", "files", offsetof(struct gs_settings, task_files)},
     {"task_struct", "signal", offsetof(struct gs_settings, task_signal)},
@@ -37,6 +40,7 @@ static const struct wanted wanted[] = {
     {"fdtable", "max_fds", offsetof(struct gs_settings, fdt_max)},
     {"fdtable", "fd", offsetof(struct gs_settings, fdt_fds)},
     {"file", "f_inode", offsetof(struct gs_settings, file_inode)},
+    {"file", f_ref, offsetof(struct gs_settings, file_references)},
     {"inode", "i_mode", offsetof(struct gs_settings, inode_mode)},
     {"inode", "i_rdev", offsetof(struct gs_settings, inode_rdev)},
     {"signal_struct", "live", offsetof(struct gs_settings, signal_live)},
@@ -99,6 +103,10 @@ static int read_types(const char *data, size_t size, struct gs_settings *setting
       if (strcmp(name, wanted[i].type) != 0)
         continue;
       long offset = offset_of(type, strings, wanted[i].member);
+      if (offset < 0 && wanted[i].member == f_ref) {
+        offset = offset_of(type, strings, f_count);
+        settings->one_reference = offset >= 0;
+      }
       if (offset < 0)
         continue; /* a struct of the same name */
       *(uint32_t *)((char *)settings + wanted[i].to) = (uint32_t)offset;

@@ -65,8 +65,8 @@ struct gs_guard_limit {
   uint32_t signal, unused;
 };
 
-/* What a cgroup holds. doubt: the part of used whose process has ended, or has closed its descriptor, until
- * gs_guard_settle has looked who else has it: not counted against the limit until then. */
+/* What a cgroup holds. doubt: the part of used whose process has ended, until gs_guard_settle has looked who else has it:
+ * not counted against the limit until then. */
 struct gs_guard_books {
   uint64_t used, doubt;
   uint64_t allocations, frees, objects, parents, pending;
@@ -113,8 +113,8 @@ int gs_guard_events_fd(const struct gs_guard *guard);
 /* At most count of them, without waiting. Returns how many. */
 int gs_guard_events(struct gs_guard *guard, struct gs_guard_event *out, uint32_t count);
 
-/* Gives back what no process has a descriptor of any more, and charges again what was in doubt where one has. Looks at
- * the descriptors of all processes. */
+/* Gives back what is closed, and charges again what was in doubt where a process has a descriptor of it, or, after 10 s,
+ * where it is open in no process's table. Looks at the descriptors of all processes. */
 int gs_guard_settle(struct gs_guard *guard, struct gs_err *err);
 
 /* A child of this process goes to the cgroup that procs (its cgroup.procs, opened for writing) belongs to, and asks the

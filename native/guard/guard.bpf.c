@@ -17,6 +17,7 @@
 #define OBJECTS_MAX 8192                                   /* of a cgroup: others need room in the maps too */
 #define PARENTS_MAX 2048
 #define PENDING_MAX 1024
+#define PATIENCE_NS (10ULL * 1000 * 1000 * 1000)
 
 /* The maps; loader.c makes them and says how large they are. */
 struct map {
@@ -89,6 +90,12 @@ INLINE int guarded(const struct gs_settings *set, const struct gs_guard_layout *
         minor <= lay->nodes[i].last_minor)
       return 1;
   return 0;
+}
+
+/* Whether the file at this address is open: in a process's table or out of all of them, as one is that was sent and not
+ * received, or that only a mapping has. */
+INLINE int is_open(const struct gs_settings *set, const struct gs_guard_layout *lay, uint64_t file) {
+  return (int64_t)peek(file + set->file_references) >= set->one_reference && guarded(set, lay, file);
 }
 
 /* The innermost cgroup that is limited. */
@@ -230,7 +237,6 @@ INLINE void ioctl_begins(const struct gs_settings *set, uint32_t fd, uint32_t cm
       return;
   }
   attempt.at = at;
-  attempt.fd = fd;
   attempt.kind = escape->kind;
   attempt.status = escape->long_size && size == escape->long_size ? escape->long_status : escape->status;
   if (!understood(lay, &attempt))
@@ -298,8 +304,10 @@ INLINE void doubt(const struct gs_object *object) {
     return;
   uint64_t cgroup = memory->cgroup;
   /* Before it is in doubt, so that no look of this round settles it; and once, or a tenant could keep it in doubt. */
-  if (*(volatile uint32_t *)&memory->state == GS_MEMORY_HELD)
+  if (*(volatile uint32_t *)&memory->state == GS_MEMORY_HELD) {
     *(volatile uint64_t *)&memory->doubted = set->round;
+    *(volatile uint64_t *)&memory->doubted_ns = bpf_ktime_get_ns();
+  }
   books = bpf_map_lookup_elem(&gs_map_books, &cgroup);
   if (books && __sync_val_compare_and_swap(&memory->state, GS_MEMORY_HELD, GS_MEMORY_DOUBTED) == GS_MEMORY_HELD)
     __sync_fetch_and_add(&books->doubt, memory->bytes);
@@ -311,34 +319,41 @@ EACH long below(void *map, struct gs_object_key *key, struct gs_object *object, 
   return 0;
 }
 
-EACH long of_process(void *map, struct gs_object_key *key, struct gs_object *object, struct gs_process *process) {
-  if (object->pid == process->pid)
+EACH long of_process(void *map, struct gs_object_key *key, struct gs_object *object, uint32_t *pid) {
+  if (object->pid == *pid)
     doubt(object);
   return 0;
 }
 
-/* Of a process whose descriptor has become another file: it may have closed the one by which it allocated. */
-EACH long of_closed(void *map, struct gs_object_key *key, struct gs_object *object, struct gs_process *process) {
-  if (object->pid == process->pid &&
-      (object->fd >= process->max_fds || peek(process->fds + 8ULL * object->fd) != key->file))
-    doubt(object);
+/* What a process gave back by closing a descriptor passes no tracepoint. */
+EACH long if_closed(void *map, struct gs_object_key *key, struct gs_object *object, void *unused) {
+  struct gs_settings *set = settings();
+  struct gs_guard_layout *lay = layout();
+  if (set && lay && !is_open(set, lay, key->file))
+    drop(key, object);
   return 0;
 }
 
-EACH long unless_seen(void *map, struct gs_object_key *key, struct gs_object *object, struct gs_round *round) {
-  uint64_t file = key->file, id = object->memory, *seen;
+EACH long unless_open(void *map, struct gs_object_key *key, struct gs_object *object, struct gs_round *round) {
+  uint64_t file = key->file, id = object->memory, *at;
+  struct gs_settings *set = settings();
+  struct gs_guard_layout *lay = layout();
   struct gs_memory *memory;
   struct gs_guard_books *books;
-  if (object->round == round->number)
+  if (!set || !lay || object->round == round->number)
     return 0; /* made since the look began */
-  seen = bpf_map_lookup_elem(&gs_map_seen, &file);
-  if (!round->all && (!seen || *seen != round->number)) {
+  at = bpf_map_lookup_elem(&gs_map_seen, &file);
+  int seen = round->all || (at && *at == round->number);
+  if (!seen && !is_open(set, lay, file)) {
     drop(key, object);
     return 0;
   }
   memory = bpf_map_lookup_elem(&gs_map_memory, &id);
   if (!memory || memory->doubted == round->number)
     return 0; /* the next look settles it: who has gone since this one began was seen to have the file */
+  /* In no table: with a process that is about to end, or where no look finds it. The first is over soon. */
+  if (!seen && bpf_ktime_get_ns() - memory->doubted_ns < PATIENCE_NS)
+    return 0;
   uint64_t cgroup = memory->cgroup;
   books = bpf_map_lookup_elem(&gs_map_books, &cgroup);
   if (books && __sync_val_compare_and_swap(&memory->state, GS_MEMORY_DOUBTED, GS_MEMORY_KEPT) == GS_MEMORY_DOUBTED)
@@ -378,8 +393,7 @@ INLINE long add(struct gs_settings *set, struct gs_guard_books *books, const str
   uint64_t who = bpf_get_current_pid_tgid(), cgroup = attempt->cgroup;
   uint32_t pid = who >> 32;
   struct gs_object_key key = {.file = attempt->file, .client = attempt->client, .object = attempt->object};
-  struct gs_object object = {
-      .memory = memory, .parent = attempt->parent, .pid = pid, .fd = attempt->fd, .round = set->round};
+  struct gs_object object = {.memory = memory, .parent = attempt->parent, .pid = pid, .round = set->round};
   struct gs_object *old = bpf_map_lookup_elem(&gs_map_objects, &key);
   if (old)
     drop(&key, old); /* its end was not seen */
@@ -399,22 +413,13 @@ INLINE int64_t counted(struct gs_guard_books *books) {
   return (int64_t)(*(volatile uint64_t *)&books->used - doubt);
 }
 
-/* The process goes beyond: it is signalled, unless what it is charged for may have been given back unseen. */
-INLINE void check(const struct gs_settings *set, struct gs_guard_books *books, const struct gs_attempt *attempt,
-                  uint64_t bytes) {
-  uint64_t cgroup = attempt->cgroup, table;
+/* The process goes beyond: it is signalled, unless that much was given back unseen. */
+INLINE void check(struct gs_guard_books *books, const struct gs_attempt *attempt, uint64_t bytes) {
+  uint64_t cgroup = attempt->cgroup;
   struct gs_guard_limit *limit = bpf_map_lookup_elem(&gs_map_limits, &cgroup);
-  struct gs_process process = {};
   if (!limit || counted(books) <= (int64_t)limit->bytes)
     return;
-  table = peek(peek(bpf_get_current_task() + set->task_files) + set->files_fdt);
-  process.pid = bpf_get_current_pid_tgid() >> 32;
-  process.max_fds = peek32(table + set->fdt_max);
-  process.fds = peek(table + set->fdt_fds);
-  uint64_t before = books->doubt;
-  bpf_for_each_map_elem(&gs_map_objects, of_closed, &process, 0);
-  if (books->doubt != before)
-    tell(GS_GUARD_LEFT, cgroup, 0, attempt, books->used, limit, 0);
+  bpf_for_each_map_elem(&gs_map_objects, if_closed, 0, 0);
   if (counted(books) <= (int64_t)limit->bytes)
     return;
   __sync_fetch_and_add(&books->over, 1);
@@ -440,7 +445,7 @@ INLINE void allocated(struct gs_settings *set, struct gs_guard_books *books, con
     __sync_fetch_and_add(&books->lost, bytes);
     tell(GS_GUARD_UNRECORDED, attempt->cgroup, bytes, attempt, books->used, 0, 0);
   }
-  check(set, books, attempt, bytes);
+  check(books, attempt, bytes);
 }
 
 /* The source may be of another client, which was made by another file, maybe in another process. Its memory stays charged
@@ -549,17 +554,16 @@ SECTION("program/leave") int leave(const uint64_t *args) {
 /* A thread ends. With the last one of a process go its descriptors, unless a child or another process has them too. */
 SECTION("program/exited") int exited(const uint64_t *args) {
   struct gs_settings *set = settings();
-  struct gs_process process = {};
+  uint32_t pid = bpf_get_current_pid_tgid() >> 32;
   uint64_t *cgroup;
   if (!set)
     return 0;
-  process.pid = bpf_get_current_pid_tgid() >> 32;
-  cgroup = bpf_map_lookup_elem(&gs_map_holders, &process.pid);
+  cgroup = bpf_map_lookup_elem(&gs_map_holders, &pid);
   if (!cgroup || peek32(peek(bpf_get_current_task() + set->task_signal) + set->signal_live))
     return 0;
   uint64_t owner = *cgroup;
-  bpf_map_delete_elem(&gs_map_holders, &process.pid);
-  bpf_for_each_map_elem(&gs_map_objects, of_process, &process, 0);
+  bpf_map_delete_elem(&gs_map_holders, &pid);
+  bpf_for_each_map_elem(&gs_map_objects, of_process, &pid, 0);
   tell(GS_GUARD_LEFT, owner, 0, 0, 0, 0, 0);
   return 0;
 }
@@ -599,6 +603,6 @@ SECTION("program/settle") int settle(const uint64_t *args) {
     return 0;
   round.number = set->round;
   round.all = set->unseen;
-  bpf_for_each_map_elem(&gs_map_objects, unless_seen, &round, 0);
+  bpf_for_each_map_elem(&gs_map_objects, unless_open, &round, 0);
   return 0;
 }

@@ -5,7 +5,9 @@
 #include "guard/gs_guard.h"
 
 /* Of the kernel that runs: offsets in its structs, from its BTF, and of registers, from its ABI. round: the number of
- * the last look at descriptors. unseen: that look had more files than there was room for. */
+ * the last look at descriptors. unseen: that look had more files than there was room for. one_reference: the count of a
+ * file that is open once: 0 of f_ref (Linux 6.13, include/linux/file_ref.h; it is negative where there is none), 1 of
+ * f_count. */
 struct gs_settings {
   uint64_t next, round;
   uint32_t unseen;
@@ -13,6 +15,7 @@ struct gs_settings {
   uint32_t number, arguments[3], arguments_compat[3];
   uint32_t task_compat, compat_mask;
   uint32_t task_files, files_fdt, fdt_max, fdt_fds, file_inode, inode_mode, inode_rdev;
+  uint32_t file_references, one_reference;
   uint32_t task_signal, signal_live;
 };
 
@@ -30,7 +33,7 @@ struct gs_xfer {
 /* An ioctl that a thread is in. bytes: what it asked for before the driver looked; known: as asked() in guard.bpf.c. */
 struct gs_attempt {
   uint64_t cgroup, file, at, parameters, bytes;
-  uint32_t kind, status, fd;
+  uint32_t kind, status;
   uint32_t client, parent, object, class, source_client, source;
   int known;
 };
@@ -43,30 +46,26 @@ struct gs_object_key {
 
 struct gs_object {
   uint64_t memory, round;
-  uint32_t parent, pid, fd, unused;
+  uint32_t parent, pid;
 };
 
 enum {
   GS_MEMORY_HELD,
-  GS_MEMORY_DOUBTED, /* its process has gone, or its descriptor */
+  GS_MEMORY_DOUBTED, /* its process has gone */
   GS_MEMORY_KEPT,    /* somebody else has the file */
   GS_MEMORY_GONE,
 };
 
-/* doubted: the round in which it came to be so, once; a look that had begun before may have seen the file of who has gone since. */
+/* doubted: the round in which it came to be so, once; a look that had begun before may have seen the file of who has gone since.
+ * doubted_ns: when that was. */
 struct gs_memory {
-  uint64_t cgroup, bytes, doubted;
+  uint64_t cgroup, bytes, doubted, doubted_ns;
   uint32_t handles, state;
 };
 
 struct gs_below {
   uint64_t file;
   uint32_t client, object;
-};
-
-struct gs_process {
-  uint64_t fds;
-  uint32_t pid, max_fds;
 };
 
 struct gs_round {

@@ -38,7 +38,7 @@ struct inode {
 };
 struct file {
   struct inode *inode;
-  uint32_t references;
+  int64_t references;
 };
 struct fdtable {
   uint32_t max;
@@ -70,7 +70,8 @@ static struct process {
   struct file *fds[FDS];
   int there;
 } processes[PROCESSES];
-static uint32_t current; /* a process's number; its pid is one more */
+static uint32_t current;       /* a process's number; its pid is one more */
+static struct file *sent[FDS]; /* and not received */
 
 /* ---- the driver: an object is memory for as long as its file is open */
 
@@ -181,10 +182,10 @@ static long bpf_for_each_map_elem(void *map, void *each, void *with, uint64_t fl
 /* ---- the other helpers */
 
 static uint32_t signalled;
-static uint64_t steps;
+static uint64_t now_ns;
 static struct gs_guard_event event;
 
-static uint64_t bpf_ktime_get_ns(void) { return ++steps; }
+static uint64_t bpf_ktime_get_ns(void) { return ++now_ns; }
 static uint64_t bpf_get_current_pid_tgid(void) { return (uint64_t)(current + 1) << 32 | (current + 1); }
 static uint64_t bpf_get_current_task(void) { return (uintptr_t)&processes[current].task; }
 static uint64_t bpf_get_current_cgroup_id(void) { return 1; }
@@ -236,6 +237,8 @@ void played_start(uint64_t limit_bytes) {
       .fdt_max = offsetof(struct fdtable, max),
       .fdt_fds = offsetof(struct fdtable, files),
       .file_inode = offsetof(struct file, inode),
+      .file_references = offsetof(struct file, references),
+      .one_reference = 1,
       .inode_mode = offsetof(struct inode, mode),
       .inode_rdev = offsetof(struct inode, rdev),
       .signal_live = offsetof(struct signals, live),
@@ -247,6 +250,7 @@ void played_start(uint64_t limit_bytes) {
   memset(files, 0, sizeof files);
   memset(processes, 0, sizeof processes);
   memset(held, 0, sizeof held);
+  memset(sent, 0, sizeof sent);
   nfiles = 0;
   memset(&the_layout, 0, sizeof the_layout);
   the_layout.nodes[0] = (struct gs_guard_nodes){NODE >> 20, 0, 0, 1};
@@ -300,6 +304,30 @@ void played_close(int process, int fd) {
   if (file && --file->references == 0)
     driver_closed(file);
 }
+
+/* Its file is in a socket from now on, in no process's table. -1: there is no room. */
+int played_send(int process, int fd) {
+  for (int i = 0; i < FDS; i++)
+    if (!sent[i]) {
+      sent[i] = processes[process].fds[fd];
+      sent[i]->references++;
+      return played_close(process, fd), i;
+    }
+  return -1;
+}
+
+/* -1: it has no room. */
+int played_receive(int process, int socket) {
+  struct file *file = sent[socket];
+  int fd = lowest(&processes[process], file);
+  if (fd >= 0) {
+    sent[socket] = NULL;
+    file->references--;
+  }
+  return fd;
+}
+
+void played_wait(uint32_t seconds) { now_ns += seconds * 1000000000ULL; }
 
 static uint32_t call(int process, int fd, uint32_t number, void *at) {
   struct regs regs = {16, {(uint64_t)fd, 0xc0000000 | number, (uintptr_t)at}};
@@ -370,20 +398,4 @@ uint64_t played_used(void) {
 }
 uint64_t played_doubt(void) {
   return ((struct gs_guard_books *)bpf_map_lookup_elem(&gs_map_books, &(uint64_t){1}))->doubt;
-}
-
-/* Bytes that count, and whose file has been closed, unseen: by a process that goes on, or by the last one that had it from
- * another. */
-uint64_t played_gone_unseen(void) {
-  struct rows *objects = rows_of(&gs_map_objects);
-  uint64_t sum = 0;
-  for (uint32_t i = 0; i < objects->count; i++) {
-    const struct gs_object_key *key = (const void *)objects->row[i].key;
-    const struct gs_object *object = (const void *)objects->row[i].value;
-    const struct file *file = (const struct file *)(uintptr_t)key->file;
-    const struct gs_memory *memory = objects->row[i].used ? bpf_map_lookup_elem(&gs_map_memory, &object->memory) : NULL;
-    if (memory && memory->state != GS_MEMORY_DOUBTED && !file->references)
-      sum += memory->bytes;
-  }
-  return sum;
 }

@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -188,6 +189,50 @@ static int opens(uint64_t count, int wanted, const char *path) {
   return (int)(((to.tv_sec - from.tv_sec) * 1000000000LL + to.tv_nsec - from.tv_nsec) / (int64_t)count);
 }
 
+/* A message with a descriptor. */
+struct message {
+  char byte;
+  struct iovec part;
+  union {
+    struct cmsghdr head;
+    char room[CMSG_SPACE(sizeof(int))];
+  } control;
+  struct msghdr all;
+};
+static int sockets[2];
+
+static void prepare(struct message *to) {
+  to->part = (struct iovec){&to->byte, 1};
+  to->all = (struct msghdr){.msg_iov = &to->part,
+                            .msg_iovlen = 1,
+                            .msg_control = to->control.room,
+                            .msg_controllen = sizeof to->control.room};
+}
+
+/* The device's descriptor is in a socket from now on, and the process has another one of the device. */
+static int sent(void) {
+  struct message message = {.control.head = {CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS}};
+  prepare(&message);
+  memcpy(CMSG_DATA(&message.control.head), &device, sizeof device);
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, sockets) || sendmsg(sockets[0], &message.all, 0) != 1)
+    return errno;
+  char path[64];
+  snprintf(path, sizeof path, "%s", ttyname(device));
+  close(device);
+  device = open(path, O_RDWR | O_NOCTTY | O_CLOEXEC);
+  return device < 0 ? errno : 0;
+}
+
+static int received(void) {
+  struct message message = {0};
+  prepare(&message);
+  if (recvmsg(sockets[1], &message.all, 0) != 1)
+    return errno;
+  close(device);
+  memcpy(&device, CMSG_DATA(&message.control.head), sizeof device);
+  return 0;
+}
+
 static int run(const char *line) {
   uint64_t a = 0, b = 0, c = 0, d = 0;
   char word[16] = "", path[64] = "";
@@ -264,6 +309,12 @@ static int run(const char *line) {
     device = open(path, O_RDWR | O_NOCTTY | O_CLOEXEC);
     return device < 0 ? errno : 0;
   }
+  if (!strcmp(word, "close"))
+    return close(device) ? errno : 0;
+  if (!strcmp(word, "send"))
+    return sent();
+  if (!strcmp(word, "receive"))
+    return received();
   if (!strcmp(word, "time"))
     return times(a, (int)b);
   if (sscanf(line, "opens %lu %lu %63s", &a, &b, path) == 3)

@@ -96,16 +96,6 @@ def test_an_evader_is_killed_and_told(node, terminal):
 QUICK = {"_SETTLE_SECONDS": 0.1, "_KEPT_SECONDS": 2}
 
 
-def beyond_in_doubt(daemon: running.Daemon, terminal) -> Run:
-    """It has moved its descriptor, so that nobody knows whether it has closed the one by which it took its memory, and
-    takes as much again."""
-    one = Run(daemon, terminal)
-    assert one.alloc(11, 1 << 30) == "0\n"
-    assert one.say("again") == "0\n"
-    assert one.alloc(12, 1 << 30) == "0\n"
-    return one
-
-
 def beyond_by_a_helper(daemon: running.Daemon, terminal) -> tuple[Run, int]:
     """A process has ended, its helper has the descriptor still, and the next process takes as much. The helper's
     pid."""
@@ -129,7 +119,7 @@ def test_who_took_more_while_it_was_in_doubt_is_killed_without_another_call(tmp_
         honest, helper = beyond_by_a_helper(daemon, terminal)
         os.kill(helper, signal.SIGKILL)
         since = daemon.client.call("GET", "/v1/grants")["rv"]
-        one = beyond_in_doubt(daemon, terminal)
+        one, _ = beyond_by_a_helper(daemon, terminal)
         assert one.process.wait(20) == -9
         told = next(event["object"] for event in daemon.client.watch(since, 20) if event["name"] == "MemoryExceeded")
         assert "its processes keep" in told["notice"]
@@ -144,10 +134,11 @@ def test_where_it_only_logs_it_goes_on_with_what_it_keeps(tmp_path, terminal):
     daemon = start(tmp_path / "node", terminal, config='[guard]\ntracepoint = "log"', **QUICK)
     try:
         since = daemon.client.call("GET", "/v1/grants")["rv"]
-        one = beyond_in_doubt(daemon, terminal)
+        one, helper = beyond_by_a_helper(daemon, terminal)
         told = next(event["object"] for event in daemon.client.watch(since, 20) if event["name"] == "MemoryExceeded")
         assert "they go on" in told["notice"]
-        assert one.say("reopen") == "0\n"
+        os.kill(helper, signal.SIGKILL)
+        assert one.alloc(13, MIB) == "0\n"
         assert one.end() == 0
     finally:
         daemon.stop()

@@ -160,24 +160,44 @@ def test_a_child_that_has_the_descriptor_keeps_the_memory(held, guard):
     assert held.books().used == 0
 
 
-def test_a_descriptor_that_is_moved_hides_nothing(held, guard):
+def test_a_descriptor_that_is_moved_hides_nothing(held):
     tenant = held.tenant()
     assert tenant.alloc(1, 60 * MIB) == 0
     assert tenant.say("again") == 0
-    assert tenant.alloc(2, 60 * MIB) == 0, "it may have been closed: nobody is killed for what may be gone"
-    held.told(Kind.LEFT)
-    guard.settle()
-    assert held.books().doubt == 0
-    assert tenant.alloc(3, 2 * MIB) is None
+    assert tenant.alloc(2, 60 * MIB) is None
 
 
-def test_a_descriptor_that_is_closed_gives_back(held, guard):
-    tenant = held.tenant()
+def test_a_descriptor_that_is_closed_gives_back(held):
+    """Before anybody is signalled, and not only when somebody looks: no tracepoint tells of it."""
+    tenant, other = held.tenant(), held.tenant()
     assert tenant.alloc(1, 60 * MIB) == 0
     assert tenant.say("reopen") == 0
     assert tenant.alloc(1, 60 * MIB) == 0
-    guard.settle()
     assert held.books().used == 60 * MIB
+    assert tenant.say("close") == 0
+    assert other.alloc(1, 60 * MIB) == 0
+    assert held.books().used == 60 * MIB
+
+
+def test_a_descriptor_in_a_socket_gives_nothing_back(held, guard):
+    """No process has it in its table, and its file is open."""
+    sender, beyond = held.tenant(), held.tenant()
+    assert sender.alloc(1, 40 * MIB) == 0
+    assert sender.say("send") == 0
+    for _ in range(2):
+        guard.settle()
+        assert held.books().used == 40 * MIB
+    assert beyond.alloc(1, 40 * MIB) is None
+    guard.settle()
+    assert held.books().used == 40 * MIB
+    assert sender.say("receive") == 0
+    assert sender.say("free", 1, 1) == 0
+    assert held.books().used == 0
+    assert sender.alloc(2, 40 * MIB) == 0
+    assert sender.say("send") == 0
+    sender.end()
+    guard.settle()
+    assert held.books().used == 0
 
 
 def test_threads_at_once(held, guard):
