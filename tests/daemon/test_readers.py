@@ -129,10 +129,11 @@ def test_a_file_system_that_does_not_answer(make_daemon, bundle, tmp_path_factor
         client.release(edit(client, other)["grant"])
         with pytest.raises(FailedError, match="took longer than 1 s"):
             edit(client, bundle)
-        assert len(stuck()) == 2
+        waiting = stuck()
+        assert len(waiting) == 2
         with pytest.raises(RefusedError, match="do not answer: unmount those"):
             edit(client, other)
-    until(lambda: not stuck(), "they end with the file system")
+    until(lambda: all(map(ended, waiting)), "they end with the file system")
     client.release(edit(client, bundle)["grant"])
     assert client.grants() == []
 
