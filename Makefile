@@ -20,7 +20,7 @@ measured = timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -n $(2) --dist loadg
 PRODUCT := $(shell find native hooks gpushare packaging -path gpushare/_lib -prune -o -name __pycache__ -prune -o -print) CMakeLists.txt README.md scripts/reference.py
 
 # All C that somebody writes.
-WRITTEN_C = $(wildcard $(shell git ls-files -co --exclude-standard '*.c' '*.h'))
+WRITTEN_C = $(wildcard $(shell git ls-files -co --exclude-standard '*.c' '*.h' 2>/dev/null))
 
 # The build trees of tests (tests/CMakeLists.txt), and what sets each apart.
 TREES := test address thread fuzz arm

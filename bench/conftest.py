@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import Daemon
+from running import PATIENT, Daemon
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import record
 
 os.environ["PYTHONSAFEPATH"] = "1"  # the installed package, not the tree
+Daemon.patches = PATIENT  # what is measured starts its reader as an installed one does
 _rows: list[dict[str, Any]] = []
 _compared: list[str] = []
 

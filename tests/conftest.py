@@ -42,6 +42,7 @@ TIMING = Path(__file__).parent / "interposer/timing"
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
+    """Next to nothing is garbage yet, and looking for it is a quarter of the time."""
     gc.disable()
     try:
         return (yield)

@@ -146,8 +146,8 @@ class Guard:
         ]
 
     def settle(self) -> None:
-        """After Kind.LEFT: what ended processes held is given back, unless another one has their descriptor. Looks at
-        the descriptors of all processes."""
+        """After Kind.LEFT: what ended processes held is given back, unless its file is open all the same. Looks at the
+        descriptors of all processes."""
         self._check(lib.gs_guard_settle(self._guard, self._err))
 
     def self_test(self, scratch: Path) -> str:

@@ -103,10 +103,8 @@ static int read_types(const char *data, size_t size, struct gs_settings *setting
       if (strcmp(name, wanted[i].type) != 0)
         continue;
       long offset = offset_of(type, strings, wanted[i].member);
-      if (offset < 0 && wanted[i].member == f_ref) {
-        offset = offset_of(type, strings, f_count);
-        settings->one_reference = offset >= 0;
-      }
+      if (offset < 0 && wanted[i].member == f_ref && (offset = offset_of(type, strings, f_count)) >= 0)
+        settings->one_reference = 1;
       if (offset < 0)
         continue; /* a struct of the same name */
       *(uint32_t *)((char *)settings + wanted[i].to) = (uint32_t)offset;

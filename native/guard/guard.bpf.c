@@ -17,7 +17,7 @@
 #define OBJECTS_MAX 8192                                   /* of a cgroup: others need room in the maps too */
 #define PARENTS_MAX 2048
 #define PENDING_MAX 1024
-#define PATIENCE_NS (10ULL * 1000 * 1000 * 1000)
+#define PATIENCE_NS (10ULL * 1000 * 1000 * 1000) /* a process may be stopped in the middle of its end */
 
 /* The maps; loader.c makes them and says how large they are. */
 struct map {
@@ -351,7 +351,7 @@ EACH long unless_open(void *map, struct gs_object_key *key, struct gs_object *ob
   memory = bpf_map_lookup_elem(&gs_map_memory, &id);
   if (!memory || memory->doubted == round->number)
     return 0; /* the next look settles it: who has gone since this one began was seen to have the file */
-  /* In no table: with a process that is about to end, or where no look finds it. The first is over soon. */
+  /* No process has it in its table: the one that had it is ending, which is over soon, or it is in a socket or mapped. */
   if (!seen && bpf_ktime_get_ns() - memory->doubted_ns < PATIENCE_NS)
     return 0;
   uint64_t cgroup = memory->cgroup;

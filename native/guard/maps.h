@@ -52,12 +52,12 @@ struct gs_object {
 enum {
   GS_MEMORY_HELD,
   GS_MEMORY_DOUBTED, /* its process has gone */
-  GS_MEMORY_KEPT,    /* somebody else has the file */
+  GS_MEMORY_KEPT,    /* and its file stays open */
   GS_MEMORY_GONE,
 };
 
-/* doubted: the round in which it came to be so, once; a look that had begun before may have seen the file of who has gone since.
- * doubted_ns: when that was. */
+/* doubted, doubted_ns: the round in which it came to be in doubt, and when; that happens once. A look that had begun
+ * before may have seen the file of who has gone since. */
 struct gs_memory {
   uint64_t cgroup, bytes, doubted, doubted_ns;
   uint32_t handles, state;

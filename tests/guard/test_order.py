@@ -83,6 +83,20 @@ def test_the_next_one_may_have_what_one_had_that_ended_during_a_look(played):
     assert played.pages == (6, 0)
 
 
+def test_the_next_one_may_have_what_one_has_that_is_ending(played):
+    """It was stopped in the middle of its end, and its files are open for as long."""
+    first = played.process(-1)
+    assert played.alloc(first, played.open(first), 10, 6) == 0
+    played.ends(first)
+    for _ in range(2):
+        played.look()
+    second = played.process(-1)
+    assert played.alloc(second, played.open(second), 11, 6) == 0
+    played.ended(first)
+    played.look()
+    assert played.pages == (6, 0)
+
+
 def test_who_has_processes_end_in_every_look_is_counted_all_the_same(played):
     """A child has the descriptor, and processes that had it end in the middle of each look."""
     first = played.process(-1)
@@ -158,6 +172,7 @@ class Order(RuleBasedStateMachine):
         self.look, self.number = None, CLIENT
         self.fds = {self.played.process(-1): []}
         self.sent: list[int] = []
+        self.ending: list[int] = []
 
     def some(self, data, *, fd=False):
         """A process, and one of its descriptors where that is asked for; None where there is none."""
@@ -230,14 +245,19 @@ class Order(RuleBasedStateMachine):
 
     def end(self, process):
         self.played.ends(process)
-        self.played.ended(process)
         del self.fds[process]
+        self.ending.append(process)
 
     @rule(data=st.data())
     def ends(self, data):
         process, _ = self.some(data)
         if process is not None:
             self.end(process)
+
+    @precondition(lambda self: self.ending)
+    @rule()
+    def ended(self):
+        self.played.ended(self.ending.pop())
 
     @rule(steps=st.integers(1, 3 * FDS))
     def look_on(self, steps):

@@ -34,14 +34,13 @@ GPUSHARE = (sys.executable, "-m", "gpushare")
 # Where the machine is busy the thread of the ledger may be late, and the ledger then goes on without it. That is tested
 # by itself (tests/daemon/ledger).
 LEDGER_PATIENCE = dict.fromkeys(("WAIT_SECONDS", "_START_SECONDS", "_CLOSE_SECONDS"), 20)
-# Readers start with the first job. Ahead of it, which tests/daemon/test_readers.py tests, most daemons of tests would
-# start one in vain: a tenth of all processor time.
-CHANGED = (
-    "from gpushare.daemon import readers",
-    "readers._AHEAD_SECONDS = 10**6",
+PATIENT = (
     "from gpushare.ledger import ledger",
     *(f"ledger.{name} = {value}" for name, value in LEDGER_PATIENCE.items()),
 )
+# Readers start with the first job. Ahead of it, which tests/daemon/test_readers.py tests, most daemons of tests would
+# start one in vain: a tenth of all processor time.
+NO_READER_AHEAD = ("from gpushare.daemon import readers", "readers._AHEAD_SECONDS = 10**6")
 
 
 def alive(pid: int) -> bool:
@@ -78,6 +77,9 @@ class Daemon:
     forked = True
     """From a process that has imported the daemon; else from the command line."""
 
+    patches = PATIENT + NO_READER_AHEAD
+    """Python that every daemon runs before it starts."""
+
     def __init__(
         self, state_dir: Path, simulate: str = "1x16GiB", env: dict[str, str] | None = None, options: Sequence[str] = ()
     ) -> None:
@@ -87,7 +89,7 @@ class Daemon:
         self.layout = Layout.of(state_dir)
         devices = ["--simulate", simulate] if simulate else []
         self.options = ["daemon", *devices, "--state-dir", os.fspath(state_dir), *options]
-        self.statements = list(CHANGED)
+        self.statements = list(self.patches)
         self.patch()
         self.env = {**os.environ, **(env or {}), SOCKET_ENV: str(self.layout.socket)}
         self.client = Client(self.layout.socket)
@@ -124,7 +126,7 @@ class Daemon:
         with open(self.log, "ab") as log:
             if self.forked and zygote.can_fork(self.env):
                 program, *arguments = self.command[2:]
-                patched = tuple(self.statements) != CHANGED
+                patched = tuple(self.statements) != self.patches
                 self.process = zygote.fork_daemon(self.env, program, arguments, log.fileno(), patched=patched)
             else:
                 self.process = subprocess.Popen(
