@@ -6,48 +6,13 @@
  * An ioctl's parameters lie in the process's memory, where its other threads can change them: they are read before and
  * after the driver has read them, and the larger size counts. Whether the driver agreed is known by what the system call
  * returned, and by the status in that same memory. */
-#include "guard/gs_guard.h"
-#include "guard/maps.h"
+#include "guard/asked.h"
+#include "guard/kernel.h"
 
-#define LEVELS 16 /* how deep below the root a grant's cgroup is looked for */
-#define FIRST_LARGE (2ULL << 20)
-#define MOST_BYTES (1ULL << 48) /* more is refused by any driver, and sums of it do not overflow */
-#define HEAP_VIRTUAL 0x80000    /* a flag: address space alone */
-#define HEAP_LOCATION(attributes) ((attributes) >> 25 & 3) /* 0 is device memory */
-#define OBJECTS_MAX 8192                                   /* of a cgroup: others need room in the maps too */
+#define OBJECTS_MAX 8192 /* of a cgroup: others need room in the maps too */
 #define PARENTS_MAX 2048
 #define PENDING_MAX 1024
 #define PATIENCE_NS (10ULL * 1000 * 1000 * 1000) /* a process may be stopped in the middle of its end */
-
-/* The maps; loader.c makes them and says how large they are. */
-struct map {
-  int unused;
-} gs_map_settings SECTION("maps"), gs_map_layout SECTION("maps"), gs_map_limits SECTION("maps"),
-    gs_map_books SECTION("maps"), gs_map_attempts SECTION("maps"), gs_map_objects SECTION("maps"),
-    gs_map_memory SECTION("maps"), gs_map_parents SECTION("maps"), gs_map_holders SECTION("maps"),
-    gs_map_seen SECTION("maps"), gs_map_clients SECTION("maps"), gs_map_events SECTION("maps");
-
-INLINE uint64_t peek(uint64_t at) {
-  uint64_t found = 0;
-  bpf_probe_read_kernel(&found, sizeof found, (void *)at);
-  return found;
-}
-
-INLINE uint32_t peek32(uint64_t at) {
-  uint32_t found = 0;
-  bpf_probe_read_kernel(&found, sizeof found, (void *)at);
-  return found;
-}
-
-INLINE struct gs_settings *settings(void) {
-  uint32_t zero = 0;
-  return bpf_map_lookup_elem(&gs_map_settings, &zero);
-}
-
-INLINE struct gs_guard_layout *layout(void) {
-  uint32_t zero = 0;
-  return bpf_map_lookup_elem(&gs_map_layout, &zero);
-}
 
 INLINE void tell(uint32_t kind, uint64_t cgroup, uint64_t bytes, const struct gs_attempt *attempt, uint64_t used,
                  const struct gs_guard_limit *limit, uint32_t signal) {
@@ -68,143 +33,6 @@ INLINE void tell(uint32_t kind, uint64_t cgroup, uint64_t bytes, const struct gs
   event->signal = signal;
   bpf_get_current_comm(event->comm, sizeof event->comm);
   bpf_ringbuf_submit(event, 0);
-}
-
-/* The file behind a descriptor of this process; 0 where there is none. */
-INLINE uint64_t file_of(const struct gs_settings *set, uint32_t fd) {
-  uint64_t table = peek(peek(bpf_get_current_task() + set->task_files) + set->files_fdt);
-  if (fd >= peek32(table + set->fdt_max))
-    return 0;
-  return peek(peek(table + set->fdt_fds) + 8ULL * fd);
-}
-
-INLINE int guarded(const struct gs_settings *set, const struct gs_guard_layout *lay, uint64_t file) {
-  uint64_t inode = peek(file + set->file_inode);
-  uint32_t mode = peek32(inode + set->inode_mode) & 0170000, device = peek32(inode + set->inode_rdev);
-  uint32_t major = device >> 20, minor = device & 0xfffff;
-  if (mode != 0020000)
-    return 0;
-#pragma unroll
-  for (int i = 0; i < GS_GUARD_NODES; i++)
-    if (lay->nodes[i].used && lay->nodes[i].major == major && minor >= lay->nodes[i].first_minor &&
-        minor <= lay->nodes[i].last_minor)
-      return 1;
-  return 0;
-}
-
-/* Whether the file at this address is open: in a process's table or out of all of them, as one is that was sent and not
- * received, or that only a mapping has. */
-INLINE int is_open(const struct gs_settings *set, const struct gs_guard_layout *lay, uint64_t file) {
-  return (int64_t)peek(file + set->file_references) >= set->one_reference && guarded(set, lay, file);
-}
-
-/* The innermost cgroup that is limited. */
-INLINE struct gs_guard_books *charged(uint64_t *cgroup) {
-  struct gs_guard_books *books, *found = 0;
-  uint64_t id = bpf_get_current_cgroup_id();
-  *cgroup = id;
-  books = bpf_map_lookup_elem(&gs_map_books, &id);
-  if (books)
-    return books;
-#pragma unroll
-  for (int level = 1; level < LEVELS; level++) {
-    id = bpf_get_current_ancestor_cgroup_id(level);
-    if (!id)
-      break;
-    books = bpf_map_lookup_elem(&gs_map_books, &id);
-    if (books) {
-      found = books;
-      *cgroup = id;
-    }
-  }
-  return found;
-}
-
-/* What the driver takes for so many bytes: it has pages of 64 KiB and of 2 MiB. */
-INLINE uint64_t rounded(uint64_t bytes) {
-  uint64_t page = bytes >= FIRST_LARGE ? FIRST_LARGE : 1 << 16;
-  return bytes > MOST_BYTES ? MOST_BYTES : (bytes + page - 1) & ~(page - 1);
-}
-
-INLINE int is_memory(const struct gs_guard_layout *lay, uint32_t class) {
-#pragma unroll
-  for (int i = 0; i < GS_GUARD_CLASSES; i++)
-    if (lay->classes[i] == class)
-      return 1;
-  return 0;
-}
-
-/* Reads what an allocation asks for. 0: no device memory. 1: so many bytes. -1: it cannot be read. */
-INLINE int asked(const struct gs_guard_layout *lay, struct gs_attempt *attempt, uint64_t *bytes) {
-  uint64_t size = 0;
-  if (attempt->kind == GS_ESCAPE_ALLOC) {
-    struct gs_alloc_head head;
-    if (bpf_probe_read_user(&head, sizeof head, (void *)attempt->at))
-      return -1;
-    attempt->client = head.client;
-    attempt->parent = head.parent;
-    attempt->object = head.object;
-    attempt->class = head.class;
-    attempt->parameters = head.parameters;
-    if (!is_memory(lay, head.class))
-      return 0;
-    if (bpf_probe_read_user(&size, sizeof size, (void *)(head.parameters + lay->memory_size)))
-      return -1;
-    *bytes = rounded(size);
-    return 1;
-  }
-  uint32_t head[2], function, flags, attributes = 0, height, pitch;
-  if (bpf_probe_read_user(head, sizeof head, (void *)attempt->at) ||
-      bpf_probe_read_user(&function, 4, (void *)(attempt->at + lay->heap_function)) ||
-      bpf_probe_read_user(&flags, 4, (void *)(attempt->at + lay->heap_flags)) ||
-      bpf_probe_read_user(&attempt->object, 4, (void *)(attempt->at + lay->heap_handle)))
-    return -1;
-  attempt->client = head[0];
-  attempt->parent = head[1];
-  attempt->class = function;
-  if (function == lay->heap_free) {
-    attempt->kind = GS_ESCAPE_FREE;
-    return 1;
-  }
-#pragma unroll
-  for (int i = 0; i < GS_GUARD_HEAPS; i++) {
-    const struct gs_guard_heap *heap = &lay->heaps[i];
-    if (!heap->function || heap->function != function)
-      continue;
-    if (bpf_probe_read_user(&attributes, 4, (void *)(attempt->at + heap->attributes)) ||
-        bpf_probe_read_user(&size, 8, (void *)(attempt->at + heap->size)))
-      return -1;
-    if (flags & HEAP_VIRTUAL || HEAP_LOCATION(attributes))
-      return 0;
-    if (heap->height) {
-      if (bpf_probe_read_user(&height, 4, (void *)(attempt->at + heap->height)) ||
-          bpf_probe_read_user(&pitch, 4, (void *)(attempt->at + heap->pitch)))
-        return -1;
-      if (size < (uint64_t)height * pitch)
-        size = (uint64_t)height * pitch;
-    }
-    *bytes = rounded(size);
-    return 1;
-  }
-  return 0;
-}
-
-/* Fills in what an attempt is about. 0 where it does not concern us. */
-INLINE int understood(const struct gs_guard_layout *lay, struct gs_attempt *attempt) {
-  if (attempt->kind == GS_ESCAPE_FREE || attempt->kind == GS_ESCAPE_DUP) {
-    uint32_t head[5] = {};
-    if (bpf_probe_read_user(head, attempt->kind == GS_ESCAPE_FREE ? 12 : 20, (void *)attempt->at))
-      return 0;
-    attempt->client = head[0];
-    attempt->parent = head[1];
-    attempt->object = head[2];
-    attempt->source_client = head[3];
-    attempt->source = head[4];
-    return 1;
-  }
-  /* What is no memory yet may be when the driver reads it. */
-  attempt->known = asked(lay, attempt, &attempt->bytes);
-  return 1;
 }
 
 INLINE void ioctl_begins(const struct gs_settings *set, uint32_t fd, uint32_t cmd, uint64_t at) {
