@@ -1,4 +1,4 @@
-"""gpushare._native: made by native/binding from the headers in native/, for pages, wire, arbiter and enforce."""
+"""gpushare._native: made by native/binding from the headers in native/, for inject and those above it."""
 
 from typing import Any, Protocol
 
@@ -25,6 +25,17 @@ class Lib(Protocol):
     GS_GUARD_CHANGED: int
     GS_GUARD_UNRECORDED: int
     GS_GUARD_LEFT: int
+    GS_STEP_DIRECTORY: int
+    GS_STEP_TMPFS: int
+    GS_STEP_FILE: int
+    GS_STEP_REPLACE: int
+    GS_STEP_SYMLINK: int
+    GS_STEP_OWNER: int
+    GS_STEP_UNMOUNT: int
+    GS_STEP_UNLINK: int
+    GS_STEP_RMDIR: int
+    GS_STEP_READABLE: int
+    GS_USAGE_HEAD_BYTES: int
     GS_ARBITER_MAX_GRANTS: int
     GS_ARBITER_MAX_DEVICES: int
     GS_LATENCY_BUCKETS: int
@@ -120,6 +131,7 @@ class Lib(Protocol):
     def gs_add32(self, word: Any, value: int) -> int: ...
     def gs_futex_wake(self, word: Any) -> int: ...
     def gs_now_ns(self) -> int: ...
+    def gs_files_change(self, directory: bytes, steps: Any, count: int, err: Any) -> int: ...
     def gs_page_map(self, fd: int, size: int, writable: int, out: Any, err: Any) -> int: ...
     def gs_page_unmap(self, page: Any, size: int) -> None: ...
     def gs_page_torn(self, page: Any) -> int: ...

@@ -21,17 +21,13 @@ MAX_DEVICES = lib.GS_MAX_DEVICES
 MAX_SLOTS = lib.GS_MAX_SLOTS
 
 
-def _raise(path: Path, code: int, error: Any) -> None:
+def _raise(what: Path | str, code: int, error: Any) -> None:
     if code < 0:
         text = ffi.string(error.msg).decode(errors="replace")
-        raise FailedError(f"page {path}: {text}")
+        raise FailedError(f"page {what}: {text}")
 
 
 _MOST = (1 << 63) - 1
-
-_ROOM_BYTES = 64 << 10
-"""Of a page that shares its file system with others, allocated when it is made, at its start and at its end: all of the
-limits; of the usage the slots of the first 31 processes, and every trace ring."""
 
 
 class _Page:
@@ -47,25 +43,6 @@ class _Page:
         _raise(path, lib.gs_page_map(descriptor, self._BYTES, int(writable), out, error), error)
         self.path = path
         self.pointer: Any = ffi.cast(self._TYPE, out[0])
-
-    @classmethod
-    def _make(cls, path: Path, mode: int, *, roomy: bool) -> Self:
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            raise FailedError(f"page {path}: cannot create it: {error.strerror}") from error
-        try:
-            os.truncate(descriptor, cls._BYTES)
-            room = min(cls._BYTES, _ROOM_BYTES)
-            for start in () if roomy else (0, cls._BYTES - room):
-                # A full tmpfs fails here; later it would be a SIGBUS in the tenant.
-                os.posix_fallocate(descriptor, start, room)
-            os.fchmod(descriptor, mode)
-            return cls(path, descriptor, writable=True)
-        except OSError as error:
-            raise FailedError(f"page {path}: cannot make room for it: {error.strerror}") from error
-        finally:
-            os.close(descriptor)
 
     @classmethod
     def _take(cls, path: Path, writable: bool) -> Self:
@@ -123,47 +100,9 @@ class LimitsPage(_Page):
     _CHECK = lib.gs_limits_check
 
     @classmethod
-    def create(
-        cls,
-        path: Path,
-        grant: str,
-        devices: Sequence[DeviceLimits],
-        *,
-        managed: Managed = Managed.CHARGE,
-        daemon_epoch: int = 1,
-        mode: int = 0o644,
-        roomy: bool = False,
-    ) -> Self:
-        """Makes the file. `mode`: of the file. `roomy`: its file system has room for all of it whatever others do.
-        Raises UsageError for limits that make no sense, FailedError when the file cannot be made.
-        """
-        for device in devices:
-            _check_device(device)
-        page = cls._make(path, mode, roomy=roomy)
-        error = ffi.new("struct gs_err *")
-        # The header makes the page valid, so it comes last: the device words are plain memory until then.
-        for ordinal, device in enumerate(devices[:MAX_DEVICES]):
-            page._write(ordinal, device)
-        lib.gs_store32(ffi.addressof(page.pointer, "managed"), managed)
-        code = lib.gs_limits_init(page.pointer, LIMITS_BYTES, grant.encode(), len(devices), daemon_epoch, error)
-        if code < 0:
-            page.close()
-            path.unlink(missing_ok=True)
-        _raise(path, code, error)
-        return page
-
-    @classmethod
     def open(cls, path: Path, *, writable: bool = True) -> Self:
         """Maps an existing page. Raises FailedError where the file is missing or is no valid page."""
         return cls._take(path, writable)
-
-    def _write(self, ordinal: int, device: DeviceLimits) -> None:
-        words = self.pointer.device[ordinal]
-        ffi.memmove(words.uuid, device.uuid, 16)
-        lib.gs_store64(ffi.addressof(words, "memory_bytes"), device.memory_bytes)
-        lib.gs_store64(ffi.addressof(words, "context_bytes"), device.context_bytes)
-        lib.gs_store32(ffi.addressof(words, "guarantee_milli"), device.guarantee_milli)
-        lib.gs_store32(ffi.addressof(words, "limit_milli"), device.limit_milli)
 
     @property
     def ndevices(self) -> int:
@@ -176,7 +115,12 @@ class LimitsPage(_Page):
         _check_device(device)
         if not 0 <= ordinal < self.ndevices:
             raise UsageError(f"grant {self.grant} has no device {ordinal}: it has {self.ndevices}")
-        self._write(ordinal, device)
+        words = self.pointer.device[ordinal]
+        ffi.memmove(words.uuid, device.uuid, 16)
+        lib.gs_store64(ffi.addressof(words, "memory_bytes"), device.memory_bytes)
+        lib.gs_store64(ffi.addressof(words, "context_bytes"), device.context_bytes)
+        lib.gs_store32(ffi.addressof(words, "guarantee_milli"), device.guarantee_milli)
+        lib.gs_store32(ffi.addressof(words, "limit_milli"), device.limit_milli)
 
     def uncharged(self, ordinal: int) -> int:
         """Bytes that count against the limit of one device although no process was charged for them."""
@@ -231,18 +175,6 @@ class UsagePage(_Page):
     def __init__(self, path: Path, descriptor: int, writable: bool) -> None:
         super().__init__(path, descriptor, writable)
         self.seats: Any = ffi.new("struct gs_seats *")  # what this process knows of the slots, and the arbiter goes by
-
-    @classmethod
-    def create(cls, path: Path, grant: str, *, mode: int = 0o666, roomy: bool = False) -> Self:
-        """Makes the file. `mode`: of the file; tenants write it. `roomy`: as of limits. Raises FailedError."""
-        page = cls._make(path, mode, roomy=roomy)
-        error = ffi.new("struct gs_err *")
-        code = lib.gs_usage_init(page.pointer, USAGE_BYTES, grant.encode(), error)
-        if code < 0:
-            page.close()
-            path.unlink(missing_ok=True)
-        _raise(path, code, error)
-        return page
 
     @classmethod
     def open(cls, path: Path, *, writable: bool = True) -> Self:
@@ -320,6 +252,32 @@ class UsagePage(_Page):
                 words = ffi.string(text).decode().replace("%llu", "{}").format(event.a, event.b)
                 found.append(TraceEvent(event.time_ns, ffi.string(area).decode(), device, words))
         return found
+
+
+def new_limits(
+    grant: str, devices: Sequence[DeviceLimits], *, managed: Managed = Managed.CHARGE, daemon_epoch: int = 1
+) -> bytes:
+    """What the file of a new limits page holds. Raises UsageError for limits that make no sense, and FailedError for an
+    id or a number of devices that no page has."""
+    for device in devices:
+        _check_device(device)
+    page, error = ffi.new("struct gs_limits *"), ffi.new("struct gs_err *")
+    for words, device in zip(page.device, devices, strict=False):  # gs_limits_init refuses more than there are
+        ffi.memmove(words.uuid, device.uuid, 16)
+        words.memory_bytes, words.context_bytes = device.memory_bytes, device.context_bytes
+        words.guarantee_milli, words.limit_milli = device.guarantee_milli, device.limit_milli
+    page.managed = managed
+    _raise(grant, lib.gs_limits_init(page, LIMITS_BYTES, grant.encode(), len(devices), daemon_epoch, error), error)
+    return bytes(ffi.buffer(page))
+
+
+def new_usage(grant: str) -> bytes:
+    """What the file of a new usage page, of USAGE_BYTES, begins with; zeros follow. Raises FailedError for an id that
+    no page has."""
+    head, error = ffi.new("char[]", lib.GS_USAGE_HEAD_BYTES), ffi.new("struct gs_err *")
+    page = ffi.cast("struct gs_usage *", head)
+    _raise(grant, lib.gs_usage_init(page, USAGE_BYTES, grant.encode(), error), error)
+    return bytes(ffi.buffer(head))
 
 
 def held(limits: LimitsPage, usage: UsagePage, ordinal: int) -> tuple[int, int]:

@@ -218,7 +218,8 @@ class Api:
         member = await self._context.is_member(peer, asked.tenant)
         live, new = self._grants.create(peer, asked, member=member, asker=request.query.get("asker", ""))
         await self._state.ledger.written()
-        return http.json_answer(self._grant(live), 201 if new else 200)
+        # Nobody has used it yet: it is as it was.
+        return http.json_answer((live.shown if new else None) or self._grant(live), 201 if new else 200)
 
     async def plan(self, request: web.Request) -> web.Response:
         several = http.has_field(request, "grants")
@@ -243,9 +244,9 @@ class Api:
         return http.json_answer(self._grant(live))
 
     async def release_grant(self, request: web.Request) -> web.Response:
-        record = self._grants.release(http.peer_of(request), request.match_info["id"])
+        live = self._grants.release(http.peer_of(request), request.match_info["id"])
         await self._context.serving.settled()
-        return http.json_answer(self._ended(record))
+        return http.json_answer(live.shown or self._ended(live.record))
 
     async def bind_grant(self, request: web.Request) -> web.Response:
         asked = http.decoded(request, types.BindRequest)

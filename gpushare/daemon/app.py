@@ -37,7 +37,7 @@ from gpushare.daemon.tenant_socket import bind_unix
 from gpushare.daemon.tenants import Tenants
 from gpushare.daemon.watch import Watch
 from gpushare.errors import FailedError, GpushareError, UsageError
-from gpushare.inject import cdi, grantdir
+from gpushare.inject import cdi, grantdir, grantfiles
 from gpushare.ledger.ledger import Ledger
 from gpushare.node import standins
 from gpushare.node.simulator import LOG_NAME, SOCKET_NAME, Simulator
@@ -169,7 +169,7 @@ class _Daemon:
 
     def _open(self, cleanup: contextlib.AsyncExitStack) -> NodeContext:
         layout = self._layout
-        grantdir.prepare(layout)
+        grantfiles.prepare(layout)
         directories.own(layout.cdi)
         loop = asyncio.get_running_loop()
         assert isinstance(loop, pulse.Loop)
@@ -258,7 +258,7 @@ class _Daemon:
         for directory in layout.grants.iterdir():
             if directory.name not in state and directory.name != grantdir.STAND_IN and directory.is_dir():
                 with contextlib.suppress(OSError):
-                    grantdir.remove(layout, directory.name)
+                    grantfiles.remove(layout, directory.name)
         for spec in layout.cdi.glob("gpushare.dev-gpu_g-*.json"):
             if spec.stem.removeprefix("gpushare.dev-gpu_") not in state:
                 spec.unlink(missing_ok=True)
@@ -348,7 +348,7 @@ class _Daemon:
             path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             cdi.remove_spec(layout, cdi.ANY)
-            grantdir.remove(layout, grantdir.STAND_IN)
+            grantfiles.remove(layout, grantdir.STAND_IN)
         for directory in (layout.sim, layout.grants, layout.cgroups):
             with contextlib.suppress(OSError):
                 directory.rmdir()

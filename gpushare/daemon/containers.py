@@ -24,7 +24,7 @@ from gpushare.daemon.resources import Resources
 from gpushare.daemon.state import Live, State, now_ns
 from gpushare.daemon.transitions import Transitions
 from gpushare.errors import FailedError, GpushareError, RefusedError, UsageError
-from gpushare.inject import cdi, edits, grantdir, mounts, oci, placing
+from gpushare.inject import cdi, edits, grantdir, grantfiles, mounts, oci, placing
 from gpushare.inject.node import Node
 from gpushare.inject.pod import pod_of
 from gpushare.policy import lifecycle
@@ -186,9 +186,9 @@ class Containers:
         """The files of the grant that depend on the image. Raises NotFoundError where it has ended meanwhile."""
         self._state.live(live.id)
         layout, shared = self._state.layout, live.record.life.keep
-        grantdir.write_preload(layout, live.id, edit.edits.preload, lines, shared=shared)
+        grantfiles.write_preload(layout, live.id, edit.edits.preload, lines, shared=shared)
         if cached is not None:
-            grantdir.write_cache(layout, live.id, cached, shared=shared)
+            grantfiles.write_cache(layout, live.id, cached, shared=shared)
 
     def _expect_start(self, live: Live, peer: Peer, connection: socket) -> None:
         """The calling process becomes the runtime, which ends only after the hook, or because the start failed. Raises

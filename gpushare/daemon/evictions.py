@@ -25,7 +25,7 @@ from gpushare.daemon.terms import rung_word, terms
 from gpushare.daemon.transitions import Transitions
 from gpushare.daemon.watch import Change
 from gpushare.errors import OnLoanError, RefusedError
-from gpushare.inject import grantdir
+from gpushare.inject import grantfiles
 from gpushare.policy import lifecycle
 from gpushare.policy.recall import Ask, End, Over, Step
 from gpushare.policy.reclaim import Rung
@@ -71,7 +71,7 @@ class Evictions:
         """Takes away what an earlier run asked."""
         for live in self._state:
             with contextlib.suppress(OSError):
-                grantdir.remove_eviction(self._state.layout, live.id)
+                grantfiles.remove_eviction(self._state.layout, live.id)
 
     def close(self) -> None:
         """Asks nobody any more; who was asked finds the file gone."""
@@ -224,7 +224,7 @@ class Evictions:
 
     def _notify(self, live: Live, asked: Eviction) -> None:
         try:
-            grantdir.write_eviction(self._state.layout, live.id, msgspec.json.encode(asked) + b"\n")
+            grantfiles.write_eviction(self._state.layout, live.id, msgspec.json.encode(asked) + b"\n")
         except OSError as error:
             log.warning("grant %s is not told by a file that its memory is wanted: %s", live.id, error)
         if (name := live.record.request.eviction_signal) is None:
@@ -243,7 +243,7 @@ class Evictions:
             live = self._state.live(step.grant)
             live.eviction = None
             with contextlib.suppress(OSError):
-                grantdir.remove_eviction(self._state.layout, live.id)
+                grantfiles.remove_eviction(self._state.layout, live.id)
             self._decide(live, done, f"{_SAID[step.outcome]} after {done.ms / 1e3:.1f} s")
             self._transitions.publish(live, "changed")
         self._tell(done, "removed", "EvictionResolved")

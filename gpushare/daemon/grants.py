@@ -271,17 +271,17 @@ class Grants:
                 workloads.remove_cgroups(self._state.layout.cgroups, held.link)
             raise
 
-    def release(self, peer: Peer, grant_id: str) -> GrantRecord:
+    def release(self, peer: Peer, grant_id: str) -> Live:
         """Ends the grant and kills what runs in it. One that has ended already is left as it is."""
         if grant_id not in self._state:
             ended = self._state.ended(grant_id)
             if ended is not None and (peer.is_root or peer.uid == ended.uid):
-                return ended
+                return Live(ended)
         live = self.owned(peer, grant_id)
         if any(workload.record.pid == peer.pid for workload in live.workloads):
             raise RefusedError(f"grant {grant_id} is your own process's: it ends when the process does")
         self._transitions.send(live, lifecycle.Release(now_ns(), f"released by uid {peer.uid}"))
-        return live.record
+        return live
 
     def resize(self, peer: Peer, grant_id: str, change: GrantChange) -> Live:
         """Takes effect at once: limits are words in the page, time shares the arbiter's.
@@ -301,11 +301,9 @@ class Grants:
                     f"grant {grant_id} holds {held} bytes on device {place.index}: free some before it shrinks to "
                     f"{place.memory_bytes}"
                 )
-        assert live.limits is not None
+        self._resources.resize(live, places)
         self._state.decisions.resized(grant_id, record.tenant, record.places, places)
         self._state.move(live, places)
-        for ordinal, place in enumerate(places):
-            live.limits.set_device(ordinal, self._resources.limits(place, place.guaranteed_milli, place.limit_milli))
         self._enforcement.resize(record)
         live.shares = []  # the page does not have them any more
         self._serving.refresh_shares()

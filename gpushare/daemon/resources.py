@@ -1,24 +1,23 @@
 """What a grant holds outside the daemon's memory: directory, pages, CDI spec, socket. Made, adopted, removed."""
 
+import contextlib
 import logging
-import mmap
 import os
-import stat
 import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from gpushare.daemon.door import Door
 from gpushare.daemon.state import GrantRecord, Live
 from gpushare.daemon.tenant_socket import Rules, TenantSocket
 from gpushare.enforce import exclusive
 from gpushare.errors import FailedError, GpushareError
-from gpushare.inject import cdi, edits, grantdir, mounts
+from gpushare.inject import cdi, edits, grantdir, grantfiles, steps
 from gpushare.inject.node import DeviceNode, Granted, Node
+from gpushare.inject.steps import Steps
 from gpushare.node.devices import Device
 from gpushare.page_words import DeviceLimits, GrantState, Managed, Slot
-from gpushare.pages import LIMITS_BYTES, USAGE_BYTES, LimitsPage, UsagePage
+from gpushare.pages import USAGE_BYTES, LimitsPage, UsagePage, new_limits, new_usage
 from gpushare.paths import INTERPOSERS, Layout
 from gpushare.policy.admission import Place
 from gpushare.policy.lifecycle import Kind
@@ -26,8 +25,6 @@ from gpushare.policy.lifecycle import Kind
 log = logging.getLogger(__name__)
 
 _MINOR_MAX = (1 << 20) - 1  # include/linux/kdev_t.h: MINORBITS
-_EVICTION_BYTES = 2 * mmap.PAGESIZE  # it is written beside the one before
-_ROOM_BYTES = sum(-(-size // mmap.PAGESIZE) * mmap.PAGESIZE for size in (LIMITS_BYTES, USAGE_BYTES, _EVICTION_BYTES))
 
 
 class Resources:
@@ -36,9 +33,10 @@ class Resources:
     def __init__(self, layout: Layout, node: Node, devices: Sequence[Device], door: Door) -> None:
         self._layout, self._node, self._door = layout, node, door
         self._devices = {device.id: device for device in devices}
-        self._parts = [f"{node.lib_dir}/{path.name}" for path in INTERPOSERS]
+        parts = [node.lib_dir / path.name for path in INTERPOSERS]
         if node.sim_dir is not None:
-            self._parts += [f"{node.sim_lib_dir}/{name}" for name in ("libcuda.so.1", "libnvidia-ml.so.1")]
+            parts += [node.sim_lib_dir / name for name in ("libcuda.so.1", "libnvidia-ml.so.1")]
+        self._parts = Steps(*(steps.readable(str(file)) for file in parts))
 
     def knows(self, record: GrantRecord) -> bool:
         """Whether this run of the daemon has all of the grant's devices."""
@@ -68,10 +66,14 @@ class Resources:
         """A share that nothing would enforce must not start: raises FailedError when a library cannot be read."""
         if self._node.sim_dir is None and not self._node.driver_files:
             raise FailedError("the driver's libcuda.so.1 is not in the loader's cache: run ldconfig, then start again")
-        for file in self._parts:
+        try:
             # By all users: a loader that may not read a library to preload prints a warning and runs without it.
-            if not _is_open_file(file):
-                raise FailedError(f"{file} is missing or not readable by all users, no share would hold: install again")
+            self._parts.run("/")
+        except OSError as error:
+            raise FailedError(
+                f"a library is missing or not readable by all users, no share would hold: {error.strerror}:"
+                " install again"
+            ) from None
 
     def numbers(self, record: GrantRecord) -> tuple[dict[int, set[int]], set[tuple[int, int]]]:
         """Of device nodes: the majors of all devices of this node with the minors that they have now, and the (major,
@@ -93,7 +95,7 @@ class Resources:
     def offer(self) -> None:
         """The CDI devices that stand for no grant. Raises FailedError."""
         try:
-            grantdir.stand_in(self._layout, self._node)
+            grantfiles.stand_in(self._layout, self._node)
             devices = [Granted(device.id, tuple(device.nodes)) for device in self._devices.values()]
             cdi.write_offers(self._layout, self._node, devices)
         except OSError as error:
@@ -112,22 +114,19 @@ class Resources:
             return sorted({(node.major, node.minor, node.minor) for node in self._nodes()})
         return [(major, 0, _MINOR_MAX) for major in sorted({node.major for node in self._nodes()})]
 
-    def make(self, live: Live, rules: Rules) -> None:
-        """Directory, pages, bell, and the socket of a grant in use; the CDI spec too unless a plain process has it."""
+    def make(self, live: Live) -> None:
+        """The directory with its pages; the CDI spec too unless a plain process has it."""
         record = live.record
         process = record.life.kind is Kind.PROCESS
         try:
-            own = grantdir.create(
-                self._layout, record.id, "process" if process else "container", record.run_gid, self._node, _ROOM_BYTES
-            )
             limits = [self.limits(place, place.guaranteed_milli, place.limit_milli) for place in record.places]
-            managed, roomy = Managed[record.request.managed.upper()], mounts.possible(self._layout.grants)
-            live.limits = LimitsPage.create(own / "limits", record.id, limits, managed=managed, roomy=roomy)
-            live.usage = UsagePage.create(own / "usage", record.id, mode=0o600 if process else 0o666, roomy=roomy)
-            live.usage.set_capacity(self._capacity(record))
-            if process and os.geteuid() == 0:
-                os.chown(own / "usage", record.run_uid, record.run_gid)
-            self._open(live, own, rules)
+            pages = grantfiles.Pages(
+                new_limits(record.id, limits, managed=Managed[record.request.managed.upper()]),
+                new_usage(record.id),
+                USAGE_BYTES,
+            )
+            kind: grantdir.Kind = "process" if process else "container"
+            grantfiles.create(self._layout, record.id, kind, (record.run_uid, record.run_gid), self._node, pages)
             if not process:
                 cdi.write_spec(self._layout, record.id, self._node, self.granted(record))
         except OSError as error:
@@ -138,17 +137,17 @@ class Resources:
             raise
 
     def take_over(self, live: Live, rules: Rules) -> None:
-        """After a restart: opens the same files. Raises FailedError when a page is missing or invalid, and removes
-        nothing then."""
+        """After a restart: the same files, opened where the grant is in use. Raises FailedError when a page is missing
+        or invalid, and removes nothing then."""
         record = live.record
-        own = grantdir.self_dir(self._layout, record.id)
         try:
-            live.limits = LimitsPage.open(own / "limits")
-            live.usage = UsagePage.open(own / "usage")
-            _check_owner(live, record.id)
-            live.usage.set_capacity(self._capacity(record))
-            _keep_slots(live, live.usage)
-            self._open(live, own, rules)
+            self._map(live)
+            if record.phase.unused:
+                self.close(live)
+            else:
+                assert live.usage is not None
+                _keep_slots(live, live.usage)
+                self._listen(live, rules)
             if record.life.kind is not Kind.PROCESS:
                 cdi.write_spec(self._layout, record.id, self._node, self.granted(record))
         except OSError as error:
@@ -158,21 +157,35 @@ class Resources:
             self.close(live)
             raise
 
-    def _open(self, live: Live, own: Path, rules: Rules) -> None:
+    def open(self, live: Live, rules: Rules) -> None:
+        """A grant that was only reserved comes into use: its pages are mapped, and it has a bell and a socket, by which
+        processes join. Raises FailedError; `close` or `unmake` takes back what was opened."""
+        self._map(live)
+        try:
+            self._listen(live, rules)
+        except OSError as error:
+            raise FailedError(f"grant {live.id} has no socket: {error}") from None
+
+    def _map(self, live: Live) -> None:
+        own = grantdir.self_dir(self._layout, live.id)
+        live.limits, live.usage = LimitsPage.open(own / "limits"), UsagePage.open(own / "usage")
+        _check_owner(live, live.id)
+        live.usage.set_capacity(self._capacity(live.record))
+
+    def _listen(self, live: Live, rules: Rules) -> None:
         assert live.limits is not None
         assert live.usage is not None
         live.bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        own = grantdir.self_dir(self._layout, live.id)
         live.socket = TenantSocket(own, live.limits, live.usage, live.bell, rules, self._door)
-        if not live.record.phase.unused:
-            live.socket.listen()
+        live.socket.listen()
 
-    def listen(self, live: Live) -> None:
-        """A grant that was only reserved comes into use: processes may join from now on."""
-        assert live.socket is not None
-        try:
-            live.socket.listen()
-        except OSError as error:
-            raise FailedError(f"grant {live.id} has no socket: {error}") from None
+    def resize(self, live: Live, places: Sequence[Place]) -> None:
+        """Writes the limits of these places into its page. Raises FailedError."""
+        page = live.limits or LimitsPage.open(grantdir.self_dir(self._layout, live.id) / "limits")
+        with contextlib.nullcontext() if page is live.limits else page:
+            for ordinal, place in enumerate(places):
+                page.set_device(ordinal, self.limits(place, place.guaranteed_milli, place.limit_milli))
 
     def close(self, live: Live) -> None:
         """Closes everything; files and processes stay."""
@@ -190,19 +203,11 @@ class Resources:
         if live.limits is not None:
             live.limits.state = GrantState.RELEASED
         self.close(live)
-        for remove in (cdi.remove_spec, grantdir.remove):
+        for remove in (cdi.remove_spec, grantfiles.remove):
             try:
                 remove(self._layout, live.id)
             except (OSError, GpushareError) as error:
                 log.warning("grant %s: %s", live.id, error)
-
-
-def _is_open_file(file: str) -> bool:
-    try:
-        mode = os.stat(file).st_mode
-    except OSError:
-        return False
-    return stat.S_ISREG(mode) and bool(mode & stat.S_IROTH)
 
 
 def _keep_slots(live: Live, usage: UsagePage) -> None:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from gpushare.api.reclaim import Eviction
-from gpushare.api.types import Class, GrantRequest
+from gpushare.api.types import Class, Grant, GrantRequest
 from gpushare.arbiter import GrantStats
 from gpushare.daemon.books import DeviceBook, Instant
 from gpushare.daemon.decisions import REFUSED_KEPT, Decisions
@@ -119,14 +119,16 @@ class Workload:
 class Live:
     """A grant that has not ended, with the daemon's resources for it.
 
-    `eviction`: while it is asked for memory that it has on loan. `handle`: the arbiter's, while the grant is
-    served. `shares`: those pushed last, one per place. `starter`: pidfd of the runtime that is about to start the
-    grant's container. `rv`: number of its last event in the watch stream. `exceeded`: the last time that one of its
-    processes took too much memory of the driver, in words.
+    `eviction`: while it is asked for memory that it has on loan. `limits` to `socket`: while it is in use. `handle`:
+    the arbiter's, while the grant is served. `shares`: those pushed last, one per place. `starter`: pidfd of the
+    runtime that is about to start the grant's container. `rv`: number of its last event in the watch stream. `shown`:
+    what watchers saw of it then, while nobody has used it. `exceeded`: the last time that one of its processes took too
+    much memory of the driver, in words.
     """
 
     record: GrantRecord
     rv: int = 0
+    shown: Grant | None = None
     limits: LimitsPage | None = None
     usage: UsagePage | None = None
     bell: int | None = None

@@ -70,7 +70,7 @@ class Transitions:
     def _step(self, live: Live, step: lifecycle.Instruction) -> None:
         match step:
             case lifecycle.Prepare():
-                self._resources.make(live, self.rules(live))
+                self._resources.make(live)
             case lifecycle.Serve():
                 self._open(live)
                 self._serving.serve(live, {})
@@ -89,9 +89,8 @@ class Transitions:
         """A grant is made in the shape for containers. A plain process gets another one, before anybody has used it."""
         if live.record.life.kind is Kind.PROCESS:
             self._resources.unmake(live)
-            self._resources.make(live, self.rules(live))
-        else:
-            self._resources.listen(live)
+            self._resources.make(live)
+        self._resources.open(live, self.rules(live))
 
     def _remove(self, live: Live) -> None:
         workloads.forget_starter(live)
@@ -140,7 +139,9 @@ class Transitions:
 
         def build(rv: int) -> Any:
             live.rv = rv
-            return grant_view(self._state, live.record, live, self._arbiter)
+            shown = grant_view(self._state, live.record, live, self._arbiter)
+            live.shown = shown if live.record.life.kind is None else None
+            return shown
 
         self._state.watch.publish("grant", change, build, name)
         for tell in self._state.on_changed:

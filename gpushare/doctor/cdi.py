@@ -8,7 +8,7 @@ from typing import Any
 
 from gpushare import paths
 from gpushare.doctor.finding import Check, Finding, read, shortened
-from gpushare.inject.cdi import KIND
+from gpushare.inject.edits import CDI_KIND
 
 UNREADABLE = Check(
     "CDI spec",
@@ -55,7 +55,7 @@ def look(directories: list[Path], living: set[str] | None) -> Iterator[Finding]:
             if spec is None:
                 if path.name.startswith("gpushare.dev-"):
                     yield UNREADABLE(path=path)
-            elif spec.get("kind") == KIND:
+            elif spec.get("kind") == CDI_KIND:
                 yield from _ours(path, spec, living, stale)
             elif spec.get("kind") == _FOREIGN:
                 yield from _drivers(path, spec)

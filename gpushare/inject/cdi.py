@@ -14,17 +14,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gpushare.inject import edits, files
+from gpushare.inject import edits, steps
 from gpushare.inject.node import Granted, Node
+from gpushare.inject.steps import Steps
 from gpushare.paths import Layout
 
-KIND = "gpushare.dev/gpu"
 VERSION = "0.5.0"
 
 
 def device_name(grant_id: str) -> str:
     """The grant's fully qualified CDI name, for an engine's `--device`."""
-    return f"{KIND}={grant_id}"
+    return f"{edits.CDI_KIND}={grant_id}"
 
 
 def spec_path(layout: Layout, grant_id: str) -> Path:
@@ -38,7 +38,7 @@ def _name(grant_id: str) -> str:
 
 def spec(wanted: edits.Edits) -> dict[str, Any]:
     """The spec of one grant as a JSON object."""
-    return {"cdiVersion": VERSION, "kind": KIND, "devices": [_device(wanted)]}
+    return {"cdiVersion": VERSION, "kind": edits.CDI_KIND, "devices": [_device(wanted)]}
 
 
 def _device(wanted: edits.Edits) -> dict[str, Any]:
@@ -63,17 +63,24 @@ def _device(wanted: edits.Edits) -> dict[str, Any]:
 
 def write_spec(layout: Layout, grant_id: str, node: Node, granted: Sequence[Granted] = ()) -> Path:
     """Writes the grant's spec; engines watch the directory, so the file appears whole or not at all."""
-    # Engines read *.json and *.yaml only, so they never see the temporary name.
-    temporary = f"{layout.cdi}/.{_name(grant_id)}.tmp"
-    data = _template(layout, node, tuple(granted)).replace(_GRANT, grant_id).encode()
+    return _write(layout, grant_id, _template(layout, node, tuple(granted)).replace(_GRANT, grant_id))
+
+
+def _write(layout: Layout, name: str, text: str) -> Path:
+    path, writing = spec_path(layout, name), _writing(layout)
+    writing.put("", text.encode())
     try:
-        files.write(temporary, data, 0o644)
+        writing.run(path)
     except FileNotFoundError:
         layout.cdi.mkdir(mode=0o755, parents=True, exist_ok=True)
-        files.write(temporary, data, 0o644)
-    path = spec_path(layout, grant_id)
-    os.rename(temporary, path)
+        writing.run(path)
     return path
+
+
+@functools.lru_cache(maxsize=8)
+def _writing(layout: Layout) -> Steps:
+    # Engines read *.json and *.yaml only, so they never see the name of what is being written.
+    return Steps(steps.replacement("", 0o644, f"{layout.cdi}/.{_name('new')}.tmp"))
 
 
 ANY = "any"
@@ -82,13 +89,9 @@ ANY = "any"
 
 def write_offers(layout: Layout, node: Node, devices: Sequence[Granted]) -> None:
     """Writes the spec of the devices that stand for no grant. Raises OSError."""
-    layout.cdi.mkdir(mode=0o755, parents=True, exist_ok=True)
     offers = [(ANY, devices), *((device.id, [device]) for device in devices)]
     found = [_device(edits.offer(layout, name, node, those)) for name, those in offers]
-    data = json.dumps({"cdiVersion": VERSION, "kind": KIND, "devices": found}, indent=2) + "\n"
-    temporary = layout.cdi / f".{_name(ANY)}.tmp"
-    files.write(str(temporary), data.encode(), 0o644)
-    temporary.rename(layout.cdi / _name(ANY))
+    _write(layout, ANY, json.dumps({"cdiVersion": VERSION, "kind": edits.CDI_KIND, "devices": found}, indent=2) + "\n")
 
 
 _GRANT = f"g-{secrets.token_hex(32)}"  # occurs nowhere else

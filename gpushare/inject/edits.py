@@ -17,6 +17,7 @@ from gpushare.paths import (
     Layout,
 )
 
+CDI_KIND = "gpushare.dev/gpu"
 NAMED = {"libcuda.so.1": INTERPOSER.name, "libnvidia-ml.so.1": INTERPOSER_ML.name}
 PRELOAD_FILE = "/etc/ld.so.preload"
 _LOADER_CONFIG = "/etc/ld.so.conf.d/000-gpushare.conf"  # what runs `ldconfig` there lists the driver from then on

@@ -1,15 +1,16 @@
-"""A file system of a grant's own, of fixed size: what a tenant writes into its page takes room from nobody else; and
-what else of the kernel's directories Python does not have."""
+"""Whether a grant can have a file system of its own, of fixed size: what a tenant writes into its page then takes room
+from nobody else; and what else of the kernel's directories Python does not have."""
 
+import contextlib
 import ctypes
 import errno
 import functools
 import os
 from pathlib import Path
 
-# linux/mount.h and sys/mount.h
-_FLAGS = 2 | 4 | 8  # nosuid, nodev, noexec
-_DETACH, _NOFOLLOW = 2, 8
+from gpushare.inject import steps
+from gpushare.inject.steps import Steps
+
 # fcntl.h and linux/fs.h
 _AT_FDCWD, _EXCHANGE = -100, 2
 
@@ -19,20 +20,14 @@ _MOUNT_SETATTR = 442
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def mount(directory: Path, size: int, inodes: int, mode: int, gid: int) -> None:
-    """Mounts a tmpfs of `size` bytes, owned by root and the group. Raises OSError."""
-    options = f"size={size},nr_inodes={inodes},mode={mode:o},uid=0,gid={gid}"
-    if _libc.mount(b"gpushare", os.fsencode(directory), b"tmpfs", _FLAGS, options.encode()) != 0:
-        error = ctypes.get_errno()
-        raise OSError(error, f"cannot mount a tmpfs: {os.strerror(error)}", str(directory))
+_PROBE = Steps(steps.tmpfs("", 4096, 2, 0o700))
+_UNMOUNT = Steps(steps.unmount(""))
 
 
-def unmount(directory: Path) -> bool:
-    """Takes away what is mounted there; whoever has files of it open keeps them. False: nothing was mounted there."""
-    found = False
-    while _libc.umount2(os.fsencode(directory), _DETACH | _NOFOLLOW) == 0:
-        found = True
-    return found
+def unmount(directory: Path) -> None:
+    """Takes away what is mounted there, if anything is; whoever has files of it open keeps them."""
+    with contextlib.suppress(OSError):
+        _UNMOUNT.run(directory)
 
 
 @functools.cache
@@ -45,7 +40,7 @@ def possible(place: Path) -> bool:
     try:
         probe.mkdir(parents=True, exist_ok=True)
         try:
-            mount(probe, 4096, 2, 0o700, 0)
+            _PROBE.run(probe)
             device = probe.stat().st_dev
             number = f"{os.major(device)}:{os.minor(device)}"
             lines = Path("/proc/1/mountinfo").read_bytes().split(b"\n")  # paths are bytes of any kind

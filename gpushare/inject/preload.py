@@ -12,6 +12,11 @@ def split(variable: str) -> list[str]:
     return [path for path in re.split(r"[: ]", variable) if path]
 
 
+def text(libraries: Iterable[str]) -> bytes:
+    """What ld.so.preload holds for them. An image's paths need not be UTF-8."""
+    return ("\n".join(libraries) + "\n").encode("utf-8", "surrogateescape")
+
+
 def ordered(theirs: Iterable[str], ours: Sequence[str]) -> list[str]:
     """`theirs` with `ours`, each of ours once.
 

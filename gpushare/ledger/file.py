@@ -164,12 +164,14 @@ class LedgerFile:
         """Whether somebody has, since the last write, moved the file or its log away, or cut one of them short: SQLite
         would go on with what nobody can open any more."""
         try:
-            now = self._look()[: len(self._seen)]
+            return not self._follows(self._look())
         except OSError:
             return True
-        return len(now) < len(self._seen) or any(
-            (one.st_dev, one.st_ino) != (was.st_dev, was.st_ino) or one.st_size < was.st_size
-            for one, was in zip(now, self._seen, strict=True)
+
+    def _follows(self, now: list[os.stat_result]) -> bool:
+        return len(now) >= len(self._seen) and all(
+            (one.st_dev, one.st_ino) == (was.st_dev, was.st_ino) and one.st_size >= was.st_size
+            for one, was in zip(now, self._seen, strict=False)
         )
 
     def _look(self) -> list[os.stat_result]:
@@ -189,8 +191,9 @@ class LedgerFile:
                 yield
                 self._db.execute("COMMIT")
                 with contextlib.suppress(OSError):
-                    if not self.replaced():  # else the next write is to find it
-                        self._seen = self._look()
+                    now = self._look()
+                    if self._follows(now):  # else the next write is to find it
+                        self._seen = now
             finally:
                 if self._db.in_transaction:
                     with contextlib.suppress(*UNREADABLE):

@@ -12,6 +12,7 @@ import logging
 import sqlite3
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,11 +83,15 @@ class Ledger:
         self._keeper = Keeper(path, tmpfs, keep_ns, period_s)
         self._changed = threading.Condition()
         self._fresh = Entries()
+        self._rows: deque[GrantRow] = deque()
+        """Rows that are saved `soon`: put here without the lock, which the thread holds while it takes them."""
         self._jobs: list[_Job[Any]] = []
         self._asked = self._due = self._done = 0
         """Of what was saved: all, what the thread is to write now, what is written."""
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
-        """In `written`: the `_done` that each waits for."""
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        """In `written`: the `_done` that each waits for. The loop's alone."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """Where somebody has waited."""
         self._wakes = False
         """Whether `_wake` is about to be called."""
         self._alive = self._ready = self._ending = False
@@ -130,7 +135,7 @@ class Ledger:
             return Health(
                 reason=keeper.reason or reason,
                 since_ns=keeper.since_ns or since_ns,
-                waiting=keeper.waiting + len(self._fresh) if keeper.reason or reason else 0,
+                waiting=keeper.waiting + len(self._fresh) + len(self._rows) if keeper.reason or reason else 0,
                 lost=keeper.lost,
                 set_aside=keeper.set_aside,
                 damaged=keeper.damaged,
@@ -144,11 +149,22 @@ class Ledger:
         the grant again.
         """
         found = GrantRow(*row)
-        with self._changed:
-            self._fresh.save(found)
-            self._flush(wait=found.ended_ns is None, soon=soon)
-            if self._late_ns is not None:
-                self._keeper.spill.note(found)
+        if soon:
+            self._rows.append(found)  # before it is counted: the thread takes all that is counted
+            self._asked += 1
+            self._wake_soon()
+        else:
+            with self._changed:
+                self._take_rows()
+                self._fresh.save(found)
+                self._flush(wait=found.ended_ns is None)
+        if self._late_ns is not None:
+            self._keeper.spill.note(found)
+
+    def _take_rows(self) -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                self._fresh.save(self._rows.popleft())
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
@@ -165,11 +181,14 @@ class Ledger:
 
     async def written(self) -> None:
         """Waits for all that was saved, as `save` does."""
-        with self._changed:
-            if self._done >= self._asked or self._late_ns is not None:
-                return
-            number, future = self._asked, asyncio.get_running_loop().create_future()
-            self._waiting.append((number, future))
+        number = self._asked
+        if self._done >= number or self._late_ns is not None:
+            return
+        self._loop = asyncio.get_running_loop()
+        future = self._loop.create_future()
+        self._waiting.append((number, future))
+        if self._done >= number:  # the thread may have looked for who waits just before
+            self._tell()
         try:
             async with asyncio.timeout(WAIT_SECONDS):
                 await future
@@ -289,19 +308,30 @@ class Ledger:
         """Has the thread write, and waits for that where the disk is well."""
         self._asked += 1
         if soon:
-            if not self._wakes:
-                self._wakes = True
-                self._soon(self._wake)
+            self._wake_soon()
             return
         self._due = number = self._asked
         self._changed.notify_all()
         if wait and self._late_ns is None and not self._changed.wait_for(lambda: self._done >= number, WAIT_SECONDS):
             self._late()
 
+    def _wake_soon(self) -> None:
+        if not self._wakes:
+            self._wakes = True
+            self._soon(self._wake)
+
     def _wake(self) -> None:
+        self._wakes = False
         with self._changed:
-            self._wakes, self._due = False, self._asked
+            self._due = self._asked
             self._changed.notify_all()
+
+    def _tell(self) -> None:
+        """On the loop: those who waited for what is written go on."""
+        while self._waiting and self._waiting[0][0] <= self._done:
+            _, future = self._waiting.popleft()
+            if not future.done():
+                future.set_result(None)
 
     def _ask(self, read: Callable[[], T], otherwise: T) -> T:
         """What `read` finds in the thread, after all that was saved before; `otherwise` where the disk does not say."""
@@ -341,6 +371,7 @@ class Ledger:
             self._changed.wait_for(lambda: self._due > self._done or self._jobs or self._ending, pause)
             number, alive, ending = self._asked, self._alive, self._ending
             jobs, self._jobs = self._jobs, []
+            self._take_rows()
             batch, self._fresh = self._fresh, Entries()
             self._alive = False
         keeper.take(batch, alive=alive, pressing=ending)
@@ -353,18 +384,10 @@ class Ledger:
             self._done = number
             for job in jobs:
                 job.done = True
-            written = [future for asked, future in self._waiting if asked <= number]
-            self._waiting = self._waiting[len(written) :]
             self._changed.notify_all()
-        if written:
+        if self._waiting and self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop has ended
-                written[0].get_loop().call_soon_threadsafe(_tell, written)
+                self._loop.call_soon_threadsafe(self._tell)
         if time.monotonic() >= keeper.forget_at:
             keeper.forget()
         return ending
-
-
-def _tell(written: list["asyncio.Future[None]"]) -> None:
-    for future in written:
-        if not future.done():
-            future.set_result(None)

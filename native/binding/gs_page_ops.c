@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <stddef.h>
 #include <string.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -27,6 +28,8 @@ uint64_t gs_now_ns(void) {
   clock_gettime(CLOCK_MONOTONIC, &now);
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
+
+_Static_assert(offsetof(struct gs_usage, slot) == GS_USAGE_HEAD_BYTES, "layout");
 
 static int check_id(const char *grant, struct gs_err *err) {
   size_t length = strnlen(grant, GS_GRANT_ID_BYTES);

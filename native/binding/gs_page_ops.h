@@ -31,7 +31,9 @@ int gs_page_map(int fd, uint64_t size, int writable, void **out, struct gs_err *
 void gs_page_unmap(void *page, uint64_t size);
 int gs_page_torn(const void *page);
 
-/* Initialise a new, zeroed page. magic is stored last, so that an incomplete page never passes its check. */
+/* Initialise a new, zeroed page. magic is stored last, so that an incomplete page never passes its check. Of a usage
+ * page nothing behind its first GS_USAGE_HEAD_BYTES is touched. */
+enum { GS_USAGE_HEAD_BYTES = 64 };
 int gs_limits_init(struct gs_limits *page, uint64_t size, const char *grant, uint32_t ndevices, uint32_t daemon_epoch,
                    struct gs_err *err);
 int gs_usage_init(struct gs_usage *page, uint64_t size, const char *grant, struct gs_err *err);

@@ -18,7 +18,7 @@ from running import Daemon, daemon_apart
 from waiting import until
 
 from gpushare.demo import bundle
-from gpushare.inject.cdi import KIND
+from gpushare.inject.edits import CDI_KIND
 from gpushare.paths import CONTAINER_LIB, CONTAINER_NAMES, INTERPOSER, RUNTIME_WRAPPER, SIM_LIB_DIR
 
 pytestmark = pytest.mark.xdist_group("machine")
@@ -67,7 +67,7 @@ class Runtime:
         bundle.make(where, wanted, list(program), f"/{cgroups.NAME}/{name}")
         config = json.loads((where / "config.json").read_text())
         change(config, where / "rootfs")
-        cdi_apply.apply(config, self.node.layout.cdi, *(f"{KIND}={device}" for device in devices))
+        cdi_apply.apply(config, self.node.layout.cdi, *(f"{CDI_KIND}={device}" for device in devices))
         after(config)
         (where / "config.json").write_text(json.dumps(config))
         return where

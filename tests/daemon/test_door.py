@@ -14,6 +14,7 @@ from pathlib import Path
 import doors
 import pytest
 from joinmessages import answered, request
+from madepages import limits_page, usage_page
 from waiting import until
 
 from gpushare import helper
@@ -23,7 +24,6 @@ from gpushare.daemon.tenant_socket import Rules, TenantSocket
 from gpushare.door import grants
 from gpushare.door.messages import Asked, Ended
 from gpushare.page_words import DeviceLimits
-from gpushare.pages import LimitsPage, UsagePage
 from gpushare.wire import JoinError
 
 # Many mappings, then many joins: looking through the mappings at each end of a connection took 40 ms each.
@@ -249,8 +249,8 @@ def unread():
 
 @pytest.fixture
 def pages(tmp_path):
-    limits = LimitsPage.create(tmp_path / "limits", "g-1", [DeviceLimits(bytes(16), 1 << 30, 0, 100, 1000)])
-    usage = UsagePage.create(tmp_path / "usage", "g-1")
+    limits = limits_page(tmp_path / "limits", "g-1", [DeviceLimits(bytes(16), 1 << 30, 0, 100, 1000)])
+    usage = usage_page(tmp_path / "usage", "g-1")
     with limits, usage:
         yield limits, usage
 

@@ -6,20 +6,20 @@ import socket
 
 import pytest
 from joinmessages import answered, request
+from madepages import limits_page, usage_page
 
 from gpushare._native import ffi
 from gpushare.daemon.door import Door
 from gpushare.daemon.tenant_socket import Rules, TenantSocket
 from gpushare.errors import FailedError
 from gpushare.page_words import DeviceLimits
-from gpushare.pages import LimitsPage, UsagePage
 from gpushare.wire import NO_SLOT, JoinError
 
 
 @pytest.fixture
 def pages(tmp_path):
-    limits = LimitsPage.create(tmp_path / "limits", "g-1", [DeviceLimits(bytes(16), 1 << 30, 0, 100, 1000)])
-    usage = UsagePage.create(tmp_path / "usage", "g-1")
+    limits = limits_page(tmp_path / "limits", "g-1", [DeviceLimits(bytes(16), 1 << 30, 0, 100, 1000)])
+    usage = usage_page(tmp_path / "usage", "g-1")
     with limits, usage:
         yield limits, usage
 

@@ -7,13 +7,13 @@ import signal
 import socket
 
 from joinmessages import answered, request
+from madepages import limits_page, usage_page
 
 from gpushare.daemon import door
 from gpushare.daemon.door import Door
 from gpushare.daemon.tenant_socket import Rules, TenantSocket
 from gpushare.door import grants
 from gpushare.page_words import DeviceLimits
-from gpushare.pages import LimitsPage, UsagePage
 from gpushare.wire import JoinError
 
 
@@ -28,8 +28,8 @@ class House:
             home = tmp_path / str(number)
             home.mkdir()
             device = DeviceLimits(bytes(16), 1 << 30, 0, 100, 1000)
-            limits = self.open.enter_context(LimitsPage.create(home / "limits", "g-1", [device]))
-            usage = self.open.enter_context(UsagePage.create(home / "usage", "g-1"))
+            limits = self.open.enter_context(limits_page(home / "limits", "g-1", [device]))
+            usage = self.open.enter_context(usage_page(home / "usage", "g-1"))
             rules = Rules(lambda who: self.admit(who), lambda _: None, lambda: None, lambda: None)
             self.tenants.append(TenantSocket(home, limits, usage, self.bell, rules, self.door))
             self.tenants[-1].listen()

@@ -73,8 +73,8 @@ from gpushare.policy.shares import Share
 directory, rounds = Path(sys.argv[1]), int(sys.argv[2])
 bells = [os.eventfd(0, os.EFD_NONBLOCK) for _ in range(3)]
 for number, bell in enumerate(bells):
-    LimitsPage.create(directory / f"l{number}", "g", [DeviceLimits(bytes(16), 1 << 30, 0, 250, 1000)]).close()
-    UsagePage.create(directory / f"u{number}", "g").close()
+    limits_page(directory / f"l{number}", "g", [DeviceLimits(bytes(16), 1 << 30, 0, 250, 1000)]).close()
+    usage_page(directory / f"u{number}", "g").close()
 stopping = False
 def ring():
     while not stopping:

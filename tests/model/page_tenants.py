@@ -5,9 +5,9 @@ import signal
 import subprocess
 
 import built
+from madepages import limits_page, usage_page
 
 from gpushare.page_words import DeviceLimits
-from gpushare.pages import LimitsPage, UsagePage
 
 
 class Grant:
@@ -16,8 +16,8 @@ class Grant:
     def __init__(self, directory, arbiter, share, name):
         self.arbiter = arbiter
         limits = DeviceLimits(bytes(16), 1 << 30, 0, share.guarantee_milli, share.limit_milli)
-        self.limits = LimitsPage.create(directory / f"{name}.limits", name, [limits])
-        self.usage = UsagePage.create(directory / f"{name}.usage", name)
+        self.limits = limits_page(directory / f"{name}.limits", name, [limits])
+        self.usage = usage_page(directory / f"{name}.usage", name)
         self.bell = os.eventfd(0)
         self.handle = arbiter.add(self.limits, self.usage, [0], [share], self.bell)
         self.processes = []

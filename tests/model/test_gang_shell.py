@@ -8,12 +8,12 @@ import time
 
 import built
 import pytest
+from madepages import limits_page, usage_page
 from waiting import until
 
 from gpushare.arbiter import Arbiter, EventKind, ShareFlags
 from gpushare.errors import FailedError
 from gpushare.page_words import DeviceLimits
-from gpushare.pages import LimitsPage, UsagePage
 from gpushare.policy.shares import Share
 
 DEVICES = [0, 1]
@@ -23,8 +23,8 @@ class Gang:
     def __init__(self, directory, arbiter, milli, name, *, words=(0, 0), **options):
         self.arbiter, self.share = arbiter, Share(milli)
         device = DeviceLimits(bytes(16), 1 << 30, 0, milli, 1000)
-        self.limits = LimitsPage.create(directory / f"{name}.limits", name, [device] * len(DEVICES))
-        self.usage = UsagePage.create(directory / f"{name}.usage", name)
+        self.limits = limits_page(directory / f"{name}.limits", name, [device] * len(DEVICES))
+        self.usage = usage_page(directory / f"{name}.usage", name)
         self.meeting = directory / f"{name}.meeting"
         self.meeting.write_bytes(bytes(32 * len(DEVICES)))
         self.bell = os.eventfd(0)

@@ -24,7 +24,7 @@ from gpushare.cli.main import main as cli_main
 from gpushare.client import Client
 from gpushare.enforce import cgroup
 from gpushare.errors import GpushareError
-from gpushare.inject import cdi, grantdir
+from gpushare.inject import cdi, grantdir, grantfiles
 from gpushare.node import standins
 from gpushare.node.devices import MAX_DEVICES
 from gpushare.paths import SOCKET_ENV, Layout
@@ -176,7 +176,7 @@ class Daemon:
             standins.remove(standins.of(first, MAX_DEVICES))
         self.simulators.clear()
         for name in self.grant_dirs():
-            grantdir.remove(self.layout, name)
+            grantfiles.remove(self.layout, name)
         shutil.rmtree(self.layout.grants, ignore_errors=True)
 
     def cli(self, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.inject import grantdir, mounts, process
+from gpushare.inject import grantdir, grantfiles, mounts, process
 from gpushare.inject.node import Node
 from gpushare.paths import INTERPOSERS, SIM_RUNTIMES
 
@@ -26,9 +26,26 @@ def real(tmp_path: Path) -> Node:
 def clean(tmp_layout):
     yield
     for path in tmp_layout.grants.glob("*"):
-        grantdir.remove(tmp_layout, path.name)
+        grantfiles.remove(tmp_layout, path.name)
     if tmp_layout.grants.exists():
         tmp_layout.grants.rmdir()
+
+
+@pytest.fixture(params=["its own file system", "one that it shares"])
+def file_system(request, tmp_layout, monkeypatch):
+    """What the grant's self/ is in."""
+    if request.param != "its own file system":
+        monkeypatch.setattr(mounts, "possible", lambda place: False)
+    elif not mounts.possible(tmp_layout.grants):
+        pytest.skip("needs to mount")
+    return request.param
+
+
+PAGES = grantfiles.Pages(b"limits" * 100, b"usage", 1 << 20)
+
+
+def create(layout, kind, node, user=None):
+    return grantfiles.create(layout, "g-1", kind, user or (os.geteuid(), os.getgid()), node, PAGES)
 
 
 def mode(path: Path) -> int:
@@ -36,49 +53,68 @@ def mode(path: Path) -> int:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o077])
-def test_container(tmp_layout, node, umask):
+def test_container(tmp_layout, node, umask, file_system):
     before = os.umask(umask)
     try:
-        own = grantdir.create(tmp_layout, "g-1", "container", 0, node)
+        own = create(tmp_layout, "container", node)
     finally:
         os.umask(before)
     assert (mode(tmp_layout.grants), mode(own.parent), mode(own)) == (0o711, 0o700, 0o755)
-    assert sorted(entry.name for entry in own.iterdir()) == ["compat", "driver", "sim"]
-    assert all(entry.is_dir() and not entry.is_symlink() and mode(entry) == 0o755 for entry in own.iterdir())
+    assert sorted(entry.name for entry in own.iterdir()) == ["compat", "driver", "limits", "sim", "usage"]
+    directories = [own / name for name in ("compat", "driver", "sim")]
+    assert all(entry.is_dir() and not entry.is_symlink() and mode(entry) == 0o755 for entry in directories)
+    assert own.is_mount() == (file_system == "its own file system")
+    assert (own / "limits").read_bytes() == PAGES.limits
+    assert (own / "usage").read_bytes() == PAGES.usage.ljust(PAGES.usage_bytes, b"\0")
+    assert (mode(own / "limits"), mode(own / "usage")) == (0o644, 0o666)
+    assert ((own / "usage").stat().st_blocks >= 2 * 128) == (file_system != "its own file system"), "its ends have room"
     runtimes = [f"/run/gpushare/self/driver/{name}" for name in SIM_RUNTIMES]
     assert grantdir.preload_file(tmp_layout, "g-1").read_text().split() == [*grantdir.INTERPOSERS, *runtimes]
     assert mode(grantdir.preload_file(tmp_layout, "g-1")) == 0o644
 
 
 def test_container_on_a_real_device(tmp_layout, real):
-    own = grantdir.create(tmp_layout, "g-1", "container", 0, real)
-    assert sorted(entry.name for entry in own.iterdir()) == ["compat", "driver"]
+    own = create(tmp_layout, "container", real)
+    assert sorted(entry.name for entry in own.iterdir()) == ["compat", "driver", "limits", "usage"]
     assert sorted(entry.name for entry in (own / "driver").iterdir()) == ["libcuda.so.1", "libnvidia-ml.so.1"]
     assert grantdir.preload_file(tmp_layout, "g-1").read_text().split() == list(grantdir.INTERPOSERS)
 
 
-def test_process(tmp_layout, node):
-    own = grantdir.create(tmp_layout, "g-1", "process", 12345 if os.geteuid() == 0 else os.getgid(), node)
+def test_process(tmp_layout, node, file_system):
+    own = create(tmp_layout, "process", node, (23456, 12345) if os.geteuid() == 0 else None)
     assert (mode(own.parent), mode(own)) == (0o711, 0o750)
     if os.geteuid() == 0:
         assert (own.stat().st_uid, own.stat().st_gid) == (0, 12345)
+        assert ((own / "usage").stat().st_uid, (own / "usage").stat().st_gid) == (23456, 12345)
+    assert (mode(own / "limits"), mode(own / "usage")) == (0o644, 0o600)
     assert (own / "driver").readlink() == node.sim_lib_dir
     assert (own / "sim").readlink() == node.sim_dir
 
 
 def test_process_on_a_real_device(tmp_layout, real):
-    own = grantdir.create(tmp_layout, "g-1", "process", os.getgid(), real)
+    own = create(tmp_layout, "process", real)
     assert (own / "driver/libcuda.so.1").readlink() == real.driver_files[0]
 
 
-def test_remove_is_idempotent_and_follows_nothing(tmp_layout, node, tmp_path):
+@pytest.mark.parametrize("kind", ["process", "container"])
+@pytest.mark.parametrize("more", [False, True])
+def test_remove_is_idempotent_and_follows_nothing(tmp_layout, node, tmp_path, file_system, kind, more):
     node.sim_lib_dir.mkdir(parents=True)
     (node.sim_lib_dir / "libcuda.so.1").touch()
-    grantdir.create(tmp_layout, "g-1", "process", os.getgid(), node)
-    grantdir.remove(tmp_layout, "g-1")
-    grantdir.remove(tmp_layout, "g-1")
+    own = create(tmp_layout, kind, node)
+    if more:
+        (own / "link").symlink_to(node.sim_lib_dir)
+        (own.parent / "ld.so.cache").touch()
+    grantfiles.remove(tmp_layout, "g-1")
+    grantfiles.remove(tmp_layout, "g-1")
     assert not grantdir.grant_dir(tmp_layout, "g-1").exists()
     assert (node.sim_lib_dir / "libcuda.so.1").exists()
+
+
+def test_what_cannot_be_made_is_said(tmp_layout, node):
+    own = create(tmp_layout, "container", node)
+    with pytest.raises(FileExistsError, match=rf"cannot make a directory \(File exists\): {own.parent}$"):
+        create(tmp_layout, "container", node)
 
 
 @pytest.mark.parametrize("what", ["link", "file", "empty", "full"])
@@ -100,7 +136,7 @@ def test_a_parent_of_somebody_else_is_moved_away(tmp_layout, node, tmp_path, wha
             pytest.skip("needs root to make what another user owns")
         os.chown(parent, 1000, 1000)
     try:
-        grantdir.create(tmp_layout, "g-1", "container", 0, node)
+        create(tmp_layout, "container", node)
         found = os.lstat(parent)
         assert stat.S_ISDIR(found.st_mode)
         assert (found.st_uid, stat.S_IMODE(found.st_mode)) == (os.geteuid(), 0o711)
@@ -128,7 +164,7 @@ def test_what_is_moved_away_may_go_at_once(tmp_layout, monkeypatch):
 
     monkeypatch.setattr(mounts, "exchange", taken_away)
     try:
-        grantdir.prepare(tmp_layout)
+        grantfiles.prepare(tmp_layout)
         assert (os.lstat(parent).st_uid, calls) == (0, [parent])
     finally:
         parent.rmdir()
@@ -154,7 +190,7 @@ def test_it_is_made_beside_a_user_who_makes_it_again_and_again(tmp_layout):
     with subprocess.Popen([sys.executable, "-c", AGAIN, parent], stdin=subprocess.PIPE) as other:
         try:
             for _ in range(200):
-                grantdir.prepare(tmp_layout)
+                grantfiles.prepare(tmp_layout)
                 assert os.lstat(parent).st_uid == 0
                 parent.rmdir()
         finally:

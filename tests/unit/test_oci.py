@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.errors import RefusedError, UsageError
-from gpushare.inject import edits, grantdir, oci
+from gpushare.inject import edits, grantdir, grantfiles, oci
 from gpushare.inject.node import DeviceNode, Granted, Node
 from gpushare.inject.view import View
 
@@ -86,11 +86,11 @@ def test_twice_is_once_where_the_sources_exist(tmp_layout, bundle, tmp_path):
     for name in ("libgpushare.so", "libgpushare-ml.so", "sim/libcuda.so.1"):
         (lib / name).write_text(name)
     node = Node(tmp_path / "sim", lib_dir=lib, sim_lib_dir=lib / "sim")
-    grantdir.create(tmp_layout, GRANT, "container", 0, node)
+    grantfiles.create(tmp_layout, GRANT, "container", (0, 0), node, grantfiles.Pages(b"", b"", 0))
     once, lines, cache = apply(tmp_layout, node, bundle, config())
     assert cache is not None
     assert apply(tmp_layout, node, bundle, once) == (once, lines, None)
-    grantdir.remove(tmp_layout, GRANT)
+    grantfiles.remove(tmp_layout, GRANT)
 
 
 def test_every_driver_copy_gets_the_interposer(layout, simulated, bundle):
@@ -179,16 +179,16 @@ def test_symlink_loops_end(layout, simulated, bundle):
 def test_keeps_what_the_image_preloads(tmp_layout, bundle, tmp_path):
     node = Node(tmp_path / "sim")
     (bundle / "rootfs/etc/ld.so.preload").write_bytes(b"/usr/lib/libtheirs.so\n/usr/lib/\xff.so\n")
-    grantdir.create(tmp_layout, GRANT, "container", 0, node)
+    grantfiles.create(tmp_layout, GRANT, "container", (0, 0), node, grantfiles.Pages(b"", b"", 0))
     try:
         edited, lines, _ = apply(tmp_layout, node, bundle, config())
-        grantdir.write_preload(tmp_layout, GRANT, grantdir.preloaded(node), lines)
+        grantfiles.write_preload(tmp_layout, GRANT, grantdir.preloaded(node), lines)
         preload = grantdir.preload_file(tmp_layout, GRANT)
         assert mounted(edited)["/etc/ld.so.preload"] == str(preload)
         ours = [name.encode() for name in grantdir.preloaded(node)]
         assert preload.read_bytes().split() == [b"/usr/lib/libtheirs.so", b"/usr/lib/\xff.so", *ours]
     finally:
-        grantdir.remove(tmp_layout, GRANT)
+        grantfiles.remove(tmp_layout, GRANT)
 
 
 def test_only_a_loader_cache_that_the_container_cannot_write_is_replaced(layout, simulated, bundle, tmp_path):

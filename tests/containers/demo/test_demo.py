@@ -18,7 +18,7 @@ import jsonschema
 import pytest
 from waiting import until
 
-from gpushare.inject import grantdir
+from gpushare.inject import grantfiles
 from gpushare.paths import Layout
 
 DEMO = [sys.executable, "-m", "gpushare", "demo"]
@@ -202,7 +202,7 @@ def test_killed_demo_leaves_no_process(environment, waits):
     for left in short.iterdir():
         layout = Layout.of(left / "node")
         for grant in layout.grants.glob("*"):
-            grantdir.remove(layout, grant.name)
+            grantfiles.remove(layout, grant.name)
         shutil.rmtree(layout.grants, ignore_errors=True)
         shutil.rmtree(left)
     for directory, _, _ in os.walk("/sys/fs/cgroup", topdown=False):
