@@ -1,7 +1,6 @@
 """The handlers of the node API: decode, call, encode. The connection, never the body, says which user asks."""
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 from typing import cast
 
@@ -19,7 +18,7 @@ from gpushare.api.plan import PlanList, Plans
 from gpushare.daemon import debug, explaining, http, metrics, openapi, placement, receipts, usage, view
 from gpushare.daemon.gang_parts import PartRecord
 from gpushare.daemon.node import NodeContext
-from gpushare.daemon.reception import SEND_SECONDS, Turns
+from gpushare.daemon.reception import SEND_SECONDS, Connection, Turns
 from gpushare.daemon.routes import ROUTES, Route
 from gpushare.daemon.state import GrantRecord, Live, decode
 from gpushare.errors import ForbiddenError, GpushareError
@@ -72,23 +71,29 @@ class Api:
             http.check_query(request, route)
             connection = http.connection_of(request)
             connection.waiting = asyncio.current_task()
-            async with contextlib.AsyncExitStack() as held:
-                if route.body is not None:
-                    if (request.content_length or route.body_max) > LARGE_BYTES:
-                        await held.enter_async_context(self._large)
-                    request[http.BODY] = await http.read_body(request, route.body_max)
-                if not route.stream:
-                    await held.enter_async_context(connection.user.answers)
-                if not route.light:
-                    await self._turns.take(peer.uid)
-                if route.stream:
-                    return await handler(request)
+            if route.body is None or (request.content_length or route.body_max) <= LARGE_BYTES:
+                return await answered(request, connection)
+            async with self._large:
+                return await answered(request, connection)
+
+        async def answered(request: web.Request, connection: Connection) -> web.StreamResponse:
+            if route.body is not None:
+                request[http.BODY] = await http.read_body(request, route.body_max)
+            if route.stream:
+                await self._turn(route, connection)
+                return await handler(request)
+            async with connection.user.answers:
+                await self._turn(route, connection)
                 connection.waiting = None
                 answer = await handler(request)
                 await http.send(request, answer)
                 return answer
 
         return serve
+
+    async def _turn(self, route: Route, connection: Connection) -> None:
+        if not route.light:
+            await self._turns.take(connection.peer.uid)
 
     def _grant(self, live: Live) -> types.Grant:
         return view.grant_view(self._state, live.record, live, self._context.arbiter)

@@ -77,8 +77,13 @@ async def read_body(request: web.Request, limit: int) -> bytearray:
     if "Content-Encoding" in request.headers:
         raise UsageError("the request's body has a Content-Encoding: send it as it is")
     body = bytearray()
+    if request.content.is_eof():  # all of it came with the header
+        body += request.content.read_nowait()
+        if len(body) > limit:
+            raise too_large
+        return body
     try:
-        async with asyncio.timeout(None if request.content.is_eof() else BODY_SECONDS):
+        async with asyncio.timeout(BODY_SECONDS):
             async for chunk in request.content.iter_any():
                 body += chunk
                 if len(body) > limit:
