@@ -241,7 +241,9 @@ class Api:
         return http.json_answer(self._grant(live))
 
     async def debug_grant(self, request: web.Request) -> web.Response:
-        return http.json_answer(debug.grant(self._grants.owned(http.peer_of(request), request.match_info["id"])))
+        live = self._grants.owned(http.peer_of(request), request.match_info["id"])
+        with self._context.resources.pages(live) as (limits, usage):
+            return http.json_answer(debug.grant(live, limits, usage))
 
     async def resize_grant(self, request: web.Request) -> web.Response:
         change = http.decoded(request, types.GrantChange)

@@ -4,16 +4,12 @@ import time
 
 from gpushare.api import debug as debug_types
 from gpushare.daemon.state import Live
-from gpushare.errors import RefusedError
 from gpushare.page_words import Slot
 from gpushare.pages import LimitsPage, UsagePage
 
 
-def grant(live: Live) -> debug_types.GrantDebug:
-    """Raises RefusedError for a grant that nobody has used yet, since it has no pages."""
-    limits, usage = live.limits, live.usage
-    if limits is None or usage is None:
-        raise RefusedError(f"grant {live.id} has no pages: it is {live.record.phase}, and nothing runs in it")
+def grant(live: Live, limits: LimitsPage, usage: UsagePage) -> debug_types.GrantDebug:
+    """A living grant and its pages."""
     leases = [limits.lease(ordinal) for ordinal in range(limits.ndevices)]
     return debug_types.GrantDebug(
         grant=live.id,

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from gpushare.daemon.door import Door
@@ -180,12 +180,21 @@ class Resources:
         live.socket = TenantSocket(own, live.limits, live.usage, live.bell, rules, self._door)
         live.socket.listen()
 
+    @contextlib.contextmanager
+    def pages(self, live: Live) -> Iterator[tuple[LimitsPage, UsagePage]]:
+        """Its pages, mapped meanwhile where it is not in use. Raises FailedError."""
+        if live.limits is not None and live.usage is not None:
+            yield live.limits, live.usage
+            return
+        own = grantdir.self_dir(self._layout, live.id)
+        with LimitsPage.open(own / "limits") as limits, UsagePage.open(own / "usage") as usage:
+            yield limits, usage
+
     def resize(self, live: Live, places: Sequence[Place]) -> None:
         """Writes the limits of these places into its page. Raises FailedError."""
-        page = live.limits or LimitsPage.open(grantdir.self_dir(self._layout, live.id) / "limits")
-        with contextlib.nullcontext() if page is live.limits else page:
+        with self.pages(live) as (limits, _):
             for ordinal, place in enumerate(places):
-                page.set_device(ordinal, self.limits(place, place.guaranteed_milli, place.limit_milli))
+                limits.set_device(ordinal, self.limits(place, place.guaranteed_milli, place.limit_milli))
 
     def close(self, live: Live) -> None:
         """Closes everything; files and processes stay."""

@@ -7,6 +7,7 @@ import sys
 import time
 from types import SimpleNamespace
 
+import madepages
 import pytest
 from running import SPIN, Tenant, alive
 
@@ -66,6 +67,7 @@ def test_pages_may_be_closed_as_soon_as_the_arbiter_is(tmp_path):
     program = """
 import os, sys, threading
 from pathlib import Path
+from madepages import limits_page, usage_page
 from gpushare.arbiter import Arbiter
 from gpushare.page_words import DeviceLimits
 from gpushare.pages import LimitsPage, UsagePage
@@ -99,7 +101,7 @@ for _ in range(rounds):
 stopping = True
 ringer.join()
 """
-    ended = subprocess.run(
-        [sys.executable, "-c", program, tmp_path, "100"], capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-c", program, tmp_path, "100"]
+    environment = {**os.environ, "PYTHONPATH": os.path.dirname(madepages.__file__)}
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
