@@ -253,6 +253,7 @@ class Api:
     async def release_grant(self, request: web.Request) -> web.Response:
         live = self._grants.release(http.peer_of(request), request.match_info["id"])
         await self._context.serving.settled()
+        await self._context.resources.removed()
         return http.json_answer(live.shown or self._ended(live.record))
 
     async def bind_grant(self, request: web.Request) -> web.Response:

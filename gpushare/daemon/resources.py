@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from gpushare.daemon.door import Door
 from gpushare.daemon.state import GrantRecord, Live
@@ -15,6 +16,7 @@ from gpushare.errors import FailedError, GpushareError
 from gpushare.inject import cdi, edits, grantdir, grantfiles, steps
 from gpushare.inject.node import DeviceNode, Granted, Node
 from gpushare.inject.steps import Steps
+from gpushare.inject.sweeper import Sweeper
 from gpushare.node.devices import Device
 from gpushare.page_words import DeviceLimits, GrantState, Managed, Slot
 from gpushare.pages import USAGE_BYTES, LimitsPage, UsagePage, new_limits, new_usage
@@ -36,6 +38,7 @@ class Resources:
         parts = [node.lib_dir / path.name for path in INTERPOSERS]
         if node.sim_dir is not None:
             parts += [node.sim_lib_dir / name for name in ("libcuda.so.1", "libnvidia-ml.so.1")]
+        self._sweeper: Sweeper | None = None
         self._parts = Steps(*(steps.readable(str(file)) for file in parts))
 
     def knows(self, record: GrantRecord) -> bool:
@@ -207,16 +210,41 @@ class Resources:
                 page.close()
         live.socket = live.bell = live.limits = live.usage = None
 
-    def unmake(self, live: Live) -> None:
-        """Removes whatever the grant still holds. What cannot be removed is only logged: the grant has ended anyway."""
+    def unmake(self, live: Live, *, soon: bool = False) -> None:
+        """Removes whatever the grant still holds. What cannot be removed is only logged: the grant has ended anyway.
+        `soon`: of a grant that nobody has used, its directory is there for a moment, until `removed`."""
         if live.limits is not None:
             live.limits.state = GrantState.RELEASED
         self.close(live)
-        for remove in (cdi.remove_spec, grantfiles.remove):
+        for remove in (cdi.remove_spec, self._remove_soon if soon else grantfiles.remove):
             try:
                 remove(self._layout, live.id)
             except (OSError, GpushareError) as error:
                 log.warning("grant %s: %s", live.id, error)
+
+    def _remove_soon(self, layout: Layout, grant_id: str) -> None:
+        self._sweeper = self._sweeper or Sweeper(grantfiles.removal(layout), _remove_anyhow)
+        try:
+            self._sweeper.put(grantdir.grant_dir(layout, grant_id))
+        except OSError:  # there is no memory for a thread, or for a name
+            grantfiles.remove(layout, grant_id)
+
+    async def removed(self) -> None:
+        """Returns when all is removed that was to be."""
+        if self._sweeper is not None:
+            await self._sweeper.swept()
+
+    def stop(self) -> None:
+        """Removes what is left of that. The daemon stops."""
+        if self._sweeper is not None:
+            self._sweeper.close()
+
+
+def _remove_anyhow(top: Path) -> None:
+    try:
+        grantfiles.remove_anyhow(top)
+    except OSError as error:
+        log.warning("grant %s: %s", top.name, error)
 
 
 def _keep_slots(live: Live, usage: UsagePage) -> None:

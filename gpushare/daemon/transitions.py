@@ -98,7 +98,7 @@ class Transitions:
             workloads.close(workload)
         live.workloads.clear()
         live.record.members = []
-        self._resources.unmake(live)
+        self._resources.unmake(live, soon=live.record.life.kind is None and live.record.phase is Phase.RELEASED)
         if live.record.life.kind is Kind.PROCESS:
             for name in workloads.cgroup_names(self._state.layout.cgroups, live.id):
                 workloads.remove_cgroup(self._state.layout.cgroups, name)

@@ -210,8 +210,18 @@ def remove(layout: Layout, grant_id: str) -> None:
     """Removes the grant's directory; a directory that is gone already is fine. Never follows a symlink."""
     top = grant_dir(layout, grant_id)
     try:
-        (_OWN_FS if mounts.possible(layout.grants) else _SHARED_FS).run(top)
+        removal(layout).run(top)
     except OSError:  # it holds less or more
-        mounts.unmount(self_dir(layout, grant_id))
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(top)
+        remove_anyhow(top)
+
+
+def removal(layout: Layout) -> Steps:
+    """What removes the directory of a grant that nobody has used; where one of them fails, `remove_anyhow` does."""
+    return _OWN_FS if mounts.possible(layout.grants) else _SHARED_FS
+
+
+def remove_anyhow(top: Path) -> None:
+    """Removes a grant's directory whatever it holds."""
+    mounts.unmount(top / "self")
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(top)

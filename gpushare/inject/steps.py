@@ -81,9 +81,9 @@ class Steps:
     """A list of them, which may run again and again. Belongs to one thread."""
 
     def __init__(self, *steps: Step) -> None:
-        self._steps = ffi.new("struct gs_step[]", len(steps))
+        self.array: Any = ffi.new("struct gs_step[]", len(steps))
+        """`struct gs_step[]`, valid as long as this object."""
         self._error = ffi.new("struct gs_err *")
-        self._count = len(steps)
         self._size = [step.size for step in steps]
         self._held: list[Any] = []
         """What the list points to lives as long as it does."""
@@ -91,7 +91,7 @@ class Steps:
         files = (lib.GS_STEP_FILE, lib.GS_STEP_REPLACE)
         self._at = {step.path: at for at, step in enumerate(steps) if step.kind in files}
         for at, step in enumerate(steps):
-            into = self._steps[at]
+            into = self.array[at]
             into.kind, into.mode, into.uid, into.gid, into.room = step.kind, step.mode, step.uid, step.gid, step.room
             into.path, into.text = self._text(step.path), self._text(step.text)
             self._put(at, step.data)
@@ -107,10 +107,10 @@ class Steps:
 
     def _put(self, at: int, data: bytes) -> None:
         held = self._data[at] = ffi.from_buffer("char[]", data)
-        step = self._steps[at]
+        step = self.array[at]
         step.data, step.bytes, step.size = held, len(data), max(self._size[at], len(data))
 
     def run(self, below: str | Path) -> None:
         """Carries them out in order, up to the first that fails; what was done before that stays. Raises OSError."""
-        if lib.gs_files_change(os.fsencode(below), self._steps, self._count, self._error) < 0:
+        if lib.gs_files_change(os.fsencode(below), self.array, len(self.array), self._error) < 0:
             raise OSError(-self._error.code, ffi.string(self._error.msg).decode(errors="replace"))
