@@ -64,6 +64,8 @@ class Keeper:
         self.spill = Spill(tmpfs)
         """Its `note` may be called by any thread."""
         self._kept = self.spill.read()
+        self._with_periods = {period.grant_id for period in self._kept.periods.values()}
+        """The grants that have any in it."""
         self._news = Entries()
         """That part of it which is not spilled."""
         self._lost = 0
@@ -107,6 +109,7 @@ class Keeper:
             if row.ended_ns is None:
                 self.spill.note(row)
         self._note_parts(batch)
+        self._with_periods.update(period.grant_id for period in batch.periods.values())
         self._kept.follow(batch)
         self._news.follow(batch)
         if self._damage:
@@ -283,10 +286,12 @@ class Keeper:
         if began < self._try_at and not pressing:
             self._hold()
             return
-        ended = self._kept.ended()
-        held = {} if whole else {key: one for key, one in self._kept.periods.items() if one.grant_id not in ended}
-        waiting = self._kept.periods
-        if held:
+        ended, waiting = self._kept.ended(), self._kept.periods
+        held: dict[str, Period] = {}
+        if not whole and ended.isdisjoint(self._with_periods):  # as of grants that nobody has used
+            held, self._kept.periods = waiting, {}
+        elif not whole:
+            held = {key: one for key, one in waiting.items() if one.grant_id not in ended}
             self._kept.periods = {key: one for key, one in waiting.items() if key not in held}
         try:
             self._write()
@@ -300,6 +305,10 @@ class Keeper:
             log.warning("the ledger %s is written again: %d rows had waited", self._path, len(self._kept))
         self._lost += self._kept.lost
         self._kept = Entries(periods=held)
+        if whole:
+            self._with_periods.clear()
+        else:
+            self._with_periods -= ended
         self.reason, self.since_ns = "", None
         if held and self.spill.settled(ended):
             self._news.drop_periods(ended)
