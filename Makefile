@@ -16,8 +16,11 @@ PARALLEL = timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -n $(WORKERS) --dist
 measured = timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -n $(2) --dist loadgroup --attempts 1 --durations=10 $(1) || \
   timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest --last-failed $(1)
 
-# Everything that the wheel is made of: touched or gone, it is built and installed again.
-PRODUCT := $(shell find native hooks gpushare packaging -path gpushare/_lib -prune -o -name __pycache__ -prune -o -print) CMakeLists.txt README.md scripts/reference.py
+# Everything that the wheel is made of: touched or gone, it is built and installed again. What has gone is missing in the
+# list of names, which is written where it is another one than before; a directory is touched by whatever Python leaves there.
+FILES := $(shell find native hooks gpushare packaging -path gpushare/_lib -prune -o -name __pycache__ -prune -o -type f -print | sort)
+PRODUCT := $(FILES) build/.names CMakeLists.txt README.md scripts/reference.py
+$(shell mkdir -p build && cmp -s build/.names <(printf '%s\n' $(FILES)) || printf '%s\n' $(FILES) >build/.names)
 
 # All C that somebody writes.
 WRITTEN_C = $(wildcard $(shell git ls-files -co --exclude-standard '*.c' '*.h' 2>/dev/null))

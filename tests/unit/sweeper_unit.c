@@ -9,14 +9,7 @@
 #include <unistd.h>
 
 #include "binding/gs_sweeper.h"
-
-#define CHECK(cond) \
-  do { \
-    if (!(cond)) { \
-      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #cond); \
-      exit(1); \
-    } \
-  } while (0)
+#include "../support/check.h"
 
 enum { THREADS = 3, EACH = 300, FAILS = 10 /* every so many hold more than is removed */ };
 

@@ -5,14 +5,7 @@
 
 #include "interposer/meter/meter.h"
 #include "page/gs_page.h"
-
-#define CHECK(cond) \
-  do { \
-    if (!(cond)) { \
-      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #cond); \
-      exit(1); \
-    } \
-  } while (0)
+#include "../../support/check.h"
 
 /* To a word at either end. */
 static bool nearly(double found, double expected) {

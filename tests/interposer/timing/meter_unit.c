@@ -4,14 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define CHECK(cond) \
-  do { \
-    if (!(cond)) { \
-      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #cond); \
-      exit(1); \
-    } \
-  } while (0)
+#include "../../support/check.h"
 
 /* `n` kernels of `ns` in one stream, each waited for at once, or all at the end. */
 static void launch_all(uint64_t ns, int n, bool each) {

@@ -8,14 +8,7 @@
 
 #include "interposer/os/latch.h"
 #include "interposer/os/ticks.h"
-
-#define CHECK(cond) \
-  do { \
-    if (!(cond)) { \
-      fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #cond); \
-      exit(1); \
-    } \
-  } while (0)
+#include "../../support/check.h"
 
 enum { THREADS = 4, SLICES = 64 };
 
