@@ -104,6 +104,10 @@ class SimulatedBackend:
         return self._fault(self._devices[index])
 
     def _fault(self, device: Device) -> str:
+        try:
+            self._nodes()  # another daemon may have taken them away, when its numbers are ours by accident
+        except FailedError as error:
+            return str(error)
         number = self._simulator.number(device.id)
         if number is None:
             return "the simulator does not have it"

@@ -17,8 +17,8 @@ from gpushare.inject.node import DeviceNode
 
 # Documentation/admin-guide/devices.txt: LOCAL/EXPERIMENTAL USE. Numbers that the kernel gives by itself are others.
 _MAJORS = (*range(120, 128), *range(60, 64))
-_SLOTS = 1 << 15  # minors have 20 bits; so many nodes do not meet those of another daemon
 _PER_DAEMON = 16
+_SLOTS = (1 << 20) // _PER_DAEMON  # all that minors have: the nodes of two daemons are hardly ever the same
 _MODE = 0o666  # as the driver's
 
 

@@ -146,3 +146,15 @@ def test_without_the_right_to_make_nodes_devices_have_none(make_daemon):
     assert attack(daemon, "driver", LIBRARY, 16)["devices"] == 2
     walls = daemon.client.node()["walls"]
     assert next(wall["why"] for wall in walls if wall["name"] == "devices") == ""
+
+
+def test_nodes_that_were_taken_away_are_made_again(daemon):
+    """As by another daemon whose numbers are the same by accident."""
+    nodes = [Path("/dev") / name for name in node_names(daemon)]
+    before = [node.stat().st_rdev for node in nodes]
+    for node in nodes:
+        node.unlink()
+    until(lambda: all(node.exists() for node in nodes), "the nodes are there again", 20)
+    assert [node.stat().st_rdev for node in nodes] == before
+    assert attack(daemon, "driver", LIBRARY, 16)["devices"] == 2
+    assert [device["health"] for device in daemon.client.devices()] == ["healthy", "healthy"]

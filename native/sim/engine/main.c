@@ -121,7 +121,7 @@ static int groups(int which, const char *name, const char *text, struct options 
   return 0;
 }
 
-/* MAJOR:MINOR of the first device's node. */
+/* MAJOR:MINOR of the first device's node. The kernel's majors for characters end at 511, its minors have 20 bits. */
 static int nodes(const char *name, char *text, struct sim_hello *hello, struct gs_err *err) {
   uint64_t major = 0, minor = 0;
   char *second = strchr(text, ':');
@@ -129,7 +129,7 @@ static int nodes(const char *name, char *text, struct sim_hello *hello, struct g
     return gs_fail(err, -EINVAL, "--nodes: write MAJOR:MINOR");
   *second++ = '\0';
   int error = number(name, text, 511, &major, err);
-  error = error ? error : number(name, second, 1 << 19, &minor, err);
+  error = error ? error : number(name, second, (1 << 20) - 1, &minor, err);
   hello->node_major = (uint32_t)major;
   hello->node_minor = (uint32_t)minor;
   return error;
