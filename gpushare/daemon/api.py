@@ -295,6 +295,7 @@ class Api:
 
     async def _durable(self, part: PartRecord, status: int = 200) -> web.Response:
         await self._state.ledger.written()
+        await self._context.resources.removed()
         return http.json_answer(self._context.preparing.shown(part), status)
 
     # What engines call.

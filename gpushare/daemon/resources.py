@@ -171,7 +171,8 @@ class Resources:
 
     def _map(self, live: Live) -> None:
         own = grantdir.self_dir(self._layout, live.id)
-        live.limits, live.usage = LimitsPage.open(own / "limits"), UsagePage.open(own / "usage")
+        live.limits = LimitsPage.open(own / "limits")
+        live.usage = UsagePage.open(own / "usage")
         _check_owner(live, live.id)
         live.usage.set_capacity(self._capacity(live.record))
 

@@ -34,17 +34,18 @@ class SimulatedBackend:
         self._directory = directory
         self._looker: Simulator | None = None
         """A connection for `processes` alone: one that is late must not delay other questions."""
-        self.nodes = self._nodes()
+        self.nodes = self._nodes(range(len(simulator.devices)))
         everything = [self._device(number) for number in range(len(simulator.devices))]
         self._devices = [device for device in everything if not self._fault(device)]
         self.absent = len(everything) - len(self._devices)
 
-    def _nodes(self) -> tuple[DeviceNode, ...]:
-        """Of all devices, in their order, where the simulator says that they have some."""
-        if (first := self._simulator.first_node) is None:
+    def _nodes(self, numbers: range) -> tuple[DeviceNode, ...]:
+        """Of these devices, in their order, where the simulator says that they have some; made where they are gone."""
+        if self._simulator.first_node is None:
             return ()
+        major, first = self._simulator.first_node
         try:
-            return standins.make(first, len(self._simulator.devices))
+            return standins.make((major, first + numbers.start), len(numbers))
         except OSError as error:
             raise FailedError(
                 f"the nodes of the simulator in {self._directory} are gone and cannot be made ({error.strerror}):"
@@ -104,10 +105,6 @@ class SimulatedBackend:
         return self._fault(self._devices[index])
 
     def _fault(self, device: Device) -> str:
-        try:
-            self._nodes()  # another daemon may have taken them away, when its numbers are ours by accident
-        except FailedError as error:
-            return str(error)
         number = self._simulator.number(device.id)
         if number is None:
             return "the simulator does not have it"
@@ -117,6 +114,11 @@ class SimulatedBackend:
             if self._simulator.spawned is not None:
                 self._simulator.spawned.poll()  # it may be a child of ours that ended
             return str(error).partition(": restart")[0]
+        try:
+            # Another daemon may have taken its node away, where that has the same number by accident.
+            self._nodes(range(number, number + 1))
+        except FailedError as error:
+            return str(error)
         return ""
 
     def limit_memory(self, index: int, group: Path, most: int | None) -> None:

@@ -21,17 +21,23 @@ static int failed(const char *what, const char *path, struct gs_err *err) {
 static int write_all(int fd, const char *data, uint64_t bytes) {
   while (bytes > 0) {
     ssize_t written = write(fd, data, bytes);
-    if (written < 0)
+    if (written >= 0) {
+      data += written;
+      bytes -= (uint64_t)written;
+    } else if (errno != EINTR) {
       return -1;
-    data += written;
-    bytes -= (uint64_t)written;
+    }
   }
   return 0;
 }
 
 static int allocate(int fd, uint64_t start, uint64_t bytes) {
   /* On a full tmpfs this fails; a write to the mapped page would be a SIGBUS. */
-  int code = bytes > 0 ? posix_fallocate(fd, (off_t)start, (off_t)bytes) : 0;
+  int code = 0;
+  if (bytes > 0)
+    do
+      code = posix_fallocate(fd, (off_t)start, (off_t)bytes);
+    while (code == EINTR); /* tmpfs stops where a signal waits, whatever its handler says of restarts */
   errno = code;
   return code == 0 ? 0 : -1;
 }
