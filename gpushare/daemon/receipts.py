@@ -22,8 +22,11 @@ NAMES_KEPT = 4096
 """Names of ended grants that are kept: events in the record may still refer to them."""
 _LOOKED_AT_ONCE = 4096
 """Events of the record that are looked through in one turn of the loop."""
-_STEP_NS = 1_000_000
-"""Wall time has to be set by more than this before the same event is shown at another time than before."""
+_STEP_NS = 10_000_000
+"""Wall time has to be set by more than this before the same event is shown at another time. A clock that NTP
+slews, at most 500 parts per million, needs 20 s for it; one reading is wrong by far less (`_wall_ahead_ns`)."""
+_READ_WITHIN_NS = 100_000
+"""Two clocks are read at the same moment if both readings are within this."""
 
 _OF_WAITS = {EventKind.LEASE, EventKind.LEFT}
 
@@ -108,7 +111,7 @@ class Receipts:
 
     def _names(self) -> dict[int, _Names]:
         """Of all grants that events may be about, by handle. Also sets the clock that they are shown by."""
-        to_wall_ns = time.time_ns() - time.monotonic_ns()
+        to_wall_ns = _wall_ahead_ns()
         if abs(to_wall_ns - self._to_wall_ns) > _STEP_NS:
             self._to_wall_ns = to_wall_ns
         return self._ended | {
@@ -187,6 +190,17 @@ class Receipts:
         if (lie := event.lie) is not None:
             shown.word, shown.slot, shown.pid, shown.value = lie.word.name.lower(), lie.slot, lie.pid, lie.value
         return shown
+
+
+def _wall_ahead_ns() -> int:
+    """Wall time less monotonic time, wrong by at most `_READ_WITHIN_NS`. Without the second look at the clock, a thread
+    that lost its processor between the two would show all events at another time."""
+    for _ in range(1000):
+        before = time.monotonic_ns()
+        wall = time.time_ns()
+        if time.monotonic_ns() - before < _READ_WITHIN_NS:
+            break
+    return wall - before
 
 
 def _kind(text: str | None) -> EventKind | None:
