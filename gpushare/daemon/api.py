@@ -222,7 +222,6 @@ class Api:
         peer, asked = http.peer_of(request), http.decoded(request, types.GrantRequest)
         member = await self._context.is_member(peer, asked.tenant)
         live, new = self._grants.create(peer, asked, member=member, asker=request.query.get("asker", ""))
-        await self._state.ledger.written()
         # Nobody has used it yet: it is as it was.
         return http.json_answer((live.shown if new else None) or self._grant(live), 201 if new else 200)
 
@@ -279,22 +278,19 @@ class Api:
         part, new = self._context.preparing.prepare(
             peer, request.match_info["gang"], asked, members, request.query.get("asker", "")
         )
-        return await self._durable(part, 201 if new else 200)
+        return await self._part(part, 201 if new else 200)
 
     async def commit_gang(self, request: web.Request) -> web.Response:
         asked = http.decoded(request, gang_types.GangDecision)
-        return await self._durable(
+        return await self._part(
             self._context.preparing.commit(http.peer_of(request), request.match_info["gang"], asked)
         )
 
     async def abort_gang(self, request: web.Request) -> web.Response:
         asked = http.decoded(request, gang_types.GangDecision)
-        return await self._durable(
-            self._context.preparing.abort(http.peer_of(request), request.match_info["gang"], asked)
-        )
+        return await self._part(self._context.preparing.abort(http.peer_of(request), request.match_info["gang"], asked))
 
-    async def _durable(self, part: PartRecord, status: int = 200) -> web.Response:
-        await self._state.ledger.written()
+    async def _part(self, part: PartRecord, status: int = 200) -> web.Response:
         await self._context.resources.removed()
         return http.json_answer(self._context.preparing.shown(part), status)
 

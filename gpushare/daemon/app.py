@@ -171,13 +171,10 @@ class _Daemon:
         layout = self._layout
         grantfiles.prepare(layout)
         directories.own(layout.cdi)
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, pulse.Loop)
         ledger = Ledger(
             layout.ledger,
             layout.grants,
             self._config.ledger_days * _DAY_NS,
-            loop.at_rest,
             self._config.ledger_seconds,
         )
         cleanup.callback(ledger.close)

@@ -86,7 +86,7 @@ class GangParts:
         return self._of_grant.get(grant)
 
     def put(self, part: PartRecord) -> None:
-        """A part that is new or has changed; the ledger has it once Ledger.written has returned."""
+        """A part that is new or has changed."""
         self._take(part)
         self._ledger.save_part(_row(part.key), msgspec.json.encode(part).decode())
         self._forget(part.uid)

@@ -81,8 +81,7 @@ class Grants:
         return existing
 
     def create(self, peer: Peer, request: GrantRequest, *, member: bool = False, asker: str = "") -> tuple[Live, bool]:
-        """The grant, and whether it is new: the same key and the same request give the same grant. It is durable once
-        Ledger.written has returned, or it is bound.
+        """The grant, and whether it is new: the same key and the same request give the same grant.
         `member`: as Tenants.named_by takes it. `asker`: tells apart those of a user that ask for the same and wait.
 
         Raises UsageError, NotFoundError, ForbiddenError or RefusedError for a request that cannot be granted,

@@ -1,4 +1,4 @@
-"""The daemon's loop as others see it: how long its turns take, when it rests, and a sign of life for systemd."""
+"""The daemon's loop as others see it: how long its turns take, and a sign of life for systemd."""
 
 import asyncio
 import os
@@ -6,15 +6,12 @@ import selectors
 import socket
 import time
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
 
 BUCKETS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 10.0)
 """Upper bounds in seconds."""
 _WINDOW_SECONDS = 10.0
 _WINDOWS = 6
-_REST_SECONDS = 0.003
-"""A loop that never rests does what waits for that after this time."""
 
 
 class Latency:
@@ -50,18 +47,11 @@ class _Selector(selectors.DefaultSelector):
     def __init__(self, latency: Latency) -> None:
         super().__init__()
         self._latency, self._began = latency, 0.0
-        self.due: list[Callable[[], object]] = []
-        """To be called when the loop rests."""
-        self.due_at = 0.0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         now = time.monotonic()
         if self._began:
             self._latency.add(now - self._began, now)
-        if self.due and (timeout != 0 or now >= self.due_at):
-            due, self.due = self.due, []
-            for act in due:
-                act()
         found = super().select(timeout)
         self._began = time.monotonic()
         return found
@@ -71,15 +61,7 @@ class Loop(asyncio.SelectorEventLoop):
     """An event loop whose turns are measured."""
 
     def __init__(self, latency: Latency) -> None:
-        self._turns = _Selector(latency)
-        super().__init__(self._turns)
-
-    def at_rest(self, act: Callable[[], object]) -> None:
-        """Calls `act`, which may not fail and calls nothing of the loop's, when nothing is left to do but to wait, or
-        soon after: what many calls need in common is then done once."""
-        if not self._turns.due:
-            self._turns.due_at = time.monotonic() + _REST_SECONDS
-        self._turns.due.append(act)
+        super().__init__(_Selector(latency))
 
 
 def notify(message: str) -> None:

@@ -258,8 +258,8 @@ class State:
         for tell in self.on_freed:
             tell(live)
 
-    def save(self, record: GrantRecord, *, soon: bool = False) -> None:
-        """Writes the record to the ledger, which keeps it until the disk takes it. `soon`: as Ledger.save takes it."""
+    def save(self, record: GrantRecord) -> None:
+        """Writes the record to the ledger, where it outlives a killed daemon."""
         state = msgspec.json.encode(record).decode()
         row = (
             record.id,
@@ -271,7 +271,7 @@ class State:
             record.created_ns,
             record.ended_ns,
         )
-        self.ledger.save(row, soon=soon)
+        self.ledger.save(row)
 
 
 def decode(text: str) -> GrantRecord:

@@ -126,8 +126,7 @@ class Transitions:
     def _record(self, live: Live, phase: Phase) -> None:
         if phase.ended:
             live.record.ended_ns = now_ns()
-        # One that was never used matters to nobody but who asked for it, and is answered when the ledger has it.
-        self._state.save(live.record, soon=live.record.life.kind is None)
+        self._state.save(live.record)
         self.publish(live, "removed" if phase.ended else "added" if phase.unused and not live.rv else "changed")
         if phase.ended:
             self._state.remove(live)

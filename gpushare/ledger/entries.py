@@ -102,6 +102,11 @@ class Totals:
         return Totals(**{name: clamp(value) for name, value in both.items()})
 
 
+def added(one: dict[str, Totals], other: dict[str, Totals]) -> dict[str, Totals]:
+    """Both together."""
+    return {**one, **{name: one.get(name, Totals()).plus(total) for name, total in other.items()}}
+
+
 def clamp(value: int) -> int:
     """The nearest number that the ledger takes."""
     return min(max(0, value), LARGEST)

@@ -354,6 +354,11 @@ class LedgerFile:
             ).fetchone()
         return ContextCost(*row) if row is not None else None
 
+    def shorten(self, now_ns: int, keep_ns: int | None) -> bool:
+        """Rolls up, and forgets what is older than that. Whether there may be more to do."""
+        more = self.roll(now_ns)
+        return self.forget(now_ns - keep_ns) or more if keep_ns is not None else more
+
     def roll(self, now_ns: int) -> bool:
         """Makes some old rows of periods longer ones. Whether there may be more."""
         with self._writing():

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from gpushare.errors import FailedError
 from gpushare.ledger import salvage
-from gpushare.ledger.entries import Entries, GrantRow, Period, Totals
+from gpushare.ledger.entries import Entries, GrantRow, Period, Totals, added
 from gpushare.ledger.file import LedgerFile
 from gpushare.ledger.spill import Spill
 from gpushare.ledger.sqlite_file import DamagedError, check
@@ -40,8 +40,10 @@ class Keeper:
     states by id. `forget_at`: when old rows are next to be rolled up or dropped, on the monotonic clock. `boot`: the
     machine's id of this boot."""
 
-    def __init__(self, path: Path, tmpfs: Path | None, keep_ns: int | None, period_s: float = 0) -> None:
-        """Parameters as the Ledger's."""
+    def __init__(
+        self, path: Path, tmpfs: Path | None, keep_ns: int | None, period_s: float = 0, told: Entries | None = None
+    ) -> None:
+        """Parameters as the Ledger's. `told`: what the run before was told last."""
         self._period_s = period_s
         self._periods_at = 0.0
         self.run = 0
@@ -63,11 +65,12 @@ class Keeper:
         self._file: LedgerFile | None = None
         self.spill = Spill(tmpfs)
         """Its `note` may be called by any thread."""
+        self._news = told or Entries()
+        """That part of `_kept` which is not spilled."""
         self._kept = self.spill.read()
+        self._kept.follow(self._news)
         self._with_periods = {period.grant_id for period in self._kept.periods.values()}
         """The grants that have any in it."""
-        self._news = Entries()
-        """That part of it which is not spilled."""
         self._lost = 0
         self._try_at = 0.0
         self._damage = ""
@@ -76,6 +79,11 @@ class Keeper:
     def waiting(self) -> int:
         """Rows that could not be written yet."""
         return len(self._kept)
+
+    @property
+    def safe(self) -> bool:
+        """Whether a kill loses nothing of what was taken."""
+        return not self._news
 
     @property
     def lost(self) -> int:
@@ -100,6 +108,11 @@ class Keeper:
                     log.warning("grant %s is not in the ledger: its row is taken from its directory", row.id)
                     self._note(row)
                     self._kept.save(row)
+
+    def on_tmpfs(self) -> list[GrantRow]:
+        """Rows without an end of which tmpfs knows: what there is before the disk has answered."""
+        found = {row.id: row for row in self.spill.noted()} | self._kept.grants
+        return [row for row in found.values() if row.ended_ns is None]
 
     def take(self, batch: Entries, *, alive: bool = False, pressing: bool = False) -> None:
         """Takes what came, and tries to write all that waits. `alive`: the run's last sign of life is to be written
@@ -345,20 +358,12 @@ class Keeper:
         if self._file is None or self.reason or self._file.replaced():
             return
         try:
-            more = self._shorten(self._file)
+            more = self._file.shorten(time.time_ns(), self._keep_ns)
         except DamagedError as error:
             self._begin_anew(str(error))
             return
         if more:
             self.forget_at = time.monotonic()
-
-    def _shorten(self, file: LedgerFile) -> bool:
-        """Whether there may be more to do."""
-        now = time.time_ns()
-        more = file.roll(now)
-        if self._keep_ns is not None:
-            more |= file.forget(now - self._keep_ns)
-        return more
 
     def _check(self, file: LedgerFile) -> None:
         """Reads the whole file once, in a thread of its own beside the daemon's start."""
@@ -390,8 +395,3 @@ class Keeper:
             self.open[row.id] = row
         else:
             self.open.pop(row.id, None)
-
-
-def added(one: dict[str, Totals], other: dict[str, Totals]) -> dict[str, Totals]:
-    """Both together."""
-    return {**one, **{name: one.get(name, Totals()).plus(total) for name, total in other.items()}}

@@ -1,27 +1,27 @@
 """The durable record: grants, what they got in each period, runs of the daemon and the gaps between them.
 
-The disk belongs to one thread (ledger/keeper.py). Whoever saves a row waits for it, at once or by `written`, but no
-longer than WAIT_SECONDS, and no call fails because of the disk: what cannot be written waits in memory and, so that it
-outlives a killed daemon, on tmpfs (ledger/spill.py). It is written when the disk takes it. `health` tells.
+The disk belongs to one thread (ledger/keeper.py), which takes what was saved within a second. Until then it is on tmpfs
+(ledger/journal.py), where it outlives a killed daemon: who saves a row waits for nobody. What the disk does not take
+stays there (ledger/spill.py), and no call fails because of it. Where tmpfs takes nothing either, who saves a row waits
+for the thread, but no longer than WAIT_SECONDS. `health` tells.
 """
 
-import asyncio
 import contextlib
 import json
 import logging
 import sqlite3
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from gpushare.errors import FailedError
-from gpushare.ledger import file, slots, usage
-from gpushare.ledger.entries import Entries, GrantRow, Period, Totals
-from gpushare.ledger.keeper import RETRY_SECONDS, Keeper, added
+from gpushare.ledger import file, journal, slots, usage
+from gpushare.ledger.entries import Entries, GrantRow, Period, Totals, added
+from gpushare.ledger.journal import Journal
+from gpushare.ledger.keeper import RETRY_SECONDS, Keeper
 from gpushare.ledger.sqlite_file import DamagedError
 from gpushare.ledger.usage import By, Key, Span, Sums
 from gpushare.node.devices import ContextCost
@@ -33,13 +33,12 @@ T = TypeVar("T")
 
 WAIT_SECONDS = 0.25
 """A caller waits that long for the disk, and not at all while an earlier call has not returned."""
+_SLOW_SECONDS = 1.0
+"""A disk for which nobody waits is late after that time."""
 _START_SECONDS = 1.8
 _CLOSE_SECONDS = 2.0
 _TELL_NS = 60_000_000_000
 """A disk that is slow now and then is one line of the log in this time."""
-
-
-Soon = Callable[[Callable[[], object]], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,32 +70,29 @@ class Ledger:
         path: Path,
         tmpfs: Path | None = None,
         keep_ns: int | None = None,
-        soon: Soon = lambda act: act(),
         period_s: float = 0,
     ) -> None:
-        """`tmpfs`: the grants' directories, where what the disk does not take is kept. `keep_ns`: how long ended grants
-        and their periods are kept, None: for ever. `soon`: calls a function a moment later, so that rows that come
-        in that moment are written together. `period_s`: periods of a grant are written as one row for so long, and are
-        on tmpfs meanwhile."""
+        """`tmpfs`: the grants' directories, where what the disk does not have is kept. `keep_ns`: how long ended grants
+        and their periods are kept, None: for ever. `period_s`: periods of a grant are written as one row for so long,
+        and are on tmpfs meanwhile."""
         self.path = path
-        self._soon = soon
-        self._keeper = Keeper(path, tmpfs, keep_ns, period_s)
+        self._journal = Journal(tmpfs)
+        self._keeper = Keeper(path, tmpfs, keep_ns, period_s, self._journal.read())
         self._changed = threading.Condition()
         self._fresh = Entries()
-        self._rows: deque[GrantRow] = deque()
-        """Rows that are saved `soon`: put here without the lock, which the thread holds while it takes them."""
+        """What the thread has not taken yet."""
+        self._line: Entries | None = None
+        """What is saved `together` at the moment."""
+        self._old: list[Path] = []
+        """Files of the journal with what the thread has taken. The thread's alone."""
         self._jobs: list[_Job[Any]] = []
-        self._asked = self._due = self._done = 0
-        """Of what was saved: all, what the thread is to write now, what is written."""
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
-        """In `written`: the `_done` that each waits for. The loop's alone."""
-        self._loop: asyncio.AbstractEventLoop | None = None
-        """Where somebody has waited."""
-        self._wakes = False
-        """Whether `_wake` is about to be called."""
+        self._due = self._done = 0
+        """How often somebody wanted it written at once, and how many of those it is."""
         self._alive = self._ready = self._ending = False
+        self._busy_since: float | None = time.monotonic()
+        """Since when the thread has been at the disk."""
         self._late_ns: int | None = None
-        """Since when the thread has not come back from the disk."""
+        """Since when it has not come back from there."""
         self._told_ns = 0
         self._thread = threading.Thread(target=self._serve, name="ledger", daemon=True)
         self._thread.start()
@@ -130,72 +126,38 @@ class Ledger:
     def health(self) -> Health:
         """How it stands at the moment."""
         with self._changed:
+            self._look()
             keeper, since_ns = self._keeper, self._late_ns
             reason = f"the disk of the ledger {self.path} does not answer in time" if since_ns is not None else ""
             return Health(
                 reason=keeper.reason or reason,
                 since_ns=keeper.since_ns or since_ns,
-                waiting=keeper.waiting + len(self._fresh) + len(self._rows) if keeper.reason or reason else 0,
+                waiting=keeper.waiting + len(self._fresh) if keeper.reason or reason else 0,
                 lost=keeper.lost,
                 set_aside=keeper.set_aside,
                 damaged=keeper.damaged,
             )
 
-    def save(self, row: tuple[str, str | None, str, int, str, str, int, int | None], *, soon: bool = False) -> None:
-        """Writes one grant's row: (id, key, tenant, uid, phase, state, created_ns, ended_ns). `soon`: together with
-        others of this moment, for which `written` waits.
-
-        Nobody waits for that of a grant that has ended: where it is lost, the next start finds nothing alive and ends
-        the grant again.
-        """
+    def save(self, row: tuple[str, str | None, str, int, str, str, int, int | None]) -> None:
+        """Takes one grant's row: (id, key, tenant, uid, phase, state, created_ns, ended_ns)."""
         found = GrantRow(*row)
-        if soon:
-            self._rows.append(found)  # before it is counted: the thread takes all that is counted
-            self._asked += 1
-            self._wake_soon()
-        else:
-            with self._changed:
-                self._take_rows()
-                self._fresh.save(found)
-                self._flush(wait=found.ended_ns is None)
-        if self._late_ns is not None:
-            self._keeper.spill.note(found)
+        self._take(Entries(grants={found.id: found}))
 
-    def _take_rows(self) -> None:
-        with contextlib.suppress(IndexError):
-            while True:
-                self._fresh.save(self._rows.popleft())
+    def save_part(self, name: str, state: str) -> None:
+        """Takes the state of a part of a gang; empty: the ledger forgets it."""
+        self._take(Entries(parts={name: state}))
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """What is saved inside, all of it `soon`, is written in one transaction: after a kill all of it is there, or
-        none. Nothing inside may ask the disk."""
+        """What is saved inside is written in one transaction: after a kill all of it is there, or none. Nothing inside
+        may ask the disk."""
         with self._changed:  # the thread takes what has come while it holds this
-            yield
-
-    def save_part(self, name: str, state: str) -> None:
-        """Writes the state of a part of a gang, as `save` with `soon`; empty: the ledger forgets it."""
-        with self._changed:
-            self._fresh.parts[name] = state
-            self._flush(soon=True)
-
-    async def written(self) -> None:
-        """Waits for all that was saved, as `save` does."""
-        number = self._asked
-        if self._done >= number or self._late_ns is not None:
-            return
-        self._loop = asyncio.get_running_loop()
-        future = self._loop.create_future()
-        self._waiting.append((number, future))
-        if self._done >= number:  # the thread may have looked for who waits just before
-            self._tell()
-        try:
-            async with asyncio.timeout(WAIT_SECONDS):
-                await future
-        except TimeoutError:
-            with self._changed:
-                if self._done < number:  # else it was the loop that came late
-                    self._late()
+            self._line = Entries()
+            try:
+                yield
+            finally:
+                line, self._line = self._line, None
+                self._take(line)
 
     def add(self, periods: Iterable[Period]) -> None:
         """Takes a period's rows, which are written with the next grant's row, or within a second."""
@@ -207,20 +169,17 @@ class Ledger:
     def save_devices(self, states: Mapping[str, str]) -> None:
         """Records that these devices are here now. `states`: by device id."""
         now = time.time_ns()
-        with self._changed:
-            self._fresh.devices |= {name: (state, now) for name, state in states.items()}
-            self._flush()
+        self._take(Entries(devices={name: (state, now) for name, state in states.items()}))
 
     def set_context_cost(self, device: str, driver: str, cost: ContextCost) -> None:
         """Keeps a measured cost of a context."""
-        with self._changed:
-            self._fresh.contexts[f"{device} {driver}"] = (device, driver, *cost)
-            self._flush()
+        self._take(Entries(contexts={f"{device} {driver}": (device, driver, *cost)}))
 
     def open_grants(self) -> list[tuple[str, str]]:
-        """Ids and states of all grants without an end, oldest first; only of those in use while the disk is silent."""
+        """Ids and states of all grants that earlier runs left without an end, oldest first; while the disk is silent
+        only of those that tmpfs has, which are all that are in use."""
         # Not asked of the thread, which may be late on a full machine: nobody who lives must be missed.
-        rows = list(self._keeper.open.values() if self._ready else self._keeper.spill.noted())
+        rows = list(self._keeper.open.values()) if self._ready else self._keeper.on_tmpfs()
         return [(row.id, row.state) for row in sorted(rows, key=lambda row: row.created_ns)]
 
     def parts(self) -> dict[str, str]:
@@ -304,34 +263,31 @@ class Ledger:
             self._changed.notify_all()
         self._thread.join(_CLOSE_SECONDS)
 
-    def _flush(self, *, wait: bool = True, soon: bool = False) -> None:
-        """Has the thread write, and waits for that where the disk is well."""
-        self._asked += 1
-        if soon:
-            self._wake_soon()
-            return
-        self._due = number = self._asked
-        self._changed.notify_all()
-        if wait and self._late_ns is None and not self._changed.wait_for(lambda: self._done >= number, WAIT_SECONDS):
-            self._late()
-
-    def _wake_soon(self) -> None:
-        if not self._wakes:
-            self._wakes = True
-            self._soon(self._wake)
-
-    def _wake(self) -> None:
-        self._wakes = False
+    def _take(self, batch: Entries) -> None:
         with self._changed:
-            self._due = self._asked
-            self._changed.notify_all()
+            if self._line is not None:
+                self._line.follow(batch)
+                return
+            self._fresh.follow(batch)
+            if not self._journal.add(batch, self._fresh):
+                self._flush(batch)
+            self._look()
 
-    def _tell(self) -> None:
-        """On the loop: those who waited for what is written go on."""
-        while self._waiting and self._waiting[0][0] <= self._done:
-            _, future = self._waiting.popleft()
-            if not future.done():
-                future.set_result(None)
+    def _flush(self, batch: Entries) -> None:
+        """What is only in memory is written at once, and waited for where the disk is well."""
+        self._due = number = self._due + 1
+        self._changed.notify_all()
+        if self._late_ns is None and not self._changed.wait_for(lambda: self._done >= number, WAIT_SECONDS):
+            self._late()
+        if self._late_ns is not None:
+            for row in batch.grants.values():
+                self._keeper.spill.note(row)
+
+    def _look(self) -> None:
+        """At the thread, for which hardly anybody waits."""
+        since = self._busy_since
+        if since is not None and self._late_ns is None and time.monotonic() - since > _SLOW_SECONDS:
+            self._late()
 
     def _ask(self, read: Callable[[], T], otherwise: T) -> T:
         """What `read` finds in the thread, after all that was saved before; `otherwise` where the disk does not say."""
@@ -366,15 +322,19 @@ class Ledger:
         """Writes what has come, and answers questions. Whether that was the last time."""
         keeper = self._keeper
         with self._changed:
-            self._late_ns = None
+            self._late_ns = self._busy_since = None
             pause = min(RETRY_SECONDS, max(0.0, keeper.forget_at - time.monotonic()))
             self._changed.wait_for(lambda: self._due > self._done or self._jobs or self._ending, pause)
-            number, alive, ending = self._asked, self._alive, self._ending
+            number, alive, ending = self._due, self._alive, self._ending
             jobs, self._jobs = self._jobs, []
-            self._take_rows()
             batch, self._fresh = self._fresh, Entries()
+            self._old += self._journal.cut()
             self._alive = False
+            self._busy_since = time.monotonic()
         keeper.take(batch, alive=alive, pressing=ending)
+        if self._old and keeper.safe:
+            journal.remove(self._old)
+            self._old = []
         for job in jobs:
             try:
                 job.result = job.read()
@@ -385,9 +345,6 @@ class Ledger:
             for job in jobs:
                 job.done = True
             self._changed.notify_all()
-        if self._waiting and self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._tell)
         if time.monotonic() >= keeper.forget_at:
             keeper.forget()
         return ending

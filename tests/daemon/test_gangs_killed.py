@@ -84,7 +84,7 @@ POINTS = [
     ("gang_parts", "GangParts.put", "after", 1),
     ("transitions", "Transitions.send", "before", 2),
     ("transitions", "Transitions.send", "after", 2),
-    ("api", "Api._durable", "before", 1),
+    ("api", "Api._part", "before", 1),
     ("http", "json_answer", "before", 1),
 ]
 KILLER = """
@@ -182,6 +182,7 @@ def test_a_grant_whose_part_is_lost_ends(make_daemon):
     client = daemon.client
     client.prepare("lost", GRANTS)
     client.prepare("odd", [HALF])
+    daemon.written()
     daemon.kill()
     with contextlib.closing(sqlite3.connect(daemon.layout.ledger)) as ledger:
         ledger.execute("DELETE FROM parts WHERE id LIKE '%lost%'")
@@ -197,6 +198,7 @@ def test_a_part_whose_grant_is_lost_ends(make_daemon):
     daemon = make_daemon().start()
     client = daemon.client
     part = client.prepare("job", GRANTS)
+    daemon.written()
     daemon.kill()
     with contextlib.closing(sqlite3.connect(daemon.layout.ledger)) as ledger:
         ledger.execute("DELETE FROM grants WHERE id = ?", (part["grant_ids"][0],))

@@ -1,17 +1,12 @@
 """The ledger's contents: every grant, its usage, every run and the gaps between runs."""
 
-import asyncio
 import sqlite3
-import threading
-import time
 from contextlib import closing
 
 from msgspec.structs import replace
 from waiting import until
 
 from gpushare import paths
-from gpushare.ledger import ledger as ledgers
-from gpushare.ledger import salvage
 from gpushare.ledger.entries import Period, Totals
 from gpushare.ledger.file import LedgerFile
 from gpushare.ledger.ledger import Ledger
@@ -73,83 +68,6 @@ def test_open_grants_survive_and_closed_ones_stay_readable(tmp_path):
     assert again.open_grants() == [("g-1", '{"a":1}')]
     assert again.ended_grant("g-2", str) == '{"a":3}'
     again.close()
-
-
-def test_rows_of_one_moment_are_written_together_and_waited_for(tmp_path, monkeypatch):
-    """A disk that answers in its own time, and a loop that says when the moment is over."""
-    monkeypatch.setattr(ledgers, "WAIT_SECONDS", 20)
-    monkeypatch.setattr(ledgers, "RETRY_SECONDS", 20)
-    gate, batches, write = threading.Event(), [], LedgerFile.write
-
-    def held(file, run, entries):
-        assert gate.wait(20)
-        batches.append(sorted(entries.grants))
-        write(file, run, entries)
-
-    monkeypatch.setattr(LedgerFile, "write", held)
-    over = []
-    ledger = Ledger(tmp_path / "ledger.db", soon=over.append)
-    assert ledger.totals("g-1") == {}  # the thread has begun, and has nothing to do
-
-    async def scene():
-        for name in ("g-1", "g-2", "g-3"):
-            ledger.save((name, None, "t", 0, "reserved", "{}", 1, None), soon=True)
-        ledger.save(("g-3", None, "t", 0, "released", "{}", 1, 9), soon=True)
-        waits = [asyncio.create_task(ledger.written()) for _ in range(2)]
-        await asyncio.sleep(0)
-        [end] = over  # once, however many rows
-        end()
-        await asyncio.sleep(0)
-        assert not any(wait.done() for wait in waits)
-        gate.set()
-        await asyncio.gather(*waits)
-        with closing(sqlite3.connect(tmp_path / "ledger.db")) as database:
-            assert database.execute("SELECT id FROM grants ORDER BY id").fetchall() == [("g-1",), ("g-2",), ("g-3",)]
-        await ledger.written()  # nothing waits
-
-    asyncio.run(scene())
-    assert batches == [["g-1", "g-2", "g-3"]]
-    ledger.close()
-
-
-def test_nobody_waits_for_long_for_a_disk_that_does_not_answer(tmp_path, monkeypatch):
-    monkeypatch.setattr(ledgers, "WAIT_SECONDS", 0.01)
-    gate, write = threading.Event(), LedgerFile.write
-    monkeypatch.setattr(LedgerFile, "write", lambda *given: gate.wait() and write(*given))
-    ledger = Ledger(tmp_path / "ledger.db")
-
-    async def scene():
-        for _ in range(1000):
-            ledger.save(("g-1", None, "t", 0, "reserved", "{}", 1, None), soon=True)
-            await ledger.written()
-
-    try:
-        asyncio.run(scene())
-        assert "answer" in ledger.health.reason
-        assert 0 < len(ledger._waiting) < 10  # who waited: the first
-    finally:
-        gate.set()
-        ledger.close()
-
-
-def test_a_loop_that_comes_late_is_no_disk_that_does_not_answer(tmp_path, monkeypatch):
-    monkeypatch.setattr(ledgers, "WAIT_SECONDS", 0.01)
-    monkeypatch.setattr(ledgers, "RETRY_SECONDS", 20)  # the thread rests, and says nothing more
-    over = []
-    ledger = Ledger(tmp_path / "ledger.db", soon=over.append)
-
-    async def scene():
-        ledger.save(("g-1", None, "t", 0, "reserved", "{}", 1, None), soon=True)
-        wait = asyncio.create_task(ledger.written())
-        await asyncio.sleep(0)
-        over.pop()()
-        until(lambda: ledger._done == ledger._asked, "written")
-        time.sleep(0.02)
-        await wait
-
-    asyncio.run(scene())
-    assert ledger.health.reason == ""
-    ledger.close()
 
 
 def test_who_is_told_of_a_grant_has_it_after_a_kill(make_daemon):
@@ -231,28 +149,3 @@ def test_busy_time_agrees_with_the_simulators_books(daemon, client, exact):
 
 def test_ledger_is_private(daemon):
     assert daemon.layout.ledger.stat().st_mode & 0o077 == 0
-
-
-def test_what_is_saved_together_is_written_together(tmp_path):
-    """Also where somebody else has the thread write in between, and where the ledger is damaged later."""
-    path = tmp_path / "ledger.db"
-    ledger = Ledger(path)
-    with ledger.together():
-        ledger.save(("g-1", None, "t", 0, "prepared", "{}", 1, None), soon=True)
-        other = threading.Thread(target=ledger.totals, args=("g-1",))
-        other.start()
-        other.join(0.05)
-        with closing(sqlite3.connect(path)) as file:
-            assert file.execute("SELECT COUNT(*) FROM grants").fetchone() == (0,)
-        ledger.save_part("p", '"one"')
-    other.join()
-    ledger.save_part("q", '"two"')
-    ledger.save_part("q", "")
-    ledger.close()
-    ledger = Ledger(path)
-    assert ([name for name, _ in ledger.open_grants()], ledger.parts()) == (["g-1"], {"p": '"one"'})
-    ledger.close()
-    salvage.replace(path, "damaged for a test", 20).close()
-    ledger = Ledger(path)
-    assert ledger.parts() == {"p": '"one"'}
-    ledger.close()

@@ -8,7 +8,7 @@ import socket
 import pytest
 from waiting import until
 
-from gpushare.daemon.pulse import BUCKETS, Latency, Loop
+from gpushare.daemon.pulse import BUCKETS, Latency
 
 
 def test_longest_is_that_of_the_last_minute():
@@ -24,38 +24,6 @@ def test_longest_is_that_of_the_last_minute():
     assert (latency.count, sum(latency.below)) == (129, 129)
     latency.add(BUCKETS[-1] + 1, 131.0)
     assert (latency.count, sum(latency.below)) == (130, 129)
-
-
-def turning(turns):
-    """A loop that has something to do in so many turns, and then rests. What was left when `at_rest` called."""
-    loop, left, found = Loop(Latency()), [turns], []
-
-    def turn():
-        left[0] -= 1
-        if left[0] > 0 and not found:
-            loop.call_soon(turn)
-
-    def end():
-        if found:
-            loop.stop()
-        else:
-            loop.call_later(0.01, end)
-
-    loop.call_soon(turn)
-    loop.at_rest(lambda: found.append(left[0]))
-    end()
-    loop.run_forever()
-    loop.close()
-    return found
-
-
-def test_what_waits_for_rest_is_done_when_nothing_else_is_left():
-    assert turning(3) == [0]
-
-
-def test_a_loop_that_never_rests_does_it_all_the_same():
-    [left] = turning(10**9)
-    assert left > 0
 
 
 def test_latency_is_a_metric(client):

@@ -36,7 +36,7 @@ def usable(ledger, path):
     """It takes and gives rows, whatever was there before."""
     assert not ledger.health.reason
     ledger.save(row("g-new"))
-    ledger.add([period("g-new", used=7)])
+    ledger.add([period("g-new", used=7, at=time.time_ns())])  # not so old that it is rolled up
     assert used(ledger, "g-new") == 7
     assert ("g-new", "{}") in ledger.open_grants()
     ledger.ended_grants(10, str)
@@ -194,12 +194,14 @@ def test_what_somebody_does_to_the_file_or_its_log_does_not_cost_who_lives(path,
     with closing(sqlite3.connect(path)) as database:
         database.execute("PRAGMA wal_checkpoint(RESTART)")  # of the run nothing is in the log
     ledger.save(row("g-live"))
+    ledger.totals("g-live")
     log = path.with_name(f"{path.name}-wal")
     if change == "log taken":
         log.unlink()
     else:
         os.truncate(log if change == "log cut" else path, 0)
     ledger.save(row("g-later"))
+    ledger.totals("g-later")
 
     def left_by_a_kill() -> set[str]:
         killed = tmp_path / f"killed{time.monotonic_ns()}"

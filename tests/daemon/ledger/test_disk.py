@@ -79,10 +79,10 @@ def test_a_full_disk_is_caught_up_with(small_disk, path, opened):
     for at in range(400):
         ledger.add([period(at=at)])
         ledger.save(row(f"g-{at % 7}", ended=at or None, state="x" * 500))
+    assert used(ledger) == 400
     health = ledger.health
     assert "full" in health.reason
     assert health.waiting >= 8
-    assert used(ledger) == 400
     assert ledger.ended_grant("g-3", str) == "x" * 500
     ballast.unlink()
     until(lambda: not ledger.health.reason, "written again")
@@ -122,6 +122,7 @@ def test_a_full_disk_at_the_first_start(small_disk, path, opened):
     assert not ledger.readable or ledger.open_grants() == []
     ledger.save(row("g-1"))
     ledger.add([period()])
+    assert used(ledger) == 1
     assert ledger.open_grants() == [("g-1", "{}")]
     assert ledger.health.reason
     ballast.unlink()
@@ -140,6 +141,7 @@ def test_a_file_that_may_not_grow(path, opened):
     try:
         ledger.add([period()])
         ledger.save(row("g-2"))
+        assert used(ledger) == 1
         assert ledger.health.reason
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
@@ -194,6 +196,7 @@ def test_a_start_does_not_wait_for_a_disk_that_does_not_answer(path, opened, mon
     first = opened()
     for name in ("g-0", "g-1", "g-2"):
         first.save(row(name, state=f'"{name}"'))
+    assert used(first) == 0  # its thread has written them
     monkeypatch.setattr(ledgers, "WAIT_SECONDS", 0.01)
     gate = threading.Event()
     write, open_ledger = keepers.LedgerFile.write, salvage.open_ledger
