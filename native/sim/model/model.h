@@ -61,22 +61,23 @@ struct sim_stream {
   uint32_t magic;
   bool legacy, blocking, gone; /* gone: destroyed, its work not yet done */
   bool kicked, chain_kicked;   /* on the work lists of model.c */
-  struct sim_stream *kick_next, *chain_next;
+  /* what a wait for the context looks at in each of its streams, close together */
   struct sim_stream *next; /* in the context */
   struct sim_ctx *ctx;
-  unsigned flags;
-  int priority;
-  struct sim_attributes attributes;
-  uint64_t id;
   struct sim_item *head, *tail;
   struct sim_item *chain; /* first item not chained */
+  struct sim_capture *capture;
+  struct sim_stream *kick_next, *chain_next;
+  unsigned flags;
+  int priority;
+  uint64_t id;
   unsigned depth, attended;
   uint64_t compute_sum, copy_sum;
   /* capture */
-  struct sim_capture *capture;
   struct sim_graph_node **cap_deps;
   unsigned cap_ndeps;
   void *cap_edges; /* edge data of cap_deps as last queried: all zero, which means full dependencies */
+  struct sim_attributes attributes;
 };
 
 /* A hardware unit that executes one item at a time. */
