@@ -18,7 +18,7 @@ from gpushare.api.plan import PlanList, Plans
 from gpushare.daemon import debug, explaining, http, metrics, openapi, placement, receipts, usage, view
 from gpushare.daemon.gang_parts import PartRecord
 from gpushare.daemon.node import NodeContext
-from gpushare.daemon.reception import SEND_SECONDS, Connection, Turns
+from gpushare.daemon.reception import Connection, Turns
 from gpushare.daemon.routes import ROUTES, Route
 from gpushare.daemon.state import GrantRecord, Live, decode
 from gpushare.errors import ForbiddenError, GpushareError
@@ -338,13 +338,9 @@ class Api:
         await response.prepare(request)
         try:
             async for line in watch.lines(since):
-                async with asyncio.timeout(SEND_SECONDS):
-                    await response.write(line)
+                await response.write(line)
         except (ConnectionError, asyncio.CancelledError):
-            pass  # the reader left, or the daemon stops
-        except TimeoutError:
-            if request.transport is not None:
-                request.transport.abort()  # it does not read: what waits for it would stay
+            pass  # the reader left, or was late, or the daemon stops
         except GpushareError as error:
             # The reader is slower than the ring and has to list again, as after a 410.
             body = types.Error(error=types.ErrorBody(code=error.code, message=str(error)))

@@ -1,6 +1,7 @@
 """Requests and answers of the node API: what is taken, how it is read, and every failure as an answer."""
 
 import asyncio
+import contextlib
 import logging
 import unicodedata
 from collections.abc import Awaitable, Callable
@@ -11,7 +12,7 @@ import msgspec
 from aiohttp import web
 
 from gpushare.daemon.peer import Peer
-from gpushare.daemon.reception import SEND_SECONDS, Connection, refusal
+from gpushare.daemon.reception import Connection, refusal
 from gpushare.daemon.routes import Route
 from gpushare.errors import FailedError, GpushareError, MethodError, NotFoundError, UsageError
 
@@ -127,7 +128,10 @@ def _check_text(request: web.Request) -> None:
     try:
         for _, value in request.raw_headers:
             value.decode()
-        text = unquote_to_bytes(request.raw_path.encode()).decode()
+        path = request.raw_path
+        if path.isascii() and path.isprintable() and "%" not in path:
+            return
+        text = unquote_to_bytes(path.encode()).decode()
     except UnicodeError:
         raise UsageError("the request's target and headers are not UTF-8") from None
     if not text.isprintable() and any(unicodedata.category(character) == "Cc" for character in text):
@@ -182,14 +186,9 @@ def _http_error(request: web.Request, error: web.HTTPException) -> GpushareError
 
 
 async def send(request: web.Request, answer: web.StreamResponse) -> None:
-    """Sends the answer, or ends the connection of a reader that does not take it."""
+    """Sends the answer; the connection ends where its reader does not take it (reception.Connection)."""
     if request.transport is None:
         return  # nobody is there to read it
-    late = asyncio.get_running_loop().call_later(SEND_SECONDS, request.transport.abort)
-    try:
+    with contextlib.suppress(ConnectionError):  # it went away, or was late
         await answer.prepare(request)
         await answer.write_eof()
-    except ConnectionError:
-        pass  # it went away, or was late
-    finally:
-        late.cancel()

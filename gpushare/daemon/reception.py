@@ -117,7 +117,7 @@ class Connection(RequestHandler):
     """One connection, of `peer`. Its requests come one after the other. `waiting`: the task of a call that has done
     nothing yet, or only writes, and ends with the connection: else what callers left behind would pile up."""
 
-    __slots__ = ("_reception", "_start", "peer", "user", "waiting")
+    __slots__ = ("_late", "_reception", "_start", "peer", "user", "waiting")
 
     def __init__(self, reception: "Reception", user: User, peer: Peer, server: web.Server) -> None:
         super().__init__(
@@ -133,6 +133,7 @@ class Connection(RequestHandler):
         self._reception, self.user, self.peer = reception, user, peer
         self.waiting: asyncio.Task[Any] | None = None
         self._start = b""
+        self._late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """As of asyncio.Protocol."""
@@ -148,9 +149,26 @@ class Connection(RequestHandler):
     def connection_lost(self, exc: BaseException | None) -> None:
         """As of asyncio.Protocol."""
         super().connection_lost(exc)
+        self._in_time()
         if self.waiting is not None:
             self.waiting.cancel()
         self._reception.left(self.user)
+
+    def pause_writing(self) -> None:
+        """As of asyncio.Protocol. More waits for its reader than may: for so long, or what waits would stay."""
+        super().pause_writing()
+        assert self.transport is not None
+        self._late = self._loop.call_later(SEND_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """As of asyncio.Protocol."""
+        super().resume_writing()
+        self._in_time()
+
+    def _in_time(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
 
     def do_not_linger(self) -> None:
         """What is left of this request's body is not read: the connection ends after the answer."""

@@ -35,8 +35,6 @@ class Tenants:
         """Reads the file; an absent one means `default` alone. Raises UsageError with what is wrong in it."""
         self._path = path
         self._capacity = Capacity(capacity_time, capacity_memory, smallest)
-        self._found: dict[str, Tenant] = {}
-        self._parents: dict[str, str] = {}
         self._take(self._read())
         self.changes = 0
         """How often they have changed since."""
@@ -52,7 +50,9 @@ class Tenants:
         self.changes += 1
 
     def _take(self, found: dict[str, Tenant]) -> None:
-        self._found, self._parents = found, quotas.parents(found)
+        parents = quotas.parents(found)
+        self._found, self._parents = found, parents
+        self._default = quotas.default(found, parents, self._capacity.time)
 
     def _read(self) -> dict[str, Tenant]:
         return quotas.read(self._path, self._capacity)
@@ -109,7 +109,7 @@ class Tenants:
     def __getitem__(self, name: str) -> Tenant:
         """Raises NotFoundError that lists the names there are."""
         if name == DEFAULT:
-            return quotas.default(self._found, self._parents, self._capacity.time)
+            return self._default
         if name in self._found:
             return self._found[name]
         known = ", ".join(tenant.name for tenant in self)

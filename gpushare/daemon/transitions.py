@@ -17,7 +17,7 @@ from gpushare.daemon.resources import Resources
 from gpushare.daemon.serving import Serving
 from gpushare.daemon.state import Live, State, now_ns
 from gpushare.daemon.tenant_socket import Rules
-from gpushare.daemon.view import grant_view
+from gpushare.daemon.view import ended_unused, grant_view
 from gpushare.daemon.watch import Change
 from gpushare.policy import lifecycle
 from gpushare.policy.lifecycle import Kind, Phase
@@ -138,6 +138,9 @@ class Transitions:
 
         def build(rv: int) -> Any:
             live.rv = rv
+            if live.shown is not None and change == "removed":
+                live.shown = ended_unused(live.shown, live)
+                return live.shown
             shown = grant_view(self._state, live.record, live, self._arbiter)
             live.shown = shown if live.record.life.kind is None else None
             return shown

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from msgspec import structs
+
 from gpushare.api import tenants as tenant_types
 from gpushare.api import types
 from gpushare.api.drain import DeviceState
@@ -130,6 +132,21 @@ def grant_view(
         grace_seconds=found.grace_ns / 1e9,
         eviction=live.eviction if live is not None else None,
         rv=live.rv if live is not None else 0,
+    )
+
+
+def ended_unused(shown: types.Grant, live: Live) -> types.Grant:
+    """A grant that nobody had used, which has ended. `shown`: what it was before; to make all of it again takes longer
+    than to end it."""
+    record = live.record
+    return structs.replace(
+        shown,
+        phase=record.life.phase.value,
+        expires_ns=record.life.expires_ns,
+        ended_ns=record.ended_ns,
+        reason=record.life.reason,
+        notice="",
+        rv=live.rv,
     )
 
 

@@ -140,8 +140,7 @@ class Ledger:
 
     def save(self, row: tuple[str, str | None, str, int, str, str, int, int | None]) -> None:
         """Takes one grant's row: (id, key, tenant, uid, phase, state, created_ns, ended_ns)."""
-        found = GrantRow(*row)
-        self._take(Entries(grants={found.id: found}))
+        self._take(Entries(grants={row[0]: GrantRow(*row)}))
 
     def save_part(self, name: str, state: str) -> None:
         """Takes the state of a part of a gang; empty: the ledger forgets it."""

@@ -173,7 +173,7 @@ def test_bodies_of_members_are_small_and_those_for_root_are_not_read(public):
 
 
 def test_an_answer_that_nobody_reads_ends_the_connection(make_daemon):
-    daemon = make_daemon().quicken("reception", SEND_SECONDS=0.3).quicken("api", SEND_SECONDS=0.3).start()
+    daemon = make_daemon().quicken("reception", SEND_SECONDS=0.3).start()
     path, pid = daemon.layout.socket, daemon.process.pid
     before = status(pid, "VmRSS")
     asked = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 100
@@ -198,7 +198,7 @@ def ended(one, text):
 
 @pytest.mark.slow
 def test_a_watcher_that_does_not_read_is_dropped(make_daemon):
-    daemon = make_daemon().quicken("api", SEND_SECONDS=0.3).start()
+    daemon = make_daemon().quicken("reception", SEND_SECONDS=0.3).start()
     with connect(daemon.layout.socket) as watcher:
         watcher.sendall(b"GET /v1/watch HTTP/1.1\r\nHost: x\r\n\r\n")
 
