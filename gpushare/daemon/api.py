@@ -21,8 +21,9 @@ from gpushare.daemon.node import NodeContext
 from gpushare.daemon.reception import Connection, Turns
 from gpushare.daemon.routes import ROUTES, Route
 from gpushare.daemon.state import GrantRecord, Live, decode
-from gpushare.errors import ForbiddenError, GpushareError
+from gpushare.errors import FailedError, ForbiddenError, GpushareError
 from gpushare.ledger.slots import Cut
+from gpushare.policy.lifecycle import Phase
 
 LARGE_BYTES = 1 << 20
 LARGE_AT_ONCE = 1  # of bodies larger than LARGE_BYTES; the others wait unread
@@ -221,7 +222,11 @@ class Api:
     async def create_grant(self, request: web.Request) -> web.Response:
         peer, asked = http.peer_of(request), http.decoded(request, types.GrantRequest)
         member = await self._context.is_member(peer, asked.tenant)
-        live, new = self._grants.create(peer, asked, member=member, asker=request.query.get("asker", ""))
+        asker = request.query.get("asker", "")
+        live, new = self._grants.create(peer, asked, member=member, asker=asker, later=True)
+        await self._context.resources.made(live)
+        if live.record.phase is Phase.FAILED:
+            raise FailedError(live.record.life.reason)
         # Nobody has used it yet: it is as it was.
         return http.json_answer((live.shown if new else None) or self._grant(live), 201 if new else 200)
 

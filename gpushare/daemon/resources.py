@@ -4,9 +4,8 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from gpushare.daemon.door import Door
 from gpushare.daemon.state import GrantRecord, Live
@@ -16,7 +15,7 @@ from gpushare.errors import FailedError, GpushareError
 from gpushare.inject import cdi, edits, grantdir, grantfiles, steps
 from gpushare.inject.node import DeviceNode, Granted, Node
 from gpushare.inject.steps import Steps
-from gpushare.inject.sweeper import Sweeper
+from gpushare.inject.unused import Unused
 from gpushare.node.devices import Device
 from gpushare.page_words import DeviceLimits, GrantState, Managed, Slot
 from gpushare.pages import USAGE_BYTES, LimitsPage, UsagePage, new_limits, new_usage
@@ -38,7 +37,9 @@ class Resources:
         parts = [node.lib_dir / path.name for path in INTERPOSERS]
         if node.sim_dir is not None:
             parts += [node.sim_lib_dir / name for name in ("libcuda.so.1", "libnvidia-ml.so.1")]
-        self._sweeper: Sweeper | None = None
+        self._unused = Unused(layout, node)
+        self.on_failed: Callable[[Live, str], None] = lambda *_: None
+        """Called for a grant whose files could not be made `later`: why."""
         self._parts = Steps(*(steps.readable(str(file)) for file in parts))
 
     def knows(self, record: GrantRecord) -> bool:
@@ -117,8 +118,9 @@ class Resources:
             return sorted({(node.major, node.minor, node.minor) for node in self._nodes()})
         return [(major, 0, _MINOR_MAX) for major in sorted({node.major for node in self._nodes()})]
 
-    def make(self, live: Live) -> None:
-        """The directory with its pages; the CDI spec too unless a plain process has it."""
+    def make(self, live: Live, *, later: bool = False) -> None:
+        """The directory with its pages; the CDI spec too unless a plain process has it. Raises FailedError. `later`: a
+        container's are there when `made` returns; whoever needs them before that waits for them here."""
         record = live.record
         process = record.life.kind is Kind.PROCESS
         try:
@@ -128,6 +130,10 @@ class Resources:
                 new_usage(record.id),
                 USAGE_BYTES,
             )
+            if later and not process:
+                spec = cdi.text(self._layout, record.id, self._node, self.granted(record))
+                live.making = self._unused.make(record.id, pages, spec, lambda error: self._was_made(live, error))
+                return
             kind: grantdir.Kind = "process" if process else "container"
             grantfiles.create(self._layout, record.id, kind, (record.run_uid, record.run_gid), self._node, pages)
             if not process:
@@ -138,6 +144,25 @@ class Resources:
         except BaseException:
             self.unmake(live)
             raise
+
+    def _was_made(self, live: Live, error: OSError | None) -> None:
+        live.making = 0
+        if error is None or live.record.phase.ended:
+            return
+        self.unmake(live)
+        try:
+            self.make(live)  # which does more than the thread, such as to make a directory that is missing
+        except GpushareError as failure:
+            self.on_failed(live, str(failure))
+
+    async def made(self, live: Live) -> None:
+        """Returns when its files are there, or it has ended."""
+        if live.making:
+            await self._unused.thread.done(live.making)
+
+    def _finish(self, live: Live) -> None:
+        if live.making:
+            self._unused.thread.wait(live.making)
 
     def take_over(self, live: Live, rules: Rules) -> None:
         """After a restart: the same files, opened where the grant is in use. Raises FailedError when a page is missing
@@ -163,6 +188,7 @@ class Resources:
     def open(self, live: Live, rules: Rules) -> None:
         """A grant that was only reserved comes into use: its pages are mapped, and it has a bell and a socket, by which
         processes join. Raises FailedError; `close` or `unmake` takes back what was opened."""
+        self._finish(live)
         self._map(live)
         try:
             self._listen(live, rules)
@@ -190,6 +216,7 @@ class Resources:
         if live.limits is not None and live.usage is not None:
             yield live.limits, live.usage
             return
+        self._finish(live)
         own = grantdir.self_dir(self._layout, live.id)
         with LimitsPage.open(own / "limits") as limits, UsagePage.open(own / "usage") as usage:
             yield limits, usage
@@ -213,39 +240,31 @@ class Resources:
 
     def unmake(self, live: Live, *, soon: bool = False) -> None:
         """Removes whatever the grant still holds. What cannot be removed is only logged: the grant has ended anyway.
-        `soon`: of a grant that nobody has used, its directory is there for a moment, until `removed`."""
+        `soon`: of a grant that nobody has used, its files are there for a moment, until `removed`."""
+        if soon:
+            with contextlib.suppress(OSError):  # there is no memory for a thread, or for a name
+                self._unused.remove(live.id, lambda error: self._remove(live.id) if error is not None else None)
+                return
+        self._finish(live)
         if live.limits is not None:
             live.limits.state = GrantState.RELEASED
         self.close(live)
-        for remove in (cdi.remove_spec, self._remove_soon if soon else grantfiles.remove):
-            try:
-                remove(self._layout, live.id)
-            except (OSError, GpushareError) as error:
-                log.warning("grant %s: %s", live.id, error)
+        self._remove(live.id)
 
-    def _remove_soon(self, layout: Layout, grant_id: str) -> None:
-        self._sweeper = self._sweeper or Sweeper(grantfiles.removal(layout), _remove_anyhow)
-        try:
-            self._sweeper.put(grantdir.grant_dir(layout, grant_id))
-        except OSError:  # there is no memory for a thread, or for a name
-            grantfiles.remove(layout, grant_id)
+    def _remove(self, grant_id: str) -> None:
+        for remove in (cdi.remove_spec, grantfiles.remove):
+            try:
+                remove(self._layout, grant_id)
+            except (OSError, GpushareError) as error:
+                log.warning("grant %s: %s", grant_id, error)
 
     async def removed(self) -> None:
         """Returns when all is removed that was to be."""
-        if self._sweeper is not None:
-            await self._sweeper.swept()
+        await self._unused.thread.done(self._unused.thread.asked)
 
     def stop(self) -> None:
-        """Removes what is left of that. The daemon stops."""
-        if self._sweeper is not None:
-            self._sweeper.close()
-
-
-def _remove_anyhow(top: Path) -> None:
-    try:
-        grantfiles.remove_anyhow(top)
-    except OSError as error:
-        log.warning("grant %s: %s", top.name, error)
+        """Does what is left of that. The daemon stops."""
+        self._unused.thread.close()
 
 
 def _keep_slots(live: Live, usage: UsagePage) -> None:

@@ -123,12 +123,15 @@ class Live:
     the arbiter's, while the grant is served. `shares`: those pushed last, one per place. `starter`: pidfd of the
     runtime that is about to start the grant's container. `rv`: number of its last event in the watch stream. `shown`:
     what watchers saw of it then, while nobody has used it. `exceeded`: the last time that one of its processes took too
-    much memory of the driver, in words.
+    much memory of the driver, in words. `later`: who asked for it waits until its files are made; `making`: what makes
+    them at the moment, a number of Resources', 0: nothing does.
     """
 
     record: GrantRecord
     rv: int = 0
     shown: Grant | None = None
+    later: bool = False
+    making: int = 0
     limits: LimitsPage | None = None
     usage: UsagePage | None = None
     bell: int | None = None

@@ -34,6 +34,7 @@ class Transitions:
 
     def __init__(self, state: State, resources: Resources, serving: Serving, arbiter: Arbiter) -> None:
         self._state, self._resources, self._serving, self._arbiter = state, resources, serving, arbiter
+        resources.on_failed = self.fail
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.before_end: list[Callable[[], None]] = []
         """Called before a grant ends because its processes have: what is known of them is told first."""
@@ -70,7 +71,7 @@ class Transitions:
     def _step(self, live: Live, step: lifecycle.Instruction) -> None:
         match step:
             case lifecycle.Prepare():
-                self._resources.make(live)
+                self._resources.make(live, later=live.later)
             case lifecycle.Serve():
                 self._open(live)
                 self._serving.serve(live, {})

@@ -16,7 +16,7 @@ from typing import Any
 
 from gpushare.inject import edits, steps
 from gpushare.inject.node import Granted, Node
-from gpushare.inject.steps import Steps
+from gpushare.inject.steps import Step, Steps
 from gpushare.paths import Layout
 
 VERSION = "0.5.0"
@@ -29,7 +29,12 @@ def device_name(grant_id: str) -> str:
 
 def spec_path(layout: Layout, grant_id: str) -> Path:
     """The grant's spec file. Engines read every *.json in the directory."""
-    return layout.cdi / _name(grant_id)
+    return Path(spec_file(layout, grant_id))
+
+
+def spec_file(layout: Layout, grant_id: str) -> str:
+    """Its path as text."""
+    return f"{layout.cdi}/{_name(grant_id)}"
 
 
 def _name(grant_id: str) -> str:
@@ -63,7 +68,19 @@ def _device(wanted: edits.Edits) -> dict[str, Any]:
 
 def write_spec(layout: Layout, grant_id: str, node: Node, granted: Sequence[Granted] = ()) -> Path:
     """Writes the grant's spec; engines watch the directory, so the file appears whole or not at all."""
-    return _write(layout, grant_id, _template(layout, node, tuple(granted)).replace(_GRANT, grant_id))
+    return _write(layout, grant_id, text(layout, grant_id, node, granted))
+
+
+def text(layout: Layout, grant_id: str, node: Node, granted: Sequence[Granted] = ()) -> str:
+    """What the grant's spec holds."""
+    return _template(layout, node, tuple(granted)).replace(_GRANT, grant_id)
+
+
+def appears(layout: Layout, path: str, by: str) -> Step:
+    """Writes a spec that appears whole, where its directory is there. `by`: who does, a word: the name that it has
+    meanwhile is another for each."""
+    # Engines read *.json and *.yaml only, so they never see that name.
+    return steps.replacement(path, 0o644, f"{layout.cdi}/.{_name(by)}.tmp")
 
 
 def _write(layout: Layout, name: str, text: str) -> Path:
@@ -79,8 +96,7 @@ def _write(layout: Layout, name: str, text: str) -> Path:
 
 @functools.lru_cache(maxsize=8)
 def _writing(layout: Layout) -> Steps:
-    # Engines read *.json and *.yaml only, so they never see the name of what is being written.
-    return Steps(steps.replacement("", 0o644, f"{layout.cdi}/.{_name('new')}.tmp"))
+    return Steps(appears(layout, "", "new"))
 
 
 ANY = "any"

@@ -106,6 +106,11 @@ class Pages:
     usage: bytes
     usage_bytes: int
 
+    def put_into(self, made: Steps) -> None:
+        """They are what the files hold that these steps make."""
+        made.put("self/limits", self.limits)
+        made.put("self/usage", self.usage)
+
 
 def create(layout: Layout, grant_id: str, kind: Kind, user: tuple[int, int], node: Node, pages: Pages) -> Path:
     """Makes the directory with its pages, and returns self/. `user`: uid and gid of the plain processes; a container
@@ -119,8 +124,7 @@ def create(layout: Layout, grant_id: str, kind: Kind, user: tuple[int, int], nod
         made = _for_container(node, own_fs, len(pages.limits), pages.usage_bytes)
     else:
         made = Steps(*_for_process(node, own_fs, pages, *user))
-    made.put("self/limits", pages.limits)
-    made.put("self/usage", pages.usage)
+    pages.put_into(made)
     made.run(grant_dir(layout, grant_id))
     return self_dir(layout, grant_id)
 
@@ -136,15 +140,19 @@ limits; of the usage the slots of the first 31 processes, and every trace ring."
 
 @functools.lru_cache(maxsize=8)
 def _for_container(node: Node, own_fs: bool, limits_bytes: int, usage_bytes: int) -> Steps:
-    preload_lines = preload.text(preload.ordered((), preloaded(node)))
-    return Steps(
-        steps.directory("", 0o700),
-        *_own(node, own_fs, 0o755, limits_bytes, usage_bytes, 0o666),
-        *(steps.directory(f"self/{name}", 0o755) for name in ("driver", "compat")),
-        *((steps.directory("self/sim", 0o755),) if node.simulated else ()),
-        *(steps.file(f"self/driver/{file.name}", 0o444) for file in _driver_files(node)),
-        steps.file("ld.so.preload", 0o644, preload_lines),
-    )
+    return Steps(*for_container(node, own_fs, limits_bytes, usage_bytes))
+
+
+def for_container(node: Node, own_fs: bool, limits_bytes: int, usage_bytes: int) -> Iterator[Step]:
+    """What makes the directory of a container's grant. `own_fs`: self/ is a file system. Sizes of the pages, in bytes,
+    which Pages.put_into fills."""
+    yield steps.directory("", 0o700)
+    yield from _own(node, own_fs, 0o755, limits_bytes, usage_bytes, 0o666)
+    yield from (steps.directory(f"self/{name}", 0o755) for name in ("driver", "compat"))
+    if node.simulated:
+        yield steps.directory("self/sim", 0o755)
+    yield from (steps.file(f"self/driver/{file.name}", 0o444) for file in _driver_files(node))
+    yield steps.file("ld.so.preload", 0o644, preload.text(preload.ordered((), preloaded(node))))
 
 
 def _for_process(node: Node, own_fs: bool, pages: Pages, uid: int, gid: int) -> Iterator[Step]:
@@ -199,23 +207,28 @@ def _write(path: Path, data: bytes, *, shared: bool) -> None:
 
 
 # What the grant of a container that nobody has used holds, on a simulated device: to look for more takes longer.
-_SHARED_FS = Steps(
+_SHARED_FS = (
     *(steps.unlink(name) for name in ("self/limits", "self/usage", "ld.so.preload")),
     *(steps.rmdir(name) for name in ("self/driver", "self/compat", "self/sim", "self", "")),
 )
-_OWN_FS = Steps(steps.unmount("self"), steps.unlink("ld.so.preload"), steps.rmdir("self"), steps.rmdir(""))
+_OWN_FS = (steps.unmount("self"), steps.unlink("ld.so.preload"), steps.rmdir("self"), steps.rmdir(""))
 
 
 def remove(layout: Layout, grant_id: str) -> None:
     """Removes the grant's directory; a directory that is gone already is fine. Never follows a symlink."""
     top = grant_dir(layout, grant_id)
     try:
-        removal(layout).run(top)
+        _remove(layout).run(top)
     except OSError:  # it holds less or more
         remove_anyhow(top)
 
 
-def removal(layout: Layout) -> Steps:
+@functools.lru_cache(maxsize=8)
+def _remove(layout: Layout) -> Steps:
+    return Steps(*removal(layout))
+
+
+def removal(layout: Layout) -> tuple[Step, ...]:
     """What removes the directory of a grant that nobody has used; where one of them fails, `remove_anyhow` does."""
     return _OWN_FS if mounts.possible(layout.grants) else _SHARED_FS
 

@@ -90,6 +90,8 @@ class Steps:
         self._data: list[Any] = [None] * len(steps)
         files = (lib.GS_STEP_FILE, lib.GS_STEP_REPLACE)
         self._at = {step.path: at for at, step in enumerate(steps) if step.kind in files}
+        self._paths = [step.path for step in steps]
+        self._aimed: dict[str, Any] = {}
         for at, step in enumerate(steps):
             into = self.array[at]
             into.kind, into.mode, into.uid, into.gid, into.room = step.kind, step.mode, step.uid, step.gid, step.room
@@ -104,6 +106,11 @@ class Steps:
     def put(self, path: str, data: bytes) -> None:
         """What the file at `path` holds from now on."""
         self._put(self._at[path], data)
+
+    def aim(self, path: str, target: str) -> None:
+        """The first step that was made for `path` is about `target` from now on."""
+        held = self._aimed[path] = ffi.new("char[]", os.fsencode(target))
+        self.array[self._paths.index(path)].path = held
 
     def _put(self, at: int, data: bytes) -> None:
         held = self._data[at] = ffi.from_buffer("char[]", data)

@@ -129,10 +129,10 @@ def test_grants_that_cannot_be_made_leave_nothing(make_daemon, gang):
     once = (
         "import gpushare.daemon.resources as resources",
         "make, made = resources.Resources.make, []",
-        "def failing(self, live):",
+        "def failing(self, live, **how):",
         "    made.append(live)",
         "    if len(made) == 2: raise OSError(28, 'No space left on device')",
-        "    make(self, live)",
+        "    make(self, live, **how)",
         "resources.Resources.make = failing",
     )
     client = daemon.patch(*once).start().client

@@ -1,0 +1,69 @@
+"""Grants of containers that nobody has used, made and removed while the event loop goes on: the directory
+(inject/grantfiles.py) and the CDI spec (inject/cdi.py), by one list of steps each."""
+
+from collections.abc import Callable
+
+from gpushare.inject import cdi, grantfiles, mounts, steps
+from gpushare.inject.filethread import FileThread, Over
+from gpushare.inject.grantdir import grant_dir
+from gpushare.inject.node import Node
+from gpushare.inject.steps import Steps
+from gpushare.paths import Layout
+
+_SPEC = "spec"
+"""In the place of the spec's path, which is another each time."""
+
+
+class _Pool:
+    """Lists of the same steps, each for one grant at a time."""
+
+    def __init__(self, make: Callable[[], Steps]) -> None:
+        self._make = make
+        self._free: list[Steps] = []
+
+    def take(self) -> Steps:
+        return self._free.pop() if self._free else self._make()
+
+    def give(self, made: Steps) -> None:
+        self._free.append(made)
+
+
+class Unused:
+    """What was put in first is done first. Numbers are those of `thread`."""
+
+    def __init__(self, layout: Layout, node: Node) -> None:
+        self.thread = FileThread()
+        self._layout, self._node = layout, node
+        self._making: dict[tuple[int, int], _Pool] = {}
+        """By the sizes of the pages."""
+        self._removal = _Pool(lambda: Steps(steps.unlink(_SPEC), *grantfiles.removal(layout)))
+
+    def make(self, grant_id: str, pages: grantfiles.Pages, spec: str, over: Over) -> int:
+        """`over`: as FileThread.run takes it. Returns its number. Raises OSError."""
+        grantfiles.prepare(self._layout)
+        sizes = len(pages.limits), pages.usage_bytes
+        if (pool := self._making.get(sizes)) is None:
+            pool = self._making[sizes] = _Pool(lambda: Steps(*self._makes(*sizes)))
+        made = pool.take()
+        pages.put_into(made)
+        made.aim(_SPEC, cdi.spec_file(self._layout, grant_id))
+        made.put(_SPEC, spec.encode())
+        return self._run(made, pool, grant_id, over)
+
+    def _makes(self, limits_bytes: int, usage_bytes: int) -> list[steps.Step]:
+        own_fs = mounts.possible(self._layout.grants)
+        directory = grantfiles.for_container(self._node, own_fs, limits_bytes, usage_bytes)
+        return [*directory, cdi.appears(self._layout, _SPEC, "soon")]
+
+    def remove(self, grant_id: str, over: Over) -> int:
+        """The same. Where a step failed, all of it is to be looked for."""
+        made = self._removal.take()
+        made.aim(_SPEC, cdi.spec_file(self._layout, grant_id))
+        return self._run(made, self._removal, grant_id, over)
+
+    def _run(self, made: Steps, pool: _Pool, grant_id: str, over: Over) -> int:
+        def done(error: OSError | None) -> None:
+            pool.give(made)
+            over(error)
+
+        return self.thread.run(made, grant_dir(self._layout, grant_id), done)
