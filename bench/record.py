@@ -4,11 +4,12 @@ import json
 import os
 import platform
 import re
+import statistics
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import picture
 
@@ -56,6 +57,30 @@ def ratio(measured: str, stored: str) -> str:
         return "-"
     now, then = (float(found[0]) for found in numbers if found)
     return f"{now / then:.2f}" if then else "-"
+
+
+class Row(NamedTuple):
+    """What one run says of a number. `target`: as `<= 5 ms`, or without a sign."""
+
+    measured: str
+    target: str
+
+
+WORSE_PART = 0.05
+"""Medians that are closer than that are no difference."""
+
+
+def verdict(before: Sequence[Row], now: Sequence[Row]) -> str:
+    """`better`, `worse` or `same`, of the first number of each run: `same` where the runs of the one overlap with those
+    of the other. `-`: they cannot be compared."""
+    sign = 1 if now and now[0].target.startswith(">=") else -1 if now and now[0].target.startswith("<=") else 0
+    found = [[_NUMBER.search(row.measured.replace(",", "")) for row in rows] for rows in (before, now)]
+    if not sign or not before or not all(number for rows in found for number in rows):
+        return "-"
+    old, new = ([sign * float(number[0]) for number in rows if number] for rows in found)
+    if abs(statistics.median(new) - statistics.median(old)) <= WORSE_PART * abs(statistics.median(old)):
+        return "same"
+    return "worse" if max(new) < min(old) else "better" if min(new) > max(old) else "same"
 
 
 def side_by_side(stored: dict[str, Any], old: dict[str, str], new: dict[str, str], *, whole: bool = True) -> list[str]:

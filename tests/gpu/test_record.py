@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 import record
 
 
@@ -25,3 +26,24 @@ def test_rows_stand_next_to_the_stored_ones_with_their_ratio():
     ]
     assert len(record.side_by_side(stored, old, new, whole=False)) == 4
     assert record.side_by_side({}, {}, new) == ["no run is stored to compare with"]
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "target", "found"),
+    [
+        (["2.9 ms", "3.1 ms"], ["3.4 ms", "3.3 ms (of 8)"], "<= 5 ms", "worse"),
+        (["2.9 ms", "3.1 ms"], ["3.2 ms", "3.0 ms"], "<= 5 ms", "same"),
+        (["+2.99 ms", "+3.0 ms"], ["+3.1 ms", "+3.01 ms"], "<= 5 ms", "same"),
+        (["2.9 ms", "3.1 ms"], ["2 ms", "1 ms"], "<= 5 ms", "better"),
+        (["1,100/s", "1,050/s"], ["900/s", "940/s"], ">= 1000/s", "worse"),
+        (["1,100/s", "1,050/s"], ["1,900/s", "1,940/s"], ">= 1000/s", "better"),
+        (["-0.1 %", "-0.2 %"], ["+0.1 %", "+0.2 %"], "<= 1 %", "worse"),
+        (["1 ms"], ["2 ms"], "none", "-"),
+        ([], ["2 ms"], "<= 1 ms", "-"),
+        (["1 ms"], [], "<= 1 ms", "-"),
+        (["flat"], ["2 ms"], "<= 1 ms", "-"),
+    ],
+)
+def test_a_row_is_worse_only_where_all_of_its_runs_are(before, now, target, found):
+    rows = ([record.Row(measured, target) for measured in some] for some in (before, now))
+    assert record.verdict(*rows) == found
