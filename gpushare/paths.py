@@ -8,6 +8,7 @@ SOCKET_ENV = "GPUSHARE_SOCKET"
 GRANT_DIR_ENV = "GPUSHARE_GRANT_DIR"
 SIM_DIR_ENV = "GPUSHARE_SIM_DIR"
 DEFAULT_SOCKET = Path("/run/gpushare/node.sock")
+PRICES = Path("/etc/gpushare/prices.toml")
 
 CONTAINER_SELF = "/run/gpushare/self"  # a container's view of its grant directory
 CONTAINER_DRIVER = f"{CONTAINER_SELF}/driver"  # the real or simulated driver's libraries

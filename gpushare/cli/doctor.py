@@ -2,7 +2,6 @@
 
 import argparse
 from collections.abc import Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +66,8 @@ class DoctorCommand:
         findings = list(_look(client(args)))
         healthy = not any(finding.is_fault for finding in findings)
         if args.json:
+            from dataclasses import asdict
+
             print_json({"healthy": healthy, "findings": [asdict(finding) for finding in findings]})
             return 0 if healthy else 1
         width = max(len(finding.what) for finding in findings)

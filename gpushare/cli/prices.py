@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.errors import UsageError
+from gpushare.paths import PRICES
 from gpushare.policy.billing import Prices
 
-DEFAULT = Path("/etc/gpushare/prices.toml")
+DEFAULT = PRICES
 _KEYS = ("guaranteed", "borrowed", "scavenged", "memory_gib")
 _CURRENCY = re.compile(r"[A-Z]{3}")
 PRICE_MAX = Decimal(1_000_000)

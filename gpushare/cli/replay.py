@@ -3,7 +3,6 @@
 import argparse
 import functools
 from collections.abc import Sequence
-from dataclasses import asdict, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +23,8 @@ _SHOWN = 10
 
 def run(args: argparse.Namespace) -> int:
     """Replays what the daemon has recorded under the quotas of `args.tenants`."""
+    from dataclasses import asdict, fields
+
     from gpushare.policy.replay import Slot, replay
 
     api = client(args)
@@ -72,10 +73,12 @@ def _quotas(path: Path, time: int, memory: int) -> list["TenantState"]:
 
 
 def _table(found: "Replay") -> None:
+    from dataclasses import astuple
+
     if not found.slots:
         print("nothing is recorded")
         return
-    table(_TITLES, [_row(name, one) for name, one in sorted(found.tenants.items()) if any(asdict(one).values())])
+    table(_TITLES, [_row(name, one) for name, one in sorted(found.tenants.items()) if any(astuple(one))])
     whole = found.capacity_ns
     print(
         f"idle would have been {_part(found.idle_ns, whole)}, and was {_part(found.was_idle_ns, whole)};"

@@ -13,7 +13,6 @@ from gpushare.cli.parser import Parser
 from gpushare.cli.program import EXIT_GPUSHARE, command, missing, replace
 from gpushare.client import Client
 from gpushare.errors import GpushareError, RefusedError, UnreachableError, UsageError
-from gpushare.inject.process import merge
 
 # Time to live of the reservation. The bind follows in one round trip; if this process is killed in between, the share
 # comes back after this time.
@@ -60,7 +59,7 @@ class RunCommand:
         daemon = client(args)
         try:
             if args.grant is not None:
-                replace(argv, merge(os.environ, daemon.bind(args.grant, "process")["env"]))
+                _replace(argv, daemon.bind(args.grant, "process")["env"])
             if args.memory is None or args.time is None:
                 raise UsageError("give --memory and --time, or --grant ID (see `gpushare run --help`)")
             start(daemon, {**share_request(args), "wait_seconds": args.wait}, argv)
@@ -89,13 +88,19 @@ def start_in_turn(daemon: Client, request: dict[str, Any], argv: list[str], seco
             time.sleep(AGAIN_SECONDS)
 
 
+def _replace(argv: list[str], environment: dict[str, str]) -> NoReturn:
+    from gpushare.inject.process import merge
+
+    replace(argv, merge(os.environ, environment))
+
+
 def start(daemon: Client, request: dict[str, Any], argv: list[str]) -> NoReturn:
     """Replaces this process by the command. `request`: as Client.create takes it. Where that fails, releases the grant
     and raises."""
     grant = daemon.create(**request, ttl_seconds=RESERVE_SECONDS)
     try:
         binding = daemon.bind(grant["id"], "process")
-        replace(argv, merge(os.environ, binding["env"]))
+        _replace(argv, binding["env"])
     except BaseException:
         # A grant that is bound already is refused here, and ends with this process.
         with contextlib.suppress(GpushareError):

@@ -3,7 +3,6 @@
 import argparse
 import re
 import sys
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -174,6 +173,8 @@ class RuntimeCommand:
 
         found = list(configuration.status(self._options(args), args.engine))
         if args.json:
+            from dataclasses import asdict
+
             print_json({"engines": [asdict(one) for one in found]})
         for one in found if not args.json else ():
             state = "configured" if one.configured else "not configured"

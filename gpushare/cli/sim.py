@@ -8,7 +8,6 @@ from gpushare.cli.command import add_json, add_socket, add_verb, checked, client
 from gpushare.cli.parser import Parser
 from gpushare.cli.program import command, missing, replace
 from gpushare.errors import FailedError, RefusedError, UsageError
-from gpushare.inject import process
 from gpushare.paths import SIM_LIB_DIR
 from gpushare.units import format_size
 
@@ -94,6 +93,8 @@ class SimCommand:
         node = client(args).node()
         if node["sim_dir"] is None:
             raise RefusedError("this node's devices are real: `gpushare sim exec` is for simulated ones")
+        from gpushare.inject import process
+
         return replace(argv, process.merge(os.environ, process.bare(Path(node["sim_dir"]), Path(node["driver_dir"]))))
 
     def _set_lost(self, args: argparse.Namespace) -> int:

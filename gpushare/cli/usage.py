@@ -12,15 +12,19 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from gpushare.cli import focus, prices, replay
+from gpushare.cli import replay
 from gpushare.cli.command import add_json, add_socket, add_verb, checked, client, print_json, table
 from gpushare.cli.parser import Parser
 from gpushare.cli.replay import hours, shown_hour
 from gpushare.errors import FailedError, UsageError
-from gpushare.policy import billing
-from gpushare.policy.billing import Prices
+from gpushare.paths import PRICES
+
+if TYPE_CHECKING:
+    from decimal import Decimal
+
+    from gpushare.policy.billing import Prices
 
 _AGO = re.compile(r"([0-9]{1,6})([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -120,7 +124,7 @@ class UsageCommand:
         )
         parser.add_argument("--output", type=Path, metavar="FILE", help="write it there (default the terminal)")
         parser.add_argument(
-            "--prices", type=Path, metavar="FILE", help=f"what an hour costs (default {prices.DEFAULT}, where it is)"
+            "--prices", type=Path, metavar="FILE", help=f"what an hour costs (default {PRICES}, where it is)"
         )
         add_json(parser)
         add_socket(parser)
@@ -144,6 +148,8 @@ class UsageCommand:
     def _print(self, args: argparse.Namespace, form: str) -> int:
         if form == "svg":
             return self._picture(args)
+        from gpushare.cli import focus, prices
+
         cost = prices.load(args.prices)
         by = "charge" if form == "focus" else args.by
         found = client(args).usage(by=by, since=args.since, until=args.until, tenant=args.tenant)
@@ -192,11 +198,17 @@ def _named(row: Any, by: str) -> list[str]:
     return [row.get(name, "") for name in _NAMES[by]]
 
 
-def _rounded(row: Any, cost: Prices) -> Any:
-    return round(billing.cost(row, cost), 6)
+def _cost(row: Any, cost: "Prices") -> "Decimal":
+    from gpushare.policy import billing
+
+    return billing.cost(row, cost)
 
 
-def _csv(rows: Sequence[Any], by: str, cost: Prices | None) -> None:
+def _rounded(row: Any, cost: "Prices") -> Any:
+    return round(_cost(row, cost), 6)
+
+
+def _csv(rows: Sequence[Any], by: str, cost: "Prices | None") -> None:
     out = csv.writer(sys.stdout, lineterminator="\n")
     out.writerow([*_NAMES[by], *_NUMBERS, *(("cost", "currency") if cost else ())])
     for row in rows:
@@ -204,7 +216,7 @@ def _csv(rows: Sequence[Any], by: str, cost: Prices | None) -> None:
         out.writerow([*_named(row, by), *(row[name] for name in _NUMBERS), *priced])
 
 
-def _table(found: Any, rows: Sequence[Any], by: str, cost: Prices | None) -> None:
+def _table(found: Any, rows: Sequence[Any], by: str, cost: "Prices | None") -> None:
     if not rows:
         print("nothing was used")
     else:
@@ -215,7 +227,7 @@ def _table(found: Any, rows: Sequence[Any], by: str, cost: Prices | None) -> Non
         if cost:
             titles.append(f"COST {cost.currency}")
             for line, row in zip(lines, rows, strict=True):
-                line.append(f"{billing.cost(row, cost):.2f}")
+                line.append(f"{_cost(row, cost):.2f}")
         if sys.stdout.isatty() and shutil.get_terminal_size().columns >= 120:
             titles.append("USED")
             used = [sum(row[name] for name in _TIMES[:3]) for row in rows]
@@ -224,7 +236,7 @@ def _table(found: Any, rows: Sequence[Any], by: str, cost: Prices | None) -> Non
                 line.append("█" * round(_BAR * whole / most))
         table(titles, lines)
         if cost:
-            print(f"together {sum(billing.cost(row, cost) for row in rows):.2f} {cost.currency}")
+            print(f"together {sum(_cost(row, cost) for row in rows):.2f} {cost.currency}")
     print(_devices(found["devices"]))
 
 
