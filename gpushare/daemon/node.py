@@ -345,6 +345,7 @@ class NodeContext:
         self._measured_ns = now
         self.explaining.follow(samples, working, now - before)
         shares_got(samples, now - before)
+        self.state.measured += 1
         self._remember((now - before) / 1e9)
         for live in self.state:
             if live.usage is not None and live.usage.torn:

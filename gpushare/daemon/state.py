@@ -3,7 +3,7 @@
 import select
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
@@ -28,6 +28,7 @@ from gpushare.ledger.ledger import Ledger
 from gpushare.node.devices import Device
 from gpushare.pages import LimitsPage, UsagePage
 from gpushare.paths import Layout
+from gpushare.policy import quota
 from gpushare.policy.admission import SMALLEST_MILLI, Place
 from gpushare.policy.lifecycle import Life, Phase
 from gpushare.policy.recall import Policy, Recalls
@@ -173,7 +174,8 @@ class Refusal:
 
 class State:
     """`smallest_milli`: the smallest guarantee that the arbiter can serve. `faults`: by id of the device. `refused`:
-    the latest. `on_freed`: called with each grant that has ended or has other places, `on_changed`: with each that
+    the latest. `measured`: how often it was looked what grants had. `standing`: how tenants stand, and what that was
+    worked out from. `on_freed`: called with each grant that has ended or has other places, `on_changed`: with each that
     watchers are told of. `notices`: what its owner has to know of a grant now."""
 
     def __init__(
@@ -195,6 +197,8 @@ class State:
         self.on_changed: list[Callable[[Live], None]] = []
         self.notices: list[Callable[[Live], Iterator[str]]] = []
         self.faults: dict[str, Fault] = {}
+        self.measured = 0
+        self.standing: tuple[tuple[object, ...], Mapping[str, quota.Now]] | None = None
         self.layout = layout
         self.devices = devices
         self.tenants = tenants

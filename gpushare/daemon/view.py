@@ -1,6 +1,6 @@
 """State as the wire types show it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from msgspec import structs
@@ -237,8 +237,15 @@ def tenant_view(name: str, state: State) -> tenant_types.Tenant:
     return next(shown for shown in tenant_views(state) if shown.name == known.name)
 
 
-def tenants_now(state: State) -> dict[str, quota.Now]:
-    """How all of them stand."""
+def tenants_now(state: State) -> Mapping[str, quota.Now]:
+    """How all of them stand. It is worked out when something has changed, which most of it does once a second."""
+    made_of = state.measured, state.watch.rv, state.promises.now, state.history.weights
+    if state.standing is None or state.standing[0] != made_of:
+        state.standing = made_of, _tenants_now(state)
+    return state.standing[1]
+
+
+def _tenants_now(state: State) -> dict[str, quota.Now]:
     had: dict[str, quota.Had] = {}
     for live in state:
         for place in live.record.places:
