@@ -359,8 +359,7 @@ class _Daemon:
         with contextlib.suppress(GpushareError):
             if not simulator.in_use():
                 simulator.stop()
-                if (first := simulator.first_node) is not None:
-                    standins.remove(standins.of(first, len(simulator.devices)))
+                standins.forget(self._layout.sim, len(simulator.devices))
         if cleanup_only:
             simulator.close()
 

@@ -67,8 +67,8 @@ def simulated(layout: Layout, simulate: str) -> tuple[Backend, Simulator]:
 
 def _nodes(directory: Path, count: int) -> tuple[int, int] | None:
     """Makes the devices' nodes ahead of the simulator, whose clients look for them. None: they have none here."""
-    first = standins.choose(directory)
     try:
+        first = standins.choose(directory)
         if first is not None:
             standins.make(first, count)
     except OSError as error:

@@ -152,7 +152,7 @@ class Resources:
         self.unmake(live)
         try:
             self.make(live)  # which does more than the thread, such as to make a directory that is missing
-        except GpushareError as failure:
+        except Exception as failure:
             self.on_failed(live, str(failure))
 
     async def made(self, live: Live) -> None:
@@ -171,6 +171,7 @@ class Resources:
         try:
             self._map(live)
             if record.phase.unused:
+                self._check_whole(live)
                 self.close(live)
             else:
                 assert live.usage is not None
@@ -184,6 +185,12 @@ class Resources:
         except BaseException:
             self.close(live)
             raise
+
+    def _check_whole(self, live: Live) -> None:
+        """The daemon before may have been killed while the directory was made: its last file is there then, or not."""
+        last = grantdir.preload_file(self._layout, live.id)
+        if live.record.life.kind is not Kind.PROCESS and not (last.exists() and last.stat().st_size):
+            raise FailedError("its files were not finished")
 
     def open(self, live: Live, rules: Rules) -> None:
         """A grant that was only reserved comes into use: its pages are mapped, and it has a bell and a socket, by which

@@ -19,6 +19,7 @@ from gpushare.daemon.state import Live, State, now_ns
 from gpushare.daemon.tenant_socket import Rules
 from gpushare.daemon.view import ended_unused, grant_view
 from gpushare.daemon.watch import Change
+from gpushare.errors import FailedError
 from gpushare.policy import lifecycle
 from gpushare.policy.lifecycle import Kind, Phase
 from gpushare.wire import JoinError
@@ -90,6 +91,8 @@ class Transitions:
         """A grant is made in the shape for containers. A plain process gets another one, before anybody has used it."""
         if live.record.life.kind is Kind.PROCESS:
             self._resources.unmake(live)
+            if live.record.phase.ended:  # what was made of it `later` could not be, which is known now
+                raise FailedError(live.record.life.reason)
             self._resources.make(live)
         self._resources.open(live, self.rules(live))
 

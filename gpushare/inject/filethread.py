@@ -2,6 +2,7 @@
 changes files of a grant that nobody has used. Called on the loop only."""
 
 import asyncio
+import logging
 import os
 from collections import deque
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from typing import Any
 
 from gpushare._native import ffi, lib
 from gpushare.inject.steps import Steps
+
+log = logging.getLogger(__name__)
 
 Over = Callable[[OSError | None], None]
 
@@ -23,6 +26,8 @@ class FileThread:
         self._asked = self._over = 0
         self._jobs: deque[tuple[Steps, Over]] = deque()
         """Those after `_over`."""
+        self._failed: dict[int, OSError] = {}
+        """Of those that are not over: one that is may wait for others, and so come here again."""
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._error = ffi.new("struct gs_err *")
         self._number = ffi.new("uint64_t *")
@@ -95,14 +100,16 @@ class FileThread:
     def _settle(self) -> None:
         # How many are done is asked before what has failed: of those, all failures are there.
         done = lib.gs_file_thread_done(self._thread)
-        failed: dict[int, OSError] = {}
         while lib.gs_file_thread_failed(self._thread, self._number, self._error):
-            failed[self._number[0]] = self._said()
-        done = max(done, *failed, 0)
+            self._failed[self._number[0]] = self._said()
+        done = max(done, *self._failed, 0)
         while self._over < done:
             self._over += 1
             _, over = self._jobs.popleft()
-            over(failed.get(self._over))
+            try:
+                over(self._failed.pop(self._over, None))
+            except Exception:  # of one grant: the others' are told all the same
+                log.exception("files of a grant")
         while self._waiting and self._waiting[0][0] <= self._over:
             _, future = self._waiting.popleft()
             if not future.done():

@@ -5,6 +5,7 @@ set here.
 """
 
 import contextlib
+import errno
 import functools
 import logging
 import mmap
@@ -129,6 +130,8 @@ def create(layout: Layout, grant_id: str, kind: Kind, user: tuple[int, int], nod
     return self_dir(layout, grant_id)
 
 
+_TRIES = 20
+"""That thread writes a grant's record once a second."""
 _INODES = 16
 """In self/, besides the driver's files: the pages, the socket and `eviction` twice (they are renamed), `driver`, `sim`,
 itself."""
@@ -234,7 +237,16 @@ def removal(layout: Layout) -> tuple[Step, ...]:
 
 
 def remove_anyhow(top: Path) -> None:
-    """Removes a grant's directory whatever it holds."""
-    mounts.unmount(top / "self")
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(top)
+    """Removes a grant's directory whatever it holds, and what the ledger's thread puts into it meanwhile (`record`).
+    Raises OSError."""
+    for left in reversed(range(_TRIES)):
+        mounts.unmount(top / "self")
+        try:
+            shutil.rmtree(top)
+        except FileNotFoundError:  # it, or a file that has another name now
+            pass
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY or not left:
+                raise
+        if not os.path.lexists(top):
+            return

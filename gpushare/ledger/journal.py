@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
+from msgspec import structs
 
 from gpushare.ledger.entries import Entries
 
@@ -52,7 +53,8 @@ class Journal:
             return self._append(line)
         # Nobody has cut it for long: a file with what counts of it takes its place.
         old = self.cut()
-        if not self._append(msgspec.json.encode(fresh) + b"\n"):
+        kept = structs.replace(fresh, periods={})  # which were not told here, and would count twice
+        if not self._append(msgspec.json.encode(kept) + b"\n"):
             self._paths = old + self._paths
             return False
         remove(old)

@@ -83,7 +83,7 @@ class Ledger:
         """What the thread has not taken yet."""
         self._line: Entries | None = None
         """What is saved `together` at the moment."""
-        self._old: list[Path] = []
+        self._old = self._journal.cut()
         """Files of the journal with what the thread has taken. The thread's alone."""
         self._jobs: list[_Job[Any]] = []
         self._due = self._done = 0
@@ -149,8 +149,11 @@ class Ledger:
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         """What is saved inside is written in one transaction: after a kill all of it is there, or none. Nothing inside
-        may ask the disk."""
+        may ask the disk. Inside another one it is a part of that."""
         with self._changed:  # the thread takes what has come while it holds this
+            if self._line is not None:
+                yield
+                return
             self._line = Entries()
             try:
                 yield
@@ -159,7 +162,7 @@ class Ledger:
                 self._take(line)
 
     def add(self, periods: Iterable[Period]) -> None:
-        """Takes a period's rows, which are written with the next grant's row, or within a second."""
+        """Takes a period's rows, which are written with the end of the next grant, or within a second."""
         with self._changed:
             self._alive = True
             for period in periods:
@@ -270,17 +273,24 @@ class Ledger:
             self._fresh.follow(batch)
             if not self._journal.add(batch, self._fresh):
                 self._flush(batch)
+            elif self._fresh.periods and batch.ended():  # what it used last is only in memory
+                self._wake()
             self._look()
 
     def _flush(self, batch: Entries) -> None:
         """What is only in memory is written at once, and waited for where the disk is well."""
-        self._due = number = self._due + 1
-        self._changed.notify_all()
+        number = self._wake()
         if self._late_ns is None and not self._changed.wait_for(lambda: self._done >= number, WAIT_SECONDS):
             self._late()
         if self._late_ns is not None:
             for row in batch.grants.values():
                 self._keeper.spill.note(row)
+
+    def _wake(self) -> int:
+        """Has the thread write now. What `_done` is then."""
+        self._due += 1
+        self._changed.notify_all()
+        return self._due
 
     def _look(self) -> None:
         """At the thread, for which hardly anybody waits."""

@@ -13,12 +13,14 @@ import os
 import stat
 from pathlib import Path
 
+from gpushare.inject import files
 from gpushare.inject.node import DeviceNode
 
 # Documentation/admin-guide/devices.txt: LOCAL/EXPERIMENTAL USE. Numbers that the kernel gives by itself are others.
 _MAJORS = (*range(120, 128), *range(60, 64))
 _PER_DAEMON = 16
-_SLOTS = (1 << 20) // _PER_DAEMON  # all that minors have: the nodes of two daemons are hardly ever the same
+_SLOTS = (1 << 20) // _PER_DAEMON
+_TRIES = 1000
 _MODE = 0o666  # as the driver's
 
 
@@ -27,8 +29,29 @@ def path(minor: int) -> str:
     return f"/dev/gpushare-sim-{minor}"
 
 
+def _file(directory: Path) -> Path:
+    """Says what was chosen, beside the directory, which containers see."""
+    return directory.with_name("sim.nodes")
+
+
+def chosen(directory: Path) -> tuple[int, int] | None:
+    """Major and first minor of the simulator of this directory, since the machine was started; None: it has none."""
+    with contextlib.suppress(OSError, ValueError):
+        major, minor, boot = _file(directory).read_text().split()
+        if boot == _boot():
+            return int(major), int(minor)
+    return None
+
+
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
 def choose(directory: Path) -> tuple[int, int] | None:
-    """Major and first minor for the simulator of this directory; None where every major has a driver."""
+    """The same; where there are none yet, such as no other simulator has, and the first node is made. None where every
+    major has a driver. Raises OSError as `make`."""
+    if (before := chosen(directory)) is not None:
+        return before
     taken = set()
     with contextlib.suppress(OSError):
         listed = Path("/proc/devices").read_text().partition("Block devices:")[0]
@@ -37,7 +60,15 @@ def choose(directory: Path) -> tuple[int, int] | None:
     if not free:
         return None
     digest = hashlib.sha256(os.fsencode(directory)).digest()
-    return free[0], int.from_bytes(digest[:4], "big") % _SLOTS * _PER_DAEMON
+    slot = int.from_bytes(digest[:4], "big")
+    for number in range(_TRIES):
+        first = free[0], (slot + number) % _SLOTS * _PER_DAEMON
+        with contextlib.suppress(FileExistsError):  # another's, or one that was killed has left it
+            os.mknod(path(first[1]), stat.S_IFCHR | _MODE, os.makedev(*first))
+            Path(path(first[1])).chmod(_MODE)
+            files.write(os.fspath(_file(directory)), f"{first[0]} {first[1]} {_boot()}\n".encode(), 0o644)
+            return first
+    raise FileExistsError(errno.EEXIST, f"{_TRIES} simulators have nodes in /dev: remove those that nobody uses")
 
 
 def of(first: tuple[int, int], count: int) -> tuple[DeviceNode, ...]:
@@ -80,3 +111,11 @@ def remove(nodes: tuple[DeviceNode, ...]) -> None:
     for node in nodes:
         with contextlib.suppress(OSError):
             Path(node.path).unlink()
+
+
+def forget(directory: Path, count: int) -> None:
+    """The simulator of this directory, with so many devices, is gone: so are its nodes and numbers."""
+    if (first := chosen(directory)) is not None:
+        remove(of(first, count))
+    with contextlib.suppress(OSError):
+        _file(directory).unlink()

@@ -131,7 +131,7 @@ def test_a_crowd_has_no_more_than_the_grant_together(runc, node):
 def test_device_nodes(runc, node):
     """Raw opens: the granted node is there and allowed. No other is there; one that the container makes itself, or is
     handed a name of, is refused. With all of a container's usual rights too, mknod among them."""
-    (major, first), other = standins.choose(node.layout.sim), "gpushare-sim-"
+    (major, first), other = standins.chosen(node.layout.sim), "gpushare-sim-"
     assert tried(runc, *words("nodes")) == {f"{other}{first}": "ENXIO"}
 
     def mighty(config) -> None:

@@ -23,7 +23,7 @@ BARE = {"LD_PRELOAD": "", "CUDA_VISIBLE_DEVICES": ""}
 
 
 def node_names(daemon) -> list[str]:
-    major, first = standins.choose(daemon.layout.sim)
+    major, first = standins.chosen(daemon.layout.sim)
     return [node.path.removeprefix("/dev/") for node in standins.of((major, first), 2)]
 
 
@@ -56,7 +56,7 @@ def test_the_driver_serves_only_the_granted_device(make_daemon, tmp_path):
 
 
 def test_no_way_round_opens_another_node(daemon):
-    major, first = standins.choose(daemon.layout.sim)
+    major, first = standins.chosen(daemon.layout.sim)
     other = f"/dev/{node_names(daemon)[1]}"
     made = attack(daemon, "made", major, first + 1, grant={"gpu": "0"})
     assert made["mknod"] == "EPERM" or made["open"] == "EPERM"
@@ -142,14 +142,30 @@ def test_without_the_right_to_make_nodes_devices_have_none(make_daemon):
     daemon.forked = False
     daemon.command = ["setpriv", "--bounding-set=-mknod", "--inh-caps=-mknod", *daemon.command]
     daemon.start()
-    assert not set(node_names(daemon)) & set(os.listdir("/dev"))
+    assert standins.chosen(daemon.layout.sim) is None
     assert attack(daemon, "driver", LIBRARY, 16)["devices"] == 2
     walls = daemon.client.node()["walls"]
     assert next(wall["why"] for wall in walls if wall["name"] == "devices") == ""
 
 
+def test_no_two_have_the_same(make_daemon):
+    """Also where they would by the names of their directories; a daemon that was killed has those of before."""
+    same = (
+        "import hashlib, types, gpushare.node.standins as standins",
+        "standins.hashlib = types.SimpleNamespace(sha256=lambda _: hashlib.sha256(b'same'))",
+    )
+    one, two = (make_daemon().patch(*same).start() for _ in range(2))
+    names = [node_names(daemon) for daemon in (one, two)]
+    assert not set(names[0]) & set(names[1])
+    two.kill()
+    one.terminate()
+    two.start()
+    assert node_names(two) == names[1]
+    assert not set(names[0]) & set(os.listdir("/dev"))
+    assert attack(two, "driver", LIBRARY, 16)["devices"] == 2
+
+
 def test_nodes_that_were_taken_away_are_made_again(daemon):
-    """As by another daemon whose numbers are the same by accident."""
     nodes = [Path("/dev") / name for name in node_names(daemon)]
     before = [node.stat().st_rdev for node in nodes]
     for node in nodes:

@@ -45,7 +45,7 @@ def opens(daemon: Daemon, user: int | str, *before: str) -> list[str]:
     command = [*before, *as_user(user, "/usr/bin/python3", "-c", ATTACK, "nodes")]
     done = subprocess.run(command, env=daemon.env, capture_output=True, text=True, timeout=60, check=True)
     found = json.loads(done.stdout)
-    return [found[node.path.removeprefix("/dev/")] for node in standins.of(standins.choose(daemon.layout.sim), 2)]
+    return [found[node.path.removeprefix("/dev/")] for node in standins.of(standins.chosen(daemon.layout.sim), 2)]
 
 
 def programs(daemon: Daemon) -> int:
@@ -90,7 +90,7 @@ def test_it_outlives_the_daemon_and_ends_with_the_last_grant(start):
         daemon.run("1GiB", "10%", *as_user(USER, "/usr/bin/python3", "-c", script), gpu="0"),
         env=daemon.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     )  # fmt: skip
-    node = standins.of(standins.choose(daemon.layout.sim), 1)[0].path
+    node = standins.of(standins.chosen(daemon.layout.sim), 1)[0].path
 
     def held_opens() -> str:
         held.stdin.write(f"{node}\n")

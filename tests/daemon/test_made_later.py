@@ -136,6 +136,43 @@ def test_a_daemon_that_is_killed_meanwhile_ends_it(daemon, gate, making):
     assert daemon.client.grant(grant)["phase"] == "failed"
 
 
+def test_one_whose_files_were_not_finished_ends_with_the_next_daemon(daemon):
+    grant, other = (daemon.client.create(memory="1GiB", time="10%")["id"] for _ in range(2))
+    daemon.kill()
+    grantdir.preload_file(daemon.layout, grant).unlink()
+    daemon.start()
+    assert [one["id"] for one in daemon.client.grants()] == [other]
+    assert daemon.client.grant(grant)["phase"] == "failed"
+    assert daemon.grant_dirs() == {other}
+
+
+def test_who_binds_one_that_cannot_be_made_is_told(make_daemon, gate):
+    """Also where it could be made at the next try."""
+    once = (
+        "import os, gpushare.daemon.resources as resources",
+        "from gpushare.errors import FailedError",
+        "make, tried = resources.Resources.make, []",
+        "def failing(self, live, *, later=False):",
+        "    tried.append(later)",
+        "    if tried == [True, False]: raise FailedError('no room for it')",
+        "    make(self, live, later=later)",
+        "resources.Resources.make = failing",
+    )
+    daemon = make_daemon().patch(*once, HELD.format(pipe=str(gate.path))).start()
+    gate.close()
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(Client(daemon.layout.socket).create, memory="1GiB", time="10%")
+        until(daemon.client.grants, "it is known")
+        [grant] = daemon.client.grants()
+        shutil.rmtree(daemon.layout.cdi)
+        opens(gate)
+        with pytest.raises(FailedError, match="no room for it"):
+            daemon.client.bind(grant["id"], "process", pid=os.getpid())
+        with pytest.raises(FailedError, match="no room for it"):
+            call.result(20)
+    assert (daemon.client.grants(), daemon.grant_dirs(), daemon.specs()) == ([], set(), [])
+
+
 def test_a_directory_of_specs_that_was_removed_is_made_again(daemon):
     shutil.rmtree(daemon.layout.cdi)
     grant = daemon.client.create(memory="1GiB", time="10%")["id"]

@@ -172,8 +172,8 @@ class Daemon:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
             os.close(pidfd)
-        if self.simulators and (first := standins.choose(self.layout.sim)) is not None:
-            standins.remove(standins.of(first, MAX_DEVICES))
+        if self.simulators:
+            standins.forget(self.layout.sim, MAX_DEVICES)
         self.simulators.clear()
         for name in self.grant_dirs():
             grantfiles.remove(self.layout, name)

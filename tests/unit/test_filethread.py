@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from gpushare._native import lib
 from gpushare.inject import steps
 from gpushare.inject.filethread import FileThread
 from gpushare.inject.steps import Steps
@@ -82,6 +83,42 @@ def test_what_is_left_is_done_before_it_is_closed(tmp_path):
 
     asyncio.run(remove())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_who_fails_when_it_is_told_keeps_nobody_from_being_told(tmp_path, caplog):
+    def fails(error: OSError | None) -> None:
+        raise RuntimeError(f"told {error}")
+
+    async def remove() -> None:
+        thread = FileThread()
+        told = Told(thread)
+        number = thread.run(REMOVAL, directory(tmp_path, "one"), fails)
+        await asyncio.gather(thread.done(number), thread.done(told.remove(directory(tmp_path, "two"))))
+        assert told.of == [(2, "")]
+        thread.close()
+
+    asyncio.run(remove())
+    assert "told None" in caplog.text
+
+
+def test_who_waits_for_another_when_it_is_told_takes_no_failure_from_it(tmp_path):
+    async def remove() -> None:
+        thread = FileThread()
+        told = Told(thread)
+        first = thread.run(REMOVAL, tmp_path / "absent", lambda _: thread.wait(2))
+        told.remove(tmp_path / "absent too")
+        while first_done(thread) < 2:
+            await asyncio.sleep(0.001)
+        await thread.done(first)
+        assert [(number, "absent too" in text) for number, text in told.of] == [(2, True)]
+        thread.close()
+
+    asyncio.run(remove())
+
+
+def first_done(thread: FileThread) -> int:
+    """How many lists are done, of which the loop may not know yet."""
+    return int(lib.gs_file_thread_done(thread._thread))
 
 
 def test_a_name_that_no_path_can_have_is_refused(tmp_path):

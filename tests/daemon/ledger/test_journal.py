@@ -1,14 +1,16 @@
 """What the ledger was told outlives a kill at any moment, and nobody who tells it waits for the disk."""
 
+import json
 import shutil
 import sqlite3
 import threading
+import time
 from contextlib import closing
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ledgerrows import in_file, row
+from ledgerrows import in_file, period, row, used
 from waiting import until
 
 from gpushare.errors import FailedError
@@ -111,6 +113,56 @@ def test_what_is_saved_together_is_written_together(path, opened):
     assert ledger.parts() == {"p": '"one"'}
 
 
+def test_what_is_saved_together_within_another_is_a_part_of_that(opened, tmp_path):
+    ledger = opened()
+    with ledger.together():
+        ledger.save(row("g-1"))
+        with ledger.together():
+            ledger.save(row("g-2"))
+        ledger.save(row("g-3"))
+        assert list((tmp_path / "run").glob("ledger.*")) == []
+    assert [len(line) for line in lines(tmp_path / "run")] == [3]
+
+
+def lines(directory):
+    found = sorted(directory.glob("ledger.new.*"))
+    return [json.loads(line)["grants"] for file in found for line in file.read_text().splitlines()]
+
+
+def test_what_one_used_last_is_written_with_its_end(path, opened, monkeypatch):
+    ledger = opened()
+    ledger.totals("g-1")  # the thread has begun
+    monkeypatch.setattr(ledgers, "RETRY_SECONDS", 10**6)
+    ledger.totals("g-1")  # and would rest now
+    ledger.add([period(at=time.time_ns(), used=7)])
+    ledger.save(row("g-1", ended=9))
+    until(lambda: in_file(path) == [(7,)], "written")
+
+
+def test_what_an_earlier_run_left_stays_until_the_ledger_has_it(path, opened, tmp_path, monkeypatch):
+    """However much comes before the disk answers; and what is told anew has no periods, which would count twice."""
+    left = Journal(tmp_path / "run")
+    left.add(batch("g-left", '"left"'), Entries())
+    gate, open_ledger = threading.Event(), salvage.open_ledger
+    monkeypatch.setattr(salvage, "open_ledger", lambda *given: gate.wait() and open_ledger(*given))
+    monkeypatch.setattr(ledgers, "_START_SECONDS", 0.01)
+    monkeypatch.setattr(journals, "_BYTES_MAX", 3000)
+    ledger = opened()
+    try:
+        ledger.add([period(used=5)])
+        for number in range(100):
+            ledger.save(row(f"g-{number % 3}", state=f'"{number}"'))
+        assert len(list((tmp_path / "run").iterdir())) == 2
+        killed = Journal(tmp_path / "run").read()
+        assert states(killed) == {"g-left": '"left"', "g-0": '"99"', "g-1": '"97"', "g-2": '"98"'}
+        assert killed.periods == {}
+    finally:
+        gate.set()
+    until(lambda: not ledger.health.reason, "answers")
+    assert used(ledger) == 5
+    assert len(ledger.open_grants()) == 4
+
+
 def batch(name, state):
     return Entries(grants={name: row(name, state=state)})
 
@@ -159,7 +211,7 @@ class Node:
         self.keeper = keepers.Keeper(self.path, self.tmpfs, None, 0, self.journal.read())
         self.keeper.start()
         until(lambda: not [one for one in threading.enumerate() if one.name == "ledger-check"], "checked")
-        self.fresh, self.old = Entries(), []
+        self.fresh, self.old = Entries(), self.journal.cut()
 
     def save(self, name, state, ended):
         one = Entries(grants={name: row(name, state=state, ended=ended)})
