@@ -71,7 +71,9 @@ def now(
     given = {name: lent(left, all_unused, all_borrowed) for name, left in unused.items()}
     found = {}
     for name, family in members.items():
-        wants, used, waited = (sum(getattr(own[one], field) for one in family) for field in ("wants", "used", "waited"))
+        all_had = [own[one] for one in family]
+        wants, used = sum(one.wants for one in all_had), sum(one.used for one in all_had)
+        waited = sum(one.waited for one in all_had)
         beyond = max(0, used - whole[name])
         within = sum(borrowed[one] for one in family) - beyond  # lent by one of the family to another
         found[name] = Now(

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -90,11 +91,20 @@ def opens(gate):
     return timer
 
 
+@pytest.fixture
+def idle():
+    """A process that a grant can be bound to: it is in the grant's cgroup then, which denies other devices."""
+    process = subprocess.Popen(["sleep", "600"])
+    yield process
+    process.kill()
+    process.wait()
+
+
 @pytest.mark.parametrize("kind", ["container", "process"])
-def test_who_binds_it_meanwhile_gets_it_whole(daemon, gate, making, kind):
+def test_who_binds_it_meanwhile_gets_it_whole(daemon, gate, making, idle, kind):
     call, grant = making
     opens(gate)
-    found = daemon.client.bind(grant, kind, **({"pid": os.getpid()} if kind == "process" else {}))
+    found = daemon.client.bind(grant, kind, **({"pid": idle.pid} if kind == "process" else {}))
     assert os.path.exists(f"{found['dir']}/limits")
     assert os.path.exists(f"{found['dir']}/grant.sock")
     assert call.result(20)["phase"] in ("bound", "active")
@@ -146,7 +156,7 @@ def test_one_whose_files_were_not_finished_ends_with_the_next_daemon(daemon):
     assert daemon.grant_dirs() == {other}
 
 
-def test_who_binds_one_that_cannot_be_made_is_told(make_daemon, gate):
+def test_who_binds_one_that_cannot_be_made_is_told(make_daemon, gate, idle):
     """Also where it could be made at the next try."""
     once = (
         "import os, gpushare.daemon.resources as resources",
@@ -167,7 +177,7 @@ def test_who_binds_one_that_cannot_be_made_is_told(make_daemon, gate):
         shutil.rmtree(daemon.layout.cdi)
         opens(gate)
         with pytest.raises(FailedError, match="no room for it"):
-            daemon.client.bind(grant["id"], "process", pid=os.getpid())
+            daemon.client.bind(grant["id"], "process", pid=idle.pid)
         with pytest.raises(FailedError, match="no room for it"):
             call.result(20)
     assert (daemon.client.grants(), daemon.grant_dirs(), daemon.specs()) == ([], set(), [])
