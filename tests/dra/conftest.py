@@ -70,7 +70,9 @@ class Site:
             assert self.driver.wait(20) == 0, (self.directory / "driver.log").read_text()
 
     def shut_down(self) -> None:
-        """The node, for a reboot: nothing runs any more, /run is empty, and the next boot is another."""
+        """The node, for a reboot: nothing runs any more, /run is empty, and the next boot is another. What was told in
+        the last second is in the ledger's file, as where the daemon is stopped."""
+        self.daemon.written()
         self.kill()
         self.daemon.kill()
         self.daemon.stop()  # what it left: simulator, mounts
