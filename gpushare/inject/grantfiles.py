@@ -130,8 +130,6 @@ def create(layout: Layout, grant_id: str, kind: Kind, user: tuple[int, int], nod
     return self_dir(layout, grant_id)
 
 
-_TRIES = 20
-"""That thread writes a grant's record once a second."""
 _INODES = 16
 """In self/, besides the driver's files: the pages, the socket and `eviction` twice (they are renamed), `driver`, `sim`,
 itself."""
@@ -234,6 +232,10 @@ def _remove(layout: Layout) -> Steps:
 def removal(layout: Layout) -> tuple[Step, ...]:
     """What removes the directory of a grant that nobody has used; where one of them fails, `remove_anyhow` does."""
     return _OWN_FS if mounts.possible(layout.grants) else _SHARED_FS
+
+
+_TRIES = 20
+"""Of a removal that finds something new in the directory: the ledger's thread writes into it once a second at most."""
 
 
 def remove_anyhow(top: Path) -> None:
