@@ -33,9 +33,15 @@ void gs_segment_guessed(const struct gs_segment *segment, double charged);
 /* Its functions may take much longer than before: their next launches are observed again. */
 void gs_segment_distrust(const struct gs_segment *segment);
 
+/* The longer of two times between measurements: what they cost allows, and what is enough. */
+static inline uint64_t gs_meter_every(double allowed, uint64_t enough) {
+  return allowed > (double)enough ? (uint64_t)allowed : enough;
+}
+/* A bracket took the program so many ns. */
+void gs_meter_bracketed(struct gs_meter *meter, double ns);
 /* Time between two bracketed launches of a stream, on average. */
-static inline uint64_t gs_queue_sample_every(const struct gs_queue *queue) {
-  return (uint64_t)GS_METER_SAMPLE_NS << queue->agreed;
+static inline uint64_t gs_queue_sample_every(const struct gs_meter *meter, const struct gs_queue *queue) {
+  return gs_meter_every(GS_METER_BRACKET_PRICE * meter->bracket_ns, (uint64_t)GS_METER_SAMPLE_NS << queue->agreed);
 }
 /* How much of the time that work took says something about its own length. The other processes of the grant have their
  * turns first. */
@@ -58,6 +64,12 @@ uint32_t gs_meter_plan_sample(struct gs_meter *meter, struct gs_queue *queue, st
                               uint64_t now);
 /* True for one of the launches in `every` ns on average, by chance. n: launches that this one stands for. */
 bool gs_meter_by_chance(struct gs_meter *meter, uint64_t now, uint32_t n, uint64_t every);
+/* Time between two launches that are, on average. */
+static inline double gs_meter_check_every(const struct gs_meter *meter) {
+  return (double)gs_meter_every(GS_METER_PRICE * meter->mark_ns, GS_METER_CHECK_NS);
+}
+/* Whether the launch that is made now is chosen to be measured, although nothing asks for it. */
+bool gs_meter_chosen(struct gs_meter *meter, struct gs_queue *queue, uint64_t now);
 /* The queue had a launch. */
 static inline void gs_meter_latest(struct gs_meter *meter, const struct gs_queue *queue, uint64_t now) {
   if (meter->latest != queue) {

@@ -27,7 +27,8 @@ static void count_kind(struct gs_segment *segment, struct gs_function *function,
 
 static double mark_every(const struct gs_meter *meter, const struct gs_queue *queue) {
   double most = meter->mark_most_ns > 0 ? meter->mark_most_ns : GS_METER_MARK_NS;
-  return minimum(GS_METER_MARK_NS << queue->silent / GS_METER_SILENT, most);
+  uint64_t enough = GS_METER_MARK_NS << queue->silent / GS_METER_SILENT;
+  return minimum((double)gs_meter_every(GS_METER_MARK_PRICE * meter->mark_ns, enough), most);
 }
 
 uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint64_t now,
@@ -88,11 +89,10 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   double mark = mark_every(meter, queue);
   if (careful && (open->estimate >= GS_METER_CAREFUL_MARK_NS || now - queue->closed >= GS_METER_CAREFUL_MARK_NS))
     plan |= GS_PLAN_MARK;
-  if (queue->check)
+  if (gs_meter_chosen(meter, queue, now)) {
+    open->stands = careful ? 1 : gs_meter_check_every(meter) / meter->pace;
     plan |= GS_PLAN_MARK;
-  queue->check = false;
-  if (now < meter->doubted)
-    gs_meter_unchosen(meter, queue, now, 1);
+  }
   if (open->estimate >= mark || open->idle > 4 * mark ||
       (function->observed < GS_METER_TRUSTED && open->launches >= 1u << function->observed))
     plan |= GS_PLAN_MARK;
@@ -114,6 +114,7 @@ void gs_meter_repeated(struct gs_meter *meter, struct gs_queue *queue, struct gs
   }
   gs_meter_latest(meter, queue, queue->planned > meter->latest_at ? queue->planned : meter->latest_at);
   queue->repeated += n;
+  queue->unchosen -= n < queue->unchosen ? n : queue->unchosen;
   queue->end += (uint64_t)estimate;
   meter->end += (uint64_t)estimate;
   open->estimate += estimate;
@@ -227,7 +228,8 @@ static bool known_wrongly(struct gs_meter *meter, const struct gs_mark *mark, ui
   bool wrong = resident > 4 * gs_segment_now(&mark->segment) + GS_METER_LONG_NS;
   /* While others are on the device, nothing shows that lengths are even again. */
   if (wrong || gs_meter_careful(meter, mark->recorded))
-    gs_meter_surprise(meter, mark->recorded, GS_METER_CAREFUL_NS);
+    gs_meter_surprise(meter, mark->recorded, GS_METER_CAREFUL_NS,
+                      maximum(resident - gs_segment_now(&mark->segment), 0));
   return gs_meter_careful(meter, mark->recorded);
 }
 
@@ -289,7 +291,7 @@ static double segment_busy(struct gs_meter *meter, struct gs_queue *queue, const
   bool late = trusted && gs_mark_late(mark, total, own);
   if (trusted && segment->clouded) {
     if (late)
-      gs_meter_surprise(meter, mark->recorded, GS_METER_CAREFUL_NS);
+      gs_meter_surprise(meter, mark->recorded, GS_METER_CAREFUL_NS, own);
     return gs_queue_fit(queue, segment, total, most);
   }
   if (backlogged(segment, total, queue->previous_lag) && backlogged(segment, total, lag) &&
@@ -301,10 +303,11 @@ static double segment_busy(struct gs_meter *meter, struct gs_queue *queue, const
       (!trusted || one_alone(mark) || without_a_gap(mark, since_first, total, lag) ||
        (segment->launches >= GS_METER_MANY && since_first < 0.9 * total))) {
     bool early = one_alone(mark) && gs_is_late(after(mark->expected, mark->recorded_by), lag);
+    double off = maximum(since_first - total, total - since_first);
     if (segment->launches == 1 && (early || late))
-      gs_meter_surprise(meter, mark->recorded, maximum(since_first - total, total - since_first));
+      gs_meter_surprise(meter, mark->recorded, off, off * maximum(segment->stands, 1));
     else if (late)
-      gs_meter_surprise(meter, mark->recorded, GS_METER_CAREFUL_NS);
+      gs_meter_surprise(meter, mark->recorded, GS_METER_CAREFUL_NS, own);
     /* Clocks are compared to a few microseconds: as much as was estimated is as it was estimated. */
     if (trusted && one_alone(mark) && since_first - total < GS_METER_PILE_NS && total - since_first < GS_METER_PILE_NS)
       return gs_queue_fit(queue, segment, total, most);
@@ -316,7 +319,7 @@ static double segment_busy(struct gs_meter *meter, struct gs_queue *queue, const
     if (since_first < 0.25 * total)
       gs_segment_distrust(segment);
     if (late)
-      gs_meter_surprise(meter, mark->recorded, GS_METER_CAREFUL_NS);
+      gs_meter_surprise(meter, mark->recorded, GS_METER_CAREFUL_NS, own);
     total = measured(mark, late, total, lag, since_first);
     /* from the record of the mark on, the queue was not empty */
     total = maximum(total, minimum(own, span));

@@ -50,8 +50,13 @@ enum {
   /* a launch this long onto an empty queue gets a mark of its own, which measures it exactly */
   GS_METER_ALONE_NS = 250000,
   GS_METER_SAMPLE_NS = 1000000, /* one launch is bracketed in this time on average, or fewer */
-  GS_METER_AGREED = 2,          /* while samples confirm the estimate, the interval doubles this many times */
-  GS_METER_AGREED_SHORT = 5,    /* the same for kernels that are charged the time of recording an event */
+  /* Of the program's time, at most one part in so many goes into marks that are recorded by chance, into marks of work
+   * that was estimated, and into brackets, not counting what it takes to read those */
+  GS_METER_PRICE = 256,
+  GS_METER_MARK_PRICE = 128,
+  GS_METER_BRACKET_PRICE = 160,
+  GS_METER_AGREED = 2,       /* while samples confirm the estimate, the interval doubles this many times */
+  GS_METER_AGREED_SHORT = 5, /* the same for kernels that are charged the time of recording an event */
   /* shorter kernels are done before the next one is launched, so they do not accumulate unnoticed */
   GS_METER_PILE_NS = 3000,
   GS_METER_NOISE_NS = 300,       /* difference between two samples of one kernel */
@@ -75,6 +80,9 @@ enum {
    * What is missed where such work is rarer is 1 % of the time. */
   GS_METER_WORTH = 100,
   GS_METER_CAREFUL_NS = 250000000,
+  /* But marks take at most this part of the time that was missed: lengths of an honest program differ too. */
+  GS_METER_REWARD = 2,
+  GS_METER_CREDIT_NS = 25000000, /* and at most this much at once */
   /* Work that takes twice as long as estimated and this much more was estimated wrongly: waking a thread up takes
    * less. */
   GS_METER_LATE_NS = 25000,
@@ -139,6 +147,7 @@ struct gs_segment {
   double share;                   /* share of what all streams launched meanwhile; set on a mark only */
   uint64_t first;                 /* host time of the first launch */
   uint64_t made;                  /* host time after it was made; 0: not known. Set on a mark only */
+  double stands;                  /* its last launch was chosen by chance, out of so many; 0: it was not */
   uint32_t launches;
   uint32_t unobserved; /* launches of functions never observed before */
   uint32_t kinds;
@@ -190,7 +199,8 @@ struct gs_queue {
   /* Since the last mark or wait, a copy, a host function or a wait for something else went into the stream: how long it
    * has work says nothing about its kernels. Atomic. */
   bool clouded;
-  bool check;                  /* the next launch is chosen to be measured */
+  uint32_t unchosen;           /* so many launches to come are not chosen to be measured, */
+  bool check;                  /* and the one after them is */
   bool sample_next;            /* a bracket is due, once `repeated` is 0 */
   bool bracketing;             /* a thread is on its way from the plan of a bracket to its end. Atomic */
   struct gs_function *sampled; /* the bracketed launch whose events are not read yet */
@@ -243,6 +253,10 @@ struct gs_meter {
   uint32_t pieces;
   /* The lengths of functions turned out to be uneven: until this time all that can be measured is. */
   uint64_t careful;
+  double credit; /* ns that marks may take until then */
+  /* Host time that a mark takes the program with all that belongs to it, and a bracket, ns, as it usually is; 0: not
+   * known */
+  double mark_ns, bracket_ns;
   struct gs_returns returns[GS_METER_RETURNS];
   /* Used by unseen.c. */
   uint64_t doubted;              /* until this time, launches are chosen to be measured */
@@ -280,13 +294,11 @@ static inline struct gs_function *gs_queue_function(struct gs_meter *meter, stru
   return queue->recent = gs_meter_function(meter, key);
 }
 
-/* Work took much longer than estimated: by `missed` ns, GS_METER_CAREFUL_NS if that is not known. */
-static inline void gs_meter_surprise(struct gs_meter *meter, uint64_t now, double missed) {
-  uint64_t until =
-      now + (missed * GS_METER_WORTH < GS_METER_CAREFUL_NS ? (uint64_t)(missed * GS_METER_WORTH) : GS_METER_CAREFUL_NS);
-  if (meter->careful < until)
-    __atomic_store_n(&meter->careful, until, __ATOMIC_RELAXED);
-}
+/* Work took much longer than estimated: by `missed` ns, GS_METER_CAREFUL_NS if that is not known. in_all: the same of all
+ * work for which it stands, at least. */
+void gs_meter_surprise(struct gs_meter *meter, uint64_t now, double missed, double in_all);
+/* A mark was recorded at `now`, and marks were read before it, all of which took the program so many ns. */
+void gs_meter_marked(struct gs_meter *meter, uint64_t now, double ns);
 static inline bool gs_meter_careful(const struct gs_meter *meter, uint64_t now) {
   return now < __atomic_load_n(&meter->careful, __ATOMIC_RELAXED);
 }
@@ -314,8 +326,8 @@ void gs_meter_repeated(struct gs_meter *meter, struct gs_queue *queue, struct gs
 void gs_meter_undo(struct gs_meter *meter, struct gs_queue *queue, const struct gs_function *function, double estimate);
 /* The bracketed launch was made: its call lasted from `began` to `ended`, and its second event was recorded by
  * `closed`. plan: of gs_meter_launch. */
-void gs_meter_sampling(struct gs_queue *queue, struct gs_function *function, uint32_t plan, uint64_t planned,
-                       uint64_t began, uint64_t ended, uint64_t closed, enum gs_held held);
+void gs_meter_sampling(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint32_t plan,
+                       uint64_t planned, uint64_t began, uint64_t ended, uint64_t closed, enum gs_held held);
 /* Passes the elapsed time between the two events of the bracket. begun: when the device reached the first one; 0: not
  * known. residents: as of gs_meter_reap. */
 void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double elapsed_ns, uint64_t begun,

@@ -13,7 +13,8 @@ uint32_t gs_meter_plan_sample(struct gs_meter *meter, struct gs_queue *queue, st
   bool free = !__atomic_load_n(&queue->bracketing, __ATOMIC_ACQUIRE) || now - queue->last_sample > GS_METER_LOST_NS;
   /* By chance, so that no program can know which of its launches are bracketed before it has made them; also while the
    * last one is not read yet, and where the queue is believed to have work: kernels may have become shorter. */
-  bool chosen = queue->sample_next || gs_meter_by_chance(meter, now, 1 + queue->repeated, gs_queue_sample_every(queue));
+  bool chosen =
+      queue->sample_next || gs_meter_by_chance(meter, now, 1 + queue->repeated, gs_queue_sample_every(meter, queue));
   bool due = free && alone && (chosen || (!gs_function_known(function) && !queue->sampled));
   queue->sample_next = due && queue->repeated > 0 && function->estimate > GS_METER_PILE_NS;
   if (!due || queue->sample_next)
@@ -21,13 +22,14 @@ uint32_t gs_meter_plan_sample(struct gs_meter *meter, struct gs_queue *queue, st
   function->tries += function->tries < GS_METER_TRIES;
   queue->last_sample = now;
   queue->sampled_rarity = (uint8_t)(1u << queue->agreed);
-  queue->sampled_stands = maximum((double)gs_queue_sample_every(queue) / ((1 + queue->repeated) * meter->rush + 1), 1);
+  queue->sampled_stands =
+      maximum((double)gs_queue_sample_every(meter, queue) / ((1 + queue->repeated) * meter->rush + 1), 1);
   __atomic_store_n(&queue->bracketing, true, __ATOMIC_RELAXED);
   return queue->end < now + GS_METER_HOLD_NS || queue->misjudged ? GS_PLAN_SAMPLE | GS_PLAN_HOLD : GS_PLAN_SAMPLE;
 }
 
-void gs_meter_sampling(struct gs_queue *queue, struct gs_function *function, uint32_t plan, uint64_t planned,
-                       uint64_t began, uint64_t ended, uint64_t closed, enum gs_held held) {
+void gs_meter_sampling(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint32_t plan,
+                       uint64_t planned, uint64_t began, uint64_t ended, uint64_t closed, enum gs_held held) {
   bool empty = plan & GS_PLAN_HOLD; /* or was believed to be */
   /* The device was idle until it had the launch, or until it was no longer held; not if it had other work. */
   double idle = empty ? (double)((held == GS_HELD ? closed : ended) - planned) : 0;
@@ -35,6 +37,7 @@ void gs_meter_sampling(struct gs_queue *queue, struct gs_function *function, uin
   queue->sampled_key = function->key;
   queue->sampled_host = (double)(ended - began);
   queue->sampled_whole = (double)(closed - planned);
+  gs_meter_bracketed(meter, queue->sampled_whole - queue->sampled_host);
   queue->sampled_from = planned;
   queue->sampled_closed = closed;
   __atomic_store_n(&queue->sampled, function, __ATOMIC_RELEASE);
@@ -188,7 +191,8 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
   if (kind == GS_SAMPLE_EXACT && gs_function_known(function) && took > farthest(function, far))
     charge_unseen(meter, queue, took - function->estimate);
   if (function->observed >= GS_METER_TRUSTED && !turns && took > GS_METER_FAR * function->estimate + GS_METER_LATE_NS)
-    gs_meter_surprise(meter, queue->last_sample, took - function->estimate);
+    gs_meter_surprise(meter, queue->last_sample, took - function->estimate,
+                      (took - function->estimate) * queue->sampled_stands);
   uint32_t most = function->estimate < GS_METER_PILE_NS ? GS_METER_AGREED_SHORT : GS_METER_AGREED;
   queue->agreed = !agrees(function, took) ? 0 : queue->agreed < most ? queue->agreed + 1 : most;
   if (kind < function->kind)

@@ -33,11 +33,21 @@ bool gs_meter_by_chance(struct gs_meter *meter, uint64_t now, uint32_t n, uint64
 }
 
 uint32_t gs_meter_unchosen(struct gs_meter *meter, struct gs_queue *queue, uint64_t now, uint32_t n) {
-  for (uint32_t i = 0; i < n && now < meter->doubted; i++) {
-    if (queue->check || chance(meter, now) * GS_METER_CHECK_NS < meter->pace) {
-      queue->check = true;
-      return i;
-    }
+  if (now >= meter->doubted && !queue->check)
+    return n;
+  double every = gs_meter_check_every(meter);
+  while (!queue->check && queue->unchosen < n) {
+    queue->check = chance(meter, now) * every < meter->pace;
+    queue->unchosen += !queue->check;
   }
-  return n;
+  return queue->unchosen < n ? queue->unchosen : n;
+}
+
+bool gs_meter_chosen(struct gs_meter *meter, struct gs_queue *queue, uint64_t now) {
+  bool chosen = gs_meter_unchosen(meter, queue, now, 1) == 0;
+  if (chosen)
+    queue->check = false;
+  else
+    queue->unchosen -= queue->unchosen > 0;
+  return chosen;
 }

@@ -10,7 +10,7 @@ bool gs_meter_check_before_sync(const struct gs_meter *meter, struct gs_queue *q
     return queue->open.launches > 0;
   if (queue->open.launches < 2)
     return false;
-  if (gs_segment_trusted(&queue->open) && now - queue->last_check <= gs_queue_sample_every(queue))
+  if (gs_segment_trusted(&queue->open) && now - queue->last_check <= gs_queue_sample_every(meter, queue))
     return false;
   queue->last_check = now;
   return true;
@@ -70,7 +70,7 @@ static bool add_wait(struct gs_meter *meter, const struct gs_queue *queue, struc
   took = gs_meter_careful(meter, waited.began) ? blocked : alone;
   if (!gs_is_late(gs_own_time(took, waited.residents), expected))
     return false;
-  gs_meter_surprise(meter, waited.until, took - expected);
+  gs_meter_surprise(meter, waited.until, took - expected, took - expected);
   if (__atomic_load_n(&queue->clouded, __ATOMIC_RELAXED))
     return false;
   if (waited.returned && blocked > expected)

@@ -36,8 +36,9 @@ static void refused(struct gs_stream *stream) {
   gs_biased_drop(&stream->device->lock);
 }
 
-/* False: the driver refused the event, or there are as many marks as can be in flight. */
-static bool mark_with(struct gs_stream *stream, CUevent event, bool start) {
+/* False: the driver refused the event, or there are as many marks as can be in flight. began: when the program began to
+ * do without this thread. */
+static bool mark_with(struct gs_stream *stream, CUevent event, bool start, uint64_t began) {
   struct gs_time_device *device = stream->device;
   struct gs_mark *mark;
   CUresult result;
@@ -56,6 +57,7 @@ static bool mark_with(struct gs_stream *stream, CUevent event, bool start) {
   result = gs_real.cuEventRecord(event, stream->handle);
   gs_biased_take(&device->lock);
   mark->recorded_by = gs_now();
+  gs_meter_marked(device->meter, mark->recorded_by, (double)(mark->recorded_by - began));
   if (result != CUDA_SUCCESS) {
     mark->event = NULL;
     __atomic_store_n(&stream->refused, gs_now(), __ATOMIC_RELAXED);
@@ -76,14 +78,15 @@ void gs_mark_record(struct gs_stream *stream, bool start) {
     refused(stream);
     return;
   }
+  uint64_t began = gs_now();
   bool in = gs_inside_begin(&inside, stream->context);
-  if (gs_now() - __atomic_load_n(&stream->device->looked_at, __ATOMIC_RELAXED) > LOOKED_NS)
+  if (began - __atomic_load_n(&stream->device->looked_at, __ATOMIC_RELAXED) > LOOKED_NS)
     gs_reap(stream->device);
-  if (in && gs_now() - __atomic_load_n(&stream->refused, __ATOMIC_RELAXED) > RETRY_NS)
+  if (in && began - __atomic_load_n(&stream->refused, __ATOMIC_RELAXED) > RETRY_NS)
     event = gs_event_take(stream->context);
   if (!event)
     refused(stream);
-  else if (!mark_with(stream, event, start))
+  else if (!mark_with(stream, event, start, began))
     gs_event_give(stream->context, event);
   gs_inside_end(&inside);
 }

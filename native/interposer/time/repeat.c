@@ -26,7 +26,7 @@ void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUst
   repeat->handle = stream->handle;
   repeat->context = gs_stream_is_default(handle) && stream->context ? stream->context->handle : NULL;
   repeat->left = 0;
-  if (!again || function->observed < GS_METER_TRUSTED || queue->sample_next || queue->check ||
+  if (!again || function->observed < GS_METER_TRUSTED || queue->sample_next ||
       gs_meter_careful(stream->device->meter, now))
     return;
   each = (double)gone / (double)since;

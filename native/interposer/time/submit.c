@@ -151,8 +151,8 @@ static void close_bracket(struct gs_submission *submission, uint64_t ended) {
     return;
   }
   gs_biased_take(&stream->device->lock);
-  gs_meter_sampling(&stream->queue, submission->function, submission->plan, submission->planned, submission->began,
-                    ended, closed, held);
+  gs_meter_sampling(stream->device->meter, &stream->queue, submission->function, submission->plan, submission->planned,
+                    submission->began, ended, closed, held);
   gs_biased_drop(&stream->device->lock);
 }
 

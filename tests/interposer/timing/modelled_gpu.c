@@ -8,6 +8,7 @@ struct gs_meter meter;
 struct gs_queue queues[STREAMS];
 struct gs_clock clocks[1];
 uint64_t now = 1000000000000u, truth, tail[STREAMS], hold = 12000, noticed, seed = 1;
+uint64_t reading;
 uint32_t stolen_in;
 bool metered = true;
 enum others foreign;
@@ -97,10 +98,12 @@ static void kernel(int s, uint64_t ns) {
 }
 
 static void take_sample(int s) {
-  if (queues[s].sampled && bracket[s][1] <= now)
-    gs_meter_sampled(&meter, &queues[s],
-                     (double)(bracket[s][1] - bracket[s][0]) - (queues[s].sampled_held != GS_NOT_HELD ? EVENT_GPU : 0),
-                     bracket[s][0], 1);
+  if (!queues[s].sampled || bracket[s][1] > now)
+    return;
+  now += reading;
+  gs_meter_sampled(&meter, &queues[s],
+                   (double)(bracket[s][1] - bracket[s][0]) - (queues[s].sampled_held != GS_NOT_HELD ? EVENT_GPU : 0),
+                   bracket[s][0], 1);
 }
 
 void reap(void) {
@@ -122,6 +125,7 @@ void reap(void) {
     }
     if (best < 0)
       return;
+    now += reading;
     gs_clock_not_before(&clocks[0], done - skew, gs_meter_oldest(&queues[best])->recorded);
     gs_clock_not_after(&clocks[0], done - skew, now);
     gs_meter_reap(&meter, &queues[best], gs_clock_host(&clocks[0], done - skew), lease_at(now), 1);
@@ -130,12 +134,14 @@ void reap(void) {
 
 static void mark(int s, bool start) {
   struct gs_mark *mark;
+  uint64_t began = now;
   reap();
   mark = gs_meter_mark(&meter, &queues[s], start, now);
   if (!mark)
     return;
   mark->event = (void *)(uintptr_t)event(s);
   mark->recorded_by = now;
+  gs_meter_marked(&meter, now, (double)(now - began));
   mark->state = GS_MARK_RECORDED;
   take_sample(s);
 }
@@ -206,7 +212,7 @@ void launch(int s, uint64_t key, uint64_t ns) {
   if (plan & GS_PLAN_SAMPLE) {
     uint64_t ended = now;
     bracket[s][1] = event(s);
-    gs_meter_sampling(&queues[s], function, plan, planned, began, ended, now,
+    gs_meter_sampling(&meter, &queues[s], function, plan, planned, began, ended, now,
                       bracket[s][0] > now           ? GS_HELD
                       : hold && plan & GS_PLAN_HOLD ? GS_HELD_BRIEFLY
                                                     : GS_NOT_HELD);

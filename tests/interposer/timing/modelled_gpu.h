@@ -20,6 +20,7 @@ extern uint64_t truth;         /* what the device has worked */
 extern uint64_t tail[STREAMS]; /* when the stream's work is done */
 extern uint64_t hold;          /* for how long barriers hold a stream; 0: the driver has none */
 extern uint64_t noticed;       /* the gate thread has seen all events up to here */
+extern uint64_t reading;       /* what it takes to read an event that was reached */
 extern uint32_t stolen_in;     /* the thread is preempted in one of this many calls, 0: never */
 extern uint64_t seed;          /* of `chance` */
 extern bool metered;           /* else the program runs without the meter */
@@ -44,7 +45,7 @@ void wait_unseen(int s);
 
 void wait_for(int s, bool unseen);
 
-/* Everything as at the start, but for what the program chose: `metered`, `hold`, `stolen_in`, `foreign`. */
+/* Everything as at the start, but for what the program chose: `metered`, `hold`, `reading`, `stolen_in`, `foreign`. */
 void restart(void);
 
 #endif
