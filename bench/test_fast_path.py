@@ -24,7 +24,7 @@ CLOCK_NS = 20_000
 EMULATOR = ("qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu")
 
 
-def launches(directory: Path, stream: str) -> dict[str, Any]:
+def launches(directory: Path, stream: str, functions: int = 1) -> dict[str, Any]:
     """Nanoseconds of a launch through the interposer and straight into a driver whose calls take no time. The machine
     may be busy: the best of three medians over two million launches each."""
     driver = built.program("fakedriver")
@@ -38,7 +38,7 @@ def launches(directory: Path, stream: str) -> dict[str, Any]:
         grant.lease()
         grant.set_bound(50_000_000)
         env = {**os.environ, "LD_PRELOAD": str(paths.INTERPOSER), "GPUSHARE_GRANT_DIR": str(grant.directory)}
-        command = [built.program("launchcost"), beside, library, stream]
+        command = [built.program("launchcost"), beside, library, stream, str(functions)]
         found = [
             json.loads(subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout)
             for _ in range(3)

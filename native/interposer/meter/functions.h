@@ -37,6 +37,12 @@ void gs_segment_distrust(const struct gs_segment *segment);
 static inline uint64_t gs_meter_every(double allowed, uint64_t enough) {
   return allowed > (double)enough ? (uint64_t)allowed : enough;
 }
+/* Host time that a mark takes with what it takes to read it. */
+static inline double gs_meter_mark_ns(const struct gs_meter *meter) { return meter->record_ns + meter->read_ns; }
+/* Whether a launch that takes so long, onto an empty queue, has a mark of its own. */
+static inline bool gs_meter_alone(const struct gs_meter *meter, double estimate) {
+  return estimate >= (double)gs_meter_every(GS_METER_MARK_PRICE * gs_meter_mark_ns(meter), GS_METER_ALONE_NS);
+}
 /* A bracket took the program so many ns. */
 void gs_meter_bracketed(struct gs_meter *meter, double ns);
 /* Time between two bracketed launches of a stream, on average. */
@@ -66,7 +72,7 @@ uint32_t gs_meter_plan_sample(struct gs_meter *meter, struct gs_queue *queue, st
 bool gs_meter_by_chance(struct gs_meter *meter, uint64_t now, uint32_t n, uint64_t every);
 /* Time between two launches that are, on average. */
 static inline double gs_meter_check_every(const struct gs_meter *meter) {
-  return (double)gs_meter_every(GS_METER_PRICE * meter->mark_ns, GS_METER_CHECK_NS);
+  return (double)gs_meter_every(GS_METER_PRICE * gs_meter_mark_ns(meter), GS_METER_CHECK_NS);
 }
 /* Whether the launch that is made now is chosen to be measured, although nothing asks for it. */
 bool gs_meter_chosen(struct gs_meter *meter, struct gs_queue *queue, uint64_t now);

@@ -28,7 +28,7 @@ static void count_kind(struct gs_segment *segment, struct gs_function *function,
 static double mark_every(const struct gs_meter *meter, const struct gs_queue *queue) {
   double most = meter->mark_most_ns > 0 ? meter->mark_most_ns : GS_METER_MARK_NS;
   uint64_t enough = GS_METER_MARK_NS << queue->silent / GS_METER_SILENT;
-  return minimum((double)gs_meter_every(GS_METER_MARK_PRICE * meter->mark_ns, enough), most);
+  return minimum((double)gs_meter_every(GS_METER_MARK_PRICE * gs_meter_mark_ns(meter), enough), most);
 }
 
 uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint64_t now,
@@ -54,7 +54,7 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
       meter->doubted = now + GS_METER_DOUBT_NS;
     open->idle += (double)(now - queue->end);
     queue->end = now;
-    if (careful || estimate >= GS_METER_ALONE_NS)
+    if (careful || gs_meter_alone(meter, estimate))
       plan |= GS_PLAN_MARK;
   }
   if (!first)

@@ -203,6 +203,7 @@ struct gs_queue {
   bool check;                  /* and the one after them is */
   bool sample_next;            /* a bracket is due, once `repeated` is 0 */
   bool bracketing;             /* a thread is on its way from the plan of a bracket to its end. Atomic */
+  struct gs_function *recent;  /* function of the last launch */
   struct gs_function *sampled; /* the bracketed launch whose events are not read yet */
   uint64_t sampled_key;
   enum gs_held sampled_held;
@@ -213,7 +214,6 @@ struct gs_queue {
   double sampled_host;   /* host time inside the bracketed launch call */
   double sampled_whole;  /* host time from before the record of the first event until after that of the second */
   uint64_t sampled_from, sampled_closed; /* and when that was */
-  struct gs_function *recent;            /* function of the last launch */
   struct gs_mark ring[GS_METER_RING];
 };
 
@@ -234,6 +234,7 @@ struct gs_returns {
   double late, worked;
 };
 
+/* What each launch needs is together, before what is long. */
 struct gs_meter {
   double busy;
   double inflight;
@@ -243,9 +244,8 @@ struct gs_meter {
   uint32_t others;       /* of the last turn */
   uint32_t foreign_work; /* this word of the device's limits, as last seen */
   uint32_t turns;        /* number of turns noted */
-  struct gs_turn turn[GS_METER_TURNS];
-  double mark_most_ns; /* estimated work per mark, in ns; 0: not set */
-  uint64_t leased_at;  /* time of the first launch under the lease word below, if another word was seen before */
+  double mark_most_ns;   /* estimated work per mark, in ns; 0: not set */
+  uint64_t leased_at;    /* time of the first launch under the lease word below, if another word was seen before */
   uint32_t lease;
   uint32_t unobserved;
   uint32_t marks; /* number of marks recorded or being recorded and not reaped */
@@ -254,10 +254,8 @@ struct gs_meter {
   /* The lengths of functions turned out to be uneven: until this time all that can be measured is. */
   uint64_t careful;
   double credit; /* ns that marks may take until then */
-  /* Host time that a mark takes the program with all that belongs to it, and a bracket, ns, as it usually is; 0: not
-   * known */
-  double mark_ns, bracket_ns;
-  struct gs_returns returns[GS_METER_RETURNS];
+  /* Host time that it usually takes to record a mark, to read one, and a bracket but for reading it, ns; 0: not known */
+  double record_ns, read_ns, bracket_ns;
   /* Used by unseen.c. */
   uint64_t doubted;              /* until this time, launches are chosen to be measured */
   uint64_t paced;                /* since when launches are counted, to know how long they are apart, */
@@ -273,6 +271,8 @@ struct gs_meter {
   const struct gs_queue *latest; /* the queue with the last launch, */
   uint64_t latest_at, other_at;  /* when that was, and the last one into another queue */
   double sample_low; /* fastest recent bracket; if one is much slower, its thread lost its processor in between */
+  struct gs_returns returns[GS_METER_RETURNS];
+  struct gs_turn turn[GS_METER_TURNS];
   struct gs_piece piece[GS_METER_PIECES];
   struct gs_function function[GS_METER_FUNCTIONS];
 };
@@ -297,8 +297,9 @@ static inline struct gs_function *gs_queue_function(struct gs_meter *meter, stru
 /* Work took much longer than estimated: by `missed` ns, GS_METER_CAREFUL_NS if that is not known. in_all: the same of all
  * work for which it stands, at least. */
 void gs_meter_surprise(struct gs_meter *meter, uint64_t now, double missed, double in_all);
-/* A mark was recorded at `now`, and marks were read before it, all of which took the program so many ns. */
-void gs_meter_marked(struct gs_meter *meter, uint64_t now, double ns);
+/* A mark was recorded at `now`, which took `ns`; one was read. */
+void gs_meter_recorded(struct gs_meter *meter, uint64_t now, double ns);
+void gs_meter_read(struct gs_meter *meter, double ns);
 static inline bool gs_meter_careful(const struct gs_meter *meter, uint64_t now) {
   return now < __atomic_load_n(&meter->careful, __ATOMIC_RELAXED);
 }

@@ -23,15 +23,17 @@ void gs_meter_surprise(struct gs_meter *meter, uint64_t now, double missed, doub
     __atomic_store_n(&meter->careful, until, __ATOMIC_RELAXED);
 }
 
-void gs_meter_marked(struct gs_meter *meter, uint64_t now, double ns) {
-  meter->mark_ns = usually(meter->mark_ns, ns);
+void gs_meter_recorded(struct gs_meter *meter, uint64_t now, double ns) {
+  meter->record_ns = usually(meter->record_ns, ns);
   if (!gs_meter_careful(meter, now))
     return;
-  meter->credit -= meter->mark_ns;
+  meter->credit -= gs_meter_mark_ns(meter);
   if (meter->credit > 0)
     return;
   meter->credit = 0;
   __atomic_store_n(&meter->careful, now, __ATOMIC_RELAXED);
 }
+
+void gs_meter_read(struct gs_meter *meter, double ns) { meter->read_ns = usually(meter->read_ns, ns); }
 
 void gs_meter_bracketed(struct gs_meter *meter, double ns) { meter->bracket_ns = usually(meter->bracket_ns, ns); }

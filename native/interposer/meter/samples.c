@@ -15,7 +15,9 @@ uint32_t gs_meter_plan_sample(struct gs_meter *meter, struct gs_queue *queue, st
    * last one is not read yet, and where the queue is believed to have work: kernels may have become shorter. */
   bool chosen =
       queue->sample_next || gs_meter_by_chance(meter, now, 1 + queue->repeated, gs_queue_sample_every(meter, queue));
-  bool due = free && alone && (chosen || (!gs_function_known(function) && !queue->sampled));
+  bool due =
+      free && alone &&
+      (gs_function_known(function) ? chosen && !gs_meter_alone(meter, function->estimate) : chosen || !queue->sampled);
   queue->sample_next = due && queue->repeated > 0 && function->estimate > GS_METER_PILE_NS;
   if (!due || queue->sample_next)
     return 0;

@@ -36,9 +36,8 @@ static void refused(struct gs_stream *stream) {
   gs_biased_drop(&stream->device->lock);
 }
 
-/* False: the driver refused the event, or there are as many marks as can be in flight. began: when the program began to
- * do without this thread. */
-static bool mark_with(struct gs_stream *stream, CUevent event, bool start, uint64_t began) {
+/* False: the driver refused the event, or there are as many marks as can be in flight. */
+static bool mark_with(struct gs_stream *stream, CUevent event, bool start) {
   struct gs_time_device *device = stream->device;
   struct gs_mark *mark;
   CUresult result;
@@ -57,7 +56,7 @@ static bool mark_with(struct gs_stream *stream, CUevent event, bool start, uint6
   result = gs_real.cuEventRecord(event, stream->handle);
   gs_biased_take(&device->lock);
   mark->recorded_by = gs_now();
-  gs_meter_marked(device->meter, mark->recorded_by, (double)(mark->recorded_by - began));
+  gs_meter_recorded(device->meter, mark->recorded_by, (double)(mark->recorded_by - mark->recorded));
   if (result != CUDA_SUCCESS) {
     mark->event = NULL;
     __atomic_store_n(&stream->refused, gs_now(), __ATOMIC_RELAXED);
@@ -86,7 +85,7 @@ void gs_mark_record(struct gs_stream *stream, bool start) {
     event = gs_event_take(stream->context);
   if (!event)
     refused(stream);
-  else if (!mark_with(stream, event, start, began))
+  else if (!mark_with(stream, event, start))
     gs_event_give(stream->context, event);
   gs_inside_end(&inside);
 }
@@ -130,7 +129,7 @@ static bool take_oldest(struct gs_stream *stream) {
   struct gs_context *context = stream->context;
   struct gs_mark *mark;
   CUresult result;
-  uint64_t time, asked, now;
+  uint64_t time, asked, now, read;
   uint32_t number;
   bool known, kept;
   CUevent event;
@@ -153,12 +152,14 @@ static bool take_oldest(struct gs_stream *stream) {
   known = kept = false;
   if (result == CUDA_SUCCESS)
     kept = device_time(context, event, &time, &known);
+  read = gs_now();
   if (known) {
     gs_clock_not_before(&context->clock, time, mark->unready);
     gs_clock_not_after(&context->clock, time, now);
   }
   gs_biased_take(&device->lock);
   number = stream->queue.tail;
+  gs_meter_read(device->meter, (double)(read - asked));
   if (known) {
     uint64_t done = gs_clock_host(&context->clock, time);
     gs_meter_reap(device->meter, &stream->queue, done, __atomic_load_n(&device->limits->lease, __ATOMIC_RELAXED),

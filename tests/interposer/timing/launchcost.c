@@ -1,5 +1,6 @@
-/* The cost of a launch through the interposer: launchcost BESIDE DRIVER STREAM. Batches of launches through the
- * function the program is linked with and directly into another copy of the driver, alternating, in one thread. Also
+/* The cost of a launch through the interposer: launchcost BESIDE DRIVER STREAM [FUNCTIONS]. Batches of launches through the
+ * function the program is linked with and directly into another copy of the driver, alternating, in one thread; of so many
+ * functions in turn, or of one. Also
  * counts the system calls of the former, and the events that DRIVER was asked to record. Prints one JSON line. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -30,6 +31,7 @@ enum { BATCH = 100, BATCHES = 20000, WATCHED = 100000 };
 
 static double costs[2][BATCHES];
 static volatile sig_atomic_t calls;
+static uintptr_t functions = 1;
 
 static uint64_t now(void) {
   struct timespec t;
@@ -40,7 +42,8 @@ static uint64_t now(void) {
 static double batch(launch_function *launch, CUstream stream, int n) {
   uint64_t began = now();
   for (int i = 0; i < n; i++)
-    if (launch((CUfunction)(void *)0x1000, 64, 1, 1, 128, 1, 1, 0, stream, NULL, NULL) != CUDA_SUCCESS)
+    if (launch((CUfunction)(0x1000 + ((uintptr_t)i % functions << 8)), 64, 1, 1, 128, 1, 1, 0, stream, NULL, NULL) !=
+        CUDA_SUCCESS)
       exit(1);
   return (double)(now() - began) / n;
 }
@@ -95,6 +98,8 @@ int main(int argc, char **argv) {
     return 2;
   if (!strcmp(argv[3], "default"))
     stream = NULL;
+  if (argc > 4)
+    functions = strtoul(argv[4], NULL, 10);
   batch(cuLaunchKernel, stream, 20000);
   for (int i = 0; i < BATCHES; i++) {
     costs[i & 1][i] = batch(i & 1 ? beside : cuLaunchKernel, stream, BATCH);

@@ -57,8 +57,19 @@ def test_model_of_training_at_the_pace_of_the_host(unit: Path, pattern: str, ker
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     truth, metered, wall, bare = map(int, out.split())
     print(f"error {metered / truth - 1:+.2%}, slower {wall / bare - 1:+.2%}, {truth / bare:.0%} full")
-    assert abs(metered / truth - 1) <= 0.03
-    assert wall / bare - 1 <= 0.03
+    assert abs(metered / truth - 1) <= 0.05
+    assert wall / bare - 1 <= 0.02
+
+
+@pytest.mark.parametrize("kernel_us", [100, 300, 600, 1000, 3000])
+def test_model_of_waits_for_each_kernel(unit: Path, kernel_us: int) -> None:
+    """Where marks are dear, not even a long launch has one of its own each time."""
+    command = [unit, "syncdear", str(kernel_us * 1000)]
+    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    truth, metered, wall, bare = map(int, out.split())
+    print(f"error {metered / truth - 1:+.2%}, slower {wall / bare - 1:+.2%}")
+    assert abs(metered / truth - 1) <= 0.005
+    assert wall / bare - 1 <= 0.01
 
 
 @pytest.mark.parametrize("sizes", [8, 40, 200])
