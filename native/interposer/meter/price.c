@@ -3,13 +3,13 @@
 #include "interposer/meter/functions.h"
 
 enum {
-  STEP = 16,  /* towards the median: it does not matter how much longer than usual a call took, */
-  OUTLIER = 4 /* but to begin with, a thread that lost its processor must not be taken for usual */
+  STEP = 16,          /* towards the median: it does not matter how much longer than usual a call took, */
+  AT_FIRST_NS = 10000 /* nor that the first thread that called lost its processor */
 };
 
 static double usually(double usual, double ns) {
-  if (usual == 0 || usual > OUTLIER * ns)
-    return usual == 0 ? ns : OUTLIER * ns;
+  if (usual == 0)
+    return ns < AT_FIRST_NS ? ns : AT_FIRST_NS;
   return usual + (ns > usual ? usual : -usual) / STEP;
 }
 

@@ -36,8 +36,9 @@ static void refused(struct gs_stream *stream) {
   gs_biased_drop(&stream->device->lock);
 }
 
-/* False: the driver refused the event, or there are as many marks as can be in flight. */
-static bool mark_with(struct gs_stream *stream, CUevent event, bool start) {
+/* False: the driver refused the event, or there are as many marks as can be in flight. began: when this thread began to
+ * be kept from its own work. */
+static bool mark_with(struct gs_stream *stream, CUevent event, bool start, uint64_t began) {
   struct gs_time_device *device = stream->device;
   struct gs_mark *mark;
   CUresult result;
@@ -56,7 +57,7 @@ static bool mark_with(struct gs_stream *stream, CUevent event, bool start) {
   result = gs_real.cuEventRecord(event, stream->handle);
   gs_biased_take(&device->lock);
   mark->recorded_by = gs_now();
-  gs_meter_recorded(device->meter, mark->recorded_by, (double)(mark->recorded_by - mark->recorded));
+  gs_meter_recorded(device->meter, mark->recorded_by, (double)(mark->recorded_by - began));
   if (result != CUDA_SUCCESS) {
     mark->event = NULL;
     __atomic_store_n(&stream->refused, gs_now(), __ATOMIC_RELAXED);
@@ -79,13 +80,15 @@ void gs_mark_record(struct gs_stream *stream, bool start) {
   }
   uint64_t began = gs_now();
   bool in = gs_inside_begin(&inside, stream->context);
-  if (began - __atomic_load_n(&stream->device->looked_at, __ATOMIC_RELAXED) > LOOKED_NS)
+  if (began - __atomic_load_n(&stream->device->looked_at, __ATOMIC_RELAXED) > LOOKED_NS) {
     gs_reap(stream->device);
+    began = gs_now();
+  }
   if (in && began - __atomic_load_n(&stream->refused, __ATOMIC_RELAXED) > RETRY_NS)
     event = gs_event_take(stream->context);
   if (!event)
     refused(stream);
-  else if (!mark_with(stream, event, start))
+  else if (!mark_with(stream, event, start, began))
     gs_event_give(stream->context, event);
   gs_inside_end(&inside);
 }
@@ -129,7 +132,7 @@ static bool take_oldest(struct gs_stream *stream) {
   struct gs_context *context = stream->context;
   struct gs_mark *mark;
   CUresult result;
-  uint64_t time, asked, now, read;
+  uint64_t time, asked, now, began = gs_now();
   uint32_t number;
   bool known, kept;
   CUevent event;
@@ -152,14 +155,12 @@ static bool take_oldest(struct gs_stream *stream) {
   known = kept = false;
   if (result == CUDA_SUCCESS)
     kept = device_time(context, event, &time, &known);
-  read = gs_now();
   if (known) {
     gs_clock_not_before(&context->clock, time, mark->unready);
     gs_clock_not_after(&context->clock, time, now);
   }
   gs_biased_take(&device->lock);
   number = stream->queue.tail;
-  gs_meter_read(device->meter, (double)(read - asked));
   if (known) {
     uint64_t done = gs_clock_host(&context->clock, time);
     gs_meter_reap(device->meter, &stream->queue, done, __atomic_load_n(&device->limits->lease, __ATOMIC_RELAXED),
@@ -172,6 +173,7 @@ static bool take_oldest(struct gs_stream *stream) {
       gs_blind_end_by_mark(stream, number, now);
     gs_meter_lose(device->meter, &stream->queue, now);
   }
+  gs_meter_read(device->meter, (double)(gs_now() - began));
   __atomic_store_n(&device->reaped, device->reaped + 1, __ATOMIC_RELEASE);
   gs_biased_drop(&device->lock);
   if (event && !kept)
