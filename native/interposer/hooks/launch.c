@@ -3,9 +3,7 @@
 
 #include "interposer/time/waits.h"
 
-/* Out of line, so that a repeated launch does not save the registers that this path uses. */
-static __attribute__((noinline)) CUresult before_booked(struct gs_around_kernel *around, CUfunction function,
-                                                        uint64_t key, CUstream stream) {
+CUresult gs_book_kernel(struct gs_around_kernel *around, CUfunction function, uint64_t key, CUstream stream) {
   CUresult result = CUDA_SUCCESS;
   around->submission.stream = NULL;
   around->use.kernel = 0;
@@ -23,16 +21,7 @@ void gs_launch_attributes(const CUlaunchConfig *config) {
       gs_events_recorded_elsewhere();
 }
 
-CUresult gs_before_kernel(struct gs_around_kernel *around, CUfunction function, uint64_t key, CUstream stream) {
-  around->repeat = gs_repeat_launch(key, stream);
-  return GS_LIKELY(around->repeat) ? CUDA_SUCCESS : before_booked(around, function, key, stream);
-}
-
-CUresult gs_after_kernel(struct gs_around_kernel *around, CUresult result) {
-  if (GS_LIKELY(around->repeat)) {
-    gs_repeated(around->repeat, result);
-    return result;
-  }
+CUresult gs_booked_kernel(struct gs_around_kernel *around, CUresult result) {
   gs_submitted(&around->submission, result);
   gs_kernel_looked(&around->use, result);
   return result;

@@ -26,7 +26,21 @@ struct gs_around_kernel {
   struct gs_submission submission;
   struct gs_kernel_use use;
 };
-CUresult gs_before_kernel(struct gs_around_kernel *around, CUfunction function, uint64_t key, CUstream stream);
-CUresult gs_after_kernel(struct gs_around_kernel *around, CUresult result);
+/* Out of line, so that a repeated launch does not save the registers that these use. */
+CUresult gs_book_kernel(struct gs_around_kernel *around, CUfunction function, uint64_t key, CUstream stream);
+CUresult gs_booked_kernel(struct gs_around_kernel *around, CUresult result);
+
+static inline CUresult gs_before_kernel(struct gs_around_kernel *around, CUfunction function, uint64_t key,
+                                        CUstream stream) {
+  around->repeat = gs_repeat_launch(key, stream);
+  return GS_LIKELY(around->repeat) ? CUDA_SUCCESS : gs_book_kernel(around, function, key, stream);
+}
+
+static inline CUresult gs_after_kernel(struct gs_around_kernel *around, CUresult result) {
+  if (!GS_LIKELY(around->repeat))
+    return gs_booked_kernel(around, result);
+  gs_repeated(around->repeat, result);
+  return result;
+}
 
 #endif
