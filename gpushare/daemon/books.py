@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpushare.api.share import GrantDevice
 from gpushare.arbiter import GrantStats
 from gpushare.ledger import entries
 from gpushare.ledger.entries import Period, Totals
@@ -33,7 +34,7 @@ class DeviceBook:
     `carried`: sums that earlier runs of the daemon wrote. `base`: the arbiter's counters when this run adopted the
     grant, which include work from before. `written`: the counters at the end of the last period, at `written_at`.
     `window`: the counters one second ago. `had`: what the grant had of the device in that second. `entitled_milli`:
-    what it should get now.
+    what it should get now. `shown`: what was last shown of it, and of what that was made.
     """
 
     carried: Totals
@@ -44,6 +45,7 @@ class DeviceBook:
     share_got_milli: int = 0
     entitled_milli: int = 0
     had: Had = field(default=Had())
+    shown: tuple[tuple[object, ...], GrantDevice] | None = None
     _first: bool = field(init=False)
     """Whether nothing of it is from before this run."""
 

@@ -9,8 +9,9 @@ from gpushare.api import tenants as tenant_types
 from gpushare.api import types
 from gpushare.api.drain import DeviceState
 from gpushare.api.share import GrantDevice
-from gpushare.arbiter import Arbiter, DeviceStats
+from gpushare.arbiter import Arbiter, DeviceStats, GrantStats
 from gpushare.daemon import placement
+from gpushare.daemon.books import DeviceBook
 from gpushare.daemon.enforcement import walls_of
 from gpushare.daemon.gangs import gang_of
 from gpushare.daemon.state import GrantRecord, Live, State, now_ns
@@ -32,8 +33,22 @@ def _grant_device(
     ordinal: int, place: Place, state: State, kept: int, live: Live | None, share: Share | None, arbiter: Arbiter
 ) -> GrantDevice:
     """`ordinal`: of the device in the grant. `share`: what the grant is served with here, None where it is not
-    served."""
-    shown = GrantDevice(
+    served. The same object as before where nothing has changed."""
+    healthy = live is None or place.device not in state.faults
+    book = live.books.get(place.index) if live is not None and live.handle is not None else None
+    if book is None:
+        return _placed(place, kept, healthy)
+    assert live is not None and live.handle is not None
+    stats = live.held(ordinal, book.total(arbiter.grant_stats(live.handle, place.index)))
+    uncharged = live.uncharged(ordinal)
+    made_of = (place, kept, healthy, share, stats, uncharged, book.had, book.share_got_milli, book.entitled_milli)
+    if book.shown is None or book.shown[0] != made_of:
+        book.shown = made_of, _served(_placed(place, kept, healthy), book, stats, share, uncharged)
+    return book.shown[1]
+
+
+def _placed(place: Place, kept: int, healthy: bool) -> GrantDevice:
+    return GrantDevice(
         id=place.device,
         index=place.index,
         memory_limit_bytes=place.memory_bytes,
@@ -41,14 +56,16 @@ def _grant_device(
         time_limit_milli=place.limit_milli,
         guaranteed_milli=kept,
         memory_borrowed_bytes=place.borrowed_bytes,
-        health="healthy" if live is None or place.device not in state.faults else "unhealthy",
+        health="healthy" if healthy else "unhealthy",
     )
-    if live is None or live.handle is None or (book := live.books.get(place.index)) is None:
-        return shown
+
+
+def _served(
+    shown: GrantDevice, book: DeviceBook, stats: GrantStats, share: Share | None, uncharged: int
+) -> GrantDevice:
     if share is not None:
         shown.served_milli, shown.served_limit_milli = share.guarantee_milli, share.limit_milli
-    stats = live.held(ordinal, book.total(arbiter.grant_stats(live.handle, place.index)))
-    shown.memory_uncharged_bytes = live.uncharged(ordinal)
+    shown.memory_uncharged_bytes = uncharged
     shown.memory_bytes = stats.memory_bytes
     shown.memory_peak_bytes = stats.memory_peak_bytes
     shown.busy_ns = stats.busy_ns

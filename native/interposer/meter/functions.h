@@ -41,7 +41,8 @@ static inline uint64_t gs_meter_every(double allowed, uint64_t enough) {
 static inline double gs_meter_mark_ns(const struct gs_meter *meter) { return meter->record_ns + meter->read_ns; }
 /* Whether a launch that takes so long, onto an empty queue, has a mark of its own. */
 static inline bool gs_meter_alone(const struct gs_meter *meter, double estimate) {
-  return estimate >= (double)gs_meter_every(GS_METER_MARK_PRICE * gs_meter_mark_ns(meter), GS_METER_ALONE_NS);
+  return estimate >= GS_METER_ALONE_MOST_NS ||
+         estimate >= (double)gs_meter_every(GS_METER_MARK_PRICE * gs_meter_mark_ns(meter), GS_METER_ALONE_NS);
 }
 /* A bracket took the program so many ns. */
 void gs_meter_bracketed(struct gs_meter *meter, double ns);

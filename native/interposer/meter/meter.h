@@ -47,8 +47,11 @@ enum {
   GS_METER_SILENT = 8,       /* after this many marks without information the interval doubles */
   GS_METER_SILENT_MOST = 4 * GS_METER_SILENT,
   GS_METER_MARKS = 4, /* but at least this many marks within the bound on work in flight */
-  /* a launch this long onto an empty queue gets a mark of its own, which measures it exactly */
+  /* a launch this long onto an empty queue gets a mark of its own, which measures it exactly; where marks are dear, only
+   * one that is longer, but each of 1 ms */
   GS_METER_ALONE_NS = 250000,
+  GS_METER_ALONE_MOST_NS = 1000000,
+  GS_METER_ALONE_RARER = 8,     /* and this many times fewer brackets */
   GS_METER_SAMPLE_NS = 1000000, /* one launch is bracketed in this time on average, or fewer */
   /* Of the program's time, at most one part in so many goes into marks that are recorded by chance, into marks of work
    * that was estimated, and into brackets, not counting what it takes to read those */

@@ -11,21 +11,20 @@ uint32_t gs_meter_plan_sample(struct gs_meter *meter, struct gs_queue *queue, st
   /* A bracket would also measure work of other streams on the device. */
   bool alone = now >= meter->end || meter->inflight < queue->inflight + 1;
   bool free = !__atomic_load_n(&queue->bracketing, __ATOMIC_ACQUIRE) || now - queue->last_sample > GS_METER_LOST_NS;
+  uint64_t every = gs_queue_sample_every(meter, queue);
+  if (gs_meter_alone(meter, function->estimate)) /* marks show such launches, too */
+    every *= GS_METER_ALONE_RARER;
   /* By chance, so that no program can know which of its launches are bracketed before it has made them; also while the
    * last one is not read yet, and where the queue is believed to have work: kernels may have become shorter. */
-  bool chosen =
-      queue->sample_next || gs_meter_by_chance(meter, now, 1 + queue->repeated, gs_queue_sample_every(meter, queue));
-  bool due =
-      free && alone &&
-      (gs_function_known(function) ? chosen && !gs_meter_alone(meter, function->estimate) : chosen || !queue->sampled);
+  bool chosen = queue->sample_next || gs_meter_by_chance(meter, now, 1 + queue->repeated, every);
+  bool due = free && alone && (chosen || (!gs_function_known(function) && !queue->sampled));
   queue->sample_next = due && queue->repeated > 0 && function->estimate > GS_METER_PILE_NS;
   if (!due || queue->sample_next)
     return 0;
   function->tries += function->tries < GS_METER_TRIES;
   queue->last_sample = now;
   queue->sampled_rarity = (uint8_t)(1u << queue->agreed);
-  queue->sampled_stands =
-      maximum((double)gs_queue_sample_every(meter, queue) / ((1 + queue->repeated) * meter->rush + 1), 1);
+  queue->sampled_stands = maximum((double)every / ((1 + queue->repeated) * meter->rush + 1), 1);
   __atomic_store_n(&queue->bracketing, true, __ATOMIC_RELAXED);
   return queue->end < now + GS_METER_HOLD_NS || queue->misjudged ? GS_PLAN_SAMPLE | GS_PLAN_HOLD : GS_PLAN_SAMPLE;
 }
