@@ -34,7 +34,8 @@ class DeviceBook:
     `carried`: sums that earlier runs of the daemon wrote. `base`: the arbiter's counters when this run adopted the
     grant, which include work from before. `written`: the counters at the end of the last period, at `written_at`.
     `window`: the counters one second ago. `had`: what the grant had of the device in that second. `entitled_milli`:
-    what it should get now. `shown`: what was last shown of it, and of what that was made.
+    what it should get now. `shown`: of what was made what was last shown of it, and that, which nobody
+    changes.
     """
 
     carried: Totals
@@ -45,7 +46,7 @@ class DeviceBook:
     share_got_milli: int = 0
     entitled_milli: int = 0
     had: Had = field(default=Had())
-    shown: tuple[tuple[object, ...], GrantDevice] | None = None
+    shown: tuple[tuple[object, ...], GrantDevice] | None = field(default=None, compare=False, repr=False)
     _first: bool = field(init=False)
     """Whether nothing of it is from before this run."""
 

@@ -40,7 +40,7 @@ static inline uint64_t gs_meter_every(double allowed, uint64_t enough) {
 /* Host time that a mark takes with what it takes to read it. */
 static inline double gs_meter_mark_ns(const struct gs_meter *meter) { return meter->record_ns + meter->read_ns; }
 /* Whether a launch that takes so long, onto an empty queue, has a mark of its own. */
-static inline bool gs_meter_alone(const struct gs_meter *meter, double estimate) {
+static inline bool gs_meter_own_mark(const struct gs_meter *meter, double estimate) {
   return estimate >= GS_METER_ALONE_MOST_NS ||
          estimate >= (double)gs_meter_every(GS_METER_MARK_PRICE * gs_meter_mark_ns(meter), GS_METER_ALONE_NS);
 }
@@ -71,12 +71,12 @@ uint32_t gs_meter_plan_sample(struct gs_meter *meter, struct gs_queue *queue, st
                               uint64_t now);
 /* True for one of the launches in `every` ns on average, by chance. n: launches that this one stands for. */
 bool gs_meter_by_chance(struct gs_meter *meter, uint64_t now, uint32_t n, uint64_t every);
-/* Time between two launches that are, on average. */
+/* The average time between two launches that chance chooses, so that a mark is recorded behind them. */
 static inline double gs_meter_check_every(const struct gs_meter *meter) {
   return (double)gs_meter_every(GS_METER_PRICE * gs_meter_mark_ns(meter), GS_METER_CHECK_NS);
 }
-/* Whether the launch that is made now is chosen to be measured, although nothing asks for it. */
-bool gs_meter_chosen(struct gs_meter *meter, struct gs_queue *queue, uint64_t now);
+/* Whether a mark is recorded behind the launch that is made now because chance chose it. To be asked once. */
+bool gs_meter_take_choice(struct gs_meter *meter, struct gs_queue *queue, uint64_t now);
 /* The queue had a launch. */
 static inline void gs_meter_latest(struct gs_meter *meter, const struct gs_queue *queue, uint64_t now) {
   if (meter->latest != queue) {

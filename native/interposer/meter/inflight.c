@@ -22,6 +22,7 @@ void gs_meter_undo(struct gs_meter *meter, struct gs_queue *queue, const struct 
     return;
   open->launches--;
   open->unobserved -= unobserved;
+  open->stands = 0;
   open->estimate = maximum(open->estimate - estimate, 0);
   for (uint32_t i = 0; i < open->kinds; i++)
     if (open->kind[i].function == function && open->kind[i].launches > 0)

@@ -37,7 +37,7 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   double estimate = function->estimate;
   uint32_t plan = 0;
   bool first = !queue->anchored && queue->head == queue->tail && open->launches == 0;
-  bool careful = gs_meter_careful(meter, now), shared;
+  bool close = gs_meter_close(meter, now), shared;
   if (lease != meter->lease) {
     meter->leased_at = meter->lease ? now : 0;
     meter->lease = lease;
@@ -54,7 +54,7 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
       meter->doubted = now + GS_METER_DOUBT_NS;
     open->idle += (double)(now - queue->end);
     queue->end = now;
-    if (careful || gs_meter_alone(meter, estimate))
+    if (close || gs_meter_own_mark(meter, estimate))
       plan |= GS_PLAN_MARK;
   }
   if (!first)
@@ -87,17 +87,17 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   count_kind(open, function, estimate, 1);
   /* A new function is observed after 1, 2, 4, 8 launches. */
   double mark = mark_every(meter, queue);
-  if (careful && (open->estimate >= GS_METER_CAREFUL_MARK_NS || now - queue->closed >= GS_METER_CAREFUL_MARK_NS))
+  if (close && (open->estimate >= GS_METER_CAREFUL_MARK_NS || now - queue->closed >= GS_METER_CAREFUL_MARK_NS))
     plan |= GS_PLAN_MARK;
-  if (gs_meter_chosen(meter, queue, now)) {
-    open->stands = careful ? 1 : gs_meter_check_every(meter) / meter->pace;
+  if (gs_meter_take_choice(meter, queue, now)) {
+    open->stands = close ? 1 : gs_meter_check_every(meter) / meter->pace;
     plan |= GS_PLAN_MARK;
   }
   if (open->estimate >= mark || open->idle > 4 * mark ||
       (function->observed < GS_METER_TRUSTED && open->launches >= 1u << function->observed))
     plan |= GS_PLAN_MARK;
   /* What else went into the stream may still be in front of it. */
-  if ((careful || (plan & GS_PLAN_MARK && open->launches == 1)) && __atomic_load_n(&queue->clouded, __ATOMIC_RELAXED))
+  if ((close || (plan & GS_PLAN_MARK && open->launches == 1)) && __atomic_load_n(&queue->clouded, __ATOMIC_RELAXED))
     plan |= GS_PLAN_START;
   return plan;
 }
@@ -229,7 +229,7 @@ static bool known_wrongly(struct gs_meter *meter, const struct gs_mark *mark, ui
   /* While others are on the device, nothing shows that lengths are even again. */
   if (wrong || gs_meter_careful(meter, mark->recorded))
     gs_meter_surprise(meter, mark->recorded, GS_METER_CAREFUL_NS,
-                      maximum(resident - gs_segment_now(&mark->segment), 0));
+                      wrong ? resident - gs_segment_now(&mark->segment) : 0);
   return gs_meter_careful(meter, mark->recorded);
 }
 

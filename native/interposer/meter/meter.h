@@ -6,7 +6,8 @@
  * device times are mapped to them with gs_clock first. Durations are nanoseconds in double.
  *
  * Bounds of the error. A queue that never runs dry is measured by the device's clock between marks, and so is a launch
- * that gets a mark of its own. Launches shorter than GS_METER_ALONE_NS onto an empty queue are charged by an estimate
+ * that gets a mark of its own. Launches shorter than GS_METER_ALONE_NS onto an empty queue (GS_METER_ALONE_MOST_NS where
+ * marks are dear) are charged by an estimate
  * from brackets: an event before and one after. The stream is held before the first event until the second is recorded
  * (time/bracket.c), so that the time between them is the kernel's. Holding it with a wait would do as well, but a thread
  * stopped in between would stop the program's stream.
@@ -43,7 +44,7 @@ enum {
   GS_METER_FAR_NS = 50000,
   GS_METER_EXACT = 32, /* number of samples that a backlogged segment outweighs */
   GS_METER_PIECES = 64,
-  GS_METER_MARK_NS = 500000, /* estimated work per mark: a timing event costs ~2.5 us, 0.5 % of it */
+  GS_METER_MARK_NS = 500000, /* estimated work per mark, or more where marks are dear */
   GS_METER_SILENT = 8,       /* after this many marks without information the interval doubles */
   GS_METER_SILENT_MOST = 4 * GS_METER_SILENT,
   GS_METER_MARKS = 4, /* but at least this many marks within the bound on work in flight */
@@ -51,10 +52,11 @@ enum {
    * one that is longer, but each of 1 ms */
   GS_METER_ALONE_NS = 250000,
   GS_METER_ALONE_MOST_NS = 1000000,
-  GS_METER_ALONE_RARER = 8,     /* and this many times fewer brackets */
+  GS_METER_OWN_MARK_RARER = 8,  /* and this many times fewer brackets */
   GS_METER_SAMPLE_NS = 1000000, /* one launch is bracketed in this time on average, or fewer */
-  /* Of the program's time, at most one part in so many goes into marks that are recorded by chance, into marks of work
-   * that was estimated, and into brackets, not counting what it takes to read those */
+  /* Of the program's time, about one part in so many goes into marks that are recorded by chance, one into marks of work
+   * that was estimated (but work in flight is bounded closely beside others: GS_METER_MARKS), and one into brackets, but
+   * for what it takes to read their events */
   GS_METER_PRICE = 256,
   GS_METER_MARK_PRICE = 128,
   GS_METER_BRACKET_PRICE = 160,
@@ -83,7 +85,9 @@ enum {
    * What is missed where such work is rarer is 1 % of the time. */
   GS_METER_WORTH = 100,
   GS_METER_CAREFUL_NS = 250000000,
-  /* But marks take at most this part of the time that was missed: lengths of an honest program differ too. */
+  /* But marks behind launches take at most this part of the time that the work took which was found: lengths of an honest
+   * program differ too. So where marks are dear, more than 1 % may be missed of work that is long now and then and of
+   * which no wait is seen. */
   GS_METER_REWARD = 2,
   GS_METER_CREDIT_NS = 25000000, /* and at most this much at once */
   /* Work that takes twice as long as estimated and this much more was estimated wrongly: waking a thread up takes
@@ -92,7 +96,7 @@ enum {
   /* meanwhile a queue with work gets a mark after this much of it, estimated, or this long after the last one */
   GS_METER_CAREFUL_MARK_NS = 100000,
   GS_METER_DOUBT_NS = 250000000, /* after a pause in which nobody saw the stream idle, launches are checked this long */
-  GS_METER_CHECK_NS = 1000000,   /* one in so many ns on average: it takes a mark */
+  GS_METER_CHECK_NS = 500000,    /* one in so many ns on average, or fewer: it takes a mark */
   GS_METER_RETURNS = 12,         /* kinds of late waits, by how late: GS_METER_LATE_NS, twice that ... */
   GS_METER_OVERDUE_NS = 200000,  /* work behind an overdue mark is said to take at least this much longer */
   GS_METER_HELD = 1,             /* this bit of a lease word: leased */
@@ -202,8 +206,8 @@ struct gs_queue {
   /* Since the last mark or wait, a copy, a host function or a wait for something else went into the stream: how long it
    * has work says nothing about its kernels. Atomic. */
   bool clouded;
-  uint32_t unchosen;           /* so many launches to come are not chosen to be measured, */
-  bool check;                  /* and the one after them is */
+  uint32_t unchosen;           /* so many launches to come are not chosen to be measured; */
+  bool check;                  /* the one after them is */
   bool sample_next;            /* a bracket is due, once `repeated` is 0 */
   bool bracketing;             /* a thread is on its way from the plan of a bracket to its end. Atomic */
   struct gs_function *recent;  /* function of the last launch */
@@ -254,9 +258,10 @@ struct gs_meter {
   uint32_t marks; /* number of marks recorded or being recorded and not reaped */
   uint32_t epoch;
   uint32_t pieces;
-  /* The lengths of functions turned out to be uneven: until this time all that can be measured is. */
+  /* The lengths of functions turned out to be uneven: until this time there are marks before waits, */
   uint64_t careful;
-  double credit; /* ns that marks may take until then */
+  uint64_t close; /* and until this time behind all launches that they can measure, */
+  double credit;  /* which may take so many ns */
   /* Host time that it usually takes to record a mark, to read one, and a bracket but for reading it, ns; 0: not known */
   double record_ns, read_ns, bracket_ns;
   /* Used by unseen.c. */
@@ -297,8 +302,8 @@ static inline struct gs_function *gs_queue_function(struct gs_meter *meter, stru
   return queue->recent = gs_meter_function(meter, key);
 }
 
-/* Work took much longer than estimated: by `missed` ns, GS_METER_CAREFUL_NS if that is not known. in_all: the same of all
- * work for which it stands, at least. */
+/* Work took much longer than estimated: by `missed` ns, GS_METER_CAREFUL_NS if that is not known. in_all: so much was
+ * missed at least; of a launch that was chosen by chance, with all those that were not chosen, ns. */
 void gs_meter_surprise(struct gs_meter *meter, uint64_t now, double missed, double in_all);
 /* A mark was recorded at `now`, which took `ns`; one was read. */
 void gs_meter_recorded(struct gs_meter *meter, uint64_t now, double ns);
@@ -306,6 +311,7 @@ void gs_meter_read(struct gs_meter *meter, double ns);
 static inline bool gs_meter_careful(const struct gs_meter *meter, uint64_t now) {
   return now < __atomic_load_n(&meter->careful, __ATOMIC_RELAXED);
 }
+static inline bool gs_meter_close(const struct gs_meter *meter, uint64_t now) { return now < meter->close; }
 
 /* Whether to mark the stream before this launch: the open segment ended a while ago, and the time of the new launch is
  * not known well enough to be distinguished from the gap; or something else was put between them. */
@@ -314,7 +320,7 @@ static inline bool gs_meter_close_first(const struct gs_meter *meter, const stru
   if (queue->open.launches == 0)
     return false;
   return (function->observed < GS_METER_TRUSTED && now > queue->end + GS_METER_GAP_NS) ||
-         (__atomic_load_n(&queue->clouded, __ATOMIC_RELAXED) && gs_meter_careful(meter, now));
+         (__atomic_load_n(&queue->clouded, __ATOMIC_RELAXED) && gs_meter_close(meter, now));
 }
 /* To be called before a launch. Returns enum gs_plan bits: record a start mark before it, bracket it, record a mark
  * after it; hold the stream before the bracket. */

@@ -6,14 +6,19 @@
 
 static double maximum(double a, double b) { return a > b ? a : b; }
 
+/* How much a sample counts among others, if one is taken in so many ns. */
+static uint8_t rarity(uint64_t every) {
+  uint64_t times = every / GS_METER_SAMPLE_NS;
+  return times < UINT8_MAX ? (uint8_t)times : UINT8_MAX;
+}
+
 uint32_t gs_meter_plan_sample(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function,
                               uint64_t now) {
   /* A bracket would also measure work of other streams on the device. */
   bool alone = now >= meter->end || meter->inflight < queue->inflight + 1;
   bool free = !__atomic_load_n(&queue->bracketing, __ATOMIC_ACQUIRE) || now - queue->last_sample > GS_METER_LOST_NS;
-  uint64_t every = gs_queue_sample_every(meter, queue);
-  if (gs_meter_alone(meter, function->estimate)) /* marks show such launches, too */
-    every *= GS_METER_ALONE_RARER;
+  bool own_mark = gs_meter_own_mark(meter, function->estimate);
+  uint64_t every = gs_queue_sample_every(meter, queue) * (own_mark ? GS_METER_OWN_MARK_RARER : 1);
   /* By chance, so that no program can know which of its launches are bracketed before it has made them; also while the
    * last one is not read yet, and where the queue is believed to have work: kernels may have become shorter. */
   bool chosen = queue->sample_next || gs_meter_by_chance(meter, now, 1 + queue->repeated, every);
@@ -23,8 +28,9 @@ uint32_t gs_meter_plan_sample(struct gs_meter *meter, struct gs_queue *queue, st
     return 0;
   function->tries += function->tries < GS_METER_TRIES;
   queue->last_sample = now;
-  queue->sampled_rarity = (uint8_t)(1u << queue->agreed);
-  queue->sampled_stands = maximum((double)every / ((1 + queue->repeated) * meter->rush + 1), 1);
+  /* Where each launch has a mark, a bracket stands for no other. */
+  queue->sampled_rarity = own_mark ? 1 : rarity(every);
+  queue->sampled_stands = own_mark ? 1 : maximum((double)every / ((1 + queue->repeated) * meter->rush + 1), 1);
   __atomic_store_n(&queue->bracketing, true, __ATOMIC_RELAXED);
   return queue->end < now + GS_METER_HOLD_NS || queue->misjudged ? GS_PLAN_SAMPLE | GS_PLAN_HOLD : GS_PLAN_SAMPLE;
 }
@@ -161,7 +167,7 @@ static bool disturbed(const struct gs_meter *meter, const struct gs_queue *queue
 /* Where nobody waits, no mark or wait shows a launch far longer than the others, unless it was bracketed by chance: then it
  * stands for all those that were not. They were made since the time when all launches had marks. */
 static void charge_unseen(struct gs_meter *meter, const struct gs_queue *queue, double missed) {
-  uint64_t from = meter->careful > meter->forgotten ? meter->careful : meter->forgotten;
+  uint64_t from = meter->close > meter->forgotten ? meter->close : meter->forgotten;
   if (queue->sampled_from < meter->doubted && from < queue->sampled_from)
     gs_timeline_add(meter, from, queue->sampled_from, missed * queue->sampled_stands, 1);
 }

@@ -43,7 +43,7 @@ uint32_t gs_meter_unchosen(struct gs_meter *meter, struct gs_queue *queue, uint6
   return queue->unchosen < n ? queue->unchosen : n;
 }
 
-bool gs_meter_chosen(struct gs_meter *meter, struct gs_queue *queue, uint64_t now) {
+bool gs_meter_take_choice(struct gs_meter *meter, struct gs_queue *queue, uint64_t now) {
   bool chosen = gs_meter_unchosen(meter, queue, now, 1) == 0;
   if (chosen)
     queue->check = false;

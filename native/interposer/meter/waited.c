@@ -3,10 +3,6 @@
 
 #include "interposer/meter/functions.h"
 
-/* The program may have had no processor, and will be late as often again: each time costs it as much as it was late until
- * marks have shown that the device did nothing. So they are worth more here. */
-enum { LATE_WAITS = 16 };
-
 static double minimum(double a, double b) { return a < b ? a : b; }
 
 bool gs_meter_check_before_sync(const struct gs_meter *meter, struct gs_queue *queue, uint64_t now) {
@@ -74,7 +70,7 @@ static bool add_wait(struct gs_meter *meter, const struct gs_queue *queue, struc
   took = gs_meter_careful(meter, waited.began) ? blocked : alone;
   if (!gs_is_late(gs_own_time(took, waited.residents), expected))
     return false;
-  gs_meter_surprise(meter, waited.until, took - expected, LATE_WAITS * (took - expected));
+  gs_meter_surprise(meter, waited.until, took - expected, took - expected);
   if (__atomic_load_n(&queue->clouded, __ATOMIC_RELAXED))
     return false;
   if (waited.returned && blocked > expected)

@@ -132,7 +132,7 @@ static bool take_oldest(struct gs_stream *stream) {
   struct gs_context *context = stream->context;
   struct gs_mark *mark;
   CUresult result;
-  uint64_t time, asked, now, began = gs_now();
+  uint64_t time, asked, now;
   uint32_t number;
   bool known, kept;
   CUevent event;
@@ -173,7 +173,7 @@ static bool take_oldest(struct gs_stream *stream) {
       gs_blind_end_by_mark(stream, number, now);
     gs_meter_lose(device->meter, &stream->queue, now);
   }
-  gs_meter_read(device->meter, (double)(gs_now() - began));
+  gs_meter_read(device->meter, (double)(gs_now() - asked));
   __atomic_store_n(&device->reaped, device->reaped + 1, __ATOMIC_RELEASE);
   gs_biased_drop(&device->lock);
   if (event && !kept)

@@ -27,7 +27,7 @@ void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUst
   repeat->context = gs_stream_is_default(handle) && stream->context ? stream->context->handle : NULL;
   repeat->left = 0;
   if (!again || function->observed < GS_METER_TRUSTED || queue->sample_next ||
-      gs_meter_careful(stream->device->meter, now))
+      gs_meter_close(stream->device->meter, now))
     return;
   each = (double)gone / (double)since;
   if (each < function->estimate)

@@ -81,8 +81,8 @@ static void uneven(const struct asked *asked) {
   }
 }
 
-/* Steps of training at the pace of the host: 900 launches of 60 functions, of which a third take from a quarter of their
- * mean to four times that, as they have more or less to do with the same grid; then a wait. */
+/* Steps of training at the pace of the host: 900 launches of 60 functions, of which a third take a sixteenth to all of their
+ * longest, as they have more or less to do with the same grid; then a wait. */
 static void layers(const struct asked *asked) {
   for (int i = 0; i < asked->n; i++) {
     uint64_t layer = (uint64_t)i % 900, function = layer % 60, mean = asked->ns / 4 + asked->ns * (function % 7) / 2;

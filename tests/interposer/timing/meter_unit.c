@@ -261,6 +261,33 @@ static void check_careful(void) {
   CHECK(!gs_meter_careful(&meter, now + 7000000));
 }
 
+static void check_price(void) {
+  /* A program that keeps the driver busy makes marks dear only up to a bound, and not for long. */
+  restart();
+  for (int i = 0; i < 1000; i++) {
+    gs_meter_recorded(&meter, now, 10000000);
+    gs_meter_read(&meter, 10000000);
+  }
+  CHECK(meter.record_ns <= 40000 && meter.read_ns <= 40000);
+  for (int i = 0; i < 50; i++)
+    gs_meter_recorded(&meter, now, 3000);
+  CHECK(meter.record_ns < 4000);
+  /* What was missed pays for some marks, and without any there are none behind each launch. */
+  restart();
+  gs_meter_recorded(&meter, now, 3000);
+  gs_meter_read(&meter, 7000);
+  gs_meter_surprise(&meter, now, 10000000, 0);
+  CHECK(gs_meter_careful(&meter, now) && !gs_meter_close(&meter, now));
+  gs_meter_surprise(&meter, now, 10000000, 100000);
+  for (int i = 0; i < 4; i++) {
+    CHECK(gs_meter_close(&meter, now));
+    gs_meter_recorded(&meter, now, 3000);
+  }
+  gs_meter_recorded(&meter, now, 3000);
+  gs_meter_recorded(&meter, now, 3000);
+  CHECK(gs_meter_careful(&meter, now) && !gs_meter_close(&meter, now));
+}
+
 static void check_clocks(void) {
   /* Known kernels of 10 ms in each of two streams in turn, waited for at once. By the clocks those of one are done 0.5 us too
    * early, and so they seem to begin in the pause before, in which the other one had the device. */
@@ -284,6 +311,7 @@ static void check_clocks(void) {
 
 int main(void) {
   check_careful();
+  check_price();
   check_timeline();
   check_away();
   check_clocks();

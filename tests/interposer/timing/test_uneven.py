@@ -39,7 +39,7 @@ def test_model_of_random_programs(seed: int, us: int, streams: int) -> None:
     assert abs(metered / truth - 1) <= 0.02
 
 
-@pytest.mark.parametrize("pattern", ["rareunseen", "rareunseenstarved"])
+@pytest.mark.parametrize("pattern", ["rareunseen", "rareunseenstarved", "rareunseendear"])
 @pytest.mark.parametrize(("short", "count", "long"), CASES)
 def test_model_of_rare_long_kernels_behind_our_back(short: int, count: int, long: int, pattern: str) -> None:
     """Each launch is waited for at once in a way that the meter is not told of, and no other thread asks either; on a
@@ -51,16 +51,17 @@ def test_model_of_rare_long_kernels_behind_our_back(short: int, count: int, long
     assert abs(metered / truth - 1) <= 0.05
 
 
+@pytest.mark.parametrize("pattern", ["watched", "watcheddear"])
 @pytest.mark.parametrize("hits", [1, 3, 6, 20])
 @pytest.mark.parametrize(("short", "long"), [(10, 40), (10, 60), (5, 80), (10, 200), (20, 400)])
-def test_model_of_a_program_that_watches_the_samples(hits: int, short: int, long: int) -> None:
+def test_model_of_a_program_that_watches_the_samples(pattern: str, hits: int, short: int, long: int) -> None:
     """It tells by how long its calls take which of its launches were measured, has short ones until `hits` of them
     were, and long ones until one was; nobody waits. It pays no less for that."""
-    command = [built.program("meter_programs"), f"watched:{hits}:{long * US}", str(short * US), "100000"]
+    command = [built.program("meter_programs"), f"{pattern}:{hits}:{long * US}", str(short * US), "100000"]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     truth, metered, _, _ = map(int, out.split())
     print(f"error {metered / truth - 1:+.2%}")
-    assert -0.05 <= metered / truth - 1 <= 0.25
+    assert (-0.1 if pattern.endswith("dear") else -0.05) <= metered / truth - 1 <= 0.25
 
 
 def test_model_of_a_program_in_step_with_the_samples() -> None:
