@@ -13,8 +13,8 @@ A row of hooks.tsv (tab separated):
   symbol  kind  @name  expression...   gs_<symbol> is generated: gs_before_<name>(&around, expressions), the real call
                                        unless that returned an error, gs_after_<name>(&around, result). A header of the
                                        interposer declares or defines them and struct gs_around_<name>, or only what
-                                       the family needs: no struct, no gs_after_<name>. Expressions use the parameter names of
-                                       driver.tsv.
+                                       the family needs: no struct, no gs_after_<name>. Expressions use the parameter
+                                       names of driver.tsv.
   symbol  kind  =name  expression...   gs_<symbol> is generated: gs_do_<name>(&call, expressions), which makes the real
                                        call itself, by gs_call. While this process has not joined a grant, the call is
                                        forwarded.
