@@ -31,9 +31,14 @@ def grant_dir(layout: Layout, grant_id: str) -> Path:
 
 
 @functools.lru_cache(maxsize=2048)
+def self_name(layout: Layout, grant_id: str) -> str:
+    """The path of the part of it that the tenant sees."""
+    return f"{layout.grants}/{grant_id}/self"
+
+
 def self_dir(layout: Layout, grant_id: str) -> Path:
-    """The part of it that the tenant sees."""
-    return Path(f"{layout.grants}/{grant_id}/self")
+    """The same."""
+    return Path(self_name(layout, grant_id))
 
 
 def preload_file(layout: Layout, grant_id: str) -> Path:
