@@ -52,7 +52,6 @@ enum {
    * one that is longer, but each of 1 ms */
   GS_METER_ALONE_NS = 250000,
   GS_METER_ALONE_MOST_NS = 1000000,
-  GS_METER_OWN_MARK_RARER = 8,  /* and this many times fewer brackets */
   GS_METER_SAMPLE_NS = 1000000, /* one launch is bracketed in this time on average, or fewer */
   /* Of the program's time, about one part in so many goes into marks that are recorded by chance, one into marks of work
    * that was estimated (but work in flight is bounded closely beside others: GS_METER_MARKS), and one into brackets, but
