@@ -34,8 +34,8 @@ class DeviceBook:
     `carried`: sums that earlier runs of the daemon wrote. `base`: the arbiter's counters when this run adopted the
     grant, which include work from before. `written`: the counters at the end of the last period, at `written_at`.
     `window`: the counters one second ago. `had`: what the grant had of the device in that second. `entitled_milli`:
-    what it should get now. `shown`: of what was made what was last shown of it, and that, which nobody
-    changes.
+    what it should get now. `shown`: what was last shown of it, which nobody changes, behind the
+    values that it was made of.
     """
 
     carried: Totals

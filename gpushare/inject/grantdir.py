@@ -30,12 +30,12 @@ def grant_dir(layout: Layout, grant_id: str) -> Path:
     return Path(f"{layout.grants}/{grant_id}")  # a third of what `/` takes
 
 
-@functools.lru_cache(maxsize=2048)
 def self_name(layout: Layout, grant_id: str) -> str:
     """The path of the part of it that the tenant sees."""
     return f"{layout.grants}/{grant_id}/self"
 
 
+@functools.lru_cache(maxsize=2048)
 def self_dir(layout: Layout, grant_id: str) -> Path:
     """The same."""
     return Path(self_name(layout, grant_id))

@@ -301,8 +301,9 @@ static inline struct gs_function *gs_queue_function(struct gs_meter *meter, stru
   return queue->recent = gs_meter_function(meter, key);
 }
 
-/* Work took much longer than estimated: by `missed` ns, GS_METER_CAREFUL_NS if that is not known. in_all: so much was
- * missed at least; of a launch that was chosen by chance, with all those that were not chosen, ns. */
+/* Work took much longer than estimated: by `missed` ns, GS_METER_CAREFUL_NS if that is not known. in_all: what marks may
+ * take is a part of this time, ns: of what was missed, or of the work where that is not known; a launch that chance chose
+ * counts for all those that it did not choose. */
 void gs_meter_surprise(struct gs_meter *meter, uint64_t now, double missed, double in_all);
 /* A mark was recorded at `now`, which took `ns`; one was read. */
 void gs_meter_recorded(struct gs_meter *meter, uint64_t now, double ns);
@@ -310,6 +311,7 @@ void gs_meter_read(struct gs_meter *meter, double ns);
 static inline bool gs_meter_careful(const struct gs_meter *meter, uint64_t now) {
   return now < __atomic_load_n(&meter->careful, __ATOMIC_RELAXED);
 }
+/* Whether launches that marks can measure have them now. Under the lock. */
 static inline bool gs_meter_close(const struct gs_meter *meter, uint64_t now) { return now < meter->close; }
 
 /* Whether to mark the stream before this launch: the open segment ended a while ago, and the time of the new launch is

@@ -18,7 +18,8 @@ uint32_t gs_meter_plan_sample(struct gs_meter *meter, struct gs_queue *queue, st
   bool alone = now >= meter->end || meter->inflight < queue->inflight + 1;
   bool free = !__atomic_load_n(&queue->bracketing, __ATOMIC_ACQUIRE) || now - queue->last_sample > GS_METER_LOST_NS;
   bool own_mark = gs_meter_own_mark(meter, function->estimate);
-  /* Beside others, long launches are charged by estimates that nothing but brackets corrects, at any price. */
+  /* While others are on the device, long launches are charged by estimates, which only brackets correct: these are worth
+   * what they cost. */
   uint64_t every = own_mark ? (uint64_t)GS_METER_SAMPLE_NS << queue->agreed : gs_queue_sample_every(meter, queue);
   /* By chance, so that no program can know which of its launches are bracketed before it has made them; also while the
    * last one is not read yet, and where the queue is believed to have work: kernels may have become shorter. */

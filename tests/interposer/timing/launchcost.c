@@ -1,7 +1,7 @@
 /* The cost of a launch through the interposer: launchcost BESIDE DRIVER STREAM [FUNCTIONS]. Batches of launches through the
  * function the program is linked with and directly into another copy of the driver, alternating, in one thread; of so many
- * functions in turn, or of one. Also
- * counts the system calls of the former, and the events that DRIVER was asked to record. Prints one JSON line. */
+ * kernels in turn, or of one. Also counts the system calls of the former, and the events that DRIVER was asked to record.
+ * Prints one JSON line. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

@@ -223,7 +223,8 @@ int main(int argc, char **argv) {
   if (program < 0)
     return 2;
   hold = argc > 4 ? strtoull(argv[4], NULL, 10) : hold;
-  /* "dear": reading an event takes what it takes PyTorch on an H200, where no cache holds what it needs. "starved": the thread is often preempted. "turns": in turn with another tenant. */
+  /* "dear": reading an event takes what it takes PyTorch on an H200, where no cache holds what it needs. "starved": the
+   * thread is often preempted. "turns": in turn with another tenant. */
   reading = strstr(words, "dear") ? 6000 : 0;
   stolen_in = strstr(words, "starved") ? 400 : 0;
   if (strstr(words, "turns"))
