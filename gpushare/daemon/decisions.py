@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gpushare.api.why import Decision, What
 from gpushare.policy.admission import Choice, Place
@@ -20,7 +20,7 @@ class Decisions:
         self._of: dict[str, list[Decision]] = {}
         self._ended: deque[str] = deque()
         self._missing: dict[tuple[str, str], int] = {}
-        """Milli by grant and device, of what was reserved."""
+        """What `follow` was called with last."""
 
     def add(
         self,
@@ -91,19 +91,16 @@ class Decisions:
                 guaranteed_milli=new.guaranteed_milli,
             )
 
-    def follow(self, places: Mapping[str, Sequence[Place]], kept: Mapping[tuple[str, str], int]) -> None:
-        """Of all living grants, what is kept of what was reserved for them: tells those that miss more or less of it
-        than before."""
-        missing: dict[tuple[str, str], int] = {}
-        for grant, mine in places.items():
-            for place in mine:
-                key = grant, place.device
-                less = place.guaranteed_milli - kept.get(key, 0)
-                if less:
-                    missing[key] = less
-                if less != self._missing.get(key, 0):
-                    self._guarantee(grant, place, less)
-        self._missing = missing
+    def follow(self, missing: Mapping[tuple[str, str], int], places: Callable[[str], Sequence[Place]]) -> None:
+        """`missing`: milli by grant and device, of what was reserved; where it is more or less than before, the grant
+        is told. `places`: of a grant, none once it has ended."""
+        for key in missing.keys() | self._missing.keys():
+            less = missing.get(key, 0)
+            if less != self._missing.get(key, 0):
+                for place in places(key[0]):
+                    if place.device == key[1]:
+                        self._guarantee(key[0], place, less)
+        self._missing = dict(missing)
 
     def _guarantee(self, grant: str, place: Place, less: int) -> None:
         reserved, now = format_time(place.guaranteed_milli), format_time(place.guaranteed_milli - less)

@@ -118,11 +118,10 @@ def arbiter_shares(state: State, runnable: Collection[str] | None = None) -> dic
     `runnable`: ids of grants that have work, None: all may have. On a device that does not work nothing is guaranteed.
     """
     served = {live.id: live for live in state if live.handle is not None}
-    promises = state.promises
-    placed = [row for grant in served for row in promises.placed(grant) if row.device not in state.faults]
+    placed = [row for row in state.promises.placed(served) if row.device not in state.faults]
     # A tenant that was removed from the file keeps only what its living grants had reserved.
     names = {live.record.tenant for live in served.values()}
-    tenants = {name: TenantPolicy(name, 0) for name in names} | promises.now.policies
+    tenants = {name: TenantPolicy(name, 0) for name in names} | state.promises.now.policies
     found = shares(tenants, placed, runnable, state.history.weights)
     return {
         grant: [

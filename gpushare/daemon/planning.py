@@ -159,7 +159,7 @@ class _Draft:
             book = live.books.get(place.index)
             if book is None or not live.shares or not (wants := book.had.used_milli + book.had.waited_milli):
                 continue
-            for row, share in zip(state.promises.placed(grant), live.shares, strict=True):
+            for row, share in zip(state.promises.placed([grant]), live.shares, strict=True):
                 if row.device == place.device:
                     found.append(_Beside(row, share.guarantee_milli, min(wants, share.limit_milli)))
         return found

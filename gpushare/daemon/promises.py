@@ -106,10 +106,10 @@ class Promises:
         """How many the tenant has."""
         return self._grants[tenant]
 
-    def placed(self, grant: str) -> list[Placed]:
-        """The grant's places, in its order, with what is left of their guarantees."""
+    def placed(self, grants: Iterable[str]) -> list[Placed]:
+        """Their places, in the order of each grant, with what is left of their guarantees."""
         kept = self.now.standing.kept
-        return [_with_guarantee(row, kept[grant, row.device]) for row in self._placed[grant]]
+        return [_with_guarantee(row, kept[row.grant, row.device]) for grant in grants for row in self._placed[grant]]
 
     @property
     def now(self) -> _Now:

@@ -12,6 +12,7 @@ from gpushare.daemon.resources import Resources
 from gpushare.daemon.state import Live, State, instant
 from gpushare.ledger.entries import Totals
 from gpushare.page_words import GrantState
+from gpushare.policy.admission import Place
 from gpushare.policy.shares import Share, entitlements
 
 log = logging.getLogger(__name__)
@@ -95,8 +96,7 @@ class Serving:
 
         Called when grants have come or gone, a device fails or is back, or a tenant's guarantee changes.
         """
-        places = {live.id: live.record.places for live in self._state}
-        self._state.decisions.follow(places, placement.standing(self._state).kept)
+        self._state.decisions.follow(placement.standing(self._state).missing, self._places)
         for grant_id, shares in placement.arbiter_shares(self._state, self._active).items():
             live = self._state.live(grant_id)
             assert live.handle is not None
@@ -117,6 +117,9 @@ class Serving:
                 )
                 limits = self._resources.limits(place, share.guarantee_milli, share.limit_milli)
                 live.limits.set_device(ordinal, limits)
+
+    def _places(self, grant: str) -> list[Place]:
+        return self._state.live(grant).record.places if grant in self._state else []
 
     def entitle(self, active: frozenset[str]) -> None:
         """Works out what each served grant should get of its devices now: nothing of one that does not work. `active`:

@@ -34,9 +34,9 @@ Key = tuple[str, str]
 
 
 class Standing:
-    """`have`: by tenant, of what was `promised`. `kept`: milli by grant and device, of what was reserved. Grants come
-    and go one by one, at a cost that does not depend on how many there are, unless their tenant has less than they
-    reserved."""
+    """`have`: by tenant, of what was `promised`. `kept`: milli by grant and device, of what was reserved; `missing`:
+    what of that is not kept, where any is not. Grants come and go one by one, at a cost that does not depend on how
+    many there are, unless their tenant has less than they reserved."""
 
     def __init__(self, promised: Mapping[str, Promise], rest: str, capacity: Promise, usable: Collection[str]) -> None:
         """`rest`: the tenant that is promised all time that no other is. `capacity`: of the `usable` devices."""
@@ -48,6 +48,7 @@ class Standing:
         self.promised = dict(promised)
         self.have = {name: Promise(time[name], memory[name]) for name in promised}
         self.kept: dict[Key, int] = {}
+        self.missing: dict[Key, int] = {}
         self._usable = frozenset(usable)
         self._rows: dict[str, dict[Key, Placed]] = {}
         self._reserved: dict[str, int] = {}
@@ -58,7 +59,8 @@ class Standing:
     def copy(self) -> "Standing":
         """One that can change without this one."""
         other = copy.copy(self)
-        other.kept, other._reserved, other._short = dict(self.kept), dict(self._reserved), set(self._short)
+        other.kept, other.missing = dict(self.kept), dict(self.missing)
+        other._reserved, other._short = dict(self._reserved), set(self._short)
         other._rows = {tenant: dict(rows) for tenant, rows in self._rows.items()}
         return other
 
@@ -82,6 +84,7 @@ class Standing:
         for row in placed:
             key = row.grant, row.device
             del self._rows[row.tenant][key], self.kept[key]
+            self.missing.pop(key, None)
             self._count(row, -row.guaranteed_milli)
         return [key for tenant in tenants for key in self._settle(tenant, [])]
 
@@ -103,14 +106,24 @@ class Standing:
         if reserved <= amount:
             keys = list(rows) if tenant in self._short else fresh
             self._short.discard(tenant)
-            self.kept.update((key, rows[key].guaranteed_milli if key[1] in self._usable else 0) for key in keys)
+            for key in keys:
+                self._keep(rows[key], rows[key].guaranteed_milli if key[1] in self._usable else 0)
             return keys
         self._short.add(tenant)
         mine = [row for row in rows.values() if row.device in self._usable]
         parts = [Part(f"{row.grant} {row.device}", row.guaranteed_milli, row.guaranteed_milli) for row in mine]
         given = water_fill(amount, parts)
-        self.kept.update((key, given.get(" ".join(key), 0)) for key in rows)
+        for key, row in rows.items():
+            self._keep(row, given.get(" ".join(key), 0))
         return list(rows)
+
+    def _keep(self, row: Placed, milli: int) -> None:
+        key = row.grant, row.device
+        self.kept[key] = milli
+        if milli < row.guaranteed_milli:
+            self.missing[key] = row.guaranteed_milli - milli
+        else:
+            self.missing.pop(key, None)
 
 
 def standing(

@@ -53,8 +53,10 @@ def water_fill(amount: int, parts: Iterable[Part]) -> dict[str, int]:
     """Splits `amount` by weight, no part above its cap; what capped parts leave goes to the others. Remainders of a
     unit go to the largest fraction, then to the smaller usage, then by name."""
     open_parts = [part for part in parts if part.cap > 0]
+    if sum(part.cap for part in open_parts) <= amount:
+        return {part.name: part.cap for part in open_parts}
     given: dict[str, int] = {}
-    left = min(amount, sum(part.cap for part in open_parts))
+    left = amount
     while open_parts:
         weights = sum(part.weight for part in open_parts)
         full = [part for part in open_parts if part.cap * weights <= left * part.weight]

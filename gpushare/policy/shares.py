@@ -6,6 +6,7 @@ its limit, which is of the whole node: the grants that run get together at most 
 """
 
 import enum
+import functools
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -68,43 +69,33 @@ def shares(
     A guarantee stays with its grant while that is idle, so that it is served at once when it wakes and nothing is ever
     promised twice. What it leaves is surplus, of which the tenant's grants that run get first
     what is their own tenant's: by their weights, which costs nobody's promise when they are late."""
-    due = families.dues(tenants, {row.tenant for row in placed})
-    guaranteed = _spread(due, _guarantees(due, placed))
-    groups = _by_tenant_and_device(placed)
-    milli = {key: _split(guaranteed[key], rows) for key, rows in groups.items()}
-    limits = _limits(tenants, placed, milli, runnable)
+    running = {row.grant for row in placed} if runnable is None else runnable
+    using = {row.tenant for row in placed}
+    due, groups = families.dues(tenants, using), _groups(placed)
+    guaranteed = _spread(due, _guarantees(due, groups))
+    milli = {device: _splits(guaranteed[device], here) for device, here in groups.items()}
+    limits = _limits(tenants, placed, milli, running)
+    apart = {tenant: _Pull(_weight(tenants[tenant], weights), tenants[tenant].tier) for tenant in using}
     result = {}
-    on_device: dict[str, dict[str, list[Placed]]] = {}
-    for (tenant, device), rows in groups.items():
-        on_device.setdefault(device, {})[tenant] = rows
-    for device, here in on_device.items():
-        promised = {
-            tenant: _Promise(
-                milli=guaranteed[tenant, device],
-                unused=sum(milli[tenant, device][row.grant] for row in rows if not _runs(row, runnable)),
-                limit=sum(limits[row.grant, device] for row in rows if _runs(row, runnable)),
-            )
-            for tenant, rows in here.items()
-            if any(_runs(row, runnable) for row in rows)
-        }
-        nested = any(len(families.line(tenants, tenant)) > 1 for tenant in here)
-        if nested:
-            pulls = _family_pulls(tenants, promised, {tenant: guaranteed[tenant, device] for tenant in here}, weights)
+    for device, here in groups.items():
+        own, most = milli[device], limits[device]
+        promised = _promises(here, guaranteed[device], own, most, running)
+        if any(tenants[tenant].parent is not None for tenant in here):
+            usual = {tenant: _Pull(_weight(tenants[tenant], None), _OTHERS) for tenant in here}
+            pulls = usual | _family_pulls(tenants, promised, guaranteed[device], weights)
         else:
-            pulls = _pulls({tenant: tenants[tenant] for tenant in promised}, promised, weights)
+            usual, pulls = apart, apart | _pulls(tenants, promised, weights)
         for tenant, rows in here.items():
-            policy = tenants[tenant]
-            usual = _Pull(_weight(policy, None if nested else weights), _OTHERS if nested else policy.tier)
-            working = sum(_part(row) for row in rows if _runs(row, runnable))
+            working = sum([_part(row) for row in rows if row.grant in running])
             for row in rows:
-                runs = _runs(row, runnable)
-                pull = pulls[tenant] if runs else usual
-                weight = pull.weight * _part(row) // (working if runs else working + _part(row))
-                limit = limits[row.grant, device]
+                pull, parts = usual[tenant], working + _part(row)
+                if row.grant in running:
+                    pull, parts = pulls[tenant], working
+                limit = most[row.grant]
                 result[row.grant, device] = Share(
-                    guarantee_milli=min(milli[tenant, device][row.grant], limit),
+                    guarantee_milli=min(own[row.grant], limit),
                     limit_milli=limit,
-                    weight=min(max(weight, 1), _WEIGHT_MAX) if pull.weight else 0,
+                    weight=min(max(pull.weight * _part(row) // parts, 1), _WEIGHT_MAX) if pull.weight else 0,
                     tier=pull.tier,
                     workload=row.workload,
                 )
@@ -128,8 +119,17 @@ def _part(row: Placed) -> int:
     return max(1, row.time_milli)
 
 
-def _runs(row: Placed, runnable: Collection[str] | None) -> bool:
-    return runnable is None or row.grant in runnable
+_Groups = Mapping[str, Mapping[str, list[Placed]]]
+"""By device and tenant."""
+_Milli = Mapping[str, Mapping[str, int]]
+"""By device, and there by tenant or by grant."""
+
+
+def _groups(placed: Iterable[Placed]) -> _Groups:
+    found: dict[str, dict[str, list[Placed]]] = {}
+    for row in placed:
+        found.setdefault(row.device, {}).setdefault(row.tenant, []).append(row)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +149,23 @@ class _Promise:
     limit: int
 
 
+def _promises(
+    here: Mapping[str, list[Placed]],
+    guaranteed: Mapping[str, int],
+    milli: Mapping[str, int],
+    limits: Mapping[str, int],
+    running: Collection[str],
+) -> dict[str, _Promise]:
+    """To the tenants that run, on one device. `guaranteed`: by tenant; `milli`, `limits`: by grant."""
+    found = {}
+    for tenant, rows in here.items():
+        work = [row.grant for row in rows if row.grant in running]
+        if work:
+            unused = sum(milli[row.grant] for row in rows) - sum(milli[grant] for grant in work)
+            found[tenant] = _Promise(guaranteed[tenant], unused, sum(limits[grant] for grant in work))
+    return found
+
+
 def _weight(policy: TenantPolicy, weights: Weights | None) -> int:
     """For the arbiter, which has no pull of nothing within a tier. What a lease costs at a small weight is made up for
     at a larger one later: that may not take minutes."""
@@ -160,31 +177,41 @@ def _weight(policy: TenantPolicy, weights: Weights | None) -> int:
 def _pulls(
     tenants: Mapping[str, TenantPolicy], promised: Mapping[str, _Promise], weights: Weights | None
 ) -> dict[str, _Pull]:
-    """Of the tenants that run: such that each gets what it is entitled to while all of them want all they may have,
-    what its own idle grants leave included. Those that get more than their grants that run are guaranteed are in the
-    highest tier for it, by how much that is."""
-    pulls = {name: _Pull(_weight(policy, weights), policy.tier) for name, policy in tenants.items()}
+    """Of the tenants that run, such that each gets what it is entitled to while all of them want all they may have,
+    what its own idle grants leave included; nothing where none of them leaves anything. Those that get more than their
+    grants that run are guaranteed are in the highest tier for it, by how much that is."""
     unused = sum(promise.unused for promise in promised.values())
     if not unused:
-        return pulls
+        return {}
+    policies = [tenants[name] for name in promised]
     states = [
-        TenantState(name, promised[name].milli * _FINE, promised[name].limit * _FINE, policy.weight, policy.tier)
-        for name, policy in tenants.items()
+        TenantState(
+            policy.name,
+            promised[policy.name].milli * _FINE,
+            promised[policy.name].limit * _FINE,
+            policy.weight,
+            policy.tier,
+        )
+        for policy in policies
     ]
     entitled = entitle(DEVICE_MILLI * _FINE, states, weights).milli
     parts = {name: max(0, entitled[name] - (due.milli - due.unused) * _FINE) for name, due in promised.items()}
-    weighted = [policy for policy in tenants.values() if policy.weight]
+    weighted = [policy for policy in policies if policy.weight]
     top = max((policy.tier for policy in weighted), default=0)
     # Never 0: running grants leave surplus too at times, and no tenant may be excluded from that.
     least = max(unused // _LEAST_FREE, 1) * _FINE
     highest = {policy.name: policy.weight for policy in weighted if policy.tier == top}
+    of_highest = sum(highest.values())
     for name, weight in highest.items():
-        parts[name] = max(parts[name], promised[name].unused * _FINE + least * weight // sum(highest.values()))
-    unit = _WEIGHT_SCALE * max(1, sum(policy.weight for name, policy in tenants.items() if parts[name]))
-    for name, part in parts.items():
-        if part:
-            pulls[name] = _Pull(max(1, unit * part // sum(parts.values())), top)
-    return pulls
+        parts[name] = max(parts[name], promised[name].unused * _FINE + least * weight // of_highest)
+    unit = _WEIGHT_SCALE * max(1, sum(policy.weight for policy in policies if parts[policy.name]))
+    return _pulls_of(parts, unit, top)
+
+
+def _pulls_of(parts: Mapping[str, int], unit: int, tier: int) -> dict[str, _Pull]:
+    """In proportion to what each is to have, `unit` to all together; none to those that are to have nothing."""
+    whole = sum(parts.values())
+    return {name: _Pull(max(1, unit * part // whole), tier) for name, part in parts.items() if part}
 
 
 def _family_pulls(
@@ -195,7 +222,6 @@ def _family_pulls(
 ) -> dict[str, _Pull]:
     """The same where tenants nest, whose weights and tiers say nothing outside their family: by what each is to have
     beyond what its grants that run are guaranteed. `own`: guaranteed here, also to those that do not run."""
-    pulls = {name: _Pull(tenants[name].weight * _WEIGHT_SCALE, _OTHERS) for name in promised}
     held = {name: milli * _FINE for name, milli in own.items()}
     wants = {name: promise.limit * _FINE for name, promise in promised.items()}
 
@@ -206,20 +232,19 @@ def _family_pulls(
     parts = beyond(weights)
     if weights:
         parts = {name: max(parts[name], part // _LEAST_CORRECTED) for name, part in beyond(None).items()}
-    for name, part in parts.items():
-        if part:
-            pulls[name] = _Pull(max(1, _WHOLE_WEIGHT * part // sum(parts.values())), _OTHERS + 1)
-    return pulls
+    return _pulls_of(parts, _WHOLE_WEIGHT, _OTHERS + 1)
 
 
-def _by_tenant_and_device(placed: Iterable[Placed]) -> dict[tuple[str, str], list[Placed]]:
-    rows: dict[tuple[str, str], list[Placed]] = {}
-    for row in placed:
-        rows.setdefault((row.tenant, row.device), []).append(row)
-    return rows
+def _splits(guaranteed: Mapping[str, int], here: Mapping[str, list[Placed]]) -> dict[str, int]:
+    """What each grant on one device gets of what its tenant is guaranteed there."""
+    found: dict[str, int] = {}
+    for tenant, rows in here.items():
+        found.update(_split(guaranteed[tenant], tuple(rows)))
+    return found
 
 
-def _split(milli: int, rows: list[Placed]) -> dict[str, int]:
+@functools.lru_cache(maxsize=4096)  # of the groups of a node few change at a time
+def _split(milli: int, rows: tuple[Placed, ...]) -> Mapping[str, int]:
     """What is reserved for each, and the rest by time; equally where nobody asked for any. Nobody above its limit,
     which leaves the rest to the others."""
     asked = any(row.time_milli for row in rows)
@@ -230,26 +255,24 @@ def _split(milli: int, rows: list[Placed]) -> dict[str, int]:
 
 
 def _limits(
-    tenants: Mapping[str, TenantPolicy],
-    placed: Collection[Placed],
-    milli: Mapping[tuple[str, str], Mapping[str, int]],
-    runnable: Collection[str] | None,
-) -> dict[tuple[str, str], int]:
-    """Each grant's own limit, and of its tenant's its part: of all of it among those that run. One that is idle has
-    what it would have if all ran: it is not shut out when it wakes, and `runnable` then makes up for it."""
-    limits = {(row.grant, row.device): row.limit_milli for row in placed}
-    running = [row for row in placed if _runs(row, runnable)]
-    for rows in (placed, running):
+    tenants: Mapping[str, TenantPolicy], placed: Collection[Placed], milli: _Milli, running: Collection[str]
+) -> dict[str, dict[str, int]]:
+    """By device and grant: each grant's own limit, and of its tenant's its part: of all of it among those that run.
+    One that is idle has what it would have if all ran: it is not shut out when it wakes, and `running` then makes up
+    for it."""
+    limits: dict[str, dict[str, int]] = {}
+    for row in placed:
+        limits.setdefault(row.device, {})[row.grant] = row.limit_milli
+    for rows in (placed, [row for row in placed if row.grant in running]):
         by_tenant: dict[str, list[Placed]] = {}
         for row in rows:
             by_tenant.setdefault(row.tenant, []).append(row)
-        most = {name: sum(row.limit_milli for row in mine) for name, mine in by_tenant.items()}
-        parts = families.limits(tenants, most)
-        for name, mine in by_tenant.items():
-            if parts[name] is None:
-                continue
-            due = {(row.grant, row.device): milli[name, row.device][row.grant] for row in mine}
-            limits.update(_part_of_limit(parts[name], mine, due))
+        most = {name: sum([row.limit_milli for row in mine]) for name, mine in by_tenant.items()}
+        for name, part in families.limits(tenants, most).items():
+            if part is not None:
+                due = {(row.grant, row.device): milli[row.device][row.grant] for row in by_tenant[name]}
+                for (grant, device), limit in _part_of_limit(part, by_tenant[name], due).items():
+                    limits[device][grant] = limit
     return limits
 
 
@@ -274,45 +297,49 @@ def _part_of_limit(
     return {(row.grant, row.device): 1 + kept.get(name, 0) + rest.get(name, 0) for name, row in by_name.items()}
 
 
-def _guarantees(tenants: Mapping[str, TenantPolicy], placed: Collection[Placed]) -> dict[tuple[str, str], int]:
+def _guarantees(tenants: Mapping[str, TenantPolicy], groups: _Groups) -> dict[str, dict[str, int]]:
     """What each tenant is guaranteed on each device: what is reserved there, plus its part of what nobody reserved."""
-    groups = _by_tenant_and_device(placed)
-    reserved = {key: sum(row.guaranteed_milli for row in rows) for key, rows in groups.items()}
-    asked = {key: sum(row.time_milli for row in rows) for key, rows in groups.items()}
-    result = dict(reserved)
-    everywhere: dict[str, int] = {}
-    on_device: dict[str, list[str]] = {}
-    for (tenant, device), milli in asked.items():
-        everywhere[tenant] = everywhere.get(tenant, 0) + milli
-        on_device.setdefault(device, []).append(tenant)
-    for device, here in on_device.items():
-        free = DEVICE_MILLI - sum(reserved[tenant, device] for tenant in here)
+    asked: dict[str, dict[str, int]] = {}
+    everywhere = Counter[str]()
+    for device, here in groups.items():
+        asked[device] = {tenant: sum([row.time_milli for row in rows]) for tenant, rows in here.items()}
+        everywhere.update(asked[device])
+    result = {}
+    for device, here in groups.items():
+        found = {tenant: sum([row.guaranteed_milli for row in rows]) for tenant, rows in here.items()}
         extra = []
-        for tenant in here:
-            due = tenants[tenant].guarantee_milli * asked[tenant, device] // max(1, everywhere[tenant])
-            more = max(0, due - reserved[tenant, device])
-            extra.append(Part(tenant, max(1, more), more))
-        for tenant, milli in water_fill(max(0, free), extra).items():
-            result[tenant, device] += milli
+        for tenant, milli in asked[device].items():
+            more = tenants[tenant].guarantee_milli * milli // max(1, everywhere[tenant]) - found[tenant]
+            if more > 0:
+                extra.append(Part(tenant, more, more))
+        for tenant, milli in water_fill(max(0, DEVICE_MILLI - sum(found.values())), extra).items():
+            found[tenant] += milli
+        result[device] = found
     return result
 
 
-def _spread(tenants: Mapping[str, TenantPolicy], given: Mapping[tuple[str, str], int]) -> dict[tuple[str, str], int]:
+def _spread(tenants: Mapping[str, TenantPolicy], given: _Milli) -> _Milli:
     """What is left of each tenant's guarantee goes to its devices that are not promised in full, in equal parts: one
     whose device failed is made good where its other grants are, even those that asked for no time."""
-    result = dict(given)
+    result = {device: dict(here) for device, here in given.items()}
     left = {name: policy.guarantee_milli for name, policy in tenants.items()}
-    free: dict[str, int] = {}
-    for (tenant, device), milli in given.items():
-        left[tenant] -= milli
-        free[device] = free.get(device, DEVICE_MILLI) - milli
-    while open_keys := [(tenant, device) for tenant, device in given if left[tenant] > 0 and free[device] > 0]:
-        places = Counter(tenant for tenant, _ in open_keys)
-        for device in {device: None for _, device in open_keys}:
-            wants = {name: -(-left[name] // places[name]) for name, on in open_keys if on == device and left[name] > 0}
-            parts = [Part(name, want, min(want, left[name])) for name, want in wants.items()]
+    free = {device: DEVICE_MILLI - sum(here.values()) for device, here in given.items()}
+    for here in given.values():
+        for tenant, milli in here.items():
+            left[tenant] -= milli
+    while True:
+        takers = {
+            device: [tenant for tenant in here if left[tenant] > 0]
+            for device, here in given.items()
+            if free[device] > 0
+        }
+        places = Counter(tenant for here in takers.values() for tenant in here)
+        if not places:
+            return result
+        wants = {name: -(-left[name] // count) for name, count in places.items()}
+        for device, here in takers.items():
+            parts = [Part(name, wants[name], min(wants[name], left[name])) for name in here]
             for name, milli in water_fill(free[device], parts).items():
-                result[name, device] += milli
+                result[device][name] += milli
                 left[name] -= milli
                 free[device] -= milli
-    return result

@@ -273,3 +273,9 @@ def test_entitlements_are_all_that_can_be_used_and_keep_guarantees(here, working
     for grant, share in here.items():
         least, most = (share.guarantee_milli, share.limit_milli) if grant in runs else (0, 0)
         assert least <= found[grant] <= most
+
+
+def test_what_is_left_of_a_guarantee_is_in_equal_parts_on_all_devices():
+    placed = [Placed("g1", "a", f"d{number}", 0, 0) for number in range(3)]
+    result = shares(policies(a=20), placed)
+    assert sorted(result["g1", f"d{number}"].guarantee_milli for number in range(3)) == [6, 7, 7]

@@ -10,33 +10,35 @@ from gpushare.policy.shares import DEVICE_MILLI, Placed
 from gpushare.policy.tenant import TenantPolicy
 
 
-def limits(tenants, placed, milli, runnable):
+def limits(tenants, placed, milli, running):
     found = {(row.grant, row.device): row.limit_milli for row in placed}
     for name, tenant in tenants.items():
         mine = [row for row in placed if row.tenant == name]
-        running = [row for row in mine if runnable is None or row.grant in runnable]
-        due = {(row.grant, row.device): milli[name, row.device][row.grant] for row in mine}
-        for rows in (mine, running) if running else (mine,):
+        work = [row for row in mine if row.grant in running]
+        due = {(row.grant, row.device): milli[row.device][row.grant] for row in mine}
+        for rows in (mine, work) if work else (mine,):
             found.update(policy._part_of_limit(tenant.limit_milli, rows, due))
-    return found
+    return {device: {grant: limit for (grant, on), limit in found.items() if on == device} for device in milli}
 
 
-def guarantees(tenants, placed):
-    groups = policy._by_tenant_and_device(placed)
-    reserved = {key: sum(row.guaranteed_milli for row in rows) for key, rows in groups.items()}
-    asked = {key: sum(row.time_milli for row in rows) for key, rows in groups.items()}
-    result = dict(reserved)
-    for device in {device for _, device in groups}:
-        here = [tenant for tenant, on in groups if on == device]
-        free = DEVICE_MILLI - sum(reserved[tenant, device] for tenant in here)
+def guarantees(tenants, groups):
+    placed = [row for here in groups.values() for rows in here.values() for row in rows]
+    result = {}
+    for device, here in groups.items():
+        result[device] = {}
+        for tenant in here:
+            mine = [row for row in placed if row.tenant == tenant and row.device == device]
+            result[device][tenant] = sum(row.guaranteed_milli for row in mine)
+        free = DEVICE_MILLI - sum(result[device].values())
         extra = []
         for tenant in here:
-            everywhere = sum(milli for (name, _), milli in asked.items() if name == tenant)
-            due = tenants[tenant].guarantee_milli * asked[tenant, device] // max(1, everywhere)
-            more = max(0, due - reserved[tenant, device])
+            everywhere = sum(row.time_milli for row in placed if row.tenant == tenant)
+            asked = sum(row.time_milli for row in placed if row.tenant == tenant and row.device == device)
+            due = tenants[tenant].guarantee_milli * asked // max(1, everywhere)
+            more = max(0, due - result[device][tenant])
             extra.append(Part(tenant, max(1, more), more))
         for tenant, milli in water_fill(max(0, free), extra).items():
-            result[tenant, device] += milli
+            result[device][tenant] += milli
     return result
 
 
