@@ -337,8 +337,8 @@ def _spread(tenants: Mapping[str, TenantPolicy], given: _Milli) -> _Milli:
         if not places:
             return result
         wants = {name: -(-left[name] // count) for name, count in places.items()}
-        for device, here in takers.items():
-            parts = [Part(name, wants[name], min(wants[name], left[name])) for name in here]
+        for device, names in takers.items():
+            parts = [Part(name, wants[name], min(wants[name], left[name])) for name in names]
             for name, milli in water_fill(free[device], parts).items():
                 result[device][name] += milli
                 left[name] -= milli
