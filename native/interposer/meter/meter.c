@@ -233,6 +233,12 @@ static bool known_wrongly(struct gs_meter *meter, const struct gs_mark *mark, ui
   return gs_meter_careful(meter, mark->recorded);
 }
 
+/* That others are on the device is what their grants say, and the device may have been this process's alone: work that
+ * is known to take longer than its part of the time had more than that. */
+static double known_least(const struct gs_segment *segment, double elapsed) {
+  return minimum(gs_segment_now(segment), maximum(elapsed - segment->stalled, 0));
+}
+
 static double after(uint64_t end, uint64_t begin) { return end > begin ? (double)(end - begin) : 0; }
 
 bool gs_mark_late(const struct gs_mark *mark, double total, double lag) {
@@ -366,10 +372,12 @@ void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done
     bool residency = by_residency(&mark->segment, alone, lag);
     if (done > from && (residency || known_wrongly(meter, mark, lease, alone, lag, resident))) {
       resident = maximum(resident - mark->segment.stalled, 0);
-      if (residency) {
+      if (residency)
         resident = without_idle(&mark->segment, resident, gs_own_time(lag, residents));
+      if (gs_segment_known_alone(&mark->segment))
+        resident = maximum(resident, known_least(&mark->segment, (double)(done - from)));
+      else if (residency)
         gs_segment_learn(&mark->segment, resident, GS_OBSERVED_SHARED);
-      }
       /* All streams together had no more device time. */
       gs_timeline_add(meter, from, done, resident, resident / (double)(done - from));
     } else {

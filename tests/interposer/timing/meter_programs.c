@@ -224,11 +224,11 @@ int main(int argc, char **argv) {
     return 2;
   hold = argc > 4 ? strtoull(argv[4], NULL, 10) : hold;
   /* "dear": reading an event takes what it takes PyTorch on an H200, where no cache holds what it needs. "starved": the
-   * thread is often preempted. "turns": in turn with another tenant. */
+   * thread is often preempted. "turns": in turn with another tenant; "turnssaid": with one that only says it works. */
   reading = strstr(words, "dear") ? 6000 : 0;
   stolen_in = strstr(words, "starved") ? 400 : 0;
   if (strstr(words, "turns"))
-    foreign = strcmp(words, "turns") == 0 ? FOREIGN_ALWAYS : FOREIGN_IN_TURN;
+    foreign = strstr(words, "said") ? FOREIGN_SAID : strcmp(words, "turns") == 0 ? FOREIGN_ALWAYS : FOREIGN_IN_TURN;
 
   uint64_t began = now;
   metered = false;

@@ -155,6 +155,18 @@ static void check_tail(void) {
   CHECK(known_segment(5, 5, 2000, 2000000) < 1.05 * 500000);
 }
 
+static void check_said(void) {
+  /* Others are said to be on the device, which they are not, while all work is measured since some took long. */
+  restart();
+  launch_all(20000, 2000, false);
+  known_segment(1, 1, 2000, 0);
+  gs_meter_surprise(&meter, now, GS_METER_CAREFUL_NS, 1e6);
+  gs_meter_turn(&meter, 1, now);
+  for (int i = 0; i < 10; i++)
+    CHECK(known_segment(1, 1, 2000, 0) > 0.95 * 500000);
+  CHECK(gs_meter_careful(&meter, now));
+}
+
 static void check_no_lease(void) {
   /* The daemon is gone: the word remains "not leased", others may use the device at any time. */
   restart();
@@ -321,6 +333,7 @@ int main(void) {
   check_foreign();
   check_late_record();
   check_tail();
+  check_said();
   check_no_lease();
   check_reuse();
   check_new_stream();

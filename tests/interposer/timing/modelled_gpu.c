@@ -20,9 +20,13 @@ static const uint64_t skew = 123456789; /* device clock = host clock - skew */
 
 /* Leases alternate with those of the others. */
 enum { PERIOD = 42000000, LEASE = 20000000, GAP = 1000000, SLICE = 2000000, NOTICE = 70000 };
+enum { SAID_AFTER = 1000000000 };
+static const uint64_t begun = 1000000000000u;
 
 static bool foreign_at(uint64_t t) {
   uint64_t at = t % PERIOD;
+  if (foreign == FOREIGN_SAID)
+    return t >= begun + SAID_AFTER;
   return foreign == FOREIGN_ALWAYS || (foreign == FOREIGN_IN_TURN && (at >= LEASE + GAP || at < SLICE));
 }
 
@@ -33,7 +37,7 @@ static uint32_t lease_at(uint64_t t) {
 
 /* The time at which the device will have done `ns` of our work, from `begin` on. */
 static uint64_t worked(uint64_t begin, uint64_t ns) {
-  if (foreign == ALONE)
+  if (foreign == ALONE || foreign == FOREIGN_SAID)
     return begin + ns;
   while (ns > 0) {
     uint64_t step = 10000 - begin % 10000;
@@ -263,6 +267,6 @@ void restart(void) {
   memset(tail, 0, sizeof tail);
   memset(submitted, 0, sizeof submitted);
   device_free = truth = submissions = noticed = 0;
-  now = 1000000000000u;
+  now = begun;
   seed = 1;
 }

@@ -9,8 +9,9 @@
 /* Times in ns, as all here. LAUNCH, EVENT: what the calls take on the host. */
 enum { LAUNCH = 2000, EVENT = 2500, STREAMS = 6 };
 
-/* The work of another tenant: none, always on the device, or only during its own lease and shortly after. */
-enum others { ALONE, FOREIGN_ALWAYS, FOREIGN_IN_TURN };
+/* The work of another tenant: none, always on the device, or only during its own lease and shortly after; or none at any
+ * time, but said to be there always, from a second on. */
+enum others { ALONE, FOREIGN_ALWAYS, FOREIGN_IN_TURN, FOREIGN_SAID };
 
 extern struct gs_meter meter;
 extern struct gs_queue queues[STREAMS];

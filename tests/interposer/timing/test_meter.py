@@ -131,6 +131,13 @@ def test_model_of_leases_in_turn(unit: Path, other: str, kernel_us: int) -> None
     assert abs(metered / truth - 1) <= 0.05
 
 
+@pytest.mark.parametrize("kernel_us", [20, 300, 3000, 7000])
+def test_model_beside_a_tenant_that_only_says_it_works(unit: Path, kernel_us: int) -> None:
+    """From a second on, when it is known how long the kernels take: what they are charged does not become less."""
+    truth, metered = model(unit, "turnssaid", kernel_us * 1000, min(100_000, 6_000_000 // kernel_us))
+    assert abs(metered / truth - 1) <= 0.01
+
+
 @pytest.mark.parametrize("kernel_us", [5, 25, 100])
 @pytest.mark.parametrize(("pattern", "allowed"), [("many", 0.08), ("manyturns", 0.17)])
 def test_model_of_many_streams(unit: Path, pattern: str, kernel_us: int, allowed: float) -> None:
