@@ -18,6 +18,13 @@ PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "SECURITY.md", "docs
 # In backticks: a file or folder with a slash in its name, possibly with a function of that file.
 NAMED = re.compile(r"`((?:gpushare|native|hooks|tests|bench|scripts|packaging|docs)/[\w./-]*)(?::(\w+))?`")
 
+# What defines a function or a constant, in files of these kinds; in others the name stands somewhere.
+DEFINED = {
+    ".py": r"(?m)^\s*(?:async def|def|class) {0}\b|^\s*{0}\s*[:=]",
+    ".c": r"(?m)^[A-Za-z][^;=]*\b{0}\(|^#define {0}\b",
+    ".h": r"(?m)^[A-Za-z][^;=]*\b{0}\(|^#define {0}\b",
+}
+
 # Where a version stands, and what it is in.
 SAYING_THE_VERSION = (
     ("gpushare/__init__.py", r'^__version__ = "(.*)"$'),
@@ -45,8 +52,8 @@ def lost_names() -> list[str]:
             path, said = ROOT / name, f"{page.relative_to(ROOT)} names {name}"
             if not path.exists():
                 found.append(f"{said}, which does not exist")
-            elif function and not re.search(rf"\b{function}\b", path.read_text()):
-                found.append(f"{said}:{function}, which is not in that file")
+            elif function and not re.search(DEFINED.get(path.suffix, r"\b{}\b").format(function), path.read_text()):
+                found.append(f"{said}:{function}, which is not defined in that file")
     return found
 
 

@@ -4,9 +4,6 @@
 #include <stddef.h>
 #include <string.h>
 
-static double minimum(double a, double b) { return a < b ? a : b; }
-static double maximum(double a, double b) { return a > b ? a : b; }
-
 static struct gs_function *find_function(struct gs_meter *meter, uint64_t key, bool add) {
   /* Keys of one function differ in their highest bits, those of fills and copies in their lowest. */
   uint32_t start = (uint32_t)((key ^ key >> 32) * 0x9e3779b97f4a7c15u >> 40);

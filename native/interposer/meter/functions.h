@@ -4,6 +4,9 @@
 
 #include "interposer/meter/meter.h"
 
+static inline double minimum(double a, double b) { return a < b ? a : b; }
+static inline double maximum(double a, double b) { return a > b ? a : b; }
+
 /* Whether the estimates of all functions in the segment are trusted. */
 bool gs_segment_trusted(const struct gs_segment *segment);
 /* Whether all functions in the segment were observed while no others were on the device. */

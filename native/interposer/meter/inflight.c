@@ -2,9 +2,6 @@
  * progress. */
 #include "interposer/meter/functions.h"
 
-static double minimum(double a, double b) { return a < b ? a : b; }
-static double maximum(double a, double b) { return a > b ? a : b; }
-
 void gs_queue_landed(struct gs_meter *meter, struct gs_queue *queue, double estimate, uint32_t unobserved) {
   estimate = minimum(estimate, queue->inflight);
   queue->inflight -= estimate;

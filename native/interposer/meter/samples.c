@@ -4,8 +4,6 @@
 
 #include "interposer/meter/functions.h"
 
-static double maximum(double a, double b) { return a > b ? a : b; }
-
 /* How much a sample counts among others, if one is taken in so many ns. */
 static uint8_t rarity(uint64_t every) {
   uint64_t times = every / GS_METER_SAMPLE_NS;

@@ -2,9 +2,7 @@
 #include <string.h>
 
 #include "interposer/meter/charged.h"
-#include "interposer/meter/meter.h"
-
-static double minimum(double a, double b) { return a < b ? a : b; }
+#include "interposer/meter/functions.h"
 
 /* ---- union of what all streams did ---- */
 

@@ -3,8 +3,6 @@
 
 #include "interposer/meter/functions.h"
 
-static double minimum(double a, double b) { return a < b ? a : b; }
-
 bool gs_meter_check_before_sync(const struct gs_meter *meter, struct gs_queue *queue, uint64_t now) {
   if (gs_meter_careful(meter, now))
     return queue->open.launches > 0;
