@@ -1,5 +1,5 @@
-"""What the living grants hold of the devices and of their tenants' guarantees, kept up as grants come and go: to admit
-one more costs the same however many there are. All is worked out again where tenants or devices change."""
+"""What the living grants hold of the devices and of their tenants' guarantees, updated as grants come and go: admitting
+one more costs the same however many there are. All is recomputed when tenants or devices change."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -43,7 +43,7 @@ class _Now:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What `_Now` was worked out from: the number of changes of tenants, and copies of the rest."""
+    """What `_Now` was computed from: the number of tenant changes, and copies of the rest."""
 
     tenants: int
     faults: Mapping[str, Fault]
@@ -52,7 +52,7 @@ class _Seen:
 
 
 class Promises:
-    """`devices`, `faults` and `drains` are the daemon's own, which change under it."""
+    """`devices`, `faults` and `drains` are the daemon's own objects, which the daemon changes."""
 
     def __init__(
         self,
@@ -65,14 +65,16 @@ class Promises:
         self._drains = drains if drains is not None else {}
         self._placed: dict[str, list[Placed]] = {}
         self._holdings: dict[str, list[Holding]] = {}
-        """Both by grant; of the second, `guaranteed_milli` is what was reserved."""
+        """Both by grant; in the second, `guaranteed_milli` is what was reserved."""
         self._grants: Counter[str] = Counter()
-        """By tenant, how many."""
+        """Number of grants by tenant."""
+        self.changes = 0
+        """Number of grants that have come or gone."""
         self._seen = _Seen(-1, {}, {}, [])
         self._now: _Now | None = None
 
     def copy(self) -> "Promises":
-        """One to plan with: what comes and goes there changes nothing here."""
+        """A copy to plan with: its changes change nothing here."""
         other = Promises(self._devices, self._tenants, self._faults, self._drains)
         other._placed, other._holdings = dict(self._placed), dict(self._holdings)
         other._grants = self._grants.copy()
@@ -82,10 +84,11 @@ class Promises:
         return other
 
     def put(self, grant: str, request: GrantRequest, places: Iterable[Place]) -> None:
-        """A grant that comes, or whose places are others than they were."""
+        """Adds a grant, or gives it other places."""
         now = self.now
         if grant in self._placed:
             self.drop(grant)
+        self.changes += 1
         self._placed[grant] = [_placed(grant, request, place) for place in places]
         self._holdings[grant] = [_holding(grant, request, place, gang_id(request)) for place in places]
         self._grants[request.tenant] += 1
@@ -94,8 +97,9 @@ class Promises:
         self._settle(now, now.standing.put(self._placed[grant]))
 
     def drop(self, grant: str) -> None:
-        """A grant that goes; one that is not there is left out."""
+        """Removes a grant; an unknown one is ignored."""
         now = self.now
+        self.changes += 1
         if grant in self._placed:
             self._grants[self._placed[grant][0].tenant] -= 1
         for holding in self._holdings.pop(grant, ()):
@@ -103,17 +107,17 @@ class Promises:
         self._settle(now, now.standing.drop(self._placed.pop(grant, [])))
 
     def grants(self, tenant: str) -> int:
-        """How many the tenant has."""
+        """Number of the tenant's grants."""
         return self._grants[tenant]
 
     def placed(self, grants: Iterable[str]) -> list[Placed]:
-        """Their places, in the order of each grant, with what is left of their guarantees."""
+        """The places of these grants, each grant's in order, with what is left of their guarantees."""
         kept = self.now.standing.kept
         return [_with_guarantee(row, kept[row.grant, row.device]) for grant in grants for row in self._placed[grant]]
 
     @property
     def now(self) -> _Now:
-        """As tenants, devices and grants are at this moment."""
+        """Everything for the present tenants, devices and grants; recomputed where tenants or devices have changed."""
         seen = self._seen
         if (
             self._now is None
@@ -171,7 +175,7 @@ class Promises:
 
 
 def gang_id(request: GrantRequest) -> str | None:
-    """Of the gang that the request names, None: it names none."""
+    """The id of the gang that the request names; None: it names none."""
     gang = gang_of(request)
     return gang.id if gang is not None else None
 

@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Struct
 
 from gpushare.api.reclaim import Eviction
+from gpushare.api.tenants import Tenant
 from gpushare.api.types import Class, Grant, GrantRequest
 from gpushare.arbiter import GrantStats
 from gpushare.daemon.books import DeviceBook, Instant
@@ -44,10 +45,10 @@ class WorkloadRecord(Struct, kw_only=True):
     pid: int
     started: int
     cgroup: tuple[str, bool] | None
-    # Of its cgroup in Layout.cgroups, where the daemon made that.
+    # Name of its cgroup's link in Layout.cgroups, where the daemon made the cgroup.
     link: str = ""
-    # Why nothing keeps it in a cgroup, to its devices and to its memory, and why no tracepoint counts that; empty: that
-    # holds.
+    # Why nothing keeps it in a cgroup, to its devices and to its memory, and why no tracepoint counts that memory;
+    # empty where that is enforced.
     loose: str = ""
     unguarded: str = ""
     unlimited: str = ""
@@ -55,18 +56,17 @@ class WorkloadRecord(Struct, kw_only=True):
 
 
 class PartOf(Struct, frozen=True, array_like=True):
-    """Of which gang a grant is which part on this node."""
+    """Which part of which gang a grant belongs to on this node."""
 
     gang: str
     part: str
 
 
 class GrantRecord(Struct, kw_only=True):
-    """What outlives the daemon of a grant, as JSON in the ledger.
+    """What outlives the daemon of a grant's state, as JSON in the ledger.
 
-    `part`: where it was prepared as part of a gang that has others elsewhere. `uid`: whom it belongs to. `run_uid`,
-    `run_gid`: the user who runs plain processes in it. `open`: all processes of that user may join, bound or not. Times
-    are wall time.
+    `part`: set if it was prepared as part of a gang across nodes. `uid`: its owner's. `run_uid`, `run_gid`: the user
+    who runs plain processes in it. `open`: all processes of that user may join, bound or not. Times are wall time.
     """
 
     life: Life
@@ -107,7 +107,7 @@ class GrantRecord(Struct, kw_only=True):
 
 @dataclass(slots=True)
 class Workload:
-    """What the daemon watches a workload's end with. `pidfd` is None once the first process has ended."""
+    """What the daemon needs to notice a workload's end. `pidfd` is None once the first process has ended."""
 
     record: WorkloadRecord
     pidfd: int | None
@@ -120,12 +120,12 @@ class Workload:
 class Live:
     """A grant that has not ended, with the daemon's resources for it.
 
-    `eviction`: while it is asked for memory that it has on loan. `limits` to `socket`: while it is in use. `handle`:
-    the arbiter's, while the grant is served. `shares`: those pushed last, one per place. `starter`: pidfd of the
-    runtime that is about to start the grant's container. `rv`: number of its last event in the watch stream. `shown`:
-    what watchers saw of it then, while nobody has used it. `exceeded`: the last time that one of its processes took too
-    much memory of the driver, in words. `later`: who asked for it waits until its files are made; `making`: what makes
-    them at the moment, a number of Resources', 0: nothing does.
+    `eviction`: set while it is asked for memory that it has on loan. `limits` to `socket`: set while it is in use.
+    `handle`: the arbiter's, while the grant is served. `shares`: those pushed last, one per place. `starter`: pidfd of
+    the runtime that is about to start the grant's container. `rv`: number of its last event in the watch stream.
+    `shown`: what watchers saw of it then, while nobody has used it. `exceeded`: the last time that one of its processes
+    took too much memory of the driver, in words. `later`: its files may be made in a thread, for which the caller
+    waits; `making`: the number of that job, 0: none is running.
     """
 
     record: GrantRecord
@@ -155,7 +155,7 @@ class Live:
         return self.limits.uncharged(ordinal) if self.limits is not None else 0
 
     def held(self, ordinal: int, stats: GrantStats) -> GrantStats:
-        """Its numbers on one of its devices, with those bytes."""
+        """The grant's counters on one of its devices, including the uncharged bytes."""
         uncharged = self.uncharged(ordinal)
         if not uncharged:
             return stats
@@ -174,9 +174,10 @@ class Refusal:
 
 class State:
     """`smallest_milli`: the smallest guarantee that the arbiter can serve. `faults`: by id of the device. `refused`:
-    the latest. `measured`: how often it was looked what grants had. `standing`: how tenants stand, and what that was
-    worked out from. `on_freed`: called with each grant that has ended or has other places, `on_changed`: with each that
-    watchers are told of. `notices`: what its owner has to know of a grant now."""
+    the latest. `measured`: how often what grants had was measured. `standing`: what the standing of tenants was worked
+    out from, and that standing; `tenants_shown`: the same of their views. `on_freed`: called with each grant that has
+    ended or has other places, `on_changed`: with each that is published to watchers. `notices`: yield what a grant's
+    owner has to know now."""
 
     def __init__(
         self,
@@ -199,6 +200,7 @@ class State:
         self.faults: dict[str, Fault] = {}
         self.measured = 0
         self.standing: tuple[tuple[object, ...], Mapping[str, quota.Now]] | None = None
+        self.tenants_shown: tuple[tuple[object, ...], list[Tenant]] | None = None
         self.layout = layout
         self.devices = devices
         self.tenants = tenants
@@ -229,7 +231,7 @@ class State:
         raise NotFoundError(f"no grant {grant_id[:80]!r}: `gpushare grant list` shows what there is")
 
     def ended(self, grant_id: str) -> GrantRecord | None:
-        """The record of one that has ended, None where the ledger has none."""
+        """The record of a grant that has ended, None where the ledger has none."""
         return self.ledger.ended_grant(grant_id, decode)
 
     def by_key(self, uid: int, key: str) -> Live | None:
@@ -287,7 +289,7 @@ def decode(text: str) -> GrantRecord:
 
 
 def open_records(ledger: Ledger) -> list[GrantRecord]:
-    """Of all grants without an end. A row that cannot be used is set aside."""
+    """The records of all grants without an end. A row that cannot be used is set aside."""
     found = []
     for grant_id, text in ledger.open_grants():
         try:

@@ -32,8 +32,8 @@ from gpushare.units import MIB
 def _grant_device(
     ordinal: int, place: Place, state: State, kept: int, live: Live | None, share: Share | None, arbiter: Arbiter
 ) -> GrantDevice:
-    """`ordinal`: of the device in the grant. `share`: what the grant is served with here, None where it is not
-    served. The same object as before where nothing has changed."""
+    """`ordinal`: of the device in the grant. `share`: what the grant is served with here, None where it is not served.
+    Returns the same object as before where nothing has changed."""
     healthy = live is None or place.device not in state.faults
     book = live.books.get(place.index) if live is not None and live.handle is not None else None
     if book is None:
@@ -86,8 +86,8 @@ def _served(
 
 
 def ended_views(state: State, records: Sequence[GrantRecord], arbiter: Arbiter) -> list[types.Grant]:
-    """Grants that have ended: their numbers are the ledger's."""
-    # One that was never used has no totals.
+    """Views of ended grants, with the ledger's numbers."""
+    # A grant that was never used has no totals.
     totals = state.ledger.totals_of([record.id for record in records if record.life.kind is not None])
     shown = []
     for record in records:
@@ -153,8 +153,8 @@ def grant_view(
 
 
 def ended_unused(shown: types.Grant, live: Live) -> types.Grant:
-    """A grant that nobody had used, which has ended. `shown`: what it was before; to make all of it again takes longer
-    than to end it."""
+    """The view of an ended grant that nobody had used, made from `shown`, its view before: making all of it again takes
+    longer than ending the grant."""
     record = live.record
     return structs.replace(
         shown,
@@ -184,7 +184,7 @@ def _notice(state: State, live: Live) -> str:
 
 
 def ledger_view(health: Health) -> types.LedgerHealth:
-    """How the ledger stands."""
+    """The health of the ledger."""
     return types.LedgerHealth(
         healthy=not health.reason,
         reason=health.reason,
@@ -236,16 +236,20 @@ def device_view(device: Device, backend: str, state: State, stats: DeviceStats, 
 
 
 def device_state(device: str, state: State) -> DeviceState:
-    """Whether it takes new grants, and still has some where it does not."""
+    """Whether the device takes new grants, and whether it still has some where it does not."""
     if device not in state.drains:
         return "ready"
     return "draining" if any(place.device == device for live in state for place in live.record.places) else "drained"
 
 
 def tenant_views(state: State) -> list[tenant_types.Tenant]:
-    """All tenants."""
-    stands, families, now = placement.standing(state), state.tenants.families(), tenants_now(state)
-    return [_tenant_view(tenant, state, stands, families[tenant.name], now[tenant.name]) for tenant in state.tenants]
+    """All tenants, in a list that is kept until something has changed."""
+    made_of = *_tenants_made_of(state), state.promises.changes, state.history.usage
+    if state.tenants_shown is None or state.tenants_shown[0] != made_of:
+        stands, families, now = placement.standing(state), state.tenants.families(), tenants_now(state)
+        shown = [_tenant_view(one, state, stands, families[one.name], now[one.name]) for one in state.tenants]
+        state.tenants_shown = made_of, shown
+    return state.tenants_shown[1]
 
 
 def tenant_view(name: str, state: State) -> tenant_types.Tenant:
@@ -255,11 +259,15 @@ def tenant_view(name: str, state: State) -> tenant_types.Tenant:
 
 
 def tenants_now(state: State) -> Mapping[str, quota.Now]:
-    """How all of them stand. It is worked out when something has changed, which most of it does once a second."""
-    made_of = state.measured, state.watch.rv, state.promises.now, state.history.weights
+    """The present standing of all tenants. It is worked out again when something has changed, usually once a second."""
+    made_of = _tenants_made_of(state)
     if state.standing is None or state.standing[0] != made_of:
         state.standing = made_of, _tenants_now(state)
     return state.standing[1]
+
+
+def _tenants_made_of(state: State) -> tuple[object, ...]:
+    return state.measured, state.watch.rv, state.promises.now, state.history.weights
 
 
 def _tenants_now(state: State) -> dict[str, quota.Now]:
@@ -316,7 +324,7 @@ def _tenant_view(
 
 
 def driver_dir(sim_lib_dir: Path, files: tuple[Path, ...], simulated: bool) -> str:
-    """Where the host has the libraries that programs in a container get as the driver; empty: unknown."""
+    """The host's directory of the libraries that programs in a container get as the driver; empty: unknown."""
     return str(sim_lib_dir) if simulated else str(files[0].parent) if files else ""
 
 

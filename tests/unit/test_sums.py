@@ -1,4 +1,4 @@
-"""Sums that are kept up as grants come and go are those that a count of all grants would find."""
+"""Sums maintained as grants come and go equal those counted over all grants."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -30,7 +30,7 @@ def counted(holdings: list[Holding]) -> Sum:
 
 
 def kept(time: dict[str, int], placed: list[Placed], usable: set[str]) -> dict[tuple[str, str], int]:
-    """What is left of every reservation, from all grants at once."""
+    """What is left of every reservation, computed from all grants at once."""
     found = {(row.grant, row.device): 0 for row in placed}
     for tenant in {row.tenant for row in placed}:
         rows = [row for row in placed if row.tenant == tenant and row.device in usable]
@@ -51,6 +51,8 @@ def check(promises: Promises, grants: dict[str, tuple[GrantRequest, list[Place]]
     ]
     want = kept({name: promise.time for name, promise in now.standing.have.items()}, placed, usable)
     assert now.standing.kept == want
+    reserved = {(row.grant, row.device): row.guaranteed_milli for row in placed}
+    assert now.standing.missing == {key: reserved[key] - one for key, one in want.items() if one < reserved[key]}
     holdings = [
         Holding(grant, request.tenant, place.device, place.memory_bytes, place.time_milli, want[grant, place.device],
                 place.limit_milli, "ranks" if request.gang else None, place.guaranteed_milli)
@@ -69,7 +71,7 @@ def check(promises: Promises, grants: dict[str, tuple[GrantRequest, list[Place]]
             assert (found.of_gang(device.id, tenant, "ranks") is not None) == any(held.gang for held in mine)
     for tenant in TENANTS:
         assert found.of(tenant) == counted([holding for holding in holdings if holding.tenant == tenant])
-    # Admission decides the same on sums that were kept up and on sums counted now.
+    # Admission decides the same with maintained sums and with sums counted now.
     for tenant in ("default", "a"):
         asked = admission.Request(tenant, 2 * GIB, 200, devices=2, gang="ranks")
         assert answer(asked, promises, found) == answer(asked, promises, Taken(holdings))

@@ -1,4 +1,5 @@
-"""Leases in words for who lost and who won, the record of other decisions, and who waits while who has too much."""
+"""Leases in words for the loser and the winner, the record of other decisions, and who waits while others have too
+much."""
 
 from typing import Any
 
@@ -82,13 +83,15 @@ def test_why_a_device_was_chosen():
 
 def test_a_guarantee_that_shrinks_and_is_whole_again_is_told_once_each():
     record, places = Decisions(), {"g-1": [place()], "g-2": [place(1, 500, 0)]}
-    for kept in (250, 100, 100, 250, 250):
-        record.follow(places, {("g-1", "GPU-0"): kept, ("g-2", "GPU-1"): 0})
+    for missing in ({}, {("g-1", "GPU-0"): 150}, {("g-1", "GPU-0"): 150}, {}, {}):
+        record.follow(missing, lambda grant: places.get(grant, []))
     assert [(one.rule, one.numbers["guaranteed_milli"]) for one in record.of("g-1")] == [
         ("degraded", 100),
         ("restored", 250),
     ]
     assert record.of("g-2") == []
+    record.follow({("g-3", "GPU-0"): 5}, lambda _: [])  # ended meanwhile
+    assert record.of("g-3") == []
 
 
 def test_the_record_is_bounded():
