@@ -30,9 +30,9 @@ _ERRORS = (OSError, aiohttp.ClientError, TimeoutError)
 
 
 class AsyncClient(Verbs):
-    """One daemon's node API: the verbs of gpushare.client.Client, to be awaited. Of one event loop, in which any number
-    of tasks may share it; an asynchronous context manager. A task that is cancelled closes its connection: what it had
-    asked for may happen all the same, so give a grant a `key`."""
+    """One daemon's node API: the verbs of gpushare.client.Client, to be awaited. Any number of tasks of one event loop
+    may share it. An asynchronous context manager. Cancelling a task closes its connection, but its request may still
+    take effect: give a grant a `key`."""
 
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = client_socket(os.fspath(path) if path is not None else None)
@@ -45,14 +45,14 @@ class AsyncClient(Verbs):
         await self.close()
 
     async def close(self) -> None:
-        """Ends its connections."""
+        """Closes its connections."""
         if self._open is not None:
             await self._open.close()
             self._open = None
 
     def _session(self) -> aiohttp.ClientSession:
         if self._open is None:
-            # A connection for each call: the daemon may have ended between two, and a POST is not sent twice.
+            # One connection per call: the daemon may restart between calls, and a POST is not sent twice.
             connector = aiohttp.UnixConnector(os.fspath(self.path), force_close=True, limit=0)
             self._open = aiohttp.ClientSession(
                 connector=connector, skip_auto_headers=("User-Agent",), read_bufsize=_LINE_MAX, auto_decompress=False
@@ -60,16 +60,16 @@ class AsyncClient(Verbs):
         return self._open
 
     async def call(self, method: str, target: str, body: Any = None, *, timeout: float | None = ANSWER_SECONDS) -> Any:
-        """The decoded JSON answer, None for an empty one. `timeout`: seconds for all of it."""
+        """The decoded JSON answer, None for an empty one. `timeout`: seconds for the whole call."""
         text = await self._text(method, target, body, timeout)
         return json.loads(text) if text else None
 
     async def text(self, target: str, *, timeout: float | None = ANSWER_SECONDS) -> str:
-        """The body of an answer as it is, such as that of /metrics."""
+        """The body of an answer as text, such as that of /metrics."""
         return str(await self._text("GET", target, None, timeout), "utf-8")
 
     async def lines(self, target: str, timeout: float | None = None) -> AsyncIterator[Any]:
-        """Decoded lines of an NDJSON stream, until it ends. `timeout`: seconds to wait for the next."""
+        """Decoded lines of an NDJSON stream, until it ends. `timeout`: seconds to wait for the next line."""
         try:
             async with self._ask("GET", target, None, aiohttp.ClientTimeout(total=None, sock_read=timeout)) as response:
                 if response.status >= 400:

@@ -38,9 +38,9 @@ class Config:
 
 
 class Spans(Struct, frozen=True):
-    """How long waits, or reclaims, took that have ended, in ns.
+    """Durations of waits, or of reclaims, that have ended, in ns.
 
-    Bucket i counts those below 2^i us, the last one all longer."""
+    Bucket i counts those below 2^i us and not in an earlier bucket, the last one all longer."""
 
     count: int = 0
     total_ns: int = 0
@@ -151,7 +151,7 @@ class Level(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Lie:
-    """What a page said that cannot be (`struct gs_lie` in gs_arbiter.h). `pid`: whose slot it is."""
+    """An impossible value in a usage page (`struct gs_lie` in gs_arbiter.h). `pid`: the process that owns the slot."""
 
     word: Word
     slot: int
@@ -184,14 +184,15 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which events to read; None: all. `handles` match the grant of an event or the other one."""
+    """Which events to read; a field that is None matches all. `handles` match the grant of an event or the other
+    one."""
 
     handles: frozenset[int] | None = None
     device: int | None = None
     kind: EventKind | None = None
 
     def matches(self, row: Any) -> bool:
-        """Whether a row of the record (`struct gs_event`) is one of them."""
+        """Whether a row of the record (`struct gs_event`) is wanted."""
         return (
             (self.kind is None or row.kind == self.kind)
             and (self.device is None or row.device == self.device)
@@ -274,7 +275,8 @@ class Arbiter:
         self._arbiter: Any = out[0]
         self._read = 0
         self._stats: dict[int, dict[int, tuple[bytes, GrantStats]]] = {}
-        """By handle and device, what was last answered: most grants do nothing at a time, and all are asked for."""
+        """By handle and device, the last row and its object, which is reused: all grants are polled, and few rows
+        change."""
         self._seen = ffi.new("uint64_t *", 0)
         self._rows = ffi.new("struct gs_event[]", _EVENTS_AT_ONCE)
 
@@ -370,10 +372,10 @@ class Arbiter:
     def events_after(
         self, after: int, limit: int = EVENTS_KEPT, wanted: Wanted | None = None, *, latest: bool = False, most: int = 0
     ) -> tuple[list[Event], int, int]:
-        """The events after that number that are wanted: the oldest `limit` of them, or the latest. `most`: no more than
-        about so many are looked at, 0: all.
+        """The wanted events after number `after`: the oldest `limit` of them or, with `latest`, the newest. `most`: the
+        scan stops after about this many events, 0: it reads all.
 
-        Also returns the number of the last event that was looked at, and how many older ones the record had lost."""
+        Also returns the number of the last event that was read, and how many older ones the record had lost."""
         found: deque[Event] = deque(maxlen=limit)
         lost = looked = 0
         while True:

@@ -1,7 +1,7 @@
-"""Charts as SVG: a document that needs nothing else, legible in light and dark, told to screen readers, and the same
-bytes for the same numbers. Pure.
+"""Charts as SVG: self-contained documents, legible in light and dark, described for screen readers, and byte-identical
+for the same numbers. Pure.
 
-Parts are told apart by colour, by pattern and by their labels, so that nobody has to see colours.
+Parts differ in colour, pattern and label, so that nobody has to see colours.
 """
 
 import math
@@ -11,7 +11,7 @@ from html import escape
 
 WIDTH = 920
 FILLS = 8
-"""How many parts have a fill of their own; the last one is grey, for what has no name: others, or idle."""
+"""Number of distinct fills. The last one is grey, for what has no name: others, or idle."""
 
 _INK = {"ink": ("#24292f", "#e6edf3"), "dim": ("#57606a", "#9aa4af"), "grid": ("#d0d7de", "#343b44")}
 _PAPER = ("#ffffff", "#0d1117")
@@ -25,7 +25,7 @@ _COLOURS = (
     ("#b02a37", "#ff8579"),
     ("#6e7781", "#8b949e"),
 )
-"""Of each fill on light and on dark paper, at least 3:1 against it."""
+"""Each fill on a light and on a dark background, with a contrast of at least 3:1."""
 _PATTERNS = (
     "",
     "M-1 1L1 -1M0 6L6 0M5 7L7 5",
@@ -39,17 +39,17 @@ _PATTERNS = (
 _SHORTENED = "\N{HORIZONTAL ELLIPSIS}"
 _COLUMN_MAX = 80
 _CHARACTER = 0.56
-"""Of a size of text: how wide a character is in the middle."""
+"""Average width of a character, as a fraction of the text size."""
 
 
 def plain(text: str) -> str:
-    """Of somebody else's text: what is no letter, sign or space, such as what turns the direction of all that follows,
-    is replaced. XML must not have most of that either."""
+    """Untrusted text with each unprintable character, such as one that changes the direction of all that follows,
+    replaced. XML does not allow most of these either."""
     return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
 
 
 def shortened(text: str, width: float, size: int = 12) -> str:
-    """`plain`, cut to about so many pixels."""
+    """`plain`, cut to about `width` pixels at text size `size`."""
     most = max(1, int(width / (_CHARACTER * size)))
     known = plain(text)
     return known if len(known) <= most else known[: most - 1] + _SHORTENED
@@ -79,7 +79,7 @@ def _definitions() -> list[str]:
 
 
 class Canvas:
-    """What is drawn, from the top left, in pixels. `title`, `description`: all that screen readers get."""
+    """A drawing, in pixels from the top left. `title`, `description`: all that screen readers get."""
 
     def __init__(self, title: str, description: str, width: int = WIDTH) -> None:
         self.width = width
@@ -87,13 +87,13 @@ class Canvas:
         self._drawn: list[str] = []
 
     def text(self, x: float, y: float, text: str, kind: str = "ink", anchor: str = "start", hint: str = "") -> None:
-        """`kind`: ink, dim, c0 ...; also h (headline), b (bold), n (figures of one width). `hint`: for a mouse."""
+        """`kind`: ink, dim, c0 ...; also h (headline), b (bold), n (figures of one width). `hint`: tooltip."""
         at = "" if anchor == "start" else f' text-anchor="{anchor}"'
         more = f"<title>{_text(hint)}</title>" if hint and hint != text else ""
         self._drawn.append(f'<text x="{_n(x)}" y="{_n(y)}"{at} class="{kind}">{more}{_text(text)}</text>')
 
     def box(self, x: float, y: float, width: float, height: float, fill: int | None, hint: str = "") -> None:
-        """`fill`: of FILLS; None: what nothing is in."""
+        """`fill`: a number below FILLS; None: an empty part. `hint`: tooltip."""
         look = f'fill="url(#f{fill})"' if fill is not None else 'fill-opacity=".5" class="grid"'
         inner = f"><title>{_text(hint)}</title></rect>" if hint else "/>"
         self._drawn.append(
@@ -124,7 +124,7 @@ def _text(text: str) -> str:
 
 
 def _n(value: float) -> str:
-    """With a decimal at most."""
+    """The number with at most one decimal."""
     return f"{value:.1f}".removesuffix(".0")
 
 
@@ -152,7 +152,7 @@ class Scale:
 
     @classmethod
     def of(cls, largest: float, lines: int = 4) -> "Scale":
-        """Of 1, 2 or 5 times a power of ten between two lines; `lines` of them or a few less."""
+        """A scale up to `largest`, with a step of 1, 2 or 5 times a power of ten, and at most `lines` steps."""
         if largest <= 0:
             return cls(1, 1)
         power = 10.0 ** math.floor(math.log10(largest / lines))
@@ -164,7 +164,7 @@ class Scale:
         return frame.bottom - frame.height * min(value, self.most) / self.most
 
     def draw(self, canvas: Canvas, frame: Frame, unit: str) -> None:
-        """The lines, and what each stands for."""
+        """Draws the lines, and the value of each."""
         for i in range(round(self.most / self.step) + 1):
             y = self.y(frame, i * self.step)
             canvas.line(frame.left, y, frame.left + frame.width, y)
@@ -173,8 +173,8 @@ class Scale:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A bar of several parts. `place`: which of the columns it is. `parts`: from the bottom, with their fill and what a
-    mouse shows. `rest`: above them, empty."""
+    """A stacked bar. `place`: its place among the columns. `parts`: (value, fill, tooltip) each, from the bottom.
+    `rest`: the empty part above them, and its tooltip."""
 
     place: int
     parts: Sequence[tuple[float, int, str]]
@@ -182,12 +182,12 @@ class Column:
 
     @property
     def whole(self) -> float:
-        """How high it is."""
+        """Its total value."""
         return sum(value for value, _, _ in self.parts) + self.rest[0]
 
 
 def stacked(canvas: Canvas, frame: Frame, count: int, columns: Sequence[Column], unit: str) -> None:
-    """Columns on a common scale in `count` places; where none is, nothing is known."""
+    """Draws columns on a common scale in `count` places. A place without a column has no data."""
     scale = Scale.of(max((column.whole for column in columns), default=0))
     scale.draw(canvas, frame, unit)
     step = frame.width / count

@@ -31,7 +31,7 @@ ANSWER_SECONDS = 30.0
 ASK_AGAIN_SECONDS = 0.1
 FOLLOW_AGAIN_SECONDS = 0.2
 WATCH_SECONDS = 30.0
-"""Three bookmarks of the daemon: who has not sent one is gone."""
+"""Three of the daemon's bookmark intervals: a daemon that sends nothing for that long is gone."""
 
 
 def _group(gid: int) -> str:
@@ -73,7 +73,7 @@ class Client(Verbs):
         return json.loads(text) if text else None
 
     def text(self, target: str, *, timeout: float | None = ANSWER_SECONDS) -> str:
-        """The body of an answer as it is, such as that of /metrics."""
+        """The body of an answer as text, such as that of /metrics."""
         response = self._open("GET", target, None, timeout)
         try:
             return str(self._guarded(response.read), "utf-8")
@@ -81,11 +81,11 @@ class Client(Verbs):
             response.close()
 
     def lines(self, target: str, timeout: float | None = None) -> Iterator[Any]:
-        """Decoded lines of an NDJSON stream, until it ends. `timeout`: seconds to wait for the next."""
+        """Decoded lines of an NDJSON stream, until it ends. `timeout`: seconds to wait for the next line."""
         response = self._open("GET", target, None, timeout)
         try:
             rest = b""
-            # Not readline, to which a stream that was cut ends like any other.
+            # Not readline, which reports a truncated stream as a normal end.
             while part := self._guarded(response.read1):
                 *lines, rest = (rest + part).split(b"\n")
                 yield from map(json.loads, lines)
@@ -118,10 +118,10 @@ class Client(Verbs):
         return self.call("GET", target)[name]
 
     def create(self, *, wait_seconds: float = 0, **request: Any) -> Any:
-        """Fields of GrantRequest; None is left out. `class_` stands for `class`. `wait_seconds`: how long to ask again
-        for memory that others have on loan and are asked to give back.
+        """Creates a grant from fields of GrantRequest; None is left out. `class_` is sent as `class`. `wait_seconds`:
+        how long to retry while the memory is on loan to others who are asked to give it back.
 
-        Raises OnLoanError where that is over, and RefusedError where it cannot be had.
+        Raises OnLoanError when that time has passed, and RefusedError where the grant cannot be had.
         """
         deadline = time.monotonic() + wait_seconds
         target, body = creation(request, again=wait_seconds > 0)
@@ -138,9 +138,10 @@ class Client(Verbs):
         return self.lines(watching(since), timeout)
 
     def follow(self) -> Iterator[Any]:
-        """All grants, then each change of anything, without end and without a gap: events as `watch` has them, without
-        bookmarks. An event of type `listed` has all grants: the first, and wherever changes were missed, because the
-        daemon ended or this reader was slow. One of type `away` says why the daemon does not answer, once each time."""
+        """Yields all grants, then every change, without end and without a gap: the events of `watch` without its
+        bookmarks. An event of type `listed` has all grants: it comes first, and again wherever changes were missed
+        because the daemon ended or this reader was slow. One of type `away` says why the daemon does not answer, once
+        per outage."""
         course = Course()
         while True:
             try:
@@ -156,7 +157,7 @@ class Client(Verbs):
 
 
 def no_answer(path: Path, error: Exception) -> UnreachableError:
-    """For one who could not connect to the socket."""
+    """The error for a failed connection to the socket."""
     if isinstance(error, PermissionError):
         group = _group(path.stat().st_gid)
         return UnreachableError(
@@ -166,12 +167,12 @@ def no_answer(path: Path, error: Exception) -> UnreachableError:
 
 
 def why(error: Exception) -> str:
-    """In a few words."""
+    """The error in a few words."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 
 def refusal(status: int, body: bytes) -> GpushareError:
-    """The error that an answer with this status means."""
+    """The error for an answer with this status."""
     try:
         error = json.loads(body)["error"]
         known = BY_CODE.get(error["code"], UsageError if status < 500 else FailedError)

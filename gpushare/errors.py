@@ -5,14 +5,14 @@ GpushareError
 ├── UsageError            what was asked makes no sense: malformed, an unknown name        2   400  usage
 │   ├── NotFoundError     there is no such grant, device or tenant                         2   404  not_found
 │   ├── MethodError       there is such a path, but not that method                        2   405  method
-│   └── GoneError         there was, and is over, or the record does not reach that far    2   410  gone
+│   └── GoneError         it has ended, or the record does not reach back that far         2   410  gone
 ├── RefusedError          it makes sense; policy or capacity says no                       3   409  refused
 │   ├── ForbiddenError    this user may not do that                                        3   403  forbidden
 │   └── OnLoanError       others have it on loan, and are asked to give it back            3   409  on_loan
 ├── UnreachableError      no daemon, or not one to be trusted                              4   503  unreachable
 └── FailedError           gpushare, the kernel or the driver failed                        1   500  failed
 
-`cli/main.py` turns them into exit statuses, `daemon/http.py` into answers, `client.py` an answer into the error again.
+`cli/main.py` turns them into exit statuses, `daemon/http.py` into answers, `client.py` answers back into errors.
 `gpushare run` keeps its command's statuses apart from ours (`cli/run.py`).
 
 A message is one line: what happened, why, what to do.
@@ -102,4 +102,4 @@ _KINDS = (
     FailedError,
 )
 BY_CODE: dict[str, type[GpushareError]] = {kind.code: kind for kind in _KINDS}
-"""For clients: the class of an answer's `code`."""
+"""For clients: error class by the `code` of an answer."""

@@ -1,5 +1,5 @@
-"""A helper of the daemon: a process that meets what a tenant or an image can make slow or large. How the daemon starts
-one, and what it gives up before it begins."""
+"""Helpers of the daemon: processes that handle what a tenant or an image can make slow or large. How the daemon starts
+one, and which rights it gives up first."""
 
 import contextlib
 import ctypes
@@ -28,26 +28,27 @@ _PROGRAM = "import sys; sys.path.insert(0, sys.argv[1]); from gpushare.{0}.__mai
 
 
 def command(room: str, *arguments: str) -> list[str]:
-    """What to run for `main(parent, *arguments)` of gpushare/ROOM/__main__.py, to which this process is the parent. It
-    is isolated from environment and working directory, and finds the package where this process found it."""
+    """The command line that runs `main(parent, *arguments)` of gpushare/ROOM/__main__.py, where `parent` is the pid of
+    this process. It is isolated from the environment and the working directory, and imports the package from where this
+    process did."""
     return [sys.executable, "-I", "-c", _PROGRAM.format(room), _ROOT, str(os.getpid()), *arguments]
 
 
 def confine(parent: str, *, keep: Collection[int], descriptors: int | None = None) -> None:
-    """Leaves this process the capabilities `keep`, the files that everybody may use, and 1 GiB; no core files, no
-    programs with more rights. It ends with its parent.
+    """Restricts this process to the capabilities `keep`, files that everybody may use, and 1 GiB of address space,
+    without core files or programs that gain rights. The kernel kills it when its parent ends.
 
-    `descriptors`: a limit. The uid stays: a FUSE file system that root has mounted for itself, as some tools do images,
-    shows itself to no other. Raises OSError; SystemExit where the parent has ended already.
+    `descriptors`: limit of open files. The uid stays: a FUSE file system that root has mounted for itself, as some
+    tools do for images, is visible to no other uid. Raises OSError; SystemExit where the parent has already ended.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal; the parent says when to stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent says when to stop
     for limit, value in (
         (resource.RLIMIT_AS, _MEMORY_BYTES),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_NOFILE, descriptors),
     ):
         if value is not None:
-            _, most = resource.getrlimit(limit)  # which root of a container may not raise
+            _, most = resource.getrlimit(limit)  # which root in a container may not raise
             value = value if most == resource.RLIM_INFINITY else min(value, most)
             resource.setrlimit(limit, (value, value))
     libc = ctypes.CDLL(None, use_errno=True)
@@ -55,20 +56,20 @@ def confine(parent: str, *, keep: Collection[int], descriptors: int | None = Non
         _give_up(libc, keep)
     libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    # Last: the kernel forgets it at a change of credentials.
+    # Last: the kernel clears it when credentials change.
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(parent):
         raise SystemExit
 
 
 def end_with_parent() -> None:
-    """For a child between fork and exec: it is asked to end when the thread that started it does."""
+    """For a child between fork and exec: it gets SIGTERM when the thread that started it ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def become_nobody(keep: Collection[int] = ()) -> None:
-    """Makes this process, which is root's, one of user nobody for good, with no capabilities but `keep`; no program
-    that it starts has more. Raises OSError."""
+    """Turns this process from root into user nobody for good, with no capabilities but `keep`; no program that it
+    starts has more. Raises OSError."""
     libc = ctypes.CDLL(None, use_errno=True)
     _drop_bounding_set(libc, keep)
     libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0)
@@ -87,7 +88,7 @@ def _drop_bounding_set(libc: ctypes.CDLL, keep: Collection[int]) -> None:
 
 
 def _give_up(libc: ctypes.CDLL, keep: Collection[int]) -> None:
-    with contextlib.suppress(PermissionError):  # root of a container that may not: it has few groups
+    with contextlib.suppress(PermissionError):  # root in a container may lack the right: it has few groups
         os.setgroups([])
     libc.setfsgid(NOBODY)
     libc.setfsuid(NOBODY)
@@ -96,7 +97,7 @@ def _give_up(libc: ctypes.CDLL, keep: Collection[int]) -> None:
 
 
 def _hold(libc: ctypes.CDLL, keep: Collection[int]) -> None:
-    """Of the capabilities that this process has, those alone."""
+    """Reduces the capabilities of this process to those in `keep`."""
     kept = sum(1 << number for number in keep)
     low, high = kept & 0xFFFFFFFF, kept >> 32
     # effective, permitted, inheritable; the lower 32 capabilities first

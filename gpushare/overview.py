@@ -1,4 +1,4 @@
-"""What the devices did in the last second, from two answers of the node API. Pure: for `top` and the dashboard."""
+"""How devices spent the last second, from two answers of the node API. Pure: for `top` and the dashboard."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class DeviceTime:
 
 
 def device_time(device: Json, before: Json | None, grants: Sequence[Json]) -> DeviceTime:
-    """`before`: the same device, looked at earlier, for what switching took; None at first. `grants`: the node's."""
+    """`before`: an earlier reading of the same device, to compute switching; None at first. `grants`: the node's."""
     used = borrowed = 0
     for grant in grants:
         for part in grant["devices"]:
@@ -30,9 +30,9 @@ def device_time(device: Json, before: Json | None, grants: Sequence[Json]) -> De
                 used += part["used_milli"]
                 borrowed += part["borrowed_milli"]
     wall = device["wall_ns"] - before["wall_ns"] if before is not None else 0
-    # A daemon that began anew counts from zero: its first look shows no switching.
+    # A restarted daemon counts from zero: the first reading then shows no switching.
     switched = WHOLE * (device["switch_ns"] - before["switch_ns"]) // wall if before is not None and wall > 0 else 0
-    # Grants are asked at another moment than devices: parts of two seconds can be more than one.
+    # Grants and devices are read at different moments: the parts can add up to more than a second.
     used = min(used, WHOLE)
     borrowed = min(borrowed, used)
     switching = min(max(switched, 0), WHOLE - used)

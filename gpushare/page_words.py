@@ -1,4 +1,4 @@
-"""What the pages of a grant say (native/page/gs_page.h), as values."""
+"""Values in the pages of a grant (native/page/gs_page.h)."""
 
 import enum
 from dataclasses import dataclass
@@ -70,8 +70,8 @@ class SlotUsage:
 
 @dataclass(frozen=True, slots=True)
 class TraceEvent:
-    """What one process reports that it did at `time_ns` (CLOCK_MONOTONIC); none of it is trusted. `device`: ordinal in
-    the grant, or None."""
+    """An event that one process reports, at `time_ns` (CLOCK_MONOTONIC); untrusted. `device`: ordinal in the grant, or
+    None."""
 
     time_ns: int
     area: str

@@ -69,7 +69,7 @@ class _Page:
 
     @property
     def torn(self) -> bool:
-        """Whether a tenant has truncated the file: it reads as zeros since, and its grant has to end."""
+        """Whether a tenant has truncated the file: it reads as zeros from then on, and its grant has to end."""
         return self.pointer is not None and bool(lib.gs_page_torn(self.pointer))
 
     @property
@@ -101,7 +101,7 @@ class LimitsPage(_Page):
 
     @classmethod
     def open(cls, path: Path, *, writable: bool = True) -> Self:
-        """Maps an existing page. Raises FailedError where the file is missing or is no valid page."""
+        """Maps an existing page. Raises FailedError where the file is missing or is not a valid page."""
         return cls._take(path, writable)
 
     @property
@@ -127,7 +127,7 @@ class LimitsPage(_Page):
         return int(lib.gs_load64(ffi.addressof(self.pointer.device[ordinal], "uncharged_bytes")))
 
     def set_uncharged(self, ordinal: int, size: int) -> None:
-        """From now on so many do."""
+        """Sets the number of uncharged bytes."""
         lib.gs_store64(ffi.addressof(self.pointer.device[ordinal], "uncharged_bytes"), size)
 
     def lease(self, ordinal: int) -> DeviceLease:
@@ -157,11 +157,11 @@ class LimitsPage(_Page):
 
     @property
     def daemon_epoch(self) -> int:
-        """Grows with each start of a daemon."""
+        """Increases with each start of a daemon."""
         return lib.gs_load32(ffi.addressof(self.pointer, "daemon_epoch"))
 
     def renew_daemon_epoch(self) -> int:
-        """Makes the grant's processes join again; called at each start of a daemon. The new epoch."""
+        """Makes the grant's processes join again; called at each start of a daemon. Returns the new epoch."""
         return lib.gs_add32(ffi.addressof(self.pointer, "daemon_epoch"), 1)
 
 
@@ -174,11 +174,11 @@ class UsagePage(_Page):
 
     def __init__(self, path: Path, descriptor: int, writable: bool) -> None:
         super().__init__(path, descriptor, writable)
-        self.seats: Any = ffi.new("struct gs_seats *")  # what this process knows of the slots, and the arbiter goes by
+        self.seats: Any = ffi.new("struct gs_seats *")  # this process's record of the slots, which the arbiter uses
 
     @classmethod
     def open(cls, path: Path, *, writable: bool = True) -> Self:
-        """Maps an existing page. Raises FailedError where the file is missing or is no valid page."""
+        """Maps an existing page. Raises FailedError where the file is missing or is not a valid page."""
         return cls._take(path, writable)
 
     def claim(self, limits: LimitsPage, pid: int) -> Slot:
@@ -191,19 +191,19 @@ class UsagePage(_Page):
         return Slot(slot[0], generation[0], pid)
 
     def keep(self, slot: Slot, since_ns: int) -> None:
-        """Gives a slot again to the process that had it before a restart. `since_ns`: when it began, monotonic."""
+        """Gives a slot back to the process that had it before a restart. `since_ns`: when it began, monotonic."""
         lib.gs_seat_keep(self.seats, slot.index, slot.generation, slot.pid, max(0, since_ns))
 
     def set_capacity(self, memory_bytes: Sequence[int]) -> None:
-        """How much memory each device has, by ordinal: no process is believed to hold more."""
+        """Sets the memory of each device, by ordinal: no process is believed to hold more."""
         self.seats.capacity_bytes[0 : len(memory_bytes)] = list(memory_bytes)
 
     def taken(self) -> Iterator[Slot]:
-        """Slots that this process gave to somebody with `claim` or `keep`."""
+        """Slots that this process assigned with `claim` or `keep`."""
         return (Slot(i, seat.generation, seat.pid) for i, seat in enumerate(self.seats.seat) if seat.taken)
 
     def live_slots(self, limits: LimitsPage) -> Iterator[Slot]:
-        """Slots that are taken, and those that the page says are, which a tenant may have written."""
+        """Slots that are taken, and those that only the page says are, which a tenant may have written."""
         for index in range(min(limits.slots_high, MAX_SLOTS)):
             slot, seat = self.pointer.slot[index], self.seats.seat[index]
             if seat.taken or lib.gs_load32(ffi.addressof(slot, "state")) == lib.GS_SLOT_LIVE:
@@ -211,8 +211,8 @@ class UsagePage(_Page):
                 yield Slot(index, known.generation, known.pid)
 
     def usage(self, index: int, ordinal: int) -> SlotUsage:
-        """What the page says of a process on one device, by its ordinal in the grant; no number is above 2^63 - 1.
-        To be looked at: charged is what the arbiter believes."""
+        """What the page says of a process on one device, by its ordinal in the grant; numbers are capped at 2^63 - 1.
+        For display only: charging uses the arbiter's validated values."""
         words = self.pointer.slot[index].device[ordinal]
 
         def load64(name: str) -> int:
@@ -257,12 +257,12 @@ class UsagePage(_Page):
 def new_limits(
     grant: str, devices: Sequence[DeviceLimits], *, managed: Managed = Managed.CHARGE, daemon_epoch: int = 1
 ) -> bytes:
-    """What the file of a new limits page holds. Raises UsageError for limits that make no sense, and FailedError for an
-    id or a number of devices that no page has."""
+    """Content of the file of a new limits page. Raises UsageError for limits that make no sense, and FailedError for an
+    invalid grant id or number of devices."""
     for device in devices:
         _check_device(device)
     page, error = ffi.new("struct gs_limits *"), ffi.new("struct gs_err *")
-    for words, device in zip(page.device, devices, strict=False):  # gs_limits_init refuses more than there are
+    for words, device in zip(page.device, devices, strict=False):  # gs_limits_init refuses more devices than a page has
         ffi.memmove(words.uuid, device.uuid, 16)
         words.memory_bytes, words.context_bytes = device.memory_bytes, device.context_bytes
         words.guarantee_milli, words.limit_milli = device.guarantee_milli, device.limit_milli
@@ -272,8 +272,8 @@ def new_limits(
 
 
 def new_usage(grant: str) -> bytes:
-    """What the file of a new usage page, of USAGE_BYTES, begins with; zeros follow. Raises FailedError for an id that
-    no page has."""
+    """First bytes of the file of a new usage page; zeros follow, up to USAGE_BYTES. Raises FailedError for an invalid
+    grant id."""
     head, error = ffi.new("char[]", lib.GS_USAGE_HEAD_BYTES), ffi.new("struct gs_err *")
     page = ffi.cast("struct gs_usage *", head)
     _raise(grant, lib.gs_usage_init(page, USAGE_BYTES, grant.encode(), error), error)
@@ -281,8 +281,8 @@ def new_usage(grant: str) -> bytes:
 
 
 def held(limits: LimitsPage, usage: UsagePage, ordinal: int) -> tuple[int, int]:
-    """Bytes of one device that the processes of a grant say they hold: without, and with what calls in progress may
-    take. Of what a tenant has written any numbers may come, up to 2^63 - 1."""
+    """Bytes of one device that the processes of a grant claim to hold: without, and with what calls in progress may
+    take. Tenants can write any numbers; they are capped at 2^63 - 1."""
     sums = ffi.new("uint64_t[2]")
     lib.gs_page_held(limits.pointer, usage.pointer, ordinal, sums, sums + 1)
     return min(_MOST, sums[0]), min(_MOST, sums[1])

@@ -22,7 +22,7 @@ INTERPOSER_ML = LIB_DIR / "libgpushare-ml.so"  # SONAME libnvidia-ml.so.1
 # In the order in which a program preloads them. The last two are the first two under the names without a version.
 INTERPOSERS = (INTERPOSER, INTERPOSER_ML, LIB_DIR / "libgpushare-name.so", LIB_DIR / "libgpushare-ml-name.so")
 SIM_LIB_DIR = LIB_DIR / "sim"  # libcuda.so.1, libnvidia-ml.so.1, libcudart, libcublas
-# The CUDA libraries there that programs bring themselves, and that need private tables of a real driver.
+# Replace CUDA libraries that programs bring themselves, which need private tables of a real driver. In SIM_LIB_DIR.
 SIM_RUNTIMES = tuple(
     f"lib{name}.so.{major}" for major in (13, 12) for name in ("cudart", "cublas", "cublasLt", "cupti")
 )
@@ -52,25 +52,25 @@ def _is_tmpfs(path: Path) -> bool:
 
 @functools.cache
 def _grants(run: Path) -> Path:
-    """Decided once: what is mounted later must not move the grants of a living daemon."""
+    """Decided once: a later mount must not move the grants of a living daemon."""
     if _is_tmpfs(run):
         return run / "grants"
-    import hashlib  # a client, which starts often, knows no grants
+    import hashlib  # here, since a client starts often and does not need it
 
     name = hashlib.sha256(str(run).encode()).hexdigest()[:12]
     return Path("/dev/shm") / f"gpushare-{name}"  # noqa: S108 - owner and mode are checked where it is made
 
 
 class Layout:
-    """Run-time paths of one daemon. `/run/gpushare`, `/var/lib/gpushare` and `/var/run/cdi` without a state dir. Each
-    object is equal to itself alone, as it is the key of much that is kept."""
+    """Run-time paths of one daemon. `/run/gpushare`, `/var/lib/gpushare` and `/var/run/cdi` without a state dir.
+    Objects compare by identity, as they are keys of caches."""
 
     def __init__(self, run: Path, state: Path, cdi: Path, socket: Path) -> None:
         self.run, self.state, self.cdi, self.socket = run, state, cdi, socket
 
     @classmethod
     def of(cls, state_dir: Path | None = None, socket: Path | None = None) -> "Layout":
-        """`state_dir`: everything below it, instead of the system's places. `socket`: instead of the usual one."""
+        """`state_dir`: root of all paths, instead of the system's directories. `socket`: instead of the default one."""
         if state_dir is None:
             run, state, cdi = Path("/run/gpushare"), Path("/var/lib/gpushare"), Path("/var/run/cdi")
         else:
@@ -85,7 +85,7 @@ class Layout:
 
     @property
     def cgroups(self) -> Path:
-        """A link for each plain process's grant to the cgroup that was made for it, which is below its caller's own."""
+        """Links, one for each plain process's grant, to the cgroup that was made for it below its caller's own."""
         return self.run / "cgroups"
 
     @property

@@ -4,8 +4,8 @@ A descriptor that was sent is closed by whoever reads or closes the socket on wh
 its sender likes: a TCP socket with SO_LINGER and unsent data, a file of a server that does not answer.
 
 Where the kernel refuses descriptors at their sender (SO_PASSRIGHTS, Linux 6.16) nothing else is needed. Elsewhere each
-message is looked at before it is read, and a socket on which descriptors are left is closed by a process that ends by
-it: a task that exits does not linger (inet_release() in the kernel), and where it hangs nobody waits for it.
+message is looked at before it is read, and a socket with descriptors left in it is closed by a child process that
+exits: an exiting task does not linger (inet_release() in the kernel), and where it hangs nobody waits for it.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ def waiting() -> int:
 
 
 class GuardedSocket(socket.socket):
-    """A listener or connection of which no descriptor is ever taken, and whose close does not block."""
+    """A listener or connection that takes no descriptors, and whose close does not block."""
 
     def accept(self) -> tuple["GuardedSocket", Any]:
         """A connection that is guarded too."""
@@ -57,7 +57,7 @@ class GuardedSocket(socket.socket):
         connection = GuardedSocket(fileno=descriptor)
         if socket.getdefaulttimeout() is None and self.gettimeout():
             connection.setblocking(True)
-        # A read would drop a byte out of band, with its descriptors, that a look before it does not show.
+        # Otherwise a read drops an out-of-band byte and its descriptors, which MSG_PEEK does not show.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_OOBINLINE, 1)
         return connection, address
 
@@ -66,7 +66,7 @@ class GuardedSocket(socket.socket):
         data, _, found, _ = self.recvmsg(size, 0, flags | socket.MSG_PEEK)
         if found & socket.MSG_CTRUNC:
             raise OSError(errno.ECONNABORTED, "the peer sent descriptors, which nothing here takes")
-        # No more than was looked at: what has come since may have some. At least 1, since 0 would read no message.
+        # No more than was peeked at: later data may have some. At least 1, since 0 would read no message.
         return super().recv(max(1, len(data)), flags) if data else data
 
     def recv_into(self, buffer: Any, size: int = 0, flags: int = 0, /) -> int:
@@ -99,7 +99,7 @@ class GuardedSocket(socket.socket):
         return bool(self.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN))
 
     def _end_listening(self) -> bool:
-        """Whether every connection that was not accepted is closed."""
+        """Closes the connections that were not accepted. Returns whether all are closed."""
         self.setblocking(False)
         self.shutdown(socket.SHUT_RD)  # from now on connect() is refused
         while True:
@@ -110,7 +110,8 @@ class GuardedSocket(socket.socket):
             connection.close()
 
     def _read_out(self) -> bool:
-        """Reads what is left, up to the first descriptors. Whether nothing is left, and nothing can come any more."""
+        """Reads what is left, up to the first descriptors. Returns whether nothing is left and nothing more can
+        come."""
         self.setblocking(False)
         # Credentials tell an empty message, which may be followed by one with descriptors, from the end. A stream has
         # no empty messages, and credentials at its end too.
@@ -165,7 +166,7 @@ def _closed_by_a_process(sockets: list[GuardedSocket]) -> bool:
         )
     except OSError:
         return False
-    # The process has them until its input ends, so none of these is the last.
+    # The process holds them until its stdin is closed, so none of these closes is the last.
     for one in sockets:
         one.close_here()
     try:

@@ -1,5 +1,5 @@
-"""The rules by which leases are taken and given, in words; enum gs_rule in gs_arbiter.h explains each. Imports
-nothing: the command line needs them at once."""
+"""Texts for the rules by which leases are given and revoked; enum gs_rule in gs_arbiter.h explains each. Imports
+nothing, since the command line needs them at each start."""
 
 LEASE = {
     "idle": "it had nothing to run",
@@ -19,7 +19,7 @@ LEASE = {
 }
 
 OWN_ACCORD = ("idle", "sleeping", "gone", "unused", "ended")
-"""Those by which a grant loses a lease that nobody took from it."""
+"""Rules by which a grant loses a lease without another grant taking it."""
 
 TAKEN = {
     "limit": "it had reached its time limit",
@@ -30,10 +30,10 @@ TAKEN = {
     "excess": "beside {other} it had more than its guarantee",
     "gang": "a job needs all its devices at one instant",
 }
-"""Of a lease that was taken, with who took it."""
+"""Why a lease was taken; `other`: the grant that took it."""
 
 EVENT_KINDS = ("lease", "revoke", "handover", "wake", "late", "beside", "drained", "left", "lie")
-"""Kinds of receipts that one may ask for."""
+"""Kinds of receipts that can be asked for."""
 
 EVICTION_SIGNALS = ("HUP", "INT", "QUIT", "USR1", "USR2", "TERM")
-"""What a grant that is asked for memory may be sent."""
+"""Signals that may be sent to a grant that is asked for memory."""

@@ -8,7 +8,7 @@ from gpushare.units import format_size, format_time
 
 
 def ms(ns: int) -> str:
-    """Milliseconds with three digits, as in "1.030 ms"."""
+    """Milliseconds with three decimals, as in "1.030 ms"."""
     return f"{ns / 1e6:.3f} ms"
 
 
@@ -53,7 +53,7 @@ def event(event: Any) -> str:
 
 
 def attempt(attempt: Any) -> str:
-    """One container that asked in another way, one line."""
+    """One container that asked for a GPU in another way, one line."""
     at = datetime.fromtimestamp(attempt["at_ns"] / 1e9, UTC).astimezone()
     ways = ", ".join(attempt["by"])
     return f"{at:%Y-%m-%d %H:%M:%S}  container {attempt['container']}  {attempt['path']}: asked for a GPU by {ways}"

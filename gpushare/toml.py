@@ -11,12 +11,12 @@ from gpushare.errors import UsageError
 
 _PARSER_PLACE = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
 _MAY_BEGIN = re.compile(r"\s*(\[|[^#\s].*=)")
-"""A line with which a statement may begin: the others are within one, or between two."""
+"""A line that may begin a statement; the others are inside one, or between two."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """What was read at once, so that no line is of a later version."""
+    """A file's text and values from one read, so that lines belong to these values."""
 
     path: Path
     text: str
@@ -29,21 +29,21 @@ class File:
         return f"{self.path}:{self._line(known)}" if known else str(self.path)
 
     def _line(self, keys: tuple[str, ...]) -> int:
-        """By parsing beginnings of the file: the parser does not tell where it found what."""
+        """The line of the innermost key, found by parsing prefixes of the file: the parser reports no positions."""
         lines = self.text.split("\n")
         begins = [number for number, line in enumerate(lines) if _MAY_BEGIN.match(line)]
 
         def before(index: int) -> dict[str, Any] | None:
-            """All that is said before this statement, None where it is no statement but a part of one."""
+            """The values set before this statement, None where the line is not the start of a statement."""
             try:
                 return tomllib.loads("\n".join(lines[: begins[index]]))
             except ValueError:
                 return None
 
-        low, high = 0, len(begins)  # said not before the one, but before the other
+        low, high = 0, len(begins)  # `keys` is not set before statement `low`, but is before `high`
         while True:
             middle = (low + high) // 2
-            # Those below the middle are looked at first: what is between two statements belongs to the first.
+            # Those below the middle are tried first: lines between two statements belong to the first.
             for index in (*range(middle, low, -1), *range(middle + 1, high)):
                 if (said := before(index)) is not None:
                     low, high = (low, index) if _has(said, keys) else (index, high)
@@ -53,8 +53,8 @@ class File:
 
 
 def read(path: Path) -> File:
-    """Raises FileNotFoundError, and UsageError with the file, the line and the reason. A pipe or a device, which may
-    never end, is not read."""
+    """Reads a file. Raises FileNotFoundError, and UsageError with the file, the line and the reason. A pipe or a
+    device, which may never end, is not read."""
     if path.exists() and not path.is_file():
         raise UsageError(f"{path}: it is not a file")
     try:
@@ -93,7 +93,7 @@ def _fails_alike(text: str, error: Exception) -> bool:
 
 
 def _first(last: int, holds: Callable[[int], bool]) -> int:
-    """The first number from 1 that it holds for, as it does for all after that."""
+    """The first number from 1 to `last` for which `holds` is true, as it is for all after it."""
     low, high = 0, last
     while high - low > 1:
         middle = (low + high) // 2

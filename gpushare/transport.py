@@ -18,7 +18,7 @@ class _Connection(http.client.HTTPConnection):
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         if self.timeout is not None:
-            # Of a socket in blocking mode: with Python's own timeout a full queue of connections is refused at once.
+            # On a blocking socket: with Python's own timeout, connect() fails at once when the listen queue is full.
             seconds, rest = divmod(self.timeout, 1)
             limit = struct.pack("@ll", int(seconds), int(rest * 1e6))
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)

@@ -11,7 +11,7 @@ GIB = 1 << 30
 _UNIT = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:(Ki|Mi|Gi|Ti)B?)?", re.ASCII)
 _DECIMAL = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?([KMGT])(?:i?B)?", re.ASCII | re.IGNORECASE)
-"""What people write for a binary unit."""
+"""Spellings that people use for a binary unit."""
 _PERCENT = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?%", re.ASCII)
 _FRACTION = re.compile(r"[0-9]+\.[0-9]+", re.ASCII)
 _MILLI = re.compile(r"[0-9]+", re.ASCII)
@@ -19,11 +19,11 @@ _MILLI = re.compile(r"[0-9]+", re.ASCII)
 _SIZE_MAX = 16 << 40
 _NODE_MILLI_MAX = 16000
 TEXT_MAX = 64
-"""Characters of a number. To read one takes the square of its digits: a second for 100,000 of them."""
+"""Most characters of a number. Parsing time grows with the square of its digits: a second for 100,000 of them."""
 
 
 def _stripped(what: str, text: str) -> str:
-    """Raises UsageError for a text that is no number of a reasonable length."""
+    """The text without surrounding space. Raises UsageError for one longer than TEXT_MAX."""
     if len(text) > TEXT_MAX:
         raise UsageError(f"{what} {text[:40]!r}... has {len(text)} characters: give at most {TEXT_MAX}")
     return text.strip()

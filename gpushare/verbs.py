@@ -1,4 +1,4 @@
-"""The verbs of the node API, once for both clients: gpushare.client, which waits, and gpushare.aio, to be awaited."""
+"""The verbs of the node API, shared by both clients: gpushare.client, which blocks, and gpushare.aio, to be awaited."""
 
 import os
 from typing import Any
@@ -8,8 +8,8 @@ from gpushare.errors import GoneError, GpushareError
 
 
 class Verbs:
-    """Each verb answers what `call` does: JSON objects of gpushare.api as plain dicts, or an awaitable of them. Each
-    raises the GpushareError that the daemon answered, or UnreachableError."""
+    """Each verb returns what `call` does: JSON objects of gpushare.api as plain dicts, or an awaitable of them. Each
+    raises the GpushareError with which the daemon answered, or UnreachableError."""
 
     def call(self, method: str, target: str, body: Any = None) -> Any:
         """The decoded JSON answer, None for an empty one."""
@@ -36,7 +36,8 @@ class Verbs:
         return self._field("tenants", "/v1/tenants")
 
     def grants(self, *, ended: bool = False, key_prefix: str = "") -> Any:
-        """A list of Grant; with `ended` also the latest that have ended. `key_prefix`: those whose key begins so."""
+        """A list of Grant; with `ended` also those that ended most recently. `key_prefix`: only those whose key begins
+        with it."""
         query = urlencode({**({"ended": 1} if ended else {}), **({"key_prefix": key_prefix} if key_prefix else {})})
         return self._field("grants", f"/v1/grants?{query}" if query else "/v1/grants")
 
@@ -70,15 +71,15 @@ class Verbs:
         return self.call("DELETE", f"/v1/grants/{quote(grant_id, safe='')}")
 
     def gangs(self) -> Any:
-        """A list of GangPart: what gangs across nodes have here, and had lately."""
+        """A list of GangPart: parts that gangs across nodes have on this node, or had recently."""
         return self._field("parts", "/v1/gangs")
 
     def prepare(self, gang: str, grants: list[dict[str, Any]], **more: Any) -> Any:
         """A GangPart: room for all these grants, each with fields of GrantRequest, or for none. `more`: the fields of
         GangPrepare, `part`, `ttl_seconds` and `uid`. Nothing runs in it before it is committed.
 
-        Raises RefusedError where it does not fit, OnLoanError where it will when this is asked again, and GoneError
-        where it was aborted or has expired.
+        Raises RefusedError where it does not fit, OnLoanError where a later retry will fit, and GoneError where it was
+        aborted or has expired.
         """
         body = {"grants": [fields(grant) for grant in grants], **fields(more)}
         return self.call("POST", f"/v1/gangs/{quote(gang, safe='')}/prepare", body)
@@ -89,7 +90,7 @@ class Verbs:
         return self.call("POST", f"/v1/gangs/{quote(gang, safe='')}/commit", fields(which))
 
     def abort(self, gang: str, **which: Any) -> Any:
-        """The GangPart, which holds nothing from now on and cannot be prepared again. `which`: as of `commit`. Raises
+        """The GangPart, which holds nothing from now on and cannot be prepared again. `which`: as for `commit`. Raises
         RefusedError where it is committed."""
         return self.call("POST", f"/v1/gangs/{quote(gang, safe='')}/abort", fields(which))
 
@@ -98,7 +99,8 @@ class Verbs:
         return self.call("PUT", f"/v1/tenants/{quote(name, safe='')}", policy)
 
     def remove_tenant(self, name: str, source: str = "") -> Any:
-        """Raises RefusedError where it has grants, tenants below it, or another `source`. For root only."""
+        """Removes a tenant. Raises RefusedError where it has grants, tenants below it, or another `source`. For root
+        only."""
         query = f"?source={quote(source, safe='')}" if source else ""
         return self.call("DELETE", f"/v1/tenants/{quote(name, safe='')}{query}")
 
@@ -130,8 +132,8 @@ class Verbs:
 
 
 class Course:
-    """What one who follows the node tells, beside the events of the watch: when all is listed anew, and, once each
-    time, that the daemon is away."""
+    """The events that `follow` adds to those of the watch: a new list of all grants and, once per outage, that the
+    daemon is away."""
 
     def __init__(self) -> None:
         self._away = False
@@ -142,7 +144,8 @@ class Course:
         return _event(answer["rv"], answer["epoch"], "grants", "listed", answer["grants"])
 
     def failed(self, error: GpushareError) -> dict[str, Any] | None:
-        """The event that says so. None: it has been said, or the daemon is there, and has only forgotten."""
+        """The `away` event. None: it was already reported, or the daemon answers and only its record does not reach
+        back."""
         if self._away or isinstance(error, GoneError):
             return None
         self._away = True
@@ -154,7 +157,7 @@ def _event(rv: int | None, epoch: int | None, kind: str, what: str, found: Any) 
 
 
 def creation(request: dict[str, Any], *, again: bool) -> tuple[str, dict[str, Any]]:
-    """Target and body of a POST of a grant. `again`: it will be repeated while what it asks for is on loan."""
+    """Target and body of a POST of a grant. `again`: the request is repeated while what it asks for is on loan."""
     target = f"/v1/grants?asker={os.urandom(8).hex()}" if again else "/v1/grants"
     return target, fields(request)
 
@@ -165,5 +168,5 @@ def watching(since: int | None) -> str:
 
 
 def fields(request: dict[str, Any]) -> dict[str, Any]:
-    """Those that are given, by their names in JSON."""
+    """The fields that are not None, by their names in JSON."""
     return {name.rstrip("_"): value for name, value in request.items() if value is not None}

@@ -32,7 +32,7 @@ class JoinRequest:
 
     @classmethod
     def parse(cls, message: bytes) -> Self | None:
-        """None if it has another size."""
+        """The request, None if the message has another size."""
         if len(message) != REQUEST_BYTES:
             return None
         words = ffi.from_buffer("struct gs_join_request *", message)
@@ -45,7 +45,7 @@ class JoinRequest:
 
 
 def reply(error: JoinError, text: str = "", *, slot: int = NO_SLOT, generation: int = 0, host_pid: int = 0) -> bytes:
-    """What the daemon answers. A long text is cut."""
+    """The daemon's reply. A long text is truncated."""
     words = ffi.new("struct gs_join_reply *")
     words.magic, words.version, words.error = lib.GS_JOIN_MAGIC, VERSION, error
     words.slot, words.generation, words.host_pid = slot, generation, host_pid

@@ -1,1 +1,1 @@
-"""Plugins of engines and schedulers: each a process of its own and a client of the node API, none inside the daemon."""
+"""Plugins for engines and schedulers: each is a separate process and a client of the node API, never in the daemon."""

@@ -1,4 +1,4 @@
-"""Protobuf messages by tables of their fields, for services whose messages are many: as plain dicts, both ways.
+"""Protobuf messages as plain dicts, encoded and decoded by tables of their fields; for services with many messages.
 
     CLAIM = Table(namespace=text(1), uid=text(2), name=text(3))
     CLAIM.encode({"uid": "u"})  ->  b"\\x12\\x01u"
@@ -19,7 +19,7 @@ _SIGN, _WORD = 1 << 63, 1 << 64
 
 @dataclass(frozen=True)
 class Field:
-    """One field. `many`: it is repeated. `by_key`: it is a map from strings."""
+    """One field. `many`: repeated. `by_key`: a map with string keys."""
 
     number: int
     of: _Of
@@ -64,11 +64,11 @@ class Table:
         self.fields = fields
 
     def encode(self, given: Mapping[str, Any]) -> bytes:
-        """Raises KeyError for a name that is no field's."""
+        """Encodes a message. Raises KeyError for an unknown field name."""
         return b"".join(_encode(self.fields[name], value) for name, value in given.items())
 
     def decode(self, given: bytes) -> dict[str, Any]:
-        """Raises ValueError where it is no such message."""
+        """Decodes a message. Raises ValueError if it is malformed."""
         found = parse(given)
         return {name: _decode(one, found) for name, one in self.fields.items()}
 

@@ -1,10 +1,10 @@
-"""As much of protobuf's wire format as adapters' messages take. Fields are known by their number."""
+"""The part of protobuf's wire format that the adapters' messages need. Fields are identified by number."""
 
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 Message: TypeAlias = dict[int, list[int | bytes]]
-"""The values of each field, in their order: numbers, and what has a length."""
+"""The values of each field, in order: numbers, and length-delimited or fixed-size values as bytes."""
 Given: TypeAlias = int | bytes | str
 
 _NUMBER, _FIXED64, _LENGTH, _FIXED32 = 0, 1, 2, 5
@@ -22,7 +22,7 @@ def _varint(value: int) -> bytes:
 
 
 def field(number: int, *values: Given) -> bytes:
-    """A field with these values: one, or several of a repeated one."""
+    """Encodes a field with these values; several for a repeated field."""
     out = b""
     for value in values:
         if isinstance(value, int):
@@ -34,12 +34,12 @@ def field(number: int, *values: Given) -> bytes:
 
 
 def entries(number: int, values: Mapping[str, str]) -> bytes:
-    """A map field."""
+    """Encodes a map field."""
     return field(number, *(field(1, key) + field(2, value) for key, value in values.items()))
 
 
 def parse(data: bytes) -> Message:
-    """The fields of a message. Raises ValueError where it is none."""
+    """Decodes a message into its fields. Raises ValueError if it is malformed."""
     found: Message = {}
     at, end = 0, len(data)
     while at < end:
@@ -74,33 +74,33 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def number(message: Message, of: int) -> int:
-    """The number in a field, 0 where it is not there."""
+    """Returns the number in a field; 0 if it is absent."""
     value = message.get(of, [0])[-1]
     return value if isinstance(value, int) else 0
 
 
 def raw(message: Message, of: int) -> bytes:
-    """What has a length in a field, empty where it is not there."""
+    """Returns the bytes in a field; empty if it is absent."""
     value = message.get(of, [b""])[-1]
     return value if isinstance(value, bytes) else b""
 
 
 def every(message: Message, of: int) -> Iterable[bytes]:
-    """All values of a repeated field that have a length."""
+    """Returns all bytes values of a repeated field."""
     return (value for value in message.get(of, ()) if isinstance(value, bytes))
 
 
 def text(message: Message, of: int) -> str:
-    """A string field. Raises ValueError where it is not UTF-8."""
+    """Returns a string field. Raises ValueError if it is not UTF-8."""
     return raw(message, of).decode()
 
 
 def texts(message: Message, of: int) -> list[str]:
-    """A repeated string field. Raises ValueError where one is not UTF-8."""
+    """Returns a repeated string field. Raises ValueError if one is not UTF-8."""
     return [value.decode() for value in every(message, of)]
 
 
 def mapping(message: Message, of: int) -> dict[str, str]:
-    """A map field of strings. Raises ValueError."""
+    """Returns a map field of strings. Raises ValueError."""
     pairs = [parse(entry) for entry in every(message, of)]
     return {text(pair, 1): text(pair, 2) for pair in pairs}

@@ -1,7 +1,7 @@
 """gRPC over unix sockets, with messages of gpushare/adapters/messages.py.
 
-Serves and calls what engines and schedulers speak. A service is told by its full name and its methods; messages are
-dicts, so that nothing has to be generated. Needs grpcio (`pip install gpushare[kubernetes]`).
+A server and a client for the protocols of engines and schedulers. A service is defined by its full name and methods;
+messages are dicts, so no code is generated. Needs grpcio (`pip install gpushare[kubernetes]`).
 """
 
 import contextlib
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 _THREADS = 16
 _OPTIONS = [("grpc.so_reuseport", 0), ("grpc.enable_http_proxy", 0)]
-_SOCKET_NAME_MAX = 107  # bytes, of the kernel
+_SOCKET_NAME_MAX = 107  # bytes, the kernel's limit
 
 _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
     (NotFoundError, grpc.StatusCode.NOT_FOUND),
@@ -46,9 +46,9 @@ _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
 
 @dataclass(frozen=True)
 class Method:
-    """`handler`: takes the request and a function that says whether the caller still waits; gives the answer, or, of a
-    `stream`, all answers one after another. Its GpushareError or ValueError becomes the call's status. `listens`: of a
-    stream that takes a stream, of which the handler is given the first request."""
+    """`handler`: takes the request and a function that says whether the caller still waits; returns the answer, or for
+    a `stream` an iterable of answers. Its GpushareError or ValueError becomes the call's status. `listens`: the
+    requests are a stream too, of which the handler gets only the first."""
 
     request: Table
     answer: Table
@@ -58,11 +58,12 @@ class Method:
 
 
 class Server:
-    """Services at a unix socket, which is made anew: a name that is left from a killed server is in nobody's way."""
+    """Services at a unix socket, which replaces one left by a killed server."""
 
     def __init__(self, path: Path, services: Mapping[str, Mapping[str, Method]], *, threads: int = _THREADS) -> None:
-        """Serves at once. Each open stream takes one of the `threads`. Raises FailedError where it cannot."""
-        # gRPC removes the name that it was given when it stops, whoever's it is by then: that is never the real one.
+        """Starts serving. Each open stream occupies one of the `threads`. Raises FailedError if it cannot."""
+        # gRPC unlinks the path that it was given when it stops, even if that is another server's socket by then: give
+        # it a temporary name, and rename.
         made = path.with_name(f".{path.name}")
         if len(os.fsencode(made)) > _SOCKET_NAME_MAX:
             raise FailedError(
@@ -89,13 +90,13 @@ class Server:
 
     @property
     def there(self) -> bool:
-        """Whether callers can still find it: somebody may have removed or replaced the socket."""
+        """Whether callers can still find the socket: it may have been removed or replaced."""
         with contextlib.suppress(OSError):
             return self.path.stat().st_ino == self._made
         return False
 
     def stop(self, grace: float | None = None) -> None:
-        """Ends all calls, after `grace` seconds at the latest."""
+        """Stops serving; ends all calls after at most `grace` seconds."""
         if self.there:
             self.path.unlink()
         self._server.stop(grace).wait()
@@ -128,7 +129,7 @@ def _handler(method: Method) -> "grpc.RpcMethodHandler[bytes, bytes]":
 
 @contextlib.contextmanager
 def _told(context: grpc.ServicerContext) -> Iterator[None]:
-    """Errors become the call's status."""
+    """Turns errors into the call's status."""
     try:
         yield
     except (GpushareError, ValueError) as error:
@@ -138,11 +139,11 @@ def _told(context: grpc.ServicerContext) -> Iterator[None]:
 
 
 class Caller:
-    """Calls the services at a unix socket. Raises UnreachableError where nobody answers, FailedError for a refusal."""
+    """Calls the services at a unix socket. Raises UnreachableError if nobody answers, FailedError for a refusal."""
 
     def __init__(self, path: Path, *, timeout: float = 10.0) -> None:
         self.path, self._timeout = path, timeout
-        # Without the default authority gRPC would send the path, which Go's servers refuse.
+        # Without default_authority gRPC would send the path as authority, which Go servers reject.
         options = [*_OPTIONS, ("grpc.default_authority", "localhost")]
         self._channel = grpc.insecure_channel(f"unix:{path}", options=options)
 
@@ -157,7 +158,7 @@ class Caller:
         self._channel.close()
 
     def call(self, method: str, request: Table, answer: Table, **given: Any) -> dict[str, Any]:
-        """The answer of `/service/method`. `given`: the request's fields."""
+        """Calls `/service/method` and returns the answer. `given`: the request's fields."""
         try:
             called: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(method)
             return answer.decode(called(request.encode(given), timeout=self._timeout))
@@ -165,7 +166,7 @@ class Caller:
             raise self._error(method, error) from None
 
     def stream(self, method: str, request: Table, answer: Table, **given: Any) -> Iterator[dict[str, Any]]:
-        """The answers of `/service/method`, until it ends; the call ends with the iterator."""
+        """Calls `/service/method` and yields its answers until it ends; closing the iterator cancels the call."""
         begin: grpc.UnaryStreamMultiCallable[bytes, bytes] = self._channel.unary_stream(method)
         call = begin(request.encode(given))
         try:

@@ -8,7 +8,7 @@ from gpushare.cli.parser import Parser
 from gpushare.errors import UsageError
 
 TURN_SECONDS = 10.0
-"""A job before this one, whose place it has, may still be ending."""
+"""Maximum wait for the end of the previous job in the same slot."""
 
 
 class HtcondorAdapter:

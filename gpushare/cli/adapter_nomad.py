@@ -42,7 +42,7 @@ class NomadAdapter:
             sys.stdout.flush()
 
         signal.signal(signal.SIGTERM, lambda *_: plugin.ended.set())
-        # The agent's terminal sends it to the plugins too, whose end is the agent's to say.
+        # Ctrl-C on the agent's terminal reaches its plugins too, but the agent decides when they end.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         serve(plugin, say)
         return 0

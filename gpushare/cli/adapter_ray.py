@@ -7,7 +7,7 @@ from gpushare.cli.grant import add_share_options, share_request
 from gpushare.cli.parser import Parser
 
 TURN_SECONDS = 30.0
-"""Ray gives a worker's place away before its process has ended."""
+"""Maximum wait for the end of the previous worker: Ray reassigns its place before its process has ended."""
 
 
 class RayAdapter:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 NOTHING = "-"
-"""In a table where there is nothing of a number."""
+"""Shown in tables instead of a number that is zero or absent."""
 
 
 class Command(Protocol):

@@ -11,9 +11,9 @@ from gpushare.errors import GpushareError
 
 SHELLS = ("bash", "zsh", "fish")
 ASKED = "_ARGCOMPLETE"
-"""In the environment of a command that is to say what could come next, by argcomplete."""
+"""Environment variable by which argcomplete asks a command for completions."""
 ANSWER_SECONDS = 1.0
-"""A person waits for it: a daemon that does not answer has nothing to offer."""
+"""Timeout for the daemon's answer: a person waits for the completions."""
 
 _Row = dict[str, Any]
 
@@ -40,7 +40,7 @@ def _gangs(row: _Row) -> Iterator[tuple[str, str]]:
 
 
 _Kind = tuple[str, str, Callable[[_Row], Iterator[tuple[str, str]]]]
-"""The call that lists them, the name of the list in its answer, and what to offer of each."""
+"""Path of the API call, name of the list in its answer, and a function that yields the completions of each entry."""
 _GRANT: _Kind = ("/v1/grants", "grants", _grants)
 _TENANT: _Kind = ("/v1/tenants", "tenants", _tenants)
 _DEVICE: _Kind = ("/v1/devices", "devices", _devices)
@@ -48,10 +48,10 @@ _INDEX: _Kind = ("/v1/devices", "devices", _indices)
 _GANG: _Kind = ("/v1/gangs", "parts", _gangs)
 
 _NAMED = {"grant": _GRANT, "tenant": _TENANT, "parent": _TENANT, "gpu": _DEVICE, "device": _DEVICE}
-"""What an option or argument of this name takes, wherever in the command line it is."""
+"""Kinds by name of an option or argument, the same for all verbs."""
 _OF_VERB = {("grant", "id"): _GRANT, ("tenants", "name"): _TENANT, ("gang", "id"): _GANG, ("sim", "device"): _INDEX}
 _FILES = ("DIR", "FILE", "PATH", "STATE.json")
-"""What the help calls a place in the file system."""
+"""Metavars of file system paths in the help."""
 
 
 class _Daemon:
@@ -111,7 +111,7 @@ def answer(parser: argparse.ArgumentParser) -> None:
     from argcomplete.completers import FilesCompleter, SuppressCompleter
 
     _tell(parser, FilesCompleter())
-    nothing = SuppressCompleter()  # where neither a name nor a file is wanted, files would mislead
+    nothing = SuppressCompleter()  # argcomplete's default, files, would mislead
     argcomplete.autocomplete(parser, always_complete_options=False, default_completer=nothing)
 
 

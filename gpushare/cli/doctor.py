@@ -36,7 +36,7 @@ def _look(daemon: "Client") -> "Iterator[Finding]":
     yield from findings
     yield from _degraded(said.tenants)
     living = None if said.grants is None else {grant["id"] for grant in said.grants}
-    if daemon.path == DEFAULT_SOCKET:  # of another daemon than this machine's own nothing is known but its answers
+    if daemon.path == DEFAULT_SOCKET:  # of other daemons only their answers can be examined
         yield from node.leftovers(Layout.of(), said)
         yield from cdi.look(list(_CDI), living)
         yield from containers.without_share(said.grants)

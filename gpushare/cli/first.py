@@ -17,7 +17,7 @@ Step = tuple[str, str]
 """A command, and what it is for."""
 
 _OF_ROOT = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
-"""Where sudo finds a command by its name."""
+"""Directories in which sudo finds a command by its name."""
 
 
 def _counted(count: int, what: str) -> str:
@@ -58,7 +58,7 @@ def _shut_out(path: Path) -> Iterator[Step]:
     try:
         group = grp.getgrgid(path.stat().st_gid).gr_name
         user = pwd.getpwuid(os.geteuid()).pw_name
-    except (KeyError, OSError):  # without a name, or in a directory that is closed
+    except (KeyError, OSError):  # no such name, or the directory is not accessible
         group, user = "root", ""
     if group == "root":
         yield _as_root("ps"), "root alone may talk to this daemon"

@@ -147,7 +147,7 @@ class InstallCommand:
         if start and not why:
             why = service.command("systemctl", verb, UNIT)
         if why:
-            if verb == "start":  # else tenants wait for it
+            if verb == "start":  # not after a failed restart: tenants wait for the daemon
                 service.command("systemctl", "stop", UNIT)
             raise FailedError(
                 f"all files are in place, but {UNIT} does not run ({why}): see `journalctl -u gpushare`, and without "

@@ -62,7 +62,7 @@ GROUPS: tuple[tuple[str, dict[str, str]], ...] = (
         },
     ),
 )
-"""All verbs, by what a person wants to do, and the class of each."""
+"""Groups of verbs, by purpose; each verb with the place of its class."""
 VERBS = {name: place for _, verbs in GROUPS for name, place in verbs.items()}
 EXIT_STATUS = "exit status: 0 ok, 1 failed, 2 usage, 3 refused, 4 no daemon or not allowed to talk to it"
 

@@ -8,9 +8,9 @@ from typing import Any, NoReturn
 from gpushare.errors import UsageError
 
 Example = tuple[str, str]
-"""A command line as it is typed, and what it does."""
+"""A command line, and its description."""
 Section = tuple[str, list[argparse.Action]]
-"""A title, and what stands below it."""
+"""A title, and the options and arguments below it."""
 
 _ELSEWHERE = {
     "version": "--version",
@@ -32,7 +32,7 @@ _ELSEWHERE = {
     "remove": "uninstall",
     "setup": "install",
 }
-"""What other programs call what is a verb here."""
+"""Verbs of other programs, and what they are called here."""
 _NEAR = 3
 _LISTED = 9
 _SHOWN = 80
@@ -44,19 +44,19 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         paragraphs = (" ".join(part.split()) for part in text.split("\n\n"))
-        # Of its base, since this one's keeps all line ends.
+        # The base class's method, since RawDescriptionHelpFormatter's keeps all line ends.
         fill = argparse.HelpFormatter._fill_text
         return "\n\n".join(fill(self, paragraph, width, indent) for paragraph in paragraphs)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
-        # As Python 3.13 does: a value once, not behind each of several names.
+        # As in Python 3.13: show the value once, not after each of several names.
         if len(action.option_strings) < 2 or action.nargs == 0:
             return super()._format_action_invocation(action)
         names = ", ".join(action.option_strings)
         return f"{names} {self._format_args(action, self._get_default_metavar_for_optional(action))}"
 
     def _format_args(self, action: argparse.Action, default_metavar: str) -> str:
-        # argparse would show "..." alone of a command that ends the line.
+        # argparse would show only "..." for the command that ends the line.
         if action.nargs == argparse.REMAINDER:
             return str(action.metavar)
         return super()._format_args(action, default_metavar)
@@ -164,7 +164,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _near(word: str, known: Iterable[str]) -> list[str]:
-    import difflib  # of no use to who makes no mistake
+    import difflib  # needed only after a mistake
 
     return difflib.get_close_matches(word[:_SHOWN].lower(), list(dict.fromkeys(known)), _NEAR)
 

@@ -37,7 +37,7 @@ def load(path: Path | None) -> Prices | None:
     except tomllib.TOMLDecodeError as error:
         place = _PARSER_PLACE.search(str(error))
         raise UsageError(f"{file}{f':{place[1]}' if place else ''}: {_PARSER_PLACE.sub('', str(error))}") from None
-    # As it is installed, it says nothing.
+    # The default file as installed sets nothing: no prices.
     return _prices(found, file, text) if found or path is not None else None
 
 

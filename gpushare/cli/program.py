@@ -34,7 +34,7 @@ def missing(argv: list[str]) -> int:
 
 def replace(argv: list[str], env: Mapping[str, str]) -> NoReturn:
     """Raises GpushareError where the program cannot be run."""
-    # Python ignores these, and an ignored signal stays ignored in the command.
+    # Python ignores these signals, and the command would inherit that.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     try:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Self, TextIO, TypeVar
 
 QUIET_SECONDS = 1.0
-"""Nothing is said of what is over by then."""
+"""No progress is shown for work that takes less."""
 _REDRAW_SECONDS = 0.1
 _PARTS = 4
 _LINE = "\r\x1b[K"

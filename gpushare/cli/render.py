@@ -14,7 +14,7 @@ GRANT_TITLES = (
 )
 _ENDED = ("released", "expired", "failed")
 _LONG_MILLI = 500
-"""Of a second: who waited for longer is told why."""
+"""Milliseconds of the last second: a longer wait is explained."""
 
 
 def grant_rows(grants: list[Any]) -> list[list[object]]:

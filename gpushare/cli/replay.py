@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _TITLES = ("TENANT", "USED", "WAITED", "WOULD USE", "BORROWED", "WAIT", "UNUSED", "SHORT", "LONGEST", "WHEN")
 
 _SHOWN = 10
-"""Of the tenants without a quota."""
+"""Maximum number of tenants without a quota that are named."""
 
 
 def run(args: argparse.Namespace) -> int:

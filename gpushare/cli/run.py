@@ -17,7 +17,7 @@ from gpushare.errors import GpushareError, RefusedError, UnreachableError, Usage
 # Time to live of the reservation. The bind follows in one round trip; if this process is killed in between, the share
 # comes back after this time.
 RESERVE_SECONDS = 10
-# Between requests for a place that another leaves.
+# Interval between attempts while the previous user of the place is ending.
 AGAIN_SECONDS = 0.2
 
 
@@ -102,7 +102,7 @@ def start(daemon: Client, request: dict[str, Any], argv: list[str]) -> NoReturn:
         binding = daemon.bind(grant["id"], "process")
         _replace(argv, binding["env"])
     except BaseException:
-        # A grant that is bound already is refused here, and ends with this process.
+        # If the grant is bound already, the release is refused, and the grant ends with this process.
         with contextlib.suppress(GpushareError):
             daemon.release(grant["id"])
         raise

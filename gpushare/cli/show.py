@@ -13,7 +13,7 @@ from gpushare.errors import UsageError
 
 INTERVAL_SECONDS = 2.0
 _CLEAR = "\x1b[H\x1b[2J"
-"""Home, clear."""
+"""Moves the cursor home and clears the screen."""
 _NO_VIEW = "the whole-screen view needs Textual: pip install 'gpushare[tui]'; --plain is this table without this line"
 
 

@@ -43,7 +43,7 @@ _NAMES = {
 _TITLES = ("GUARANTEED", "BORROWED", "SCAVENGED", "LENT", "WAITED", "MEMORY")
 _BAR = 24
 _INDENTED = 1000
-"""Rows of JSON; more are for programs, and take a second to indent."""
+"""Maximum number of JSON rows that are indented: more are read by programs, and would take a second to indent."""
 
 
 def moment(text: str) -> int:

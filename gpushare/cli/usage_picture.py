@@ -19,7 +19,7 @@ _WAITED = Frame(64, 376, 500, 90)
 _HEIGHT = 490
 _LEGEND, _USED_AT, _WAITED_AT = 590, 838, 904
 _MONDAY_NS = 4 * 24 * _HOUR_NS
-"""The first one after 1970 began: weeks begin with it."""
+"""The first Monday of 1970, from which weeks are counted."""
 
 
 @dataclass(slots=True)

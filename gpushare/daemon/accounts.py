@@ -1,4 +1,4 @@
-"""The ledger's periods of all served grants: the arbiter's counters are read here and written there."""
+"""Ends the ledger's periods of all served grants: reads the arbiter's counters and writes rows to the ledger."""
 
 from collections.abc import Collection, Sequence
 
@@ -17,19 +17,19 @@ class Accounts:
     def __init__(self, state: State, arbiter: Arbiter) -> None:
         self._state, self._arbiter = state, arbiter
         self._unwritten: dict[tuple[str, str], Period] = {}
-        """By grant and device: of periods that were ended because another grant ended."""
+        """By grant and device: the row of a period that ended because another grant ended, not yet written."""
         self._leased: dict[int, int] = {}
-        """By device, ns of all grants together when its periods last ended."""
+        """By device: ns leased to all grants together when its periods last ended."""
         self.sums: dict[str, Sums] = {}
-        """By tenant, of all periods that ended in this run of the daemon."""
+        """By tenant: sums over all periods that ended in this run of the daemon."""
         self.busy_ns: dict[str, int] = {}
-        """The same by device."""
+        """By device: metered work over the same periods."""
         self.last = LastCounters()
         self._times: dict[int, DeviceTime] = {}
-        """By device, when its periods last ended."""
+        """By device: its counters at `begin` or the last `write`."""
 
     def begin(self) -> None:
-        """Writes of each device for how long no daemon was there, and begins its first period."""
+        """Records for each device how long no daemon was running, and begins its first period."""
         now, gap = instant(), self._state.ledger.gap_ns
         for device in self._state.devices:
             self._times[device.index] = self._time(device.index, now)
@@ -42,8 +42,8 @@ class Accounts:
         return DeviceTime(at, stats.leased_ns, stats.switch_ns, stats.idle_with_waiters_ns)
 
     def samples(self, of: Live | None = None, devices: Collection[int] = ()) -> list[Sample]:
-        """One per served grant and device, with the counters of this moment. `of`: only this grant's, and those of the
-        others on `devices`."""
+        """Returns one sample per served grant and device, with the present counters. `of`: only this grant's samples,
+        and those of other grants on `devices`."""
         found = []
         kept, policies = placement.standing(self._state).kept, self._state.promises.now.policies
         for live in self._state if of is None or devices else [of]:
@@ -63,9 +63,10 @@ class Accounts:
         return found
 
     def ends(self, live: Live) -> None:
-        """Writes the last period of a grant that is about to end. What it lent takes the numbers of the others on its
-        devices, whose periods go on: one row for each of them whenever a grant ends would be too many. Where nobody had
-        a lease since the last period, nothing was lent."""
+        """Writes the last period of a grant that is about to end. What it lent depends on the counters of the other
+        grants on its devices. Their periods end too, but their rows are kept and joined to the next ones: a row for
+        each of them whenever a grant ends would be too many. Where nothing was leased on a device since its last
+        period, nothing was lent."""
         lent = {place.index for place in live.record.places if self._leased_more(place.index)}
         samples, now = self.samples(live, lent), instant()
         for sample in samples:
@@ -76,14 +77,14 @@ class Accounts:
         self._add(periods(samples, now), only=live.id)
 
     def read(self) -> Reading:
-        """All counters as they are now."""
+        """Returns all counters as they are now."""
         now = instant()
         samples = self.samples()
         return Reading(now, samples, {device.index: self._time(device.index, now) for device in self._state.devices})
 
     def write(self, reading: Reading) -> None:
         """Ends the current period of every served grant and begins the next. No grant may have ended since `reading`,
-        which was the latest."""
+        which must be the latest."""
         rest = []
         for device in self._state.devices:
             time = reading.times[device.index]
@@ -94,14 +95,14 @@ class Accounts:
         self._add(periods(reading.samples, reading.at), rest)
 
     def _leased_more(self, device: int) -> bool:
-        """Whether anybody had a lease on the device since the last call."""
+        """Whether anybody had a lease on the device since the last call or `write`."""
         before, now = self._leased.get(device), self._arbiter.device_stats(device).leased_ns
         self._leased[device] = now
         return now != before
 
     def _add(self, rows: list[Period], rest: Sequence[Period] = (), only: str | None = None) -> None:
-        """Together with `rest`, so that nobody reads the ones without the others. `only`: the grant whose rows are
-        written now."""
+        """Adds `rows` to the ledger together with `rest`, so that no reader sees one without the other. `only`: the
+        grant whose rows are written now; rows of others are kept."""
         written = list(rest)
         for row in rows:
             self.sums.setdefault(row.tenant, Sums()).count(row)

@@ -26,13 +26,13 @@ class Adoption:
         self._guarding = guarding
 
     def adopt(self, record: GrantRecord, *, rebooted: bool) -> None:
-        """One grant of the ledger without an end goes on where its workload lives, and ends otherwise. Whatever is
-        wrong with it concerns no other."""
+        """Adopts a grant that has no end in the ledger: it goes on if its workload lives, and ends otherwise. A failure
+        affects no other grant."""
         live = Live(record)
         self._state.add(live)
         try:
             if rebooted:
-                # Its pids may be other programs' now and are not looked at.
+                # After a reboot its pids may belong to other programs: they are not looked up.
                 record.workloads, record.members, record.open = [], [], False
                 self._transitions.send(live, lifecycle.Rebooted(now_ns()))
             else:
@@ -94,12 +94,12 @@ class Adoption:
             len(record.members),
         )
         self._transitions.publish(live, "added")
-        if record.phase is not Phase.PREPARED:  # which its gang ends
+        if record.phase is not Phase.PREPARED:  # a prepared grant is ended by its gang
             self._transitions.wake_at(live, record.life.expires_ns)
 
     def let_go(self) -> None:
-        """The daemon stops: grants with a workload, those that are kept and those of gangs that are not committed yet
-        stay as they are. Others end."""
+        """Called when the daemon stops: grants with a workload, kept grants and those prepared for a gang stay as they
+        are; others end."""
         stay = (Phase.PREPARED, Phase.ACTIVE)
         going_on = [live for live in self._state if live.record.phase in stay or live.record.life.keep]
         for live in self._state:

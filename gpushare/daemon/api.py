@@ -26,7 +26,7 @@ from gpushare.ledger.slots import Cut
 from gpushare.policy.lifecycle import Phase
 
 LARGE_BYTES = 1 << 20
-LARGE_AT_ONCE = 1  # of bodies larger than LARGE_BYTES; the others wait unread
+LARGE_AT_ONCE = 1  # bodies larger than LARGE_BYTES; others wait unread
 ENDED_SHOWN = 100
 USAGE_AT_ONCE = 1  # each reads the whole ledger, in a thread
 API_VERSION = "v1"
@@ -47,7 +47,7 @@ FEATURES = [
 
 
 class Api:
-    """A method per route; routes.py says what each is for, takes and answers."""
+    """One method per route; routes.py describes each route's purpose, input and answer."""
 
     def __init__(self, context: NodeContext) -> None:
         self._context = context
@@ -227,7 +227,7 @@ class Api:
         await self._context.resources.made(live)
         if live.record.phase is Phase.FAILED:
             raise FailedError(live.record.life.reason)
-        # Nobody has used it yet: it is as it was.
+        # A new grant is unused: the view built at its creation still holds.
         return http.json_answer((live.shown if new else None) or self._grant(live), 201 if new else 200)
 
     async def plan(self, request: web.Request) -> web.Response:
@@ -345,7 +345,7 @@ class Api:
             async for line in watch.lines(since):
                 await response.write(line)
         except (ConnectionError, asyncio.CancelledError):
-            pass  # the reader left, or was late, or the daemon stops
+            pass  # the reader disconnected or was too slow, or the daemon stops
         except GpushareError as error:
             # The reader is slower than the ring and has to list again, as after a 410.
             body = types.Error(error=types.ErrorBody(code=error.code, message=str(error)))

@@ -64,7 +64,8 @@ def main(
     socket_path: Path | None,
     log_level: str | None,
 ) -> int:
-    """Serves until SIGTERM or SIGINT. None: as the configuration file says. Raises GpushareError when it cannot start.
+    """Serves until SIGTERM or SIGINT. An argument that is None takes its value from the configuration file. Raises
+    GpushareError when it cannot start.
 
     `log_level`: `debug`, `info`, `warning` or `error`.
     """
@@ -84,7 +85,7 @@ def main(
     _raise_descriptor_limit()
     _return_large_memory()
     with directories.locked(layout):
-        # What start has made stays: looking through it at each full collection was half of the longest turn.
+        # Objects made at start live on: scanning them at each full collection was half of the longest turn of the loop.
         gc.freeze()
         gc.set_threshold(*_COLLECT)
         latency = Latency()
@@ -93,14 +94,16 @@ def main(
 
 
 _COLLECT = 20_000, 20, 50
-"""Objects between two collections of the youngest, and how many of those until one of the next. A full one takes 40 ms
-beside 1,000 grants, in which nobody is answered, and with Python's own numbers there are several a second."""
+"""Thresholds of Python's garbage collector: new objects before a collection of the youngest generation, and collections
+of a generation before one of the next. A full collection takes 40 ms with 1,000 grants, during which no call is
+answered; with Python's defaults there are several a second."""
 
 _seldom = logs.Seldom()
 
 
 def _loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """An error of the kernel, such as too many open files, is one line, since it repeats; a bug has a traceback."""
+    """Logs an OSError, such as too many open files, as one rate-limited line, since it repeats; a bug gets a
+    traceback."""
     error = context.get("exception")
     if isinstance(error, OSError):
         _seldom.warning(context["message"], "%s: %s", context["message"], error.strerror)
@@ -119,7 +122,8 @@ def _raise_descriptor_limit() -> None:
 
 
 def _return_large_memory() -> None:
-    """glibc would keep what large bodies took: it raises this threshold to the largest block that was ever freed."""
+    """Fixes glibc's mmap threshold. By default it grows to the largest block ever freed, and memory of large bodies
+    would be kept."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, 1 << 20)
 
@@ -151,7 +155,7 @@ class _Daemon:
                 with contextlib.suppress(OSError):
                     self._layout.grants.rmdir()
                 raise
-            # Tasks of their own, because a driver may be slow to report that a device is lost.
+            # Separate tasks, because a driver may be slow to report that a device is lost.
             loops = [
                 asyncio.create_task(one)
                 for one in (self._tick(context), self._check_health(context), context.audit.run(), pulse.beat())
@@ -244,13 +248,14 @@ class _Daemon:
         context.preparing.adopt()
         context.exclusion.start()
         context.evictions.start()
-        if ledger.readable:  # else they may be of living grants
+        if ledger.readable:  # otherwise they may belong to living grants
             self._remove_strays(state)
         resources.offer()
         return context
 
     def _remove_strays(self, state: State) -> None:
-        """Removes files of grants that have ended or never were: a kill between two steps leaves them."""
+        """Removes files and cgroups of grants that have ended or were never recorded: a kill between two steps leaves
+        them."""
         layout = self._layout
         for directory in layout.grants.iterdir():
             if directory.name not in state and directory.name != grantdir.STAND_IN and directory.is_dir():
@@ -340,7 +345,7 @@ class _Daemon:
         context.backend.close()
 
     def _remove_run_files(self) -> None:
-        """No grant is left: removes the run-time directories that are empty. Foreign files in them stay."""
+        """Called when no grant is left: removes run-time files and empty directories. Foreign files in them stay."""
         layout = self._layout
         for path in (layout.sim / SOCKET_NAME, layout.sim.with_name(LOG_NAME)):
             path.unlink(missing_ok=True)
@@ -352,7 +357,7 @@ class _Daemon:
                 directory.rmdir()
 
     def _stop_simulator(self, *, cleanup_only: bool = False) -> None:
-        """A simulator with clients goes on for them, as hardware would."""
+        """Stops the simulator, unless it has clients: then it goes on, as hardware would."""
         simulator, self._simulator = self._simulator, None
         if simulator is None:
             return
@@ -365,7 +370,7 @@ class _Daemon:
 
 
 def _stray_cgroups(state: State) -> list[str]:
-    """Cgroups that grants of this daemon have left when they ended."""
+    """Cgroups left by ended grants of this daemon."""
     names = workloads.cgroup_names(state.layout.cgroups)
     return [name for name in names if workloads.grant_of(name) not in state]
 

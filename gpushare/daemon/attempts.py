@@ -1,6 +1,6 @@
 """Containers without a share that asked for a GPU in NVIDIA's ways: counted, and the latest kept.
 
-What starts them does not wait for any of this.
+The hook and the runtime wrapper do not wait for this (/v1/oci/attempt); Containers.edit does.
 """
 
 import time
@@ -14,7 +14,7 @@ from gpushare.errors import GpushareError
 
 KEPT = 256
 _AT_ONCE = 16
-"""More that wait to be read are counted as such: readers are there for who asks for a share."""
+"""Configurations that are read at once. More are counted as unread: the readers are there for requests for shares."""
 
 
 class Attempts:
@@ -29,7 +29,8 @@ class Attempts:
         """Configurations that were not looked at, or could not be read."""
 
     async def look(self, asked: OciEditRequest) -> None:
-        """Whether what is about to start without a share is such a container. Raises what Readers.attempt does."""
+        """Notes a container that is about to start without a share, if it asks for a GPU in NVIDIA's ways. Raises what
+        Readers.attempt does."""
         if self._looking >= _AT_ONCE:
             self.unread += 1
             return
@@ -50,7 +51,7 @@ class Attempts:
         self._kept.append(events.Attempt(seq=self._total, at_ns=time.time_ns(), container=container, by=by, path=path))
 
     def shown(self) -> events.Attempts:
-        """What /v1/attempts answers."""
+        """Returns the answer to GET /v1/attempts."""
         return events.Attempts(epoch=self._epoch, total=self._total, attempts=list(self._kept))
 
 

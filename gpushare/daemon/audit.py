@@ -1,7 +1,8 @@
-"""Looks at what the driver says of the devices, compares it with the books, and stops who is in neither.
+"""Compares the processes that the driver lists on the devices with the books, and acts on those that the books do not
+have.
 
-While a grant is in use the driver is asked every 50 ms, and at once when a process joins or a workload starts; without
-any, each second. It is asked in a thread, since it may be slow; what to do is decided in gpushare.policy.audit.
+While a grant is in use the driver is asked every 50 ms, and at once when a process joins or a workload starts;
+otherwise every second. It is asked in a thread, since it may be slow. What to do is decided in gpushare.policy.audit.
 """
 
 import asyncio
@@ -36,7 +37,7 @@ log = logging.getLogger(__name__)
 IN_USE_SECONDS = 0.05
 UNUSED_SECONDS = 1.0
 _REST_SECONDS = 0.01
-"""Between two looks, whoever wants them."""
+"""Least time between two looks, whatever triggers them."""
 
 _DONE = {
     "told": "it goes on",
@@ -69,21 +70,21 @@ class Audit:
         self._unowned, self._counted = Unowned(state, backend, findings), Counted(state, backend)
         self._groups: dict[Key, Cgroup] = {}
         self._since: dict[Key, int] = {}
-        """Monotonic ns."""
+        """Monotonic ns at which each finding was made."""
         self._excesses = audit.Excesses()
         self._waiting: set[asyncio.Task[None]] = set()
         self._poked = asyncio.Event()
         self.looks = 0
-        """So far."""
+        """Number of looks so far."""
         state.on_changed.append(self._changed)
         state.notices.append(self._notices)
 
     def _changed(self, live: Live) -> None:
-        if live.workloads:  # in others nothing can run
+        if live.workloads:  # without workloads nothing can run
             self._poked.set()
 
     async def run(self) -> None:
-        """Without end."""
+        """Audits without end."""
         while True:
             self._poked.clear()
             try:
@@ -105,7 +106,7 @@ class Audit:
         look = await self._look()
         new = [one for one in self._strangers(look) if self._key(one) not in self._findings]
         if new:
-            # Again at once: only now it is known that they had not joined.
+            # A second look, which begins after it is known that they had not joined (audit.confirmed).
             again = await self._look()
             for one in audit.confirmed(new, self._strangers(again), self._joined()):
                 if self._key(one) not in self._findings and not self._findings.full:
@@ -159,7 +160,8 @@ class Audit:
         return Key(kind, one.grant, one.program.pid, one.program.started)
 
     def _held(self, look: Look) -> Iterator[audit.Held]:
-        """What the processes that have joined hold, by grant and device; of their cgroups, where that is more."""
+        """Yields what the joined processes hold, by grant and device: their sum, or what the driver counts for the
+        grant's cgroups where that is more."""
         for live in self._state:
             members = {member.pid: member.started for member in live.record.members}
             for place in live.record.places:
@@ -191,7 +193,7 @@ class Audit:
             task.add_done_callback(self._waiting.discard)
 
     def _finding(self, key: Key, live: Live | None, device: int, memory_bytes: int | None, busy_ns: int) -> Finding:
-        """Of which nothing has been done yet."""
+        """A finding on which nothing has been done yet."""
         return Finding(
             seq=0,
             kind=key.kind,
@@ -208,14 +210,14 @@ class Audit:
         )
 
     async def _stopped(self, key: Key, found: Finding, group: Cgroup, seen_ns: int) -> None:
-        """Notes when it had stopped, while others are looked at."""
+        """Notes how long it took to stop, while the audit goes on."""
         at_ns = await stopped(group)
         found.stop_ns = at_ns - seen_ns if at_ns is not None else None
         if key in self._findings:
             self._findings.changed(key)
 
     def _exceeds(self, row: audit.Held) -> None:
-        """A grant that holds more than it may is stopped as one with an evader in it is."""
+        """Stops a grant that holds more memory than it may, like one with an evader in it."""
         key = Key("excess", row.grant, row.largest.pid, row.largest.started)
         if row.grant not in self._state or self._findings.full:
             return
@@ -230,7 +232,8 @@ class Audit:
         self._publish(live, "changed")
 
     def _stop(self, key: Key, live: Live | None) -> tuple[Done, str, Cgroup | None]:
-        """The grant's cgroup that holds the process, else the process."""
+        """Freezes the grant's cgroup that holds the process; if there is none, stops the process by a signal. Returns
+        what was done, a note, and the frozen cgroup."""
         workload = self._workload(key.pid, live) if live is not None else None
         why = ""
         if workload is not None and workload.cgroup is not None:
@@ -304,7 +307,7 @@ class Audit:
             self._publish(self._state.live(key.grant), "changed")
 
     def _again(self, key: Key, found: Finding) -> None:
-        """Who was stopped by a signal may have been let go on by another process of its user."""
+        """Stops the process again if it was stopped by a signal: another process of its user may have continued it."""
         if found.act == "stopped" and (pidfd := peer.reopen_pidfd(key.pid, key.started)) is not None:
             freezer.stop(pidfd)
             os.close(pidfd)
@@ -321,7 +324,7 @@ class Audit:
         found.act = "killed"
         if (group := self._groups.get(key)) is not None and not group.v2:
             self._groups.pop(key)
-            self.holds.release(group, key)  # there a frozen process does not end
+            self.holds.release(group, key)  # in cgroup v1 a frozen process does not end
         self._findings.changed(key)
 
     def _notices(self, live: Live) -> Iterator[str]:
@@ -335,7 +338,7 @@ class Audit:
             yield f"{what}: {done}"
 
     def close(self) -> None:
-        """The daemon stops: who evades stays stopped, and the next daemon looks again."""
+        """Called when the daemon stops: evaders stay stopped, and the next daemon looks again."""
         self._findings.close()
         self._restraining.close()
         for task in self._waiting:

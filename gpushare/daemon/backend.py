@@ -1,4 +1,4 @@
-"""The devices' backend: NVML's, or the simulator's, started or found again."""
+"""The devices' backend: NVML, or a simulator, which is started or adopted."""
 
 import json
 import logging
@@ -22,11 +22,11 @@ _PROBE_SECONDS = 70.0
 
 
 def real(ledger: Ledger) -> Backend:
-    """The driver's devices, with what a context costs on each: as the ledger knows it, else measured now.
+    """The driver's devices, with the cost of a context on each: from the ledger, or measured now.
 
     Raises FailedError where there is no driver, or a cost cannot be measured.
     """
-    # Loads NVML, which is not there with simulated devices.
+    # Imported here, since it loads NVML, which is absent with simulated devices.
     from gpushare.node.nvml import NvmlBackend
 
     try:
@@ -45,7 +45,7 @@ def real(ledger: Ledger) -> Backend:
 
 
 def simulated(layout: Layout, simulate: str) -> tuple[Backend, Simulator]:
-    """Simulated devices as `--simulate` says, of the simulator that runs already where it has the same ones.
+    """Simulated devices as `--simulate` says, from the simulator that already runs if it has the same devices.
 
     Raises FailedError where one with other devices is in use.
     """
@@ -66,7 +66,8 @@ def simulated(layout: Layout, simulate: str) -> tuple[Backend, Simulator]:
 
 
 def _nodes(directory: Path, count: int) -> tuple[int, int] | None:
-    """Makes the devices' nodes ahead of the simulator, whose clients look for them. None: they have none here."""
+    """Makes the devices' nodes before the simulator starts, whose clients look for them. Returns the first one's
+    (major, minor); None where there are no nodes."""
     try:
         first = standins.choose(directory)
         if first is not None:
@@ -78,7 +79,7 @@ def _nodes(directory: Path, count: int) -> tuple[int, int] | None:
 
 
 def _probe(device_id: str) -> ContextCost:
-    """In a process of its own: a context would stay with the daemon."""
+    """Measures it in a separate process: a context would stay with the daemon."""
     command = [sys.executable, "-P", "-m", "gpushare.node.probe", device_id]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_SECONDS, check=False)

@@ -14,8 +14,8 @@ from gpushare.policy import lending
 from gpushare.policy.lending import Had
 
 _STEP_NS = 100_000_000
-"""Wall time that differs from monotonic time by more than this in one period was set; NTP's slewing (0.05 %) stays
-below it."""
+"""The clock was set if wall time differs from monotonic time by more than this in one period; NTP's slewing (0.05 %)
+stays below it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +34,7 @@ class DeviceBook:
     `carried`: sums that earlier runs of the daemon wrote. `base`: the arbiter's counters when this run adopted the
     grant, which include work from before. `written`: the counters at the end of the last period, at `written_at`.
     `window`: the counters one second ago. `had`: what the grant had of the device in that second. `entitled_milli`:
-    what it should get now. `shown`: what was last shown of it, which nobody changes, behind the
-    values that it was made of.
+    what it should get now. `shown`: the values that the last view was made of, and that view, which is never changed.
     """
 
     carried: Totals
@@ -48,7 +47,7 @@ class DeviceBook:
     had: Had = field(default=Had())
     shown: tuple[tuple[object, ...], GrantDevice] | None = field(default=None, compare=False, repr=False)
     _first: bool = field(init=False)
-    """Whether nothing of it is from before this run."""
+    """Whether it has nothing from before this run."""
 
     def __post_init__(self) -> None:
         self.written = self.window = base = self.base
@@ -84,8 +83,7 @@ class DeviceBook:
 
 class Sample(Struct, frozen=True):
     """One grant on one device when a period ends. `guarantee_milli`: what is reserved for it, `served_milli`: what it
-    is served with, which a part of its tenant's unreserved guarantee belongs to. `scavenges`: its tenant has weight
-    0."""
+    is served with, including part of its tenant's unreserved guarantee. `scavenges`: its tenant has weight 0."""
 
     grant_id: str
     tenant: str
@@ -148,7 +146,7 @@ def _begin(since: Instant, to: Instant) -> int:
 
 
 def periods(samples: list[Sample], to: Instant) -> list[Period]:
-    """Rows for the ledger, and begins new periods.
+    """Returns rows for the ledger, and begins new periods.
 
     What grants borrowed on a device was lent by the others on it, in proportion to what each left of its guarantee. The
     part of a device that is guaranteed to no grant counts as a lender too.
@@ -166,7 +164,8 @@ def periods(samples: list[Sample], to: Instant) -> list[Period]:
 
 
 class _Part:
-    """What of a period is wanted before its row can be made: what it lent depends on all others'."""
+    """Values of a period that are needed before its row can be made: what a grant lent depends on all other grants of
+    the device."""
 
     __slots__ = ("borrowed_ns", "from_ns", "granted_ns", "sample", "unused_ns", "used_ns", "wall_ns")
 
@@ -231,7 +230,7 @@ class _Lending:
 
 @dataclass(frozen=True, slots=True)
 class DeviceTime:
-    """What a device's time was used for until then, since the arbiter began."""
+    """What a device's time was used for, from the arbiter's start until `at`."""
 
     at: Instant
     leased_ns: int = 0
@@ -249,7 +248,7 @@ class Reading:
 
 
 def unused(device: str, before: DeviceTime, now: DeviceTime) -> list[Period]:
-    """Rows for what no grant used of a device: with the rows of its grants they add up to its wall time."""
+    """Rows for the time of a device that no grant used: with the rows of its grants they add up to its wall time."""
     from_ns, to_ns = _begin(before.at, now.at), now.at.wall_ns
     switching = max(0, now.switch_ns - before.switch_ns)
     idle = max(0, now.at.mono_ns - before.at.mono_ns - max(0, now.leased_ns - before.leased_ns) - switching)
@@ -261,7 +260,7 @@ def unused(device: str, before: DeviceTime, now: DeviceTime) -> list[Period]:
 
 
 def nobodys(what: str, device: str, from_ns: int, to_ns: int, ns: int, waited_ns: int = 0) -> Period:
-    """A row of a device's time that no grant had. `waited_ns`: of it, while grants waited."""
+    """A row for time of a device that no grant had. `waited_ns`: how much of it passed while grants waited."""
     return Period(
         grant_id=what,
         tenant=what,

@@ -31,7 +31,7 @@ DEFAULT_TENANTS = Path("/etc/gpushare/tenants.toml")
 
 
 USAGE_FACTOR_MAX = 3
-"""So that no weight is too large for the arbiter."""
+"""Keeps all weights within what the arbiter takes."""
 
 
 class ArbiterConfig(Struct, forbid_unknown_fields=True):
@@ -46,14 +46,14 @@ class ArbiterConfig(Struct, forbid_unknown_fields=True):
 
 
 class PolicyConfig(Struct, forbid_unknown_fields=True):
-    """How much what tenants borrowed lately counts against their weights (docs/tenants.md); 0: not at all."""
+    """How much recent borrowing counts against tenants' weights (docs/tenants.md); 0: not at all."""
 
     usage_factor: float = 0
     usage_half_life_seconds: float = 3600
 
 
 class ReclaimConfig(Struct, forbid_unknown_fields=True):
-    """How memory on loan is taken back: gpushare.policy.recall.Policy, in seconds."""
+    """How memory on loan is reclaimed: gpushare.policy.recall.Policy, in seconds."""
 
     max_rung: MaxRung = "kill"
     lend_to: Literal["evict", "kill"] = "evict"
@@ -62,8 +62,8 @@ class ReclaimConfig(Struct, forbid_unknown_fields=True):
 
 
 class GuardConfig(Struct, forbid_unknown_fields=True):
-    """`tracepoint`: what becomes of a process that takes more device memory of the driver than its grant may have. It
-    has not run on a GPU yet, so it ends nobody by default."""
+    """`tracepoint`: what happens to a process that takes more device memory from the driver than its grant may have. It
+    has not been run on a GPU yet, so by default it only logs."""
 
     tracepoint: Literal["kill", "log", "off"] = "log"
 
@@ -78,9 +78,9 @@ class AuditConfig(Struct, forbid_unknown_fields=True):
 
 class Config(Struct, forbid_unknown_fields=True):
     """The file's keys. `simulate`: like the option, empty for real devices. `ledger_days`: how long ended grants and
-    periods are kept. `ledger_seconds`: length of a period there; what a killed daemon may lose is a second. `enforce`:
-    with `required` no grant is bound where nothing but the interposer holds it. `exclusive`: users without a grant do
-    not open the devices' nodes, but for root and `exclusive_users`, names or numbers."""
+    periods are kept. `ledger_seconds`: length of a period there; a killed daemon loses at most a second. `enforce`:
+    with `required`, no grant is bound where only the interposer would hold it. `exclusive`: users without a grant
+    cannot open the devices' nodes, except root and `exclusive_users`, given by name or number."""
 
     simulate: str = ""
     state_dir: str = ""
@@ -114,12 +114,12 @@ RANGES = {
     "arbiter.bucket_ms": (0, 10_000),
     "arbiter.credit_floor_ms": (0, 1000),
 }
-"""Least and most of numbers, by key."""
+"""Minimum and maximum of numeric keys."""
 
 
 def load(path: Path | None) -> Config:
-    """Reads the file; the built-in values where none was named and the default one is absent. Raises UsageError with
-    the file, the line, the key and the reason."""
+    """Reads the file. Returns the built-in values if no file is named and the default one is absent. Raises UsageError
+    with the file, the line, the key and the reason."""
     try:
         file = toml.read(path or DEFAULT_CONFIG)
     except FileNotFoundError:
@@ -154,12 +154,12 @@ def arbiter(asked: ArbiterConfig) -> arbiter_api.Config:
 
 
 def history(asked: PolicyConfig) -> History:
-    """What tenants borrowed, remembered for that long."""
+    """The history of what tenants borrowed, with the configured half-life."""
     return History(asked.usage_factor, asked.usage_half_life_seconds)
 
 
 def reclaim(asked: ReclaimConfig) -> Policy:
-    """In the terms of gpushare.policy."""
+    """Converts the section to the terms of gpushare.policy."""
     return Policy(
         most=rung_of(asked.max_rung) or Rung.KILL,
         lend_to=rung_of(asked.lend_to) or Rung.EVICT,
@@ -169,13 +169,13 @@ def reclaim(asked: ReclaimConfig) -> Policy:
 
 
 def audit(asked: AuditConfig) -> Rules:
-    """In the terms of gpushare.policy."""
+    """Converts the section to the terms of gpushare.policy."""
     return Rules(Act(asked.evader), Act(asked.outside), round(asked.grace_seconds * 1e9))
 
 
 def smallest_share(config: arbiter_api.Config) -> int:
-    """The smallest share that the arbiter can serve, in milli. Raises UsageError where not even a whole device could
-    be."""
+    """The smallest share that the arbiter can serve, in milli. Raises UsageError if it could not even serve a whole
+    device."""
     smallest = admission.smallest_share(config.credit_floor_ns, config.bucket_ns)
     if smallest > DEVICE_MILLI:
         raise UsageError(

@@ -1,6 +1,6 @@
-"""A container's way with its grant, in the order in which an engine calls: edit, created.
+"""The calls that an engine makes for a container, in order: `edit`, then `created`.
 
-`edit` is the start of one whose engine reads no CDI; with CDI the engine starts at `place`.
+Engines that do not read CDI start with `edit`; with CDI they start with `place`.
 """
 
 import asyncio
@@ -40,14 +40,15 @@ _PID_MAX = 1 << 22  # PID_MAX_LIMIT of include/linux/threads.h
 
 def _has_gone(connection: socket) -> bool:
     if connection.fileno() < 0:
-        return True  # closed by now on this side too
+        return True  # already closed on this side too
     poll = select.poll()
-    poll.register(connection, select.POLLHUP)  # not POLLRDHUP: who sends no more may still read
+    poll.register(connection, select.POLLHUP)  # not POLLRDHUP: a peer that sends no more may still read
     return bool(poll.poll(0))
 
 
 def _check_guarded(live: Live, pid: int) -> None:
-    """Raises RefusedError for a container that could open others' devices, all of which its engine was told of."""
+    """Raises RefusedError for a container that could open devices it was not granted: its engine was given all of
+    them."""
     workload = workloads.of_process(live, pid)
     if workload is not None and (why := workload.record.unguarded):
         raise RefusedError(
@@ -57,7 +58,7 @@ def _check_guarded(live: Live, pid: int) -> None:
 
 
 class Containers:
-    """What the runtime wrapper and the hooks ask for."""
+    """Serves the runtime wrapper and the hooks."""
 
     def __init__(
         self,
@@ -76,7 +77,7 @@ class Containers:
     async def edit(self, peer: Peer, asked: OciEditRequest, connection: socket) -> OciEditAnswer:
         """Gives a container what its annotations ask for: a grant, bound, and the configuration with the grant in it.
 
-        Without annotations of ours the configuration stays as it is. A grant that was made for a container whose
+        Without gpushare's annotations the configuration stays as it is. A grant that was made for a container whose
         configuration cannot be edited ends, and so does one whose caller or runtime ends meanwhile. Raises UsageError
         for such a configuration, what Grants.create raises, and what Readers raises.
         """
@@ -104,10 +105,11 @@ class Containers:
         return OciEditAnswer(config=msgspec.Raw(edited), grant=live.id)
 
     async def place(self, peer: Peer, name: str, asked: OciPlaceRequest) -> OciPlaceAnswer:
-        """The createRuntime hook of a container whose configuration nobody of ours has edited: what it gets yet.
+        """Serves the createRuntime hook of a container whose configuration gpushare has not edited. Returns what the
+        container still lacks.
 
-        `name`: a grant, or a CDI device that stands for none: then its annotations ask for one, which it gets now.
-        Raises UsageError for annotations that do not, what Grants.create and `created` raise, and what Readers raises.
+        `name`: a grant, or a CDI device that represents none: then the annotations ask for a grant, which is made now.
+        Raises UsageError where they do not, what Grants.create and `created` raise, and what Readers raises.
         """
         state, config = asked.state, bytes(asked.config)
         if state.bundle is None or not state.bundle.startswith("/"):
@@ -146,7 +148,7 @@ class Containers:
         return self._grant(peer, wanted)
 
     async def _missing(self, live: Live, name: str, config: bytes, bundle: str) -> OciPlaceAnswer:
-        """What the container lacks of its grant; nothing on a kernel where nothing can be added."""
+        """What the container lacks of its grant; no mounts on a kernel on which none can be added."""
         hidden = self._resources.hidden(live.record) if name != live.id else []
         if not mounts.placeable():
             return OciPlaceAnswer(grant=live.id, root=bundle, mounts=[], hidden=hidden)
@@ -183,7 +185,8 @@ class Containers:
         )
 
     def _write(self, live: Live, edit: Edit, lines: list[str], cached: bytes | None) -> None:
-        """The files of the grant that depend on the image. Raises NotFoundError where it has ended meanwhile."""
+        """Writes the grant's files that depend on the image. Raises NotFoundError where the grant has ended
+        meanwhile."""
         self._state.live(live.id)
         layout, shared = self._state.layout, live.record.life.keep
         grantfiles.write_preload(layout, live.id, edit.edits.preload, lines, shared=shared)
@@ -191,8 +194,8 @@ class Containers:
             grantfiles.write_cache(layout, live.id, cached, shared=shared)
 
     def _expect_start(self, live: Live, peer: Peer, connection: socket) -> None:
-        """The calling process becomes the runtime, which ends only after the hook, or because the start failed. Raises
-        FailedError where it has ended."""
+        """Watches the calling process. It becomes the runtime, which ends only after the hook, or because the start
+        failed. Raises FailedError where it has ended."""
         try:
             live.starter = open_pidfd(connection, peer.pid)
         except OSError:
@@ -205,7 +208,8 @@ class Containers:
             self._transitions.fail(live, _RUNTIME_ENDED)
 
     def created(self, grant_id: str, container: Any) -> Live:
-        """The createRuntime hook: the first process of a container that is about to start. A repeated call is fine.
+        """Serves the createRuntime hook: takes the first process of a container that is about to start into its grant.
+        A repeated call is fine.
 
         `container`: its OCI state. Raises UsageError where that has no pid, RefusedError where a plain process has the
         grant, FailedError where the process has ended.

@@ -1,5 +1,5 @@
-"""What the driver counts for the cgroups of grants, where it limits their memory: all that is in use there, whether or
-not the driver says of which process."""
+"""The driver's memory counts for the cgroups of grants, where it limits their memory: all that is in use there, whether
+or not the driver attributes it to a process."""
 
 import asyncio
 from pathlib import Path
@@ -20,7 +20,7 @@ class Counted:
         self._bytes: dict[tuple[str, int], int] = {}
 
     async def follow(self, at_ns: int) -> None:
-        """Once a second. `at_ns`: monotonic."""
+        """Asks the driver, at most once a second. `at_ns`: monotonic."""
         if at_ns - self._at_ns < _LOOK_NS:
             return
         self._at_ns = at_ns
@@ -34,7 +34,7 @@ class Counted:
         self._bytes = await asyncio.to_thread(self._ask, wanted) if wanted else {}
 
     def _ask(self, wanted: list[tuple[str, int, Path]]) -> dict[tuple[str, int], int]:
-        """In a thread."""
+        """Asks the driver; runs in a thread."""
         found: dict[tuple[str, int], int] = {}
         for grant, device, group in wanted:
             try:
@@ -45,5 +45,5 @@ class Counted:
         return found
 
     def of(self, grant: str, device: int) -> int:
-        """Bytes of all workloads of a grant, a second ago at most; 0 where the driver does not say."""
+        """Bytes of all workloads of a grant, at most a second old; 0 where the driver does not report them."""
         return self._bytes.get((grant, device), 0)

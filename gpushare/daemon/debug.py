@@ -1,4 +1,4 @@
-"""A grant from inside, for debugging: the words of its pages, and the last events of its processes."""
+"""The internals of a grant, for debugging: the words of its pages, and the last events of its processes."""
 
 import time
 
@@ -9,7 +9,7 @@ from gpushare.pages import LimitsPage, UsagePage
 
 
 def grant(live: Live, limits: LimitsPage, usage: UsagePage) -> debug_types.GrantDebug:
-    """A living grant and its pages."""
+    """Shows a living grant from its pages."""
     leases = [limits.lease(ordinal) for ordinal in range(limits.ndevices)]
     return debug_types.GrantDebug(
         grant=live.id,

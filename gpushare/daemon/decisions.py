@@ -14,13 +14,13 @@ REFUSED_KEPT = 32
 
 
 class Decisions:
-    """Of this run of the daemon: living grants, and the latest that have ended."""
+    """Decisions of this run of the daemon, about living grants and the latest that have ended."""
 
     def __init__(self) -> None:
         self._of: dict[str, list[Decision]] = {}
         self._ended: deque[str] = deque()
         self._missing: dict[tuple[str, str], int] = {}
-        """What `follow` was called with last."""
+        """The argument of the last `follow`."""
 
     def add(
         self,
@@ -50,17 +50,17 @@ class Decisions:
         del own[:-PER_GRANT]
 
     def of(self, grant: str) -> list[Decision]:
-        """Oldest first."""
+        """Returns a grant's decisions, oldest first."""
         return list(self._of.get(grant, ()))
 
     def ends(self, grant: str) -> None:
-        """A grant that has ended is forgotten when many more have."""
+        """Notes that a grant has ended: it is forgotten once ENDED_KEPT more have."""
         self._ended.append(grant)
         if len(self._ended) > ENDED_KEPT:
             self._of.pop(self._ended.popleft(), None)
 
     def admitted(self, grant: str, tenant: str, choices: Sequence[Choice]) -> None:
-        """Why these devices, and what is guaranteed there."""
+        """Records why these devices were chosen, and what is guaranteed there."""
         for choice in choices:
             place = choice.place
             rule, why = _chosen(choice)
@@ -78,7 +78,7 @@ class Decisions:
             )
 
     def resized(self, grant: str, tenant: str, before: Sequence[Place], after: Sequence[Place]) -> None:
-        """From what to what."""
+        """Records the places before and after a resize."""
         for old, new in zip(before, after, strict=True):
             self.add(
                 grant,
@@ -92,8 +92,8 @@ class Decisions:
             )
 
     def follow(self, missing: Mapping[tuple[str, str], int], places: Callable[[str], Sequence[Place]]) -> None:
-        """`missing`: milli by grant and device, of what was reserved; where it is more or less than before, the grant
-        is told. `places`: of a grant, none once it has ended."""
+        """Records guarantees that have changed. `missing`: by grant and device, milli of the reserved guarantee that
+        are not there. `places`: returns a grant's places, none once it has ended."""
         for key in missing.keys() | self._missing.keys():
             less = missing.get(key, 0)
             if less != self._missing.get(key, 0):
@@ -134,11 +134,11 @@ FARTHEST = {
     "node": "on one NUMA node",
     "system": "on several NUMA nodes",
 }
-"""In words, how far a grant's devices are from each other at most."""
+"""In words, the largest distance between a grant's devices."""
 
 
 def _chosen(choice: Choice) -> tuple[str, str]:
-    """(rule, sentence)."""
+    """Returns the rule that chose the place, and a sentence about it."""
     fits, index = choice.fits, choice.place.index
     if choice.near is not None and len(fits) > 1:
         return "nearest", f"of {len(fits)} devices that fit these are nearest to each other: {FARTHEST[choice.near]}"

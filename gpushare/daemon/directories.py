@@ -13,9 +13,9 @@ from gpushare.paths import Layout
 
 
 def own(path: Path) -> None:
-    """Makes a directory, or checks that nobody else can put things there. Raises FailedError."""
+    """Makes a directory if it is absent, and checks that no other user can put things there. Raises FailedError."""
     try:
-        if not path.exists():  # to make what exists waits for a disk that takes nothing at the moment
+        if not path.exists():  # mkdir of an existing directory waits for a disk that takes no writes
             path.mkdir(mode=0o755, parents=True, exist_ok=True)
         found = path.stat()
     except OSError as error:
@@ -30,7 +30,7 @@ def own(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(layout: Layout) -> Iterator[None]:
-    """One daemon per run-time directory and per socket, also when another one does not answer at the moment.
+    """Ensures one daemon per run-time directory and per socket, even if another one does not answer at the moment.
 
     Raises FailedError where there is another one, or a directory cannot be used.
     """

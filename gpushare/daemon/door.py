@@ -1,6 +1,7 @@
-"""The daemon's end of its door (gpushare/door), which starts with it, and is killed and started again when it hangs.
+"""The daemon's end of the door (gpushare/door), a process that starts with the daemon, and is killed and restarted when
+it hangs.
 
-A door that is gone takes the connections of all grants with it. Nobody is harmed: their processes go on, are watched by
+When the door ends, the connections of all grants end with it. This is harmless: their processes go on, are watched by
 pidfd, and join again with their slots.
 """
 
@@ -25,44 +26,44 @@ log = logging.getLogger(__name__)
 _BACKLOG = 128
 _PING_S = 0.5
 _PINGS_MISSED = 4
-"""In a row, then it hangs. Counted in turns of our own loop: on a busy machine both are late. What it waited for a
-processor does not count."""
+"""The door hangs if it misses this many pings in a row. They are counted in turns of the daemon's loop: on a busy
+machine both are late. Time in which the door waited for a CPU does not count."""
 _START_AGAIN_S = 1.0
-"""Between two starts; the first one after a long life is at once."""
+"""Delay before a restart; a door that lived for longer is restarted at once."""
 _AT_ONCE = 32
 """Messages that are handled before the loop serves others, for as long as these took."""
 
 
 class Guests(Protocol):
-    """One grant's side: what its processes ask."""
+    """One grant's side: handles what its processes ask."""
 
     def asked(self, connection: int, who: Peer, pidfd: int | None, message: bytes) -> None:
-        """A request, to be answered by `Door.answer`. Owns `pidfd`; None: the process is gone."""
+        """Handles a request, to be answered by `Door.answer`. Owns `pidfd`; None: the process is gone."""
 
     def ended(self, connection: int, *, told: bool) -> None:
-        """A connection that was answered with a bell is over. `told`: the answer was delivered."""
+        """A connection that was answered with a bell has ended. `told`: the answer was delivered."""
 
     def lost(self) -> None:
-        """All connections are gone, the unanswered ones too."""
+        """All connections are gone, including unanswered ones."""
 
     def bind(self) -> socket.socket:
-        """Where its processes are to connect, for the next door. Raises OSError."""
+        """Returns a bound socket for its processes to connect to, for each new door. Raises OSError."""
 
 
 @dataclass(slots=True)
 class _Entry:
-    """One grant's. `connections`: those that wait for an answer or stayed open."""
+    """One grant's entry. `connections`: those that wait for an answer or stayed open."""
 
     guests: Guests
     connections: set[int] = field(default_factory=set)
 
 
 class Door:
-    """Made and used in the loop's thread. What a dead door does not get is dropped: each grant is served anew by the
-    next one."""
+    """Made and used in the loop's thread. Messages that a dead door does not get are dropped: the next one serves each
+    grant anew."""
 
     def __init__(self, *, guarded: bool = False) -> None:
-        """Starts it. `guarded`: as on kernels before 6.16, for tests (gpushare/rights.py). Raises OSError."""
+        """Starts the door. `guarded`: as on kernels before 6.16, for tests (gpushare/rights.py). Raises OSError."""
         self._guarded = guarded
         self._loop = asyncio.get_running_loop()
         self._guests: dict[int, _Entry] = {}
@@ -78,7 +79,7 @@ class Door:
     # What grants want.
 
     def open(self, guests: Guests) -> int:
-        """Serves a grant from now on; its number. Raises OSError."""
+        """Serves a grant from now on, and returns its number. Raises OSError."""
         number = self._numbers + 1
         self._serve(number, guests)
         self._numbers = number
@@ -104,7 +105,7 @@ class Door:
             self._send(messages.HangUp(connection))
 
     async def system_call(self, pid: int) -> str:
-        """The number of the system call that a process is in, or `running`; empty: cannot be told in time."""
+        """The number of the system call that a process is in, or `running`; empty: not known."""
         answer: asyncio.Future[str] = self._loop.create_future()
         self._looks.setdefault(pid, []).append(answer)
         self._send(messages.Look(pid))
@@ -136,7 +137,7 @@ class Door:
         self._unsent: deque[tuple[bytes, int | None]] = deque()
         self._missed = 0
         self._delay_ns = 0
-        """As `_run_delay_ns`, when the first ping was found to be missed."""
+        """`_run_delay_ns` when the first missed ping was noticed."""
         self._began = self._loop.time()
         self._loop.add_reader(ours, self._receive)
         self._timer = self._loop.call_later(_PING_S, self._ping)
@@ -191,10 +192,11 @@ class Door:
         listener = rights.refuse(guests.bind(), by_kernel=not self._guarded)
         listener.listen(_BACKLOG)
         self._send(messages.Open(number), listener.fileno())
-        os.close(listener.detach())  # the door has it too, so that nothing ends here
+        os.close(listener.detach())  # the door has a copy, so the listener stays open
 
     def _serve_again(self, number: int, door: socket.socket) -> None:
-        """One that fails is tried again, for as long as the grant and this door live; the others do not wait for it."""
+        """Serves a grant by a new door. A failure is retried for as long as the grant and this door live; other grants
+        do not wait for it."""
         entry = self._guests.get(number)
         if entry is None or door is not self._socket:
             return
@@ -219,7 +221,7 @@ class Door:
         self._timer = self._loop.call_later(_PING_S, self._ping)
 
     def _run_delay_ns(self) -> int:
-        """How long the door could have run in its life and had no processor."""
+        """For how long in its life the door could have run but had no CPU."""
         try:
             return int(Path(f"/proc/{self._process.pid}/schedstat").read_text().split()[1])
         except (OSError, ValueError, IndexError):
@@ -242,13 +244,13 @@ class Door:
             self._unsent.append((data, os.dup(descriptor) if descriptor is not None else None))
 
     def _try_send(self, data: bytes, descriptor: int | None) -> bool:
-        """False: it has to wait."""
+        """Returns False where the message has to wait."""
         try:
             socket.send_fds(self._socket, [data], [descriptor] if descriptor is not None else [])
         except BlockingIOError:
             return False
         except OSError:
-            pass  # it is gone, which the reader notices
+            pass  # the door is gone, which `_receive` notices
         return True
 
     def _send_rest(self) -> None:
@@ -284,7 +286,7 @@ class Door:
                 self._gone("has ended")
                 return
             self._handle(messages.from_door(data), descriptors[0] if descriptors else None)
-        # A crowd at the doors takes half of the loop's time at most.
+        # A flood of requests takes at most half of the loop's time.
         self._loop.remove_reader(self._socket)
         reader = self._socket
         self._loop.call_later(self._loop.time() - began, self._read_on, reader)

@@ -1,4 +1,5 @@
-"""Devices that take no new grants because an administrator said so. It outlives the daemon, in a file of its own."""
+"""Devices that take no new grants because an administrator said so. Drains are kept in a file, so they outlive the
+daemon."""
 
 import json
 import logging
@@ -18,22 +19,22 @@ FILE = "drained.json"
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Since when, wall time, and the administrator's words."""
+    """`since_ns`: wall time. `reason`: the administrator's words."""
 
     since_ns: int
     reason: str
 
     @property
     def fault(self) -> str:
-        """Why the device takes no new grants, in a sentence that names it."""
+        """Why the device takes no new grants, as a clause with "it" as its subject."""
         return f"it is drained{f': {self.reason}' if self.reason else ''}"
 
 
 class Drains(Mapping[str, Drain]):
-    """By id of the device."""
+    """Drains by id of the device."""
 
     def __init__(self, directory: Path) -> None:
-        """`directory`: the daemon's state. A file that cannot be read is put aside: the devices are given again."""
+        """`directory`: the daemon's state. A file that cannot be read drains nothing; a damaged one is renamed."""
         self._path = directory / FILE
         self._drains: dict[str, Drain] = {}
         self._lock = threading.Lock()
@@ -67,12 +68,12 @@ class Drains(Mapping[str, Drain]):
     __hash__ = None  # type: ignore[assignment]
 
     def put(self, device: str, drain: Drain) -> None:
-        """Raises FailedError where it cannot be written; then the device is as it was."""
+        """Drains a device. Raises FailedError where the file cannot be written; then nothing changes."""
         with self._lock:
             self._write({**self._drains, device: drain})
 
     def remove(self, device: str) -> None:
-        """Like `put`. One that is not drained is left as it is."""
+        """Ends a drain. A device that is not drained is left as it is. Raises like `put`."""
         with self._lock:
             self._write({name: drain for name, drain in self._drains.items() if name != device})
 

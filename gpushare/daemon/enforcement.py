@@ -1,8 +1,7 @@
-"""What is put in the way of a workload that goes round the interposer: the walls that this node has, at each of its
-workloads.
+"""Installs walls against workloads that bypass the interposer: those that this node has, at each workload.
 
-Walls are tried once, at the start of the daemon. One that does not hold then is left out, and grants say so; one that
-holds and then cannot be put up ends the grant that it was for.
+Walls are tested once, when the daemon starts. A wall that fails then is left out, and grants say so; if one that held
+cannot be installed later, the grant that it was for ends.
 """
 
 import functools
@@ -54,17 +53,17 @@ class Enforcement:
         *,
         stops: bool = True,
     ) -> None:
-        """`stops`: whether the audit stops whom it finds, or only tells."""
+        """`stops`: whether the audit stops evaders, or only reports them."""
         self._state, self._resources, self._backend, self._inject = state, resources, backend, inject
         self.enforce = enforce
         self._guarding, self._exclusion, self._stops = guarding, exclusion, stops
         self._table = state.walls
         self._guard: devices.Guard | None = None
         self._listed: dict[tuple[int, int], Path] = {}
-        """v1 devices cgroups by the first process of their workload and its start, as long as they are there."""
+        """v1 devices cgroups, by pid and start time of the workload's first process, as long as they exist."""
 
     def start(self) -> None:
-        """Tries all walls. What is mounted and allowed is as it is now until the daemon ends."""
+        """Tests all walls. Mounts and permissions are taken to stay as they are until the daemon ends."""
         trial = Trial(self._state.layout.cgroups, self._drivers(), exclusive=self._exclusion.asked, stops=self._stops)
         self._table.try_all(trial.walls())
         self._guard = trial.guard
@@ -72,7 +71,7 @@ class Enforcement:
             log.warning("no grant will be bound: %s", missing)
 
     def _drivers(self) -> list[Driver]:
-        """Of all devices that work."""
+        """One for each device that works."""
         if (sim := self._inject.sim_dir) is not None:
             library, environment = self._inject.sim_lib_dir / "libcuda.so.1", {SIM_DIR_ENV: str(sim)}
         else:
@@ -104,24 +103,25 @@ class Enforcement:
         return "; ".join(f"nothing keeps {_KEPT[one.keeps]}, since {one.why}" for one in self._table.unkept())
 
     def check_node(self) -> None:
-        """Before a grant is bound. Raises RefusedError where a wall is required and missing."""
+        """Called before a grant is bound. Raises RefusedError where a wall is required and missing."""
         if self.enforce == "required" and (missing := self._missing()):
             raise RefusedError(f"this node binds no grant (enforce is required): {missing}; {_MEND}")
 
     def check_open(self) -> None:
-        """Before a grant is opened to all processes of a user, which no wall holds. Raises RefusedError."""
+        """Called before a grant is opened to all processes of a user, whom no wall holds. Raises RefusedError."""
         if self.enforce == "required":
             raise RefusedError(
                 "this node opens no grant to all of a user's processes (enforce is required): bind each by its pid"
             )
 
     def open_to(self, record: GrantRecord) -> None:
-        """A grant was opened to all processes of its user. Raises FailedError."""
+        """Called when a grant was opened to all processes of its user: lets them open its devices. Raises
+        FailedError."""
         self._exclusion.open_to(record)
 
     def put_up(self, record: GrantRecord, held: Held, workload: WorkloadRecord) -> None:
-        """All walls for a workload that is about to start; notes in `workload` which do not hold it. Raises FailedError
-        for one that cannot be put up, or is required and does not hold."""
+        """Installs all walls for a workload that is about to start; notes in `workload` which of them do not hold it.
+        Raises FailedError for one that cannot be installed, or is required and does not hold."""
         self._exclusion.admit(record, held.cgroup)
         workload.loose = held.why
         workload.unguarded = self._devices(record, held, workload) or held.why
@@ -146,7 +146,8 @@ class Enforcement:
         return ""
 
     def renew(self) -> None:
-        """Each second: lists of the v1 devices controller, which engines and systemd write as well, are put right."""
+        """Called each second: restores the lists of the v1 devices controller, which engines and systemd write as
+        well."""
         if not isinstance(self._guard, devices.Controller):
             return
         self._guard.forget_gone()
@@ -164,8 +165,8 @@ class Enforcement:
                         row.unguarded = str(error)
 
     def _listing(self, row: WorkloadRecord) -> Path | None:
-        """The v1 devices cgroup that was held when the workload started, wherever its processes are by now. After a
-        restart of the daemon the one that its first process has to itself; None without such a one."""
+        """The v1 devices cgroup that was guarded when the workload started, wherever its processes are now. After a
+        restart of the daemon it is the linked one, or one that the first process has to itself; None without either."""
         first = row.pid, row.started
         if first in self._listed:
             return self._listed[first]
@@ -176,7 +177,7 @@ class Enforcement:
             return None
         if found is None or (not row.link and not has_alone(Cgroup(found, v2=False), row.pid)):
             return None
-        # Last: a number that is another process's now was looked up in vain.
+        # Checked last: if the pid is another process's by now, the result above is not this workload's.
         if peer.start_time(row.pid) != row.started:
             return None
         self._listed[first] = found
@@ -195,8 +196,8 @@ class Enforcement:
             self._backend.limit_memory(place.index, group, place.memory_bytes)
 
     def resize(self, record: GrantRecord) -> None:
-        """Moves the memory walls of its workloads to where its places are now. One that stays is in the log and in
-        `walls`: the grant goes on."""
+        """Moves the memory walls of the grant's workloads to its present places. A wall that cannot be moved is
+        reported in the log and in `walls`: the grant goes on."""
         for row in record.workloads:
             if row.cgroup is None or row.unlimited:
                 continue
@@ -207,7 +208,8 @@ class Enforcement:
                 log.warning("grant %s: the driver's limit stays: %s", record.id, error)
 
     def _group(self, held: Held, pid: int) -> Path:
-        """The cgroup of the guard's kind that holds the workload and nothing else. Raises FailedError."""
+        """Returns the cgroup of the guard's kind that holds the workload and nothing else, and makes it if needed.
+        Raises FailedError."""
         assert held.cgroup is not None
         assert self._guard is not None
         if self._guard.v2:
@@ -229,7 +231,7 @@ class Enforcement:
 
 
 def walls_of(record: GrantRecord, table: Table) -> list[Wall]:
-    """Of all workloads of a grant together: a wall holds where it does for each. Empty before something runs in it."""
+    """The walls of a grant: a wall holds if it does for each of its workloads. Empty before anything runs in it."""
     if not record.workloads and not record.open:
         return []
     own: dict[str, Callable[[WorkloadRecord], str]] = {

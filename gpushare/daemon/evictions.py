@@ -1,7 +1,7 @@
 """Carries out what gpushare.policy.recall decides: grants are asked to give back memory that they have on loan, by an
 event, a file in their directory and a signal, and are ended where they allow that. Called on the event loop only.
 
-A daemon that starts again knows of no want: who still wants memory asks again, and whoever has it gets its grace anew.
+A restarted daemon knows of no wants: owners that still want memory ask again, and the borrowers' grace begins anew.
 """
 
 import asyncio
@@ -40,19 +40,19 @@ _PLANNED = "plan"
 
 
 class Engine(Protocol):
-    """Does a rung that is milder than `evict`: it frees memory of a grant without its help, and makes its places
-    smaller by that (State.move)."""
+    """Carries out a rung that is milder than `evict`: frees memory of a grant without its help, and makes its places
+    smaller accordingly (State.move)."""
 
     limit_ns: int
     """How long it may take."""
 
     def start(self, live: Live, cannot: Callable[[str], None]) -> None:
-        """Begins; `cannot` is to be called with the reason where nothing comes of it."""
+        """Begins; `cannot` is called with the reason if that fails."""
 
 
 class Evictions:
-    """`engines`: by rung; one that has none is left out. `asked`: by grant. `ended`: how many there were, by the last
-    rung and the outcome."""
+    """`engines`: by rung; a rung without one is left out. `asked`: evictions in progress, by grant. `ended`: number of
+    ended ones, by last rung and outcome."""
 
     def __init__(self, state: State, transitions: Transitions, engines: Mapping[Rung, Engine] | None = None) -> None:
         self._state, self._transitions = state, transitions
@@ -68,13 +68,13 @@ class Evictions:
         state.on_freed.append(self._freed)
 
     def start(self) -> None:
-        """Takes away what an earlier run asked."""
+        """Removes the eviction files of an earlier run."""
         for live in self._state:
             with contextlib.suppress(OSError):
                 grantfiles.remove_eviction(self._state.layout, live.id)
 
     def close(self) -> None:
-        """Asks nobody any more; who was asked finds the file gone."""
+        """Asks nobody any more: removes the eviction files."""
         self._state.on_freed.remove(self._freed)
         if self._timer is not None:
             self._timer.cancel()
@@ -83,7 +83,7 @@ class Evictions:
     # What owners do.
 
     def refused(self, peer: Peer, request: GrantRequest, asker: str, refusal: RefusedError) -> RefusedError:
-        """What to tell the owner: the refusal itself, or that others are asked to give back what it wants."""
+        """Returns what to tell the owner: the refusal itself, or that others are asked to give back what it wants."""
         if type(refusal) is not RefusedError or not any(map(on_loan, self._state)):
             return refusal
         key, recalls = _key(peer, request, asker), self._state.recalls
@@ -101,7 +101,7 @@ class Evictions:
         )
 
     def victims(self, request: GrantRequest) -> list[Victim]:
-        """Who would be asked for its memory, one by device."""
+        """The grants that would be asked for memory, one entry per device."""
         if not any(map(on_loan, self._state)):
             return []
         world = Node(self._state, {**self._requests, _PLANNED: request}, _MILD - self._engines.keys())
@@ -127,7 +127,7 @@ class Evictions:
         return found
 
     def admitted(self, peer: Peer, asker: str, live: Live) -> None:
-        """An owner has what it wanted."""
+        """Called when an owner got what it wanted: ends its want."""
         recalls = self._state.recalls
         if not recalls.wants or (want := recalls.wants.get(key := _key(peer, live.record.request, asker))) is None:
             return
@@ -158,7 +158,7 @@ class Evictions:
     # What is done.
 
     def _act(self, steps: Sequence[Step]) -> None:
-        """Carries out steps, and those that follow from them."""
+        """Carries out steps, and the steps that follow from them."""
         recalls = self._state.recalls
         self._busy = True
         try:
@@ -268,7 +268,7 @@ _SAID = {
 
 
 def _key(peer: Peer, request: GrantRequest, asker: str) -> str:
-    """Of a want: who asks for what, however often."""
+    """The key of a want: the same for repeated requests of one asker."""
     return f"{peer.uid} {asker} {msgspec.json.encode(request).decode()}"
 
 

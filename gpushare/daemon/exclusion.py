@@ -1,6 +1,6 @@
-"""With `exclusive = true` nobody opens the devices' nodes but root, the users that the administrator names and the
-processes of grants. gpushare.enforce.exclusive keeps others out; here is who may pass. Called on the event loop only.
-"""
+"""With `exclusive = true` only root, the users that the administrator names and the processes of grants can open the
+devices' nodes. gpushare.enforce.exclusive keeps others out; this module decides who may pass. Called on the event loop
+only."""
 
 import hashlib
 import logging
@@ -25,24 +25,24 @@ _NAME_DIGITS = 6
 
 
 class Exclusion:
-    """`users`: names or numbers of those who pass without a grant, root beside them."""
+    """`users`: names or numbers of users that pass without a grant, in addition to root."""
 
     def __init__(self, state: State, resources: Resources, *, asked: bool, users: Sequence[str]) -> None:
         self._state, self._resources, self.asked, self._users = state, resources, asked, users
-        # One daemon's program is not taken for another's: each has a directory of its own.
+        # Named after the run-time directory, so that a daemon does not take another's program for its own.
         digest = hashlib.sha256(os.fsencode(state.layout.run)).hexdigest()
         self._name = f"gpushare_{digest[:_NAME_DIGITS]}"
         self._program: Exclusive | None = None
         self._passing: dict[str, set[int]] = {}
-        """Numbers in the map by grant."""
+        """By grant: its numbers in the program's map."""
         self._counts: Counter[int] = Counter()
 
     def start(self) -> None:
-        """After the grants of the ledger were taken over, which pass from the first moment."""
+        """Called after the ledger's grants were adopted, so that they pass from the first moment."""
         top = Hierarchies.of().unified
         if not self.asked:
             if top is not None and os.geteuid() == 0:
-                self._take_away(top)  # the configuration was another before
+                self._take_away(top)  # an earlier configuration may have been exclusive
             return
         if self._state.walls.why(WALL):
             return
@@ -69,7 +69,7 @@ class Exclusion:
         self._state.walls.add(wall.name, wall.keeps, wall.lost, why)
 
     def admit(self, record: GrantRecord, group: Cgroup | None) -> None:
-        """A workload that is about to start passes from now on, as long as its grant has it. Raises FailedError."""
+        """Lets a workload that is about to start pass, for as long as its grant has it. Raises FailedError."""
         if self._program is None:
             return
         if group is None or not group.v2:
@@ -80,17 +80,17 @@ class Exclusion:
         self._pass(record.id, self._passing.get(record.id, set()) | {exclusive.group(group.path)})
 
     def open_to(self, record: GrantRecord) -> None:
-        """All processes of a user pass, for whom a grant was opened. Raises FailedError."""
+        """Lets all processes of the user pass for whom the grant was opened. Raises FailedError."""
         if self._program is not None:
             self._pass(record.id, self._passing.get(record.id, set()) | {exclusive.user(record.run_uid)})
 
     def _changed(self, live: Live) -> None:
-        """Workloads of the grant have started or ended, or it has."""
+        """Called when workloads of the grant have started or ended, or the grant has ended."""
         if self._program is None:  # the daemon stops
             return
         try:
             self._pass(live.id, self._wanted(live))
-        except FailedError as error:  # a cgroup that goes at this moment, a map that is full
+        except FailedError as error:  # the cgroup is being removed, or the map is full
             log.warning("grant %s: who may open its devices is not up to date: %s", live.id, error)
 
     @staticmethod
@@ -127,7 +127,7 @@ class Exclusion:
             log.debug("no exclusive program is taken away: %s", error)
 
     def close(self) -> None:
-        """The daemon stops. While there are grants the nodes stay shut, as they were: a restart leaves no gap."""
+        """Called when the daemon stops. While there are grants the nodes stay shut, so that a restart leaves no gap."""
         top = Hierarchies.of().unified
         if self._program is not None and top is not None and not list(self._state):
             self._take_away(top)
@@ -140,7 +140,7 @@ class Exclusion:
 
 
 def _numbers(users: Sequence[str]) -> set[int]:
-    """Of the users that this node knows."""
+    """Uids of the users that this node knows."""
     found = set()
     for user in users:
         try:

@@ -1,4 +1,5 @@
-"""Why: the decisions about a grant, who holds devices that do not compute, and who waits while who has too much."""
+"""Explains the decisions about a grant, which grants hold devices without computing, and which tenants wait while
+others have too much."""
 
 from collections.abc import Collection, Sequence
 
@@ -17,12 +18,12 @@ from gpushare.policy.unfair import Behind, Stand, Use
 from gpushare.units import format_size, format_time, parse_time
 
 DECISIONS = 20
-"""On leases, in an answer that was not asked for another number."""
+"""Decisions on leases in an answer, unless the request gives a number."""
 DECISIONS_MAX = 200
 IDLE_SECONDS = 30
 _HOLDERS_MAX = 50
 _REFUSED_MAX = 8
-"""Refused requests that are tried again without a holder."""
+"""Refused requests that are tried again as if a holder were gone."""
 _REFUSED_NS = 600_000_000_000
 _LONG_MILLI = 500
 
@@ -41,11 +42,11 @@ class Explaining:
         self._idle = {key: self._idle.get(key, 0) + wall_ns for key in idle}
 
     async def grant(self, grant_id: str, limit: int) -> why.Explanation:
-        """Also of one that has ended. Raises NotFoundError."""
+        """Explains a grant, also one that has ended. Raises NotFoundError."""
         state = self._state
         ended = None if grant_id in state else state.ended(grant_id)
         record = ended or state.live(grant_id).record
-        events = await self._receipts.latest_of(grant_id, 2 * limit)  # one of its own is often told by two
+        events = await self._receipts.latest_of(grant_id, 2 * limit)  # one decision is often told by two events
         leases = lease_story.told(grant_id, events)[-limit:] if limit else []
         own = state.decisions.of(grant_id)
         if not any(decision.what == "admitted" for decision in own):
@@ -62,7 +63,7 @@ class Explaining:
         )
 
     def standing(self, idle_ns: int) -> why.Standing:
-        """Both questions. `idle_ns`: who had work since then is not idle."""
+        """Answers both questions. `idle_ns`: a grant that had work within this time is not idle."""
         return why.Standing(idle_holders=self._idle_holders(idle_ns), waiting=self._waiting())
 
     # Who holds devices that do not compute?
@@ -114,7 +115,7 @@ class Explaining:
         )
 
     def _still_refused(self) -> list[Refusal]:
-        """The latest that admission would refuse now too, one of each kind."""
+        """The latest requests that admission would still refuse, without repeats."""
         state, found = self._state, list[Refusal]()
         since = max((one.at_ns for one in state.refused), default=0) - _REFUSED_NS
         for one in reversed(state.refused):
@@ -125,7 +126,7 @@ class Explaining:
         return found
 
     def _without(self, live: Live, refused: list[Refusal]) -> list[why.Refused]:
-        """Those that admission would not refuse if the grant were not there."""
+        """Those of `refused` that admission would accept if the grant were not there."""
         if not refused:
             return []
         promises = self._state.promises.copy()
@@ -158,7 +159,7 @@ class Explaining:
 
 
 def _admitted(record: GrantRecord) -> list[why.Decision]:
-    """Of a grant that was admitted by an earlier run of the daemon, or long ago: what its record has."""
+    """Decisions rebuilt from the record of a grant that was admitted by an earlier run of the daemon, or long ago."""
     return [
         why.Decision(
             at_ns=record.created_ns,
@@ -177,7 +178,7 @@ def _admitted(record: GrantRecord) -> list[why.Decision]:
 
 
 def _now(live: Live) -> list[str]:
-    """How it stands: a sentence per device."""
+    """The grant's present state, in a sentence per device."""
     shares: list[Share | None] = [*live.shares] or [None] * len(live.record.places)
     found = []
     for place, share in zip(live.record.places, shares, strict=True):

@@ -1,4 +1,4 @@
-"""What the audit found: kept, bounded, and told to watchers, the log, metrics and the grants' owners."""
+"""What the audit found: a bounded record, reported to watchers, the log, metrics and the grants' owners."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,8 @@ from gpushare.errors import GpushareError
 KEPT = 256
 _OPEN_MAX = 4096
 _TOLD_PER_GRANT = 8
-"""That last at once. A tenant that forks more of them is stopped like the first, and told once in the log."""
+"""Lasting findings of a grant that are reported. Further processes that a tenant forks are stopped like the first, but
+neither published nor logged."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +38,9 @@ class Findings:
         self._kept: deque[wire.Finding] = deque(maxlen=KEPT)
         self._open: dict[Key, wire.Finding] = {}
         self._lasting: Counter[str] = Counter()
-        """By grant."""
+        """Number of lasting findings by grant."""
         self._told: set[int] = set()
-        """Of those that last: numbers of those that are told of."""
+        """Sequence numbers of the lasting findings that are reported."""
         self._total = 0
         self.counts: Counter[wire.FindingKind] = Counter()
         self._seldom = logs.Seldom()
@@ -53,26 +54,26 @@ class Findings:
         return self._open[key]
 
     def lasting(self) -> list[Key]:
-        """Of all that last."""
+        """Keys of all lasting findings."""
         return list(self._open)
 
     @property
     def full(self) -> bool:
-        """Whether no more are taken."""
+        """Whether no more findings are taken."""
         return len(self._open) >= _OPEN_MAX
 
     def of_grant(self, grant: str) -> Iterator[wire.Finding]:
-        """Those of one grant that last."""
+        """The lasting findings of one grant."""
         return (
             (found for key, found in self._open.items() if key.grant == grant) if grant in self._lasting else iter(())
         )
 
     def count(self, kind: wire.FindingKind) -> int:
-        """How many of a kind last."""
+        """Number of lasting findings of a kind."""
         return sum(key.kind == kind for key in self._open)
 
     def add(self, key: Key, found: wire.Finding) -> None:
-        """A new one, whose `seq` is set here."""
+        """Adds a new finding and sets its `seq`."""
         self._total += 1
         found.seq = self._total
         self.counts[key.kind] += 1
@@ -88,10 +89,10 @@ class Findings:
         task.add_done_callback(self._tasks.discard)
 
     async def _name(self, key: Key, found: wire.Finding) -> None:
-        """Completes it with the command line, which the process can make slow to read; and says it in the log."""
+        """Completes a finding with the command line, which the process can make slow to read, and logs it."""
         if key.pid and not found.command:
             with contextlib.suppress(GpushareError):
-                async with self._asking:  # the readers are there for who starts containers
+                async with self._asking:  # one at a time: these readers also look up users
                     found.command = await self._readers.command(key.pid)
             self._publish(found, "changed")
         whom = f" of grant {found.grant}" if found.grant else ""
@@ -108,11 +109,11 @@ class Findings:
         )
 
     def changed(self, key: Key) -> None:
-        """What is done about one is another than before."""
+        """Publishes a finding whose act has changed."""
         self._publish(self._open[key], "changed")
 
     def end(self, key: Key, outcome: wire.Outcome) -> None:
-        """One is over."""
+        """Ends a finding."""
         found = self._open.pop(key)
         self._lasting[key.grant] -= 1
         if not self._lasting[key.grant]:
@@ -126,7 +127,7 @@ class Findings:
             self._watch.publish("finding", change, lambda _: found)
 
     def shown(self) -> wire.Findings:
-        """What /v1/findings answers."""
+        """Returns the answer to GET /v1/findings."""
         return wire.Findings(
             epoch=self._watch.epoch, total=self._total, open=len(self._open), findings=list(self._kept)
         )

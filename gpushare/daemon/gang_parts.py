@@ -1,5 +1,4 @@
-"""What of gangs across nodes this node has: their parts, those that are over and only remembered among them, as the
-ledger keeps them."""
+"""This node's parts of gangs across nodes, as the ledger keeps them, including ended ones that are only remembered."""
 
 import logging
 import time
@@ -21,14 +20,14 @@ from gpushare.policy.preparation import Moment, Preparation
 log = logging.getLogger(__name__)
 
 REMEMBERED_MAX = 1024
-"""Parts of a user that are over: beyond that the oldest are forgotten."""
+"""Ended parts that are remembered per user: beyond that the oldest are forgotten."""
 
 Key = tuple[int, PartOf]
-"""Whose, and which: gangs of different users have nothing to do with each other, whatever they are called."""
+"""The owner's uid, and the part: gangs of different users are unrelated, even under the same name."""
 
 
 class PartRecord(Struct, kw_only=True):
-    """One part. `grants`: ids, in the order of the `requests`; none of both where it was aborted before it was
+    """One part. `grants`: ids, in the order of `requests`; both are empty where it was aborted before it was
     prepared."""
 
     uid: int
@@ -40,12 +39,12 @@ class PartRecord(Struct, kw_only=True):
 
     @property
     def key(self) -> Key:
-        """Unlike that of any other part."""
+        """Unique among the parts."""
         return self.uid, self.of
 
     @property
     def name(self) -> str:
-        """In words."""
+        """The part's name in messages."""
         return f"part {self.of.part} of gang {self.of.gang}"
 
 
@@ -57,36 +56,36 @@ class GangParts:
         self._parts: dict[Key, PartRecord] = {}
         self._of_grant: dict[str, PartRecord] = {}
         self._over: dict[int, dict[Key, None]] = {}
-        """By user; the first was over first."""
+        """Ended parts by user, the one that ended first is first."""
 
     def read(self) -> None:
-        """Takes in what earlier runs wrote. A row that cannot be used is set aside."""
+        """Reads what earlier runs wrote. A row that cannot be used is set aside."""
         for name, text in self._ledger.parts().items():
             try:
                 part = msgspec.json.decode(text, type=PartRecord)
-            except Exception as error:  # whatever is wrong with it concerns no other
+            except Exception as error:  # a bad row affects no other
                 log.exception("a part of a gang is lost: %s", name)
                 self._ledger.set_part_aside(name, str(error))
             else:
                 self._take(part)
 
     def now(self) -> Moment:
-        """This moment."""
+        """The present moment."""
         return Moment(self._ledger.boot, time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.time_ns())
 
     def __iter__(self) -> Iterator[PartRecord]:
         return iter(list(self._parts.values()))
 
     def get(self, key: Key) -> PartRecord | None:
-        """None: it was never heard of, or is forgotten."""
+        """The part; None: unknown, or forgotten."""
         return self._parts.get(key)
 
     def of_grant(self, grant: str) -> PartRecord | None:
-        """Whose grant it is."""
+        """The part that the grant belongs to; None: none, or it has ended."""
         return self._of_grant.get(grant)
 
     def put(self, part: PartRecord) -> None:
-        """A part that is new or has changed."""
+        """Saves a part that is new or has changed."""
         self._take(part)
         self._ledger.save_part(_row(part.key), msgspec.json.encode(part).decode())
         self._forget(part.uid)

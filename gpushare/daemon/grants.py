@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 def key_taken(key: str, by: str) -> RefusedError:
-    """To a request whose key another one has."""
+    """The refusal of a request whose key another request has taken."""
     return RefusedError(f"key {key[:80]!r} is taken by {by} with another request: use another key")
 
 
@@ -47,7 +47,7 @@ def _ttl_ns(request: GrantRequest) -> int | None:
 
 
 class Grants:
-    """Every method names the peer that asks, and raises ForbiddenError where the grant belongs to another user."""
+    """Methods that take a peer raise ForbiddenError where the grant belongs to another user."""
 
     def __init__(
         self,
@@ -73,7 +73,8 @@ class Grants:
         return live
 
     def known(self, peer: Peer, request: GrantRequest) -> Live | None:
-        """The living grant that has the request's key. Raises RefusedError where that was asked for otherwise."""
+        """The living grant that has the request's key. Raises RefusedError where that grant was asked for by a
+        different request."""
         if request.key is None or (existing := self._state.by_key(_owner(peer, request), request.key)) is None:
             return None
         if existing.record.request != request:
@@ -83,13 +84,13 @@ class Grants:
     def create(
         self, peer: Peer, request: GrantRequest, *, member: bool = False, asker: str = "", later: bool = False
     ) -> tuple[Live, bool]:
-        """The grant, and whether it is new: the same key and the same request give the same grant.
-        `member`: as Tenants.named_by takes it. `asker`: tells apart those of a user that ask for the same and wait.
-        `later`: its files are there when Resources.made has returned.
+        """Returns the grant, and whether it is new: the same key and the same request give the same grant. `member`: as
+        Tenants.named_by takes it. `asker`: distinguishes waiting requests of one user for the same thing. `later`: its
+        files are there when Resources.made has returned.
 
         Raises UsageError, NotFoundError, ForbiddenError or RefusedError for a request that cannot be granted,
-        OnLoanError for one that can be when others have given back what it is guaranteed, and FailedError where its
-        files cannot be made.
+        OnLoanError for one that can be once others have given back memory that it is guaranteed, and FailedError where
+        its files cannot be made.
         """
         if (existing := self.known(peer, request)) is not None:
             return existing, False
@@ -105,8 +106,8 @@ class Grants:
     def prepare(
         self, peer: Peer, request: GrantRequest, choices: list[Choice], part: PartOf, until_ns: int, *, asker: str = ""
     ) -> Live:
-        """The same for a part of a gang, where `choose` has found room: a grant that nothing can be bound to before the
-        gang is committed, and that is ended by Transitions.send where it is not by `until_ns`, wall time."""
+        """Like `create`, for a part of a gang for which `choose` has found room. Nothing can be bound to the grant
+        before the gang is committed; if it is not by `until_ns`, wall time, Transitions.send ends the grant."""
         life, steps = lifecycle.prepare(until_ns, _new_id(), _ttl_ns(request), keep=request.keep)
         live = self._live(peer, request, choices, life, now_ns(), part)
         self._transitions.begin(live, steps)
@@ -122,8 +123,8 @@ class Grants:
         member: bool = False,
         asker: str = "",
     ) -> list[Choice]:
-        """Where the grant would be, a choice for each place. `promises`: as placement.place takes them; the rest, and
-        what it raises, as of `create`."""
+        """Returns a choice for each place that the grant would get. `promises`: as placement.place takes them. Other
+        arguments and errors: as of `create`."""
         if request.uid is not None and request.uid != peer.uid and not peer.is_root:
             raise ForbiddenError(f"only root may ask for a grant that belongs to uid {request.uid}: leave uid out")
         self._state.tenants.named_by(peer, request.tenant, member=member)
@@ -175,11 +176,11 @@ class Grants:
         return live
 
     def bind(self, peer: Peer, grant_id: str, request: BindRequest, connection: socket) -> Live:
-        """For a container that an engine will start; or to a process, by default the one at the other end of
-        `connection`; or to all of a user's. A repeated call changes nothing.
+        """Binds the grant to a container that an engine will start; or to a process, by default the one at the other
+        end of `connection`; or to all processes of a user. A repeated call changes nothing.
 
-        Raises RefusedError where the grant is in use, a device of it does not work or a wall is missing, ForbiddenError
-        where the process is another user's, and FailedError where it has ended.
+        Raises RefusedError where the grant is in use, one of its devices does not work or a wall is missing,
+        ForbiddenError where the process is another user's, and FailedError where it has ended.
         """
         live = self.owned(peer, grant_id)
         if request.kind == "container" and (request.pid, request.uid, request.gid) != (None, None, None):
@@ -198,11 +199,12 @@ class Grants:
         return live
 
     def check_walls(self) -> None:
-        """Before a grant is bound. Raises RefusedError where a wall that has to hold it is missing."""
+        """Called before a grant is bound. Raises RefusedError where a required wall is missing."""
         self._enforcement.check_node()
 
     def _bind_user(self, live: Live, peer: Peer, request: BindRequest) -> None:
-        """Whoever releases the grant, a scheduler, also says when its processes are to end."""
+        """Binds the grant to all processes of a user. Whoever releases the grant, such as a scheduler, also decides
+        when its processes end."""
         assert request.uid is not None
         assert request.gid is not None
         if not peer.is_root:
@@ -248,8 +250,8 @@ class Grants:
     def start(self, live: Live, process: workloads.Process, group: Callable[[], workloads.Held]) -> None:
         """Makes `process` the first one of a workload of a bound grant. `group` finds or makes its cgroup.
 
-        A failure ends the grant, because its workload must not run without what was promised. One that is kept goes on
-        for its other workloads: who asked for this one is told, and does not start it.
+        A failure ends the grant, because its workload must not run without what was promised. A kept grant goes on for
+        its other workloads: the caller gets the error, and does not start this one.
         """
         held = None
         try:
@@ -287,10 +289,7 @@ class Grants:
         return live
 
     def resize(self, peer: Peer, grant_id: str, change: GrantChange) -> Live:
-        """Takes effect at once: limits are words in the page, time shares the arbiter's.
-
-        Raises RefusedError where the new share does not fit, or the grant holds more memory than it would leave.
-        """
+        """Changes the grant's share at once: limits are words in the page, time shares the arbiter's."""
         live = self.owned(peer, grant_id)
         record = live.record
         if change.memory is None and change.time is None and change.time_limit is None:
@@ -308,7 +307,7 @@ class Grants:
         self._state.decisions.resized(grant_id, record.tenant, record.places, places)
         self._state.move(live, places)
         self._enforcement.resize(record)
-        live.shares = []  # the page does not have them any more
+        live.shares = []  # the page has lost them: all are pushed again
         self._serving.refresh_shares()
         self._state.save(record)
         self._transitions.publish(live, "changed")

@@ -1,9 +1,9 @@
-"""The tracepoint tier in the daemon: which cgroups it holds and to how much, and what it tells. Called on the event
+"""The tracepoint tier in the daemon: which cgroups it limits, to how much, and what it reports. Called on the event
 loop only.
 
-It counts what a process asks of the driver, past the interposer or through it, so that a grant's limit holds without
-the interposer as well. Its sum is of all the grant's devices together: the ioctls do not say which one they mean in
-terms that are known outside of the driver.
+It counts the memory that processes ask of the driver, past the interposer or through it, so that a grant's limit holds
+without the interposer as well. It sums over all of the grant's devices: the ioctls identify a device only in terms that
+are not known outside the driver.
 """
 
 import asyncio
@@ -40,20 +40,21 @@ _LOST = "memory that a workload takes of the driver without the interposer is no
 _CONTROL = "/dev/nvidiactl"
 _SETTLE_SECONDS = 10.0
 _SETTLE_REST = 20
-"""A look at all descriptors is followed by a rest of so many times its length: who makes processes end in a row must
-not keep the loop busy. What is in doubt meanwhile counts against nobody."""
+"""A look at all descriptors is followed by a pause of this many times its length: a user who ends processes in a row
+must not keep the loop busy. Until then, memory in doubt counts against nobody."""
 _KEPT_SECONDS = 10.0
-"""After a look, what was in doubt counts again, and nobody may be in a call then who could be signalled. Who holds too
-much for so long is ended: helpers of a process that has ended keep its descriptors for a while (PyTorch's loaders of
-data look every 5 s whether it lives), and are not to cost its successor its life."""
+"""After a look, memory that was in doubt counts again, but then possibly no process is in a call in which it could be
+signalled. A cgroup that holds too much for this long is killed. Not sooner: helpers of an ended process keep its
+descriptors for a while (PyTorch's data loaders check every 5 s whether it lives), which must not get its successor
+killed."""
 _TELL_SECONDS = 1.0
-_ROUNDS = 16  # of events at once; the ring has room for fewer
+_ROUNDS = 16  # reads of events per call; the ring has room for fewer
 _STAND_IN = re.compile(r"([0-9]{1,4}):([0-9]{1,7}),([0-9.]{1,20})")
 
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """Whose ioctls are read: device nodes, and the version that says how."""
+    """The driver whose ioctls are read: its device nodes, and the version that determines how."""
 
     nodes: tuple[rm.Nodes, ...]
     version: str
@@ -61,7 +62,7 @@ class Driver:
 
 def driver(node: Node, version: str, environment: Mapping[str, str] = os.environ) -> Driver | None:
     """The driver of this node. Simulated devices have none: GPUSHARE_SIM_RM=MAJOR:MINOR,VERSION names a device that
-    stands in for its control node; None without. Raises UsageError where that is malformed."""
+    stands in for its control node; returns None without it. Raises UsageError where that is malformed."""
     if not node.simulated:
         majors = {one.major for one in node.common_devices if one.path == _CONTROL}
         return Driver(tuple(rm.Nodes(major) for major in sorted(majors)), version) if majors else None
@@ -76,17 +77,17 @@ def driver(node: Node, version: str, environment: Mapping[str, str] = os.environ
 
 
 class Guarding:
-    """`why`: why no memory is held by this tier, empty where it is."""
+    """`why`: why this tier limits no memory, empty where it does."""
 
     def __init__(self, state: State, found: Driver | None, mode: Mode) -> None:
         self._state = state
         self._guard: Guard | None = None
         self._cgroups: dict[int, tuple[str, Path]] = {}
         self._settle: asyncio.TimerHandle | None = None
-        self._settled = 0.0  # when the next look may be
+        self._settled = 0.0  # time of the loop's clock before which there is no other look
         self._told_at: dict[str, float] = {}
         self._kept_since: dict[int, float] = {}
-        """Of cgroups that hold too much, since which look."""
+        """By cgroup that holds too much: time of the first look that found it."""
         self._signal = 0
         self._told: Callable[[Live, str], None] | None = None
         self.why = "simulated devices take no ioctls"
@@ -120,13 +121,12 @@ class Guarding:
         asyncio.get_running_loop().add_reader(self._guard.descriptor, self.listen)
 
     def start(self, told: Callable[[Live, str], None]) -> None:
-        """`told`: is called with each grant that took too much, and a sentence. From now on what grants get else is
-        followed."""
+        """Follows changes of grants from now on. `told`: called with each grant that took too much, and a sentence."""
         self._told = told
         self._state.on_freed.append(self._changed)
 
     def close(self) -> None:
-        """Ends it: grants that live on are not held by it until the next start."""
+        """Closes the guard: it does not hold living grants until the next start."""
         guard, self._guard = self._guard, None
         if guard is not None:
             asyncio.get_running_loop().remove_reader(guard.descriptor)
@@ -135,8 +135,8 @@ class Guarding:
             self._settle.cancel()
 
     def hold(self, record: GrantRecord, group: Cgroup | None) -> str:
-        """From now on the processes of this cgroup are charged, before the first of them runs. Returns why not, empty
-        where they are."""
+        """Charges the processes of this cgroup from now on, before the first of them runs. Returns why their limit is
+        not enforced, empty where it is."""
         if self._guard is None:
             return self.why
         if group is None or not group.v2:
@@ -168,7 +168,7 @@ class Guarding:
             self._guard.forget(number)
 
     def listen(self) -> None:
-        """Takes in what the programs have told."""
+        """Handles the events that the programs have reported."""
         if self._guard is None:
             return
         left = False
@@ -184,7 +184,7 @@ class Guarding:
             self._settle_at(self._settled)
 
     def _tell(self, event: Event) -> None:
-        """Once a second of each grant: it may be done in a row."""
+        """Reports an event, at most once a second per grant: a process may cause many in a row."""
         grant, now = self._cgroups.get(event.cgroup, ("", None))[0], time.monotonic()
         if grant not in self._state or now < self._told_at.get(grant, 0.0):
             return
@@ -194,7 +194,7 @@ class Guarding:
             self._told(self._state.live(grant), sentence(event))
 
     def _settle_at(self, when: float) -> None:
-        """At this time of the loop's clock, or before where that was said."""
+        """Schedules `_settle_now` for this time of the loop's clock, unless it is due before."""
         if self._settle is not None and self._settle.when() <= when:
             return
         if self._settle is not None:
@@ -202,7 +202,8 @@ class Guarding:
         self._settle = asyncio.get_running_loop().call_at(when, self._settle_now)
 
     def _settle_now(self) -> None:
-        """And again while somebody may still have what an ended process has left."""
+        """Settles what ended processes held, and schedules itself again while there are cgroups: others may still have
+        it."""
         self._settle = None
         if self._guard is None:
             return
@@ -225,7 +226,8 @@ class Guarding:
             self._settle_at(now + _SETTLE_SECONDS)
 
     def _end_if_kept(self, number: int, now: float) -> None:
-        """Who took more while part of what it had was in doubt, and takes no more, is met by no tracepoint."""
+        """Kills, or only reports, a cgroup that holds too much. One that took more while part of what it had was in
+        doubt, and takes no more, causes no event of the tracepoint."""
         grant, path = self._cgroups[number]
         if self._guard is None or grant not in self._state:
             return
@@ -237,7 +239,7 @@ class Guarding:
             return
         if now - self._kept_since.setdefault(number, now) < _KEPT_SECONDS:
             return
-        self._kept_since[number] = now  # told again after as long
+        self._kept_since[number] = now  # reported again after the same time
         done = "go on"
         if self._signal:
             try:
@@ -252,7 +254,7 @@ class Guarding:
 
 
 def sentence(event: Event) -> str:
-    """What happened, for people."""
+    """The event in words."""
     who = f"process {event.pid} ({event.command})"
     got = "was killed" if event.signal == signal.SIGKILL else "goes on"
     match event.kind:
@@ -274,7 +276,7 @@ def _limit(record: GrantRecord) -> int:
 
 
 def _tried(guard: Guard) -> str:
-    """Whether its self-test gets through, and how; empty where not."""
+    """How the guard's self-test got past it, or could not be run; empty where the guard held."""
     try:
         scratch = cgroup.below(os.getpid(), f"guard-{os.getpid()}")
         if not scratch.v2:

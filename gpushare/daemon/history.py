@@ -1,4 +1,4 @@
-"""What tenants borrowed lately, and the weights that follow from it."""
+"""What tenants borrowed recently, and the weights that follow from it."""
 
 import asyncio
 import math
@@ -14,12 +14,12 @@ from gpushare.policy.quota import NOISE, Had, Now, now
 from gpushare.policy.tenant import TenantPolicy
 
 _STEPS = 100
-"""Of a tenant's own weight: finer changes are not worth working out all shares again."""
+"""Weights change in steps of 1/_STEPS of a tenant's own: finer changes are not worth recomputing all shares."""
 _HALF_LIVES = 6
-"""As far back as the ledger is asked: less than two parts in a hundred are from before."""
+"""How far back the ledger is read: less than 2 % of the usage is older."""
 _SPANS_PER_HALF_LIFE = 4
 _SHORTEST_SECONDS = 60.0
-"""Of a span that it is asked for: as long as its rows are."""
+"""Shortest span that is read: the length of the ledger's rows."""
 
 
 class History:
@@ -28,13 +28,13 @@ class History:
     def __init__(self, factor: float = 0, half_life_seconds: float = 3600) -> None:
         self.factor, self._half_life = factor, half_life_seconds
         self.usage: dict[str, float] = {}
-        """Milli for a second."""
+        """By tenant, in milli of a device times seconds."""
         self.weights: dict[str, Fraction] = {}
-        """In place of tenants' own; of those that it has none of, their own hold."""
+        """Weights that replace the tenants' own; a tenant without an entry keeps its own."""
 
     async def recall(self, ledger: Ledger, policies: Mapping[str, TenantPolicy], capacity: int) -> None:
-        """Adds what the ledger has of before this start, as if the tenants had been then as they are now. Raises
-        FailedError where it cannot be read."""
+        """Adds usage from before this start, as the ledger has it, worked out for the present tenants. Raises
+        FailedError where the ledger cannot be read."""
         step = max(_SHORTEST_SECONDS, self._half_life / _SPANS_PER_HALF_LIFE)
         until, step_ns = time.time_ns(), round(step * 1e9)
         usage: dict[str, float] = {}
@@ -47,7 +47,7 @@ class History:
         self.usage = {name: self.usage.get(name, 0) + usage.get(name, 0) for name in {**self.usage, **usage}}
 
     def follow(self, stands: Mapping[str, Now], policies: Mapping[str, TenantPolicy], seconds: float) -> bool:
-        """How tenants stood in the last `seconds`. Returns whether weights are others than they were."""
+        """Adds what tenants borrowed in the last `seconds`. Returns whether weights have changed."""
         self.usage = history.decayed(self.usage, _borrowed(stands), seconds, self._half_life)
         states = [
             TenantState(
@@ -70,7 +70,7 @@ class History:
 
 
 def _borrowed(stands: Mapping[str, Now]) -> dict[str, int]:
-    """Nothing, where one had its guarantee to within what a second's leases are off by."""
+    """What each tenant borrowed; 0 if it had its guarantee to within the error of a second's leases."""
     return {
         name: one.borrowed if one.borrowed * 1000 > NOISE * (one.used - one.borrowed) else 0
         for name, one in stands.items()

@@ -1,7 +1,7 @@
-"""Which cgroups are frozen by this daemon, for what, and that none stays so for nothing.
+"""Tracks which cgroups this daemon has frozen and why, so that none stays frozen without a reason.
 
-A link per cgroup is made before the first freeze and removed after the last thaw: what a killed daemon has frozen the
-next one finds.
+A link per cgroup is made before the first freeze and removed after the last thaw, so that the next daemon finds what a
+killed one has frozen.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ class Holds:
         self._reasons: dict[Path, set[object]] = {}
         self._groups: dict[Path, Cgroup] = {}
         self._paused: set[Path] = set()
-        """Those that somebody else had frozen before."""
+        """Cgroups that somebody else had frozen before."""
         self._left = self._read()
 
     def _read(self) -> dict[Path, Cgroup]:
-        """What a daemon before this one has frozen, and not thawed."""
+        """Cgroups that an earlier daemon froze and did not thaw."""
         found = {}
         with contextlib.suppress(OSError):
             for link in self._links.iterdir():
@@ -48,7 +48,7 @@ class Holds:
         return self._links / f"{name}.{'v2' if group.v2 else 'v1'}"
 
     def take(self, group: Cgroup, reason: object) -> None:
-        """Freezes it for as long as there is a reason. Raises FailedError."""
+        """Freezes a cgroup for as long as it has a reason. Raises FailedError."""
         if group.path not in self._reasons:
             try:
                 self._links.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ class Holds:
         freezer.freeze(group)
 
     def release(self, group: Cgroup, reason: object) -> None:
-        """One reason less; without any the cgroup is thawed."""
+        """Removes a reason; without any the cgroup is thawed."""
         reasons = self._reasons.get(group.path)
         if reasons is None:
             return
@@ -82,7 +82,7 @@ class Holds:
                     freezer.freeze(group)
 
     def forget_left(self) -> None:
-        """Thaws what a daemon before this one had frozen, and for which there is no reason any more."""
+        """Thaws what an earlier daemon had frozen, and what nothing here has a reason to keep frozen."""
         for group in self._left.values():
             self._thaw(group)
         self._left.clear()
@@ -103,8 +103,8 @@ class Holds:
 
 
 async def stopped(group: Cgroup) -> int | None:
-    """Waits until every thread of a cgroup that is being frozen has stopped: the monotonic time then, ns; None after a
-    second, when a thread waits in the kernel for something else, such as a device."""
+    """Waits until every thread of a cgroup that is being frozen has stopped. Returns the monotonic time then, in ns;
+    None after a second: a thread waits in the kernel for something else, such as a device."""
     deadline = time.monotonic() + _STOPPED_SECONDS
     while not freezer.frozen(group):
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Requests and answers of the node API: what is taken, how it is read, and every failure as an answer."""
+"""Requests and answers of the node API: what is accepted, how it is read, and how failures are answered."""
 
 import asyncio
 import contextlib
@@ -31,25 +31,25 @@ def json_answer(value: Any, status: int = 200) -> web.Response:
 
 
 def socket_of(request: web.Request) -> Any:
-    """The connection that it came by. Raises UsageError where that is gone."""
+    """The socket that the request came over. Raises UsageError where it is gone."""
     if request.transport is None:
         raise UsageError("the connection is gone")
     return request.transport.get_extra_info("socket")
 
 
 def connection_of(request: web.Request) -> Connection:
-    """What serves it."""
+    """The connection that serves the request."""
     assert isinstance(request.protocol, Connection)
     return request.protocol
 
 
 def peer_of(request: web.Request) -> Peer:
-    """Who asks."""
+    """The peer that sent the request."""
     return connection_of(request).peer
 
 
 def decoded(request: web.Request, kind: type[T]) -> T:
-    """Its body, once. Raises UsageError that says where it is not a `kind`."""
+    """Decodes the request's body, once only. Raises UsageError that says where it is not a `kind`."""
     try:
         return msgspec.json.decode(request.pop(BODY), type=kind)
     except (msgspec.DecodeError, UnicodeError) as error:
@@ -59,7 +59,7 @@ def decoded(request: web.Request, kind: type[T]) -> T:
 
 
 def has_field(request: web.Request, name: str) -> bool:
-    """Whether its body is an object with this field; what it is otherwise, `decoded` says."""
+    """Whether the request's body is an object with this field; `decoded` reports any other body."""
     try:
         return name in msgspec.json.decode(request[BODY], type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, UnicodeError, RecursionError):
@@ -67,12 +67,12 @@ def has_field(request: web.Request, name: str) -> bool:
 
 
 async def read_body(request: web.Request, limit: int) -> bytearray:
-    """Its body, of `limit` bytes at most. Raises UsageError."""
+    """Reads the request's body, of `limit` bytes at most. Raises UsageError."""
     too_large = UsageError(f"the request's body is larger than {limit} bytes")
     if (request.content_length or 0) > limit:
         raise too_large
     if "Transfer-Encoding" in request.headers:
-        # Chunks of a byte cost a hundred times what they carry.
+        # One-byte chunks cost a hundred times what they carry.
         connection_of(request).do_not_linger()
         raise UsageError("the request's body is in chunks: send it with a Content-Length")
     if "Content-Encoding" in request.headers:
@@ -95,7 +95,7 @@ async def read_body(request: web.Request, limit: int) -> bytearray:
 
 
 def check_query(request: web.Request, route: Route) -> None:
-    """Raises UsageError where it asks for what the route does not take."""
+    """Raises UsageError where the query has what the route does not take, or lacks what it requires."""
     for name in request.query:
         if name not in route.query:
             raise UsageError(f"{request.path} takes no ?{name[:40]}=: GET /openapi.json lists what it takes")
@@ -113,7 +113,7 @@ def check_query(request: web.Request, route: Route) -> None:
 
 
 def number(request: web.Request, name: str) -> int | None:
-    """A number of its query, None: it is not there. Raises UsageError."""
+    """A number in the request's query; None: it is not there. Raises UsageError."""
     text = request.query.get(name)
     if text is None:
         return None
@@ -123,8 +123,8 @@ def number(request: web.Request, name: str) -> int | None:
 
 
 def _check_text(request: web.Request) -> None:
-    """Headers, and the target with escapes undone, are UTF-8; the target has no control characters. Raises
-    UsageError."""
+    """Checks that headers, and the target with escapes undone, are UTF-8, and that the target has no control
+    characters. Raises UsageError."""
     try:
         for _, value in request.raw_headers:
             value.decode()
@@ -143,7 +143,7 @@ async def errors(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     """Turns every exception of a handler into an answer with the error tree's status and one line."""
-    # No error is kept beyond its clause: its traceback and this frame would be a cycle that keeps the body.
+    # No error is kept beyond its clause: its traceback and this frame would form a cycle that keeps the body alive.
     try:
         _check_text(request)
         return await handler(request)
@@ -157,7 +157,7 @@ async def errors(
     except web.RequestPayloadError:
         answer = refusal(UsageError("the request's body does not arrive as its header says"))
     except ConnectionResetError:
-        raise  # of the caller: nobody is there to answer
+        raise  # by the caller: nobody is there to answer
     except Exception:
         log.exception("%s %r", request.method, request.path)
         answer = refusal(FailedError("internal error: the daemon's log says which"))
@@ -166,7 +166,7 @@ async def errors(
 
 
 async def expected(request: web.Request) -> web.Response | None:
-    """Answers to `Expect`: nothing but 100-continue is met."""
+    """Answers an `Expect` header: only 100-continue is supported."""
     if request.headers.get("Expect", "").lower() != "100-continue":
         return refusal(UsageError("the request expects what is not there: send it without Expect"))
     assert request.transport is not None
@@ -186,9 +186,9 @@ def _http_error(request: web.Request, error: web.HTTPException) -> GpushareError
 
 
 async def send(request: web.Request, answer: web.StreamResponse) -> None:
-    """Sends the answer; the connection ends where its reader does not take it (reception.Connection)."""
+    """Sends the answer; the connection ends if the peer does not read it in time (reception.Connection)."""
     if request.transport is None:
         return  # nobody is there to read it
-    with contextlib.suppress(ConnectionError):  # it went away, or was late
+    with contextlib.suppress(ConnectionError):  # the peer went away, or read too slowly
         await answer.prepare(request)
         await answer.write_eof()

@@ -1,4 +1,4 @@
-"""The counters of grants that have ended, for as long as it takes until they have been scraped. Pure."""
+"""The counters of ended grants, kept long enough to be scraped. Pure."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from gpushare.inject.pod import Pod
 KEPT_SECONDS = 120.0
 """Two scrapes at Prometheus' default interval, one minute."""
 KEPT = 256
-"""Rows: of each grant one for each of its devices. A scrape gets no longer than that, however many come and go."""
+"""Rows, one per grant and device. They bound a scrape, however many grants come and go."""
 
 
 @dataclass(frozen=True, slots=True)
 class Last:
-    """What a grant had got on a device when it ended. `at`: monotonic seconds."""
+    """A grant's counters on a device when it ended. `at`: monotonic seconds."""
 
     at: float
     grant: str
@@ -25,24 +25,24 @@ class Last:
 
 
 class LastCounters:
-    """The latest rows. Those in which nothing happened are not kept: nobody misses them."""
+    """The latest rows. Rows in which nothing happened are not kept."""
 
     def __init__(self) -> None:
         self._rows: dict[str, deque[Last]] = {}
         """By tenant, the oldest first."""
 
     def add(self, last: Last) -> None:
-        """Of a grant that is about to end."""
+        """Adds a row for a grant that is about to end."""
         stats = last.stats
         if not (stats.leased_ns or stats.busy_ns or stats.wait_ns):
             return
         self._rows.setdefault(last.tenant, deque()).append(last)
         if sum(map(len, self._rows.values())) > KEPT:
-            # Who makes many grants loses its own rows by that, not those of others.
+            # A tenant that makes many grants loses its own rows, not those of others.
             max(self._rows.values(), key=len).popleft()
 
     def rows(self, now: float) -> list[Last]:
-        """Those that are kept at this time, monotonic seconds."""
+        """The rows that are kept at `now`, monotonic seconds."""
         for rows in self._rows.values():
             while rows and rows[0].at + KEPT_SECONDS <= now:
                 rows.popleft()

@@ -9,7 +9,7 @@ from gpushare.units import format_time
 
 
 def told(grant: str, events: Sequence[LeaseEvent]) -> list[Decision]:
-    """Oldest first, as they are."""
+    """Returns decisions in the order of `events`, oldest first."""
     return [found for number, event in enumerate(events) if (found := _one(grant, event, events[number + 1 :]))]
 
 
@@ -67,7 +67,7 @@ def _took(event: LeaseEvent, reclaim_ns: int | None) -> Decision:
 
 
 def _until_done(revoked: LeaseEvent, later: Iterable[LeaseEvent]) -> int | None:
-    """How long its work ran on, of the grant whose lease was revoked; None: it was idle, or that is not known yet."""
+    """How long the work of the revoked grant ran on; None: it was idle, or that is not known yet."""
     for event in later:
         if (event.grant, event.device) == (revoked.grant, revoked.device):
             if event.kind in ("drained", "handover"):

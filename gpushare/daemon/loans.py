@@ -21,17 +21,18 @@ def on_loan(live: Live) -> int:
 
 
 class Node:
-    """A gpushare.policy.recall.World. `requests`: by the keys of the wants. `missing`: rungs that nothing here does."""
+    """A gpushare.policy.recall.World. `requests`: by key of the want. `missing`: rungs that nothing here carries
+    out."""
 
     def __init__(self, state: State, requests: Mapping[str, GrantRequest], missing: Collection[Rung]) -> None:
         self._state, self._requests, self._missing = state, requests, missing
 
     def fits(self, wants: Sequence[str], gone: Collection[str]) -> bool:
-        """As World says it."""
+        """See World."""
         return self._draft(wants, gone) is not None
 
     def _draft(self, wants: Sequence[str], gone: Collection[str]) -> Promises | None:
-        """What is promised once those grants are gone and these are there, None: they do not fit."""
+        """The promises once grants in `gone` are gone and `wants` are there; None: they do not fit."""
         draft = self._state.promises.copy()
         for grant in gone:
             draft.drop(grant)
@@ -44,7 +45,7 @@ class Node:
         return draft
 
     def loans(self) -> Iterator[Loan]:
-        """As World says it."""
+        """See World."""
         policy, now, wall = self._state.reclaim_policy, time.monotonic_ns(), time.time_ns()
         for live in self._state:
             if not on_loan(live):
@@ -62,7 +63,7 @@ class Node:
             )
 
     def standings(self, wants: Sequence[str], gone: Collection[str]) -> Mapping[str, Standing]:
-        """As World says it."""
+        """See World."""
         *before, last = wants
         draft = self._draft(before, gone)
         if draft is None:

@@ -6,8 +6,7 @@ import time
 
 from aiohttp.http_exceptions import HttpProcessingError
 
-# What a request carries gets into messages: no reader of the log must take it for another record or for a terminal's
-# control sequence.
+# Messages contain text from requests, which must not look like another record or like a terminal's control sequence.
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
 
 
@@ -22,7 +21,7 @@ class _Lines(logging.Formatter):
 
 
 def start(level: str) -> None:
-    """Writes what is at least of this level: `debug`, `info`, `warning` or `error`. Libraries never at debug."""
+    """Logs records of at least this level: `debug`, `info`, `warning` or `error`. Libraries never log at debug."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Lines("gpushare: %(message)s"))
     number = logging.getLevelNamesMapping()[level.upper()]
@@ -32,18 +31,19 @@ def start(level: str) -> None:
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    """Requests that are no HTTP are their sender's mistake: answered, not logged, or anybody could fill the log."""
+    """Requests that are not valid HTTP are their sender's mistake: they are answered, not logged, or anybody could fill
+    the log."""
     return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
 
 
 class Seldom:
-    """Warnings that strangers can cause: one line per cause and minute, with how many were left out."""
+    """Warnings that strangers can cause: one line per cause and minute, with the number left out."""
 
     def __init__(self) -> None:
         self._causes: dict[str, tuple[float, int]] = {}
 
     def warning(self, cause: str, text: str, *values: object) -> None:
-        """`cause`: what repeats; strangers must not be able to make up new ones."""
+        """`cause`: rate-limit key; never built from text that strangers supply."""
         now = time.monotonic()
         since, left_out = self._causes.get(cause, (-_SELDOM_SECONDS, 0))
         if now - since < _SELDOM_SECONDS:

@@ -1,4 +1,4 @@
-"""One look at who uses the devices, as the driver says."""
+"""One look at which processes use the devices, as the driver reports."""
 
 import asyncio
 import os
@@ -16,7 +16,7 @@ from gpushare.policy.audit import Program
 
 @dataclass(frozen=True, slots=True)
 class Unknown:
-    """A process on a device of which the daemon knows nothing yet. `group`: its cgroup, None: the root or not seen."""
+    """A process on a device that the daemon does not know. `group`: its cgroup; None: the root, or not seen."""
 
     program: Program
     uid: int
@@ -28,15 +28,16 @@ class Unknown:
 
 @dataclass(slots=True)
 class Look:
-    """What one look found. `at_ns`: monotonic. `listed`: pids by device, of those that answered."""
+    """What one look found. `at_ns`: monotonic. `listed`: pids by device, for devices that answered."""
 
     at_ns: int
     unknown: list[Unknown] = field(default_factory=list)
     listed: dict[int, set[int]] = field(default_factory=dict)
     held: dict[tuple[int, int], int] = field(default_factory=dict)
-    """Bytes by device and pid, as far as the driver says, without those of a context that it never lists."""
+    """Bytes by device and pid, as far as the driver reports them, without the bytes of a context that it never
+    lists."""
     twice: dict[int, int] = field(default_factory=dict)
-    """Bytes by device that the driver counts for more than one process, of devices that `Looking.compare` was asked
+    """Bytes by device that the driver counts for more than one process, for devices that `Looking.compare` was asked
     about."""
     used: dict[tuple[int, int], int] = field(default_factory=dict)
     """Device time by device and pid, ns."""
@@ -50,7 +51,7 @@ class Looking:
         self._seldom = logs.Seldom()
 
     def look(self, devices: int, known: frozenset[int]) -> Look:
-        """In a thread. `devices`: how many; `known`: pids of processes that have joined."""
+        """Looks once; runs in a thread. `devices`: their number; `known`: pids of processes that have joined."""
         look = Look(time.monotonic_ns())
         for device in range(devices):
             try:
@@ -72,8 +73,8 @@ class Looking:
         return look
 
     async def compare(self, look: Look, devices: Collection[int]) -> None:
-        """What processes share a driver may count for each: that is what it counts beyond what is in use at all. Asked
-        only where it matters: the answer takes as long as a look."""
+        """Sets `look.twice`. A driver may count memory that processes share for each of them, so that its counts exceed
+        what is in use. Asked only where it matters: the answer takes as long as a look."""
         for device in devices:
             if device not in look.twice:
                 facts = self._devices[device]
@@ -82,7 +83,8 @@ class Looking:
                 look.twice[device] = max(0, sum(sizes) + facts.reserved_bytes - used) if used else 0
 
     def _used(self, device: int) -> int:
-        """In a thread. 0 where the driver does not say: then nothing is known to be counted twice."""
+        """Bytes in use; runs in a thread. 0 where the driver does not say: then nothing is known to be counted
+        twice."""
         try:
             return self._backend.memory_used(device)
         except GpushareError:
@@ -90,8 +92,8 @@ class Looking:
 
 
 def _examine(pid: int) -> tuple[Program, int, Path | None] | None:
-    """None for one that ends, executes another program at this moment, or is gone. Only files are read that a process
-    cannot make slow."""
+    """Examines a process. Returns None if it is ending, executes another program at this moment, or is gone. Reads only
+    files that a process cannot make slow."""
     now = peer.status(pid)
     if now is None or now.ending or (not now.image.known and os.geteuid() == 0):
         return None

@@ -38,13 +38,13 @@ def _family(name: str, kind: str, text: str, samples: Iterable[Sample]) -> list[
     return lines
 
 
-# Ends of the lines of a histogram's buckets, less the number; most grants have none.
+# Ends of a histogram's bucket lines, without the count; most histograms are empty.
 _UP_TO = [f',le="{(1 << power) / 1e6}"}} ' for power in range(LATENCY_BUCKETS - 1)]
 _NONE_UP_TO = "".join(f"{end}0\n@" for end in _UP_TO)
 
 
 def _histogram(name: str, label: str, found: Spans) -> str:
-    """Of one grant on one device. `label`: what all its lines have."""
+    """A histogram of one grant on one device. `label`: the labels of all its lines."""
     line = f"{name}_bucket{{{label}"
     if found.count:
         below = itertools.accumulate(found.buckets[:-1])
@@ -76,7 +76,7 @@ def _wakes(stats: GrantStats) -> Spans:
 
 @dataclass(frozen=True, slots=True)
 class _Counter:
-    """A family with a sample of each grant on each device: a number of its view, over `scale`."""
+    """A family with one sample per grant and device: a field of the device's view, divided by `scale`."""
 
     name: str
     kind: str
@@ -110,7 +110,7 @@ _HISTOGRAMS: tuple[tuple[str, str, Callable[[GrantStats], Spans]], ...] = (
 )
 _POD = tuple(field.name for field in fields(Pod))
 _AT_ONCE = 32
-"""Grants between which others' calls are answered: a thousand of them take a tenth of a second."""
+"""Grants after which others' calls are answered: a thousand grants take a tenth of a second."""
 
 
 async def _grants(context: NodeContext) -> list[str]:

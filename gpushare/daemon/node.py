@@ -1,4 +1,4 @@
-"""All parts of one running daemon, and the questions that concern more than one of them."""
+"""All parts of one running daemon, and operations that concern more than one of them."""
 
 import asyncio
 import logging
@@ -64,7 +64,7 @@ class NodeContext:
     inject: Node
     simulator: Simulator | None
     readers: Readers
-    lookups: Readers  # of the user database, whose slowness is not a bundle's
+    lookups: Readers  # for the user database, whose slowness must not delay bundles
     door: Door
     latency: Latency
     enforce: Enforce
@@ -125,7 +125,7 @@ class NodeContext:
         self.transitions.before_end.append(self.guarding.listen)
 
     def facts(self) -> types.Node:
-        """What /v1/node answers."""
+        """Returns the answer to GET /v1/node."""
         layout, devices = self.state.layout, self.state.devices
         working = [device for device in devices if device.id not in self.state.faults]
         stands = self.state.promises.now.standing
@@ -159,7 +159,7 @@ class NodeContext:
     # Devices.
 
     async def device_views(self) -> list[types.Device]:
-        """What /v1/devices answers. Asks the driver for memory in use, in a thread: it may be slow."""
+        """Returns the answer to GET /v1/devices. Asks the driver for memory in use, in a thread: it may be slow."""
         used = await asyncio.to_thread(self._memory_used)
         return [self._device_view(device, used[device.index]) for device in self.state.devices]
 
@@ -183,7 +183,7 @@ class NodeContext:
         return await asyncio.to_thread(self.simulator.stats)
 
     async def set_sim_lost(self, index: str, *, lost: bool) -> None:
-        """Lets a simulated device stop working or work again. Raises NotFoundError for one that is not there."""
+        """Makes a simulated device stop working or work again. Raises NotFoundError for one that is not there."""
         if self.simulator is None:
             raise NotFoundError("the devices are real: there is no simulator")
         if index not in {str(device.index) for device in self.state.devices}:
@@ -194,7 +194,7 @@ class NodeContext:
         await asyncio.to_thread(self.simulator.set_lost, number, lost=lost)
 
     async def drain(self, asked: drain_types.DrainRequest) -> types.Device:
-        """The device takes no new grants from now on. Raises NotFoundError, UsageError or FailedError."""
+        """Drains a device: it takes no new grants from now on. Raises NotFoundError, UsageError or FailedError."""
         if len(asked.reason) > drain_types.REASON_MAX or not (asked.reason.isascii() and asked.reason.isprintable()):
             raise UsageError(f"the reason is one line of ASCII of at most {drain_types.REASON_MAX} characters")
         device = self._named(asked.device)
@@ -204,7 +204,8 @@ class NodeContext:
         return self._tell_drain(device)
 
     async def undrain(self, name: str) -> types.Device:
-        """The device takes grants again. One that does is left as it is. Raises NotFoundError or FailedError."""
+        """Ends a drain: the device takes grants again. One that is not drained is left as it is. Raises NotFoundError
+        or FailedError."""
         device = self._named(name)
         await asyncio.to_thread(self.state.drains.remove, device.id)
         log.info("device %d (%s) takes grants again", device.index, device.id)
@@ -216,7 +217,7 @@ class NodeContext:
         return shown
 
     def _drained(self, live: Live) -> None:
-        """A grant has ended: the last one of a device that is drained, maybe."""
+        """Called when a grant has ended: publishes its devices that are now drained."""
         for place in live.record.places:
             if view.device_state(place.device, self.state) == "drained":
                 self._tell_drain(self.state.devices[place.index])
@@ -228,7 +229,7 @@ class NodeContext:
         raise NotFoundError(f"there is no device {name[:80]!r}: `gpushare devices` shows what there is")
 
     async def check_health(self) -> None:
-        """Asks every device whether it works, and acts once when that has changed: shares, watchers, the log."""
+        """Asks every device whether it works, and when that has changed updates shares, watchers and the log once."""
         looked = await asyncio.to_thread(self._look, list(self.state.devices), set(self.state.faults))
         changed = [(device, why) for device, why in looked if bool(why) != (device.id in self.state.faults)]
         if not changed:
@@ -244,7 +245,7 @@ class NodeContext:
         self._tell([device for device, _ in changed], before)
 
     def _look(self, devices: list[Device], faulty: set[str]) -> list[tuple[Device, str]]:
-        """Each device and why it does not work, empty if it does. One that came back is as it is now."""
+        """Each device and why it does not work, empty if it does. One that came back is read anew."""
         looked = []
         for device in devices:
             reason = self.backend.fault(device.index)
@@ -289,7 +290,7 @@ class NodeContext:
     # Tenants.
 
     async def is_member(self, peer: Peer, tenant: str) -> bool:
-        """Whether the tenant's file names this peer, by a name that has to be looked up. Raises FailedError."""
+        """Whether the tenants file names this peer, by a name that has to be looked up. Raises FailedError."""
         wanted = self.state.tenants.members(peer, tenant)
         return wanted is not None and await self.lookups.is_member(peer.uid, peer.gid, *wanted)
 
@@ -325,7 +326,7 @@ class NodeContext:
         return {tenant.name: tenant for tenant in view.tenant_views(self.state)}
 
     def remove_tenant(self, name: str, source: str = tenant_types.FILE) -> None:
-        """Raises NotFoundError, or RefusedError where it has grants."""
+        """Removes a tenant. Raises NotFoundError, or RefusedError where it has grants."""
         users = [live.id for live in self.state if live.record.tenant == name]
         if users and name != "default":
             raise RefusedError(f"tenant {name} has {len(users)} grants ({users[0]}, ...): release them first")
@@ -337,7 +338,7 @@ class NodeContext:
     # Books.
 
     def measure(self, samples: list[Sample]) -> None:
-        """What each served grant had since the last call, from the counters of now; once a second."""
+        """Works out what each served grant had since the last call, from the present counters; once a second."""
         working = active(samples)
         self.serving.follow(working)
         self.serving.entitle(working)
@@ -352,7 +353,7 @@ class NodeContext:
                 self.transitions.fail(live, "its usage page was truncated")
 
     async def recall(self) -> None:
-        """What tenants borrowed before this start, where that is to count."""
+        """Reads what tenants borrowed before this start, if that is to count."""
         state = self.state
         if state.history.factor:
             try:
@@ -361,7 +362,7 @@ class NodeContext:
                 log.warning("what tenants borrowed before this start does not count: %s", error)
 
     def _remember(self, seconds: float) -> None:
-        """What each tenant borrowed since the last time, where that is to count."""
+        """Adds what each tenant borrowed since the last call, if that is to count."""
         history = self.state.history
         if history.factor and history.follow(view.tenants_now(self.state), self.state.promises.now.policies, seconds):
             self.serving.refresh_shares()
@@ -373,5 +374,5 @@ def _capacity(devices: list[Device]) -> types.Quantity:
 
 
 def _policy(tenant: tenant_types.Tenant | None) -> dict[str, object]:
-    """What an administrator decides of it, and what is left of that: not how it stands at the moment."""
+    """What an administrator has set for the tenant, and what is left of it, without its momentary state."""
     return {} if tenant is None else {**msgspec.structs.asdict(tenant), "now": None}

@@ -38,7 +38,7 @@ def _schema(kind: Any, schemas: list[dict[str, Any]], used: list[Any]) -> dict[s
 def _operation(route: Route, schemas: list[dict[str, Any]], used: list[Any]) -> dict[str, Any]:
     ok: dict[str, Any] = {"description": "done"}
     if route.status == 204:
-        pass  # nothing to say
+        pass  # no content
     elif route.answer is not None:
         ok |= _content(_schema(route.answer, schemas, used), route.media)
     elif route.media != _JSON:

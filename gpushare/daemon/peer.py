@@ -53,7 +53,7 @@ class Image:
 
     @property
     def known(self) -> bool:
-        """Whether the kernel told: not for processes that this user may not examine."""
+        """Whether the kernel reported it: it does not for processes that this user may not examine."""
         return (self.code, self.stack) != ("0", "0")
 
 
@@ -61,8 +61,8 @@ class Image:
 class Status:
     """A process that is not a zombie.
 
-    `started`: clock ticks since boot, which with the pid identifies it for good. `ending`: it is exiting, which closes
-    descriptors one by one before the pidfd reports it. `user_ticks`: it ran for that long outside the kernel.
+    `started`: clock ticks since boot, which with the pid identifies it permanently. `ending`: it is exiting, which
+    closes descriptors one by one before the pidfd reports it. `user_ticks`: how long it ran outside the kernel.
     """
 
     started: int
@@ -72,10 +72,10 @@ class Status:
 
 
 def status(pid: int) -> Status | None:
-    """None when the process is gone. Only /proc/PID/stat is read: of the files there it is one of few that a process
-    cannot make slow to open or to read."""
+    """The status of a process, None when it is gone. Reads only /proc/PID/stat, one of the few files there that a
+    process cannot make slow to open or to read."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")  # a process calls itself what it likes
+        text = Path(f"/proc/{pid}/stat").read_text(errors="replace")  # a process can take any name
     except OSError:
         return None
     # proc_pid_stat(5), from the third field on: a name may have spaces and parentheses in it.
@@ -103,7 +103,8 @@ def has_begun(pid: int, since: Status, system_call: str) -> bool:
     """Whether a process that was in an exec at `since` has run any of the new program. `system_call`: as
     /proc/PID/syscall has it, empty where it is not known.
 
-    Then the exec is over, and all close-on-exec files are closed: the kernel does that before it returns to user space.
+    Then the exec has completed, and all close-on-exec files are closed: the kernel does that before it returns to user
+    space.
     """
     now = status(pid)
     if now is None or now.user_ticks > since.user_ticks or (since.image.known and now.image != since.image):

@@ -68,8 +68,8 @@ def standing(state: State) -> Standing:
 def place(
     state: State, request: GrantRequest, choices: list[Choice] | None = None, promises: Promises | None = None
 ) -> list[Place]:
-    """The places of a new grant, and why these. `promises`: beside whose grants; the node's are usual. Raises
-    UsageError, NotFoundError or RefusedError; changes nothing."""
+    """Returns the places of a new grant, and adds to `choices` why these. `promises`: of the grants that are there, by
+    default the node's. Raises UsageError, NotFoundError or RefusedError; changes nothing."""
     check(request, state.reclaim_policy)
     # While an owner wants its memory back, nobody gets more of it on loan.
     borrow = terms(request, state.reclaim_policy).borrow if not state.recalls.open else 0

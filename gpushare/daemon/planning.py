@@ -1,4 +1,4 @@
-"""What would become of a grant: the rules of admission, asked without an effect."""
+"""Plans grants: asks the rules of admission without an effect."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -20,7 +20,7 @@ from gpushare.policy.shares import DEVICE_MILLI, Placed, shares
 from gpushare.policy.tenant import TenantPolicy
 
 _IN_A_TURN = 4
-"""Requests of a list that are planned without letting others have the loop."""
+"""Requests of a list that are planned before others get the loop."""
 
 
 class Planner:
@@ -35,8 +35,8 @@ class Planner:
     async def plan(
         self, peer: Peer, requests: Sequence[GrantRequest], is_member: Callable[[Peer, str], Awaitable[bool]]
     ) -> list[plan_types.Plan]:
-        """One plan for each request, as if those before it that fit had been admitted. Raises what `Grants.create`
-        does of a request that makes no sense, or that this peer may not make; a refusal is a plan."""
+        """One plan for each request, as if those before it that fit had been admitted. Raises what `Grants.create` does
+        for a request that is invalid, or that this peer may not make; a refusal is returned as a plan."""
         members = {tenant: await is_member(peer, tenant) for tenant in dict.fromkeys(one.tenant for one in requests)}
         draft = _Draft(
             self._state,
@@ -79,7 +79,7 @@ class _Draft:
         self._several = several
         self._keys: dict[str, tuple[int, GrantRequest, plan_types.Plan]] = {}
         self._planned: dict[str, list[_Beside]] = {}
-        """By device, of the requests before that fit."""
+        """By device: earlier requests of the list that fit."""
 
     def plan(self, number: int, request: GrantRequest, *, member: bool) -> plan_types.Plan:
         state = self._state
@@ -152,7 +152,7 @@ class _Draft:
         ]
 
     def _active(self, place: Place) -> list["_Beside"]:
-        """Of the grants that used or wanted the device in the last second."""
+        """The grants that used or wanted the device in the last second."""
         state, found = self._state, []
         for grant in state.promises.now.taken.holders(place.device):
             live = state.live(grant)
@@ -165,9 +165,9 @@ class _Draft:
         return found
 
     def _claims(self, rows: list["_Beside"]) -> list[Claim]:
-        """With the weights and tiers that these would have beside each other."""
+        """The rows as claims, with the weights and tiers that they would have alongside each other."""
         policies = self._promises.now.policies
-        # A tenant that was removed from the file has no part of what is lent.
+        # A tenant that was removed from the file gets nothing of what is lent.
         known = {row.placed.tenant: TenantPolicy(row.placed.tenant, 0, weight=0) for row in rows} | policies
         found = shares(known, [row.placed for row in rows], weights=self._state.history.weights)
         return [

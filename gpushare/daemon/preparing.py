@@ -1,8 +1,8 @@
-"""Gangs across nodes, as far as this node has a part in them: policy.preparation decides, this carries out. Called on
-the event loop only. How leases of a gang's grants are given is another matter (daemon/gangs.py).
+"""This node's parts of gangs across nodes: policy.preparation decides, this module carries out. Called on the event
+loop only. For how the leases of a gang's grants are given, see daemon/gangs.py.
 
-A part is its grants and a row of the ledger. What becomes of them is written in one transaction, so that the start
-after a kill at any moment finds all of it, or nothing.
+A part consists of its grants and a row of the ledger. Their changes are written in one transaction, so that the start
+after a kill at any moment finds all of a change, or nothing.
 """
 
 import asyncio
@@ -39,7 +39,8 @@ _TOLD: dict[Stage, tuple[Change, Name]] = {
 
 
 class Preparing:
-    """What schedulers ask of parts. A part is its owner's, and root's: of another user it is not there."""
+    """Serves schedulers' requests for parts. Only a part's owner and root can act on it: another user's part of the
+    same name is another part."""
 
     def __init__(self, state: State, grants: Grants, transitions: Transitions, arbiter: Arbiter) -> None:
         self._state, self._grants, self._transitions, self._arbiter = state, grants, transitions, arbiter
@@ -52,7 +53,7 @@ class Preparing:
         return part_view(part, self._state, self._arbiter)
 
     def all(self) -> list[types.GangPart]:
-        """Those that hold something, and the latest that are over."""
+        """All parts that hold something, and the latest ended ones."""
         over = [part for part in self._parts if part.life.over][-_OVER_SHOWN:]
         return [self.shown(part) for part in (*(part for part in self._parts if not part.life.over), *over)]
 
@@ -61,8 +62,8 @@ class Preparing:
     def prepare(
         self, peer: Peer, gang: str, asked: types.GangPrepare, members: Mapping[str, bool], asker: str = ""
     ) -> tuple[PartRecord, bool]:
-        """Room for all grants of a part, or for none; and whether it is new: the same request gives the same part.
-        `members`: by tenant, as Grants.create takes it for each grant.
+        """Reserves room for all grants of a part, or for none. Returns the part, and whether it is new: the same
+        request gives the same part. `members`: by tenant, as Grants.create takes it for each grant.
 
         Raises what Grants.create does, RefusedError where the part was prepared with another request, and GoneError
         where it was aborted or has expired.
@@ -89,8 +90,8 @@ class Preparing:
         return part, True
 
     def commit(self, peer: Peer, gang: str, asked: types.GangDecision) -> PartRecord:
-        """The part's grants may be used from now on. One that is committed stays as it is. Raises NotFoundError for one
-        that was never prepared, and GoneError where it was aborted or has expired."""
+        """Commits a part: its grants may be used from now on. A committed part stays as it is. Raises NotFoundError for
+        one that was never prepared, and GoneError where it was aborted or has expired."""
         key = _key(peer, gang, asked.part, asked.uid)
         if (part := self._parts.get(key)) is None:
             raise NotFoundError(f"part {asked.part} of gang {gang} is not prepared on this node: prepare it first")
@@ -100,8 +101,8 @@ class Preparing:
         return part
 
     def abort(self, peer: Peer, gang: str, asked: types.GangDecision) -> PartRecord:
-        """The part holds nothing from now on, and cannot be prepared: also one that was never heard of. Raises
-        RefusedError where it is committed."""
+        """Aborts a part: it holds nothing from now on, and cannot be prepared. An unknown part can be aborted too.
+        Raises RefusedError where it is committed."""
         key, now, reason = _key(peer, gang, asked.part, asked.uid), self._parts.now(), f"aborted by uid {peer.uid}"
         if (part := self._parts.get(key)) is not None:
             self._become(part, preparation.abort(part.life, part.name, now, reason))
@@ -117,7 +118,7 @@ class Preparing:
     def _choose(
         self, peer: Peer, requests: Sequence[GrantRequest], members: Mapping[str, bool], asker: str
     ) -> list[list[Choice]]:
-        """A place for each grant, beside those of the others."""
+        """Chooses places for each grant, taking into account those of the others."""
         several, keys = len(requests) > 1, set[str]()
         promises = self._state.promises.copy() if several else None
         found = []
@@ -186,7 +187,7 @@ class Preparing:
                 self._transitions.send(live, lifecycle.Lapsed(reason))
 
     def _freed(self, live: Live) -> None:
-        """A grant has ended, or has other places."""
+        """Called when a grant has ended, or has other places: a part that lost it may end."""
         part = self._parts.of_grant(live.id) if live.record.phase.ended else None
         if part is None:
             return
@@ -205,7 +206,7 @@ class Preparing:
 
     def _clock(self, part: PartRecord) -> None:
         self._become(part, preparation.at(part.life, self._parts.now()))
-        self._set_timer(part)  # of a machine that slept the loop's clock may be early
+        self._set_timer(part)  # the loop's timers may be early: then it is set again
 
     def _tell(self, part: PartRecord) -> None:
         change, name = _TOLD[part.life.stage]
@@ -214,7 +215,7 @@ class Preparing:
     # Across restarts of the daemon.
 
     def adopt(self) -> None:
-        """At start, when the ledger's grants are taken over: each part goes on, or ends where it cannot."""
+        """Called at start, after the ledger's grants were adopted: each part goes on, or ends where it cannot."""
         self._parts.read()
         for part in self._parts:
             try:
@@ -239,14 +240,14 @@ class Preparing:
                 self._become(part, preparation.lost(part.life, now, ""))
 
     def close(self) -> None:
-        """The daemon stops: what is prepared stays, and the next start goes on with it."""
+        """Called when the daemon stops: what is prepared stays, and the next start goes on with it."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
 
 
 def _key(peer: Peer, gang: str, part: str, uid: int | None) -> Key:
-    """Raises UsageError for names that are none, ForbiddenError where another user is named."""
+    """The key of a part. Raises UsageError for invalid names, ForbiddenError where another user is named."""
     for name, text in (("a gang's id", gang), ("a part's name", part)):
         if not (1 <= len(text) <= types.NAME_MAX and text.isprintable()):
             raise UsageError(f"{name} has 1 to {types.NAME_MAX} printable characters, not {len(text)}: use another")

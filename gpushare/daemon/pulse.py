@@ -23,7 +23,7 @@ class Latency:
         self._longest: deque[tuple[float, float]] = deque(maxlen=_WINDOWS)
 
     def add(self, seconds: float, now: float) -> None:
-        """A turn that ended at `now`."""
+        """Adds a turn that ended at `now`."""
         self.count += 1
         self.total += seconds
         for index, bound in enumerate(BUCKETS):
@@ -36,13 +36,13 @@ class Latency:
             self._longest[-1] = (self._longest[-1][0], seconds)
 
     def longest(self, now: float) -> float:
-        """In the last minute."""
+        """The longest turn of the last minute."""
         since = now - _WINDOW_SECONDS * _WINDOWS
         return max((seconds for began, seconds in self._longest if began >= since), default=0.0)
 
 
 class _Selector(selectors.DefaultSelector):
-    """Sees each turn of the loop: what lies between two waits."""
+    """Measures each turn of the loop: the time between two waits."""
 
     def __init__(self, latency: Latency) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Loop(asyncio.SelectorEventLoop):
 
 
 def notify(message: str) -> None:
-    """systemd's protocol: READY, STOPPING, WATCHDOG."""
+    """Sends a message of systemd's protocol: READY, STOPPING, WATCHDOG."""
     address = os.environ.get("NOTIFY_SOCKET")
     if not address:
         return
@@ -74,7 +74,8 @@ def notify(message: str) -> None:
 
 
 async def beat() -> None:
-    """Tells systemd that the loop turns, twice in the time after which it would restart the daemon; without end."""
+    """Tells systemd that the loop turns, twice per watchdog interval, without end. Only waits if systemd does not ask
+    for it."""
     asked, of = os.environ.get("WATCHDOG_USEC", ""), os.environ.get("WATCHDOG_PID", "")
     if not asked.isdecimal() or not int(asked) or of not in ("", str(os.getpid())):
         await asyncio.Event().wait()

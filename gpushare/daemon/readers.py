@@ -1,6 +1,5 @@
-"""The processes that read for the daemon (gpushare/reader), as the event loop uses them: a job has a time, and one that
-does not keep it is killed. What a bundle or image does thus delays or fails the start of its own container and no
-other."""
+"""The processes that read for the daemon (gpushare/reader), as the event loop uses them: a job has a time limit, and a
+process that exceeds it is killed. A bundle or image can thus delay or fail only the start of its own container."""
 
 import asyncio
 import contextlib
@@ -20,13 +19,14 @@ from gpushare.reader import HEAD, MESSAGE_MAX, Answer, Edit, Job, Member
 log = logging.getLogger(__name__)
 
 JOB_SECONDS = 2.0
-# Together with a job's less than the runtime wrapper waits (hooks/edit.c: 15 s).
+# With _START_SECONDS and JOB_SECONDS, less than the runtime wrapper waits (hooks/edit.c: 15 s).
 _QUEUE_SECONDS = 6.0
-_START_SECONDS = 5.0  # an interpreter's, on a machine that is full
+_START_SECONDS = 5.0  # for an interpreter to start on a fully loaded machine
 _AHEAD_SECONDS = 1.0
 _AT_ONCE = 4
-_LARGE_BYTES = 1 << 20  # a process that has read so much keeps the memory: it is replaced
-# A killed process that waits for a file system which does not answer even then stays. More than these start nothing.
+_LARGE_BYTES = 1 << 20  # a process that has read this much keeps the memory: it is replaced
+# A killed process stays while it waits for a file system that does not answer. With this many of them no more are
+# started.
 _STUCK_MAX = 8
 
 
@@ -55,7 +55,7 @@ class _Worker:
             self._begun = True
 
     async def ask(self, message: bytes) -> bytes:
-        """Raises EOFError or OSError when the process has ended."""
+        """Sends a job and returns the answer. Raises EOFError or OSError when the process has ended."""
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(self._channel, HEAD.pack(len(message)) + message)
         (size,) = HEAD.unpack(await self._receive(HEAD.size))
@@ -94,11 +94,11 @@ class Readers:
         self._closed = False
         self._ahead: asyncio.TimerHandle | None = None
         self.failures = 0
-        """Processes that ended, or were killed, over a job."""
+        """Processes that ended, or were killed, during a job."""
 
     def start(self) -> None:
-        """Soon starts one ahead of the first job: an interpreter takes some 80 ms, which the daemon's own start does
-        not wait for."""
+        """Schedules the start of one process ahead of the first job: an interpreter takes some 80 ms, which the
+        daemon's own start does not wait for."""
         self._ahead = asyncio.get_running_loop().call_later(_AHEAD_SECONDS, self._start_ahead)
 
     def _start_ahead(self) -> None:
@@ -109,7 +109,7 @@ class Readers:
                 log.warning("%s; each container's start tries again", error)
 
     def close(self) -> None:
-        """Ends all of them; those whom nothing ends are left behind."""
+        """Ends all processes; those that cannot be killed are left behind."""
         self._closed = True
         if self._ahead is not None:
             self._ahead.cancel()
@@ -123,25 +123,26 @@ class Readers:
                 log.warning("process %d, which reads bundles, does not end", worker.process.pid)
 
     async def asks(self, config: bytes) -> dict[str, str | int] | None:
-        """What a config.json asks for, as oci.request says. Raises UsageError, or FailedError when that takes long."""
+        """What a config.json asks for, as oci.request says. Raises UsageError, or FailedError when reading takes too
+        long."""
         return (await self._do(Job(config=config), "config.json")).asks
 
     async def attempt(self, config: bytes, bundle: str | None) -> tuple[list[str], str]:
-        """How a container asks for a GPU in NVIDIA's ways, and what it is called. Raises what `asks` does."""
+        """How a container asks for a GPU in NVIDIA's ways, and its name. Raises what `asks` does."""
         answer = await self._do(Job(config=config, attempt=True, bundle=bundle), "config.json")
         return answer.ways, answer.container
 
     async def edited(self, config: bytes, edit: Edit) -> tuple[bytes, list[str], bytes | None]:
         """The text of config.json with the edit in it, what the image preloads, and a loader cache, as oci.apply says.
 
-        Raises UsageError or RefusedError, or FailedError when that takes long.
+        Raises UsageError or RefusedError, or FailedError when reading takes too long.
         """
         answer = await self._do(Job(config=config, edit=edit), _where(edit))
         return answer.config, [os.fsdecode(line) for line in answer.preload], answer.cache
 
     async def missing(self, config: bytes, edit: Edit) -> tuple[str, list[PlacedMount], list[str], bytes | None]:
         """The root file system of a container that is made already, and what it lacks of the edit, as placing.missing
-        says. Raises UsageError or RefusedError, or FailedError when that takes long."""
+        says. Raises UsageError or RefusedError, or FailedError when reading takes too long."""
         answer = await self._do(Job(config=config, edit=edit), _where(edit))
         if not answer.seen:
             log.warning(

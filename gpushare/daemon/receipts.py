@@ -21,7 +21,7 @@ AT_ONCE = 8192
 NAMES_KEPT = 4096
 """Names of ended grants that are kept: events in the record may still refer to them."""
 _LOOKED_AT_ONCE = 4096
-"""Events of the record that are looked through in one turn of the loop."""
+"""Events of the record that are scanned in one turn of the loop."""
 _STEP_NS = 10_000_000
 """Wall time has to be set by more than this before the same event is shown at another time. A clock that NTP
 slews, at most 500 parts per million, needs 20 s for it; one reading is wrong by far less (`_wall_ahead_ns`)."""
@@ -93,8 +93,8 @@ class Receipts:
         )
 
     async def latest_of(self, grant: str, limit: int) -> list[event_types.LeaseEvent]:
-        """The latest about a grant, newest last: its own, and what was taken from others for it. It lets others have
-        the loop while it looks through the record, from its end."""
+        """The latest events about a grant, newest last: its own, and leases taken from others for it. Scans the record
+        from its end, and lets others have the loop in between."""
         found: list[event_types.LeaseEvent] = []
         names = self._names()
         wanted = self._wanted(Asked(grant=grant), names)
@@ -110,7 +110,8 @@ class Receipts:
         return found[-limit:]
 
     def _names(self) -> dict[int, _Names]:
-        """Of all grants that events may be about, by handle. Also sets the clock that they are shown by."""
+        """Names of all grants that events may be about, by handle. Also updates the clock offset that events are shown
+        with."""
         to_wall_ns = _wall_ahead_ns()
         if abs(to_wall_ns - self._to_wall_ns) > _STEP_NS:
             self._to_wall_ns = to_wall_ns
@@ -119,7 +120,7 @@ class Receipts:
         }
 
     async def tenants(self) -> list[event_types.TenantWaits]:
-        """Living grants by the arbiter's counters, ended ones by the ledger."""
+        """Waits by tenant: of living grants from the arbiter's counters, of ended ones from the ledger."""
         sums = {tenant.name: event_types.TenantWaits(tenant=tenant.name) for tenant in self._state.tenants}
 
         def add(tenant: str, waits: int, wait_ns: int, longest_ns: int, reclaimed: Spans) -> None:
@@ -193,8 +194,8 @@ class Receipts:
 
 
 def _wall_ahead_ns() -> int:
-    """Wall time less monotonic time, wrong by at most `_READ_WITHIN_NS`. Without the second look at the clock, a thread
-    that lost its processor between the two would show all events at another time."""
+    """Wall time minus monotonic time, wrong by at most `_READ_WITHIN_NS`. Without the second reading of the monotonic
+    clock, a thread preempted between the two would show all events at another time."""
     for _ in range(1000):
         before = time.monotonic_ns()
         wall = time.time_ns()

@@ -1,7 +1,8 @@
 """The connections of the node socket: who gets one, for how long, and whose call is next.
 
-Members of the group may connect, so no connection is trusted. Each user has a bounded number of connections, of answers
-that it has not read, and one call per turn of the loop; root is not counted and has descriptors in reserve.
+Members of the group may connect, so no connection is trusted. Each user has a bounded number of connections and of
+unread answers, and users' calls are served in rotation. Root's connections are not counted, and it has descriptors in
+reserve.
 """
 
 import asyncio
@@ -28,21 +29,21 @@ from gpushare.errors import FailedError, GpushareError, MethodError, Unreachable
 
 USER_CONNECTIONS = 64
 ALL_CONNECTIONS = 256
-"""Of all users but root."""
+"""Of all users but root, together."""
 USER_ANSWERS = 8
 ROOT_ANSWERS = 64
 IDLE_SECONDS = 60.0
-"""Until a request's header is there, from the connection's start or the last answer."""
+"""Time for a request's header to arrive, from the connection's start or the last answer."""
 SEND_SECONDS = 20.0
-"""Until an answer, or a line of a stream, is read."""
+"""Time for an answer, or a line of a stream, to be read."""
 REFUSED_BY_KERNEL = True
-"""Descriptors sent along, where the kernel can; tests try the other way too."""
+"""Whether the kernel refuses descriptors that peers send, where it can; tests try the other way too."""
 
-_BACKLOG = 64  # short: who comes next waits behind all of it, also root
+_BACKLOG = 64  # short: a new connection, also root's, waits behind all of it
 _ACCEPTS_PER_TURN = 32
 _READ_BYTES = 1 << 12  # parsed without a pause, for each connection in each turn: well below a millisecond
 _ROOT_READ_BYTES = 1 << 16
-_LINGER_SECONDS = 2.0  # a body that nobody wants is read for so long, so that its sender gets the answer
+_LINGER_SECONDS = 2.0  # an unwanted body is read for this long, so that its sender gets the answer
 _CALLS_PER_TURN = 16
 _TURN_SECONDS = 1e-3
 _SPARE = 8
@@ -54,19 +55,19 @@ _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 def refusal(error: GpushareError, headers: dict[str, str] | None = None) -> web.Response:
-    """The answer that an error is."""
+    """The HTTP response for an error."""
     body = msgspec.json.encode(types.Error(error=types.ErrorBody(code=error.code, message=one_line(str(error)))))
     return web.Response(body=body, status=error.http_status, content_type="application/json", headers=headers)
 
 
 def one_line(text: str) -> str:
-    """What a request carries gets into messages, also what is no Unicode."""
+    """Makes a message one line of valid Unicode: messages contain text from requests."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\n", " ")
 
 
 @dataclass(slots=True)
 class User:
-    """What one user has at the moment. `answers`: places for answers that are made or not read yet."""
+    """What one user has at the moment. `answers`: limits answers that are being made or not read yet."""
 
     peer: Peer
     answers: asyncio.Semaphore
@@ -74,8 +75,8 @@ class User:
 
 
 class Turns:
-    """Few calls per turn of the loop, users in rotation: whatever others have waiting, a user's next call waits for
-    one call of each of them."""
+    """Limits the calls per turn of the loop, with users in rotation: whatever others have waiting, a user's next call
+    waits for one call of each of them."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -114,8 +115,8 @@ class Turns:
 
 
 class Connection(RequestHandler):
-    """One connection, of `peer`. Its requests come one after the other. `waiting`: the task of a call that has done
-    nothing yet, or only writes, and ends with the connection: else what callers left behind would pile up."""
+    """One connection of `peer`, whose requests are served one after the other. `waiting`: the task of a call that has
+    done nothing yet, or only writes. It is cancelled with the connection, or abandoned calls would pile up."""
 
     __slots__ = ("_late", "_reception", "_start", "peer", "user", "waiting")
 
@@ -136,18 +137,18 @@ class Connection(RequestHandler):
         self._late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """As of asyncio.Protocol."""
+        """See asyncio.Protocol."""
         size = _ROOT_READ_BYTES if self.user.peer.is_root else _READ_BYTES
         transport.max_size = size  # type: ignore[attr-defined]
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        """As of asyncio.Protocol."""
+        """See asyncio.Protocol."""
         self._start = data[:_LINE_BYTES]  # for an error that ends the connection
         super().data_received(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """As of asyncio.Protocol."""
+        """See asyncio.Protocol."""
         super().connection_lost(exc)
         self._in_time()
         if self.waiting is not None:
@@ -155,13 +156,14 @@ class Connection(RequestHandler):
         self._reception.left(self.user)
 
     def pause_writing(self) -> None:
-        """As of asyncio.Protocol. More waits for its reader than may: for so long, or what waits would stay."""
+        """See asyncio.Protocol. The write buffer is full: the connection is aborted unless the peer reads within
+        SEND_SECONDS."""
         super().pause_writing()
         assert self.transport is not None
         self._late = self._loop.call_later(SEND_SECONDS, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """As of asyncio.Protocol."""
+        """See asyncio.Protocol."""
         super().resume_writing()
         self._in_time()
 
@@ -171,7 +173,7 @@ class Connection(RequestHandler):
             self._late = None
 
     def do_not_linger(self) -> None:
-        """What is left of this request's body is not read: the connection ends after the answer."""
+        """Leaves the rest of this request's body unread: the connection ends after the answer."""
         self._lingering_time = 0.0
 
     def handle_error(
@@ -181,7 +183,8 @@ class Connection(RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """What is no HTTP is its sender's mistake: answered, not logged, or anybody could fill the log."""
+        """Answers what is not valid HTTP. That is its sender's mistake: it is not logged, or anybody could fill the
+        log."""
         del request, message
         if status >= 500:
             if not isinstance(exc, ConnectionError):  # else the caller has gone
@@ -195,14 +198,15 @@ class Connection(RequestHandler):
         return answer
 
     def _methods(self) -> list[str]:
-        """Of the path, where the connection's last data begin as a request with a method that is none of HTTP's."""
+        """The methods of the path, if the connection's last data begin as a request with a method that HTTP does not
+        have."""
         line = _LINE.match(self._start)
         return methods(line[1].decode()) if line is not None else []
 
 
 @dataclass(slots=True)
 class Reception:
-    """Accepts on a bound socket, which it takes over. `server`: of aiohttp, makes the answers."""
+    """Accepts connections on a bound socket, which it takes over. `server`: aiohttp's, makes the answers."""
 
     listener: socket.socket
     server: web.Server
@@ -213,7 +217,7 @@ class Reception:
     _pause: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Listens. Nobody's descriptors are taken (gpushare/rights.py)."""
+        """Listens. Descriptors that peers send are refused (gpushare/rights.py)."""
         self.listener = rights.refuse(self.listener, by_kernel=REFUSED_BY_KERNEL)
         self.listener.setblocking(False)
         self.listener.listen(_BACKLOG)
@@ -247,7 +251,7 @@ class Reception:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
-                # What is waiting stays in the queue, which would wake the loop again at once.
+                # Waiting connections stay in the queue, which would wake the loop again at once: accepting pauses.
                 loop = asyncio.get_running_loop()
                 self.seldom.warning("accept", "the node socket takes no connections for now: %s", error.strerror)
                 loop.remove_reader(self.listener)
@@ -258,8 +262,8 @@ class Reception:
                 self._admit(connection, exhausted=rights.waiting() >= _CLOSING_MAX)
 
     def _next(self) -> socket.socket | None:
-        """The next connection, or None for one that was refused for lack of descriptors: root gets one of those in
-        reserve."""
+        """Returns the next connection. If there are no descriptors left, it is accepted with one in reserve, admitted
+        if it is root's and refused otherwise, and None is returned."""
         try:
             connection, _ = self.listener.accept()
         except OSError as error:

@@ -1,4 +1,4 @@
-"""What a grant holds outside the daemon's memory: directory, pages, CDI spec, socket. Made, adopted, removed."""
+"""Makes, adopts and removes what a grant holds outside the daemon's memory: directory, pages, CDI spec, socket."""
 
 import contextlib
 import logging
@@ -39,7 +39,7 @@ class Resources:
             parts += [node.sim_lib_dir / name for name in ("libcuda.so.1", "libnvidia-ml.so.1")]
         self._unused = Unused(layout, node)
         self.on_failed: Callable[[Live, str], None] = lambda *_: None
-        """Called for a grant whose files could not be made `later`: why."""
+        """Called with a grant whose files could not be made `later`, and the reason."""
         self._parts = Steps(*(steps.readable(str(file)) for file in parts))
 
     def knows(self, record: GrantRecord) -> bool:
@@ -67,11 +67,12 @@ class Resources:
         return [self._devices[place.device].memory_bytes for place in record.places]
 
     def check_parts(self) -> None:
-        """A share that nothing would enforce must not start: raises FailedError when a library cannot be read."""
+        """Raises FailedError when a library cannot be read: a share that nothing would enforce must not start."""
         if self._node.sim_dir is None and not self._node.driver_files:
             raise FailedError("the driver's libcuda.so.1 is not in the loader's cache: run ldconfig, then start again")
         try:
-            # By all users: a loader that may not read a library to preload prints a warning and runs without it.
+            # Readable by all users: a loader that cannot read a library to preload prints a warning and runs without
+            # it.
             self._parts.run("/")
         except OSError as error:
             raise FailedError(
@@ -80,8 +81,8 @@ class Resources:
             ) from None
 
     def numbers(self, record: GrantRecord) -> tuple[dict[int, set[int]], set[tuple[int, int]]]:
-        """Of device nodes: the majors of all devices of this node with the minors that they have now, and the (major,
-        minor) that are the grant's. Empty where devices have no nodes."""
+        """Numbers of device nodes: by major, the present minors of all devices of this node; and the grant's (major,
+        minor). Empty where devices have no nodes."""
         guarded: dict[int, set[int]] = {}
         for node in self._nodes():
             guarded.setdefault(node.major, set()).add(node.minor)
@@ -97,7 +98,7 @@ class Resources:
         return [node.path for device in self._devices.values() if device.id not in granted for node in device.nodes]
 
     def offer(self) -> None:
-        """The CDI devices that stand for no grant. Raises FailedError."""
+        """Writes the CDI devices that represent no grant. Raises FailedError."""
         try:
             grantfiles.stand_in(self._layout, self._node)
             devices = [Granted(device.id, tuple(device.nodes)) for device in self._devices.values()]
@@ -106,21 +107,22 @@ class Resources:
             raise FailedError(f"the CDI device of no grant cannot be made in {self._layout.cdi}: {error}") from None
 
     def offered(self, name: str, record: GrantRecord) -> list[edits.Mount]:
-        """The mounts that an engine was told of for a CDI device: the grant's own, or one that stands for none."""
+        """The mounts that an engine got with a CDI device: the grant's own, or one that represents none."""
         if name == record.id:
             return edits.container(self._layout, record.id, self._node, self.granted(record)).mounts
         return edits.offer(self._layout, name, self._node, ()).mounts
 
     def ranges(self) -> list[exclusive.Range]:
-        """Of the devices' nodes, as ranges of minors. A real driver's majors are wholly its own, and get more nodes
-        while the daemon runs; that of stand-ins is other simulators' as well."""
+        """The devices' nodes, as ranges of minors. A real driver's majors are wholly its own, and may get more nodes
+        while the daemon runs; the major of stand-ins is shared with other simulators."""
         if self._node.simulated:
             return sorted({(node.major, node.minor, node.minor) for node in self._nodes()})
         return [(major, 0, _MINOR_MAX) for major in sorted({node.major for node in self._nodes()})]
 
     def make(self, live: Live, *, later: bool = False) -> None:
-        """The directory with its pages; the CDI spec too unless a plain process has it. Raises FailedError. `later`: a
-        container's are there when `made` returns; whoever needs them before that waits for them here."""
+        """Makes the directory with its pages, and the CDI spec unless a plain process has the grant. Raises
+        FailedError. `later`: a container's files are made in a thread, and are there when `made` returns; code that
+        needs them before waits in `_finish`."""
         record = live.record
         process = record.life.kind is Kind.PROCESS
         try:
@@ -156,7 +158,7 @@ class Resources:
             self.on_failed(live, str(failure))
 
     async def made(self, live: Live) -> None:
-        """Returns when its files are there, or it has ended."""
+        """Returns when the grant's files are there, or it has ended."""
         if live.making:
             await self._unused.thread.done(live.making)
 
@@ -165,8 +167,8 @@ class Resources:
             self._unused.thread.wait(live.making)
 
     def take_over(self, live: Live, rules: Rules) -> None:
-        """After a restart: the same files, opened where the grant is in use. Raises FailedError when a page is missing
-        or invalid, and removes nothing then."""
+        """Takes over the grant's files after a restart, and opens them where it is in use. Raises FailedError when a
+        page is missing or invalid, and removes nothing then."""
         record = live.record
         try:
             self._map(live)
@@ -187,14 +189,15 @@ class Resources:
             raise
 
     def _check_whole(self, live: Live) -> None:
-        """The daemon before may have been killed while the directory was made: its last file is there then, or not."""
+        """Raises FailedError where an earlier daemon was killed while it made the directory: then its last file is
+        absent or empty."""
         last = grantdir.preload_file(self._layout, live.id)
         if live.record.life.kind is not Kind.PROCESS and not (last.exists() and last.stat().st_size):
             raise FailedError("its files were not finished")
 
     def open(self, live: Live, rules: Rules) -> None:
-        """A grant that was only reserved comes into use: its pages are mapped, and it has a bell and a socket, by which
-        processes join. Raises FailedError; `close` or `unmake` takes back what was opened."""
+        """Brings a reserved grant into use: maps its pages, and gives it a bell and a socket, by which processes join.
+        Raises FailedError; `close` or `unmake` takes back what was opened."""
         self._finish(live)
         self._map(live)
         try:
@@ -219,7 +222,7 @@ class Resources:
 
     @contextlib.contextmanager
     def pages(self, live: Live) -> Iterator[tuple[LimitsPage, UsagePage]]:
-        """Its pages, mapped meanwhile where it is not in use. Raises FailedError."""
+        """The grant's pages; mapped for the `with` block where it is not in use. Raises FailedError."""
         if live.limits is not None and live.usage is not None:
             yield live.limits, live.usage
             return
@@ -247,7 +250,7 @@ class Resources:
 
     def unmake(self, live: Live, *, soon: bool = False) -> None:
         """Removes whatever the grant still holds. What cannot be removed is only logged: the grant has ended anyway.
-        `soon`: of a grant that nobody has used, its files are there for a moment, until `removed`."""
+        `soon`: for a grant that nobody has used: a thread removes its files, which are gone when `removed` returns."""
         if soon:
             with contextlib.suppress(OSError):  # there is no memory for a thread, or for a name
                 self._unused.remove(live.id, lambda error: self._remove(live.id) if error is not None else None)
@@ -266,16 +269,16 @@ class Resources:
                 log.warning("grant %s: %s", grant_id, error)
 
     async def removed(self) -> None:
-        """Returns when all is removed that was to be."""
+        """Returns when all removals asked for are done."""
         await self._unused.thread.done(self._unused.thread.asked)
 
     def stop(self) -> None:
-        """Does what is left of that. The daemon stops."""
+        """Called when the daemon stops: finishes what was asked of the thread."""
         self._unused.thread.close()
 
 
 def _keep_slots(live: Live, usage: UsagePage) -> None:
-    """The processes that the ledger knows have their slots again, also those that have ended meanwhile: their slots are
+    """Gives the processes in the ledger their slots again, including those that have ended meanwhile: their slots are
     cleared next, which counts what they did."""
     boot_ns, now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.monotonic_ns()
     for member in live.record.members:

@@ -1,5 +1,5 @@
-"""Grants that use a device beyond what they are charged, by the driver's count, are stopped until they have had no more
-than their share. What is decided when is in gpushare.policy.overuse."""
+"""Stops grants that, by the driver's count, use a device for longer than they are charged, until they have had no more
+than their share. The decisions are in gpushare.policy.overuse."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ from gpushare.policy.audit import Act, Rules
 from gpushare.policy.overuse import Account
 
 _LOOK_NS = 1_000_000_000
-"""Between two looks while nobody is restrained: more often a driver has nothing new to say."""
+"""Between two looks while nobody is restrained: a driver's counts change no more often."""
 NO_CGROUP = "no cgroup of the grant holds its processes"
 
 _Used = dict[tuple[int, int], int]
@@ -27,8 +27,8 @@ _Used = dict[tuple[int, int], int]
 
 @dataclass(slots=True)
 class _Case:
-    """One grant on one device, which is why its cgroups are stopped (`place`): another of its devices has a reason of
-    its own. `charged_ns`: at the last look. `key`: of its finding. `groups`: that are stopped."""
+    """One grant on one device. `place`: the reason for which its cgroups are stopped; each device of a grant is a
+    reason of its own. `charged_ns`: at the last look. `key`: its finding's. `groups`: those that are stopped."""
 
     place: tuple[str, int]
     charged_ns: int
@@ -63,7 +63,7 @@ class Restraining:
         if wall_ns < _LOOK_NS and not self._found:
             return
         before, self._used, self._at_ns = self._used, used, at_ns
-        # Of a process that was not there before it is not known since when it has used that.
+        # For a new process it is not known since when it has used its time: it counts from now.
         grown: dict[int, dict[int, int]] = defaultdict(dict)
         for (device, pid), ns in used.items():
             grown[device][pid] = max(0, ns - before.get((device, pid), ns))
@@ -154,6 +154,6 @@ class Restraining:
             self._end(self._cases.pop((grant, device)), "released")
 
     def close(self) -> None:
-        """The daemon stops: who is restrained goes on, since nobody would let it go later."""
+        """Called when the daemon stops: restrained grants go on, since nobody would let them go later."""
         for case in self._cases.values():
             self._let_go(case)

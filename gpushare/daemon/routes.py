@@ -19,16 +19,16 @@ from gpushare.errors import ForbiddenError, GoneError, GpushareError, NotFoundEr
 BODY_MAX = 64 << 10
 _TEXT = {"type": "string", "minLength": 1, "pattern": r"^[^\u0000-\u001f\u007f-\u009f]+$"}
 CONFIG_MAX = 16 << 20
-"""Of what engines send: a config.json with thousands of mounts is below 1 MiB."""
+"""For what engines send: a config.json with thousands of mounts is below 1 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Route:
     """`handler`: method of api.Api. `query`: name -> JSON schema; a `required` name has to be there. `repeated`: status
-    of the same answer to a call that had been made before. `root`: nobody else may. `body_max`: bytes. `light`: needs
-    no turn, so that it answers whatever others ask for. `stream`: its answer does not end.
-    A tuple as `body` or `answer`: one of these. `refusals`: besides those that every call can have. `name`: JSON schema
-    of the name in its path."""
+    of the same answer to a repeated call. `root`: only root may call it. `body_max`: bytes. `light`: waits for no turn,
+    so that it answers however much others ask for. `stream`: its answer does not end. A tuple as `body` or `answer`:
+    one of these. `refusals`: in addition to those that every call can have. `name`: JSON schema of the name in its
+    path."""
 
     method: str
     path: str
@@ -370,5 +370,5 @@ ROUTES = (
 
 
 def methods(path: str) -> list[str]:
-    """Those that a path has; none where it is no call's."""
+    """The HTTP methods of a path; none where no call has it."""
     return sorted(route.method for route in ROUTES if re.fullmatch(re.sub(r"{\w+}", "[^/]+", route.path), path))

@@ -40,7 +40,7 @@ class Serving:
         indices = [place.index for place in places]
         flags, shares = gangs.share_flags(live.record.request), placement.first_shares(live)
         live.handle = self._arbiter.add(live.limits, live.usage, indices, shares, live.bell, flags)
-        live.shares = []  # the page may still have the shares of before a restart
+        live.shares = []  # the page may still have shares from before a restart
         for place in places:
             base = self._arbiter.grant_stats(live.handle, place.index)
             live.books[place.index] = DeviceBook(carried.get(place.device, Totals()), base, instant())
@@ -65,7 +65,7 @@ class Serving:
         self._arbiter.close()
 
     def _refresh_soon(self) -> None:
-        """In the loop's next turn, once for all grants that come and go in this one."""
+        """Schedules `refresh_shares` for the loop's next turn, once for all grants that come and go in this one."""
         if self._settling is None:
             loop = asyncio.get_running_loop()
             self._settling = loop.create_future()
@@ -123,10 +123,10 @@ class Serving:
 
     def entitle(self, active: frozenset[str]) -> None:
         """Works out what each served grant should get of its devices now: nothing of one that does not work. `active`:
-        as of `follow`."""
+        as in `follow`."""
         on_device: dict[tuple[int, bool], dict[str, Share]] = {}
         for live in self._state:
-            for place, share in zip(live.record.places, live.shares, strict=False):  # none before they are worked out
+            for place, share in zip(live.record.places, live.shares, strict=False):  # none before they are computed
                 works = place.device not in self._state.faults
                 on_device.setdefault((place.index, works), {})[live.id] = share
         for (index, works), here in on_device.items():
@@ -135,7 +135,8 @@ class Serving:
                     book.entitled_milli = milli
 
     def follow(self, active: frozenset[str]) -> None:
-        """Grants that have work: what a tenant's idle grants leave goes to those of its grants that run."""
+        """Refreshes shares when the set of grants that have work changes: what a tenant's idle grants leave goes to
+        those of its grants that run."""
         if active != self._active:
             self._active = active
             self.refresh_shares()

@@ -43,8 +43,8 @@ class MemberRecord(Struct, kw_only=True):
 
 
 # While an exec is under way the driver may still hold the old program's memory. The process is examined at this
-# interval, and the exec is taken to be over after the deadline. (A daemon that may not examine other processes always
-# waits for the deadline.)
+# interval, and the exec is taken to have ended after the deadline. (A daemon that may not examine other processes
+# always waits for the deadline.)
 _EXEC_LOOK_S = 0.01
 _EXEC_DEADLINE_S = 5.0
 
@@ -59,8 +59,8 @@ _BEFORE = 0
 
 @dataclass(slots=True, eq=False)
 class _Member:
-    """`connection`: the door's number of it. `told_over`: that of the answer which told the process its slot; None: it
-    was not told yet."""
+    """`connection`: the door's number for it. `told_over`: the connection over which the process was told its slot;
+    None: it was not told yet."""
 
     record: MemberRecord
     pidfd: int
@@ -103,7 +103,7 @@ class TenantSocket:
 
     @property
     def records(self) -> list[MemberRecord]:
-        """The members of this moment, for the ledger."""
+        """The present members, for the ledger."""
         return [member.record for member in self._members.values()]
 
     def listen(self) -> None:
@@ -138,11 +138,11 @@ class TenantSocket:
     # What the door reports (daemon/door.py: Guests).
 
     def bind(self) -> socket.socket:
-        """A temporary name is bound and renamed: a process that joins meanwhile finds the old socket or the new one."""
+        """Binds a temporary name and renames it: a process that joins meanwhile finds the old socket or the new one."""
         return bind_unix(self._directory / "grant.sock", socket.SOCK_SEQPACKET, 0o666)
 
     def asked(self, connection: int, who: peer.Peer, pidfd: int | None, message: bytes) -> None:
-        """A process sent its request."""
+        """Handles the request of a process to join."""
         try:
             error, text, member = self._admit(who, pidfd, message)
         except Exception as failure:
@@ -157,7 +157,7 @@ class TenantSocket:
         self._changed()
 
     def ended(self, connection: int, *, told: bool) -> None:
-        """A connection that stayed open is over."""
+        """Handles the end of a connection that stayed open."""
         member = next((each for each in self._members.values() if each.connection == connection), None)
         if member is None:
             return
@@ -166,12 +166,12 @@ class TenantSocket:
             self._dead(member)  # it does not know that it has a slot, and takes another when it asks again
             return
         now = peer.status(member.record.pid)
-        # At an exit the driver may still hold the device memory: the pidfd tells when it is over.
+        # At an exit the driver may still hold the device memory: the pidfd tells when the process has ended.
         if now is not None and not now.ending and _is_other(member.record, now.image) and member.exec_end is None:
             member.exec_end = self._loop.create_task(self._await_exec(member, now))
 
     def lost(self) -> None:
-        """The door has ended. Processes that were told their slots ask the next one again with them."""
+        """The door has ended. Processes that know their slots present them to the next one."""
         self._answers.clear()
         untold = [member for member in self._members.values() if member.told_over is None]
         for member in self._members.values():
@@ -208,7 +208,7 @@ class TenantSocket:
             self._answer(connection, member)
 
     def _reason(self, failure: Exception) -> str:
-        """Of a refusal. Every request is answered: so many without an answer, and the door takes no more."""
+        """The reason for a refusal. Every request is answered: with too many unanswered, the door takes no more."""
         if isinstance(failure, (GpushareError, OSError)):
             log.warning("%s: %s", self._directory, failure)
             return str(failure)
@@ -264,7 +264,8 @@ class TenantSocket:
         return JoinError.OK, "", member
 
     def _end_of_old_images(self, pid: int, image: peer.Image) -> None:
-        """A process that joins is running, so an exec that it began is over."""
+        """Ends the members of earlier programs of a process. It joins, so it is running, and an exec that it began has
+        ended."""
         for member in [member for member in self._members.values() if member.record.pid == pid]:
             if member.exec_end is not None or _is_other(member.record, image):
                 self._dead(member)
@@ -282,7 +283,8 @@ class TenantSocket:
     # Leaving.
 
     async def _await_exec(self, member: _Member, since: peer.Status) -> None:
-        """The kernel ends our connection before it ends the driver's files: the slot is freed when all are gone."""
+        """Frees the slot once an exec has ended: the kernel closes our connection before the driver's files, and all
+        must be closed."""
         pid, deadline = member.record.pid, self._loop.time() + _EXEC_DEADLINE_S
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
@@ -317,7 +319,7 @@ class TenantSocket:
 
 
 def _is_other(record: MemberRecord, image: peer.Image) -> bool:
-    """Whether the process has left the program that joined. Not where that is not known: then its slot stays taken
+    """Whether the process has left the program that joined. False where that is not known: then its slot stays taken
     until the process ends. Without randomised addresses an exec of the same program looks the same."""
     return record.image is not None and record.image != (image.code, image.stack)
 

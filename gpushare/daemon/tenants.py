@@ -37,7 +37,7 @@ class Tenants:
         self._capacity = Capacity(capacity_time, capacity_memory, smallest)
         self._take(self._read())
         self.changes = 0
-        """How often they have changed since."""
+        """Number of changes since."""
 
     def reload(self, in_use: Collection[str]) -> None:
         """Reads the file again. Raises UsageError or RefusedError, and changes nothing, where something is wrong in it
@@ -65,11 +65,11 @@ class Tenants:
         return self._parents.get(name)
 
     def below(self, name: str) -> list[str]:
-        """The tenants that are part of this one, without those that are part of these."""
+        """The tenants that are directly part of this one."""
         return [child for child, parent in self._parents.items() if parent == name]
 
     def families(self) -> dict[str, tuple[str, ...]]:
-        """Of each tenant: itself and all below it."""
+        """For each tenant: itself and all below it."""
         found = {tenant.name: [tenant.name] for tenant in self}
         for name in found:
             above = self._parents.get(name)
@@ -79,7 +79,7 @@ class Tenants:
         return {name: tuple(names) for name, names in found.items()}
 
     def admission(self) -> dict[str, admission.Tenant]:
-        """By name, as admission takes them: what is guaranteed to each without what is to those below it."""
+        """Tenants by name, as admission takes them: guarantees exclude those of the tenants below."""
         time = {tenant.name: tenant.time for tenant in self}
         memory = {tenant.name: tenant.memory for tenant in self}
         for child, parent in self._parents.items():
@@ -107,7 +107,7 @@ class Tenants:
                 yield self._found[name]
 
     def __getitem__(self, name: str) -> Tenant:
-        """Raises NotFoundError that lists the names there are."""
+        """The tenant. Raises NotFoundError, which lists the names there are."""
         if name == DEFAULT:
             return self._default
         if name in self._found:
@@ -116,7 +116,7 @@ class Tenants:
         raise NotFoundError(f"no tenant {name[:80]!r}: there is {known}; root makes one with `gpushare tenants set`")
 
     def members(self, peer: Peer, name: str) -> tuple[tuple[int | str, ...], tuple[int | str, ...]] | None:
-        """Users and groups, one of which a peer must be to name the tenant; None where nobody needs to look."""
+        """Users and groups that may name the tenant; None where no lookup is needed."""
         tenant = self._found.get(name)
         if tenant is None or peer.is_root or peer.uid in tenant.users or not (tenant.users or tenant.groups):
             return None

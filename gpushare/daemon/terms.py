@@ -1,4 +1,4 @@
-"""What a request says of its memory: how much, and how what it has on loan may be taken back."""
+"""What a request says about its memory: how much, and how memory on loan may be reclaimed."""
 
 import functools
 from dataclasses import dataclass
@@ -33,16 +33,17 @@ class Terms:
 
 
 def rung_word(rung: Rung) -> MaxRung:
-    """On the wire."""
+    """The rung as on the wire."""
     return cast(MaxRung, rung.word)
 
 
 def terms(request: GrantRequest, policy: Policy) -> Terms:
-    """As far as this node goes. From every grant time is taken back, and of one that borrows memory it is asked for."""
+    """The terms of a request, limited to what this node allows. By default time is taken back from every grant, and
+    memory is asked back from one that borrows it."""
     return _terms(request.max_rung, request.grace_seconds, request.borrow_memory, request.memory, policy)
 
 
-@functools.lru_cache(maxsize=256, typed=True)  # whoever shows a grant asks again
+@functools.lru_cache(maxsize=256, typed=True)  # called each time a grant is shown
 def _terms(
     max_rung: str | None, grace_seconds: float | None, borrow: bool | int | str, size: int | str, policy: Policy
 ) -> Terms:
@@ -56,7 +57,7 @@ def _terms(
 
 
 def check(request: GrantRequest, policy: Policy) -> None:
-    """Raises UsageError for what makes no sense, RefusedError for what this node does not do."""
+    """Raises UsageError for invalid values, RefusedError for what this node does not do."""
     grace, most = request.grace_seconds, policy.grace_ns / 1e9
     if grace is not None and not 0 <= grace <= GRACE_SECONDS_MAX:
         raise UsageError(f"grace_seconds {grace:g} is out of range: give 0 to {GRACE_SECONDS_MAX}")

@@ -1,4 +1,4 @@
-"""A grant's way from phase to phase: policy.lifecycle decides, this carries out. Called on the event loop only.
+"""Moves grants from phase to phase: policy.lifecycle decides, this module carries out. Called on the event loop only.
 
 A daemon that is killed between two instructions leaves a grant whose ledger row says what was reached: the next start
 adopts it or ends it (daemon/adoption.py).
@@ -26,8 +26,8 @@ from gpushare.wire import JoinError
 
 log = logging.getLogger(__name__)
 
-_STARTER_S = 1.0  # between two looks at a grant that is over its time while its container is being started
-_STARTER_NS = 100 * 10**9  # for so long
+_STARTER_S = 1.0  # between two looks at an expired grant whose container is being started
+_STARTER_NS = 100 * 10**9  # for at most this long
 
 
 class Transitions:
@@ -38,10 +38,10 @@ class Transitions:
         resources.on_failed = self.fail
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.before_end: list[Callable[[], None]] = []
-        """Called before a grant ends because its processes have: what is known of them is told first."""
+        """Called before a grant ends because its processes have ended: what is known of them is reported first."""
 
     def begin(self, live: Live, steps: tuple[lifecycle.Instruction, ...]) -> None:
-        """Takes a new grant in and carries out the first steps of its life. One that fails has ended."""
+        """Adds a new grant and carries out the first steps of its life. If one fails, the grant ends."""
         self._state.add(live)
         self._carry_out(live, steps)
 
@@ -88,10 +88,11 @@ class Transitions:
                 self._record(live, phase)
 
     def _open(self, live: Live) -> None:
-        """A grant is made in the shape for containers. A plain process gets another one, before anybody has used it."""
+        """Opens a grant for use. Its files are made for a container at first; for a plain process they are made again,
+        before anybody has used them."""
         if live.record.life.kind is Kind.PROCESS:
             self._resources.unmake(live)
-            if live.record.phase.ended:  # what was made of it `later` could not be, which is known now
+            if live.record.phase.ended:  # its files could not be made `later`, as `unmake` has found out
                 raise FailedError(live.record.life.reason)
             self._resources.make(live)
         self._resources.open(live, self.rules(live))
@@ -119,8 +120,9 @@ class Transitions:
             self._timers[live.id] = asyncio.get_running_loop().call_later(delay, self._clock, live, t_ns)
 
     def _clock(self, live: Live, due_ns: int) -> None:
-        """`due_ns`, not the present wall time: that may have been set back meanwhile. A grant whose container's runtime
-        is seen to live waits for longer: a machine may be slow, and the runtime's end would end it."""
+        """Sends Clock with `due_ns`, not the present wall time, which may have been set back meanwhile. While the
+        runtime of its container lives, a grant waits for longer: the machine may be slow, and the runtime's end ends
+        the grant."""
         self._timers.pop(live.id, None)
         if live.starter is not None and now_ns() - due_ns < _STARTER_NS:
             self._timers[live.id] = asyncio.get_running_loop().call_later(_STARTER_S, self._clock, live, due_ns)
@@ -154,14 +156,15 @@ class Transitions:
             tell(live)
 
     def publish_on(self, devices: set[str]) -> None:
-        """The same for all grants on these devices, which failed or came back. Nothing is ended: what ran there may go
-        on when the device is back, and its owner decides."""
+        """Publishes all grants on these devices, which failed or came back. No grant is ended: what ran there may go on
+        when the device is back, and its owner decides."""
         for live in self._state:
             if any(place.device in devices for place in live.record.places):
                 self.publish(live, "changed")
 
     def exceeded(self, live: Live, said: str) -> None:
-        """Processes of the grant took more memory of the driver than the grant may have. `said`: a sentence."""
+        """Called when processes of the grant took more memory of the driver than the grant may have. `said`: a
+        sentence."""
         live.exceeded = said
         self.publish(live, "changed", "MemoryExceeded")
 

@@ -10,12 +10,13 @@ from gpushare.policy import uncharged
 from gpushare.policy.uncharged import Reading
 
 _LOOK_NS = 90_000_000
-"""At least between two readings: with every look of the audit it would cost twice as much."""
+"""Least time between two readings: one with every look of the audit would cost twice as much."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """Of what is uncharged of one grant on one device, by its ordinal in the grant and its number."""
+    """A change of the uncharged bytes of one grant on one device, from `known` to `size`. `ordinal`: of the device in
+    the grant; `device`: its number."""
 
     live: Live
     ordinal: int
@@ -31,11 +32,11 @@ class Uncharged:
         self._state, self._looking = state, looking
         self._policy = uncharged.Uncharged()
         self._books: dict[tuple[str, int], tuple[int, int]] = {}
-        """As they were after the look before."""
+        """By grant and ordinal: least and most charged bytes at the reading before."""
         self._at_ns = 0
 
     async def follow(self, look: Look) -> None:
-        """`look`: what the driver says now."""
+        """Updates all grants' uncharged bytes. `look`: what the driver reports now."""
         if look.at_ns - self._at_ns < _LOOK_NS:
             return
         self._at_ns = look.at_ns
@@ -58,7 +59,7 @@ class Uncharged:
         self, live: Live, ordinal: int, look: Look, before: dict[tuple[str, int], tuple[int, int]]
     ) -> _Change | None:
         known, device = live.uncharged(ordinal), live.record.places[ordinal].index
-        if not live.record.members:  # who comes next has all of it
+        if not live.record.members:  # the next process has all of the limit
             return _Change(live, ordinal, device, known, 0) if known else None
         pids = [member.pid for member in live.record.members if member.pid in look.listed[device]]
         if live.limits is None or live.usage is None or any((device, pid) not in look.held for pid in pids):

@@ -1,4 +1,5 @@
-"""Memory of a device that no process has, by the driver's count: told, since nobody can be stopped for it."""
+"""Device memory that, by the driver's count, no process has: it is only reported, since nobody can be stopped for
+it."""
 
 import asyncio
 from collections.abc import Collection, Mapping
@@ -24,8 +25,8 @@ class Unowned:
     async def follow(
         self, listed: Mapping[int, Collection[int]], held: Mapping[tuple[int, int], int], at_ns: int
     ) -> None:
-        """Once a second. `listed`: pids by device; `held`: bytes by device and pid, where the driver says it; `at_ns`:
-        monotonic, when it was asked."""
+        """Looks once a second. `listed`: pids by device; `held`: bytes by device and pid, where the driver says it;
+        `at_ns`: monotonic, when it was asked."""
         if at_ns - self._at_ns < _LOOK_NS:
             return
         self._at_ns = at_ns
@@ -47,7 +48,7 @@ class Unowned:
                 self._findings.end(key, "within")
 
     def _used(self, devices: list[int]) -> dict[int, int]:
-        """In a thread."""
+        """Bytes in use by device; runs in a thread."""
         used = {}
         for index in devices:
             try:

@@ -15,16 +15,16 @@ _MONTH_NS = 30 * 24 * 3600 * 10**9
 
 
 async def usage(ledger: Ledger, by: By, since: int | None, until: int | None, tenant: str | None) -> types.Usage:
-    """What /v1/usage answers. The last 30 days where nothing is said. Raises UsageError or FailedError."""
+    """Returns the answer to GET /v1/usage, by default for the last 30 days. Raises UsageError or FailedError."""
     since, until, end = _moments(since, until)
     found = await asyncio.to_thread(ledger.usage, by, Span(since, end, tenant))
-    # Nobody's rows are no tenant's.
+    # Rows of time that nobody had belong to no tenant.
     whole = await asyncio.to_thread(ledger.usage, "tenant", Span(since, end)) if tenant else found
     return await asyncio.to_thread(_answer, by, since, until, found, (by if whole is found else "tenant", whole))
 
 
 async def slots(ledger: Ledger, since: int | None, until: int | None, cut: Cut) -> types.UsageSlots:
-    """What /v1/usage/slots answers, as `usage`."""
+    """Returns the answer to GET /v1/usage/slots. Defaults and errors as in `usage`."""
     since, until, end = _moments(since, until)
     found = await asyncio.to_thread(ledger.slots, Span(since, end), cut)
     told = [
@@ -42,8 +42,8 @@ async def slots(ledger: Ledger, since: int | None, until: int | None, cut: Cut) 
 
 
 def _moments(since: int | None, until: int | None) -> tuple[int, int, int]:
-    """When it begins and ends, as told and as read. Raises UsageError."""
-    # Without an end it is all there is: rows that wait to be written end after this moment.
+    """Returns the beginning, the end to report and the end to read. Raises UsageError."""
+    # Without an end everything is read: rows that wait to be written end after this moment.
     end, until = until if until is not None else LARGEST, until if until is not None else time.time_ns()
     since = since if since is not None else max(0, until - _MONTH_NS)
     if since > until:
@@ -52,7 +52,7 @@ def _moments(since: int | None, until: int | None) -> tuple[int, int, int]:
 
 
 def _answer(by: By, since: int, until: int, found: dict[Key, Sums], whole: tuple[By, dict[Key, Sums]]) -> types.Usage:
-    """There may be ten thousands of rows: for a thread."""
+    """Builds the answer; in a thread, since there may be tens of thousands of rows."""
     rows = [_row(by, key, sums) for key, sums in sorted(found.items()) if not _tenant(by, key).startswith("(")]
     return types.Usage(since_ns=since, until_ns=until, by=by, rows=rows, devices=_devices(*whole))
 

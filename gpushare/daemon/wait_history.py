@@ -1,4 +1,5 @@
-"""How long grants waited for their devices in this run of the daemon, for those who want to know what to expect."""
+"""How long grants waited for their devices in this run of the daemon, from which the wait of a new grant is
+estimated."""
 
 import time
 from collections.abc import Iterable
@@ -28,8 +29,8 @@ class WaitHistory:
         self._add(self._ended, live)
 
     def of(self, places: Iterable[Place]) -> Waited:
-        """Of all grants of this kind on these devices, a second old at most: with many grants they take milliseconds
-        to look through."""
+        """Waits of all grants of the same kind on these devices, at most a second old: with many grants it takes
+        milliseconds to look through them."""
         now = time.monotonic()
         if now - self._at >= _KEPT_SECONDS:
             self._at, self._all = now, {}

@@ -1,5 +1,5 @@
-"""The workloads of a grant: a container or a plain command, whose end the pidfd of the first process and the cgroup
-show."""
+"""The workloads of a grant: containers and plain commands. Their end is seen by the first process's pidfd and the
+cgroup."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ class Held:
 class Process:
     """A process held by its pidfd, so that its pid cannot come to mean another one.
 
-    The descriptor is closed at the end of `with`, unless somebody took it. `started`: as in MemberRecord.
+    The descriptor is closed at the end of `with`, unless `take` was called. `started`: as in MemberRecord.
     """
 
     def __init__(self, pid: int, started: int, pidfd: int) -> None:
@@ -57,7 +57,7 @@ class Process:
 
 
 def open_process(pid: int) -> Process:
-    """A living process by its number. Raises FailedError when it has ended."""
+    """A living process by its pid. Raises FailedError when it has ended."""
     try:
         pidfd = os.pidfd_open(pid)
     except OSError as error:
@@ -100,8 +100,8 @@ def _started(pid: int, pidfd: int, ended: str) -> Process:
 
 
 def of_process(live: Live, pid: int) -> Workload | None:
-    """The workload whose first process has this number. One whose first process has ended and that still runs may have
-    left the number to a stranger."""
+    """The workload whose first process has this pid. The start time is compared too: if the first process has ended and
+    the workload still runs, the pid may be a stranger's."""
     for workload in live.workloads:
         if workload.record.pid == pid and workload.record.started == peer.start_time(pid):
             return workload
@@ -150,7 +150,7 @@ def alive(workload: Workload) -> bool:
 
 
 def sweep(live: Live) -> None:
-    """Notices the ends of processes that the event loop has not come to yet."""
+    """Notices ended processes that the event loop has not come to yet."""
     for workload in live.workloads:
         if workload.pidfd is not None and select.select([workload.pidfd], [], [], 0)[0]:
             _close_pidfd(workload)
@@ -176,7 +176,7 @@ def close(workload: Workload) -> None:
 
 
 def forget_starter(live: Live) -> None:
-    """The runtime that was to start the grant's container did, or is gone: it is not watched any more."""
+    """Stops watching the runtime that was to start the grant's container: it did, or is gone."""
     if live.starter is not None:
         asyncio.get_running_loop().remove_reader(live.starter)
         os.close(live.starter)
@@ -196,7 +196,7 @@ def admits(live: Live, pid: int) -> bool:
 
 
 def kill(live: Live) -> None:
-    """SIGKILL to all that runs in the grant."""
+    """Sends SIGKILL to all that runs in the grant."""
     for workload in live.workloads:
         if workload.cgroup is not None:
             workload.cgroup.kill()
@@ -212,8 +212,8 @@ def kill(live: Live) -> None:
 
 
 def plain_cgroup(links: Path, grant_id: str, pid: int, uid: int) -> Held:
-    """A cgroup of the grant's with the process moved into it, or why it stays in its caller's: that has limits of its
-    own, which the process is never taken out of. Raises FailedError when the process has ended.
+    """Makes a cgroup for the grant below the process's present one, whose limits thus go on to apply, and moves the
+    process into it. Returns it, or why the process stays where it was. Raises FailedError when the process has ended.
 
     `links`: as Layout.cgroups. The link is made first and removed last, so that no cgroup is ever forgotten.
     """
@@ -246,7 +246,7 @@ def plain_cgroup(links: Path, grant_id: str, pid: int, uid: int) -> Held:
 
 
 def _free_name(links: Path, grant_id: str) -> str:
-    """The grant's id for its first cgroup, with a number for the others that one which is kept has."""
+    """The grant's id for its first cgroup, with a number added for further ones of a kept grant."""
     names = (grant_id, *(f"{grant_id}.{number}" for number in range(2, 1 << 20)))
     return next(name for name in names if not (links / name).is_symlink())
 
@@ -269,7 +269,7 @@ def cgroup_names(links: Path, grant_id: str | None = None) -> list[str]:
 
 
 def remove_cgroups(links: Path, name: str) -> None:
-    """Removes those of a workload, by the name of the first, as remove_cgroup does."""
+    """Removes a workload's cgroups, by the name of the first, as remove_cgroup does."""
     for one in (name, f"{name}{devices.SUFFIX}"):
         remove_cgroup(links, one)
 
@@ -291,7 +291,7 @@ def remove_cgroup(links: Path, name: str, deadline: float | None = None) -> None
 
 
 def remove_cgroup_now(links: Path, name: str) -> bool:
-    """Whether there is no such cgroup any more."""
+    """Tries once to remove a cgroup. Returns whether it is gone."""
     link = links / name
     try:
         group = cgroup.Cgroup(link.readlink(), v2=True)

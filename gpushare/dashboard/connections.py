@@ -1,4 +1,5 @@
-"""Connections of a server that anybody on the machine can reach: few, and none lasts without a page that reads."""
+"""Bounds the connections of a server that any user of the machine can reach: their number, and their duration except
+for streams to a page."""
 
 import asyncio
 from typing import Any
@@ -7,20 +8,20 @@ from aiohttp import web
 
 CONNECTIONS_MAX = 96
 CONNECTION_SECONDS = 15.0
-"""From the connection to the end of its answer, but for streams."""
+"""Maximum time from connecting to the end of the answer, except for streams."""
 
 
 class Connections:
-    """Makes the protocols of `server`. Where there are too many, the one that is open longest makes room: who opens
-    many without a token ends his own."""
+    """Protocol factory for `server`. Above CONNECTIONS_MAX the oldest connection without a stream is closed: a client
+    that opens many without a token closes its own."""
 
     def __init__(self, server: web.Server) -> None:
         self._server = server
         self._open: dict[Any, asyncio.TimerHandle] = {}
-        """In the order in which they came; those that have ended stay until their time is over."""
+        """In order of arrival; connections that have ended stay until their timers fire."""
 
     def __call__(self) -> asyncio.Protocol:
-        """Of a connection that has come."""
+        """Makes the protocol of a new connection."""
         handler = self._server()
         loop = asyncio.get_running_loop()
         self._open[handler] = loop.call_later(CONNECTION_SECONDS, self._end, handler)
@@ -29,7 +30,7 @@ class Connections:
         return handler
 
     def keep(self, request: web.Request) -> None:
-        """Its connection lasts: a page reads from it. Whoever calls this ends it."""
+        """Exempts the request's connection from the bounds, for a stream. The caller must close it."""
         timer = self._open.pop(request.protocol, None)
         if timer is not None:
             timer.cancel()

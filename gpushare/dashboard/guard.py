@@ -1,4 +1,4 @@
-"""Which requests are answered. Pages of other sites, and other users of this machine, reach a port on loopback too."""
+"""Checks requests: pages of other sites, and other users of this machine, can reach a port on loopback too."""
 
 import hmac
 import re
@@ -17,16 +17,16 @@ HEADERS = {
     "Cache-Control": "no-store",
     "Server": "gpushare",
 }
-"""Of every answer."""
+"""Headers of every answer."""
 
-# Any port: ssh may forward another one to ours. A name that an attacker's own DNS answers for is none of these.
+# Any port: ssh may forward another one to ours. Excludes names under an attacker's DNS (rebinding).
 _HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:[0-9]{1,5})?", re.ASCII | re.IGNORECASE)
 
 Headers = CIMultiDictProxy[str]
 
 
 class Refusal(Exception):
-    """`status` and a line that says why."""
+    """A refused request. `status`: HTTP status. The message is one line."""
 
     def __init__(self, status: int, why: str) -> None:
         super().__init__(why)
@@ -34,14 +34,14 @@ class Refusal(Exception):
 
 
 def check_page(headers: Headers) -> None:
-    """A request for the page or a part of it, which are public. Raises Refusal."""
+    """Checks a request for the page's files, which are public. Raises Refusal."""
     if not _HOST.fullmatch(headers.get("Host", "")):
         raise Refusal(421, "this is served to 127.0.0.1 and localhost only: open the URL that gpushare printed")
 
 
 def check_call(headers: Headers, token: str) -> None:
-    """A request for what a node says: by who has the token, and from our own page where a browser sent it. Raises
-    Refusal."""
+    """Checks a request for a node's data: it must have the token, and come from our own page if a browser sent it.
+    Raises Refusal."""
     check_page(headers)
     if headers.get("Sec-Fetch-Site", "same-origin") != "same-origin":
         raise Refusal(403, "this request comes from another site")
@@ -52,7 +52,7 @@ def check_call(headers: Headers, token: str) -> None:
 
 
 def check_change(headers: Headers, token: str, *, allowed: bool) -> None:
-    """As check_call, of a request that changes something: it says that it comes from our own page. Raises Refusal."""
+    """As check_call, for a request that changes something: its Origin must be our own page. Raises Refusal."""
     check_call(headers, token)
     _check_origin(headers, headers.get("Origin", ""))
     if headers.get("Content-Type") != "application/json":
@@ -62,12 +62,12 @@ def check_change(headers: Headers, token: str, *, allowed: bool) -> None:
 
 
 def _check_origin(headers: Headers, origin: str | None) -> None:
-    """None: nobody has to say."""
+    """Raises Refusal unless the origin is our own page. None: not checked."""
     if origin is not None and origin.lower() != f"http://{headers.get('Host', '')}".lower():
         raise Refusal(403, "this request comes from another site")
 
 
 async def with_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """For the application's `on_response_prepare`."""
+    """Adds HEADERS; for the application's `on_response_prepare`."""
     del request
     response.headers.update(HEADERS)

@@ -1,4 +1,4 @@
-"""The dashboard's process: as an ordinary user it is that user; root's becomes nobody before anything is served."""
+"""The dashboard's process. It runs as the user who starts it; if that is root, it becomes nobody before serving."""
 
 import asyncio
 import os
@@ -36,12 +36,12 @@ def serve(sources: Sequence[Source], port: int, *, changes: bool) -> None:
 
 
 def _socket(own: Path, number: int, source: Source, *, relayed: bool) -> Path:
-    """By which this process reaches it."""
+    """Returns the socket by which this process reaches the source."""
     return own / f"{number}.sock" if relayed or source.host else source.socket
 
 
 def _give_up(own: Path, sockets: Sequence[Path], sources: Sequence[Source]) -> None:
-    """From here on this process is nobody's, without capabilities, and reaches the daemons by a relay. Raises
+    """Turns this process from root into nobody, without capabilities; it then reaches the daemons by a relay. Raises
     FailedError."""
     listeners = []
     for path in sockets:
@@ -49,7 +49,7 @@ def _give_up(own: Path, sockets: Sequence[Path], sources: Sequence[Source]) -> N
         listener.bind(os.fspath(path))
         path.chmod(0o666)
         listener.listen()
-    # Not before: others of nobody's may change what is in it from here on.
+    # Only now: from here on, other processes of nobody can change the directory's contents.
     os.chown(own, NOBODY, NOBODY)
     try:
         relay.start(listeners, [source.socket for source in sources])
@@ -81,7 +81,7 @@ async def _serve(
         nodes += [Node(number, source, path, readers.publish) for number, (source, path) in enumerate(places)]
         site = Site(nodes, readers, token, pages, changes=changes, user=_user())
         runner = await site.start(listener)
-        # After the #, which no browser sends to a server: the token gets into no log and no referrer.
+        # In the fragment, which browsers do not send to a server: the token gets into no log and no referrer.
         print(f"http://127.0.0.1:{listener.getsockname()[1]}/#{token}", flush=True)
         await ended.wait()
         await runner.cleanup()
@@ -108,7 +108,7 @@ def _user() -> str:
 
 
 def _check_root(sources: Sequence[Source], *, changes: bool) -> None:
-    """Raises UsageError where root's page could not do what is asked."""
+    """Raises UsageError for options that root's dashboard cannot support."""
     if changes:
         raise UsageError(
             "--allow-changes: root's dashboard gives up its rights and changes nothing: start it as the user whose "

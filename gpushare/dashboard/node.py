@@ -1,4 +1,4 @@
-"""One node, followed while a page is open: the daemon is asked once, however many pages there are."""
+"""One node, followed while any page is open: the daemon is queried once, however many pages there are."""
 
 import asyncio
 import contextlib
@@ -19,58 +19,59 @@ from gpushare.errors import GpushareError
 log = logging.getLogger(__name__)
 
 NUMBERS_SECONDS = 2.0
-"""Between two looks at the last second's numbers. What grants, devices and tenants become, the watch tells at once."""
+"""Interval of polling the last second's numbers. Changes of grants, devices and tenants come at once by the watch."""
 _RECEIPTS_SECONDS = 3.0
 _FACTS_SECONDS = 10.0
 _HOUR_SECONDS, _DAY_SECONDS = 15.0, 60.0
 _RETRY_SECONDS = 5.0
 _UNREADABLE = (LookupError, TypeError, ValueError)
-"""What answers of another version may cause."""
+"""Errors that answers of another version may cause."""
 _SOON_SECONDS = 0.2
-"""Changes that come in a row are one reason to look again."""
+"""Changes within this time cause one poll."""
 _EVENTS = 200
 _HOUR_NS = 3600 * 10**9
 _CHARTS = {"hour": (30, 2 * 60 * 10**9, "minute"), "day": (24, _HOUR_NS, "hour")}
-"""Columns, how long each is, and what the ledger is asked for. Two minutes, as rows of a minute begin at any second."""
+"""Number of columns, ns per column, and the ledger's unit. Two minutes per column, since minute rows may begin at any
+second."""
 
 
 class Node:
-    """`send`: gives a message to all pages. `client`: the daemon."""
+    """`send`: sends a message to all pages. `client`: client of the daemon."""
 
     def __init__(self, number: int, source: Source, socket: Path, send: Callable[[bytes], None]) -> None:
-        """`socket`: by which it is reached, its own or one that leads there."""
+        """`socket`: the daemon's, or one that is forwarded to it."""
         self._number, self.source, self._send = number, source, send
         self._tunnel = Tunnel(source.host, source.socket, socket, self._tunnel_ended) if source.host else None
         self.client = AsyncClient(socket)
         self._sections: dict[str, bytes] = {}
         self._rows: dict[str, Any] | None = None
-        """Of grants, as pages have them; None: nobody has said yet."""
+        """Rows of grants by id, as sent to pages; None: not known yet."""
         self._rv = 0
         self._grants: dict[str, Any] = {}
         self._before: dict[str, Any] = {}
-        """Devices, as they were when they were looked at last."""
+        """Devices by id, as of the last poll."""
         self._waits: dict[str, Any] = {}
         self._away_ns = time.time_ns()
-        """Since when it does not answer; 0: it does."""
+        """Since when the daemon does not answer; 0: it answers."""
         self._tunnel_why = ""
-        """Why the tunnel ended, since the daemon answered last."""
+        """Why the tunnel ended, if it has since the daemon last answered."""
         self._soon = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._asking: list[asyncio.Task[None]] = []
-        """Of those the ones that ask a daemon that is there."""
+        """The polling tasks, which run while the daemon answers."""
 
     def snapshot(self) -> list[bytes]:
-        """All there is, as messages."""
+        """Returns the whole state as messages."""
         grants = [] if self._rows is None else [self._encoded("grants", {"all": self._rows})]
         return [*self._sections.values(), *grants]
 
     def start(self) -> None:
-        """Begins to follow it."""
+        """Starts following the node."""
         work = [self._follow()] if self._tunnel is None else [self._follow(), self._tunnel.run()]
         self._tasks = [asyncio.create_task(one) for one in work]
 
     async def stop(self) -> None:
-        """Ends that, and forgets what it was: it is old when somebody looks again."""
+        """Stops following the node and drops its state, which would be stale when a page opens again."""
         await _ended(self._tasks)
         await _ended(self._asking)
         await self.client.close()
@@ -79,7 +80,7 @@ class Node:
         self._rows = None
 
     async def about(self, grant: str) -> Any:
-        """The decisions about a grant, and its receipts, the latest first. Raises GpushareError."""
+        """Returns the decisions about a grant and its receipts, latest first. Raises GpushareError."""
         why = await self.client.call("GET", f"/v1/explain/{quote(grant, safe='')}")
         found = await self.client.call("GET", f"/v1/events?{urlencode({'grant': grant, 'limit': _EVENTS})}")
         return {
@@ -113,7 +114,7 @@ class Node:
             await asyncio.sleep(_RETRY_SECONDS)
 
     async def _follow_on(self) -> NoReturn:
-        """Raises GpushareError where the daemon is there and refuses."""
+        """Follows the watch. Raises GpushareError if the daemon answers but refuses."""
         async for event in self.client.follow():
             match event["type"], event["kind"]:
                 case "away", _:
@@ -129,7 +130,7 @@ class Node:
                     self._rv = event["rv"]
                     if kind == "grant":
                         self._grant_changed(change, event["object"])
-                    self._soon.set()  # of devices, tenants and the node the change itself is the smaller part
+                    self._soon.set()  # for other kinds the event is only a reason to poll
         raise AssertionError("follow() does not end")
 
     async def _is_away(self, why: str) -> None:
@@ -141,7 +142,7 @@ class Node:
         self._publish("state", {"away": why, "since_ns": self._away_ns})
 
     def _explained(self, why: str) -> str:
-        """Why nobody answers. `why`: as the client says of the socket that leads there."""
+        """Returns why the daemon does not answer. `why`: the client's error for the socket that it uses."""
         if self._tunnel_why:
             return self._tunnel_why
         if self._tunnel is not None:
@@ -151,7 +152,7 @@ class Node:
         return why
 
     def _tunnel_ended(self, why: str) -> None:
-        """Before or after the watch says that the daemon is away; it says more."""
+        """Records why the tunnel ended, which explains more than the watch's error; may come before or after that."""
         self._tunnel_why = why
         if self._away_ns:
             self._show_away(why)
@@ -168,7 +169,7 @@ class Node:
         self._send(self._encoded("grants", {"set": changed, "gone": [name] if gone else []}))
 
     def _show_grants(self, grants: dict[str, Any]) -> None:
-        """All that there are; pages get those that are other than they were."""
+        """Takes a complete list of grants; sends pages only the rows that changed."""
         before, self._grants = self._rows or {}, grants
         shown = {name: rows.grant(grant) for name, grant in grants.items()}
         changed = {name: row for name, row in shown.items() if before.get(name) != row}
@@ -177,7 +178,7 @@ class Node:
         if changed or gone or first:
             self._send(self._encoded("grants", {"set": changed, "gone": gone}))
 
-    # What is asked now and then.
+    # Polling.
 
     def _ask(self) -> list[asyncio.Task[None]]:
         work = (
@@ -197,7 +198,7 @@ class Node:
             pause = seconds
             try:
                 await ask()
-            except (GpushareError, *_UNREADABLE) as error:  # that the daemon is away, the watch says
+            except (GpushareError, *_UNREADABLE) as error:  # the watch reports an absent daemon
                 log.debug("%s: %r", self.source.name, error)
                 pause = min(seconds, _RETRY_SECONDS)
             with contextlib.suppress(TimeoutError):
@@ -210,7 +211,7 @@ class Node:
         grants = await self.client.call("GET", "/v1/grants")
         devices = await self.client.devices()
         tenants = await self.client.tenants()
-        # Else the watch was faster: what it told is newer than this answer, and the next one will have both.
+        # Otherwise the watch has delivered newer changes than this answer; the next answer includes them.
         if grants["rv"] >= self._rv:
             self._show_grants({grant["id"]: grant for grant in grants["grants"]})
         now = list(self._grants.values())
@@ -245,7 +246,7 @@ class Node:
 
 
 async def _ended(tasks: list[asyncio.Task[None]]) -> None:
-    """Ends them, and empties the list."""
+    """Cancels the tasks, waits for them and empties the list."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
@@ -254,7 +255,7 @@ async def _ended(tasks: list[asyncio.Task[None]]) -> None:
 
 @contextlib.asynccontextmanager
 async def followed(nodes: Sequence[Node]) -> AsyncIterator[Callable[[bool], None]]:
-    """Gives what has them all followed (True), or no more; at the end of the context they are not."""
+    """Yields a function that starts (True) or stops following all nodes; they are stopped at the end of the context."""
     wanted, turn = False, asyncio.Event()
 
     def want(reads: bool) -> None:

@@ -1,4 +1,4 @@
-"""Who reads the stream of changes: each page has its own queue, so that a slow one holds up nobody."""
+"""Readers of the stream of changes: each page has its own queue, so that a slow one delays no other."""
 
 import asyncio
 import json
@@ -8,11 +8,11 @@ from typing import Any
 
 READERS_MAX = 24
 QUEUE_BYTES_MAX = 2 << 20
-"""Of one page: it is cut off when it is that far behind, and begins anew."""
+"""Maximum backlog of a page: beyond it the page is disconnected, and starts over."""
 
 
 def encoded(message: Any) -> bytes:
-    """As an event of the stream (text/event-stream)."""
+    """Encodes a message as an event of the stream (text/event-stream)."""
     return b"data: " + json.dumps(message, ensure_ascii=False, separators=(",", ":")).encode(errors="replace") + b"\n\n"
 
 
@@ -26,7 +26,7 @@ class Reader:
         self.lost = False
 
     def put(self, message: bytes) -> None:
-        """Never waits."""
+        """Queues a message without waiting; marks the reader as lost if its backlog is too large."""
         self._bytes += len(message)
         self.lost = self.lost or self._bytes > QUEUE_BYTES_MAX
         if self.lost:
@@ -36,7 +36,7 @@ class Reader:
         self._more.set()
 
     async def take(self, seconds: float) -> bytes:
-        """All there is, or a comment where nothing came for that long. Empty: it is too far behind."""
+        """Waits for messages and returns all queued ones; a comment if none came in time. Empty: the reader is lost."""
         try:
             await asyncio.wait_for(self._more.wait(), seconds)
         except TimeoutError:
@@ -49,7 +49,8 @@ class Reader:
 
 
 class Readers:
-    """`changed`: called with whether anybody reads, when the first comes, and when nobody has read for a while."""
+    """All open pages. `changed`: called with True when the first page joins, and with False when there has been none
+    for `linger_seconds`."""
 
     def __init__(self, changed: Callable[[bool], None], linger_seconds: float = 5.0) -> None:
         self._changed, self._linger = changed, linger_seconds
@@ -58,11 +59,11 @@ class Readers:
 
     @property
     def full(self) -> bool:
-        """Whether no more are taken."""
+        """Whether no more pages are accepted."""
         return len(self._readers) >= READERS_MAX
 
     def join(self) -> Reader:
-        """One more."""
+        """Adds a page."""
         if self._leaving is not None:
             self._leaving.cancel()
             self._leaving = None
@@ -72,7 +73,7 @@ class Readers:
         return reader
 
     def leave(self, reader: Reader) -> None:
-        """A page that is loaded again leaves and comes back: what it reads goes on for a while."""
+        """Removes a page. Following continues for a while, since a page that is reloaded leaves and comes back."""
         self._readers.discard(reader)
         if not self._readers:
             self._leaving = asyncio.get_running_loop().call_later(self._linger, self._end)
@@ -82,6 +83,6 @@ class Readers:
         self._changed(False)
 
     def publish(self, message: bytes) -> None:
-        """To all."""
+        """Queues a message for all pages."""
         for reader in self._readers:
             reader.put(message)

@@ -1,6 +1,6 @@
-"""How root's dashboard, which is nobody by then, reaches daemons whose sockets it could not open: a process that can
-open any file and does nothing but connect to these sockets, as nobody too, and copy what is said. To the daemons it is
-nobody who asks, who may read and change nothing of others."""
+"""Lets root's dashboard, which has become nobody, reach daemons whose sockets nobody cannot open: a relay process, also
+nobody but able to open any file, only connects to these sockets and copies data. The daemons see nobody as the peer,
+who may read, but change nothing of other users."""
 
 import asyncio
 import contextlib
@@ -19,8 +19,8 @@ _CREDENTIALS = struct.Struct("iII")
 
 
 def start(listeners: Sequence[socket.socket], targets: Sequence[Path]) -> None:
-    """In a child of this process, which is root's: each of these sockets, which listen, leads to its target from now
-    on, for this process alone, and until it ends. Raises OSError."""
+    """Forks the relay from this process, which must be root's. Each listening socket then leads to its target, for
+    connections from this process only, until this process ends. Raises OSError."""
     parent = os.getpid()
     if os.fork() == 0:
         _child(parent, listeners, targets)
@@ -28,9 +28,9 @@ def start(listeners: Sequence[socket.socket], targets: Sequence[Path]) -> None:
 
 def _child(parent: int, listeners: Sequence[socket.socket], targets: Sequence[Path]) -> NoReturn:
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal; it ends with its parent
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches it too, but it must end with its parent
         become_nobody(keep={CAP_DAC_OVERRIDE})
-        end_with_parent()  # the kernel forgets it at a change of credentials
+        end_with_parent()  # after become_nobody: the kernel clears it when credentials change
         if os.getppid() == parent:
             asyncio.run(_serve(parent, listeners, targets))
     finally:
@@ -41,7 +41,7 @@ async def _serve(parent: int, listeners: Sequence[socket.socket], targets: Seque
     for listener, target in zip(listeners, targets, strict=True):
 
         async def lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: Path = target) -> None:
-            # Other processes of nobody's could find the socket.
+            # Other processes of nobody could find the socket.
             raw = writer.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
             if _CREDENTIALS.unpack(raw)[0] == parent:
                 with contextlib.suppress(OSError):
@@ -53,7 +53,7 @@ async def _serve(parent: int, listeners: Sequence[socket.socket], targets: Seque
 
 
 async def _joined(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: Path) -> None:
-    """Until one side ends. Raises OSError."""
+    """Copies in both directions until one side ends. Raises OSError."""
     theirs, ours = await asyncio.open_unix_connection(target)
     copies = {asyncio.create_task(_copied(reader, ours)), asyncio.create_task(_copied(theirs, writer))}
     try:

@@ -1,5 +1,5 @@
-"""What pages show of a node, made from the node API's answers: pure. Fields that are 0, empty or null are left out, as
-most are: a page is sent a row for each grant that changed."""
+"""The data that pages show of a node, made from the node API's answers: pure. Fields that are 0, empty or null, as most
+are, are left out, since a page is sent a row for each grant that changed."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -7,13 +7,13 @@ from typing import Any, TypeAlias
 from gpushare import overview, sentences
 
 Json: TypeAlias = Any
-"""A wire type of gpushare.api as a plain dict, or what of it pages show."""
+"""A wire type of gpushare.api as a plain dict, or the part of it that pages show."""
 
 RECEIPTS_MAX = 40
 _TOLD = frozenset(("lease", "left", "late", "lie"))
-"""Kinds of receipts that say how long somebody waited, for whom and why; the others are steps between."""
+"""Kinds of receipts that say how long a grant waited, for which one and why; the others are steps in between."""
 _WAITED_NS = 1000
-"""Below that nobody waited: a lease of a free device."""
+"""A shorter wait does not count: the device was free."""
 
 
 def _some(**fields: Any) -> Json:
@@ -21,7 +21,7 @@ def _some(**fields: Any) -> Json:
 
 
 def grant(found: Json) -> Json:
-    """Of a Grant."""
+    """Returns the row of a Grant."""
     gang, part = found["gang"] or {}, found["part_of"]
     eviction = found["eviction"]
     return _some(
@@ -43,7 +43,7 @@ def grant(found: Json) -> Json:
 
 
 def _part(found: Json) -> Json:
-    """Of a GrantDevice: its names, shortened to what people call them."""
+    """Returns the row of a GrantDevice, with short field names."""
     return _some(
         device=found["index"],
         asked=found["time_milli"],
@@ -64,7 +64,7 @@ def _part(found: Json) -> Json:
 
 
 def device(found: Json, before: Json | None, grants: Sequence[Json]) -> Json:
-    """Of a Device. `before`, `grants`: as of overview.device_time."""
+    """Returns the row of a Device. `before`, `grants`: as in overview.device_time."""
     time = overview.device_time(found, before, grants)
     parts = [part for one in grants for part in one["devices"] if part["id"] == found["id"]]
     return _some(
@@ -88,7 +88,7 @@ def device(found: Json, before: Json | None, grants: Sequence[Json]) -> Json:
 
 
 def tenant(found: Json, waits: Mapping[str, Json]) -> Json:
-    """Of a Tenant. `waits`: TenantWaits by name."""
+    """Returns the row of a Tenant. `waits`: TenantWaits by name."""
     now, waited = found["now"], waits.get(found["name"], {})
     return _some(
         name=found["name"],
@@ -114,7 +114,7 @@ def tenant(found: Json, waits: Mapping[str, Json]) -> Json:
 
 
 def facts(found: Json) -> Json:
-    """Of a Node, what its health is."""
+    """Returns the health facts of a Node."""
     ledger = found["ledger"]
     return {
         "version": found["version"],
@@ -134,7 +134,7 @@ def facts(found: Json) -> Json:
 
 
 def observed(findings: Json, attempts: Json) -> Json:
-    """Of Findings and Attempts, the latest first."""
+    """Returns the sentences of Findings and Attempts, latest first."""
     return {
         "open": findings["open"],
         "findings": [sentences.finding(one) for one in reversed(findings["findings"][-RECEIPTS_MAX:])],
@@ -144,7 +144,7 @@ def observed(findings: Json, attempts: Json) -> Json:
 
 
 def standing(found: Json) -> Json:
-    """Of a Standing: its sentences, and of whom they are."""
+    """Returns the sentences of a Standing, with the grants and tenants that they are about."""
     return {
         "idle": [
             {"grant": one["grant"], "tenant": one["tenant"], "text": one["text"], "in_the_way": len(one["in_the_way"])}
@@ -155,7 +155,7 @@ def standing(found: Json) -> Json:
 
 
 def receipts(events: Iterable[Json]) -> list[Json]:
-    """Of LeaseEvents, oldest first: those that say who waited, the latest first."""
+    """Returns receipts of waits, latest first. `events`: LeaseEvents, oldest first."""
     told = [one for one in events if one["kind"] in _TOLD and (one["kind"] != "lease" or one["wait_ns"] >= _WAITED_NS)]
     return [
         {"kind": one["kind"], "grant": one["grant"], "text": sentences.event(one)}
@@ -164,9 +164,9 @@ def receipts(events: Iterable[Json]) -> list[Json]:
 
 
 def usage(found: Json, columns: int, step_ns: int) -> Json:
-    """Of UsageSlots with each device by itself, up to `until_ns`: so many columns for each device. A column has, for
-    each tenant, milli of the time that was recorded in it; null: nothing was. `tenants`: who used most first, and the
-    hours of a device that each had."""
+    """Returns the chart of UsageSlots per device, `columns` columns for each device up to `until_ns`. A column has for
+    each tenant milli of the time recorded in it; null: nothing was recorded. `tenants`: heaviest user first, with the
+    device hours that each had."""
     end = -(-found["until_ns"] // step_ns) * step_ns
     begin = end - columns * step_ns
     sums: dict[str, list[tuple[int, dict[str, int]] | None]] = {}
@@ -195,6 +195,6 @@ def usage(found: Json, columns: int, step_ns: int) -> Json:
 
 
 def _shares(capacity_ns: int, used_ns: dict[int, int]) -> dict[int, int]:
-    """Milli by tenant. Rows of several grants end a little apart: together never more than the whole."""
+    """Returns milli by tenant. Rows of several grants may end slightly apart; the sum is kept within the whole."""
     whole = max(capacity_ns, sum(used_ns.values()), 1)
     return {one: milli for one, ns in sorted(used_ns.items()) if (milli := round(1000 * ns / whole))}

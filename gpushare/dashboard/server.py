@@ -1,4 +1,4 @@
-"""The page, what it reads and, where that is allowed, what it changes."""
+"""Serves the page, the data that it reads and, if allowed, the changes that it makes."""
 
 import asyncio
 import contextlib
@@ -20,36 +20,37 @@ from gpushare.errors import GpushareError, UsageError
 BODY_MAX = 4096
 HEADER_MAX = 4096
 _SEND_SECONDS = 10.0
-"""A page that takes nothing for that long is cut off."""
+"""A page that reads nothing for this long is disconnected."""
 _BEAT_SECONDS = 15.0
 _ASKING = 4
-"""Questions of all pages about single grants that the daemons are asked at once."""
+"""Maximum concurrent queries about single grants, of all pages together."""
 
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 _PAGE = Path(__file__).with_name("page")
 
 
 def assets() -> dict[str, tuple[str, bytes]]:
-    """By path: media type and content. Read before this process gives up what it may not have rights to any more."""
+    """Reads the page's files; returns media type and content by path. To be called before root's rights are given up:
+    the files may not be readable afterwards."""
     found = {f"/{path.name}": (_TYPES[path.suffix], path.read_bytes()) for path in _PAGE.iterdir() if path.is_file()}
     found["/"] = found.pop("/index.html")
     return found
 
 
 class Site:
-    """What one dashboard serves."""
+    """The site of one dashboard."""
 
     def __init__(
         self, nodes: Sequence[Node], readers: Readers, token: str, pages: dict[str, tuple[str, bytes]], **about: Any
     ) -> None:
-        """`about`: `changes`, whether the page may release and resize; `user`, as whom this process asks."""
+        """`about`: `changes`: whether the page may release and resize grants; `user`: name of this process's user."""
         self._nodes, self._readers, self._token, self._pages = nodes, readers, token, pages
         self._about = about
         self._asking = asyncio.Semaphore(_ASKING)
         self._connections: Connections | None = None
 
     async def start(self, listener: Any) -> web.AppRunner:
-        """Serves on a socket that is bound. Call `cleanup` of what it gives."""
+        """Serves on a bound socket. The caller must call `cleanup` of the result."""
         application = web.Application(client_max_size=BODY_MAX, middlewares=[self._checked])
         application.on_response_prepare.append(guard.with_headers)
         application.router.add_get("/api/stream", self._stream, allow_head=False)
@@ -68,7 +69,7 @@ class Site:
 
     @web.middleware
     async def _checked(self, request: web.Request, handler: Any) -> web.StreamResponse:
-        """Every answer ends its connection but a stream's; every failure is one line."""
+        """Checks a request and turns errors into one-line answers. Every answer closes its connection."""
         try:
             if not request.path.startswith("/api/"):
                 guard.check_page(request.headers)
@@ -113,13 +114,13 @@ class Site:
         return response
 
     def _first(self) -> bytes:
-        """Everything, to a page that has nothing."""
+        """Returns the whole state, for a page that has just opened."""
         nodes = [{"name": node.source.name, "host": node.source.host} for node in self._nodes]
         hello = encoded({"hello": {"nodes": nodes, "version": __version__, **self._about}})
         return hello + b"".join(message for node in self._nodes for message in node.snapshot())
 
     def _node(self, number: str | int) -> Node:
-        """Raises UsageError."""
+        """Returns the node of this number. Raises UsageError if there is none."""
         with contextlib.suppress(ValueError, IndexError):
             if (found := int(number)) >= 0:
                 return self._nodes[found]
@@ -143,14 +144,14 @@ class Site:
 
 
 async def _send(response: web.StreamResponse, reader: Reader) -> None:
-    """What comes, until the page is gone or too slow. Raises OSError or TimeoutError."""
+    """Sends messages until the page is gone or too slow. Raises OSError or TimeoutError."""
     while text := await reader.take(_BEAT_SECONDS):
         async with asyncio.timeout(_SEND_SECONDS):
             await response.write(text)
 
 
 async def _body(request: web.Request, fields: dict[str, type]) -> Any:
-    """An object with these fields, of which the first two are there. Raises UsageError."""
+    """Parses the body: an object with only these fields, of which the first two are required. Raises UsageError."""
     try:
         body = json.loads(await request.read())
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Which nodes a page is about, and by which socket each is reached."""
+"""The nodes that a page shows, and the socket of each."""
 
 import re
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from gpushare.paths import DEFAULT_SOCKET, client_socket
 NODES_MAX = 32
 _NAME_MAX = 200
 _SSH = "ssh:"
-# Of ssh's destinations those that it cannot take for an option; `[`, `]` and `:` for addresses of IPv6.
+# Destinations that ssh cannot mistake for an option; `[`, `]` and `:` are for IPv6 addresses.
 _HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@:\[\]%-]{0,254}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """`socket`: of the daemon, on this machine or, where `host` is not empty, there: ssh forwards it."""
+    """`socket`: the daemon's, on this machine or, if `host` is not empty, on that host, forwarded by ssh."""
 
     name: str
     socket: Path
@@ -25,7 +25,7 @@ class Source:
 
 
 def parse(text: str) -> Source:
-    """`NAME=SOCKET`, `NAME=ssh:HOST` or `NAME=ssh:HOST:/PATH`. Raises UsageError."""
+    """Parses `NAME=SOCKET`, `NAME=ssh:HOST` or `NAME=ssh:HOST:/PATH`. Raises UsageError."""
     name, equals, where = text.partition("=")
     if not equals or not name.strip() or not where:
         raise UsageError(f"--node {text[:80]!r}: write NAME=SOCKET or NAME=ssh:HOST, such as a1=ssh:a1.example.org")
@@ -40,7 +40,7 @@ def parse(text: str) -> Source:
 
 
 def sources(nodes: Sequence[str], socket: str | None) -> list[Source]:
-    """Those of the options; without any the node whose socket a client finds. Raises UsageError."""
+    """Returns the sources of the options; without --node, the socket that a client would use. Raises UsageError."""
     if not nodes:
         return [Source("this node", client_socket(socket))]
     if socket is not None:

@@ -1,4 +1,4 @@
-"""A node's socket on another machine, forwarded by ssh to one of ours. No port is opened for it on either side."""
+"""Forwards a node's socket on another machine to a local one by ssh. No port is opened on either side."""
 
 import asyncio
 import contextlib
@@ -8,13 +8,13 @@ from pathlib import Path
 from gpushare.helper import end_with_parent
 
 _FIRST_SECONDS, _LAST_SECONDS = 1.0, 30.0
-"""Between two starts: twice as long after each that brought no connection."""
+"""Pause between two starts, doubled after each short run."""
 _GOOD_SECONDS = 30.0
-"""What ran that long did work."""
+"""A run longer than this counts as a working connection."""
 _SAID_MAX = 300
 _LINE_MAX = 4096
 
-# No questions, which nobody could answer; a connection that is gone is noticed within 15 s.
+# No prompts, which nobody could answer; a dead connection is noticed within 15 s.
 _OPTIONS = (
     *("BatchMode=yes", "ExitOnForwardFailure=yes", "StreamLocalBindUnlink=yes", "StreamLocalBindMask=0177"),
     *(
@@ -28,7 +28,7 @@ _OPTIONS = (
 
 
 def command(local: Path, remote: Path, host: str) -> list[str]:
-    """What to run: it forwards `local` here to `remote` there until it is ended."""
+    """Returns the ssh command that forwards the socket `local` to `remote` on the host until it is terminated."""
     options = [word for option in _OPTIONS for word in ("-o", option)]
     return ["ssh", "-N", "-T", "-a", "-x", *options, "-L", f"{local}:{remote}", "--", host]
 
@@ -37,7 +37,7 @@ class Tunnel:
     """`socket` leads to the daemon while ssh runs."""
 
     def __init__(self, host: str, remote: Path, socket: Path, ended: Callable[[str], None]) -> None:
-        """`ended`: called with why ssh does not run, each time."""
+        """`ended`: called with the reason each time ssh ends or cannot be started."""
         self.socket, self._ended = socket, ended
         self._host, self._command = host, command(socket, remote, host)
 
@@ -74,12 +74,12 @@ class Tunnel:
             with contextlib.suppress(ProcessLookupError):
                 ssh.terminate()
             with contextlib.suppress(OSError):
-                self.socket.unlink()  # else one would connect to nobody
+                self.socket.unlink()  # a stale socket would refuse connections
             await ssh.wait()
 
 
 async def _last_line(stream: asyncio.StreamReader) -> str:
-    """Reads to its end. Printable, since it gets onto a page and into messages."""
+    """Reads to the end of the stream; returns its last line, made printable for the page and messages."""
     last = b""
     while part := await stream.read(_LINE_MAX):
         last = (last + part)[-_LINE_MAX:]

@@ -13,7 +13,7 @@ from gpushare.client import Client
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Of one tenant: device time since its start, current bytes and peak bytes."""
+    """One tenant's usage: device time since its start, current bytes and peak bytes."""
 
     busy_ns: int
     bytes: int

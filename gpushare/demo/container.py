@@ -28,7 +28,7 @@ class Container(Program):
 
     @property
     def grant(self) -> str:
-        """Its id, which the runtime wrapper wrote to the config."""
+        """Returns the grant's id, which the runtime wrapper wrote to the config."""
         annotations = json.loads((self._bundle / "config.json").read_text())["annotations"]
         return str(annotations[GRANT])
 

@@ -1,4 +1,4 @@
-"""A table that is drawn over itself on a terminal, with a bar in each line where there is room."""
+"""A table that is redrawn in place on a terminal, with a bar in each line if there is room."""
 
 import os
 import shutil
@@ -7,25 +7,25 @@ from collections.abc import Sequence
 
 GREEN, RED = 32, 31
 _COLOURS = (36, 33, 35, 34)
-"""Of the lines' bars, in turn: cyan, yellow, magenta, blue."""
+"""Colours of the bars, line by line: cyan, yellow, magenta, blue."""
 _BAR, _LEAST = 30, 8
 
 Row = tuple[Sequence[str], float]
-"""Its cells, and the part of the bar that is full."""
+"""Cells, and the filled fraction of the bar."""
 
 
 def is_live() -> bool:
-    """Whether what is printed can be drawn over."""
+    """Whether stdout is a terminal on which lines can be redrawn."""
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def painted(text: str, colour: int) -> str:
-    """In a terminal that may show colours."""
+    """Returns coloured text if stdout is a terminal that may show colours."""
     return f"\x1b[{colour}m{text}\x1b[0m" if is_live() and not os.environ.get("NO_COLOR") else text
 
 
 class Table:
-    """`columns`: titles and widths; numbers are to the right, the first column to the left."""
+    """`columns`: titles and widths. The first column is left-aligned, the others right-aligned."""
 
     def __init__(self, columns: Sequence[tuple[str, int]]) -> None:
         self._columns = columns
@@ -33,12 +33,12 @@ class Table:
         self._drawn = 0
 
     def head(self) -> None:
-        """A line of titles, and no row yet."""
+        """Prints the title line of a new table."""
         self._drawn = 0
         print(self._line([title for title, _ in self._columns])[: self._room()], flush=True)
 
     def rows(self, rows: Sequence[Row]) -> None:
-        """The lines below the titles; on a terminal in the place of those before."""
+        """Prints the rows; on a terminal over the earlier ones."""
         if self.live and self._drawn:
             print(f"\x1b[{self._drawn}A", end="")
         for number, (cells, part) in enumerate(rows):
@@ -50,7 +50,7 @@ class Table:
         self._drawn = len(rows)
 
     def _room(self) -> int | None:
-        """A line that is broken could not be drawn over."""
+        """Maximum line width on a terminal: a line that wraps could not be redrawn in place. None: no limit."""
         return max(1, shutil.get_terminal_size().columns - 1) if self.live else None
 
     def _bar(self, part: float, after: int, colour: int) -> str:

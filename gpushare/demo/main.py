@@ -1,4 +1,4 @@
-"""Plays a scenario and says what came of it."""
+"""Plays a scenario and reports the result."""
 
 import os
 import shutil
@@ -44,7 +44,7 @@ def containers(phase_seconds: float | None, *, quiet: bool) -> Result:
 
 
 def teams(phase_seconds: float | None, *, quiet: bool) -> Result:
-    """Teams with quotas on eight simulated devices. As `containers`."""
+    """Teams with quotas on eight simulated devices; otherwise as `containers`."""
     _check(*INTERPOSERS, _PROGRAM)
     say = _silence if quiet else screen.step
     with stage(say, f"{DEVICES}x16GiB") as (node, where, _):

@@ -44,8 +44,8 @@ class Node:
         return self._layout.socket
 
     def start(self, simulate: str = "") -> Any:
-        """The node's facts, once its daemon answers. `simulate`: devices to simulate; empty: one, where there is no
-        driver."""
+        """Starts the daemon; returns the node's facts once it answers. `simulate`: devices to simulate; empty: one if
+        there is no driver."""
         command = [sys.executable, "-P", "-m", "gpushare", "daemon", "--state-dir", str(self._layout.state)]
         if simulate or not has_driver():
             command += ["--simulate", simulate or SIMULATED_DEVICE]
@@ -76,7 +76,7 @@ class Node:
         return facts
 
     def wait_released(self, grants: list[str]) -> None:
-        """An ended container returns its share. The next reader of the accounting must not see it in use."""
+        """Waits until these grants have ended, so that the next reader of the accounting does not see them in use."""
         deadline = time.monotonic() + END_SECONDS
         while any(grant["id"] in grants for grant in self.client.grants()) and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -41,7 +41,7 @@ class Program:
         threading.Thread(target=self._read, name=f"read-{self.what}", daemon=True).start()
 
     def ready(self) -> dict[str, Any]:
-        """What it says when it has its device. Raises FailedError with the last line of its stderr."""
+        """Waits until it has its device; returns its report. Raises FailedError with the last line of its stderr."""
         said = self._answer(START_SECONDS)
         if said.get("event") != "ready":
             raise FailedError(f"{self.what}: {said}")
@@ -62,7 +62,7 @@ class Program:
         return self.answer()
 
     def tell(self, command: str) -> None:
-        """Sends one command, whose `answer` is to be taken before the next one."""
+        """Sends one command; its `answer` must be read before the next command."""
         assert self._process is not None and self._process.stdin is not None
         try:
             self._process.stdin.write(command + "\n")
@@ -71,13 +71,13 @@ class Program:
             raise FailedError(self._epitaph()) from None
 
     def answer(self) -> dict[str, Any]:
-        """To the command that was sent."""
+        """Returns the answer to the command that was sent."""
         return self._answer(ANSWER_SECONDS)
 
     def leave(self) -> None:
-        """Tells it to end, which takes until the device has done what it waits for."""
+        """Asks it to end, which it does when the device work that it waits for is done."""
         if self._process is not None and self._process.stdin is not None:
-            with contextlib.suppress(BrokenPipeError):  # an unread command
+            with contextlib.suppress(BrokenPipeError):  # it ended with a command unread
                 self._process.stdin.close()
 
     def end(self) -> None:
@@ -92,7 +92,7 @@ class Program:
             self._process.wait()
 
     def _stop(self) -> None:
-        """Has it end where it does not by itself."""
+        """Makes it end if it has not ended after `leave`."""
         assert self._process is not None
         self._process.terminate()
 

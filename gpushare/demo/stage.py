@@ -1,4 +1,4 @@
-"""Where a scenario plays: a temporary directory with a daemon of its own, of which nothing is left afterwards."""
+"""The stage of a scenario: a temporary directory with its own daemon, completely removed afterwards."""
 
 import contextlib
 import shutil
@@ -18,7 +18,7 @@ REMOVE_SECONDS = 30.0
 
 @contextlib.contextmanager
 def stage(say: Callable[[str], None], simulate: str = "") -> Iterator[tuple[Node, Path, Any]]:
-    """(node, directory for files, facts of the node). `simulate`: as Node.start takes it. Raises GpushareError."""
+    """Yields (node, directory for files, facts of the node). `simulate`: as in Node.start. Raises GpushareError."""
     with contextlib.ExitStack() as cleanup:
         cleanup.enter_context(interruptible())
         with uninterrupted():

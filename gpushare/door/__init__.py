@@ -1,1 +1,1 @@
-"""The process that has the sockets of all grants: what tenants send, and how long they take, ends here."""
+"""The process that owns the sockets of all grants, so that no tenant's messages or slowness block the daemon."""

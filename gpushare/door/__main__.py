@@ -1,4 +1,4 @@
-"""The process itself: descriptor 0 is a socket to the daemon."""
+"""The door's main program: descriptor 0 is a socket to the daemon."""
 
 import os
 import select
@@ -11,11 +11,11 @@ from gpushare.door.grants import Grants
 from gpushare.helper import CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE, confine
 
 _LOOKS_MAX = 16
-"""Processes that are looked at in the same moment. Each look is a thread, since a process can keep it waiting."""
+"""Most processes looked at concurrently. Each look is a thread, since a process can keep it waiting."""
 
 
 class Door:
-    """What the daemon says, carried out."""
+    """Carries out what the daemon says."""
 
     def __init__(self, daemon: socket.socket, *, guarded: bool) -> None:
         self._daemon, self._guarded = daemon, guarded
@@ -25,7 +25,7 @@ class Door:
         self._looks = threading.Semaphore(_LOOKS_MAX)
 
     def serve(self) -> None:
-        """Until the daemon closes its end."""
+        """Serves until the daemon closes its end."""
         while True:
             for descriptor, _ in self._poll.poll(self._grants.tick()):
                 if descriptor != self._daemon.fileno():
@@ -34,7 +34,7 @@ class Door:
                     return
 
     def _send(self, message: messages.FromDoor, descriptor: int | None = None) -> None:
-        """Waits for the daemon where that is slow, and so do tenants then."""
+        """Blocks while the daemon is slow, and tenants wait too."""
         socket.send_fds(self._daemon, [messages.encode(message)], [descriptor] if descriptor is not None else [])
 
     def _listen(self) -> bool:
@@ -77,8 +77,8 @@ class Door:
 
 
 def main(daemon: str, guarded: str = "") -> None:
-    """Serves until the daemon closes the socket or ends. `daemon`: its pid. `guarded`: not empty, as on a kernel that
-    does not refuse descriptors at their sender (gpushare/rights.py)."""
+    """Serves until the daemon closes the socket or ends. `daemon`: its pid. `guarded`: not empty: acts as on a kernel
+    that does not refuse descriptors at their sender (gpushare/rights.py)."""
     confine(daemon, keep={CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE})  # to read /proc/PID/syscall
     with socket.socket(fileno=os.dup(0)) as channel:  # not inherited, unlike 0
         Door(channel, guarded=bool(guarded)).serve()

@@ -1,7 +1,7 @@
 """The sockets of grants and the connections to them, without the daemon: accepts, reads one request, answers, watches.
 
 A connection is `waiting` until its request has come, `asked` until the daemon answers, and `told` from then on: nothing
-more is read from it, and its end is all that counts.
+more is read from it, and only its end matters.
 """
 
 import contextlib
@@ -19,17 +19,17 @@ from gpushare.door.messages import REQUEST_MAX, Asked, Ended, FromDoor
 
 _SO_PEERPIDFD = 77  # Linux 6.5; not in Python's socket module
 
-# Of one grant. Every process of a full grant twice over (an exec joins before the old image's connection has ended).
+# Per grant: twice as many as a full grant has processes (an exec joins before the old image's connection has ended).
 _CONNECTIONS_MAX = 2048
-# Requests that the daemon has not answered: one grant's crowd delays the others by no more than that.
+# Requests of one grant that the daemon has not answered: bounds how long its crowd delays the other grants.
 _ASKED_MAX = 64
-# A grant that is full joins all its processes at once, and then as many a second.
+# Rate limit of a grant's connections: a burst, since a full grant joins all its processes at once, then per second.
 _CROWD, _PER_SECOND = 2048, 200
 _SILENT_S = 10.0
 """The interposer sends its request at once: a connection without one is closed after this time."""
 _TICK_S = 1.0
 _PAUSE_S = 0.1
-"""For which a listener is left alone where the process has no descriptors left."""
+"""How long a listener is left alone after a failed accept(), as when no descriptors are left."""
 
 Send = Callable[[FromDoor, int | None], None]
 
@@ -50,7 +50,7 @@ class _Grant:
     connections: dict[int, _Connection] = field(default_factory=dict)
     asked: int = 0
     ready: deque[_Connection] = field(default_factory=deque)
-    """Connections whose requests are not read yet, since the daemon has enough of this grant's."""
+    """Connections whose requests are not read yet, since the daemon has _ASKED_MAX of this grant's."""
     credit: float = _CROWD
     credited_at: float = 0.0
 
@@ -66,7 +66,7 @@ class Grants:
         self._by_descriptor: dict[int, _Grant | _Connection] = {}
         self._numbers = 0
         self._resting: dict[_Grant, float] = {}
-        """Grants whose listeners are not served before that time."""
+        """Paused listeners' grants, and until when."""
         self._silent_looked = time.monotonic()
         # Half of the descriptors stay free for listeners and for what the daemon passes.
         self._connections_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
@@ -90,7 +90,7 @@ class Grants:
         grant.listener.close()
 
     def answer(self, number: int, message: bytes, bell: int | None) -> None:
-        """Sends an answer; without a bell the connection is closed then."""
+        """Sends an answer. `bell`: a descriptor to send with it; without one the connection is closed afterwards."""
         connection = self._connections.get(number)
         if connection is None:
             return
@@ -108,7 +108,7 @@ class Grants:
         if bell is None:
             self._close(connection)
             return
-        # A process has nothing more to say: what it sends from here on fails there, what it has sent is dropped.
+        # A process has nothing more to say: later sends fail at its end, what it has already sent is dropped.
         connection.told = True
         with contextlib.suppress(OSError):
             connection.socket.shutdown(socket.SHUT_RD)
@@ -129,7 +129,7 @@ class Grants:
     # What tenants do.
 
     def happened(self, descriptor: int) -> None:
-        """Something at a watched descriptor."""
+        """Handles an event of a watched descriptor."""
         found = self._by_descriptor.get(descriptor)
         if isinstance(found, _Grant):
             self._accept(found)
@@ -191,7 +191,7 @@ class Grants:
             os.close(pidfd)
 
     def _read_on(self, grant: _Grant) -> None:
-        """The daemon takes more of this grant's requests."""
+        """Watches this grant's `ready` connections again, as many as the daemon takes more requests."""
         for _ in range(_ASKED_MAX - grant.asked):
             if not grant.ready:
                 break
@@ -202,7 +202,8 @@ class Grants:
     # Time.
 
     def tick(self) -> float:
-        """Serves listeners that have rested and closes connections that say nothing. Seconds until the next call."""
+        """Resumes paused listeners whose time has come, and closes silent connections. Returns the seconds until the
+        next call."""
         now = time.monotonic()
         for grant in [grant for grant, until in self._resting.items() if until <= now]:
             del self._resting[grant]
@@ -242,7 +243,7 @@ class Grants:
 
 
 def _pidfd(connection: socket.socket, pid: int) -> int | None:
-    """Of the connecting process; None when it is gone.
+    """A pidfd of the connecting process; None when it is gone.
 
     The kernel's own descriptor of the peer where it has one (SO_PEERPIDFD, Linux 6.5). Otherwise opened by pid, which
     is another process only if the peer has ended and its pid was reused while the connection was still unread.

@@ -1,7 +1,7 @@
-"""What the daemon and its door say to each other, over a socket pair that keeps messages apart. A message has at most
-one descriptor with it.
+"""Messages between the daemon and its door, over a socket pair that preserves message boundaries. A message carries at
+most one descriptor.
 
-A connection's number is never used again in the life of a door. `grant` is the daemon's number for a grant's socket.
+A connection's number is never reused in the life of a door. `grant` is the daemon's number for a grant's socket.
 """
 
 import msgspec
@@ -9,7 +9,7 @@ from msgspec import Struct
 
 MESSAGE_MAX = 4096
 REQUEST_MAX = 256
-"""Of a tenant's message, bytes that are passed on; a longer one is cut, which makes it invalid."""
+"""Bytes of a tenant's message that are passed on; a longer one is truncated, which makes it invalid."""
 
 
 class Open(Struct, array_like=True, tag=1):
@@ -19,13 +19,13 @@ class Open(Struct, array_like=True, tag=1):
 
 
 class Shut(Struct, array_like=True, tag=2):
-    """daemon: the grant's listener and all its connections are closed."""
+    """daemon: close the grant's listener and all its connections."""
 
     grant: int
 
 
 class Answer(Struct, array_like=True, tag=3):
-    """daemon: send this. With a descriptor, which goes along, the connection stays; without it is closed."""
+    """daemon: send this. A descriptor is sent along, and the connection stays; without one the connection is closed."""
 
     connection: int
     message: bytes
@@ -59,14 +59,14 @@ class Asked(Struct, array_like=True, tag=7):
 
 
 class Ended(Struct, array_like=True, tag=8):
-    """door: a connection to which an answer was sent with a descriptor is over. `told`: the answer was delivered."""
+    """door: a connection to which an answer was sent with a descriptor has ended. `told`: the answer was delivered."""
 
     connection: int
     told: bool
 
 
 class Looked(Struct, array_like=True, tag=9):
-    """door: the first word of /proc/PID/syscall; empty: cannot be told."""
+    """door: the first word of /proc/PID/syscall; empty: unknown."""
 
     pid: int
     word: str

@@ -1,1 +1,1 @@
-"""What the kernel holds for us: cgroups and the device program."""
+"""Enforcement by the kernel and the driver: cgroups, device programs, the guard, and the table of walls."""

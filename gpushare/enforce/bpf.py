@@ -1,6 +1,6 @@
-"""bpf(2) as far as the device programs need it: instructions, programs, maps, and what is attached to a cgroup.
+"""The part of bpf(2) that the device programs need: instructions, programs, maps, and attachment to a cgroup.
 
-Written by hand, since these programs are so short that neither a compiler nor a library is worth having on the node.
+The programs are short, so they are assembled by hand: the node needs neither a compiler nor a BPF library.
 """
 
 import ctypes
@@ -23,35 +23,35 @@ DEVCG_DEV_CHAR = 2
 CONTEXT_ACCESS_TYPE, CONTEXT_MAJOR, CONTEXT_MINOR = 0, 4, 8  # offsets in struct bpf_cgroup_dev_ctx
 LDX_W, STX_DW, MOV, MOV_IMM, MOV32, ADD_IMM, AND_IMM, OR = 0x61, 0x7B, 0xBF, 0xB7, 0xBC, 0x07, 0x57, 0x4F
 JA, JEQ_IMM, JNE_IMM, JLT_IMM, JGT_IMM, CALL, EXIT, LD_IMM64 = 0x05, 0x15, 0x55, 0xA5, 0x25, 0x85, 0x95, 0x18
-MAP_LOOKUP, GET_UID_GID, GET_ANCESTOR_CGROUP_ID = 1, 15, 123  # of the kernel's functions
+MAP_LOOKUP, GET_UID_GID, GET_ANCESTOR_CGROUP_ID = 1, 15, 123  # BPF helper function numbers
 R0, R1, R2, R3, R6, R10 = 0, 1, 2, 3, 6, 10
 _PSEUDO_MAP_FD = 1
 _SYSCALL = {"x86_64": 321, "aarch64": 280}
 
-_ATTRIBUTE_BYTES = 128  # the kernel takes longer ones when the rest is zero
+_ATTRIBUTE_BYTES = 128  # the kernel accepts a longer union bpf_attr than it knows if the rest is zero
 _NAME_BYTES = 16
-_INFO_BYTES, _INFO_NAME = 128, 64  # struct bpf_prog_info, and where its name is
-_ATTACHED_MAX = 64  # what the kernel takes at one cgroup (BPF_CGROUP_MAX_PROGS)
+_INFO_BYTES, _INFO_NAME = 128, 64  # size of struct bpf_prog_info that is read, and the offset of its name
+_ATTACHED_MAX = 64  # the kernel's limit per cgroup (BPF_CGROUP_MAX_PROGS)
 
 
 def instruction(code: int, destination: int = 0, source: int = 0, offset: int = 0, immediate: int = 0) -> bytes:
-    """One of 8 bytes."""
+    """Encodes one instruction (8 bytes)."""
     return struct.pack("<BBhi", code, destination | source << 4, offset, immediate)
 
 
 def map_address(destination: int, descriptor: int) -> bytes:
-    """Two instructions: a map's address, by the descriptor that it has while the program is loaded."""
+    """Two instruction slots that load a map's address. `descriptor`: the map's, open while the program is loaded."""
     return instruction(LD_IMM64, destination, _PSEUDO_MAP_FD, immediate=descriptor) + instruction(0)
 
 
 def leave(answer: int) -> bytes:
-    """Two instructions: 1 allows, 0 denies."""
+    """Two instructions that end the program. `answer`: 1 allows, 0 denies."""
     return instruction(MOV_IMM, R0, immediate=answer) + instruction(EXIT)
 
 
 def load(code: bytes, name: str = "") -> int:
-    """A program for device files; the caller closes the descriptor. `name`: at most 15 characters of letters, digits
-    and `_`. Raises FailedError."""
+    """Loads a cgroup device program and returns its descriptor, which the caller closes. `name`: at most 15 letters,
+    digits and `_`. Raises FailedError."""
     instructions = ctypes.create_string_buffer(code, len(code))
     licence = ctypes.create_string_buffer(b"Apache-2.0")
     attribute = struct.pack(
@@ -67,13 +67,13 @@ def load(code: bytes, name: str = "") -> int:
 
 
 def attach(cgroup: Path, program: int) -> None:
-    """To a v2 cgroup, as long as that exists, beside what is there: an open has to be allowed by all programs of the
-    cgroup and of those above. Raises FailedError."""
+    """Attaches the program to a v2 cgroup for the cgroup's lifetime, alongside programs that are there: an open must be
+    allowed by all programs of the cgroup and of its ancestors. Raises FailedError."""
     _change(_PROG_ATTACH, cgroup, program, _F_ALLOW_MULTI)
 
 
 def detach(cgroup: Path, program: int) -> None:
-    """Raises FailedError, also where it is not attached."""
+    """Detaches the program. Raises FailedError, also if it is not attached."""
     _change(_PROG_DETACH, cgroup, program, 0)
 
 
@@ -87,8 +87,8 @@ def _change(command: int, cgroup: Path, program: int, flags: int) -> None:
 
 
 def attached(cgroup: Path, name: str) -> list[int]:
-    """Descriptors, which the caller closes, of the device programs of this name at the cgroup itself. Raises
-    FailedError."""
+    """Returns descriptors of the device programs with this name that are attached to the cgroup itself; the caller
+    closes them. Raises FailedError."""
     directory = _directory(cgroup)
     found = (ctypes.c_uint32 * _ATTACHED_MAX)()
     try:
@@ -116,26 +116,26 @@ def _name(program: int) -> str:
 
 
 class Numbers:
-    """A set of numbers of 64 bits that a program can look into: a hash map without values. Raises FailedError."""
+    """A set of 64-bit numbers that a program can look up: a hash map whose values are ignored. Raises FailedError."""
 
     def __init__(self, name: str, most: int) -> None:
         attribute = struct.pack("<IIIIIII16s", _MAP_TYPE_HASH, 8, 1, most, _F_NO_PREALLOC, 0, 0, name.encode())
         self.descriptor = _call(_MAP_CREATE, attribute, "make a map")
 
     def add(self, number: int) -> None:
-        """One that is there already stays."""
+        """Adds a number; no error if it is there already."""
         key, value = ctypes.c_uint64(number), ctypes.c_uint8(1)
         attribute = struct.pack("<IIQQQ", self.descriptor, 0, ctypes.addressof(key), ctypes.addressof(value), 0)
         _call(_MAP_UPDATE, attribute, "fill a map")
 
     def discard(self, number: int) -> None:
-        """One that is not there is no error."""
+        """Removes a number; no error if it is not there."""
         key = ctypes.c_uint64(number)
         attribute = struct.pack("<IIQ", self.descriptor, 0, ctypes.addressof(key))
         _call(_MAP_DELETE, attribute, "change a map", fine=(errno.ENOENT,))
 
     def close(self) -> None:
-        """A program that looks into it keeps it."""
+        """Closes the descriptor. The map lives on while a program uses it."""
         os.close(self.descriptor)
 
 
@@ -151,7 +151,7 @@ def _buffer(attribute: bytes) -> "ctypes.Array[ctypes.c_char]":
 
 
 def _call(command: int, attribute: "bytes | ctypes.Array[ctypes.c_char]", what: str, fine: Sequence[int] = ()) -> int:
-    """`fine`: errnos that are no failure."""
+    """Calls bpf(2). `what`: the action, for error messages. `fine`: errnos that are not failures."""
     number = _SYSCALL.get(platform.machine())
     if number is None:
         raise FailedError(f"cannot {what}: no bpf(2) number known for {platform.machine()}")

@@ -1,7 +1,7 @@
-"""The cgroup of a grant: how the daemon sees a workload end, and stops or kills all of it at once.
+"""The cgroup of a grant: how the daemon notices that a workload has ended, and stops or kills all of it at once.
 
-On cgroup v2, hybrid machines included, the core files do everything (kill, events). On pure v1 the freezer hierarchy
-is used; nothing there announces the last exit, so the daemon asks `pids` when a pidfd fires.
+On cgroup v2, hybrid machines included, the core files suffice (kill, events). On pure v1 the freezer hierarchy is
+used; it does not announce the last exit, so the daemon reads `pids` when a pidfd fires.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from gpushare.errors import FailedError
 
 PREFIX = "gpushare-"
 _OURS = re.compile(rf"{PREFIX}g-[0-9a-f]{{12}}(\.[0-9]+)?")
-# Bounds of what is looked at and done at once on the daemon's loop; each takes some 20 us.
+# Bounds on the work done in one go on the daemon's event loop; each item takes about 20 us.
 _MEMBERS_MAX = 1000
 _ANCESTORS_MAX = 2000
 _REMOVE_AT_ONCE = 1000
@@ -29,7 +29,7 @@ _MOUNTINFO = Path("/proc/self/mountinfo")
 
 @dataclass(frozen=True, slots=True)
 class Hierarchies:
-    """Where this machine's cgroups are. `freezer` and `devices`, of v1, are used only where v2 does not do."""
+    """Mount points of this machine's cgroup hierarchies. `freezer` and `devices` are v1, used only if v2 cannot be."""
 
     unified: Path | None
     freezer: Path | None
@@ -37,7 +37,7 @@ class Hierarchies:
 
     @classmethod
     def of(cls, mountinfo: str | None = None) -> "Hierarchies":
-        """Read from `mountinfo`; by default as they are on this machine."""
+        """Parses `mountinfo`, by default this machine's."""
         if mountinfo is None:
             return _here()
         unified = freezer = devices = None
@@ -56,7 +56,7 @@ class Hierarchies:
 
 @functools.cache
 def _here() -> Hierarchies:
-    # Read once: users may mount file systems by the thousand.
+    # Read once: users may mount thousands of file systems.
     return Hierarchies.of(_MOUNTINFO.read_text(errors="replace"))
 
 
@@ -77,8 +77,8 @@ class Cgroup:
             raise FailedError(f"process {pid} cannot be moved to {self.path}: {error.strerror}") from None
 
     def pids(self, most: int | None = None) -> list[int]:
-        """Processes of the whole subtree: a workload may make cgroups of its own. `most`: stops the search after so
-        many cgroups and processes together."""
+        """Returns the processes of the whole subtree: a workload may make cgroups of its own. `most`: bound on cgroups
+        and processes together, after which the search stops."""
         found: list[int] = []
         for count, group in enumerate(self._groups()):
             if most is not None and count + len(found) > most:
@@ -88,7 +88,7 @@ class Cgroup:
         return found
 
     def _groups(self) -> Iterator[Path]:
-        """The directory, and those inside it, each before its own."""
+        """Yields the directory and all cgroups inside it, parents first."""
         waiting = [self.path]
         while waiting:
             group = waiting.pop()
@@ -97,7 +97,7 @@ class Cgroup:
                 waiting += [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
 
     def populated(self) -> bool:
-        """Whether any process is in it or below."""
+        """Whether any process is in the cgroup or below it."""
         if not self.v2:
             return bool(self.pids())
         try:
@@ -124,19 +124,19 @@ class Cgroup:
         self._write("freezer.state", "THAWED")
 
     def make(self) -> None:
-        """Makes the directory. Raises FailedError, also where it exists."""
+        """Makes the directory. Raises FailedError, also if it exists."""
         try:
             self.path.mkdir()
         except OSError as error:
-            # EAGAIN: as many or as deep as cgroup.max.descendants and cgroup.max.depth allow.
+            # EAGAIN: cgroup.max.descendants or cgroup.max.depth is reached.
             why = "its limits allow no more" if error.errno == errno.EAGAIN else error.strerror
             raise FailedError(f"no cgroup can be made in {self.path.parent}: {why}") from None
 
     def remove(self) -> bool:
-        """Removes the directory and those inside it, so many at a time. False while some are left, with processes or
-        without."""
+        """Removes the directory and at most _REMOVE_AT_ONCE cgroups inside it. False while any is left, with processes
+        or without."""
         try:
-            self.path.rmdir()  # mostly there are none inside
+            self.path.rmdir()  # usually there are none inside
         except FileNotFoundError:
             return True
         except OSError:
@@ -149,7 +149,8 @@ class Cgroup:
         return not self.path.exists()
 
     def leavable(self, uid: int) -> str | None:
-        """The cgroup above it whose cgroup.procs this user may write: it may move its processes there. None: none."""
+        """Returns the nearest ancestor whose cgroup.procs this user may write: the user's processes can be moved there.
+        None: there is none, or the user is root."""
         if uid == 0:
             return None
         for group in self.path.parents:
@@ -171,11 +172,11 @@ class Cgroup:
 
 
 def below(pid: int, name: str, hierarchies: Hierarchies | None = None) -> Cgroup:
-    """Where the cgroup of a plain process's grant, of this name, is or would be: a child of the one that the process is
-    in, so that it keeps the limits and device programs of its slice or job.
+    """Returns the place of a plain process's grant cgroup, which may not exist yet: a child of the process's own
+    cgroup, so that the process keeps the limits and device programs of its slice or job. `name`: without the prefix.
 
-    One that runs in a grant already keeps those of the place that it came from: a grant is not part of another. Raises
-    FailedError when the process has ended, or without any hierarchy to use.
+    For a process that is in a grant already it is a sibling of that grant's cgroup: grants do not nest. Raises
+    FailedError if the process has ended, or if no usable hierarchy is mounted.
     """
     where = hierarchies or Hierarchies.of()
     if where.unified is None and where.freezer is None:
@@ -191,7 +192,7 @@ def below(pid: int, name: str, hierarchies: Hierarchies | None = None) -> Cgroup
 
 
 def _of_root(group: Path) -> bool:
-    """Made by a daemon: where a user may make cgroups they are the user's."""
+    """Whether a daemon made it: cgroups that a user makes belong to that user."""
     try:
         return group.stat().st_uid == os.geteuid()
     except OSError:
@@ -199,16 +200,16 @@ def _of_root(group: Path) -> bool:
 
 
 def of_process(pid: int, hierarchies: Hierarchies | None = None) -> Cgroup | None:
-    """The cgroup that a process is in; None in the root. Raises FailedError when it has ended."""
+    """Returns the cgroup that a process is in; None: the root cgroup. Raises FailedError if the process has ended."""
     where = hierarchies or Hierarchies.of()
     found = _of_process(pid, where)
     return found if found is not None and found.path not in (where.unified, where.freezer) else None
 
 
 def _of_process(pid: int, where: Hierarchies) -> Cgroup | None:
-    """The same, where the root is one too; None outside of the daemon's cgroup namespace."""
+    """Like of_process, but returns the root cgroup too; None for a cgroup outside the daemon's cgroup namespace."""
     try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text(errors="replace").split("\n")  # names have other ends of lines
+        lines = Path(f"/proc/{pid}/cgroup").read_text(errors="replace").split("\n")  # names may contain \r
     except OSError:
         raise FailedError(f"process {pid} ended") from None
     for line in filter(None, lines):
@@ -223,24 +224,24 @@ def _of_process(pid: int, where: Hierarchies) -> Cgroup | None:
 
 
 def own_of_process(pid: int, hierarchies: Hierarchies | None = None) -> Cgroup | None:
-    """The cgroup that a container's first process has to itself.
+    """Returns the cgroup of a container's first process if no unrelated process is in it.
 
-    None when other processes are in it, such as a login session's where an engine makes no cgroups: watching or killing
-    it would affect them too.
+    None otherwise, such as in a login session's cgroup where the engine makes none: watching or killing it would affect
+    the other processes too.
     """
     group = of_process(pid, hierarchies)
     return group if group is not None and has_alone(group, pid) else None
 
 
 def has_alone(group: Cgroup, pid: int) -> bool:
-    """Whether no process is in it but this one and those that descend from it."""
+    """Whether the cgroup has no processes but this one and its descendants."""
     members = group.pids(most=_MEMBERS_MAX)
-    # A container that is about to start is a few processes: so many are others'.
+    # A container that is about to start has only a few processes: with _MEMBERS_MAX, some are unrelated.
     return len(members) < _MEMBERS_MAX and _descend(members, pid)
 
 
 def _descend(members: list[int], ancestor: int) -> bool:
-    """Whether all are `ancestor` or descend from it. One that has ended meanwhile counts as a descendant."""
+    """Whether all are `ancestor` or its descendants. A process that has ended meanwhile counts as a descendant."""
     known = {ancestor}
     steps = 0
     for member in members:

@@ -1,7 +1,7 @@
-"""The cgroup device program: which GPU nodes a workload may open, held by the kernel.
+"""The cgroup device program, by which the kernel enforces which GPU device nodes a workload may open.
 
 The engine's own device rules stay in force: every program on the path to the root must allow an open. This one only
-denies device files of guarded majors that were not granted.
+denies device files of guarded majors that are not granted.
 """
 
 import os
@@ -13,7 +13,8 @@ from gpushare.enforce.bpf import R1, R2, R3, instruction, leave
 
 
 def program(guarded: Iterable[int], granted: Iterable[tuple[int, int]]) -> bytes:
-    """BPF instructions: deny character devices whose major is in `guarded` and (major, minor) not in `granted`."""
+    """Returns BPF instructions that deny character devices whose major is in `guarded` and whose (major, minor) is not
+    in `granted`."""
     allow, deny = leave(1), leave(0)
     wanted = sorted(set(granted))
     code = character()
@@ -27,7 +28,7 @@ def program(guarded: Iterable[int], granted: Iterable[tuple[int, int]]) -> bytes
 
 
 def character() -> bytes:
-    """The first instructions: whatever is no character device is allowed; of others r2 has the major, r3 the minor."""
+    """Returns the prologue: allows anything that is not a character device; else r2 = major and r3 = minor."""
     code = instruction(bpf.LDX_W, R2, R1, bpf.CONTEXT_ACCESS_TYPE)
     code += instruction(bpf.AND_IMM, R2, immediate=0xFFFF)
     code += instruction(bpf.JEQ_IMM, R2, offset=2, immediate=bpf.DEVCG_DEV_CHAR) + leave(1)
@@ -36,9 +37,9 @@ def character() -> bytes:
 
 
 def attach(cgroup: Path, guarded: Iterable[int], granted: Iterable[tuple[int, int]]) -> None:
-    """Loads the program and attaches it to a v2 cgroup, as long as that exists.
+    """Loads the program and attaches it to a v2 cgroup for the cgroup's lifetime.
 
-    `guarded`: majors of which everything is denied but `granted`, the (major, minor) pairs. Raises FailedError.
+    `guarded`: majors of which everything is denied except `granted`, the (major, minor) pairs. Raises FailedError.
     """
     descriptor = bpf.load(program(guarded, granted))
     try:

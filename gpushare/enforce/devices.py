@@ -1,4 +1,5 @@
-"""Which device nodes a workload may open: by the device program of its v2 cgroup, or by the v1 devices controller."""
+"""Restricts which device nodes a workload may open: by a device program at its v2 cgroup, or by the v1 devices
+controller."""
 
 import errno
 import os
@@ -14,66 +15,66 @@ from gpushare.errors import FailedError
 
 Number = tuple[int, int]
 Guarded = Mapping[int, Collection[int]]
-"""Minors that are known, by major. All of the major's are guarded."""
+"""Known minors by major. All minors of the major are guarded, known or not."""
 SUFFIX = ".devices"
-"""Of the link to the v1 controller's cgroup of a plain command, behind the name of its other cgroup's."""
+"""Suffix of the link to a plain command's v1 devices cgroup; the rest is the name of the link to its other cgroup."""
 
-# Of /dev/null and /dev/zero, which every machine has: the one stands for a granted device, the other for another.
+# /dev/null and /dev/zero exist on every machine: one represents a granted device, the other a device not granted.
 _GRANTED, _OTHER = (Path("/dev/null"), (1, 3)), (Path("/dev/zero"), (1, 5))
 _ALL = "a "
 _MINORS = 256
-"""The v1 controller has no rule for a major with exceptions: each minor of NVIDIA's, which end at 255, has its own."""
+"""The v1 controller cannot deny a major with exceptions, so each minor has its own rule; NVIDIA's end at 255."""
 
 
 class Guard(Protocol):
-    """A way to hold devices. `v2`: the kind of cgroup."""
+    """A way to restrict devices. `v2`: whether it works on v2 cgroups."""
 
     v2: bool
 
     def hold(self, group: Path, guarded: Guarded, granted: Iterable[Number]) -> None:
-        """From now on processes in `group` and below open no character device of the majors `guarded` but those
-        `granted`. Raises FailedError."""
+        """From now on, processes in `group` and below can open no character device of the majors in `guarded` except
+        those in `granted`. Raises FailedError."""
         ...
 
 
 class Program:
-    """The device program: the kernel asks it beside the engine's own, and whoever rewrites those leaves it."""
+    """The device program: the kernel runs it in addition to the engine's, and replacing those leaves it in place."""
 
     v2 = True
 
     def hold(self, group: Path, guarded: Guarded, granted: Iterable[Number]) -> None:
-        """As in Guard; as long as the cgroup exists."""
+        """As in Guard, for the cgroup's lifetime."""
         device_program.attach(group, guarded, granted)
 
 
 class Controller:
-    """The list of the v1 devices controller, which is the engine's too: where it starts with "deny", ours takes away
-    what it has too much, else it lists what is refused."""
+    """The v1 devices controller's list, which the engine writes too. If the list denies by default, hold removes
+    permissions that are not granted; if it allows by default, hold adds denials."""
 
     v2 = False
 
     def __init__(self) -> None:
         self._lists: dict[Path, str] = {}
-        """As they were when they held."""
+        """Contents of devices.list by cgroup, as of the last time they enforced the grant."""
 
     def hold(self, group: Path, guarded: Guarded, granted: Iterable[Number]) -> None:
-        """As in Guard; until somebody rewrites the list."""
+        """As in Guard, until another program rewrites the list."""
         if re.search(r"^c \*:\* \S*[rw]", _list(group), re.MULTILINE):
-            # What a rule allows for all majors no rule takes back for one.
+            # A denial for one major cannot revoke what a rule allows for all majors.
             raise FailedError(f"{group} may open every character device: leave that rule of the engine's out")
         self._write(group, {major: {*range(_MINORS), *minors} for major, minors in guarded.items()}, granted)
 
     def renew(self, group: Path, guarded: Guarded, granted: Iterable[Number]) -> None:
-        """Puts a list right that another may have written since. Raises FailedError."""
+        """Repairs a list that another program may have written since. Raises FailedError."""
         rules = _list(group)
-        if rules.startswith(_ALL):  # so it is whatever is taken from all: what there is now is refused anew
+        if rules.startswith(_ALL):  # such a list reads "a" whatever is denied: deny the known minors again
             self._write(group, guarded, granted)
         elif rules != self._lists.get(group):
             self.hold(group, guarded, granted)
             self._lists[group] = _list(group)
 
     def forget_gone(self) -> None:
-        """Cgroups that are gone."""
+        """Drops the state of cgroups that no longer exist."""
         self._lists = {group: rules for group, rules in self._lists.items() if group.exists()}
 
     @staticmethod
@@ -81,7 +82,7 @@ class Controller:
         wanted, rules = set(granted), _list(group)
         try:
             with (group / "devices.deny").open("wb", 0) as deny, (group / "devices.allow").open("wb", 0) as allow:
-                # The controller reads one rule per write.
+                # The controller takes one rule per write(2), hence the unbuffered files.
                 for major, minors in refused.items():
                     own = {minor for found, minor in wanted if found == major}
                     if listed := f"c {major}:* " in rules:
@@ -102,16 +103,16 @@ def _list(group: Path) -> str:
 
 
 def beside(group: Cgroup, where: Hierarchies) -> Cgroup:
-    """The cgroup of the v1 devices controller with the same name, below that of the process that makes it. Raises
-    FailedError where there is none."""
+    """Returns the v1 devices cgroup of the same name, a child of this process's own devices cgroup. Raises FailedError
+    if that controller is not mounted."""
     if (own := of_controller("self", where)) is None:
         raise FailedError("the v1 devices controller is not mounted")
     return Cgroup(own / group.path.name, v2=False)
 
 
 def of_controller(pid: int | str, where: Hierarchies) -> Path | None:
-    """The cgroup of the v1 devices controller that a process is in; None without one. Raises FailedError when the
-    process has ended."""
+    """Returns the path of a process's v1 devices cgroup; None if there is none. Raises FailedError if the process has
+    ended."""
     if where.devices is None:
         return None
     try:
@@ -127,8 +128,8 @@ def of_controller(pid: int | str, where: Hierarchies) -> Path | None:
 
 
 def broken(guard: Guard, group: Cgroup, subject: Subject) -> str:
-    """Tries to open a device that was not granted; how that went, empty where it was refused. `group`: the subject's,
-    of the guard's kind."""
+    """Has the subject try to open a device that is not granted. Returns what went wrong; empty if the guard refused
+    exactly that open. `group`: the subject's cgroup, of the guard's kind."""
     (granted, number), (other, (major, minor)) = _GRANTED, _OTHER
     guard.hold(group.path, {major: {minor}}, {number})
     if (code := subject.opens(granted)) != 0:

@@ -1,8 +1,8 @@
-"""The exclusive program: at the cgroup above all others, it keeps the devices' nodes from every process that has no
-grant. Who may pass is in a map: cgroups, with all below them, and users.
+"""The exclusive program: attached to the root cgroup, it denies the devices' nodes to every process without a grant.
+A map lists the exceptions: cgroups, including all below them, and users.
 
-Unlike the device program of a grant it stays when the daemon ends, so that a restart leaves no gap. The next daemon
-attaches its own and then takes away the one before it, which it knows by its name.
+The program stays attached when the daemon ends, so that a restart leaves no gap. The next daemon attaches its own and
+then detaches the earlier one, which it recognises by name.
 """
 
 import contextlib
@@ -24,18 +24,18 @@ Range = tuple[int, int, int]
 _DEVICE = Path("/dev/zero"), (1, 5)  # which every machine has
 _PASSES_MAX = 1 << 16
 _DEPTH = 32
-"""Levels of cgroups that are looked at, the root's not: engines and systemd nest about ten."""
+"""Cgroup levels that are checked, without the root: engines and systemd nest about ten."""
 _USER_BIT = 1 << 63
-"""Sets users apart from cgroups, whose numbers count up from 1."""
+"""Distinguishes users from cgroups, whose numbers count up from 1."""
 
 
 def user(uid: int) -> int:
-    """A user's number in the map."""
+    """Returns a user's key in the map."""
     return _USER_BIT | uid
 
 
 def group(cgroup: Path) -> int:
-    """A v2 cgroup's number in the map: its inode, which no other has until the next boot. Raises FailedError."""
+    """Returns a v2 cgroup's key in the map: its inode number, not reused before the next boot. Raises FailedError."""
     try:
         return cgroup.stat().st_ino
     except OSError as error:
@@ -43,7 +43,7 @@ def group(cgroup: Path) -> int:
 
 
 def program(guarded: Iterable[Range], passes: int) -> bytes:
-    """BPF instructions. `passes`: descriptor of the map."""
+    """Returns the BPF instructions. `passes`: descriptor of the map."""
     rest = leave(1)
     for major, first, last in guarded:
         rest = (
@@ -58,7 +58,7 @@ def program(guarded: Iterable[Range], passes: int) -> bytes:
 
 def _user(passes: int) -> bytes:
     code = instruction(bpf.CALL, immediate=bpf.GET_UID_GID)
-    code += instruction(bpf.MOV32, R0, R0)  # the upper half is the group
+    code += instruction(bpf.MOV32, R0, R0)  # the upper half is the gid
     code += instruction(bpf.LD_IMM64, R1) + instruction(0, immediate=-(1 << 31))  # _USER_BIT
     return code + instruction(bpf.OR, R0, R1) + _allow_if_in(passes)
 
@@ -70,7 +70,7 @@ def _level(passes: int, level: int) -> bytes:
 
 
 def _allow_if_in(passes: int) -> bytes:
-    """Allows where the number in r0 is in the map."""
+    """Returns instructions that allow the open if the number in r0 is in the map."""
     return (
         instruction(bpf.STX_DW, R10, R0, offset=-8)
         + bpf.map_address(R1, passes)
@@ -83,8 +83,8 @@ def _allow_if_in(passes: int) -> bytes:
 
 
 def broken(own: Cgroup, subject: Subject) -> str:
-    """Tries to open a device without a grant, and with one; how that went, empty where the one was refused and the
-    other not. `own`: the subject's cgroup. Raises FailedError."""
+    """Has the subject open a device without a pass, then with one. Returns what went wrong; empty if only the first was
+    refused. `own`: the subject's cgroup. Raises FailedError."""
     if not own.v2:
         return "it needs cgroup v2, which is not mounted"
     path, (major, minor) = _DEVICE
@@ -104,11 +104,11 @@ def broken(own: Cgroup, subject: Subject) -> str:
 
 
 class Exclusive:
-    """The program and its map, loaded; attached nowhere yet. Raises FailedError where the kernel does not take it:
-    before Linux 6.1 such programs cannot ask for the cgroups above a process."""
+    """The program and its map, loaded but not yet attached. Raises FailedError if the kernel rejects it: before Linux
+    6.1 such programs cannot look up a process's ancestor cgroups."""
 
     def __init__(self, guarded: Iterable[Range], name: str) -> None:
-        """`name`: of the program, as bpf.load takes it."""
+        """`name`: the program's, as bpf.load takes it."""
         self._name = name
         self.passes = bpf.Numbers(name, _PASSES_MAX)
         try:
@@ -118,24 +118,24 @@ class Exclusive:
             raise
 
     def attach(self, cgroup: Path) -> None:
-        """In place of any of its name that is there. Raises FailedError."""
+        """Attaches the program, then detaches any earlier ones of the same name. Raises FailedError."""
         with _programs(cgroup, self._name) as before:
             bpf.attach(cgroup, self._program)
             try:
                 for program in before:
                     bpf.detach(cgroup, program)
             except FailedError:
-                bpf.detach(cgroup, self._program)  # nobody would fill its map
+                bpf.detach(cgroup, self._program)  # its map would stay empty
                 raise
 
     def close(self) -> None:
-        """What is attached stays."""
+        """Closes the descriptors. An attached program stays attached."""
         os.close(self._program)
         self.passes.close()
 
 
 def take_away(cgroup: Path, name: str) -> None:
-    """Detaches all of this name. Raises FailedError."""
+    """Detaches all programs of this name. Raises FailedError."""
     with _programs(cgroup, name) as found:
         for program in found:
             bpf.detach(cgroup, program)

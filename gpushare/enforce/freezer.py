@@ -1,6 +1,6 @@
-"""Stops processes that do not stop by themselves, and lets them go on: the freezer of their cgroup, or SIGSTOP.
+"""Stops and resumes processes that do not stop voluntarily: by their cgroup's freezer, or by SIGSTOP.
 
-Only the CPU is stopped. What has been submitted to a device runs to its end there.
+Only CPU execution stops. Work already submitted to a device runs to completion.
 """
 
 import contextlib
@@ -12,19 +12,19 @@ from gpushare.errors import FailedError
 
 
 def freeze(group: Cgroup) -> bool:
-    """Asks the kernel to stop all that is in the cgroup and below; `frozen` says when it has. False: there is no such
-    cgroup any more. Raises FailedError for one that would stop the daemon itself, or that cannot be written."""
+    """Asks the kernel to stop all processes in the cgroup and below; `frozen` reports when it has. False: the cgroup no
+    longer exists. Raises FailedError if it would stop the daemon itself, or if the file cannot be written."""
     _check(group)
     return _write(group, *(("cgroup.freeze", "1") if group.v2 else ("freezer.state", "FROZEN")))
 
 
 def thaw(group: Cgroup) -> bool:
-    """Lets it go on, whoever had it stopped. False and FailedError as for `freeze`."""
+    """Thaws the cgroup, whoever froze it. Returns and raises as `freeze` does."""
     return _write(group, *(("cgroup.freeze", "0") if group.v2 else ("freezer.state", "THAWED")))
 
 
 def asked(group: Cgroup) -> bool:
-    """Whether it is frozen, or being frozen, by itself and not because a cgroup above it is."""
+    """Whether the cgroup itself is frozen or being frozen, rather than one of its ancestors."""
     name = "cgroup.freeze" if group.v2 else "freezer.self_freezing"
     with contextlib.suppress(OSError):
         return (group.path / name).read_text().strip() == "1"
@@ -32,7 +32,7 @@ def asked(group: Cgroup) -> bool:
 
 
 def frozen(group: Cgroup) -> bool:
-    """Whether every thread in it has stopped. One that is gone has."""
+    """Whether every thread in the cgroup has stopped. True if the cgroup no longer exists."""
     try:
         if group.v2:
             return "frozen 1" in (group.path / "cgroup.events").read_text().splitlines()
@@ -42,17 +42,17 @@ def frozen(group: Cgroup) -> bool:
 
 
 def stop(pidfd: int) -> None:
-    """Stops one process, where no cgroup holds it. Weaker than a freeze: any process of its user may let it go on."""
+    """Stops one process that has no cgroup of its own. Weaker than a freeze: any process of its user may resume it."""
     _signal(pidfd, signal.SIGSTOP)
 
 
 def go_on(pidfd: int) -> None:
-    """Lets a stopped process go on."""
+    """Resumes a stopped process."""
     _signal(pidfd, signal.SIGCONT)
 
 
 def kill(pidfd: int) -> None:
-    """Ends a process. In a frozen cgroup of version 1 the signal takes effect at the thaw."""
+    """Kills a process. In a frozen v1 cgroup the signal takes effect at the thaw."""
     _signal(pidfd, signal.SIGKILL)
 
 

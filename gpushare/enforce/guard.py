@@ -1,7 +1,7 @@
-"""The tracepoint tier (native/guard/gs_guard.h) as typed objects: what processes take past the interposer is charged to
-their cgroup by the kernel, and who takes more than the limit is killed.
+"""The tracepoint tier (native/guard/gs_guard.h) as typed objects: kernel programs charge allocations that bypass the
+interposer to the process's cgroup, and kill a process that exceeds the limit.
 
-A tracepoint refuses nothing: the allocation that passes the limit exists until the process has ended.
+A tracepoint cannot refuse an allocation: the one that exceeds the limit exists until the process has ended.
 """
 
 import enum
@@ -22,7 +22,7 @@ from gpushare.errors import FailedError
 MIB = 1 << 20
 _EVENTS_AT_ONCE = 64
 _PAGE = 2 * MIB
-# Terminals take a struct by an ioctl (TCSETS2) whose number is that of the driver's allocation: what to try with.
+# TCSETS2, for the self-test: a terminal ioctl that takes a struct and has the number of the driver's allocation (0x2B).
 _LIKE_ALLOC = 0x402C542B
 
 
@@ -38,8 +38,8 @@ class Kind(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What the programs tell. `cgroup`: the one that is charged. `used`, `limit`: of it, in bytes, `bytes` of the call.
-    `signal`: what the process got, 0 for nothing."""
+    """A report from the programs. `cgroup`: the charged cgroup. `used`, `limit`: the cgroup's, in bytes. `bytes`: size
+    of the call. `signal`: signal sent to the process, 0: none."""
 
     kind: Kind
     cgroup: int
@@ -68,8 +68,7 @@ class Books:
 
 
 class Guard:
-    """The programs, loaded; attached while cgroups are limited. Raises FailedError where the kernel does not take
-    them."""
+    """The programs, loaded; attached while any cgroup is limited. Raises FailedError if the kernel rejects them."""
 
     def __init__(self, layout: Layout) -> None:
         self._layout = layout
@@ -87,7 +86,7 @@ class Guard:
         self.close()
 
     def close(self) -> None:
-        """Ends it: nothing is charged any more."""
+        """Unloads the programs: nothing is charged any more."""
         guard, self._guard = self._guard, None
         if guard is not None:
             lib.gs_guard_close(guard)
@@ -98,12 +97,12 @@ class Guard:
 
     @property
     def descriptor(self) -> int:
-        """Readable while there are events."""
+        """Polls readable while there are events."""
         return int(lib.gs_guard_events_fd(self._guard))
 
     def limit(self, cgroup: Path, limit_bytes: int, number: int = signal.SIGKILL) -> int:
-        """What the processes of a v2 cgroup, and of those in it, may hold; 0 as the signal's `number`: who holds more
-        is only told. Returns the cgroup's number, by which the other calls know it."""
+        """Limits the bytes that the processes of a v2 cgroup and below may hold. `number`: the signal sent at an
+        excess; 0: it is only reported. Returns the cgroup's number, which the other calls take."""
         found = _number(cgroup)
         asked = ffi.new("struct gs_guard_limit *", {"bytes": limit_bytes, "signal": number})
         self._check(lib.gs_guard_limit(self._guard, found, asked, self._err))
@@ -116,20 +115,20 @@ class Guard:
         return found
 
     def forget(self, cgroup: int) -> None:
-        """The cgroup is not charged any more. With the last one the programs are detached: they cost nothing then."""
+        """Stops charging the cgroup. With the last one the programs are detached and cost nothing."""
         self._limited.discard(cgroup)
         lib.gs_guard_forget(self._guard, cgroup)
         if not self._limited:
             lib.gs_guard_detach(self._guard)
 
     def books(self, cgroup: int) -> Books:
-        """What a limited cgroup holds. Raises FailedError for another."""
+        """Returns a limited cgroup's counters. Raises FailedError for any other cgroup."""
         out = ffi.new("struct gs_guard_books *")
         self._check(lib.gs_guard_books(self._guard, cgroup, out, self._err))
         return Books(**{name: int(getattr(out, name)) for name in Books.__slots__})
 
     def events(self) -> list[Event]:
-        """Those that wait, at most 64."""
+        """Returns pending events, at most _EVENTS_AT_ONCE."""
         count = lib.gs_guard_events(self._guard, self._out, _EVENTS_AT_ONCE)
         return [
             Event(
@@ -146,16 +145,16 @@ class Guard:
         ]
 
     def settle(self) -> None:
-        """After Kind.LEFT: what ended processes held is given back, unless its file is open all the same. Looks at the
-        descriptors of all processes."""
+        """To be called after Kind.LEFT: credits back what ended processes held, unless the file is still open
+        elsewhere. Scans the descriptors of all processes."""
         self._check(lib.gs_guard_settle(self._guard, self._err))
 
     def self_test(self, scratch: Path) -> str:
-        """Tries to take more than a limit. Returns how that was possible, empty where it was not. Raises FailedError,
-        or OSError.
+        """Tries to exceed a limit. Returns how the limit failed, empty if it was enforced. Raises FailedError or
+        OSError.
 
-        A child moves to the cgroup `scratch`, a v2 directory without processes, and asks a terminal in the words in
-        which it would ask the driver, once within the limit and once beyond.
+        A child moves to the cgroup `scratch`, a v2 directory without processes, and issues to a terminal the ioctl that
+        it would issue to the driver, once within the limit and once beyond.
         """
         ours, theirs = pty.openpty()
         try:
@@ -174,7 +173,7 @@ class Guard:
             os.close(theirs)
 
     def _try(self, layout: object, scratch: Path, terminal: int, number: int) -> str:
-        # Not "w": there is nothing to truncate, and the child writes without a buffer.
+        # Not open(..., "w"): there is nothing to truncate, and the child writes to the descriptor.
         procs = os.open(scratch / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
         try:
             within = self._child(layout, procs, terminal, 3 * _PAGE)
@@ -194,7 +193,7 @@ class Guard:
         return os.waitstatus_to_exitcode(out[0])
 
     def wait(self, seconds: float) -> list[Event]:
-        """The next events, none where there are none for so long."""
+        """Waits at most `seconds` for events and returns them, if any."""
         poll = select.poll()
         poll.register(self.descriptor, select.POLLIN)
         poll.poll(seconds * 1000)
@@ -209,5 +208,5 @@ def _number(cgroup: Path) -> int:
 
 
 def _printable(name: bytes) -> str:
-    """A process's name is its own: whatever is no printable ASCII is a question mark."""
+    """Replaces all but printable ASCII with question marks: a process chooses its own name."""
     return "".join(chr(byte) if 32 <= byte < 127 else "?" for byte in name)

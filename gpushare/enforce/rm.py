@@ -1,5 +1,6 @@
-"""How a process asks NVIDIA's driver for device memory: numbers and structs of the resource manager's ioctls, by driver
-version. From the headers of NVIDIA's open kernel modules (nv_escape.h, nvos.h, nv-ioctl.h, cl0040.h); offsets in bytes.
+"""How a process asks NVIDIA's driver for device memory: numbers and struct layouts of the resource manager's ioctls,
+and the driver versions that they are valid for. From the headers of NVIDIA's open kernel modules (nv_escape.h, nvos.h,
+nv-ioctl.h, cl0040.h); offsets in bytes.
 """
 
 from dataclasses import dataclass, field
@@ -9,15 +10,15 @@ from gpushare._native import ffi, lib
 
 MEMORY_LOCAL_USER, MEMORY_EXTENDED_USER = 0x40, 0x42
 ALLOC, FREE, DUP, HEAP, XFER = 0x2B, 0x29, 0x34, 0x4A, 0xD3
-"""ioctl numbers; the driver looks at no other part of a command."""
+"""ioctl numbers; the driver ignores the other parts of a command."""
 
 _FIRST_KNOWN, _LAST_KNOWN = 535, 620
 
 
 @dataclass(frozen=True, slots=True)
 class Escape:
-    """An ioctl. `kind`: GS_ESCAPE_*. `status`: where its struct has the driver's answer; in one that is `long_size`
-    bytes long, at `long_status`."""
+    """An ioctl. `kind`: GS_ESCAPE_*. `status`: offset of the driver's status in its struct; `long_status`: the same in
+    the longer struct, of `long_size` bytes."""
 
     kind: int
     status: int = 0
@@ -38,7 +39,7 @@ _HEAPS = ((2, 56, 88, 0, 0), (6, 64, 88, 56, 60), (14, 56, 80, 0, 0))
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """Character devices whose ioctls these are."""
+    """A range of character devices to which the ioctls apply."""
 
     major: int
     first: int = 0
@@ -47,13 +48,13 @@ class Nodes:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The driver's, for `struct gs_guard_layout`."""
+    """The driver's ioctl layout, for `struct gs_guard_layout`."""
 
     nodes: tuple[Nodes, ...]
     escapes: dict[int, Escape] = field(default_factory=lambda: dict(_ESCAPES))
 
     def native(self) -> Any:
-        """As the guard takes it."""
+        """Returns it as a `struct gs_guard_layout *`."""
         found = ffi.new("struct gs_guard_layout *")
         for number, one in self.escapes.items():
             found.escapes[number] = (one.kind, one.status, one.long_size, one.long_status)
@@ -68,7 +69,6 @@ class Layout:
 
 
 def known(version: str) -> bool:
-    """Whether the structs of this driver version are these: they were compared with its headers, or with those of a
-    version after it."""
+    """Whether this driver version is in the range of branches whose headers were compared with these structs."""
     branch = version.partition(".")[0]
     return branch.isdecimal() and _FIRST_KNOWN <= int(branch) <= _LAST_KNOWN

@@ -1,4 +1,4 @@
-"""A process that tries to break a wall: native/probe/probe.c, in cgroups that are made for it and thrown away."""
+"""A process that tries to break a wall: native/probe/probe.c, in throw-away cgroups made for it."""
 
 import contextlib
 import os
@@ -14,13 +14,13 @@ from gpushare.enforce.cgroup import Cgroup
 from gpushare.errors import FailedError
 from gpushare.paths import PROBE
 
-_ANSWER_SECONDS = 5.0  # a machine that is full
+_ANSWER_SECONDS = 5.0  # enough on an overloaded machine
 _REMOVE_SECONDS = 1.0
 
 
 class Subject:
-    """The process, from its start in these cgroups to the end of `with`, which ends all that it has left in the first
-    of them. Raises FailedError where it cannot be started or does not answer."""
+    """The process, started in these cgroups. The end of `with` kills it and all that it left in the first of them.
+    Raises FailedError if it cannot be started or does not answer."""
 
     def __init__(self, groups: Sequence[Cgroup], environment: Mapping[str, str] | None = None) -> None:
         self._groups = groups
@@ -51,11 +51,11 @@ class Subject:
         self.close()
 
     def close(self) -> None:
-        """Ends it, and what it left."""
+        """Kills the process and what it left."""
         for group in self._groups[:1]:
             with contextlib.suppress(FailedError):
                 group.kill()
-            for pid in group.pids():  # where that does nothing, which it is here to find out
+            for pid in group.pids():  # kill may have had no effect: that is one of the walls under test
                 with contextlib.suppress(OSError):
                     os.kill(pid, signal.SIGKILL)
         self._process.kill()
@@ -63,40 +63,40 @@ class Subject:
         assert self._process.stdout is not None
         self._process.stdin.close()
         self._process.stdout.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):  # one whom a driver holds stays behind
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a process stuck in a driver stays behind
             self._process.wait(_ANSWER_SECONDS)
 
     @property
     def pid(self) -> int:
-        """Its own."""
+        """The process's pid."""
         return self._process.pid
 
     def opens(self, path: Path) -> int:
-        """errno of an open of this file, 0 where it succeeds."""
+        """Has the process open this file; returns the errno, 0 on success."""
         return int(self._ask(f"open {path}"))
 
     def fork(self) -> None:
-        """Leaves a child that hides in a session of its own."""
+        """Has the process leave a child in a session of its own."""
         self._ask("fork")
 
     def memory(self, library: Path, first_mib: int, second_mib: int, seconds: float) -> tuple[int, int]:
-        """CUresults of two allocations, one after the other. Negative: of a step before them."""
+        """Has the process make two allocations in turn; returns their CUresults. Negative: an earlier step failed."""
         small, large = self._ask(f"memory {library} {first_mib} {second_mib}", seconds).split()
         return int(small), int(large)
 
     def send_ping(self) -> None:
-        """Asks for a word; `says` tells whether it came."""
+        """Sends a ping; `says` reports whether the answer came."""
         self._write("ping")
 
     def says(self, seconds: float) -> bool:
-        """Whether a word comes within that time."""
+        """Whether the answer to a ping comes within that time."""
         try:
             return self._line(seconds) == "0"
         except FailedError:
             return False
 
     def ended(self, seconds: float) -> bool:
-        """Whether it and all that it left end within that time."""
+        """Whether the process and all that it left end within that time."""
         try:
             return self._line(seconds) == ""
         except FailedError:
@@ -116,7 +116,7 @@ class Subject:
             raise FailedError(f"what tries the walls has ended: {error.strerror}") from None
 
     def _line(self, seconds: float) -> str:
-        """The next line, empty at the end. Raises FailedError when neither comes in that time."""
+        """Returns the next line, empty at end of file. Raises FailedError if neither comes in that time."""
         assert self._process.stdout is not None
         descriptor, deadline, text = self._process.stdout.fileno(), time.monotonic() + seconds, b""
         while not text.endswith(b"\n"):
@@ -129,7 +129,7 @@ class Subject:
 
 
 def throw_away(groups: Sequence[Cgroup]) -> bool:
-    """Removes cgroups whose processes have been killed. Whether they are gone."""
+    """Removes cgroups whose processes have been killed. Returns whether they are gone."""
     deadline = time.monotonic() + _REMOVE_SECONDS
     while left := [group for group in groups if not group.remove()]:
         if time.monotonic() > deadline:

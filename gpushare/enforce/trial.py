@@ -1,4 +1,4 @@
-"""The walls that every node may have, each with the attempt to get through it: a subject in throw-away cgroups."""
+"""The walls that any node may have, each with a test that tries to break it: a subject in throw-away cgroups."""
 
 import contextlib
 import os
@@ -15,21 +15,21 @@ from gpushare.errors import FailedError
 from gpushare.units import MIB
 
 LINK = "trial"
-"""Of the throw-away cgroups' links, so that the next daemon finds those of one that was killed."""
+"""Name prefix of the links to the throw-away cgroups, by which the next daemon finds those that a killed one left."""
 _QUIET_SECONDS = 0.005
-"""A frozen process has to stay silent for so long. One that is not frozen answers in a tenth of it, mostly: where it is
-late, its answer after the thaw comes all the same, and a freezer that does not hold may be taken for one that does."""
+"""How long a frozen process must stay silent. A running one usually answers in a tenth of this; if it is slower, its
+answer is read after the thaw, and a freezer that does not work may pass the test."""
 _ANSWER_SECONDS = 2.0
 _LIMIT_MIB, _WITHIN_MIB, _BEYOND_MIB = 64, 16, 128
 _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
-_DRIVER_SECONDS = 20.0  # for a context on a device that has to wake up
+_DRIVER_SECONDS = 20.0  # for a context on a device that must wake up first
 
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """A device's driver, to try its limits with. `limit`: sets the bytes that a cgroup may have, and raises FailedError
-    where it cannot. `pids`: of the processes that the driver lists. `library`: its libcuda.so.1, not ours.
-    `environment`: under which that shows the device alone."""
+    """A device's driver, for testing its limits. `limit`: sets the bytes that a cgroup may have; raises FailedError if
+    it cannot. `pids`: pids that the driver lists. `library`: the driver's libcuda.so.1, not the interposer.
+    `environment`: makes the library show only this device."""
 
     limit: Callable[[Path, int | None], None]
     pids: Callable[[], set[int]]
@@ -39,8 +39,9 @@ class Driver:
 
 
 class Trial:
-    """The attempts. `links`: as Layout.cgroups. `drivers`: of the devices. `exclusive`: whether that is asked for.
-    `stops`: whether the audit stops whom it finds. `guard`: the first way to hold devices that could not be broken."""
+    """The tests. `links`: as Layout.cgroups. `drivers`: one per device. `exclusive`: whether that wall is configured.
+    `stops`: whether the audit stops the evaders it finds. `guard`: the first way to restrict devices that withstood
+    its test."""
 
     def __init__(
         self, links: Path, drivers: Sequence[Driver] = (), *, exclusive: bool = False, stops: bool = True
@@ -48,11 +49,11 @@ class Trial:
         self._links, self._drivers = links, drivers
         self._exclusive, self._stops = exclusive, stops
         self._watched: str | None = None
-        """Why the driver does not list who uses a device; None: nobody has used one yet."""
+        """Why the driver does not list a process that uses a device, empty if it does; None: not tested yet."""
         self.guard: devices.Guard | None = None
 
     def walls(self) -> list[Wall]:
-        """In the order in which they have to be tried."""
+        """Returns the walls in the order in which they must be tried."""
         walls = [
             Wall(
                 "cgroup",
@@ -125,7 +126,7 @@ class Trial:
             return devices.broken(guard, own, subject)
 
     def _memory(self) -> str:
-        """On the first device that has room for the attempt: they have one driver."""
+        """Tests the first device with enough free memory: all devices share one driver."""
         why = "there is no device to try it on"
         for driver in self._drivers:
             why, tried = self._over_limit(driver)
@@ -134,7 +135,7 @@ class Trial:
         return why
 
     def _over_limit(self, driver: Driver) -> tuple[str, bool]:
-        """How it went, and whether it could be tried."""
+        """Returns the result (empty: not broken), and whether the test could be run."""
         with self.subject(environment=driver.environment) as (group, subject):
             if not group.v2:
                 return "it needs cgroup v2, which is not mounted", True
@@ -167,7 +168,7 @@ class Trial:
             return "" if subject.says(_ANSWER_SECONDS) else "a thawed process does not go on"
 
     def _watch(self) -> str:
-        """By the process that tried the memory's limit, or one like it where there is none to try."""
+        """Uses the result of the memory test, or repeats its first step if that did not get so far."""
         if not self._stops:
             return 'it only tells, as configured ([audit] evader = "tell")'
         for driver in self._drivers if self._watched is None else ():
@@ -186,8 +187,8 @@ class Trial:
     def subject(
         self, *, controller: bool = False, environment: dict[str, str] | None = None
     ) -> Iterator[tuple[Cgroup, Subject]]:
-        """A subject and the cgroup that it has to itself, until the end of `with`. `controller`: it has one of the v1
-        devices controller too. Raises FailedError."""
+        """Yields a subject and its own cgroup, both removed at the end of `with`. `controller`: also makes a v1 devices
+        cgroup for it. Raises FailedError."""
         if os.geteuid() != 0:
             raise FailedError("the daemon is not root and may make no cgroups")
         name = f"{LINK}-{os.getpid()}"
@@ -211,7 +212,7 @@ class Trial:
 
 
 def _listed(driver: Driver, subject: Subject) -> str:
-    """Why the driver does not list it. A driver that is late is asked again."""
+    """Returns why the driver does not list the subject, empty if it does. Retries for _ANSWER_SECONDS."""
     deadline, why = time.monotonic() + _ANSWER_SECONDS, ""
     while time.monotonic() < deadline:
         try:

@@ -1,7 +1,7 @@
-"""The table of walls: what of this machine holds a workload that goes round the interposer. Whether one holds is tried
-by breaking it; no configuration of the kernel or the driver is believed.
+"""The table of walls: the mechanisms of this machine that contain a workload that bypasses the interposer. Whether a
+wall holds is found out by trying to break it; the configuration of the kernel or the driver is not relied on.
 
-A wall comes into the table by its `Wall`: what it keeps, what is lost without it, and a test that tries to get through.
+Each `Wall` names what it protects, what is lost without it, and a test that tries to get through.
 """
 
 import logging
@@ -19,8 +19,8 @@ Keeps = Literal["processes", "devices", "memory", "time", "evaders", "others"]
 
 @dataclass(frozen=True, slots=True)
 class Wall:
-    """`lost`: what a workload can do without it. `test`: tries to break it, in bounded time, and says how it could;
-    empty where it could not. It may raise FailedError or OSError instead."""
+    """`lost`: what a workload can do without the wall. `test`: tries to break it, in bounded time, and returns how it
+    was broken; empty if it was not. May raise FailedError or OSError instead."""
 
     name: Name
     keeps: Keeps
@@ -30,7 +30,7 @@ class Wall:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """A wall that was tried. `why`: it does not hold; empty where it does."""
+    """A wall that was tried. `why`: why it does not hold; empty if it does."""
 
     name: Name
     keeps: Keeps
@@ -55,7 +55,7 @@ class Table:
             self.add(wall.name, wall.keeps, wall.lost, _tried(wall))
 
     def add(self, name: Name, keeps: Keeps, lost: str, why: str) -> None:
-        """Takes in one that was tried, in place of an earlier result."""
+        """Records a wall's result in place of an earlier one, and logs it."""
         self.standing = [one for one in self.standing if one.name != name]
         self.standing.append(Standing(name, keeps, lost, why))
         if why:
@@ -64,11 +64,11 @@ class Table:
             log.info("the wall %r holds", name)
 
     def why(self, name: Name) -> str:
-        """Why a wall does not hold, empty where it does."""
+        """Returns why a wall does not hold; empty if it does."""
         return next((one.why for one in self.standing if one.name == name), "it is not built for this node")
 
     def unkept(self) -> list[Standing]:
-        """Of all that walls are to keep and none does: the walls that would."""
+        """Returns the failed walls whose protection no other wall provides."""
         kept = {one.keeps for one in self.standing if one.holds}
         return [one for one in self.standing if one.keeps not in kept]
 

@@ -1,5 +1,5 @@
-"""The engines' own configuration files: what makes each of them start containers with gpushare, put in and taken out.
+"""Edits the engines' own configuration files so that each starts containers with gpushare, and undoes the edits.
 
-`toml_text` and `json_text` edit text and touch no file; `files` reads and writes; a module per engine says what belongs
-into its file; `configuration` puts these together for the verbs of `gpushare runtime`.
+`toml_text` and `json_text` edit text and touch no file; `files` reads and writes; one module per engine defines what
+belongs into its file; `configuration` combines these for the verbs of `gpushare runtime`.
 """

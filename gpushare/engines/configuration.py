@@ -1,4 +1,4 @@
-"""What `gpushare runtime` does: plans the changes to an engine's files, shows them, carries them out, looks at them."""
+"""Implements `gpushare runtime`: plans, shows and carries out changes to an engine's files, and reports status."""
 
 import difflib
 import os
@@ -22,8 +22,8 @@ ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Docker(), Podma
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One file: its text and what it becomes, None where there is no file. `backup`: where `old` is kept until it is
-    taken back, None where it is not."""
+    """A change of one file. `old`, `new`: its text; None: no file. `backup`: where `old` is saved for a later undo;
+    None: it is not. `drop_backup`: a backup to delete."""
 
     path: Path
     old: str | None
@@ -32,7 +32,7 @@ class Change:
     drop_backup: Path | None
 
     def diff(self) -> str:
-        """As a unified diff; empty where nothing changes."""
+        """Returns a unified diff; empty if nothing changes."""
         of, to = ("/dev/null" if text is None else str(self.path) for text in (self.old, self.new))
         old, new = ((text or "").splitlines(keepends=True) for text in (self.old, self.new))
         out = []
@@ -42,7 +42,7 @@ class Change:
 
     @property
     def changes(self) -> bool:
-        """Whether anything is to be done."""
+        """Whether the file changes."""
         return self.old != self.new
 
 
@@ -53,7 +53,7 @@ def _plan(edit: Edit, undo: bool) -> Change:
     before = files.read(backup) if has and edit.backed_up else None
     base = edit.take(old or "", before or "") if has else old or ""
     new: str | None = base if undo else edit.put(base)
-    # A file that we made has no backup; it goes when nothing but ours was in it.
+    # A file that we made has no backup; it is deleted if it contained only our parts.
     if (undo or not new) and not base.strip() and (before is None if has else old is None):
         new = None
     stays = new is not None and edit.has(new)
@@ -63,13 +63,13 @@ def _plan(edit: Edit, undo: bool) -> Change:
 
 
 def plan(engine: Engine, options: Options, undo: bool) -> list[Change]:
-    """What configuring (or undoing it) would change. Raises FailedError where a file has to be left alone; then no
-    file is touched."""
+    """Returns the changes that configuring (or undoing it) would make. Raises FailedError if a file must be left alone;
+    then none may be touched."""
     return [_plan(edit, undo) for edit in engine.edits(options, installed(engine, options))]
 
 
 def carry_out(changes: list[Change]) -> list[Path]:
-    """Writes the changes; returns the backups that were made."""
+    """Writes the changes; returns the backups made. Raises FailedError."""
     made = []
     for change in changes:
         with files.locked(change.path):
@@ -97,7 +97,7 @@ def _process_of(pidfile: Path, engine: Engine) -> int | None:
 
 
 def reload(engine: Engine) -> str:
-    """Makes the engine read its configuration; returns what was done. Raises FailedError that says what is to do."""
+    """Makes the engine read its configuration; returns what was done. Raises FailedError, which says what to do."""
     how = engine.reload
     if not how.command:
         return how.note
@@ -116,7 +116,7 @@ def reload(engine: Engine) -> str:
 
 
 def unread(engine: Engine, options: Options, changes: list[Change]) -> str:
-    """Of what was changed, what the engine does not read at a reload; empty where it reads all."""
+    """Returns a hint if the engine does not read some of the changes at a reload; empty if it reads all."""
     if engine.reload.pidfile is None or not reads_cdi_at_start(installed(engine, options)):
         return ""
     if not any("cdi" in line for change in changes for line in change.diff().splitlines() if line.startswith("+")):
@@ -125,7 +125,7 @@ def unread(engine: Engine, options: Options, changes: list[Change]) -> str:
 
 
 def advice(engine: Engine) -> str:
-    """How an administrator makes the engine read its configuration."""
+    """Returns how an administrator makes the engine read its configuration."""
     how = engine.reload
     if not how.command:
         return how.note
@@ -135,7 +135,7 @@ def advice(engine: Engine) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Of one engine on this machine. `version` is None where its program is not found; `missing` says what to do."""
+    """The status of one engine on this machine. `version`: None if its program is not found. `missing`: what to do."""
 
     engine: str
     version: str | None
@@ -157,7 +157,7 @@ def _status(engine: Engine, options: Options) -> Status:
         text = files.read(path)
         configured = text is not None and edits[0].has(text)
         if not configured:
-            plan(engine, options, undo=False)  # raises where that would fail
+            plan(engine, options, undo=False)  # raises if configuring would fail
             missing.append(f"not configured: gpushare runtime configure --engine {engine.name}")
         facts = engine.facts(options, version, text or "")
         missing += facts.lacks
@@ -170,7 +170,7 @@ def _status(engine: Engine, options: Options) -> Status:
 
 
 def status(options: Options, name: str | None) -> Iterator[Status]:
-    """Of the engine of that name, else of each that is installed or configured."""
+    """Yields the status of the engine `name`; None: of each that is installed or configured."""
     for engine in ENGINES.values():
         if name in (None, engine.name):
             found = _status(engine, options)
@@ -179,7 +179,7 @@ def status(options: Options, name: str | None) -> Iterator[Status]:
 
 
 def requiring_plugin() -> Iterator[str]:
-    """The engines whose files, as they are, require our NRI plugin: they make no container without it."""
+    """Yields the engines whose files currently require our NRI plugin: they create no container without it."""
     for name in ("containerd", "crio"):
         engine, options = ENGINES[name], Options()
         try:
@@ -187,10 +187,10 @@ def requiring_plugin() -> Iterator[str]:
             if any(nri.is_required(toml_text.parse(files.read(path) or "", str(path))) for path in paths):
                 yield name
         except GpushareError:
-            continue  # a file that we cannot read is none that we configured
+            continue  # we did not configure a file that we cannot read
 
 
 def runtime_class(options: Options) -> str:
-    """A Kubernetes RuntimeClass of the handler, as YAML: a pod uses it by `runtimeClassName`."""
+    """Returns a Kubernetes RuntimeClass for the handler, as YAML: a pod selects it by `runtimeClassName`."""
     name = options.runtime_name
     return f"apiVersion: node.k8s.io/v1\nkind: RuntimeClass\nmetadata:\n  name: {name}\nhandler: {name}\n"

@@ -1,7 +1,7 @@
-"""containerd: a runtime handler of the CRI plugin, like its default one but for the binary.
+"""containerd: adds a runtime handler to the CRI plugin, a copy of its default handler with another binary.
 
-It stands in the main file: before 2.1 the CRI plugin's settings in an imported file replace all those of the main file.
-Where an imported file does that already, it is the one that counts and that is edited.
+It goes into the main file: before 2.1 the CRI plugin's settings in an imported file replace all those of the main file.
+If an imported file does so already, that file is effective, and is edited instead.
 """
 
 import glob
@@ -23,7 +23,7 @@ _SHIM = "io.containerd.runc.v2"
 
 
 def _table(document: Mapping[str, Any], *path: str) -> dict[str, Any]:
-    """The table at the path; empty where there is none."""
+    """Returns the table at the path; empty if there is none."""
     value: Any = document
     for name in path:
         value = value.get(name, {}) if isinstance(value, dict) else {}
@@ -44,7 +44,7 @@ def _nri(document: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _imported(path: Path, document: Mapping[str, Any], *, ours: bool = False) -> list[tuple[Path, dict[str, Any]]]:
-    """The files that it imports, in containerd's order. `ours`: with our parts."""
+    """Returns the files that `document` imports, in containerd's order. `ours`: include our parts."""
     found = []
     for pattern in document.get("imports", []):
         for name in sorted(glob.glob(os.path.join(path.parent, pattern))):  # noqa: PTH118, PTH207 - may be absolute
@@ -55,7 +55,7 @@ def _imported(path: Path, document: Mapping[str, Any], *, ours: bool = False) ->
 
 
 def _counts(path: Path, version: Version | None, plugin: Callable[[Mapping[str, Any]], tuple[str, str]]) -> Path:
-    """Of the main file and what it imports, the one whose settings of a plugin containerd uses."""
+    """Returns the file, main or imported, whose settings of a plugin are effective."""
     text = files.read(path)
     if text is None or version is None or version >= _MERGES:
         return path
@@ -65,7 +65,7 @@ def _counts(path: Path, version: Version | None, plugin: Callable[[Mapping[str, 
 
 
 def _whole(path: Path, document: Mapping[str, Any], *, ours: bool = False) -> dict[str, Any]:
-    """With what it imports in the same format. `ours`: with our parts."""
+    """Returns `document` merged with its imports of the same format. `ours`: include our parts."""
     whole = dict(document)
     for _, other in _imported(path, document, ours=ours):
         if _format(other) == _format(document):
@@ -78,10 +78,10 @@ def _empty(version: Version | None) -> dict[str, Any]:
 
 
 def settings(path: Path, text: str, options: Options, version: Version | None) -> toml_text.Settings:
-    """What belongs into the file at `path`, of which `text` is without our parts."""
+    """Returns what belongs into the file at `path`. `text`: its text without our parts."""
     document = toml_text.parse(text, str(path))
     wanted: dict[toml_text.Path, dict[str, Any]] = {}
-    # A file that sets nothing is ours to give a format; one without a version is of the first format.
+    # In a file that sets nothing we choose the format; any other file without a version has format 1.
     if not document:
         document = _empty(version)
         wanted[()] = dict(document)
@@ -105,7 +105,7 @@ def settings(path: Path, text: str, options: Options, version: Version | None) -
         wanted[cri] = {"enable_cdi": True}
     handlers = (*cri, "containerd", "runtimes")
     if not runtimes:
-        # containerd has runc without being told, but only while the file names no runtime.
+        # containerd provides runc by default, but only while the file names no runtime.
         wanted[(*handlers, "runc")] = {"runtime_type": _SHIM}
     wanted[(*handlers, options.runtime_name)] = model
     wanted[(*handlers, options.runtime_name, "options")] = {
@@ -118,7 +118,7 @@ def settings(path: Path, text: str, options: Options, version: Version | None) -
 
 
 def nri_settings(path: Path, text: str, options: Options, version: Version | None) -> toml_text.Settings:
-    """What NRI needs in the file at `path`, of which `text` is without our parts."""
+    """Returns the NRI settings for the file at `path`. `text`: its text without our parts."""
     if not options.nri:
         return {}
     document = toml_text.parse(text, str(path)) or _empty(version)
@@ -126,8 +126,8 @@ def nri_settings(path: Path, text: str, options: Options, version: Version | Non
 
 
 def _is_copied(path: Path, text: str, options: Options) -> bool:
-    """Whether our handler is in a text without our blocks: another program has written the file since, as nvidia-ctk
-    does, which keeps no comments, and copies what it finds into a file of its own."""
+    """Whether a text without our blocks contains our handler: another program has rewritten the file, such as
+    nvidia-ctk, which drops comments and copies what it finds into a file of its own."""
     document = toml_text.parse(text, str(path))
     handler = _table(document, *_cri(document), "containerd", "runtimes", options.runtime_name)
     binary = str(_table(handler, "options").get("BinaryName", ""))
@@ -135,8 +135,8 @@ def _is_copied(path: Path, text: str, options: Options) -> bool:
 
 
 def _without_copies(path: Path, text: str, before: str, options: Options, version: Version | None) -> str:
-    """The text without our handler, and with what we may have set beside it as it was in the text `before`. runc stays
-    named: others may name runtimes meanwhile."""
+    """Returns the text without our handler, and with other settings that we may have made restored from the text
+    `before`. The runc entry stays: others may have added runtimes meanwhile."""
     document = toml_text.parse(text, str(path))
     before = before if before.strip() else f"version = {_format(document)}\n"
     earlier = toml_text.parse(before, str(path))
@@ -163,7 +163,8 @@ def _joined(one: toml_text.Settings, other: toml_text.Settings) -> toml_text.Set
 def _edit(
     path: Path, wanted: Callable[[str], toml_text.Settings], kept: str, options: Options, version: Version | None
 ) -> Edit:
-    """An edit of a file, in which nothing else of ours stays. `kept`: the main file before ours was in it."""
+    """Returns an edit of a file that also removes copies of our parts. `kept`: the main file's backup, from before our
+    edits."""
     plain = toml_edit(path, wanted)
 
     def has(text: str) -> bool:
@@ -174,7 +175,7 @@ def _edit(
         if _is_copied(path, rest, options):
             rest = _without_copies(path, rest, before or kept, options, version)
         format_of_all = _format(toml_text.parse(text, str(path)))
-        # What others wrote into a file of our making relies on its format.
+        # What others wrote into a file that we created relies on its format.
         if rest.strip() and not before and "version" not in toml_text.parse(rest, str(path)) and format_of_all > 1:
             return f"version = {format_of_all}\n{rest}"
         return rest

@@ -1,6 +1,6 @@
-"""CRI-O: the runtime handler in a file of ours beside crio.conf, like its default one but for the binary.
+"""CRI-O: adds a runtime handler in our own file in crio.conf.d, a copy of its default handler with another binary.
 
-At SIGHUP CRI-O says that it has read its runtimes again, and goes on with those it had: it has to be started again.
+At SIGHUP CRI-O reports that it has reread its runtimes, but keeps using the old ones: it must be restarted.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ _FILE = Path("/etc/crio/crio.conf.d/99-gpushare.conf")
 
 
 def _present(path: Path, text: str) -> dict[str, Any]:
-    """All of CRI-O's settings, where `path` has that text: those of the files before it give way."""
+    """Returns all of CRI-O's settings if `path` has this text, which overrides the other files."""
     whole: dict[str, Any] = {}
     if path.parent.suffix == ".d":
         for other in (path.parent.with_suffix(""), *sorted(path.parent.glob("*"))):
@@ -23,7 +23,7 @@ def _present(path: Path, text: str) -> dict[str, Any]:
 
 
 def _usual(present: dict[str, Any]) -> dict[str, Any]:
-    """The options of the default runtime that hold for ours too, but for those that are CRI-O's own."""
+    """Returns the options of the default runtime that apply to ours too."""
     runtime = present.get("crio", {}).get("runtime", {})
     usual = runtime.get("runtimes", {}).get(runtime.get("default_runtime", "crun"), {})
     if usual.get("runtime_type", "oci") not in ("", "oci"):
@@ -43,7 +43,7 @@ class Crio:
         path = options.config or _FILE
 
         def settings(text: str) -> toml_text.Settings:
-            # Nothing of annotations and CDI: CRI-O hands on all of a pod's, and reads /etc/cdi and /var/run/cdi.
+            # No settings for annotations and CDI: CRI-O passes on all of a pod's, and reads /etc/cdi and /var/run/cdi.
             handler = {**_usual(_present(path, text)), "runtime_path": str(options.runtime_path), "runtime_type": "oci"}
             wanted: dict[toml_text.Path, dict[str, Any]] = {
                 ("crio", "runtime", "runtimes", options.runtime_name): handler

@@ -1,4 +1,4 @@
-"""Docker: the runtime and CDI in daemon.json, which dockerd reads again at SIGHUP."""
+"""Docker: adds the runtime and CDI to daemon.json, which dockerd rereads at SIGHUP."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ _EMPTY = "{\n}\n"
 
 
 def reads_cdi_at_start(version: Version | None) -> bool:
-    """Whether dockerd reads `features.cdi` when it starts, and not at a reload."""
+    """Whether dockerd reads `features.cdi` only when it starts, not at a reload."""
     return version is not None and (25,) <= version < (28,)
 
 

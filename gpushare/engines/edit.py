@@ -1,4 +1,4 @@
-"""What the modules of the engines share: the options, and an edit of one file."""
+"""Types shared by the engines' modules: the options, and an edit of one file."""
 
 import re
 import shutil
@@ -19,9 +19,9 @@ Nri = Literal["required", "optional"]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line says. `config`: the file to edit in place of the engine's usual one. `executable`: of the
-    engine, asked for its version. `hooks_dir`: where podman looks for hooks. `nri`: our plugin for NRI is asked, and
-    may be required to be there."""
+    """Options from the command line. `config`: file to edit instead of the engine's usual one. `executable`: the
+    engine's program, asked for its version. `hooks_dir`: where podman looks for hooks. `nri`: turn NRI on for our
+    plugin, required or optional."""
 
     runtime_name: str = "gpushare"
     runtime_path: Path = RUNTIME_WRAPPER
@@ -35,8 +35,9 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """One file of an engine. All functions are of the file's text alone; `before` is the text of the backup, empty
-    without one. `put` is given a text without our parts. All raise FailedError and leave the file alone then."""
+    """An edit of one file of an engine, by functions of the file's text. `has(text)`: whether our parts are there.
+    `put(text)`: adds them; the text has none. `take(text, before)`: removes them; `before` is the text of the backup,
+    empty without one. All raise FailedError if the file must be left alone."""
 
     path: Path
     has: Callable[[str], bool]
@@ -47,8 +48,8 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Reload:
-    """How the engine reads its configuration again. `pidfile`: of the daemon, which does so at SIGHUP. An engine
-    without a daemon has neither."""
+    """How to make the engine reread its configuration. `pidfile`: of a daemon that rereads it at SIGHUP. An engine
+    without a daemon has neither command nor pidfile."""
 
     command: tuple[str, ...] = ()
     pidfile: Path | None = None
@@ -57,41 +58,41 @@ class Reload:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What the engine's own module has to say: `lacks` is what hinders a share, `notes` is good to know."""
+    """Findings about an engine. `lacks`: what prevents a share. `notes`: further information."""
 
     lacks: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
 class Engine(Protocol):
-    """A module of this room that knows one engine."""
+    """One engine, implemented by a module of this package."""
 
     @property
     def name(self) -> str:
-        """As on the command line."""
+        """The engine's name on the command line."""
         ...
 
     @property
     def executables(self) -> tuple[str, ...]:
-        """The names of its program."""
+        """Possible names of its program."""
         ...
 
     @property
     def reload(self) -> Reload:
-        """How it is made to read its configuration."""
+        """How to make it read its configuration."""
         ...
 
     def edits(self, options: Options, version: Version | None) -> list[Edit]:
-        """The files that are edited, in this order. `version`: None where the engine is not installed."""
+        """Returns the edits of its files, in order. `version`: None if the engine is not installed."""
         ...
 
     def facts(self, options: Options, version: Version | None, text: str) -> Facts:
-        """What stands in the way of a share. `text`: of the first edit's file."""
+        """Returns findings about the engine. `text`: of the first edit's file."""
         ...
 
 
 def installed(engine: Engine, options: Options) -> Version | None:
-    """The version that the engine's program says, None where there is none or it does not say."""
+    """Returns the version that the engine's program reports; None if there is no program or it reports none."""
     path = str(options.executable) if options.executable else None
     for name in engine.executables:
         path = (
@@ -108,7 +109,7 @@ def installed(engine: Engine, options: Options) -> Version | None:
 
 
 def toml_edit(path: Path, settings: Callable[[str], toml_text.Settings]) -> Edit:
-    """An edit of a TOML file. `settings` is given the text without our parts."""
+    """Returns an edit of a TOML file. `settings`: returns the settings for a text without our parts."""
     name = str(path)
     return Edit(
         path,

@@ -1,5 +1,5 @@
-"""An engine's configuration file is read and replaced: at once, with its owner and mode, and only where it can be
-trusted."""
+"""Reads and atomically replaces an administrator's configuration file, keeping its owner and mode, and only if no other
+user could have changed it."""
 
 import contextlib
 import fcntl
@@ -17,18 +17,18 @@ BACKUP = ".gpushare-backup"
 
 
 def check_writers(path: Path, found: os.stat_result) -> None:
-    """Raises FailedError where others than root and the caller may change what is there."""
+    """Raises FailedError if users other than root and the caller can change the path."""
     owners = {0, os.geteuid()}
     shared = found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
-    # In a sticky directory nobody replaces what is another's.
+    # In a sticky directory users cannot replace each other's files.
     sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX
     if found.st_uid not in owners or (shared and not sticky and not stat.S_ISLNK(found.st_mode)):
         raise FailedError(f"{path} can be written by others than its administrator: mend its owner and mode first")
 
 
 def resolve(path: Path) -> Path:
-    """The file itself. A symlink is followed, and stays, if only root (or the caller) can change any part of the way:
-    directories, links and the file. Raises FailedError else, or where it is not a regular file."""
+    """Returns the file's path with symlinks resolved. Raises FailedError if users other than root and the caller can
+    change any directory, link or file on the way, or if it is not a regular file."""
     way = Path(os.path.abspath(path))
     for _ in range(40):
         for part in [*reversed(way.parents), way]:
@@ -53,7 +53,7 @@ def resolve(path: Path) -> Path:
 
 
 def read(path: Path) -> str | None:
-    """The text, with its line ends as they are; None where there is no file. Raises FailedError."""
+    """Returns the text with its line ends unchanged; None if there is no file. Raises FailedError."""
     try:
         with open(path, "rb") as file:
             raw = file.read(SIZE_MAX + 1)
@@ -71,14 +71,14 @@ def read(path: Path) -> str | None:
 
 
 def backup_of(path: Path) -> Path:
-    """Beside the file, but not in a directory of which engines read every file."""
+    """Returns the backup's path: next to the file, but above a `.d` directory, of which engines read every file."""
     parent = path.parent.parent if path.parent.name.endswith(".d") else path.parent
     return parent / (path.name + BACKUP)
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Keeps other runs of gpushare away from the file's directory, if that is there."""
+    """Locks the file's directory, if it exists, against other runs of gpushare."""
     try:
         fd = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -94,8 +94,8 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def write(path: Path, text: str, like: Path | None = None) -> None:
-    """Replaces the file at once, or makes it. Owner, mode and attributes are those of `like` (else of the file that is
-    there), for a new file root's and 0644. Raises FailedError."""
+    """Atomically replaces or creates the file. Owner, mode and attributes are those of `like`, else of the existing
+    file; a new file belongs to the caller and has mode 0644. Raises FailedError."""
     pattern = like or path
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
@@ -121,7 +121,7 @@ def write(path: Path, text: str, like: Path | None = None) -> None:
 
 
 def delete(path: Path) -> None:
-    """Removes the file, if it is there. Raises FailedError."""
+    """Removes the file, if it exists. Raises FailedError."""
     try:
         path.unlink(missing_ok=True)
         if path.parent.is_dir():

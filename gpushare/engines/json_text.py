@@ -1,7 +1,7 @@
-"""Members put into an administrator's JSON file and taken out again, with every other byte left as it was.
+"""Adds members to an administrator's JSON file and removes them again, leaving every other byte unchanged.
 
-JSON has no comments, so what a member was before is not in the file: taking it out needs the text of before, the
-backup.
+JSON has no comments, so the file does not record a member's earlier value: removing a member needs the text from
+before, the backup.
 """
 
 import json
@@ -20,7 +20,7 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """Where one member of an object stands in the text: from its key to the end of its value."""
+    """Offsets of one member of an object in the text: of its key, its value and the end of the value."""
 
     name: str
     key: int
@@ -29,7 +29,8 @@ class _Member:
 
 
 def parse(text: str, name: str) -> dict[str, Any]:
-    """The file's value; an empty file is an empty object, as engines have it. Raises FailedError with the line."""
+    """Returns the file's object; an empty file counts as an empty object, as for engines. Raises FailedError with the
+    line."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)
@@ -58,7 +59,7 @@ def _skip(text: str, at: int) -> int:
 
 
 def _members(text: str, start: int) -> Iterator[_Member]:
-    """Of the object whose bracket is at `start`, in a well-formed text."""
+    """Yields the members of the object whose bracket is at `start`, in a well-formed text."""
     at = _skip(text, start + 1)
     while text[at] != "}":
         key = at
@@ -72,8 +73,8 @@ def _members(text: str, start: int) -> Iterator[_Member]:
 
 
 def _find(text: str, path: Path) -> tuple[int, list[_Member], int] | None:
-    """Of the object that the path's last name is in: its bracket, its members, and which one it is (-1: none).
-    None where there is no such object."""
+    """Finds the object that the path's last name is in; returns the offset of its bracket, its members, and the index
+    of the one named (-1: none). None if there is no such object."""
     start = _skip(text, 0)
     while True:
         members = list(_members(text, start))
@@ -86,7 +87,7 @@ def _find(text: str, path: Path) -> tuple[int, list[_Member], int] | None:
 
 
 def get(text: str, path: Path) -> str | None:
-    """The text of a member's value; None where there is none."""
+    """Returns the text of a member's value; None if there is no such member."""
     found = _find(text, path) if text.strip(" \t\r\n") else None
     if found is None or found[2] < 0:
         return None
@@ -95,7 +96,8 @@ def get(text: str, path: Path) -> str | None:
 
 
 def put(text: str, path: Path, value: Any, name: str) -> str:
-    """The text with this member, made or replaced; objects on the way to it are made."""
+    """Returns the text with this member added or replaced, and with missing parent objects added. Raises
+    FailedError."""
     for depth in range(1, len(path)):
         if get(text, path[:depth]) is None:
             nested = value
@@ -111,7 +113,7 @@ def put(text: str, path: Path, value: Any, name: str) -> str:
         if json.loads(text[member.value : member.end]) == value:
             return text
         return text[: member.value] + json.dumps(value) + text[member.end :]
-    # Laid out as the last member is, whose separator is kept as it is.
+    # Formatted like the last member, with the same separator.
     if members:
         between = text[members[-2].end if len(members) > 1 else start : members[-1].key]
         lead, at, comma = between[re.match(r"\s*[,{]", between).end() :], members[-1].end, ","  # type: ignore[union-attr]
@@ -126,7 +128,7 @@ def put(text: str, path: Path, value: Any, name: str) -> str:
 
 
 def remove(text: str, path: Path) -> str:
-    """The text without this member, if it is there."""
+    """Returns the text without this member."""
     found = _find(text, path)
     if found is None or found[2] < 0:
         return text
@@ -140,7 +142,8 @@ def remove(text: str, path: Path) -> str:
 
 
 def put_back(text: str, path: Path, before: str) -> str:
-    """The text with this member as it was in the text `before`, and without objects that only it needed."""
+    """Returns the text with this member as it was in the text `before`, and without parent objects that were added for
+    it."""
     old = get(before, path)
     found = _find(text, path)
     if found is None or found[2] < 0:

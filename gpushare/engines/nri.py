@@ -1,7 +1,7 @@
-"""NRI in the configuration of containerd and CRI-O: turned on, and our plugin required.
+"""NRI in the configuration of containerd and CRI-O: turns it on and requires our plugin.
 
-An engine that has no answer from a plugin makes the container without it. From containerd 2.2 on, and in CRI-O, it can
-be told not to: then nothing at all is started while the plugin is away, but what its pod has an annotation for.
+An engine that gets no answer from a plugin creates the container without it. containerd from 2.2 on and CRI-O can be
+configured to require a plugin: then nothing is started while it is away, except pods with an annotation.
 """
 
 from collections.abc import Mapping
@@ -12,9 +12,9 @@ from gpushare.errors import FailedError
 
 PLUGIN = "gpushare"
 TOLERATION = "tolerate-missing-nri-plugins.noderesource.dev"
-"""A pod with this annotation, "true", is started without the plugin; an administrator's own name for it stays."""
+"""A pod with this annotation set to "true" is started without the plugin. Another name in the file is kept."""
 
-SINCE = (1, 7)  # of containerd
+SINCE = (1, 7)  # the first containerd with NRI
 _REQUIRES = (2, 2)
 _CONTAINERD = "io.containerd.nri.v1.nri"
 
@@ -34,15 +34,15 @@ def _table(document: Mapping[str, Any], *path: str) -> dict[str, Any]:
 
 
 def containerd_table(format_of_file: int) -> tuple[str, str]:
-    """Where NRI's settings are in a file of that format."""
+    """Returns the path of NRI's table in a file of that format."""
     return "plugins", "nri" if format_of_file < 2 else _CONTAINERD
 
 
 def containerd(
     document: Mapping[str, Any], whole: Mapping[str, Any], at: tuple[str, str], version: Version | None, required: bool
 ) -> Tables:
-    """What belongs into containerd's file: `document` is it, `whole` with what it imports, `at` the table's place.
-    Raises FailedError where containerd has no NRI."""
+    """Returns the settings for containerd's file. `document`: the file. `whole`: the file with its imports. `at`: path
+    of NRI's table. Raises FailedError if this containerd has no NRI."""
     if version and version < SINCE:
         raise FailedError("containerd before 1.7 has no NRI: leave --nri out, and use the runtime handler")
     tables: Tables = {}
@@ -62,7 +62,7 @@ def containerd(
 
 
 def containerd_facts(whole: Mapping[str, Any], at: tuple[str, str], version: Version | None, facts: Facts) -> None:
-    """Adds what is to be known of containerd's NRI. Before 2.0 it is off unless it is turned on."""
+    """Adds findings about containerd's NRI. Before 2.0 it is off by default."""
     if version is None or version < SINCE:
         return
     here = _table(whole, *at)
@@ -82,7 +82,7 @@ def containerd_facts(whole: Mapping[str, Any], at: tuple[str, str], version: Ver
 
 
 def crio(present: Mapping[str, Any], required: bool) -> Tables:
-    """What belongs into CRI-O's file; `present`: all settings that CRI-O has without it."""
+    """Returns the settings for CRI-O's file. `present`: all of CRI-O's settings without ours."""
     tables: Tables = {("crio", "nri"): {"enable_nri": True}}
     if _table(present, "crio", "nri").get("nri_disable_connections"):
         tables["crio", "nri"]["nri_disable_connections"] = False
@@ -97,7 +97,7 @@ def crio(present: Mapping[str, Any], required: bool) -> Tables:
 
 
 def crio_facts(whole: Mapping[str, Any], facts: Facts) -> None:
-    """Adds what is to be known of CRI-O's NRI."""
+    """Adds findings about CRI-O's NRI."""
     here = _table(whole, "crio", "nri")
     if not here.get("enable_nri", True):
         facts.notes.append("NRI is off: only containers of our runtime can ask for a share; --nri turns it on")

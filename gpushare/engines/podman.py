@@ -1,4 +1,4 @@
-"""Podman: the runtime in a containers.conf of ours, and a hook that reads annotations whatever the runtime is."""
+"""Podman: adds the runtime in our file in containers.conf.d, and a hook that reads annotations under any runtime."""
 
 import json
 import shutil
@@ -13,7 +13,7 @@ HOOK_FILE = "gpushare.json"
 
 
 def hook_text() -> str:
-    """The hook's description, in the form that podman reads."""
+    """Returns the hook's description in the format that podman reads."""
     hook = {"path": str(HOOK), "args": ["gpushare-hook", "precreate"], "timeout": 20}
     when = {"annotations": {r"(?i)^gpushare\.dev/": ".*"}}
     return json.dumps({"version": "1.0.0", "hook": hook, "when": when, "stages": ["precreate"]}, indent=2) + "\n"
@@ -27,7 +27,7 @@ def _is_ours(text: str) -> bool:
 
 
 def _crio_reads_hooks(options: Options) -> bool:
-    """CRI-O reads the same directory and does not start with a stage that it does not know."""
+    """Whether CRI-O reads the same directory: it does not start if a hook has a stage that it does not know."""
     usual = options.hooks_dir == Options().hooks_dir
     return usual and bool(shutil.which("crio") or Path("/etc/crio").is_dir())
 

@@ -1,7 +1,7 @@
-"""Settings put into an administrator's TOML file and taken out again, with every other byte left as it was.
+"""Adds settings to an administrator's TOML file and removes them again, leaving every other byte unchanged.
 
-What is added stands in blocks between two lines of comment, `BEGIN` and `END`. A setting of the administrator that has
-to give way is kept in the block as a comment. So the file itself says how to undo it, whatever else changes in it.
+Added lines are in blocks between two comment lines, `BEGIN` and `END`. An administrator's setting that is overridden is
+kept in the block as a comment. So the file itself contains what undoing needs, whatever else changes in it.
 """
 
 import re
@@ -17,17 +17,17 @@ REPLACED = "# replaced: "
 
 Path = tuple[str, ...]
 Settings = Mapping[Path, Mapping[str, Any]]
-"""Of each table, by its path, the keys that are to be set."""
+"""The keys to set in each table, by the table's path."""
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
-# What can hold a quote, a bracket or a # that does not count: longest quotes first.
+# Strings and comments, in which quotes, brackets and # are not syntax (longest quotes first); then brackets, newline.
 _TOKEN = re.compile(
     r'"""(?:[^\\]|\\.)*?"{3,5}|\'\'\'.*?\'{3,5}|"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\'|#[^\n]*|[\[\]{}\n]', re.DOTALL
 )
 
 
 def parse(text: str, name: str) -> dict[str, Any]:
-    """The file's value. Raises FailedError with the line of the fault; `name` is the file's."""
+    """Returns the file's value. `name`: the file's, for messages. Raises FailedError with the line of the fault."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -38,7 +38,7 @@ def parse(text: str, name: str) -> dict[str, Any]:
 
 
 def deep(into: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    """`into`, with what `other` has in it: tables are joined, all else of `other` replaces."""
+    """Merges `other` into `into` and returns it: tables are merged, other values replaced."""
     for key, value in other.items():
         both = isinstance(value, dict) and isinstance(into.get(key), dict)
         into[key] = deep(dict(into[key]), value) if both else value
@@ -46,12 +46,12 @@ def deep(into: dict[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _lines(text: str) -> list[str]:
-    """Like splitlines, but at newlines alone."""
+    """Like splitlines(keepends=True), but splits only at newlines."""
     return re.findall(r"[^\n]*\n|[^\n]+", text)
 
 
 def _statements(text: str) -> list[tuple[int, int, dict[str, Any]]]:
-    """First line, line after the last, and value by itself, of each header and each key of a well-formed file."""
+    """Returns (first line, line after the last, value parsed alone) of each header and key of a well-formed file."""
     found, depth, line, start = [], 0, 0, 0
     lines = _lines(text)
     for token in _TOKEN.finditer(text + "\n"):
@@ -73,7 +73,7 @@ def _statements(text: str) -> list[tuple[int, int, dict[str, Any]]]:
 
 
 def _chain(value: dict[str, Any]) -> tuple[Path, Any]:
-    """The path that a lone header or key names, and what is at its end."""
+    """Returns the path that a single header or key names, and the value at its end."""
     path: Path = ()
     while isinstance(value, dict) and len(value) == 1:
         ((name, value),) = value.items()
@@ -97,11 +97,11 @@ def _value(value: Any) -> str:
         return "[" + ", ".join(map(_value, value)) + "]"
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_key(name)} = {_value(item)}" for name, item in value.items()) + "}"
-    return str(value)  # dates, which TOML writes as Python does
+    return str(value)  # dates have the same form in TOML and Python
 
 
 def strip(text: str, name: str) -> str:
-    """The text without our blocks, and with what they replaced. Raises FailedError where a block has lost an end."""
+    """Returns the text without our blocks, restoring what they replaced. Raises FailedError if a block lacks an end."""
     kept: list[str] = []
     begun = 0
     unended = False
@@ -124,7 +124,7 @@ def strip(text: str, name: str) -> str:
 
 
 def at(document: Any, path: Path) -> Any:
-    """What the document has there; None where there is nothing."""
+    """Returns the document's value at the path; None if there is none."""
     for name in path:
         if not isinstance(document, dict) or name not in document:
             return None
@@ -144,7 +144,7 @@ def _expected(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
 
 
 def apply(text: str, settings: Settings, name: str) -> str:
-    """The text with these settings; `text` has no block of ours. Raises FailedError where that cannot be done without
+    """Returns the text with these settings added; `text` has no block of ours. Raises FailedError if that would need
     rewriting what the administrator wrote."""
     document = parse(text, name)
     newline = "\r\n" if "\r\n" in text else "\n"
@@ -160,7 +160,7 @@ def apply(text: str, settings: Settings, name: str) -> str:
             path, _ = _chain(value)
             keys[table + path[:1]] = (first, after)
 
-    # By line: what is put before it, and where what it replaces ends.
+    # By line number: lines to insert before it, and the line after those that they replace.
     blocks: dict[int, list[str]] = {}
     replaced: dict[int, int] = {}
     for path, wanted in settings.items():
@@ -198,9 +198,9 @@ def apply(text: str, settings: Settings, name: str) -> str:
 
 
 def without(text: str, gone: Sequence[Path], keys: Mapping[Path, Any], name: str) -> str:
-    """The text without the tables `gone`, and with these keys as they were: None where they were not there. For a file
-    that another program has written since: it keeps no comments, and so none of our blocks. Raises FailedError where
-    that cannot be done without rewriting more."""
+    """Returns the text without the tables `gone` and with `keys` restored to these values; None: removed. For a file
+    that another program has rewritten without comments, and so without our blocks. Raises FailedError if that would
+    need rewriting more."""
     expected = parse(text, name)
     for path, value in {**dict.fromkeys(gone), **keys}.items():
         _set(expected, path, value)
@@ -211,7 +211,7 @@ def without(text: str, gone: Sequence[Path], keys: Mapping[Path, Any], name: str
         table, path = (_chain(value)[0], ()) if is_header else (table, _chain(value)[0][:1])
         here = table + path
         if any(here[: len(one)] == one for one in gone):
-            # With the blank lines before it.
+            # Include the blank lines before the header.
             while is_header and first and lines[first - 1] is not None and not str(lines[first - 1]).strip():
                 first -= 1
             lines[first:after] = [None] * (after - first)
@@ -229,7 +229,7 @@ def without(text: str, gone: Sequence[Path], keys: Mapping[Path, Any], name: str
 
 
 def _set(document: Any, path: Path, value: Any) -> None:
-    """Where the way there exists; None: takes it out."""
+    """Sets the value at the path if its parent table exists; None: removes it."""
     table = at(document, path[:-1])
     if isinstance(table, dict):
         table.pop(path[-1], None)
@@ -238,7 +238,7 @@ def _set(document: Any, path: Path, value: Any) -> None:
 
 
 def emptied(document: Any, table: Path, keys: Mapping[Path, Any]) -> bool:
-    """Whether the table is there, and empty without these keys."""
+    """Whether the table exists and would be empty without those of `keys` that are removed."""
     value = at(document, table)
     return isinstance(value, dict) and all(
         emptied(document, (*table, key), keys) if isinstance(item, dict) else keys.get((*table, key), item) is None
@@ -247,7 +247,7 @@ def emptied(document: Any, table: Path, keys: Mapping[Path, Any]) -> bool:
 
 
 def _filled(value: Any) -> Any:
-    """Without tables in which nothing is."""
+    """Returns the value without empty tables."""
     if not isinstance(value, dict):
         return value
     found = {key: _filled(item) for key, item in value.items()}

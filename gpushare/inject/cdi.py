@@ -1,8 +1,8 @@
-"""CDI specs: one file per grant, device name = grant id; and one for the devices that stand for no grant, `any` and
-each GPU's UUID, whose share a container's annotations ask for.
+"""CDI specs: one file per grant, whose device name is the grant id; and one file for the devices without a grant, `any`
+and each GPU's UUID, for which the container's annotations request the share.
 
-`cdiVersion` is 0.5.0, and no field that is newer is used: Podman 4.3, the oldest engine supported, rejects a newer
-version or an unknown field, and says only "unresolvable CDI devices".
+`cdiVersion` is 0.5.0, and no newer field is used: Podman 4.3, the oldest supported engine, rejects a newer version or
+an unknown field, and says only "unresolvable CDI devices".
 """
 
 import contextlib
@@ -23,17 +23,17 @@ VERSION = "0.5.0"
 
 
 def device_name(grant_id: str) -> str:
-    """The grant's fully qualified CDI name, for an engine's `--device`."""
+    """Returns the grant's fully qualified CDI name, for an engine's `--device`."""
     return f"{edits.CDI_KIND}={grant_id}"
 
 
 def spec_path(layout: Layout, grant_id: str) -> Path:
-    """The grant's spec file. Engines read every *.json in the directory."""
+    """Returns the path of the grant's spec. Engines read every *.json in the directory."""
     return Path(spec_file(layout, grant_id))
 
 
 def spec_file(layout: Layout, grant_id: str) -> str:
-    """Its path as text."""
+    """As spec_path, as text."""
     return f"{layout.cdi}/{_name(grant_id)}"
 
 
@@ -42,7 +42,7 @@ def _name(grant_id: str) -> str:
 
 
 def spec(wanted: edits.Edits) -> dict[str, Any]:
-    """The spec of one grant as a JSON object."""
+    """Returns the spec of one grant as a JSON object."""
     return {"cdiVersion": VERSION, "kind": edits.CDI_KIND, "devices": [_device(wanted)]}
 
 
@@ -72,14 +72,14 @@ def write_spec(layout: Layout, grant_id: str, node: Node, granted: Sequence[Gran
 
 
 def text(layout: Layout, grant_id: str, node: Node, granted: Sequence[Granted] = ()) -> str:
-    """What the grant's spec holds."""
+    """Returns the text of the grant's spec."""
     return _template(layout, node, tuple(granted)).replace(_GRANT, grant_id)
 
 
 def appears(layout: Layout, path: str, by: str) -> Step:
-    """Writes a spec that appears whole, where its directory is there. `by`: who does, a word: the name that it has
-    meanwhile is another for each."""
-    # Engines read *.json and *.yaml only, so they never see that name.
+    """Returns a step that writes a spec atomically; its directory must exist. `by`: a word that identifies the writer:
+    each has its own temporary name."""
+    # Engines read *.json and *.yaml only, so they ignore the temporary name.
     return steps.replacement(path, 0o644, f"{layout.cdi}/.{_name(by)}.tmp")
 
 
@@ -100,11 +100,11 @@ def _writing(layout: Layout) -> Steps:
 
 
 ANY = "any"
-"""The CDI device of no grant, on whichever GPU has room."""
+"""The CDI device without a grant, on any GPU that has room."""
 
 
 def write_offers(layout: Layout, node: Node, devices: Sequence[Granted]) -> None:
-    """Writes the spec of the devices that stand for no grant. Raises OSError."""
+    """Writes the spec of the devices without a grant. Raises OSError."""
     offers = [(ANY, devices), *((device.id, [device]) for device in devices)]
     found = [_device(edits.offer(layout, name, node, those)) for name, those in offers]
     _write(layout, ANY, json.dumps({"cdiVersion": VERSION, "kind": edits.CDI_KIND, "devices": found}, indent=2) + "\n")
@@ -115,7 +115,7 @@ _GRANT = f"g-{secrets.token_hex(32)}"  # occurs nowhere else
 
 @functools.lru_cache(maxsize=256)
 def _template(layout: Layout, node: Node, granted: tuple[Granted, ...]) -> str:
-    """The spec's text with _GRANT for the grant: to render it takes longer than all else that a new grant needs."""
+    """Returns the spec's text with _GRANT as the grant id. Cached: rendering costs more than the rest of a grant."""
     return json.dumps(spec(edits.container(layout, _GRANT, node, granted, blindly=True)), indent=2) + "\n"
 
 

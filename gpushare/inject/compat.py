@@ -1,7 +1,7 @@
-"""CUDA's forward compatibility: a newer driver library that an image brings for the kernel module of an older driver.
+"""CUDA's forward compatibility: a newer driver library in an image, for use with an older driver's kernel module.
 
-https://docs.nvidia.com/deploy/cuda-compatibility: the package puts it into /usr/local/cuda/compat. From 590 on the
-library says in an ELF note for which of the host's drivers it is; before, a newer branch is for all older ones.
+https://docs.nvidia.com/deploy/cuda-compatibility: the package puts it into /usr/local/cuda/compat. From 590 on an ELF
+note in the library lists the host driver branches it supports; earlier ones support all older branches.
 """
 
 import json
@@ -15,7 +15,7 @@ DIRECTORY = "/usr/local/cuda/compat"
 
 _NAME = re.compile(r"libcuda\.so\.([0-9]+(?:\.[0-9]+)+)")
 _OWNER = b"NVIDIA Corporation\0"
-# The linker puts notes behind the program headers, so into the first page.
+# The linker places notes right after the program headers, near the start of the file.
 _HEAD_BYTES = 65536
 # elf.h: Elf64_Ehdr from e_phoff to e_phnum, Elf64_Phdr, Elf64_Nhdr
 _HEADER = struct.Struct("<32xQ14xHH")
@@ -25,8 +25,8 @@ _PT_NOTE = 4
 
 
 def directory(view: View, driver_version: str) -> str | None:
-    """Where the image has the library that programs should have instead of the host's driver, whose version is given;
-    None where it has none, or none that is newer and made for that driver. Raises what View raises."""
+    """Returns the image's directory with a library that programs should use instead of the host driver's; None if there
+    is none that is newer than `driver_version`, the host's, and supports it. Raises what View raises."""
     host = _version(driver_version)
     names = [name for name in view.names(DIRECTORY, "libcuda.so.") if _NAME.fullmatch(name)]
     if not host or len(names) != 1:
@@ -45,7 +45,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def _branches(head: bytes) -> list[int] | None:
-    """The branches of drivers that the library's note lists; None without a note."""
+    """Returns the driver branches that the library's note lists; None if it has no note."""
     for text in _notes(head):
         try:
             said = {str(name).lower(): value for name, value in json.loads(text).items()}
@@ -57,7 +57,7 @@ def _branches(head: bytes) -> list[int] | None:
 
 
 def _notes(head: bytes) -> Iterator[bytes]:
-    """Texts of NVIDIA's notes in the first bytes of a 64-bit library."""
+    """Yields the texts of NVIDIA's notes in the first bytes of a 64-bit library."""
     if len(head) < _HEADER.size or not head.startswith(b"\x7fELF\x02\x01"):
         return
     offset, size, count = _HEADER.unpack_from(head)

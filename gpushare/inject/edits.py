@@ -1,4 +1,4 @@
-"""What a container gets for its grant: rendered as a CDI spec (cdi.py) or put into an OCI config (oci.py)."""
+"""What a container gets for its grant; rendered as a CDI spec (cdi.py) or applied to an OCI config (oci.py)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ from gpushare.paths import (
 CDI_KIND = "gpushare.dev/gpu"
 NAMED = {"libcuda.so.1": INTERPOSER.name, "libnvidia-ml.so.1": INTERPOSER_ML.name}
 PRELOAD_FILE = "/etc/ld.so.preload"
-_LOADER_CONFIG = "/etc/ld.so.conf.d/000-gpushare.conf"  # what runs `ldconfig` there lists the driver from then on
+_LOADER_CONFIG = "/etc/ld.so.conf.d/000-gpushare.conf"  # with it, an `ldconfig` in the container lists the driver
 _TOOLS = "/usr/bin"  # in every image's PATH
 
 # Seconds that an engine waits for a hook: longer than the hook's own timeout, so that the user sees the hook's message.
@@ -55,13 +55,13 @@ class Hook:
 
     @property
     def placing(self) -> "Hook":
-        """The same, when there is something to place in the container that is made already."""
+        """The same hook with the verb `place`, for a container that needs mounts after it has been created."""
         return replace(self, args=[self.args[0], "place", *self.args[2:]])
 
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """`preload`: libraries as the container sees them. `env`: NAME=value. `devices`: nodes of its devices.
+    """`preload`: libraries, by their paths in the container. `env`: NAME=value. `devices`: the grant's device nodes.
     `driver_version`: the host's, as in node.Node."""
 
     grant: str
@@ -76,7 +76,7 @@ class Edits:
 def container(
     layout: Layout, grant_id: str, node: Node, granted: Sequence[Granted] = (), *, blindly: bool = False
 ) -> Edits:
-    """The edits for one grant. `blindly`: nobody looks into the image before the container's hook."""
+    """Returns the edits for one grant. `blindly`: the image is not inspected before the container's hook runs."""
     own = grantdir.self_dir(layout, grant_id)
     mounts = [
         Mount(str(own), CONTAINER_SELF, executable=False),
@@ -99,10 +99,10 @@ def container(
 
 
 def offer(layout: Layout, name: str, node: Node, devices: Sequence[Granted]) -> Edits:
-    """The edits of a CDI device that stands for no grant: what its container gets in any case, and a hook that asks for
-    a share and puts the rest in its place (inject/placing.py).
+    """Returns the edits of a CDI device without a grant: what its container gets in any case, and a hook that requests
+    a share and places the rest (inject/placing.py).
 
-    `name`: of the CDI device. `devices`: one of which the share will be; the hook takes the others' nodes away.
+    `name`: the CDI device's. `devices`: candidates for the share; the hook removes the nodes of the others.
     """
     own = Mount(str(grantdir.self_dir(layout, grantdir.STAND_IN)), CONTAINER_SELF, executable=False)
     return Edits(
@@ -115,7 +115,7 @@ def offer(layout: Layout, name: str, node: Node, devices: Sequence[Granted]) -> 
 
 
 def _common(layout: Layout, grant_id: str, node: Node) -> list[Mount]:
-    """What is mounted beside the grant's own directory."""
+    """Returns the mounts other than the grant's own directory and the driver."""
     tools = () if node.simulated else node.driver_tools
     return [
         *(Mount(str(tool), f"{_TOOLS}/{tool.name}", optional=True) for tool in tools),
@@ -131,15 +131,16 @@ def _nodes(node: Node, devices: Sequence[Granted]) -> list[DeviceNode]:
 
 
 _ENVIRONMENT = (
-    # Where the engine also runs NVIDIA's hook, that must not add devices that were not granted.
+    # If the engine also runs NVIDIA's hook, the hook must not add devices that are not granted.
     "NVIDIA_VISIBLE_DEVICES=void",
-    # What Triton compiles names the driver's file when it is linked. The image's loader cache does not know it, and
-    # LD_LIBRARY_PATH would replace the image's, since CDI cannot add to a variable.
+    # Triton links what it compiles against the driver's file. The image's loader cache does not list it, and setting
+    # LD_LIBRARY_PATH would replace the image's value, since CDI cannot extend a variable.
     f"TRITON_LIBCUDA_PATH={CONTAINER_NAMES}",
 )
 
 
 def _hook(path: Path, verb: str, grant_id: str, layout: Layout) -> Hook:
-    """The only hook: a grant ends with its container's processes, and no engine can be relied on to say so."""
+    """Returns the only hook. There is none for the end: a grant ends with its container's processes, since no engine
+    reliably reports that."""
     args = [path.name, verb, "--grant", grant_id, "--socket", str(layout.socket)]
     return Hook("createRuntime", str(path), args, HOOK_TIMEOUT_S)

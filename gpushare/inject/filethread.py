@@ -1,5 +1,5 @@
-"""Lists of steps that a thread of C carries out (native/binding/gs_file_thread.h) while the event loop goes on: each
-changes files of a grant that nobody has used. Called on the loop only."""
+"""Runs lists of steps on a C thread (native/binding/gs_file_thread.h) while the event loop continues: each list changes
+files of a grant that has not been used yet. Called on the loop only."""
 
 import asyncio
 import logging
@@ -18,28 +18,29 @@ Over = Callable[[OSError | None], None]
 
 
 class FileThread:
-    """It starts with the first list. Lists are carried out in the order in which they came, and have numbers from 1."""
+    """The thread, started with the first list. Lists run in the order in which they were put, numbered from 1."""
 
     def __init__(self) -> None:
         self._thread: Any = None
         self._bell = -1
         self._asked = self._over = 0
         self._jobs: deque[tuple[Steps, Over]] = deque()
-        """Those after `_over`."""
+        """Lists after number `_over`, in order."""
         self._failed: dict[int, OSError] = {}
-        """Of those that are not over: one that is may wait for others, and so come here again."""
+        """Errors by list number, of lists whose callback has not run. A callback may call `wait` and so re-enter
+        `_settle`."""
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
         self._error = ffi.new("struct gs_err *")
         self._number = ffi.new("uint64_t *")
 
     @property
     def asked(self) -> int:
-        """The number of the last one."""
+        """The number of the last list put."""
         return self._asked
 
     def run(self, steps: Steps, directory: str | Path, over: Over) -> int:
-        """Carries them out soon, for a directory as Steps.run takes it. They must stay as they are until `over` is
-        called, on the loop, with the error of a step that failed. Returns the list's number. Raises OSError."""
+        """Queues a list. `directory`: as in Steps.run. `steps` must not change until `over` is called, on the loop,
+        with the error of a failed step or None. Returns the list's number. Raises OSError."""
         if self._thread is None:
             self._start()
         name = os.fsencode(directory)
@@ -49,20 +50,20 @@ class FileThread:
         return self._asked
 
     async def done(self, number: int) -> None:
-        """Returns when the list of that number is over, and all before it."""
+        """Returns when the list with this number and all before it have completed."""
         if number > self._over:
             future = asyncio.get_running_loop().create_future()
             self._waiting.append((number, future))
             await future
 
     def wait(self, number: int) -> None:
-        """The same for who cannot await it: it takes a millisecond, or one for a few others before it."""
+        """As `done`, but blocks: about a millisecond, or one for every few lists before it."""
         if number > self._over:
             lib.gs_file_thread_wait(self._thread, number)
             self._settle()
 
     def close(self) -> None:
-        """Does what is left."""
+        """Completes the queued lists and ends the thread."""
         if self._thread is None:
             return
         lib.gs_file_thread_stop(self._thread)
@@ -98,7 +99,7 @@ class FileThread:
         self._settle()
 
     def _settle(self) -> None:
-        # How many are done is asked before what has failed: of those, all failures are there.
+        # Read the completed count before the failures: then all failures up to that count are there.
         done = lib.gs_file_thread_done(self._thread)
         while lib.gs_file_thread_failed(self._thread, self._number, self._error):
             self._failed[self._number[0]] = self._said()
@@ -108,7 +109,7 @@ class FileThread:
             _, over = self._jobs.popleft()
             try:
                 over(self._failed.pop(self._over, None))
-            except Exception:  # of one grant: the others' are told all the same
+            except Exception:  # one grant's callback must not keep the others' from running
                 log.exception("files of a grant")
         while self._waiting and self._waiting[0][0] <= self._over:
             _, future = self._waiting.popleft()

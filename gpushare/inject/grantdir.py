@@ -1,5 +1,5 @@
-"""The directory of one grant: `<layout.grants>/<id>/` with `self/` inside, which is what the tenant sees. Its paths,
-and what is preloaded from there; inject/grantfiles.py makes it."""
+"""The directory of one grant, `<layout.grants>/<id>/`, with `self/` inside, the part that the tenant sees: its paths,
+and the libraries to preload. inject/grantfiles.py makes it."""
 
 import functools
 from pathlib import Path
@@ -12,40 +12,40 @@ from gpushare.paths import CONTAINER_DRIVER, CONTAINER_LIB, Layout
 Kind = Literal["container", "process"]
 
 STAND_IN = "any"
-"""In the place of a grant's id, which no grant has: the directory of those CDI devices that stand for no grant."""
+"""Used in place of a grant id, and never one: names the directory of the CDI devices without a grant."""
 
-# As a container sees them.
+# Paths in the container.
 INTERPOSERS = tuple(f"{CONTAINER_LIB}/{path.name}" for path in paths.INTERPOSERS)
 _SIM_RUNTIMES = tuple(f"{CONTAINER_DRIVER}/{name}" for name in paths.SIM_RUNTIMES)
 
 
 def preloaded(node: Node) -> tuple[str, ...]:
-    """What a container preloads."""
+    """Returns the libraries that a container preloads."""
     return (*INTERPOSERS, *(_SIM_RUNTIMES if node.simulated else ()))
 
 
 @functools.lru_cache(maxsize=2048)
 def grant_dir(layout: Layout, grant_id: str) -> Path:
-    """The grant's directory, which only root can list."""
-    return Path(f"{layout.grants}/{grant_id}")  # a third of what `/` takes
+    """Returns the grant's directory, which only root can list."""
+    return Path(f"{layout.grants}/{grant_id}")  # takes a third of the time of the `/` operator
 
 
 def self_name(layout: Layout, grant_id: str) -> str:
-    """The path of the part of it that the tenant sees."""
+    """Returns the path of self/, the part that the tenant sees, as text."""
     return f"{layout.grants}/{grant_id}/self"
 
 
 @functools.lru_cache(maxsize=2048)
 def self_dir(layout: Layout, grant_id: str) -> Path:
-    """The same."""
+    """As self_name, as a Path."""
     return Path(self_name(layout, grant_id))
 
 
 def preload_file(layout: Layout, grant_id: str) -> Path:
-    """The grant's /etc/ld.so.preload. Outside self/, so that a tenant cannot see where its lines come from."""
+    """Returns the grant's /etc/ld.so.preload. It is outside self/, so that the tenant does not see it there."""
     return grant_dir(layout, grant_id) / "ld.so.preload"
 
 
 def cache_file(layout: Layout, grant_id: str) -> Path:
-    """The grant's /etc/ld.so.cache, where it has one."""
+    """Returns the path of the grant's /etc/ld.so.cache; not every grant has one."""
     return grant_dir(layout, grant_id) / "ld.so.cache"

@@ -1,7 +1,7 @@
-"""The files in a grant's directory (inject/grantdir.py): made, changed, removed.
+"""Makes, changes and removes the files in a grant's directory (inject/grantdir.py).
 
-The daemon puts `grant.sock` into `self/`; everything else is made here. Isolation between tenants rests on the modes
-set here.
+The daemon puts `grant.sock` into `self/`; everything else is made here. Isolation between tenants depends on the file
+modes set here.
 """
 
 import contextlib
@@ -28,8 +28,8 @@ log = logging.getLogger(__name__)
 
 
 def prepare(layout: Layout) -> None:
-    """Makes the parent of all grant directories. It may be in /dev/shm, where any user can make something of its name
-    first: that is moved away. Raises FailedError where that cannot be done."""
+    """Makes the parent of all grant directories. It may be in /dev/shm, where any user can create something of that
+    name first: that is moved away. Raises FailedError if that fails."""
     mode = _our_mode(layout.grants)
     if mode is None:
         with contextlib.suppress(FileExistsError):  # something else
@@ -41,7 +41,7 @@ def prepare(layout: Layout) -> None:
 
 
 def _our_mode(directory: Path) -> int | None:
-    """Of a directory of ours; None where there is none, or something else."""
+    """Returns the mode of a directory that the daemon owns; None if there is none, or something else."""
     try:
         found = os.lstat(directory)
     except FileNotFoundError:
@@ -51,20 +51,20 @@ def _our_mode(directory: Path) -> int | None:
 
 
 def _move_away(directory: Path) -> None:
-    """Puts a directory of ours in the place of what somebody has there, however often it is made anew. An empty
-    directory and a symlink are removed; anything else stays its owner's, under another name."""
+    """Exchanges another user's file or directory at this path for one of ours, however often the user recreates it. An
+    empty directory or a symlink is removed; anything else is kept under another name."""
     fresh = directory.with_name(f"{directory.name}.{secrets.token_hex(4)}")
     try:
         fresh.mkdir(mode=0o711)
         while True:
             try:
                 mounts.exchange(fresh, directory)
-            except FileNotFoundError:  # it has just gone
-                with contextlib.suppress(FileExistsError):  # it is there again
+            except FileNotFoundError:  # just removed
+                with contextlib.suppress(FileExistsError):  # just recreated
                     directory.mkdir(mode=0o711)
                     return
             else:
-                # Its owner may take it away from there at any moment.
+                # Its owner may move it from there at any moment.
                 log.warning("%s was another user's, and is moved to %s", directory, fresh.name)
                 return
     except OSError as error:
@@ -77,8 +77,8 @@ def _move_away(directory: Path) -> None:
 
 
 def stand_in(layout: Layout, node: Node) -> None:
-    """Makes the directory that containers have until their hook puts a grant's in its place. Containers that run have
-    it mounted below the grant's: it stays as it is, for good. Raises OSError."""
+    """Makes the stand-in directory that containers have until their hook mounts a grant's over it. Running containers
+    still have it mounted underneath, so it is never replaced or removed. Raises OSError."""
     prepare(layout)
     for made in (steps.directory("", 0o700), steps.directory("self", 0o755)):
         with contextlib.suppress(FileExistsError):
@@ -87,7 +87,7 @@ def stand_in(layout: Layout, node: Node) -> None:
 
 
 def write_eviction(layout: Layout, grant_id: str, data: bytes) -> None:
-    """Puts `eviction` into self/, whole or not at all: what is in it was asked of the grant. Raises OSError."""
+    """Writes `eviction` into self/ atomically. `data`: what the grant is asked to do. Raises OSError."""
     own = self_dir(layout, grant_id)
     fresh = own / ".eviction"
     files.write(os.fspath(fresh), data, 0o644)
@@ -95,29 +95,29 @@ def write_eviction(layout: Layout, grant_id: str, data: bytes) -> None:
 
 
 def remove_eviction(layout: Layout, grant_id: str) -> None:
-    """The grant is asked for nothing any more. Raises OSError."""
+    """Removes `eviction`: the grant is no longer asked for anything. Raises OSError."""
     (self_dir(layout, grant_id) / "eviction").unlink(missing_ok=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Pages:
-    """What the grant's two files begin with. `usage_bytes`: of the usage file, with zeros behind that."""
+    """Initial contents of the grant's two pages. `usage_bytes`: size of the usage file, zero-filled after `usage`."""
 
     limits: bytes
     usage: bytes
     usage_bytes: int
 
     def put_into(self, made: Steps) -> None:
-        """They are what the files hold that these steps make."""
+        """Sets the contents of the files that these steps make."""
         made.put("self/limits", self.limits)
         made.put("self/usage", self.usage)
 
 
 def create(layout: Layout, grant_id: str, kind: Kind, user: tuple[int, int], node: Node, pages: Pages) -> Path:
-    """Makes the directory with its pages, and returns self/. `user`: uid and gid of the plain processes; a container
-    needs none. Where it can, self/ is a file system that has room for no more than what belongs there. Raises OSError.
+    """Makes the directory with its pages, and returns self/. `user`: uid and gid of the plain process; unused for a
+    container. If possible, self/ is a file system with room for its intended files only. Raises OSError.
 
-    A container's self/ is mounted, so it holds empty mount points. A plain process follows symlinks instead.
+    A container's self/ is mounted, so it contains empty mount points. A plain process follows symlinks instead.
     """
     prepare(layout)
     own_fs = mounts.possible(layout.grants)
@@ -131,12 +131,12 @@ def create(layout: Layout, grant_id: str, kind: Kind, user: tuple[int, int], nod
 
 
 _INODES = 16
-"""In self/, besides the driver's files: the pages, the socket and `eviction` twice (they are renamed), `driver`, `sim`,
-itself."""
+"""Inodes in self/ besides the driver's files: the pages, the socket and `eviction` twice (they are renamed), `driver`,
+`sim`, and self/ itself."""
 
 _ROOM_BYTES = 64 << 10
-"""Of a page that shares its file system with others, allocated when it is made, at its start and at its end: all of the
-limits; of the usage the slots of the first 31 processes, and every trace ring."""
+"""Bytes allocated at the start and at the end of a page when it is made on a shared file system: all of the limits
+page; in the usage page the slots of the first 31 processes, and every trace ring."""
 
 
 @functools.lru_cache(maxsize=8)
@@ -145,8 +145,8 @@ def _for_container(node: Node, own_fs: bool, limits_bytes: int, usage_bytes: int
 
 
 def for_container(node: Node, own_fs: bool, limits_bytes: int, usage_bytes: int) -> Iterator[Step]:
-    """What makes the directory of a container's grant. `own_fs`: self/ is a file system. Sizes of the pages, in bytes,
-    which Pages.put_into fills."""
+    """Yields the steps that make the directory of a container's grant. `own_fs`: self/ is a file system of its own.
+    `limits_bytes`, `usage_bytes`: sizes of the pages, whose contents Pages.put_into sets."""
     yield steps.directory("", 0o700)
     yield from _own(node, own_fs, 0o755, limits_bytes, usage_bytes, 0o666)
     yield from (steps.directory(f"self/{name}", 0o755) for name in ("driver", "compat"))
@@ -177,10 +177,10 @@ def _driver_files(node: Node) -> Sequence[Path]:
 
 
 def _own(node: Node, own_fs: bool, mode: int, limits_bytes: int, usage_bytes: int, usage_mode: int) -> Iterator[Step]:
-    """self/ and its pages."""
+    """Yields the steps that make self/ and its pages."""
     yield steps.directory("self", mode)
     if own_fs:
-        # `eviction` is written beside the one before. A symlink of more than 127 bytes takes a page.
+        # `eviction` and its replacement exist at the same time. A symlink of more than 127 bytes takes a page.
         files, count = (limits_bytes, usage_bytes, mmap.PAGESIZE, mmap.PAGESIZE), len(node.driver_files)
         size = sum(-(-size // mmap.PAGESIZE) for size in files) + 2 + count
         yield steps.tmpfs("self", size * mmap.PAGESIZE, _INODES + count, mode)
@@ -192,8 +192,8 @@ def _own(node: Node, own_fs: bool, mode: int, limits_bytes: int, usage_bytes: in
 def write_preload(
     layout: Layout, grant_id: str, ours: Sequence[str], image_lines: Sequence[str] = (), *, shared: bool = False
 ) -> None:
-    """Writes the grant's preload file. `image_lines`: what the image itself preloads, which is kept. `shared`:
-    containers of other images have one of their own."""
+    """Writes the grant's preload file. `image_lines`: libraries that the image itself preloads, kept. `shared`: write a
+    new file, since containers of other images have the old one mounted."""
     _write(preload_file(layout, grant_id), preload.text(preload.ordered(image_lines, ours)), shared=shared)
 
 
@@ -203,11 +203,11 @@ def write_cache(layout: Layout, grant_id: str, data: bytes, *, shared: bool = Fa
 
 
 def _write(path: Path, data: bytes, *, shared: bool) -> None:
-    # In place otherwise: the grant's only container may have this very file mounted already.
+    # If not shared, in place: the grant's only container may have this very file mounted already.
     (files.replace if shared else files.write)(os.fspath(path), data, 0o644)
 
 
-# What the grant of a container that nobody has used holds, on a simulated device: to look for more takes longer.
+# Contents of an unused container grant's directory on a simulated device: listing the directory would take longer.
 _SHARED_FS = (
     *(steps.unlink(name) for name in ("self/limits", "self/usage", "ld.so.preload")),
     *(steps.rmdir(name) for name in ("self/driver", "self/compat", "self/sim", "self", "")),
@@ -216,11 +216,11 @@ _OWN_FS = (steps.unmount("self"), steps.unlink("ld.so.preload"), steps.rmdir("se
 
 
 def remove(layout: Layout, grant_id: str) -> None:
-    """Removes the grant's directory; a directory that is gone already is fine. Never follows a symlink."""
+    """Removes the grant's directory, if it exists. Never follows a symlink."""
     top = grant_dir(layout, grant_id)
     try:
         _remove(layout).run(top)
-    except OSError:  # it holds less or more
+    except OSError:  # the contents differ
         remove_anyhow(top)
 
 
@@ -230,22 +230,22 @@ def _remove(layout: Layout) -> Steps:
 
 
 def removal(layout: Layout) -> tuple[Step, ...]:
-    """What removes the directory of a grant that nobody has used; where one of them fails, `remove_anyhow` does."""
+    """Returns the steps that remove an unused grant's directory. If one fails, `remove_anyhow` must be used."""
     return _OWN_FS if mounts.possible(layout.grants) else _SHARED_FS
 
 
 _TRIES = 20
-"""Of a removal that finds something new in the directory: the ledger's thread writes into it once a second at most."""
+"""Attempts at a removal that finds a new file in the directory: the ledger's thread writes at most one per second."""
 
 
 def remove_anyhow(top: Path) -> None:
-    """Removes a grant's directory whatever it holds, and what the ledger's thread puts into it meanwhile (`record`).
+    """Removes a grant's directory with any contents, including a `record` that the ledger's thread writes meanwhile.
     Raises OSError."""
     for left in reversed(range(_TRIES)):
         mounts.unmount(top / "self")
         try:
             shutil.rmtree(top)
-        except FileNotFoundError:  # it, or a file that has another name now
+        except FileNotFoundError:  # the directory, or a file renamed meanwhile
             pass
         except OSError as error:
             if error.errno != errno.ENOTEMPTY or not left:

@@ -1,7 +1,7 @@
 """The loader's cache (/etc/ld.so.cache), as glibc 2.2 and later write it (sysdeps/generic/dl-cache.h), little-endian.
 
-A header, entries in descending order of their names, then strings and, from 2.33 on, an extension. All offsets count
-from the header.
+It consists of a header, entries in descending order of name, strings and, from 2.33 on, an extension. All offsets are
+relative to the header.
 """
 
 import platform
@@ -10,9 +10,9 @@ import struct
 from collections.abc import Mapping
 
 PATH = "/etc/ld.so.cache"
-SIZE_MAX = 1 << 20  # a desktop's has 250 KB
+SIZE_MAX = 1 << 20  # a desktop's is about 250 KB
 
-_OLD = b"ld.so-1.7.0"  # an older cache may come first: its header, with the number of its entries, of 12 bytes each
+_OLD = b"ld.so-1.7.0"  # magic of an old-format cache that may come first: header with entry count, 12-byte entries
 _OLD_HEADER, _OLD_ENTRY = struct.Struct("<11sxI"), 12
 _MAGIC = b"glibc-ld.so.cache1.1"
 _HEADER = struct.Struct("<20sIIB3xI12x")  # magic, entries, bytes of strings, byte order, offset of the extension
@@ -29,9 +29,10 @@ _NAME_MAX = 255
 
 
 def added(data: bytes, libraries: Mapping[str, str]) -> bytes | None:
-    """The cache with `libraries`, path by name, before others of the same name. `data`: empty where there is no cache.
+    """Returns the cache `data` with `libraries` (path by name) added before others of the same name. `data`: empty if
+    there is no cache.
 
-    None: the loader would not read `data`, or it is none that is known here.
+    None: the loader would reject `data`, or its format is unknown here.
     """
     try:
         return _added(data or _HEADER.pack(_MAGIC, 0, 0, _LITTLE_ENDIAN, 0), libraries)
@@ -49,13 +50,13 @@ def _added(data: bytes, libraries: Mapping[str, str]) -> bytes:
         before = _OLD_HEADER.size + _OLD_HEADER.unpack_from(data)[1] * _OLD_ENTRY
         data = data[(before + 7) & ~7 :]
     magic, count, string_bytes, order, extension = _HEADER.unpack_from(data)
-    first = _HEADER.size + count * _ENTRY.size  # what is behind the entries
+    first = _HEADER.size + count * _ENTRY.size  # end of the entries
     if magic != _MAGIC or order not in (0, _LITTLE_ENDIAN) or first > len(data) or platform.machine() not in _FLAGS:
         raise _UnknownError
     moved = len(libraries) * _ENTRY.size
     rest = bytearray(data[first:])
     if extension:
-        if combined:  # its offsets count from the older cache
+        if combined:  # its offsets are relative to the old-format cache
             raise _UnknownError
         _move_extension(rest, first, extension, moved)
     entries = list(_ENTRY.iter_unpack(data[_HEADER.size : first]))
@@ -74,7 +75,7 @@ def _added(data: bytes, libraries: Mapping[str, str]) -> bytes:
 
 
 def _move_extension(rest: bytearray, first: int, extension: int, moved: int) -> None:
-    """Adds `moved` to all offsets in it. `rest`: what follows the entries, at `first`."""
+    """Adds `moved` to all offsets in the extension. `rest`: the bytes from offset `first`, the end of the entries."""
     at = extension - first
     if at < 0:
         raise _UnknownError
@@ -94,6 +95,6 @@ def _move_extension(rest: bytearray, first: int, extension: int, moved: int) -> 
 
 
 def _rank(name: bytes) -> list[tuple[int, int]]:
-    """Orders names as the loader does (_dl_cache_libcmp): numbers by their value, and behind all other characters."""
+    """Sort key that orders names as the loader does (_dl_cache_libcmp): numbers by value, after other characters."""
     parts = re.findall(rb"\d+|.", name, re.DOTALL)
     return [(1, int(part)) if part.isdigit() else (0, part[0]) for part in parts]

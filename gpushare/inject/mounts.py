@@ -1,5 +1,5 @@
-"""Whether a grant can have a file system of its own, of fixed size: what a tenant writes into its page then takes room
-from nobody else; and what else of the kernel's directories Python does not have."""
+"""Checks whether a grant can have a file system of its own, of fixed size, so that a tenant's writes to its page take
+no room from others; also kernel calls on mounts and directories that Python lacks."""
 
 import contextlib
 import ctypes
@@ -14,7 +14,7 @@ from gpushare.inject.steps import Steps
 # fcntl.h and linux/fs.h
 _AT_FDCWD, _EXCHANGE = -100, 2
 
-# The highest of the calls that place what a container gets late, of Linux 5.12 (hooks/place.c)
+# The newest of the system calls that hooks/place.c needs, from Linux 5.12.
 _MOUNT_SETATTR = 442
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -25,16 +25,16 @@ _UNMOUNT = Steps(steps.unmount(""))
 
 
 def unmount(directory: Path) -> None:
-    """Takes away what is mounted there, if anything is; whoever has files of it open keeps them."""
+    """Unmounts what is mounted there, if anything; files that are open stay usable."""
     with contextlib.suppress(OSError):
         _UNMOUNT.run(directory)
 
 
 @functools.cache
 def possible(place: Path) -> bool:
-    """Whether this process may mount in a directory, and the machine's first process sees it.
+    """Whether this process may mount in a directory, and pid 1 sees the mount.
 
-    It does not where the daemon has a mount namespace of its own that passes nothing on.
+    It does not if the daemon has its own mount namespace without propagation to the host's.
     """
     probe = place / ".probe" / "self"
     try:
@@ -43,7 +43,7 @@ def possible(place: Path) -> bool:
             _PROBE.run(probe)
             device = probe.stat().st_dev
             number = f"{os.major(device)}:{os.minor(device)}"
-            lines = Path("/proc/1/mountinfo").read_bytes().split(b"\n")  # paths are bytes of any kind
+            lines = Path("/proc/1/mountinfo").read_bytes().split(b"\n")  # paths may be any bytes
             return any(line.split()[2:3] == [number.encode()] for line in lines)
         finally:
             unmount(probe)
@@ -55,13 +55,13 @@ def possible(place: Path) -> bool:
 
 @functools.cache
 def placeable() -> bool:
-    """Whether this kernel can put mounts into a container that is made already: from Linux 5.12 on."""
+    """Whether this kernel can add mounts to a container that has been created: from Linux 5.12 on."""
     _libc.syscall(_MOUNT_SETATTR, -1, b"", 0, None, 0)
     return ctypes.get_errno() != errno.ENOSYS
 
 
 def exchange(one: Path, other: Path) -> None:
-    """Both names change what they mean, at one instant; no symlink is followed. Raises OSError."""
+    """Atomically exchanges two names; follows no symlink. Raises OSError."""
     if _libc.renameat2(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(other), _EXCHANGE) != 0:
         error = ctypes.get_errno()
         raise OSError(error, f"cannot be exchanged: {os.strerror(error)}", str(other))

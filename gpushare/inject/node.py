@@ -1,4 +1,4 @@
-"""What of this machine every container gets in the same way."""
+"""The parts of this machine that every container gets."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from gpushare.paths import HOOK, LIB_DIR, SIM_LIB_DIR
 
 @dataclass(frozen=True, slots=True)
 class DeviceNode:
-    """A character device of a GPU, or one that stands for it, as it is on the host."""
+    """A GPU's character device on the host, or the stand-in of a simulated one."""
 
     path: str
     major: int
@@ -44,8 +44,8 @@ class Node:
 
 
 def visible(granted: Sequence[Granted]) -> dict[str, str]:
-    """Variables that show CUDA the granted devices only, in the grant's order, so that device 0 is the first of them.
+    """Returns variables that show CUDA only the granted devices, in the grant's order, so that device 0 is the first.
 
-    They are no protection: the interposer refuses other devices, and a container has no nodes of them.
+    They are not a protection: the interposer refuses other devices, and a container does not have their nodes.
     """
     return {"CUDA_VISIBLE_DEVICES": ",".join(device.id for device in granted)} if granted else {}

@@ -1,8 +1,8 @@
-"""What containers ask NVIDIA's stack for: the words for a part of a device (KAI's scheduler with gpu-fractioning) as a
-request for one of our shares, and the ways to ask for a whole one, which are only noticed.
+"""What containers request in NVIDIA's terms: annotations for a part of a device (KAI scheduler with gpu-fractioning)
+are read as a request for one of our shares; requests for a whole device are only detected.
 
 `nvidia.com/container.<name>.gpu-memory.request`, `.gpu-memory.limit`: Kubernetes quantities of memory, for the pod's
-container of that name; `.gpu-compute.mode`: how it shares the device's time. Other words of NVIDIA's are not read.
+container of that name; `.gpu-compute.mode`: how it shares the device's time. NVIDIA's other annotations are ignored.
 """
 
 import re
@@ -16,12 +16,12 @@ from gpushare.paths import CONTAINER_SELF
 from gpushare.units import MIB, TEXT_MAX, format_size
 
 _PREFIX = "nvidia.com/container."
-# Where containerd and CRI-O say the container's name in its pod (hooks/edit.c looks there too).
+# Annotations in which containerd and CRI-O give the container's name in its pod (also in hooks/edit.c).
 NAMES = ("io.kubernetes.cri.container-name", "io.kubernetes.container.name")
 
 TIME = 10
-"""milli-GPU of a container whose words say nothing of time. All such have the same, so that what is not promised to
-others is shared among them evenly: NVIDIA's `time-slicing`."""
+"""Time in milli-GPU of a container, since these annotations do not give any. It is the same for all such containers, so
+that unpromised time is shared among them evenly, as in NVIDIA's `time-slicing`."""
 
 _WORDS = ("gpu-memory.request", "gpu-memory.limit", "gpu-compute.mode")
 _SIZE_MAX = 16 << 40
@@ -33,17 +33,17 @@ _QUANTITY = re.compile(r"\+?([0-9]+\.?[0-9]*|\.[0-9]+)(?:([eE][+-]?[0-9]{1,2})|(
 
 
 def words(name: str) -> list[str]:
-    """The annotations that are read for the container with that name."""
+    """Returns the names of the annotations that are read for the container with this name."""
     return [f"{_PREFIX}{name}.{word}" for word in _WORDS]
 
 
 def request(annotations: Mapping[str, Any]) -> dict[str, str | int]:
-    """The fields of a GrantRequest that a container's annotations ask for, in NVIDIA's words; none where it asks for no
-    memory so, or has no name in a pod.
+    """Returns the GrantRequest fields that a container's NVIDIA annotations request; empty if they request no memory,
+    or if the container has no name in a pod.
 
-    The limit is what the container can use and what is kept free for it; of both words, one that is missing is like
-    the other. Raises UsageError, which names the annotation, for a value that NVIDIA's stack would not take, and for
-    what there is not here.
+    The limit is both what the container can use and what is kept free for it; a missing request or limit defaults to
+    the other. Raises UsageError, which names the annotation, for a value that NVIDIA's stack would reject or that is
+    not supported here.
     """
     name = _name(annotations)
     if name is None:
@@ -67,8 +67,8 @@ def request(annotations: Mapping[str, Any]) -> dict[str, str | int]:
 
 
 def ways(config: Mapping[str, Any]) -> list[str]:
-    """How the container of a config.json asks for a GPU without a share of ours: values of api.events.Way. None for one
-    that has a share, and words for other containers of its pod are not its own."""
+    """Returns the ways (api.events.Way) in which the container of a config.json requests a GPU without a share of ours.
+    Empty if it has a share; annotations for other containers of its pod do not count."""
     if any(mount.get("destination") == CONTAINER_SELF for mount in config.get("mounts") or ()):
         return []
     environment = (config.get("process") or {}).get("env") or ()
@@ -102,15 +102,15 @@ def _name(annotations: Mapping[str, Any]) -> str | None:
 
 
 def identity(config: Mapping[str, Any], bundle: str | None) -> str:
-    """What the engine calls the container: the end of the path of its cgroup, as all of them write it; else its bundle.
-    Printable."""
+    """Returns the engine's name for the container: the last component of its cgroup path, as all engines write it; else
+    its bundle. Printable ASCII."""
     group = str((config.get("linux") or {}).get("cgroupsPath") or "")
     last = re.split("[:/]", group.rstrip("/"))[-1].removesuffix(".scope")
     return re.sub("[^!-~]", "?", re.sub("^(libpod|crio|docker|cri-containerd)-", "", last) or bundle or "")[-_ID_MAX:]
 
 
 def _size(annotation: str, text: object) -> int:
-    """A Kubernetes quantity in bytes; part of a byte counts as one."""
+    """Parses a Kubernetes quantity into bytes, rounding up. Raises UsageError."""
     match = _QUANTITY.fullmatch(text) if isinstance(text, str) and len(text) <= TEXT_MAX else None
     if match is None:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""Edits of an OCI config.json: what a CDI engine does with the grant's spec, done for runtimes that know no CDI.
+"""Edits an OCI config.json as a CDI engine would by the grant's spec, for runtimes without CDI.
 
 Unlike CDI this can inspect the image, so the interposer is mounted over every copy of the driver library in it.
 """
@@ -13,7 +13,7 @@ from gpushare.inject.view import View
 from gpushare.paths import CONTAINER_LIB, CONTAINER_NAMES, CONTAINER_SELF
 
 PREFIX = "gpushare.dev/"
-# Where containerd and CRI-O say that a container is a pod's sandbox.
+# Annotations in which containerd and CRI-O mark a pod's sandbox.
 _CONTAINER_TYPES = ("io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType")
 GRANT = PREFIX + "grant"
 
@@ -35,7 +35,7 @@ _FIELDS = {
     "priority": "priority",
 }
 _NUMBERS = ("grace", "priority")
-# Of the slots that a device plugin gave the container: what it has of its device where nothing else says so.
+# Set by the device plugin for the container's slots: defaults for the share where nothing else specifies it.
 _SLOTS = {"slot-memory": "memory", "slot-time": "time"}
 
 _LIBRARY_DIRS = (
@@ -54,21 +54,21 @@ _LIBRARY_DIRS = (
 
 _VALUE_MAX = 1024  # characters of an annotation: names have at most 512
 
-# Time to live of a grant made for a container. The engine calls the hook while it creates the container: when no hook
-# has asked for the grant by then, the start has failed.
+# Time to live of a grant made for a container. The engine calls the hook while it creates the container: if no hook has
+# used the grant by then, the start has failed.
 CREATE_SECONDS = 20
-# The same where the engine asks before it makes the container: other plugins, volumes and the order to start come
-# between. What asked for it ends it sooner where the container is given up.
+# The same if the engine asks before it creates the container (NRI): other plugins, volumes and the order to start come
+# in between. The plugin that asked ends the grant earlier if the container is abandoned.
 PREPARE_SECONDS = 120
 
 
 def request(config: dict[str, Any]) -> dict[str, str | int] | None:
-    """What the config's annotations ask for: `{"grant": id}` of a grant that exists, or fields of a GrantRequest. A
-    word of ours goes before one of NVIDIA's that says the same.
+    """Returns what the config's annotations request: `{"grant": id}` of an existing grant, or fields of a GrantRequest.
+    Our annotations take precedence over NVIDIA's.
 
-    None: it asks for nothing, or is a pod's sandbox, which has the pod's annotations but no program. Raises
-    UsageError for an unknown annotation with our prefix, in whatever case: it may ask for a guarantee that this version
-    does not give, for a value that is longer than any, and what nvidia.request raises.
+    None: it requests nothing, or is a pod's sandbox, which has the pod's annotations but no program. Raises UsageError
+    for an unknown annotation with our prefix (in any case), since it may request a guarantee that this version does not
+    give; for a value that is too long or not a number; for missing memory or time; and as nvidia.request does.
     """
     annotations = config.get("annotations") or {}
     if not isinstance(annotations, dict):
@@ -111,7 +111,7 @@ def _whole(name: str, text: str) -> int:
 
 
 def is_sandbox(annotations: dict[str, Any]) -> bool:
-    """Whether they are those of a pod's sandbox, as containerd and CRI-O say it."""
+    """Whether these are the annotations of a pod's sandbox, as containerd and CRI-O mark it."""
     return any(annotations.get(name) == "sandbox" for name in _CONTAINER_TYPES)
 
 
@@ -123,14 +123,13 @@ def apply(
     preload_file: Path,
     cache_file: Path,
 ) -> tuple[dict[str, Any], list[str], bytes | None]:
-    """The config with `wanted` in it, what the image itself preloads, and the loader cache that is mounted over the
-    image's; `config` stays as it is. Applied twice is applied once, and returns no cache then.
+    """Returns the config with `wanted` applied, the libraries that the image itself preloads, and the loader cache to
+    mount over the image's; `config` is not modified. Idempotent; a second call returns no cache.
 
-    `bundle`: None where the image cannot be read yet: then it gets what any image gets, as with CDI.
+    `bundle`: None if the image cannot be read yet: then it gets what any image gets, as with CDI.
 
-    `lib_dir`: where the host has the interposer. `preload_file`, `cache_file`: the grant's own, on the host. Reads the
-    bundle and writes nothing. Nothing checks the config's shape before: one that is not OCI's raises whatever Python
-    does there.
+    `lib_dir`: the interposer's directory on the host. `preload_file`, `cache_file`: the grant's own, on the host. Reads
+    the bundle and writes nothing. The config's shape is not validated: for a malformed one any Python error may occur.
     """
     view = View(config, bundle)
     edited = edit(config, view, wanted, lib_dir)
@@ -141,7 +140,7 @@ def apply(
 
 
 def edit(config: dict[str, Any], view: View, wanted: edits.Edits, lib_dir: Path) -> dict[str, Any]:
-    """A copy of the config with `wanted` in it; what stays as it is is shared with it. `view`: of the same config."""
+    """Returns a copy of the config with `wanted` applied, sharing unchanged parts. `view`: of the same config."""
     edited = {**config}
     _add_mounts(edited, view, wanted, lib_dir)
     _add_environment(edited, wanted.env)
@@ -155,8 +154,8 @@ def edit(config: dict[str, Any], view: View, wanted: edits.Edits, lib_dir: Path)
 
 
 def _member(container: dict[str, Any], name: str, empty: Any) -> Any:
-    """A copy of the member in its place, to be changed; `empty` where it is missing or null, which Go's encoders write
-    for an empty list."""
+    """Replaces a member by a copy and returns the copy for modification; `empty` if the member is missing or null,
+    which Go's encoders write for an empty list."""
     found = container.get(name)
     container[name] = empty if found is None else found.copy()
     return container[name]
@@ -171,7 +170,8 @@ def _add_mounts(edited: dict[str, Any], view: View, wanted: edits.Edits, lib_dir
     mounts: list[Any] = _member(edited, "mounts", [])
     for mount in wanted.mounts:
         if mount.container == edits.PRELOAD_FILE and not view.creatable(mount.container):
-            # The image's /etc is the host's: preload by environment, which an exec into the container does not get.
+            # The container's /etc is the host's: preload by environment instead. Programs started later by exec into
+            # the container do not get it.
             theirs = preload.split(_variable(edited, "LD_PRELOAD"))
             _add_environment(edited, [f"LD_PRELOAD={':'.join(preload.ordered(theirs, wanted.preload))}"])
             continue
@@ -194,7 +194,7 @@ def _oci_mount(mount: edits.Mount) -> dict[str, Any]:
 
 
 def _driver_copies(config: dict[str, Any], view: View) -> list[tuple[str, Path]]:
-    """(path in the container, file on the host) of every driver library that programs in it could find."""
+    """Returns (path in the container, file on the host) of every driver library that its programs could find."""
     directories = [*_LIBRARY_DIRS, *_search_path(config)]
     directories += [f"/usr/local/{name}/compat" for name in view.names("/usr/local", "cuda")]
     # Most of these are one directory under several names.
@@ -245,10 +245,10 @@ def _add_devices(edited: dict[str, Any], devices: list[DeviceNode]) -> None:
 
 
 def _loader_cache(config: dict[str, Any], view: View) -> bytes | None:
-    """The image's loader cache with the interposer under the driver's names.
+    """Returns the image's loader cache with the interposer added under the driver's names.
 
-    None: the image's stays. So it does where the container can write it: `ldconfig`, which package managers run, puts
-    a new file in its place, and fails where one is mounted. NVIDIA's CDI hook runs it before the root is read-only.
+    None: the image's stays. That is so if the container can write it: `ldconfig`, which package managers run, renames a
+    new file over it, which fails over a mount. NVIDIA's CDI hook runs ldconfig before the root becomes read-only.
     """
     hooks = (config.get("hooks") or {}).get("createContainer") or ()
     if any("update-ldcache" in (hook.get("args") or ()) for hook in hooks):

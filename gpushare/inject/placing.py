@@ -1,7 +1,7 @@
-"""What is put into a container that is made and not started, by its createRuntime hook (hooks/place.c).
+"""What the createRuntime hook (hooks/place.c) puts into a container that is created but not started.
 
-CDI and NRI say what a container gets before anybody can look into its image, and a CDI device of no grant (`any`)
-before there is a grant. The rest is found here, when the container is there: as the runtime wrapper finds it before.
+With CDI and NRI, a container's edits are fixed before its image can be inspected, and with a CDI device without a grant
+(`any`) before there is a grant. What is missing is determined here, as the runtime wrapper does before creation.
 """
 
 from pathlib import Path
@@ -14,7 +14,8 @@ from gpushare.paths import CONTAINER_COMPAT
 
 
 def standing(mounts: list[edits.Mount]) -> list[tuple[str, str]]:
-    """What tells mounts apart, however an engine writes their options: (path in the container, path on the host)."""
+    """Returns (path in the container, path on the host) of each: identifies mounts however an engine writes their
+    options."""
     return [(mount.container, mount.host) for mount in mounts]
 
 
@@ -27,21 +28,21 @@ def missing(
     preload_file: Path,
     cache_file: Path,
 ) -> tuple[list[dict[str, Any]], list[str], bytes | None]:
-    """The mounts of `wanted`, as OCI writes them, that the container does not have, and what its image has for them
-    (`inside`: its source is a path in the container); what its image preloads and a loader cache, as oci.apply returns
-    them.
+    """Returns the mounts of `wanted`, in OCI form, that the container lacks, and one of the image's compatibility
+    driver if it has one (`inside`: the source is a path in the container); the libraries that the image preloads and a
+    loader cache, as oci.apply returns them.
 
-    `offered`: mounts that its engine was told of, as `standing` says. The image is looked at as it is below them.
-    Raises RefusedError for an image with paths that are no text, and what oci.apply raises.
+    `offered`: mounts that the engine was given, as `standing` returns them. The image is inspected as if they were not
+    there. Raises RefusedError for an image path that is not printable, and what oci.apply raises.
     """
     told = set(offered)
     below = {**config, "mounts": [mount for mount in config.get("mounts") or () if _identity(mount) not in told]}
     edited, lines, cache = oci.apply(below, bundle, wanted, lib_dir, preload_file, cache_file)
     if cache is not None and not View(below, bundle).resolve(ldcache.PATH).exists():
-        # The runtime would make the file to mount over; nobody does that now, and whoever has none needs none.
+        # A runtime would create the file as the mount point, the hook does not; an image without a cache needs none.
         cache, edited["mounts"] = None, edited["mounts"][:-1]
     there = {_identity(mount) for mount in config.get("mounts") or () if not _is_narrowed(mount, wanted)}
-    if lines:  # the file that is mounted may be one without them
+    if lines:  # the preload file that is mounted may lack the image's lines
         there.discard((edits.PRELOAD_FILE, str(preload_file)))
     found = [mount for mount in edited["mounts"][len(below["mounts"]) :] if _identity(mount) not in there]
     driver = compat.directory(View(below, bundle), wanted.driver_version)
@@ -56,13 +57,13 @@ def missing(
 
 
 def _is_narrowed(mount: dict[str, Any], wanted: edits.Edits) -> bool:
-    """Whether the engine has made it read-only: Docker with --read-only adds `ro` to mounts without that word."""
+    """Whether the engine made a writable mount read-only: Docker with --read-only adds `ro` to CDI mounts."""
     writable = {(one.container, one.host) for one in wanted.mounts if one.writable}
     return _identity(mount) in writable and "ro" in (mount.get("options") or ())
 
 
 def root(config: dict[str, Any], bundle: Path) -> str:
-    """Where the container's root file system is on the host."""
+    """Returns the path of the container's root file system on the host."""
     return str(bundle / config.get("root", {}).get("path", "rootfs"))
 
 

@@ -1,4 +1,4 @@
-"""Whose container it is, in the words of the engines that Kubernetes uses."""
+"""The pod that a container belongs to, read from the annotations of Kubernetes' engines."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from msgspec import Struct
 
 LABEL_MAX = 253
-"""Characters: of Kubernetes' own names none is longer."""
+"""Characters; Kubernetes' own names are not longer."""
 
 _NAMES = {
     "namespace": ("io.kubernetes.pod.namespace", "io.kubernetes.cri.sandbox-namespace"),
@@ -14,11 +14,12 @@ _NAMES = {
     "container": ("io.kubernetes.container.name", "io.kubernetes.cri.container-name"),
     "pod_uid": ("io.kubernetes.pod.uid", "io.kubernetes.cri.sandbox-uid"),
 }
-"""CRI-O's, and containerd's."""
+"""Annotation names by field: CRI-O's, then containerd's."""
 
 
 class Pod(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Whose container runs in a grant, as its engine says; empty: it does not say. The names are the labels'."""
+    """The pod and container that run in a grant, as reported by the engine; empty: not reported. Fields are named as
+    the metric labels."""
 
     namespace: str = ""
     pod: str = ""
@@ -27,8 +28,8 @@ class Pod(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def pod_of(annotations: Any) -> Pod:
-    """What a container's annotations say. A plain engine passes on what its user writes there, so that anything may be
-    in them: what is no name of Kubernetes' is left out."""
+    """Reads the pod from a container's annotations. Plain engines pass on what their users write, so the values are
+    untrusted: any that cannot be a Kubernetes name is left out."""
     if not isinstance(annotations, Mapping):
         return Pod()
     found = {}

@@ -8,20 +8,20 @@ DRIVER_NAME = re.compile(r"lib(cuda|nvidia-ml)\.so(\.[0-9.]+)?")
 
 
 def split(variable: str) -> list[str]:
-    """The libraries that LD_PRELOAD names: the loader takes colons and spaces."""
+    """Splits the value of LD_PRELOAD, whose separators are colons and spaces."""
     return [path for path in re.split(r"[: ]", variable) if path]
 
 
 def text(libraries: Iterable[str]) -> bytes:
-    """What ld.so.preload holds for them. An image's paths need not be UTF-8."""
+    """Returns the content of ld.so.preload for these libraries. An image's paths need not be UTF-8."""
     return ("\n".join(libraries) + "\n").encode("utf-8", "surrogateescape")
 
 
 def ordered(theirs: Iterable[str], ours: Sequence[str]) -> list[str]:
-    """`theirs` with `ours`, each of ours once.
+    """Returns `theirs` combined with `ours`, each of ours once.
 
-    Theirs come first: one that wraps functions of the driver is then called, and finds ours behind it as it would
-    find the driver. A driver itself comes last: the first libcuda.so.1 of the process answers every program.
+    Theirs come first, so that a library that wraps driver functions is called, and finds ours as the next definition as
+    it would find the driver. A driver library comes last: the first libcuda.so.1 in the process serves every lookup.
     """
     others = [path for path in theirs if path not in ours]
     drivers = [path for path in others if DRIVER_NAME.fullmatch(path.rpartition("/")[2])]

@@ -1,5 +1,5 @@
-"""What a plain process gets: for its grant (`gpushare run`), or to use the simulated devices without one (`gpushare sim
-exec`)."""
+"""The environment of a plain process: with a grant (`gpushare run`), or to use simulated devices without one (`gpushare
+sim exec`)."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from gpushare.paths import GRANT_DIR_ENV, INTERPOSERS, SIM_DIR_ENV, SIM_RUNTIMES
 
 
 def environment(layout: Layout, grant_id: str, node: Node, granted: Sequence[Granted] = ()) -> dict[str, str]:
-    """The variables to set. Merge them with `merge`, which keeps the user's own libraries."""
+    """Returns the variables to set. Apply them with `merge`, which keeps the user's own libraries."""
     own = {GRANT_DIR_ENV: str(grantdir.self_dir(layout, grant_id)), **visible(granted)}
     if not node.simulated:
         return {"LD_PRELOAD": ":".join(map(str, INTERPOSERS)), **own}
@@ -18,19 +18,19 @@ def environment(layout: Layout, grant_id: str, node: Node, granted: Sequence[Gra
 
 
 def bare(sim_dir: Path, sim_lib_dir: Path) -> dict[str, str]:
-    """The variables for a program that uses the simulated devices without a grant."""
+    """Returns the variables for a program that uses the simulated devices without a grant."""
     return {**_simulated(sim_lib_dir, ()), SIM_DIR_ENV: str(sim_dir)}
 
 
 def _simulated(lib_dir: Path, interposers: Sequence[Path]) -> dict[str, str]:
-    """The runtimes are preloaded, since programs name the directory of their own (DT_RPATH), which comes before any
-    variable. Compilers such as Triton look for the driver's file in LD_LIBRARY_PATH."""
+    """The simulated runtimes are preloaded, since a program's DT_RPATH names the directory of its own runtime and takes
+    precedence over LD_LIBRARY_PATH. Compilers such as Triton look for the driver's file in LD_LIBRARY_PATH."""
     preloaded = [*interposers, *(lib_dir / name for name in SIM_RUNTIMES)]
     return {"LD_PRELOAD": ":".join(map(str, preloaded)), "LD_LIBRARY_PATH": str(lib_dir)}
 
 
 def merge(base: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:
-    """`base` overridden by `added`; libraries that `base` preloads, and directories that it searches, are kept."""
+    """Returns `base` overridden by `added`, keeping the libraries and search directories of `base`."""
     merged = {**base, **added}
     if "LD_PRELOAD" in added:
         theirs = preload.split(base.get("LD_PRELOAD", ""))

@@ -1,5 +1,5 @@
-"""Changes to files that belong together, carried out by one call into C (native/binding/gs_files.h): a grant has a
-dozen, and comes and goes in a millisecond."""
+"""Lists of file changes, carried out by one call into C (native/binding/gs_files.h): a grant needs a dozen, and is made
+or removed within a millisecond."""
 
 import os
 from pathlib import Path
@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 from gpushare._native import ffi, lib
 
 AS_IT_IS = (1 << 32) - 1
-"""An owner that is left alone."""
+"""Owner or group that is not changed."""
 
 
 class Step(NamedTuple):
-    """One change. `path`: absolute, or below the directory of Steps.run, empty: that itself. The rest as struct gs_step
-    says."""
+    """One change. `path`: absolute, or relative to the directory of Steps.run; empty: that directory. The rest is as in
+    struct gs_step."""
 
     kind: int
     path: str
@@ -27,43 +27,43 @@ class Step(NamedTuple):
 
 
 def directory(path: str, mode: int) -> Step:
-    """A new directory. Modes hold whatever the umask is, here as below."""
+    """Makes a directory. Modes are set regardless of the umask, here and below."""
     return Step(lib.GS_STEP_DIRECTORY, path, mode)
 
 
 def tmpfs(path: str, size: int, inodes: int, mode: int) -> Step:
-    """A file system of `size` bytes, mounted on a directory, and root's."""
+    """Mounts a tmpfs of `size` bytes, owned by root, on a directory."""
     return Step(lib.GS_STEP_TMPFS, path, text=f"size={size},nr_inodes={inodes},mode={mode:o},uid=0,gid=0")
 
 
 def file(path: str, mode: int, data: bytes = b"", size: int = 0, room: int = 0) -> Step:
-    """A new file. `size`: of the file, with zeros behind its data. `room`: so many bytes are allocated at once, at its
-    start and at its end."""
+    """Makes a file. `size`: file size, zero-filled after `data`. `room`: bytes to allocate immediately, at the start
+    and at the end of the file."""
     return Step(lib.GS_STEP_FILE, path, mode, data=data, size=size, room=room)
 
 
 def replacement(path: str, mode: int, through: str) -> Step:
-    """A file that appears whole, whatever was there before. `through`: the name of it until then, an absolute path."""
+    """Writes a file and renames it over `path`. `through`: absolute path of the temporary file."""
     return Step(lib.GS_STEP_REPLACE, path, mode, text=through)
 
 
 def symlink(path: str, target: str | Path) -> Step:
-    """A symlink."""
+    """Makes a symlink."""
     return Step(lib.GS_STEP_SYMLINK, path, text=os.fspath(target))
 
 
 def owner(path: str, uid: int, gid: int) -> Step:
-    """Another owner and group, of whatever is there; AS_IT_IS: the same."""
+    """Changes owner and group; AS_IT_IS: unchanged."""
     return Step(lib.GS_STEP_OWNER, path, uid=uid, gid=gid)
 
 
 def unmount(path: str) -> Step:
-    """Takes away what is mounted there; whoever has files of it open keeps them. Fails where nothing is."""
+    """Unmounts what is mounted there; files that are open stay usable. Fails if nothing is mounted."""
     return Step(lib.GS_STEP_UNMOUNT, path)
 
 
 def unlink(path: str) -> Step:
-    """Removes what is no directory."""
+    """Removes anything that is not a directory."""
     return Step(lib.GS_STEP_UNLINK, path)
 
 
@@ -73,20 +73,20 @@ def rmdir(path: str) -> Step:
 
 
 def readable(path: str) -> Step:
-    """Changes nothing; fails unless it is a file that all users may read."""
+    """Changes nothing; fails unless the path is a file that all users may read."""
     return Step(lib.GS_STEP_READABLE, path)
 
 
 class Steps:
-    """A list of them, which may run again and again. Belongs to one thread."""
+    """A list of steps, which may run repeatedly. Belongs to one thread."""
 
     def __init__(self, *steps: Step) -> None:
         self.array: Any = ffi.new("struct gs_step[]", len(steps))
-        """`struct gs_step[]`, valid as long as this object."""
+        """`struct gs_step[]`, valid for the lifetime of this object."""
         self._error = ffi.new("struct gs_err *")
         self._size = [step.size for step in steps]
         self._held: list[Any] = []
-        """What the list points to lives as long as it does."""
+        """Keeps the memory that the array points to alive."""
         self._data: list[Any] = [None] * len(steps)
         files = (lib.GS_STEP_FILE, lib.GS_STEP_REPLACE)
         self._at = {step.path: at for at, step in enumerate(steps) if step.kind in files}
@@ -104,11 +104,11 @@ class Steps:
         return held
 
     def put(self, path: str, data: bytes) -> None:
-        """What the file at `path` holds from now on."""
+        """Sets the content of the file at `path` for later runs."""
         self._put(self._at[path], data)
 
     def aim(self, path: str, target: str) -> None:
-        """The first step that was made for `path` is about `target` from now on."""
+        """Redirects the first step that was created for `path` to `target`."""
         held = self._aimed[path] = ffi.new("char[]", os.fsencode(target))
         self.array[self._paths.index(path)].path = held
 
@@ -118,6 +118,7 @@ class Steps:
         step.data, step.bytes, step.size = held, len(data), max(self._size[at], len(data))
 
     def run(self, below: str | Path) -> None:
-        """Carries them out in order, up to the first that fails; what was done before that stays. Raises OSError."""
+        """Runs the steps in order, relative to the directory `below`, up to the first that fails; earlier changes stay.
+        Raises OSError."""
         if lib.gs_files_change(os.fsencode(below), self.array, len(self.array), self._error) < 0:
             raise OSError(-self._error.code, ffi.string(self._error.msg).decode(errors="replace"))

@@ -1,5 +1,5 @@
-"""Grants of containers that nobody has used, made and removed while the event loop goes on: the directory
-(inject/grantfiles.py) and the CDI spec (inject/cdi.py), by one list of steps each."""
+"""Makes and removes the files of unused container grants while the event loop continues: the directory
+(inject/grantfiles.py) and the CDI spec (inject/cdi.py), by one list of steps per grant."""
 
 from collections.abc import Callable
 
@@ -11,11 +11,11 @@ from gpushare.inject.steps import Steps
 from gpushare.paths import Layout
 
 _SPEC = "spec"
-"""In the place of the spec's path, which is another each time."""
+"""Placeholder for the spec's path, which differs for each grant."""
 
 
 class _Pool:
-    """Lists of the same steps, each for one grant at a time."""
+    """Reusable lists of the same steps; each serves one grant at a time."""
 
     def __init__(self, make: Callable[[], Steps]) -> None:
         self._make = make
@@ -29,17 +29,18 @@ class _Pool:
 
 
 class Unused:
-    """What was put in first is done first. Numbers are those of `thread`."""
+    """Queues the work on `thread`, in order; list numbers are the thread's."""
 
     def __init__(self, layout: Layout, node: Node) -> None:
         self.thread = FileThread()
         self._layout, self._node = layout, node
         self._making: dict[tuple[int, int], _Pool] = {}
-        """By the sizes of the pages."""
+        """Lists that make a grant, by the sizes of the pages."""
         self._removal = _Pool(lambda: Steps(steps.unlink(_SPEC), *grantfiles.removal(layout)))
 
     def make(self, grant_id: str, pages: grantfiles.Pages, spec: str, over: Over) -> int:
-        """`over`: as FileThread.run takes it. Returns its number. Raises OSError."""
+        """Queues the making of a grant's files. `over`: as in FileThread.run. Returns the list's number. Raises
+        OSError."""
         grantfiles.prepare(self._layout)
         sizes = len(pages.limits), pages.usage_bytes
         if (pool := self._making.get(sizes)) is None:
@@ -56,7 +57,7 @@ class Unused:
         return [*directory, cdi.appears(self._layout, _SPEC, "soon")]
 
     def remove(self, grant_id: str, over: Over) -> int:
-        """The same. Where a step failed, all of it is to be looked for."""
+        """Queues the removal, otherwise as `make`. If a step failed, any of the files may be left."""
         made = self._removal.take()
         made.aim(_SPEC, cdi.spec_file(self._layout, grant_id))
         return self._run(made, self._removal, grant_id, over)

@@ -1,9 +1,9 @@
-"""What a container will see at a path, before it runs: its OCI config's root and bind mounts, read on the host.
+"""Shows what a container will see at a path before it runs: reads its OCI config's root and bind mounts on the host.
 
-Symlinks are followed as inside the container, so that an absolute one never leads out into the host. Each component is
-opened by itself, never through a link and never for reading (O_PATH, O_NOFOLLOW), so that no change of the image
-meanwhile leads out of it, and no device or FIFO of it is opened. What openat2 does with RESOLVE_IN_ROOT would not do
-here: it cannot know of mounts that are not made yet.
+Symlinks are resolved as inside the container, so that an absolute one never leads out into the host. Each component is
+opened separately, never through a link and never for reading (O_PATH, O_NOFOLLOW), so that a concurrent change of the
+image cannot lead out of it, and none of its devices or FIFOs is opened. openat2 with RESOLVE_IN_ROOT would not suffice:
+it does not know of mounts that are not made yet.
 """
 
 import errno
@@ -18,10 +18,10 @@ from typing import Any
 from gpushare.errors import RefusedError
 
 _SYMLINKS_MAX = 40  # as the kernel
-# Bounds of one View. An ordinary image takes a few hundred steps, and has some thousand libraries.
+# Bounds of one View. An ordinary image takes a few hundred steps and has a few thousand libraries.
 STEPS_MAX = 50_000
 ENTRIES_MAX = 200_000
-DEPTH_MAX = 128  # a descriptor each
+DEPTH_MAX = 128  # one descriptor per level
 
 _NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG)
 
@@ -46,7 +46,7 @@ class Place:
 
 @dataclass(slots=True)
 class _Level:
-    """One component of a path. `mount`: number of the mount it is in, -1: in none."""
+    """One component of a path. `mount`: number of the mount that it is in; -1: none."""
 
     path: str
     host: str | None
@@ -58,12 +58,12 @@ class _Level:
 class View:
     """The file system of one OCI config. Mounts other than bind mounts hide what is below them.
 
-    Every method raises RefusedError where the image takes more work than any needs, and OSError where what is there
-    cannot be read.
+    Every method raises RefusedError if the image exceeds the bounds above, and OSError if something in it cannot be
+    read.
     """
 
     def __init__(self, config: dict[str, Any], bundle: Path | None) -> None:
-        """`bundle`: None where nothing is known of the root yet; bind mounts are looked into all the same."""
+        """`bundle`: None if the root is not known yet; bind mounts are read nevertheless."""
         root = Path(config.get("root", {}).get("path", "rootfs"))
         self._root = str(bundle / root) if bundle is not None else None
         self._sources: list[str | None] = []
@@ -76,23 +76,23 @@ class View:
             self._sources.append(_bind_source(mount, bundle))
 
     def destinations(self) -> Iterator[str]:
-        """Where the config mounts something, with symlinks resolved."""
+        """Returns the config's mount destinations, with symlinks resolved."""
         return iter(self._mounts)
 
     def resolve(self, path: str) -> Place:
-        """Follows all symlinks. Components that do not exist are kept as they are."""
+        """Resolves all symlinks. Components that do not exist are kept."""
         with _Walk(self, path) as last:
             host = Path(last.host) if last.host is not None else None
             return Place(last.path or "/", host, host is not None and last.mount >= 0, last.mode)
 
     def names(self, directory: str, *starts: str) -> list[str]:
-        """Names of a directory's entries that start like one of these, sorted; none where there is no directory."""
+        """Returns the sorted names of a directory's entries with one of these prefixes; empty if it does not exist."""
         with _Walk(self, directory) as last:
             if last.descriptor is None or last.mode is None or not stat.S_ISDIR(last.mode):
                 return []
             opened = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=last.descriptor)
             try:
-                # A library directory has thousands: no Python for each of them, up to the most that are looked at.
+                # A library directory has thousands of entries: little Python per entry, and no more than the bound.
                 with os.scandir(opened) as entries:
                     found = [entry.name for entry in islice(entries, ENTRIES_MAX - self._entries + 1)]
                 self._entries += len(found)
@@ -103,7 +103,7 @@ class View:
                 os.close(opened)
 
     def read(self, path: str, size: int) -> bytes:
-        """The first bytes of a regular file; nothing where there is none."""
+        """Returns the first bytes of a regular file; empty if there is none."""
         with _Walk(self, path) as last:
             if last.descriptor is None or last.mode is None or not stat.S_ISREG(last.mode):
                 return b""
@@ -121,12 +121,12 @@ class View:
         return not place.in_bind and self._root is not None and not _read_only(self._root)
 
     def top(self) -> _Level:
-        """The level of `/`."""
+        """Opens the level of `/`."""
         mount = self._mounts.get("/", -1)
         return self._opened(_Level("", self._root if mount < 0 else self._sources[mount], mount), None, "")
 
     def below(self, parent: _Level, name: str) -> _Level:
-        """The level of a component, which is not followed. A later mount hides earlier ones inside it."""
+        """Opens the level of a component without following it. A later mount hides earlier ones inside it."""
         path = f"{parent.path}/{name}"
         mount = self._mounts.get(path, -1)
         if mount > parent.mount:
@@ -135,7 +135,7 @@ class View:
         return self._opened(_Level(path, host, parent.mount), parent, name)
 
     def _opened(self, level: _Level, parent: _Level | None, name: str) -> _Level:
-        """`parent`: None for what is mounted there, which is opened by its path on the host, through its links."""
+        """`parent`: None for a mount's source, which is opened by its path on the host, following symlinks."""
         self._steps += 1
         if self._steps > STEPS_MAX:
             raise RefusedError(f"the image's paths and links take more than {STEPS_MAX} steps to follow")
@@ -160,7 +160,7 @@ class _Walk:
     def __init__(self, view: View, path: str) -> None:
         self._view = view
         self._levels: list[_Level] = []
-        self._pending = _parts(path)[::-1]  # the next one last
+        self._pending = _parts(path)[::-1]  # a stack: the next one is last
 
     def __enter__(self) -> _Level:
         try:

@@ -1,5 +1,5 @@
-"""What makes a machine a gpushare node: the files of `packaging/`, put in place from the wheel and taken away again.
+"""Makes a machine a gpushare node: installs the files of `packaging/` from the wheel, and removes them again.
 
-`items` says what belongs where, `manifest` what an earlier run has put, `place` compares and carries out, `root` finds
-paths in another root, `service` speaks to systemd.
+`items` defines what belongs where, `manifest` records what an earlier run installed, `place` plans and carries out the
+changes, `root` finds paths in another root, `service` talks to systemd.
 """

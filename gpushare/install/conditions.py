@@ -1,4 +1,4 @@
-"""What has to be so before anything is done."""
+"""Preconditions of installing and removing."""
 
 import contextlib
 import fcntl
@@ -16,8 +16,8 @@ from gpushare.install.root import Root
 
 
 def check_own_files() -> None:
-    """The daemon runs as root, from the files that this process runs from. Raises FailedError where somebody else can
-    change any of them."""
+    """Checks the files that this process runs from: the daemon will run from them as root. Raises FailedError if a user
+    other than root can change any of them."""
     package = paths.LIB_DIR.parent
     searched = [Path(name) / "gpushare" for name in sys.path if Path(name).is_dir()]
     try:
@@ -34,7 +34,7 @@ def check_own_files() -> None:
 
 
 def layout(root: Root) -> paths.Layout:
-    """Where this node's daemon is, by its configuration file."""
+    """Returns the paths of this node's daemon, as configured in gpushare.toml."""
     try:
         text = files.read(root.at(CONFIG / "gpushare.toml"))
         known = tomllib.loads(text or "")
@@ -45,13 +45,13 @@ def layout(root: Root) -> paths.Layout:
 
 
 def refuse_while_grants_live(where: paths.Layout) -> None:
-    """Raises RefusedError."""
+    """Raises RefusedError while there are grants."""
     try:
         living = [grant["id"] for grant in Client(str(where.socket)).grants()]
     except ForbiddenError:
         raise
     except UnreachableError:
-        # What a daemon that was killed has left: its tenants may go on.
+        # Left by a killed daemon: its tenants may still run.
         living = sorted(one.name for one in where.grants.glob("g-*")) if where.grants.is_dir() else []
     if living:
         named = ", ".join(living[:5]) + (", ..." if len(living) > 5 else "")
@@ -62,7 +62,7 @@ def refuse_while_grants_live(where: paths.Layout) -> None:
 
 
 def refuse_while_required() -> None:
-    """Raises RefusedError where an engine makes no container without our NRI plugin."""
+    """Raises RefusedError if an engine creates no container without our NRI plugin."""
     engines = list(configuration.requiring_plugin())
     if engines:
         raise RefusedError(
@@ -72,7 +72,7 @@ def refuse_while_required() -> None:
 
 
 def refuse_while_daemon_runs(where: paths.Layout) -> None:
-    """One that systemd does not know of. Raises RefusedError."""
+    """Raises RefusedError if a daemon runs, which systemd may not know of; FailedError if its lock cannot be opened."""
     lock = where.run / "daemon.lock"
     try:
         descriptor = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -89,7 +89,7 @@ def refuse_while_daemon_runs(where: paths.Layout) -> None:
 
 
 def remove_run_files(where: paths.Layout) -> None:
-    """What a daemon that has ended leaves, where no grant is left."""
+    """Removes what a daemon that has ended leaves; the directory only if no grant is left."""
     with contextlib.suppress(OSError):
         (where.run / "daemon.lock").unlink()
         where.run.rmdir()

@@ -1,4 +1,4 @@
-"""What is put in place, and where."""
+"""The items to install, and where."""
 
 import sys
 import sysconfig
@@ -13,7 +13,7 @@ Kind = Literal["part", "config", "link", "enable"]
 
 UNIT = "gpushare.service"
 NRI_UNIT = "gpushare-nri.service"  # for the administrator to enable, where an engine is configured for it
-PROMETHEUS_UNIT = "gpushare-prometheus.service"  # the same, where a Prometheus is to scrape this node
+PROMETHEUS_UNIT = "gpushare-prometheus.service"  # likewise, where Prometheus is to scrape this node
 STATE = Path("/var/lib/gpushare")
 CONFIG = Path("/etc/gpushare")
 SYSUSERS = Path("/etc/sysusers.d/gpushare.conf")
@@ -25,10 +25,10 @@ _PACKAGED_COMMAND = "/usr/bin/gpushare"  # what the files in packaging/ name
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """A file, or a symlink. `part`: ours, replaced by each version. `config`: the administrator's as soon as it is
-    there. `link`: a command, which can be done without. `enable`: what `systemctl enable` makes, and `disable` removes.
+    """A file or a symlink. Kinds: `part`: ours, replaced by each version. `config`: the administrator's once it
+    exists. `link`: a command, dispensable. `enable`: what `systemctl enable` makes and `disable` removes.
 
-    `content`: the text, of a symlink its target.
+    `content`: the file's text, or the symlink's target.
     """
 
     path: Path
@@ -42,16 +42,16 @@ class Item:
 
 
 def _quoted(word: str) -> str:
-    """A word of a command in a unit."""
+    """Quotes a word of a command line in a systemd unit."""
     text = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{text}"' if text != word or not word or any(one.isspace() or one in "';" for one in word) else word
 
 
 def items(root: Path = Path("/")) -> list[Item]:
-    """All of them, in the order in which they are put. The unit starts gpushare by this very Python, which heeds
-    neither environment nor working directory. `root`: paths below it are written as they are seen from there.
+    """Returns all items in the order of installation. The units start gpushare with this Python interpreter, isolated
+    from environment and working directory (-I). `root`: paths below it are written relative to it.
 
-    Raises FailedError where this installation has none of them.
+    Raises FailedError if this gpushare came in a package, which has no items.
     """
     if not paths.PACKAGING.is_dir():
         raise FailedError("this gpushare came in a package, which has put everything in place: there is nothing to do")

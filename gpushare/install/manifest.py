@@ -1,8 +1,8 @@
-"""What has been put in place: of each file the digests that it may have, so that what the administrator has changed is
-known from what is ours.
+"""The record of what has been installed: for each file the digests that it may have, which distinguish our content
+from an administrator's changes.
 
-It is written before the files it tells of. A run that is killed leaves it without `complete`, with the digests of
-before and after; the next run goes on from there.
+It is written before the files that it lists. A run that is killed leaves it without `complete`, with the digests from
+before and after; the next run continues from there.
 """
 
 import hashlib
@@ -24,8 +24,8 @@ NAME = STATE / "installed.json"
 
 
 class Manifest(Struct, kw_only=True):
-    """`files`: by path, of a symlink the digest of its target behind `link:`. `directories`: that were made for them.
-    `group`: whether it was made."""
+    """`files`: digests by path; for a symlink, `link:` and the digest of its target. `directories`: made for the files.
+    `group`: whether the group was made."""
 
     version: str = ""
     complete: bool = False
@@ -35,7 +35,7 @@ class Manifest(Struct, kw_only=True):
 
     @classmethod
     def load(cls, root: Root) -> Self | None:
-        """None where nothing was installed. Raises FailedError."""
+        """Reads the manifest; None if nothing was installed. Raises FailedError."""
         path = root.at(NAME)
         text = files.read(path) if not path.is_symlink() else "a symlink"
         if text is None:
@@ -48,7 +48,7 @@ class Manifest(Struct, kw_only=True):
             ) from None
 
     def save(self, root: Root) -> None:
-        """Raises FailedError."""
+        """Writes the manifest. Raises FailedError."""
         text = json.dumps(msgspec.to_builtins(self), indent=2) + "\n"
         path = root.at(NAME)
         remove_unfinished(path.parent)
@@ -56,12 +56,12 @@ class Manifest(Struct, kw_only=True):
 
 
 def digest(content: str, *, is_link: bool) -> str:
-    """Of what is to be there."""
+    """Returns the digest of an item's content."""
     return ("link:" if is_link else "") + hashlib.sha256(os.fsencode(content)).hexdigest()
 
 
 def found(path: Path) -> str | None:
-    """The digest of what is there, None where nothing is. Raises FailedError."""
+    """Returns the digest of what is at the path; None if nothing is. Raises FailedError."""
     try:
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode):

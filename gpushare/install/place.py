@@ -1,4 +1,4 @@
-"""What is to be done so that the items are there, or are gone; and doing it."""
+"""Plans and carries out the steps that install the items, or remove them."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,8 +19,8 @@ CHANGES: tuple[What, ...] = ("put", "replace", "remove")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What happens to one path of the root. `item`: what is put there, None for what goes. `why`: of what is left, for
-    the administrator. `foreign`: something is in the way that is not ours."""
+    """What happens to one path of the root. `item`: what is put there; None for a removal. `why`: why something is left
+    or foreign, for the administrator. `foreign`: something that is not ours is in the way."""
 
     path: Path
     what: What
@@ -29,7 +29,7 @@ class Step:
 
 
 def plan(root: Root, items: Sequence[Item], manifest: Manifest) -> list[Step]:
-    """What installing would do. Raises FailedError."""
+    """Returns the steps of an installation. Raises FailedError."""
     steps = [_step(root, item, manifest) for item in items]
     known = {str(item.path) for item in items}
     for name in manifest.files:
@@ -70,7 +70,7 @@ def _going(root: Root, name: str, ours: list[str]) -> Step:
 
 
 def check(root: Root, steps: Sequence[Step]) -> None:
-    """Raises FailedError where the steps cannot all be carried out, so that none is."""
+    """Raises FailedError if the steps cannot all be carried out; then none must be."""
     for step in steps:
         if step.what == "foreign":
             raise FailedError(f"{root.at(step.path)}: {step.why}; nothing is changed: move it away and try again")
@@ -85,8 +85,8 @@ def _dispensable(step: Step) -> bool:
 
 
 def put(root: Root, steps: Sequence[Step], manifest: Manifest) -> Iterator[Step]:
-    """Carries the steps out, each as it is asked for, and keeps the manifest. Yields them as they turned out. The
-    caller saves the manifest as complete when all else is done. Raises FailedError."""
+    """Carries out one step per iteration and yields it as it turned out; updates the manifest. The caller saves the
+    manifest as complete when everything else is done. Raises FailedError."""
     _intend(root, steps, manifest)
     for step in steps:
         path, turned_out = root.at(step.path), step
@@ -120,7 +120,7 @@ def _put(path: Path, step: Step) -> Step:
 
 
 def _intend(root: Root, steps: Sequence[Step], manifest: Manifest) -> None:
-    """Writes down what will be there, before it is."""
+    """Saves a manifest with the digests that files will have, before any file changes."""
     places = [NAME]
     for step in steps:
         if step.what in ("put", "replace", "same") and step.item is not None:
@@ -137,12 +137,12 @@ def _intend(root: Root, steps: Sequence[Step], manifest: Manifest) -> None:
 
 
 def removal(root: Root, manifest: Manifest) -> list[Step]:
-    """What taking all away would do."""
+    """Returns the steps of a removal."""
     return [_going(root, name, ours) for name, ours in reversed(manifest.files.items())]
 
 
 def take(root: Root, steps: Sequence[Step], manifest: Manifest) -> Iterator[Step]:
-    """Carries a removal out. The manifest goes last, with the directories that were made and are empty."""
+    """Carries out a removal. The manifest is removed last, then the directories that were made and are empty."""
     for step in steps:
         path = root.at(step.path)
         if path.parent.is_dir():

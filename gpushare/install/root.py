@@ -1,4 +1,4 @@
-"""Paths in the root that is installed into, which may be another than this machine's."""
+"""Paths in the root to install into, which may be another than this machine's."""
 
 import contextlib
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 from gpushare.engines import files
 from gpushare.errors import FailedError
 
-_NEW = ".gpushare-new"  # of a file that is being written
+_NEW = ".gpushare-new"  # suffix of a file that is being written
 
 
 class Root:
@@ -22,8 +22,9 @@ class Root:
         self.directory = Path("/") if self.machine else _directory(directory)
 
     def at(self, path: Path) -> Path:
-        """Where an absolute path of the root is. Raises FailedError where somebody else than the administrator could
-        change the way there. The symlinks of an image are of its own root, and none is followed."""
+        """Returns where an absolute path of the root is on this machine. Raises FailedError if a user other than the
+        administrator could change a directory on the way. In an image no symlink is followed: those refer to its own
+        root."""
         if self.machine:
             return _directory(path.parent) / path.name
         place = self.directory / path.relative_to("/")
@@ -40,7 +41,7 @@ class Root:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Lets one run at a time into this root; another one waits."""
+        """Serialises runs on this root: another run waits."""
         etc = self.at(Path("/etc/gpushare")).parent
         try:
             etc.mkdir(mode=0o755, exist_ok=True)
@@ -55,7 +56,7 @@ def _directory(path: Path) -> Path:
 
 
 def writable(path: Path) -> bool:
-    """Whether the file can be put there: what of the way there exists is not read-only."""
+    """Whether the file can be created: the nearest existing parent directory is writable."""
     place = path.parent
     while not os.path.lexists(place):
         place = place.parent
@@ -63,7 +64,7 @@ def writable(path: Path) -> bool:
 
 
 def link(path: Path, target: str) -> None:
-    """Puts a symlink there, at once. Raises OSError."""
+    """Creates or replaces a symlink atomically. Raises OSError."""
     temporary = path.with_name(f".{path.name}{_NEW}")
     temporary.unlink(missing_ok=True)
     temporary.symlink_to(target)
@@ -71,6 +72,6 @@ def link(path: Path, target: str) -> None:
 
 
 def remove_unfinished(directory: Path) -> None:
-    """What a run left that was killed while it wrote there."""
+    """Removes what a run that was killed while writing there left."""
     for left in directory.glob(f".*{_NEW}"):
         left.unlink(missing_ok=True)

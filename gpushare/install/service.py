@@ -1,4 +1,4 @@
-"""What is asked of systemd and of the user database of this machine."""
+"""Calls to systemd and to this machine's user database."""
 
 import grp
 import shutil
@@ -17,7 +17,7 @@ def runs() -> bool:
 
 
 def command(*words: str) -> str:
-    """Runs it; returns why it failed, empty where it did not."""
+    """Runs a command; returns why it failed, empty on success."""
     program = shutil.which(words[0], path=_PATH)
     if program is None:
         return f"there is no {words[0]} here"
@@ -36,7 +36,7 @@ def is_active() -> bool:
 
 
 def group_exists() -> bool:
-    """Whether there is the group whose members may ask for grants."""
+    """Whether the group whose members may request grants exists."""
     try:
         grp.getgrnam(GROUP)
     except KeyError:
@@ -45,7 +45,7 @@ def group_exists() -> bool:
 
 
 def make_group(sysusers: Path) -> str:
-    """Makes it; returns why that failed."""
+    """Makes the group; returns why that failed, empty on success."""
     if not command("systemd-sysusers", str(sysusers)) and group_exists():
         return ""
     return command("groupadd", "--system", GROUP)

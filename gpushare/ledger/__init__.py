@@ -1,1 +1,1 @@
-"""The durable record of grants and of what they got, whatever the disk and the file are like."""
+"""The durable record of grants and of what they got, whatever the state of the disk and the file."""

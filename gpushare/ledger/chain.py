@@ -1,8 +1,8 @@
-"""Hashes that chain rows: each is of the row and of the hash before it, so that a row cannot be changed, added, taken
-out or moved without the next one showing it. Pure.
+"""Hashes that chain rows: each covers the row and the hash before it, so that a row that is changed, added, removed or
+moved shows at the next one. Pure.
 
-Who may write the file may also write another chain: it shows mistakes and edits, and anybody who has noted a hash can
-show that what was before it is what it was.
+Whoever may write the file may also write another chain: it shows mistakes and edits, and anybody who has noted a hash
+can show that what was before it is unchanged.
 """
 
 import hashlib
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 _encoded = json.JSONEncoder(separators=(",", ":")).encode
 START = bytes(32)
-"""Before the first row, and before rows that no chain is known of."""
+"""The hash before the first row, also after rows from before the chain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row as it was found. `values`: all that was written of it."""
+    """A row as it was found. `values`: all that its hash covers, besides its id."""
 
     id: int
     values: Sequence[object]
@@ -38,8 +38,8 @@ def following(before: bytes, row: int, values: Sequence[object]) -> bytes:
 
 
 def first_fault(anchor: Link, rows: Iterable[Row], head: Link) -> tuple[str, int]:
-    """(what is wrong first, how many rows were right before it); empty where nothing is. `anchor`: what the chain
-    begins after. `head`: the last row that was written."""
+    """(the first fault, how many rows were right before it); the fault is empty where there is none. `anchor`: what the
+    chain begins after. `head`: the last row that was written."""
     last, count = anchor, 0
     for row in rows:
         if row.id <= last.row:

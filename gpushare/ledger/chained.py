@@ -12,9 +12,9 @@ from gpushare.ledger.schema import CHAINED
 from gpushare.ledger.sqlite_file import DamagedError
 
 COLUMNS = ("run", *Period.__struct_fields__)
-"""Of a period's row, all that its hash is of, besides its number."""
+"""The columns of a period's row that its hash covers, besides its id."""
 ALL = " UNION ALL ".join(f"SELECT {', '.join(COLUMNS)} FROM {table}" for table in CHAINED)  # noqa: S608 - our own names
-"""All periods there are, of whatever length."""
+"""A query for all periods, of whatever length."""
 _AHEAD_NS = 24 * 3600 * 10**9
 
 Insert = Callable[[str, int | None, str, tuple[Any, ...]], bool]
@@ -26,7 +26,7 @@ def append(db: sqlite3.Connection, insert: Insert, table: str, rows: Sequence[tu
     if not rows:
         return
     head = link(db, table, "head")
-    # Rows that somebody put there have numbers too: a fault of the chain, which loses nothing that comes after it.
+    # Rows that somebody else inserted have ids too: a fault of the chain, but later rows must not be lost by it.
     last = max(head.row, db.execute(f"SELECT COALESCE(MAX(id), 0) FROM {table}").fetchone()[0])  # noqa: S608
     marks = ", ".join("?" * (len(COLUMNS) + 2))
     statement = f"INSERT INTO {table} (id, {', '.join(COLUMNS)}, hash) VALUES ({marks})"  # noqa: S608 - our own names
@@ -52,7 +52,7 @@ def _set_link(db: sqlite3.Connection, table: str, which: str, new: Link) -> None
 
 
 def begin(db: sqlite3.Connection) -> None:
-    """Has the chains begin after the rows that are there, which came from another file."""
+    """Makes the chains begin after the existing rows, which came from another file."""
     for table in CHAINED:
         last = Link(db.execute(f"SELECT COALESCE(MAX(id), 0) FROM {table}").fetchone()[0])  # noqa: S608
         _set_link(db, table, "anchor", last)
@@ -60,7 +60,7 @@ def begin(db: sqlite3.Connection) -> None:
 
 
 def drop_oldest(db: sqlite3.Connection, table: str, last: int) -> int:
-    """Drops rows up to this one: the chain then begins after it. How many."""
+    """Drops rows up to the id `last`: the chain then begins after it. Returns how many."""
     query = f"SELECT id, hash FROM {table} WHERE id <= ? ORDER BY id DESC LIMIT 1"  # noqa: S608 - names of our own
     row = db.execute(query, (last,)).fetchone()
     if row is None:
@@ -71,8 +71,8 @@ def drop_oldest(db: sqlite3.Connection, table: str, last: int) -> int:
 
 
 def older(db: sqlite3.Connection, table: str, before_ns: int) -> tuple[int, int]:
-    """The first row, and the last one of those from it on that all ended before that. A row of a clock that was ahead
-    holds nothing up. The last is below the first where there is none."""
+    """Ids of the first row, and of the last one up to which all ended before `before_ns`. A row written while the clock
+    was ahead holds nothing up. The last is below the first where there is none."""
     query = (
         f"SELECT COALESCE(MIN(id) - 1, (SELECT MAX(id) FROM {table})) FROM {table} "  # noqa: S608 - our own names
         "WHERE to_ns >= ? AND to_ns <= ?"
@@ -83,21 +83,21 @@ def older(db: sqlite3.Connection, table: str, before_ns: int) -> tuple[int, int]
 
 
 def forget(db: sqlite3.Connection, table: str, before_ns: int, most: int) -> int:
-    """Drops what is older than that, only from the beginning, where a chain may lose rows. How many, `most` at
-    once."""
+    """Drops rows that ended before `before_ns`, only from the beginning, where a chain may lose rows. Returns how many;
+    `most` bounds the range of ids."""
     first, last = older(db, table, before_ns)
     return drop_oldest(db, table, min(last, first + most - 1)) if first <= last else 0
 
 
 def fault(db: sqlite3.Connection, table: str) -> tuple[str, int, int]:
-    """(what is wrong first in a table, rows that were right before it, rows from before the chain)."""
+    """(the first fault in a table or empty, rows that were right before it, rows from before the chain)."""
     anchor, head = link(db, table, "anchor"), link(db, table, "head")
     before = db.execute(f"SELECT COUNT(*) FROM {table} WHERE id <= ? AND hash IS NULL", (anchor.row,)).fetchone()[0]  # noqa: S608
     return *chain.first_fault(anchor, _rows(db, table, anchor), head), before
 
 
 def fault_until(db: sqlite3.Connection, table: str, last: int) -> str:
-    """What is wrong first in a table up to this row, which is there; empty where nothing is."""
+    """The first fault in a table up to the row `last`, which exists; empty where there is none."""
     anchor = link(db, table, "anchor")
     if last <= anchor.row:  # all of it is from before the chain
         return ""

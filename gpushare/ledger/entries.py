@@ -1,4 +1,4 @@
-"""What the ledger is told, and how it waits where the disk cannot be written: merged, so that it stays small and the
+"""Entries for the ledger, and how they wait while the disk cannot be written: merged, so that they stay small and the
 sums stay right. Pure: no file, no clock."""
 
 from collections.abc import Set
@@ -11,13 +11,13 @@ from msgspec import field as struct_field
 from msgspec.structs import replace
 
 LARGEST = (1 << 62) - 1
-"""Numbers above it are written as it: two of them still fit the file's and the API's 64 bits."""
+"""Larger numbers are written as this one: two of it still fit the file's and the API's 64 bits."""
 KEPT_MAX = 50_000
-"""Rows of each kind that wait at most: some 100 MB of grants, which is days of a busy node without a disk."""
+"""Most rows of each kind that wait: some 100 MB of grants, which is days of a busy node without a disk."""
 IDLE, SWITCHING, GAP = "(idle)", "(switching)", "(no daemon)"
-"""Stand for grant and tenant in rows of what a device was not used for. No tenant's name begins like that."""
+"""In place of grant and tenant, in rows of what a device was not used for. No tenant's name begins like that."""
 REST = "(several)"
-"""Stands for the grants whose periods were merged beyond KEPT_MAX."""
+"""In place of the grants whose periods were merged beyond KEPT_MAX."""
 
 
 class GrantRow(NamedTuple):
@@ -35,10 +35,11 @@ class GrantRow(NamedTuple):
 
 class Period(Struct, frozen=True):
     """One grant on one device from `from_ns` to `to_ns`. `used_ns`: leased time; `busy_ns`: metered work in it.
-    `waits`, `reclaims`: that ended in it; the longest, as the peak of memory, is of the daemon's run so far.
-    `scavenged_ns`: the part of what it borrowed as one of a tenant of weight 0. `memory_mib_ms`: MiB times ms.
-    `waited_owed_ns`, `waited_limit_ns`: of what it waited, while it was owed guaranteed time, and while it had used all
-    that its limit allows; in the rest it had had its guarantee. `launches`: kernels, graphs and other work.
+    `waits`, `reclaims`: how many ended in it; the longest of them, like the peak of memory, is of the daemon's run so
+    far. `scavenged_ns`: the part of `borrowed_ns` that a tenant of weight 0 borrowed. `memory_mib_ms`: MiB times ms.
+    `waited_owed_ns`, `waited_limit_ns`: the parts of `waited_ns` while it was owed guaranteed time, and while it had
+    used all that its limit allows; during the rest it had had its guarantee. `launches`: kernels, graphs and other
+    work.
 
     Of a device, rows of IDLE, SWITCHING and GAP say what no grant used: with them `used_ns` adds up to its wall time.
     """
@@ -113,7 +114,8 @@ def clamp(value: int) -> int:
 
 
 def sound(period: Period) -> Period:
-    """The only way into the ledger: numbers are 0 to LARGEST, and no period ends before it begins."""
+    """The period as the ledger takes it, its only way in: numbers are 0 to LARGEST, and no period ends before it
+    begins."""
     given = _numbers(period)
     if min(given) >= 0 and max(given) <= LARGEST and period.from_ns <= period.to_ns:
         return period
@@ -132,7 +134,7 @@ def joined(first: Period, second: Period) -> Period:
 class Entries(Struct):
     """What is to be written. `grants`: by id. `periods`: by device and grant. `devices`: states and when they were
     seen, by id. `contexts`: device, driver and cost (node.devices.ContextCost), by device and driver. `parts`: of
-    gangs, states by id; empty: it is to go. `lost`: grants' rows that were given up."""
+    gangs, states by id; empty: to be deleted. `lost`: how many grants' rows were dropped."""
 
     grants: dict[str, GrantRow] = struct_field(default_factory=dict)
     periods: dict[str, Period] = struct_field(default_factory=dict)
@@ -148,8 +150,8 @@ class Entries(Struct):
         return len(self.grants) + len(self.periods) + len(self.devices) + len(self.contexts) + len(self.parts)
 
     def add(self, period: Period) -> None:
-        """Joins it to what waits of the same grant and device. Beyond the bound it joins its tenant's others: the
-        tenant's sums stay right, the grant's do not."""
+        """Merges it with the waiting period of the same grant and device. Beyond KEPT_MAX it is merged with others of
+        its tenant: the tenant's sums stay right, the grant's do not."""
         key = f"{period.device} {period.grant_id}"
         if key not in self.periods and len(self.periods) >= KEPT_MAX:
             period = replace(period, grant_id=REST)
@@ -162,7 +164,7 @@ class Entries(Struct):
         self.periods[key] = joined(before, period) if before is not None else sound(period)
 
     def save(self, row: GrantRow) -> None:
-        """Takes the place of an older row of the grant. Beyond the bound a grant that has ended is given up."""
+        """Replaces an older row of the grant. Beyond KEPT_MAX the row of a grant that has ended is dropped."""
         if row.id not in self.grants and len(self.grants) >= KEPT_MAX:
             ended = next((name for name, kept in self.grants.items() if kept.ended_ns is not None), row.id)
             self.grants.pop(ended, None)
@@ -172,7 +174,7 @@ class Entries(Struct):
         self.grants[row.id] = row
 
     def ended(self) -> frozenset[str]:
-        """The grants that have."""
+        """The grants that have ended."""
         return frozenset(row.id for row in self.grants.values() if row.ended_ns is not None)
 
     def drop_periods(self, grants: Set[str]) -> None:
@@ -180,7 +182,7 @@ class Entries(Struct):
         self.periods = {key: period for key, period in self.periods.items() if period.grant_id not in grants}
 
     def follow(self, later: "Entries") -> None:
-        """Takes in what came after."""
+        """Merges in entries that came later."""
         for row in later.grants.values():
             self.save(row)
         for period in later.periods.values():

@@ -1,5 +1,5 @@
-"""The ledger's SQLite file: reads and writes. Every failure is one of two: the file is damaged, or the disk takes or
-gives nothing at the moment. A row that cannot be used is set aside, with its bytes, and the rest lives.
+"""The ledger's SQLite file: reads and writes. Every failure is one of two: the file is damaged, or the disk cannot be
+read or written at the moment. A row that cannot be used is set aside with its bytes, and the rest is kept.
 
 WAL and synchronous=NORMAL: every committed row outlives a killed daemon; a power cut may lose the last moments, but
 then no grant lives either. Times are CLOCK_REALTIME nanoseconds.
@@ -41,7 +41,7 @@ _SET_ASIDE = "INSERT INTO quarantine (source, row_id, content, reason, at_ns) VA
 
 
 def _sum(name: str) -> str:
-    """SUM() fails on overflow, so each half of the 64 bits is added up by itself."""
+    """SUM() fails on overflow, so each half of the 64 bits is summed separately."""
     return f"SUM({name} >> 32), SUM({name} & 4294967295)"
 
 
@@ -78,7 +78,7 @@ class LedgerFile:
     FailedError, or DamagedError, where it fails."""
 
     def __init__(self, path: Path) -> None:
-        """Opens or makes it. Raises DamagedError for what cannot become a ledger, FailedError for what cannot be
+        """Opens or creates it. Raises DamagedError for what cannot become a ledger, FailedError for what cannot be
         opened now."""
         self.path = path
         self.unwritable = ""
@@ -86,7 +86,7 @@ class LedgerFile:
         self._odd: set[tuple[str, int | str]] = set()
         """Rows that cannot be used and could not be moved, since the file cannot be written."""
         with failures(path):
-            # SQLite waits for a pipe and trips over a directory: neither is opened.
+            # SQLite blocks on a pipe and fails on a directory: neither is opened.
             if path.exists() and not path.is_file():
                 raise DamagedError(f"{path} is not a file")
             try:
@@ -130,8 +130,8 @@ class LedgerFile:
                 raise
 
     def _open_to_read(self) -> None:
-        """On a disk that takes nothing. Without rights to make the index of the log, SQLite reads a file that has no
-        log only where it is told that nobody writes it."""
+        """For a disk that cannot be written. Where SQLite may not create the log's index, it reads a file without a log
+        only if told that nobody writes it."""
         log = Path(f"{self.path}-wal")
         quiet = not log.exists() or not log.stat().st_size
         self._db = connect(self.path, "?mode=ro&immutable=1" if quiet else "?mode=ro")
@@ -161,8 +161,8 @@ class LedgerFile:
             self._db.close()
 
     def replaced(self) -> bool:
-        """Whether somebody has, since the last write, moved the file or its log away, or cut one of them short: SQLite
-        would go on with what nobody can open any more."""
+        """Whether somebody has, since the last write, moved the file or its log away, or truncated one of them: SQLite
+        would go on with a file that nobody can open any more."""
         try:
             return not self._follows(self._look())
         except OSError:
@@ -192,7 +192,7 @@ class LedgerFile:
                 self._db.execute("COMMIT")
                 with contextlib.suppress(OSError):
                     now = self._look()
-                    if self._follows(now):  # else the next write is to find it
+                    if self._follows(now):  # else the next write has to notice
                         self._seen = now
             finally:
                 if self._db.in_transaction:
@@ -212,7 +212,7 @@ class LedgerFile:
         return row
 
     def begin(self, run: int, boot: str, gap_ns: int) -> bool:
-        """Records that a run has begun, once. Whether it did."""
+        """Records once that a run has begun. Returns whether it did."""
         if run == self._run:
             return False
         now = time.time_ns()
@@ -233,7 +233,7 @@ class LedgerFile:
     # Rows.
 
     def write(self, run: int, entries: Entries) -> None:
-        """All of it in one transaction, with this moment as the run's last sign of life."""
+        """Writes all of it in one transaction, with this moment as the run's last sign of life."""
         now = time.time_ns()
         rows: list[tuple[str, str, tuple[Any, ...]]] = [
             *(("grants", _SAVE_GRANT, row) for row in entries.grants.values()),
@@ -255,12 +255,12 @@ class LedgerFile:
             self._db.execute("UPDATE runs SET seen_ns = ? WHERE run = ?", (now, run))
 
     def begin_chains(self) -> None:
-        """Has the chains begin after the rows that are there, which came from another file."""
+        """Makes the chains begin after the existing rows, which came from another file."""
         with self._writing():
             chained.begin(self._db)
 
     def insert(self, table: str, row_id: int | None, statement: str, values: tuple[Any, ...]) -> bool:
-        """One row, within a transaction. A row that the table does not take is set aside: False."""
+        """Writes one row, within a transaction. A row that the table rejects is set aside: False."""
         try:
             self._db.execute(statement, values)
         except _BAD_ROW as error:
@@ -272,8 +272,8 @@ class LedgerFile:
         return True
 
     def copy(self, table: str, columns: list[str], rows: Iterable[tuple[int, tuple[Any, ...]]]) -> tuple[int, int]:
-        """Rows of another ledger, each with its rowid there; what is here already stays. How many it took, and how many
-        of them were set aside."""
+        """Copies rows of another ledger, each with its rowid there; existing rows stay. Returns how many it took, and
+        how many of them were set aside."""
         marks = ", ".join("?" * len(columns))
         statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT DO NOTHING"  # noqa: S608
         before, bad = self._db.total_changes, 0
@@ -292,19 +292,19 @@ class LedgerFile:
             return [GrantRow(*row) for row in self._db.execute(query)]
 
     def parts(self) -> dict[str, str]:
-        """Of gangs: states by id, the oldest first."""
+        """Parts of gangs: states by id, the oldest first."""
         with failures(self.path):
             if not self._has("parts"):
                 return {}  # an older file that cannot be written
             return dict(self._db.execute("SELECT id, state FROM parts ORDER BY at_ns"))
 
     def ended(self, limit: int, decode: Callable[[str], T]) -> list[T]:
-        """The latest that have ended, newest first."""
+        """The latest grants that have ended, newest first."""
         query = "SELECT rowid, state FROM grants WHERE ended_ns IS NOT NULL ORDER BY ended_ns DESC LIMIT ?"
         return self._decoded("grants", query, (limit,), decode)
 
     def ended_one(self, grant_id: str, decode: Callable[[str], T]) -> T | None:
-        """One that has ended, None where there is none."""
+        """A grant that has ended, None where there is none."""
         query = "SELECT rowid, state FROM grants WHERE id = ? AND ended_ns IS NOT NULL"
         return next(iter(self._decoded("grants", query, (grant_id,), decode)), None)
 
@@ -355,18 +355,18 @@ class LedgerFile:
         return ContextCost(*row) if row is not None else None
 
     def shorten(self, now_ns: int, keep_ns: int | None) -> bool:
-        """Rolls up, and forgets what is older than that. Whether there may be more to do."""
+        """Rolls up, and drops what is older than `keep_ns`, None: nothing. Returns whether there may be more to do."""
         more = self.roll(now_ns)
         return self.forget(now_ns - keep_ns) or more if keep_ns is not None else more
 
     def roll(self, now_ns: int) -> bool:
-        """Makes some old rows of periods longer ones. Whether there may be more."""
+        """Rolls up some old rows of periods. Returns whether there may be more."""
         with self._writing():
             return rollup.roll(self._db, self.insert, now_ns)
 
     def forget(self, before_ns: int) -> bool:
-        """Drops closed grants, periods, devices and rows set aside that are older than that, some at once. Whether
-        there may be more."""
+        """Drops ended grants, periods, devices and rows set aside that are older than `before_ns`, some at once.
+        Returns whether there may be more."""
         with self._writing():
             dropped = max(chained.forget(self._db, table, before_ns, _FORGET_ROWS) for table in CHAINED)
             for table, when in (("grants", "ended_ns"), ("devices", "seen_ns"), ("quarantine", "at_ns")):
@@ -384,7 +384,7 @@ def _part(name: str, state: str, now_ns: int) -> tuple[str, tuple[Any, ...]]:
 
 def tenant_totals(path: Path, without: str) -> dict[str, Totals]:
     """Sums by tenant over all periods that are kept, except those of the grants in `without`, a JSON list. Reads every
-    period: for a thread; it opens a connection of its own."""
+    period: call it in a thread; it opens a connection of its own."""
     query = (
         f"SELECT tenant, {_TOTALS} FROM ({ALL}) "  # noqa: S608
         "WHERE grant_id NOT IN (SELECT value FROM json_each(?)) AND tenant NOT LIKE '(%' GROUP BY tenant"

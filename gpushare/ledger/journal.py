@@ -1,4 +1,4 @@
-"""What the ledger was told and its thread has not taken yet, on tmpfs. Whoever tells it writes this first, in some
+"""Entries that the ledger's thread has not taken yet, on tmpfs. Whoever saves one writes it here first, in some
 microseconds: so nobody waits for the disk, and a killed daemon loses none of it."""
 
 import contextlib
@@ -17,8 +17,8 @@ _PREFIX = "ledger.new."
 
 
 class Journal:
-    """`ledger.new.<number>`, one line per batch. Later lines, and files of higher numbers, are newer: all of it is to
-    be read after what the ledger itself has, also where that has some of it already.
+    """`ledger.new.<number>`, one line per batch. Later lines, and files of higher numbers, are newer: all of it is
+    applied on top of what the ledger has, which may include some of it already.
 
     For one thread at a time."""
 
@@ -30,7 +30,7 @@ class Journal:
         files = sorted((int(text), path) for text, path in numbers if text.isascii() and text.isdecimal())
         self._next = files[-1][0] + 1 if files else 1
         self._paths = [path for _, path in files]
-        """Of all that came since the last cut; that of `_file` is the last."""
+        """The files since the last cut; that of `_file` is the last."""
         self._file: int | None = None
         self._size = 0
 
@@ -45,15 +45,16 @@ class Journal:
         return found
 
     def add(self, batch: Entries, fresh: Entries) -> bool:
-        """Appends a batch; `fresh` is all since the last cut, this batch included. Whether that was possible."""
+        """Appends a batch; `fresh` is all since the last cut, this batch included. Returns whether that was
+        possible."""
         if self._directory is None:
             return False
         line = msgspec.json.encode(batch) + b"\n"
         if self._file is None or self._size + len(line) <= _BYTES_MAX:
             return self._append(line)
-        # Nobody has cut it for long: a file with what counts of it takes its place.
+        # It was not cut for long: a file with one merged batch replaces it.
         old = self.cut()
-        kept = structs.replace(fresh, periods={})  # which were not told here, and would count twice
+        kept = structs.replace(fresh, periods={})  # which are not in the journal, and would count twice
         if not self._append(msgspec.json.encode(kept) + b"\n"):
             self._paths = old + self._paths
             return False
@@ -61,8 +62,7 @@ class Journal:
         return True
 
     def cut(self) -> list[Path]:
-        """What comes from now on is in another file. Those before it, for `remove` when the ledger has what they
-        have."""
+        """Begins another file. Returns those before it, for `remove` when the ledger has what is in them."""
         if self._file is not None:
             os.close(self._file)
         self._file, self._size = None, 0
@@ -88,7 +88,7 @@ class Journal:
 
 
 def remove(paths: Iterable[Path]) -> None:
-    """What is in these files is in the ledger."""
+    """Removes files whose content is in the ledger."""
     for path in paths:
         with contextlib.suppress(OSError):
             path.unlink()

@@ -1,7 +1,7 @@
-"""What the ledger knows and its file does not yet. For one thread, the one that waits for the disk.
+"""What the ledger has taken and its file does not have yet. For one thread, the one that waits for the disk.
 
 Nothing here fails because of the disk, whatever it does: what cannot be written waits, merged, in memory and in the
-spill, and is written when the disk takes it. A damaged file is replaced.
+spill, and is written when that is possible again. A damaged file is replaced.
 """
 
 import logging
@@ -27,23 +27,24 @@ T = TypeVar("T")
 
 RETRY_SECONDS = 1.0
 _RETRY_FACTOR = 10
-"""A disk in trouble is tried again after RETRY_SECONDS, and for no more than this part of the time."""
+"""After a failed write the next try waits at least RETRY_SECONDS, and at least this many times as long as the write
+took."""
 _SALVAGE_SECONDS = 1.0
 _FORGET_SECONDS = 3600.0
 
 
 class Keeper:
-    """`run`: number of this run of the daemon. `gap_ns`: during which nothing was recorded before it. `rebooted`:
-    whether the previous run was in another boot of the machine, so that its pids are meaningless. `readable`: whether
-    what earlier runs wrote is known. `reason`: why nothing can be written now, and `since_ns`; empty when it can.
-    `damaged`: files that were replaced. `open`: the rows of all grants that have not ended, by id. `parts`: of gangs,
-    states by id. `forget_at`: when old rows are next to be rolled up or dropped, on the monotonic clock. `boot`: the
-    machine's id of this boot."""
+    """`run`: number of this run of the daemon. `gap_ns`: how long nothing was recorded before it. `rebooted`: whether
+    the previous run was in another boot of the machine, so that its pids are meaningless. `readable`: whether what
+    earlier runs wrote is known. `reason`: why nothing can be written now, and `since_ns`; empty when it can. `damaged`:
+    files that were replaced. `open`: the rows of all grants that have not ended, by id. `parts`: of gangs, states by
+    id. `forget_at`: when old rows are next to be rolled up or dropped, on the monotonic clock. `boot`: the machine's id
+    of this boot."""
 
     def __init__(
         self, path: Path, tmpfs: Path | None, keep_ns: int | None, period_s: float = 0, told: Entries | None = None
     ) -> None:
-        """Parameters as the Ledger's. `told`: what the run before was told last."""
+        """Parameters as the Ledger's. `told`: what the previous run left in the journal."""
         self._period_s = period_s
         self._periods_at = 0.0
         self.run = 0
@@ -57,8 +58,8 @@ class Keeper:
         self.parts: dict[str, str] = {}
         self.forget_at = 0.0
         self.names = threading.Lock()
-        """Held while the file may change its name, and by whoever else opens it: SQLite opens the log by its name some
-        time after the file, and must not get that of another one."""
+        """Held while the file may be renamed, and by any other thread that opens it: SQLite opens the log by its name
+        some time after the file, and must not get another file's log."""
         self._path = path
         self._keep_ns = keep_ns
         self.boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -66,11 +67,11 @@ class Keeper:
         self.spill = Spill(tmpfs)
         """Its `note` may be called by any thread."""
         self._news = told or Entries()
-        """That part of `_kept` which is not spilled."""
+        """The part of `_kept` that is not spilled."""
         self._kept = self.spill.read()
         self._kept.follow(self._news)
         self._with_periods = {period.grant_id for period in self._kept.periods.values()}
-        """The grants that have any in it."""
+        """The grants with periods in `_kept`."""
         self._lost = 0
         self._try_at = 0.0
         self._damage = ""
@@ -87,12 +88,12 @@ class Keeper:
 
     @property
     def lost(self) -> int:
-        """Rows of ended grants that were given up."""
+        """How many rows of ended grants were dropped."""
         return self._lost + self._kept.lost
 
     @property
     def set_aside(self) -> int:
-        """Rows that could not be used."""
+        """How many rows could not be used."""
         return self._file.aside if self._file is not None else 0
 
     def start(self) -> None:
@@ -110,13 +111,13 @@ class Keeper:
                     self._kept.save(row)
 
     def on_tmpfs(self) -> list[GrantRow]:
-        """Rows without an end of which tmpfs knows: what there is before the disk has answered."""
+        """Rows of grants without an end that are on tmpfs: all that is known before the disk has answered."""
         found = {row.id: row for row in self.spill.noted()} | self._kept.grants
         return [row for row in found.values() if row.ended_ns is None]
 
     def take(self, batch: Entries, *, alive: bool = False, pressing: bool = False) -> None:
-        """Takes what came, and tries to write all that waits. `alive`: the run's last sign of life is to be written
-        too. `pressing`: now or never."""
+        """Takes a batch, and tries to write all that waits. `alive`: the run's last sign of life is to be written too.
+        `pressing`: writes at once, even before the next retry is due."""
         for row in batch.grants.values():
             self._note(row)
             if row.ended_ns is None:
@@ -132,7 +133,7 @@ class Keeper:
             if self._kept or alive or self.reason:
                 self._fenced(lambda: self._settle(pressing=pressing))
             return
-        # Periods wait for others of their grant: on tmpfs, where a killed daemon leaves them.
+        # Periods wait for later ones of their grant, on tmpfs, where they outlive a killed daemon.
         if len(self._kept) > len(self._kept.periods):
             self._fenced(lambda: self._settle(pressing=False, whole=False))
         self._hold()
@@ -140,7 +141,7 @@ class Keeper:
             self._fenced(lambda: self._settle(pressing=False))
 
     def forget(self) -> None:
-        """Makes old rows longer ones and drops those that are too old, some at once: `forget_at` says when to go on."""
+        """Rolls up old rows and drops those that are too old, some at once: `forget_at` says when to go on."""
         self.forget_at = time.monotonic() + _FORGET_SECONDS
         self._fenced(self._forget)
 
@@ -162,7 +163,7 @@ class Keeper:
         return found
 
     def ended_one(self, grant_id: str, decode: Callable[[str], T]) -> T | None:
-        """One that has ended, None where there is none."""
+        """A grant that has ended, None where there is none."""
         row = self._kept.grants.get(grant_id)
         if row is not None:
             return decode(row.state) if row.ended_ns is not None else None
@@ -193,7 +194,7 @@ class Keeper:
         return self._read(lambda file: file.devices(decode), [])
 
     def move_aside(self, grant_id: str, reason: str) -> None:
-        """Takes a grant's row out of the way; its bytes are kept."""
+        """Sets a grant's row aside; its bytes are kept."""
         row = self.open.pop(grant_id, None)
         self._kept.grants.pop(grant_id, None)
         log.error("grant %s: its row in the ledger is set aside (%s): %r", grant_id, reason, row and row.state)
@@ -223,7 +224,7 @@ class Keeper:
     # The file.
 
     def _fenced(self, act: Callable[[], object]) -> None:
-        """Nothing ends the thread."""
+        """Runs `act`; none of its errors ends the thread."""
         try:
             act()
         except FailedError as error:
@@ -256,7 +257,7 @@ class Keeper:
 
     def _begin_anew(self, reason: str) -> LedgerFile:
         file = self._opened(lambda: salvage.replace(self._path, reason, _SALVAGE_SECONDS))
-        self._damage = ""  # of the file that was there
+        self._damage = ""  # it was of the old file
         self._keep_living()
         return file
 
@@ -270,7 +271,8 @@ class Keeper:
         return self._file
 
     def _take_over(self, file: LedgerFile) -> None:
-        """What earlier runs left. A run that was killed has no end: the gap then begins at its last period."""
+        """Takes over what earlier runs left. A run that was killed has no end: the gap then begins at its last
+        period."""
         for row in file.open_rows():
             self._note(row)
         self.parts = file.parts()
@@ -284,7 +286,7 @@ class Keeper:
             self.run = self.run or number + 1
         elif not self.damaged:
             self.run = self.run or 1
-        # No two runs may have one number. Where it cannot be counted on, it is one that counting never reaches.
+        # No two runs may have the same number. Where the last one is not known, it is one that counting never reaches.
         try:
             self.run = self.run or int(time.time())
             file.begin(self.run, self.boot, self.gap_ns)
@@ -293,7 +295,7 @@ class Keeper:
             raise
 
     def _settle(self, *, pressing: bool, whole: bool = True) -> None:
-        """Writes all that waits, and where that fails sees to it that a kill does not lose it. `whole`: with the
+        """Writes all that waits; where that fails, spills it, so that a kill does not lose it. `whole`: also the
         periods of grants that have not ended."""
         began = time.monotonic()
         if began < self._try_at and not pressing:
@@ -301,7 +303,7 @@ class Keeper:
             return
         ended, waiting = self._kept.ended(), self._kept.periods
         held: dict[str, Period] = {}
-        if not whole and ended.isdisjoint(self._with_periods):  # as of grants that nobody has used
+        if not whole and ended.isdisjoint(self._with_periods):  # as after the end of grants that were never used
             held, self._kept.periods = waiting, {}
         elif not whole:
             held = {key: one for key, one in waiting.items() if one.grant_id not in ended}
@@ -366,7 +368,7 @@ class Keeper:
             self.forget_at = time.monotonic()
 
     def _check(self, file: LedgerFile) -> None:
-        """Reads the whole file once, in a thread of its own beside the daemon's start."""
+        """Checks the whole file for damage once, in a thread of its own, concurrently with the daemon's start."""
         reason = ""
         try:
             with self.names:
@@ -382,12 +384,12 @@ class Keeper:
         self.parts = {name: state for name, state in {**self.parts, **batch.parts}.items() if state}
 
     def _keep_living(self) -> None:
-        """Of a file that is lost, or may be, what has not ended is written again."""
+        """Writes what has not ended again, after the file was lost or may have been."""
         self._kept.grants = {**self.open, **self._kept.grants}
         self._kept.parts = {**self.parts, **self._kept.parts}
 
     def found_damaged(self, reason: str) -> None:
-        """Whoever reads the file beside this thread says so: it is replaced at the next turn."""
+        """Reports damage that another thread found while reading: the file is replaced at the next turn."""
         self._damage = reason
 
     def _note(self, row: GrantRow) -> None:

@@ -1,9 +1,9 @@
 """The durable record: grants, what they got in each period, runs of the daemon and the gaps between them.
 
 The disk belongs to one thread (ledger/keeper.py), which takes what was saved within a second. Until then it is on tmpfs
-(ledger/journal.py), where it outlives a killed daemon: who saves a row waits for nobody. What the disk does not take
-stays there (ledger/spill.py), and no call fails because of it. Where tmpfs takes nothing either, who saves a row waits
-for the thread, but no longer than WAIT_SECONDS. `health` tells.
+(ledger/journal.py), where it outlives a killed daemon: saving a row waits for nobody. What cannot be written to the
+disk stays there (ledger/spill.py), and no call fails because of it. Where tmpfs cannot be written either, saving a row
+waits for the thread, but no longer than WAIT_SECONDS. `health` reports it.
 """
 
 import contextlib
@@ -32,19 +32,19 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 WAIT_SECONDS = 0.25
-"""A caller waits that long for the disk, and not at all while an earlier call has not returned."""
+"""How long a caller waits for the disk at most; it does not wait at all once the disk is late, until it answers."""
 _SLOW_SECONDS = 1.0
-"""A disk for which nobody waits is late after that time."""
+"""A disk that no caller waits for counts as late after that time."""
 _START_SECONDS = 1.8
 _CLOSE_SECONDS = 2.0
 _TELL_NS = 60_000_000_000
-"""A disk that is slow now and then is one line of the log in this time."""
+"""A slow disk is logged at most once in this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
     """`reason`: why the ledger cannot be written now, and `since_ns`; empty when it can. `waiting`: rows that are to be
-    written. `lost`: rows of ended grants that were given up. `set_aside`: rows that could not be used. `damaged`: files
+    written. `lost`: rows of ended grants that were dropped. `set_aside`: rows that could not be used. `damaged`: files
     that were replaced."""
 
     reason: str = ""
@@ -63,7 +63,7 @@ class _Job(Generic[T]):
 
 
 class Ledger:
-    """Called on the event loop. What was saved is read back from then on, wherever it is."""
+    """Called on the event loop. What was saved can be read from then on, wherever it is."""
 
     def __init__(
         self,
@@ -73,8 +73,8 @@ class Ledger:
         period_s: float = 0,
     ) -> None:
         """`tmpfs`: the grants' directories, where what the disk does not have is kept. `keep_ns`: how long ended grants
-        and their periods are kept, None: for ever. `period_s`: periods of a grant are written as one row for so long,
-        and are on tmpfs meanwhile."""
+        and their periods are kept, None: for ever. `period_s`: a grant's periods are merged for this long and written
+        as one row; they are on tmpfs meanwhile."""
         self.path = path
         self._journal = Journal(tmpfs)
         self._keeper = Keeper(path, tmpfs, keep_ns, period_s, self._journal.read())
@@ -84,15 +84,15 @@ class Ledger:
         self._line: Entries | None = None
         """What is saved `together` at the moment."""
         self._old = self._journal.cut()
-        """Files of the journal with what the thread has taken. The thread's alone."""
+        """Journal files whose content the thread has taken. Only the thread uses it."""
         self._jobs: list[_Job[Any]] = []
         self._due = self._done = 0
-        """How often somebody wanted it written at once, and how many of those it is."""
+        """How many requests to write at once were made, and how many of them are done."""
         self._alive = self._ready = self._ending = False
         self._busy_since: float | None = time.monotonic()
-        """Since when the thread has been at the disk."""
+        """Since when the thread has been at work on the disk."""
         self._late_ns: int | None = None
-        """Since when it has not come back from there."""
+        """Since when it counts as late with that."""
         self._told_ns = 0
         self._thread = threading.Thread(target=self._serve, name="ledger", daemon=True)
         self._thread.start()
@@ -149,8 +149,8 @@ class Ledger:
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         """What is saved inside is written in one transaction: after a kill all of it is there, or none. Nothing inside
-        may ask the disk. Inside another one it is a part of that."""
-        with self._changed:  # the thread takes what has come while it holds this
+        may read from the disk. A nested one is part of the outer one."""
+        with self._changed:  # the thread needs it to take what has come
             if self._line is not None:
                 yield
                 return
@@ -178,26 +178,26 @@ class Ledger:
         self._take(Entries(contexts={f"{device} {driver}": (device, driver, *cost)}))
 
     def open_grants(self) -> list[tuple[str, str]]:
-        """Ids and states of all grants that earlier runs left without an end, oldest first; while the disk is silent
-        only of those that tmpfs has, which are all that are in use."""
-        # Not asked of the thread, which may be late on a full machine: nobody who lives must be missed.
+        """Ids and states of all grants that earlier runs left without an end, oldest first; while the disk does not
+        answer only those on tmpfs, which are all that are in use."""
+        # Not through the thread, which may be late on a busy machine: no living grant may be missed.
         rows = list(self._keeper.open.values()) if self._ready else self._keeper.on_tmpfs()
         return [(row.id, row.state) for row in sorted(rows, key=lambda row: row.created_ns)]
 
     def parts(self) -> dict[str, str]:
-        """Of gangs: states by id, as earlier runs saved them; none while the disk is silent."""
+        """Parts of gangs: states by id, as earlier runs saved them; none while the disk does not answer."""
         return dict(self._keeper.parts) if self._ready else {}
 
     def ended_grants(self, limit: int, decode: Callable[[str], T]) -> list[T]:
-        """The latest that have ended, newest first. A row that `decode` does not take is set aside."""
+        """The latest grants that have ended, newest first. A row that `decode` rejects is set aside."""
         return self._ask(lambda: self._keeper.ended(limit, decode), [])
 
     def ended_grant(self, grant_id: str, decode: Callable[[str], T]) -> T | None:
-        """One that has ended, None where there is none."""
+        """A grant that has ended, None where there is none."""
         return self._ask(lambda: self._keeper.ended_one(grant_id, decode), None)
 
     def set_aside(self, grant_id: str, reason: str) -> None:
-        """Takes a grant's row that cannot be used out of the way; its bytes are kept."""
+        """Sets a grant's row aside that cannot be used; its bytes are kept."""
         self._ask(lambda: self._keeper.move_aside(grant_id, reason), None)
 
     def set_part_aside(self, name: str, reason: str) -> None:
@@ -209,7 +209,7 @@ class Ledger:
         return self.totals_of([grant_id]).get(grant_id, {})
 
     def totals_of(self, grants: Collection[str]) -> dict[str, dict[str, Totals]]:
-        """The same of several, by grant: one question however many."""
+        """Sums of several grants, by grant: one request to the thread however many."""
         return self._ask(lambda: {grant: self._keeper.totals(grant) for grant in grants}, {}) if grants else {}
 
     def tenant_totals(self, without: Iterable[str]) -> dict[str, Totals]:
@@ -234,12 +234,12 @@ class Ledger:
         return self._reading(lambda reader, waiting: usage.added_up(self.path, reader, by, span, waiting))
 
     def slots(self, span: Span, cut: slots.Cut) -> list[Slot]:
-        """What was used and waited in each slot of a span, as `usage`."""
+        """What was used and waited in each slot of a span. Called and raises as `usage`."""
         return self._reading(lambda reader, waiting: slots.slots(self.path, reader, span, waiting, cut))
 
     def _reading(self, read: Callable[[sqlite3.Connection, list[Period]], T]) -> T:
-        """What `read` makes of the file and of what waits to be written."""
-        # Together, so that no row is counted twice, or in neither.
+        """Returns what `read` makes of the file and of what waits to be written."""
+        # Both at once, so that no row is counted twice or missed.
         begun = self._ask(lambda: self._keeper.reading(), None)
         if begun is None:
             raise FailedError(f"the ledger {self.path} cannot be read now: its disk does not answer, try again")
@@ -254,8 +254,8 @@ class Ledger:
         return self._ask(lambda: self._keeper.context_cost(device, driver), None)
 
     def devices(self, decode: Callable[[str], T]) -> list[T]:
-        """All devices ever found here, as `save_devices` got them; the last seen first. A row that `decode` does not
-        take is set aside."""
+        """All devices ever found here, as `save_devices` got them; the last seen first. A row that `decode` rejects is
+        set aside."""
         return self._ask(lambda: self._keeper.devices(decode), [])
 
     def close(self) -> None:
@@ -273,12 +273,12 @@ class Ledger:
             self._fresh.follow(batch)
             if not self._journal.add(batch, self._fresh):
                 self._flush(batch)
-            elif self._fresh.periods and batch.ended():  # what it used last is only in memory
+            elif self._fresh.periods and batch.ended():  # its last periods are only in memory
                 self._wake()
             self._look()
 
     def _flush(self, batch: Entries) -> None:
-        """What is only in memory is written at once, and waited for where the disk is well."""
+        """Has what is only in memory written at once, and waits for that unless the disk is late."""
         number = self._wake()
         if self._late_ns is None and not self._changed.wait_for(lambda: self._done >= number, WAIT_SECONDS):
             self._late()
@@ -287,19 +287,20 @@ class Ledger:
                 self._keeper.spill.note(row)
 
     def _wake(self) -> int:
-        """Has the thread write now. What `_done` is then."""
+        """Has the thread write now. Returns the value of `_done` when it has."""
         self._due += 1
         self._changed.notify_all()
         return self._due
 
     def _look(self) -> None:
-        """At the thread, for which hardly anybody waits."""
+        """Checks whether the thread is late, since hardly any call waits for it."""
         since = self._busy_since
         if since is not None and self._late_ns is None and time.monotonic() - since > _SLOW_SECONDS:
             self._late()
 
     def _ask(self, read: Callable[[], T], otherwise: T) -> T:
-        """What `read` finds in the thread, after all that was saved before; `otherwise` where the disk does not say."""
+        """Runs `read` in the thread, after all that was saved before; returns `otherwise` where the disk does not
+        answer in time."""
         job = _Job(read, otherwise)
         with self._changed:
             if self._late_ns is not None:
@@ -328,7 +329,7 @@ class Ledger:
         self._keeper.stop()
 
     def _turn(self) -> bool:
-        """Writes what has come, and answers questions. Whether that was the last time."""
+        """Writes what has come, and answers requests. Returns whether that was the last time."""
         keeper = self._keeper
         with self._changed:
             self._late_ns = self._busy_since = None

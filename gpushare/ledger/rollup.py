@@ -1,8 +1,8 @@
-"""Rows of a minute become rows of an hour, and those of a day, so that a long record stays small and is read fast.
-Works in an open transaction of the ledger's file.
+"""Makes rows of minutes into rows of hours, and those into rows of days, so that a long record stays small and is read
+fast. Works in an open transaction of the ledger's file.
 
-Sums stay what they were. A row begins where the first of those that it stands for began and is as long as they were
-together, so that nothing is made of a gap between them.
+Sums stay what they were. A row begins where the first of those that it replaces began and is as long as they were
+together, so that gaps between them do not count.
 """
 
 import logging
@@ -17,10 +17,10 @@ log = logging.getLogger(__name__)
 
 _HOUR_NS = 3600 * 10**9
 _ROWS = 8_000
-"""Rows that become others at once: callers wait for the disk meanwhile."""
+"""Most rows rolled up at once: callers wait for the disk meanwhile."""
 
 _ACROSS = 1_000
-"""Rows after those that are old that are looked at: as many as are written at once on a busy node."""
+"""How many rows after the old ones are looked at: as many as are written at once on a busy node."""
 
 
 class Step(NamedTuple):
@@ -39,14 +39,14 @@ STEPS = (
 
 
 def roll(db: sqlite3.Connection, insert: Insert, now_ns: int) -> bool:
-    """Makes some old rows longer ones. Whether there may be more. Rows that are not what was written stay what they
-    are: nobody could say afterwards which they were."""
+    """Rolls up some old rows. Returns whether there may be more. Rows that are not what was written stay as they are:
+    afterwards nobody could tell which they were."""
     found = [_roll(db, insert, step, now_ns) for step in STEPS]
     return any(found)
 
 
 def _roll(db: sqlite3.Connection, insert: Insert, step: Step, now_ns: int) -> bool:
-    # The whole unit has to be old, else its rows would become several.
+    # The whole unit has to be old, else it would become several rows.
     before_ns = (now_ns - step.age_ns) // step.unit_ns * step.unit_ns
     first, last = chained.older(db, step.source, before_ns)
     if first > last:
@@ -63,8 +63,7 @@ def _roll(db: sqlite3.Connection, insert: Insert, step: Step, now_ns: int) -> bo
 
 
 def _with_begun(db: sqlite3.Connection, step: Step, last: int, before_ns: int) -> int:
-    """The last of the rows that began before that, some of which end after it: those that are written at once with
-    it."""
+    """The last row that began before `before_ns`: `last`, or one written with it that ends later."""
     query = (
         f"SELECT MAX(id) FROM (SELECT id, from_ns FROM {step.source} WHERE id > ? ORDER BY id LIMIT {_ACROSS}) "  # noqa: S608
         "WHERE from_ns < ?"
@@ -74,8 +73,8 @@ def _with_begun(db: sqlite3.Connection, step: Step, last: int, before_ns: int) -
 
 
 def _units(db: sqlite3.Connection, step: Step, first: int) -> int:
-    """The last of the rows from `first` on that are to go together: as many whole units as are _ROWS at most, or a part
-    of one."""
+    """The last of the rows from `first` on to roll up together: as many whole units as fit in _ROWS, or a part of
+    one."""
     units = db.execute(
         f"SELECT MAX(id), COUNT(*) FROM (SELECT id, from_ns FROM {step.source} WHERE id >= ? ORDER BY id LIMIT ?) "  # noqa: S608
         f"GROUP BY from_ns / {step.unit_ns} ORDER BY 1",
@@ -96,7 +95,7 @@ def _column(name: str) -> str:
 
 
 def _merged(db: sqlite3.Connection, step: Step, last: int) -> list[tuple[object, ...]]:
-    """Values of COLUMNS. SUM() fails on overflow, so each half of the 64 bits is added up by itself."""
+    """Values of COLUMNS. SUM() fails on overflow, so each half of the 64 bits is summed separately."""
     sums = ", ".join(f"SUM({name} >> 32), SUM({name} & 4294967295)" for name in ("(to_ns - from_ns)", *SUMS))
     plain = [name for name in COLUMNS if name not in (*SUMS, "memory_bytes")]
     query = (

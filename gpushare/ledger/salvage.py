@@ -1,7 +1,7 @@
-"""A damaged ledger: it is moved aside, kept, and a new one is begun with the rows that can still be read.
+"""Replaces a damaged ledger: it is moved aside and kept, and a new one begins with the rows that can still be read.
 
-The new file is made whole under another name first. A kill at any moment leaves the old file, or the new one, or a
-swap that the next start finishes.
+The new file is completed under another name first. A kill at any moment leaves the old file, or the new one, or a swap
+that the next start finishes.
 """
 
 import contextlib
@@ -48,9 +48,10 @@ def damaged(path: Path) -> list[Path]:
 
 
 def open_ledger(path: Path, seconds: float) -> LedgerFile:
-    """The ledger, or a new one in the place of one that cannot be used. `seconds`: for what can be read of that.
+    """The ledger, or a new one in the place of one that cannot be used. `seconds`: time limit for reading the rows of
+    that.
 
-    Raises FailedError where the disk gives or takes nothing at the moment.
+    Raises FailedError where the disk cannot be read or written at the moment.
     """
     with failures(path):
         _finish(path)
@@ -88,7 +89,7 @@ def replace(path: Path, reason: str, seconds: float) -> LedgerFile:
 
 
 def _names(path: Path) -> tuple[Path, Path]:
-    """Of the new ledger: while it is made, and when it is whole."""
+    """Paths of the new ledger: while it is made, and when it is complete."""
     return path.with_name(f"{path.name}.making"), path.with_name(f"{path.name}.new")
 
 
@@ -98,7 +99,8 @@ def _remove(path: Path) -> None:
 
 
 def _clear_logs(path: Path) -> None:
-    """SQLite waits for a pipe and trips over a directory in the place of its logs."""
+    """Moves aside what is not a file in the place of SQLite's logs: SQLite blocks on a pipe and fails on a
+    directory."""
     for name in (Path(f"{path}{suffix}") for suffix in _LOGS):
         if os.path.lexists(name) and not stat.S_ISREG(name.lstat().st_mode):
             aside = name.with_name(f"{name.name}.odd-{time.time_ns()}")
@@ -107,7 +109,8 @@ def _clear_logs(path: Path) -> None:
 
 
 def _finish(path: Path) -> Path | None:
-    """Puts the new ledger, where there is a whole one, in the place of the old one, with whose log it must not meet."""
+    """Puts the new ledger, where there is a complete one, in the place of the old one. It must never be opened with the
+    old one's log."""
     _, made = _names(path)
     if not made.exists():
         return None
@@ -125,7 +128,8 @@ def _finish(path: Path) -> Path | None:
 
 
 def _salvage(path: Path, fresh: LedgerFile, deadline: float) -> tuple[int, int, bool]:
-    """Copies what can be read. Rows taken, those of them that were set aside, and whether that is all."""
+    """Copies what can be read. Returns how many rows it took, how many of them were set aside, and whether that is
+    all."""
     taken = bad = 0
     whole = True
     if not path.is_file():
@@ -140,7 +144,7 @@ def _salvage(path: Path, fresh: LedgerFile, deadline: float) -> tuple[int, int, 
             if not columns:
                 whole = False
                 continue
-            # Numbers of rows that were set aside say nothing, and the new ledger gives them too.
+            # Ids in quarantine mean nothing, and the new ledger assigns its own.
             names = sorted(columns - {"id"} if table == "quarantine" else columns - {"hash"})
             rows = _Rows(old, f"{table} {where}", names)
             stream = iter(rows)

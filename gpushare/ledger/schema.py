@@ -37,7 +37,7 @@ CREATE TABLE quarantine (
 CREATE INDEX grants_ended ON grants (ended_ns) WHERE ended_ns IS NOT NULL;
 """
 CHAINED = ("periods", "hours", "days")
-"""Tables whose rows are chained (gpushare/ledger/chain.py). The second and third have what was the first's, later."""
+"""Tables whose rows are chained (gpushare/ledger/chain.py). Rows of each are later rolled up into the next one."""
 _ROLLED = "".join(
     f"""
 CREATE TABLE {name} (
@@ -74,7 +74,7 @@ _BEGIN = "".join(
 )
 # `id`: whose, of which gang, which part. `state`: gpushare.daemon.preparing.PartRecord as JSON.
 _PARTS = "CREATE TABLE parts (id TEXT PRIMARY KEY, state TEXT NOT NULL, at_ns INTEGER NOT NULL) STRICT;"
-# Costs of contexts are measured again: until then it is not known what of them the driver lists.
+# Costs of contexts are measured again: it is not known which part of the old ones the driver lists.
 _LISTED = """
 DROP TABLE contexts;
 CREATE TABLE contexts (

@@ -1,5 +1,5 @@
-"""What the ledger has of a span of time, hour by hour, as gpushare.policy.replay takes it; or minute by minute, and by
-device. Reads every row of the span: for a thread."""
+"""The ledger's record of a span of time, hour by hour, as gpushare.policy.replay takes it; or minute by minute, and by
+device. Reads every row of the span: call it in a thread."""
 
 import contextlib
 import sqlite3
@@ -16,32 +16,32 @@ from gpushare.ledger.usage import DAY_NS, HOUR_NS, MINUTE_NS, Span
 from gpushare.policy.replay import Slot
 
 NUMBERS_MAX = 200_000
-"""In an answer: tenants and devices of each slot. 64 and 8 in a year are 80,000."""
+"""Most rows in an answer: tenants and devices of each slot. 64 and 8 in a year are 80,000."""
 
 _UNIT_NS: dict[Unit, int] = {"hour": HOUR_NS, "minute": MINUTE_NS}
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Of what there is a slot: each hour or minute, of the node or of each device. Rows that are longer than that count
-    in the one in which they begin."""
+    """What each slot is of: an hour or minute, of the node or of one device. Rows that are longer than that count in
+    the one in which they begin."""
 
     unit: Unit = "hour"
     each: Each = "node"
 
     def begins(self, from_ns: int) -> int:
-        """Of the slot that a row counts in."""
+        """Begin of the slot that a row counts in."""
         return from_ns // _UNIT_NS[self.unit] * _UNIT_NS[self.unit]
 
     def query(self) -> str:
-        """Rows of begin, device, tenant, and the halves of the numbers that _Draft.count takes."""
+        """A query for rows of begin, device, tenant, and the halves of the numbers that _Draft.count takes."""
         return " UNION ALL ".join(self._part(table) for table in CHAINED)
 
     def _part(self, table: str) -> str:
         unit = {"hours": HOUR_NS, "days": DAY_NS}.get(table, _UNIT_NS[self.unit])
-        # Of a node's slots only idle time is told device by device: what tenants used is one number.
+        # In slots of the node only idle time is by device: what tenants used is one number.
         device = "device" if self.each == "device" else f"CASE tenant WHEN '{IDLE}' THEN device END"
-        # SUM() fails on overflow, so each half of the 64 bits is added up by itself.
+        # SUM() fails on overflow, so each half of the 64 bits is summed separately.
         sums = ", ".join(
             f"SUM({one} >> 32), SUM({one} & 4294967295)" for one in ("(to_ns - from_ns)", "used_ns", "waited_ns")
         )
@@ -57,8 +57,8 @@ HOURS = Cut()
 
 @dataclass(slots=True)
 class _Draft:
-    """`walls`: by device, how long it was recorded, which its idle time's rows say: a device that nobody used has no
-    others, and while no daemon was there, nobody knows who wanted it."""
+    """`walls`: by device, how long it was recorded, from its rows of idle time: an unused device has no others, and of
+    time without a daemon demand is not known."""
 
     walls: dict[str, int] = field(default_factory=dict)
     used: dict[str, int] = field(default_factory=dict)
@@ -75,8 +75,8 @@ class _Draft:
 def slots(
     path: Path, reader: sqlite3.Connection, span: Span, waiting: Iterable[Period] = (), cut: Cut = HOURS
 ) -> list[Slot]:
-    """As `cut` says and, where the ledger is rolled up, of each hour or day; in order of time, then of device. Closes
-    the reader. Raises FailedError, and UsageError where there is too much of it."""
+    """Slots as `cut` says and, where the ledger is rolled up, of an hour or day; in order of time, then of device.
+    Closes the reader. Raises FailedError, and UsageError beyond NUMBERS_MAX."""
     drafts: dict[tuple[int, str], _Draft] = {}
 
     def draft(begins: int, device: str) -> _Draft:

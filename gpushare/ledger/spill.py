@@ -1,5 +1,5 @@
-"""What the ledger has on tmpfs beside its file: what the disk did not take, and the rows of the grants that live. So a
-killed daemon loses nothing while the disk is full, and nobody who lives when the ledger is lost."""
+"""What the ledger keeps on tmpfs alongside its file: what could not be written to the disk, and the rows of the grants
+in use. So a killed daemon loses nothing while the disk is full, and no grant in use is lost with the ledger."""
 
 import contextlib
 import os
@@ -24,8 +24,8 @@ class _Line(Entries):
 
 
 class Spill:
-    """`ledger.pending`: one line per batch; written anew, as one batch, when it has grown large. `<grant>/record`: the
-    row of a grant, in its directory, with which it goes."""
+    """`ledger.pending`: one line per batch; rewritten as one batch when it has grown large. `<grant>/record`: the row
+    of a grant, in its directory and removed with it."""
 
     def __init__(self, directory: Path | None) -> None:
         """`directory`: the parent of the grants' directories. None: nothing is kept."""
@@ -74,7 +74,7 @@ class Spill:
         return found
 
     def add(self, batch: Entries, kept: Entries) -> bool:
-        """Appends a batch; `kept` is all that waits, this batch included. Whether that was possible."""
+        """Appends a batch; `kept` is all that waits, this batch included. Returns whether that was possible."""
         if self._path is None:
             return False
         if not batch:
@@ -87,7 +87,7 @@ class Spill:
         return self._append(line)
 
     def settled(self, grants: Set[str]) -> bool:
-        """Their periods that were spilled are in the ledger now. Whether that could be noted."""
+        """Notes that the spilled periods of these grants are in the ledger now. Returns whether that was possible."""
         found = self._spilled & grants
         self._spilled -= found
         return not found or self._append(msgspec.json.encode({"settled": sorted(found)}) + b"\n")
@@ -107,7 +107,7 @@ class Spill:
         return True
 
     def clear(self) -> None:
-        """All of it is in the ledger."""
+        """Removes the file: all of it is in the ledger."""
         if self._path is not None and self._size:
             with contextlib.suppress(OSError):
                 self._path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""What the ledger has of a span of time, added up. Reads every row of the span: for a thread."""
+"""Sums over a span of time in the ledger. Reads every row of the span: call it in a thread."""
 
 import contextlib
 import sqlite3
@@ -16,7 +16,7 @@ from gpushare.ledger.sqlite_file import connect, failures
 
 By = Literal["tenant", "grant", "device", "hour", "charge"]
 ROWS_MAX = 60_000
-"""In an answer: 64 tenants in each hour of a month are 46,080."""
+"""Most rows in an answer: 64 tenants in each hour of a month are 46,080."""
 MINUTE_NS = 60 * 10**9
 HOUR_NS = 60 * MINUTE_NS
 DAY_NS = 24 * HOUR_NS
@@ -24,7 +24,7 @@ DAY_NS = 24 * HOUR_NS
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Rows that end after `since_ns`, and not after `until_ns`. `tenant`: of it and those below it alone."""
+    """Rows that end after `since_ns`, and not after `until_ns`. `tenant`: only it and those below it."""
 
     since_ns: int
     until_ns: int
@@ -38,7 +38,7 @@ class Span:
 
 @dataclass(slots=True)
 class Sums:
-    """Of some rows. `wall_ns`: how long they were."""
+    """Sums of some rows. `wall_ns`: how long they were."""
 
     wall_ns: int = 0
     used_ns: int = 0
@@ -55,14 +55,14 @@ class Sums:
     launches: int = 0
 
     def count(self, period: Period) -> None:
-        """One more row."""
+        """Adds a row."""
         self.wall_ns += period.to_ns - period.from_ns
         for name, number in zip(_SUMMED, _summed(period), strict=True):
             if number:
                 setattr(self, name, getattr(self, name) + number)
 
     def add(self, values: Iterable[int]) -> None:
-        """What others add up to, in the order of the fields."""
+        """Adds other sums, in the order of the fields."""
         for field, value in zip(fields(Sums), values, strict=True):
             setattr(self, field.name, getattr(self, field.name) + value)
 
@@ -71,8 +71,8 @@ _SUMMED = tuple(field.name for field in fields(Sums) if field.name != "wall_ns")
 _summed = attrgetter(*_SUMMED)
 _SOURCES = ("(to_ns - from_ns)", *_SUMMED)
 Key = tuple[str | int, ...]
-"""What `by` says: a tenant; a grant and its tenant; a device and the tenant; an hour's begin and the tenant; a day's,
-and tenant, grant and device."""
+"""By `by`: a tenant; a grant and its tenant; a device and the tenant; the begin of an hour and the tenant; that of a
+day, and tenant, grant and device."""
 _KEYS = {
     "tenant": "tenant",
     "grant": "grant_id, tenant",
@@ -83,12 +83,12 @@ _KEYS = {
 
 
 def _key(by: By, table: str) -> str:
-    """Of a row of days nobody knows the hours: it counts in the first one."""
+    """Columns of the key. The hours of a row of days are not known: it counts in the first one."""
     return _KEYS[by].replace(str(HOUR_NS), str(DAY_NS)) if table == "days" else _KEYS[by]
 
 
 def key(by: By, period: Period) -> Key:
-    """Of a row."""
+    """The key of a row."""
     match by:
         case "tenant":
             return (period.tenant,)
@@ -126,7 +126,7 @@ def added_up(
         except sqlite3.OperationalError as error:
             if "overflow" not in str(error):
                 raise
-            # Numbers that no clock can have measured: each half of the 64 bits is added up by itself.
+            # Numbers that no clock can have measured: each half of the 64 bits is summed separately.
             halves = ", ".join(f"SUM({name} >> 32), SUM({name} & 4294967295)" for name in _SOURCES)
             found = _read(reader, by, span, halves, _whole)
     for period in waiting:
@@ -144,7 +144,7 @@ def _whole(halves: Sequence[int]) -> list[int]:
 def _read(
     reader: sqlite3.Connection, by: By, span: Span, sums: str, whole: Callable[[Sequence[int]], Sequence[int]]
 ) -> dict[Key, Sums]:
-    """One more than ROWS_MAX at most."""
+    """Returns at most one more than ROWS_MAX."""
     found: dict[Key, Sums] = {}
     width = _KEYS[by].count(",") + 1
     for row in reader.execute(*_query(by, span, sums)):
@@ -164,7 +164,7 @@ def _query(by: By, span: Span, sums: str) -> tuple[str, list[object]]:
     if span.tenant is not None:
         values += [span.tenant, len(span.tenant) + 1, f"{span.tenant}/"]
     groups = ", ".join(str(i + 1) for i in range(_KEYS[by].count(",") + 1))
-    # Table by table, since what is grouped is sorted, with all its columns.
+    # Table by table, since grouping sorts the rows with all their columns.
     parts = [
         f"SELECT {_key(by, table)}, {sums} FROM {table} WHERE to_ns > ? AND to_ns <= ?{mine} GROUP BY {groups}"  # noqa: S608
         for table in CHAINED

@@ -1,4 +1,4 @@
-"""Whether a ledger is what was written: every row's hash, and that each device's rows add up to its wall time."""
+"""Verifies that a ledger is what was written: every row's hash, and that each device's rows add up to its wall time."""
 
 import contextlib
 from pathlib import Path
@@ -14,12 +14,12 @@ from gpushare.ledger.usage import shown_time
 
 _ERROR = 0.001
 _LEAST_NS = 100 * 10**9
-"""A device with less has rows that end at other moments than its idle time's: nothing is said of its sums."""
+"""The sums of a device with less are not checked: its rows end at other moments than those of its idle time."""
 
 
 def verify(path: Path) -> dict[str, Any]:
-    """{"ok", "fault", "lines", "tables", "devices"}. Reads the whole file. Raises UsageError where it is no ledger of
-    this version, FailedError where it cannot be read."""
+    """{"ok", "fault", "lines", "tables", "devices"}. Reads the whole file. Raises UsageError where it is not a ledger
+    of this version, FailedError where it cannot be read."""
     if not path.is_file():
         raise UsageError(f"{path}: there is no such file")
     with failures(path), contextlib.closing(connect(path, "?mode=ro")) as db:
@@ -57,7 +57,7 @@ def _table(db: Any, table: str) -> dict[str, Any]:
 
 
 def _gaps(db: Any) -> list[str]:
-    """When no daemon was there to record; of what was rolled up, for how long."""
+    """When no daemon was there to record; where rolled up, for how long."""
     found = []
     for step in reversed(rollup.STEPS):
         query = (
@@ -75,7 +75,7 @@ def _gaps(db: Any) -> list[str]:
 
 def _devices(db: Any) -> dict[str, dict[str, int]]:
     wall = "SUM(CASE WHEN tenant IN (?, ?) THEN (to_ns - from_ns) / 1000 ELSE 0 END)"
-    # Rows of before the first one of idle time are another version's.
+    # Rows before the first one of idle time were written by an earlier version.
     first = f"SELECT COALESCE(MIN(from_ns), 0) FROM ({ALL}) WHERE tenant = ?"  # noqa: S608 - our own names
     query = f"SELECT device, SUM(used_ns / 1000), {wall} FROM ({ALL}) WHERE from_ns >= ({first}) GROUP BY device"  # noqa: S608
     rows = db.execute(query, (IDLE, GAP, IDLE))

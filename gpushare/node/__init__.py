@@ -1,1 +1,1 @@
-"""What this machine has: devices of the NVIDIA driver, or of the simulator."""
+"""This machine's devices, from the NVIDIA driver or the simulator."""

@@ -19,7 +19,7 @@ _SPEC = re.compile(r"([0-9]{1,3})x(.+)", re.ASCII)
 
 
 class ContextCost(NamedTuple):
-    """Device memory of a process's first context. `listed_bytes`: what of it the driver counts for the process."""
+    """Device memory of a process's first context. `listed_bytes`: the part that the driver counts for the process."""
 
     size_bytes: int
     listed_bytes: int
@@ -27,8 +27,8 @@ class ContextCost(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """`reserved_bytes`: what the driver keeps for itself, never granted. `links`: how near the others are, by id, in
-    the words of gpushare.policy.distance. `unlisted_bytes`: of a context, what the driver counts for no process."""
+    """`reserved_bytes`: kept by the driver for itself, never granted. `links`: distance to other devices by id, in the
+    terms of gpushare.policy.distance. `unlisted_bytes`: the part of a context that the driver counts for no process."""
 
     id: str
     index: int
@@ -45,12 +45,12 @@ class Device:
 
     @property
     def uuid(self) -> bytes:
-        """The 16 bytes of its id."""
+        """The id as 16 bytes."""
         return _uuid_bytes(self.id)
 
 
 def facts(device: Device) -> dict[str, selector.Value]:
-    """What a selector compares."""
+    """Returns the values that a selector compares."""
     return selector.facts(
         device.attributes,
         memory=device.memory_bytes,
@@ -62,7 +62,7 @@ def facts(device: Device) -> dict[str, selector.Value]:
     )
 
 
-# https://developer.nvidia.com/cuda-gpus: the first capability of each.
+# The lowest compute capability of each architecture (https://developer.nvidia.com/cuda-gpus).
 _ARCHITECTURES = {
     (12, 0): "Blackwell",
     (10, 0): "Blackwell",
@@ -77,7 +77,7 @@ _ARCHITECTURES = {
 
 
 def architecture(capability: tuple[int, int]) -> str | None:
-    """NVIDIA's name for devices of this compute capability, None for one that is older or not known yet."""
+    """Returns NVIDIA's architecture name for this compute capability; None if it is older or newer than the table."""
     found = (name for first, name in _ARCHITECTURES.items() if first <= capability < (13, 0))
     return next(found, None)
 
@@ -89,8 +89,8 @@ def _uuid_bytes(device: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class DeviceProcess:
-    """A living process as the driver counts it on one device, by its pid on the host. `memory_bytes`: None where the
-    driver does not say. `busy_ns`: device time; only its growth means something."""
+    """A living process as the driver counts it on one device. `pid`: on the host. `memory_bytes`: None if the driver
+    does not report it. `busy_ns`: device time; only differences are meaningful."""
 
     pid: int
     memory_bytes: int | None
@@ -98,10 +98,10 @@ class DeviceProcess:
 
 
 class Backend(Protocol):
-    """Where devices come from.
+    """A source of devices.
 
-    `absent`: how many devices the driver counts that did not work at the start and that the ledger does not remember.
-    Their time stays promised, and is missing until the daemon starts with them.
+    `absent`: number of devices that the driver counts but that did not work at the start and that the ledger does not
+    remember. Their time stays promised, and is missing until the daemon starts with them.
     """
 
     name: str
@@ -109,11 +109,12 @@ class Backend(Protocol):
     absent: int
 
     def devices(self) -> list[Device]:
-        """All devices, by number: those that were found and those that are missed."""
+        """Returns all devices by number, found and missed ones."""
         ...
 
     def device(self, index: int) -> Device:
-        """The device as it is now; it may have come back. Raises FailedError when it does not answer."""
+        """Returns the device's current state; a missed one may have come back. Raises FailedError if it does not
+        answer."""
         ...
 
     def miss(self, devices: Sequence[Device]) -> None:
@@ -121,38 +122,39 @@ class Backend(Protocol):
         ...
 
     def memory_used(self, index: int) -> int:
-        """Bytes in use on the device, by all; 0 where it does not say."""
+        """Returns the bytes in use on the device, by all processes; 0 if the device does not report it."""
         ...
 
     def processes(self, index: int) -> list[DeviceProcess]:
-        """Who uses the device, as the driver says. Raises FailedError where it does not answer."""
+        """Returns the processes that use the device, as the driver lists them. Raises FailedError if it does not
+        answer."""
         ...
 
     def fault(self, index: int) -> str:
-        """Why the device cannot be used; empty when it works."""
+        """Returns why the device cannot be used; empty if it works."""
         ...
 
     def limit_memory(self, index: int, group: Path, most: int | None) -> None:
-        """The driver gives the processes in this v2 cgroup and below no more than `most` bytes of the device's memory
-        from now on, None: no limit. Raises FailedError where it cannot."""
+        """Has the driver limit the device memory of the processes in this v2 cgroup and below to `most` bytes; None: no
+        limit. Raises FailedError if it cannot."""
         ...
 
     def group_memory(self, index: int, group: Path) -> int:
-        """Bytes of the device's memory that the processes of a limited cgroup have, as the driver counts them. Raises
-        FailedError."""
+        """Returns the bytes of the device's memory that the processes of a limited cgroup hold, as the driver counts
+        them. Raises FailedError."""
         ...
 
     def inject(self) -> Node:
-        """What of the driver and its devices goes into containers."""
+        """Returns the parts of the driver and its devices that go into containers."""
         ...
 
     def close(self) -> None:
-        """Lets go of the driver or the simulator."""
+        """Releases the driver or the simulator."""
         ...
 
 
 def parse_simulate(text: str) -> list[int]:
-    """`2x16GiB` -> memory of each device in bytes. Raises UsageError."""
+    """Parses `2x16GiB` into the memory of each device in bytes. Raises UsageError."""
     match = _SPEC.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"--simulate {text!r} is not COUNTxMEMORY: write for example 2x16GiB")

@@ -1,8 +1,8 @@
-"""The driver's own limits of memory per cgroup: nvmlDeviceSetMemoryLimits_v1, of drivers from r615 on.
+"""The driver's own memory limits per cgroup: nvmlDeviceSetMemoryLimits_v1, in drivers from r615 on.
 
-https://docs.nvidia.com/deploy/mps/mpsv3-memory-partitioning.html. The driver holds the hard limit in the kernel, by its
+https://docs.nvidia.com/deploy/mps/mpsv3-memory-partitioning.html. The hard limit is enforced in the kernel, by its
 `dmem` controller where there is one, for all processes in the cgroup. The soft limit stays 0: it is a reservation that
-only MPS acts upon, and one of a cgroup that is removed without it being set back stays with those above.
+only MPS acts upon, and if a cgroup is removed without a reset, its reservation stays with the ancestors.
 """
 
 import os
@@ -15,13 +15,13 @@ MAX = (1 << 64) - 1  # NVML_DEVICE_MEMORY_LIMIT_MAX
 
 
 def limit(nvml: Any, handle: Any, group: Path, most: int | None) -> None:
-    """Sets the hard limit in bytes, None: none. `nvml`: the pynvml module. Raises FailedError."""
+    """Sets the hard limit to `most` bytes; None: no limit. `nvml`: the pynvml module. Raises FailedError."""
     hard = MAX if most is None else most
     _call(nvml, "Set", handle, group, hard)
 
 
 def used(nvml: Any, handle: Any, group: Path) -> int:
-    """Bytes that the processes of the cgroup have. Raises FailedError."""
+    """Returns the bytes that the processes of the cgroup hold. Raises FailedError."""
     return int(_call(nvml, "Get", handle, group, 0).currentUsed)
 
 

@@ -1,4 +1,4 @@
-"""Real devices, through NVML. Besides probe.py the only module that imports pynvml."""
+"""Real devices, through NVML. The only module that imports pynvml; probe.py and limits.py get it from here."""
 
 import logging
 import os
@@ -15,9 +15,9 @@ from gpushare.node import limits
 from gpushare.node.devices import MAX_DEVICES, ContextCost, Device, DeviceProcess, architecture
 from gpushare.node.topology import linked, numa_node, nvlink_domain, pcie_root
 
-# The driver's libraries a CUDA program loads: the API, NVML, the debugger's stub, and the compilers that the API opens
-# by name (as libcuda.so.1 of r580 and r595 lists them). Those of the second kind have the driver's version behind it.
-# In a container all of them come into the program: libnvidia-pkcs11, for confidential computing, would bring OpenSSL.
+# The driver libraries that a CUDA program loads: the API, NVML, the debugger's stub, and the compilers that the API
+# opens by name (as libcuda.so.1 of r580 and r595 lists them). Names in _VERSIONED end with the driver's version.
+# In a container all of them end up in the program: libnvidia-pkcs11, for confidential computing, would pull in OpenSSL.
 _LIBRARIES = (
     "libcuda.so.1",
     "libnvidia-ml.so.1",
@@ -30,19 +30,19 @@ _VERSIONED = (
     "libnvidia-gpucomp.so.",
     "libnvidia-tileiras.so.",
 )
-# Directories of a driver that the loader's cache does not list: one mounted into a container or a virtual machine.
+# Directories of a driver that is missing from the loader's cache: one mounted into a container or a virtual machine.
 _LIBRARY_DIRS = ("/usr/local/nvidia/lib64", "/usr/local/nvidia/lib")
 _TOOLS = ("nvidia-smi",)
 _TOOL_DIRS = ("/usr/local/nvidia/bin",)
 _UVM_NODE = "/dev/nvidia-uvm"
-# Nodes that CUDA needs in addition to its device. Not nvidia-modeset, which hands out device memory that is not
-# counted, and not nvidia-uvm-tools, which inspects processes; the device program denies them to containers that have
-# the nodes.
+# Nodes that CUDA needs in addition to its device. Without nvidia-modeset, which hands out device memory that is not
+# counted, and nvidia-uvm-tools, which inspects processes; the device program denies these two to containers that have
+# their nodes.
 _COMMON_NODES = ("/dev/nvidiactl", _UVM_NODE)
 
 
 def load() -> Any:
-    """The pynvml module, initialised. Raises UnreachableError without a driver."""
+    """Returns the pynvml module, initialised. Raises UnreachableError if there is no driver."""
     import pynvml  # type: ignore[import-untyped]
 
     try:
@@ -60,7 +60,7 @@ def _text(value: bytes | str) -> str:
 
 
 def device_node(path: str) -> DeviceNode | None:
-    """The device node at a path; None where there is no character device."""
+    """Returns the device node at a path; None if there is no character device."""
     import stat
 
     try:
@@ -77,7 +77,7 @@ def _is_driver(name: str) -> bool:
 
 
 def _cached() -> list[tuple[str, Path]]:
-    """The driver's libraries for this architecture in the loader's cache."""
+    """Returns (name, path) of the driver's libraries for this architecture in the loader's cache."""
     machine = "AArch64" if os.uname().machine == "aarch64" else "x86-64"
     cache = subprocess.run(["/sbin/ldconfig", "-p"], capture_output=True, text=True, check=False).stdout
     found = []
@@ -90,7 +90,7 @@ def _cached() -> list[tuple[str, Path]]:
 
 
 def _in_directories() -> list[tuple[str, Path]]:
-    """The same in the other directories that a program in this environment would search."""
+    """As _cached, but in the other directories that a program in this environment would search."""
     directories = [*os.environ.get("LD_LIBRARY_PATH", "").split(":"), *_LIBRARY_DIRS]
     found = []
     for directory in filter(os.path.isabs, directories):
@@ -103,8 +103,8 @@ def _in_directories() -> list[tuple[str, Path]]:
 
 
 def driver_files() -> tuple[Path, ...]:
-    """Where the dynamic loader finds the driver's libraries, by SONAME: all from its cache, or all from elsewhere,
-    since libraries of two drivers do not work together."""
+    """Returns the driver's libraries as the dynamic loader finds them by SONAME: all from its cache, or all from
+    elsewhere, since libraries of two drivers do not work together."""
     cached = _cached()
     known = cached if any(name == "libcuda.so.1" for name, _ in cached) else _in_directories()
     found: dict[str, Path] = {}
@@ -118,7 +118,7 @@ def _tool_path() -> str:
 
 
 def _make_uvm_node() -> None:
-    """Makes the node of nvidia-uvm, as the first CUDA program after a boot would; a container may start before one."""
+    """Makes the nvidia-uvm node, as the first CUDA program after a boot would: a container may start before that."""
     helper = shutil.which("nvidia-modprobe")
     if helper is not None and not Path(_UVM_NODE).exists():
         subprocess.run([helper, "-c=0", "-u"], capture_output=True, check=False)
@@ -131,8 +131,8 @@ _SAMPLE_US_MAX = 1_000_000
 
 
 class Worked:
-    """The driver's samples of one device, added up: each says for how much of the time since the one before it kernels
-    of a process were there, in percent."""
+    """Busy time per process on one device, summed from the driver's samples: each is the percentage of the time since
+    the preceding sample in which the process had kernels running."""
 
     def __init__(self) -> None:
         self.newest_us = 0
@@ -140,13 +140,13 @@ class Worked:
         self._last_us: dict[int, int] = {}
 
     def add(self, samples: Sequence[Any]) -> None:
-        """Samples in any order; those that were counted before are not counted again."""
+        """Adds samples, in any order; those already counted are skipped."""
         for sample in sorted(samples, key=lambda one: int(one.timeStamp)):
             at, pid = int(sample.timeStamp), int(sample.pid)
             last = self._last_us.get(pid)
             if last is not None and at <= last:
                 continue
-            # Of the first one it is not known since when: nothing is charged that may not have been.
+            # A process's first sample covers an unknown time: nothing is charged for it.
             span = min(at - last, _SAMPLE_US_MAX) if last is not None else 0
             self.busy_ns[pid] = self.busy_ns.get(pid, 0) + span * int(sample.smUtil) * 10
             self._last_us[pid] = at
@@ -160,14 +160,15 @@ class Worked:
 
 
 class NvmlBackend:
-    """Devices as NVML shows them. Raises UnreachableError without the library, FailedError when it does not work."""
+    """Devices as NVML shows them. Raises UnreachableError if NVML cannot be initialised, FailedError if the driver does
+    not answer."""
 
     name = "native"
 
     def __init__(self) -> None:
         self._nvml = load()
         self.contexts: dict[str, ContextCost] = {}
-        """What the probe measured, by device id."""
+        """The probe's measurements, by device id."""
         try:
             self.driver_version = _text(self._nvml.nvmlSystemGetDriverVersion())
             count = min(self._nvml.nvmlDeviceGetCount(), MAX_DEVICES)
@@ -175,14 +176,14 @@ class NvmlBackend:
             raise FailedError(f"the NVIDIA driver does not answer ({error}): see dmesg and `nvidia-smi`") from None
         found = [self._working(index) for index in range(count)]
         self._handles: list[Any] = [handle for handle in found if handle is not None]
-        """NVML handles by number; None where the device is missed."""
+        """NVML handles by number; None for a missed device."""
         self._links = self._linked()
         self._missed: dict[int, Device] = {}
         self._worked: dict[int, Worked] = {}
         self.absent = count - len(self._handles)
 
     def _working(self, index: int) -> Any:
-        """The device's handle, None where it does not work: a lost one must not keep the others from being shared."""
+        """Returns the device's handle; None if it does not work: a lost device must not prevent sharing the others."""
         try:
             handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
             self._nvml.nvmlDeviceGetMemoryInfo(handle)
@@ -192,19 +193,19 @@ class NvmlBackend:
         return handle
 
     def _linked(self) -> dict[str, dict[str, str]]:
-        """Of each device that works, by id."""
+        """Returns the links of each working device, by id."""
         working = [(self._optional("nvmlDeviceGetUUID", handle), handle) for handle in self._handles if handle]
         return linked(self._nvml, {_text(name): handle for name, handle in working if name is not None})
 
     def _optional(self, function: str, *arguments: Any) -> Any:
-        """What NVML answers; None where this driver or device does not support the call."""
+        """Calls an NVML function; None if this driver or device does not support it."""
         try:
             return getattr(self._nvml, function)(*arguments)
         except (self._nvml.NVMLError, AttributeError):
             return None
 
     def ids(self) -> list[str]:
-        """Ids of the devices that were found."""
+        """Returns the ids of the devices that were found."""
         return [_text(self._nvml.nvmlDeviceGetUUID(handle)) for handle in self._handles if handle is not None]
 
     def devices(self) -> list[Device]:
@@ -219,7 +220,7 @@ class NvmlBackend:
             raise FailedError(f"the NVIDIA driver does not answer ({error}): see dmesg and `nvidia-smi`") from None
 
     def miss(self, devices: Sequence[Device]) -> None:
-        # In the order of their PCI addresses, as the driver numbers them: a missed device changes no other's number.
+        # In PCI address order, as the driver numbers them, so that a missed device does not change others' numbers.
         rows: list[tuple[Device, Any]] = [(self.device(i), handle) for i, handle in enumerate(self._handles)]
         rows = sorted([*rows, *((device, None) for device in devices)], key=lambda row: row[0].pci_bus_id)
         self._handles = [handle for _, handle in rows]
@@ -283,7 +284,7 @@ class NvmlBackend:
             raise FailedError(f"NVML does not say who uses device {index}: {error}") from None
         rows += self._optional("nvmlDeviceGetGraphicsRunningProcesses", handle) or []
         worked = self._worked.setdefault(index, Worked())
-        # Microseconds; there are none while nothing runs, and none at all with MIG.
+        # newest_us: the query returns samples after it. There are none while nothing runs, and never any with MIG.
         worked.add(self._optional("nvmlDeviceGetProcessUtilization", handle, worked.newest_us) or [])
         held: dict[int, int | None] = {row.pid: row.usedGpuMemory for row in rows}
         worked.keep(held)

@@ -1,10 +1,10 @@
-"""What one context costs in device memory: `python -m gpushare.node.probe DEVICE_ID`, prints JSON {"context_bytes": N,
-"listed_bytes": M}: in all, and what of it NVML counts for the process.
+"""Measures what one context costs in device memory: `python -m gpushare.node.probe DEVICE_ID` prints JSON
+{"context_bytes": N, "listed_bytes": M}: the total, and the part that NVML counts for the process.
 
-Measured in processes of their own, because a CUDA context and its memory would stay with the daemon until it ends, and
+Each round runs in its own process, because a CUDA context and its memory would stay with the daemon until it ends, and
 because a grant is charged for a process's first context. NVML's per-process numbers leave out the context's own
-buffers, so the whole device's used memory is read before and after. Others may allocate meanwhile: the smallest of
-several rounds counts.
+buffers, so the whole device's used memory is read before and after. Other processes may allocate meanwhile: the
+smallest of several rounds counts.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ from gpushare.node.devices import ContextCost
 ROUNDS = 3
 _ONCE = "--once"  # one round, in this very process
 _ROUND_SECONDS = 20.0
-_SETTLE_SECONDS, _LOOK_SECONDS = 2.0, 0.05  # the driver may free what an ended process had a moment later
+_SETTLE_SECONDS, _LOOK_SECONDS = 2.0, 0.05  # the driver may free an ended process's memory a little later
 
 
 def _check(name: str, result: int) -> None:
@@ -33,7 +33,7 @@ def _check(name: str, result: int) -> None:
 
 
 def _ordinal(cuda: ctypes.CDLL, device_id: str) -> int:
-    """The driver's number of the device, which may differ from NVML's."""
+    """Returns CUDA's number of the device, which may differ from NVML's."""
     wanted = uuid.UUID(device_id.removeprefix("GPU-")).bytes
     count = ctypes.c_int()
     _check("cuDeviceGetCount", cuda.cuDeviceGetCount(ctypes.byref(count)))
@@ -55,7 +55,7 @@ def _settled(used: Callable[[], int]) -> int:
 
 
 def _listed(nvml: Any, handle: Any) -> int | None:
-    """None where NVML does not say it, of this process or at all."""
+    """Returns the bytes that NVML counts for this process; None if it does not report them."""
     try:
         rows = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
     except nvml.NVMLError:
@@ -64,7 +64,7 @@ def _listed(nvml: Any, handle: Any) -> int | None:
 
 
 def measure_here(device_id: str) -> ContextCost:
-    """What this process takes of the device with its first context. Raises FailedError."""
+    """Makes this process's first context and returns its cost. Raises FailedError."""
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # it may hide or renumber the device
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
@@ -100,7 +100,7 @@ def _elsewhere(device_id: str) -> ContextCost:
 
 
 def main() -> int:
-    """Measures on the device that the command line names and prints JSON."""
+    """Measures on the device named on the command line and prints JSON."""
     *option, device_id = sys.argv[1:] or [""]
     if option not in ([], [_ONCE]) or not device_id:
         print("usage: python -m gpushare.node.probe DEVICE_ID", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Simulated devices: what the simulator says they are. Like a driver, it shows no device that is lost at the start."""
+"""Simulated devices, as the simulator describes them. Like a driver, it omits devices that are lost at the start."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,7 +15,7 @@ _ATTRIBUTES = {"cuda_compute_capability": "8.0", "architecture": "Ampere"}
 
 
 def _level(one: SimDevice, other: SimDevice) -> str:
-    # As the simulated NVML says it (native/sim/nvml/topology.c).
+    # Must agree with the simulated NVML (native/sim/nvml/topology.c).
     if one.nvlink and one.nvlink == other.nvlink:
         return "nvlink"
     if one.pcie and one.pcie == other.pcie:
@@ -33,14 +33,14 @@ class SimulatedBackend:
         self._simulator = simulator
         self._directory = directory
         self._looker: Simulator | None = None
-        """A connection for `processes` alone: one that is late must not delay other questions."""
+        """A connection for `processes` only, so that a slow answer does not delay other requests."""
         self.nodes = self._nodes(range(len(simulator.devices)))
         everything = [self._device(number) for number in range(len(simulator.devices))]
         self._devices = [device for device in everything if not self._fault(device)]
         self.absent = len(everything) - len(self._devices)
 
     def _nodes(self, numbers: range) -> tuple[DeviceNode, ...]:
-        """Of these devices, in their order, where the simulator says that they have some; made where they are gone."""
+        """Returns the nodes of these devices, in order, and makes missing ones; empty if the simulator has no nodes."""
         if self._simulator.first_node is None:
             return ()
         major, first = self._simulator.first_node
@@ -97,7 +97,7 @@ class SimulatedBackend:
         try:
             return [DeviceProcess(pid, held, busy) for pid, busy, held in self._looker.processes(number)]
         except FailedError:
-            self._looker.close()  # a late answer must not be taken for that to the next question
+            self._looker.close()  # a late answer must not be taken for the next request's
             self._looker = None
             raise
 
@@ -115,7 +115,7 @@ class SimulatedBackend:
                 self._simulator.spawned.poll()  # it may be a child of ours that ended
             return str(error).partition(": restart")[0]
         try:
-            # Another daemon may have taken its node away, where that has the same number by accident.
+            # Another daemon whose nodes happen to have the same numbers may have removed this one.
             self._nodes(range(number, number + 1))
         except FailedError as error:
             return str(error)

@@ -1,5 +1,5 @@
-"""Client of gpushare-sim, the simulated hardware: native/sim/wire/sim_proto.h over its socket, and how its process is
-started.
+"""Client of gpushare-sim, the simulated hardware: speaks native/sim/wire/sim_proto.h over its socket, and starts its
+process.
 
 Synchronous and thread-safe: one request at a time, each bounded in time.
 """
@@ -62,7 +62,7 @@ OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class SimDevice:
-    """A device as the simulator describes it. `nvlink`, `pcie`, `numa`: its group in each, 0: none."""
+    """A device as the simulator describes it. `nvlink`, `pcie`, `numa`: its group number in each; 0: none."""
 
     uuid: str
     memory_bytes: int
@@ -74,7 +74,7 @@ class SimDevice:
 
 
 def flags(environment: dict[str, str]) -> list[str]:
-    """GPUSHARE_SIM_* -> command line; the simulator itself says what is malformed."""
+    """Turns GPUSHARE_SIM_* into command-line flags; the simulator validates the values."""
     found = []
     for name in OPTIONS:
         if value := environment.get(f"GPUSHARE_SIM_{name}"):
@@ -83,8 +83,8 @@ def flags(environment: dict[str, str]) -> list[str]:
 
 
 def start(directory: Path, sizes: list[int], first: tuple[int, int] | None) -> subprocess.Popen[bytes]:
-    """Starts the simulator in its own session: like hardware, it stays when the daemon is killed. `first`: major and
-    minor of the first device's node, None: devices have none."""
+    """Starts the simulator in its own session: like hardware, it survives when the daemon is killed. `first`: major and
+    minor of the first device's node; None: devices have no nodes."""
     devices = ",".join(f"1x{size}" for size in sizes)
     command = [
         str(SIM_BINARY),
@@ -108,7 +108,7 @@ def start(directory: Path, sizes: list[int], first: tuple[int, int] | None) -> s
 
 
 class Simulator:
-    """One control connection. `spawned` is the process when this daemon started it, None when it was found running."""
+    """One control connection. `spawned`: the process if this daemon started it; None if it was already running."""
 
     def __init__(self, connection: socket.socket, spawned: subprocess.Popen[bytes] | None = None) -> None:
         self._socket = connection
@@ -135,7 +135,7 @@ class Simulator:
 
     @classmethod
     def connect(cls, directory: Path, spawned: subprocess.Popen[bytes] | None = None) -> "Simulator | None":
-        """None when nothing listens there."""
+        """Connects to the simulator of this directory; None if nothing listens there."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         connection.settimeout(_ANSWER_SECONDS)
         try:
@@ -154,8 +154,8 @@ class Simulator:
 
     @classmethod
     def start_or_adopt(cls, directory: Path, sizes: list[int], first: tuple[int, int] | None = None) -> "Simulator":
-        """The simulator that runs there already, else a new one. `first`: as of `start`. Raises FailedError with what
-        it said."""
+        """Connects to the simulator that runs there, or starts one. `first`: as in `start`. Raises FailedError with its
+        error output."""
         if (found := cls.connect(directory)) is not None:
             return found
         process = start(directory, sizes, first)
@@ -199,51 +199,52 @@ class Simulator:
         return tuple(values), descriptors
 
     def _file(self, op: int, device: int = 0, a: int = 0) -> tuple[int, bytes]:
-        """An answer that comes as a file: its first number, and what is in it. Raises FailedError."""
+        """Sends a request whose answer comes in a file; returns the answer's first number and the file's content.
+        Raises FailedError."""
         values, descriptors = self._request(op, device, a)
-        if not descriptors:  # the kernel drops what a process has no descriptor for
+        if not descriptors:  # the kernel drops a received file if the process is at its descriptor limit
             raise FailedError("the daemon is short of descriptors for an answer of the simulator: try again later")
-        with open(descriptors[0], "rb") as file:  # which it wrote, so that it is at its end
+        with open(descriptors[0], "rb") as file:  # its offset is at the end: pread, not read
             return values[0], os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0)
 
     def stats(self) -> Any:
-        """The simulator's books: {"devices": [...]}. Raises FailedError."""
+        """Returns the simulator's books: {"devices": [...]}. Raises FailedError."""
         size, text = self._file(STATS)
         return json.loads(text[:size])
 
     def number(self, device_id: str) -> int | None:
-        """The simulator's number of a device, None where it does not have it."""
+        """Returns the simulator's number of a device; None if it does not have it."""
         return next((number for number, device in enumerate(self.devices) if device.uuid == device_id), None)
 
     def memory_used(self, device: int) -> int:
-        """Bytes, of all that have some there. Raises FailedError."""
+        """Returns the bytes in use on the device, by all processes. Raises FailedError."""
         return self._request(MEM_INFO, device)[0][1]
 
     def clients(self, device: int) -> int:
-        """How many processes have a context or memory there."""
+        """Returns the number of processes that have a context or memory on the device."""
         return self._request(DEVICE, device)[0][2]
 
     def processes(self, device: int) -> list[tuple[int, int, int]]:
-        """The living ones that use it: pid, ns of device time, bytes. Raises FailedError."""
+        """Returns (pid, ns of device time, bytes) of the living processes that use the device. Raises FailedError."""
         count, content = self._file(PROCESSES, device, a=1)
         rows = _PROCESS.iter_unpack(content[: count * _PROCESS.size])
         return [(pid, busy, held) for pid, alive, busy, held, _ in rows if alive]
 
     def in_use(self) -> bool:
-        """Whether any process has one of its devices open."""
+        """Whether any process has a context or memory on one of its devices."""
         return any(self.clients(index) for index in range(len(self.devices)))
 
     def set_lost(self, device: int, *, lost: bool) -> None:
-        """Loses a device, or brings it back. A lost one answers no request, and its work stands still."""
+        """Makes a device lost, or restores it. A lost device answers no request, and its work stands still."""
         self._request(SETTING, device, SETTING_LOST, int(lost))
 
     def limit(self, device: int, group: Path, hard: int) -> None:
-        """Limits the memory of all processes in a cgroup and below; NO_LIMIT: no more. Raises FailedError, also where
-        the simulated driver is one that cannot."""
+        """Limits the memory of all processes in a cgroup and below; NO_LIMIT removes the limit. Raises FailedError,
+        also if the simulated driver version has no such limits."""
         self._of_group(LIMIT_SET, device, group, hard)
 
     def used(self, device: int, group: Path) -> int:
-        """Bytes that the processes of a limited cgroup have. Raises FailedError."""
+        """Returns the bytes that the processes of a limited cgroup hold. Raises FailedError."""
         return self._of_group(LIMIT_GET, device, group)[2]
 
     def _of_group(self, op: int, device: int, group: Path, hard: int = 0) -> tuple[int, ...]:
@@ -274,5 +275,5 @@ class Simulator:
                 self.spawned.wait(_START_SECONDS)
 
     def close(self) -> None:
-        """Closes the connection; the simulator goes on."""
+        """Closes the connection; the simulator keeps running."""
         self._socket.close()

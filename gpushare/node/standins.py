@@ -1,9 +1,9 @@
-"""Stand-in device nodes of simulated devices: what /dev/nvidiaN is to a real one. The simulated driver serves no
-process that may not open them, so that all that keeps processes from device nodes can be tried without a GPU.
+"""Stand-in device nodes of simulated devices, the counterparts of /dev/nvidiaN. The simulated driver does not serve a
+process that may not open them, so that everything that restricts device nodes can be tested without a GPU.
 
-No driver is behind their major number, which is one for local use: opening one ends with ENXIO, and does nothing. The
-kernel decides before that whether the process may, by the node's mode, its mount and the device cgroup: EACCES and
-EPERM are a refusal, ENXIO is none.
+No driver has their major number, which is reserved for local use: opening one fails with ENXIO and has no effect. The
+kernel first checks permission, by the node's mode, its mount and the device cgroup: EACCES and EPERM are refusals,
+ENXIO means permitted.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from pathlib import Path
 from gpushare.inject import files
 from gpushare.inject.node import DeviceNode
 
-# Documentation/admin-guide/devices.txt: LOCAL/EXPERIMENTAL USE. Numbers that the kernel gives by itself are others.
+# Documentation/admin-guide/devices.txt: LOCAL/EXPERIMENTAL USE. The kernel never assigns these dynamically.
 _MAJORS = (*range(120, 128), *range(60, 64))
 _PER_DAEMON = 16
 _SLOTS = (1 << 20) // _PER_DAEMON
@@ -25,17 +25,17 @@ _MODE = 0o666  # as the driver's
 
 
 def path(minor: int) -> str:
-    """Where a node is, on the host and in containers; native/sim/wire/sim_proto.h: SIM_NODE_PATH."""
+    """Returns a node's path, on the host and in containers (SIM_NODE_PATH in native/sim/wire/sim_proto.h)."""
     return f"/dev/gpushare-sim-{minor}"
 
 
 def _file(directory: Path) -> Path:
-    """Says what was chosen, beside the directory, which containers see."""
+    """Returns the file that records the choice. It is next to the directory, not in it: containers see that."""
     return directory.with_name("sim.nodes")
 
 
 def chosen(directory: Path) -> tuple[int, int] | None:
-    """Major and first minor of the simulator of this directory, since the machine was started; None: it has none."""
+    """Returns the major and first minor recorded for this directory's simulator since the last boot; None: none."""
     with contextlib.suppress(OSError, ValueError):
         major, minor, boot = _file(directory).read_text().split()
         if boot == _boot():
@@ -48,8 +48,8 @@ def _boot() -> str:
 
 
 def choose(directory: Path) -> tuple[int, int] | None:
-    """The same; where there are none yet, such as no other simulator has, and the first node is made. None where every
-    major has a driver. Raises OSError as `make`."""
+    """As `chosen`; if there are none yet, picks numbers that no other simulator has and makes the first node. None if
+    every major has a driver. Raises OSError as `make`."""
     if (before := chosen(directory)) is not None:
         return before
     taken = set()
@@ -63,7 +63,7 @@ def choose(directory: Path) -> tuple[int, int] | None:
     slot = int.from_bytes(digest[:4], "big")
     for number in range(_TRIES):
         first = free[0], (slot + number) % _SLOTS * _PER_DAEMON
-        with contextlib.suppress(FileExistsError):  # another's, or one that was killed has left it
+        with contextlib.suppress(FileExistsError):  # another simulator's, or left by one that was killed
             os.mknod(path(first[1]), stat.S_IFCHR | _MODE, os.makedev(*first))
             Path(path(first[1])).chmod(_MODE)
             files.write(os.fspath(_file(directory)), f"{first[0]} {first[1]} {_boot()}\n".encode(), 0o644)
@@ -72,14 +72,14 @@ def choose(directory: Path) -> tuple[int, int] | None:
 
 
 def of(first: tuple[int, int], count: int) -> tuple[DeviceNode, ...]:
-    """The nodes of so many devices, there or not."""
+    """Returns the nodes of `count` devices, whether they exist or not."""
     major, start = first
     return tuple(DeviceNode(path(minor), major, minor) for minor in range(start, start + count))
 
 
 def make(first: tuple[int, int], count: int) -> tuple[DeviceNode, ...]:
-    """The nodes, made where they are missing. Raises OSError where this daemon may make none that its tenants could
-    open: it is not root, or /dev takes no devices."""
+    """Returns the nodes and makes missing ones. Raises OSError if this daemon cannot make nodes that its tenants could
+    open: it is not root, or /dev is mounted nodev."""
     nodes = of(first, count)
     try:
         for node in nodes:
@@ -107,14 +107,14 @@ def _make(node: DeviceNode) -> None:
 
 
 def remove(nodes: tuple[DeviceNode, ...]) -> None:
-    """Removes them where they are."""
+    """Removes those that exist."""
     for node in nodes:
         with contextlib.suppress(OSError):
             Path(node.path).unlink()
 
 
 def forget(directory: Path, count: int) -> None:
-    """The simulator of this directory, with so many devices, is gone: so are its nodes and numbers."""
+    """Removes the nodes and recorded numbers of this directory's simulator, which has ended. `count`: its devices."""
     if (first := chosen(directory)) is not None:
         remove(of(first, count))
     with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""How near devices are to each other, as NVML says it; in the words of gpushare.policy.distance."""
+"""Distances between devices, as NVML reports them, in the terms of gpushare.policy.distance."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ _PCI_DEVICES = Path("/sys/bus/pci/devices")
 
 
 def linked(nvml: Any, handles: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    """Of each device, by id, how near the others are. What NVML does not say is left out. `handles`: by id."""
+    """Returns for each device id the distances to others, except those that NVML does not report. `handles`: by id."""
     found: dict[str, dict[str, str]] = {device: {} for device in handles}
     ids = list(handles)
     for at, one in enumerate(ids):
@@ -24,7 +24,7 @@ def linked(nvml: Any, handles: Mapping[str, Any]) -> dict[str, dict[str, str]]:
 
 def _level(nvml: Any, one: Any, other: Any) -> str | None:
     try:
-        # Also where the way is over switches: those say nothing of each other's links.
+        # OK also if the NVLinks go through switches, where the devices do not list each other as link peers.
         if nvml.nvmlDeviceGetP2PStatus(one, other, nvml.NVML_P2P_CAPS_INDEX_NVLINK) == nvml.NVML_P2P_STATUS_OK:
             return "nvlink"
     except (nvml.NVMLError, AttributeError):
@@ -36,7 +36,8 @@ def _level(nvml: Any, one: Any, other: Any) -> str | None:
 
 
 def nvlink_domain(device: str, links: Mapping[str, Links]) -> str | None:
-    """The name of all devices that NVLinks join, directly or through others: the first one's id. None: no others."""
+    """Returns the name of the group of devices that NVLinks join, directly or through others: the first device's id.
+    None: no NVLink to another device."""
     domain, left = {device}, [device]
     while left:
         near = {other for other, level in links.get(left.pop(), {}).items() if level == "nvlink"} - domain
@@ -52,7 +53,7 @@ def _pci(bus_id: str) -> Path:
 
 
 def pcie_root(bus_id: str) -> str | None:
-    """The root complex of a PCI device, as the kernel and Kubernetes name it: `pci0000:3a`."""
+    """Returns the root complex of a PCI device, as the kernel and Kubernetes name it: `pci0000:3a`."""
     try:
         place = _pci(bus_id).resolve(strict=True)
     except OSError:
@@ -61,7 +62,7 @@ def pcie_root(bus_id: str) -> str | None:
 
 
 def numa_node(bus_id: str) -> str | None:
-    """The NUMA node that a PCI device is at. NVML tells only of devices that are a node themselves."""
+    """Returns the NUMA node of a PCI device. NVML reports it only for devices that are a node themselves."""
     try:
         node = (_pci(bus_id) / "numa_node").read_text().strip()
     except OSError:

@@ -34,7 +34,7 @@ GRANTS_MAX = 1024
 class Device:
     """A device as admission counts it.
 
-    `reserved_bytes`: the driver's own, `context_bytes`: of each grant's first context.
+    `reserved_bytes`: taken by the driver. `context_bytes`: taken by each grant's first context.
     """
 
     id: str
@@ -47,7 +47,7 @@ class Device:
     facts: selectors.Facts = field(default_factory=dict)
     """What selectors compare."""
     links: distance.Links = field(default_factory=dict)
-    """How near the others are."""
+    """How near the other devices are."""
 
     @property
     def usable(self) -> bool:
@@ -57,10 +57,10 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """Policy of a tenant. What is guaranteed is its own, without what is to those below it. `memory_bytes` guaranteed
-    over the node, 0: none is held back for it. `limit_milli` of the node, for it and all below it: its `family`, which
-    may be left empty where that is itself. `promised_milli`: what `guarantee_milli` was before devices were lost,
-    None: the same."""
+    """Policy of a tenant. Guarantees are its own, without those of the tenants below it. `memory_bytes`: guaranteed
+    over the node; 0: none is held back for it. `limit_milli`: of the node, for it and all below it: its `family`, which
+    may be empty where that is only itself. `promised_milli`: `guarantee_milli` before devices were lost; None: the
+    same."""
 
     name: str
     guarantee_milli: int
@@ -85,9 +85,9 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """`memory`: bytes, or text for units.parse_memory (`35%` is of each device). `device`: id, index, as
-    many of them as devices are asked for, or None for any. `gang`: the tenant's grants of the same one are on other
-    devices. `borrow`: as `memory`, how much of it may be guaranteed to others. `selector`: which devices will do."""
+    """`memory`: bytes, or text for units.parse_memory (`35%` is of each device). `device`: an id or index, a tuple of
+    as many as `devices`, or None for any. `gang`: a tenant's grants of one gang are on different devices. `borrow`: as
+    `memory`, how much of it may be memory that is guaranteed to others. `selector`: which devices are acceptable."""
 
     tenant: str
     memory: int | str
@@ -121,9 +121,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Why a device was chosen. `fits`: by index, how much of each that fitted would have stayed free, in milli of its
-    memory and of its time together. `refused`: why others did not. `spare_milli`: left of the tenant's guarantee.
-    `near`: how far the grant's devices are from each other at most, where that decided."""
+    """Why a device was chosen. `fits`: by index of each that fitted, how much would have stayed free, milli of its
+    memory and milli of its time added. `refused`: why others did not fit. `spare_milli`: what was left of the tenant's
+    guarantee. `near`: how far apart the grant's devices are at most, where nearness decided."""
 
     place: Place
     fits: dict[int, int]
@@ -158,7 +158,7 @@ def place(
     smallest_milli: int = SMALLEST_MILLI,
     choices: list[Choice] | None = None,
 ) -> list[Place]:
-    """`admit` with sums that are kept up. `choices`: gets one for each place."""
+    """`admit` with sums that are kept up to date. `choices`: receives one for each place."""
     tenant = tenants.get(request.tenant)
     if tenant is None:
         known = ", ".join(sorted(tenants)) or "none"
@@ -220,7 +220,7 @@ def _together(
         with contextlib.suppress(RefusedError):
             options.append(_try(request, device, tenant, spare, taken))
     options.sort(key=lambda option: (option[0], option[1].index))
-    # Where the time is asked for by others, a device has room only for what is guaranteed: that lasts for so many.
+    # On a device whose time others have asked for, only guaranteed time fits: the tenant has enough for `most` of them.
     owed = {place.device for _, place in options if DEVICE_MILLI - taken.on(place.device).time_milli < place.time_milli}
     most = spare // request.time_milli if request.time_milli else 0
     order = [place.device for _, place in options]
@@ -325,8 +325,8 @@ def _borrowed(
 
 
 def _kept(tenant: Tenant, tenants: Mapping[str, Tenant], held: Mapping[str, int]) -> int:
-    """Bytes that are guaranteed to others than this tenant, and to those that it is part of, and not held by them and
-    those below them. `held`: by tenant."""
+    """Bytes that are guaranteed to tenants other than this one and those above it, and not held by them or those below
+    them. `held`: by tenant."""
     below: dict[str | None, list[Tenant]] = {}
     for other in tenants.values():
         below.setdefault(other.parent, []).append(other)
@@ -346,7 +346,7 @@ def _kept(tenant: Tenant, tenants: Mapping[str, Tenant], held: Mapping[str, int]
 
 
 def _try(request: Request, device: Device, tenant: Tenant, spare: int, taken: Taken) -> tuple[float, Place]:
-    """(what would stay free here as a fraction: less is a better fit, but for one that only borrows; place)."""
+    """(the fraction that would stay free here, negative for one that only borrows: less is a better fit; place)."""
     label = f"device {device.index}"
     here = taken.on(device.id)
     if request.gang is not None and (other := taken.of_gang(device.id, request.tenant, request.gang)) is not None:

@@ -1,4 +1,4 @@
-"""What the driver says of a device against what the grants' books say. No clock, no I/O: times and facts come in."""
+"""Compares what the driver says of a device with the grants' books. No clock, no I/O: times and facts are arguments."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class Act(Enum):
-    """What is done to a process that is found."""
+    """What is done to a process with a finding."""
 
     TELL = "tell"
     FREEZE = "freeze"
@@ -15,7 +15,7 @@ class Act(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the administrator wants. `evader`, `outside`: as the kinds of findings. `grace_ns`: how long one that is to
+    """The administrator's choices. `evader`, `outside`: by kind of finding. `grace_ns`: how long a process that is to
     be killed stays frozen first."""
 
     evader: Act = Act.FREEZE
@@ -46,11 +46,11 @@ class Stranger:
 
 
 def confirmed(first: Iterable[Stranger], then: Iterable[Stranger], joined: Collection[int]) -> list[Stranger]:
-    """Those of `first` that a second look, which began after it was known that they had not joined, finds again: the
-    same program, in the same grant. `joined`: pids of now.
+    """Those of `first` that a second look finds again, the same program in the same grant; it began after it was known
+    that they had not joined. `joined`: current pids.
 
     One look is not enough: a process may end, join or execute another program between the driver's answer and the look
-    at our own books, and the answer is of before that.
+    at our own books.
     """
     again = {(one.program, one.grant) for one in then}
     found: dict[Program, Stranger] = {}
@@ -61,7 +61,7 @@ def confirmed(first: Iterable[Stranger], then: Iterable[Stranger], joined: Colle
 
 
 def act(stranger: Stranger, rules: Rules, age_ns: int) -> Act:
-    """What is due to be done to it, so long after it was found."""
+    """What to do to it, `age_ns` after it was found."""
     wanted = rules.evader if stranger.grant else rules.outside
     if wanted is Act.KILL and age_ns < rules.grace_ns:
         return Act.FREEZE
@@ -78,7 +78,7 @@ def outcome(
     listed: bool,
 ) -> str:
     """How a finding ended; empty: it lasts. `joined`: start times of processes that have joined, by pid. `alive`: the
-    process still is. `listed`: the driver still has it on the device, or does not say."""
+    process still exists. `listed`: the driver still lists it on the device, or does not say."""
     if grant and grant not in grants:
         return "released"
     if joined.get(program.pid) == program.started:
@@ -89,17 +89,17 @@ def outcome(
 
 
 EXCESS_NS = 1_000_000_000
-"""For so long a grant has to hold too much, in each look: books and driver are not read at one instant, and a process
-that ends has its memory for a moment longer than its slot."""
+"""How long a grant has to hold too much, in each look: books and driver are not read at one instant, and a process that
+ends has its memory for a moment longer than its slot."""
 SLACK_BYTES = 256 << 20
-"""By so much each process may hold more than the grant's limit: code that the driver loads when all is taken has no
-limit of ours. PyTorch's that no book had was 170 MiB in all, on an H200."""
+"""How far each process may take the grant over its limit: code that the driver loads once all is taken is not limited
+by gpushare. PyTorch had 170 MiB in all that was in no book, on an H200."""
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
     """What one grant has on one device. `limit_bytes`: what it may hold. `processes`: how many of its processes have
-    some there. `largest`: the one that has most."""
+    some there. `largest`: the process that has most."""
 
     grant: str
     device: int
@@ -116,34 +116,34 @@ def exceeds(held: Held) -> bool:
 
 class Excesses:
     """Which grants hold too much, and since when. The interposer refuses what goes beyond the limit: one that holds
-    more has taken it past the interposer, or wrote books that are not true."""
+    more has bypassed the interposer, or falsified its books."""
 
     def __init__(self) -> None:
         self._since: dict[tuple[str, int], int] = {}
 
     def follow(self, rows: Iterable[Held], now_ns: int) -> list[Held]:
-        """Those that have held too much in every call for EXCESS_NS. `rows`: of all grants and devices of now."""
+        """Those that have held too much in every call for EXCESS_NS. `rows`: of all current grants and devices."""
         over = {(row.grant, row.device): row for row in rows if exceeds(row)}
         self._since = {key: self._since.get(key, now_ns) for key in over}
         return [row for key, row in over.items() if now_ns - self._since[key] >= EXCESS_NS]
 
 
 UNOWNED_NS = 10_000_000_000
-"""For so long a device has to hold memory of nobody: what a process leaves is freed when the driver gets to it."""
+"""How long a device has to hold unowned memory: the driver frees with a delay what a process leaves."""
 UNOWNED_BYTES = 256 << 20
-"""So much a driver may have for itself beyond what it reserves."""
+"""How much a driver may use itself beyond what it reserves."""
 
 
 class Unowned:
-    """Devices whose memory in use is more than what their processes have: memory that was shared, and outlives who
-    had it, is charged to nobody."""
+    """Devices whose memory in use is more than what their processes have: shared memory that outlives its owner is
+    charged to nobody."""
 
     def __init__(self) -> None:
         self._since: dict[int, int] = {}
 
     def follow(self, extra: Mapping[int, int], now_ns: int) -> dict[int, int]:
-        """Bytes by device, of those that have had too many in every call for UNOWNED_NS. `extra`: in use on each device
-        beyond what it reserves and its processes have."""
+        """Unowned bytes by device, for devices with more than UNOWNED_BYTES in every call for UNOWNED_NS. `extra`: in
+        use on each device beyond what it reserves and its processes have."""
         over = {device: size for device, size in extra.items() if size > UNOWNED_BYTES}
         self._since = {device: self._since.get(device, now_ns) for device in over}
         return {device: size for device, size in over.items() if now_ns - self._since[device] >= UNOWNED_NS}

@@ -10,7 +10,7 @@ _GIB_HOUR = 3600 << 30
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Of an hour of one device, by how it came to be used, and of a GiB of its memory for an hour."""
+    """Prices of an hour of one device, by how it came to be used, and of a GiB of its memory for an hour."""
 
     currency: str
     guaranteed: Decimal = Decimal(0)
@@ -21,7 +21,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True)
 class Charge:
-    """One line of a bill: so many `unit`s of `what`, at `price` each."""
+    """One line of a bill: `quantity` `unit`s of `what`, at `price` each."""
 
     what: str
     quantity: Decimal
@@ -35,7 +35,7 @@ class Charge:
 
 
 def charges(row: Mapping[str, int], prices: Prices) -> list[Charge]:
-    """Of one row of usage, one for each kind that there is something of."""
+    """Charges for one row of usage, one for each kind that is not zero."""
     kinds = (
         ("guaranteed", "guaranteed_ns", HOUR_NS, "GPU hours", prices.guaranteed),
         ("borrowed", "borrowed_ns", HOUR_NS, "GPU hours", prices.borrowed),
@@ -50,5 +50,5 @@ def charges(row: Mapping[str, int], prices: Prices) -> list[Charge]:
 
 
 def cost(row: Mapping[str, int], prices: Prices) -> Decimal:
-    """Of one row of usage."""
+    """Cost of one row of usage."""
     return sum((charge.cost for charge in charges(row, prices)), Decimal(0))

@@ -1,7 +1,7 @@
 """What is left of every promise on the devices that work. Pure.
 
 Guarantees that still fit stay as they are; otherwise all shrink in proportion, to the last unit by largest remainder.
-The tenant that owns what nobody else is guaranteed owns less first. A tenant's reservations follow its guarantee:
+The tenant that owns what nobody else is guaranteed loses first. A tenant's reservations follow its guarantee:
 they keep their part of it on the devices that work and are whole again when it is.
 """
 
@@ -34,9 +34,9 @@ Key = tuple[str, str]
 
 
 class Standing:
-    """`have`: by tenant, of what was `promised`. `kept`: milli by grant and device, of what was reserved; `missing`:
-    what of that is not kept, where any is not. Grants come and go one by one, at a cost that does not depend on how
-    many there are, unless their tenant has less than they reserved."""
+    """`have`: by tenant, what is left of what was `promised`. `kept`: by grant and device, milli left of what was
+    reserved; `missing`: how much less that is, where it is. Grants come and go one by one, at a cost that does not
+    depend on how many there are, unless their tenant has less than they reserved."""
 
     def __init__(self, promised: Mapping[str, Promise], rest: str, capacity: Promise, usable: Collection[str]) -> None:
         """`rest`: the tenant that is promised all time that no other is. `capacity`: of the `usable` devices."""
@@ -57,7 +57,7 @@ class Standing:
         """Tenants whose grants keep less than they reserved."""
 
     def copy(self) -> "Standing":
-        """One that can change without this one."""
+        """An independent copy."""
         other = copy.copy(self)
         other.kept, other.missing = dict(self.kept), dict(self.missing)
         other._reserved, other._short = dict(self._reserved), set(self._short)
@@ -69,7 +69,7 @@ class Standing:
         return self.have[tenant] != self.promised[tenant]
 
     def put(self, placed: Iterable[Placed]) -> list[Key]:
-        """Grants that come, each with all its places. Where `kept` may have changed."""
+        """Adds grants, each with all its places. Returns where `kept` may have changed."""
         fresh: dict[str, list[Key]] = {}
         for row in placed:
             key = row.grant, row.device
@@ -79,7 +79,8 @@ class Standing:
         return [key for tenant, keys in fresh.items() for key in self._settle(tenant, keys)]
 
     def drop(self, placed: Collection[Placed]) -> list[Key]:
-        """Grants that go, as they came. Where `kept` may have changed; it has nothing of them any more."""
+        """Removes grants, as they were added. Returns where `kept` may have changed; it has nothing of them any
+        more."""
         tenants = dict.fromkeys(row.tenant for row in placed)
         for row in placed:
             key = row.grant, row.device
@@ -93,7 +94,8 @@ class Standing:
             self._reserved[row.tenant] = self._reserved.get(row.tenant, 0) + milli
 
     def _settle(self, tenant: str, fresh: list[Key]) -> list[Key]:
-        """`fresh`: keys of the tenant's that `kept` does not have yet."""
+        """Updates `kept` of a tenant. Returns where it may have changed. `fresh`: the tenant's keys that `kept` does
+        not have yet."""
         rows = self._rows[tenant]
         if not rows:
             del self._rows[tenant]
@@ -129,7 +131,7 @@ class Standing:
 def standing(
     promised: Mapping[str, Promise], rest: str, capacity: Promise, placed: Collection[Placed], usable: Collection[str]
 ) -> Standing:
-    """Of grants that are all known. Arguments as Standing has them."""
+    """A Standing of all the grants at once. Arguments as Standing has them."""
     found = Standing(promised, rest, capacity, usable)
     found.put(placed)
     return found

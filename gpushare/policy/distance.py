@@ -1,7 +1,7 @@
 """How near devices are to each other, and which of them a grant of several gets. Pure.
 
-A set's distance is that of its two devices that are farthest from each other, since work that all of them share goes at
-the pace of its slowest way; among sets that are as near by that, the one with the nearest pairs altogether.
+A set's distance is that of its two devices that are farthest from each other, since work that all of them share runs at
+the pace of the slowest link; among sets equal in that, the one with the smallest sum over all pairs is nearest.
 """
 
 import itertools
@@ -16,7 +16,7 @@ SYSTEM: Final = LEVELS[-1]
 _RANK: Final = {name: rank for rank, name in enumerate(LEVELS)}
 
 Links = Mapping[str, str]
-"""Of one device: the level of each other one by its id. One that is not there is as far as can be."""
+"""Of one device: the level of each other one by its id. A missing one counts as farthest."""
 
 
 def rank(links: Links, other: str) -> int:
@@ -38,13 +38,13 @@ def all_alike(links: Mapping[str, Links]) -> bool:
 def nearest(
     order: Sequence[str], count: int, links: Mapping[str, Links], allowed: Callable[[Sequence[str]], bool]
 ) -> tuple[str, ...] | None:
-    """The nearest set of `count` devices that is allowed; None: no such set is. `order`: the devices, those that were
-    preferred if all were equally near come first, and so do their sets among those that are equally near."""
+    """The nearest set of `count` devices that is allowed; None: no such set is. `order`: the devices, most preferred
+    first; among equally near sets the first in this order wins."""
     if count > len(order):
         return None
     # A device that came back knows of the others before they know of it.
     matrix = [[min(rank(links[a], b), rank(links[b], a)) for b in order] for a in order]
-    # Of each device, what its nearest others cost together: by how many they are.
+    # Of each device, the summed rank of its n nearest others, by n.
     near = [list(itertools.accumulate(sorted(row[:at] + row[at + 1 :]), initial=0)) for at, row in enumerate(matrix)]
     best, found = (len(LEVELS), 0), None
 
@@ -58,7 +58,7 @@ def nearest(
                 best, found = (worst, total), names
             return
         first = chosen[-1] + 1 if chosen else 0
-        # Each of those to come costs at least that. Pairs among them are counted twice.
+        # Lower bound of what those still to be chosen cost. Pairs among them are counted twice.
         least = sorted(2 * costs[index] + near[index][left - 1] for index in range(first, len(order)))[:left]
         if (worst, total + -(-sum(least) // 2)) >= best:
             return

@@ -13,8 +13,8 @@ from fractions import Fraction
 
 @dataclass(frozen=True, slots=True)
 class TenantState:
-    """`demand`: what its runnable grants could use now. `limit` None: none; one below the guarantee caps that too.
-    `usage`: decayed borrowed usage; who has less wins a tie. `parent`: read by gpushare.policy.tree alone."""
+    """`demand`: what its runnable grants could use now. `limit`: None: no limit; one below the guarantee caps that too.
+    `usage`: decayed borrowed usage; the smaller one wins a tie. `parent`: read only by gpushare.policy.tree."""
 
     name: str
     guarantee: int
@@ -33,7 +33,7 @@ class TenantState:
 
 @dataclass(frozen=True, slots=True)
 class Entitlement:
-    """`degraded`: there is less than what is guaranteed and wanted, and all shrink in proportion."""
+    """`degraded`: guarantees that are wanted exceed the capacity, and all shrink in proportion."""
 
     milli: dict[str, int]
     degraded: bool
@@ -82,8 +82,8 @@ def water_fill(amount: int, parts: Iterable[Part]) -> dict[str, int]:
 def entitle(
     capacity: int, tenants: Iterable[TenantState], weights: Mapping[str, Fraction] | None = None
 ) -> Entitlement:
-    """The entitlement of each tenant out of `capacity` milli-GPU. `weights`: in place of their own, of those that have
-    one (gpushare.policy.history). One that is 0 there borrows what the others of its tier leave: tiers stay strict."""
+    """The entitlement of each tenant out of `capacity` milli-GPU. `weights`: replace the tenants' own weights above 0
+    (gpushare.policy.history). One that is 0 there borrows what the others of its tier leave: tiers stay strict."""
     by_name = {tenant.name: tenant for tenant in tenants}
     wanted = {name: tenant.wanted for name, tenant in by_name.items()}
     base = {name: min(tenant.guarantee, wanted[name]) for name, tenant in by_name.items()}

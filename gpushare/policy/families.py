@@ -1,5 +1,5 @@
-"""What tenants that nest mean for shares: a guarantee that nobody in a tenant uses is its family's before anybody
-else's, and a limit is of all that are below it."""
+"""Shares of nested tenants: a guarantee that nobody in a tenant uses goes to its family before anybody else, and a
+limit covers all that are below it."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +14,7 @@ _ALL = 1 << 40
 
 
 def nest(tenants: Mapping[str, TenantPolicy]) -> bool:
-    """Whether any is part of another."""
+    """Whether any tenant is part of another."""
     return any(policy.parent is not None for policy in tenants.values())
 
 
@@ -27,8 +27,8 @@ def line(tenants: Mapping[str, TenantPolicy], name: str) -> list[str]:
 
 
 def dues(tenants: Mapping[str, TenantPolicy], using: Collection[str]) -> dict[str, TenantPolicy]:
-    """The policies with the guarantees that hold while only `using` have grants: what is guaranteed to the others of a
-    family is for these, split as when all of them want all that they may have."""
+    """The policies with the guarantees that hold while only `using` have grants: these get what is guaranteed to the
+    others of their family, split as when all of them want all that they may have."""
     if not nest(tenants):
         return dict(tenants)
     own = {name: policy.guarantee_milli for name, policy in tenants.items()}
@@ -48,8 +48,8 @@ def dues(tenants: Mapping[str, TenantPolicy], using: Collection[str]) -> dict[st
 
 
 def limits(tenants: Mapping[str, TenantPolicy], most: Mapping[str, int]) -> dict[str, int | None]:
-    """What of the node the grants of each tenant may have together, None: all. `most`: what their own limits let them
-    have. The limit of a family is split over those in it as what they are entitled to is."""
+    """Milli of the node that the grants of each tenant may have together, None: all. `most`: what the grants' own
+    limits let them have. A family's limit is split over its members as their entitlements are."""
     found = {name: tenants[name].limit_milli for name in most}
     if not nest(tenants):
         return found
@@ -67,8 +67,8 @@ def entitled(
     capacity: int,
     weights: Weights | None = None,
 ) -> dict[str, int]:
-    """What each is entitled to of one device, without those below it. `own`: guaranteed there to those that have
-    grants on it. `wanted`: by those of them that run. `weights`: in place of theirs."""
+    """Entitlement of each tenant to one device, without those below it. `own`: guaranteed there to tenants that have
+    grants on it. `wanted`: by those of them with running grants. `weights`: in place of the tenants' own."""
     members = dict.fromkeys(above for name in own for above in line(tenants, name))
     return _own_parts(_states(tenants, members, own, wanted), capacity, weights)
 

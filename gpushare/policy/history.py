@@ -1,4 +1,5 @@
-"""Weights that remember: who borrowed more than its part lately has a smaller part of what is idle now. Pure."""
+"""Weights that take history into account: a tenant that recently borrowed more than its part gets a smaller part of
+what is idle now. Pure."""
 
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
@@ -8,13 +9,13 @@ from gpushare.policy.entitlement import TenantState
 Weights = Mapping[str, Fraction]
 """By tenant, in place of its own weight."""
 _NOTHING = 1.0
-"""Milli for a second: as good as no usage, so that what decays ends."""
+"""In milli times seconds: usage below it is dropped, so that decay ends."""
 
 
 def corrected(tenants: Iterable[TenantState], factor: Fraction | float) -> dict[str, Fraction]:
-    """`max(0, w + factor * (w - u))` for those with a weight, where w is a tenant's part of the weights, and u its part
-    of the usage, of its siblings in its tier, since weights say something among these only; times the sum of these
-    weights. Where none of them has any usage, the weights themselves."""
+    """`max(0, w + factor * (w - u))`, times the sum of the weights, for tenants with a weight. w is a tenant's part of
+    the weights and u its part of the usage, among its siblings in its tier, since weights are comparable among these
+    only. Where none of them has any usage, the weights themselves."""
     peers: dict[tuple[str | None, int], list[TenantState]] = {}
     for tenant in tenants:
         if tenant.weight > 0:
@@ -31,8 +32,8 @@ def corrected(tenants: Iterable[TenantState], factor: Fraction | float) -> dict[
 def decayed(
     usage: Mapping[str, float], borrowed: Mapping[str, int], seconds: float, half_life: float
 ) -> dict[str, float]:
-    """Usage, in milli for a second, after `seconds` more in which each of `borrowed` had that many milli. Tenants that
-    are not there any more are left out."""
+    """Usage, in milli times seconds, after `seconds` more in which each of `borrowed` had that many milli. Tenants not
+    in `borrowed` are left out."""
     kept = 0.5 ** (seconds / half_life)
     found = {name: usage.get(name, 0.0) * kept + milli * seconds for name, milli in borrowed.items()}
     return {name: value for name, value in found.items() if value >= _NOTHING}

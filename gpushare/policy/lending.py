@@ -24,8 +24,8 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Had:
-    """Milli of the device's time. `borrowed_milli` is part of `used_milli`; `lent_milli`: of the guarantee, what it
-    left and others used; `waited_milli`: of the wall time."""
+    """Milli of the device's time. `borrowed_milli` is part of `used_milli`; `lent_milli`: the part of the guarantee
+    that it left and others used; `waited_milli`: of the wall time."""
 
     used_milli: int = 0
     borrowed_milli: int = 0
@@ -37,12 +37,14 @@ NOTHING = Had()
 
 
 def lent(unused: int, unused_by_all: int, borrowed_by_others: int) -> int:
-    """What others borrowed on a device was lent by all who left something unused there, in proportion to that."""
+    """How much of its `unused` time one grant lent: what others borrowed on a device was lent by all who left something
+    unused there, in proportion to that."""
     return min(borrowed_by_others * unused // unused_by_all, unused) if unused_by_all else 0
 
 
 def had(spans: Iterable[Span], wall_ns: int) -> dict[Key, Had]:
-    """Of all grants of the devices, over the same `wall_ns`. What is guaranteed to nobody counts as a lender too."""
+    """What each grant had. `spans`: of all grants of the devices, over the same `wall_ns`. Time that is guaranteed to
+    nobody counts as lent too."""
     if wall_ns <= 0:
         return {}
     by_device: dict[str, list[Span]] = {}
@@ -69,10 +71,11 @@ def had(spans: Iterable[Span], wall_ns: int) -> dict[Key, Had]:
 
 
 def _unused(span: Span, wall_ns: int) -> int:
-    """Who had all it is guaranteed, or more, lent nothing, whichever part of that its leases were given for."""
+    """Guaranteed time that was not used. A grant that used its guarantee or more lent nothing, whatever its leases were
+    given for."""
     return max(0, wall_ns * span.guarantee_milli // DEVICE_MILLI - span.leased_ns)
 
 
 def _milli(ns: int, wall_ns: int) -> int:
-    """To the nearest, at most the whole."""
+    """Rounded to the nearest milli, at most the whole."""
     return min(DEVICE_MILLI, (ns * DEVICE_MILLI + wall_ns // 2) // wall_ns)

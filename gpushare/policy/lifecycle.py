@@ -5,11 +5,11 @@
         +-----------+---------+--------+--> released or failed; before it is active also expired (its time to live ran
                                             out)
 
-A grant of a gang that has parts on other nodes begins as prepared: it has all that was asked for, and nothing can be
+A grant of a gang that has parts on other nodes begins as prepared: it holds all that was asked for, and nothing can be
 bound to it before the gang is committed (policy/preparation.py).
 
-One that is kept outlives its workloads: from active it goes back to bound when the last of them has ended, and takes
-more of them, at once or in turn, until somebody releases it.
+A grant with `keep` outlives its workloads: from active it goes back to bound when the last of them has ended, and takes
+more of them, concurrently or in turn, until somebody releases it.
 
 The daemon carries instructions out in order and feeds what happens back as events. Events that arrive late, from the
 kernel or a hook, find an ended grant and change nothing.
@@ -34,12 +34,12 @@ class Phase(enum.StrEnum):
 
     @property
     def unused(self) -> bool:
-        """Nothing was bound to it yet."""
+        """Whether nothing was bound to it yet."""
         return self in (Phase.PREPARED, Phase.RESERVED)
 
     @property
     def ended(self) -> bool:
-        """No event changes it any more."""
+        """Whether no event changes it any more."""
         return self in (Phase.RELEASED, Phase.EXPIRED, Phase.FAILED)
 
 
@@ -198,8 +198,8 @@ def begin(now_ns: int, grant: str, ttl_ns: int | None, *, keep: bool = False) ->
 def prepare(
     until_ns: int, grant: str, ttl_ns: int | None, *, keep: bool = False
 ) -> tuple[Life, tuple[Instruction, ...]]:
-    """The same of a grant that is part of a gang, which ends it at `until_ns` where that is not committed by then. Its
-    own time to live begins when it is."""
+    """As `begin`, for a grant of a gang, which ends it unless the gang is committed by `until_ns`. Its own time to live
+    begins at the commit."""
     life = Life(grant, Phase.PREPARED, ttl_ns, until_ns, keep=keep)
     return life, (Record(Phase.PREPARED), Prepare())
 

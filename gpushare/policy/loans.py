@@ -1,4 +1,4 @@
-"""Memory on loan: who has more than is guaranteed to it, as the owner of a guarantee sees it. Pure."""
+"""Memory on loan: which tenants have more than they are guaranteed, as the owner of a guarantee sees it. Pure."""
 
 from collections.abc import Mapping
 
@@ -25,9 +25,10 @@ class Family:
         return found
 
     def standings(self, owner: str, asked: int) -> dict[str, Standing]:
-        """Of each tenant from which `owner` may want memory back for a grant of `asked` bytes: where that is within
-        what the owner, or one that it is part of, is guaranteed and the other is not part of. A tenant has too much
-        where its own grants have, and all that it is part of, up to the one that both are part of."""
+        """Standings of the tenants from which `owner` may want memory back for a grant of `asked` bytes. The grant must
+        fit the guarantee of the owner, or of a family that it is part of and the other is not. A tenant has too much
+        only where its own grants do, and every family that it is part of, up to the one that both are part of; the
+        smallest excess counts."""
         mine = self.line(owner)
         found = {}
         for name, tenant in self._tenants.items():

@@ -1,6 +1,6 @@
-"""Who would lose time that it borrows if one more grant ran beside it. Pure.
+"""Which grants would lose borrowed time if one more grant ran alongside them. Pure.
 
-Time is taken back by throttling alone: a lease ends at a kernel's end. Who has no more than it is guaranteed loses
+Time is taken back only by throttling: a lease ends at a kernel's end. A grant that has no more than its guarantee loses
 nothing.
 """
 
@@ -16,7 +16,7 @@ Rule = Literal["guarantee", "tier", "weight"]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Of one grant to one device. `wants_milli`: what it would use if all were free."""
+    """Claim of one grant to one device. `wants_milli`: what it would use if all were free."""
 
     grant: str
     tenant: str
@@ -41,8 +41,8 @@ class Loss:
 
 
 def losses(new: Claim, here: Sequence[Claim]) -> list[Loss]:
-    """To `new`, in the order in which they are throttled: scavengers, then lower tiers, then who loses most by
-    weight."""
+    """What others lose to `new`, in the order in which they are throttled: scavengers, then lower tiers, then the
+    largest loss per weight."""
     if new.wants_milli + sum(claim.wants_milli for claim in here) <= DEVICE_MILLI:
         return []
     states = [claim.state() for claim in here]

@@ -1,9 +1,9 @@
-"""Device time that a grant took beyond what it was charged and what is due to it, by the driver's count, and when its
-processes are stopped for that. No clock, no I/O: times and facts come in.
+"""Device time that a grant took, by the driver's count, beyond what it was charged and what is due to it, and when its
+processes are stopped for that. No clock, no I/O: times and facts are arguments.
 
-Leases and charges rest on what the interposer in a tenant's process reports. A tenant that works past it, reports less
-than it does or goes on without a lease is seen by the driver all the same. It is not ended: it is stopped until it has
-had no more than its share, again and again.
+Leases and charges rest on what the interposer in a tenant's process reports. The driver still sees a tenant that
+bypasses it, reports too little or runs without a lease. Such a tenant is not ended: it is stopped until it has had no
+more than its share, as often as needed.
 """
 
 from collections.abc import Hashable, Mapping
@@ -11,26 +11,27 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 AHEAD_NS = 1_000_000_000
-"""By so much a charge may be ahead of the driver's count: its samples come up to a second late."""
+"""How far a charge may be ahead of the driver's count, whose samples come up to a second late."""
 FOUND_NS = 1_000_000_000
-"""So much that nothing explains is no error of measuring: charges are wrong by a quarter at most, and late by less than
-a second."""
+"""Unexplained use that is no error of measuring: charges are wrong by a quarter at most, and late by less than a
+second."""
 STOP_NS, GO_NS = 50_000_000, 0
-"""Owed: from where one that was found is stopped, and until where. The cycle is far above the 20 ms below which
-freezing is not worth its cost."""
+"""Owed time above which a grant that was found is stopped, and down to which it stays stopped. The cycle is far above
+the 20 ms below which freezing is not worth its cost."""
 MOST_NS = 5_000_000_000
-"""What is owed beyond that is let go: a kernel that runs for a minute cannot be told from others while it does."""
+"""Most that is owed, the rest is forgiven: a kernel that runs for a minute cannot be told from others while it does."""
 LEAST_MILLI = 10
-"""Of a device, for one that is guaranteed nothing: it is stopped, and not for ever."""
+"""Milli of a device due to a grant that is guaranteed nothing, so that it is not stopped for ever."""
 FORGIVEN_NS = 10_000_000_000
-"""Who was not stopped for so long is trusted again."""
+"""A grant that was not stopped for this long is trusted again."""
 
 _Key = TypeVar("_Key", bound=Hashable)
 
 
 def sliced(used_ns: Mapping[_Key, int], wall_ns: int) -> dict[_Key, int]:
-    """What each had of one device in that time. A driver may say of each process for how long it had a kernel there,
-    also while the device was another's: no device gives more time than passes, and it slices evenly."""
+    """What each had of one device in that time. A driver may count for each process how long it had a kernel there,
+    also while the device was another's. If that adds up to more than the time that passed, all are scaled down alike,
+    since the device slices evenly."""
     whole = sum(used_ns.values())
     if whole <= wall_ns:
         return dict(used_ns)
@@ -39,20 +40,20 @@ def sliced(used_ns: Mapping[_Key, int], wall_ns: int) -> dict[_Key, int]:
 
 @dataclass(slots=True)
 class Account:
-    """One grant on one device. `owed_ns`: what it took beyond what it was charged and what was due to it. `found`:
-    that was too much to be an error. `stopped`: its processes are to stand still now."""
+    """One grant on one device. `owed_ns`: what it took beyond what it was charged and what was due to it. `found`: that
+    was too much to be an error. `stopped`: its processes are to be stopped now."""
 
     owed_ns: int = field(default_factory=lambda: -AHEAD_NS)
     found: bool = False
     stopped: bool = False
     _due_milli: int = LEAST_MILLI
     _went_ns: int = 0
-    """For how long it has gone since it was last stopped."""
+    """How long it has run since it was last stopped."""
 
     def follow(self, used_ns: int, charged_ns: int, due_milli: int, wall_ns: int) -> None:
-        """`wall_ns` have passed, in which it used the device for `used_ns` by the driver's count, and was charged
-        `charged_ns`. `due_milli`: what it should get of the device, as far as is known: of one that stands still what
-        counts is what it should have got before."""
+        """Accounts for `wall_ns`, in which it used the device for `used_ns` by the driver's count, and was charged
+        `charged_ns`. `due_milli`: what it should get of the device, as far as is known; while it is stopped, no less
+        counts than what was due before."""
         if not self.stopped or due_milli > self._due_milli:
             self._due_milli = max(due_milli, LEAST_MILLI)
         owed = self.owed_ns + used_ns - max(charged_ns, wall_ns * self._due_milli // 1000)

@@ -15,14 +15,14 @@ from gpushare.policy.tenant import TenantPolicy
 
 State = Literal["idle", "in_quota", "borrowing", "starved", "degraded"]
 NOISE = 10
-"""Of what it is guaranteed, per mille, that leases of the last second may be beyond it."""
+"""Per mille of the guarantee by which leases of the last second may exceed it."""
 _SLACK = 50
-"""Of what a tenant is entitled to, per mille: less than it by more than that, while it waits, is starving."""
+"""Per mille of the entitlement: a tenant that waits and is further below it than this is starved."""
 
 
 @dataclass(frozen=True, slots=True)
 class Had:
-    """What a tenant's own grants had in the last second. `wants`: what those that work could use."""
+    """What a tenant's own grants had in the last second. `wants`: what those with work could use."""
 
     wants: int = 0
     used: int = 0
@@ -49,8 +49,8 @@ def now(
     short: frozenset[str],
     weights: Weights | None = None,
 ) -> dict[str, Now]:
-    """`policies`: with what remains of their guarantees. `short`: those that have less than they were promised.
-    `weights`: in place of theirs."""
+    """How each tenant stands. `policies`: with what remains of their guarantees. `short`: tenants that have less than
+    they were promised. `weights`: in place of the tenants' own."""
     own = {name: had.get(name, Had()) for name in policies}
     whole = dict.fromkeys(policies, 0)
     members: dict[str, list[str]] = {name: [] for name in policies}

@@ -1,9 +1,9 @@
-"""Memory on loan is taken back for its owner: who is asked for it, until when, and who is ended. Pure: times are
-arguments, what would fit is asked of a World, and what is to be done comes out as steps.
+"""Takes memory on loan back for its owner: which grants are asked for it, until when, and which are ended. Pure: times
+are arguments, a World says what would fit, and what is to be done comes out as steps.
 
 A want is a request that its tenant's guarantee covers and that does not fit while others have that memory on loan. It
-is remembered for WANT_NS after it was asked for last, so that who asks again finds the memory. Nobody is ended unless
-that, with what the others gave back, makes room for it: whoever would be ended for nothing stays.
+is remembered for WANT_NS after it was last asked for, so that the memory is there when the requester asks again. No
+grant is ended unless that, with what the others gave back, makes room for the want.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -21,9 +21,9 @@ WANTS_MAX = 64
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Of a node. `most`: the harshest rung that it uses. `lend_to`: memory that is guaranteed to others goes to grants
-    that allow this rung, or a harsher one. `grace_ns`: how long a grant that is asked has at most. `min_hold_ns`: for
-    that long after it began, others of its tenant are asked before it."""
+    """A node's policy. `most`: the harshest rung that it uses. `lend_to`: memory that is guaranteed to others goes only
+    to grants that allow this rung, or a harsher one. `grace_ns`: how long a grant that is asked has at most.
+    `min_hold_ns`: for that long after it began, others of its tenant are asked before it."""
 
     most: Rung = Rung.KILL
     lend_to: Rung = Rung.EVICT
@@ -36,17 +36,17 @@ class Policy:
 
 
 class World(Protocol):
-    """What the node's grants are now."""
+    """The node's grants as they are now."""
 
     def fits(self, wants: Sequence[str], gone: Collection[str]) -> bool:
-        """Whether there is room for these, one after the other, once those grants are gone."""
+        """Whether there is room for `wants`, one after the other, once the grants in `gone` have ended."""
 
     def loans(self) -> Iterable[Loan]:
-        """Of all grants that have memory on loan."""
+        """Loans of all grants that have memory on loan."""
 
     def standings(self, wants: Sequence[str], gone: Collection[str]) -> Mapping[str, Standing]:
-        """Of the tenants from which memory may be taken back for the last of these, once those before it are there and
-        those grants are gone."""
+        """Standings of the tenants from which memory may be taken back for the last of `wants`, once those before it
+        are served and the grants in `gone` have ended."""
 
 
 # Steps, to be carried out in their order.
@@ -54,7 +54,7 @@ class World(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """This rung of a grant begins. `first`: it is the first one. `owner`: the tenant for which."""
+    """A rung begins for a grant. `first`: its first rung. `owner`: the tenant that gets the memory."""
 
     grant: str
     owner: str
@@ -65,7 +65,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """End the grant; `Over` has come before."""
+    """End the grant; its `Over` comes before."""
 
     grant: str
     owner: str
@@ -73,7 +73,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """The grant is asked no more. `rung`: the last one."""
+    """The grant is no longer asked. `rung`: the last one."""
 
     grant: str
     outcome: Outcome
@@ -86,8 +86,8 @@ Step = Ask | End | Over
 
 @dataclass(slots=True)
 class Want:
-    """`asked_ns`: last. `victims`: who is asked for it. `refused`: who did not give anything back, and may not be
-    ended. `failed_ns`: since when there is nobody left to ask."""
+    """`asked_ns`: when it was last asked for. `victims`: grants whose memory it waits for. `refused`: grants that gave
+    nothing back, and may not be ended. `failed_ns`: since when there is no grant left to ask."""
 
     key: str
     owner: str
@@ -99,12 +99,12 @@ class Want:
 
     @property
     def waits(self) -> bool:
-        """Whether anybody is to give something back for it."""
+        """Whether it waits for memory to be given back."""
         return not self.fits and self.failed_ns is None
 
 
 class Recalls:
-    """Every method returns steps; each grant named in one is asked at that time."""
+    """All wants and reclaims. Methods that change them return steps; each grant named in one is asked at that time."""
 
     def __init__(self, clocks: Mapping[Rung, int] | None = None) -> None:
         """`clocks`: how long the rungs before `evict` may take, in ns."""
@@ -113,7 +113,7 @@ class Recalls:
         self.running: dict[str, Reclaim] = {}
 
     def copy(self) -> "Recalls":
-        """One that can change without this one."""
+        """An independent copy."""
         other = Recalls(self.clocks)
         other.wants = {key: replace(want, victims=set(want.victims)) for key, want in self.wants.items()}
         other.running = dict(self.running)
@@ -121,11 +121,12 @@ class Recalls:
 
     @property
     def open(self) -> bool:
-        """Whether memory is wanted that can be had: nobody gets it on loan meanwhile."""
+        """Whether any want can still be served: no memory is lent meanwhile."""
         return any(want.failed_ns is None for want in self.wants.values())
 
     def wanted(self, now_ns: int, key: str, owner: str, world: World) -> list[Step]:
-        """It was refused. It is in `wants` afterwards where somebody has memory on loan that it should have."""
+        """The request `key` was refused. It is in `wants` afterwards where a grant has memory on loan that it should
+        have."""
         known = self.wants.get(key)
         if known is not None and known.failed_ns is None:
             known.asked_ns = now_ns
@@ -143,23 +144,24 @@ class Recalls:
         return steps or []
 
     def served(self, key: str, now_ns: int, world: World) -> list[Step]:
-        """It was admitted, or nobody wants it any more."""
+        """The request `key` was admitted, or nobody wants it any more."""
         return self.look(now_ns, world) if self.wants.pop(key, None) is not None else []
 
     def gave(self, grants: Iterable[str], now_ns: int, world: World) -> list[Step]:
-        """They have ended, or have nothing on loan any more. One that gives back a part is asked on for the rest."""
+        """These grants have ended, or have nothing on loan any more. One that gives back a part is still asked for the
+        rest."""
         over = [self._over(grant, "released") for grant in grants if grant in self.running]
         return [*over, *self.look(now_ns, world)] if self.wants else [*over]
 
     def cannot(self, grant: str, rung: Rung, why: str, now_ns: int, world: World) -> list[Step]:
-        """This rung, which runs, frees nothing."""
+        """The rung that runs for this grant frees nothing."""
         running = self.running.get(grant)
         if running is None or running.rung is not rung or rung >= Rung.EVICT:
             return []
         return [*self._next(grant, Failed(now_ns, rung, why)), *self.look(now_ns, world)]
 
     def look(self, now_ns: int, world: World) -> list[Step]:
-        """Time has passed, or the grants are others than they were."""
+        """Time has passed, or the grants have changed."""
         for want in [want for want in self.wants.values() if now_ns >= want.asked_ns + WANT_NS]:
             del self.wants[want.key]
         there: list[str] = []
@@ -186,7 +188,7 @@ class Recalls:
     # Who is asked.
 
     def _before(self, want: Want) -> tuple[list[str], set[str]]:
-        """The wants before this one that will be served, and who will be gone then."""
+        """The wants before this one that will be served, and the grants that will be gone then."""
         found: list[str] = []
         gone: set[str] = set()
         for other in self.wants.values():
@@ -198,7 +200,8 @@ class Recalls:
         return found, gone
 
     def _choose(self, want: Want, now_ns: int, world: World, also: Collection[str] = ()) -> list[Step] | None:
-        """Asks whoever has to be asked for it, None: there is nobody. `also`: who will be gone too."""
+        """Asks the grants that have to be asked for it, None: there are none. `also`: further grants that will be
+        gone."""
         before, gone = self._before(want)
         gone |= set(also)
         keys = [*before, want.key]
@@ -243,12 +246,13 @@ class Recalls:
         return Over(grant, outcome, Rung.KILL if outcome == "ended" else running.rung, running.begun_ns)
 
     def _spare(self) -> list[Step]:
-        """Those whom no want waits for any more."""
+        """Stops asking the grants that no want waits for any more."""
         needed = {grant for want in self.wants.values() if want.waits for grant in want.victims}
         return [self._over(grant, "not needed") for grant in list(self.running) if grant not in needed]
 
     def _settle(self, want: Want, now_ns: int, world: World) -> list[Step]:
-        """All that were asked for it have had their time."""
+        """Settles a want when all that were asked for it have had their time: ends grants if that makes room, else asks
+        others."""
         asked = sorted(want.victims & self.running.keys())
         doomed = [grant for grant in asked if Rung.KILL in self.running[grant].rungs]
         stay = [grant for grant in asked if grant not in doomed]
@@ -268,7 +272,7 @@ class Recalls:
 
 
 def _needed(grants: Sequence[str], enough: Callable[[Collection[str]], bool]) -> list[str]:
-    """As few of these as are enough together."""
+    """A part of these that is enough, and none of which can be left out."""
     kept = list(grants)
     for grant in grants:
         if enough([other for other in kept if other != grant]):

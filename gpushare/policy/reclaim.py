@@ -1,5 +1,5 @@
 """The reclaim ladder: what is taken back from whom, by which rung, and when the next one comes. Pure: times are
-arguments, and a reclaim is a state that events move, so that any run can be replayed.
+arguments, and a reclaim is a state that events change, so that any run can be replayed.
 
 Only a tenant that has more than it is entitled to loses anything. A harsher rung follows only where the milder one
 cannot free what is needed, or was tried and failed within its time.
@@ -36,7 +36,7 @@ class Need(enum.StrEnum):
 
 
 class Rule(enum.StrEnum):
-    """Why: somebody lacks what is guaranteed to it, or its fair part of what is idle."""
+    """Why something is taken back: a tenant lacks what is guaranteed to it, or its fair part of what is idle."""
 
     GUARANTEE = "I2"
     FAIR_SHARE = "I5"
@@ -56,8 +56,7 @@ def rung_of(word: str) -> Rung | None:
 
 
 def rungs(need: Need, most: Rung, missing: Collection[Rung] = ()) -> tuple[Rung, ...]:
-    """Those that can free it, up to the harshest that is allowed, mildest first. `missing`: this node has none of
-    them."""
+    """The rungs that can free it, mildest first, up to `most`. `missing`: rungs that this node does not have."""
     return tuple(rung for rung in _FREES[need] if rung <= most and rung not in missing)
 
 
@@ -73,7 +72,7 @@ class Standing:
 
     @property
     def borrowed(self) -> int:
-        """What it has more than it is entitled to."""
+        """What it has beyond its entitlement."""
         return max(0, self.allocated - self.entitlement)
 
 
@@ -99,7 +98,7 @@ class Loan:
 def victim(
     loans: Iterable[Loan], tenants: Mapping[str, Standing], rule: Rule, now_ns: int, spared: Collection[str] = ()
 ) -> Loan | None:
-    """The loan to take back first, None: there is none that may be. `spared`: tenants that are no victims."""
+    """The loan to take back first, None: none may be. `spared`: tenants that must not be victims."""
     return min(
         (
             loan
@@ -116,7 +115,7 @@ def victim(
 
 
 def _of_tenant(tenant: Standing) -> tuple[object, ...]:
-    """Scavengers first, then lower tiers, then who has borrowed more for its weight."""
+    """Scavengers first, then lower tiers, then the largest borrowed amount per weight."""
     return tenant.weight > 0, tenant.tier, -Fraction(tenant.borrowed, tenant.weight or 1), tenant.name
 
 
@@ -132,9 +131,9 @@ def choose(
     enough: Callable[[Collection[str]], bool],
     spared: Collection[str] = (),
 ) -> list[Loan]:
-    """The victims; none where no set of them is `enough`. Both that and `tenants` are asked with the ids of grants that
-    are taken as gone: what each gives back counts before the next is chosen, so that no tenant is asked for more once
-    it is within its entitlement. A victim that the later ones made needless is left alone."""
+    """The victims; none where no set of them is `enough`. `enough` and `tenants` are called with the ids of grants
+    taken as gone: what each gives back counts before the next is chosen, so that no tenant is asked for more once it is
+    within its entitlement. A victim that later ones made needless is dropped."""
     by_tenant: dict[str, list[Loan]] = {}
     for loan in sorted((loan for loan in loans if loan.rungs), key=lambda loan: _in_tenant(loan, now_ns), reverse=True):
         by_tenant.setdefault(loan.tenant, []).append(loan)
@@ -162,7 +161,7 @@ def _may(loan: Loan, rule: Rule, now_ns: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """A rung that is over. `why`: of one that freed nothing."""
+    """A rung that freed nothing, and why."""
 
     rung: Rung
     started_ns: int
@@ -172,9 +171,9 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Reclaim:
-    """`owner`: the tenant for which. `begun_ns`: of the first rung. `rungs`: those still to be tried, mildest first.
-    `rung`: the one that runs since `started_ns`, NONE: it is over. `deadline_ns`: when that fails. `receipts`: of those
-    that failed."""
+    """`owner`: the tenant that gets it. `begun_ns`: when the first rung began. `rungs`: those still to be tried,
+    mildest first. `rung`: the one that runs since `started_ns`, NONE: all have failed. `deadline_ns`: when it fails.
+    `receipts`: of those that failed."""
 
     grant: str
     owner: str
@@ -194,7 +193,7 @@ class Reclaim:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The rung that runs cannot do it."""
+    """The rung that runs cannot free it."""
 
     now_ns: int
     rung: Rung
@@ -212,12 +211,12 @@ Event = Failed | Clock
 
 
 def begin(grant: str, owner: str, rungs: tuple[Rung, ...], now_ns: int, clocks: Mapping[Rung, int]) -> Reclaim:
-    """With the mildest rung. `clocks`: how long each may take, in ns; one that is not there may take none."""
+    """A reclaim at the mildest rung. `clocks`: how long each rung may take, in ns; a missing one has no time."""
     return _next(Reclaim(grant, owner, now_ns, rungs, clocks, Rung.NONE, now_ns, now_ns), now_ns)
 
 
 def advance(reclaim: Reclaim, event: Event) -> Reclaim:
-    """The state after the event. A late one, or one of another rung, changes nothing."""
+    """The state after the event. A late event, or one of another rung, changes nothing."""
     if reclaim.over:
         return reclaim
     match event:

@@ -1,7 +1,7 @@
 """What recorded demand would have got under other quotas: entitlements, slot by slot.
 
-A tenant's demand in a slot is what it used and what it waited. It is that of the slot alone: who would have got more
-would not have wanted less later, and where its devices were placed does not count.
+A tenant's demand in a slot is what it used and what it waited. Slots are independent: a tenant that would have got more
+would not have wanted less later. Where its devices were placed does not count.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,8 +13,8 @@ from gpushare.policy.entitlement import TenantState
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """What was recorded from `begins_ns` on. `length_ns`: of the clock. `capacity_ns`: of all devices together.
-    `used_ns`, `waited_ns`: by tenant, without those below it. `device`: of this one alone; empty: of all."""
+    """What was recorded from `begins_ns` on. `length_ns`: wall time. `capacity_ns`: of all devices together. `used_ns`,
+    `waited_ns`: by tenant, without those below it. `device`: the only device it is about; empty: all."""
 
     begins_ns: int
     length_ns: int
@@ -26,9 +26,10 @@ class Slot:
 
 @dataclass(slots=True)
 class Outcome:
-    """Of one tenant without those below it, in ns of one device. `was_`: as recorded. `borrowed_ns`: of what it would
-    have used, beyond its guarantee. `unused_ns`: of its guarantee, what it would not have wanted. `short_ns`: length of
-    the slots in which it would have waited; `worst_ns` of them: the longest wait, in the slot at `worst_at_ns`."""
+    """Outcome for one tenant without those below it, in ns of one device. `was_`: as recorded. `borrowed_ns`: the part
+    of `used_ns` beyond its guarantee. `unused_ns`: the part of its guarantee that it would not have wanted. `short_ns`:
+    length of the slots in which it would have waited; `worst_ns`: the longest wait of one slot, the one at
+    `worst_at_ns`."""
 
     was_used_ns: int = 0
     was_waited_ns: int = 0
@@ -57,8 +58,8 @@ class Replay:
 
 
 def replay(slots: Iterable[Slot], quotas: Sequence[TenantState]) -> Replay:
-    """`quotas`: of the tenants, with guarantees and limits in milli-GPU; their demand is not read. Raises UsageError
-    for parents that are no tree, and for children with more than their parent."""
+    """Replays the slots. `quotas`: of the tenants, with guarantees and limits in milli-GPU; their demand is not read.
+    Raises UsageError for parents that form no tree, and for children with more than their parent."""
     known = {quota.name: quota for quota in quotas}
     tree.check_guarantees(tree.families(known), known)
     found = Replay({name: Outcome() for name in known})
@@ -72,7 +73,7 @@ def replay(slots: Iterable[Slot], quotas: Sequence[TenantState]) -> Replay:
 
 
 def _above(name: str, known: Mapping[str, TenantState]) -> str | None:
-    """The nearest tenant with a name that begins this one."""
+    """The nearest tenant whose name is a path prefix of this one."""
     while "/" in name:
         name = name.rpartition("/")[0]
         if name in known:

@@ -1,4 +1,4 @@
-"""Which devices a request is content with: `memory >= 40Gi && arch == 'Hopper'`. Pure.
+"""Which devices a request accepts: `memory >= 40Gi && arch == 'Hopper'`. Pure.
 
     expression  = all { "||" all }
     all         = one { "&&" one }
@@ -6,7 +6,7 @@
     OPERATOR    = "==" | "!=" | "<" | "<=" | ">" | ">="         of texts only the first two
     value       = a size (40Gi), a number, a version (9.0), a text ('Hopper', in either quotes)
 
-What a device does not say of itself compares to nothing: every comparison with it is false.
+Every comparison with a fact that a device does not have is false.
 """
 
 import re
@@ -66,7 +66,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """True where the device has the name and any of the values fits."""
+    """True where the device has the name and any of the values matches."""
 
     name: str
     operator: str
@@ -82,7 +82,7 @@ class Not:
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """All of them, or any."""
+    """All of the parts where `every`, else any."""
 
     every: bool
     parts: tuple["Node", ...]
@@ -92,7 +92,7 @@ Node: TypeAlias = Compare | Not | Several
 
 
 def version(text: str) -> tuple[int, ...] | None:
-    """`9.0` as (9,): zeros at the end say nothing. None where it is no version."""
+    """`9.0` as (9,): trailing zeros do not count. None where it is no version."""
     if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9}){0,3}", text, re.ASCII):
         return None
     parts = [int(part) for part in text.split(".")]
@@ -102,7 +102,7 @@ def version(text: str) -> tuple[int, ...] | None:
 
 
 def facts(attributes: Mapping[str, str], **known: Value) -> dict[str, Value]:
-    """What a device says of itself. `attributes`: of the node API. `known`: by name."""
+    """The facts of a device. `attributes`: of the node API. `known`: further facts by name."""
     found: dict[str, Value] = dict(known)
     for word, text in attributes.items():
         name = _ATTRIBUTES.get(word, word)
@@ -117,7 +117,7 @@ def facts(attributes: Mapping[str, str], **known: Value) -> dict[str, Value]:
 
 
 def matches(node: Node, device: Facts) -> bool:
-    """Whether a device is one of those."""
+    """Whether the selector accepts the device."""
     match node:
         case Compare(name, operator, values):
             has = device.get(name)
@@ -129,7 +129,7 @@ def matches(node: Node, device: Facts) -> bool:
 
 
 def parse(text: str) -> Node:
-    """Raises UsageError, which says at which column."""
+    """Parses a selector. Raises UsageError with the column."""
     if len(text) > TEXT_MAX:
         raise UsageError(f"the selector has {len(text)} characters: give at most {TEXT_MAX}")
     return _Parser(text).whole()

@@ -1,8 +1,8 @@
-"""What each grant gets on each device, as the arbiter wants it: guarantee, limit, weight, tier.
+"""What each grant gets on each device, as the arbiter takes it: guarantee, limit, weight, tier.
 
-A grant's guarantee is what admission reserved for it, and what its tenant's guarantee has left unreserved, split over
-the tenant's grants by their time. A tenant's weight is split the same way: two grants borrow no more than one. So is
-its limit, which is of the whole node: the grants that run get together at most that.
+A grant's guarantee is what admission reserved for it, plus its part of what its tenant's guarantee has left unreserved,
+which is split over the tenant's grants by their time. A tenant's weight is split the same way: two grants borrow no
+more than one. So is its limit, which is for the whole node: the running grants together get at most that.
 """
 
 import enum
@@ -19,11 +19,11 @@ from gpushare.policy.tenant import TenantPolicy
 DEVICE_MILLI = 1000
 _WEIGHT_SCALE = 1000
 _WEIGHT_MAX = 2**32 - 1
-_FINE = 1000  # units of a milli: small weights have their part too
-_LEAST_CORRECTED = 100  # a hundredth of a weight is left of it, whatever was borrowed
-_LEAST_FREE = 50  # a fiftieth of what goes back to its tenants
-_WHOLE_WEIGHT = 1_000_000  # of all that borrow on a device where tenants nest
-_OTHERS = 0  # tier there of those that are to have no more than they are guaranteed
+_FINE = 1000  # units in a milli, so that small weights get a part too
+_LEAST_CORRECTED = 100  # a weight never falls below a hundredth, whatever was borrowed
+_LEAST_FREE = 50  # a fiftieth of what idle grants leave goes by weight
+_WHOLE_WEIGHT = 1_000_000  # sum of the weights on a device where tenants nest
+_OTHERS = 0  # tier there of those that get no more than they are guaranteed
 
 
 class Workload(enum.IntEnum):
@@ -36,7 +36,7 @@ class Workload(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """struct gs_share: of one grant on one device."""
+    """`struct gs_share`: the share of one grant on one device."""
 
     guarantee_milli: int
     limit_milli: int = DEVICE_MILLI
@@ -67,8 +67,8 @@ def shares(
     """(grant, device) -> share. `runnable`: grants with work, None: all of them. `weights`: in place of tenants' own.
 
     A guarantee stays with its grant while that is idle, so that it is served at once when it wakes and nothing is ever
-    promised twice. What it leaves is surplus, of which the tenant's grants that run get first
-    what is their own tenant's: by their weights, which costs nobody's promise when they are late."""
+    promised twice. What it leaves is surplus. The tenant's running grants get first what is their own tenant's, by
+    their weights: these break no guarantee when they are updated late."""
     running = {row.grant for row in placed} if runnable is None else runnable
     using = {row.tenant for row in placed}
     due, groups = families.dues(tenants, using), _groups(placed)
@@ -104,8 +104,8 @@ def shares(
 
 def entitlements(here: Mapping[str, Share], working: Collection[str]) -> dict[str, int]:
     """What each of these grants, which the arbiter serves on one device with these shares, should get of it now, in
-    milli: those that work what they are guaranteed, and of what is left by tier and weight up to their limits; the
-    others nothing."""
+    milli: those with work get what they are guaranteed, and of the rest by tier and weight up to their limits; the
+    others get nothing."""
     states = [
         TenantState(grant, share.guarantee_milli, share.limit_milli, share.weight, share.tier)
         for grant, share in here.items()
@@ -115,7 +115,7 @@ def entitlements(here: Mapping[str, Share], working: Collection[str]) -> dict[st
 
 
 def _part(row: Placed) -> int:
-    """Of its tenant's weight. One that asked for no time has the least there is beside those that did."""
+    """The grant's part of its tenant's weight; the least for one that asked for no time."""
     return max(1, row.time_milli)
 
 
@@ -134,7 +134,7 @@ def _groups(placed: Iterable[Placed]) -> _Groups:
 
 @dataclass(frozen=True, slots=True)
 class _Pull:
-    """A tenant's at the surplus of one device."""
+    """A tenant's weight and tier for the surplus of one device."""
 
     weight: int
     tier: int
@@ -142,7 +142,8 @@ class _Pull:
 
 @dataclass(frozen=True, slots=True)
 class _Promise:
-    """To a tenant that runs, on one device: `unused` of it to its grants that are idle. `limit`: of those that run."""
+    """What a tenant with running grants is promised on one device. `unused`: the part of its idle grants. `limit`: of
+    the running ones together."""
 
     milli: int
     unused: int
@@ -156,7 +157,8 @@ def _promises(
     limits: Mapping[str, int],
     running: Collection[str],
 ) -> dict[str, _Promise]:
-    """To the tenants that run, on one device. `guaranteed`: by tenant; `milli`, `limits`: by grant."""
+    """Promises to the tenants with running grants on one device. `guaranteed`: by tenant; `milli`, `limits`: by
+    grant."""
     found = {}
     for tenant, rows in here.items():
         work = [row.grant for row in rows if row.grant in running]
@@ -167,8 +169,8 @@ def _promises(
 
 
 def _weight(policy: TenantPolicy, weights: Weights | None) -> int:
-    """For the arbiter, which has no pull of nothing within a tier. What a lease costs at a small weight is made up for
-    at a larger one later: that may not take minutes."""
+    """A tenant's weight for the arbiter, which knows no weight of 0 within a tier. Time taken at a small weight is made
+    up for at a larger one later: that must not take minutes."""
     own = policy.weight * _WEIGHT_SCALE
     now = (weights or {}).get(policy.name)
     return own if now is None or not own else max(own // _LEAST_CORRECTED, round(now * _WEIGHT_SCALE))
@@ -177,9 +179,9 @@ def _weight(policy: TenantPolicy, weights: Weights | None) -> int:
 def _pulls(
     tenants: Mapping[str, TenantPolicy], promised: Mapping[str, _Promise], weights: Weights | None
 ) -> dict[str, _Pull]:
-    """Of the tenants that run, such that each gets what it is entitled to while all of them want all they may have,
-    what its own idle grants leave included; nothing where none of them leaves anything. Those that get more than their
-    grants that run are guaranteed are in the highest tier for it, by how much that is."""
+    """Pulls of the tenants with running grants, such that each gets its entitlement, including what its own idle grants
+    leave, while all of them want all they may have; empty where no idle grant leaves anything. Tenants that get more
+    than their running grants are guaranteed are in the highest tier, with a weight by the difference."""
     unused = sum(promise.unused for promise in promised.values())
     if not unused:
         return {}
@@ -209,7 +211,7 @@ def _pulls(
 
 
 def _pulls_of(parts: Mapping[str, int], unit: int, tier: int) -> dict[str, _Pull]:
-    """In proportion to what each is to have, `unit` to all together; none to those that are to have nothing."""
+    """Pulls in proportion to `parts`, with weights that add up to about `unit`; none for a part of 0."""
     whole = sum(parts.values())
     return {name: _Pull(max(1, unit * part // whole), tier) for name, part in parts.items() if part}
 
@@ -220,8 +222,8 @@ def _family_pulls(
     own: Mapping[str, int],
     weights: Weights | None,
 ) -> dict[str, _Pull]:
-    """The same where tenants nest, whose weights and tiers say nothing outside their family: by what each is to have
-    beyond what its grants that run are guaranteed. `own`: guaranteed here, also to those that do not run."""
+    """The same where tenants nest, whose weights and tiers mean nothing outside their family: by what each is to have
+    beyond the guarantees of its running grants. `own`: guaranteed here, also to tenants without running grants."""
     held = {name: milli * _FINE for name, milli in own.items()}
     wants = {name: promise.limit * _FINE for name, promise in promised.items()}
 
@@ -243,10 +245,10 @@ def _splits(guaranteed: Mapping[str, int], here: Mapping[str, list[Placed]]) -> 
     return found
 
 
-@functools.lru_cache(maxsize=4096)  # of the groups of a node few change at a time
+@functools.lru_cache(maxsize=4096)  # few groups of a node change at a time
 def _split(milli: int, rows: tuple[Placed, ...]) -> Mapping[str, int]:
-    """What is reserved for each, and the rest by time; equally where nobody asked for any. Nobody above its limit,
-    which leaves the rest to the others."""
+    """What is reserved for each, and the rest by time; equally where no grant asked for any. No grant gets more than
+    its limit; the others get the rest."""
     asked = any(row.time_milli for row in rows)
     own = {row.grant: min(row.guaranteed_milli, row.limit_milli) for row in rows}
     parts = [Part(row.grant, row.time_milli if asked else 1, row.limit_milli - own[row.grant]) for row in rows]
@@ -257,9 +259,9 @@ def _split(milli: int, rows: tuple[Placed, ...]) -> Mapping[str, int]:
 def _limits(
     tenants: Mapping[str, TenantPolicy], placed: Collection[Placed], milli: _Milli, running: Collection[str]
 ) -> dict[str, dict[str, int]]:
-    """By device and grant: each grant's own limit, and of its tenant's its part: of all of it among those that run.
-    One that is idle has what it would have if all ran: it is not shut out when it wakes, and `running` then makes up
-    for it."""
+    """By device and grant: the grant's own limit, or its part of its tenant's. All of a tenant's limit is split over
+    its running grants. An idle grant has what it would have if all ran, so that it is not shut out when it wakes; the
+    next call, with it in `running`, corrects the sum."""
     limits: dict[str, dict[str, int]] = {}
     for row in placed:
         limits.setdefault(row.device, {})[row.grant] = row.limit_milli
@@ -277,16 +279,16 @@ def _limits(
 
 
 def _is_free(limit: int | None, rows: list[Placed]) -> bool:
-    """Whether the limit is no less than all there is on the devices of these."""
+    """Whether the limit is no less than all the time of these devices."""
     return limit is None or limit >= DEVICE_MILLI * len({row.device for row in rows})
 
 
 def _part_of_limit(
     limit: int | None, rows: list[Placed], due: Mapping[tuple[str, str], int]
 ) -> dict[tuple[str, str], int]:
-    """What each is guaranteed (`due`) first, the rest by time."""
+    """Splits a limit: first what each is guaranteed (`due`), the rest by time."""
     if limit is None or _is_free(limit, rows):
-        return {(row.grant, row.device): row.limit_milli for row in rows}  # no more than these is there to be had
+        return {(row.grant, row.device): row.limit_milli for row in rows}  # the limit does not bind
     by_name = {f"{row.grant} {row.device}": row for row in rows}
     # One unit each comes first: no arbiter serves a limit of 0.
     left = max(0, limit - len(rows))
@@ -319,8 +321,8 @@ def _guarantees(tenants: Mapping[str, TenantPolicy], groups: _Groups) -> dict[st
 
 
 def _spread(tenants: Mapping[str, TenantPolicy], given: _Milli) -> _Milli:
-    """What is left of each tenant's guarantee goes to its devices that are not promised in full, in equal parts: one
-    whose device failed is made good where its other grants are, even those that asked for no time."""
+    """Spreads what is left of each tenant's guarantee over its devices that are not promised in full, in equal parts: a
+    tenant whose device failed is compensated where its other grants are, even those that asked for no time."""
     result = {device: dict(here) for device, here in given.items()}
     left = {name: policy.guarantee_milli for name, policy in tenants.items()}
     free = {device: DEVICE_MILLI - sum(here.values()) for device, here in given.items()}

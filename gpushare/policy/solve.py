@@ -1,4 +1,4 @@
-"""`gpushare quota solve`: entitlements for a state that somebody wrote, which is checked first."""
+"""`gpushare quota solve`: entitlements for a state that a user wrote, which is checked first."""
 
 from collections.abc import Mapping
 
@@ -7,11 +7,11 @@ from gpushare.policy import history, tree
 from gpushare.policy.entitlement import TenantState
 
 _LARGEST = (1 << 53) - 1
-"""Larger numbers are not the same to every reader of JSON."""
+"""JSON readers do not agree on larger numbers."""
 
 
 def _number(row: Mapping[str, object], key: str, default: int | None, where: str, *, signed: bool = False) -> int:
-    """null is as good as nothing. 1000.0 is an integer in JSON, which has one kind of number."""
+    """null counts as missing. 1000.0 is an integer in JSON, which has one kind of number."""
     value = row.get(key)
     if value is None:
         value = default

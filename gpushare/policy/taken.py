@@ -1,4 +1,4 @@
-"""What the grants of a node have taken of its devices and of their tenants' guarantees: as admission counts it."""
+"""What the grants of a node have taken of its devices and of their tenants' guarantees, as admission counts it."""
 
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -29,7 +29,7 @@ class Holding:
 
 @dataclass(slots=True)
 class Sum:
-    """Of the holdings on one device, or of one tenant."""
+    """Sums of the holdings on one device, or of one tenant."""
 
     memory_bytes: int = 0
     time_milli: int = 0
@@ -37,7 +37,7 @@ class Sum:
     reserved_milli: int = 0
 
     def count(self, holding: Holding, sign: int) -> None:
-        """`sign`: 1 for one that comes, -1 for one that goes."""
+        """`sign`: 1 adds the holding, -1 removes it."""
         self.memory_bytes += sign * holding.memory_bytes
         self.time_milli += sign * holding.time_milli
         self.guaranteed_milli += sign * holding.guaranteed_milli
@@ -48,7 +48,7 @@ _NOTHING = Sum()
 
 
 class Taken:
-    """All holdings, with the sums that admission asks for: one more grant costs the same however many there are."""
+    """All holdings, with the sums that admission asks for: adding a grant costs the same however many there are."""
 
     def __init__(self, holdings: Iterable[Holding] = ()) -> None:
         self._on: dict[str, dict[str, Holding]] = {}
@@ -57,12 +57,12 @@ class Taken:
         self._memory: dict[tuple[str, str], int] = {}
         """By tenant and device."""
         self._places: dict[str, int] = {}
-        """Of each grant, how many."""
+        """Number of holdings by grant."""
         for holding in holdings:
             self.put(holding)
 
     def copy(self) -> "Taken":
-        """One that can change without this one."""
+        """An independent copy."""
         other = Taken()
         other._on = {device: dict(here) for device, here in self._on.items()}
         other._devices = {name: replace(own) for name, own in self._devices.items()}
@@ -75,7 +75,7 @@ class Taken:
             yield from here.values()
 
     def put(self, holding: Holding) -> None:
-        """One that comes, or is another than it was."""
+        """Adds or replaces a holding."""
         here = self._on.setdefault(holding.device, {})
         if (old := here.get(holding.grant)) is not None:
             self._count(old, -1)
@@ -83,15 +83,15 @@ class Taken:
         self._count(holding, 1)
 
     def drop(self, grant: str, device: str) -> None:
-        """One that goes."""
+        """Removes a holding."""
         self._count(self._on[device].pop(grant), -1)
 
     def holders(self, device: str) -> Collection[str]:
-        """The grants on it."""
+        """The grants on the device."""
         return self._on.get(device, {}).keys()
 
     def get(self, grant: str, device: str) -> Holding:
-        """One that is there."""
+        """A holding that exists."""
         return self._on[device][grant]
 
     def _count(self, holding: Holding, sign: int) -> None:
@@ -107,7 +107,7 @@ class Taken:
 
     @property
     def grants(self) -> int:
-        """How many."""
+        """Number of grants."""
         return len(self._places)
 
     def on(self, device: str) -> Sum:

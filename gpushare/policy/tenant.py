@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class TenantPolicy:
-    """`guarantee_milli`, `limit_milli`: of the whole node; no limit: None. `weight` 0: a scavenger. The guarantee is
-    its own, without what is guaranteed to those below it; the limit is of it and all below it."""
+    """`guarantee_milli`, `limit_milli`: of the whole node; None: no limit. `weight` 0: a scavenger. The guarantee is
+    its own, without what is guaranteed to those below it; the limit is for it and all below it."""
 
     name: str
     guarantee_milli: int

@@ -14,8 +14,8 @@ from gpushare.policy.entitlement import Entitlement, TenantState
 
 
 def families(tenants: Mapping[str, TenantState]) -> dict[str | None, list[TenantState]]:
-    """Children by parent; None: those at the top. Parents come before their children, and each other by depth. Raises
-    UsageError for a parent that is not there, or that is below its own child."""
+    """Children by parent; None: those at the top. Parents are in order of depth. Raises UsageError for an unknown
+    parent, or one that is below its own child."""
     below: dict[str | None, list[TenantState]] = {}
     for tenant in tenants.values():
         if tenant.parent is not None and tenant.parent not in tenants:
@@ -45,7 +45,7 @@ def check_guarantees(below: Mapping[str | None, Sequence[TenantState]], tenants:
 
 
 def wanted(below: Mapping[str | None, Sequence[TenantState]], tenants: Mapping[str, TenantState]) -> dict[str, int]:
-    """What each tenant and all below it would take if all were free."""
+    """What each tenant and all below it would take if everything were free."""
     demand = {name: tenant.demand for name, tenant in tenants.items()}
     found = {name: tenant.wanted for name, tenant in tenants.items()}
     for parent, family in reversed(list(below.items())):
@@ -62,8 +62,8 @@ def _wanting(tenant: TenantState, demand: int) -> TenantState:
 def entitle(
     capacity: int, tenants: Iterable[TenantState], weights: Mapping[str, Fraction] | None = None
 ) -> Entitlement:
-    """Of each tenant, with all below it, out of `capacity` milli-GPU. `demand` of a tenant is of its own grants.
-    `weights`: in place of those among siblings. Raises UsageError for parents that are no tree."""
+    """Entitlement of each tenant, with all below it, out of `capacity` milli-GPU. A tenant's `demand` is that of its
+    own grants. `weights`: in place of the tenants' own. Raises UsageError for parents that form no tree."""
     by_name = {tenant.name: tenant for tenant in tenants}
     below = families(by_name)
     wants = wanted(below, by_name)
@@ -73,9 +73,9 @@ def entitle(
         takers = [_wanting(tenant, wants[tenant.name]) for tenant in family]
         if parent is not None:
             own, given = by_name[parent], sum(tenant.guarantee for tenant in family)
-            # Its own grants are one more taker beside its children.
+            # Its own grants are one more taker next to its children.
             takers.append(TenantState(own.name, max(0, own.guarantee - given), own.demand))
-        # Not those of a parent, whose own grants have its name here.
+        # Without a parent's weight, since its name represents its own grants here.
         here = {tenant.name: weights[tenant.name] for tenant in family if tenant.name in weights} if weights else None
         found = entitlement.entitle(capacity if parent is None else milli[parent], takers, here)
         degraded |= found.degraded

@@ -1,8 +1,8 @@
-"""How much device memory a grant's processes hold beyond what they were charged, from readings that are not of one
-instant.
+"""How much device memory a grant's processes hold beyond what they were charged, from readings that are not taken at
+one instant.
 
-A driver takes memory for itself at calls of which the interposer cannot know how much it will be: code that it loads
-late, page tables, graphs. What its count of the processes shows beyond the books counts against the grant's limit too.
+Some calls make the driver allocate memory whose size the interposer cannot know: code that is loaded late, page tables,
+graphs. What the driver counts for the processes beyond the books counts against the grant's limit too.
 """
 
 from collections import deque
@@ -10,15 +10,16 @@ from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
 READINGS = 4
-"""One reading proves nothing: books and driver are not read at one instant. In so many in a row a program that
-allocates and frees all the while had to be met at the same point each time."""
+"""Readings in a row that are needed. One proves nothing: books and driver are not read at one instant. A program that
+allocates and frees all the while would have to be caught at the same point in each of them."""
 KEPT = 20
-"""After so many more in which it was not shown again it is forgotten, should a program be met so all the same."""
+"""Lower bounds kept: memory that this many further readings do not show again is forgotten, in case a program was
+caught like that after all."""
 
 
 class Reading(NamedTuple):
     """One grant on one device. `driver_bytes`: what the driver counts for its processes. `least_bytes`, `most_bytes`:
-    what the books said before and after it was asked, without and with what calls in progress may take."""
+    what the books said before and after the driver was asked, without and with what calls in progress may take."""
 
     driver_bytes: int
     least_bytes: int
@@ -26,7 +27,7 @@ class Reading(NamedTuple):
 
 
 def bounds(readings: Iterable[Reading]) -> tuple[int, int]:
-    """Between which numbers the memory is that was in no book in all of these readings."""
+    """Lower and upper bound of the memory that was in no book in all of these readings."""
     driver, least, most = zip(*readings, strict=True)
     return min(driver) - max(most), max(driver) - min(least)
 
@@ -37,13 +38,13 @@ class Uncharged:
     def __init__(self) -> None:
         self._readings: dict[tuple[str, int], deque[Reading]] = {}
         self._lows: dict[tuple[str, int], deque[int]] = {}
-        """What the latest readings have shown at least."""
+        """Lower bounds that the latest readings have shown."""
         self._settled: dict[tuple[str, int], tuple[Reading, int]] = {}
-        """Where all readings are the same, and what followed of them: most grants, most of the time."""
+        """Where all readings are the same: the reading, and the result. Most grants, most of the time."""
 
     def follow(self, key: tuple[str, int], reading: Reading, known: int) -> int:
-        """How many bytes are uncharged: what the latest readings have shown, as far as it may still be right. `known`:
-        that were up to now."""
+        """How many bytes are uncharged: the largest recent lower bound, at most the current upper bound. `known`: how
+        many were up to now."""
         if self._settled.get(key) == (reading, known):
             return known
         readings = self._readings.setdefault(key, deque(maxlen=READINGS))

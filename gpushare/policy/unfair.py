@@ -1,5 +1,5 @@
-"""Who waits below what it is entitled to, while who has more. Pure: what each grant used and waited in a span of time.
-All in milli-GPU."""
+"""Tenants that wait below what they are entitled to while others have more. Pure: takes what each grant used and waited
+in a span of time. All in milli-GPU."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ SLACK_MILLI = 50
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """Of one grant on one device."""
+    """What one grant had on one device."""
 
     grant: str
     tenant: str
@@ -27,7 +27,7 @@ class Use:
 
     @property
     def wants(self) -> int:
-        """What it would have used if nobody had been there."""
+        """What it would have used if it had been alone."""
         return max(self.used_milli, min(self.used_milli + self.waited_milli, self.limit_milli))
 
 
@@ -59,7 +59,7 @@ class Behind:
 def stands(
     policies: Mapping[str, TenantPolicy], uses: Iterable[Use], devices: int, weights: Weights | None = None
 ) -> dict[str, Stand]:
-    """Of every tenant that used or wanted time. `devices`: those of the node that work. `weights`: in place of
+    """The Stand of every tenant that used or wanted time. `devices`: how many of the node work. `weights`: in place of
     tenants' own."""
     by_tenant: dict[str, list[Use]] = {}
     for use in uses:
@@ -86,7 +86,7 @@ def stands(
 def behind(
     policies: Mapping[str, TenantPolicy], uses: Iterable[Use], devices: int, weights: Weights | None = None
 ) -> list[Behind]:
-    """Who is furthest below comes first."""
+    """The tenants that are behind, furthest below first."""
     found_uses = list(uses)
     all_stands = stands(policies, found_uses, devices, weights)
     waiting = [
@@ -113,7 +113,7 @@ def behind(
 
 
 def _states(policies: Mapping[str, TenantPolicy], wanted: Mapping[str, int]) -> list[TenantState]:
-    """Of these tenants and all above them: entitled as a tree, where a parent's guarantee holds its children's."""
+    """States of these tenants and all above them, as a tree in which a parent's guarantee includes its children's."""
     members = dict.fromkeys(name for one in wanted for name in families.line(policies, one))
     whole = dict.fromkeys(members, 0)
     for name, policy in policies.items():

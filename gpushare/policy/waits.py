@@ -1,4 +1,4 @@
-"""What to expect of waits, by how long those before took. Pure: counts in buckets in, milliseconds out."""
+"""How long waits are expected to take, from those before. Pure: counts in buckets in, milliseconds out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ class Waited:
     longest_ns: int = 0
 
     def add(self, buckets: Sequence[int], longest_ns: int) -> None:
-        """More waits."""
+        """Adds waits."""
         if len(self.buckets) < len(buckets):
             self.buckets += [0] * (len(buckets) - len(self.buckets))
         for number, count in enumerate(buckets):
@@ -23,12 +23,12 @@ class Waited:
 
     @property
     def count(self) -> int:
-        """How many."""
+        """Number of waits."""
         return sum(self.buckets)
 
     def quantile_ms(self, part: float) -> float | None:
-        """No longer than this were `part` of them; None: there were none. Within a bucket they count as evenly spread,
-        and nothing is longer than the longest."""
+        """The duration that a part `part` of the waits did not exceed; None: there were none. Waits count as evenly
+        spread within a bucket, and none as longer than the longest."""
         wanted = part * self.count
         if not wanted:
             return None

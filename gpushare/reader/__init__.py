@@ -1,8 +1,8 @@
-"""The process that reads for the daemon what others can make slow: bundles, images, the user database. It has no ledger
-and no authority, and may be killed.
+"""The process that reads for the daemon whatever others can make slow: bundles, images, the user database. It has no
+ledger and no authority, and may be killed.
 
-What a bundle names may be on a file system that never answers, and an image may be built to be slow: the daemon gives
-a job a time, and ends the process that does not keep it (daemon/readers.py).
+Paths in a bundle may be on a file system that never answers, and an image may be built to be slow: the daemon sets each
+job a time limit, and kills the reader that exceeds it (daemon/readers.py).
 """
 
 import struct
@@ -17,8 +17,8 @@ MESSAGE_MAX = 64 << 20
 
 
 class Edit(Struct, kw_only=True):
-    """What to put into the config. `lib_dir`, `preload_file`, `cache_file`: as oci.apply takes them. `offered`: the
-    container is made already, and its engine was told of these mounts, as placing.missing takes them."""
+    """What to put into the config. `lib_dir`, `preload_file`, `cache_file`: as oci.apply takes them. `offered`: for a
+    container that exists already, the mounts passed to its engine, as placing.missing takes them; else None."""
 
     bundle: str | None
     edits: Edits
@@ -29,7 +29,7 @@ class Edit(Struct, kw_only=True):
 
 
 class Member(Struct, kw_only=True):
-    """Whether a user is meant, as members.is_member takes it."""
+    """Arguments of members.is_member."""
 
     uid: int
     gid: int
@@ -38,8 +38,8 @@ class Member(Struct, kw_only=True):
 
 
 class Job(Struct, kw_only=True):
-    """`config`: the text of config.json. With none of the others the question is what it asks for; `attempt`: in
-    NVIDIA's ways, of the container in this bundle. `command_of`: the process whose command line is wanted; 0: none."""
+    """`config`: the text of config.json. With no other field, the answer is what it asks for; with `attempt`, what the
+    container in `bundle` asks for in NVIDIA's ways. `command_of`: the pid whose command line is wanted; 0: none."""
 
     config: bytes = b""
     attempt: bool = False
@@ -51,9 +51,9 @@ class Job(Struct, kw_only=True):
 
 class Answer(Struct, kw_only=True):
     """`asks`: as oci.request. `ways`, `container`: as nvidia.ways and nvidia.identity. `config`: the edited text.
-    `root`, `mounts`: of a container that is made already, as placing says; `seen`: its root is there.
+    `root`, `mounts`: for a container that exists already, as placing returns them; `seen`: its root directory exists.
     `preload`: lines of the image's own ld.so.preload, which need not be UTF-8. `cache`: as oci.apply returns it.
-    `error`: its code and its line; nothing else counts then."""
+    `error`: its code and its line; the other fields are meaningless then."""
 
     asks: dict[str, str | int] | None = None
     ways: list[str] = []

@@ -1,4 +1,5 @@
-"""The process itself: jobs come and answers go on standard input, a socket, until its other end is closed."""
+"""The reader's main program. Standard input is a socket: jobs arrive on it and answers go out, until its other end is
+closed."""
 
 import os
 import resource
@@ -83,12 +84,12 @@ def _receive(channel: socket.socket, size: int) -> bytes:
 
 def main(daemon: str) -> None:
     """Serves until the daemon closes the socket or ends. `daemon`: its pid."""
-    # The daemon may be the last to be killed for memory; who has read too much is the first.
+    # When memory runs out, a reader that has read too much is to be killed, not the daemon.
     Path("/proc/self/oom_score_adj").write_text("1000")
     confine(daemon, keep={CAP_DAC_READ_SEARCH}, descriptors=_DESCRIPTORS)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     with socket.socket(fileno=0) as channel:
-        channel.sendall(HEAD.pack(0))  # it serves
+        channel.sendall(HEAD.pack(0))  # ready
         while True:
             (size,) = HEAD.unpack(_receive(channel, HEAD.size))
             answer = msgspec.msgpack.encode(_answered(_receive(channel, size)))

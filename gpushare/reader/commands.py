@@ -1,4 +1,4 @@
-"""What a process was started as: a file of /proc that is read from the process's own memory, and can be made slow."""
+"""Command lines of processes: a file of /proc that is read from the process's own memory, and can be made slow."""
 
 _READ_MAX = 1024
 _SHOWN_MAX = 200
@@ -16,5 +16,5 @@ def command(pid: int) -> str:
 
 
 def printable(text: str) -> str:
-    """The same with a question mark for all that a terminal might obey."""
+    """The text with a question mark for every character that is not printable ASCII."""
     return "".join(one if one.isascii() and one.isprintable() else "?" for one in text)

@@ -1,7 +1,7 @@
-"""config.json, read as no two readers can read it differently.
+"""Reads config.json, and refuses what two readers could read differently.
 
-runc decodes it with Go's encoding/json, which takes names in any case ("Annotations") and merges or replaces what comes
-twice; crun takes the exact name and one of the two. What the daemon decides must be what every runtime sees: an
+runc decodes it with Go's encoding/json, which matches names in any case ("Annotations") and merges or replaces
+duplicates; crun takes the exact name and one of the duplicates. The daemon must decide on what every runtime sees: an
 ambiguous text is refused.
 """
 
@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 from gpushare.errors import UsageError
 
-# The members that are read or written here (inject/oci.py). Lists are looked through.
+# The members that are read or written (inject/oci.py). Entries of lists are checked too.
 _NAMES: dict[str, Any] = {
     "root": {"path": {}, "readonly": {}},
     "process": {"env": {}},
@@ -22,7 +22,7 @@ _NAMES: dict[str, Any] = {
 
 
 def load(text: bytes) -> dict[str, Any]:
-    """The config. Raises UsageError for a text that is not one object of JSON, or that runtimes read differently."""
+    """The config. Raises UsageError for a text that is not one JSON object, or that runtimes read differently."""
     try:
         found = json.loads(text.decode(), object_pairs_hook=_once, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Which user is who: the user database may be a directory service that is slow, or does not answer."""
+"""Looks users up: the user database may be a directory service that is slow, or does not answer."""
 
 import grp
 import os
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 
 def is_member(uid: int, gid: int, users: Sequence[int | str], groups: Sequence[int | str]) -> bool:
-    """Whether the user is one of `users`, or in one of `groups`, as the user database has it. `gid`: a group that it is
-    in at least. A name that there is not is nobody's."""
+    """Whether the user is one of `users`, or in one of `groups`, as the user database has it. `gid`: a group of the
+    user that need not be in the database. An unknown name matches nobody."""
     if any(uid == _uid(name) for name in users):
         return True
     wanted = {_gid(name) for name in groups}

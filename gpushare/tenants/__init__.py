@@ -1,1 +1,1 @@
-"""tenants.toml: read with the place of every mistake, checked, changed with its comments kept."""
+"""tenants.toml: read with the line of every mistake, checked, and changed with its comments kept."""

@@ -1,4 +1,4 @@
-"""The file, table by table: what each says is what a tenant may be told, whatever the node has."""
+"""The file, table by table. Checks the form of each policy, not whether the node has what it promises."""
 
 import os
 import re
@@ -21,14 +21,14 @@ _FORM = "tenants are written as [tenants.NAME]"
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """By name, and where each stands in the file; None: there is no file."""
+    """Policies by name, and the file that has the line of each; None: there is no file."""
 
     by_name: dict[str, TenantPolicy]
     file: toml.File | None = None
 
     def located(self, act: Callable[[], Any]) -> Any:
-        """What `act` returns; an error of it gets the file in front and, where it begins with `tenant NAME:`, the line
-        of the key of that tenant that it speaks of, or of the tenant."""
+        """Returns what `act` returns. Its errors get the file in front and, where they begin with `tenant NAME:`, the
+        line of that tenant's key that they name, or of the tenant."""
         try:
             return act()
         except GpushareError as error:
@@ -41,7 +41,7 @@ class Policies:
 
 
 def check_name(name: str) -> str:
-    """The name itself. Raises UsageError for one that cannot be a tenant's."""
+    """The name itself. Raises UsageError for one that no tenant can have."""
     if not _NAME.fullmatch(name):
         raise UsageError(
             f"tenant {name[:80]!r} is not a name: use lower-case letters, digits, '.', '_', '-', and '/' between levels"
@@ -50,7 +50,7 @@ def check_name(name: str) -> str:
 
 
 def read(path: Path) -> Policies:
-    """None where there is no file. Raises UsageError with the file and the line."""
+    """The policies in the file; empty where there is no file. Raises UsageError with the file and the line."""
     try:
         file = toml.read(path)
     except FileNotFoundError:
@@ -78,7 +78,7 @@ def _policy(file: toml.File, name: str, table: Any) -> TenantPolicy:
 
 
 def _place(file: toml.File, name: str, said: str) -> str:
-    """Of the key of this tenant that is named first, or of the tenant."""
+    """Place of the key of this tenant that `said` names first, or of the tenant."""
     table = file.values.get("tenants", {}).get(name, {})
     found = [(match.start(), key) for key in table if (match := re.search(rf"(?<!\w){re.escape(key)}(?!\w)", said))]
     return file.place("tenants", name, *(key for _, key in sorted(found)[:1]))
@@ -107,7 +107,7 @@ def write(path: Path, name: str, policy: TenantPolicy | None) -> None:
         changed = tomllib.loads(text).get("tenants", {})
     except (ValueError, TypeError):
         changed = None
-    if changed != wanted:  # tomlkit misplaces what is added beside dotted keys
+    if changed != wanted:  # tomlkit misplaces what is added next to dotted keys
         raise UsageError(f"{path}: it cannot be changed as it is written: {_FORM}, or change it by hand and reload it")
     temporary = path.with_name(f".{path.name}.tmp")
     try:

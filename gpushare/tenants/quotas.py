@@ -1,4 +1,5 @@
-"""What tenants are promised: each policy checked, the tree that they make, and that all of it can be had at once."""
+"""What tenants are promised. Checks each policy, the tree that they form, and that all guarantees can be met at
+once."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -17,14 +18,14 @@ BUILT_IN = "built-in"
 _ACCOUNT = re.compile(types.ACCOUNT, re.ASCII)
 _SOURCE = re.compile(types.SOURCE, re.ASCII)
 LEVELS = 3
-"""Of tenants within tenants: org, team, user."""
+"""Levels of nested tenants: org, team, user."""
 _WEIGHT_MAX = 1_000_000
 _TIER_MAX = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """What a node has to promise: milli, bytes. `smallest`: share that can be served."""
+    """What a node has to promise: milli, bytes. `smallest`: smallest share that can be served, in milli."""
 
     time: int
     memory: int
@@ -33,8 +34,8 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """`time`, `time_limit`: milli of the node. `memory`: bytes guaranteed over all devices. All of it and of those
-    below it. `parent`: as it was asked for; `parents` knows the one it has."""
+    """`time`, `time_limit`: milli of the node. `memory`: bytes guaranteed over all devices. All three are for it and
+    those below it. `parent`: as configured; `parents` returns the effective one."""
 
     name: str
     parent: str | None
@@ -49,7 +50,7 @@ class Tenant:
 
 
 def _accounts(tenant: str, what: str, given: Sequence[int | str]) -> tuple[int | str, ...]:
-    """Names and numbers that a user database can have: any other would never match anybody."""
+    """Checks that these are names and numbers that a user database can have: any other would match nobody."""
     for one in given:
         if isinstance(one, int):
             _in_range(f"tenant {tenant}: {what}", one, 0, types.ACCOUNT_NUMBER_MAX)
@@ -67,8 +68,8 @@ def _in_range(what: str, value: int, low: int, high: int) -> int:
 
 
 def parse(name: str, policy: TenantPolicy, capacity_time: int, smallest: int = admission.SMALLEST_MILLI) -> Tenant:
-    """Raises UsageError, or RefusedError for what cannot be served. `capacity_time`: the node's, which a tenant
-    without a limit may use up. `smallest`: share that can be served."""
+    """The checked tenant. Raises UsageError, or RefusedError for what cannot be served. `capacity_time`: the node's,
+    which is the limit of a tenant without one. `smallest`: smallest share that can be served."""
     file.check_name(name)
     time = _quantity(name, "time", parse_node_time, policy.time)
     if time > capacity_time:
@@ -114,12 +115,12 @@ def _quantity(tenant: str, key: str, parsed: Callable[[str], int], given: int | 
     try:
         return parsed(str(given))
     except UsageError as error:
-        # Which begins with what kind of quantity it is.
+        # The message begins with the kind of quantity.
         raise UsageError(f"tenant {tenant}: {key} {str(error).partition(' ')[2]}") from None
 
 
 def check_source(tenant: str, given: str) -> str:
-    """The source itself. Raises UsageError for one that there cannot be."""
+    """The source itself. Raises UsageError for an invalid one."""
     if not _SOURCE.fullmatch(given):
         raise UsageError(f"tenant {tenant}: source {given[:80]!r} is none: give `file`, or `adapter:` and its name")
     return given
@@ -141,8 +142,8 @@ def read(path: Path, capacity: Capacity) -> dict[str, Tenant]:
 
 
 def check(found: Mapping[str, Tenant], capacity: Capacity) -> None:
-    """Raises UsageError for what is no tree, and RefusedError unless all guarantees are deliverable at once. `default`
-    is guaranteed the time that the others leave."""
+    """Raises UsageError where the parents form no tree, and RefusedError unless all guarantees can be met at once.
+    `default` is guaranteed the time that the others leave."""
     above = parents(found)
     whole = [tenant for name, tenant in found.items() if name not in above]
     _check_sum("tenants", whole, capacity.time, capacity.memory, "the node has")
@@ -169,15 +170,15 @@ def _check_sum(who: str, tenants: Sequence[Tenant], time: int, memory: int, has:
 
 
 def default(found: Mapping[str, Tenant], above: Mapping[str, str], capacity_time: int) -> Tenant:
-    """The one of that name: its time is what no other is guaranteed. Without an entry of its own any user may name it.
-    `above`: their parents."""
+    """The tenant `default`: its time is what no other is guaranteed. Without an entry of its own any user may name it.
+    `above`: parents by tenant."""
     own = found.get(DEFAULT) or Tenant(DEFAULT, None, 0, 0, capacity_time, 1, 0, (), (), BUILT_IN)
     named = (tenant for tenant in found.values() if tenant.name not in {DEFAULT, *above})
     return replace(own, time=capacity_time - sum(tenant.time for tenant in named))
 
 
 def parents(found: Mapping[str, Tenant]) -> dict[str, str]:
-    """The parent of each tenant that has one. Raises UsageError for those that make no tree of three levels."""
+    """The parent of each tenant that has one. Raises UsageError unless they form a tree of at most LEVELS levels."""
     result: dict[str, str] = {}
     for name, tenant in found.items():
         by_name = _by_name(name, found)
@@ -205,7 +206,7 @@ def parents(found: Mapping[str, Tenant]) -> dict[str, str]:
 
 
 def _by_name(name: str, found: Mapping[str, Tenant]) -> str | None:
-    """The nearest tenant whose name is the beginning of this one's."""
+    """The nearest tenant, other than `default`, whose name is a path prefix of this one."""
     above = name.rpartition("/")[0]
     while above and (above not in found or above == DEFAULT):
         above = above.rpartition("/")[0]

@@ -1,4 +1,4 @@
-"""`gpushare top` on a whole screen: the tables, their keys, and the loop that looks again and again."""
+"""`gpushare top` on a whole screen: the tables, their keys, and the refresh loop."""
 
 import asyncio
 import platform
@@ -24,13 +24,13 @@ from gpushare.tui.receipts import Receipts
 from gpushare.tui.sheet import Line, Table
 
 TALL = 36
-"""Lines of a terminal that has room for grants and tenants at once."""
+"""Minimum lines of a terminal to show grants and tenants at once."""
 _SAID_SECONDS = 8.0
 _KEYS = "? help  q end  / filter  s sort  Enter receipts  r resize  x release  t tenants"
 
 
 class Top(App[int]):
-    """`first`: a look that succeeded. `count`: ends after so many; 0: never."""
+    """`first`: answers of the first look. `count`: number of looks after which it ends; 0: never."""
 
     ENABLE_COMMAND_PALETTE = False
     CSS = """
@@ -94,7 +94,7 @@ class Top(App[int]):
             yield self.keys
 
     def on_mount(self) -> None:
-        """Begins to look."""
+        """Starts the refresh loop."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, self.exit, 128 + number)
@@ -130,7 +130,7 @@ class Top(App[int]):
     # Showing
 
     def _show(self) -> None:
-        """All that may have changed since the last look."""
+        """Updates everything that may have changed since the last look."""
         self.devices.show(self._picture.devices)
         self.tenants.show(self._picture.tenants)
         self._show_grants()
@@ -139,7 +139,7 @@ class Top(App[int]):
         self._show_lines()
 
     def _show_grants(self) -> None:
-        """As they are sorted and filtered, with the cursor on the grant where it was."""
+        """Shows grants sorted and filtered, keeping the cursor on its grant."""
         table, before = self.grants, self.grants.current
         assert self._sort.sort is not None
         rows = chosen(self._picture.grants, self._wanted, self._sort.sort, down=table.down)
@@ -173,37 +173,37 @@ class Top(App[int]):
         self._show_lines()
 
     def _arrange(self) -> None:
-        """Which tables there is room for."""
+        """Shows the tables that there is room for."""
         self.set_class(self._tall, "tall")
         self.tenants.display = self._tall or self._main == "tenants"
         self.grants.display = self._tall or self._main == "grants"
 
     def on_resize(self, event: Resized) -> None:
-        """More or less room."""
+        """Adapts to the terminal's height."""
         self._tall = event.size.height >= TALL
         self._arrange()
 
     # Keys
 
     def action_keys(self) -> None:
-        """The page on keys."""
+        """Shows the help page."""
         self.push_screen(Help())
 
     def action_main(self, name: str) -> None:
-        """`grants` or `tenants`: shown, and what the keys are about."""
+        """Shows and focuses the table `grants` or `tenants`."""
         self._main = name
         self._arrange()
         (self.grants if name == "grants" else self.tenants).body.focus()
         self._show_lines()
 
     def action_sort(self, way: int) -> None:
-        """By the next or the last of the columns that are shown."""
+        """Sorts by the next (1) or previous (-1) of the columns that are shown."""
         columns = [column for column, _ in self.grants.layout_now.columns if column.sort is not None]
         at = columns.index(self._sort) if self._sort in columns else -way
         self._sort_by(columns[(at + way) % len(columns)].title)
 
     def action_invert(self) -> None:
-        """The other way round."""
+        """Reverses the sort order."""
         self._sort_by(self._sort.title)
 
     def _sort_by(self, title: str) -> None:
@@ -214,14 +214,14 @@ class Top(App[int]):
         self._show_grants()
 
     def on_line_clicked(self, event: Line.Clicked) -> None:
-        """A title of the grants."""
+        """Sorts by the grants' column whose title was clicked."""
         if event.line is self.grants.head:
             column = self.grants.layout_now.at(event.x)
             if column is not None and column.sort is not None:
                 self._sort_by(column.title)
 
     def on_sheet_chosen(self) -> None:
-        """A grant's receipts, or a tenant's grants."""
+        """Opens a grant's receipts, or a tenant's grants."""
         if (tenant := self.tenants.current) is not None and self.tenants.body.has_focus:
             self._filter(tenant.name)
             self.action_main("grants")
@@ -230,11 +230,11 @@ class Top(App[int]):
             self._again.set()
 
     def on_sheet_moved(self) -> None:
-        """Another grant has another notice."""
+        """Shows the notice of the grant under the cursor."""
         self._show_lines()
 
     def action_out(self) -> None:
-        """One step: out of the receipts, then to all grants."""
+        """Goes back one step: closes the receipts, then removes the filter, then shows the grants."""
         if self.receipts.grant:
             self.receipts.close()
         elif self._wanted or self.field.display:
@@ -245,7 +245,7 @@ class Top(App[int]):
         self.action_main(self._main)
 
     def action_filter(self) -> None:
-        """Asks for words."""
+        """Opens the filter field."""
         self.action_main("grants")
         self.field.display = True
         self.field.value = self._wanted
@@ -257,29 +257,30 @@ class Top(App[int]):
         self._show_lines()
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """With every letter."""
+        """Filters at every keystroke."""
         if event.input is self.field and self.field.display:
             self._filter(event.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """The words stay, the field goes."""
+        """Closes the field and keeps the filter."""
         if event.input is self.field:
             self.field.display = False
             self.grants.body.focus()
 
     def _meant(self) -> GrantRow | None:
-        """The grant that whoever presses a key looks at: of its receipts, or under the cursor. None: a tenant."""
+        """Returns the grant that a key applies to: the one whose receipts have focus, or the one under the cursor; None
+        if the tenants have focus."""
         if self.receipts.body.has_focus:
             return next((row for row in self._picture.grants if row.id == self.receipts.grant), None)
         return None if self.tenants.body.has_focus else self.grants.current
 
     def action_release(self) -> None:
-        """Asks whether."""
+        """Asks whether to release the grant."""
         if (row := self._meant()) is not None:
             self.push_screen(Release(self._client, row), self._done)
 
     def action_resize(self) -> None:
-        """Asks what it is to have."""
+        """Asks for the grant's new share."""
         if (row := self._meant()) is not None:
             self.push_screen(Resize(self._client, row), self._done)
 
@@ -294,8 +295,8 @@ def _ask(client: Client, grant: str) -> tuple[Answers, Story | None]:
 
 
 def run(client: Client, interval: float, count: int) -> int:
-    """Until the user ends it, or `count` looks are over (0: never). The exit status. Raises GpushareError where the
-    first look fails; after that, a daemon that is away is waited for."""
+    """Runs until the user ends it, or for `count` looks (0: no limit); returns the exit status. Raises GpushareError if
+    the first look fails; after that it waits for a daemon that is away."""
     top = Top(client, look(client), interval, count)
     status = top.run()
     return (top.return_code or 0) if status is None else status

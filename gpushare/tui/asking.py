@@ -1,4 +1,4 @@
-"""The node's answers for the screen, asked for beside its loop."""
+"""Queries of the node for the screen, made off its event loop."""
 
 import asyncio
 import contextlib
@@ -17,18 +17,18 @@ from gpushare.errors import NotFoundError
 from gpushare.tui.model import Answers, Json
 
 PATIENCE_SECONDS = 5.0
-"""For an answer: after that the picture is older than it looks, and the screen says so."""
+"""Timeout for an answer: after it the screen says that its data is old."""
 RECEIPTS = 100
-"""Of a grant, the newest."""
+"""Maximum number of receipts shown of a grant, newest first."""
 _OF_LEASES = frozenset({"served", "taken", "took", "gave_up", "waited", "late", "lie"})
-"""Decisions that receipts tell too, and better."""
+"""Decisions that are left out, since receipts report them in more detail."""
 
 Found = TypeVar("Found")
 
 
 async def aside(work: Callable[[], Found]) -> Found:
-    """Does it in a thread of its own, which does not keep the process from ending as an executor's would. Raises what
-    it raises."""
+    """Runs `work` in a daemon thread, which, unlike an executor's, does not keep the process from exiting. Raises what
+    `work` raises."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Found] = loop.create_future()
 
@@ -46,7 +46,7 @@ async def aside(work: Callable[[], Found]) -> Found:
             found = work()
         except Exception as raised:
             error = raised
-        with contextlib.suppress(RuntimeError):  # the loop has ended, and nobody waits for this
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody awaits the result
             loop.call_soon_threadsafe(tell, found, error)
 
     threading.Thread(target=run, daemon=True).start()
@@ -55,7 +55,7 @@ async def aside(work: Callable[[], Found]) -> Found:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """Of one grant: how it stands now, and what was done and decided about it, newest first."""
+    """The history of one grant. `now`: its current state. `told`: receipts and decisions, newest first."""
 
     grant: str
     now: list[str]
@@ -63,10 +63,10 @@ class Story:
 
 
 def look(client: Client) -> Answers:
-    """Raises GpushareError."""
+    """Queries the node for one look. Raises GpushareError."""
 
     def rows(name: str) -> list[Json]:
-        # Of a hundred grants Client.call would take a millisecond more.
+        # For a hundred grants this is a millisecond faster than Client.call.
         found: list[Json] = msgspec.json.decode(client.text(f"/v1/{name}", timeout=PATIENCE_SECONDS))[name]
         return found
 
@@ -74,7 +74,7 @@ def look(client: Client) -> Answers:
 
 
 def story(client: Client, grant: str) -> Story:
-    """Raises GpushareError."""
+    """Queries the history of a grant. Raises GpushareError."""
     name = quote(grant, safe="")
     try:
         why = client.call("GET", f"/v1/explain/{name}?limit=0", timeout=PATIENCE_SECONDS)

@@ -1,4 +1,4 @@
-"""Rows as text of a given width: which columns a terminal has room for, and what stands in them. No widgets."""
+"""Rows as text of a given width: which columns a terminal has room for, and their cells. No widgets."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -14,21 +14,21 @@ from gpushare.tui.model import DeviceRow, GrantRow, TenantRow, history_line, wid
 from gpushare.units import format_size, format_time
 
 Spans: TypeAlias = tuple[tuple[str, str], ...]
-"""A line: pieces of text, each with the name of how it looks (gpushare/tui/looks.py)."""
+"""A line: pieces of text, each with the name of its style (gpushare/tui/looks.py)."""
 
 NOTHING = "-"
 FILLS = ("█", "▒", "/", "·")
-"""Of guaranteed, borrowed, switching and idle time: told apart without colour."""
+"""Bar characters of guaranteed, borrowed, switching and idle time: distinct without colour."""
 TIMES = ("guaranteed", "borrowed", "switching", "idle")
 _MARKS_MAX = 4
-"""Characters of a name for each cell that it may fill: more are marks stacked upon one letter."""
+"""Maximum characters of a name per cell of width: more could only be combining marks stacked on letters."""
 
 Row = TypeVar("Row")
 
 
-@lru_cache(maxsize=4096)  # most cells say what they said at the last look
+@lru_cache(maxsize=4096)  # most cells are unchanged since the last look
 def fit(text: str, width: int, *, right: bool = False) -> str:
-    """Exactly `width` cells of what others named, nothing of it obeyed by a terminal."""
+    """Fits untrusted text into exactly `width` cells, without control sequences."""
     text = printable(text[: _MARKS_MAX * width])
     size = len(text) if text.isascii() else cell_len(text)
     if size > width:
@@ -37,7 +37,7 @@ def fit(text: str, width: int, *, right: bool = False) -> str:
 
 
 def joined(pieces: Sequence[tuple[str, str]]) -> Spans:
-    """The same line in as few pieces as it has looks: each costs the screen as much as a whole line of one."""
+    """Merges adjacent pieces of the same style: each piece costs as much to draw as a whole line of one style."""
     found: list[tuple[str, str]] = []
     texts: list[str] = []
     last = ""
@@ -54,8 +54,9 @@ def joined(pieces: Sequence[tuple[str, str]]) -> Spans:
 
 @dataclass(frozen=True, slots=True)
 class Column(Generic[Row]):
-    """`show`: the cell of a row, in so many characters. `widest`: up to which it takes what others leave. `rank`: the
-    higher ones are left out first. `sort`: what it is sorted by; None: not at all. `look`: of its cells."""
+    """A column. `width`: minimum. `show`: returns a row's cell for a width. `widest`: width up to which it takes spare
+    room. `rank`: columns of higher rank are dropped first. `sort`: sort key; None: not sortable. `look`: style of its
+    cells."""
 
     title: str
     width: int
@@ -74,7 +75,7 @@ class Layout(Generic[Row]):
     columns: list[tuple[Column[Row], int]] = field(default_factory=list)
 
     def titles(self, sorted_by: str = "", *, down: bool = False) -> Spans:
-        """The line above; the column that rows are sorted by has an arrow."""
+        """Returns the title line; the sort column has an arrow."""
         found: list[tuple[str, str]] = []
         for column, width in self.columns:
             mine = bool(sorted_by) and column.title == sorted_by
@@ -83,7 +84,7 @@ class Layout(Generic[Row]):
         return joined(found[:-1])
 
     def line(self, row: Row) -> Spans:
-        """One row."""
+        """Returns the line of one row."""
         found: list[tuple[str, str]] = []
         for column, width in self.columns:
             cell = column.show(row, width)
@@ -95,7 +96,7 @@ class Layout(Generic[Row]):
         return joined(found[:-1])
 
     def at(self, x: int) -> Column[Row] | None:
-        """The column under the x-th character."""
+        """Returns the column at cell `x`; None if there is none."""
         for column, width in self.columns:
             if 0 <= x < width + 1:
                 return column
@@ -104,7 +105,7 @@ class Layout(Generic[Row]):
 
 
 def layout(columns: Sequence[Column[Row]], width: int) -> Layout[Row]:
-    """As many as there is room for; the first is always there."""
+    """Chooses as many columns as fit, always including the first."""
     chosen = list(columns)
     while len(chosen) > 1 and sum(column.width + 1 for column in chosen) - 1 > width:
         chosen.remove(max(chosen[1:], key=lambda column: column.rank))
@@ -121,7 +122,7 @@ def layout(columns: Sequence[Column[Row]], width: int) -> Layout[Row]:
 
 
 def of(used: int, limit: int) -> str:
-    """`1.5/8GiB`: bytes, in the unit of the limit."""
+    """Formats bytes as `1.5/8GiB`, in the unit of the limit."""
     text = format_size(limit)
     number = text.rstrip("KMGTiB")
     unit = limit / float(number) if float(number) else 1.0
@@ -133,7 +134,7 @@ def _some(milli: int) -> str:
 
 
 def bar(time: DeviceTime, width: int) -> Spans:
-    """A device's last second."""
+    """Returns the bar of a device's last second."""
     parts = zip(TIMES, FILLS, widths(time, width), strict=True)
     return tuple((fill * size, name) for name, fill, size in parts if size)
 
@@ -172,7 +173,7 @@ def _waited(row: GrantRow, width: int) -> Spans:
 
 
 def _milli(title: str, width: int, name: str, rank: int, *, some: bool = False) -> Column[GrantRow]:
-    """Of a field in milli. `some`: where it is 0 there is nothing of it."""
+    """Makes a column of a field in milli. `some`: show 0 as NOTHING."""
     show, get = _some if some else format_time, attrgetter(name)
     return Column(title, width, lambda row, _: show(get(row)), rank, sort=get)
 
@@ -199,7 +200,7 @@ GRANTS: tuple[Column[GrantRow], ...] = (
     Column("HISTORY", 7, _history, rank=5, widest=60, right=False),
 )
 TEXTS = frozenset({"GRANT", "TENANT", "DEV", "PHASE"})
-"""Columns that are sorted upward at first: of the others the most is asked for."""
+"""Columns that are first sorted in ascending order; the others in descending order."""
 
 
 def _state(row: TenantRow, width: int) -> Spans:

@@ -1,4 +1,4 @@
-"""Questions before something is changed, and the page on keys."""
+"""Dialogs that ask before a change, and the help page."""
 
 from collections.abc import Callable
 from typing import ClassVar
@@ -37,7 +37,7 @@ the newest at the right; full: its guarantee, or the most it got; · nothing."""
 
 
 class Dialog(ModalScreen[str]):
-    """A box over the picture. What it dismisses with, the bottom line says then; empty: nothing was done."""
+    """A box over the tables. Its result is shown in the bottom line; empty: nothing was done."""
 
     DEFAULT_CSS = """
     Dialog { align: center middle; }
@@ -57,7 +57,7 @@ class Dialog(ModalScreen[str]):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "close", show=False)]
 
     def action_close(self) -> None:
-        """Nothing was done."""
+        """Closes the dialog without a change."""
         self.dismiss("")
 
 
@@ -76,13 +76,13 @@ class Help(Dialog):
             yield Static(HELP, markup=False)
 
     def on_key(self, event: events.Key) -> None:
-        """Whichever it is."""
+        """Closes at any key."""
         event.stop()
         self.action_close()
 
 
 class Ask(Dialog):
-    """A dialog that does something to a grant, and stays with the reason where the daemon refuses."""
+    """A dialog that changes a grant. If the daemon refuses, it stays open and shows the reason."""
 
     def __init__(self, client: Client, row: GrantRow) -> None:
         super().__init__()
@@ -91,7 +91,8 @@ class Ask(Dialog):
         self._doing: Worker[None] | None = None
 
     def do(self, work: Callable[[], object], done: str) -> None:
-        """`work` beside the loop; then the dialog ends with `done`, or says what was refused. Not twice at once."""
+        """Runs `work` off the event loop, then closes with the result `done`, or shows the refusal. Ignored while
+        another call runs."""
         if self._doing is None or self._doing.is_finished:
             self._say("...")
             self._doing = self.run_worker(self._do(work, done))
@@ -110,7 +111,7 @@ class Ask(Dialog):
 
 
 class Release(Ask):
-    """Whether a grant is to end."""
+    """Asks whether to release a grant."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y", "release", show=False),
@@ -131,7 +132,7 @@ class Release(Ask):
                 yield Button("y  release it", id="release", compact=True)
 
     def on_button_pressed(self, event: Button.Pressed) -> None:
-        """Either."""
+        """Handles both buttons."""
         if event.button.id == "release":
             self.action_release()
         else:
@@ -144,7 +145,7 @@ class Release(Ask):
 
 
 class Resize(Ask):
-    """What a grant is to have from now on."""
+    """Asks for a grant's new share."""
 
     FIELDS: ClassVar[dict[str, str]] = {
         "memory": "memory",
@@ -159,7 +160,7 @@ class Resize(Ask):
             "time": format_time(row.asked_milli),
             "time_limit": format_time(row.limit_milli),
         }
-        # Whoever types replaces what is there; it can be refused, so nothing is checked here.
+        # Typing replaces the old value. The daemon may refuse a value, so nothing is checked here.
         self._inputs = {name: Input(was, id=name, compact=True, max_length=64) for name, was in self._was.items()}
         for field in self._inputs.values():
             field.cursor_blink = False
@@ -176,7 +177,7 @@ class Resize(Ask):
             yield self._said
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """All fields that were changed."""
+        """Resizes by all fields that were changed."""
         event.stop()
         given = {name: field.value.strip() for name, field in self._inputs.items()}
         change = {name: text for name, text in given.items() if text and text != self._was[name]}

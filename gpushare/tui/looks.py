@@ -1,5 +1,5 @@
-"""How pieces of a line look. Colours are apart for people who are colour-blind, and readable on black and on white;
-what they say is also said by characters, so that a terminal without colours loses nothing."""
+"""Styles of pieces of a line. Colours are distinct for colour-blind people and readable on black and on white; their
+meaning is also given by characters, so that a terminal without colours loses nothing."""
 
 import os
 
@@ -23,6 +23,6 @@ _COLOURED = {
 LOOKS = {name: look.without_color for name, look in _COLOURED.items()} if os.environ.get("NO_COLOR") else _COLOURED
 CURSOR = Style(reverse=True)
 MARKED = Style(bold=True)
-"""The cursor's line while the keys go elsewhere."""
+"""The cursor's line while its table does not have the focus."""
 DIMMED = Style(dim=True)
-"""What was last seen of a daemon that is away."""
+"""Old data, while the daemon is away."""

@@ -1,4 +1,4 @@
-"""What `gpushare top` shows, out of answers of the node API: rows, what they had lately; sorted and filtered. Pure."""
+"""The data of `gpushare top`, from answers of the node API: rows with recent history, sorted and filtered. Pure."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -12,12 +12,12 @@ Json: TypeAlias = Any
 """A Grant, Device or Tenant of gpushare.api as a plain dict."""
 
 KEPT = 120
-"""Looks that a history remembers: more than the widest column shows."""
+"""Number of looks kept in a history: more than the widest column shows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """One look at the node."""
+    """The answers of one look at the node."""
 
     grants: list[Json]
     devices: list[Json]
@@ -26,7 +26,7 @@ class Answers:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRow:
-    """`fault`: why it does not work. `note`: why it takes no new grants. Either is empty where that is not so."""
+    """A device. `fault`: why it does not work, else empty. `note`: why it takes no new grants, else empty."""
 
     id: str
     index: int
@@ -41,8 +41,8 @@ class DeviceRow:
 @dataclass(frozen=True, slots=True)
 class GrantRow:
     """A grant on one of its devices. Times are milli of the last second. `entitled_milli`: what it should get now.
-    `guaranteed_milli`: what it is served with, or will be. `history`: what it got at each look, oldest
-    first. `words`: what it may be found by."""
+    `guaranteed_milli`: the guarantee that is or will be in force. `history`: what it got at each look, oldest first.
+    `words`: texts that the filter searches."""
 
     id: str
     device: int
@@ -67,13 +67,13 @@ class GrantRow:
 
     @property
     def key(self) -> tuple[str, int]:
-        """Tells it from all others, at every look."""
+        """Identifies the row across looks."""
         return self.id, self.device
 
 
 @dataclass(frozen=True, slots=True)
 class TenantRow:
-    """A tenant and all below it, `level` steps below the top. Times are milli of the node in the last second."""
+    """A tenant including all below it. `level`: depth in the tree. Times are milli of the node in the last second."""
 
     name: str
     level: int
@@ -97,14 +97,14 @@ class Picture:
 
 
 class Model:
-    """Remembers of earlier looks what a row needs of them."""
+    """Keeps the data of earlier looks that rows need."""
 
     def __init__(self) -> None:
         self._devices: dict[str, Json] = {}
         self._history: dict[tuple[str, int], deque[int]] = {}
 
     def look(self, answers: Answers) -> Picture:
-        """The rows of these answers, the newest so far."""
+        """Returns the rows of the newest answers."""
         grants = [self._grant(grant, device) for grant in answers.grants for device in grant["devices"]]
         self._history = {row.key: self._history[row.key] for row in grants}
         devices = [self._device(device, answers.grants) for device in answers.devices]
@@ -177,7 +177,7 @@ SortKey: TypeAlias = Callable[[GrantRow], Any]
 
 
 def chosen(rows: Sequence[GrantRow], wanted: str, by: SortKey, *, down: bool) -> list[GrantRow]:
-    """Those that have every word of `wanted` somewhere, sorted; rows that are the same in that stay in their order."""
+    """Returns the rows that contain every word of `wanted`, stably sorted."""
     words = wanted.casefold().split()
     found = [row for row in rows if _has(row, words)] if words else rows
     return sorted(found, key=by, reverse=down)
@@ -192,16 +192,16 @@ _STEPS = "·▁▂▃▄▅▆▇█"
 
 
 def history_line(history: Sequence[int], guaranteed_milli: int, width: int) -> str:
-    """The newest `width` looks as columns, the newest at the right. A full one is what it is guaranteed, or the most
-    that it got in that time: a small share would show nothing against a whole device. A point: it got nothing."""
+    """Draws the newest `width` looks as columns, newest at the right. A full column is the guarantee, or the most that
+    was got if that is more: a small share would be invisible relative to a whole device. A point: nothing was got."""
     newest = list(history)[-width:] if width > 0 else []
     full = max(guaranteed_milli, *newest, 1) if newest else 1
     return "".join(_STEPS[-(-milli * 8 // full)] for milli in newest).rjust(width)
 
 
 def widths(time: DeviceTime, width: int) -> tuple[int, int, int, int]:
-    """Of a bar of `width` characters, in the order of the fields of DeviceTime. Together they are `width`, and each
-    ends within half a character of where it should."""
+    """Returns the widths of the parts of a bar of `width` characters, in the order of DeviceTime's fields. They add up
+    to `width`, and each part ends within half a character of its exact position."""
     edges = [0]
     upto = 0
     for milli in (time.guaranteed, time.borrowed, time.switching):

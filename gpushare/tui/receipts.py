@@ -12,7 +12,7 @@ from gpushare.tui.sheet import Line, Sheet
 
 
 class Receipts(Vertical):
-    """Closed until a grant is named; then filled by whoever asks for its story."""
+    """The pane. Closed until `open` names a grant; then filled by `show`."""
 
     DEFAULT_CSS = "Receipts { height: 1fr; }"
 
@@ -29,7 +29,7 @@ class Receipts(Vertical):
         yield self.body
 
     def open(self, grant: str) -> None:
-        """From now on about this one."""
+        """Opens the pane for this grant."""
         self.grant, self._story = grant, None
         self.head.show(((f"RECEIPTS of {printable(grant)}, newest first", "title"), ("  Esc closes", "quiet")))
         self.display = True
@@ -37,18 +37,18 @@ class Receipts(Vertical):
         self.body.focus()
 
     def close(self) -> None:
-        """Until another is opened."""
+        """Closes the pane."""
         self.grant, self._story = "", None
         self.display = False
 
     def show(self, story: Story) -> None:
-        """What is known of the grant, where it still is the one."""
+        """Shows a story if it is of the open grant."""
         if story.grant == self.grant:
             self._story = story
             self._show()
 
     def on_resize(self) -> None:
-        """Other lines fit."""
+        """Wraps the lines again."""
         self.call_after_refresh(self._show)
 
     def _at(self, y: int) -> Spans:

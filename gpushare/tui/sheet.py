@@ -1,5 +1,5 @@
-"""Widgets that draw lines of text and nothing else. Only lines in sight are made, and only those that differ from what
-is on the screen are drawn: at an interval of a second all else would be most of what `gpushare top` costs."""
+"""Widgets that draw only lines of text. Only visible lines are made, and only those that differ from the screen are
+drawn: with one refresh per second anything else would be most of the cost of `gpushare top`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Generic
@@ -21,20 +21,20 @@ from gpushare.tui.looks import CURSOR, DIMMED, LOOKS, MARKED
 
 
 def _strip(line: Spans, width: int, over: Style | None = None) -> Strip:
-    if over is CURSOR:  # one bar, whatever its cells look like
+    if over is CURSOR:  # one bar, ignoring the cells' styles
         return Strip([Segment("".join(text for text, _ in line), over)]).adjust_cell_length(width, over)
     pieces = [Segment(text, LOOKS[look] if over is None else LOOKS[look] + over) for text, look in line]
     return Strip(pieces).adjust_cell_length(width, over)
 
 
 class Drawn:
-    """Of a widget without borders and padding, whose `strip` is its y-th line: what Textual does for those that have
-    them takes longer than all else here."""
+    """Base of widgets without borders and padding, drawn by `strip`: Textual's general rendering, which supports those,
+    would take longer than everything else here."""
 
     ALLOW_SELECT = False
 
     def strip(self, y: int, width: int) -> Strip:
-        """The line y, from the top of what is in sight, of `width` cells."""
+        """Returns line `y`, counted from the top of the visible part, in `width` cells."""
         raise NotImplementedError
 
     size: Any  # the widget's
@@ -46,12 +46,12 @@ class Drawn:
 
 
 class Line(Drawn, Widget):
-    """One line, which changes as a whole."""
+    """One line, redrawn as a whole."""
 
     DEFAULT_CSS = "Line { height: 1; width: 1fr; }"
 
     class Clicked(Message):
-        """At which of its cells."""
+        """A click on a line. `x`: the cell."""
 
         def __init__(self, line: "Line", x: int) -> None:
             super().__init__()
@@ -62,23 +62,22 @@ class Line(Drawn, Widget):
         self._line: Spans = ()
 
     def show(self, line: Spans) -> None:
-        """From now on."""
+        """Sets the line."""
         if line != self._line:
             self._line = line
             self.refresh()
 
     def strip(self, y: int, width: int) -> Strip:
-        """The line."""
+        """Returns the line."""
         return _strip(self._line if y == 0 else (), width)
 
     def on_click(self, event: events.Click) -> None:
-        """Tells whoever handles it."""
+        """Posts Clicked."""
         self.post_message(self.Clicked(self, event.x))
 
 
 class Sheet(Drawn, ScrollView, can_focus=True):
-    """Any number of lines, which are asked for when they come into sight. `cursor`: the line that the keys are about,
-    where it has one."""
+    """Any number of lines, made when they become visible. `cursor`: the line that keys apply to; None: no cursor."""
 
     DEFAULT_CSS = "Sheet { overflow-x: hidden; scrollbar-size-vertical: 1; height: 1fr; }"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -107,7 +106,7 @@ class Sheet(Drawn, ScrollView, can_focus=True):
         self.dimmed = False
 
     def again(self, count: int) -> None:
-        """The lines may be others now, and there are so many."""
+        """To be called when the lines may have changed. `count`: their new number."""
         self._made.clear()
         if count != self._count:
             self._count = count
@@ -117,7 +116,7 @@ class Sheet(Drawn, ScrollView, can_focus=True):
         self.redraw()
 
     def redraw(self) -> None:
-        """Those in sight that differ from what is drawn, in as few pieces as they are in."""
+        """Redraws the visible lines that differ from the screen, one refresh per run of adjacent lines."""
         begin, focus = self.scroll_offset.y, self.has_focus
         end = begin + self.size.height
         first = None
@@ -138,7 +137,7 @@ class Sheet(Drawn, ScrollView, can_focus=True):
         return line, DIMMED if self.dimmed else None
 
     def strip(self, y: int, width: int) -> Strip:
-        """Whatever has scrolled there. Textual asks for all lines between two that differ."""
+        """Returns the line scrolled to `y`. Cached, since Textual asks for all lines between two that differ."""
         y += round(self.scroll_y)
         now, drawn = self._now(y, self.has_focus), self._drawn.get(y)
         if drawn is not None and drawn[0] == now and drawn[1].cell_length == width:
@@ -148,19 +147,19 @@ class Sheet(Drawn, ScrollView, can_focus=True):
         return strip
 
     def on_resize(self) -> None:
-        """What is drawn there now nobody knows."""
+        """Forgets what is drawn: it is unknown after a resize."""
         self._drawn.clear()
 
     def on_focus(self) -> None:
-        """The cursor's line looks different."""
+        """Redraws the cursor's line in its other style."""
         self.redraw()
 
     def on_blur(self) -> None:
-        """As of `on_focus`."""
+        """As `on_focus`."""
         self.redraw()
 
     def put(self, y: int) -> None:
-        """The cursor there, or as near as there are lines, and in sight."""
+        """Moves the cursor to line `y`, or the nearest existing one, and scrolls it into view."""
         if self.cursor is None:
             return
         y = max(0, min(y, self._count - 1))
@@ -179,24 +178,24 @@ class Sheet(Drawn, ScrollView, can_focus=True):
             self.put(self.cursor + lines)
 
     def action_move(self, lines: int) -> None:
-        """Up or down."""
+        """Moves by this number of lines."""
         self._step(lines)
 
     def action_page(self, way: int) -> None:
-        """A page up or down."""
+        """Moves a page up (-1) or down (1)."""
         self._step(way * max(1, self.size.height - 1))
 
     def action_edge(self, end: bool) -> None:
-        """To the first or the last line."""
+        """Moves to the first or the last line."""
         self._step(self._count if end else -self._count)
 
     def action_choose(self) -> None:
-        """The cursor's line."""
+        """Chooses the cursor's line."""
         if self.cursor is not None and self._count:
             self.post_message(self.Chosen())
 
     def on_click(self, event: events.Click) -> None:
-        """The cursor goes there, or chooses where it is."""
+        """Moves the cursor to the line, or chooses the line if the cursor is there."""
         y = event.y + self.scroll_offset.y
         if y == self.cursor:
             self.action_choose()
@@ -205,7 +204,7 @@ class Sheet(Drawn, ScrollView, can_focus=True):
 
 
 class Table(Vertical, Generic[Row]):
-    """Rows under titles. `body` draws them; columns are those that its width has room for."""
+    """Rows under titles, with the columns that fit. `body` draws the rows."""
 
     DEFAULT_CSS = "Table { height: 1fr; }"
 
@@ -223,13 +222,13 @@ class Table(Vertical, Generic[Row]):
         yield self.body
 
     def show(self, rows: Sequence[Row]) -> None:
-        """From now on."""
+        """Sets the rows."""
         self.rows = rows
         self._titled()
         self.body.again(len(rows))
 
     def dim(self, dimmed: bool) -> None:
-        """Whether this is what was last seen, and not what is."""
+        """Sets whether the rows are shown as old."""
         if dimmed != self.body.dimmed:
             self.body.dimmed = dimmed
             self.body.redraw()
@@ -241,11 +240,11 @@ class Table(Vertical, Generic[Row]):
         self.head.show(self.layout_now.titles(self.sorted_by, down=self.down))
 
     def on_resize(self) -> None:
-        """Other columns may have room."""
+        """Chooses the columns again."""
         self.call_after_refresh(self._lay)
 
     def _lay(self) -> None:
-        # The room of a scroll bar is kept where there is none, so that columns stand still when one comes.
+        # A scroll bar's width is always reserved, so that columns do not move when one appears.
         found = layout(self._columns, max(1, self.size.width - 1))
         if found != self.layout_now:
             self.layout_now = found
@@ -253,6 +252,6 @@ class Table(Vertical, Generic[Row]):
 
     @property
     def current(self) -> Row | None:
-        """The row of the cursor."""
+        """The row under the cursor; None if there is none."""
         at = self.body.cursor
         return self.rows[at] if at is not None and at < len(self.rows) else None

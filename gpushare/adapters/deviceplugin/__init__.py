@@ -1,8 +1,8 @@
 """The device plugin for Kubernetes clusters without dynamic resource allocation (v1beta1).
 
-A client of the node API and a process of its own. Each device is so many slots; a container's slots, all of one device,
-are one grant, which is kept until its pod is gone. `slots` decides, without I/O; `kubelet` has the sockets and the
-messages; `plugin` is the process.
+A separate process and a client of the node API. Each device is offered as a number of slots; a container's slots, all
+of one device, are one grant, which is kept until its pod is gone. `slots` has the decisions, without I/O; `kubelet` the
+sockets and messages; `plugin` is the process.
 """
 
 RESOURCE = "gpushare.dev/slot"

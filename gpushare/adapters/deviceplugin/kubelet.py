@@ -1,4 +1,4 @@
-"""kubelet's side: the plugin's socket and its registration, and who has which slots.
+"""The interface to kubelet: the plugin's socket and its registration, and which pods have which slots.
 
 Messages are those of kubelet's public APIs deviceplugin/v1beta1 and podresources/v1.
 """
@@ -43,25 +43,26 @@ _PODS = Table(pods=message(1, _POD, many=True))
 
 Waits = Callable[[], bool]
 Identity = tuple[int, int]
-"""Of a socket's file."""
+"""Inode and ctime in ns of a socket's file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What one container gets: CDI names, or annotations for whoever makes the container."""
+    """What one container gets: CDI names, or annotations for the runtime or plugin that edits the container."""
 
     cdi: Sequence[str] = ()
     annotations: tuple[tuple[str, str], ...] = ()
 
 
 Allocate = Callable[[list[list[str]], Waits], list[Answer]]
-"""By container its slots; and whether kubelet still waits. Raises GpushareError: then none of them starts."""
+"""Takes the slots of each container, and a function that says whether kubelet still waits. Raises GpushareError if none
+of the containers may start."""
 Prefer = Callable[[Sequence[str], Sequence[str], int], list[str]]
 """As slots.preferred."""
 
 
 class Shown:
-    """The stream of slots: all of them at first, and whenever one changes."""
+    """The stream of slots: sends all of them at first and whenever one changes."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -69,7 +70,7 @@ class Shown:
         self._number = 0
 
     def put(self, now: Sequence[Slot]) -> None:
-        """All slots of the node."""
+        """Sets all slots of the node."""
         with self._changed:
             if tuple(now) != self._now or self._number == 0:
                 self._now, self._number = tuple(now), self._number + 1
@@ -81,7 +82,7 @@ class Shown:
         while waits():
             with self._changed:
                 if self._number == seen:
-                    self._changed.wait(1.0)  # and then looks whether anybody listens
+                    self._changed.wait(1.0)  # then checks whether the caller still listens
                     continue
                 seen, now = self._number, self._now
             yield {"devices": [_slot(one) for one in now]}
@@ -95,7 +96,8 @@ def _slot(one: Slot) -> dict[str, Any]:
 
 
 class Plugin:
-    """The plugin's socket in kubelet's directory, which a kubelet that starts empties: `keep` makes it anew."""
+    """The plugin's socket in kubelet's directory. kubelet empties the directory when it starts; `keep` recreates the
+    socket."""
 
     def __init__(self, directory: Path, resource: str, allocate: Allocate, prefer: Prefer) -> None:
         """`directory`: /var/lib/kubelet/device-plugins by default."""
@@ -107,7 +109,7 @@ class Plugin:
         self._said = ""
 
     def keep(self) -> None:
-        """Serves and registers where either is missing. To be called again and again."""
+        """Makes the socket and registers it if either is missing. To be called periodically."""
         try:
             found = (self._directory / "kubelet.sock").stat()
         except OSError:
@@ -131,7 +133,7 @@ class Plugin:
         self._say(f"kubelet has registered {self._resource}")
 
     def stop(self) -> None:
-        """Ends the socket and its streams; kubelet's slots are gone then, its pods stay."""
+        """Closes the socket and its streams. kubelet then drops the slots; its pods stay."""
         if self._server is not None:
             self._server.stop()
             self._server = None
@@ -164,14 +166,15 @@ class Plugin:
 
 
 class Pods:
-    """Who has which slots, as kubelet says."""
+    """The pods and their slots, as kubelet lists them."""
 
     def __init__(self, socket: Path) -> None:
         """`socket`: /var/lib/kubelet/pod-resources/kubelet.sock by default."""
         self._socket = socket
 
     def kubelet(self) -> Identity | None:
-        """Which kubelet it is, None where there is none. One that starts does so before it knows its pods."""
+        """Returns the identity of the running kubelet; None if there is none. Its socket appears before it knows its
+        pods."""
         try:
             found = self._socket.stat()
         except OSError:
@@ -179,7 +182,8 @@ class Pods:
         return found.st_ino, found.st_ctime_ns
 
     def list(self, of: Identity | None) -> list[dict[str, Any]]:
-        """As the kubelet `of` says. Raises UnreachableError where it is away or another one, or FailedError."""
+        """Returns the pods that the kubelet `of` lists. Raises UnreachableError if it is away or has been replaced, or
+        FailedError."""
         if of is not None and self.kubelet() == of:
             with Caller(self._socket, timeout=5.0) as caller:
                 pods: list[dict[str, Any]] = caller.call("/v1.PodResourcesLister/List", EMPTY, _PODS)["pods"]

@@ -1,7 +1,7 @@
-"""The plugin's process: slots for kubelet, grants for the slots that it gives out, and their end.
+"""The plugin's process: offers slots to kubelet, makes grants for the slots that it allocates, and ends the grants.
 
-kubelet does not tell when a pod has ended: it lists which slots pods have, so that is asked for whenever nothing runs
-in a grant. What is kept is only which grants have been seen in use; everything else is found again by the grants' keys.
+kubelet does not report the end of a pod; it only lists the slots that pods have, so this list is read whenever a grant
+is idle. The only state is which grants have been listed and since when each is known; the rest is in the grants' keys.
 """
 
 import logging
@@ -22,20 +22,20 @@ from gpushare.inject import oci
 log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 5.0
-"""For memory that others have on loan, within the time that kubelet gives an allocation."""
+"""Maximum wait for memory that is on loan; less than kubelet allows for an allocation."""
 LOOK_SECONDS = 1.0
-"""Between looks at kubelet's sockets, and at its pods while a grant is idle or its pod has not been listed yet."""
+"""Interval between checks of kubelet's sockets, and of its pods while a grant is idle or its pod is not listed yet."""
 TRUST_SECONDS = 60.0
-"""After which a kubelet that has started knows its pods: one that it has not listed until then is gone."""
+"""Time after which a started kubelet is assumed to know all its pods: a pod not listed by then is gone."""
 ERROR_SECONDS = 1.0
 SETTLE_SECONDS = 0.05
-"""For which changes are gathered, so that pods that come at once do not each wait for a look at all grants."""
+"""Time over which changes are gathered, so that a burst of pods does not reread all grants for each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`sizes`: how devices are cut. `annotations`: containers have the size that their annotations say, and the grant
-    is made when the container is; else they have that of their slots. `more`: fields of every GrantRequest."""
+    """`sizes`: how devices are divided. `annotations`: a container's annotations may set its size, and the grant is
+    made when the container is created; otherwise its slots set the size. `more`: fields of every GrantRequest."""
 
     sizes: Sizes
     resource: str
@@ -70,7 +70,7 @@ class Allocator:
             mine = self._asked.begin(names)
         made: list[Json] = []
         try:
-            # Others go on while this waits for memory that is on loan.
+            # Without the lock: other calls continue while this one waits for memory that is on loan.
             for device, those in wanted:
                 made.append(self._grant(device, those))
             with self._one:
@@ -105,18 +105,18 @@ class Allocator:
         return grant
 
     def forget(self) -> None:
-        """Another kubelet lists the pods from now on."""
+        """Forgets which grants were listed: another kubelet lists the pods from now on."""
         with self._one:
             self._seen.clear()
 
     def release_over(self, pods: Pods, kubelet: Identity | None, now: float, *, trusted: bool) -> None:
-        """Ends the grants of pods that are gone. `now`: monotonic seconds. `trusted`: this `kubelet` knows all its
-        pods, also those that it has not listed yet."""
+        """Ends the grants of pods that are gone. `now`: monotonic seconds. `trusted`: `kubelet` has run long enough to
+        know all its pods, so that one that it does not list is gone."""
         with self._one:
             ours = [grant for grant in self._daemon.grants() if slots.is_slots(grant)]
             self._seen &= {grant["id"] for grant in ours}
             self._since = {grant["id"]: self._since.get(grant["id"], now) for grant in ours}
-            # Of one that is never looked for until it ends it would not be known that its pod was listed.
+            # Also look for grants that are in use: unless seen listed once, they could not be told from new ones later.
             if not any(slots.is_idle(grant) or grant["id"] not in self._seen for grant in ours):
                 return
             listed = slots.listed(pods.list(kubelet), self._options.resource)
@@ -146,12 +146,12 @@ class DevicePlugin:
         self._said = ""
 
     def stop(self) -> None:
-        """`run` returns soon."""
+        """Makes `run` return soon."""
         self._ended.set()
         self._changed.set()
 
     def run(self) -> None:
-        """Until `stop`."""
+        """Serves until `stop`."""
         for work in (self._watch, self._register):
             threading.Thread(target=work, name=work.__name__, daemon=True).start()
         while not self._ended.is_set():
@@ -169,7 +169,7 @@ class DevicePlugin:
         self._plugin.stop()
 
     def _register(self) -> None:
-        """Looks after kubelet's sockets and its pods."""
+        """Keeps the plugin registered and ends the grants of pods that are gone."""
         kubelet, since = None, 0.0
         while not self._ended.is_set():
             self._plugin.keep()

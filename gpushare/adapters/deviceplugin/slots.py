@@ -1,4 +1,4 @@
-"""Which slots there are, which to prefer, what some of them are worth, and whose grants are over. Pure."""
+"""Pure functions of slots: which there are, which to prefer, what they are worth, and which grants must end."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,20 +10,20 @@ from gpushare.policy.shares import DEVICE_MILLI
 Json: TypeAlias = Any
 
 KEYS = "kubernetes/slots/"
-"""Begins the key of every grant of slots."""
-NAME_MAX = 63  # characters of a slot's name, of kubelet
+"""Prefix of the key of every grant of slots."""
+NAME_MAX = 63  # kubelet's limit on the characters of a slot's name
 SLOTS_MAX = 100
-"""Per device. The numbers of a grant's slots are in its key, which has an end."""
+"""Per device. A grant's key contains its slot numbers, and keys are limited in length."""
 
 UNLISTED_SECONDS = 30.0
-"""For which a grant may be older than kubelet's first word of its pod."""
+"""Maximum time from the making of a grant until kubelet first lists its pod."""
 
 _MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One part of a device. `numa`: of the device, where known."""
+    """One part of a device. `numa`: the device's NUMA node, if known."""
 
     name: str
     healthy: bool
@@ -32,19 +32,19 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """How devices are cut. `count`: slots of each device."""
+    """How devices are divided. `count`: slots per device."""
 
     count: int
 
     def of(self, device: Json, slots: int) -> tuple[int, int]:
-        """Bytes and milli that so many slots of it are worth: all of them are the whole device."""
+        """Returns the bytes and milli of this number of slots; all slots together are the whole device."""
         capacity = device["capacity"]
         memory = capacity["memory"] * slots // self.count
         return memory - memory % _MIB, DEVICE_MILLI * slots // self.count
 
 
 def slot_name(device_id: str, number: int) -> str:
-    """Raises UsageError for a device whose name is too long to have slots."""
+    """Returns a slot's name. Raises UsageError if it is too long for kubelet."""
     name = f"{device_id}.{number}"
     if len(name) > NAME_MAX:
         raise UsageError(f"{name} is longer than {NAME_MAX} characters, which Kubernetes gives a device's name")
@@ -52,8 +52,8 @@ def slot_name(device_id: str, number: int) -> str:
 
 
 def slots(devices: Iterable[Json], grants: Iterable[Json], sizes: Sizes, keys: str = KEYS) -> list[Slot]:
-    """All slots of the node. Unhealthy: those of a device that does not work or is drained, and as many of a device
-    as no longer fit beside what others than this plugin have of it."""
+    """Returns all slots of the node. Unhealthy are those of a device that does not work or is drained, and as many of a
+    device's slots as no longer fit alongside grants that are not this plugin's."""
     grants = list(grants)
     out = []
     for device in devices:
@@ -66,7 +66,7 @@ def slots(devices: Iterable[Json], grants: Iterable[Json], sizes: Sizes, keys: s
 
 
 def _lost(device: Json, grants: Iterable[Json], sizes: Sizes, keys: str) -> list[int]:
-    """Numbers of slots that are nobody's here and would be refused."""
+    """Returns the numbers of unused slots for which a grant would be refused."""
     memory, time, used = 0, 0, set()
     for grant in grants:
         for part in grant["devices"]:
@@ -78,15 +78,15 @@ def _lost(device: Json, grants: Iterable[Json], sizes: Sizes, keys: str) -> list
                 memory += part["memory_limit_bytes"]
                 time += part["time_milli"]
     one_memory, one_time = sizes.of(device, 1)
-    # The last slots are not worth less than the first, but all together are no more than the device.
+    # Rounded up: a slot that fits only in part is lost.
     over = max(-(-memory // max(one_memory, 1)), -(-time // max(one_time, 1)))
     free = [number for number in reversed(range(sizes.count)) if number not in used]
     return free[:over]
 
 
 def chosen(names: Sequence[str], devices: Iterable[Json], sizes: Sizes) -> tuple[Json, frozenset[int]]:
-    """The device and the numbers of these slots. Raises RefusedError where they are of several devices, UsageError
-    where one is unknown."""
+    """Returns the device and the numbers of these slots. Raises RefusedError if they are of several devices, UsageError
+    if one is unknown."""
     known = {slot_name(one["id"], number): (one, number) for one in devices for number in range(sizes.count)}
     found = []
     for name in names:
@@ -103,22 +103,23 @@ def chosen(names: Sequence[str], devices: Iterable[Json], sizes: Sizes) -> tuple
 
 
 def key(device_id: str, those: Collection[int], nonce: str, keys: str = KEYS) -> str:
-    """Of the grant for some slots of a device. `nonce`: of the allocation, since the next pod may get the same."""
+    """Returns the key of the grant for some slots of a device. `nonce`: the allocation's, since a later pod may get the
+    same slots."""
     return f"{key_prefix(device_id, keys)}{sum(1 << number for number in those):x}/{nonce}"
 
 
 def key_prefix(device_id: str, keys: str = KEYS) -> str:
-    """Begins the keys of all grants for slots of a device."""
+    """Returns the prefix of the keys of all grants for slots of a device."""
     return f"{keys}{device_id}/"
 
 
 def is_slots(grant: Json, keys: str = KEYS) -> bool:
-    """Whether it is a grant of this plugin, or of the one with other `keys`."""
+    """Whether it is a grant of the plugin whose keys begin with `keys`."""
     return (grant["key"] or "").startswith(keys)
 
 
 def numbers(grant: Json) -> set[int]:
-    """Those of a grant of ours; none where its key makes no sense."""
+    """Returns the slot numbers of a grant of ours; empty if its key is malformed."""
     try:
         mask = int(grant["key"].split("/")[-2], 16)
     except (ValueError, IndexError):
@@ -127,22 +128,22 @@ def numbers(grant: Json) -> set[int]:
 
 
 def names(grant: Json) -> set[str]:
-    """The slots' names of a grant of ours."""
+    """Returns the names of the slots of a grant of ours."""
     return {f"{part['id']}.{number}" for part in grant["devices"] for number in numbers(grant)}
 
 
 def overlapping(grants: Iterable[Json], wanted: Collection[str], keys: str = KEYS) -> list[str]:
-    """Ids of grants that have some of these slots. kubelet gives out what no pod has, so those pods are gone."""
+    """Returns the ids of grants that have any of these slots. kubelet allocates only slots that no pod has, so the pods
+    of those grants are gone."""
     return [grant["id"] for grant in grants if is_slots(grant, keys) and names(grant) & set(wanted)]
 
 
 def over(
     grants: Iterable[Json], listed: Collection[str], seen: Collection[str], ages: Mapping[str, float], *, trusted: bool
 ) -> list[str]:
-    """Ids of grants that nothing runs in and no pod has any more. `listed`: slots that kubelet says pods have. `seen`:
-    grants of which it has said so before. `ages`: seconds that the plugin has known each, by a clock that nobody sets.
-    The others may be of pods that are only about to be listed, and of pods that
-    it does not know again yet where it is not `trusted`."""
+    """Returns the ids of idle grants whose pods are gone. `listed`: slots that kubelet lists for pods. `seen`: grants
+    whose slots it has listed before; others may belong to pods that are not listed yet, and end only after
+    UNLISTED_SECONDS, if kubelet is `trusted` to know all its pods. `ages`: monotonic seconds since each was seen."""
     out = []
     for grant in grants:
         old = trusted and ages[grant["id"]] >= UNLISTED_SECONDS
@@ -152,13 +153,13 @@ def over(
 
 
 def is_idle(grant: Json) -> bool:
-    """Whether nothing runs in it."""
+    """Whether nothing runs in the grant."""
     return grant["phase"] in ("reserved", "bound")
 
 
 def preferred(available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
-    """`size` of the available slots, `must` among them: all of one device where one has as many, and of those the one
-    with the fewest left, so that devices stay whole for who needs one."""
+    """Returns `size` of the available slots, including `must`: all of one device if possible, choosing the device with
+    the fewest available, so that others stay whole."""
     by_device: dict[str, list[str]] = {}
     for name in available:
         by_device.setdefault(_device(name), []).append(name)
@@ -168,7 +169,7 @@ def preferred(available: Sequence[str], must: Sequence[str], size: int) -> list[
         for device, there in by_device.items()
         if len({*there, *must}) >= size and of_must <= {device}
     ]
-    # Where none fits, allocation will refuse: the fullest first, which is as good as any.
+    # If no device fits, the allocation will be refused, so that any order does.
     order = [min(fits)[1]] if fits else [device for _, device in sorted((len(b), a) for a, b in by_device.items())]
     rest = [name for device in order for name in sorted(by_device[device], key=_number) if name not in must]
     return [*must, *rest][:size]
@@ -184,7 +185,7 @@ def _number(name: str) -> int:
 
 
 def listed(pods: Iterable[Mapping[str, Any]], resource: str) -> set[str]:
-    """The slots that pods have, of the answer of kubelet's PodResourcesLister."""
+    """Returns the slots that pods have, from the answer of kubelet's PodResourcesLister."""
     return {
         slot
         for pod in pods
@@ -197,31 +198,31 @@ def listed(pods: Iterable[Mapping[str, Any]], resource: str) -> set[str]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reservation:
-    """Of slots, while a grant is made for them. Equal to itself alone."""
+    """A reservation of slots while a grant is made for them. Compared by identity."""
 
     names: tuple[str, ...]
 
 
 class Asked:
-    """Reservations that are under way, by their slots: of two for the same slot the later one counts, since a slot is
-    given out again only when the first one has been given up."""
+    """Reservations in progress, by slot. Of two for the same slot the later one is valid: a slot is allocated again
+    only after the first allocation was abandoned."""
 
     def __init__(self) -> None:
         self._latest: dict[str, Reservation] = {}
 
     def begin(self, names: Collection[str]) -> Reservation:
-        """One more."""
+        """Begins a reservation."""
         mine = Reservation(tuple(names))
         self._latest.update(dict.fromkeys(mine.names, mine))
         return mine
 
     def check(self, mine: Reservation, *, waits: bool) -> None:
-        """Raises RefusedError where nobody wants it any more. `waits`: who asked for it does."""
+        """Raises RefusedError if the reservation is abandoned. `waits`: whether the caller still waits."""
         if not waits or any(self._latest.get(name) is not mine for name in mine.names):
             raise RefusedError("nobody waits for these slots any more, or they were given out again: ask again")
 
     def end(self, mine: Reservation) -> None:
-        """It is answered."""
+        """Ends a reservation, successful or not."""
         for name in mine.names:
             if self._latest.get(name) is mine:
                 del self._latest[name]

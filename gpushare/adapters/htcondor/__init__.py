@@ -1,4 +1,5 @@
-"""HTCondor: devices as its startd reads them from condor_gpu_discovery, and the share of a job that was given some.
+"""HTCondor: lists devices in the format of condor_gpu_discovery for startd, and computes a job's share from the slots
+that it was assigned.
 
-A client of the node API that runs once and ends. `ads` decides, without I/O.
+A client of the node API that runs once and exits. `ads` has the decisions, without I/O.
 """

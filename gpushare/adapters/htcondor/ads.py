@@ -1,4 +1,4 @@
-"""ClassAds of devices, in the words of condor_gpu_discovery(1), and what a job's part of them is worth. Pure."""
+"""ClassAds of devices, in the format of condor_gpu_discovery(1), and the share that a job's slots are worth. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -15,14 +15,14 @@ _MIB = 1 << 20
 
 
 def text(devices: Iterable[Json], slots: int) -> str:
-    """Devices that work and are not drained, each `slots` times as `-divide` does it: a slot has its part of the
-    memory. The names are whole UUIDs, by which the daemon knows them too."""
+    """Returns the ads of devices that work and are not drained, each listed `slots` times as by `-divide`: a slot has
+    its part of the memory. The names are full UUIDs, the daemon's device ids."""
     listed = [one for one in devices if one["health"] == "healthy" and one.get("state", "ready") == "ready"]
     names = [one["id"] for one in listed for _ in range(slots)]
     lines = [f'DetectedGPUs="{", ".join(names)}"' if names else "DetectedGPUs=0"]
     found = [_properties(one, slots) for one in listed]
     common = dict(set.intersection(*(set(one.items()) for one in found))) if found else {}
-    common.pop("GlobalMemoryMb", None)  # of a slot: never in the common ad where the tool divides it
+    common.pop("GlobalMemoryMb", None)  # per slot: the tool never puts it into the common ad when it divides
     if common:
         lines.append(f"Common=[ {_pairs(common)}]")
     for device, properties in zip(listed, found, strict=True):
@@ -33,9 +33,9 @@ def text(devices: Iterable[Json], slots: int) -> str:
 
 
 def share(assigned: str, slots: int) -> dict[str, object]:
-    """Fields of the GrantRequest of a job with these slots, by name and with commas as AssignedGPUs has them.
+    """Returns the GrantRequest fields for a job's slots. `assigned`: their names, comma-separated as in AssignedGPUs.
 
-    Raises UsageError for slots that are no even part of several devices.
+    Raises UsageError unless the job has equally many slots of each of its devices.
     """
     counts = Counter(name for name in (part.strip() for part in assigned.split(",")) if name)
     if not counts:

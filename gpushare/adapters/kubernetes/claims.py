@@ -1,4 +1,4 @@
-"""What a ResourceClaim asks of the daemon, and which grants are of claims that are gone. Pure."""
+"""Translates a ResourceClaim into grant requests, and finds grants whose claims are gone. Pure."""
 
 import hashlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,10 +11,10 @@ from gpushare.errors import FailedError, UsageError
 from gpushare.policy.shares import DEVICE_MILLI
 
 KEYS = "kubernetes/claim/"
-"""Begins the key of every grant of a claim."""
+"""Prefix of the key of every grant of a claim."""
 
 PARAMETERS = {"apiVersion": "gpushare.dev/v1", "kind": "Share"}
-# Of the opaque parameters, by field of a GrantRequest. Whoever may write a claim may write these.
+# Opaque parameter -> field of a GrantRequest. Any user who may write a claim may set these.
 _CLAIM = {
     "timeLimit": "time_limit",
     "class": "class",
@@ -25,13 +25,13 @@ _CLAIM = {
     "graceSeconds": "grace_seconds",
     "evictionSignal": "eviction_signal",
 }
-# Those of a DeviceClass, which an administrator writes.
+# The same for a DeviceClass, which an administrator writes.
 _CLASS = {**_CLAIM, "tenant": "tenant"}
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One allocated device of a claim. `share`: tells apart the claims of one device."""
+    """One allocated device of a claim. `share`: the shareID, which distinguishes allocations of one device."""
 
     device: str
     share: str | None
@@ -39,7 +39,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The grant for one request of a claim. `ask`: fields of a GrantRequest; `parts`: in the order of its devices."""
+    """The grant for one request of a claim. `ask`: fields of a GrantRequest. `parts`: in the order of its devices."""
 
     request: str
     pool: str
@@ -48,15 +48,15 @@ class Wanted:
 
 
 def key_of(uid: str) -> str:
-    """How the keys of all grants of a claim begin."""
+    """Returns the prefix of the keys of all grants of a claim."""
     return f"{KEYS}{uid}/"
 
 
 def wanted(claim: Json, node: str, devices: Iterable[Json], tenants: Iterable[str]) -> list[Wanted]:
-    """The grants that an allocated claim has on this node. `devices`: the node API's. `tenants`: names that exist; a
-    claim whose class names none is of the one that is named as its namespace.
+    """Returns the grants that an allocated claim needs on this node. `devices`: the node API's. `tenants`: existing
+    names; if the claim's class names no tenant, it is the one with the name of the namespace, else `default`.
 
-    Raises FailedError for a claim with nothing here, and UsageError for parameters that make no sense.
+    Raises FailedError for a claim with no device on this node, and UsageError for invalid parameters.
     """
     known = {device_name(device["id"]): device for device in devices}
     by_request: dict[str, list[Json]] = {}
@@ -103,7 +103,7 @@ def _of_request(claim: Json, request: str, results: list[Json], known: Mapping[s
 
 
 def _share(result: Json, device: Json) -> tuple[int, int]:
-    """Bytes and milli. A cluster that shares no devices gives all of one."""
+    """Returns bytes and milli; the whole device if the cluster does not report consumed capacity."""
     consumed = result.get("consumedCapacity") or {}
     try:
         memory = int(amount(consumed["memory"])) if "memory" in consumed else _all_memory(device)
@@ -118,7 +118,7 @@ def _all_memory(device: Json) -> int:
 
 
 def _parameters(claim: Json, request: str) -> Json:
-    """The fields that the class and the claim set, the claim's last."""
+    """Returns the fields set by the class and the claim; the claim's take precedence."""
     found: Json = {}
     configs = claim["status"]["allocation"]["devices"].get("config") or ()
     for source, known in (("FromClass", _CLASS), ("FromClaim", _CLAIM)):
@@ -149,7 +149,7 @@ def _read(parameters: Any, source: str, known: Mapping[str, str]) -> Json:
 
 
 def of_pod(pod: Json) -> Iterator[tuple[str, str]]:
-    """Namespace and name of each claim of a pod: given by name, made from a template, made for an extended resource."""
+    """Yields namespace and name of each claim of a pod: named, from a template, or made for an extended resource."""
     status = pod.get("status") or {}
     extended = status.get("extendedResourceClaimStatus") or {}
     named = (*(pod["spec"].get("resourceClaims") or ()), *(status.get("resourceClaimStatuses") or ()), extended)
@@ -159,12 +159,12 @@ def of_pod(pod: Json) -> Iterator[tuple[str, str]]:
 
 
 def is_claims(grant: Json) -> bool:
-    """Whether a claim has the grant."""
+    """Whether the grant belongs to a claim."""
     return (grant["key"] or "").startswith(KEYS)
 
 
 def stale(grants: Iterable[Json], claims: Iterable[Json], node: str) -> list[str]:
-    """Ids of grants whose claim is gone, or has nothing on this node any more."""
+    """Returns the ids of grants whose claim is gone or no longer has a device on this node."""
     here = {claim["metadata"]["uid"] for claim in claims if next(_results(claim, node), None) is not None}
     return [grant["id"] for grant in grants if is_claims(grant) and _uid(grant) not in here]
 

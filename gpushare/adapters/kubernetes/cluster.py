@@ -1,5 +1,5 @@
-"""The API server, through Kubernetes' official client. Objects are JSON as the API has it, not the client's models,
-which drop what they do not know."""
+"""The API server, through Kubernetes' official client. Objects are the API's JSON, not the client's models, which drop
+unknown fields."""
 
 import json
 import logging
@@ -16,20 +16,20 @@ from gpushare.errors import FailedError, NotFoundError, UnreachableError, UsageE
 
 log = logging.getLogger(__name__)
 
-_SECONDS = (5, 20)  # to connect, and to answer
+_SECONDS = (5, 20)  # timeouts for connecting and for the answer
 WATCH_SECONDS = 300
 _NOT_FOUND, _CONFLICT = 404, 409
 
 
 class _ConflictError(FailedError):
-    """The object was changed by others since it was read."""
+    """The object was changed by another writer since it was read."""
 
 
 class Cluster:
-    """Every call raises UnreachableError where no API server answers, and FailedError with what it said otherwise."""
+    """Every call raises UnreachableError if no API server answers, and FailedError with its message if it refuses."""
 
     def __init__(self, kubeconfig: Path | None) -> None:
-        """`kubeconfig`: None in a pod, whose service account says all. Raises UsageError for one that is of no use."""
+        """`kubeconfig`: None in a pod, to use its service account. Raises UsageError if it cannot be used."""
         try:
             if kubeconfig is None:
                 config.load_incluster_config()
@@ -38,17 +38,17 @@ class Cluster:
         except config.ConfigException as error:
             raise UsageError(f"no way to the API server: {error}: give --kubeconfig, or run in a pod") from None
         settings = client.Configuration.get_default_copy()
-        # Who asked tries again; four attempts would take longer than kubelet waits.
+        # Callers retry; the client's own four attempts would take longer than kubelet waits.
         settings.retries = False
         api = client.ApiClient(settings)
         self._resources, self._core = client.ResourceV1Api(api), client.CoreV1Api(api)
 
     def claim(self, namespace: str, name: str) -> Json:
-        """A ResourceClaim. Raises NotFoundError."""
+        """Returns a ResourceClaim. Raises NotFoundError."""
         return self._call(self._resources.read_namespaced_resource_claim, name, namespace)
 
     def put_claim_status(self, claim: Json) -> bool:
-        """Replaces the status of the ResourceClaim; False where the claim was changed since it was read."""
+        """Replaces the status of the ResourceClaim; False if the claim was changed since it was read."""
         metadata = claim["metadata"]
         try:
             self._call(
@@ -63,29 +63,29 @@ class Cluster:
         return True
 
     def pods(self, node: str) -> list[Json]:
-        """Those of a node, also those that have ended."""
+        """Returns a node's pods, including those that have ended."""
         selector = f"spec.nodeName={node}"
         found: list[Json] = self._call(self._core.list_pod_for_all_namespaces, field_selector=selector)["items"]
         return found
 
     def node_uid(self, name: str) -> str:
-        """Of the Node. Raises NotFoundError."""
+        """Returns the Node's UID. Raises NotFoundError."""
         return str(self._call(self._core.read_node, name)["metadata"]["uid"])
 
     def slice(self, node: str) -> Json | None:
-        """The node's ResourceSlice, None where there is none."""
+        """Returns the node's ResourceSlice; None if there is none."""
         found = self._call(self._resources.list_resource_slice, field_selector=_slices_of(node))["items"]
         return next((one for one in found if one["metadata"]["name"] == slice_name(node)), None)
 
     def put_slice(self, body: Json) -> Json:
-        """Makes the slice, or replaces the one whose `resourceVersion` it has."""
+        """Creates the slice; or replaces it if `body` has a `resourceVersion`."""
         if body["metadata"].get("resourceVersion"):
             return self._call(self._resources.replace_resource_slice, body["metadata"]["name"], body)
         return self._call(self._resources.create_resource_slice, body)
 
     def slice_changes(self, node: str) -> Iterator[str]:
-        """What happens to a node's ResourceSlice from now on: ADDED, MODIFIED or DELETED. Ends after some minutes, as
-        the API server does not say when it has forgotten who listens."""
+        """Watches a node's ResourceSlice and yields ADDED, MODIFIED or DELETED. Ends after WATCH_SECONDS, since the API
+        server does not report that it has dropped a watcher."""
         try:
             answer = self._resources.list_resource_slice(
                 field_selector=_slices_of(node),
@@ -117,7 +117,8 @@ class Cluster:
 
 
 def _slices_of(node: str) -> str:
-    """With a kubelet's rights a slice is only found by its node; one that is not there yet is forbidden by its name."""
+    """Returns the field selector of a node's slices. With a kubelet's rights a slice can be listed only by node; access
+    by name is forbidden while it does not exist."""
     return f"spec.nodeName={node},spec.driver={DRIVER}"
 
 

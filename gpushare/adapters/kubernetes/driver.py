@@ -1,7 +1,7 @@
-"""The driver's process: claims to grants and back for kubelet, the node's devices to the API server.
+"""The driver's process: prepares claims as grants for kubelet, and publishes the node's devices to the API server.
 
-It keeps nothing but the number of its slice. Grants are found by their keys, so that kubelet may ask again, and the
-driver, the daemon and kubelet may be killed, at any moment.
+It keeps no persistent state. Grants are found by their keys, so that kubelet may repeat a call, and the driver, the
+daemon and kubelet may be killed, at any time.
 """
 
 import contextlib
@@ -27,36 +27,36 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WAIT_SECONDS = 10.0
-"""For memory that others have on loan, in one call. kubelet asks again later in any case, and gives a call 45 s."""
+"""Maximum wait of one call for memory that is on loan. kubelet retries later, and allows a call 45 s."""
 SETTLE_SECONDS = 1.0
-"""Changes that come together are one write."""
+"""Changes within this time are combined into one write."""
 RETRY_SECONDS = (1.0, 2.0, 5.0, 15.0, 60.0)
 RECONCILE_SECONDS = 600.0
 SOCKETS_SECONDS = 5.0
 ANSWER_SECONDS = 5.0
-"""Of the daemon: one that takes longer hangs."""
+"""Timeout for the daemon's answer: if it takes longer, it hangs."""
 AWAY_SECONDS = 5.0
-"""A daemon that does not answer for longer is away: one that is started anew is back before."""
+"""Time without an answer after which the daemon counts as away; a restart takes less."""
 _ASKERS = 4
 
 
 class Preparer:
-    """What kubelet asks for. Called by several threads; what is asked of one claim is done one after the other."""
+    """Answers kubelet's calls. Called by several threads; calls for the same claim are serialised."""
 
     def __init__(self, daemon: Client, cluster: "Cluster", node: str) -> None:
         self._daemon, self._cluster, self._node = daemon, cluster, node
         self.statuses = statuses.Statuses(cluster)
-        # While the API server is asked for the claim, the daemon is asked for the rest.
+        # Threads that query the daemon while the API server is queried for the claim.
         self._askers = ThreadPoolExecutor(_ASKERS, "daemon")
-        # The node's as they were when they were published, None before that.
+        # The node's devices as last read for publishing; None before that.
         self.devices: list[Json] | None = None
         self._guard = threading.Lock()
         self._locks: dict[str, tuple[threading.Lock, int]] = {}
 
     @contextlib.contextmanager
     def _alone(self, uid: str, waits: Waits) -> Iterator[None]:
-        """With the claim. Raises UnreachableError where kubelet has given up meanwhile: what it asked for since then is
-        not to be undone."""
+        """Holds the claim's lock. Raises UnreachableError if kubelet has given up meanwhile: an abandoned call must not
+        undo a later one."""
         with self._guard:
             lock, users = self._locks.get(uid, (threading.Lock(), 0))
             self._locks[uid] = lock, users + 1
@@ -72,11 +72,11 @@ class Preparer:
                     self._locks[uid] = lock, users - 1
 
     def stop(self) -> None:
-        """Asks nothing more."""
+        """Stops querying the daemon."""
         self._askers.shutdown(wait=False, cancel_futures=True)
 
     def prepare(self, asked: Sequence[Claim], waits: Waits) -> dict[str, list[Device] | str]:
-        """As kubelet.Prepare. A claim that is prepared already has the same grants again."""
+        """As kubelet.Prepare. A claim that is prepared already gets the same grants."""
         answers: dict[str, list[Device] | str] = {}
         deadline = time.monotonic() + WAIT_SECONDS
         for claim in asked:
@@ -100,13 +100,13 @@ class Preparer:
         wanted = claims.wanted(claim, self._node, devices, tenants)
         keys = {one.ask["key"] for one in wanted}
         before = {grant["key"]: grant for grant in grants}
-        for key in before.keys() - keys:  # of an earlier allocation, whose end kubelet did not tell
+        for key in before.keys() - keys:  # of an earlier allocation whose end kubelet did not report
             self._release(before[key]["id"])
         found: list[Device] = []
         made: list[Json] = []
         try:
             for one in wanted:
-                # A grant that is there is taken as it is: a tenant that was made since then is not its.
+                # An existing grant is reused as it is, even if a tenant named as the namespace was made since.
                 grant = before.get(one.ask["key"])
                 if grant is None:
                     grant = self._daemon.create(**one.ask, wait_seconds=max(0.0, deadline - time.monotonic()))
@@ -114,7 +114,7 @@ class Preparer:
                     before[one.ask["key"]] = grant
                 found += _devices(one, grant)
         except BaseException:
-            # kubelet asks again; until then the claim holds nothing that it cannot use.
+            # kubelet will retry; until then the claim must not hold grants that it cannot use.
             for grant in made:
                 self._release(grant["id"])
             raise
@@ -122,12 +122,12 @@ class Preparer:
         return found
 
     def _there(self, uid: str) -> tuple[list[str], list[Json], list[Json]]:
-        """What the daemon has: names of tenants, devices, the claim's grants."""
+        """Queries the daemon; returns the names of tenants, the devices, and the claim's grants."""
         tenants = [tenant["name"] for tenant in self._daemon.tenants()]
         return tenants, self._daemon.devices() if self.devices is None else self.devices, self._grants(uid)
 
     def _tell(self, claim: Json, wanted: Sequence[claims.Wanted], grants: Mapping[str, Json]) -> None:
-        """Has it written into the claim's status. `grants`: by key."""
+        """Queues the claim's grants for its status. `grants`: by key."""
         got = [(one, grants.get(one.ask["key"])) for one in wanted]
         self.statuses.put(claim, [entry for one, grant in got if grant for entry in statuses.entries(one, grant)])
 
@@ -146,8 +146,8 @@ class Preparer:
         return answers
 
     def reconcile(self) -> list[str]:
-        """Ends grants whose claims are gone; their ids. A claim that comes between both looks is not among them. Those
-        of the others are told in the claims' status, where they are not."""
+        """Ends grants whose claims are gone, and returns their ids. Grants are listed before claims, so that a claim
+        made in between is safe. Queues the statuses of the other claims if they are missing."""
         grants = [grant for grant in self._daemon.grants() if claims.is_claims(grant)]
         if not grants:
             return []
@@ -163,7 +163,7 @@ class Preparer:
         return stale
 
     def _claims(self) -> Iterator[Json]:
-        """Those of the node's pods: of a large cluster's there may be too many to ask for all."""
+        """Yields the claims of the node's pods: a large cluster may have too many claims to list them all."""
         for namespace, name in sorted(
             {named for pod in self._cluster.pods(self._node) for named in claims.of_pod(pod)}
         ):
@@ -182,7 +182,7 @@ class Preparer:
 
 
 def _devices(wanted: claims.Wanted, grant: Json) -> list[Device]:
-    # All devices of the grant come with one name: an engine that is given it twice mounts twice.
+    # One CDI name covers all devices of the grant: given twice, the engine would mount twice.
     names = (tuple(grant["cdi"]), *((),) * (len(wanted.parts) - 1))
     return [
         Device(wanted.request, wanted.pool, part.device, cdi, part.share)
@@ -191,31 +191,31 @@ def _devices(wanted: claims.Wanted, grant: Json) -> list[Device]:
 
 
 class Publisher:
-    """The node's slice: written when it does not say what it should, and at no other time."""
+    """The node's slice, written only if it differs from what it should be."""
 
     def __init__(self, cluster: "Cluster", node: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._cluster, self._node = cluster, node
         self._clock, self._pace = clock, Pace()
         self._known: Json | None = None
-        # Grows with each call of look_again, which comes from another thread.
+        # Number of calls of look_again, which come from other threads.
         self._doubts = 0
-        # What was written last, and the version that the API server gave it. It may have left out a field that it does
-        # not know: that is not written for ever.
+        # resourceVersion and spec of the last write. The API server may have dropped a field that it does not know: the
+        # slice it returns for this version counts as equal, so that it is not rewritten forever.
         self._wrote: tuple[str, Json] | None = None
 
     def look_again(self) -> None:
-        """Somebody may have changed or removed the slice: a kubelet that starts removes all of its node's."""
+        """To be called if the slice may have been changed or removed: a starting kubelet removes all of its node's."""
         self._known = None
         self._doubts += 1
 
     def published(self) -> list[Json]:
-        """The devices that the slice has. Raises UnreachableError or FailedError."""
+        """Returns the devices in the published slice. Raises UnreachableError or FailedError."""
         found = self._cluster.slice(self._node)
         return list(found["spec"].get("devices") or ()) if found is not None else []
 
     def publish(self, shown: list[Json]) -> float:
-        """Seconds after which to call again, 0 where the slice says all. Raises UnreachableError or FailedError; the
-        next call reads again."""
+        """Writes the slice if needed. Returns the seconds after which to call again; 0: the slice is up to date. Raises
+        UnreachableError or FailedError; the next call rereads the slice."""
         doubts, before = self._doubts, self._known
         if before is None:
             before = self._cluster.slice(self._node)
@@ -244,7 +244,7 @@ class Publisher:
 
 
 class Driver:
-    """Serves kubelet, and publishes, until `stop`."""
+    """Serves kubelet and publishes devices until `stop`."""
 
     def __init__(self, daemon: Client, cluster: "Cluster", node: str, kubelet: Path) -> None:
         self._daemon, self._cluster, self._node = daemon, cluster, node
@@ -256,12 +256,12 @@ class Driver:
         self._healths: list[Health] = []
 
     def stop(self) -> None:
-        """`run` returns soon."""
+        """Makes `run` return soon."""
         self._ended.set()
         self._changed.set()
 
     def run(self) -> None:
-        """Until `stop`."""
+        """Runs until `stop`."""
         for work in (self._watch, self._watch_slice, self._watch_sockets, self._write_statuses):
             threading.Thread(target=work, name=work.__name__, daemon=True).start()
         attempt, reconciled = 0, 0.0
@@ -301,8 +301,8 @@ class Driver:
         return self._publisher.publish(self._shown)
 
     def _publish_away(self, error: UnreachableError, asked: float) -> float:
-        """Keeps the scheduler from the node's devices once the daemon has not answered for a while. What runs there
-        goes on."""
+        """Taints the node's devices for the scheduler once the daemon has not answered for AWAY_SECONDS. Running pods
+        continue. Returns as Publisher.publish does."""
         if self._away_since is None:
             log.warning("%s", error)
             self._away_since = asked
@@ -322,7 +322,7 @@ class Driver:
         return Health(self._node, name, device["health"] == "healthy", since // 1_000_000_000, device["health_reason"])
 
     def _watch(self) -> None:
-        """Wakes `run` whenever something may have changed. The events say what, the daemon's lists say how it is."""
+        """Wakes `run` whenever something may have changed; `run` then reads the state from the daemon's lists."""
         while not self._ended.is_set():
             try:
                 for event in self._daemon.watch():
@@ -342,7 +342,7 @@ class Driver:
                     self._look_again()
             except GpushareError as error:
                 log.debug("watch of the slice: %s", error)
-            self._ended.wait(RETRY_SECONDS[0])  # also of a server that ends every watch at once
+            self._ended.wait(RETRY_SECONDS[0])  # bounds the rate also if the server ends every watch at once
             self._look_again()
 
     def _watch_sockets(self) -> None:
@@ -354,7 +354,7 @@ class Driver:
             try:
                 self._daemon.call("GET", "/v1/version", timeout=ANSWER_SECONDS)
             except UnreachableError:
-                self._changed.set()  # the watch of a daemon that hangs does not end
+                self._changed.set()  # a watch does not end if the daemon hangs
 
     def _look_again(self) -> None:
         self._publisher.look_again()
@@ -362,5 +362,5 @@ class Driver:
 
     @staticmethod
     def _is_others(event: Json) -> bool:
-        """A grant of others that came or went. One that has grown or shrunk is `changed` like one that only runs."""
+        """Whether the event is about a grant that is not a claim's. Of any type: a resize is `changed` too."""
         return event["kind"] == "grant" and event["object"] is not None and not claims.is_claims(event["object"])

@@ -1,7 +1,7 @@
-"""The two sockets at which kubelet asks: one to find the driver, one to prepare claims.
+"""The two sockets that kubelet calls: one to register the driver, one to prepare claims.
 
 Messages are those of kubelet's public APIs pluginregistration/v1, dra/v1, dra/v1beta1 and dra-health/v1alpha1. Both
-versions of DRA have the same.
+versions of DRA have the same messages.
 """
 
 import logging
@@ -33,15 +33,15 @@ _HEALTHS = Table(devices=message(1, _HEALTH, many=True))
 _UNKNOWN, _HEALTHY, _UNHEALTHY = 0, 1, 2
 
 VERSIONS = {f"{version}.DRAPlugin": f"k8s.io.kubelet.pkg.apis.dra.{version}.DRAPlugin" for version in ("v1", "v1beta1")}
-"""Services, by the name under which a version is offered at registration."""
+"""Service names, by the version name offered at registration."""
 
 _GRACE_SECONDS = 2.0
-_HEALTH_SECONDS = 10.0  # kubelet does not believe what it heard 30 s ago
+_HEALTH_SECONDS = 10.0  # kubelet discards a report after 30 s
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A claim as kubelet names it."""
+    """A claim as identified by kubelet."""
 
     namespace: str
     uid: str
@@ -50,7 +50,8 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A prepared device. `request`: of the claim. `cdi`: names for the container engine. `share`: as in claims.Part."""
+    """A prepared device. `request`: name of the claim's request. `cdi`: names for the container engine. `share`: as in
+    claims.Part."""
 
     request: str
     pool: str
@@ -61,7 +62,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How a device is; `healthy` None: nobody knows. `since`: seconds since 1970."""
+    """A device's health. `healthy`: None: unknown. `since`: seconds since 1970."""
 
     pool: str
     device: str
@@ -73,9 +74,9 @@ class Health:
 Waits = Callable[[], bool]
 """Whether the caller is still there."""
 Prepare = Callable[[Sequence[Claim], Waits], dict[str, list[Device] | str]]
-"""By uid of the claim: its devices, or why they cannot be prepared."""
+"""Returns by claim uid: its devices, or why they cannot be prepared."""
 Unprepare = Callable[[Sequence[Claim], Waits], dict[str, str]]
-"""By uid of the claim: why it could not be undone, empty where it was."""
+"""Returns by claim uid: why it could not be unprepared, empty on success."""
 
 
 def _claims(request: dict[str, Any]) -> list[Claim]:
@@ -93,7 +94,7 @@ def _prepared(answer: list[Device] | str) -> dict[str, Any]:
 
 
 class Healths:
-    """The stream of the devices' health: all of it at first, whenever it changes, and often enough to be believed."""
+    """The stream of the devices' health: sends all of it at first, at each change, and every _HEALTH_SECONDS."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -101,7 +102,7 @@ class Healths:
         self._number = 0
 
     def put(self, now: Sequence[Health]) -> None:
-        """The health of all devices."""
+        """Sets the health of all devices."""
         with self._changed:
             if tuple(now) != self._now:
                 self._now, self._number = tuple(now), self._number + 1
@@ -114,7 +115,7 @@ class Healths:
             with self._changed:
                 early = due - time.monotonic()
                 if self._number == 0 or (self._number == seen and early > 0):
-                    self._changed.wait(min(early, 1.0) if seen else 1.0)  # and then looks whether anybody listens
+                    self._changed.wait(min(early, 1.0) if seen else 1.0)  # then checks whether the caller still listens
                     continue
                 seen, now, due = self._number, self._now, time.monotonic() + _HEALTH_SECONDS
             yield {"devices": [_health(one) for one in now]}
@@ -127,8 +128,8 @@ def _health(one: Health) -> dict[str, Any]:
 
 
 class Kubelet:
-    """Both sockets, served until `stop`. kubelet watches the directory of the first, so that a driver that starts again
-    is registered again, and so is one that outlives kubelet."""
+    """Both sockets, served until `stop`. kubelet watches the directory of the registration socket, so that the driver
+    is registered again when it or kubelet restarts."""
 
     def __init__(self, directory: Path, prepare: Prepare, unprepare: Unprepare) -> None:
         """`directory`: kubelet's, /var/lib/kubelet by default. Raises FailedError."""
@@ -142,8 +143,8 @@ class Kubelet:
         self.serve()
 
     def serve(self) -> None:
-        """Makes the sockets, and makes them anew where somebody has removed one. Those of a driver that took our place
-        are left. Raises FailedError."""
+        """Makes the sockets, and recreates both if one was removed. Sockets of a driver that has replaced this one are
+        left alone. Raises FailedError."""
         with self._lock:
             if self._ended or (self._servers and all(server.path.exists() for server in self._servers)):
                 return
@@ -160,12 +161,13 @@ class Kubelet:
                 "GetInfo": Method(EMPTY, _INFO, self._on_info),
                 "NotifyRegistrationStatus": Method(_STATUS, EMPTY, self._on_status),
             }
-            # kubelet calls the first as soon as it sees the second.
+            # In this order: kubelet calls the first as soon as it sees the second.
             self._servers.append(Server(self._endpoint, services))
             self._servers.append(Server(self._register, {"pluginregistration.Registration": registration}))
 
     def stop(self) -> None:
-        """For good. kubelet forgets the driver first; calls that are under way may end."""
+        """Ends serving for good: the registration socket first, so that kubelet forgets the driver; running calls may
+        finish."""
         with self._lock:
             self._ended = True
             self._stop()

@@ -1,6 +1,6 @@
 """The node's devices as a ResourceSlice. Pure.
 
-Quantities are Kubernetes' text. `time` is milli of a device (1000 is all of it), so that it needs no fractions.
+Quantities are in Kubernetes' text form. `time` is in milli of a device (1000: all of it), to avoid fractions.
 """
 
 import functools
@@ -17,16 +17,17 @@ from gpushare.units import MIB
 Json = dict[str, Any]
 
 SHARES = 64
-"""Grants at a time on a device. The usage pages and the arbiter take more; contexts of so many do not fit a device."""
+"""Maximum concurrent grants on a device. The usage pages and the arbiter allow more, but a device has no room for the
+contexts of more."""
 
-# What a device says of itself, by the name of its attribute in the node API. Those of `resource.kubernetes.io` are
-# Kubernetes' own words, by which drivers of different vendors are placed beside each other.
+# Attribute in the node API -> attribute in the slice. Those of `resource.kubernetes.io` are Kubernetes' standard ones,
+# by which devices of different vendors are placed near each other.
 _TEXTS = {
     "architecture": "architecture",
     "pcie_root": "resource.kubernetes.io/pcieRoot",
     "nvlink_domain": "nvlinkDomain",
 }
-# By each name that versions of the daemon give it.
+# The same for versions; includes the names that other versions of the daemon use.
 _VERSIONS = {
     "compute_capability": "cudaComputeCapability",
     "cuda_compute_capability": "cudaComputeCapability",
@@ -39,17 +40,17 @@ _TEXT_MAX = 64  # characters of an attribute's value
 
 
 def device_name(device_id: str) -> str:
-    """A device's name in slices and claims: its id as a DNS label."""
+    """Returns a device's name in slices and claims: its id as a DNS label."""
     return "".join(char if char.isalnum() else "-" for char in device_id.lower())[:63].strip("-")
 
 
 def _is_number(text: str) -> bool:
-    """One that the API server takes: it refuses a slice for a single value."""
+    """Whether the API server accepts it as a number: it refuses the whole slice for one bad value."""
     return text.isascii() and text.isdecimal() and len(text) < 10
 
 
 def version(text: str) -> str | None:
-    """As semantic version, which has three numbers without leading zeros. None where it is none."""
+    """Returns it as a semantic version, three numbers without leading zeros; None if it is not a version."""
     parts = text.split(".")
     if not 1 <= len(parts) <= 3 or not all(_is_number(part) for part in parts):
         return None
@@ -57,7 +58,7 @@ def version(text: str) -> str | None:
 
 
 def attributes(device: Json) -> Json:
-    """What claims select by."""
+    """Returns the attributes that claims select by."""
     known: Mapping[str, str] = device["attributes"]
     found: Json = {
         "uuid": {"string": device["id"][:_TEXT_MAX]},
@@ -82,8 +83,8 @@ def attributes(device: Json) -> Json:
 
 
 def free(device: Json, others: Sequence[Json]) -> tuple[int, int]:
-    """Bytes and milli of a device that claims may have: all but what it needs itself, and what grants hold that are no
-    claims'. `others`: those grants."""
+    """Returns the bytes and milli of a device that claims may have: all except what is reserved and what `others`, the
+    grants that are not claims', hold."""
     memory = device["capacity"]["memory"] - device["reserved"]["memory"]
     time = device["capacity"]["time"]
     for grant in others:
@@ -95,7 +96,8 @@ def free(device: Json, others: Sequence[Json]) -> tuple[int, int]:
 
 
 def taints(device: Json) -> list[Json]:
-    """Why nothing new is placed on it. What runs there stays: its owner decides, by the health that pods show."""
+    """Returns the taints that keep new pods off the device. Running pods stay: their owners decide, by the health shown
+    in the pods' status."""
     if device["health"] != "healthy":
         return [{"key": f"{DRIVER}/unhealthy", "effect": "NoSchedule"}]
     if device.get("state", "ready") != "ready":
@@ -104,7 +106,7 @@ def taints(device: Json) -> list[Json]:
 
 
 def unreachable(shown: Iterable[Json]) -> list[Json]:
-    """Devices of a slice while the daemon does not answer: nothing new is placed on them."""
+    """Returns the devices of a slice tainted because the daemon does not answer: nothing new is placed on them."""
     taint = {"key": f"{DRIVER}/unreachable", "effect": "NoSchedule"}
     return [
         {**one, "taints": [*(old for old in one.get("taints") or () if old["key"] != taint["key"]), taint]}
@@ -113,8 +115,8 @@ def unreachable(shown: Iterable[Json]) -> list[Json]:
 
 
 def capacity(device: Json, others: Sequence[Json]) -> Json | None:
-    """What a claim takes a part of. Without a wish for it, a claim has all of the device. None: there is nothing left
-    for a claim."""
+    """Returns the capacity that claims consume. A claim that requests no amount gets all of the device. None: too
+    little is left for a claim."""
     memory, time = free(device, others)
     smallest = -(-(device["context_bytes"] + WORKING_BYTES) // MIB) * MIB
     if memory < smallest or time < SMALLEST_MILLI:
@@ -143,7 +145,7 @@ def _mebibytes(size: int) -> str:
 
 
 def devices(found: Iterable[Json], others: Sequence[Json]) -> list[Json]:
-    """The `devices` of the node's slice. `others`: as `free` takes them."""
+    """Returns the `devices` of the node's slice. `others`: as in `free`."""
     out: list[Json] = []
     for device in found:
         parts = capacity(device, others)
@@ -162,7 +164,7 @@ def devices(found: Iterable[Json], others: Sequence[Json]) -> list[Json]:
 
 
 def same(one: Sequence[Json], other: Sequence[Json]) -> bool:
-    """Whether both say the same. An API server writes quantities its own way, and when it saw a taint first."""
+    """Whether both are equivalent. The API server normalises quantities and adds the time when a taint was added."""
     return len(one) == len(other) and all(a == b or _plain(a) == _plain(b) for a, b in zip(one, other, strict=True))
 
 
@@ -184,7 +186,7 @@ def _amounts(value: Any) -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def amount(text: str) -> Decimal:
-    """A quantity as Kubernetes writes it. Raises ValueError."""
+    """Parses a Kubernetes quantity. Raises ValueError."""
     found = Decimal(parse_quantity(text))
     if not found.is_finite():
         raise ValueError(f"{text!r} is no number")
@@ -192,13 +194,13 @@ def amount(text: str) -> Decimal:
 
 
 def slice_name(node: str) -> str:
-    """The slice's name: one per node."""
+    """Returns the slice's name; there is one slice per node."""
     return f"{node}-{DRIVER}"
 
 
 def resource_slice(node: str, node_uid: str | None, generation: int, shown: Sequence[Json]) -> Json:
-    """The whole object. `node_uid`: of the Node, with which the slice goes. `generation`: of the pool, higher at each
-    change."""
+    """Returns the whole object. `node_uid`: the Node's, with which the slice is deleted. `generation`: the pool's,
+    increased at each change."""
     metadata: Json = {"name": slice_name(node)}
     if node_uid is not None:
         owner = {"apiVersion": "v1", "kind": "Node", "name": node, "uid": node_uid, "controller": True}

@@ -1,7 +1,8 @@
-"""What a claim got, in its status: `devices` of a ResourceClaim's status, written behind the answers to kubelet.
+"""Writes what a claim got into its status: `devices` of a ResourceClaim's status, asynchronously after the answers to
+kubelet.
 
-Nothing waits for it, and nothing is lost with it: what was not written when the driver ended is found when it looks at
-all claims of the node again. A claim costs one write for what it got, and no more while that stays the same.
+Nothing waits for it, and nothing is lost: what was not written when the driver ended is found when it next looks at all
+claims of the node. A claim costs one write, and no more while its grants stay the same.
 """
 
 import logging
@@ -22,17 +23,17 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 WRITE_SECONDS = 0.1
-"""Between two writes: a node that boots prepares all its claims at once."""
+"""Interval between two writes: a booting node prepares all its claims at once."""
 RETRY_SECONDS = 5.0
 WAITING_MAX = 4096
-"""Claims whose status is to be written. A node has fewer pods than that."""
+"""Maximum number of claims whose status is queued. A node has fewer pods than that."""
 
 
 _READY = {"type": "Ready", "status": "True", "reason": "Prepared"}
 
 
 def entries(wanted: Wanted, grant: Json) -> list[Json]:
-    """Of a request, an AllocatedDeviceStatus for each device. The same for the same grant."""
+    """Returns an AllocatedDeviceStatus for each device of a request. Deterministic for a grant."""
     shares = {device_name(part["id"]): part for part in grant["devices"]}
     return [_entry(wanted.pool, part.device, part.share, grant, shares[part.device]) for part in wanted.parts]
 
@@ -61,7 +62,7 @@ def _entry(pool: str, device: str, share: str | None, grant: Json, part: Json) -
 
 
 def told(claim: Json, devices: Sequence[Json]) -> bool:
-    """Whether the claim's status says all this already."""
+    """Whether the claim's status has all these entries already."""
     known = {_key(one): one.get("data") for one in (claim.get("status") or {}).get("devices") or ()}
     return all(known.get(_key(one)) == one["data"] for one in devices)
 
@@ -71,14 +72,14 @@ def _key(one: Json) -> tuple[str, str, str, str | None]:
 
 
 def with_entries(claim: Json, devices: Sequence[Json]) -> Json:
-    """The claim with its status saying this, beside what other drivers say of theirs."""
+    """Returns the claim with these entries in its status in place of our earlier ones; other drivers' entries stay."""
     status = claim.get("status") or {}
     others = [one for one in status.get("devices") or () if one["driver"] != DRIVER]
     return {**claim, "status": {**status, "devices": [*others, *devices]}}
 
 
 class Statuses:
-    """Those that are to be written: of each claim the last."""
+    """The queue of statuses to write; the latest per claim."""
 
     def __init__(self, cluster: "Cluster") -> None:
         self._cluster = cluster
@@ -87,7 +88,7 @@ class Statuses:
         self._warned = False
 
     def put(self, claim: Json, devices: list[Json]) -> None:
-        """To be written unless the claim's status says it."""
+        """Queues a claim's entries unless its status has them already, or the queue is full."""
         metadata = claim["metadata"]
         with self._changed:
             self._due.pop(metadata["uid"], None)
@@ -96,12 +97,12 @@ class Statuses:
                 self._changed.notify()
 
     def drop(self, uid: str) -> None:
-        """The claim has nothing any more."""
+        """Removes a claim from the queue: it no longer has a grant."""
         with self._changed:
             self._due.pop(uid, None)
 
     def run(self, ended: threading.Event) -> None:
-        """Writes until `ended`, which is looked at once a second."""
+        """Writes until `ended` is set, which is checked at least once a second while the queue is empty."""
         while not ended.is_set():
             with self._changed:
                 if not self._due:
@@ -117,7 +118,7 @@ class Statuses:
             ended.wait(WRITE_SECONDS if done else RETRY_SECONDS)
 
     def _write(self, uid: str, namespace: str, name: str, devices: list[Json]) -> bool:
-        """False: it is to be tried again."""
+        """Writes one status. False: to be retried."""
         try:
             claim = self._cluster.claim(namespace, name)
             if claim["metadata"]["uid"] != uid or told(claim, devices):
@@ -129,7 +130,7 @@ class Statuses:
             log.debug("status of claim %s/%s: %s", namespace, name, error)
             return False
         except (FailedError, LookupError, TypeError) as error:
-            # The pod runs without it. Where it is a right that is missing, each claim would say so.
+            # The pod runs without it. Warn once: a missing permission would fail for every claim.
             log.log(logging.DEBUG if self._warned else logging.WARNING, "claims get no status: %s", error)
             self._warned = True
             return True

@@ -1,4 +1,4 @@
-"""Messages of Nomad's plugin API 0.1.0 and of go-plugin's own services, by the numbers of their fields."""
+"""Messages of Nomad's plugin API 0.1.0 and of go-plugin's own services, as tables of their fields."""
 
 from gpushare.adapters.messages import Table, data, flag, keyed, message, text, whole
 
@@ -8,9 +8,9 @@ HEALTH = "grpc.health.v1.Health"
 BROKER, CONTROLLER, STDIO = "plugin.GRPCBroker", "plugin.GRPCController", "plugin.GRPCStdio"
 
 COOKIE = ("NOMAD_PLUGIN_MAGIC_COOKIE", "e4327c2e01eabfd75a8a67adb114fb34a757d57eee7728d857a8cec6e91a7255")
-"""Variable and value by which a plugin knows that Nomad has started it."""
+"""Environment variable and value by which a plugin recognises that Nomad has started it."""
 CORE_VERSION, VERSIONS = 1, (2, 1)
-"""Of go-plugin's handshake, and those of Nomad's plugins, the newest first. Their messages are the same."""
+"""Versions of go-plugin's handshake, and of Nomad's plugin protocol, newest first; all have the same messages."""
 
 IS_DEVICE_PLUGIN = 3
 API_VERSIONS = ["v0.1.0"]

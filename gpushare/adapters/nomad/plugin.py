@@ -1,7 +1,6 @@
-"""The plugin as Nomad starts it: the handshake, the answers, and the end of grants.
+"""The plugin's process, started by Nomad: makes the handshake, answers calls, and ends grants.
 
-It keeps nothing but when it saw which task last. Grants are found by their keys, so that Nomad may kill and start it
-again.
+Its only state is when each task was last seen. Grants are found by their keys, so that Nomad may kill and restart it.
 """
 
 import logging
@@ -30,19 +29,18 @@ from gpushare.paths import GRANT_DIR_ENV
 log = logging.getLogger(__name__)
 
 LOOK_SECONDS = 5.0
-"""Between looks at the tasks' processes."""
+"""Interval between scans for the tasks' processes."""
 WAIT_SECONDS = 5.0
-"""For memory that others have on loan."""
+"""Maximum wait for memory that is on loan."""
 STATS_SECONDS = 5.0
 THREADS = 64
-"""Each stream has one for good, and each reservation while it waits."""
+"""Each stream occupies one throughout, and each reservation while it waits."""
 
 Waits = Callable[[], bool]
 
 
 class Plugin:
-    """Answers Nomad, from several threads. `client`: by the socket of the configuration, or the given one where that
-    names none."""
+    """Answers Nomad, from several threads. `socket`: the daemon's; None: the one in the plugin's configuration."""
 
     def __init__(self, socket: str | None) -> None:
         self._socket = socket
@@ -67,7 +65,7 @@ class Plugin:
         return {}
 
     def fingerprint(self, _request: Json, waits: Waits) -> Iterator[Json]:
-        """Fingerprint: all devices at first, and whenever one changes."""
+        """Fingerprint: yields all devices at first and whenever one changes."""
         said = None
         while waits() and not self.ended.is_set():
             try:
@@ -81,12 +79,12 @@ class Plugin:
             self._wait_for_change()
 
     def _wait_for_change(self) -> None:
-        """Until something of the node may have changed, and at most for a time in which Nomad may have gone."""
+        """Waits until something on the node may have changed, at most 1 s: Nomad may have gone meanwhile."""
         with self._changed:
             self._changed.wait(1.0)
 
     def reserve(self, request: Json, waits: Waits) -> Json:
-        """Reserve: a grant for the slots, in place of one that has some of them, whose task is over."""
+        """Reserve: makes a grant for the slots, and ends grants that have any of them: their tasks have ended."""
         ids = request["ids"]
         with self._one:
             config, daemon = self.config, self._daemon
@@ -101,7 +99,7 @@ class Plugin:
                 _release(daemon, stale)
             mine = self._asked.begin(ids)
         try:
-            # Others go on while this waits for memory that is on loan.
+            # Without the lock: other calls continue while this one waits for memory that is on loan.
             grant = daemon.create(
                 wait_seconds=WAIT_SECONDS,
                 memory=memory,
@@ -125,7 +123,7 @@ class Plugin:
         return {"container": {"env": env, "mounts": _mounts(env), "devices": _nodes(device)}}
 
     def stats(self, request: Json, waits: Waits) -> Iterator[Json]:
-        """Stats."""
+        """Stats: yields the slots' usage at the requested interval."""
         asked = request["interval"] or {"seconds": 0, "nanos": 0}
         seconds = asked["seconds"] + asked["nanos"] / 1e9 or STATS_SECONDS
         while waits() and not self.ended.is_set():
@@ -140,7 +138,7 @@ class Plugin:
                 self.ended.wait(min(left, 1.0))
 
     def release_over(self) -> None:
-        """Ends the grants whose tasks are over."""
+        """Ends the grants whose tasks have ended."""
         with self._one:
             ours = [grant for grant in self._daemon.grants() if slots.is_slots(grant, KEYS)]
             used = self._usage.used({grant["id"]: grant["dir"] for grant in ours})
@@ -149,7 +147,7 @@ class Plugin:
                 _release(self._daemon, one)
 
     def watch(self) -> None:
-        """Tells `fingerprint` of changes, until the end."""
+        """Wakes `fingerprint` at changes, until the end."""
         while not self.ended.is_set():
             try:
                 for event in self._daemon.watch(timeout=STATS_SECONDS * 12):
@@ -177,8 +175,8 @@ def _user(name: str) -> tuple[int, int]:
 
 
 def _mounts(env: dict[str, str]) -> list[Json]:
-    """For tasks with a file system of their own: they find everything under the host's names. The grant's directory is
-    writable but for what the daemon made read-only there, as it is for a plain process."""
+    """Returns mounts for tasks with a file system of their own, at the same paths as on the host. The grant's directory
+    is mounted writable: as for a plain process, its file modes decide what the task can write."""
     libraries = {str(Path(file).parent) for file in env.get("LD_PRELOAD", "").split(":") if file}
     libraries |= set(filter(None, env.get("LD_LIBRARY_PATH", "").split(":")))
     own = env[GRANT_DIR_ENV]
@@ -196,7 +194,7 @@ def _nodes(device: Json) -> list[Json]:
 
 
 def services(plugin: Plugin) -> dict[str, dict[str, Method]]:
-    """All that Nomad and go-plugin call."""
+    """Returns all services that Nomad and go-plugin call."""
 
     def info(_request: Json, _waits: Waits) -> Json:
         return {
@@ -218,7 +216,7 @@ def services(plugin: Plugin) -> dict[str, dict[str, Method]]:
         return {}
 
     def silent(_request: Json, waits: Waits) -> Iterator[Json]:
-        """A stream on which nothing comes: there is no output but the log, and no connection to broker."""
+        """A stream without messages: there is no output besides the log, and no connection to broker."""
         while waits() and not plugin.ended.is_set():
             plugin.ended.wait(1.0)
         yield from ()
@@ -244,7 +242,7 @@ def services(plugin: Plugin) -> dict[str, dict[str, Method]]:
 
 
 def handshake(environment: dict[str, str]) -> int:
-    """The version to speak. Raises UsageError where it was not Nomad that started this."""
+    """Returns the protocol version to use. Raises UsageError if Nomad did not start this process."""
     name, value = messages.COOKIE
     if environment.get(name) != value:
         raise UsageError("this is for Nomad to start: put a script that runs it into the agent's plugin_dir")
@@ -254,8 +252,8 @@ def handshake(environment: dict[str, str]) -> int:
 
 
 def serve(plugin: Plugin, say: Callable[[str], Any]) -> None:
-    """Until Nomad says so, or its process is gone. `say`: writes the line that Nomad waits for. Raises UsageError,
-    FailedError."""
+    """Serves until Nomad calls Shutdown. `say`: writes the handshake line that Nomad waits for. Raises UsageError, and
+    FailedError when Nomad's process has ended."""
     version = handshake(dict(os.environ))
     parent = os.getppid()
     with tempfile.TemporaryDirectory(prefix="gpushare-nomad-") as directory:

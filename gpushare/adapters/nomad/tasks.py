@@ -1,4 +1,4 @@
-"""What Nomad is told of devices and their use, and which grants are over. Pure."""
+"""Device descriptions and statistics for Nomad, and which grants must end. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from gpushare.errors import UsageError
 Json: TypeAlias = Any
 
 KEYS = "nomad/slots/"
-"""Begins the key of every grant of a task."""
+"""Prefix of the key of every grant of a task."""
 VENDOR, TYPE = "gpushare", "slot"
 
 _MIB = 1 << 20
@@ -21,8 +21,8 @@ _ATTRIBUTES = ("product", "architecture", "compute_capability", "driver_version"
 
 
 class Config(msgspec.Struct, forbid_unknown_fields=True):
-    """The plugin's block in the agent's configuration. `idle_seconds`: for which a grant stays when its task's last
-    process has ended, since tasks are restarted in it; `start_seconds`: for which it waits for the first."""
+    """The plugin's block in the agent's configuration. `idle_seconds`: how long a grant is kept after its task's last
+    process has ended, since tasks are restarted in it. `start_seconds`: how long it is kept for the first process."""
 
     slots: int = 10
     socket: str = ""
@@ -35,11 +35,11 @@ class Config(msgspec.Struct, forbid_unknown_fields=True):
 SCHEMA = {
     name: "number" if isinstance(value, int) else "string" for name, value in msgspec.structs.asdict(Config()).items()
 }
-"""The types of Config's fields, as Nomad has them."""
+"""Nomad's type names of Config's fields."""
 
 
 def config(given: bytes) -> Config:
-    """Of Nomad's msgpack, in which what the agent's configuration leaves out is null. Raises UsageError."""
+    """Decodes Nomad's msgpack, in which settings missing from the agent's configuration are null. Raises UsageError."""
     try:
         said = msgspec.msgpack.decode(given) if given else {}
         found = msgspec.convert({name: value for name, value in (said or {}).items() if value is not None}, Config)
@@ -51,7 +51,7 @@ def config(given: bytes) -> Config:
 
 
 def fingerprint(devices: Iterable[Json], grants: Iterable[Json], sizes: Sizes) -> Json:
-    """A group per device: Nomad takes all that a task asks for from one group, so that they are of one device."""
+    """Returns one group per device: Nomad takes all of a task's slots from one group, hence from one device."""
     devices = list(devices)
     shown = {one.name: one.healthy for one in slots.slots(devices, grants, sizes, KEYS)}
     return {"groups": [_group(device, shown, sizes) for device in devices]}
@@ -79,7 +79,7 @@ def _group(device: Json, shown: Mapping[str, bool], sizes: Sizes) -> Json:
 
 
 def stats(devices: Iterable[Json], grants: Iterable[Json], now_ns: int) -> Json:
-    """By slot the memory that its grant has, which is the same for all slots of a task."""
+    """Returns by slot the memory and time of its grant; the same for all slots of a task."""
     when = {"seconds": now_ns // 1_000_000_000, "nanos": now_ns % 1_000_000_000}
     found: dict[str, Json] = {device["id"]: {} for device in devices}
     for grant in grants:
@@ -102,28 +102,28 @@ def stats(devices: Iterable[Json], grants: Iterable[Json], now_ns: int) -> Json:
 
 @dataclass(slots=True)
 class Seen:
-    """`ran`: whether a process of the task was ever seen; `last_ns`: when it was, or when the grant was."""
+    """`ran`: whether a process of the task was ever seen. `last_ns`: when it last was, or when the grant first was."""
 
     ran: bool
     last_ns: int
 
 
 class Watch:
-    """Which grants are over, by looks at their tasks' processes."""
+    """Decides which grants must end, from repeated scans for their tasks' processes."""
 
     def __init__(self) -> None:
         self._seen: dict[str, Seen] = {}
 
     def look(self, grants: Iterable[Json], used: Collection[str], given: Config, now_ns: int) -> list[str]:
-        """Ids of grants that are over. `used`: ids of those that have processes now. `now_ns`: of a clock that never
-        goes back."""
+        """Returns the ids of grants that must end. `used`: ids of grants that have processes now. `now_ns`: of a
+        monotonic clock."""
         out, seen = [], {}
         for grant in grants:
             known = self._seen.get(grant["id"]) or Seen(False, now_ns)
             if grant["id"] in used:
                 known = Seen(True, now_ns)
             elif not known.ran and any(part["memory_peak_bytes"] for part in grant["devices"]):
-                known = Seen(True, now_ns)  # it came and went between two looks
+                known = Seen(True, now_ns)  # it ran and ended between two scans
             seen[grant["id"]] = known
             patience = given.idle_seconds if known.ran else given.start_seconds
             if grant["id"] not in used and now_ns - known.last_ns >= patience * 1_000_000_000:

@@ -1,7 +1,7 @@
-"""Which grants have processes of their tasks: by the environment of the first one, and then by its cgroup.
+"""Finds the grants whose tasks have processes: by a process's environment first, then by its cgroup.
 
-Nomad puts each task into a cgroup of its own where its driver makes one. A task that runs in the agent's cgroup has
-only its environment. Whoever changes that hides from this, and loses the grant.
+Nomad puts each task into its own cgroup if the task's driver makes one. A task in the agent's cgroup is recognised only
+by its environment: a task that changes that is not found, and loses its grant.
 """
 
 import contextlib
@@ -16,16 +16,16 @@ _VARIABLE = f"{GRANT_DIR_ENV}=".encode()
 
 
 class Usage:
-    """Looks at /proc."""
+    """Scans /proc."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
         self._own = _cgroup(proc / "self")
-        # The cgroup of each grant's task, as /proc/PID/cgroup says it.
+        # Content of /proc/PID/cgroup of each grant's task.
         self._cgroups: dict[str, bytes] = {}
 
     def used(self, directories: dict[str, str]) -> Collection[str]:
-        """Ids of the grants that have processes. `directories`: by id, the grants' own."""
+        """Returns the ids of grants that have processes. `directories`: the grants' directories by id."""
         self._cgroups = {grant: group for grant, group in self._cgroups.items() if grant in directories}
         if not directories:
             return ()

@@ -1,6 +1,6 @@
-"""A container as NRI describes it, said as a config.json; and what was added to that, as NRI's adjustment.
+"""Translates NRI's description of a container into a config.json, and what was added to that into NRI's adjustment.
 
-NRI's own names for the fields are in brackets where they are read or written: the numbers are those of its api.proto.
+Field numbers are those of NRI's api.proto; its field names are given where fields are read or written.
 """
 
 from collections.abc import Iterable
@@ -14,16 +14,16 @@ _STAGES = {"prestart": 1, "createRuntime": 2, "createContainer": 3, "startContai
 
 
 def request(pod: Message, container: Message) -> dict[str, str]:
-    """The annotations (PodSandbox.annotations, Container.annotations) that can ask for a share, in whatever case: what
-    they are worth is the daemon's to say. Those of the container go before those of its pod. Raises ValueError."""
+    """Returns the annotations (PodSandbox.annotations, Container.annotations) that can request a share, with our prefix
+    in any case: the daemon validates them. The container's take precedence over its pod's. Raises ValueError."""
     asked = {**mapping(pod, 6), **mapping(container, 6)}
     theirs = nvidia.words(text(container, 3))  # Container.name
     return {name: value for name, value in asked.items() if name.lower().startswith(PREFIX) or name in theirs}
 
 
 def config(container: Message, asked: dict[str, str]) -> dict[str, Any]:
-    """What the daemon edits: as much of a config.json as NRI knows. The root file system is not among it. Raises
-    ValueError."""
+    """Returns the config.json for the daemon to edit, as far as NRI describes it; the root file system is not included.
+    Raises ValueError."""
     linux = parse(raw(container, 11))  # Container.linux
     return {
         "annotations": {**asked, nvidia.NAMES[0]: text(container, 3)},
@@ -43,7 +43,7 @@ def _mount(mount: Message) -> dict[str, Any]:
 
 
 def adjustment(before: dict[str, Any], after: dict[str, Any]) -> bytes:
-    """What the edits added (a ContainerAdjustment)."""
+    """Returns what the edits added, as a ContainerAdjustment."""
     annotations = {
         name: value for name, value in after["annotations"].items() if before["annotations"].get(name) != value
     }
@@ -98,5 +98,5 @@ def _identity(first: int, node: dict[str, Any]) -> bytes:
 
 
 def identity(container: Message) -> str:
-    """The container's id. Raises ValueError."""
+    """Returns the container's id. Raises ValueError."""
     return text(container, 1)

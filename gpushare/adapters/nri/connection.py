@@ -1,7 +1,7 @@
-"""The engine's socket: ttrpc messages, in frames that say which of two connections they belong to.
+"""The engine's socket: ttrpc messages in frames, multiplexed over two connections.
 
-The engine calls the plugin on one, the plugin calls the engine on the other. Nothing of it is larger than MESSAGE_MAX,
-so that a socket that is not an engine's costs no more than that.
+The engine calls the plugin on one, the plugin calls the engine on the other. Sizes are bounded by MESSAGE_MAX, so that
+a peer that is not an engine cannot use more memory than that.
 """
 
 import select
@@ -12,18 +12,18 @@ from typing import NamedTuple
 from gpushare.adapters.protobuf import field, number, parse, raw, text
 from gpushare.errors import FailedError
 
-MESSAGE_MAX = 4 << 20  # ttrpc's own bound
-TO_PLUGIN, TO_ENGINE = 1, 2  # the connections, by who is asked
+MESSAGE_MAX = 4 << 20  # ttrpc's limit
+TO_PLUGIN, TO_ENGINE = 1, 2  # connection numbers, by the callee
 REQUEST, RESPONSE = 1, 2
 
 _FRAME = struct.Struct(">II")  # connection, length
 _HEAD = struct.Struct(">IIBB")  # length, stream, type, flags
 _FRAME_MAX = MESSAGE_MAX + _HEAD.size
-# The engine reads a frame into a buffer of this size, and a larger one is its error.
+# The engine reads a frame into a buffer of this size and fails on a larger one.
 _CHUNK = 4096
-_REST_SECONDS = 10.0  # for what has begun
+_REST_SECONDS = 10.0  # for the rest of a frame that has begun, and for sending
 
-_UNKNOWN, _UNIMPLEMENTED = 2, 12  # of gRPC's codes
+_UNKNOWN, _UNIMPLEMENTED = 2, 12  # gRPC status codes
 
 
 class Incoming(NamedTuple):
@@ -36,8 +36,8 @@ class Incoming(NamedTuple):
 
 
 class Connection:
-    """A connected socket. Every method raises OSError where the engine is away, and FailedError where what it sends is
-    not the protocol's."""
+    """A connected socket. Every method raises OSError if the engine is away, and FailedError if it violates the
+    protocol."""
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
@@ -45,18 +45,18 @@ class Connection:
         self._parts = {TO_PLUGIN: bytearray(), TO_ENGINE: bytearray()}
 
     def close(self) -> None:
-        """Ends it."""
+        """Closes the socket."""
         self._socket.close()
 
     @property
     def ended(self) -> bool:
-        """Whether the engine has closed it, even if something that it had sent is still unread."""
+        """Whether the engine has closed the connection, even if data is still unread."""
         poll = select.poll()
         poll.register(self._socket, select.POLLRDHUP)
         return bool(poll.poll(0))
 
     def receive(self) -> Incoming | None:
-        """The next message, however long that takes; None at the end."""
+        """Waits without limit for the next message; None at the end of the connection."""
         while True:
             for connection, data in self._parts.items():
                 message = self._whole(connection, data)
@@ -106,27 +106,27 @@ class Connection:
 
 
 def call(service: str, method: str, payload: bytes) -> bytes:
-    """A request."""
+    """Encodes a request."""
     return field(1, service) + field(2, method) + field(3, payload)
 
 
 def called(request: bytes) -> tuple[str, bytes]:
-    """The method of a request, and what it was given. Raises ValueError."""
+    """Returns a request's method and payload. Raises ValueError."""
     message = parse(request)
     return text(message, 2), raw(message, 3)
 
 
 def answer(payload: bytes) -> bytes:
-    """The response to a request that was carried out."""
+    """Encodes the response to a request that succeeded."""
     return field(2, payload)
 
 
 def refusal(line: str, *, unimplemented: bool = False) -> bytes:
-    """The response to a request that was not."""
+    """Encodes the response to a request that failed."""
     return field(1, field(1, _UNIMPLEMENTED if unimplemented else _UNKNOWN) + field(2, line))
 
 
 def refused(response: bytes) -> str | None:
-    """Why a request was not carried out, None where it was. Raises ValueError."""
+    """Returns why a request failed, from its response; None if it succeeded. Raises ValueError."""
     status = parse(raw(parse(response), 1))
     return (text(status, 2) or "without a reason") if number(status, 1) else None

@@ -1,7 +1,7 @@
-"""The plugin itself: what it answers the engine, and how it stays connected.
+"""The plugin itself: answers the engine and stays connected.
 
-The engine asks one thing at a time and waits for the answer, so that one thread is enough. Whoever does not answer in
-time is dropped, and the container is made without it: a refusal in time is better than an answer that comes too late.
+The engine sends one request at a time and waits for the answer, so one thread is enough. It drops a plugin that does
+not answer in time and creates the container without it: a timely refusal is better than a late answer.
 """
 
 import contextlib
@@ -40,13 +40,13 @@ log = logging.getLogger(__name__)
 
 NAME, INDEX = "gpushare", "10"  # plugins are asked in the order of their index
 _RUNTIME = "nri.pkg.api.v1alpha1.Runtime"
-_CREATE, _REMOVE = 4, 11  # of its enum Event
+_CREATE, _REMOVE = 4, 11  # of NRI's enum Event
 _EVENTS = 1 << _CREATE - 1 | 1 << _REMOVE - 1
 
-_REQUEST_SECONDS = 2.0  # of engines that do not say
-_PART = 0.75  # of the engine's time, that the daemon may take
+_REQUEST_SECONDS = 2.0  # time limit of engines that do not report theirs
+_PART = 0.75  # part of the engine's time limit that the daemon may use
 _RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0)  # between attempts to connect; the last one for all further ones
-# Engines that refuse what an adjustment of ours has, and what to do instead.
+# Engines that reject our adjustments, and what to do instead.
 _UNFIT = {
     "docker": "Docker's NRI takes neither hooks nor devices, so that no share can be given by it: name a grant's CDI "
     "device, or ask by annotations under the runtime that `gpushare runtime configure --engine docker` adds",
@@ -59,16 +59,16 @@ class Plugin:
 
     def __init__(self, client: "Client", engine: Path) -> None:
         self._client, self._engine = client, engine
-        # How long the daemon may take.
+        # Time limit for the daemon's answer.
         self._edit_seconds = _REQUEST_SECONDS * _PART
         self._configured = self._unfit = False
-        # Grants made for containers that are not removed yet, by the container's id.
+        # Grants made for containers that are not removed yet, by container id.
         self._made: dict[str, str] = {}
         self._listed: set[str] = set()
         self._said = ""
 
     def run(self) -> None:
-        """Serves the engine, and the next one at the same socket, without end."""
+        """Serves the engine at the socket, and reconnects when it restarts; never returns."""
         wait = iter(_RETRY_SECONDS)
         while True:
             try:
@@ -81,13 +81,13 @@ class Plugin:
             time.sleep(_UNFIT_SECONDS if self._unfit else next(wait, _RETRY_SECONDS[-1]))
 
     def _say(self, line: str) -> None:
-        """Logs what has changed, however often it is said."""
+        """Logs a line unless it repeats the one before."""
         if line != self._said:
             log.info("%s", line)
         self._said = line
 
     def _serve(self, connection: Connection) -> bool:
-        """Until the connection ends; returns whether the engine had configured this plugin."""
+        """Serves until the connection ends; returns whether the engine had configured this plugin."""
         self._configured = self._unfit = False
         try:
             connection.send(TO_ENGINE, 1, REQUEST, call(_RUNTIME, "RegisterPlugin", field(1, NAME) + field(2, INDEX)))
@@ -129,7 +129,7 @@ class Plugin:
         return field(2, _EVENTS)
 
     def _synchronize(self, _connection: Connection, given: Message) -> bytes:
-        """The containers there are, in one message or several. Their grants end with their processes."""
+        """Takes the list of existing containers, in one or more messages, and forgets the grants of all others."""
         self._listed |= {adjustment.identity(parse(container)) for container in every(given, 2)}
         more = number(given, 3)
         if not more:
@@ -162,7 +162,7 @@ class Plugin:
         return field(1, edits)
 
     def _give_back(self, container: str) -> None:
-        """Ends the grant that was made for a container, unless it has run: then it ends with its processes."""
+        """Ends the grant that was made for a container, unless that has run: then it ends with its processes."""
         grant = self._made.pop(container, None)
         if grant is None:
             return
@@ -177,7 +177,7 @@ class Plugin:
         return b""
 
     def _state_change(self, _connection: Connection, given: Message) -> bytes:
-        """As engines tell of events that have no call of their own."""
+        """Handles events that have no call of their own in some engines."""
         if number(given, 1) == _REMOVE:
             self._give_back(adjustment.identity(parse(raw(given, 3))))
         return b""
@@ -198,7 +198,7 @@ _METHODS: dict[str, Callable[[Plugin, Connection, Message], bytes]] = {
 
 @contextlib.contextmanager
 def _at_most(seconds: float) -> Iterator[None]:
-    """Raises UnreachableError after that time, however the time was spent: the client's own limit is for each step."""
+    """Raises UnreachableError after that time in total: the client's own timeout applies to each I/O step."""
 
     def end(_signal: int, _frame: object) -> None:
         raise UnreachableError(f"the daemon did not answer within {seconds:.1f} s: try again")
@@ -213,7 +213,7 @@ def _at_most(seconds: float) -> Iterator[None]:
 
 
 def _still_there(connection: Connection) -> None:
-    """Raises ConnectionError where the engine has gone on without this plugin."""
+    """Raises ConnectionError if the engine has dropped this plugin."""
     if connection.ended:
         raise ConnectionResetError("it did not wait for the answer")
 

@@ -1,4 +1,4 @@
-"""What the daemon measures, for a Prometheus: it scrapes by TCP alone, and the daemon listens on a unix socket alone.
+"""Serves the daemon's metrics to Prometheus, which scrapes only by TCP, while the daemon listens only on a unix socket.
 
-A client of the node API that answers `GET /metrics` and nothing else, as a user without rights.
+A client of the node API that answers `GET /metrics` and nothing else, as an unprivileged user.
 """

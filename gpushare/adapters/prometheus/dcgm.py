@@ -1,7 +1,7 @@
-"""The daemon's numbers under the names of NVIDIA's dcgm-exporter, for dashboards that know those. Pure.
+"""The daemon's numbers under the metric names of NVIDIA's dcgm-exporter, for dashboards made for those. Pure.
 
-Where DCGM samples, these are differences of the daemon's books between two questions. A device's series are split: one
-for each pod that has a part of it, one for all else; they add up to the device.
+DCGM samples; these values are differences of the daemon's books between two scrapes. A device's series are split: one
+for each pod that has a part of it, one for the rest; they add up to the device.
 """
 
 import re
@@ -20,13 +20,13 @@ _BUSY, _MEMORY = "gpushare_grant_busy_seconds_total", "gpushare_grant_memory_byt
 _LIMIT, _USED = "gpushare_grant_memory_limit_bytes", "gpushare_device_memory_used_bytes"
 
 Who: TypeAlias = tuple[str, ...]
-"""A pod's labels as in `_POD`, as they are written between quotes; empty for all that is no pod's."""
+"""Values of a pod's labels, in the order of `_POD`, escaped; empty strings for what belongs to no pod."""
 _NOBODY: Who = ("", "", "")
 
 
 @dataclass(slots=True)
 class _Device:
-    """Of one device, seconds and bytes. `busy`: by grant."""
+    """One device's numbers, in seconds and bytes. `busy`: by grant."""
 
     wall: float = 0.0
     used: float = 0.0
@@ -62,21 +62,21 @@ def _read(metrics: str) -> _Reading:
 
 
 def _active(now: _Device, before: _Device | None, pods: Mapping[str, Who]) -> dict[Who, float] | None:
-    """The part of the time since `before` in which work of each ran on the device. None where that is not known: at
-    first, and when the daemon has begun anew."""
+    """Returns the fraction of the time since `before` in which each pod's work ran on the device. None if unknown: at
+    the first reading, and after a restart of the daemon."""
     if before is None or now.wall <= before.wall:
         return None
     out: dict[Who, float] = dict.fromkeys([_NOBODY, *now.memory], 0.0)
     for grant, busy in now.busy.items():
         who = pods[grant]
-        grown = max(0.0, busy - before.busy.get(grant, 0.0))  # one that was not there has begun since
+        grown = max(0.0, busy - before.busy.get(grant, 0.0))  # a grant that was not there has begun since
         if grown or who in out:
             out[who] = out.get(who, 0.0) + grown
     return {who: min(busy / (now.wall - before.wall), 1.0) for who, busy in out.items()}
 
 
 def _memory(device: _Device, capacity: int) -> Iterator[tuple[Who, float, float]]:
-    """Of each: used, and what it can still have."""
+    """Yields for each pod, and last for the rest, the bytes used and the bytes it can still have."""
     used, free = device.used, capacity - device.used
     for who, memory in device.memory.items():
         left = max(0.0, device.limit.get(who, 0.0) - memory)
@@ -86,14 +86,14 @@ def _memory(device: _Device, capacity: int) -> Iterator[tuple[Who, float, float]
 
 
 class Names:
-    """Keeps the last reading, for what happened since. `host`: the label Hostname."""
+    """Renders the metrics, and keeps the last reading for differences. `host`: value of the label Hostname."""
 
     def __init__(self, host: str) -> None:
         self._host = host
         self._last = _Reading()
 
     def text(self, metrics: str, devices: Sequence[Json]) -> str:
-        """What dcgm-exporter would say, of the daemon's `metrics` and the node API's `devices`."""
+        """Returns what dcgm-exporter would report, from the daemon's `metrics` and the node API's `devices`."""
         now, before = _read(metrics), self._last
         self._last = now
         util: list[str] = []

@@ -1,4 +1,4 @@
-"""The HTTP server. Whoever reaches its address may ask, so nobody gets more than one answer, or long to take it."""
+"""The HTTP server. Anyone who reaches its address may ask, so a connection gets one answer and limited time."""
 
 import asyncio
 import contextlib
@@ -14,14 +14,14 @@ log = logging.getLogger(__name__)
 CONNECTIONS_MAX = 32
 HEADER_MAX = 8 << 10
 CONNECTION_SECONDS = 10.0
-"""From the connection until its answer has been taken."""
+"""Maximum time from connecting until the answer has been read."""
 ANSWER_SECONDS = 1.0
-"""For so long those who ask get the same answer: however many ask, the daemon is asked once."""
+"""How long an answer is reused, so that any number of clients cause one query of the daemon."""
 _TEXT = "text/plain; version=0.0.4; charset=utf-8"
 
 
 def request_of(header: bytes) -> tuple[int, str]:
-    """What the first line of a request's header asks for: the status to answer with, and why it is not 200."""
+    """Checks the request line; returns the status to answer with, and the reason if it is not 200."""
     words = header.split(b"\r\n", 1)[0].split(b" ")
     if len(words) != 3 or not words[2].startswith(b"HTTP/1."):
         return 400, "this is no HTTP request"
@@ -33,7 +33,7 @@ def request_of(header: bytes) -> tuple[int, str]:
 
 
 def answer(status: int, text: str) -> bytes:
-    """A whole HTTP response."""
+    """Returns a whole HTTP response."""
     words = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
     body = text.encode()
     allow = "Allow: GET\r\n" if status == 405 else ""
@@ -47,13 +47,13 @@ class Server:
     """Serves one daemon's metrics."""
 
     def __init__(self, client: Client, dcgm: dcgm.Names | None = None) -> None:
-        """`dcgm`: to answer with its names too."""
+        """`dcgm`: adds metrics under dcgm-exporter's names; None: none."""
         self._client, self._dcgm = client, dcgm
         self._connections = 0
         self._asked: asyncio.Task[tuple[float, bytes]] | None = None
 
     async def start(self, host: str, port: int) -> asyncio.Server:
-        """Listens. Raises OSError."""
+        """Starts listening. Raises OSError."""
         if self._dcgm is not None:
             await asyncio.to_thread(self._read_first, self._dcgm)
         return await asyncio.start_server(self._serve, host, port, limit=HEADER_MAX, backlog=CONNECTIONS_MAX)
@@ -82,11 +82,11 @@ class Server:
         asked = self._asked
         if asked is None or (asked.done() and time.monotonic() - asked.result()[0] > ANSWER_SECONDS):
             asked = self._asked = asyncio.create_task(asyncio.to_thread(self._ask))
-        # It goes on where who asks gives up: the next one gets its answer, and no second thread asks.
+        # shield: the query continues if this client gives up; the next client gets its answer without a second query.
         return (await asyncio.shield(asked))[1]
 
     def _read_first(self, names: dcgm.Names) -> None:
-        """So that the first question has a time before it."""
+        """Takes an initial reading, so that the first scrape has differences."""
         with contextlib.suppress(GpushareError):
             names.text(self._client.text("/metrics"), ())
 
@@ -103,7 +103,7 @@ class Server:
 
 
 async def _header(reader: asyncio.StreamReader) -> bytes:
-    """Up to the empty line; what there is of a request that ends before it, or is too long."""
+    """Reads up to the empty line; returns nothing if the request ends before it or is too long."""
     with contextlib.suppress(asyncio.IncompleteReadError, asyncio.LimitOverrunError):
         return await reader.readuntil(b"\r\n\r\n")
     return b""

@@ -1,5 +1,5 @@
-"""The plugin that Ray loads (RAY_RUNTIME_ENV_PLUGINS). It is called once for an environment, not for each worker, so
-that it makes no grant: it changes the command by which workers start."""
+"""The plugin that Ray loads (RAY_RUNTIME_ENV_PLUGINS). It is called once per environment, not per worker, so it makes
+no grant: it changes the command that starts workers."""
 
 import shlex
 import sys
@@ -11,7 +11,7 @@ from gpushare.adapters.ray.share import NAME, request, words
 from gpushare.client import Client
 from gpushare.errors import ForbiddenError, GpushareError, NotFoundError, UsageError
 
-# Ray would set the variable by its own count of devices, which is not the granted device's.
+# Keeps Ray from setting CUDA_VISIBLE_DEVICES by its own device numbers, which are not the grant's.
 _KEEP_VISIBLE = "RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"
 
 
@@ -19,17 +19,17 @@ class Plugin(RuntimeEnvPlugin):  # type: ignore[misc]  # Ray is no dependency of
     """runtime_env's field `gpushare`."""
 
     name = NAME
-    priority = 90  # after all that chooses another Python
+    priority = 90  # after plugins that choose another Python
 
     @staticmethod
     def validate(runtime_env_dict: dict[str, Any]) -> None:
-        """Raises ValueError or TypeError for a field that cannot be granted as it is written."""
+        """Raises ValueError or TypeError for a malformed field."""
         words(runtime_env_dict[NAME])
 
     def modify_context(self, uris: list[str], runtime_env: Any, context: Any, logger: Any) -> None:
-        """Workers of this environment start by `gpushare adapter ray`.
+        """Has workers of this environment started by `gpushare adapter ray`.
 
-        Raises ValueError for what can never be granted: a worker that does not start is only tried again.
+        Raises ValueError for what can never be granted: Ray would otherwise retry the worker forever.
         """
         del uris
         if NAME not in runtime_env:
@@ -39,7 +39,7 @@ class Plugin(RuntimeEnvPlugin):  # type: ignore[misc]  # Ray is no dependency of
         except (UsageError, NotFoundError, ForbiddenError) as error:
             raise ValueError(f"{NAME}: {error}") from None
         except GpushareError as error:
-            logger.warning("%s: %s", NAME, error)  # may pass
+            logger.warning("%s: %s", NAME, error)  # possibly temporary
         ours = [sys.executable, "-P", "-m", "gpushare", "adapter", "ray", *words(runtime_env[NAME]), "--"]
         context.env_vars[_KEEP_VISIBLE] = "1"
         context.py_executable = f"{shlex.join(ours)} {context.py_executable}"

@@ -1,9 +1,9 @@
-"""What a task or an actor asks for, as Ray's options and as words of our own command. Pure."""
+"""The share of a task or an actor, as Ray's options and as options of our command. Pure."""
 
 from collections.abc import Mapping
 
 NAME = "gpushare"
-"""The field of a runtime_env."""
+"""The field in a runtime_env."""
 
 _OPTIONS = (
     "memory",
@@ -21,10 +21,10 @@ _NEEDED = ("memory", "time")
 
 
 def share(num_gpus: float, memory: int | str | None = None, **more: object) -> dict[str, object]:
-    """Options for `remote` and `.options`: so many devices for Ray's count, and the grant that makes them hold.
+    """Returns options for `remote` and `.options`: `num_gpus` for Ray's accounting, and the grant that enforces it.
 
     `num_gpus`: below 1 a part of one device, else whole devices. `memory`: bytes or text, per device; by default the
-    same part as of time. `more`: other options of `gpushare run`, and `runtime_env` with further fields for Ray.
+    same fraction as of time. `more`: other options of `gpushare run`, and `runtime_env` with further fields for Ray.
     Raises ValueError or TypeError.
     """
     whole = num_gpus % 1 == 0
@@ -47,7 +47,7 @@ def share(num_gpus: float, memory: int | str | None = None, **more: object) -> d
 
 
 def words(spec: object) -> list[str]:
-    """Options of `gpushare adapter ray`. Raises ValueError or TypeError for what is none."""
+    """Returns the options for `gpushare adapter ray`. Raises ValueError or TypeError for an invalid spec."""
     if not isinstance(spec, Mapping):
         raise TypeError(f"runtime_env's {NAME} is a dict, as {{'memory': '4GiB', 'time': '30%'}}")
     if unknown := [str(name) for name in spec if name not in _OPTIONS]:
@@ -67,6 +67,6 @@ def words(spec: object) -> list[str]:
 
 
 def request(spec: Mapping[str, object]) -> dict[str, object]:
-    """The same as fields of Client.plan."""
+    """Returns the spec as fields of Client.plan."""
     names = {"grace": "grace_seconds"}
     return {names.get(name, name): f"{value:g}" if isinstance(value, float) else value for name, value in spec.items()}

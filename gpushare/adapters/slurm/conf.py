@@ -7,7 +7,8 @@ Json = dict[str, Any]
 
 
 def gres(devices: Sequence[Json], files: Sequence[str], per_device: int) -> str:
-    """gres.conf. `devices`: the node API's, in its order, which is that of Slurm's numbers. `files`: their nodes."""
+    """Returns gres.conf. `devices`: the node API's, in its order, which is that of Slurm's numbers. `files`: paths of
+    their device nodes. `per_device`: shards."""
     lines = [
         "# Written by `gpushare adapter slurm conf`. The order of the lines is that of the devices' numbers.",
         "AutoDetect=off",
@@ -19,7 +20,7 @@ def gres(devices: Sequence[Json], files: Sequence[str], per_device: int) -> str:
 
 
 def node(name: str, count: int, per_device: int) -> str:
-    """What slurm.conf has of this: for the lines of the cluster, and of the node."""
+    """Returns the settings for slurm.conf, for the cluster and for the node."""
     return (
         "# For slurm.conf:\n"
         "# GresTypes=gpu,shard\n"
@@ -29,14 +30,16 @@ def node(name: str, count: int, per_device: int) -> str:
 
 
 def scripts(gpushare: Sequence[str], options: Sequence[str], directory: str) -> Mapping[str, str]:
-    """By name. slurmd calls each without arguments. `directory`: where prologs write for their jobs' tasks."""
+    """Returns the scripts by name. slurmd calls each without arguments. `directory`: where prologs write files for
+    their jobs' tasks."""
     command = " ".join(map(_quoted, gpushare))
     more = " ".join(map(_quoted, options))
     head = "#!/bin/sh\n# Written by `gpushare adapter slurm scripts`.\n"
     return {
         "prolog": f"{head}exec {command} adapter slurm prolog {more}\n",
         "epilog": f"{head}exec {command} adapter slurm epilog {more}\n",
-        # It runs as the user, for each task, and once more for a batch script. What the prolog wrote is shell, by root.
+        # Runs as the user, for each task and for a batch script. It sources the shell file that the prolog wrote as
+        # root.
         "task-prolog": (
             f"{head}"
             f"said={_quoted(directory)}/$SLURM_JOB_ID\n"
@@ -51,7 +54,7 @@ def scripts(gpushare: Sequence[str], options: Sequence[str], directory: str) -> 
 
 
 def task(env: Mapping[str, str]) -> str:
-    """What the task prolog says of a job with a share, as shell: variables to set, and libraries before the user's."""
+    """Returns the shell text by which the task prolog sets a job's variables; libraries go before the user's."""
     lines = []
     for name, value in env.items():
         if name in ("LD_PRELOAD", "LD_LIBRARY_PATH"):
@@ -62,7 +65,7 @@ def task(env: Mapping[str, str]) -> str:
 
 
 def refusal(reason: str) -> str:
-    """The same of a job that gets none: its tasks do not start, and say why."""
+    """As `task`, for a job without a share: its tasks print the reason and do not start."""
     return f'echo "print gpushare: {_inner(reason)}"\nexit 1\n'
 
 
@@ -71,6 +74,6 @@ def _quoted(text: str) -> str:
 
 
 def _inner(text: str) -> str:
-    """Inside double quotes, on one line."""
+    """Escapes text for use inside double quotes, on one line."""
     plain = "".join(" " if char < " " or char == "\x7f" else char for char in text)
     return "".join("\\" + char if char in '\\"$`' else char for char in plain)

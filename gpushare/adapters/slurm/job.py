@@ -1,4 +1,4 @@
-"""What a job has on this node by Slurm's words, and which grants that makes. Pure."""
+"""What a job has on this node as Slurm reports it, and the grant requests for that. Pure."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,11 +11,11 @@ from gpushare.units import MIB
 Json = dict[str, Any]
 
 KEYS = "slurm/"
-"""Begins the key of every grant of a job."""
+"""Prefix of the key of every grant of a job."""
 
 DEVICE_MILLI = 1000
 _COMMENT = re.compile(r"(?:^|[\s;])gpushare:(\S+)")
-# Of a job's comment, by field of a GrantRequest. The tenant is not among them: Slurm has checked the account.
+# Setting in a job's comment -> field of a GrantRequest. Not the tenant: that is the account, which Slurm has checked.
 _WORDS = {
     "memory": "memory",
     "time-limit": "time_limit",
@@ -39,7 +39,7 @@ _PART = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job as slurmd tells its prolog. `restarts`: how often it was requeued. `account`: empty where there is none."""
+    """A job as slurmd describes it to its prolog. `restarts`: number of requeues. `account`: empty: none."""
 
     cluster: str
     id: str
@@ -51,7 +51,7 @@ class Job:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> "Job":
-        """Raises UsageError where slurmd did not call."""
+        """Reads the job from slurmd's environment. Raises UsageError if slurmd did not call this."""
         try:
             return cls(
                 cluster=environment.get("SLURM_CLUSTER_NAME", ""),
@@ -69,25 +69,25 @@ class Job:
 
     @property
     def keys(self) -> str:
-        """How the keys of its grants begin."""
+        """Prefix of the keys of its grants."""
         return f"{KEYS}{self.cluster}/{self.id}/"
 
     def began_by_now(self, key: str) -> bool:
-        """Whether a grant is of this run of the job, or of one before. Slurm may start a requeued job before the epilog
-        of its last run has ended: that ends nothing of the new one."""
+        """Whether a grant belongs to this run of the job or an earlier one. Slurm may restart a requeued job before the
+        last run's epilog has ended: that epilog must not end the new run's grants."""
         return key.startswith(self.keys) and run_of(key) <= self.restarts
 
 
 @dataclass(frozen=True, slots=True)
 class Has:
-    """Devices that Slurm gave the job, by their numbers there. `shards`: of each; None: the whole devices."""
+    """Devices that Slurm gave the job, by Slurm's numbers. `shards`: per device; None: whole devices."""
 
     devices: tuple[int, ...]
     shards: int | None
 
 
 def numbers(text: str) -> tuple[int, ...]:
-    """Slurm's `0-2,5`."""
+    """Parses a list such as Slurm's `0-2,5`."""
     found: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")
@@ -96,14 +96,14 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def line_of(described: str, job_id: str) -> str:
-    """The job's own line of `scontrol show job --oneliner`, which says all tasks of an array where it is asked for the
-    one that has the array's number; empty where there is none."""
+    """Returns the job's own line of `scontrol show job --oneliner`, which lists all tasks of an array when asked for
+    the task whose job id is the array's; empty if there is none."""
     return next((line for line in described.splitlines() if f"JobId={job_id}" in line.split()[:1]), "")
 
 
 def has(described: str, node: str, hosts: Callable[[str], Sequence[str]]) -> list[Has]:
-    """What a job has on this node. `described`: `scontrol show job --details --oneliner`. `hosts`: the names that a
-    host list stands for. Raises FailedError where it cannot be read."""
+    """Returns what a job has on this node. `described`: output of `scontrol show job --details --oneliner`. `hosts`:
+    expands a host list. Raises FailedError if the output cannot be parsed."""
     found: list[Has] = []
     for names, gres in _GROUP.findall(described):
         if node != names and node not in hosts(names):
@@ -123,7 +123,7 @@ def _has(part: str) -> Has | None:
     kind, count, indices, pairs = matched.groups()
     if indices is not None:
         devices = numbers(indices)
-    else:  # `30/100,0/100`: how many of how many, device by device
+    else:  # `30/100,0/100`: used of total shards, device by device
         taken = [int(pair.partition("/")[0]) for pair in (pairs or "").split(",")]
         devices = tuple(index for index, shards in enumerate(taken) if shards)
     if not devices:
@@ -138,9 +138,10 @@ def _has(part: str) -> Has | None:
 def requests(
     job: Job, held: Iterable[Has], devices: Sequence[Json], tenants: Iterable[str], per_device: int
 ) -> list[Json]:
-    """Fields of a GrantRequest for each. `devices`: the node API's, in the order of gres.conf. `per_device`: shards.
+    """Returns the GrantRequest fields for each of `held`. `devices`: the node API's, in the order of gres.conf.
+    `per_device`: shards.
 
-    Raises UsageError for a comment that makes no sense, and FailedError for devices that are not there.
+    Raises UsageError for an invalid comment, and FailedError for devices that do not exist.
     """
     asked = words(job.comment)
     tenant = job.account if job.account in tenants else "default"
@@ -169,7 +170,7 @@ def _share(one: Has, devices: Sequence[Json], per_device: int) -> Json:
 
 
 def words(comment: str) -> Json:
-    """What the comment asks: `gpushare:memory=8GiB,class=interactive`, anywhere in it. Raises UsageError."""
+    """Parses `gpushare:memory=8GiB,class=interactive`, anywhere in the comment. Raises UsageError."""
     found = _COMMENT.search(comment)
     if found is None:
         return {}
@@ -187,12 +188,12 @@ def words(comment: str) -> Json:
 
 
 def run_of(key: str) -> int:
-    """The run of its job that a grant is of, by its key."""
+    """Returns the number of the job's run that the grant with this key belongs to."""
     parts = key.removeprefix(KEYS).split("/")
     return int(parts[2]) if len(parts) == 4 and parts[2].isdecimal() else 0
 
 
 def job_of(key: str) -> str | None:
-    """The job whose grant has this key."""
+    """Returns the id of the job whose grant has this key; None: the key is not a job's."""
     parts = key.removeprefix(KEYS).split("/")
     return parts[1] if key.startswith(KEYS) and len(parts) == 4 else None

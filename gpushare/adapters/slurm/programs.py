@@ -1,4 +1,4 @@
-"""What slurmd calls: prolog and epilog, as root, once per job and node. Each may be called again, or never."""
+"""Prolog and epilog, which slurmd calls as root, once per job and node. Each may be called again, or never."""
 
 import contextlib
 import fcntl
@@ -19,13 +19,13 @@ log = logging.getLogger(__name__)
 
 Json = dict[str, Any]
 
-_SECONDS = 20  # for an answer of slurmctld
+_SECONDS = 20  # timeout for slurmctld's answer
 WAIT_SECONDS = 20.0
-"""For memory that others have on loan, and for a daemon that is just started again."""
+"""Maximum wait for memory that is on loan, and for a daemon that is restarting."""
 _AGAIN_SECONDS = 0.5
 _BEGUN = ("RUNNING", "CONFIGURING")
 _FORGOTTEN = "forgotten"
-_RUN = "# run "  # and its number: the first line of what a prolog writes
+_RUN = "# run "  # with the run's number, the first line of the file that a prolog writes
 _ENDED = (
     "COMPLETED",
     "CANCELLED",
@@ -40,7 +40,7 @@ _ENDED = (
 
 
 def scontrol(*words: str) -> str:
-    """What slurmctld says. Raises FailedError."""
+    """Runs scontrol and returns its output. Raises FailedError."""
     try:
         done = subprocess.run(["scontrol", *words], capture_output=True, text=True, timeout=_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -51,12 +51,12 @@ def scontrol(*words: str) -> str:
 
 
 def hosts(names: str) -> Sequence[str]:
-    """The names that a host list stands for."""
+    """Expands a host list into names."""
     return scontrol("show", "hostnames", names).split()
 
 
 def patiently(work: Callable[[], Any]) -> Any:
-    """Again while no daemon answers: one that is started again is there in a moment."""
+    """Retries `work` for up to WAIT_SECONDS while the daemon is unreachable: it may be restarting."""
     deadline = time.monotonic() + WAIT_SECONDS
     while True:
         try:
@@ -68,7 +68,7 @@ def patiently(work: Callable[[], Any]) -> Any:
 
 
 def _state(job_id: str) -> str:
-    """Of a job: Slurm's word, `_FORGOTTEN`, or empty where slurmctld does not answer."""
+    """Returns a job's state as Slurm names it, `_FORGOTTEN`, or empty if slurmctld does not answer."""
     try:
         described = scontrol("show", "job", "--oneliner", job_id)
     except FailedError as error:
@@ -78,16 +78,16 @@ def _state(job_id: str) -> str:
 
 
 class Programs:
-    """`directory`: where a prolog writes for its job's tasks. `per_device`: shards."""
+    """The prolog and epilog. `directory`: where a prolog writes a file for its job's tasks. `per_device`: shards."""
 
     def __init__(self, daemon: Client, directory: Path, per_device: int) -> None:
         self._daemon, self._directory, self._per_device = daemon, directory, per_device
 
     def prolog(self, asked: job.Job, node: str) -> None:
-        """Makes the job's grant. One that cannot be had is told to the job's tasks, which do not start: a prolog that
-        fails would drain the node for what a user asked.
+        """Makes the job's grant. If it is refused, the job's tasks print the reason and do not start; the prolog itself
+        succeeds, since a failing prolog would drain the node for a user's mistake.
 
-        Raises FailedError or UnreachableError where that is the node's fault.
+        Raises FailedError or UnreachableError if the node is at fault.
         """
         described = scontrol("show", "job", "--details", "--oneliner", asked.id)
         held = job.has(job.line_of(described, asked.id), node, hosts)
@@ -118,14 +118,14 @@ class Programs:
     def epilog(self, asked: job.Job) -> None:
         """Ends the job's grants, and what is left of its processes in them."""
         if _state(asked.id).startswith(_BEGUN):
-            # It was requeued and has begun again before this epilog, of its last run, was called: slurmd already says
-            # the number of the new run.
+            # The job was requeued and has begun again before this epilog of its last run: slurmd already gives the
+            # number of the new run.
             asked = replace(asked, restarts=asked.restarts - 1)
         patiently(lambda: self._release(asked))
         self._forget(asked.id, asked.restarts)
 
     def reap(self) -> list[str]:
-        """Ends grants of jobs that have ended without an epilog here; their ids."""
+        """Ends grants of jobs that have ended without an epilog on this node; returns their ids."""
         done = []
         for grant in self._daemon.grants():
             of = job.job_of(grant["key"] or "")
@@ -145,7 +145,7 @@ class Programs:
             self._daemon.release(grant_id)
 
     def _write(self, asked: job.Job, text: str) -> None:
-        """Whole or not at all: tasks read it as shell."""
+        """Writes the file for the job's tasks atomically: they source it as shell."""
         self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         found = self._directory.lstat()
         if found.st_uid != os.geteuid() or found.st_mode & 0o022:
@@ -157,7 +157,7 @@ class Programs:
             fresh.rename(self._directory / asked.id)
 
     def _forget(self, job_id: str, run: int) -> None:
-        """Removes what a run of a job, or one before, was told."""
+        """Removes the file for a job's tasks if it is of this run or an earlier one."""
         path = self._directory / job_id
         with contextlib.suppress(FileNotFoundError), self._alone():
             first = path.read_text().partition("\n")[0]
@@ -166,7 +166,7 @@ class Programs:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """While no other prolog or epilog writes or removes."""
+        """Excludes other prologs and epilogs that write or remove files."""
         with open(self._directory / ".lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield

@@ -1,4 +1,4 @@
-// Bars of what a device does now, columns of what its time went to, lines of what a grant got.
+// Bars of a device's current use, columns of its recorded time, lines of a grant's recent use.
 
 import { el, setText, svg } from "./dom.js";
 import { about } from "./format.js";
@@ -20,7 +20,7 @@ export function bar(names, thin = false) {
   return element;
 }
 
-// Patterns of tenants, which keep theirs while the page is open; the last one is that of all others.
+// Assigns patterns to tenants for as long as the page is open; all further tenants share the last pattern.
 export class Palette {
   #places = new Map();
 
@@ -34,7 +34,7 @@ export class Palette {
   }
 }
 
-// `chart`: of rows.usage, in Python. `device`: its id.
+// The element has `show(chart, device)`: the result of rows.usage (Python), and a device's id.
 export function columns(title, span, palette) {
   const plot = el("div", { class: "columns", role: "img" });
   const total = el("span");
@@ -78,7 +78,7 @@ function column(shares, tenants, palette, sums) {
   return el("div", {}, ...parts);
 }
 
-// The last HISTORY looks at what a grant got, against the whole of what it could.
+// What a grant got at the last HISTORY looks, relative to the most that it can get.
 export function spark() {
   const line = svg("polyline", {});
   const element = svg("svg", { class: "spark", viewBox: `0 0 ${HISTORY - 1} 18`, preserveAspectRatio: "none", role: "img" },

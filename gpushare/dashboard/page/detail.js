@@ -1,4 +1,4 @@
-// One grant: its facts, the decisions about it, its receipts and, where this dashboard may, its end or another share.
+// One grant: its facts, the decisions about it, its receipts and, if this dashboard may, buttons to release or resize.
 
 import { el, name, once, table } from "./dom.js";
 import { clock, duration, percent, size } from "./format.js";
@@ -36,7 +36,7 @@ export async function open(store, id) {
   }
 }
 
-// The facts follow the grant while they are shown.
+// Updates the facts while the grant is shown.
 export function update(store) {
   if (now === null || store.node.place !== now.node) return;
   const grant = store.node.grants?.get(now.id);

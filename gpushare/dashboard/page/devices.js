@@ -1,4 +1,4 @@
-// Devices: what each does now, and what its time went to.
+// Devices: the current and the recorded use of each.
 
 import { bar, columns } from "./charts.js";
 import { el, keyed, name, once, setText, tag } from "./dom.js";
@@ -46,7 +46,7 @@ export function show(node, palette) {
   const list = document.getElementById("device-list");
   const devices = node.devices ?? [];
   keyed(list, devices.map((device) => ({ device, node })), ({ device }) => device.id, () => card(palette));
-  // The day is looked at once a minute: what is not in it yet is in the hour.
+  // The day chart is refreshed only once a minute: until it has tenants, use the hour chart.
   const recorded = node.day?.tenants?.length ? node.day : node.hour;
   once(document.getElementById("device-tenants"), recorded?.tenants ?? null, (tenants) => legend(tenants, palette));
 }

@@ -1,8 +1,8 @@
-// Elements, made of text alone: whatever a tenant names is text here, never markup.
+// Makes elements from text only: names chosen by tenants are never markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-// `attributes`: `class`, `text`, `on` (listeners by event), `hidden`, or what setAttribute takes; null is left out.
+// `attributes`: `text`, `on` (listeners by event), or anything that setAttribute takes; null and false are left out.
 export function el(tag, attributes = {}, ...children) {
   return filled(document.createElement(tag), attributes, children);
 }
@@ -22,12 +22,12 @@ function filled(element, attributes, children) {
   return element;
 }
 
-// A name from outside, kept apart from the direction of the text around it.
+// A name from outside, isolated from the direction of the surrounding text.
 export const name = (text) => el("bdi", { text });
 
 export const tag = (text, kind = "") => el("span", { class: `tag ${kind}`, text });
 
-// Sets it only where it is another, so that nothing is laid out anew for nothing.
+// Sets the text only if it differs, to avoid a needless layout.
 export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
@@ -36,8 +36,8 @@ export function setClass(element, text) {
   if (element.className !== text) element.className = text;
 }
 
-// Makes the children of `parent` those of `items`, in their order: `make(item)` for one that is new, which gives an
-// element with `update(item)`.
+// Makes the children of `parent` match `items`, in order. `make(item)`: returns the element of a new item, which has
+// `update(item)`.
 export function keyed(parent, items, key, make) {
   const known = (parent.known ??= new Map());
   const wanted = new Set(items.map(key));
@@ -57,7 +57,7 @@ export function keyed(parent, items, key, make) {
   }
 }
 
-// Replaces what is in `parent`, where `value` is another than the last time.
+// Replaces the children of `parent` if `value` differs from the last call's.
 export function once(parent, value, build) {
   const text = JSON.stringify(value);
   if (parent.shown === text) return;
@@ -65,7 +65,7 @@ export function once(parent, value, build) {
   parent.replaceChildren(...build(value));
 }
 
-// A table in a box of its own that scrolls, also by keyboard. `columns`: { title, right, hint }.
+// A table in its own box that scrolls, also by keyboard. `columns`: { title, right, hint, sort }.
 export function table(label, columns, sort = null) {
   const head = el("tr");
   for (const column of columns) {

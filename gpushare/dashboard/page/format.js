@@ -1,8 +1,8 @@
-// Numbers as people read them.
+// Numbers in readable form.
 
 export const percent = (milli = 0) => `${(milli / 10).toFixed(milli % 10 ? 1 : 0)}%`;
 
-// Rounded, where a tenth is noise.
+// Rounded to whole percent.
 export const about = (milli = 0) => (milli > 0 && milli < 10 ? "<1%" : `${Math.round(milli / 10)}%`);
 
 export function size(bytes = 0) {

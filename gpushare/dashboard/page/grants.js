@@ -1,4 +1,4 @@
-// Grants: a row each, sorted and filtered here.
+// Grants: one row each, sorted and filtered here.
 
 import { bar, spark } from "./charts.js";
 import { el, keyed, name, once, setText, table, tag } from "./dom.js";

@@ -1,4 +1,4 @@
-// Health: the node, its ledger and walls, what the audit found.
+// Health: the node, its ledger and walls, the audit's findings.
 
 import { el, name, once, tag } from "./dom.js";
 import { clock, count, duration } from "./format.js";

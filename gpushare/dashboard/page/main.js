@@ -1,4 +1,4 @@
-// The page: one stream in, what changed drawn once a frame.
+// The page: reads one stream, and draws changes once per frame.
 
 import { Palette } from "./charts.js";
 import * as detail from "./detail.js";
@@ -36,7 +36,7 @@ function draw(...views) {
     showStatus();
     if (store.hello === null) return;
     nodes.show(store, choose);
-    const top = `${document.querySelector("header").offsetHeight + 8}px`; // what is scrolled to is not behind it
+    const top = `${document.querySelector("header").offsetHeight + 8}px`; // for scroll targets, below the header
     if (document.documentElement.style.scrollPaddingTop !== top) document.documentElement.style.scrollPaddingTop = top;
     const palette = (palettes[store.chosen] ??= new Palette());
     for (const view of views) view.show(store.node, palette);

@@ -1,4 +1,4 @@
-// All nodes of the page, a button each; the one that is chosen is shown below.
+// All nodes of the page, one button each; the chosen one is shown below.
 
 import { bar } from "./charts.js";
 import { el, keyed, name, once, setText } from "./dom.js";
@@ -7,7 +7,7 @@ import { sum } from "./store.js";
 
 const PARTS = ["guaranteed", "borrowed", "switching", "idle"];
 
-// Of all devices together, milli of one.
+// The mean over all devices, in milli of one.
 export function mean(node) {
   const devices = node.devices ?? [];
   return PARTS.map((part) => devices.reduce((all, device) => all + (device[part] ?? 0), 0) / (devices.length || 1));

@@ -1,4 +1,4 @@
-// What the daemon says in sentences: the two standing questions, and receipts.
+// The daemon's sentences: the two standing questions, and receipts.
 
 import { el, name, once } from "./dom.js";
 

@@ -1,4 +1,4 @@
-// What the page knows of each node.
+// The page's state of each node.
 
 import { HISTORY } from "./charts.js";
 
@@ -47,7 +47,7 @@ export class Store {
   hello = null;
   chosen = 0;
 
-  // Gives the place of the node that it is about; null: of all.
+  // Takes a message; returns the place of the node that it is about; null: all nodes.
   take(message) {
     if (message.hello) {
       this.hello = message.hello;

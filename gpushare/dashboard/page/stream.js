@@ -1,7 +1,7 @@
-// The stream of changes, and calls. The token came behind the # of the URL, which no browser sends anywhere; it is kept
-// for this tab, and sent in a header that no other site's page can set.
+// The stream of changes, and calls. The token comes in the URL's fragment, which browsers do not send; it is kept for
+// this tab, and sent in a header that pages of other sites cannot set.
 
-const SILENT_MS = 40000; // two beats of the server, and more
+const SILENT_MS = 40000; // more than two of the server's beats
 const HIDDEN_MS = 60000;
 const FIRST_MS = 300, LAST_MS = 5000;
 const TOKEN = /^[\w-]{32,}$/;
@@ -32,8 +32,8 @@ export async function change(path, body) {
   if (!response.ok) throw await failure(response);
 }
 
-// `onMessage(object)` for each; `onState("open" | "refused" | "closed", why)`. A page that nobody sees reads nothing:
-// a browser has six connections for all its tabs.
+// Calls `onMessage(object)` for each message, and `onState("open" | "refused" | "closed", why)`. A hidden page closes
+// its stream after HIDDEN_MS: a browser allows six connections to a host for all tabs together.
 export class Stream {
   #abort = null;
   #hidden = null;
@@ -55,7 +55,7 @@ export class Stream {
     this.#abort?.abort();
     const abort = (this.#abort = new AbortController());
     this.#read(abort).catch((error) => error).then((error) => {
-      if (this.#abort !== abort) return; // there is another by now
+      if (this.#abort !== abort) return; // replaced by a newer connection
       this.#abort = null;
       if (error?.refused) return this.onState("refused", error.message);
       if (document.hidden) return undefined;

@@ -1,4 +1,4 @@
-// Tenants, as a tree: times are of the node, of each and all below it, in the last second.
+// Tenants, as a tree. Times are of the node in the last second, of each tenant and all below it.
 
 import { el, keyed, name, once, setText, table, tag } from "./dom.js";
 import { duration, percent, size } from "./format.js";

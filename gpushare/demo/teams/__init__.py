@@ -1,2 +1,2 @@
-"""`gpushare demo --scenario teams`: teams with quotas share eight simulated devices, as real processes, and the
-simulator's books show after each change who got how much."""
+"""`gpushare demo --scenario teams`: teams with quotas, as real processes, share eight simulated devices, and the
+simulator's books show after each change how much each got."""

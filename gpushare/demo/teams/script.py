@@ -1,4 +1,4 @@
-"""What the scenario plays, as data: teams, their processes, and what each is entitled to at every step.
+"""The scenario's script, as data: teams, their processes, and what each is entitled to at every step.
 
 All in milli of the node: 1000 is one device.
 """
@@ -27,8 +27,8 @@ class Team:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """`work`: which processes of each team work, by their number; each could use a whole device. `due`: what each team
-    is entitled to. `lost`: a device that fails."""
+    """`work`: numbers of each team's processes that work; each could use a whole device. `due`: what each team is
+    entitled to. `lost`: a device that fails."""
 
     title: str
     work: Mapping[str, range]
@@ -36,13 +36,13 @@ class Step:
     lost: int | None = None
 
     def wants(self, team: str) -> int:
-        """How much the team could use."""
+        """Returns how much the team could use."""
         return 1000 * len(self.work.get(team, ()))
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """Steps with the same teams, on the first `devices` of the node. `error`: milli that a team may be off."""
+    """Steps with the same teams, on the first `devices` of the node. `error`: tolerance per team, in milli."""
 
     teams: tuple[Team, ...]
     steps: tuple[Step, ...]

@@ -11,29 +11,29 @@ from gpushare.demo.verdict import Claim
 from gpushare.units import format_time
 
 RECLAIM_MS = 20.0  # one lease
-_LINES = 4  # of tenants, each of which has its own
+_LINES = 4  # up to this many tenants have a line each
 _COLUMNS = (("TENANT", 18), ("GUARANTEED", 11), ("WANTS", 8), ("DUE", 8), ("GOT", 16))
 
 
 def begin(devices: int) -> None:
-    """Says what is played."""
+    """Prints what is played."""
     print(f"{devices} SIMULATED devices. Processes, quotas and leases are real; only the silicon is a model.")
     print("100% is the whole time of one device.", flush=True)
 
 
 class Screen:
-    """Prints each step: its title when it begins, who gets what while it is measured, then its outcome."""
+    """Prints each step: its title when it begins, each team's usage while it is measured, then its outcome."""
 
     def __init__(self) -> None:
         self._table = Table(_COLUMNS)
 
     def began(self, step: Step) -> None:
-        """Prints its title and that of the columns."""
+        """Prints the step's title and the column titles."""
         print(f"\n{step.title}")
         self._table.head()
 
     def watched(self, act: Act, step: Step, got: Mapping[str, int]) -> None:
-        """Shows the last moment, on a terminal. `got`: milli by team."""
+        """Shows the latest usage, on a terminal. `got`: milli by team."""
         if self._table.live:
             self._table.rows(_rows(act, step, got))
 
@@ -48,7 +48,7 @@ class Screen:
 
 
 def _rows(act: Act, step: Step, got: Mapping[str, int]) -> list[Row]:
-    """Tenants that are alike are one line. The bar is of all devices."""
+    """Returns the rows. Similar tenants share one; its bar is relative to all devices."""
     found: list[Row] = []
     for teams in _alike(act, step):
         each = sorted(got[team.name] for team in teams)
@@ -71,7 +71,7 @@ def _alike(act: Act, step: Step) -> list[list[Team]]:
 
 
 def claims(outcomes: Sequence[Outcome]) -> list[Claim]:
-    """One for each step; then that who came back had its device within a lease, and that nobody died."""
+    """Returns one claim per step; then that processes that resumed got a device within one lease, and none died."""
     found = [_step(one) for one in outcomes]
     served = [ms for one in outcomes for ms in one.served_ms]
     found.append(

@@ -1,4 +1,4 @@
-"""Plays the script with real processes on simulated devices, and reads from the simulator's books who got what."""
+"""Plays the script with real processes on simulated devices, and measures usage by the simulator's books."""
 
 import contextlib
 import sys
@@ -23,9 +23,9 @@ DEVICE_MILLI = 1000
 TICK_SECONDS = 0.5
 SAY_SECONDS = 1.0
 AT_ONCE = 4
-"""Processes that start together: more of them on a small machine have their grants expire before they are bound."""
+"""Processes that start together: with more, on a small machine, grants expire before they are bound."""
 DEVICE_SECONDS = 10.0
-"""Until the daemon has noticed that a device failed, or is back."""
+"""Maximum time until the daemon notices that a device has failed or is back."""
 
 
 _Books = tuple[int, dict[int, int]]
@@ -34,9 +34,9 @@ _Books = tuple[int, dict[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a step measured. `got`: milli of the node by team. `idle`: milli of the act's devices that nobody used.
-    `served_ms`: of those processes that are guaranteed a whole device and began to work in this step, how long each
-    waited for it. `alive`: of all processes of the act, `processes`, those that run."""
+    """Measurements of a step. `got`: milli of a device by team. `idle`: milli of the act's devices that nobody used.
+    `served_ms`: how long each process that is guaranteed a whole device and began to work in this step waited for it.
+    `alive`: how many of the act's `processes` still run."""
 
     act: Act
     step: Step
@@ -59,17 +59,17 @@ class _Worker:
 
     @property
     def device(self) -> int:
-        """Its index."""
+        """The device's index."""
         return self.team.grants[self.number][0]
 
     @property
     def milli(self) -> int:
-        """That it asked for; 0: it only borrows."""
+        """The time that it asked for; 0: it only borrows."""
         return self.team.grants[self.number][1]
 
 
 class View(Protocol):
-    """Is told of each step: when it begins, about twice a second what each team got since, in milli of the node, and
+    """Is notified of each step: when it begins, about twice a second of each team's usage since the last time, and of
     its outcome."""
 
     def began(self, step: Step) -> None: ...  # noqa: D102
@@ -80,7 +80,7 @@ class View(Protocol):
 
 
 class Story:
-    """`say` is called with what is done between the steps. `view`: None where nobody looks."""
+    """`say`: called with progress between the steps. `view`: None: nothing is shown."""
 
     def __init__(self, node: Node, where: Path, seconds: float, say: Callable[[str], None], view: View | None) -> None:
         self._node, self._where, self._seconds, self._say, self._view = node, where, seconds, say, view
@@ -88,7 +88,7 @@ class Story:
         self._tenants: list[str] = []
 
     def play(self, acts: tuple[Act, ...]) -> list[Outcome]:
-        """The outcome of every step. Always ends its processes. Raises GpushareError."""
+        """Plays all steps and returns their outcomes. Always ends its processes. Raises GpushareError."""
         outcomes = []
         try:
             for act in acts:
@@ -118,7 +118,7 @@ class Story:
         self._start_workers()
 
     def _start_workers(self) -> None:
-        """Says now and then how far it is."""
+        """Starts the processes, reporting progress."""
         count, said = len(self._workers), time.monotonic()
         for first in range(0, count, AT_ONCE):
             if time.monotonic() > said + SAY_SECONDS:
@@ -166,7 +166,7 @@ class Story:
         )
 
     def _pass(self, act: Act, step: Step, seconds: float) -> _Books:
-        """Lets time pass, for the view to show it. The books at its end."""
+        """Waits, updating the view meanwhile; returns the books at the end."""
         end, last = time.monotonic() + seconds, self._read()
         while (left := end - time.monotonic()) > 0:
             time.sleep(min(left, TICK_SECONDS))
@@ -177,7 +177,7 @@ class Story:
         return last
 
     def _set(self, step: Step) -> list[_Worker]:
-        """Has the step's processes work and the others rest. Those that began to, and own their device."""
+        """Has the step's processes work and the others rest. Returns those that began to work and own their device."""
         due = [worker for worker in self._workers if worker.number in step.work.get(worker.team.name, ())]
         working = [worker for worker in self._workers if worker.works]
         if any(worker not in due for worker in working):
@@ -217,7 +217,7 @@ class Story:
             time.sleep(0.05)
 
     def _read(self) -> _Books:
-        """As the simulator counts them."""
+        """Reads the simulator's books."""
         devices = self._node.client.sim_stats()["devices"]
         busy: dict[int, int] = {}
         for device in devices:
@@ -226,14 +226,14 @@ class Story:
         return devices[0]["wall_ns"], busy
 
     def _got(self, act: Act, before: _Books, after: _Books) -> dict[str, int]:
-        """Milli of the node by team."""
+        """Returns the usage between two readings by team, in milli of a device."""
         grown = dict.fromkeys((team.name for team in act.teams), 0)
         for worker in self._workers:
             grown[worker.team.name] += after[1].get(worker.pid, 0) - before[1].get(worker.pid, 0)
         return {name: round(1000 * ns / (after[0] - before[0])) for name, ns in grown.items()}
 
     def _served(self, seen: int, woken: list[_Worker]) -> tuple[float, ...]:
-        """ms from each wake to the first lease after it, as the arbiter recorded them."""
+        """Returns the ms from each wake to the first lease after it, as recorded by the arbiter."""
         grants = {grant["pid"]: grant["id"] for grant in self._node.client.grants()}
         first: dict[str, float] = {}
         for tenant in {worker.team.name for worker in woken}:
