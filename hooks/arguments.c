@@ -9,7 +9,7 @@
 
 #include "json.h"
 
-/* Global options of runc and crun whose value is the next argument. runc takes them with one dash too. */
+/* Global options of runc and crun whose value is the next argument. runc also accepts them with one dash. */
 static const char *const global_values[] = {"root", "log",      "log-format",    "log-level",
                                             "criu", "rootless", "cgroup-manager"};
 

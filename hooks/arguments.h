@@ -10,8 +10,8 @@ const char *gs_option(const char *argument, const char *name);
 /* Whether this global option's value is the next argument. */
 bool gs_takes_value(const char *argument);
 
-/* Where the engine wants its runtime's errors, in JSON: engines show the last one there to their user, and nothing of
- * stderr. NULL: nowhere. args: those after the program's name, ends with NULL. */
+/* The file to which the runtime must write its errors in JSON: engines show the last one to their user, and ignore
+ * stderr. NULL: none. args: the arguments after the program's name, NULL-terminated. */
 const char *gs_json_log(char **args);
 
 /* Appends an error to that log. */

@@ -9,10 +9,11 @@
 
 enum { EDIT_MS = 15000, NOTICE_MS = 20, NAME_SIZE = 256 };
 
-/* Where containerd and CRI-O say a container's name in its pod; gpushare/inject/nvidia.py looks there too. */
+/* Annotations in which containerd and CRI-O give a container's name in its pod (also in gpushare/inject/nvidia.py). */
 static const char *const pod_names[] = {"io.kubernetes.cri.container-name", "io.kubernetes.container.name"};
 
-/* Every container of a pod has the words for all of them: those of others must not make it need the daemon. */
+/* Every container of a pod has the annotations for all of the pod's containers: those for others must not make it
+ * depend on the daemon. */
 static bool asks_as_nvidia(struct gs_span config) {
   char name[NAME_SIZE], wanted[NAME_SIZE + 64];
   struct gs_span annotations, value;

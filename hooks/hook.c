@@ -1,8 +1,8 @@
 /* The OCI hook: passes the container's state to the daemon and prevents the start if the daemon refuses it.
  *
  * gpushare-hook create-runtime --grant ID [--socket PATH]: the OCI state on stdin
- * gpushare-hook place --grant ID|any|UUID [--socket PATH]: the same as createRuntime hook, where nobody has edited the
- *   config of the container: it also gets what CDI cannot give, for `any` and a device its whole share
+ * gpushare-hook place --grant ID|any|UUID [--socket PATH]: the same, as createRuntime hook of a container whose config
+ *   the daemon has not edited: also adds what CDI cannot give, and for `any` or a device's UUID the whole share
  * gpushare-hook precreate [--socket PATH]: config.json on stdin, the edited one on stdout (Podman)
  * gpushare-hook refuse REASON: prints REASON and fails; precreate puts this command into a config
  *
@@ -27,14 +27,14 @@ enum {
   STDIN_MS = 2000, /* the engine writes the state before or right after it starts the hook */
   /* the daemon sets driver limits in this time; the engine's own timeout (inject/edits.py) is longer */
   BIND_MS = 10000,
-  PLACE_MS = 15000 /* the image is looked through too */
+  PLACE_MS = 15000 /* the daemon also inspects the image */
 };
 
 struct request {
   const char *verb, *grant, *socket;
 };
 
-/* A file of the process that has started us. Returns its length, without the last byte; 0: none. */
+/* Reads /proc/PPID/name of the parent process. Returns the length without the last byte; 0 on failure. */
 static size_t read_of_parent(const char *name, char *out, size_t size) {
   char path[64];
   ssize_t n;
@@ -48,8 +48,8 @@ static size_t read_of_parent(const char *name, char *out, size_t size) {
   return n > 0 ? (size_t)n - 1 : 0;
 }
 
-/* crun keeps nothing of what a hook says: its engine's user would read the hook's path and no more. So the words are put
- * where crun's own were to be read. It has its log open, and what it adds to that goes with the file. */
+/* crun discards a hook's output: the user would see only the hook's path. So the reason is written to a new file in
+ * place of crun's log. crun has the old file open, so that its own message is lost with that. */
 static void say_in_log_of_crun(const char *line) {
   static char text[1 << 16];
   char *args[65] = {NULL};
@@ -64,7 +64,7 @@ static void say_in_log_of_crun(const char *line) {
   for (char *at = text; at < text + n && count < 64; at += strlen(at) + 1)
     args[count++] = at;
   log = count ? gs_json_log(args + 1) : NULL;
-  /* Only a file that an engine has made for this: never /dev/stderr or what a link leads to. */
+  /* Only a regular file that the engine made for this: never /dev/stderr, nor through a link. */
   if (log && *log == '/' && lstat(log, &st) == 0 && S_ISREG(st.st_mode) && st.st_uid == geteuid() && st.st_nlink == 1 &&
       unlink(log) == 0)
     gs_log_error(log, line);
@@ -127,7 +127,7 @@ static int forward(const struct request *request, struct gs_span state) {
   return status / 100 != 2;
 }
 
-/* What of a container's state place needs. */
+/* Extracts what place needs from the container's state. */
 static int parse_state(struct gs_span state, char bundle[PATH_MAX], pid_t *pid) {
   struct gs_span value;
   char *end;
@@ -158,7 +158,7 @@ static int read_bundle(const char *bundle, struct gs_span *config) {
   return 0;
 }
 
-/* Asks what the container gets, and puts it there. */
+/* Asks the daemon what the container gets, and places it. */
 static int place_in(const struct request *request, struct gs_span state, struct gs_span config, pid_t pid) {
   char target[160], line[GS_LINE_MAX];
   struct gs_reply reply;

@@ -209,7 +209,7 @@ static bool escape(const char **at, const char *end, uint32_t *code) {
   return true;
 }
 
-/* The length of what spells the character at *at, in either case, 0 if something else is spelt there. */
+/* The length of the text at `at` that encodes the character `wanted` in either case; 0 if it encodes something else. */
 static size_t spells(const char *at, const char *end, char wanted) {
   if (at < end && lower(*at) == wanted)
     return 1;

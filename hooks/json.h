@@ -18,12 +18,12 @@ bool gs_json_is_object(struct gs_span text);
 /* Finds the raw text of a top-level member's value. If a name is repeated, the first value counts. */
 bool gs_json_member(struct gs_span object, const char *name, struct gs_span *value);
 
-/* The next value of an array. *rest is the array's text first, and what is left of it after each call. False: there is
- * no more. */
+/* Takes the next value of an array. *rest: at first the array's text; each call sets it to the remainder. False: there
+ * are no more values. */
 bool gs_json_next(struct gs_span *rest, struct gs_span *value);
 
-/* True if the text has these ASCII characters next to each other, each as itself, as a capital or as an escape of one
- * of them; `wanted` has no capitals. Knows no structure: true also for what no JSON string holds. */
+/* True if the text contains the ASCII string `wanted` (in lower case), where each character may also be a capital or a
+ * JSON escape of either. Ignores structure: true also for matches outside JSON strings. */
 bool gs_json_mentions(struct gs_span text, const char *wanted);
 
 /* Decodes a JSON string into one printable line: control characters become spaces, and the text is truncated at a

@@ -85,7 +85,7 @@ int gs_read_all(int fd, size_t max, int timeout_ms, char **buffer, size_t *len, 
   return read_until(fd, max, timeout_ms < 0 ? -1 : now_ms() + timeout_ms, buffer, len, err);
 }
 
-/* Whether the machine's root is none of the users here: a rootless engine makes such a user namespace. */
+/* Whether uid 0 here is not the machine's root: a rootless engine makes such a user namespace. */
 static bool is_rootless(void) {
   unsigned inside, outside, count;
   FILE *map = fopen("/proc/self/uid_map", "re");

@@ -1,8 +1,8 @@
-/* A container whose createRuntime hook runs has its mounts and its cgroup, and its root is not changed yet: in its mount
- * namespace the root file system is where the host has it. Nothing of the image has run.
+/* When the createRuntime hook runs, the container has its mounts and its cgroup, but has not changed its root: in its
+ * mount namespace the root file system is at its path on the host. No program of the image has run.
  *
- * The image decides what its paths lead to: each destination is looked up as inside the container (RESOLVE_IN_ROOT), so
- * that no link of it leads out. Sources are the host's and are opened before. */
+ * Paths in the image are untrusted: each destination is looked up as inside the container (RESOLVE_IN_ROOT), so that no
+ * symlink leads out. Sources are the host's and are opened before the namespace is entered. */
 #define _GNU_SOURCE
 #include "place.h"
 
@@ -21,8 +21,8 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
-/* The kernel's names and values (linux/mount.h, linux/openat2.h, the same for every architecture): the headers of the
- * oldest system that this is built on have none of them. mount_setattr came last, with Linux 5.12. */
+/* Kernel constants (linux/mount.h, linux/openat2.h; the same on every architecture), which the headers of the oldest
+ * supported build system lack. mount_setattr is the newest, from Linux 5.12. */
 enum { NR_OPEN_TREE = 428, NR_MOVE_MOUNT = 429, NR_OPENAT2 = 437, NR_MOUNT_SETATTR = 442 };
 enum {
   TREE_CLONE = 1,          /* OPEN_TREE_CLONE */
@@ -51,7 +51,7 @@ struct mount {
   int tree;            /* detached; -1: its source is inside the container */
 };
 
-/* Where the container's root is, and what must not be taken for a file system of the container's. */
+/* The container's root, and the device of a file system that must not be mistaken for the container's own. */
 struct place {
   int root;
   dev_t host_dev; /* of the host's /dev */
@@ -83,8 +83,8 @@ static bool is_inside(struct gs_span mount) {
   return gs_json_member(mount, "inside", &value) && value.len == 4 && memcmp(value.at, "true", 4) == 0;
 }
 
-/* A detached copy, with the mount's options. flags: TREE_RECURSIVE also of what is mounted below; AT_EMPTY_PATH of what
- * `at` itself is. */
+/* Makes a detached copy of the source, with the mount's options. flags: TREE_RECURSIVE: with the mounts below it;
+ * AT_EMPTY_PATH: of `at` itself. */
 static int copy_tree(const struct mount *mount, int at, const char *source, int flags, int *tree, struct gs_err *err) {
   struct attributes attributes = {.set = flags_of(mount->text), .propagation = MS_PRIVATE};
 
@@ -118,7 +118,7 @@ static int copy_all(struct gs_span answer, struct mount *mounts, size_t *count, 
   return 0;
 }
 
-/* Into the container's mount namespace. */
+/* Enters the container's mount namespace. */
 static int enter(pid_t pid, struct gs_err *err) {
   struct stat theirs, ours;
   char path[64];
@@ -136,7 +136,7 @@ static int enter(pid_t pid, struct gs_err *err) {
   return 0;
 }
 
-/* The container's root, as its first process finds it: that may be in a chroot, which to enter the namespace would leave. */
+/* Opens the container's root as its first process sees it: that process may be in a chroot, which setns would leave. */
 static int open_root(pid_t pid, struct gs_span answer, int *root, struct gs_err *err) {
   char path[PATH_MAX], whole[PATH_MAX + 32];
 
@@ -148,15 +148,15 @@ static int open_root(pid_t pid, struct gs_span answer, int *root, struct gs_err 
                    : 0;
 }
 
-/* A path of the container's, O_PATH; -1 and errno if there is none. */
+/* Opens a path in the container with O_PATH; -1 and errno on failure. */
 static int find(int root, const char *path, int flags) {
   struct how how = {.flags = (uint64_t)(O_PATH | O_CLOEXEC | flags), .resolve = IN_ROOT | NO_MAGICLINKS};
 
   return (int)syscall(NR_OPENAT2, root, path, &how, sizeof how);
 }
 
-/* What is inside the container is copied now, without what was mounted over it: the interposer is over each driver that
- * the image has, and here it is that driver that is wanted. */
+/* Copies a source inside the container, without the mounts below it: the interposer is mounted over each driver library
+ * of the image, and here the image's own library is wanted. */
 static int copy_inside(struct mount *mount, int root, struct gs_err *err) {
   char source[PATH_MAX];
   int at, code;
@@ -186,8 +186,8 @@ static int attach(struct mount *mount, int root, struct gs_err *err) {
   return 0;
 }
 
-/* Removes a node that the engine made in a /dev of the container's own. Anything else stays where it is: the program at
- * the cgroup refuses to open what was not granted, whatever its name. */
+/* Removes a node that the engine made in the container's own /dev. Other nodes stay: the device program at the cgroup
+ * denies opening what is not granted, whatever its name. */
 static void hide(const char *path, const struct place *at) {
   char directory[PATH_MAX];
   struct stat node, parent;

@@ -27,14 +27,14 @@ enum { SETTINGS_MAX = 4096 };
 /* Fixed directories: PATH is under the caller's control. */
 static const char *const search[] = {"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"};
 
-/* The first that is here. Podman brings crun alone. */
+/* In order of preference. Podman installs only crun. */
 static const char *const runtimes[] = {"runc", "crun"};
 
 struct settings {
   char runtime[PATH_MAX], socket[PATH_MAX];
 };
 
-/* As gs_json_log says of this call. */
+/* The result of gs_json_log for this call. */
 static const char *engine_log;
 
 static int fail(const char *what) {
@@ -174,9 +174,9 @@ static int write_all(int fd, struct gs_span text) {
   return 0;
 }
 
-/* Replaces config.json atomically: the runtime never sees a partial file, and a crash leaves the old one, with a
- * temporary file that the next start of the bundle removes. The lock ends with the descriptor; where the file system
- * has none, nobody starts a bundle twice at once. */
+/* Replaces config.json atomically: the runtime never sees a partial file, and a crash leaves the old one and a
+ * temporary file that the next start of the bundle removes. The lock ends with the descriptor; on a file system without
+ * locks this relies on a bundle not being started twice concurrently. */
 static int write_config(int dir, struct gs_span text, mode_t mode, struct gs_err *err) {
   const char *name = ".config.json.gpushare";
   int fd, code;

@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 """Compares cublas.tsv with an installed cuBLAS: check_cublas.py LIBRARY INCLUDE_DIR SIMULATED_LIBRARY
 
-The table's column of parameters is written by hand, as is what a function costs. Printed is each function whose
-parameters the header gives otherwise, each that the table has and the header does not, and each that the library
-exports and the simulated one does not. The oldest interface, without handles, is left out: its functions return
-nothing, so none could say that it is not supported.
+The table's parameters and costs are written by hand. Prints each function whose parameters differ from the header's,
+each that is in the table but not in the header, and each that the library exports and the simulated one does not. The
+oldest interface, without handles, is left out: its functions return no status, so they cannot report "not supported".
 """
 
 import re
@@ -19,7 +18,7 @@ PROTOTYPE = re.compile(r"cublasStatus_t\s+(cublas\w+)\s*\(([^;{]*?)\)\s*;", re.S
 
 
 def prototypes(include: Path) -> dict[str, list[str]]:
-    """The kinds of each function's parameters behind the handle, as in the table: P, L, N or int."""
+    """The kinds of each function's parameters after the handle, as in the table: P, L, or the C type."""
     command = ["g++", "-E", "-P", "-x", "c++", f"-I{include}", str(include / "cublas_api.h")]
     text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = {}

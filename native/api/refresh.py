@@ -42,7 +42,7 @@ def typedef_versions(include: Path) -> dict[tuple[str, str], list[int]]:
 
 
 def rows(include: Path) -> list[tuple[str, str, int, str, str]]:
-    """(symbol, base, version, variant, parameters); base '-' and version 0 where no lookup leads to the symbol."""
+    """(symbol, base, version, variant, parameters); base '-' and version 0 if the symbol cannot be looked up."""
     symbols = prototypes(include)
     named: dict[str, tuple[str, int, str]] = {}
     for (base, variant), versions in typedef_versions(include).items():

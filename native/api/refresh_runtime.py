@@ -2,8 +2,8 @@
 """Updates runtime.tsv and runtime_errors.tsv for one major version: refresh_runtime.py LIBRARY INCLUDE_DIR...
 
 Only facts are taken: the names that the library exports, parameter types from the headers, and which functions have a
-per-thread twin. The column `does` is written by hand and kept; for a new function it is the driver's function of the
-same name and as many parameters, or `none`. The build never needs a toolkit: it reads the committed table.
+per-thread twin. The column `does` is written by hand and kept; for a new function it is the driver's function with the
+same name and number of parameters, or `none`. The build never needs a toolkit: it reads the committed table.
 """
 
 import re
@@ -71,7 +71,7 @@ def rows(major: int, names: set[str], parameters: dict[str, str]) -> list[table.
 
 
 def merged(rows: list[table.RuntimeFunction]) -> list[table.RuntimeFunction]:
-    """One row where a function is the same in several majors."""
+    """Merges the rows of a function that is the same in several major versions."""
     found: dict[tuple[str, str, str, str], table.RuntimeFunction] = {}
     for row in rows:
         key = (row.name, row.variant, row.does, re.sub(r"\W+", " ", row.parameters).strip())
@@ -82,7 +82,7 @@ def merged(rows: list[table.RuntimeFunction]) -> list[table.RuntimeFunction]:
 
 
 def refresh_errors(includes: list[str]) -> None:
-    """Adds the errors of the header; what is said of them is kept."""
+    """Adds the errors of the header; keeps existing descriptions."""
     lines = ERRORS.read_text().splitlines()
     known = {int(line.split("\t")[0]): line for line in lines if not line.startswith("#")}
     text = preprocessed(Path(includes[0]) / "driver_types.h", includes)

@@ -9,7 +9,7 @@ HERE = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """One exported driver function. `version` is the CUDA version cuGetProcAddress knows it by, 0 where it has none."""
+    """One exported driver function. `version`: its CUDA version in cuGetProcAddress; 0: it cannot be looked up."""
 
     name: str
     base: str
@@ -23,13 +23,13 @@ class RuntimeFunction:
     """One function of the CUDA runtime.
 
     `majors` are the major versions that have it with these parameters, `variant` its per-thread twin ("", "ptds" or
-    "ptsz"; "-" as parameters: not known). `does` is one of
+    "ptsz"). `parameters` is "-" if they are unknown. `does` is one of
       hand      written in native/sim/cudart
       none      not simulated: cudaErrorNotSupported
       cuSYMBOL  forwarded to this driver symbol with the same arguments, in a context
-      cuSYMBOL(ARGUMENT, ...)  forwarded with these: a parameter's name, a number, or `context`, `device`: the current
-    A leading `start ` means that the call needs the driver but no context. A host function passed as `func` where the
-    driver has a kernel or function is looked up.
+      cuSYMBOL(ARGUMENT, ...)  forwarded with these: a parameter's name, a number, or the current `context` or `device`
+    A leading `start ` means that the call needs the driver but no context. A host function passed as `func` is looked
+    up where the driver takes a kernel or function.
     """
 
     name: str

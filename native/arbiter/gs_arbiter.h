@@ -66,8 +66,8 @@ struct gs_grant_stats {
   /* device time metered by the interposer in all processes of the grant, including those that have ended */
   uint64_t busy_ns;
   uint64_t wait_ns; /* wall time during which the grant waited without a lease */
-  /* Parts of it: while it was owed guaranteed time, and while it had used all that its limit allows. In the rest it had
-   * had its guarantee, and others had the device. */
+  /* Parts of wait_ns: while it was owed guaranteed time, and while its limit was used up. In the rest of wait_ns it had
+   * received its guarantee, and others had the device. */
   uint64_t wait_owed_ns, wait_limit_ns;
   uint64_t launches; /* of all its processes, including those that have ended: kernels, graphs and other work */
   uint64_t leases, revokes, waits;
@@ -79,7 +79,7 @@ struct gs_grant_stats {
   uint64_t memory_bytes;      /* sum over slots now */
   uint64_t memory_peak_bytes; /* highest sum so far, sampled at every bell and tick */
   uint32_t waiting, held, processes, runnable;
-  uint32_t marked; /* processes whose slot is marked: it says what cannot be, see GS_EVENT_LIE */
+  uint32_t marked; /* processes whose slot is marked: it contains an impossible value, see GS_EVENT_LIE */
 };
 
 struct gs_device_stats {
@@ -95,12 +95,12 @@ enum gs_event_kind {
   /* a gang that did not drain gets its leases again, alongside those of its successors, so that all its ranks can
    * submit the work that other ranks wait for */
   GS_EVENT_BESIDE = 6,
-  /* the work of a revoked lease is done, so the reclaim is over. Not recorded if the holder was idle or had ended */
+  /* the work of a revoked lease is done, so the reclaim has ended. Not recorded if the holder was idle or had ended */
   GS_EVENT_DRAINED = 7,
   GS_EVENT_LEFT = 8, /* a wait ended without a lease, since the waiting threads or processes ended */
-  /* A word of a slot says what cannot be. The slot is marked until its process has ended, and the grant is charged by
-   * the worst it could have done (native/arbiter/thread/claims.h). Recorded once for each word of a slot, and at most
-   * GS_LIES_PER_SECOND times a second for a grant. */
+  /* A word of a slot has an impossible value. The slot is marked until its process has ended, and the grant is charged
+   * for the most that it could have used (native/arbiter/thread/claims.h). Recorded once for each word of a slot, and
+   * at most GS_LIES_PER_SECOND times a second for a grant. */
   GS_EVENT_LIE = 9
 };
 
@@ -132,7 +132,7 @@ enum gs_rule {
   GS_RULE_WAKE = 6,      /* a grant with precedence woke up */
   GS_RULE_GUARANTEE = 7, /* a grant claimed time of its guarantee that it had lent */
   GS_RULE_TIER = 8,      /* a grant of a higher tier has precedence for borrowing */
-  GS_RULE_TERM = 9,      /* the term was over, and another grant had precedence */
+  GS_RULE_TERM = 9,      /* the term had ended, and another grant had precedence */
   GS_RULE_EXCESS = 10,   /* several grants held leases: this one got more than its guarantee and another one less */
   GS_RULE_GANG = 11,     /* a gang got, or lost, all its devices at the same instant */
   GS_RULE_ENDED = 12,    /* the grant ended */
@@ -165,11 +165,11 @@ struct gs_receipt {
   uint64_t reclaim_ns;
 };
 
-/* What a process wrote, and in which slot. */
+/* The impossible value that a process wrote, and its slot. */
 struct gs_lie {
   uint32_t word; /* enum gs_word */
   uint32_t slot;
-  int32_t pid; /* host pid of the process that has the slot; another one of the grant may have written the word */
+  int32_t pid; /* host pid of the slot's process; another process of the grant may have written the word */
   uint32_t reserved;
   uint64_t value; /* at most INT64_MAX */
 };
@@ -200,11 +200,10 @@ void gs_arbiter_defaults(struct gs_arbiter_config *config);
 void gs_arbiter_destroy(gs_arbiter *arbiter);
 
 /* Adds a grant and returns its handle >= 0 in *grant; no other grant gets the same handle while events may still refer
- * to it. The caller keeps limits, usage and seats until gs_arbiter_grant_remove has returned. Which slots of usage count
- * is read from seats alone. devices[i] is the node
- * index of the device with ordinal i in the grant, and share[i] its share. bell is an eventfd that tenants write and
- * nobody reads; the arbiter duplicates it and waits for edges. A lease word that says held, as after a restart of the
- * daemon, is taken over as held. */
+ * to it. The caller keeps limits, usage and seats until gs_arbiter_grant_remove has returned. Only seats decides which
+ * slots of usage count. devices[i] is the node index of the device with ordinal i in the grant, and share[i] its share.
+ * bell is an eventfd that tenants write and nobody reads; the arbiter duplicates it and waits for edges. A lease that
+ * is marked held in its lease word, as after a restart of the daemon, is kept where the core allows it. */
 int gs_arbiter_grant_add(gs_arbiter *arbiter, struct gs_limits *limits, struct gs_usage *usage, struct gs_seats *seats,
                          const uint32_t *devices, uint32_t ndevices, const struct gs_share *share, int bell,
                          int32_t *grant, struct gs_err *err);
@@ -213,14 +212,15 @@ int gs_arbiter_grant_share(gs_arbiter *arbiter, int32_t grant, const struct gs_s
 /* Revokes the leases of a grant and removes it. -ENOENT: no such grant. */
 int gs_arbiter_grant_remove(gs_arbiter *arbiter, int32_t grant, struct gs_err *err);
 /* To be called after the process in a slot has ended: adds its metered time to the sum of the grant, zeroes its device
- * words and frees the slot and its seat. A slot that nobody has is only zeroed. -ENOENT: no such grant; -EINVAL: no such slot. */
+ * words and frees the slot and its seat. A free slot is only zeroed. -ENOENT: no such grant; -EINVAL: no such slot. */
 int gs_arbiter_slot_clear(gs_arbiter *arbiter, int32_t grant, uint32_t slot, struct gs_err *err);
 
 /* Statistics of a grant on one of its devices (node index), up to date. -ENOENT: no such grant, or it does not have the
  * device. */
 int gs_arbiter_grant_stats(gs_arbiter *arbiter, int32_t grant, uint32_t device, struct gs_grant_stats *out,
                            struct gs_err *err);
-/* Statistics of a device. All 0 if no grant was ever on it. -EINVAL: no such device. */
+/* Statistics of a device. If no grant was ever on it: only wall_ns and idle_ns, since the arbiter was created. -EINVAL:
+ * no such device. */
 int gs_arbiter_device_stats(gs_arbiter *arbiter, uint32_t device, struct gs_device_stats *out, struct gs_err *err);
 /* Copies at most n events with sequence numbers above *after, oldest first, and returns their number. *after becomes
  * the sequence number of the last event copied; if it grows by more than the return value, events were lost. */

@@ -14,7 +14,7 @@ struct job {
   struct job *next;
   const struct gs_step *steps;
   uint32_t count;
-  uint64_t number; /* of one that failed */
+  uint64_t number; /* from 1; set when done */
   struct gs_err err;
   char directory[];
 };
@@ -27,7 +27,7 @@ struct line {
 struct gs_file_thread {
   int bell;
   pthread_t thread;
-  pthread_mutex_t lock; /* of what follows */
+  pthread_mutex_t lock; /* protects what follows */
   pthread_cond_t more, less;
   struct line waiting, failed;
   uint64_t done;

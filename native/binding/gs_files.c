@@ -9,14 +9,14 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* After a system call: `what` was tried on `path`. */
+/* Reports the errno of a failed system call: `what` was tried on `path`. */
 static int failed(const char *what, const char *path, struct gs_err *err) {
   int code = errno;
   /* The path last: it may be longer than the message. */
   return gs_fail(err, -code, "cannot %s (%s): %s", what, strerror(code), path);
 }
 
-/* The calls that follow return -1 with errno set, as those of libc. */
+/* The functions below return -1 with errno set, like those of libc. */
 
 static int write_all(int fd, const char *data, uint64_t bytes) {
   while (bytes > 0) {
@@ -37,7 +37,7 @@ static int allocate(int fd, uint64_t start, uint64_t bytes) {
   if (bytes > 0)
     do
       code = posix_fallocate(fd, (off_t)start, (off_t)bytes);
-    while (code == EINTR); /* tmpfs stops where a signal waits, whatever its handler says of restarts */
+    while (code == EINTR); /* tmpfs stops if a signal is pending, even with SA_RESTART */
   errno = code;
   return code == 0 ? 0 : -1;
 }
@@ -73,7 +73,7 @@ static int make_directory(const char *path, uint32_t mode, struct gs_err *err) {
 }
 
 static int unmount(const char *path, struct gs_err *err) {
-  /* Whoever has files of it open keeps them. */
+  /* Processes that have files of it open keep them. */
   if (umount2(path, MNT_DETACH | UMOUNT_NOFOLLOW) < 0)
     return failed("unmount", path, err);
   while (umount2(path, MNT_DETACH | UMOUNT_NOFOLLOW) == 0)
@@ -81,7 +81,7 @@ static int unmount(const char *path, struct gs_err *err) {
   return 0;
 }
 
-/* As stat(), for what is no file that all users may read too. */
+/* Fails like stat(), and also with EACCES for anything but a regular file that all users may read. */
 static int readable(const char *path) {
   struct stat found;
   if (stat(path, &found) < 0)

@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-enum { MAPS_MAX = 4096 }; /* two pages of each grant, and room for as many more that are being made */
+enum { MAPS_MAX = 4096 }; /* two pages of each grant, and room for as many that are being made */
 
 /* Read by the signal handler. `start` is written last when an entry is published and cleared first when it is
  * withdrawn. */
@@ -39,8 +39,8 @@ static void on_sigbus(int signal, siginfo_t *info, void *context) {
     __atomic_store_n(&maps[i].torn, 1, __ATOMIC_RELEASE);
     return;
   }
-  /* The address is not in one of our mappings: restore the previous handler. Returning from here repeats the access,
-   * which raises SIGBUS again. */
+  /* The address is not in one of our mappings: calls the previous handler, or restores the default action. Returning
+   * from here repeats the access, which raises SIGBUS again. */
   if (previous.sa_flags & SA_SIGINFO)
     previous.sa_sigaction(signal, info, context);
   else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN)

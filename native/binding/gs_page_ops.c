@@ -85,7 +85,7 @@ int gs_slot_claim(struct gs_limits *limits, struct gs_usage *usage, struct gs_se
     if (gs_load32(&seat->taken))
       continue;
     *slot = i;
-    /* a daemon that has just started counts on from what the page says */
+    /* after a start of the daemon, continues from the page's number */
     *generation = (seat->generation ? seat->generation : gs_load32(&s->generation)) + 1;
     memset(s->device, 0, sizeof s->device);
     s->pid = pid;

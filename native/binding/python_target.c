@@ -1,4 +1,5 @@
-/* Python's headers may be those of the machine that builds for another one: what they say of its types has to hold. */
+/* In a cross build Python's headers are those of the build machine: checks that their sizes of types and order of bytes
+ * are the target's. */
 #include <Python.h>
 
 #define GS_SAME(what, type) \

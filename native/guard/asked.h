@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
  *
- * What an ioctl asks NVIDIA's driver for, read in the memory of the process that asks. */
+ * Reads what an ioctl asks NVIDIA's driver for, from the memory of the calling process. */
 #ifndef GS_GUARD_ASKED_H
 #define GS_GUARD_ASKED_H
 
 #include "guard/kernel.h"
 
 #define FIRST_LARGE (2ULL << 20)
-#define MOST_BYTES (1ULL << 48) /* more is refused by any driver, and sums of it do not overflow */
-#define HEAP_VIRTUAL 0x80000    /* a flag: address space alone */
+#define MOST_BYTES (1ULL << 48)                            /* any driver refuses more, and sums of it do not overflow */
+#define HEAP_VIRTUAL 0x80000                               /* a flag: address space only */
 #define HEAP_LOCATION(attributes) ((attributes) >> 25 & 3) /* 0 is device memory */
 
-/* What the driver takes for so many bytes: it has pages of 64 KiB and of 2 MiB. */
+/* Memory that the driver takes for `bytes`: it has pages of 64 KiB and of 2 MiB. */
 INLINE uint64_t rounded(uint64_t bytes) {
   uint64_t page = bytes >= FIRST_LARGE ? FIRST_LARGE : 1 << 16;
   return bytes > MOST_BYTES ? MOST_BYTES : (bytes + page - 1) & ~(page - 1);
@@ -25,7 +25,8 @@ INLINE int is_memory(const struct gs_guard_layout *lay, uint32_t class) {
   return 0;
 }
 
-/* Reads what an allocation asks for. 0: no device memory. 1: so many bytes. -1: it cannot be read. */
+/* Reads what an allocation asks for. 0: no device memory. 1: *bytes of it, or a free through the heap ioctl (kind is
+ * then GS_ESCAPE_FREE). -1: it cannot be read. */
 INLINE int asked(const struct gs_guard_layout *lay, struct gs_attempt *attempt, uint64_t *bytes) {
   uint64_t size = 0;
   if (attempt->kind == GS_ESCAPE_ALLOC) {
@@ -80,7 +81,7 @@ INLINE int asked(const struct gs_guard_layout *lay, struct gs_attempt *attempt, 
   return 0;
 }
 
-/* Fills in what an attempt is about. 0 where it does not concern us. */
+/* Fills in what an attempt is about. 0: it does not concern the guard. */
 INLINE int understood(const struct gs_guard_layout *lay, struct gs_attempt *attempt) {
   if (attempt->kind == GS_ESCAPE_FREE || attempt->kind == GS_ESCAPE_DUP) {
     uint32_t head[5] = {};
@@ -93,7 +94,7 @@ INLINE int understood(const struct gs_guard_layout *lay, struct gs_attempt *atte
     attempt->source = head[4];
     return 1;
   }
-  /* What is no memory yet may be when the driver reads it. */
+  /* What is not memory yet may be memory by the time the driver reads it. */
   attempt->known = asked(lay, attempt, &attempt->bytes);
   return 1;
 }

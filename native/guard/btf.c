@@ -30,7 +30,7 @@ struct wanted {
   size_t to; /* in struct gs_settings */
 };
 
-/* What counts a file's references, since Linux 6.13 and before. */
+/* The member that counts a file's references: since Linux 6.13, and before. */
 static const char f_ref[] = "f_ref", f_count[] = "f_count";
 
 static const struct wanted wanted[] = {
@@ -51,7 +51,7 @@ static const struct wanted wanted[] = {
 #endif
 };
 
-/* How many 32 bit words follow a type's first three. -1: a kind that we do not know. */
+/* Number of 32-bit words that follow a type's first three. -1: unknown kind. */
 static int words_after(uint32_t info) {
   int length = (int)LENGTH(info);
   switch (KIND(info)) {
@@ -69,7 +69,7 @@ static int words_after(uint32_t info) {
   }
 }
 
-/* The offset of a struct's own member in bytes, -1 if it has none. */
+/* The offset in bytes of a struct's direct member; -1: it has none. */
 static long offset_of(const uint32_t *type, const char *strings, const char *member) {
   const uint32_t *row = type + 3;
   for (uint32_t i = 0; i < LENGTH(type[1]); i++, row += 3)
@@ -106,7 +106,7 @@ static int read_types(const char *data, size_t size, struct gs_settings *setting
       if (offset < 0 && wanted[i].member == f_ref && (offset = offset_of(type, strings, f_count)) >= 0)
         settings->one_reference = 1;
       if (offset < 0)
-        continue; /* a struct of the same name */
+        continue; /* another struct of the same name */
       *(uint32_t *)((char *)settings + wanted[i].to) = (uint32_t)offset;
       found |= 1u << i;
     }

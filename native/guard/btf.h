@@ -1,4 +1,4 @@
-/* Where the running kernel has what the programs read: its own description of its types. */
+/* Finds where the running kernel keeps what the programs read, from its own description of its types (BTF). */
 #ifndef GS_GUARD_BTF_H
 #define GS_GUARD_BTF_H
 

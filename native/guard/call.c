@@ -23,7 +23,7 @@ enum {
 #define LOG_BYTES (256 << 10)
 #define MOST_FUNCTIONS 8
 
-/* As long as a kernel's attribute has ever to be: a longer one is taken where the rest is 0. */
+/* Long enough for all calls here. A kernel whose union is shorter accepts it if the rest is 0. */
 union attribute {
   struct {
     uint32_t type, key, value, entries, flags, inner, node;
@@ -99,7 +99,8 @@ int bpf_map_drop(int map, const void *key) { return element(MAP_DELETE, map, key
 
 int bpf_map_next(int map, const void *key, void *next) { return element(MAP_NEXT_KEY, map, key, next, 0); }
 
-/* The types of a program whose functions are all alike: what the verifier asks of one that calls back, and no more. */
+/* Loads types for a program whose functions all have the same prototype: the minimum that the verifier requires of a
+ * program with callbacks. */
 static int load_types(void) {
   static const struct {
     uint16_t magic;
@@ -127,7 +128,7 @@ static const char *last_line(char *log) {
   size_t length = strlen(log);
   while (length && log[length - 1] == '\n')
     log[--length] = 0;
-  /* The very last one counts what the verifier did. */
+  /* The very last line has only the verifier's statistics. */
   char *end = strrchr(log, '\n');
   if (end && !strncmp(end, "\nprocessed ", 11))
     *end = 0;
@@ -162,7 +163,7 @@ int bpf_program_load(const struct program *program, struct gs_err *err) {
   }
   int found = call(PROG_LOAD, &with);
   if (found < 0 && found != -EPERM) {
-    /* Once more, to hear why. */
+    /* Loads it again with a log, to learn the reason. */
     char *log = calloc(1, LOG_BYTES);
     if (log) {
       with.program.log = address(log);

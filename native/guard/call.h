@@ -1,5 +1,5 @@
-/* bpf(2): the parts of union bpf_attr that we fill in (include/uapi/linux/bpf.h), so that the headers of any kernel
- * will do to build, and the calls. All return -errno. */
+/* Calls of bpf(2). call.c has its own copy of the parts of union bpf_attr that it fills in (include/uapi/linux/bpf.h),
+ * so that this builds with the headers of any kernel. On failure all return -errno. */
 #ifndef GS_GUARD_CALL_H
 #define GS_GUARD_CALL_H
 
@@ -36,7 +36,7 @@ int bpf_map_next(int map, const void *key, void *next);
 /* Returns a descriptor. On failure the error has the verifier's last line. */
 int bpf_program_load(const struct program *program, struct gs_err *err);
 int bpf_tracepoint_open(const char *name, int program);
-int bpf_iterator_open(int program); /* to be read to its end */
-int bpf_run(int program);           /* once, with arguments that are 0 */
+int bpf_iterator_open(int program); /* a descriptor, to be read to its end */
+int bpf_run(int program);           /* runs it once, with arguments 0 */
 
 #endif

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
  *
- * The BPF programs of the guard. The kernel lends some helpers only to programs under its own licence, hence the choice.
- * scripts/guard_programs.py compiles this file into programs.h, which is what is built into the product.
+ * The BPF programs of the guard. The kernel offers some helpers only to programs under its own licence, hence the
+ * choice. scripts/guard_programs.py compiles this file into programs.h, which is what is built into the product.
  *
  * An ioctl's parameters lie in the process's memory, where its other threads can change them: they are read before and
- * after the driver has read them, and the larger size counts. Whether the driver agreed is known by what the system call
- * returned, and by the status in that same memory. */
+ * after the driver has read them, and the larger size counts. Whether the driver agreed is known from the system call's
+ * result and the status in that same memory. */
 #include "guard/asked.h"
 #include "guard/kernel.h"
 
-#define OBJECTS_MAX 8192 /* of a cgroup: others need room in the maps too */
+#define OBJECTS_MAX 8192 /* per cgroup: others need room in the maps too */
 #define PARENTS_MAX 2048
 #define PENDING_MAX 1024
-#define PATIENCE_NS (10ULL * 1000 * 1000 * 1000) /* a process may be stopped in the middle of its end */
+#define PATIENCE_NS (10ULL * 1000 * 1000 * 1000) /* a process may be stopped while it exits */
 
 INLINE void tell(uint32_t kind, uint64_t cgroup, uint64_t bytes, const struct gs_attempt *attempt, uint64_t used,
                  const struct gs_guard_limit *limit, uint32_t signal) {
@@ -71,7 +71,7 @@ INLINE void ioctl_begins(const struct gs_settings *set, uint32_t fd, uint32_t cm
     return;
   if (__sync_fetch_and_add(&books->pending, 1) >= PENDING_MAX ||
       bpf_map_update_elem(&gs_map_attempts, &who, &attempt, BPF_ANY)) {
-    /* It cannot be followed: it counts as allocated, for ever. */
+    /* The attempt cannot be followed: it counts as allocated until the cgroup is forgotten. */
     __sync_fetch_and_add(&books->pending, -1);
     __sync_fetch_and_add(&books->used, attempt.bytes);
     __sync_fetch_and_add(&books->lost, attempt.bytes);
@@ -79,7 +79,7 @@ INLINE void ioctl_begins(const struct gs_settings *set, uint32_t fd, uint32_t cm
   }
 }
 
-/* Whether this thread is in a 32-bit system call, whose numbers and registers are others. */
+/* Whether this thread is in a 32-bit system call, which has other numbers and registers. */
 INLINE int is_compat(const struct gs_settings *set) {
   return set->compat_mask && peek32(bpf_get_current_task() + set->task_compat) & set->compat_mask;
 }
@@ -99,7 +99,7 @@ SECTION("program/enter") int enter(const uint64_t *args) {
   return 0;
 }
 
-/* A handle to some memory is gone, and the memory with the last one. */
+/* Drops a handle to memory and, with the last handle, the memory. */
 INLINE void drop(const struct gs_object_key *at, const struct gs_object *object) {
   struct gs_object_key key = *at;
   uint64_t id = object->memory;
@@ -131,7 +131,8 @@ INLINE void doubt(const struct gs_object *object) {
   if (!memory || !set)
     return;
   uint64_t cgroup = memory->cgroup;
-  /* Before it is in doubt, so that no look of this round settles it; and once, or a tenant could keep it in doubt. */
+  /* Set before the state, so that no look of this round settles it; and only once, or a tenant could keep it in
+   * doubt. */
   if (*(volatile uint32_t *)&memory->state == GS_MEMORY_HELD) {
     *(volatile uint64_t *)&memory->doubted = set->round;
     *(volatile uint64_t *)&memory->doubted_ns = bpf_ktime_get_ns();
@@ -153,7 +154,7 @@ EACH long of_process(void *map, struct gs_object_key *key, struct gs_object *obj
   return 0;
 }
 
-/* What a process gave back by closing a descriptor passes no tracepoint. */
+/* Memory released by closing a descriptor passes no tracepoint. */
 EACH long if_closed(void *map, struct gs_object_key *key, struct gs_object *object, void *unused) {
   struct gs_settings *set = settings();
   struct gs_guard_layout *lay = layout();
@@ -178,8 +179,8 @@ EACH long unless_open(void *map, struct gs_object_key *key, struct gs_object *ob
   }
   memory = bpf_map_lookup_elem(&gs_map_memory, &id);
   if (!memory || memory->doubted == round->number)
-    return 0; /* the next look settles it: who has gone since this one began was seen to have the file */
-  /* No process has it in its table: the one that had it is ending, which is over soon, or it is in a socket or mapped. */
+    return 0; /* the next look settles it: this one may have seen the file with a process that has ended since */
+  /* No process has the file in its table: the one that had it is still exiting, or it is in a socket or mapped. */
   if (!seen && bpf_ktime_get_ns() - memory->doubted_ns < PATIENCE_NS)
     return 0;
   uint64_t cgroup = memory->cgroup;
@@ -193,12 +194,12 @@ INLINE void freed(const struct gs_attempt *attempt) {
   struct gs_object_key key = {.file = attempt->file, .client = attempt->client, .object = attempt->object};
   struct gs_object *object = bpf_map_lookup_elem(&gs_map_objects, &key);
   uint64_t *cgroup;
-  /* Both: one of them may be left of a file that was at the same address. */
+  /* Looks in both maps: one entry may be left from a file that was at the same address. */
   if (object)
     drop(&key, object);
   cgroup = bpf_map_lookup_elem(&gs_map_parents, &key);
   if (!cgroup)
-    return; /* nothing below it is memory: all objects are not looked through for it */
+    return; /* no memory below it: this avoids a walk through all objects */
   uint64_t owner = *cgroup;
   if (bpf_map_delete_elem(&gs_map_parents, &key))
     return;
@@ -234,14 +235,14 @@ INLINE long add(struct gs_settings *set, struct gs_guard_books *books, const str
   return 0;
 }
 
-/* What counts against the limit. Given back (`drop`) are first the bytes in use and then those in doubt, so they are read
- * the other way round: between the two reads it may seem less than it is for a moment, never more. */
+/* Bytes that count against the limit. `drop` lowers `used` before `doubt`, so they are read in the opposite order: for
+ * a moment the result may be too low, never too high. */
 INLINE int64_t counted(struct gs_guard_books *books) {
   uint64_t doubt = __sync_fetch_and_add(&books->doubt, 0); /* a barrier, too */
   return (int64_t)(*(volatile uint64_t *)&books->used - doubt);
 }
 
-/* The process goes beyond: it is signalled, unless that much was given back unseen. */
+/* Signals the process if the limit is passed, unless enough was released unseen. */
 INLINE void check(struct gs_guard_books *books, const struct gs_attempt *attempt, uint64_t bytes) {
   uint64_t cgroup = attempt->cgroup;
   struct gs_guard_limit *limit = bpf_map_lookup_elem(&gs_map_limits, &cgroup);
@@ -276,8 +277,8 @@ INLINE void allocated(struct gs_settings *set, struct gs_guard_books *books, con
   check(books, attempt, bytes);
 }
 
-/* The source may be of another client, which was made by another file, maybe in another process. Its memory stays charged
- * to whom it was, as long as anybody has a handle. */
+/* The source may belong to another client, made through another file and perhaps in another process. Its memory stays
+ * charged to the same cgroup as long as any handle exists. */
 INLINE void duplicated(struct gs_settings *set, struct gs_guard_books *books, const struct gs_attempt *attempt) {
   struct gs_object_key key = {.file = attempt->file, .client = attempt->source_client, .object = attempt->source};
   struct gs_object *source = bpf_map_lookup_elem(&gs_map_objects, &key);
@@ -294,7 +295,7 @@ INLINE void duplicated(struct gs_settings *set, struct gs_guard_books *books, co
   struct gs_memory *memory = bpf_map_lookup_elem(&gs_map_memory, &id);
   if (!memory)
     return;
-  /* A handle that finds no room is never gone: the memory stays charged. */
+  /* A handle for which there is no room is never dropped: the memory stays charged. */
   __sync_fetch_and_add(&memory->handles, 1);
   add(set, books, attempt, id);
 }
@@ -379,7 +380,7 @@ SECTION("program/leave") int leave(const uint64_t *args) {
   return 0;
 }
 
-/* A thread ends. With the last one of a process go its descriptors, unless a child or another process has them too. */
+/* A thread ends. A process's descriptors go with its last thread, unless a child or another process has them too. */
 SECTION("program/exited") int exited(const uint64_t *args) {
   struct gs_settings *set = settings();
   uint32_t pid = bpf_get_current_pid_tgid() >> 32;
@@ -396,7 +397,7 @@ SECTION("program/exited") int exited(const uint64_t *args) {
   return 0;
 }
 
-/* Run by user space before `look`: what is made from now on is not judged by it. */
+/* Run by user space before `look`: objects made from now on are not judged by it. */
 SECTION("program/begin") int begin(const uint64_t *args) {
   struct gs_settings *set = settings();
   if (!set)
@@ -406,8 +407,8 @@ SECTION("program/begin") int begin(const uint64_t *args) {
   return 0;
 }
 
-/* An iterator over the descriptors of all processes: notes the files that are of guarded devices. A process that is
- * about to end still has its own. */
+/* An iterator over the descriptors of all processes: notes the files of guarded devices. Skips processes that are
+ * exiting, whose descriptors may still be there. */
 SECTION("program/look") int look(const void *context) {
   struct gs_settings *set = settings();
   struct gs_guard_layout *lay = layout();
@@ -423,7 +424,7 @@ SECTION("program/look") int look(const void *context) {
   return 0;
 }
 
-/* And after it. */
+/* Run by user space after `look`. */
 SECTION("program/settle") int settle(const uint64_t *args) {
   struct gs_settings *set = settings();
   struct gs_round round = {};

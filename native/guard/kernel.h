@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
  *
- * What the guard's BPF programs read of the kernel: a process's files and its cgroup. */
+ * What the guard's BPF programs read from the kernel: a process's files and its cgroup. */
 #ifndef GS_GUARD_KERNEL_H
 #define GS_GUARD_KERNEL_H
 
@@ -9,7 +9,7 @@
 
 #define LEVELS 16 /* how deep below the root a grant's cgroup is looked for */
 
-/* The maps; loader.c makes them and says how large they are. */
+/* The maps; loader.c creates them and sets their sizes. */
 struct map {
   int unused;
 } gs_map_settings SECTION("maps"), gs_map_layout SECTION("maps"), gs_map_limits SECTION("maps"),
@@ -61,8 +61,8 @@ INLINE int guarded(const struct gs_settings *set, const struct gs_guard_layout *
   return 0;
 }
 
-/* Whether the file at this address is open: in a process's table or out of all of them, as one is that was sent and not
- * received, or that only a mapping has. */
+/* Whether the file at this address is open: in a process's table or outside all tables, like a file that was sent and
+ * not yet received, or that only a mapping has. */
 INLINE int is_open(const struct gs_settings *set, const struct gs_guard_layout *lay, uint64_t file) {
   return (int64_t)peek(file + set->file_references) >= set->one_reference && guarded(set, lay, file);
 }

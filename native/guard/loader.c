@@ -28,7 +28,7 @@ enum {
 };
 
 struct map_use {
-  uint32_t at, map; /* the instruction that loads its descriptor */
+  uint32_t at, map; /* at: the instruction that loads the map's descriptor */
 };
 
 #include "guard/programs.h"
@@ -47,7 +47,7 @@ static const struct {
     [MAP_PARENTS] = {"parents", MAP_TYPE_HASH, sizeof(struct gs_object_key), 8, 16384},
     [MAP_HOLDERS] = {"holders", MAP_TYPE_HASH, 4, 8, 16384},
     [MAP_SEEN] = {"seen", MAP_TYPE_HASH, 8, 8, 16384},
-    /* Those that have gone make room by themselves. */
+    /* Clients that have ended make room automatically. */
     [MAP_CLIENTS] = {"clients", MAP_TYPE_LRU_HASH, 4, 8, 16384},
     [MAP_EVENTS] = {"events", MAP_TYPE_RINGBUF, 0, 0, GS_RING_BYTES},
 };
@@ -166,7 +166,7 @@ int gs_guard_set_layout(struct gs_guard *guard, const struct gs_guard_layout *la
 }
 
 int gs_guard_attach(struct gs_guard *guard, struct gs_err *err) {
-  /* The end of an ioctl before its begin: none is seen to begin that is not seen to end. */
+  /* Attaches to the end of ioctls before their begin, so that none is seen to begin and not to end. */
   static const int order[LINKS] = {EXITED, LEAVE, ENTER};
   for (int i = 0; i < LINKS; i++) {
     int which = order[i];

@@ -1,13 +1,13 @@
-/* What the BPF programs keep in their maps and user space does not look at. */
+/* Contents of the BPF programs' maps, apart from those in gs_guard.h. */
 #ifndef GS_GUARD_MAPS_H
 #define GS_GUARD_MAPS_H
 
 #include "guard/gs_guard.h"
 
-/* Of the kernel that runs: offsets in its structs, from its BTF, and of registers, from its ABI. round: the number of
- * the last look at descriptors. unseen: that look had more files than there was room for. one_reference: the count of a
- * file that is open once: 0 of f_ref (Linux 6.13, include/linux/file_ref.h; it is negative where there is none), 1 of
- * f_count. */
+/* Facts about the running kernel: offsets in its structs, from its BTF, and of registers, from its ABI. round: number
+ * of the last look at descriptors. unseen: that look found more files than there was room for. one_reference: the
+ * reference count of a file that is open once: 0 for f_ref (Linux 6.13, include/linux/file_ref.h; negative if there is
+ * no reference), 1 for f_count. */
 struct gs_settings {
   uint64_t next, round;
   uint32_t unseen;
@@ -30,7 +30,8 @@ struct gs_xfer {
   uint64_t at;
 };
 
-/* An ioctl that a thread is in. bytes: what it asked for before the driver looked; known: as asked() in guard.bpf.c. */
+/* An ioctl in progress in a thread. bytes: what it asked for before the driver looked; known: result of asked()
+ * (asked.h). */
 struct gs_attempt {
   uint64_t cgroup, file, at, parameters, bytes;
   uint32_t kind, status;
@@ -38,7 +39,7 @@ struct gs_attempt {
   int known;
 };
 
-/* Handles are the driver's, and count for the file by which a client was made alone. */
+/* Handles are the driver's, and valid only for the file through which their client was made. */
 struct gs_object_key {
   uint64_t file;
   uint32_t client, object;
@@ -51,13 +52,13 @@ struct gs_object {
 
 enum {
   GS_MEMORY_HELD,
-  GS_MEMORY_DOUBTED, /* its process has gone */
+  GS_MEMORY_DOUBTED, /* its process has ended */
   GS_MEMORY_KEPT,    /* and its file stays open */
   GS_MEMORY_GONE,
 };
 
-/* doubted, doubted_ns: the round in which it came to be in doubt, and when; that happens once. A look that had begun
- * before may have seen the file of who has gone since. */
+/* doubted, doubted_ns: the round in which the memory came into doubt, and when; that happens once. A look that began
+ * before may have seen its file with a process that has ended since. */
 struct gs_memory {
   uint64_t cgroup, bytes, doubted, doubted_ns;
   uint32_t handles, state;

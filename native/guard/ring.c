@@ -5,7 +5,7 @@
 
 #include "guard/ring.h"
 
-/* include/uapi/linux/bpf.h: a record's head, a length with two bits. */
+/* include/uapi/linux/bpf.h: a record's header is its length with two flag bits. */
 #define BUSY (1u << 31)
 #define DISCARDED (1u << 30)
 #define HEAD 8
@@ -16,7 +16,7 @@ int gs_ring_open(struct gs_ring *ring, int map, struct gs_err *err) {
   if (consumer == MAP_FAILED)
     return gs_fail(err, -errno, "the guard's events cannot be mapped: %s", strerror(errno));
   ring->consumer = consumer;
-  /* The data twice, one after the other: no record is in two parts. */
+  /* The data is mapped twice in a row, so that no record is split. */
   void *producer = mmap(NULL, ring->page + 2 * GS_RING_BYTES, PROT_READ, MAP_SHARED, map, (off_t)ring->page);
   if (producer == MAP_FAILED)
     return gs_fail(err, -errno, "the guard's events cannot be mapped: %s", strerror(errno));

@@ -1,4 +1,4 @@
-/* The ring by which BPF programs tell user space what they did. */
+/* The ring buffer through which the BPF programs report events to user space. */
 #ifndef GS_GUARD_RING_H
 #define GS_GUARD_RING_H
 

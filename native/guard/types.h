@@ -29,7 +29,8 @@ static long (*const bpf_for_each_map_elem)(void *map, void *each, void *with, ui
 
 #define SECTION(name) __attribute__((section(name), used))
 #define INLINE static __attribute__((always_inline)) inline
-/* Called by the kernel for each element of a map: a function of its own, which a program has a copy of. */
+/* A function that the kernel calls for each element of a map: not inlined, and copied into each program that uses
+ * it. */
 #define EACH __attribute__((noinline, section(".text")))
 
 #endif

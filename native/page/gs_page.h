@@ -3,10 +3,9 @@
  *
  * limits: written by the daemon (policy words) and the arbiter (lease words). Tenants map it read-only.
  * usage: one slot per process. The daemon writes the slot headers, except own_pid and pid_namespace. The owning process
- * writes everything in gs_slot_device except cut. When that process is dead, the daemon zeroes the slot. What the
- * processes were charged is the only thing that all of them write. The daemon trusts nothing it reads from this page: it
- * knows by itself who has which slot (gs_seats.h), and believes of the words no more than can be
- * (arbiter/thread/claims.h).
+ * writes everything in gs_slot_device except cut. Once that process has ended, the daemon zeroes the slot. `charged` is
+ * the only part that all processes write. The daemon trusts nothing it reads from this page: it keeps its own record of
+ * which process has which slot (gs_seats.h), and caps the words at what is possible (arbiter/thread/claims.h).
  *
  * All words are naturally aligned and accessed with __atomic builtins; 32-bit words marked "futex" can be waited on.
  * Times are CLOCK_MONOTONIC nanoseconds, sizes are bytes. */
@@ -50,8 +49,9 @@ struct gs_device_limits {
   uint32_t contended; /* 1: another grant waits for this device, or ran on it within the last second; arbiter */
   /* epoch << 1 | 1: work of a grant whose lease was revoked is still on the device; the holder reads it; arbiter */
   uint32_t foreign_work;
-  uint64_t foreign_work_ns; /* since when foreign_work holds; 0: unknown; arbiter */
-  /* what the driver counts for the grant's processes beyond what they were charged: held against memory_bytes too */
+  uint64_t foreign_work_ns; /* time of the last change of foreign_work; 0: unknown; arbiter */
+  /* memory of the grant's processes that the driver reports beyond what they were charged; counts against
+   * memory_bytes */
   uint64_t uncharged_bytes;
   uint8_t reserved[48];
 };
@@ -82,10 +82,10 @@ struct gs_slot_device {
   uint32_t flags;          /* GS_SLOT_* */
   uint64_t collectives;    /* collective kernels (names that begin with ncclDevKernel) submitted since join */
   uint64_t cut;            /* without a lease, the process may submit until collectives reaches this; arbiter */
-  uint64_t memory_growing; /* reserved like memory_bytes, until calls in progress have shown what they take of it */
+  uint64_t memory_growing; /* reserved for calls in progress, until they have shown how much of it they take */
   uint8_t reserved[40];
 };
-enum { GS_SLOT_DEPENDENT = 1 /* let through the soft bound; see "soft bound" in ARCHITECTURE.md */ };
+enum { GS_SLOT_DEPENDENT = 1 /* has been let past the soft bound; see "soft bound" in ARCHITECTURE.md */ };
 
 enum gs_slot_state { GS_SLOT_FREE = 0, GS_SLOT_LIVE = 1 };
 
@@ -100,10 +100,10 @@ struct gs_slot {
   struct gs_slot_device device[16]; /* GS_MAX_DEVICES */
 };
 
-/* Device time that the processes of a grant were charged, by when that was: a word per 66 us of the last 134 ms, of which
- * the lower GS_CHARGED_BITS are ns and the others the number of those 66 us since the clock's zero. Two processes that
- * wait for the device at once both see it work; only one is charged for it. Any process of the grant writes a word, by
- * compare-and-swap, and nothing else depends on it. */
+/* Device time charged to the processes of a grant, by instant: one word for each 66 us (2^GS_CHARGED_SHIFT ns) of the
+ * last 134 ms. Its lower GS_CHARGED_BITS bits are the ns charged, the others the number of that interval since the
+ * clock's zero. Two processes that wait for the device at the same time both see it busy; only one of them is charged.
+ * Any process of the grant writes a word, by compare-and-swap, and nothing else depends on it. */
 enum { GS_CHARGED_SHIFT = 16, GS_CHARGED_BITS = 17, GS_CHARGED_WORDS = 2048 };
 
 struct gs_usage {

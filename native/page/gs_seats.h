@@ -1,5 +1,6 @@
-/* What the daemon itself knows of a usage page: which slots it gave to which processes, and how much memory the devices
- * have. The page says that too, but tenants can write it: nothing here is ever read back from there. */
+/* The daemon's own record of a usage page: which slots it gave to which processes, and how much memory the devices
+ * have. The page has the slots too, but tenants can write it: only a generation is read back from there, after a
+ * restart of the daemon (gs_slot_claim). */
 #ifndef GS_SEATS_H
 #define GS_SEATS_H
 
@@ -11,7 +12,7 @@
 
 struct gs_seat {
   uint32_t taken;      /* 1: a process has the slot; stored last, so the other words are whole when it is read */
-  uint32_t generation; /* of the slot, as the process was told */
+  uint32_t generation; /* of the slot, as reported to the process */
   int32_t pid;         /* host pid */
   uint64_t since_ns;   /* the process used no device through this slot before this time, CLOCK_MONOTONIC */
 };

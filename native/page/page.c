@@ -46,7 +46,7 @@ static struct sums sum(const struct gs_pages *pages, uint32_t slot, uint32_t dev
   return sums;
 }
 
-/* What the processes of the grant may hold, by the books. */
+/* Bytes that the processes of the grant may hold: the limit less what is uncharged. */
 static uint64_t room(const struct gs_pages *pages, uint32_t device) {
   const struct gs_device_limits *limits = &pages->limits->device[device];
   uint64_t bytes = __atomic_load_n(&limits->memory_bytes, __ATOMIC_ACQUIRE);
@@ -85,8 +85,8 @@ static bool undecided(const struct gs_pages *pages, uint32_t slot, uint32_t devi
 }
 
 /* Announce, then check. If two processes announce at the same time, at least one sees the other. If both do, the lower
- * slot proceeds and the higher one withdraws until the lower one is decided. Whoever waits for a call in progress keeps
- * its announcement, so that the next such call does not get ahead of it. */
+ * slot proceeds and the higher one withdraws until the lower one is decided. A process that waits for a call in
+ * progress keeps its announcement, so that the next such call does not get ahead of it. */
 static int claim(const struct gs_pages *pages, uint32_t slot, uint32_t device, uint64_t bytes, uint64_t *word,
                  bool patient) {
   struct gs_slot_device *own = &pages->usage->slot[slot].device[device];
@@ -120,7 +120,7 @@ static int claim(const struct gs_pages *pages, uint32_t slot, uint32_t device, u
         rc = -ENOMEM;
     }
   }
-  __atomic_store_n(&own->memory_pending, 0, __ATOMIC_RELEASE); /* after what was added */
+  __atomic_store_n(&own->memory_pending, 0, __ATOMIC_RELEASE); /* after the bytes were added */
   errno = saved;
   return rc;
 }

@@ -1,15 +1,15 @@
-/* A process that tries what a wall is to refuse: gpushare-probe [FILE ...]
+/* A process that tries what a wall has to refuse: gpushare-probe [FILE ...]
  *
- * It writes itself to each FILE, a cgroup's cgroup.procs, and says `in`. Then it reads commands from stdin, one per line,
- * and answers each with a number on a line of its own:
+ * It writes itself to each FILE, a cgroup's cgroup.procs, and prints `in`. Then it reads commands from stdin, one per
+ * line, and answers each with one line of numbers:
  *
  * ping                      0
- * open PATH                 opens the file for reading and writing, and closes it: errno, 0 where it could
- * fork                      leaves a child in a session of its own, which waits for its end: its pid
- * memory LIBRARY MIB MIB    by LIBRARY, a CUDA driver, takes and gives back so many MiB of its first device, and then so
- *                           many: the CUresults of both. Of a step before that: its CUresult twice, negative
+ * open PATH                 opens the file for reading and writing, and closes it: errno, or 0
+ * fork                      leaves a child in a session of its own, which sleeps until it is killed: its pid
+ * memory LIBRARY MIB MIB    with LIBRARY, a CUDA driver, allocates and frees the first number of MiB on device 0, then
+ *                           the second: both CUresults. If an earlier step fails: its CUresult twice, negated
  *
- * It ends with its stdin, or with the thread that started it. */
+ * It ends at the end of stdin, or with the thread that started it. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -61,7 +61,7 @@ static long leave_child(void) {
   if (pid != 0)
     return pid;
   setsid();
-  close(STDIN_FILENO); /* stdout stays open: its reader sees the end of the last one */
+  close(STDIN_FILENO); /* stdout stays open: its reader sees the end only when the last process has closed it */
   for (;;)
     pause();
 }
@@ -72,7 +72,7 @@ static bool find(void *library, const char *name, void *function) {
   return found != NULL;
 }
 
-/* Both results are `code`: of a step before the first allocation. */
+/* Answers if a step before the first allocation failed. */
 static void failed(int code) { printf("%d %d\n", -code, -code); }
 
 static int take(const struct driver *driver, unsigned long mib) {

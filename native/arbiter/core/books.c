@@ -32,8 +32,8 @@ static void grow(struct gs_core *core, struct core_grant *g, uint64_t dt) {
   g->allowance += (int64_t)g->share.limit_milli * span;
 }
 
-/* What overflows while a grant waits, or while revoked grants still run during its lease, is due to the grant although
- * its bucket is full. It is owed to the grant until the grant sleeps. */
+/* Credit that overflows the full bucket while a grant waits, or while revoked grants still run during its lease, is
+ * owed to the grant until it sleeps. */
 static void cap_buckets(const struct gs_core *core, struct core_grant *g) {
   bool held_up = g->held ? g->level == LEVEL_GUARANTEE && core->tails : g->was_waiting && !g->revoked_ns;
   bool sleeps = !g->held && g->quiet_ns && core->now_ns - g->quiet_ns >= QUIET_NS;
@@ -83,8 +83,8 @@ static void pay(int64_t *bucket, int64_t credit) {
 /* The hardware slices the device evenly between processes, not between grants. */
 static uint64_t parts(const struct core_grant *g) { return g->view.running ? g->view.running : 1; }
 
-/* How much of a span of device time is paid by the guarantee of a grant that is charged its parts of core->sharers.
- * Nothing if the grant is in debt. */
+/* Returns how much of a span of device time the guarantee pays, in ns x 1e6, for a grant that is charged parts(g) of
+ * core->sharers; 0 if the grant is in debt. */
 static int64_t due(const struct gs_core *core, const struct core_grant *g, int64_t span) {
   __int128 share = (__int128)core_rate(core, g) * span * (int64_t)core->sharers / (int64_t)parts(g);
   int64_t whole = span * CREDIT_PER_NS;
@@ -137,8 +137,8 @@ static void count_sharers(struct gs_core *core) {
 }
 
 /* After a revoke, kernels of a gang may spin for others of the gang that the revoke delays. That counts as a cost of
- * switching, but only within the switching reserve, because only the tenant says that they spin. Returns the time left
- * to be charged. */
+ * switching, but only within the switching reserve, because only the tenant reports that they spin. Returns the time
+ * left to be charged. */
 static uint64_t charge_spin_to_switch_reserve(struct gs_core *core, struct core_grant *g, uint64_t dt) {
   uint64_t spun = g->gang && g->view.spins ? core_min(dt, (uint64_t)g->spin / CREDIT_PER_NS) : 0;
   g->spin -= (int64_t)spun * CREDIT_PER_NS;
@@ -225,8 +225,8 @@ static void limit_work(const struct gs_core *core, struct core_grant *g, uint64_
     g->allowance -= (int64_t)core_min(work, core_min(dt, 1000 * 1000 * MS_NS) + core->config.lease_ns) * 1000;
 }
 
-/* Charges the holders, and the grant that the device drains of, for the part dt of a span that ends at `until`. What
- * they are served counts in full: nobody but the tenants themselves says that their tails ran beside. */
+/* Charges the holders, and while the device drains the previous holder, for the part dt of a span that ends at `until`.
+ * Their served time counts the whole span: only the tenants themselves report that tails ran alongside. */
 static void charge_holders(struct gs_core *core, uint64_t dt, uint64_t span, uint64_t until) {
   uint64_t sum = 0, left = dt, span_left = span;
   int32_t last = core->holder >= 0 ? core->holder : any_holder(core);
@@ -283,8 +283,8 @@ static void note_excess(struct gs_core *core, uint64_t dt) {
   }
 }
 
-/* Until when a holder pays. While others wait, a lease that it says it uses is not free afterwards because it then says
- * that it never did. */
+/* Returns the time until which a holder pays. While others wait, a holder that reported using its lease, and then that
+ * it never did, still pays until `now`. */
 static uint64_t paid_until(const struct gs_core *core, const struct core_grant *g, uint64_t now) {
   uint64_t idle = core_idle_since(g, now);
   return idle > g->engaged_ns || !core->had_waiters ? idle : now;
@@ -312,7 +312,7 @@ static void note_wait(const struct gs_core *core, struct core_grant *g, uint64_t
     g->stats.wait_owed_ns += dt;
 }
 
-/* Brings all accounts to a time up to which no tail ends. */
+/* Brings all accounts to `now`. No tail ends before that. */
 static void advance(struct gs_core *core, uint64_t now) {
   uint64_t from = core->now_ns, dt = now - from;
   core->stats.wall_ns += dt;
@@ -353,7 +353,7 @@ static void advance(struct gs_core *core, uint64_t now) {
   core->now_ns = now;
 }
 
-/* The first time after now_ns at which a tail has ended, or `now`. */
+/* The earliest end of a tail after core->now_ns, at most `now`. */
 static uint64_t end_of_tail(const struct gs_core *core, uint64_t now) {
   uint64_t first = now;
   for (int i = 0; i < core->nmembers; i++) {

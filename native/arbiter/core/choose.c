@@ -24,7 +24,7 @@ static int compare_guaranteed(const struct core_grant *a, const struct core_gran
   return compare_fill(a->credit, a->credit_cap, b->credit, b->credit_cap, 0);
 }
 
-/* The bucket is full because of what is owed to the grant, not because it uses less than its guarantee. */
+/* True if the bucket is full because of what is owed to the grant, not because it uses less than its guarantee. */
 static bool kept_full(const struct core_grant *g) { return g->full && g->owed > 0; }
 
 bool core_goes_before(const struct gs_core *core, const struct core_grant *a, const struct core_grant *b) {

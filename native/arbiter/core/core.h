@@ -82,7 +82,7 @@ void gs_core_remove(gs_core *core, int32_t grant, uint64_t now_ns);
 void gs_core_share(gs_core *core, int32_t grant, const struct gs_share *share, uint64_t now_ns);
 /* Replaces what the core knows of a grant. */
 void gs_core_observe(gs_core *core, int32_t grant, const struct gs_core_view *view);
-/* Brings the books to now_ns by what was observed, before something else is. */
+/* Brings the accounts to now_ns with the current view, to be called before the view changes. */
 void gs_core_charge(gs_core *core, uint64_t now_ns);
 /* The grant's bell rang. If it left leases unused, it is alive after all, and gets the next try sooner. */
 void gs_core_bell_rang(gs_core *core, int32_t grant);
@@ -131,7 +131,7 @@ int gs_core_gang_wants(const gs_core *core, int32_t grant);
 int gs_core_gang_solvent(const gs_core *core, int32_t grant);
 /* The gang had drained, but has work on the device again without a lease. */
 void gs_core_gang_clear_drained(gs_core *core, int32_t grant, uint64_t now_ns);
-/* When the lease was revoked whose work has not drained yet; 0: all work has drained. */
+/* When the grant lost the lease whose work has not drained yet; 0: all work has drained. */
 uint64_t gs_core_undrained_since(const gs_core *core, int32_t grant);
 
 /* Fills out with the grants that wait, hold a lease or drain, and returns how many. out has room for

@@ -3,7 +3,7 @@
 
 static bool takes_part(const struct core_grant *g) { return g->was_waiting || g->held; }
 
-/* Where the least served grant of its kind is, UINT64_MAX: there is no other. */
+/* The smallest virtual time of other grants of the same tier that wait or hold a lease; UINT64_MAX: there is none. */
 static uint64_t least_borrowed(const struct gs_core *core, const struct core_grant *g) {
   uint64_t least = UINT64_MAX;
   for (int i = 0; i < core->nmembers; i++) {
@@ -14,16 +14,16 @@ static uint64_t least_borrowed(const struct gs_core *core, const struct core_gra
   return least;
 }
 
-/* What it borrowed among grants of another tier says nothing among these: it starts where they are, and waits for them
- * no longer than for a tail that nobody has made up for. */
+/* Time borrowed in another tier is not comparable with this one's: the grant starts level with the least served grant
+ * here, or at most one longest tail (OVERRUN_MAX_NS, by weight) behind it. */
 void core_join_tier(struct gs_core *core, struct core_grant *g) {
   uint64_t least = least_borrowed(core, g), weight = core_max(g->share.weight, 1);
   if (least != UINT64_MAX)
     g->borrowed.sum = core_min(core_max(g->borrowed.sum, least), least + OVERRUN_MAX_NS * VTIME_PER_NS / weight);
 }
 
-/* A grant that wakes up starts where the least served grant of its kind is: it does not catch up. What it does not use
- * of its guarantee while it is awake is not made up for either, beyond what its bucket holds. */
+/* A grant that wakes up starts level with the least served grant of its tier: it does not catch up. Guaranteed time
+ * that it leaves unused while awake is not made up for either, beyond what its bucket holds. */
 static void join_virtual_time(struct gs_core *core, struct core_grant *g, bool wakes) {
   uint64_t borrowed = wakes ? least_borrowed(core, g) : UINT64_MAX, served = UINT64_MAX;
   for (int i = 0; i < core->nmembers; i++) {
@@ -37,7 +37,8 @@ static void join_virtual_time(struct gs_core *core, struct core_grant *g, bool w
     g->served.sum = core_max(g->served.sum, served);
 }
 
-/* The grant wants the device again, which others got when its work was done. */
+/* To be called when the grant wants the device again, which it lost when its work was done: records whether it slept. A
+ * shorter pause counts as time with a lease. */
 static void note_pause(const struct gs_core *core, struct core_grant *g) {
   if (!g->dry_ns)
     return;
@@ -79,7 +80,7 @@ void core_notice_waits(struct gs_core *core, struct decisions *d) {
   }
 }
 
-/* It reported to have drained and now reports to be busy: a kernel takes longer than expected. */
+/* True if the grant reported that it had drained and now reports to be busy: a kernel takes longer than expected. */
 static bool runs_again_after_drain(const struct gs_core *core, const struct core_grant *g) {
   bool busy = g->view.live && g->view.running && g->view.busy_until_ns > core->now_ns;
   return busy && !g->held && !g->revoked_ns && !g->gang;

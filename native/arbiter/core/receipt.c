@@ -1,4 +1,5 @@
-/* Receipts: how long each wait and each reclaim took, by which rule, and with which numbers. Makes no decisions. */
+/* Receipts: record how long each wait and each reclaim took, by which rule, and with which numbers. Makes no
+ * decisions. */
 #include "arbiter/core/state.h"
 
 /* Interval over which the time that a grant had is measured. */
@@ -68,7 +69,7 @@ uint64_t core_note_lease(struct gs_core *core, int32_t grant, int32_t previous) 
 
 /* ---- why a lease is revoked ---- */
 
-/* The rule by which c has precedence over the holders; of these, the one with precedence counts. */
+/* The rule by which c has precedence over the holders, compared with the one of them that has precedence. */
 static uint32_t rule_for(const struct gs_core *core, const struct core_grant *h, const struct core_grant *c) {
   if (!c->present) /* it waits on another device of the gang */
     return GS_RULE_GANG;
@@ -93,7 +94,7 @@ static uint32_t rule_of(const struct gs_core *core, const struct core_grant *h, 
     return GS_RULE_EXCESS;
   if (h->beside)
     return GS_RULE_TERM;
-  if (candidate < 0) /* a gang whose turn alongside others is over, or that yields on another device */
+  if (candidate < 0) /* a gang whose turn alongside others has ended, or that yields on another device */
     return h->alongside ? GS_RULE_TERM : GS_RULE_GANG;
   return rule_for(core, h, &core->grant[candidate]);
 }

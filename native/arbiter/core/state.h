@@ -16,43 +16,43 @@
  * again: it loses the device as soon as its work is done. */
 #define SLEPT_NS MS_NS
 #define SLEEPS_TRUSTED 2
-/* Such a device is handed over this long before the expected end, which is about the time that the successor's threads
- * need to wake up. Less than the 0.2 ms of work that count as drained. */
+/* The device of such a grant is handed over this long before the expected end of its work: about the time that the
+ * successor's threads need to wake up. Less than the 0.2 ms of work that count as drained. */
 #define AHEAD_NS (100 * UINT64_C(1000))
 /* A lease that is not used within this time is revoked: the process is stopped or gets no CPU. Equals the soft bound of
  * the interposer's gate. */
 #define PICKUP_NS (5 * MS_NS)
-/* Longest pause before such a grant gets the next lease while its bell rings, */
+/* Longest pause before the next lease of a grant that left one unused, while its bell rings. */
 #define MISS_BACKOFF_MAX_NS (100 * MS_NS)
-/* and while it does not. A thread in the gate rings 20 times per second, so a silent process is stopped. */
+/* The same while its bell is silent. A thread in the gate rings 20 times per second, so a silent process is stopped. */
 #define SILENCE_MAX_NS (10 * 1000 * MS_NS)
 /* A revoked holder is late when this time has passed after the time that all work allowed in flight takes. */
 #define LATE_NS (5 * MS_NS)
 /* A revoked holder that never reports that it has drained shares the charge with its successors for this long. After
  * that it counts as stopped, unless it claims to be busy. */
 #define TAIL_MAX_NS (1000 * MS_NS)
-/* A tail is charged, and spared to others, up to this device time. What is longer could not be paid back: see DEBT_MAX.
- * Only the tenant says that it runs. */
+/* A tail is charged to its grant, and not to others, up to this device time. A longer tail could not be paid back: see
+ * DEBT_MAX. Only the tenant reports that it runs. */
 #define OVERRUN_MAX_NS (10 * 1000 * MS_NS)
-/* How often that claim is checked. The real end of the work rings the bell. */
+/* How often the claim that a tail runs is checked. The real end of the work rings the bell. */
 #define TAIL_LOOK_NS (50 * MS_NS)
 /* How long a grant counts as a neighbour after it last ran. */
 #define RECENT_NS (1000 * MS_NS)
-/* After a holder gets a neighbour, its queue may still be filled up to the bound of a grant that is alone for this
- * long. */
+/* For this long after a holder gets a neighbour, its queue may still be filled up to the bound of a grant that is
+ * alone. */
 #define BOUND_CHANGE_NS (100 * MS_NS)
 /* Number of full-length leases in a round. When more grants want the device, leases become shorter, down to a quarter,
  * so that each grant has its turn often enough for shares to hold within one second. */
 #define ROUND_LEASES 4
 /* Window of limit_milli: a grant may use limit x this in one burst, and no more than its limit over longer times. */
 #define LIMIT_WINDOW_NS (100 * MS_NS)
-/* The window of a grant that others kept waiting. A grant with a limit of 950 can keep the others off the device for
- * 400 ms. */
+/* The same window for a grant that others kept waiting. A grant with a limit of 950 can keep the others off the device
+ * for 400 ms. */
 #define LIMIT_WAITED_NS (500 * MS_NS)
 /* Shortest interval between two checks of a limit. Holders that share the device approach their limits ever more
  * slowly. */
 #define LIMIT_LOOK_NS (100 * UINT64_C(1000))
-/* Upper bound of what a grant may owe, or be owed, in ns x 1e6: a kernel of 10 s is paid back in full. */
+/* Upper bound of a grant's debt and of the credit owed to it, in ns x 1e6: a kernel of 10 s is paid back in full. */
 #define DEBT_MAX ((int64_t)OVERRUN_MAX_NS * CREDIT_PER_NS)
 /* Shortest and longest interval between two checks of whether a holder has gone idle; it doubles with each check. */
 #define IDLE_LOOK_MIN_NS (50 * UINT64_C(1000))
@@ -92,8 +92,8 @@ struct fill_sample {
 };
 
 #define VTIME_PER_NS UINT64_C(64)
-/* Time received, divided by a weight, in 1/64 ns: a counter that lasts for years. With the remainder, short times count
- * for a large weight, too. */
+/* Time received, divided by a weight, in 1/64 ns: a counter that lasts for years. The remainder keeps short times from
+ * being lost to a large weight. */
 struct core_vtime {
   uint64_t sum;
   uint32_t rest;
@@ -123,7 +123,7 @@ struct core_grant {
   bool published;
   bool gang, beside; /* from the flags of the share; not both */
   bool alongside;    /* the lease is held alongside whatever else is on the device */
-  bool rests;        /* a gang that has a lease and nothing to run on this device, which is lent until it has */
+  bool rests;        /* a gang with a lease and nothing to run on this device, which is lent until the gang has work */
   bool yields;       /* a gang that has to give up its leases on all its devices */
   int32_t yields_to;
   /* since when the gang would get this device if its other devices were free; 0: it would not get it */
@@ -144,7 +144,7 @@ struct core_grant {
   uint64_t revoked_ns;        /* when it lost the lease whose work has not drained; else 0 */
   uint64_t late_ns;           /* when that work counts as late */
   uint64_t overrun_ns;        /* device time charged to it since it lost its last lease */
-  uint64_t engaged_ns;        /* when it last said, with a lease, that it ran or waited for it */
+  uint64_t engaged_ns;        /* when it last reported, with a lease, that it ran or that a thread waited */
   uint32_t company;           /* enum gs_core_company, as published */
   uint64_t contended_ns;      /* when another grant last joined it */
   enum core_level level;      /* of the lease */
@@ -173,8 +173,8 @@ struct core_grant {
 struct gs_core {
   struct gs_arbiter_config config;
   uint64_t now_ns;
-  /* Of the span being charged. tails: processes of revoked grants that still run; sharers: with those of the holders,
-   * which is the number of parts that the hardware cuts the device into. */
+  /* For the span being charged. tails: processes of revoked grants that still run; sharers: tails plus the processes of
+   * the holders, which is the number of parts that the hardware cuts the device into. */
   uint64_t tails, sharers;
   enum core_phase phase;
   /* held: the grant with precedence among those with a main lease; draining: the one that had it, or -1; free: -1 */
@@ -295,12 +295,12 @@ static inline bool core_runs(const struct core_grant *g, uint64_t now) {
   return g->view.live && (g->view.running || g->view.busy_until_ns > now);
 }
 
-/* True if a holder runs, or has a thread that waits, by its own word. */
+/* True if a holder reports that it runs or that a thread waits. */
 static inline bool core_engaged(const struct core_grant *g, uint64_t now) {
   return g->held && (g->view.waiting || core_runs(g, now));
 }
 
-/* True if the device time of a revoked grant's work is its own to pay. */
+/* True if a revoked grant still pays for the device time of its tail. */
 static inline bool core_overruns(const struct core_grant *g) { return g->revoked_ns && g->overrun_ns < OVERRUN_MAX_NS; }
 
 /* True if a grant does not use its lease although a thread waits for it. */
@@ -355,7 +355,7 @@ void core_lease(struct gs_core *core, int32_t grant, int32_t previous, struct de
 void core_revoke(struct gs_core *core, int32_t grant, int32_t candidate, bool idle, struct decisions *d);
 /* Records that a grant did not use its lease, which delays its next one. */
 void core_note_miss(struct gs_core *core, struct core_grant *h);
-/* The grant's work has left the device, or nobody waits any longer for a report that it has. */
+/* Ends a tail: the grant's work has left the device, or the core no longer waits for a report that it has. */
 void core_end_tail(const struct gs_core *core, struct core_grant *g);
 /* Whether all grants revoked in this round have drained. */
 bool core_drained(struct gs_core *core);
@@ -369,7 +369,7 @@ bool core_asks_gangs(struct gs_core *core);
 void core_rest(struct core_grant *g);
 /* Resting gangs that have work again get the device back or have to yield. */
 void core_wake_resting_gangs(struct gs_core *core, struct decisions *d);
-/* Leases that are held alongside others: of grants that always are, and of gangs whose work did not drain. */
+/* Decides leases held alongside others: of GS_SHARE_BESIDE grants, and of gangs whose work did not drain. */
 void core_decide_alongside(struct gs_core *core, struct decisions *d);
 
 /* notice.c */

@@ -114,7 +114,7 @@ static void end_lease(struct gs_core *core, int32_t grant, int32_t candidate, bo
   }
 }
 
-/* Returns whether all have ended at once. */
+/* Returns whether all main leases ended at once. */
 static bool end_all_leases(struct gs_core *core, int32_t candidate, bool idle, struct decisions *d) {
   bool all = true;
   for (int i = 0; i < core->nmembers; i++) {
@@ -152,7 +152,7 @@ static bool all_idle(const struct gs_core *core) {
   return true;
 }
 
-/* Whether the holder yields, or all of several holders; then the one with precedence decides. */
+/* Whether the holder yields. Several holders all yield or none does; the one with precedence decides. */
 static enum yield holder_yields(struct gs_core *core, int32_t candidate) {
   struct core_grant *h = &core->grant[core->holder];
   enum yield yield = core_joined(core) ? KEEP : holder_yield_reason(core, h, candidate >= 0, core_patience(core, h));

@@ -46,7 +46,7 @@ static bool believed_words(struct entry *e, const struct gs_seat *seat, uint32_t
   struct gs_claim_words said;
   load_words(&e->usage->slot[slot], ordinal, &said);
   struct gs_claim_bounds bounds = {seat->generation, seat->pid, now, seat->since_ns, e->seats->capacity_bytes[ordinal]};
-  if (!gs_claim_by(&bounds, &said)) /* the words may have been written later in this section */
+  if (!gs_claim_by(&bounds, &said)) /* the words may have been written after `now` was read */
     bounds.now_ns = now_ns();
   struct told told = {.ordinal = ordinal, .lie = {.slot = slot, .pid = seat->pid}};
   *words = said;
@@ -176,7 +176,7 @@ void arbiter_release_and_wake(gs_arbiter *a) {
   a->nwakes = 0;
   a->section++;
   pthread_mutex_unlock(&a->lock);
-  /* The page may be unmapped by now: a wake at an address without memory fails with EFAULT and hurts nobody. */
+  /* The page may be unmapped by now: a wake at an unmapped address fails with EFAULT, which is harmless. */
   for (int i = 0; i < n; i++)
     syscall(SYS_futex, wake[i], FUTEX_WAKE, WOKEN_MAX, NULL, NULL, 0);
 }

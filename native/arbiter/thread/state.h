@@ -19,8 +19,8 @@
 /* Bells of one grant that are handled per tick. Further ones are ignored until the next tick, so that a tenant that
  * rings in a loop costs little. */
 #define BELLS_PER_TICK 500
-/* Of those who wait for a lease word, the arbiter wakes so many at each change, and they wake others: a tenant decides
- * how many threads wait, and to wake ten thousand takes 80 ms. */
+/* The arbiter wakes at most this many waiters at each change of a lease word, and they wake the others: a tenant
+ * decides how many threads wait, and waking ten thousand takes 80 ms. */
 #define WOKEN_MAX 64
 /* epoll data of events other than bells. */
 #define STOPPER UINT64_C(0xffffffff)
@@ -46,12 +46,12 @@ struct told {
   uint32_t ordinal;
   struct gs_lie lie;
 };
-enum { TOLD_MAX = 8 }; /* lies found in one look at the pages of a grant; further ones mark without an event */
+enum { TOLD_MAX = 8 }; /* lies recorded per observation of a grant's pages; further ones mark without an event */
 
 struct entry {
   bool present, muted;
   uint32_t generation;  /* of this place in the table: distinguishes late epoll events from current ones */
-  uint64_t observed_in; /* section in which the cores saw the grant's pages; 0: they have to see them again */
+  uint64_t observed_in; /* section in which the grant's pages were last passed to the cores; 0: pass them again */
   struct gs_limits *limits;
   struct gs_usage *usage;
   struct gs_seats *seats;  /* which slots of usage count; the page's own words do not */
@@ -99,8 +99,8 @@ static inline uint64_t now_ns(void) {
   return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 }
 
-/* Places in the table are reused. A handle also counts how often, so that no two grants share one, for 2^21 grants in
- * one place; it stays below 2^31. */
+/* Places in the table are reused. A handle also contains the number of uses, so that no two of 2^21 successive grants
+ * in one place share a handle; it stays below 2^31. */
 static inline int32_t handle_of(const gs_arbiter *a, int32_t place) {
   return (int32_t)(((a->grant[place].generation - 1) & 0x1fffff) * GS_ARBITER_MAX_GRANTS + (uint32_t)place);
 }
@@ -126,10 +126,9 @@ static inline const struct gs_seat *arbiter_seat(const struct entry *e, uint32_t
 /* pages.c */
 /* Number of slots that may be in use. */
 uint32_t arbiter_slots_of(const struct entry *e);
-/* Sums what is believed of what the grant's processes wrote about a device, and updates the grant's memory and metered
- * time. */
+/* Sums the believed words of the grant's processes for a device, and updates the grant's memory and metered time. */
 void arbiter_read_view(struct entry *e, uint32_t ordinal, uint64_t now, struct gs_core_view *view);
-/* Empties a slot, and keeps what its process metered. */
+/* Empties a slot, and adds its process's metered time and launches to the grant's sums. */
 void arbiter_clear_slot(struct entry *e, uint32_t slot);
 /* Passes what a grant's processes wrote to its cores: once per section, and again after its leases have changed. */
 void arbiter_observe(gs_arbiter *a, int32_t grant, uint64_t now);
@@ -146,7 +145,7 @@ void arbiter_wake_cut(gs_arbiter *a, struct entry *e, uint32_t ordinals);
 /* To be called before the gang's leases are revoked: sets how far each rank may still go. */
 uint32_t arbiter_set_cuts(struct entry *e, uint64_t now);
 /* Follows the ranks after that. held: the gang has its leases. *drained: none of its work has outlived a revoke; in: as
- * the cores know, out: as it is. *next_ns: when to call again. */
+ * known to the cores, out: the actual state. *next_ns: when to call again. */
 uint32_t arbiter_follow_ranks(struct entry *e, bool held, bool *drained, uint64_t now, uint64_t *next_ns);
 
 /* decisions.c */
@@ -166,7 +165,7 @@ void arbiter_follow_gangs(gs_arbiter *a, uint64_t now);
 void arbiter_changed(gs_arbiter *a, int32_t grant, uint64_t now);
 /* Makes all decisions that are due and arms the timer. */
 void arbiter_run(gs_arbiter *a, uint64_t now);
-/* The one function that is called without the mutex. */
+/* The only function here that is called without the mutex. */
 int arbiter_start_thread(gs_arbiter *a, struct gs_err *err);
 
 #endif

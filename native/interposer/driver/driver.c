@@ -21,8 +21,9 @@ static CUresult missing(void) { return CUDA_ERROR_NOT_FOUND; }
 static CUresult no_device(void) { return CUDA_ERROR_NO_DEVICE; }
 
 /* The driver opens its compilers by name when it first needs one (libnvidia-ptxjitcompiler.so.1, libnvidia-nvvm.so.4).
- * The image has none, or those of another driver, but the loader uses a library that is already loaded. Costs some ms,
- * once; needs no other library than libc's, since the daemon mounts no others here. */
+ * The image has none, or those of another driver, but the loader prefers a library that is already loaded, so they are
+ * loaded here. This costs a few ms, once. They need no library except libc's, since the daemon mounts no others
+ * here. */
 static void open_companions(const char *grant, const char *place) {
   static const char ours[] = "libnvidia-", view[] = "libnvidia-ml.so";
   char path[PATH_MAX];
@@ -34,7 +35,7 @@ static void open_companions(const char *grant, const char *place) {
       continue;
     bool fits = snprintf(path, sizeof path, "%s/%s/%s", grant, place, entry->d_name) < (int)sizeof path;
     if (!fits || !dlopen(path, RTLD_LAZY | RTLD_LOCAL))
-      dlerror(); /* the driver reports an error when it needs it */
+      dlerror(); /* the driver itself reports an error when it needs the library */
   }
   if (directory)
     closedir(directory);
@@ -47,7 +48,7 @@ static bool load(void) {
   if (seen != UNKNOWN)
     return seen == PRESENT;
   void *opened = gs_open_real("libcuda.so.1", why, sizeof why);
-  /* of one name the first counts: those of the driver that is used come first */
+  /* the first library of a name counts, so those of the driver in use come first */
   for (int i = 0; opened && gs_in_container() && gs_driver_dirs[i]; i++)
     open_companions(gs_grant_dir(), gs_driver_dirs[i]);
   if (opened)
@@ -67,7 +68,7 @@ void gs_driver_why(struct gs_err *err) { gs_fail(err, -ENOENT, "%s", why); }
 
 static void *exported(enum gs_index index) { return dlsym(handle, gs_names[index]); }
 
-/* Newer drivers have functions that they do not export, and that only cuGetProcAddress returns. It is called only if
+/* Newer drivers have functions that they do not export and that only cuGetProcAddress returns. This calls it only if
  * the driver is new enough for that very version, because otherwise it would return an older ABI. */
 static void *ask_driver(uint32_t index) {
   const struct gs_known *called = &gs_called[index];

@@ -12,7 +12,7 @@
 #include "driver_real.h" /* generated */
 #include "page/gs_err.h"
 
-/* False when no driver was found: then every gs_real function answers CUDA_ERROR_NO_DEVICE. */
+/* False when no driver was found: then every gs_real function returns CUDA_ERROR_NO_DEVICE. */
 bool gs_driver_present(void);
 /* Fills err with the reason why gs_driver_present is false. */
 void gs_driver_why(struct gs_err *err);

@@ -4,7 +4,7 @@
 
 #include "interposer/driver/driver.h"
 
-/* What cuGetProcAddress calls a function. */
+/* The name and version under which cuGetProcAddress knows a function. */
 struct gs_known {
   const char *base;
   int version;    /* the CUDA version under which cuGetProcAddress knows this ABI; 0: none */
@@ -12,7 +12,7 @@ struct gs_known {
 };
 
 extern const struct gs_known gs_called[GS_INDEX_COUNT];
-extern const char *const gs_names[]; /* by enum gs_index, followed by those of graphics.txt */
+extern const char *const gs_names[]; /* indexed by enum gs_index, followed by the names in graphics.txt */
 extern const unsigned gs_nnames;
 
 #endif

@@ -21,10 +21,10 @@ static uint64_t round_up(uint64_t bytes, uint64_t multiple) {
   return bytes > UINT64_MAX - multiple ? UINT64_MAX : (bytes + multiple - 1) / multiple * multiple;
 }
 
-/* What an allocation of device memory takes. */
+/* The bytes that an allocation of device memory takes. */
 static uint64_t taken_by(uint64_t bytes) { return round_up(bytes, bytes <= PAGE / 2 ? ROUND : PAGE); }
 
-/* An allocation in the making. */
+/* An allocation that is being made. */
 struct charge {
   int ordinal;
   uint64_t bytes;
@@ -91,7 +91,7 @@ static uint64_t rows_bytes(uint64_t pitch, uint64_t rows) {
   return rows && pitch > UINT64_MAX / rows ? UINT64_MAX : taken_by(pitch * rows);
 }
 
-/* Otherwise the driver refuses the call whatever the size, so nothing is reserved. */
+/* If not, the driver refuses the call whatever its size. */
 static bool element_fits(unsigned int bytes) { return bytes == 4 || bytes == 8 || bytes == 16; }
 
 /* The driver chose a pitch: corrects the reservation, which assumed another one. False: the rest does not fit. */
@@ -147,7 +147,7 @@ static bool is_alive(uint64_t address) {
   return gs_real.cuMemGetAddressRange_v2(&base, &bytes, address) == CUDA_SUCCESS && base == address;
 }
 
-/* Waits for allocations from pools that are on their way. */
+/* Waits for allocations from pools that are in progress. */
 static void wait_for_pools(void) {
   for (uint32_t i = 0; i < gs_process->ndevices; i++) {
     gs_lock(&gs_process->alloc_lock[i]);
@@ -155,7 +155,8 @@ static void wait_for_pools(void) {
   }
 }
 
-/* There was nothing at the address when the call began that freed it. True: a block was made and freed since. */
+/* Nothing was known at the address when the call that freed it began. True: a pool's block was made there and freed
+ * since. */
 static bool block_came(CUdeviceptr address, struct gs_block *block) {
   if (__atomic_load_n(&gs_books()->pools.used, __ATOMIC_RELAXED) == 0)
     return false;

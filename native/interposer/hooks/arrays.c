@@ -125,7 +125,8 @@ static CUresult mipmap_needs(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, void *array,
   return gs_real.cuMipmappedArrayGetMemoryRequirements(needs, array, device);
 }
 
-/* 0: not known. Another thread that guesses the handle may destroy the array that we ask, like any other. */
+/* The bytes that the array will need; 0: not known. The array that is queried is in the books too, because a thread
+ * that guesses its handle may destroy it. */
 static uint64_t probe(const struct gs_array_charge *charge, const CUDA_ARRAY3D_DESCRIPTOR *descriptor, bool mipmap,
                       unsigned levels) {
   CUDA_ARRAY3D_DESCRIPTOR deferred = *descriptor;
@@ -146,7 +147,7 @@ static uint64_t probe(const struct gs_array_charge *charge, const CUDA_ARRAY3D_D
   return result == CUDA_SUCCESS ? needs.size : 0;
 }
 
-/* The array is larger than the device: the driver refuses it and reports any other error. */
+/* Whether the array is larger than the device: then the driver refuses it and reports any other error. */
 static bool hopeless(const struct gs_array_charge *charge) {
   size_t total = 0;
   return gs_real.cuDeviceTotalMem_v2(&total, gs_device_of(charge->ordinal)) == CUDA_SUCCESS && charge->bytes >= total;

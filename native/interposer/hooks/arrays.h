@@ -40,8 +40,8 @@ CUresult gs_before_mipmap(struct gs_around_mipmap *around, CUmipmappedArray *arr
                           unsigned int levels);
 CUresult gs_after_mipmap(struct gs_around_mipmap *around, CUresult result);
 
-/* Around the driver's call that makes an array or a mipmapped one, of any kind; NULL: it made none. There has to be room in
- * the books for one. */
+/* Around the driver's call that makes an array or a mipmapped array of any kind. array: NULL if it made none. The books
+ * must have room for one. */
 void gs_array_begin(struct gs_maker *maker, CUcontext context);
 void gs_array_end(const struct gs_maker *maker, const void *array, const struct gs_allocation *as);
 

@@ -1,10 +1,11 @@
 /* Host functions and callbacks. The driver calls them in stream order on a thread of its own, and their stream does not
- * proceed until they return: work that the program submits from one must never wait for the stream's own work, nor for a
- * lease unless callbacks alone keep the device busy. So the driver gets a wrapper function, which marks its thread while the program's function runs.
+ * proceed until they return: work that the program submits from one must never wait for the stream's own work, nor for
+ * a lease unless callbacks alone keep the device busy. So the driver gets a wrapper function, which marks its thread
+ * while the program's function runs.
  *
  * Each function of the program keeps one place here for the life of the process. The argument that the driver passes
- * goes through unchanged, so no state is kept per call: a graph node may run it many times, a broken context never. A
- * program has few such functions; those beyond PLACES are called directly, and gated. */
+ * goes through unchanged, so no state is kept per call: a graph node may run the function many times, and with a broken
+ * context it never runs. A program has few such functions; those beyond PLACES are called directly, and gated. */
 #include "interposer/hooks/callbacks.h"
 #include "interposer/hooks/graphs/nodes.h"
 #include "interposer/time/thread.h"
@@ -134,7 +135,7 @@ CUresult gs_after_host_node_asked(struct gs_around_host_node_asked *around, CUre
   return result;
 }
 
-/* Handles nodes of this kind only; the driver writes nothing back for them. */
+/* Replaces the function of host nodes only; the driver writes nothing back to their parameters. */
 CUresult gs_before_any_node(struct gs_around_any_node *around, CUgraphNodeParams **params) {
   if (*params && (*params)->type == CU_GRAPH_NODE_TYPE_HOST) {
     around->node = **params;

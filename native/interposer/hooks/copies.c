@@ -52,7 +52,7 @@ static bool side_on_host(CUmemorytype type, CUdeviceptr unified) {
   return type == CU_MEMORYTYPE_HOST;
 }
 
-/* Where a box of a batch begins or ends. */
+/* The source or the destination of a box of a batch. */
 static bool operand_on_host(const CUmemcpy3DOperand *operand) {
   return operand->type == CU_MEMCPY_OPERAND_TYPE_POINTER && on_host(operand->op.ptr.ptr);
 }

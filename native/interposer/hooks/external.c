@@ -1,5 +1,5 @@
-/* External memory. What this process exported itself (cuMemExportToShareableHandle) lives as long as the import, and as what
- * is mapped from it; memory of others is charged to them. */
+/* External memory. Memory that this process exported itself (cuMemExportToShareableHandle) lives as long as an import
+ * of it, and as long as what is mapped from that; memory of other processes is charged to them. */
 #include "hooks.h"
 #include "interposer/hooks/arrays.h"
 #include "interposer/memory/exports.h"
@@ -16,7 +16,8 @@ CUresult gs_cuImportExternalMemory(CUexternalMemory *extMem_out,
     return result == CUDA_SUCCESS ? gs_real.cuImportExternalMemory(extMem_out, memHandleDesc) : result;
   if (!gs_use_begin(&use, &(struct gs_underway){.does = GS_MAKES_HANDLE | GS_IMPORTS}))
     return CUDA_ERROR_OUT_OF_MEMORY;
-  /* A copy as in cuMemImportFromShareableHandle. What the driver has imported is its own, to be closed when it likes. */
+  /* The driver gets a copy, as in cuMemImportFromShareableHandle. A descriptor that the driver has imported belongs to
+   * it, and may be closed by it at any time. */
   bool is_file = memHandleDesc && memHandleDesc->type == CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD;
   CUDA_EXTERNAL_MEMORY_HANDLE_DESC copied = is_file ? *memHandleDesc : (CUDA_EXTERNAL_MEMORY_HANDLE_DESC){0};
   if (is_file)

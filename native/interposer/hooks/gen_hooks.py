@@ -84,7 +84,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What a header under native/interposer declares for the rows of one handler.
+    """The functions that a header under native/interposer declares for the rows of one handler.
 
     "@name": gs_before_<name>, and gs_after_<name> (`ends`) where something is left to do after the call. `keeps`: they
     share a struct gs_around_<name>, which the header defines. "=name": gs_do_<name>, which makes the call itself.
@@ -102,7 +102,7 @@ class Family:
 
 
 def read_families(headers: list[Path] | None = None) -> dict[str, Family]:
-    """Indexed by the handler that the rows name."""
+    """Returns what the headers declare, indexed by the handler that the rows name."""
     found = {}
     for header in sorted(INTERPOSER.rglob("*.h") if headers is None else headers):
         where = str(header.relative_to(INTERPOSER.parent)) if headers is None else header.name
@@ -150,7 +150,7 @@ def read_rows(path: Path = HERE / "hooks.tsv") -> list[Row]:
 
 
 def problems(rows: list[Row], symbols: list[table.Symbol], families: dict[str, Family] | None = None) -> list[str]:
-    """What is wrong with the table; empty when it is complete."""
+    """Returns the faults of the table; empty if it is complete."""
     found = []
     families = read_families() if families is None else families
     known = {symbol.name for symbol in symbols}

@@ -7,8 +7,8 @@
 #include "interposer/time/repeat.h"
 #include "interposer/time/submit.h"
 
-/* The time of a kernel grows with its grid, so it is measured separately for each class of the number of blocks. That is
- * below 2^63, and the address of a function below 2^56. */
+/* The time of a kernel grows with its grid, so it is measured separately for each size class of the number of blocks.
+ * That number is below 2^63, and the address of a function below 2^56. */
 static inline uint64_t gs_kernel_key(CUfunction function, unsigned int x, unsigned int y, unsigned int z) {
   return (uint64_t)(uintptr_t)function ^ gs_size_class((uint64_t)x * y * z) << 56;
 }

@@ -50,7 +50,7 @@ bool gs_file_size(const char *path, unsigned capability, struct gs_image_size *s
 
 /* ---- modules ----------------------------------------------------------------------------------------------------- */
 
-/* A module in the making. */
+/* A module that is being loaded. */
 struct loading {
   CUcontext context; /* NULL: nothing is charged */
   int ordinal;
@@ -65,7 +65,7 @@ static CUresult begin(struct loading *loading, const CUmodule *module, struct gs
   *loading = (struct loading){.ordinal = gs_current_device(), .bytes = rounded(bytes)};
   if (!module || loading->ordinal == GS_NO_DEVICE || gs_real.cuCtxGetCurrent(&loading->context) != CUDA_SUCCESS ||
       !loading->context)
-    return CUDA_SUCCESS; /* the driver's to refuse */
+    return CUDA_SUCCESS; /* the driver refuses the call */
   loading->context = gs_context_owner(loading->context);
   CUresult result = gs_table_room(&gs_books()->modules, 1)
                         ? gs_code_take(loading->context, loading->ordinal, loading->bytes)

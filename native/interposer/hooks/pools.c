@@ -1,4 +1,4 @@
-/* Memory pools: to whom they belong and which blocks they have. pool_charge.c charges them. */
+/* Memory pools: which device they are charged to, and which blocks they have. pool_charge.c charges them. */
 #include "hooks.h"
 #include "interposer/hooks/pools.h"
 #include "interposer/memory/charge.h"
@@ -13,7 +13,7 @@
 
 /* ---- which pool -------------------------------------------------------------------------------------------------- */
 
-/* Whether it is the device's default pool, of memory of either kind. */
+/* Whether the pool is the device's default pool, for device memory or for managed memory. */
 static bool standard_of(CUmemoryPool pool, CUdevice device) {
   CUmemLocation location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
   CUmemoryPool standard;
@@ -28,8 +28,8 @@ static bool room_for_pool(void) {
   return gs_table_room(&gs_books()->pools, 1) && gs_table_room(&gs_books()->pool_handles, 1);
 }
 
-/* A pool that is seen here for the first time is a device's default pool or was imported, unless the call that makes it
- * has not returned: that holds the lock. False: it is no pool. */
+/* Adds a pool that the books do not have. It is a device's default pool or was imported: a call that makes a pool holds
+ * the lock until the pool is in the books. False: the handle is not a pool's. */
 static bool meet(CUmemoryPool pool) {
   struct gs_pool known;
   struct gs_pool_figures figures;
@@ -51,8 +51,8 @@ static bool meet(CUmemoryPool pool) {
   return is;
 }
 
-/* A pool that is not charged is one of host memory, of another process, or the default pool of a device that is not
- * part of the grant, where no other pool can be created. */
+/* Whether the pool is the default pool of a device that is not part of the grant, where no other pool can be created.
+ * Other pools that are not charged are of host memory or of another process. */
 static bool pool_elsewhere(CUmemoryPool pool, CUdevice *device) {
   int count = 0;
   if (gs_real.cuDeviceGetCount(&count) != CUDA_SUCCESS)
@@ -74,7 +74,7 @@ struct request {
   CUstream stream;
   uint64_t pool; /* its number, once the allocation is announced */
   int ordinal;
-  uint32_t changes; /* of the device's current pool, before it was asked for */
+  uint32_t changes; /* counts changes of the device's current pool; read before that was queried */
 };
 
 /* A capturing stream gets an allocation node of a graph: its memory is allocated when the graph is launched. */
@@ -90,8 +90,8 @@ static bool captures(CUstream stream) {
 
 enum outcome { REFUSED, DONE, MOVED /* the driver would take another pool by now */ };
 
-/* REFUSED: it does not fit, and *result is the error. One allocation at a time, so that it is known which one made a pool
- * grow. The lock is not held during waits. */
+/* REFUSED: it does not fit, and *result is the error. One allocation at a time, so that it is known which one made a
+ * pool grow. The lock is not held during waits. */
 static enum outcome within_charge(const struct request *request, CUresult *result) {
   struct gs_growth growth;
   bool fits = false;
@@ -141,7 +141,7 @@ static bool current_pool(struct request *request, int device) {
   return gs_real.cuDeviceGetMemPool(&request->handle, gs_device_of(device)) == CUDA_SUCCESS;
 }
 
-/* From a pool that is not charged here. */
+/* Allocates from a pool that is not charged here. */
 static CUresult allocate_free_of_charge(const struct request *request) {
   CUdevice other;
   return request->bytes > 0 && pool_elsewhere(request->handle, &other) ? gs_refuse_elsewhere(other)
@@ -175,7 +175,8 @@ CUresult gs_do_pool_alloc(const struct gs_call *call, CUdeviceptr *address, size
   }
 }
 
-/* Managed memory may have no preferred location, or one that it can leave: it is charged where it is wanted. */
+/* The device that is charged for a pool. Managed memory may have no preferred location, or one that it can leave: it is
+ * charged to the preferred device, or else to the current one or, without one, to device 0. */
 static int payer(const CUmemLocation *place, bool managed) {
   if (place->type == CU_MEM_LOCATION_TYPE_DEVICE)
     return gs_device_ordinal(place->id);
@@ -183,7 +184,7 @@ static int payer(const CUmemLocation *place, bool managed) {
   return managed && current == GS_NO_DEVICE ? 0 : current;
 }
 
-/* Others who meet the handle before this call has returned wait for the lock (meet). */
+/* Threads that see the handle before this call has returned wait for the lock in `meet`. */
 static CUresult create(CUmemoryPool *pool, const CUmemPoolProps *props, bool managed) {
   CUdevice other;
   gs_lock(&gs_process->making_pools);

@@ -1,7 +1,7 @@
-/* Where memory is placed that may move between host and device. Managed memory is charged when it is allocated, and must
- * not move to a device that is not part of the grant. Plain memory of the program, where a device can use it (HMM, ATS),
- * is charged to nobody, so it is not moved to a device: these calls are hints, and a hint to keep it on the host, which
- * the driver checks and orders in the stream like the other, is a correct answer to them. */
+/* Placement of memory that may move between host and device. Managed memory is charged when it is allocated, and must
+ * not move to a device that is not part of the grant. Plain memory of the program, where a device can use it (HMM,
+ * ATS), is charged to nobody, so it is not moved to a device: these calls are hints, and a hint to keep it on the host,
+ * which the driver checks and orders in the stream like the original, is a correct answer to them. */
 #include "interposer/hooks/prefetch.h"
 
 #include "interposer/hooks/copies.h"
@@ -14,7 +14,7 @@ static bool attribute(void *out, CUpointer_attribute which, CUdeviceptr at) {
   return gs_real.cuPointerGetAttribute(out, which, at) == CUDA_SUCCESS;
 }
 
-/* Whether all of a range is managed memory, of one allocation or of several side by side. */
+/* Whether all of a range is managed memory, of one allocation or of several adjacent ones. */
 static bool managed(CUdeviceptr at, size_t bytes) {
   CUdeviceptr end = at + bytes, start;
   size_t size;
@@ -35,7 +35,7 @@ static bool stays(CUdeviceptr address, size_t bytes, CUmemLocation place) {
   return place.type == CU_MEM_LOCATION_TYPE_DEVICE && !managed(address, bytes);
 }
 
-/* On a place that does not exist the driver's own error is wanted. */
+/* Whether the place exists; if not, the driver's own error is wanted. */
 static bool exists(CUmemLocation place) {
   int count = 0;
   return gs_real.cuDeviceGetCount(&count) == CUDA_SUCCESS && place.id >= 0 && place.id < count;
@@ -60,7 +60,7 @@ CUresult gs_do_prefetch(const struct gs_call *call, CUdeviceptr address, size_t 
   return gs_after_copy(&around, result);
 }
 
-/* The place of each address in turn; the indices are those of a batch that the driver accepts. */
+/* The place of address i, given that of the address before it, in a batch whose indices the driver accepts. */
 static size_t next_place(const struct gs_batch *batch, size_t i, size_t place) {
   return place + 1 < batch->places && batch->first[place + 1] <= i ? place + 1 : place;
 }
@@ -68,7 +68,7 @@ static size_t next_place(const struct gs_batch *batch, size_t i, size_t place) {
 static bool any_stays(const struct gs_batch *batch) {
   if (!batch->address || !batch->bytes || !batch->place || !batch->first || batch->places == 0 ||
       batch->places > batch->count || batch->first[0] != 0)
-    return false; /* the driver's to refuse */
+    return false; /* the driver refuses it */
   for (size_t i = 0; i < batch->places; i++)
     if (batch->first[i] >= batch->count || (i > 0 && batch->first[i] <= batch->first[i - 1]) ||
         (batch->place[i].type == CU_MEM_LOCATION_TYPE_DEVICE && !exists(batch->place[i])))
@@ -79,7 +79,7 @@ static bool any_stays(const struct gs_batch *batch) {
   return false;
 }
 
-/* One by one, with some of them kept on the host. */
+/* Prefetches one by one, and keeps on the host what must stay there. */
 static CUresult prefetch_each(const struct gs_batch *batch, CUstream stream) {
   CUresult result = CUDA_SUCCESS;
   if (batch->discard)

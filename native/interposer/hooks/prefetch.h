@@ -12,7 +12,7 @@ static inline CUmemLocation gs_device_place(CUdevice device) {
 CUresult gs_do_prefetch(const struct gs_call *call, CUdeviceptr address, size_t bytes, CUmemLocation place,
                         unsigned int flags, CUstream stream);
 
-/* A batch as its calls describe it: place i is of the addresses from first[i] on. */
+/* A batch as the program describes it: place i applies to the addresses from index first[i] on. */
 struct gs_batch {
   CUdeviceptr *address;
   size_t *bytes;
@@ -21,7 +21,7 @@ struct gs_batch {
   size_t *first;
   size_t places;
   unsigned long long flags;
-  bool discard; /* what the memory holds may be lost */
+  bool discard; /* the memory's contents may be lost */
 };
 CUresult gs_do_prefetch_batch(const struct gs_call *call, struct gs_batch batch, CUstream stream);
 

@@ -5,7 +5,8 @@
 #include "interposer/process/device.h"
 #include "page/page.h"
 
-/* What calls in progress in other threads may take is not free; in other processes it soon is again, if they do not. */
+/* What calls in progress of this process may take does not count as free. What those of other processes may take does:
+ * it is free again soon if they do not take it. */
 static uint64_t free_bytes(int ordinal) {
   struct gs_pages pages = {gs_process->limits, gs_process->usage};
   uint64_t growing = __atomic_load_n(&gs_process->slot->device[ordinal].memory_growing, __ATOMIC_ACQUIRE);

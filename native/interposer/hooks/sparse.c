@@ -1,6 +1,6 @@
-/* Physical memory that is mapped into a sparse array lives as long as a tile refers to it. Tiles are mapped and unmapped
- * in the order of a stream, and a program may do so for many, so they are not kept one by one: an array holds all memory
- * that was ever mapped into it until the array or its context ends, like an import that is made of all of it. */
+/* Physical memory that is mapped into a sparse array lives as long as a tile refers to it. Tiles are mapped and
+ * unmapped in the order of a stream, and a program may map many, so they are not tracked one by one: an array holds all
+ * memory that was ever mapped into it until the array or its context ends, like an import of all of it. */
 #include "interposer/hooks/sparse.h"
 
 #include "interposer/memory/handles.h"
@@ -33,7 +33,7 @@ uint64_t gs_unbacked_made(uint64_t array, const struct gs_maker *maker) {
   struct gs_mapping *each = NULL;
   gs_objects_lock();
   while ((each = gs_table_same(&gs_books()->mappings, array, each)))
-    if (each->made > maker->number) { /* a call that maps into it was faster */
+    if (each->made > maker->number) { /* a call that maps into the array came first */
       each->context = maker->context;
       made = each->made;
     }
@@ -48,8 +48,9 @@ static void bind_once(uint64_t holder, uint64_t object) {
     gs_object_bind(holder, object, NULL);
 }
 
-/* An array that is not known is in the making, or was made before this process had its grant: it is taken for one of the
- * current context. Two are known if the call that destroyed one has not returned. */
+/* Makes the array hold the memory. An array that is not known is still being made, or was made before this process had
+ * its grant: it is assumed to belong to the current context. Two are known if the call that destroyed one has not
+ * returned. */
 static void hold(const CUarrayMapInfo *info) {
   uint64_t freed[GS_MAX_DEVICES] = {0}, handle = handle_of(info), array = array_of(info);
   CUcontext context = gs_owner_current();
@@ -79,7 +80,7 @@ CUresult gs_before_map_array(struct gs_around_map_array *around, const CUarrayMa
   return CUDA_SUCCESS;
 }
 
-/* An array that was not known before, since the call that makes it has not returned, may be by now. */
+/* Looks again, because an array that was still being made before the call may be known by now. */
 CUresult gs_after_map_array(struct gs_around_map_array *around, CUresult result) {
   for (uint32_t i = 0; i < around->count && result == CUDA_SUCCESS; i++)
     if (handle_of(&around->list[i]))

@@ -4,7 +4,8 @@
 
 #include "interposer/memory/uses.h"
 
-/* An array without memory: before it is made (false: out of memory), and then; returns the number of its mapping. */
+/* To be called before an array without memory is made (false: out of memory), and after; the latter returns the number
+ * of its mapping (gs_mapping.made). */
 bool gs_unbacked_room(void);
 uint64_t gs_unbacked_made(uint64_t array, const struct gs_maker *maker);
 

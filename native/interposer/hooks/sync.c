@@ -135,7 +135,7 @@ CUresult gs_before_event_query(struct gs_around_event_query *around, CUevent eve
 }
 
 /* Whether the event's stream is empty now that the event is done: another thread may have submitted work to the stream
- * during the wait, and what is done may not be what the program recorded last. */
+ * during the wait, and the recording that is done may not be the program's last. */
 static bool is_empty(CUevent event, struct gs_stream *stream) {
   bool emptied;
   return gs_stream_behind(event, &emptied) == stream && emptied && gs_event_shows_idle(stream);

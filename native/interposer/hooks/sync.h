@@ -39,7 +39,7 @@ struct gs_around_event_record {
 CUresult gs_before_event_record(struct gs_around_event_record *around, CUevent event, CUstream stream);
 CUresult gs_after_event_record(struct gs_around_event_record *around, CUresult result);
 
-/* stream: the event's; NULL: not known. emptied: it is empty once the event is done. */
+/* stream: the event's; NULL: not known. emptied: the stream is empty once the event is done. */
 struct gs_around_event_wait {
   CUevent event;
   struct gs_stream *stream;
@@ -56,8 +56,8 @@ struct gs_around_event_query {
 CUresult gs_before_event_query(struct gs_around_event_query *around, CUevent event);
 CUresult gs_after_event_query(struct gs_around_event_query *around, CUresult result);
 
-/* The event is destroyed, or recorded behind more than one stream: it says nothing about the stream that it was recorded
- * in. */
+/* The event is destroyed, or recorded behind more than one stream: from now on it says nothing about the stream in
+ * which it was recorded. */
 CUresult gs_before_event_gone(CUevent event);
 CUresult gs_before_event_shared(void);
 

@@ -1,5 +1,5 @@
-/* Virtual memory management: calls that make, share, map, bind and end physical memory. memory/objects.h keeps what they
- * hold. No lock is held during the driver's calls, which may wait for work that in turn waits for the program. */
+/* Virtual memory management: calls that make, share, map, bind and end physical memory. memory/objects.h keeps what
+ * they hold. No lock is held during the driver's calls, which may wait for work that in turn waits for the program. */
 #include "hooks.h"
 #include "interposer/hooks/vmm.h"
 #include "interposer/memory/exports.h"
@@ -114,8 +114,8 @@ CUresult gs_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, vo
 
 /* ---- sharing ----------------------------------------------------------------------------------------------------- */
 
-/* A name that every import of the same object has, if not that object alone: a file's identity, for other kinds the kind
- * itself. Drivers that export files of one device node give all of them one name. */
+/* A name that all imports of an object share, and possibly those of other objects: a file's identity, or for other
+ * kinds of handle the kind itself. Drivers that export files of one device node give all of them one name. */
 static uint64_t name_of(const void *shared, CUmemAllocationHandleType type) {
   bool is_file = type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   return is_file ? gs_descriptor_file((int)(intptr_t)shared) : (uint64_t)type << 1; /* even: not a file's */
@@ -148,8 +148,8 @@ CUresult gs_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle,
     return result == CUDA_SUCCESS ? gs_real.cuMemImportFromShareableHandle(handle, osHandle, shHandleType) : result;
   if (!gs_use_begin(&use, &(struct gs_underway){.does = GS_MAKES_HANDLE | GS_IMPORTS}))
     return CUDA_ERROR_OUT_OF_MEMORY;
-  /* Another thread may close the descriptor, and its number be another's, between our look and the driver's. If it is not
-   * open, the driver gets -1. */
+  /* A copy is used, because another thread may close the descriptor, and its number be reused, between this look and
+   * the driver's. If it is not open, the driver gets -1. */
   bool is_file = shHandleType == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   int copy = is_file ? gs_descriptor_copy((int)(intptr_t)osHandle) : -1;
   void *shared = is_file ? (void *)(intptr_t)copy : osHandle;

@@ -4,8 +4,8 @@
 
 #include "interposer/hooks/call.h"
 
-/* Binds memory by its handle, or with 0 by the address at which it is mapped, to a range of a multicast object. device: for
- * which; -1: that of the memory. */
+/* Binds memory to a range of a multicast object: by its handle, or if that is 0, by the address at which it is mapped.
+ * device: for which it is bound; -1: that of the memory. */
 CUresult gs_do_multicast_bind(const struct gs_call *call, CUmemGenericAllocationHandle object, CUdevice device,
                               size_t offset, size_t bytes, CUmemGenericAllocationHandle memory, CUdeviceptr address);
 

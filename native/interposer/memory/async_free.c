@@ -112,7 +112,7 @@ static void take(uint64_t key, struct gs_fading *first) {
   gs_table_unlock(&books->fading);
 }
 
-/* Gives back what the stream has come to. False: there is more. */
+/* Gives back what the stream has reached. False: a free is outstanding. */
 static bool advance(uint64_t key) {
   struct gs_fading first;
   while (first_of(key, &first)) {
@@ -174,7 +174,7 @@ void gs_frees_settle(int ordinal) {
   end(ordinal);
 }
 
-/* Freed memory is only noticed when it is looked for. Idle streams free at once. */
+/* Checks the line at once: an idle stream has freed already, and a free is only noticed by looking. */
 static void settle_line(int ordinal, uint64_t key) {
   if (!begin(ordinal))
     return;
@@ -189,7 +189,7 @@ static uint64_t number(void) {
   return __atomic_add_fetch(&numbers, 1, __ATOMIC_RELAXED);
 }
 
-/* By stream and device, since a stream's place in the books is used again. */
+/* By stream and device, since a stream's place in the books is reused. */
 static uint64_t line_of(const struct gs_stream *stream, int ordinal) {
   return (uint64_t)(uintptr_t)stream * GS_MAX_DEVICES + (unsigned)ordinal;
 }
@@ -209,7 +209,7 @@ static void join(struct gs_fading *fading, int ordinal) {
   gs_table_unlock(&books->fading);
 }
 
-/* Adds what is to be given back once the stream has come so far. False: that cannot be known. */
+/* Queues what is to be given back once the stream has come this far. False: that cannot be observed. */
 static bool queue(struct gs_fading *fading, CUstream stream) {
   int ordinal = gs_stream_device(stream);
   if (ordinal == GS_NO_DEVICE)
@@ -220,7 +220,7 @@ static bool queue(struct gs_fading *fading, CUstream stream) {
   CUcontext context = context_of(stream);
   fading->event = record_behind(stream, context);
   gs_capture_mode_pop(mode);
-  fading->context = gs_context_owner(context); /* once it is done, the stream has reached the free */
+  fading->context = gs_context_owner(context); /* once it has ended, so has the free */
   fading->key = number();
   fading->known = gs_stream_of(stream);
   if (!fading->event && !fading->known) /* nothing to wait for */
@@ -259,8 +259,8 @@ void gs_pool_free_lost(uint64_t pool, CUcontext context) {
   __atomic_fetch_add(&lost, 1, __ATOMIC_RELEASE);
 }
 
-/* Copies the next entry of the context, from *at on, and ends it; false: there is none. all: else only those that wait for
- * the context. */
+/* Copies the next entry of the context, from *at on, and ends it; false: there is none. all: every entry, rather than
+ * only those that wait for the whole context. */
 static bool end_next(CUcontext context, bool all, uint32_t *at, struct gs_fading *out) {
   struct gs_table *table = &gs_books()->fading;
   struct gs_fading *one;
@@ -270,7 +270,7 @@ static bool end_next(CUcontext context, bool all, uint32_t *at, struct gs_fading
   if (one)
     *out = *one;
   if (one && one->line) {
-    one->ended = true; /* its line goes on */
+    one->ended = true; /* its line removes it when it gets there */
   } else if (one) {
     gs_table_remove(table, one);
     --*at; /* another has moved here */

@@ -7,10 +7,10 @@
 /* The program freed memory, charged to ordinal, in the order of stream. It stays charged until the driver has freed
  * it. */
 void gs_free_queued(int ordinal, uint64_t bytes, CUstream stream);
-/* The same for a free in a destroyed pool, which calls gs_pool_awaited then. */
+/* The same for a free in a destroyed pool; once it has happened, gs_pool_awaited is called. */
 void gs_pool_free_queued(uint64_t pool, CUstream stream);
-/* The same for a free whose stream cannot be asked any more: it has happened once the program has waited for the stream's
- * context, or that has ended. */
+/* The same for a free whose stream cannot be queried any more: the free counts as done once the program has waited for
+ * the stream's context, or the context has ended. */
 void gs_pool_free_lost(uint64_t pool, CUcontext context);
 void gs_frees_context_waited(CUcontext context);
 void gs_frees_context_gone(CUcontext context);

@@ -63,7 +63,8 @@ static bool dies(const struct ended *ended, CUcontext context, int ordinal, uint
   return true;
 }
 
-/* A call is on its way that ends the record's object: it finds that there is nothing any more. False: there is none. */
+/* If a call that ends the record's object is in progress, turns the record into that call's GS_ENDING and returns
+ * true. */
 static bool call_stays(struct gs_living *living) {
   if (living->life.moment != GS_LEAVING)
     return false;
@@ -89,7 +90,7 @@ static bool taken_dies(const void *record, void *with) {
   return dies(with, taken->context, taken->ordinal, taken->bytes);
 }
 
-/* Charged as code of their context. */
+/* Modules are charged as code of their context. */
 static bool module_dies(const void *record, void *with) {
   struct gs_module *module = (struct gs_module *)(uintptr_t)record;
   if (!dies(with, module->context, GS_NO_DEVICE, 0))

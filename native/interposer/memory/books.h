@@ -1,11 +1,12 @@
-/* This process's own record of what it holds, so that a free can give back the right charge: one table for each kind of
- * object.
+/* This process's record of what it holds, from which a free learns the right charge to give back: one table for each
+ * kind of object.
  *
- * Lock order, with those of struct gs_process first: context_lock, gone_lock, alloc_lock, implicit_lock, events_lock,
- * pool_lock, reserve_lock. The locks of the tables come last: a thread that holds one takes no other lock and does not
- * call the driver.
+ * Lock order, starting with the locks of struct gs_process: context_lock, gone_lock, alloc_lock, implicit_lock,
+ * events_lock, pool_lock, reserve_lock. The tables' locks come last: a thread that holds one takes no other lock and
+ * does not call the driver.
  *
- * `context` is the context with which an object ends, for a green context its primary one; NULL: none. */
+ * In a record, `context` is the context whose end destroys the object (for a green context, its primary context); NULL:
+ * none. */
 #ifndef GPUSHARE_BOOKS_H
 #define GPUSHARE_BOOKS_H
 
@@ -14,44 +15,44 @@
 #include "interposer/os/table.h"
 #include "interposer/process/process.h"
 
-/* The life of what is charged. Another thread may call the driver with an object that a call is about to make or to end,
- * and handles and addresses come back at once. Of physical memory order.h keeps such calls apart. Of all else each moment
- * has its place in the books:
+/* The life of a charged object. Another thread may call the driver with an object that a call is about to make or to
+ * end, and the driver may hand out a freed handle or address again at once. For physical memory, order.h keeps such
+ * calls apart. For everything else, each record is in one of these moments:
  *
- *   live       the call that made it has returned. Until then its bytes are reserved, and whoever ends what is not in the
- *              books waits for the calls on their way that make something (making.h).
- *   leaving    the call that ends it is on its way. The driver may still honour it, so it stays in the books under its
- *              key; another of the same key may be live already, and is found first.
+ *   live       the call that made the object has returned. Until then its bytes are reserved, and a call that ends an
+ *              object that is not in the books waits for the calls in progress that make such objects (making.h).
+ *   leaving    the call that ends it is in progress. The driver may still honour it, so it stays in the books under its
+ *              key; another record with the same key may already be live, and is found first.
  *
- * What has the same key lives one after the other, and a call that succeeds ends exactly one life: what was in the books when it
- * began is certainly gone, and if there was nothing, the oldest of what came into them meanwhile.
+ * Objects with the same key live one after the other, and a successful call ends exactly one life: what was in the
+ * books when the call began is certainly gone; if nothing was, the oldest of the records added since.
  *
  * Bytes are given back when nothing holds the object any more and the driver has returned. */
 enum gs_moment {
   GS_LIVE,
   GS_LEAVING,
-  GS_ENDING /* no object, but a call on its way that ends what has the key (life.h) */
+  GS_ENDING /* no object, but a call in progress that ends whatever has the key (life.h) */
 };
 
 struct gs_life {
-  uint64_t call; /* unless it is live: the number of the call that is on its way */
+  uint64_t call; /* number of the call in progress; unused while live */
   enum gs_moment moment;
 };
 
-/* How what is known by a key alone begins: life.h. */
+/* The start of each record that is identified by a key alone: life.h. */
 struct gs_living {
   uint64_t key;
   struct gs_life life;
   uint64_t begun, made; /* numbers before and after the call that made it */
 };
 
-/* cuMemAlloc and its family, by address; arrays and mipmapped ones, by handle. */
+/* Memory of cuMemAlloc and its family, by address; arrays and mipmapped arrays, by handle. */
 struct gs_allocation {
   struct gs_living living;
   uint64_t bytes; /* charged */
   CUcontext context;
   int ordinal;
-  uint64_t mapping; /* of a buffer or an array of external memory, or a sparse one: gs_mapping.made; 0: none */
+  uint64_t mapping; /* gs_mapping.made of a buffer or array of external memory, or of a sparse array; 0: none */
 };
 
 /* A context made by cuCtxCreate. */
@@ -59,11 +60,11 @@ struct gs_created {
   uint64_t context;
   uint64_t bytes;  /* charged for it */
   uint64_t number; /* distinguishes contexts that had the same handle */
-  int32_t holders; /* cuCtxCreate, and each cuCtxAttach from before its call */
+  int32_t holders; /* 1 for cuCtxCreate, and 1 for each cuCtxAttach, counted before the driver is called */
   int ordinal;
 };
 
-/* The driver gave a context's handle out again, and a call that ended a context with it has not returned. */
+/* A context handle that the driver has handed out again before a call that ended a context with it has returned. */
 struct gs_replaced {
   uint64_t context;
 };
@@ -73,7 +74,7 @@ struct gs_replaced {
 enum gs_object_kind {
   GS_MEMORY,
   GS_MULTICAST, /* memory is bound to it */
-  GS_IMPORT     /* or another name of something: what that may be is bound to it */
+  GS_IMPORT     /* or another alias: all objects that it may be are bound to it */
 };
 
 struct gs_object {
@@ -82,7 +83,7 @@ struct gs_object {
   int ordinal;     /* GS_NO_DEVICE: not charged to this process */
   enum gs_object_kind kind;
   uint32_t holders; /* handles, mappings, bindings, open descriptors, and calls that are about to make one of these */
-  uint32_t descriptors; /* those of them that are descriptors */
+  uint32_t descriptors; /* the holders that are open descriptors */
   bool exported;        /* has records in `exports` */
 };
 
@@ -92,12 +93,12 @@ struct gs_handle {
   uint32_t references; /* number of releases until the driver drops the handle */
 };
 
-/* Also a buffer or an array of external memory, or a sparse array, by its address or handle. */
+/* A mapping by cuMemMap; also a buffer or array of external memory, or a sparse array, by its address or handle. */
 struct gs_mapping {
   uint64_t address, bytes;
   uint64_t object;   /* 0: not known */
-  uint64_t made;     /* of those: number of the call that made it; 0: memory mapped by cuMemMap */
-  CUcontext context; /* of those: with which it ends; NULL: none */
+  uint64_t made;     /* of a buffer or array: number of the call that made it; 0: mapped by cuMemMap */
+  CUcontext context; /* of a buffer or array: with which it ends; NULL: none */
 };
 
 /* An object held by another: memory in a multicast object, or what an import may be. */
@@ -107,7 +108,7 @@ struct gs_binding {
   CUdevice device;
 };
 
-/* An object that was given away, under a name by which an import knows it again. */
+/* An exported object, under a name by which an import recognises it. */
 struct gs_export {
   uint64_t name; /* of a descriptor: gs_descriptor_file */
   uint64_t object;
@@ -151,58 +152,58 @@ struct gs_collective {
   CUcontext context; /* NULL: part of a library */
 };
 
-/* Memory that the driver allocates in a context by itself: see implicit.c. */
+/* Memory that the driver allocates implicitly in a context: see implicit.c. */
 struct gs_taken {
   uint64_t key;   /* context + enum gs_implicit */
   uint64_t bytes; /* charged */
   uint64_t sure;  /* bytes that the driver has certainly taken; for code, the sum of all images */
   uint32_t calls; /* calls in progress that may increase it */
-  uint32_t began; /* what a new context has; for the stack bytes per thread, for buffers pieces */
+  uint32_t began; /* initial value of the context: bytes per thread for the stack, pieces for buffers */
   CUcontext context;
   int ordinal;
 };
 
 /* ---- pools ---- */
 
-/* A contiguous piece by which a pool grew, as far as it is known. The driver keeps it as long as it has a live block;
- * without one it is known to be there until the pool is doubted. */
+/* A contiguous piece by which a pool grew, as far as known. The driver keeps it while it has a live block; without one,
+ * it is known to exist only until the pool's `doubts` change. */
 struct gs_chunk {
   uint64_t address, bytes;
   uint64_t pool;
   uint64_t number;  /* tells it from others at the same address */
-  uint64_t whole;   /* the piece has at least so many bytes */
+  uint64_t whole;   /* lower bound of the size of the whole piece, in bytes */
   uint32_t live;    /* blocks in it that are in use, and which no call is freeing */
-  uint32_t trusted; /* the pool's doubts when it was last known to be there; means nothing while it has live blocks */
-  bool fades;       /* scratch of pool_room.c */
+  uint32_t trusted; /* the pool's `doubts` when the piece was last known to exist; unused while it has live blocks */
+  bool fades;       /* scratch space of pool_room.c */
 };
 
-/* A pool of the driver. Its life: a call that allocates from it announces a block (calls), and a call that destroys it
- * lets it leave (leaving) before the driver is asked. It ends when it is destroyed and has no block, announced block or
- * queued free any more. Handles may come back at once, so pools have numbers of their own. */
+/* A pool of the driver. A call that allocates from it announces a block (`calls`), and a call that destroys it counts
+ * in `leaving` before it reaches the driver. The pool ends when it is destroyed and has no block, announced block or
+ * queued free any more. The driver may reuse a handle at once, so pools have numbers of their own. */
 struct gs_pool {
-  uint64_t number;            /* that of a device's graph pool is its ordinal + 1 */
-  uint64_t handle;            /* CUmemoryPool; not that of a graph pool */
+  uint64_t number;            /* of a device's graph pool: its ordinal + 1 */
+  uint64_t handle;            /* CUmemoryPool; a graph pool has none */
   uint64_t bytes;             /* charged */
-  uint64_t growing;           /* the part of them that calls in progress have reserved (gs_grow_now) */
+  uint64_t growing;           /* the part of `bytes` that calls in progress have reserved (gs_grow_now) */
   uint64_t coming;            /* bytes that calls in progress may add */
   uint64_t cap;               /* upper bound in bytes; 0: no bound */
   uint64_t threshold;         /* the driver gives back what exceeds it when the program waits */
   uint64_t seen;              /* bytes reserved when the driver was last asked */
-  uint64_t grown;             /* by how much that was seen to rise since the last call that can make it grow began */
+  uint64_t grown;             /* total rise of `seen` since the last call that can make the pool grow began */
   uint64_t live;              /* bytes of the blocks in use */
-  uint64_t fading;            /* at most so many bytes were freed in stream order and are not free yet */
+  uint64_t fading;            /* upper bound of the bytes freed in stream order that are not free yet */
   uint64_t faded_bytes;       /* of the records in `faded` */
   uint64_t made, freed;       /* blocks ever made, and freed in stream order */
-  uint32_t blocks, faded;     /* number of each in the pool */
+  uint32_t blocks, faded;     /* number of its blocks in use, and of its records in `faded` */
   uint32_t freeing;           /* frees in progress of its blocks */
   uint32_t calls;             /* allocations in progress */
-  uint32_t busy;              /* those of them that are in the driver */
+  uint32_t busy;              /* allocations that are in the driver */
   uint32_t yielding;          /* calls in progress that make it give memory back whatever its threshold */
   uint32_t leaving;           /* calls in progress that destroy it: the driver is not asked about it */
-  uint32_t awaited;           /* of a destroyed pool: frees whose streams have not come to them */
-  uint32_t asked;             /* how often the driver was asked since it became loose */
-  uint32_t doubts;            /* how often it may have given back pieces, one does not know which */
-  struct gs_chunk last_chunk; /* in which a block was made; or none */
+  uint32_t awaited;           /* of a destroyed pool: frees that their streams have not reached */
+  uint32_t asked;             /* waits that found frees queued since it became loose; see `tighten` in pool_charge.c */
+  uint32_t doubts;            /* number of times it may have given back pieces, without knowing which */
+  struct gs_chunk last_chunk; /* the piece last added or looked up; zeroed: none */
   int ordinal;
   bool destroyed;
   /* it may give memory back when the program waits; see pool_charge.c */
@@ -210,7 +211,7 @@ struct gs_pool {
   const void *once_by; /* GS_LOOSE_ONCE: the thread whose next wait makes it tight */
 };
 
-/* The pool that a handle means now. */
+/* The pool that a handle names now. */
 struct gs_pool_handle {
   uint64_t handle, number;
 };
@@ -221,16 +222,16 @@ struct gs_loose_pool {
   int ordinal;
 };
 
-/* A block in use, or (in `faded`) one that was freed in stream order and whose free may not have happened yet, so that
- * its place cannot be reused. It is in use until a call that frees it has returned. */
+/* A block in use, or (in `faded`) a block freed in stream order whose free may not have happened yet, so that its place
+ * cannot be reused. A block is in use until a call that frees it has returned. */
 struct gs_block {
   uint64_t address, bytes;
   uint64_t pool;
   uint64_t number; /* ours: tells it from others at the same address */
   uint64_t chunk;  /* address and number of the piece in which it lies; 0: not known */
   uint64_t chunk_number;
-  CUcontext context;  /* with which it ends; of one that faded: of the stream of the free */
-  CUstream stream;    /* if it faded: of the free */
+  CUcontext context;  /* with which it ends; in `faded`: of the stream of the free */
+  CUstream stream;    /* in `faded`: of the free */
   const void *thread; /* to which that stream belongs if it is CU_STREAM_PER_THREAD */
   uint32_t frees;     /* calls in progress that free it */
 };
@@ -250,7 +251,7 @@ struct gs_fading {
   bool ended;        /* with its context: nothing is left to do */
 };
 
-/* The frees of a stream, which it comes to one after the other. */
+/* The frees of a stream, in the order in which the stream reaches them. */
 struct gs_fading_line {
   uint64_t key;
   uint64_t first, last; /* gs_fading */
@@ -285,7 +286,7 @@ enum { GS_ENDED = 16 };
 struct gs_books {
   struct gs_table pointers;                                      /* gs_allocation */
   struct gs_table arrays;                                        /* gs_allocation */
-  struct gs_table contexts, replaced;                            /* gs_created */
+  struct gs_table contexts, replaced;                            /* gs_created, gs_replaced */
   struct gs_table objects, handles, mappings, bindings, exports; /* one lock */
   struct gs_table modules;
   struct gs_table libraries, placed, kernels; /* one lock */
@@ -296,12 +297,12 @@ struct gs_books {
   struct gs_table graphs;
   struct gs_table nodes;
   struct gs_table bodies;
-  uint32_t lock[13];     /* of the lines above */
+  uint32_t lock[13];     /* one for each line of tables above */
   uint64_t calls;        /* numbers given to calls */
   struct gs_order order; /* under the lock of `objects` */
   struct gs_making pointers_made, arrays_made, contexts_made, modules_made, libraries_made, graphs_made;
-  uint32_t contexts_ended;   /* counts them; under gone_lock */
-  CUcontext ended[GS_ENDED]; /* the last ones, by that count */
+  uint32_t contexts_ended;   /* number of contexts that have ended; under gone_lock */
+  CUcontext ended[GS_ENDED]; /* the last of these, indexed by that count modulo GS_ENDED */
 };
 
 /* Never NULL; if out of memory, the tables are empty and stay so. */

@@ -3,7 +3,7 @@
 #include "interposer/memory/handles.h"
 #include "interposer/os/descriptor.h"
 
-enum { PID_SHIFT = 40 /* the byte of a descriptor's lock: pid and a number of this process */ };
+enum { PID_SHIFT = 40 /* the locked byte of a descriptor: host pid, then a number unique in this process */ };
 
 /* ---- with the lock of objects.h held ----------------------------------------------------------------------------- */
 
@@ -11,7 +11,8 @@ static bool is_closed(const struct gs_export *one) {
   return one->holds && !gs_descriptor_is_open(one->watcher, one->name, one->byte);
 }
 
-/* A record of that name and object for another descriptor: a new one, or that of one that is closed. */
+/* Records the export of an object: in a record of the same name and object that no open descriptor needs, or else in a
+ * new one. */
 static void name(uint64_t number, const struct gs_export *as) {
   struct gs_export *each = NULL, fresh = *as;
   struct gs_object *one = gs_object_find(number);
@@ -54,7 +55,7 @@ static struct gs_export watched(uint64_t as, int fd) {
   return fresh;
 }
 
-/* An import goes on as what it may be: no import is bound to another. */
+/* An import is exported as all the objects that it may be: no import is bound to another. */
 void gs_object_exported(const struct gs_use *use, uint64_t as, int fd) {
   struct gs_handle *each = NULL;
   gs_objects_lock();
@@ -108,7 +109,7 @@ void gs_descriptors_settle(void) {
     const struct gs_object *one = each->holds ? gs_object_find(each->object) : NULL;
     if (one && one->holders == one->descriptors && is_closed(each)) {
       let_go(each, freed);
-      at = 0; /* its records are gone if it was the last */
+      at = 0; /* its records are gone if this was the last holder */
     }
   }
   gs_objects_unlock(freed);

@@ -4,17 +4,18 @@
 
 #include "interposer/memory/objects.h"
 
-/* A CUexternalMemory in the table of handles. It is a pointer, whose value a handle of another kind may have too. */
+/* The key of a CUexternalMemory in the table of handles. The handle is a pointer, and a handle of another kind may have
+ * the same value. */
 static inline uint64_t gs_external_key(CUexternalMemory memory) {
   return memory ? (uintptr_t)memory | UINT64_C(1) << 63 : 0;
 }
 
 /* ---- with the lock of objects.h held ---- */
 
-/* The record of this handle after `before`; see gs_table_same. There are several if the driver returned one value for an
- * object and for an import that may be it, or until the call that ended a former handle is recorded. */
+/* The record of this handle after `before`; see gs_table_same. There are several if the driver returned one value for
+ * an object and for an import that may be it, or until the call that ended a former handle is recorded. */
 struct gs_handle *gs_handle_next(uint64_t handle, struct gs_handle *before);
-/* The one that refers to the object. */
+/* The record of this handle that refers to the object. */
 struct gs_handle *gs_handle_of(uint64_t handle, uint64_t object);
 void gs_handle_add(uint64_t handle, uint64_t object);
 

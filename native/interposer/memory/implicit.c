@@ -1,13 +1,13 @@
-/* Device memory that the driver allocates in a context by itself, reserved before the call that causes it:
+/* Device memory that the driver allocates implicitly in a context, reserved before the call that causes it:
  *
- *   stack       local memory for all threads that the device can hold at once, by the largest need of any kernel so
- *               far. It grows at the first launch of such a kernel (or when its graph is instantiated), or by
+ *   stack       local memory for all threads that the device can hold at once, sized by the largest need of any kernel
+ *               so far. It grows at the first launch of such a kernel (or when its graph is instantiated), or by
  *               cuCtxSetLimit, and is kept until the context ends.
  *   fifo, heap  the buffers of printf and of malloc in kernels, sized by cuCtxSetLimit.
  *   sync depth, launches
- *               what the device runtime (kernels that launch kernels) sets aside for parents that wait and for launches
- *               that do, by cuCtxSetLimit: no figure is documented but the most for one level of parents, so that is
- *               charged, and for a launch the most that its parameters take and 512 bytes.
+ *               what the device runtime (kernels that launch kernels) sets aside for waiting parents and for pending
+ *               launches, sized by cuCtxSetLimit. Only the maximum per level of parents is documented, so that is
+ *               charged; per launch, the maximum size of its parameters plus 512 bytes.
  *   code        programs, see library_code.c and hooks/modules.c.
  *
  * All are allocated in pieces of 2 MiB. limits->context_bytes includes what a new context has of them, so only the
@@ -52,13 +52,13 @@ static uint64_t key_of(CUcontext context, uint32_t what) { return (uintptr_t)con
 
 /* ---- the entries ------------------------------------------------------------------------------------------------- */
 
-/* What a buffer takes for a value of its limit, in pieces. */
+/* The pieces that a buffer takes for a value of its limit. */
 static uint64_t buffer_pieces(uint32_t what, uint64_t value) {
   uint64_t each = what == GS_IMPLICIT_SYNC_DEPTH ? SYNC_LEVEL_BYTES : what == GS_IMPLICIT_LAUNCHES ? LAUNCH_BYTES : 1;
   return pieces(value > UINT64_MAX / each ? UINT64_MAX - CHUNK : value * each);
 }
 
-/* The initial value of the context, which is current and unchanged so far. */
+/* The context's initial value; the context is current, and its limit unchanged so far. */
 static uint32_t beginning(uint32_t what) {
   size_t value = 0;
   if (what == GS_IMPLICIT_CODE || gs_real.cuCtxGetLimit(&value, (CUlimit)what) != CUDA_SUCCESS)
@@ -152,7 +152,7 @@ void gs_implicit_end(const struct gs_growing *growing, bool taken) {
       entry.bytes = entry.sure;
     }
     if (!write_entry(&entry))
-      rest = 0; /* it went with its context */
+      rest = 0; /* it was removed with its context */
   }
   gs_give_back(entry.ordinal, rest);
   gs_unlock(&gs_process->implicit_lock);

@@ -1,10 +1,10 @@
-/* Memory that the driver allocates in a context by itself: local memory of kernels, buffers, code. */
+/* Memory that the driver allocates implicitly in a context: local memory of kernels, buffers, code. */
 #ifndef GPUSHARE_MEMORY_IMPLICIT_H
 #define GPUSHARE_MEMORY_IMPLICIT_H
 
 #include "interposer/process/process.h"
 
-/* The first five are those of CUlimit. */
+/* The first five have the values of CUlimit. */
 enum gs_implicit {
   GS_IMPLICIT_STACK = 0,
   GS_IMPLICIT_FIFO = 1,

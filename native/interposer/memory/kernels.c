@@ -79,7 +79,7 @@ CUresult gs_kernel_look_slow(struct gs_kernel_use *use, CUfunction function, CUs
 void gs_kernel_looked_slow(const struct gs_kernel_use *use, CUresult result) {
   gs_implicit_end(&use->stack, result == CUDA_SUCCESS);
   if (use->collective) {
-    gs_repeat_of(use->stream)->left = 0; /* each is counted by itself */
+    gs_repeat_of(use->stream)->left = 0; /* each collective is counted separately */
     gs_collective_end(use->ordinal, 1, result);
   }
   if (result == CUDA_SUCCESS)

@@ -7,7 +7,8 @@
 
 /* A launch of a kernel. */
 struct gs_kernel_use {
-  /* hash of the kernel, to be stored once it has run; 0: the kernel is known, and there is nothing to end */
+  /* hash of the kernel, to be stored once its launch has succeeded; 0: the kernel is known, and there is nothing to
+   * end */
   uint64_t kernel;
   struct gs_growing stack;
   bool collective; /* counted as a collective on the device of this ordinal, in this stream */
@@ -48,10 +49,10 @@ static inline void gs_kernel_looked(const struct gs_kernel_use *use, CUresult re
     gs_kernel_looked_slow(use, result);
 }
 
-/* What the driver has to allocate for the kernel in the context beyond what is there; loads the kernel's library into
- * the context's books. */
+/* Sets *stack to the kernel's local memory per thread, in bytes, and *ordinal to the context's device; reserves the
+ * memory that the kernel's library takes in the context. */
 CUresult gs_kernel_need(CUfunction function, CUcontext context, int *ordinal, uint64_t *stack);
-/* Handles of kernels or contexts may be reused from now on. */
+/* Forgets all known kernels: handles of kernels or contexts may be reused from now on. */
 void gs_kernels_forget(void);
 
 #endif

@@ -6,8 +6,8 @@
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
 
-/* Key of a part of a library (its number) in a context: the code of a kernel, all code (GS_LIBRARY_ALL), or the library's
- * variables (then part is the number). */
+/* Key of a part of a library (its number) in a context: the code of a kernel, all code (GS_LIBRARY_ALL), or the
+ * library's variables (then part is the number). */
 static uint64_t placed_key(uint64_t library, uint64_t part, CUcontext context) {
   /* an odd constant with well-distributed bits */
   uint64_t both = library ^ part * 0xd6e8feb86659fd93u;
@@ -35,8 +35,8 @@ static void count_parts(uint64_t library) {
   gs_table_unlock(libraries);
 }
 
-/* A part of the library that is to be placed: code, or else the variables. False: it is there already, or there is no
- * such library. With the lock held. */
+/* Whether a part of the library (code, or else the variables) still has to be placed; sets its record. False: it is
+ * there already, or there is no such library. With the lock held. */
 static bool is_missing(uint64_t library, bool code, uint64_t part, CUcontext context, struct gs_placed *fresh) {
   const struct gs_table *placed = &gs_books()->placed;
   const struct gs_library *known = gs_life_find(&gs_books()->libraries, library);
@@ -52,8 +52,8 @@ static bool is_missing(uint64_t library, bool code, uint64_t part, CUcontext con
          !(code && gs_table_find(placed, placed_key(number, GS_LIBRARY_ALL, context)));
 }
 
-/* *was: it was not there before. The bytes are taken first: the library may be unloaded meanwhile, which gives back what it
- * finds in the books. */
+/* *was: the part was not there before. The bytes are reserved first and the library is looked up again after that,
+ * since it may be unloaded meanwhile, which gives back only what is in the books. */
 static CUresult place_one(uint64_t library, bool code, uint64_t part, CUcontext context, int ordinal,
                           struct gs_brought *brought, bool *was) {
   struct gs_books *books = gs_books();
@@ -94,7 +94,6 @@ void gs_library_undo(uint64_t part, CUcontext context, struct gs_brought brought
     take_away(brought.number, brought.number, context);
 }
 
-/* The part is about to be used in context, and with it the library's variables. */
 CUresult gs_library_place(uint64_t library, uint64_t part, CUcontext context, int ordinal, struct gs_brought *brought) {
   *brought = (struct gs_brought){0};
   CUresult result = place_one(library, false, library, context, ordinal, brought, &brought->variables);
@@ -105,7 +104,7 @@ CUresult gs_library_place(uint64_t library, uint64_t part, CUcontext context, in
   return result;
 }
 
-/* The newest of that handle. */
+/* The newest record with the handle counts. */
 uint64_t gs_library_of(uint64_t kernel) {
   const struct gs_kernel *each = NULL, *newest = NULL;
   const struct gs_table *kernels = &gs_books()->kernels;

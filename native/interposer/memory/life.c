@@ -23,7 +23,7 @@ bool gs_maker_late(const struct gs_maker *maker) {
   return false;
 }
 
-/* Another context with the same handle. */
+/* Whether another context with the same handle exists. */
 static bool lives_again(CUcontext context) {
   struct gs_created known;
   for (uint32_t i = 0; i < gs_process->ndevices; i++)
@@ -59,7 +59,7 @@ static bool is_in(const struct gs_living *one, enum gs_moment moment, uint64_t c
   return one->life.moment == moment && (call == 0 || one->life.call == call);
 }
 
-/* One in the given moment; of the call, or 0: of any. */
+/* A record in this moment, of this call; call 0: of any. */
 static struct gs_living *in_moment(const struct gs_table *table, uint64_t key, enum gs_moment moment, uint64_t call) {
   struct gs_living *each = NULL;
   while ((each = gs_table_same(table, key, each)) && !is_in(each, moment, call))
@@ -86,7 +86,8 @@ void *gs_life_find(const struct gs_table *table, uint64_t key) {
   return newest ? newest : in_moment(table, key, GS_LEAVING, 0);
 }
 
-/* Of several live ones at most one lives: one that was in the books before another was begun is gone. */
+/* Of several live records at most one object lives: a record added before the call that made another one began is gone.
+ * Returns the oldest record if it is gone, else NULL; *count: number of live records. */
 static struct gs_living *outlived(const struct gs_table *table, uint64_t key, unsigned *count) {
   struct gs_living *each = NULL, *oldest = NULL;
   uint64_t last_begun = 0;
@@ -111,7 +112,7 @@ bool gs_life_copy(struct gs_table *table, uint64_t key, void *record) {
   return found != NULL;
 }
 
-/* Room for any record of a table with lives. */
+/* Storage for any record that gs_life_left may remove. */
 union any {
   struct gs_living living;
   struct gs_allocation allocation;
@@ -145,7 +146,7 @@ struct beginning {
   void *record;
 };
 
-/* Begins, unless another call with the key is on its way. */
+/* Begins the end, unless another call with the key is in progress. */
 static bool begin(void *with) {
   const struct beginning *beginning = with;
   struct gs_leaving *leaving = beginning->leaving;
@@ -164,7 +165,8 @@ static bool begin(void *with) {
   return !busy;
 }
 
-/* The call that is on its way is lost: its thread was cancelled. What it was to end counts as live. */
+/* The call in progress will never return, because its thread was cancelled: the object that it was to end counts as
+ * live. */
 static void give_up(struct gs_table *table, uint64_t key) {
   gs_table_lock(table);
   turn_all(table, key, (struct gs_life){0, GS_LEAVING}, (struct gs_life){0, GS_LIVE});
@@ -189,14 +191,14 @@ static bool never(void *with) {
   return false;
 }
 
-/* Whether the only live record is that of what the call has ended. Without the lock. */
+/* Whether the only live record is that of the object that the call has ended. Called without the lock. */
 static bool is_ours(const struct gs_family *family, const struct gs_leaving *leaving) {
   if (family->is_alive)
     return !family->is_alive(leaving->key);
   return !leaving->known && contexts_ended() == leaving->contexts_ended;
 }
 
-/* Nothing was left to end: the call has ended what another one was making, or what is not in the books. */
+/* No record was leaving: the call has ended what another call was making, or what is not in the books. */
 static bool take_other(const struct gs_family *family, const struct gs_leaving *leaving, union any *record) {
   struct gs_table *table = family->table;
   struct gs_living *one;

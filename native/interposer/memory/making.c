@@ -2,7 +2,7 @@
 
 #include "interposer/os/guest.h"
 
-/* A thread that was cancelled in the driver's call never ends it. */
+/* Upper bound of a wait: a thread that was cancelled in the driver's call never ends the call. */
 #define PATIENCE_NS 10000000000u
 
 void gs_making_wake(struct gs_making *making) {
@@ -13,7 +13,7 @@ void gs_making_wake(struct gs_making *making) {
 /* Whether all calls that had begun in generation `began` or before have ended. */
 static bool passed(struct gs_making *making, uint32_t began) {
   uint32_t turn = __atomic_load_n(&making->turn, __ATOMIC_SEQ_CST);
-  /* the generation before: it becomes the next */
+  /* the previous generation, whose counter the next one reuses */
   while (turn - began < 2 && __atomic_load_n(&making->calls[(turn + 1) & 1], __ATOMIC_SEQ_CST) == 0)
     if (__atomic_compare_exchange_n(&making->turn, &turn, turn + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
       turn++;
@@ -45,7 +45,7 @@ struct end_of_calls {
 
 static bool known_or_ended(void *with) {
   const struct end_of_calls *end = with;
-  bool ended = passed(end->making, end->began); /* looked at before the answer: what ended is in the books */
+  bool ended = passed(end->making, end->began); /* read before `known`: what ended calls made is in the books */
   return end->known(end->with) || ended;
 }
 

@@ -11,7 +11,8 @@ static void remove_mapping(struct gs_mapping *gone, uint64_t *freed) {
   gs_object_drop(of, freed);
 }
 
-/* A mapping of cuMemMap that begins there; one after the other, NULL begins and ends. */
+/* Iterates over the mappings of cuMemMap that begin at the address: before is NULL at the start, the result is NULL at
+ * the end. */
 static struct gs_mapping *next_at(uint64_t address, const struct gs_mapping *before) {
   struct gs_mapping *each = (struct gs_mapping *)(uintptr_t)before;
   while ((each = gs_table_same(&gs_books()->mappings, address, each)) && each->made)
@@ -29,7 +30,8 @@ uint64_t gs_mapping_base(uint64_t address) {
   return base;
 }
 
-/* The first mapping of cuMemMap that the range meets. No scan is needed where it begins, as it does in most programs. */
+/* The first mapping of cuMemMap that overlaps the range. If one begins at `from`, as in most programs, no scan is
+ * needed. */
 static struct gs_mapping *first_in(uint64_t from, uint64_t bytes) {
   struct gs_mapping *first = next_at(from, NULL), *each;
   for (uint32_t at = 0; !first && (each = gs_table_next(&gs_books()->mappings, &at));)

@@ -7,21 +7,22 @@
 /* ---- with the lock of objects.h held ---- */
 
 void gs_mapping_add(const struct gs_mapping *fresh);
-/* The object that is mapped there by cuMemMap, or a new import: of nothing if that is not known, of all that it may be if
- * there are several. base: of gs_mapping_base. The caller becomes a holder. */
+/* Returns the object that cuMemMap has mapped at the address. If it is unknown or ambiguous, returns a new import to
+ * which the objects that it may be are bound. base: from gs_mapping_base. The caller becomes a holder. */
 uint64_t gs_mapping_object(uint64_t address, uint64_t base);
 
 /* ---- without it ---- */
 
-/* Where the driver says that the mapping of this address begins, so that it is found at once. */
+/* The start of the mapping that contains the address, as the driver reports it; avoids a scan. */
 uint64_t gs_mapping_base(uint64_t address);
 
 /* The driver has unmapped the range. */
 void gs_range_unmapped(uint64_t from, uint64_t bytes);
 
-/* A buffer or an array of external memory, or a sparse one, has ended: its mapping of this number. */
+/* A buffer or array of external memory, or a sparse array, has ended: removes its mapping, which call `made` has
+ * made. */
 void gs_buffer_gone(uint64_t address, uint64_t made);
-/* Those of a context end with it. */
+/* A context has ended: removes the mappings of the buffers and arrays that end with it. */
 void gs_buffers_context_gone(CUcontext context);
 
 #endif

@@ -7,13 +7,13 @@
 #include "interposer/memory/objects.h"
 #include "interposer/os/guest.h"
 
-#define LOOK_NS 1000000000u /* after so long without an end, threads that have ended are looked for */
+#define LOOK_NS 1000000000u /* if no call has ended for this long, calls of terminated threads are dropped */
 
 static bool both(const struct gs_underway *a, const struct gs_underway *b, unsigned one, unsigned other) {
   return (a->does & one && b->does & other) || (a->does & other && b->does & one);
 }
 
-/* a is alone with a handle that b names. */
+/* Whether a excludes b because of a handle that b names. */
 static bool is_alone_with(const struct gs_underway *a, const struct gs_underway *b) {
   return a->does & GS_IS_ALONE && a->handle &&
          (b->does & GS_NAMES_MANY || b->handle == a->handle || b->other == a->handle);
@@ -29,7 +29,8 @@ static bool exclude(const struct gs_underway *a, const struct gs_underway *b) {
          ((a->does | b->does) & (GS_MAPS | GS_UNMAPS) && a->bytes > 0 && b->bytes > 0 && overlap(a, b));
 }
 
-/* Whether an earlier call keeps this one waiting. A thread never waits for itself: this one may be in a signal handler. */
+/* Whether an earlier call keeps this one waiting. A thread never waits for its own calls: this call may come from a
+ * signal handler. */
 static bool has_to_wait(const struct gs_order *order, const struct gs_underway *call) {
   for (const struct gs_underway *each = order->call; each < order->call + order->places; each++)
     if (each->number && each->number < call->number && each->thread != call->thread && exclude(each, call))
@@ -37,7 +38,7 @@ static bool has_to_wait(const struct gs_order *order, const struct gs_underway *
   return false;
 }
 
-/* A thread that was cancelled in the driver's call never ends it. */
+/* Drops the calls of threads that were cancelled in the driver: they never end. */
 static void drop_gone(struct gs_order *order) {
   for (struct gs_underway *each = order->call; each < order->call + order->places; each++)
     if (each->number && syscall(SYS_tgkill, getpid(), each->thread, 0) < 0 && errno == ESRCH)
@@ -57,7 +58,7 @@ static struct gs_underway *free_place(struct gs_order *order) {
   return order->places < GS_UNDERWAY ? &order->call[order->places++] : NULL;
 }
 
-/* Waits for the end of any call; the lock is free meanwhile. */
+/* Waits for the end of any call; the lock is released meanwhile. */
 static void wait_for_an_end(struct gs_order *order) {
   uint32_t ended = order->ended;
   order->waiters++;

@@ -4,14 +4,14 @@
 #include "interposer/os/latch.h"
 #include "interposer/time/streams.h"
 
-enum { STREAMS = 64 /* with queued frees in one pool; those of further ones are waited for by context */ };
+enum { STREAMS = 64 /* with queued frees in one pool; frees in further ones wait for a whole context */ };
 
 static const void *thread_of(CUstream stream) { return stream == CU_STREAM_PER_THREAD ? &gs_self : NULL; }
 
 void gs_pool_block_freed(const struct gs_block *block, const CUstream *stream, bool success) {
   struct gs_block after = *block;
   if (stream && success) {
-    gs_stream_of(*stream); /* so that it can be asked for later */
+    gs_stream_of(*stream); /* so that it can be queried later */
     after.stream = *stream;
     after.context = gs_stream_owner(*stream);
     after.thread = thread_of(*stream);
@@ -21,8 +21,8 @@ void gs_pool_block_freed(const struct gs_block *block, const CUstream *stream, b
     gs_pool_free_queued(block->pool, *stream);
 }
 
-/* Whether the handle means the stream of the free, or at least one of its context that exists. If it is another stream,
- * the free has happened: the driver does not reuse the handle before. */
+/* Whether the handle names the stream of the free, or at least an existing stream of its context. If it is another
+ * stream, the free has happened: the driver does not reuse the handle before. */
 static bool can_ask(const struct gs_block *freed) {
   return freed->thread == thread_of(freed->stream) && gs_stream_known(freed->stream) &&
          gs_stream_owner(freed->stream) == freed->context;

@@ -41,7 +41,7 @@ bool gs_pool_ask(CUmemoryPool pool, struct gs_pool_figures *figures) {
          ask_pool(handle, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &figures->used);
 }
 
-/* A copy of a pool about which the driver may be asked until the device's pool lock is released. */
+/* Copies a pool; true: the driver may be queried about it until the device's pool lock is released. */
 static bool askable(uint64_t number, struct gs_pool *pool) {
   gs_pools_lock();
   const struct gs_pool *known = gs_pool_of(number);
@@ -62,7 +62,7 @@ bool gs_pool_ask_known(uint64_t number, struct gs_pool_figures *figures) {
 /* How the charge changes. */
 struct change {
   uint64_t more, less;   /* bytes to reserve, to give back */
-  uint64_t grown, taken; /* the ends of calls in progress: see gs_grown */
+  uint64_t grown, taken; /* what calls in progress no longer reserve, and how much of it they took: gs_grown */
 };
 
 /* Calls in progress keep what they may still take of what they have reserved, at most `spare` bytes; the rest is given
@@ -88,7 +88,7 @@ static void note(struct gs_pool *pool, uint64_t reserved) {
   pool->seen = reserved;
 }
 
-/* A pool never has more than its cap, and then not more than is charged already. */
+/* Adapts the charge to the bytes reserved. What calls may still add counts only up to the cap. */
 static struct change follow(struct gs_pool *pool, uint64_t reserved) {
   struct change change = {0, 0, 0, 0};
   uint64_t most = pool->coming > UINT64_MAX - reserved ? UINT64_MAX : reserved + pool->coming;
@@ -164,7 +164,7 @@ bool gs_pool_call_ended(uint64_t number, int ordinal, uint64_t handle, uint64_t 
   return fits;
 }
 
-/* The figure of the bytes in use belongs to the books only if no allocation and no free was in the driver. */
+/* The driver's figure of the bytes in use matches the books only if no allocation or free was in the driver. */
 static bool note_used(struct gs_pool *pool, const struct gs_pool *before, uint64_t used) {
   bool calls = before->busy || pool->busy || before->freeing || pool->freeing;
   if (calls || pool->made != before->made || pool->freed != before->freed)
@@ -199,9 +199,10 @@ bool gs_pool_refresh(uint64_t number, int ordinal) {
 
 /* ---- after a wait ------------------------------------------------------------------------------------------------ */
 
-/* Once nothing fades any more, the next wait lets the driver give back what it wants to, and then the pool is tight.
- * That must be a wait that begins later, so it has to be one of the same thread. True: it is not known whether anything
- * fades. To ask for that costs as much again, so it is done ever more rarely while frees stay queued. */
+/* Once no free is queued any more, the next wait lets the driver give back what it wants to, and after it the pool is
+ * tight. That must be a wait that begins later, so it has to be one of the same thread. True: the driver should be
+ * asked whether frees are still queued. That costs as much again, so it is done ever more rarely while frees stay
+ * queued. */
 static bool tighten(uint64_t number, bool may_ask) {
   bool ask = false;
   gs_pools_lock();

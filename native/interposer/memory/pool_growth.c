@@ -5,7 +5,8 @@
 #include "interposer/memory/reserve.h"
 #include "interposer/time/streams.h"
 
-/* The call goes to the driver. coming: what it may add and was not announced; reserved: what was reserved for it. */
+/* The call proceeds to the driver. coming: what it may add and was not announced; reserved: what was reserved for
+ * it. */
 static void go(struct gs_growth *growth, uint64_t coming, uint64_t reserved) {
   gs_pools_lock();
   struct gs_pool *pool = gs_pool_of(growth->pool);
@@ -37,8 +38,9 @@ static bool reserve_now(struct gs_growth *growth, uint64_t coming, uint64_t byte
 
 /* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
-/* The free memory of the graph pool belongs first to the calls in progress. What is in use and what they may add never
- * exceeds the charge, also if it is trimmed meanwhile. Graphs map any free pages. */
+/* Whether the bytes fit in the free memory of the graph pool, which belongs first to the calls in progress. What is in
+ * use plus what these may add never exceeds the charge, even if the pool is trimmed meanwhile. Graphs map any free
+ * pages. */
 static bool within_graphs(struct gs_growth *growth, uint64_t bytes) {
   struct gs_pool_figures now;
   bool room = false;
@@ -71,8 +73,8 @@ static bool begin_graph(struct gs_growth *growth, uint64_t bytes) {
 
 /* ---- pools of the driver ----------------------------------------------------------------------------------------- */
 
-/* From now on the charge does not fall below what the call may need. Returns the most by which it may have to rise: a pool
- * does not exceed its cap. */
+/* From now on the charge does not fall below what the call may need. Returns the most by which it may have to rise: a
+ * pool does not exceed its cap. */
 static uint64_t announce(const struct gs_growth *growth) {
   uint64_t most = growth->need;
   gs_pools_lock();
@@ -135,7 +137,7 @@ bool gs_growth_begin(struct gs_growth *growth, uint64_t pool, int ordinal, uint6
   return gs_is_graph_pool(pool) ? begin_graph(growth, bytes) : begin_pool(growth, bytes, stream);
 }
 
-/* More than the pool or the grant can have. */
+/* Whether the bytes are more than the pool or the grant can ever have. */
 static bool hopeless(uint64_t number, int ordinal, uint64_t bytes) {
   uint64_t fine = gs_round_up(bytes, GS_POOL_GRAIN);
   gs_pools_lock();

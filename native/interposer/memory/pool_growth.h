@@ -1,5 +1,5 @@
-/* Calls that can make a pool grow: each reserves its maximum growth before it is made. Only where that does not fit, it
- * may go without, if it is certain that the pool need not grow. */
+/* Calls that can make a pool grow: each reserves its maximum growth beforehand. If that does not fit, the call may
+ * proceed without it, but only if the pool certainly need not grow. */
 #ifndef GPUSHARE_MEMORY_POOL_GROWTH_H
 #define GPUSHARE_MEMORY_POOL_GROWTH_H
 
@@ -14,8 +14,8 @@ struct gs_growth {
   uint64_t handle; /* of a pool that is not destroyed before the call has ended; or 0 */
 };
 
-/* To be called before a call that allocates bytes from the pool; for a pool of the driver with the device's alloc_lock,
- * until gs_growth_end. False: it does not fit. */
+/* To be called before a call that allocates bytes from the pool; for a pool of the driver, with the device's alloc_lock
+ * held until gs_growth_end. False: it does not fit. */
 bool gs_growth_begin(struct gs_growth *growth, uint64_t pool, int ordinal, uint64_t bytes, CUstream stream);
 
 /* To be called, with no lock held, after bytes of the pool did not fit. Completes queued frees of the stream and gives

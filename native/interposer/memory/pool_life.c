@@ -184,7 +184,7 @@ void gs_pool_leaves(struct gs_departure *departure, const struct gs_pool *before
   gs_pools_unlock();
 }
 
-/* Blocks that the books still have then ended in a way that was not seen. */
+/* Whether the pool had no block: those that the books still have ended unnoticed. */
 static bool none_left(const struct gs_departure *departure, const struct gs_pool *pool) {
   return departure->unused && pool->made == departure->made && pool->calls == 0;
 }

@@ -84,13 +84,13 @@ static void clear_range(uint64_t at, uint64_t bytes) {
     }
 }
 
-/* Whether the pool may have given memory back since it was last asked, which a growth hid. */
+/* Whether the pool may have given memory back since it was last queried, hidden by its growth. */
 static bool may_have_shrunk(const struct gs_pool *pool) {
   return pool->yielding > 0 || pool->seen > pool->threshold || gs_contexts_ending();
 }
 
-/* The part of the piece that there is if it is still the same, and also if the pool gave it back and grew by another one
- * at this address, by at least so many bytes. */
+/* Reduces the piece to the part that exists in either case: if it is still the same, or if the pool gave it back and
+ * grew at this address by another one of at least `least` bytes. */
 static struct gs_chunk *cut(struct gs_pool *pool, struct gs_chunk *chunk, uint64_t address, uint64_t least) {
   uint64_t rest = chunk->address + chunk->bytes - address, whole = chunk->whole < least ? chunk->whole : least;
   gs_map_remove_chunk(chunk);
@@ -98,9 +98,9 @@ static struct gs_chunk *cut(struct gs_pool *pool, struct gs_chunk *chunk, uint64
 }
 
 /* The piece in which a block was made, after a call that made the pool grow by `growth`; NULL: not known. While a pool
- * grows by one piece it may give back another, which the sum of its bytes does not show. Then a piece without live blocks
- * is not known to be there any more; a new one may even lie where it was. If the sum is the same, one that begins where
- * the old one did is no smaller. */
+ * grows by one piece it may give back another, which its total does not show. A piece without live blocks may then no
+ * longer exist; a new one may even lie where it was. If the total is the same, a new piece that begins where the old
+ * one did is no smaller. */
 static struct gs_chunk *chunk_made_in(struct gs_pool *pool, uint64_t address, uint64_t bytes, uint64_t growth) {
   struct gs_chunk *chunk = growth ? NULL : chunk_at(pool, address);
   bool ending = gs_contexts_ending(), hidden = may_have_shrunk(pool);
@@ -135,7 +135,7 @@ static void clear_chunks(uint64_t pool) {
     }
 }
 
-/* Not more of the walk over all pools' blocks than this pool's own are worth. */
+/* Walks over the faded blocks of all pools only if at least half of them are this pool's. */
 void gs_map_settled(struct gs_pool *pool) {
   pool->fading = 0;
   if (2 * pool->faded >= gs_books()->faded.used)
@@ -232,7 +232,7 @@ static void not_freed(struct gs_block *block) {
     pool->freeing--;
 }
 
-/* Of the block that has ended in stream order. */
+/* Records a block that was freed in stream order. */
 static enum gs_map_end fade(struct gs_pool *pool, const struct gs_block *block) {
   if (pool->destroyed) {
     pool->awaited++;

@@ -1,4 +1,4 @@
-/* Whether a pool has room, decided by all of its places. */
+/* Decides whether a pool has room, from all of its places. */
 #include <sys/mman.h>
 
 #include "interposer/memory/pool_charge.h"
@@ -11,7 +11,7 @@ struct span {
   uint64_t whole; /* of a piece: gs_chunk */
   uint64_t taken; /* of a piece: bytes of its blocks */
   bool fades;
-  CUstream stream; /* of one that fades, with its context */
+  CUstream stream; /* of a block that fades, with its context */
   CUcontext context;
 };
 
@@ -61,7 +61,7 @@ static size_t piece_of(const struct layout *layout, uint64_t address) {
   return low > 0 && address - layout->pieces[low - 1].at < layout->pieces[low - 1].bytes ? low - 1 : layout->npieces;
 }
 
-/* Calls act for each block of the pool that takes place. */
+/* Calls act for each block of the pool that occupies memory. */
 static void each_block(struct layout *layout, const struct gs_pool *pool,
                        void (*act)(struct layout *layout, size_t piece, const struct gs_block *block, bool fades)) {
   for (int fades = 0; fades <= (pool->fading > 0); fades++) {
@@ -82,7 +82,7 @@ static void count(struct layout *layout, size_t piece, const struct gs_block *bl
   layout->nblocks++;
 }
 
-/* From the end of the piece's blocks downwards. */
+/* Fills the piece's blocks from their end downwards. */
 static void put(struct layout *layout, size_t piece, const struct gs_block *block, bool fades) {
   layout->blocks[--layout->ends[piece]] = (struct span){
       .at = block->address, .bytes = block->bytes, .fades = fades, .stream = block->stream, .context = block->context};
@@ -96,7 +96,7 @@ static size_t count_pieces(uint64_t pool) {
   return count;
 }
 
-/* False: no memory, or no piece is known. To be given back with munmap, whatever it returns. */
+/* False: out of memory, or no piece is known. Whatever this returns, the caller unmaps *map unless it is NULL. */
 static bool lay_out(struct layout *layout, const struct gs_pool *pool, size_t *bytes, void **map) {
   size_t pieces = count_pieces(pool->number), blocks = pool->blocks + pool->faded, i = 0;
   uint32_t from = 0, end = 0;
@@ -127,7 +127,7 @@ static bool given_back(const struct span *blocks, size_t count, size_t i, const 
          (i + 1 == count || block->at + block->bytes <= blocks[i + 1].at);
 }
 
-/* blocks: those in the piece. */
+/* Whether the piece has a place for the wanted bytes. blocks: those in it. */
 static bool room_in(const struct span *piece, struct span *blocks, size_t count, const struct gs_wanted *wanted) {
   uint64_t free_from = piece->at, end = piece->at + piece->bytes, used = 0;
   for (size_t i = 0; i < count; i++)
@@ -144,7 +144,7 @@ static bool room_in(const struct span *piece, struct span *blocks, size_t count,
   return end > free_from && end - free_from >= wanted->bytes;
 }
 
-/* Whether there is a place because there are no more than the blocks and one: the largest has at least the average
+/* Whether there is certainly a place: n blocks leave at most n + 1 gaps, and the largest gap has at least the average
  * size. To be called before `put`. */
 static bool plainly_room_in(const struct layout *layout, size_t i, const struct gs_wanted *wanted) {
   const struct span *piece = &layout->pieces[i];
@@ -172,8 +172,8 @@ static bool look(const struct gs_pool *pool, const struct gs_wanted *wanted, uin
   return room;
 }
 
-/* Forgets the pieces that are not known to be there. all_fade: the blocks that were freed all still fade, which holds their
- * pieces too. */
+/* Forgets the pieces that may no longer exist. all_fade: all queued frees are still outstanding, which keeps the pieces
+ * of their blocks too. */
 static void drop_doubted(const struct gs_pool *pool, bool all_fade) {
   struct gs_table *chunks = &gs_books()->chunks;
   struct gs_chunk *chunk;
@@ -203,9 +203,9 @@ static uint64_t in_large_pieces(uint64_t pool, uint64_t need) {
   return bytes;
 }
 
-/* The pool may give any piece back in mid-call. Then it must not be able to grow by more than that: because the piece is
- * large enough; because the charge is at the cap; or because the large pieces alone leave no room for a whole step below
- * the cap, so that the pool grows in fine steps until one of those is given back. */
+/* The pool may give any piece back in mid-call. Then it must not be able to grow by more than that piece: because the
+ * piece is large enough; because the charge is at the cap; or because the large pieces alone leave no room for a whole
+ * step below the cap, so that the pool grows in fine steps until one of those is given back. */
 enum gs_room gs_map_room(const struct gs_wanted *wanted, uint64_t reserved, bool exact) {
   enum gs_room room = GS_NO_ROOM;
   gs_pools_lock();

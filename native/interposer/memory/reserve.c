@@ -22,7 +22,7 @@ static void settle_frees(int ordinal) {
     gs_frees_settle(ordinal);
 }
 
-/* All that can have been freed, queued frees in streams of other devices included. */
+/* Gives back all that can have been freed, including queued frees in streams of other devices. */
 static void settle_all(int ordinal) {
   for (uint32_t i = 0; i < gs_process->ndevices; i++)
     settle_frees((int)i);

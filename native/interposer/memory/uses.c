@@ -50,7 +50,7 @@ static void bind_to_all(uint64_t handle, uint64_t memory, const struct gs_bindin
       gs_object_bind(each->object, memory, where);
 }
 
-/* Memory at an address that is not mapped is of a pool, and charged as long as that has it. */
+/* Memory at an address that is not mapped belongs to a pool, and stays charged while the pool has it. */
 void gs_object_bound(const struct gs_use *use, CUdevice device, uint64_t offset, uint64_t bytes) {
   const struct gs_underway *what = use->call;
   const struct gs_binding where = {.offset = offset, .bytes = bytes, .device = device};

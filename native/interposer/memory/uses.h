@@ -7,7 +7,7 @@
 struct gs_use {
   struct gs_underway *call;
   uint64_t holder;   /* the object that an import makes; 0: none */
-  CUcontext context; /* with which what it maps ends; NULL: none */
+  CUcontext context; /* whose end ends what the call maps; NULL: none */
 };
 
 /* To be called before the driver; makes room for what the call may record. False: out of memory, and nothing began. */
@@ -18,11 +18,11 @@ void gs_use_end(const struct gs_use *use);
 
 /* handle names the memory mapped at call->from. */
 void gs_object_retained(const struct gs_use *use, uint64_t handle);
-/* The memory of call->other, or at call->from, is now in this range of the multicast object call->handle. device: for which
- * it is bound; -1: that of the memory. */
+/* The memory of call->other, or at call->from, is now in this range of the multicast object call->handle. device: for
+ * which it is bound; -1: that of the memory. */
 void gs_object_bound(const struct gs_use *use, CUdevice device, uint64_t offset, uint64_t bytes);
-/* The memory of call->handle is mapped there. in_range: by cuMemMap; else it is a buffer or an array of external memory, for
- * which the number of the mapping is returned (gs_mapping.made). */
+/* The memory of call->handle is mapped at the address. in_range: by cuMemMap; else it is a buffer or an array of
+ * external memory, and the number of the mapping is returned (gs_mapping.made). */
 uint64_t gs_object_mapped(const struct gs_use *use, uint64_t address, uint64_t bytes, bool in_range);
 
 #endif

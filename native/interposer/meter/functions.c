@@ -1,4 +1,4 @@
-/* What is known of how long functions take. */
+/* The estimates of how long functions take. */
 #include "interposer/meter/functions.h"
 
 #include <stddef.h>
@@ -82,7 +82,6 @@ bool gs_segment_trusted(const struct gs_segment *segment) {
   return true;
 }
 
-/* True if all its functions were observed while no others were on the device. */
 bool gs_segment_known_alone(const struct gs_segment *segment) {
   for (uint32_t i = 0; i < segment->kinds; i++)
     if (segment->kind[i].function->shared)
@@ -90,7 +89,7 @@ bool gs_segment_known_alone(const struct gs_segment *segment) {
   return gs_segment_trusted(segment);
 }
 
-/* The part of a segment's time that brackets have shown. */
+/* The part of a segment's estimated time that is of functions shown by brackets. */
 static double shown(const struct gs_segment *segment) {
   double sum = 0;
   for (uint32_t i = 0; i < segment->kinds; i++) {
@@ -101,8 +100,7 @@ static double shown(const struct gs_segment *segment) {
   return sum;
 }
 
-/* Scales the estimates of a segment's functions towards the time that it really took. Those that brackets have shown
- * stay as they are. */
+/* The estimates of functions that brackets have shown stay as they are. */
 void gs_segment_learn(const struct gs_segment *segment, double took, enum gs_observed how) {
   double known = shown(segment), total = gs_segment_now(segment) - known;
   took *= segment->share; /* the rest of that time went to other streams */
@@ -119,7 +117,7 @@ void gs_segment_learn(const struct gs_segment *segment, double took, enum gs_obs
     double ratio = function->observed < GS_METER_TRUSTED ? took / total : minimum(maximum(took / total, 0.1), 10);
     double weight =
         function->observed < GS_METER_TRUSTED || (function->shared && how != GS_OBSERVED_SHARED) ? 1.0 : 0.2;
-    /* One launch says little about the mean, and such marks show long ones rather than short ones; brackets show both. */
+    /* One launch says little about the mean, and such marks favour long ones; brackets show both. */
     if (weight < 1 && segment->launches == 1) {
       if (function->samples >= GS_METER_TRUSTED)
         continue;
@@ -148,7 +146,6 @@ void gs_segment_guessed(const struct gs_segment *segment, double charged) {
   }
 }
 
-/* Its functions may take much longer than before: their next launches are observed again. */
 void gs_segment_distrust(const struct gs_segment *segment) {
   for (uint32_t i = 0; i < segment->kinds; i++)
     if (segment->kind[i].function->key == segment->kind[i].key) {

@@ -1,4 +1,4 @@
-/* What is launched, and the marks that are recorded behind it. */
+/* Launches, and the marks that are recorded behind them. */
 #include <stddef.h>
 #include <string.h>
 
@@ -94,7 +94,7 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   if (open->estimate >= mark || open->idle > 4 * mark ||
       (function->observed < GS_METER_TRUSTED && open->launches >= 1u << function->observed))
     plan |= GS_PLAN_MARK;
-  /* What else went into the stream may still be in front of it. */
+  /* Whatever else went into the stream may still be in front of the launch. */
   if ((close || (plan & GS_PLAN_MARK && open->launches == 1)) && __atomic_load_n(&queue->clouded, __ATOMIC_RELAXED))
     plan |= GS_PLAN_START;
   return plan;

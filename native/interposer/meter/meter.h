@@ -6,23 +6,21 @@
  * device times are mapped to them with gs_clock first. Durations are nanoseconds in double.
  *
  * Bounds of the error. A queue that never runs dry is measured by the device's clock between marks, and so is a launch
- * that gets a mark of its own. Launches shorter than GS_METER_ALONE_NS onto an empty queue (GS_METER_ALONE_MOST_NS where
- * marks are dear) are charged by an estimate
- * from brackets: an event before and one after. The stream is held before the first event until the second is recorded
- * (time/bracket.c), so that the time between them is the kernel's. Holding it with a wait would do as well, but a thread
- * stopped in between would stop the program's stream.
+ * that gets a mark of its own. Launches shorter than GS_METER_ALONE_NS onto an empty queue (GS_METER_ALONE_MOST_NS
+ * where marks are expensive) are charged by an estimate from brackets: an event before and one after. The stream is
+ * held before the first event until the second is recorded (time/bracket.c), so that the time between them is the
+ * kernel's. Holding it with a wait would do as well, but a thread stopped in between would stop the program's stream.
  * Where the driver cannot hold a stream, the second event is recorded a time e after the launch (e, the processor time
  * of recording an event: ~2.5 us), and an event cannot see what ended before it was recorded: a kernel of length k < e
- * is charged e. For k >= e the error is that of the mean, below 1 %.
- * The first launches of a function are charged by a guess if nothing measures them, and the guess is corrected once a
- * bracket has shown how long one takes.
+ * is charged e. For k >= e the error is that of the mean, below 1 %. The first launches of a function are charged by a
+ * guess if nothing measures them, and the guess is corrected once a bracket has shown how long one takes.
  *
  * Several streams. A mark says when its stream was done, but not whose work the device did meanwhile. If the device
  * never idles, that does not matter: the union of all streams is the wall time. A program whose streams nearly fill the
  * device, with kernels of different lengths, is charged too much, because a gap between two marks of one stream looks
  * like work of another. In the model of six streams and launches of 0.1 to 1.9 times the mean that is up to 4 %, up to
- * 16 % for means of 5 to 20 us, and as much if the device is leased in turn with another tenant every 20 ms ("many"
- * and "manyturns" in the tests). The charge never exceeds the wall time between a launch and the mark after it, not
+ * 16 % for means of 5 to 20 us, and as much if the device is leased in turn with another tenant every 20 ms ("many" and
+ * "manyturns" in the tests). The charge never exceeds the wall time between a launch and the mark after it, not
  * counting the time from the drain of a lost lease on. */
 #ifndef GPUSHARE_METER_H
 #define GPUSHARE_METER_H
@@ -44,18 +42,18 @@ enum {
   GS_METER_FAR_NS = 50000,
   GS_METER_EXACT = 32, /* number of samples that a backlogged segment outweighs */
   GS_METER_PIECES = 64,
-  GS_METER_MARK_NS = 500000, /* estimated work per mark, or more where marks are dear */
+  GS_METER_MARK_NS = 500000, /* estimated work per mark, or more where marks are expensive */
   GS_METER_SILENT = 8,       /* after this many marks without information the interval doubles */
   GS_METER_SILENT_MOST = 4 * GS_METER_SILENT,
   GS_METER_MARKS = 4, /* but at least this many marks within the bound on work in flight */
-  /* a launch this long onto an empty queue gets a mark of its own, which measures it exactly; where marks are dear, only
-   * one that is longer, but each of 1 ms */
+  /* a launch this long onto an empty queue gets a mark of its own, which measures it exactly; where marks are
+   * expensive, only a longer one, but always one of 1 ms */
   GS_METER_ALONE_NS = 250000,
   GS_METER_ALONE_MOST_NS = 1000000,
   GS_METER_SAMPLE_NS = 1000000, /* one launch is bracketed in this time on average, or fewer */
-  /* Of the program's time, about one part in so many goes into marks that are recorded by chance, one into marks of work
-   * that was estimated (but work in flight is bounded closely beside others: GS_METER_MARKS), and one into brackets, but
-   * for what it takes to read their events */
+  /* Divisors of the program's time: about 1/GS_METER_PRICE goes into marks recorded by chance, 1/GS_METER_MARK_PRICE
+   * into marks of estimated work (more where other grants wait, since work in flight is then bounded closely:
+   * GS_METER_MARKS), and 1/GS_METER_BRACKET_PRICE into brackets, not counting the reading of their events */
   GS_METER_PRICE = 256,
   GS_METER_MARK_PRICE = 128,
   GS_METER_BRACKET_PRICE = 160,
@@ -66,9 +64,9 @@ enum {
   GS_METER_NOISE_NS = 300,       /* difference between two samples of one kernel */
   GS_METER_GUESS_NS = 8000,      /* estimate for a function never seen */
   GS_METER_TRUSTED = 4,          /* number of observations after which an estimate is trusted */
-  GS_METER_LOST_NS = 1000000000, /* a bracket of which nothing was heard since then: its thread has ended */
+  GS_METER_LOST_NS = 1000000000, /* a bracket still open after this time: its thread has ended */
   GS_METER_HOLD_NS = 20000,      /* with more work than this before it, a bracketed launch need not be held */
-  GS_METER_AROUND_NS = 100000,   /* launches into other streams this long around a bracket may be in it */
+  GS_METER_AROUND_NS = 100000,   /* launches into other streams within this time of a bracket may fall into it */
   GS_METER_TRIES = 16,           /* number of launches of a function that are bracketed whenever they can be */
   GS_METER_GAP_NS = 50000,       /* a queue that ran dry this long ago starts anew with an unknown function */
   GS_METER_LAG_NS = 15000,       /* a mark done this long after it was recorded had work before it */
@@ -80,13 +78,13 @@ enum {
   GS_METER_UNSLICED_NS = 200000,
   /* a segment longer than this is charged by residency: over several time slices differences even out */
   GS_METER_LONG_NS = 5000000,
-  /* After work that took much longer than estimated, all work is measured: so many times as long, and this long at most.
-   * What is missed where such work is rarer is 1 % of the time. */
+  /* After work that took much longer than estimated, all work is measured for GS_METER_WORTH times the excess, at most
+   * GS_METER_CAREFUL_NS. Where such work is rarer, 1 % of the time is missed. */
   GS_METER_WORTH = 100,
   GS_METER_CAREFUL_NS = 250000000,
-  /* But marks behind launches take at most this part of the time that the work took which was found: lengths of an honest
-   * program differ too. So where marks are dear, more than 1 % may be missed of work that is long now and then and of
-   * which no wait is seen. */
+  /* But marks behind launches cost at most 1/GS_METER_REWARD of the time that was found this way: lengths vary in an
+   * honest program too. So where marks are expensive, more than 1 % may be missed of work that is long now and then and
+   * that no wait shows. */
   GS_METER_REWARD = 2,
   GS_METER_CREDIT_NS = 25000000, /* and at most this much at once */
   /* Work that takes twice as long as estimated and this much more was estimated wrongly: waking a thread up takes
@@ -95,19 +93,19 @@ enum {
   /* meanwhile a queue with work gets a mark after this much of it, estimated, or this long after the last one */
   GS_METER_CAREFUL_MARK_NS = 100000,
   GS_METER_DOUBT_NS = 250000000, /* after a pause in which nobody saw the stream idle, launches are checked this long */
-  GS_METER_CHECK_NS = 500000,    /* one in so many ns on average, or fewer: it takes a mark */
-  GS_METER_RETURNS = 12,         /* kinds of late waits, by how late: GS_METER_LATE_NS, twice that ... */
-  GS_METER_OVERDUE_NS = 200000,  /* work behind an overdue mark is said to take at least this much longer */
+  GS_METER_CHECK_NS = 500000,    /* one check in this time on average, or fewer: each costs a mark */
+  GS_METER_RETURNS = 12,         /* classes of late waits, by delay: GS_METER_LATE_NS, twice that ... */
+  GS_METER_OVERDUE_NS = 200000,  /* work behind an overdue mark is reported to take at least this much longer */
   GS_METER_HELD = 1,             /* this bit of a lease word: leased */
   GS_METER_RISK_SHARE = 8        /* this many launches of functions never observed fill the bound on work in flight */
 };
 
-/* What a bracket shows, from the least to the most. */
+/* How much a bracket shows, in ascending order. */
 enum gs_sample {
   GS_SAMPLE_NONE,
-  GS_SAMPLE_LOOSE,   /* the launch, or the host's calls if these take longer, or those of other streams */
-  GS_SAMPLE_COMPANY, /* while other processes may have been on the device too: the launch took no longer */
-  GS_SAMPLE_EXACT    /* of a stream that was held, while no other stream had launches */
+  GS_SAMPLE_LOOSE,   /* the launch, or the host's calls if these take longer, or launches of other streams */
+  GS_SAMPLE_COMPANY, /* an upper bound: other processes may have been on the device too */
+  GS_SAMPLE_EXACT    /* the stream was held, and no other stream had launches */
 };
 
 /* How long a stream was kept from reaching the first event of a bracket. */
@@ -133,7 +131,7 @@ struct gs_function {
   uint32_t guesses;
   double guessed;
   float sample[GS_METER_SAMPLES];
-  uint8_t rarity[GS_METER_SAMPLES]; /* for how many launches each sample stands, next to the others */
+  uint8_t rarity[GS_METER_SAMPLES]; /* how many launches each sample represents, relative to the others */
 };
 
 struct gs_kind {
@@ -153,7 +151,7 @@ struct gs_segment {
   double share;                   /* share of what all streams launched meanwhile; set on a mark only */
   uint64_t first;                 /* host time of the first launch */
   uint64_t made;                  /* host time after it was made; 0: not known. Set on a mark only */
-  double stands;                  /* its last launch was chosen by chance, out of so many; 0: it was not */
+  double stands;                  /* its last launch was chosen by chance, out of this many; 0: it was not */
   uint32_t launches;
   uint32_t unobserved; /* launches of functions never observed before */
   uint32_t kinds;
@@ -172,7 +170,7 @@ struct gs_mark {
   struct gs_segment segment;
   void *event;
   uint64_t recorded;    /* host time just before the record call */
-  uint64_t unready;     /* then, or when it was last asked for and not done: a lower bound of its device time */
+  uint64_t unready;     /* the same, or when it was last queried and not done: a lower bound of its device time */
   uint64_t recorded_by; /* host time just after it: in between, the thread may have lost its processor */
   uint64_t expected;    /* `end` of the queue at that time */
   uint64_t after_all;   /* `end` of the meter at that time */
@@ -202,24 +200,24 @@ struct gs_queue {
   uint32_t agreed; /* number of samples in a row that were as expected */
   /* repeated launches since the last planned one: the queue may not be as empty as believed */
   uint32_t repeated;
-  /* Since the last mark or wait, a copy, a host function or a wait for something else went into the stream: how long it
-   * has work says nothing about its kernels. Atomic. */
+  /* Since the last mark or wait, a copy, a host function or a wait for something else went into the stream: how long
+   * the stream is busy says nothing about its kernels. Atomic. */
   bool clouded;
-  uint32_t unchosen;           /* so many launches to come are not chosen to be measured; */
+  uint32_t unchosen;           /* number of launches to come that are not chosen to be measured; */
   bool check;                  /* the one after them is */
   bool sample_next;            /* a bracket is due, once `repeated` is 0 */
-  bool bracketing;             /* a thread is on its way from the plan of a bracket to its end. Atomic */
+  bool bracketing;             /* a thread is between the plan of a bracket and its end. Atomic */
   struct gs_function *recent;  /* function of the last launch */
   struct gs_function *sampled; /* the bracketed launch whose events are not read yet */
   uint64_t sampled_key;
   enum gs_held sampled_held;
   uint8_t sampled_rarity;
-  double sampled_stands; /* the bracketed launch was one of so many */
-  bool misjudged;        /* a bracket was not held, as there was believed to be work before it, and there was none */
+  double sampled_stands; /* number of launches that the bracketed one represents */
+  bool misjudged;        /* the last bracket was not held, but the work believed to be before it was not there */
   bool sampled_shared;   /* others may have been on the device */
   double sampled_host;   /* host time inside the bracketed launch call */
   double sampled_whole;  /* host time from before the record of the first event until after that of the second */
-  uint64_t sampled_from, sampled_closed; /* and when that was */
+  uint64_t sampled_from, sampled_closed; /* start and end of that time */
   struct gs_mark ring[GS_METER_RING];
 };
 
@@ -235,12 +233,12 @@ struct gs_turn {
   uint32_t others;
 };
 
-/* Waits that returned late, ns: by how much in sum, and how much of it the device worked. */
+/* Waits that returned late, ns: the sum of their delays, and for how much of it the device worked. */
 struct gs_returns {
   double late, worked;
 };
 
-/* What each launch needs is together, before what is long. */
+/* The fields that each launch needs come first; the large arrays follow. */
 struct gs_meter {
   double busy;
   double inflight;
@@ -257,22 +255,22 @@ struct gs_meter {
   uint32_t marks; /* number of marks recorded or being recorded and not reaped */
   uint32_t epoch;
   uint32_t pieces;
-  /* The lengths of functions turned out to be uneven: until this time there are marks before waits, */
+  /* Functions turned out to vary in length: until this time there are marks before waits, */
   uint64_t careful;
   uint64_t close; /* and until this time behind all launches that they can measure, */
-  double credit;  /* which may take so many ns */
-  /* Host time that it usually takes to record a mark, to read one, and a bracket but for reading it, ns; 0: not known */
+  double credit;  /* which may cost this many ns */
+  /* Usual host time of recording a mark, of reading one, and of a bracket without reading it, ns; 0: not known */
   double record_ns, read_ns, bracket_ns;
   /* Used by unseen.c. */
   uint64_t doubted;              /* until this time, launches are chosen to be measured */
-  uint64_t paced;                /* since when launches are counted, to know how long they are apart, */
-  uint32_t launches;             /* how many there were, */
-  double pace;                   /* and how long it is, ns */
-  uint64_t counted;              /* when launches were last counted, */
-  uint64_t rushed;               /* the same time, of each pause GS_METER_SAMPLE_NS at most, ns: after a pause, */
-  double rush;                   /* launches must not be bracketed more often */
+  uint64_t paced;                /* start of the current measurement of the launch interval */
+  uint32_t launches;             /* launches counted since then */
+  double pace;                   /* the launch interval last measured, ns */
+  uint64_t counted;              /* when launches were last counted */
+  uint64_t rushed;               /* time since `paced`, with at most GS_METER_SAMPLE_NS of each pause, ns */
+  double rush;                   /* interval from `rushed`: brackets must not be more frequent after a pause, ns */
   uint64_t choice;               /* the last random number */
-  uint64_t *charged;             /* what the grant's processes were charged, see charged.h; NULL: it has no other */
+  uint64_t *charged;             /* what the grant's processes were charged, see charged.h; NULL: there is only one */
   uint32_t residents;            /* number of them with recent work on the device, this one included */
   uint64_t forgotten;            /* end of the last piece dropped: earlier time is not counted again */
   const struct gs_queue *latest; /* the queue with the last launch, */
@@ -301,17 +299,17 @@ static inline struct gs_function *gs_queue_function(struct gs_meter *meter, stru
   return queue->recent = gs_meter_function(meter, key);
 }
 
-/* Work took much longer than estimated: by `missed` ns, GS_METER_CAREFUL_NS if that is not known. in_all: what marks may
- * take is a part of this time, ns: of what was missed, or of the work where that is not known; a launch that chance chose
- * counts for all those that it did not choose. */
+/* Notes that work took `missed` ns longer than estimated (GS_METER_CAREFUL_NS if unknown). in_all: the ns of which
+ * marks may now cost a part: the time missed or, if unknown, the time of the work; a launch that was chosen by chance
+ * counts for all that were not chosen. */
 void gs_meter_surprise(struct gs_meter *meter, uint64_t now, double missed, double in_all);
-/* A mark was recorded at `now`, which took `ns`; one was read. */
+/* Note the host time of a mark: recording it took `ns` and ended at `now`; reading one took `ns`. */
 void gs_meter_recorded(struct gs_meter *meter, uint64_t now, double ns);
 void gs_meter_read(struct gs_meter *meter, double ns);
 static inline bool gs_meter_careful(const struct gs_meter *meter, uint64_t now) {
   return now < __atomic_load_n(&meter->careful, __ATOMIC_RELAXED);
 }
-/* Whether launches that marks can measure have them now. Under the lock. */
+/* Whether each launch that a mark can measure gets one now. Under the lock. */
 static inline bool gs_meter_close(const struct gs_meter *meter, uint64_t now) { return now < meter->close; }
 
 /* Whether to mark the stream before this launch: the open segment ended a while ago, and the time of the new launch is
@@ -327,7 +325,7 @@ static inline bool gs_meter_close_first(const struct gs_meter *meter, const stru
  * after it; hold the stream before the bracket. */
 uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint64_t now,
                          uint32_t lease);
-/* Of the next n launches into the queue, how many come before one that is chosen to be measured. */
+/* Returns how many of the next n launches into the queue come before one that is chosen to be measured. */
 uint32_t gs_meter_unchosen(struct gs_meter *meter, struct gs_queue *queue, uint64_t now, uint32_t n);
 /* Books n more launches of a function, made at unknown times since the last planned one. key: of the function, whose
  * entry may have been reused meanwhile. */
@@ -357,7 +355,7 @@ static inline uint64_t gs_meter_last_turn(const struct gs_meter *meter) {
  * it: what they got is not charged twice (charged.h). */
 double gs_meter_resident(const struct gs_meter *meter, uint64_t from, uint64_t to, uint32_t residents);
 
-/* At least so much of the time between two instants this process had the device to itself. */
+/* Lower bound of the time between two instants for which this process had the device to itself. */
 double gs_meter_exclusive(const struct gs_meter *meter, uint64_t from, uint64_t to);
 
 /* The oldest mark of the queue, or NULL. */
@@ -365,7 +363,7 @@ struct gs_mark *gs_meter_oldest(struct gs_queue *queue);
 /* The oldest mark was completed at `done`. lease: the lease word now; if it differs from the segment's, others ran in
  * between. residents: number of processes of the grant that have work on the device. */
 void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done, uint32_t lease, uint32_t residents);
-/* The oldest mark was asked for at `now`, and is not done: its stream has had work since it was recorded. */
+/* The oldest mark was queried at `now` and is not done: its stream has had work since it was recorded. */
 void gs_meter_unready(struct gs_meter *meter, const struct gs_queue *queue, uint64_t now, uint32_t residents);
 /* The completion of the oldest mark cannot be observed (its record failed): its estimate is charged. */
 void gs_meter_lose(struct gs_meter *meter, struct gs_queue *queue, uint64_t now);
@@ -397,15 +395,15 @@ double gs_queue_inflight(const struct gs_queue *queue, double bound, uint64_t no
  * half its delay and GS_METER_OVERDUE_NS are added. 0: nothing in flight. */
 uint64_t gs_queue_expected_end(const struct gs_meter *meter, const struct gs_queue *queue, uint64_t now);
 
-/* Whether the oldest mark is overdue by more than `patience` and by more than it was expected to take, and no stream had
- * a mark done for as long, counting only time in which the device was available to this process: the work may wait for
- * other work that was never submitted. While other streams move, it may only wait for them. */
+/* Whether the oldest mark is overdue by more than `patience` and by more than it was expected to take, and no stream
+ * had a mark done for as long, counting only time in which the device was available to this process: the work may wait
+ * for other work that was never submitted. While other streams move, it may merely wait for them. */
 bool gs_queue_stuck(const struct gs_meter *meter, const struct gs_queue *queue, uint64_t patience, uint64_t now);
 /* Interval of launches into a stuck queue: an eighth of the time that the function takes, `most` for an unknown one. */
 uint64_t gs_meter_pace(struct gs_meter *meter, uint64_t key, uint64_t most);
 
 /* Adds busy time, spread evenly over (from, to], to that of the other streams there, up to `most` ns per ns. Returns
- * what it added. */
+ * the time added. */
 double gs_timeline_add(struct gs_meter *meter, uint64_t from, uint64_t to, double busy, double most);
 
 /* Maps device time (ns since a base event) to host time. The offset moves only when an observation contradicts it, so

@@ -1,11 +1,11 @@
-/* What measuring costs the program, and how much of that is allowed. A mark takes PyTorch 10 us on an H200, of the 10 to
- * 30 us between two of its launches: an event is recorded, asked for and read, with nothing of that in the caches. */
+/* What measuring costs the program, and how much of that is allowed. With PyTorch on an H200 a mark takes 10 us, of the
+ * 10 to 30 us between two launches: an event is recorded, queried and read, with none of that in the caches. */
 #include "interposer/meter/functions.h"
 
 enum {
-  STEP = 16,           /* towards the median: it does not matter how much longer than usual a call took, */
+  STEP = 16,           /* steps of 1/STEP towards the median: how much longer than usual a call took does not matter, */
   AT_FIRST_NS = 10000, /* nor that the first thread that called lost its processor */
-  MOST_NS = 40000      /* a program that makes the driver slow is measured all the same */
+  MOST_NS = 40000      /* upper bound: a program that makes the driver slow is measured all the same */
 };
 
 static double usually(double usual, double ns) {

@@ -31,8 +31,9 @@ static bool backlogged(const struct gs_segment *segment, double total, double la
   return lag > GS_METER_LAG_NS + (segment->launches > 1 ? 2 * total / segment->launches : 0);
 }
 
-/* Of the time since its first launch, without that in which the device waited for the host: that in which the queue is
- * believed to have had work, and no less than estimated now. From the record of the mark on, it had. */
+/* The time since the segment's first launch in which the queue is believed to have had work: without the time in which
+ * the device waited for the host, but no less than estimated now, nor than `lag`, as there was work from the record of
+ * the mark on. */
 static double without_idle(const struct gs_segment *segment, double since_first, double lag) {
   double idle = maximum(segment->idle - segment->before - segment->stalled, 0);
   return minimum(maximum(maximum(since_first - idle, gs_segment_now(segment)), lag), since_first);
@@ -51,10 +52,10 @@ static bool by_residency(const struct gs_segment *segment, bool alone, double la
          (!gs_segment_known_alone(segment) || gs_segment_now(segment) > GS_METER_LONG_NS);
 }
 
-/* The same for a segment whose functions are known, if what is known of them is wrong. */
+/* Whether a segment of known functions is charged by residency because their estimates proved wrong. */
 static bool known_wrongly(struct gs_meter *meter, const struct gs_mark *mark, uint32_t lease, bool alone, double lag,
                           double resident) {
-  /* The lease has changed, but not yet what is known of others on the device. */
+  /* The lease has changed, but the meter has not yet been notified of others on the device. */
   bool stale = mark->segment.lease != lease && meter->others == 0 && gs_meter_last_turn(meter) <= mark->segment.first;
   if (alone || stale || lag <= GS_METER_LAG_NS)
     return false;
@@ -66,8 +67,8 @@ static bool known_wrongly(struct gs_meter *meter, const struct gs_mark *mark, ui
   return gs_meter_careful(meter, mark->recorded);
 }
 
-/* That others are on the device is what their grants say, and the device may have been this process's alone: work that
- * is known to take longer than its part of the time had more than that. */
+/* That others are on the device rests on what their grants report, and this process may have had it alone: work that is
+ * known to take longer than its share of the time had more than that share. */
 static double known_least(const struct gs_segment *segment, double elapsed) {
   return minimum(gs_segment_now(segment), maximum(elapsed - segment->stalled, 0));
 }
@@ -81,8 +82,8 @@ bool gs_mark_late(const struct gs_mark *mark, double total, double lag) {
 }
 
 /* The device worked for this queue from the record of the mark until it was done. If that is far from what was
- * expected, it replaces the estimate of this part; the work that was expected to be done before the mark was recorded
- * is still charged by estimate. */
+ * expected, it replaces the estimate of this part; work that was expected to be done before the record is still charged
+ * by estimate. */
 static double measured(const struct gs_mark *mark, bool late, double total, double lag, double since_first) {
   double expected = after(mark->expected, mark->recorded_by);
   if (!late && !gs_is_late(expected, lag + total / 4))
@@ -93,7 +94,7 @@ static double measured(const struct gs_mark *mark, bool late, double total, doub
 /* When the first kernel began, at the earliest: its launch takes a few microseconds to make. The driver first loads a
  * function that was never launched, which may take milliseconds. */
 static uint64_t begin_of_first(const struct gs_segment *segment) {
-  if (segment->stalled > 0) /* which has that time */
+  if (segment->stalled > 0) /* `stalled` covers that time */
     return segment->first;
   if (segment->unobserved > 0 && segment->made > segment->first)
     return segment->made;
@@ -101,7 +102,7 @@ static uint64_t begin_of_first(const struct gs_segment *segment) {
   return took < GS_METER_LAG_NS ? segment->first + took / 2 : segment->first;
 }
 
-/* The other processes of the grant had part of that time. */
+/* Learns from a time of which the grant's other processes had part. */
 static void learn(const struct gs_segment *segment, double took, enum gs_observed how, uint32_t residents) {
   if (residents > 1)
     gs_segment_learn(segment, took / residents, GS_OBSERVED_SHARED);
@@ -147,7 +148,7 @@ static double segment_busy(struct gs_meter *meter, struct gs_queue *queue, const
       gs_meter_surprise(meter, mark->recorded, off, off * maximum(segment->stands, 1));
     else if (late)
       gs_meter_surprise(meter, mark->recorded, GS_METER_CAREFUL_NS, own);
-    /* Clocks are compared to a few microseconds: as much as was estimated is as it was estimated. */
+    /* Clocks are compared to a few microseconds only: a difference that small leaves the estimate as it is. */
     if (trusted && one_alone(mark) && since_first - total < GS_METER_PILE_NS && total - since_first < GS_METER_PILE_NS)
       return gs_queue_fit(queue, segment, total, most);
     double busy = segment->launches > 1 ? without_idle(segment, since_first, own) : since_first;
@@ -232,7 +233,7 @@ void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done
   queue->silent = lag > GS_METER_LAG_NS                  ? 0
                   : queue->silent < GS_METER_SILENT_MOST ? queue->silent + 1
                                                          : GS_METER_SILENT_MOST;
-  /* Or it was done long before it was expected: then nothing was waiting. */
+  /* A mark done long before it was expected also shows that nothing was waiting. */
   if (lag > GS_METER_LAG_NS || mark->expected > done + GS_METER_LATE_NS)
     believe(meter, queue, done);
 }

@@ -4,7 +4,7 @@
 
 #include "interposer/meter/functions.h"
 
-/* How much a sample counts among others, if one is taken in so many ns. */
+/* Weight of a sample if one is taken per `every` ns. */
 static uint8_t rarity(uint64_t every) {
   uint64_t times = every / GS_METER_SAMPLE_NS;
   return times < UINT8_MAX ? (uint8_t)times : UINT8_MAX;
@@ -28,7 +28,7 @@ uint32_t gs_meter_plan_sample(struct gs_meter *meter, struct gs_queue *queue, st
     return 0;
   function->tries += function->tries < GS_METER_TRIES;
   queue->last_sample = now;
-  /* Where each launch has a mark, a bracket stands for no other. */
+  /* Where each launch has a mark, a bracket represents only itself. */
   queue->sampled_rarity = own_mark ? 1 : rarity(every);
   queue->sampled_stands = own_mark ? 1 : maximum((double)every / ((1 + queue->repeated) * meter->rush + 1), 1);
   __atomic_store_n(&queue->bracketing, true, __ATOMIC_RELAXED);
@@ -54,7 +54,7 @@ void gs_meter_sampling(struct gs_meter *meter, struct gs_queue *queue, struct gs
     queue->open.held_from = planned;
     queue->open.held_until = 0;
   }
-  /* There was less work before it than believed: that is corrected, and the next launch bracketed and held. */
+  /* There was less work before it than believed: corrects `end`, and has the next launch bracketed and held. */
   if (queue->misjudged) {
     queue->end = closed;
     queue->sample_next = true;
@@ -81,14 +81,15 @@ static uint32_t samples_of(const struct gs_function *function) {
   return function->samples < GS_METER_SAMPLES ? function->samples : GS_METER_SAMPLES;
 }
 
-/* What is longer is no part of the mean: marks and waits show it, and it is charged as measured. */
+/* Samples longer than this are not part of the mean: marks and waits show such launches, and they are charged as
+ * measured. */
 static double farthest(const struct gs_function *function, double far) {
   return maximum(GS_METER_FAR * median(function->sample, samples_of(function)), far);
 }
 
-/* Charging the mean is right in the long run for kernels of varying length. While samples agree there are fewer, so each
- * counts for more: a program can tell from its calls when the last one was, and would have long launches while they are
- * rare. */
+/* Charging the mean is right in the long run for kernels of varying length. While samples agree there are fewer of
+ * them, so each counts for more: a program can tell from the driver calls when the last one was taken, and could launch
+ * long kernels while they are rare. */
 static double typical(const struct gs_function *function, uint32_t n, double far) {
   double most = farthest(function, far), sum = 0, count = 0;
   for (uint32_t i = 0; i < n; i++)
@@ -133,14 +134,14 @@ static void add_sample(struct gs_function *function, enum gs_sample kind, double
   }
   uint32_t n = samples_of(function);
   function->shared = false;
-  /* Of an empty graph, say, only the error is left, which may be negative. */
+  /* For an empty graph, say, only the error is left, which may be negative. */
   function->estimate = maximum(kind == GS_SAMPLE_COMPANY ? lowest(function->sample, n) : typical(function, n, far), 0);
   function->observed++;
   if (gs_function_shown(function) && function->observed < GS_METER_TRUSTED)
     function->observed = GS_METER_TRUSTED;
 }
 
-/* The launch was held for longer than the host's calls took; not if it waited for other work. */
+/* Notes that the launch was held for longer than the host's calls took. Not called if it waited for other work. */
 static void held_until(struct gs_queue *queue, uint64_t begun) {
   struct gs_segment *segment = &queue->open;
   for (uint32_t i = queue->head; segment->held_from != queue->sampled_from && i != queue->tail; i--)
@@ -157,15 +158,15 @@ static bool in_turn(const struct gs_meter *meter, const struct gs_queue *queue, 
          (begun && gs_meter_exclusive(meter, begun, begun + (uint64_t)maximum(took, 0)) < took - GS_METER_NOISE_NS);
 }
 
-/* Whether other streams had launches shortly before a bracket, or since. To ask whether they had any during this launch
- * would prefer short ones. */
+/* Whether other streams had launches shortly before a bracket, or since. Looking only at launches during the bracket
+ * would favour short ones. */
 static bool disturbed(const struct gs_meter *meter, const struct gs_queue *queue) {
   uint64_t other = meter->latest == queue ? meter->other_at : meter->latest_at;
   return other + GS_METER_AROUND_NS > queue->sampled_from;
 }
 
-/* Where nobody waits, no mark or wait shows a launch far longer than the others, unless it was bracketed by chance: then it
- * stands for all those that were not. They were made since the time when all launches had marks. */
+/* Where nobody waits, no mark or wait shows a launch far longer than the others. One that was bracketed by chance
+ * represents all those that were not, since the time when all launches had marks. */
 static void charge_unseen(struct gs_meter *meter, const struct gs_queue *queue, double missed) {
   uint64_t from = meter->close > meter->forgotten ? meter->close : meter->forgotten;
   if (queue->sampled_from < meter->doubted && from < queue->sampled_from)

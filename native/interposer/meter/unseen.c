@@ -1,13 +1,13 @@
-/* A program may learn that its work is done without a call that we see: the device writes to memory, a host function
- * runs, a call waits that is not said to. If its launches then take longer than estimated, the device is taken for idle
- * while it works. So after a pause in which nobody saw that the stream was idle, launches are chosen by chance for a
- * while, and get a mark behind them. How long a launch takes is settled before the program can know whether it
+/* A program may learn that its work is done without a call that the interposer sees: the device writes to memory, a
+ * host function runs, an undocumented call waits. If its launches then take longer than estimated, the device is taken
+ * for idle while it works. So after a pause in which nobody saw that the stream was idle, launches are chosen at random
+ * for a while, and get a mark behind them. How long a launch takes is settled before the program can know whether it
  * was chosen. */
 #include "interposer/meter/functions.h"
 
 enum {
-  PACE_NS = 10000000, /* the time between launches is taken over this long at least, pauses included, */
-  PACED = 16          /* and over so many */
+  PACE_NS = 10000000, /* the launch interval is averaged over at least this time, pauses included, */
+  PACED = 16          /* and over at least this many launches */
 };
 
 void gs_meter_count(struct gs_meter *meter, uint64_t now, uint32_t n) {

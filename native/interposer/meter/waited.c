@@ -14,22 +14,22 @@ bool gs_meter_check_before_sync(const struct gs_meter *meter, struct gs_queue *q
   return true;
 }
 
-/* When everything launched so far was expected to be done: other streams may have had the device before. */
+/* When everything launched so far was expected to be done: other streams may have had the device first. */
 static uint64_t believed_end(const struct gs_meter *meter, const struct gs_queue *queue) {
   return meter->end > queue->end ? meter->end : queue->end;
 }
 
 enum { RETURNS_MOST = 16 }; /* older measurements are forgotten */
 
-/* Late waits are known by how late they were, in powers of two: what a thread waits for a processor is not what its
- * kernels take. */
+/* Late waits are classed by their delay, in powers of two: the time that a thread waits for a processor differs from
+ * the time that its kernels take. */
 static struct gs_returns *returns_of(struct gs_meter *meter, double late) {
   uint32_t power = 63 - (uint32_t)__builtin_clzll((uint64_t)late / GS_METER_LATE_NS + 1);
   return &meter->returns[power < GS_METER_RETURNS ? power : GS_METER_RETURNS - 1];
 }
 
-/* How much of the time by which a wait returned later than expected the device worked, as far as that was measured: the
- * thread may have had no processor to return on. What is not known counts as work. */
+/* The part of the delay of a wait for which the device worked, by what was measured: the thread may have had no
+ * processor to return on. What is not known counts as work. */
 static double worked(struct gs_meter *meter, double late) {
   const struct gs_returns *returns = returns_of(meter, late);
   return late * (late + returns->worked) / (late + returns->late);
@@ -81,9 +81,9 @@ void gs_meter_seen_busy(struct gs_meter *meter, const struct gs_queue *queue, st
   const struct gs_mark *oldest = &queue->ring[queue->tail % GS_METER_RING];
   bool marks = queue->head != queue->tail;
   if (marks && (oldest->start || __atomic_load_n(&oldest->state, __ATOMIC_ACQUIRE) == GS_MARK_RECORDED))
-    return; /* it says more, and when */
+    return; /* the mark shows more, and when */
   /* The thread may have got no processor for long after the work was done. The last mark says when the stream was done
-   * with all that came before it; nothing came since, or only after that and after the wait began. */
+   * with all that came before it; nothing was launched since, or only after that and after the wait began. */
   const struct gs_segment *next = marks ? &oldest->segment : &queue->open;
   uint64_t done = queue->previous_done;
   if (queue->anchored && (next->launches == 0 || (next->first > done && next->first > waited.began)) &&

@@ -81,7 +81,7 @@ nvmlReturn_t gs_ml_any_by_bus_id(const char *bus_id, nvmlDevice_t *device) {
 
 /* ---- the index, both ways ---------------------------------------------------------------------------------------- */
 
-/* prefix: of a whole device, or of an instance of one that is partitioned (MIG). */
+/* prefix: "GPU" for a whole device, "MIG" for an instance of a partitioned one. */
 static nvmlReturn_t by_uuid(const char *prefix, const uint8_t uuid[16], nvmlDevice_t *device) {
   char text[48];
   int at = snprintf(text, sizeof text, "%s-", prefix);

@@ -26,7 +26,7 @@ CODES = {
     "invalid": "NVML_ERROR_INVALID_ARGUMENT",
 }
 END = r"(?=[A-Z_0-9]|$)"
-# Matched against names. Event sets and samples are objects of the caller; only a row can exempt them.
+# Matched against names. Event sets and samples belong to the caller, but only a row can exempt their functions.
 LOOKS = {
     "change the device": re.compile(
         r"^(?!nvml\w*?(Get|Query|Is)[A-Z]).*(Set|Reset|Clear|Freeze|Modify|Remove|Create|Destroy|Activate|Update|Write"
@@ -68,7 +68,7 @@ def defined() -> set[tuple[str, str]]:
 
 
 def problems(rows: list[Row], names: list[str], handlers: set[tuple[str, str]]) -> list[str]:
-    """What is wrong with the table; empty when it is complete."""
+    """Returns the faults of the table; empty if it is complete."""
     named = [row.symbol for row in rows]
     found = [f"ml.tsv: {name} is not in nvml.txt" for name in named if name not in names]
     found += [f"ml.tsv: {name} has two rows" for name in sorted(set(named)) if named.count(name) > 1]

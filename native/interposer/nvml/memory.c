@@ -8,7 +8,7 @@
 
 typedef uint64_t (*total_function)(uint32_t ordinal);
 
-/* The CUDA part of the interposer, which may be loaded later, and where a plain symbol lookup does not find it. */
+/* Finds the CUDA half of the interposer, which may be loaded later, and where a plain symbol lookup does not search. */
 static total_function cuda_half(void) {
   static total_function found;
   total_function function = __atomic_load_n(&found, __ATOMIC_ACQUIRE);
@@ -20,7 +20,7 @@ static total_function cuda_half(void) {
     void *handle = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD);
     function = handle ? (total_function)dlsym(handle, "gpushare_total_bytes") : NULL;
     if (handle)
-      dlclose(handle); /* linked not to be unloaded */
+      dlclose(handle); /* it is linked so that it is never unloaded */
     dlerror();         /* so that the program does not see an error of this lookup */
   }
   __atomic_store_n(&found, function, __ATOMIC_RELEASE);

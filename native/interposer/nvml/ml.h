@@ -2,10 +2,11 @@
  * memory (the grant's), processes (the grant's own), utilization (by the grant's work) and settings (which a tenant may
  * not change). ml.tsv lists how each function is treated.
  *
- * A handler asks the real library first, so that errors are NVML's, and with a buffer of its own, so that data about
+ * A handler calls the real library first, so that errors are NVML's, and with a buffer of its own, so that data about
  * other tenants never reaches the program's memory. Without a grant it only forwards. A device of the node that is not
- * part of the grant does not exist: no look-up finds it, no list has it, and its handle, should a program make one up,
- * is INVALID_ARGUMENT where we look. For pages that cannot be read it reveals nothing: no device, NO_PERMISSION. */
+ * part of the grant does not exist: no look-up finds it, no list has it, and a handle of it that a program makes up is
+ * INVALID_ARGUMENT wherever it is checked. If the grant's pages cannot be read, nothing is revealed: no device,
+ * NO_PERMISSION. */
 #ifndef GPUSHARE_ML_H
 #define GPUSHARE_ML_H
 
@@ -15,7 +16,7 @@
 #include "page/gs_page.h"
 #include "ml_names.h" /* generated */
 
-/* Our own declarations, from the documented API. */
+/* Declarations written from the documented API. */
 typedef enum {
   NVML_SUCCESS = 0,
   NVML_ERROR_UNINITIALIZED = 1,
@@ -164,7 +165,7 @@ struct gs_view {
   uint32_t making;
   const struct gs_limits *limits;       /* NULL: there is a grant, but its pages cannot be read */
   const struct gs_usage *usage;         /* NULL: not readable */
-  uint32_t pid_namespace;               /* ours */
+  uint32_t pid_namespace;               /* of this process */
   uint64_t total_bytes[GS_MAX_DEVICES]; /* the limits at the first access of this process */
   uint32_t use_lock;
   struct gs_history *history[GS_MAX_DEVICES];
@@ -196,7 +197,7 @@ const struct gs_slot *gs_ml_slot(const struct gs_view *view, uint32_t index);
 uint32_t gs_ml_slots(const struct gs_view *view);
 /* The pid as this process sees it: the number in its own pid namespace if it shares that namespace, else the host's. */
 unsigned int gs_ml_pid(const struct gs_view *view, const struct gs_slot *slot);
-/* The live process of the grant that this process calls pid, or NULL. */
+/* The live process of the grant that this process knows as pid, or NULL. */
 const struct gs_slot *gs_ml_find(const struct gs_view *view, unsigned int pid);
 
 #endif

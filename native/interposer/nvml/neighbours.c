@@ -1,5 +1,5 @@
-/* What tells of devices beside the one that is asked: topology, links, partitions, units, events. Devices that are not
- * the grant's do not appear in any of it. */
+/* Functions that reveal devices other than the one queried: topology, links, partitions, units, events. Devices that
+ * are not the grant's do not appear in any of their answers. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 
 /* ---- lists ------------------------------------------------------------------------------------------------------- */
 
-enum { MOST_DEVICES = 256 /* that a node can have, and more */ };
+enum { MOST_DEVICES = 256 /* more than a node can have */ };
 
 /* NVML's rule for these lists: a count of 0 asks how many there are. `all` holds `found` handles. */
 static nvmlReturn_t put_own(const struct gs_view *view, nvmlDevice_t *all, unsigned int found, unsigned int *count,
@@ -60,7 +60,7 @@ GS_ML(nvmlSystemGetTopologyGpuSet, (unsigned int cpu, unsigned int *count, nvmlD
 
 /* ---- two devices ------------------------------------------------------------------------------------------------- */
 
-/* What is told of two devices, after the real library has accepted them: only if both are the grant's. */
+/* Passes on what the real library has told of two devices, if both are the grant's. */
 static nvmlReturn_t put_pair(nvmlReturn_t result, nvmlDevice_t one, nvmlDevice_t other, unsigned int told,
                              unsigned int *out) {
   const struct gs_view *view = gs_ml_view();
@@ -103,7 +103,8 @@ enum { PCI_V1 = 52, PCI_V2 = 68 /* bytes of the two versions */, REMOTE_IS_GPU =
 
 typedef nvmlReturn_t (*remote_function)(nvmlDevice_t device, unsigned int link, void *pci);
 
-/* A link to a device of others is one that NVML knows nothing of. Switches and processors are shown. */
+/* Whether a link leads to a device of others: NVML then answers as for a link that it knows nothing of. Switches and
+ * processors are shown. */
 static bool foreign_end(const struct gs_view *view, nvmlDevice_t device, unsigned int link, const struct pci *pci) {
   char bus_id[32];
   nvmlDevice_t there;
@@ -182,7 +183,7 @@ GS_ML(nvmlUnitGetCount, (unsigned int *count)) { return put_none(GS_ML_REAL(nvml
 
 /* ---- events ------------------------------------------------------------------------------------------------------ */
 
-/* config begins with the UUID of the device that the events are of; an empty one asks for those of all devices. */
+/* config begins with the UUID of the device whose events are requested; empty: those of all devices. */
 GS_ML(nvmlEventSetRegisterGpuOperationalEvents_v1, (void *set, const char *config)) {
   const struct gs_view *view = gs_ml_view();
   nvmlDevice_t found;

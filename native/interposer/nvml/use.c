@@ -34,8 +34,8 @@ struct rate {
 struct rates {
   unsigned int whole; /* of the grant */
   unsigned int count; /* processes that did something */
-  unsigned int room;  /* of each */
-  struct rate *each;  /* at most room, or NULL */
+  unsigned int room;  /* capacity of `each` */
+  struct rate *each;  /* NULL if room is 0 */
 };
 
 static void take(const struct gs_view *view, int ordinal, struct sample *out) {
@@ -52,7 +52,7 @@ static unsigned int percent(uint64_t part, uint64_t wall) {
   return value > 100 ? 100 : (unsigned int)value;
 }
 
-/* Device time of the processes that live now since the sample. */
+/* Computes the device time since the sample of the processes that are alive now. */
 static void compare(const struct gs_view *view, int ordinal, const struct sample *since, struct rates *out) {
   uint64_t wall = gs_now() - since->at_ns, sum = 0;
   out->count = 0;
@@ -82,7 +82,7 @@ static struct gs_history *history(struct gs_view *view, int ordinal) {
   return view->history[ordinal];
 }
 
-/* The sample to compare with; *wait_ns: what is missing to the shortest interval. Called with the lock held. */
+/* The sample to compare with; *wait_ns: time left until the shortest interval has passed. Called with the lock held. */
 static const struct sample *reference(struct gs_view *view, int ordinal, struct gs_history *history,
                                       uint64_t *wait_ns) {
   if (history->newer.at_ns == 0 || gs_now() - history->newer.at_ns > LONGEST_NS) {
@@ -163,7 +163,7 @@ static nvmlReturn_t put_rates(struct gs_view *view, nvmlDevice_t device, unsigne
   result = rates.each ? rates_of(view, ordinal, &rates) : NVML_ERROR_MEMORY;
   if (result == NVML_SUCCESS) {
     unsigned int room = samples ? *count : 0;
-    /* of the size asked for; more processes may have started meanwhile */
+    /* the answer to a query of the size leaves room for a process that starts meanwhile */
     *count = samples ? rates.count : gs_ml_slots(view) + 1;
     if (samples && rates.count == 0)
       result = NVML_ERROR_NOT_FOUND;

@@ -16,7 +16,7 @@
 
 enum { PATH_BYTES = 48 };
 
-/* The system call itself: newer libcs give fcntl another symbol. */
+/* A direct system call: newer versions of libc have another symbol for fcntl. */
 static long control(int fd, int what, struct flock *lock) { return syscall(SYS_fcntl, fd, what, lock); }
 
 static struct flock lock_of(short type, uint64_t byte) {
@@ -77,7 +77,7 @@ bool gs_descriptor_is_open(int watcher, uint64_t file, uint64_t byte) {
 
 void gs_descriptor_unwatch(int watcher, uint64_t file) {
   int saved = errno;
-  if (watcher >= 0 && gs_descriptor_file(watcher) == file) /* else the program has closed it, and it is another now */
+  if (watcher >= 0 && gs_descriptor_file(watcher) == file) /* else the program has closed it and reused the number */
     close(watcher);
   errno = saved;
 }

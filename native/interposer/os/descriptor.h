@@ -11,15 +11,17 @@
 /* The file's identity; 0: not an open descriptor. */
 uint64_t gs_descriptor_file(int fd);
 
-/* A copy, for a call that looks at the file twice; -1: not an open descriptor. gs_descriptor_drop closes it. */
+/* Returns a copy, for a call that uses the file twice; -1: not an open descriptor. gs_descriptor_drop closes it. */
 int gs_descriptor_copy(int fd);
 void gs_descriptor_drop(int copy);
 
-/* A second description of the file, to be closed with gs_descriptor_unwatch. -1: the system does not allow it. */
+/* Opens a second description of the file, to be closed with gs_descriptor_unwatch. -1: the system does not allow it. */
 int gs_descriptor_watcher(int fd);
-/* The byte must be the caller's alone among all processes of this machine. False: the system has no such locks. */
+/* Locks the byte, which must be the caller's alone among all processes of this machine. False: the system has no such
+ * locks. */
 bool gs_descriptor_lock(int fd, uint64_t byte);
-/* watcher, file: of a descriptor that was locked. True also if it cannot be found out. */
+/* Whether the descriptor that was locked is still open anywhere. watcher, file: of that descriptor. True also if it
+ * cannot be determined. */
 bool gs_descriptor_is_open(int watcher, uint64_t file, uint64_t byte);
 void gs_descriptor_unwatch(int watcher, uint64_t file);
 

@@ -19,9 +19,9 @@ int gs_files_fail(struct gs_err *err) { return gs_fail(err, -EMFILE, "%s, now %l
 
 /* A driver that failed has already closed the files that it had opened, so this tries to open more than one. */
 bool gs_files_short(void) {
-  enum { WANTED = 16 }; /* a context takes about as many */
+  enum { WANTED = 16 }; /* a context takes about this many */
   int opened[WANTED], count = 0, saved = errno;
-  bool none = false; /* for whatever reason: the system has a limit, too */
+  bool none = false; /* for whatever reason: there is a system-wide limit, too */
   while (count < WANTED && !none) {
     opened[count] = open("/", O_PATH | O_CLOEXEC);
     none = opened[count] < 0;

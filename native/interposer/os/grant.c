@@ -23,7 +23,7 @@ static uint32_t grant_dir_known; /* 0 unknown, 1 none, 2 grant_dir */
 #define TRIPLET "aarch64-linux-gnu"
 #endif
 
-/* Where driver packages and container toolkits put libcuda.so.1. */
+/* Directories where driver packages and container toolkits put libcuda.so.1. */
 static const char *const SYSTEM_DIRS[] = {
     "/usr/lib/" TRIPLET, "/lib/" TRIPLET,           "/usr/lib64",       "/lib64",
     "/usr/lib",          "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib", "/usr/local/cuda/compat"};

@@ -10,9 +10,9 @@ const char *gs_grant_dir(void);
 /* Whether the grant is mounted in a container. */
 bool gs_in_container(void);
 
-/* Directories of a grant with the driver's libraries, ends with NULL: a newer driver that a container's image brings for
- * an older host (CUDA's forward compatibility), empty where there is none, and the host's. The first that has a library
- * gives it. */
+/* Directories of a grant with the driver's libraries, NULL-terminated: first a newer driver that a container's image
+ * brings for an older host (CUDA's forward compatibility; empty if there is none), then the host's. A library is taken
+ * from the first that has it. */
 extern const char *const gs_driver_dirs[];
 
 /* Opens a library of the driver (libcuda.so.1, libnvidia-ml.so.1): the grant's or, without a grant, the one that the

@@ -37,7 +37,7 @@ uint64_t gs_now(void) {
 enum { WAKE_ON = 2 };
 
 void gs_futex_pass_on(const uint32_t *word, uint32_t value) {
-  /* Who has waited for the newest value ends the chain. */
+  /* A thread that has waited for the newest value ends the chain. */
   if (__atomic_load_n(word, __ATOMIC_ACQUIRE) != value)
     gs_futex_wake(word, WAKE_ON, true);
 }

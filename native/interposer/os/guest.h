@@ -23,8 +23,8 @@ uint64_t gs_now(void); /* CLOCK_MONOTONIC, ns */
  * errno. False on timeout. */
 bool gs_futex_wait(const uint32_t *word, uint32_t value, uint64_t timeout_ns, bool shared);
 void gs_futex_wake(const uint32_t *word, int count, bool shared);
-/* After a wait for a lease word to leave `value` was woken: wakes others who wait for the same change, since the arbiter
- * wakes few. gs_futex_wait does it for shared words. */
+/* To be called after a wait for a lease word to leave `value` was woken: wakes other waiters for the same change, since
+ * the arbiter wakes few. gs_futex_wait does this for shared words. */
 void gs_futex_pass_on(const uint32_t *word, uint32_t value);
 
 #endif

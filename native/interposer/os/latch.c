@@ -11,9 +11,9 @@ enum {
   SPINS = 100,
   BIAS_AFTER = 256, /* times in a row; revoking an ownership costs some microseconds, */
   BIAS_AFTER_MOST = 1 << 16,
-  BIAS_WORTH_NS = 20000000, /* so if it did not last this long, the next one is given after twice as many */
+  BIAS_WORTH_NS = 20000000, /* so if one did not last this long, the next one takes twice as many */
   LOOK_NS = 20000,
-  STORES_SEEN_NS = 1000000, /* within this time a processor's stores are seen by all: a thousand times what one takes */
+  STORES_SEEN_NS = 1000000, /* within this time a processor's stores are seen by all: a thousand times what is usual */
   MEMBARRIER_PRIVATE = 1 << 3, /* linux/membarrier.h, which old headers lack */
   MEMBARRIER_REGISTER_PRIVATE = 1 << 4
 };
@@ -49,7 +49,7 @@ static void take_away(struct gs_biased *biased) {
   uint32_t *inside = &biased->inside[biased->owner % GS_BIASED_OWNERS];
   __atomic_store_n(&biased->owner, 0, __ATOMIC_RELEASE);
 #ifdef SYS_membarrier
-  if (syscall(SYS_membarrier, MEMBARRIER_PRIVATE, 0) < 0) { /* a seccomp filter that was set since gs_biased_start */
+  if (syscall(SYS_membarrier, MEMBARRIER_PRIVATE, 0) < 0) { /* a seccomp filter installed since gs_biased_start */
     __atomic_store_n(&can_revoke, false, __ATOMIC_RELEASE);
     gs_nap(STORES_SEEN_NS);
   }
@@ -60,8 +60,8 @@ static void take_away(struct gs_biased *biased) {
   errno = saved;
 }
 
-/* Under the latch: this thread's word, or one that no thread has; GS_BIASED_OWNERS: there is none. A thread at the
- * address of one that has ended has that one's: nobody else will write it. */
+/* Returns this thread's word or takes a free one; GS_BIASED_OWNERS: there is none. A thread whose gs_self has the
+ * address of an ended thread's takes over that thread's word, which nobody else will write. Under the latch. */
 static uint32_t own_word(struct gs_biased *biased) {
   uint32_t word = 0;
   while (word < GS_BIASED_OWNERS && biased->owners[word] && biased->owners[word] != &gs_self)

@@ -31,13 +31,13 @@ static inline void gs_latch_drop(struct gs_latch *latch) {
  * thread. Another thread takes the inner latch, revokes the ownership, makes all processors see that (membarrier) and
  * waits until the owner has left. A thread that took the latch often enough in a row becomes the owner.
  *
- * Each thread that was an owner has a word of its own here for as long as its gs_self exists: one that lost its
- * processor before the store that says that it is inside makes that store whenever it goes on, and takes it back, when
- * another thread may be the owner and inside. Threads that find no word left take the latch. */
+ * Each thread that was an owner keeps a word of its own here for as long as its gs_self exists: a thread that was
+ * preempted just before it stores "inside" makes that store, and undoes it, when it continues, at which time another
+ * thread may be the owner and inside. Threads that find no free word take the latch. */
 enum { GS_BIASED_OWNERS = 64 };
 
 struct gs_biased {
-  /* a thread's gs_self with the number of its word in the lower bits; 0: all threads take the latch */
+  /* the owner's gs_self with the number of its word in the lower bits; 0: all threads take the latch */
   uintptr_t owner;
   uint32_t word; /* of the last owner; written under the latch, while no owner is inside */
   bool latched;  /* the thread inside holds the inner latch; written by that thread */
@@ -47,7 +47,7 @@ struct gs_biased {
   uint32_t run;                         /* number of times in a row that `last` took it */
   uint32_t after;                       /* number of times after which it becomes the owner; 0: the minimum */
   uint64_t since;                       /* when the owner became the owner */
-  const void *owners[GS_BIASED_OWNERS]; /* whose word it is: a gs_self */
+  const void *owners[GS_BIASED_OWNERS]; /* the thread that has the word: its gs_self */
   /* The thread is inside as the owner, or is about to check whether it still is; written by that thread only. */
   uint32_t inside[GS_BIASED_OWNERS];
 };

@@ -5,7 +5,7 @@
 
 #include "interposer/os/guest.h"
 
-enum { FIRST_SIZE = 64 /* places, a power of two; doubled at half, so that rows of full places stay short */ };
+enum { FIRST_SIZE = 64 /* places, a power of two; doubled when half full, so that runs of full places stay short */ };
 
 static unsigned char *record_at(const struct gs_table *table, uint32_t index) {
   return table->records + (size_t)index * table->record_bytes;
@@ -17,8 +17,8 @@ static uint64_t key_of(const void *record) {
   return key;
 }
 
-/* Keys are addresses at even distances: a product alone lines them up in places next to each other, and who meets such a
- * row walks along it. The constants are those of MurmurHash3's finalizer. */
+/* Keys are addresses at even distances: a product alone would put them in adjacent places, and searches would have to
+ * walk along such runs. The constants are those of MurmurHash3's finalizer. */
 static uint32_t home(const struct gs_table *table, uint64_t key) {
   key = (key ^ key >> 33) * 0xff51afd7ed558ccdu;
   key = (key ^ key >> 33) * 0xc4ceb9fe1a85ec53u;
@@ -77,14 +77,14 @@ static bool grow(struct gs_table *table) {
     set_place(&bigger, index);
   if (table->records)
     munmap(table->records, mapped_bytes(table));
-  table->records = bigger.records; /* field by field: threads that wait for the lock read where it is */
+  table->records = bigger.records; /* field by field: threads that wait for the lock read table->lock */
   table->places = bigger.places;
   table->size = bigger.size;
   return true;
 }
 
 bool gs_table_extend(struct gs_table *table, unsigned more) {
-  /* few threads are between room and add: the other half has places for them */
+  /* few threads are between gs_table_room and gs_table_add: the other half has places for them */
   while ((table->used + more) * 2ull >= table->size)
     if (!grow(table))
       return false;

@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The records lie side by side, so that walking over them costs by how many there are now, not by how many there were.
- * A zeroed table is valid and stays empty. The struct has to be in memory of gs_private_map. */
+/* The records lie side by side, so that the cost of a walk depends on how many there are now, not on how many there
+ * were. A zeroed table is valid and stays empty. The struct has to be in memory of gs_private_map. */
 struct gs_table {
   uint32_t *lock;
   uint32_t record_bytes; /* size of a record, which begins with its key, a uint64_t */
@@ -53,7 +53,7 @@ bool gs_table_copy(struct gs_table *table, uint64_t key, void *out);
 bool gs_table_take(struct gs_table *table, uint64_t key, void *out);
 /* Replaces the record of the same key; false if there is none. */
 bool gs_table_replace(struct gs_table *table, const void *record);
-/* Removes the records for which `goes` gives true. */
+/* Removes the records for which `goes` returns true. */
 void gs_table_drop(struct gs_table *table, bool (*goes)(const void *record, void *with), void *with);
 
 #endif

@@ -12,9 +12,10 @@ typedef __typeof__(pthread_create) create_fn;
 
 /* A program that opens the driver with dlmopen has two copies of glibc: its own, and ours in the driver's namespace.
  * The loader allocates from the program's, on behalf of any thread (a library's thread-local variables, at first use),
- * and that copy takes no lock before its own pthread_create has been called: a thread that ours created would corrupt
- * the program's heap. So the program's creates it. Before glibc 2.34 pthread_create is in libpthread, which the program
- * may lack: there ours does. Within one namespace it is the linker's choice, which may be a sanitizer's. */
+ * and that copy takes no lock before its own pthread_create has been called: a thread created by our copy would corrupt
+ * the program's heap. So the program's copy creates it. Before glibc 2.34 pthread_create is in libpthread, which the
+ * program may lack: there our copy does. Within one namespace the linker's choice is used, which may be a
+ * sanitizer's. */
 static create_fn *program_create(void) {
   static create_fn *known;
   create_fn *create = __atomic_load_n(&known, __ATOMIC_RELAXED);
@@ -27,7 +28,7 @@ static create_fn *program_create(void) {
   if (found)
     create = found;
   else
-    dlerror(); /* nobody asks for it */
+    dlerror(); /* clears the error, which nobody reads */
   __atomic_store_n(&known, create, __ATOMIC_RELAXED);
   return create;
 }

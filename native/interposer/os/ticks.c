@@ -3,7 +3,7 @@
 enum {
   MEASURE_NS = 20000000, /* two readings this far apart, each with an error of 100 ns, give the scale to 10 ppm */
   RENEW_NS = 1000000000, /* the clock is slewed now and then: measure the scale anew */
-  OFF_NS = 20000,        /* an error of more than this and a thousandth: not one even counter */
+  OFF_NS = 20000,        /* an error above this plus a thousandth: the counter does not run evenly */
   READING_NS = 2000      /* a comparison that took longer was interrupted */
 };
 

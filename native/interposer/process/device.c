@@ -7,7 +7,7 @@
 
 enum { STREAMS = 256 /* a power of two; remembered per process */ };
 
-/* Incremented whenever a context may have ended: then what threads have cached is stale. */
+/* Incremented whenever a context may have ended: this invalidates what threads have cached. */
 static uint32_t contexts_gone;
 
 GS_TLS struct {
@@ -22,7 +22,8 @@ static uint64_t streams[STREAMS];
 
 static int find_ordinal(CUdevice device) {
   CUuuid uuid;
-  /* Not gs_real_has, which asks the loader each time: in a child of a raw clone nobody may be left to give its lock. */
+  /* Not gs_real_has, which calls the loader each time: in a child of a raw clone the loader's lock may be held by a
+   * thread that no longer exists. */
   CUresult result = gs_real.cuDeviceGetUuid_v2(&uuid, device);
   if (result == CUDA_ERROR_NOT_FOUND)
     result = gs_real.cuDeviceGetUuid(&uuid, device);
@@ -82,7 +83,7 @@ unsigned gs_common_capability(void) {
 
 void gs_device_context_forget(void) {
   __atomic_fetch_add(&contexts_gone, 1, __ATOMIC_SEQ_CST);
-  for (unsigned i = 0; i < STREAMS; i++) /* its streams went with it */
+  for (unsigned i = 0; i < STREAMS; i++) /* its streams ended with it */
     __atomic_store_n(&streams[i], 0, __ATOMIC_SEQ_CST);
 }
 
@@ -111,7 +112,7 @@ int gs_context_device(CUcontext context) {
   if (gs_real.cuCtxGetCurrent(&current) == CUDA_SUCCESS && current == context) {
     int ordinal = gs_current_device();
     if (ordinal != GS_NO_DEVICE)
-      return ordinal; /* else a callback, perhaps, where the driver answers only about handles */
+      return ordinal; /* else perhaps in a callback, where the driver only answers calls that take a handle */
   }
   if (gs_real_has(GS_INDEX_cuCtxGetDevice_v2))
     return gs_real.cuCtxGetDevice_v2(&device, context) == CUDA_SUCCESS ? gs_device_ordinal(device) : GS_NO_DEVICE;

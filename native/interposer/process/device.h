@@ -14,7 +14,7 @@ void gs_stream_forget(CUstream stream);
 
 enum { GS_DEVICE_UNKNOWN = -2 /* in gs_process.ordinal_of: not known yet */ };
 
-/* Finds out, by UUID, which CUdevice is which device of the grant. To be called after a successful cuInit. */
+/* Determines, by UUID, which CUdevice is which device of the grant. To be called after a successful cuInit. */
 void gs_devices_map(void);
 /* The ordinal of a CUdevice; GS_NO_DEVICE if it is not part of the grant. */
 int gs_device_ordinal(CUdevice device);

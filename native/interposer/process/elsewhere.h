@@ -3,7 +3,7 @@
 
 #include "interposer/process/process.h"
 
-/* Whether the machine has the device, but not the grant. */
+/* Whether the program sees the device but the grant does not contain it. */
 bool gs_elsewhere(CUdevice device);
 /* Whether one of the places is memory of such a device; *device is the first one. NULL counts as no place. */
 bool gs_place_elsewhere(const CUmemLocation *places, size_t count, CUdevice *device);

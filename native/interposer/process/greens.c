@@ -35,7 +35,7 @@ static void remove_one(struct gs_green_list *list, struct gs_green *green) { *gr
 bool gs_green_room(void) {
   struct gs_green_list *list = &gs_process->greens;
   gs_lock(&list->lock);
-  /* few threads are between here and gs_green_add: half of the places are for them */
+  /* few threads are between here and gs_green_add: half of the places are kept for them */
   bool room = 2 * (list->used + 1) <= list->size || grow(list);
   gs_unlock(&list->lock);
   return room;

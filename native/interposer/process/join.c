@@ -42,8 +42,8 @@ static bool identify(int fd, struct identity *out) {
   struct stat file;
   if (fd < 0 || gs_fstat(fd, &file) < 0)
     return false;
-  /* gs_ring reads while gs_rejoin writes: a thread that reads only half of the change rings again after its next
-   * check */
+  /* gs_ring reads while gs_rejoin writes: a thread that sees half of the change does not ring now, but again after its
+   * next check */
   __atomic_store_n(&out->device, file.st_dev, __ATOMIC_RELAXED);
   __atomic_store_n(&out->inode, file.st_ino, __ATOMIC_RELAXED);
   return true;
@@ -61,8 +61,9 @@ extern int __register_atfork(void (*prepare)(void), void (*parent)(void), void (
     __attribute__((weak));
 extern void *__dso_handle __attribute__((visibility("hidden")));
 
-/* The daemon takes the end of the connection for the end of this program image, so a child must not keep it open beyond
- * an exec of its parent. A child of a raw clone does keep it: then the slot is freed when both have ended. */
+/* The daemon takes the end of the connection to mean that this program image has ended, so a child must not keep it
+ * open beyond an exec of its parent. A child of a raw clone does keep it: then the slot is freed when both have
+ * ended. */
 static void in_child(void) {
   int saved = errno;
   if (still(socket_number, &socket_is))
@@ -140,7 +141,7 @@ static int ask(int fd, uint32_t slot, uint32_t generation, struct gs_join_reply 
     while (got < 0 && errno == EINTR);
   if (got < 0)
     return gs_fail(err, -errno, "the gpushare daemon did not answer: %s", strerror(errno));
-  struct cmsghdr *part = CMSG_FIRSTHDR(&message); /* an empty message, too, may carry one */
+  struct cmsghdr *part = CMSG_FIRSTHDR(&message); /* even an empty message may carry one */
   if (part && part->cmsg_type == SCM_RIGHTS && part->cmsg_len >= CMSG_LEN(sizeof(int)))
     memcpy(bell, CMSG_DATA(part), sizeof *bell);
   if (got == 0)
@@ -174,8 +175,8 @@ static int try_join(const char *dir, uint32_t slot, uint32_t generation, struct 
   return rc;
 }
 
-/* A refusal is final; an absent or ending daemon may come back; one that did not answer in time is busy with other
- * processes. */
+/* How long to retry: a refusal is final, an absent or ending daemon may come back, and one that did not answer in time
+ * is busy with other processes. */
 static uint64_t patience_ns(int rc) {
   if (rc == -EPERM || rc == -EPROTO || rc == -EACCES)
     return 0;
@@ -273,7 +274,7 @@ void gs_ring(void) {
   uint64_t one = 1;
   if (still(bell, &bell_is)) {
     long written = syscall(SYS_write, bell, &one, sizeof one); /* not a cancellation point, see gs_nap */
-    (void)written;                                             /* a full counter rings already */
+    (void)written;                                             /* a full counter has rung already */
   }
   errno = saved;
 }

@@ -51,14 +51,14 @@ struct gs_process {
   uint32_t daemon_epoch; /* (rejoin) of the daemon that answered the last join */
   int32_t host_pid;
   int bell;   /* (rejoin) eventfd, written through gs_ring */
-  int socket; /* (rejoin) the tenant socket, for poll: readable or hung up means the daemon is gone. -1: lost */
+  int socket; /* (rejoin) the tenant socket, for poll: readable or hung up means that the daemon is gone. -1: none */
   int8_t ordinal_of[GS_MAX_DEVICES]; /* CUdevice -> ordinal, by UUID; -1: a device that is not of this grant */
   /* the total memory reported to the program: the limit at its first CUDA call, for the life of the process */
   uint64_t total_bytes[GS_MAX_DEVICES];
   uint32_t join_lock;
   uint32_t reserve_lock[GS_MAX_DEVICES]; /* memory/charge.c */
   uint32_t context_lock[GS_MAX_DEVICES]; /* hooks/contexts: the primary context of the device */
-  uint32_t gone_lock;                    /* hooks/contexts: after context_lock */
+  uint32_t gone_lock;                    /* hooks/contexts: taken after context_lock */
   CUcontext primary[GS_MAX_DEVICES];     /* hooks/contexts: the active primary context */
   uint64_t primary_id[GS_MAX_DEVICES];   /* the driver's number of that context; 0 if it has none */
   uint32_t ending[GS_MAX_DEVICES];       /* calls in progress that may end a context */
@@ -70,18 +70,18 @@ struct gs_process {
   uint32_t kernel_generation;
   uint64_t resident_threads[GS_MAX_DEVICES]; /* memory/implicit.c */
   uint64_t kernels[GS_KNOWN_KERNELS];        /* memory/kernels.h: kernels that were launched before, hashed */
-  uint32_t pool_lock[GS_MAX_DEVICES];        /* memory/pool_charge.c: a pool's figures and its charge belong together */
-  /* hooks/pools.c: one allocation from the device's pools at a time, and not while another one becomes its current pool,
-   * which is counted; before pool_lock */
+  uint32_t pool_lock[GS_MAX_DEVICES];        /* memory/pool_charge.c: keeps a pool's figures and charge consistent */
+  /* hooks/pools.c: serialises allocations from the device's pools, also with calls that change its current pool, which
+   * pool_changes counts; taken before pool_lock */
   uint32_t alloc_lock[GS_MAX_DEVICES];
   uint32_t pool_changes[GS_MAX_DEVICES];
   uint32_t loose_pools[GS_MAX_DEVICES]; /* memory/pool_life.c: number of pools that may shrink when the program waits */
-  uint32_t making_pools;                /* hooks/pools.c: before all locks of pools */
+  uint32_t making_pools;                /* hooks/pools.c: taken before all locks of pools */
   /* stream-ordered frees on the device that may not have happened yet */
   uint32_t frees[GS_MAX_DEVICES];
   /* executable graphs that allocate memory or contain collectives; in most processes none */
   uint32_t graphs;
-  uint32_t collectives;   /* number of functions of collectives ever found */
+  uint32_t collectives;   /* number of collective functions ever found */
   struct gs_time *time;   /* time/start.c */
   struct gs_books *books; /* memory/books.c */
 };
@@ -94,9 +94,9 @@ extern struct gs_process *gs_process __attribute__((visibility("hidden")));
 /* gs_process, mapped for this process if it was not yet. NULL: out of memory. */
 struct gs_process *gs_process_own(void);
 
-/* To be called first in every handler. True: this process is joined, and the call is accounted for. Otherwise it tries
- * to join if that was never tried. False: *result is CUDA_SUCCESS if the handler has to call the driver and do nothing
- * else, or an error to return. */
+/* To be called first in every handler. True: this process is joined, and the call has to be accounted for. Otherwise
+ * tries to join if that was never tried. False: *result is CUDA_SUCCESS if the handler only has to call the driver, or
+ * else an error to return. */
 bool gs_enter_slow(CUresult *result);
 static inline bool gs_enter(CUresult *result) {
   if (GS_LIKELY(__atomic_load_n(&gs_process->joined, __ATOMIC_ACQUIRE) == GS_JOINED))

@@ -15,7 +15,7 @@
 #define DTRACE_PROBE4(provider, name, a, b, c, d) ((void)0)
 #endif
 
-enum { KINDS_READ = 1u << GS_TRACE_NONE }; /* bit 0: the others say what is printed */
+enum { KINDS_READ = 1u << GS_TRACE_NONE }; /* bit 0: the variable was read; the other bits are the kinds printed */
 _Static_assert(GS_TRACE_COUNT <= 32, "a bit for each kind");
 
 /* The kinds whose area GPUSHARE_DEBUG named at the first event, a bit for each. The variable itself is not kept: the

@@ -1,10 +1,10 @@
 /* Brackets of launches.
  *
- * On an idle stream the device reaches the first event at once, and the time between the two is that of the host's calls
- * where these take longer than the kernel. So the device is kept from reaching the first event until the second one is
- * recorded: by memory barriers, which need no memory, occupy no multiprocessor, and end whatever becomes of this
- * process. How long they take is not documented. Whether they took long enough is asked each time, and their number
- * follows. */
+ * On an idle stream the device reaches the first event at once, and the time between the two is that of the host's
+ * calls where these take longer than the kernel. So the device is kept from reaching the first event until the second
+ * one is recorded: by memory barriers, which need no memory, occupy no multiprocessor, and end even if this process
+ * dies. How long they take is not documented, so each bracket checks whether they took long enough, and their number is
+ * adjusted. */
 #include "interposer/time/bracket.h"
 
 #include "interposer/time/events.h"
@@ -22,11 +22,11 @@ enum {
   BARRIERS_FIRST = 16 * BARRIER,
   BARRIERS_MOST = 64 * BARRIER,
   GROWTH = 4 * BARRIER,
-  /* The device needs some time for an event, of which the time between two events has one. It is measured so many times
-   * between two events with nothing between them. What took longer than this had other work between. */
+  /* The time between two events includes the device's time for one event. That is measured this many times, between two
+   * events with nothing between them. A longer result than LONGEST_NS had other work between. */
   MEASURED = 8,
   LONGEST_NS = 5000,
-  AROUND_NS = 100000 /* who had work this long before a bracket may have been in its way */
+  AROUND_NS = 100000 /* a process with work this long before a bracket may have been in its way */
 };
 enum { FIRST, SECOND, EMPTY };              /* of a stream's bracket */
 static const uint32_t refused = UINT32_MAX; /* the driver has no barriers */
@@ -41,12 +41,12 @@ static void hold_stream(struct gs_stream *stream) {
   if (n == 0)
     __atomic_store_n(number, n = BARRIERS_FIRST, __ATOMIC_RELAXED);
   CUresult result = gs_real.cuStreamBatchMemOp_v2(stream->handle, n / BARRIER, barriers, 0);
-  /* anything else is about this stream or this moment, such as a capture that does not allow it */
+  /* any other error concerns only this stream or this moment, such as a capture that does not allow it */
   if (result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_NOT_FOUND)
     __atomic_store_n(number, refused, __ATOMIC_RELAXED);
 }
 
-/* Threads of several streams may write it at the same time: then one of the changes is lost. */
+/* Threads of several streams may write at the same time; then one of the changes is lost. */
 static void count_hold(struct gs_time_device *device, bool held) {
   uint32_t n = __atomic_load_n(&device->barriers, __ATOMIC_RELAXED);
   if (n == refused)

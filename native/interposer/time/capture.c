@@ -80,11 +80,11 @@ static void closed(struct gs_time *time, CUstream stream) {
 
 void gs_capture_none(struct gs_time *time) { __atomic_sub_fetch(&time->captures, 1, __ATOMIC_SEQ_CST); }
 
-/* Without memory it counts as open for ever, which is slow but safe. */
+/* Without memory for the entry the capture counts as open for ever, which is slow but safe. */
 void gs_capture_open(struct gs_time *time, CUstream stream, CUcontext context) {
   struct gs_origin origin = {key_of(stream), stream, context}, *before;
   gs_latch_take(&time->tables);
-  /* whatever ended the stream's last capture, it has ended */
+  /* the stream's last capture has ended, by whatever means */
   before = gs_table_find(&time->origins, origin.key);
   if (before) {
     *before = origin;

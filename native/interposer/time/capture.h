@@ -10,11 +10,11 @@ bool gs_stream_capturing(CUstream handle);
 /* Closes the captures of streams whose context has ended, including its green contexts. Called with `tables` held. */
 void gs_captures_gone(CUcontext context);
 
-/* The same for threads that ended. */
+/* Closes the captures of per-thread streams whose thread has ended. */
 void gs_captures_check(void);
 
-/* To be called around the interposer's own driver calls: switches the thread's capture mode to relaxed, so that the calls
- * end no capture of any thread, be it one that begins meanwhile. push returns the previous mode, for pop. */
+/* To be called around the interposer's own driver calls: switches the thread's capture mode to relaxed, so that the
+ * calls end no capture of any thread, not even one that begins meanwhile. push returns the previous mode, for pop. */
 int gs_capture_mode_push(void);
 
 void gs_capture_mode_pop(int previous);
@@ -23,8 +23,8 @@ void gs_capture_mode_pop(int previous);
 bool gs_capture_joins(void);
 void gs_capture_joined(void);
 
-/* Whether the stream, of the current context, may be asked something without harm to any capture. Called with `reaping`
- * of its device held, until the question is answered. */
+/* Whether the stream, which belongs to the current context, may be queried without harm to any capture. Called with
+ * `reaping` of its device held, until the answer is there. */
 bool gs_capture_may_ask(CUstream handle);
 
 /* A capture is about to begin and counts as open from now on. Must be followed by one of the two functions below. */

@@ -1,8 +1,8 @@
 /* Collectives are counted before they are submitted, so `collectives` covers everything on the device whenever the
  * arbiter reads it. A launch that is in progress when the lease is revoked is counted and then reads the lease again;
  * the arbiter revokes the lease and then reads the count. So either the arbiter sees the launch and sets every rank's
- * cut to allow it, or the launch sees the revoke and takes its count back. Under a cut, places are taken by
- * compare-and-exchange, so exactly as many collectives go as the cut allows. */
+ * cut to allow it, or the launch sees the revoke and withdraws its count. Under a cut, places are taken by
+ * compare-and-exchange, so exactly as many collectives pass as the cut allows. */
 #include "interposer/time/collectives.h"
 
 #include "interposer/process/device.h"
@@ -15,7 +15,7 @@ static bool held(const struct gs_time_device *device) {
   return __atomic_load_n(&device->limits->lease, __ATOMIC_SEQ_CST) & GS_LEASE_HELD;
 }
 
-/* Counts them if they may go. */
+/* Counts the collectives if they may pass. */
 static bool claim(struct gs_time_device *device, uint32_t count) {
   uint64_t *counted = &device->slot->collectives, before = __atomic_load_n(counted, __ATOMIC_SEQ_CST);
   bool leased = held(device) || local(device);

@@ -21,13 +21,13 @@ void gs_stream_ending(CUstream handle) {
   struct gs_time_device *device = stream->device;
   if (gs_stream_open(stream) && !gs_stream_capturing(handle))
     gs_mark_record(stream, false);
-  gs_latch_take(&device->reaping); /* waits for a thread that asks the driver about the stream */
+  gs_latch_take(&device->reaping); /* waits for a thread that queries the stream */
   gs_latch_take(&time->tables);
   __atomic_store_n(&stream->retired, true, __ATOMIC_RELEASE);
   new_generation(time);
   gs_latch_drop(&time->tables);
   gs_biased_take(&device->lock);
-  gs_active_add(stream); /* whoever reaps it gives its place back */
+  gs_active_add(stream); /* the thread that reaps it frees its place */
   gs_biased_drop(&device->lock);
   gs_latch_drop(&device->reaping);
   gs_reap(device);
@@ -50,7 +50,7 @@ static void ending(struct gs_time *time, struct gs_context *context) {
 
 static void lives(struct gs_time *time, struct gs_context *context) {
   if (context->ending == 0)
-    return; /* it came meanwhile */
+    return; /* the context was added meanwhile */
   __atomic_sub_fetch(&context->ending, 1, __ATOMIC_RELAXED);
   __atomic_sub_fetch(&time->ending, 1, __ATOMIC_RELEASE);
 }

@@ -6,7 +6,7 @@
 
 void gs_stream_ending(CUstream handle);
 
-/* A call is about to be made that may end the context and its green contexts: until one of the two functions below is
+/* To be called before a call that may end the context and its green contexts: until one of the two functions below is
  * called, their marks and events are not touched and work in flight counts as in flight. */
 void gs_time_context_ending(CUcontext context, int ordinal);
 void gs_time_context_lives(CUcontext context, int ordinal);

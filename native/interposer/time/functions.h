@@ -3,7 +3,8 @@
 
 #include "interposer/time/timing.h"
 
-/* The handles of all functions, or of one graph (key), may be reused or have changed: their times are measured anew. */
+/* Have the times of all functions, or of one graph (key), measured anew: the handles may be reused, or the graph has
+ * changed. */
 void gs_functions_changed(void);
 
 void gs_function_changed(uint64_t key);

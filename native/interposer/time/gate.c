@@ -12,11 +12,11 @@
 enum {
   STEP_NS = 50000000,      /* how often a waiting thread checks the other conditions */
   CUT_STEP_NS = 1000000,   /* for a rank whose lease was just revoked: its cut may be raised just before it sleeps */
-  CUT_STEPS_NS = 10000000, /* for so long */
-  /* A stream stands still while a callback waits, and is charged as if it ran: it must not wait for ever. */
+  CUT_STEPS_NS = 10000000, /* for this long */
+  /* A stream stands still while a callback waits, and is charged as if it ran, so it must not wait for ever. */
   CALLBACK_PATIENCE_NS = 1000000000,
   POLL_NS = 50000,           /* interval of the checks of an awaited mark */
-  POLL_MOST = 100,           /* times so long each of many threads sleeps */
+  POLL_MOST = 100,           /* each of many threads sleeps at most this many times POLL_NS */
   BOUND_TRACED_NS = 1000000, /* shorter waits for the bound are normal for a busy program */
   BUDGET_WINDOW_NS = 100000000,
   BUDGET_LEAST_MILLI = 20 /* so that a grant that only borrows still makes progress when there is no lender left */
@@ -81,7 +81,8 @@ void gs_daemon_check(struct gs_heartbeat *seen, uint64_t now) {
 
 /* ---- waiting for a lease ---- */
 
-/* What callbacks submit without a lease passes as far as the bound allows in flight, once for each revoke. */
+/* What callbacks submit without a lease passes as long as less than the bound was submitted this way since the
+ * revoke. */
 static bool callback_passes(struct gs_time_device *device, uint32_t lease) {
   bool passes;
   gs_biased_take(&device->lock);
@@ -90,7 +91,7 @@ static bool callback_passes(struct gs_time_device *device, uint32_t lease) {
   return passes;
 }
 
-/* One at a time, however many wait. */
+/* Lets one callback pass per CALLBACK_PATIENCE_NS, however many wait. */
 static bool out_of_patience(struct gs_time_device *device, uint64_t began) {
   uint64_t now = gs_now(), passed = __atomic_load_n(&device->callback_passed, __ATOMIC_RELAXED);
   return now - (began > passed ? began : passed) >= CALLBACK_PATIENCE_NS &&
@@ -143,7 +144,7 @@ uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream) {
     } else if (__atomic_load_n(&device->slot->collectives, __ATOMIC_RELAXED) > 0 && gs_now() - revoked < CUT_STEPS_NS) {
       gs_futex_wait(word, lease, CUT_STEP_NS, true);
     } else if (!gs_futex_wait(word, lease, wait, true)) {
-      gs_ring(); /* a bell that rang while the daemon was starting is lost */
+      gs_ring(); /* rings again: a bell rung while the daemon was starting is lost */
     }
     gs_daemon_check(&heartbeat, gs_now());
   }
@@ -157,15 +158,15 @@ uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream) {
 
 /* ---- the bound on work in flight ---- */
 
-/* How long ago the newest work ended of which the end is known. */
+/* Time since the newest known end of work. */
 static double since_known(const struct gs_meter *meter, uint64_t now) {
   uint64_t known = meter->pieces ? meter->piece[meter->pieces - 1].to : 0;
   return known < now ? (double)(now - known) : 0;
 }
 
 /* Estimated time in flight of all streams that make progress, without work that must be done by now although no mark
- * shows it. Stuck streams do not count: not even CUDA can see every order between streams, and the work that they wait
- * for may be held here. Called with the lock held. */
+ * has shown it. Stuck streams do not count: not even CUDA can see every order between streams, and the work that they
+ * wait for may be held here. Called with the lock held. */
 static double inflight(struct gs_time_device *device, double bound, uint64_t now, bool *any_stuck) {
   double sum = 0, seems_done = 0;
   *any_stuck = false;
@@ -181,8 +182,8 @@ static double inflight(struct gs_time_device *device, double bound, uint64_t now
     if (stream->queue.inflight > rest)
       seems_done += stream->queue.inflight - rest;
   }
-  /* Each stream by itself would be so far, but all of them have one device, and it has only the time since it is last
-   * known to have done something. */
+  /* Each stream alone could be this far, but all share one device, which had only the time since it is last known to
+   * have worked. */
   double could = since_known(device->meter, now);
   return could < seems_done ? sum + seems_done - could : sum;
 }
@@ -193,7 +194,7 @@ static void set_stuck(struct gs_time_device *device, uint64_t waited, uint64_t p
   gs_set_dependent(device, true);
 }
 
-/* However many threads wait, one of them looks in this time. */
+/* Sleeps so that one of the waiting threads looks every POLL_NS, however many wait. */
 static void nap_in_turn(const struct gs_time_device *device) {
   uint32_t waiting = __atomic_load_n(&device->slot->waiting, __ATOMIC_RELAXED);
   gs_nap(POLL_NS * (uint64_t)(waiting < POLL_MOST ? waiting : POLL_MOST));
@@ -205,7 +206,7 @@ bool gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint
   uint64_t now, pace;
   bool told = false, passes = false;
   int saved = errno;
-  /* The grant wants the device all the time, also where this thread gets no processor in time to submit more. */
+  /* The grant wants the device all the time, even if this thread gets no processor in time to submit more. */
   __atomic_add_fetch(&device->slot->waiting, 1, __ATOMIC_SEQ_CST);
   while (__atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE) == lease) {
     uint32_t marks;
@@ -229,7 +230,7 @@ bool gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint
     passes = under && now - began >= pace;
     tell = passes && !told && (stuck || now - began >= BOUND_TRACED_NS);
     if (passes && !tell)
-      break; /* with the lock: of several threads the next one sees what this one submits */
+      break; /* keeps the lock, so that the next of several threads sees what this one submits */
     gs_biased_drop(&device->lock);
     if (under && stuck)
       set_stuck(device, now - began, pace);

@@ -5,7 +5,7 @@
 
 #include "interposer/time/lease.h"
 
-/* What one observer saw of the daemon's heartbeat. */
+/* The daemon's heartbeat as one observer saw it. */
 struct gs_heartbeat {
   uint32_t beat;
   uint64_t time; /* of the last change; 0: not read yet */
@@ -17,9 +17,9 @@ void gs_daemon_check(struct gs_heartbeat *seen, uint64_t now);
 /* Waits for a lease or, without a daemon, for the local budget. Returns the lease word that let the submission pass. */
 uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream);
 
-/* Waits until the work in flight is below the bound. The bound is soft: a stuck stream accepts the launch of key, at a
- * limited rate. Returns true with the device's lock held, under which the launch is to be booked; false without it once
- * the lease word is no more `lease`. began: when the launch was first held back. */
+/* Waits until the work in flight is below the bound. The bound is soft: a stuck stream accepts launches of `key`, at a
+ * limited rate. Returns true with the device's lock held, under which the launch is to be booked; false, without the
+ * lock, once the lease word is no longer `lease`. began: when the launch was first held back. */
 bool gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint64_t key, uint32_t lease,
                    uint64_t began);
 

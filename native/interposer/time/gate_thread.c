@@ -23,7 +23,7 @@
 enum {
   TICK_ACTIVE_NS = 50000000, /* interval of the checks of the heartbeat while the program submits */
   TICK_IDLE_NS = 500000000,
-  POLL_IDLE_NS = 10000000,   /* interval of looks at leases of an idle program where the kernel cannot wait for them */
+  POLL_IDLE_NS = 10000000,   /* interval of checks of an idle program's leases if the kernel cannot wait for several */
   TICK_WORKING_NS = 5000000, /* while work is in flight */
   TICK_CONTENDED_NS = GS_LOOK_NS, /* if others wait: interval of updates of the estimated end */
   DRAIN_POLL_NS = 100000,
@@ -42,8 +42,8 @@ static bool used(const struct gs_time_device *device) {
   return __atomic_load_n(&device->meter, __ATOMIC_ACQUIRE) != NULL;
 }
 
-/* Looks what is done: asks about work that is this much overdue, and reaps completed marks. False once the process is
- * exiting. */
+/* Checks what is done: queries work that is overdue by `patience` ns, and reaps completed marks. False once the process
+ * is exiting. */
 static bool look(struct gs_time *time, struct gs_time_device *device, uint64_t patience) {
   bool go;
   gs_latch_take(&time->driving);
@@ -57,14 +57,14 @@ static bool look(struct gs_time *time, struct gs_time_device *device, uint64_t p
   return go;
 }
 
-/* How long what is in flight takes beside the grant's other processes. Called with the lock held. */
+/* Time that the work in flight takes alongside the grant's other processes. Called with the lock held. */
 static uint64_t rest_of(struct gs_time_device *device, uint64_t now) {
   uint32_t residents = gs_residents(device);
   return gs_rest(device, now) * (residents > 1 ? residents : 1);
 }
 
-/* Checks a device whose lease was revoked; returns when to check again; 0: nothing is left on it. The arbiter is told
- * twice: when little is left, as far as that is known, and when nothing is. */
+/* Checks a device whose lease was revoked. Returns the ns until the next check; 0: nothing is left on it. The arbiter
+ * is notified twice: when little is left, as far as known, and when nothing is. */
 static uint64_t drain(struct gs_time_device *device) {
   uint64_t now, rest;
   bool drained, said, idle;
@@ -72,8 +72,8 @@ static uint64_t drain(struct gs_time_device *device) {
   now = gs_now();
   rest = rest_of(device, now);
   said = device->slot->drained == device->draining;
-  /* A rank that may still submit, or is about to, does not count as drained; nor does a process with work that is like
-   * nothing before it, however short it is taken to be. */
+  /* A rank that may still submit, or is about to, does not count as drained; nor does a process with work of functions
+   * never observed, however short its estimate. */
   drained = rest < GS_DRAINED_NS && device->meter->unobserved == 0 && !gs_under_cut(device) &&
             __atomic_load_n(&device->claims, __ATOMIC_SEQ_CST) == 0;
   idle = drained && device->slot->inflight == 0;
@@ -111,7 +111,7 @@ static bool has_to_look(const struct gs_time_device *device) {
           (marks || gs_overdue(device, now, GS_LOOK_NS)));
 }
 
-/* How often to look at work in flight: closely where only that shows when it is done. */
+/* Interval of looks at work in flight: short where nothing else shows when it is done. */
 static uint64_t look_again(const struct gs_time_device *device) {
   if (__atomic_load_n(&device->blind, __ATOMIC_RELAXED) > 0 && !gs_time()->profiled) {
     uint64_t blind = (gs_now() - __atomic_load_n(&device->blind_since, __ATOMIC_RELAXED)) / 16;
@@ -123,7 +123,7 @@ static uint64_t look_again(const struct gs_time_device *device) {
 /* Whether the end of this process's work has to be found without a lease. */
 static bool has_to_drain(const struct gs_time_device *device, uint32_t lease) {
   bool submitted = __atomic_load_n(&device->slot->inflight, __ATOMIC_RELAXED) > 0 &&
-                   !__atomic_load_n(&device->local, __ATOMIC_RELAXED); /* else it may */
+                   !__atomic_load_n(&device->local, __ATOMIC_RELAXED); /* with the local budget it may */
   return lease != device->seen || __atomic_load_n(&device->slot->drained, __ATOMIC_ACQUIRE) != lease || submitted ||
          gs_under_cut(device);
 }
@@ -141,7 +141,7 @@ static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint6
     device->revoked = gs_now();
     if (lease != device->seen)
       gs_trace(GS_TRACE_REVOKED, device->ordinal, lease, in_flight(device, device->revoked));
-    else /* it had drained */
+    else /* it had drained and has submitted again */
       gs_ring();
   }
   device->seen = lease;
@@ -163,9 +163,9 @@ static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint6
 }
 
 /* Waits until one of several words has changed. False if the kernel does not let us: before Linux 5.16 it has no such
- * call (ENOSYS), and a seccomp filter that does not know it may answer anything, mostly EPERM. */
+ * call (ENOSYS), and a seccomp filter that does not know the call may return any error, mostly EPERM. */
 static bool wait_for_any(struct futex_waitv *waiters, uint32_t count, uint64_t timeout) {
-  static bool refused; /* this thread's alone; a fork inherits the kernel and the filter */
+  static bool refused; /* used by this thread only; a fork inherits the kernel and the filter */
   struct timespec until;
   if (refused)
     return false;
@@ -193,14 +193,14 @@ static void wait_for_change(struct gs_time *time, uint64_t timeout) {
     return;
   uint64_t poll = timeout < TICK_IDLE_NS ? TICK_CONTENDED_NS : POLL_IDLE_NS;
   if (count != 1 && timeout > poll)
-    timeout = poll; /* of several words the first alone is waited for, and of none the process's next device */
+    timeout = poll; /* of several words only the first is waited for; with none the process may get a device */
   if (count == 0)
     gs_nap(timeout);
   else
     gs_futex_wait((const uint32_t *)(uintptr_t)waiters[0].address, (uint32_t)waiters[0].value, timeout, true);
 }
 
-/* The daemon came back, or the connection to it was lost: joins again with the process's slot. */
+/* Joins again with the process's slot if the daemon came back or the connection to it was lost. */
 static void watch_daemon(uint64_t now, uint64_t *tried) {
   uint32_t epoch = __atomic_load_n(&gs_process->limits->daemon_epoch, __ATOMIC_ACQUIRE);
   bool lost = gs_process->socket < 0;
@@ -255,13 +255,13 @@ static void *gate_thread(void *argument) {
   return NULL;
 }
 
-/* The driver tears itself down in exit handlers that were registered before this one, so they run after it. */
+/* The driver tears itself down in exit handlers that were registered before this one, and so run after it. */
 static void stop_at_exit(void) {
   struct gs_time *time = gs_time();
   if (!time)
     return;
   __atomic_store_n(&time->stop, 1, __ATOMIC_RELEASE);
-  /* Never released: the thread is not in the driver now and will not enter it again. */
+  /* Never released: then the gate thread is not in the driver and will not enter it again. */
   for (int i = 0; i < 1000 && !gs_latch_try(&time->driving); i++)
     nanosleep(&(struct timespec){0, 100000}, NULL);
 }

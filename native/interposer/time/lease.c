@@ -40,7 +40,7 @@ void gs_clear_drained(struct gs_time_device *device) {
     gs_futex_wake(&device->limits->lease, INT_MAX, true);
 }
 
-/* The end of others' work during this lease, which may be over by now. */
+/* Catches up on the end of others' work during this lease, which may have passed already. */
 static void catch_up(struct gs_time_device *device, uint64_t now) {
   uint32_t foreign_work = __atomic_load_n(&device->limits->foreign_work, __ATOMIC_ACQUIRE);
   uint64_t since = __atomic_load_n(&device->limits->foreign_work_ns, __ATOMIC_RELAXED);

@@ -16,8 +16,8 @@ static inline double gs_bound(const struct gs_time_device *device) {
 /* Number of the grant's processes that have work on the device or had some within the last `within` ns. */
 uint32_t gs_slots_active(const struct gs_time_device *device, uint64_t now, uint64_t within);
 
-/* What runs on a device after the lease was revoked: other grants' work and, once this process has drained, none of its
- * own. Without a daemon that is unknown, so the work that runs is charged in full. */
+/* What runs on the device while this process has no lease: work of other grants and, once this process has drained,
+ * nothing of its own. Without a daemon that is unknown, so the work that runs is charged in full. */
 static inline uint32_t gs_others_without_lease(const struct gs_time_device *device, uint32_t lease) {
   const struct gs_slot_device *slot = device->slot;
   if (__atomic_load_n(&device->local, __ATOMIC_RELAXED))
@@ -43,7 +43,7 @@ static inline bool gs_turn_passed(const struct gs_time_device *device, uint32_t 
 /* Passes a change of the others on the device to the meter. Called with the device's lock held. */
 void gs_notice_turn(struct gs_time_device *device, uint32_t lease, uint64_t now);
 
-/* The same outside a submission; takes the lock. */
+/* The same outside a submission; returns at once if there is no change. Takes the lock. */
 void gs_look_at_turn(struct gs_time_device *device);
 
 /* Whether this process may still submit although the lease was revoked: the ranks of a gang stop at the same

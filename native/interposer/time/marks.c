@@ -16,8 +16,8 @@
 
 enum {
   NS_PER_MS = 1000000,
-  RESIDENTS_NS = 2000000, /* a process without work for so long is on the device no more */
-  RECOUNT_NS = 1000,      /* they are counted again after so long for each: a hundredth of the time is spent on that */
+  RESIDENTS_NS = 2000000, /* a process without work for this long is no longer on the device */
+  RECOUNT_NS = 1000,      /* per slot: interval of recounts, so that a hundredth of the time goes into them */
   LOOKED_NS = 20000,      /* marks that follow one another this fast are taken in together */
   RETRY_NS = 1000000      /* after the driver refused a mark */
 };
@@ -26,7 +26,7 @@ static const float rebase_ms = 4000;
 
 /* ---- recording ---- */
 
-/* There is no mark after what was launched into the stream. */
+/* No mark could be recorded behind what was launched into the stream: it is charged by residency. */
 static void refused(struct gs_stream *stream) {
   gs_biased_take(&stream->device->lock);
   gs_repeat_absorb(stream);
@@ -36,8 +36,8 @@ static void refused(struct gs_stream *stream) {
   gs_biased_drop(&stream->device->lock);
 }
 
-/* False: the driver refused the event, or there are as many marks as can be in flight. began: when this thread began to
- * be kept from its own work. */
+/* False: the driver refused the event, or the ring of marks is full. began: when this thread was first kept from its
+ * own work. */
 static bool mark_with(struct gs_stream *stream, CUevent event, bool start, uint64_t began) {
   struct gs_time_device *device = stream->device;
   struct gs_mark *mark;
@@ -95,8 +95,9 @@ void gs_mark_record(struct gs_stream *stream, bool start) {
 
 /* ---- taking in ---- */
 
-/* Device time of a completed event. The first event of a context becomes the base, and so does one that is far from the
- * base. Returns true if the context keeps the event. Called with `reaping` held. */
+/* Gets the device time of a completed event; *known: whether the driver gave it. The first event of a context becomes
+ * the base, and so does one that is far from the base. Returns true if the context keeps the event. Called with
+ * `reaping` held. */
 static bool device_time(struct gs_context *context, CUevent event, uint64_t *time, bool *known) {
   float ms;
   *known = true;
@@ -125,7 +126,7 @@ static bool tells_nothing(CUresult result) {
   return result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
 }
 
-/* Reaps the oldest mark of a stream if it is done or lost. False if there is nothing (more) to reap. Called with
+/* Reaps the oldest mark of a stream if it is done or lost. False if there is nothing left to reap. Called with
  * `reaping` held. */
 static bool take_oldest(struct gs_stream *stream) {
   struct gs_time_device *device = stream->device;
@@ -239,7 +240,7 @@ static void reap_stream(struct gs_stream *stream) {
   }
   if (!stream->context || __atomic_load_n(&stream->context->ending, __ATOMIC_RELAXED) > 0)
     return;
-  /* what a launch took is known before it is charged */
+  /* brackets first: what a launch took is then known before it is charged */
   do
     gs_bracket_take(stream);
   while (take_oldest(stream));
@@ -284,11 +285,11 @@ static void wait_ended(struct gs_stream *stream, uint64_t now) {
   struct gs_waited waited = {gs_wait.began, returned ? now : gs_wait.until, gs_residents(device), returned};
   gs_repeat_absorb(stream);
   if (stream->newest >= gs_wait.number || gs_stream_awaits(stream)) {
-    /* not all of its work came before the wait, but the wait has seen it busy */
+    /* not all of its work came before the wait, but the wait has shown it busy */
     gs_meter_seen_busy(device->meter, &stream->queue, waited);
   } else if (stream->queue.head == stream->queue.tail) {
     gs_proven_idle(stream, now, waited);
-    /* another thread is still reading its marks, or the last one is not known to be done: that thread completes this */
+    /* another thread is still reading its marks, or the last one is not known to be done: close_done completes this */
   } else {
     stream->done_at = now;
     __atomic_store_n(&stream->done_launches, gs_stream_launches(stream) + 1, __ATOMIC_RELAXED);

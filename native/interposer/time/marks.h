@@ -4,8 +4,8 @@
 
 #include "interposer/time/timing.h"
 
-/* Closes the open segment of a stream with a timing event, in whatever context the calling thread of the program is. If
- * the driver refuses it, the stream is charged by residency. */
+/* Closes the open segment of a stream with a timing event, whatever the current context of the calling thread. If the
+ * driver refuses it, the stream is charged by residency. */
 void gs_mark_record(struct gs_stream *stream, bool start);
 
 /* Processes completed marks of all streams of a device; returns at once if another thread is already doing so. */
@@ -13,8 +13,8 @@ void gs_reap(struct gs_time_device *device);
 
 /* The thread's wait (gs_wait) has ended, and showed that what was submitted to the stream before it is done. */
 void gs_stream_done(struct gs_stream *stream);
-/* The same for all streams with work that match: they are done since the same instant, and what is told of the device
- * is told once. */
+/* The same for all streams with work for which `matches` returns true: they are done since the same instant, and the
+ * device's state is published once. */
 void gs_streams_done(struct gs_time_device *device, bool (*matches)(const struct gs_stream *stream, const void *what),
                      const void *what);
 

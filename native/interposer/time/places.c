@@ -24,7 +24,7 @@ static void put(struct gs_time *time, struct gs_stream *stream, CUstream handle,
   *bucket = stream;
 }
 
-/* Doubles the index when it is full. Without memory for that its chains get longer. */
+/* Doubles the index when it is full. If there is no memory for that, its chains get longer. */
 static bool index_room(struct gs_time *time) {
   uint32_t before = time->buckets, size = before ? 2 * before : FIRST_BUCKETS;
   struct gs_stream **old = time->bucket, **bigger;

@@ -1,10 +1,11 @@
-/* A question about a stream that is being captured, or about the legacy stream beside one, invalidates the capture. So a
- * stream is asked if it is not, and calls that begin a capture or draw a stream into one wait for `reaping`, which is
- * held here (capture.c). So do calls that end a stream or a context.
+/* A query of a stream that is being captured, or of the legacy stream during such a capture, invalidates the capture.
+ * So only streams that are not being captured are queried, and calls that begin a capture or draw a stream into one
+ * wait for `reaping`, which is held here (capture.c). So do calls that end a stream or a context.
  *
- * Some streams cannot be asked: the per-thread default streams of other threads, and those that the program has
- * destroyed. For them an event behind everything in the context answers; it would invalidate any capture in the context.
- * Drivers before CUDA 12.5 have no such event: then the per-thread default streams are charged as estimated. */
+ * Some streams cannot be queried: the per-thread default streams of other threads, and those that the program has
+ * destroyed. For them an event behind everything in the context answers; recording it would invalidate any capture in
+ * the context. Drivers before CUDA 12.5 have no such event: there the per-thread default streams are charged as
+ * estimated. */
 #include "interposer/time/prove.h"
 
 #include "interposer/time/active.h"

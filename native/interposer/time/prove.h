@@ -1,4 +1,4 @@
-/* Asks the driver about streams that are not proven idle, and of which the program asks nothing. */
+/* Queries the driver about streams that are not proven idle and that the program itself does not query. */
 #ifndef GPUSHARE_TIME_PROVE_H
 #define GPUSHARE_TIME_PROVE_H
 
@@ -8,11 +8,11 @@
  * before gs_prove. */
 bool gs_overdue(const struct gs_time_device *device, uint64_t now, uint64_t patience);
 
-/* Asks about the streams that are overdue. Those that are not done are charged by residency from then on. Called by the
- * gate thread. */
+/* Queries the overdue streams. Those that are not done are charged by residency from then on. Called by the gate
+ * thread. */
 void gs_prove(struct gs_time_device *device, uint64_t patience);
 
-/* Whether the driver says that the stream is idle. False also where it cannot be asked now. */
+/* Whether the driver reports the stream as idle. False also if it cannot be queried now. */
 bool gs_stream_says_idle(struct gs_stream *stream);
 
 #endif

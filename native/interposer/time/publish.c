@@ -1,4 +1,4 @@
-/* What the arbiter is told. */
+/* Publishes what the arbiter has to know. */
 #include "interposer/time/publish.h"
 
 #include "interposer/process/join.h"
@@ -9,7 +9,7 @@
 
 enum {
   /* work that is done this much before the arbiter expects it is worth a bell: waking others takes 50 us, and work that
-   * is only a little late says GS_METER_OVERDUE_NS */
+   * is only a little late is published with GS_METER_OVERDUE_NS more */
   SOONER_NS = GS_METER_OVERDUE_NS + 50000
 };
 

@@ -40,7 +40,7 @@ void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUst
   repeat->short_wait =
       (uint64_t)((function->estimate + GS_METER_LATE_NS) * (double)stream->device->ticks.within / GS_TICKS_BELIEVED_NS);
   repeat->repeats_word = &time->repeats;
-  /* In this order: a capture that begins now changes the words in the opposite order. */
+  /* `repeats` before `captures`: a capture that begins now changes the words in the opposite order. */
   repeat->repeats = __atomic_load_n(&time->repeats, __ATOMIC_ACQUIRE);
   if (__atomic_load_n(&time->captures, __ATOMIC_ACQUIRE) > 0)
     return;

@@ -15,7 +15,7 @@ enum {
   GS_REPEAT_NS = 100000, /* half of GS_DRAINED_NS, and of the time after which an idle holder loses its lease */
   GS_REPEAT_LEAST = 4,   /* fewer repetitions save little */
   GS_REPEAT_MOST = 32,
-  GS_REPEAT_SHORT_NS = 10000 /* the waits for kernels shorter than this are booked with the next launch */
+  GS_REPEAT_SHORT_NS = 10000 /* waits for kernels shorter than this are booked with the next launch */
 };
 
 struct __attribute__((aligned(64))) gs_repeat {
@@ -26,8 +26,8 @@ struct __attribute__((aligned(64))) gs_repeat {
   const uint32_t *lease_word, *repeats_word;
   uint32_t lease, repeats; /* values of those words when the launch was booked */
   uint32_t left;
-  /* In ticks of the processor's counter: GS_REPEAT_NS after the booking, 0 for short kernels; and how long a wait may
-   * last without being looked at */
+  /* In ticks of the processor's counter: `soon` is GS_REPEAT_NS after the booking, 0 for short kernels; `short_wait` is
+   * how long a wait may last without being booked at once */
   uint64_t soon, short_wait;
 };
 
@@ -38,7 +38,7 @@ static inline struct gs_repeat *gs_repeat_of(CUstream handle) {
   if (!handle)
     handle = CU_STREAM_LEGACY;
   struct gs_repeat *repeat = &gs_repeats[(uintptr_t)handle * UINT64_C(0x9e3779b97f4a7c15) >> 61];
-  __asm__("" : "+r"(repeat)); /* else the compiler works out the address anew at each use, 1 ns in all */
+  __asm__("" : "+r"(repeat)); /* otherwise the compiler computes the address anew at each use, 1 ns in all */
   return repeat;
 }
 
@@ -67,7 +67,7 @@ static inline struct gs_repeat *gs_repeat_launch(uint64_t key, CUstream handle) 
   return repeat;
 }
 
-/* While the driver was called, the stream was found idle and left the list of those that have work. */
+/* Called if the stream was found idle, and left the list of those with work, while the driver was called. */
 void gs_repeat_late(struct gs_stream *stream);
 static inline void gs_repeated(struct gs_repeat *repeat, CUresult result) {
   struct gs_stream *stream = repeat->stream;
@@ -80,8 +80,8 @@ static inline void gs_repeated(struct gs_repeat *repeat, CUresult result) {
     gs_repeat_late(stream);
 }
 
-/* This thread is about to wait for a stream into which it launches. If the wait is short, it is accounted for with the
- * next launch that is booked in full. NULL if that does not apply: a wait for the legacy stream shows more. */
+/* To be called before a wait for a stream into which this thread launches. If the wait is short, it is accounted for
+ * with the next launch that is booked in full. NULL if that does not apply: a wait for the legacy stream shows more. */
 static inline struct gs_repeat *gs_repeat_wait(CUstream handle) {
   struct gs_repeat *repeat = gs_repeat_of(handle);
   if (repeat->left > 0 && !gs_stream_is_default(handle) && repeat->handle == handle && gs_repeat_holds(repeat) &&
@@ -110,7 +110,7 @@ static inline void gs_repeat_absorb(struct gs_stream *stream) {
   if (gs_repeat_pending(stream) > 0)
     gs_repeat_absorb_slow(stream);
 }
-/* The same for all streams of the device. Takes the lock. */
+/* Books the repeated launches of all streams of the device. Takes the lock. */
 void gs_repeat_absorb_all(struct gs_time_device *device);
 /* Whether anything was launched since the stream was last marked or waited for. */
 bool gs_stream_open(struct gs_stream *stream);
@@ -140,7 +140,7 @@ static inline bool gs_stream_known_done(const struct gs_stream *stream) {
 static inline void gs_repeat_done(struct gs_stream *stream, uint64_t launches) {
   __atomic_store_n(&stream->waited_launches, launches + 1, __ATOMIC_RELAXED);
 }
-/* Whether that was the last thing that happened in the stream. */
+/* Whether nothing was launched into the stream since such a wait. */
 static inline bool gs_repeat_known_done(const struct gs_stream *stream) {
   return __atomic_load_n(&stream->waited_launches, __ATOMIC_RELAXED) == gs_stream_launches(stream) + 1;
 }

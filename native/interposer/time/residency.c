@@ -7,10 +7,10 @@ void gs_blind(struct gs_stream *stream, uint64_t since) {
   stream->blind_head = stream->queue.head;
   if (stream->blind)
     return;
-  __atomic_store_n(&stream->blind, since, __ATOMIC_RELAXED);             /* marks.c looks without the lock */
+  __atomic_store_n(&stream->blind, since, __ATOMIC_RELAXED);             /* marks.c reads it without the lock */
   __atomic_store_n(&device->blind, device->blind + 1, __ATOMIC_RELAXED); /* the gate thread reads it without the lock */
   __atomic_store_n(&device->blind_since, gs_now(), __ATOMIC_RELAXED);
-  /* the gate thread, which follows it, may sleep for long */
+  /* wakes the gate thread, which follows blind streams and may be in a long sleep */
   if (!gs_time()->profiled)
     gs_futex_wake(&device->limits->lease, INT_MAX, true);
 }

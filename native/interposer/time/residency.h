@@ -1,9 +1,9 @@
-/* Busy until proven idle. A stream that took work counts as busy until something that was completed after it says
- * otherwise: a mark, or a wait or a question that returned.
+/* Busy until proven idle. A stream that took work counts as busy until something that completed after that work proves
+ * otherwise: a mark, a wait or a question.
  *
  * A stream whose work is out of the marks' sight (the driver refused an event, its thread may not call the driver, the
- * program is profiled, or the work outlasts what was expected of it) is blind: it is charged by residency, the device
- * time that this process could use while the stream was not proven idle.
+ * program is profiled, or the work takes longer than expected) is blind: it is charged by residency, the device time
+ * that this process could use while the stream was not proven idle.
  *
  * All functions are called with the device's lock held. */
 #ifndef GPUSHARE_TIME_RESIDENCY_H
@@ -13,18 +13,18 @@
 #include "interposer/time/timing.h"
 
 enum {
-  /* how far ahead of the clock the end of work is published that is not proven done; the gate thread refreshes it every
-   * GS_LOOK_NS if others wait */
+  /* the end of work that is not proven done is published this far ahead of the clock; the gate thread refreshes it
+   * every GS_LOOK_NS if others wait */
   GS_UNPROVEN_NS = 2000000,
   GS_LOOK_NS = 1000000
 };
 
-/* The work launched since `since`, or at least since the stream became blind, is charged by residency until it is
- * proven done. */
+/* Charges the work launched since `since`, or at least since the stream became blind, by residency until it is proven
+ * done. */
 void gs_blind(struct gs_stream *stream, uint64_t since);
 /* Charges a blind stream up to now. */
 void gs_blind_charge(struct gs_stream *stream, uint64_t now);
-/* The stream was idle at that time, and nothing was launched into it since. */
+/* Ends blindness: the stream was idle at that time, and nothing was launched into it since. */
 void gs_blind_end(struct gs_stream *stream, uint64_t at);
 /* The same, if the work became blind before the mark with this number was recorded. */
 static inline void gs_blind_end_by_mark(struct gs_stream *stream, uint32_t mark, uint64_t at) {
@@ -32,7 +32,7 @@ static inline void gs_blind_end_by_mark(struct gs_stream *stream, uint32_t mark,
     gs_blind_end(stream, at);
 }
 
-/* Everything launched into the stream is done since `at`, as gs_meter_synced is told. All its marks are reaped or
+/* Everything launched into the stream is done since `at`. waited: as for gs_meter_synced. All its marks are reaped or
  * lost. */
 void gs_proven_idle(struct gs_stream *stream, uint64_t at, struct gs_waited waited);
 

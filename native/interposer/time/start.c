@@ -6,8 +6,9 @@
 
 #include "interposer/time/gate_thread.h"
 
-/* A tool that traces every CUDA call would show the interposer's events to its user and slows every call, so the
- * program is charged by residency. A loaded libcupti alone is no sign of one: frameworks link it and rarely use it. */
+/* A tool that traces every CUDA call would show the interposer's events to its user and slows every call, so under one
+ * the program is charged by residency. A loaded libcupti alone does not indicate one: frameworks link it and rarely use
+ * it. */
 static bool profiled(void) { return getenv("CUDA_INJECTION64_PATH") || getenv("NVTX_INJECTION64_PATH"); }
 
 struct books {

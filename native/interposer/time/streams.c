@@ -27,7 +27,7 @@ static CUcontext current_context(void) {
   return gs_real.cuCtxGetCurrent(&context) == CUDA_SUCCESS ? context : NULL;
 }
 
-/* Under `tables`. There is no memory: the device's time is charged by residency from now on. */
+/* Under `tables`. There is no memory for a stream's books: the device's time is charged by residency from now on. */
 static struct gs_stream *rest_of(struct gs_time_device *device) {
   static uint32_t told;
   if (!__atomic_exchange_n(&told, 1, __ATOMIC_RELAXED))

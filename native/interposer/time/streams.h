@@ -5,8 +5,8 @@
 #include "interposer/time/timing.h"
 
 /* Finds or adds a stream. handle: NULL is the legacy default stream; CU_STREAM_PER_THREAD that of this thread. NULL if
- * the stream cannot be determined. Without memory for one more stream, one that stands for all such streams of the
- * device (`rest`), which has no context. */
+ * the stream cannot be determined. If there is no memory for one more stream, returns the device's `rest`, which
+ * represents all such streams and has no context. */
 struct gs_stream *gs_stream_of(CUstream handle);
 
 /* The same without adding: NULL if this process never submitted to the stream. */

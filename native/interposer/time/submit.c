@@ -13,7 +13,7 @@
 
 #define GS_CAPTURES(time) __atomic_load_n(&(time)->captures, __ATOMIC_ACQUIRE)
 
-/* A stream without a place is gated all the same. */
+/* Gates a launch into a stream that has no place. */
 static void gate_only(struct gs_time *time, CUstream stream) {
   int ordinal = gs_stream_device(stream);
   struct gs_time_device *device = ordinal == GS_NO_DEVICE ? NULL : &time->device[ordinal];
@@ -22,7 +22,7 @@ static void gate_only(struct gs_time *time, CUstream stream) {
     gs_gate_wait(device, NULL);
 }
 
-/* There is no bracket after all. */
+/* Cancels the planned bracket. */
 static void no_bracket(struct gs_submission *submission) {
   submission->plan &= ~(uint32_t)GS_PLAN_SAMPLE;
   __atomic_store_n(&submission->stream->queue.bracketing, false, __ATOMIC_RELEASE);
@@ -43,7 +43,8 @@ static void follow_before(struct gs_submission *submission) {
     no_bracket(submission);
 }
 
-/* A launch counts for no less than one of a function never seen: callbacks that pass without a lease are few. */
+/* Books a callback's submission without a lease. It counts for no less than one of a function never seen, so few
+ * pass. */
 static void callback_spends(struct gs_time_device *device, uint32_t lease, double ns) {
   device->callback_ns = device->callback_lease == lease ? device->callback_ns + ns : ns;
   device->callback_lease = lease;
@@ -171,8 +172,8 @@ void gs_submitted_slow(struct gs_submission *submission, CUresult result) {
       no_bracket(submission);
     return;
   }
-  /* A mark that another thread recorded meanwhile may have come before the launch, or after it. So it is booked behind
-   * that mark too, and has one of its own, which shows how much of it was left then. */
+  /* A mark that another thread recorded meanwhile may have come before the launch, or after it. So the launch is booked
+   * behind that mark too, and gets a mark of its own, which shows how much of it was left then. */
   if (__atomic_load_n(&stream->queue.segments, __ATOMIC_RELAXED) != submission->segments) {
     gs_biased_take(&device->lock);
     gs_meter_repeated(device->meter, &stream->queue, submission->function, submission->function->key, 1);

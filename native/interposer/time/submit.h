@@ -12,7 +12,7 @@ struct gs_submission {
   uint64_t planned, began;
 };
 
-/* Class of sizes whose time is measured separately: four per power of two. 0 to 259 */
+/* Class of sizes whose time is measured separately, 0 to 259: four classes per power of two. */
 static inline uint64_t gs_size_class(uint64_t size) {
   unsigned int bits = size ? 64 - (unsigned int)__builtin_clzll(size) : 0;
   return bits < 3 ? size : (uint64_t)bits << 2 | (size >> (bits - 3) & 3);
@@ -22,7 +22,7 @@ static inline uint64_t gs_size_class(uint64_t size) {
  * never 0. Returns CUDA_SUCCESS. */
 CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream stream);
 
-/* The driver has the submission, or has refused it. */
+/* Notes that the driver has the submission, or has refused it. */
 static inline void gs_arrived(struct gs_stream *stream) { __atomic_add_fetch(&stream->arrived, 1, __ATOMIC_RELEASE); }
 void gs_submitted_slow(struct gs_submission *submission, CUresult result);
 

@@ -15,7 +15,7 @@
 enum {
   GS_BRACKET_EVENTS = 3,
   GS_TIME_EVENTS = 256, /* free events kept per context; further ones are destroyed */
-  /* events of the program remembered, a power of two; what is not remembered proves nothing */
+  /* number of the program's events that are remembered, a power of two; the others prove nothing */
   GS_TIME_RECORDED = 256,
   GS_BOUND_DEFAULT_NS = 2000000,
   GS_DRAINED_NS = 200000, /* less than this in flight counts as drained */
@@ -35,8 +35,8 @@ struct gs_context {
   CUevent base;       /* the event from which device times are measured; NULL until the first mark is done */
   uint64_t base_time; /* device time of the base event */
   struct gs_clock clock;
-  /* An event behind everything in the context, to which no answer was seen yet, or NULL; number of answers. See
-   * prove.c */
+  /* An event behind everything in the context that is not known to be done, or NULL; number of such events that were
+   * done. See prove.c */
   CUevent asking;
   uint64_t answers;
   struct gs_latch pool; /* protects free_event */
@@ -46,7 +46,7 @@ struct gs_context {
 
 struct gs_stream {
   CUstream handle; /* CU_STREAM_LEGACY or CU_STREAM_PER_THREAD for the default streams */
-  uint64_t thread; /* whose CU_STREAM_PER_THREAD */
+  uint64_t thread; /* the thread to which CU_STREAM_PER_THREAD belongs; see gs_stream_thread */
   struct gs_context *context;
   struct gs_time_device *device;
   bool live;                          /* false: a free place */
@@ -58,20 +58,21 @@ struct gs_stream {
   struct gs_stream *alike;            /* with the same hash, or the next free place; under `tables` */
   struct gs_stream *next, *prior;     /* in the list of its device; see active.h */
   uint64_t due;                       /* when the work is expected to be done */
-  uint64_t refused; /* when a mark was last refused; 0: never. Then marks are tried again only after a while */
-  /* prove.c only: the number of the context's answer that is about this stream, and of its launches then */
+  uint64_t refused; /* when a mark was last refused; 0: never. After that, marks are tried again only after a while */
+  /* prove.c only: the number of the context's answer that covers this stream, and its number of launches when that was
+   * asked */
   uint64_t asked, asked_launches;
-  /* Submissions booked so far (written under the device's lock), and those whose driver call has ended since. A place
-   * keeps them when it goes to another stream: the call of a submission to the old one may still end. Atomic */
+  /* Submissions booked so far (written under the device's lock), and those whose driver call has ended since. They stay
+   * when the place is reused for another stream: the call of a submission to the old one may still end. Atomic */
   uint64_t sent, arrived;
   /* Below: under the device's lock. */
   uint64_t newest;     /* only waits with a greater number show that the work of this stream is done; see waits.h */
   uint64_t blind;      /* the stream is charged by residency from this time on; 0: by its marks. See residency.h */
-  uint32_t blind_head; /* number of marks recorded when its work was last found to be out of their sight */
+  uint32_t blind_head; /* number of marks recorded when its work was last found out of their sight */
   struct gs_queue queue;
 
-  /* When the program asked whether its work was done, and it was not: 1 + number of launches then, the first time and
-   * the last. Atomic. */
+  /* When the program queried the stream and it was not done: 1 + number of launches then, the first time and the last.
+   * Atomic. */
   uint64_t polled_launches, polled_from, polled_until;
 
   uint64_t waited_launches; /* 1 + the number of launches when a short wait that is not booked ended. Atomic */
@@ -93,7 +94,7 @@ struct gs_stream {
 struct gs_time_device {
   const struct gs_device_limits *limits;
   struct gs_slot_device *slot;
-  struct gs_meter *meter; /* this process never had a context on the device */
+  struct gs_meter *meter; /* NULL: this process never had a context on the device */
   int ordinal;
   uint32_t local;     /* 1: the daemon is gone, the local budget decides */
   uint64_t reaped;    /* number of marks seen complete */
@@ -101,11 +102,12 @@ struct gs_time_device {
   uint32_t residents; /* processes of the grant with recent work on the device, this one included */
   uint64_t residents_at;
   struct gs_biased lock;
-  uint64_t waits; /* number of the last wait of the program; under lock */
+  uint64_t waits; /* number of the program's last wait; under lock */
   struct gs_latch reaping;
   struct gs_ticks ticks; /* under lock */
-  uint32_t barriers;     /* what a bracketed launch is held by, see bracket.c; 0: not yet known. Atomic */
-  /* Time that the device takes for an event, ns: the sum of so many. Under `reaping`; the number is atomic */
+  uint32_t barriers;     /* how many barriers hold a bracketed launch, see bracket.c; 0: not yet known. Atomic */
+  /* Time that the device takes for an event: the sum of `events` measurements, ns. Under `reaping`; the number is
+   * atomic */
   double events_ns;
   uint32_t events;
   uint32_t claims; /* collectives counted, or about to be, and not yet submitted */
@@ -113,12 +115,12 @@ struct gs_time_device {
   uint64_t idle_at;
   struct gs_stream *active; /* see active.h */
   uint32_t blind;           /* number of streams charged by residency; under lock */
-  uint64_t blind_since;     /* when the latest of them began to be */
-  struct gs_stream *rest;   /* stands for all streams for which there was no memory; in the mapping of the meter */
-  /* under lock: estimated time that callbacks submitted since the revoke that made the lease word this */
+  uint64_t blind_since;     /* when the latest of them became so */
+  struct gs_stream *rest;   /* represents all streams for which there was no memory; in the mapping of the meter */
+  /* under lock: estimated time of what callbacks submitted while the lease word had this value, without a lease */
   uint32_t callback_lease;
   double callback_ns;
-  uint64_t callback_passed; /* when a callback last passed because it had waited for long */
+  uint64_t callback_passed; /* when a callback last passed because it had waited for a long time */
 
   /* The local budget. Protected by budget_lock. */
   struct gs_latch budget_lock;
@@ -149,7 +151,7 @@ struct gs_recorded {
 struct gs_time {
   bool profiled; /* a profiler is in the process: no marks and no questions; every stream is charged by residency */
   struct gs_latch tables;
-  uint32_t generation; /* incremented when a stream or context ends: then what threads have cached is stale */
+  uint32_t generation; /* incremented when a stream or context ends: invalidates what threads have cached */
   /* sum of `ending` over the contexts: handles of streams may be reused before their end is noticed */
   uint32_t ending;
   /* number of open captures of the process; while there are any, the interposer's driver calls need care */
@@ -157,7 +159,7 @@ struct gs_time {
   uint32_t joining; /* number of calls in progress that may draw a stream into one of them */
   uint32_t repeats; /* incremented by everything that changes the meaning of a launch, see repeat.h; never 0 */
   uint32_t thread_started;
-  uint32_t dozes;          /* the gate thread sleeps for longer than work may go unwatched: wake it */
+  uint32_t dozes;          /* the gate thread sleeps for longer than work may go unwatched: new work has to wake it */
   uint32_t stop;           /* the process is exiting: the gate thread makes no more driver calls */
   struct gs_latch driving; /* held by the gate thread during its driver calls */
   struct gs_time_device device[GS_MAX_DEVICES];
@@ -177,7 +179,7 @@ static inline struct gs_time *gs_time(void) { return __atomic_load_n(&gs_process
 static inline bool gs_stream_live(const struct gs_stream *stream) {
   return __atomic_load_n(&stream->live, __ATOMIC_ACQUIRE);
 }
-/* Its place may be reused for another stream while somebody walks over the streams without a latch. */
+/* Its place may be reused for another stream while another thread walks over the streams without a latch. */
 static inline struct gs_time_device *gs_stream_home(const struct gs_stream *stream) {
   return __atomic_load_n(&stream->device, __ATOMIC_RELAXED);
 }

@@ -1,4 +1,3 @@
-/* When the program learns that work is done, the meter learns it too. */
 #include "interposer/time/waits.h"
 
 #include "interposer/time/active.h"
@@ -49,7 +48,7 @@ void gs_before_wait(struct gs_stream *stream) {
   }
   gs_wait.began = gs_ticks_at(&device->ticks, gs_ticks_read());
   gs_wait.until = UINT64_MAX;
-  /* a mark now would also stand for what the driver does not have yet */
+  /* a mark now would also cover what the driver does not have yet */
   check = !gs_stream_awaits(stream) && gs_meter_check_before_sync(device->meter, &stream->queue, gs_wait.began);
   gs_biased_drop(&device->lock);
   if (check && !gs_stream_capturing(stream->handle))
@@ -193,11 +192,11 @@ struct gs_stream *gs_stream_behind(CUevent event, bool *emptied) {
   return stream;
 }
 
-static bool recorded_elsewhere; /* in this process, once and for all */
+static bool recorded_elsewhere; /* in this process; never reset */
 
 void gs_events_recorded_elsewhere(void) { __atomic_store_n(&recorded_elsewhere, true, __ATOMIC_RELAXED); }
 
-/* Asking the driver costs 0.5 us, so it is asked only in a program that has given an event away. */
+/* Querying the driver costs 0.5 us, so this is done only in a program that has passed an event to something else. */
 bool gs_event_shows_idle(struct gs_stream *stream) {
   return !__atomic_load_n(&recorded_elsewhere, __ATOMIC_RELAXED) || gs_stream_says_idle(stream);
 }

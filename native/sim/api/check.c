@@ -1,5 +1,5 @@
-/* The books against what is there: the device memory of everything that is alive in this process, summed anew, and what
- * the engine has it down for. */
+/* Checks the accounts: recomputes the device memory of everything alive in this process and compares it with what the
+ * engine charges to the process. */
 #include "sim/api/contexts.h"
 #include "sim/api/sim_test.h"
 #include "sim/memory/memory.h"

@@ -1,4 +1,4 @@
-/* Devices and their properties: what the card is, and what CUDA guarantees for its compute capability. */
+/* Devices and their properties: those of the card, and those that CUDA guarantees for its compute capability. */
 #include <stdio.h>
 #include <string.h>
 

@@ -47,8 +47,8 @@ CUresult cuStreamWaitEvent(CUstream hStream, CUevent hEvent, unsigned int Flags)
   return sim_event_wait_by_handle(hStream, hEvent, Flags);
 }
 
-/* The event's current mark, with a reference; NULL: never recorded. Querying a captured event is an error, and any
- * query is unsafe while a thread captures in global mode. */
+/* Returns the event's current mark, with a reference; NULL: never recorded. Querying a captured event is an error, and
+ * any query is unsafe while a thread captures in global mode. */
 static CUresult event_mark(CUevent handle, struct sim_event **event, struct sim_mark **mark) {
   CUresult result = sim_event_get(handle, event);
   if (result)
@@ -146,8 +146,8 @@ CUresult cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hEnd) 
   return cuEventElapsedTime_v2(pMilliseconds, hStart, hEnd);
 }
 
-/* Covers the whole context: the legacy stream synchronises with all blocking streams; the others are joined one by
- * one. */
+/* Records all work of the context: the legacy stream synchronises with all blocking streams; the others are joined one
+ * by one. */
 CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent) {
   struct sim_ctx *ctx;
   struct sim_event *event;

@@ -1,5 +1,5 @@
-/* Holds: a test stops a driver call before or after its effect. The lock is taken by test code and by calls made while a
- * hold is placed; a stopped thread waits without it. */
+/* Holds: a test stops a driver call before or after its effect. The lock is taken by test code and by calls made while
+ * a hold is placed; a stopped thread waits without it. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <stdint.h>
@@ -43,7 +43,7 @@ static void condition_new(void) {
   pthread_condattr_destroy(&attributes);
 }
 
-/* The threads that are stopped do not exist in the child, and nobody there would release its calls. */
+/* Stopped threads do not exist in a forked child, and nothing there would release the child's own calls. */
 static void child(void) {
   pthread_mutex_init(&all.lock, NULL);
   condition_new();

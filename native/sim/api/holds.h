@@ -6,13 +6,13 @@
 
 #include "sim/api/sim_test.h"
 
-extern unsigned sim_holds; /* the number that have not stopped a call yet */
+extern unsigned sim_holds; /* number of holds that have not stopped a call yet */
 
 static inline bool sim_holds_any(void) {
   return __builtin_expect(__atomic_load_n(&sim_holds, __ATOMIC_RELAXED) != 0, 0);
 }
 
-/* Stops the calling thread if a hold says so. name: the exported function; base: its name without version. */
+/* Stops the calling thread if a hold matches the call. name: the exported function; base: its name without version. */
 void sim_hold_here(const char *name, const char *base, enum gs_sim_when when);
 
 #endif

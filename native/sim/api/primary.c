@@ -70,7 +70,7 @@ static struct sim_ctx *a_green_one(const struct sim_ctx *primary) {
   return NULL;
 }
 
-/* Also ends the green contexts that depend on it; a reset can find some. */
+/* Ends a primary context and the green contexts that depend on it, of which a reset can find some. */
 static void primary_end(struct sim_ctx *ctx) {
   sim_ctx_wait(ctx);
   for (;;) {
@@ -163,7 +163,7 @@ CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags) {
   return ctx ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-/* The first version of the function fails if the context is active. */
+/* Unlike later versions, the first version of the function fails if the context is active. */
 CUresult cuDevicePrimaryCtxSetFlags(CUdevice dev, unsigned int flags) {
   CUresult result = device_check(dev);
   if (result)

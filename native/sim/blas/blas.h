@@ -1,8 +1,8 @@
-/* A cuBLAS and cuBLASLt that compute nothing and take the time that the work would take. NVIDIA's own need private
- * tables of NVIDIA's driver.
+/* A cuBLAS and cuBLASLt that compute nothing and take the time that the work would take. NVIDIA's own libraries need
+ * private tables of NVIDIA's driver.
  *
- * Each call launches one kernel over the public driver API, found with dlopen("libcuda.so.1"), so that an interposer in
- * front of the driver sees what a program's products cost. */
+ * Each call launches one kernel through the public driver API, found with dlopen("libcuda.so.1"), so that an interposer
+ * in front of the driver sees the cost of a program's matrix products. */
 #ifndef SIM_BLAS_H
 #define SIM_BLAS_H
 
@@ -26,7 +26,7 @@ enum {
   CUBLAS_STATUS_LICENSE_ERROR = 16
 };
 
-/* cudaDataType, as far as a matrix here may have it */
+/* cudaDataType: the types that a matrix may have here */
 enum {
   CUDA_R_32F = 0,
   CUDA_R_64F = 1,
@@ -44,7 +44,7 @@ enum {
   BLAS_INDEX_64 = 24 /* CUDA_R_64I */
 };
 
-/* cublasComputeType_t; 0: by the type of the matrices and the handle's mathMode */
+/* cublasComputeType_t; 0: determined by the type of the matrices and the handle's mathMode */
 enum {
   CUBLAS_COMPUTE_16F = 64,
   CUBLAS_COMPUTE_16F_PEDANTIC = 65,
@@ -90,34 +90,34 @@ extern struct blas_driver blas_driver;
 
 /* A handle of either library. */
 struct blas {
-  uint32_t magic; /* while it lives */
+  uint32_t magic; /* set while the handle is live */
   CUcontext ctx;  /* current when it was made */
   CUstream stream;
   int pointer_mode, math_mode, atomics_mode, sm_count_target;
-  CUdeviceptr workspace; /* its own, whether the program gives another or not */
-  struct blas *next;     /* once destroyed */
+  CUdeviceptr workspace; /* the handle's own, kept even if the program sets another */
+  struct blas *next;     /* in the list of destroyed handles */
 };
 
-/* The driver with a context of the calling thread; a cublasStatus_t. */
+/* Loads the driver and ensures that the calling thread has a context; returns a cublasStatus_t. */
 int blas_start(void);
 
-/* The handle, or NULL where it is none that was made and not destroyed. */
+/* Resolves a handle; NULL: not a live handle. */
 struct blas *blas_of(void *handle);
 
-/* Launches work on a handle's stream: `flops` operations on elements of `type`, and `elements` of them read or written. A
- * complex operation counts as four. No work is success. Returns a cublasStatus_t. */
+/* Launches work on a handle's stream: `flops` operations on elements of `type`, and `elements` of them read or written.
+ * A complex operation counts as four. Succeeds if there is no work. Returns a cublasStatus_t. */
 int blas_work(void *handle, int type, int compute, double flops, double elements);
 
-/* The same with a stream and a math mode in place of a handle's. */
+/* The same with a stream and a math mode instead of a handle. */
 int blas_launch(CUstream stream, int math_mode, int type, int compute, double flops, double elements);
 
-/* A scalar result of `type`, which is 0 here: waits for the stream where the pointer is the host's. */
+/* Writes a scalar result of `type`, always 0; waits for the stream if it is a host pointer. */
 int blas_result(void *handle, void *result, int type);
 
 /* The real type of a complex one. */
 int blas_real(int type);
 
-/* Bytes of an element; 0: not known, or not of this device. */
+/* Bytes of an element; 0: unknown type, or not supported by this device. */
 size_t blas_bytes(int type);
 
 /* For cublas...GetStatusName and GetStatusString, and GetProperty. */

@@ -40,7 +40,7 @@ def rows() -> list[Row]:
 
 
 def names(row: Row) -> Iterator[tuple[str, str]]:
-    """(function, type of its elements)"""
+    """Yields the name of each function and the type of its elements."""
     for pattern in row.names.split():
         match = NAMES.match(pattern)
         if match is None:

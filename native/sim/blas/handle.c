@@ -5,14 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* cublasCreate allocates this much in the handle's context: what NVIDIA documents for devices before Hopper (cuBLAS
- * documentation, cublasSetWorkspace). */
+/* cublasCreate allocates this much in the handle's context: the size that NVIDIA documents for devices before Hopper
+ * (cuBLAS documentation, cublasSetWorkspace). */
 enum { WORKSPACE_BYTES = 4 << 20 };
 
 enum { HANDLE_MAGIC = 0x626c6173 };
 
-/* Handles that were destroyed, for those made next: their memory is never returned, so that a call with one of them can
- * look at it and say what is wrong. */
+/* Destroyed handles, which new ones reuse. Their memory is never freed, so that a call with a destroyed handle can read
+ * it and return an error. */
 static struct {
   pthread_mutex_t lock;
   struct blas *first;
@@ -112,13 +112,13 @@ BLAS_API(int, cublasGetStream_v2, (void *handle, CUstream *stream)) {
 }
 
 BLAS_API(int, cublasSetWorkspace_v2, (void *handle, void *workspace, size_t bytes)) {
-  (void)workspace; /* nothing is computed in it */
+  (void)workspace; /* unused: nothing is computed */
   (void)bytes;
   return blas_of(handle) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_INITIALIZED;
 }
 
 BLAS_API(int, cublasGetVersion_v2, (void *handle, int *version)) {
-  (void)handle; /* documented to work without one */
+  (void)handle; /* documented to work without a handle */
   if (!version)
     return CUBLAS_STATUS_INVALID_VALUE;
   *version = BLAS_VERSION;
@@ -139,7 +139,7 @@ BLAS_API(int, cublasSetLoggerCallback, (void *callback)) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-/* ---- work of a handle ------------------------------------------------------------------------------------------------ */
+/* ---- work of a handle -------------------------------------------------------------------------------------------- */
 
 int blas_work(void *handle, int type, int compute, double flops, double elements) {
   struct blas *blas = blas_of(handle);
@@ -160,7 +160,7 @@ int blas_result(void *handle, void *result, int type) {
   return CUBLAS_STATUS_SUCCESS;
 }
 
-/* ---- copies ------------------------------------------------------------------------------------------------------- */
+/* ---- copies ------------------------------------------------------------------------------------------------------ */
 
 /* `rows` elements of each of `columns`, between columns that lie `from_step` and `to_step` bytes apart. */
 static int copy(CUstream stream, bool waits, const void *from, size_t from_step, void *to, size_t to_step, size_t width,

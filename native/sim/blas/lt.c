@@ -1,11 +1,12 @@
-/* cuBLASLt. Descriptors keep what they are told; of it, only sizes, types and the stream matter here. */
+/* cuBLASLt. Descriptors store all attributes; only sizes and types, and the stream of a call, have an effect here. */
 #include "sim/blas/blas.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Attributes of a kind of descriptor: bytes of each, 0 where a number is not used. They lie one after another in the
- * descriptor, whose size is that of the opaque struct in cublasLt.h, which programs may have on their stack. */
+/* Attributes of a kind of descriptor: the size in bytes of each, 0 for an unused number. They are stored one after
+ * another in the descriptor, whose size is that of the opaque struct in cublasLt.h: programs may have it on their
+ * stack. */
 struct kind {
   size_t bytes; /* of the descriptor */
   unsigned count;
@@ -33,7 +34,7 @@ static const struct kind preference_kind = {
 static const struct kind transform_kind = {64, 4, {4, 4, 4, 4}};
 static const struct kind algo_kind = {64, 9, {4, 4, 4, 4, 4, 4, 4, 2, 2}};
 
-/* Where an attribute lies, or NULL. */
+/* The address of an attribute; NULL: no such attribute. */
 static unsigned char *place(const struct kind *kind, const void *descriptor, int attribute) {
   size_t offset = 0;
   if (attribute < 0 || (unsigned)attribute >= kind->count || kind->attribute[attribute] == 0)
@@ -51,7 +52,7 @@ static int set(const struct kind *kind, void *descriptor, int attribute, const v
   return CUBLAS_STATUS_SUCCESS;
 }
 
-/* Without room, `written` says how much is needed. */
+/* If there is no room, *written is the required size. */
 static int get(const struct kind *kind, const void *descriptor, int attribute, void *to, size_t bytes,
                size_t *written) {
   const unsigned char *from = descriptor ? place(kind, descriptor, attribute) : NULL;
@@ -114,7 +115,7 @@ DESCRIPTOR(MatmulDesc, matmul_kind)
 DESCRIPTOR(MatmulPreference, preference_kind)
 DESCRIPTOR(MatrixTransformDesc, transform_kind)
 
-/* ---- what descriptors begin with ---------------------------------------------------------------------------------- */
+/* ---- initial values of descriptors ------------------------------------------------------------------------------- */
 
 static void begin_layout(void *layout, int type, uint64_t rows, uint64_t columns, int64_t ld) {
   enum { ORDER_COL };
@@ -173,7 +174,7 @@ BLAS_API(int, cublasLtMatrixTransformDescCreate, (void **transform, int scale)) 
   return status == CUBLAS_STATUS_SUCCESS ? set(&transform_kind, *transform, 0, &scale, sizeof scale) : status;
 }
 
-/* ---- algorithms: there is one, which needs no workspace ------------------------------------------------------------ */
+/* ---- algorithms: there is one, which needs no workspace ---------------------------------------------------------- */
 
 struct heuristic_result {
   unsigned char algo[64];
@@ -242,7 +243,7 @@ BLAS_API(int, cublasLtMatmulAlgoConfigGetAttribute,
   return get(&algo_kind, algo, attribute, to, bytes, written);
 }
 
-/* Every capability is 0: none is optional here. */
+/* Every capability is 0: there are no optional ones here. */
 BLAS_API(int, cublasLtMatmulAlgoCapGetAttribute,
          (const void *algo, int attribute, void *to, size_t bytes, size_t *written)) {
   (void)attribute;
@@ -255,7 +256,7 @@ BLAS_API(int, cublasLtMatmulAlgoCapGetAttribute,
   return CUBLAS_STATUS_SUCCESS;
 }
 
-/* ---- work --------------------------------------------------------------------------------------------------------- */
+/* ---- work -------------------------------------------------------------------------------------------------------- */
 
 BLAS_API(int, cublasLtMatmul,
          (void *handle, const void *matmul, const void *alpha, const void *a, const void *a_layout, const void *b,
@@ -290,13 +291,13 @@ BLAS_API(int, cublasLtMatrixTransform,
   return blas_launch(stream, CUBLAS_DEFAULT_MATH, (int)value(&layout_kind, c_layout, LAYOUT_TYPE), 0, 0, 2 * elements);
 }
 
-/* ---- the library -------------------------------------------------------------------------------------------------- */
+/* ---- the library ------------------------------------------------------------------------------------------------- */
 
 BLAS_API(int, cublasLtCreate, (void **handle)) {
   if (!handle)
     return CUBLAS_STATUS_INVALID_VALUE;
   int status = blas_start();
-  /* cuBLAS may be given it by mistake, and looks into it: it is none of its own */
+  /* allocated as a struct blas, because cuBLAS reads the magic of a handle that it is given by mistake */
   void *made = status == CUBLAS_STATUS_SUCCESS ? calloc(1, sizeof(struct blas)) : NULL;
   if (status == CUBLAS_STATUS_SUCCESS && !made)
     return CUBLAS_STATUS_ALLOC_FAILED;

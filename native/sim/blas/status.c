@@ -1,4 +1,4 @@
-/* What both libraries say of statuses and of themselves. */
+/* Names of statuses, and properties, for both libraries. */
 #include "sim/blas/blas.h"
 
 static const struct {

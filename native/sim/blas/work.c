@@ -1,4 +1,4 @@
-/* What work costs, and how it reaches the device. */
+/* Computes the cost of work and launches it. */
 #include "sim/blas/blas.h"
 #include "sim/model/card.h"
 
@@ -9,12 +9,12 @@
 struct blas_driver blas_driver;
 
 enum {
-  TILE = 128 * 128, /* elements for which there is a block of threads, as in the larger kernels of cuBLAS */
+  TILE = 128 * 128, /* elements per block of threads, as in the larger kernels of cuBLAS */
   MOST_BLOCKS = 0x7fffffff,
   THREADS = 128
 };
 
-/* Device time is the kernel's argument (native/sim/README.md). */
+/* The kernel's argument is its device time (native/sim/README.md). */
 static const char spin_ptx[] = ".version 7.0\n.target sm_80\n.address_size 64\n"
                                ".visible .entry spin_ns(.param .u64 ns) { ret; }\n";
 

@@ -121,7 +121,7 @@ cudaError_t cudaMalloc3D(struct cudaPitchedPtr *out, struct cudaExtent extent) {
 
 /* ---- copies of three dimensions ---------------------------------------------------------------------------------- */
 
-/* Bytes of an element; 1 without an array. */
+/* Bytes of an element; 1 if there is no array. */
 static cudaError_t element(CUarray array, size_t *bytes) {
   struct cudaChannelFormatDesc is = {.x = 8};
   cudaError_t error = array ? cudaGetChannelDesc(&is, array) : cudaSuccess;
@@ -222,7 +222,7 @@ cudaError_t cudaMemcpy3DAsync(const struct cudaMemcpy3DParms *copy, CUstream str
   return error == cudaSuccess ? rt_done(rt_driver.cuMemcpy3DAsync_v2(&box, stream)) : error;
 }
 
-/* Between devices. Addresses are unified, so the devices need not be told. */
+/* Between devices. Addresses are unified, so the device numbers are not needed. */
 struct cudaMemcpy3DPeerParms {
   CUarray srcArray;
   struct cudaPos srcPos;
@@ -254,7 +254,7 @@ cudaError_t cudaMemcpy3DPeerAsync(const struct cudaMemcpy3DPeerParms *copy, CUst
   return cudaMemcpy3DAsync(&plain, stream);
 }
 
-/* ---- copies of two dimensions with arrays; widths and horizontal offsets are in bytes ------------------------------ */
+/* ---- copies of two dimensions with arrays; widths and horizontal offsets are in bytes ---------------------------- */
 
 static cudaError_t box_2d(CUarray to_array, void *to, size_t to_pitch, CUarray from_array, const void *from,
                           size_t from_pitch, size_t width, size_t height, int kind, CUDA_MEMCPY2D *out) {

@@ -1,6 +1,6 @@
-/* The CUDA runtime on the public driver API, for programs that load a shared runtime or that nvcc links with -cudart
- * none to run on the simulated device. NVIDIA's own runtime needs private tables of NVIDIA's driver. Functions that only
- * forward are generated (gen_runtime.py); the written ones are in the files below.
+/* The CUDA runtime on the public driver API: lets programs that load a shared runtime, or that nvcc links with `-cudart
+ * none`, run on the simulated device. NVIDIA's own runtime needs private tables of NVIDIA's driver. Functions that only
+ * forward are generated (gen_runtime.py); hand-written ones are in the files below.
  *
  * The driver is found with dlopen("libcuda.so.1") and cuGetProcAddress, so an interposer in front of the driver also
  * affects this library. Registration functions run before constructors, so this library must not depend on one of its
@@ -43,7 +43,7 @@ typedef struct {
 
 enum { RT_HOST_TO_HOST, RT_HOST_TO_DEVICE, RT_DEVICE_TO_HOST, RT_DEVICE_TO_DEVICE, RT_DEFAULT };
 
-/* The runtime's structures, as far as this library reads or writes them. */
+/* The runtime's structures that this library reads or writes. */
 struct cudaChannelFormatDesc {
   int x, y, z, w; /* bits of each channel */
   int f;
@@ -103,7 +103,7 @@ extern const unsigned rt_nerrors;
 cudaError_t rt_fail(cudaError_t error); /* records and returns it; cudaSuccess is not recorded */
 cudaError_t rt_done(CUresult result);   /* the same for a result of the driver */
 cudaError_t rt_start(void);             /* loads and initialises the driver */
-/* rt_start, and makes sure that the calling thread has a context: its own, or its device's primary context */
+/* rt_start, and ensures that the calling thread has a context: its own, or its device's primary context */
 cudaError_t rt_enter(void);
 cudaError_t rt_enter_for(const void *out); /* rt_enter, for a call that needs this pointer */
 cudaError_t rt_device(CUdevice *device);   /* rt_enter, and the device of that context */
@@ -117,14 +117,14 @@ void *rt_driver_symbol(const char *name, int version, uint64_t flags, int *statu
 /* ---- symbols.c --------------------------------------------------------------------------------------------------- */
 cudaError_t rt_kernel(const void *host, CUkernel *kernel);
 cudaError_t rt_function(const void *host, CUfunction *function); /* of the current context */
-const void *rt_host_of(CUkernel kernel);                         /* the stand-in of a kernel that was looked up */
+const void *rt_host_of(CUkernel kernel);                         /* the host stand-in of a kernel looked up before */
 cudaError_t rt_symbol(const void *host, CUdeviceptr *address, size_t *bytes);
 /* The address of bytes [offset, offset + count) of a symbol. */
 cudaError_t rt_symbol_part(const void *symbol, size_t count, size_t offset, void **at);
 void rt_symbols_reset(int device); /* after a reset, which frees the device's memory */
 
 /* ---- arrays.c ---------------------------------------------------------------------------------------------------- */
-/* The format and the number of channels of an element. */
+/* Sets the format and the number of channels of an element. */
 cudaError_t rt_format(const struct cudaChannelFormatDesc *channels, CUDA_ARRAY3D_DESCRIPTOR *out);
 struct cudaChannelFormatDesc rt_channels(const CUDA_ARRAY3D_DESCRIPTOR *array);
 static inline size_t rt_element_bytes(const struct cudaChannelFormatDesc *channels) {
@@ -135,7 +135,7 @@ cudaError_t rt_copy_3d_back(const CUDA_MEMCPY3D *copy, struct cudaMemcpy3DParms 
 
 /* ---- graphs.c ---------------------------------------------------------------------------------------------------- */
 cudaError_t rt_kernel_node(const struct cudaKernelNodeParams *in, CUDA_KERNEL_NODE_PARAMS *out);
-/* A kernel that no stand-in leads to is given as the driver's handle. */
+/* A kernel without a known stand-in is returned as the driver's handle. */
 struct cudaKernelNodeParams rt_kernel_node_back(const CUDA_KERNEL_NODE_PARAMS *is);
 
 #endif

@@ -95,7 +95,7 @@ struct cudaDeviceProp {
 /* clang-format on */
 _Static_assert(sizeof(struct cudaDeviceProp) == (RT_MAJOR == 12 ? 1032 : 1008), "cudaDeviceProp");
 
-/* A CU_DEVICE_ATTRIBUTE_* and the field it fills. The last member tells whether the field is a size_t. */
+/* A CU_DEVICE_ATTRIBUTE_* and the field it fills. The last member: the field is a size_t. */
 #define NUMBER(attribute, field) {attribute, offsetof(struct cudaDeviceProp, field), false}
 #define BYTES(attribute, field) {attribute, offsetof(struct cudaDeviceProp, field), true}
 static const struct {
@@ -351,7 +351,8 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, 
                                              unsigned long long flags, int *status) {
   return entry_point(name, function, (int)version, flags, status);
 }
-/* The newest function that both this runtime and the driver know: a driver finds none of a version after its own. */
+/* The newest variant that both this runtime and the driver know: a driver finds nothing for a version newer than its
+ * own. */
 cudaError_t cudaGetDriverEntryPoint(const char *name, void **function, unsigned long long flags, int *status) {
   int driver = 0;
   cudaError_t error = cudaDriverGetVersion(&driver);
@@ -375,7 +376,7 @@ cudaError_t cudaDeviceReset(void) {
 #if RT_MAJOR == 12
 cudaError_t cudaThreadExit(void) { return cudaDeviceReset(); }
 
-/* Obsolete: devices have double precision, and the value stays as it is. */
+/* Obsolete: devices support double precision, so the value stays unchanged. */
 cudaError_t cudaSetDoubleForDevice(double *d) { return d ? cudaSuccess : rt_fail(cudaErrorInvalidValue); }
 cudaError_t cudaSetDoubleForHost(double *d) { return d ? cudaSuccess : rt_fail(cudaErrorInvalidValue); }
 #endif

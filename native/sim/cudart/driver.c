@@ -162,7 +162,7 @@ static cudaError_t known(int device) {
 /* cudaDeviceScheduleMask, cudaDeviceMapHost, cudaDeviceLmemResizeToMax, cudaDeviceSyncMemops */
 enum { DEVICE_FLAGS = 0x7 | 0x8 | 0x10 | 0x80, MAP_HOST = 0x8, FLAGS_VALID = 1 };
 
-/* The context is made and, unlike with cudaSetDevice, not made current. */
+/* Creates the context but, unlike cudaSetDevice, does not make it current. */
 cudaError_t cudaInitDevice(int device, unsigned device_flags, unsigned flags) {
   CUcontext context;
   cudaError_t error = known(device);
@@ -182,7 +182,7 @@ cudaError_t cudaSetDeviceFlags(unsigned flags) {
              : error;
 }
 
-/* The runtime maps host memory always, and says so. */
+/* The runtime always maps host memory, and reports that flag. */
 cudaError_t cudaGetDeviceFlags(unsigned *flags) {
   int active = 0;
   cudaError_t error = rt_start();

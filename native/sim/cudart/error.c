@@ -1,4 +1,4 @@
-/* Names and descriptions of errors, of which rt_calls.c has the table (native/api/runtime_errors.tsv). */
+/* Names and descriptions of errors; the table is in rt_calls.c, generated from native/api/runtime_errors.tsv. */
 #include "sim/cudart/cudart.h"
 
 static const struct rt_error *known(cudaError_t error) {

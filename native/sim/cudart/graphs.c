@@ -1,4 +1,4 @@
-/* Nodes of graphs that are kernels, by their host-side stand-in, or copies. */
+/* Graph nodes for kernels, identified by their host-side stand-in, and for copies. */
 #include "sim/cudart/cudart.h"
 
 cudaError_t rt_kernel_node(const struct cudaKernelNodeParams *in, CUDA_KERNEL_NODE_PARAMS *out) {

@@ -37,7 +37,7 @@ cudaError_t __cudaPopCallConfiguration(rt_dim3 *grid, rt_dim3 *block, size_t *sh
   return cudaSuccess;
 }
 
-/* Of a launch that the driver has refused: a shape that no kernel can have is reported as such. */
+/* The error for a launch that the driver refused: a shape that no kernel can have is reported as such. */
 static cudaError_t refused(CUresult result, rt_dim3 grid, rt_dim3 block) {
   enum { THREADS = 1024, DEPTH = 64, GRID_YZ = 65535 };
   uint64_t threads = (uint64_t)block.x * block.y * block.z;

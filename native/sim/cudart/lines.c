@@ -1,7 +1,7 @@
-/* Copies of a number of bytes from or to an array, which go on at the start of its next row. */
+/* Copies of a number of bytes from or to an array; at the end of a row they continue in the next one. */
 #include "sim/cudart/cudart.h"
 
-/* Where a copy is in an array. */
+/* The current position of a copy in an array. */
 struct place {
   CUarray array;
   size_t x, y; /* in bytes, in rows */
@@ -25,7 +25,7 @@ static void advance(struct place *place, size_t width, size_t rows) {
   place->x = place->x + width < place->row ? place->x + width : 0;
 }
 
-/* The next box: whole rows where the copy is at the start of one. */
+/* The next box: whole rows if the copy is at the start of a row. */
 static size_t next(const struct place *place, size_t count, size_t *width) {
   size_t rows = place->x == 0 && count >= place->row ? count / place->row : 1;
   *width = least(place->row - place->x, count);
@@ -80,7 +80,7 @@ cudaError_t cudaMemcpyFromArrayAsync(void *to, CUarray from, size_t x, size_t y,
   return error == cudaSuccess ? from_array(to, at, count, kind, false, stream) : error;
 }
 
-/* The rows of the two may differ in length. */
+/* The rows of the two arrays may differ in length. */
 cudaError_t cudaMemcpyArrayToArray(CUarray to, size_t to_x, size_t to_y, CUarray from, size_t from_x, size_t from_y,
                                    size_t count, int kind) {
   struct place source, target;

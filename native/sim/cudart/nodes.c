@@ -1,7 +1,7 @@
-/* Nodes of graphs of any kind, by one structure. */
+/* Graph nodes of any type, described by one structure. */
 #include "sim/cudart/cudart.h"
 
-/* The same layout as the driver's CUgraphNodeParams but for kernels and copies. */
+/* The same layout as the driver's CUgraphNodeParams, except for kernels and copies. */
 struct cudaGraphNodeParams {
   int type, reserved0[3];
   union {

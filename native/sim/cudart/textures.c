@@ -1,4 +1,4 @@
-/* Texture and surface objects: the driver's, whose descriptions have formats where the runtime's have channels. */
+/* Texture and surface objects of the driver, whose descriptions have formats where the runtime's have channels. */
 #include "sim/cudart/cudart.h"
 
 #include <string.h>
@@ -153,7 +153,7 @@ cudaError_t cudaCreateSurfaceObject(CUsurfObject *object, const struct cudaResou
   return error == cudaSuccess ? rt_done(rt_driver.cuSurfObjectCreate(object, &of)) : error;
 }
 
-/* Nothing is done for no object. */
+/* Destroying object 0 has no effect. */
 cudaError_t cudaDestroyTextureObject(CUtexObject object) {
   cudaError_t error = rt_enter();
   return error == cudaSuccess && object ? rt_done(rt_driver.cuTexObjectDestroy(object)) : error;

@@ -1,5 +1,5 @@
-/* A CUPTI for devices that cannot be traced: profilers report what the host does, and of the device nothing. NVIDIA's own
- * needs private tables of NVIDIA's driver, and ends the program where it does not get them. */
+/* A CUPTI for devices that cannot be traced: profilers report host activity and no device activity. NVIDIA's own
+ * library needs private tables of NVIDIA's driver, and ends the program if it does not get them. */
 #include <stdint.h>
 #include <time.h>
 
@@ -33,7 +33,7 @@ static int text_of(int result, const char **text) {
 CUPTI_API(int, cuptiGetResultString, (int result, const char **text)) { return text_of(result, text); }
 CUPTI_API(int, cuptiGetErrorMessage, (int result, const char **text)) { return text_of(result, text); }
 
-/* Nanoseconds since the epoch, as without a clock of the program's own. */
+/* Nanoseconds since the epoch, as if the program had not registered a clock of its own. */
 CUPTI_API(int, cuptiGetTimestamp, (uint64_t *timestamp)) {
   struct timespec now;
   if (!timestamp)
@@ -43,7 +43,7 @@ CUPTI_API(int, cuptiGetTimestamp, (uint64_t *timestamp)) {
   return CUPTI_SUCCESS;
 }
 
-/* Nothing was begun that would have to end. */
+/* There is nothing to finalise. */
 CUPTI_API(int, cuptiFinalize, (void)) { return CUPTI_SUCCESS; }
 CUPTI_API(int, cuptiActivityFlushAll, (uint32_t flags)) {
   (void)flags;

@@ -1,12 +1,12 @@
-/* Memory that more than one holder can keep: what a process has exported, or shares by an IPC handle.
+/* Memory that more than one holder can keep: exported by a process, or shared by an IPC handle.
  *
  * A block exists as long as a process holds it or a descriptor refers to it, wherever that descriptor is: open in a
- * process that has nothing to do with the device, or on its way through a socket. Each exported descriptor is the
- * writing end of the block's pipe, of which the engine keeps the reading end: when that has no writer, no descriptor is
- * left. It is looked at before each request is answered, so that the accounts are exact whenever they can be seen.
+ * process that does not use the device, or in flight through a socket. Each exported descriptor is the writing end of
+ * the block's pipe. The engine keeps the reading end: when the pipe has no writer, no descriptor is left. This is
+ * checked before each request is answered, so that the accounts are exact whenever they can be seen.
  *
- * The bytes are charged once: to the process that created the memory while it lives, then to the one that has held the
- * block for longest, then, while only a descriptor keeps it, to nobody. */
+ * The bytes are charged once: to the process that created the memory while it lives, then to the process that has held
+ * the block for longest, then, while only a descriptor keeps it, to nobody. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>

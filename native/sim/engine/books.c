@@ -123,7 +123,8 @@ uint64_t books_process_busy(const struct process *process, uint32_t index, uint6
   return share->busy_ns + (share->lane ? lane_busy(share->lane, now) : 0);
 }
 
-/* As of the last report that was read, so that a sum and its parts agree even if a report arrives in between. */
+/* Device time as of the last report that was read, so that a sum and its parts agree even if a report arrives in
+ * between. */
 static uint64_t booked(const struct process *process, uint32_t index) {
   const struct share *share = &process->share[index];
   return share->busy_ns + (share->lane ? share->lane->busy_ns : 0);

@@ -1,7 +1,7 @@
 /* The engine of the simulated GPU: one thread with one epoll loop. It keeps the accounts of device memory and allocates
  * device time to lanes.
- * books.c: processes, bytes, time. blocks.c: shared memory. limits.c: of cgroups. runlist.c: which lane has the device at which time. serve.c: the socket. main.c:
- * options and the loop. */
+ * books.c: processes, bytes, time. blocks.c: shared memory. limits.c: memory limits of cgroups. runlist.c: which lane
+ * has the device at which time. serve.c: the socket. main.c: options and the loop. */
 #ifndef ENGINE_H
 #define ENGINE_H
 
@@ -13,12 +13,12 @@
 #include "page/gs_err.h"
 #include "sim/wire/sim_proto.h"
 
-enum { ENGINE_ENDED_KEPT = 1024 }; /* ended processes that are kept in the accounts */
+enum { ENGINE_ENDED_KEPT = 1024 }; /* ended processes that stay in the accounts */
 
 struct options {
   struct sim_hello hello; /* sent to clients; holds the devices too */
   const char *socket;
-  uint32_t described; /* devices that a group was given for */
+  uint32_t described; /* length of the longest --nvlink, --pcie or --numa: number of devices they describe */
 };
 
 struct process;
@@ -53,14 +53,14 @@ struct process {
   int pidfd;      /* -1 once dead */
   unsigned users; /* connections */
   bool alive;
-  struct limit *limit; /* the one that held when it was last looked for; NULL: none */
+  struct limit *limit; /* found by the last lookup; NULL: none */
   struct share share[SIM_MAX_DEVICES];
   struct process *next;
 };
 
 struct device {
   uint64_t total, used, peak;
-  uint64_t unowned;           /* part of used: of processes that have ended, kept by a descriptor alone */
+  uint64_t unowned;           /* part of used: blocks of ended processes that only a descriptor keeps */
   uint64_t forgotten_busy_ns; /* of processes removed from the accounts */
   uint64_t setting[SIM_SETTINGS];
   /* the run list */
@@ -105,34 +105,35 @@ int books_file_get(const struct engine *engine, const uint64_t secret[2], uint64
 uint64_t books_busy(struct engine *engine, uint32_t device, uint64_t now);
 uint64_t books_process_busy(const struct process *process, uint32_t device, uint64_t now);
 int books_json(struct engine *engine, uint64_t *bytes); /* a memfd, or a negative errno */
-/* A memfd, or a negative errno. ended: those that have ended too. */
+/* A memfd, or a negative errno. ended: includes ended processes. */
 int books_processes(struct engine *engine, uint32_t device, bool ended, uint64_t *rows);
 int books_meetings(void); /* a memfd that books.c owns, or a negative errno */
 /* Reads a setting an administrator can change, and sets it first unless the request says SIM_KEEP. */
 int books_setting(struct engine *engine, const struct sim_request *request, uint64_t *value);
 
-/* blocks.c: memory that more than one holder can keep. All errors are negative errnos; -ENOENT: no such block, or not
- * one that this process may hold. */
+/* blocks.c: memory that more than one holder can keep. All errors are negative errnos; -ENOENT: no such block, or this
+ * process may not hold it. */
 /* Bytes that the process has been charged become a block, held once by the process. reply: id and key. Takes ownership
  * of file (-1: none) unless it fails. */
 int block_make(struct engine *engine, struct process *process, const struct sim_request *request, int file,
                struct sim_reply *reply);
-/* One more hold. The caller has one, or the creator still has. */
+/* Adds a hold. The process or the block's creator must already have one. */
 int block_hold(struct engine *engine, struct process *process, uint64_t id, uint64_t key);
-/* One hold less; *left: 1 if anything still keeps the block. */
+/* Removes a hold; *left: 1 if anything still keeps the block. */
 int block_drop(struct engine *engine, struct process *process, uint64_t id, uint64_t *left);
 /* A descriptor that keeps the block; the caller owns it. */
 int block_export(const struct process *process, uint64_t id);
-/* One more hold of the block that a descriptor keeps. The block's file, which stays its own; reply: id and key. */
+/* Adds a hold on the block that the descriptor keeps. Returns the block's file, which the block still owns; reply: id
+ * and key. */
 int block_import(struct engine *engine, struct process *process, int given, struct sim_reply *reply);
 /* On one device: bytes of blocks that the process is charged for, and the number of its holds. */
 void blocks_sums(const struct process *process, uint32_t device, struct sim_reply *reply);
 void blocks_settle(struct engine *engine); /* ends the blocks that nothing keeps any more */
-/* Takes away the holds of a process, and moves what it is charged for others to them. */
+/* Removes the holds of a process. Each block charged to it is charged to the next holder. */
 void blocks_process_ended(struct engine *engine, const struct process *process);
 
-/* limits.c. limits_room: -ENOMEM where the limit of the process's cgroup has no room for so many bytes more.
- * request_limit: `given` is always consumed. */
+/* limits.c. limits_room: -ENOMEM if `bytes` more would exceed the limit of the process's cgroup. request_limit: `given`
+ * is always consumed. */
 int limits_room(struct engine *engine, struct process *process, uint32_t device, uint64_t bytes);
 int request_limit(struct engine *engine, const struct sim_request *request, int given, struct sim_reply *reply);
 
@@ -145,7 +146,7 @@ uint64_t lane_busy(struct lane *lane, uint64_t now);      /* device time execute
 /* Makes the decisions that are due and sets the device's timer. */
 void runlist_run(struct engine *engine, uint32_t device);
 
-/* messages.c. message_send: one message with up to nfds descriptors; 0 or a negative errno. message_peer: a pidfd of
+/* messages.c. message_send: one message with nfds descriptors, at most 2; 0 or -1. message_peer: a pidfd of
  * the peer, or a negative errno. message_receive: one request with at most one descriptor (*given is -1 if there is
  * none); returns the result of recvmsg. */
 int message_send(int fd, const void *data, size_t bytes, const int *fds, int nfds);
@@ -155,7 +156,7 @@ struct sockaddr_un;
 /* -ENAMETOOLONG if the path does not fit in a socket address. */
 int message_address(const char *path, struct sockaddr_un *address, struct gs_err *err);
 
-/* given.c. given: the descriptor from the request, or -1; always consumed. process NULL: not a client, which is refused.
+/* given.c. given: the descriptor from the request, or -1; always consumed. process NULL: not a client, -EPERM.
  * request_block: the answer's descriptor is in *shown, which stays owned by the block, or in *made. 0 or a negative
  * errno. */
 int request_put_file(struct process *process, const struct sim_request *request, int given);

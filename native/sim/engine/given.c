@@ -6,7 +6,7 @@
 
 #include "sim/engine/engine.h"
 
-/* Only such files are kept: a process could otherwise pass its own connection, which would then never close. */
+/* Only regular files are kept: a process could otherwise pass its own connection, which would then never close. */
 static bool regular(int fd) {
   struct stat status;
   return fstat(fd, &status) == 0 && S_ISREG(status.st_mode);

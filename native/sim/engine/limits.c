@@ -1,5 +1,5 @@
-/* Limits of memory per cgroup, as drivers from r615 on have them: they hold for all processes in the cgroup and below,
- * whatever these load. The nearest cgroup with a limit counts alone, as in the driver's backend without dmem. */
+/* Memory limits per cgroup, as in drivers from r615 on: they apply to all processes in the cgroup and below, whatever
+ * libraries these load. Only the nearest cgroup with a limit counts, as in the driver's backend without dmem. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@ enum { CGROUP2_MAGIC = 0x63677270, PATH_BYTES = 4096 };
 
 struct limit {
   dev_t dev;
-  ino_t ino; /* the cgroup's number, which no other gets later */
+  ino_t ino; /* the cgroup's number, which the kernel does not reuse */
   char path[PATH_BYTES];
   uint64_t hard[SIM_MAX_DEVICES], soft[SIM_MAX_DEVICES];
   struct limit *next;
@@ -42,7 +42,7 @@ static const char *mount_point(void) {
   return found;
 }
 
-/* Of the cgroup with this path, or of the nearest one above it that has a limit; NULL: none. Cuts the path short. */
+/* The limit of the cgroup with this path, or of its nearest ancestor that has one; NULL: none. Truncates the path. */
 static struct limit *nearest(const struct engine *engine, char *path, size_t top) {
   for (;;) {
     struct stat status;
@@ -169,7 +169,7 @@ static int set_limit(struct engine *engine, const struct sim_request *request, c
 }
 
 int request_limit(struct engine *engine, const struct sim_request *request, int given, struct sim_reply *reply) {
-  static struct limit group; /* too large for the stack; only the one thread of the engine is here */
+  static struct limit group; /* too large for the stack; the engine has one thread */
   int error = engine->options.hello.driver < SIM_DRIVER_LIMITS ? -ENOSYS : describe(given, &group);
   if (given >= 0)
     close(given);

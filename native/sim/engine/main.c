@@ -121,7 +121,7 @@ static int groups(int which, const char *name, const char *text, struct options 
   return 0;
 }
 
-/* MAJOR:MINOR of the first device's node. The kernel's majors for characters end at 511, its minors have 20 bits. */
+/* MAJOR:MINOR of the first device's node. The kernel's character majors end at 511, its minors have 20 bits. */
 static int nodes(const char *name, char *text, struct sim_hello *hello, struct gs_err *err) {
   uint64_t major = 0, minor = 0;
   char *second = strchr(text, ':');

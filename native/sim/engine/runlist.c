@@ -240,7 +240,7 @@ void runlist_run(struct engine *engine, uint32_t index) {
     struct lane *current = device->current;
     read_report(current, now);
     uint64_t slice = engine->options.hello.slice_ns;
-    /* While a lane is alone its slices follow one another; a newcomer waits for the end of the current one. */
+    /* The slices of a lane without competition follow one another; a newcomer waits for the end of the current one. */
     if (!device->contended && device->slice_end <= now)
       device->slice_end += slice * (1 + (now - device->slice_end) / slice);
     device->contended = true;

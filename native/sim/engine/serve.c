@@ -207,7 +207,7 @@ static int device_facts(struct engine *engine, uint32_t index, struct sim_reply 
   return 0;
 }
 
-/* True for root and the engine's own uid: they may stop the engine or change a device. */
+/* True for root and the engine's own uid, which may stop the engine or change a device. */
 static bool administers(const struct connection *connection) {
   return connection->peer.uid == 0 || connection->peer.uid == geteuid();
 }

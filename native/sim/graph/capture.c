@@ -132,7 +132,7 @@ static CUresult end(CUstream handle, CUgraph *out) {
     *out = NULL;
   sim_lock();
   struct sim_capture *capture = stream->capture;
-  if (out == NULL && !(capture && !capture->own_graph)) /* a capture into a graph that the program has needs none */
+  if (out == NULL && !(capture && !capture->own_graph)) /* may be NULL for a capture into a graph of the program */
     result = CUDA_ERROR_INVALID_VALUE;
   else if (capture == NULL)
     result = CUDA_ERROR_ILLEGAL_STATE;
@@ -170,7 +170,7 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
   return CUDA_SUCCESS;
 }
 
-/* ---- questions --------------------------------------------------------------------------------------------------- */
+/* ---- queries ----------------------------------------------------------------------------------------------------- */
 
 struct info {
   CUstreamCaptureStatus status;

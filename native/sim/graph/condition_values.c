@@ -1,4 +1,4 @@
-/* Handles of conditions, their values, and what the nodes of a graph do with them. */
+/* Handles of conditions, their values, and the effects of a graph's nodes on them. */
 #include "sim/graph/conditions.h"
 
 #include <stdlib.h>

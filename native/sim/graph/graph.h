@@ -52,7 +52,7 @@ struct sim_graph {
   bool body;     /* of a conditional node */
   uint64_t id;
   unsigned
-      executables; /* made from it and not destroyed; counted for graphs with conditional nodes, which may have one */
+      executables; /* made from it and not destroyed; counted only for graphs with conditional nodes: at most one */
   struct sim_graph_node *nodes;
   unsigned nnodes;
   struct sim_owned *owned;
@@ -95,10 +95,10 @@ struct sim_graph_exec {
   uint32_t magic;
   struct sim_graph *graph; /* a clone: node->origin refers to the program's nodes */
   uint64_t flags;
-  struct sim_graph *source; /* counts this executable, if it still is the graph source_id */
+  struct sim_graph *source; /* counts this executable in `executables`, if its id is still source_id */
   uint64_t source_id;
   bool uploaded;
-  struct sim_graph_exec *next; /* of those that the device can launch */
+  struct sim_graph_exec *next; /* in the list of those that the device can launch */
   struct sim_mark *last;       /* end of the latest launch: launches of one executable run one after another */
 };
 CUresult sim_exec_get(CUgraphExec handle, struct sim_graph_exec **exec); /* with or without sim_lock */

@@ -58,7 +58,7 @@ static void sum_memory(const struct sim_graph *graph, uint64_t sums[SIM_MAX_DEVI
   }
 }
 
-/* Reserves the memory that the first launch would take. */
+/* Reserves the memory that the first launch would allocate. */
 static CUresult upload_memory(struct sim_graph_exec *exec) {
   uint64_t sums[SIM_MAX_DEVICES] = {0};
   CUresult result = CUDA_SUCCESS;
@@ -253,11 +253,11 @@ static CUresult submit_bodies(const struct sim_bodies *bodies, struct sim_stream
   return result;
 }
 
-/* Graphs that kernels launch run one after another, before the graph that launched them is done. What the device cannot
- * launch, it leaves: the kernel would get an error. */
+/* Submits a graph that a kernel launches. Such graphs run one after another, before the launching graph is done. A
+ * graph that the device cannot launch is ignored: the kernel would get an error. */
 static CUresult submit_launched(uint64_t handle, struct sim_stream *stream, bool *counted) {
   enum { MAX_LAUNCHES = 120 };
-  static unsigned launches; /* in each other */
+  static unsigned launches; /* nesting depth */
   const struct sim_graph_exec *exec = sim_launchable_find(handle);
   if (exec == NULL || !exec->uploaded || launches == MAX_LAUNCHES)
     return CUDA_SUCCESS;

@@ -21,8 +21,8 @@ static void fill(struct sim_node_spec *spec, void (*run)(void *), int type, cons
                              .params_bytes = bytes};
 }
 
-/* A module's function runs in the context of its module, a library's kernel in the context that the node names; NULL
- * names the current one. */
+/* A module's function runs in the context of its module, a library's kernel in the context that the node specifies
+ * (NULL: the current one). */
 static CUresult kernel_spec(const CUDA_KERNEL_NODE_PARAMS *params, struct sim_node_spec *spec) {
   struct sim_function *function;
   CUresult result = sim_kernel_op(params, &spec->op);
@@ -33,7 +33,7 @@ static CUresult kernel_spec(const CUDA_KERNEL_NODE_PARAMS *params, struct sim_no
   spec->ctx = function->ctx;
   if (spec->ctx == NULL && (result = sim_ctx_get(params->func ? NULL : params->ctx, &spec->ctx)) != CUDA_SUCCESS)
     return result;
-  CUDA_KERNEL_NODE_PARAMS *kept = (CUDA_KERNEL_NODE_PARAMS *)spec->storage.bytes; /* names the context that was found */
+  CUDA_KERNEL_NODE_PARAMS *kept = (CUDA_KERNEL_NODE_PARAMS *)spec->storage.bytes; /* with the resolved context */
   *kept = *params;
   if (params->func == NULL)
     kept->ctx = (CUcontext)spec->ctx;

@@ -154,7 +154,7 @@ static CUgraphExecUpdateResult compare_bodies(const struct sim_bodies *old, cons
 
 static bool take_over(struct sim_graph *old, const struct sim_graph *new);
 
-/* The kernels that are taken over name the new graph's handle. */
+/* Takes over the handle as well: the kernels taken over refer to the new graph's handle. */
 static bool take_over_bodies(struct sim_bodies *old, const struct sim_bodies *new) {
   new->handle->refs++;
   sim_condition_release(old->handle);

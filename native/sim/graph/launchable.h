@@ -4,10 +4,10 @@
 
 #include "sim/graph/graph.h"
 
-/* All its nodes are of types, and of one context, that the device can launch. With or without sim_lock. */
+/* True if all its nodes are of types that the device can launch, and of one context. With or without sim_lock. */
 bool sim_graph_on_device(const struct sim_graph *graph);
 void sim_launchable_add(struct sim_graph_exec *exec);              /* takes the lock itself */
-void sim_launchable_remove(struct sim_graph_exec *exec);           /* if it is one */
-const struct sim_graph_exec *sim_launchable_find(uint64_t handle); /* NULL: not one */
+void sim_launchable_remove(struct sim_graph_exec *exec);           /* no effect if it is not in the list */
+const struct sim_graph_exec *sim_launchable_find(uint64_t handle); /* NULL: not in the list */
 
 #endif

@@ -11,7 +11,7 @@ static CUresult kernel_node(CUgraphNode handle, struct sim_graph_node **node) {
 
 static bool of_kernels(CUkernelNodeAttrID id) { return id != SIM_ATTRIBUTE_POLICY; }
 
-/* A node's own, made when the first is set. Requires sim_lock. */
+/* The node's attributes, allocated when the first one is set; NULL: out of memory. Requires sim_lock. */
 static struct sim_attributes *own(struct sim_graph_node *node) {
   if (node->attributes == NULL)
     node->attributes = calloc(1, sizeof *node->attributes);

@@ -1,5 +1,5 @@
-/* Memory that other holders may keep beyond this process's own use of it: blocks of the engine (engine/blocks.c). Memory
- * becomes a block when it is first exported; until then the process alone holds it. */
+/* Memory that other holders may keep after this process stops using it: blocks of the engine (engine/blocks.c). Memory
+ * becomes a block when it is first exported; until then only this process holds it. */
 #include "sim/memory/memory.h"
 
 CUresult sim_block_make(struct sim_block *block, CUdevice device, uint64_t bytes, int fd) {

@@ -4,8 +4,8 @@
 
 #include "sim/memory/memory.h"
 
-/* Pageable sources up to this size in bytes are staged during the call, as in the real driver; copies of larger ones
- * are waited for. */
+/* Pageable sources up to this size in bytes are staged during the call, as in the real driver; the call waits for
+ * copies of larger ones. */
 enum { STAGING_MAX = 65536 };
 
 enum place { PLACE_PAGEABLE, PLACE_PINNED, PLACE_DEVICE };
@@ -216,7 +216,7 @@ CUresult sim_memcpy_op(struct sim_ctx *ctx, const CUDA_MEMCPY3D *params, struct 
   return make_op(params, op, storage, &src, &dst);
 }
 
-/* Copies a small pageable source aside, so that the caller may change it when the call returns. */
+/* Copies a small pageable source into a staging buffer, so that the caller may change it when the call returns. */
 static bool stage(struct copy_work *work) {
   uint64_t bytes = work->width * work->height * work->depth;
   if (bytes > STAGING_MAX)

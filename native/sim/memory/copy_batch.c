@@ -31,7 +31,7 @@ static CUresult place_operand(const CUmemcpy3DOperand *operand, uint64_t element
   return CUDA_SUCCESS;
 }
 
-/* Size of the unit of the extents: an element if one end is an array, otherwise a byte. */
+/* Size in bytes of the unit of the extents: an element if one end is an array, otherwise a byte. */
 static CUresult element_of(const CUDA_MEMCPY3D_BATCH_OP *op, uint64_t *element) {
   struct sim_array_view view;
   const CUmemcpy3DOperand *with = op->src.type == OPERAND_ARRAY ? &op->src : &op->dst;

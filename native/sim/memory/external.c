@@ -1,6 +1,6 @@
 /* External memory of other interfaces. The only kind that can be simulated is memory that this or another process
- * exported (cuMemExportToShareableHandle). It stays charged to the process that created it, and exists as long as this
- * object or a buffer mapped from it. */
+ * exported (cuMemExportToShareableHandle). It stays charged to the process that created it, and lives at least as long
+ * as this object and every buffer mapped from it. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -10,7 +10,7 @@
 
 struct external {
   uint32_t magic;
-  int exported; /* the descriptor of the program, owned by this object since the import */
+  int exported; /* the program's descriptor, owned by this object since the import */
   int fd;       /* the memory */
   struct sim_block block;
   uint64_t bytes;
@@ -108,7 +108,7 @@ CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *devPtr, CUexternalMemory e
   return result;
 }
 
-/* Buffers mapped from it remain until they are freed. */
+/* Buffers mapped from the object remain until they are freed. */
 CUresult cuDestroyExternalMemory(CUexternalMemory extMem) {
   CUresult result = sim_ready();
   if (result != CUDA_SUCCESS)

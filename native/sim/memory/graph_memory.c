@@ -140,7 +140,7 @@ void sim_graph_mem_trim(CUdevice device) {
   sim_ranges_unlock();
 }
 
-/* ---- what a device tells about it -------------------------------------------------------------------------------- */
+/* ---- attributes of a device's graph pool ------------------------------------------------------------------------- */
 
 static CUresult check(CUdevice device, CUgraphMem_attribute attr, const void *value) {
   CUresult result = sim_ready();

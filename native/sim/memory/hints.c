@@ -1,5 +1,6 @@
-/* Memory hints: validated. Managed memory is not moved, because all memory is equally close; it is charged to its device
- * for as long as it lives. Plain memory of the program takes device memory where it is moved to (pageable.c). */
+/* Memory hints are validated. Managed memory is not moved, because all memory is equally close; it is charged to its
+ * device for as long as it lives. Plain memory of the program takes memory on the device that it is moved to
+ * (pageable.c). */
 #include "sim/memory/memory.h"
 
 /* Performs the checks of a real driver. */
@@ -17,7 +18,7 @@ static CUresult hint(CUdeviceptr address, size_t bytes, bool *plain) {
   return result;
 }
 
-/* Where a location's memory is; -1: the host. */
+/* The device of a location's memory; -1: the host. */
 static CUdevice place_of(CUmemLocation location) {
   return location.type == CU_MEM_LOCATION_TYPE_DEVICE ? location.id : -1;
 }
@@ -31,7 +32,7 @@ static bool location_valid(CUmemLocation location) {
 
 enum { CPU_DEVICE = -1, ADVISE_FIRST = 1, ADVISE_LAST = 6 };
 
-/* Plain memory is at its preferred location at once: a program that advises so touches it. */
+/* Plain memory moves to its preferred location at once: a program that gives this advice goes on to touch it there. */
 static CUresult advise(CUdeviceptr address, size_t bytes, int advice, CUdevice device) {
   bool plain;
   if (advice < ADVISE_FIRST || advice > ADVISE_LAST)
@@ -51,7 +52,7 @@ CUresult cuMemAdvise(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUde
 }
 
 CUresult cuMemAdvise_v2(CUdeviceptr devPtr, size_t count, CUmem_advise advice, CUmemLocation location) {
-  return advise(devPtr, count, advice, place_of(location)); /* which half of the kinds of advice ignore */
+  return advise(devPtr, count, advice, place_of(location)); /* half of the kinds of advice ignore the location */
 }
 
 static void nothing(void *payload) { (void)payload; }

@@ -1,7 +1,7 @@
 /* Legacy inter-process memory handles (cuIpc*). A handle identifies an allocation by its offset in the file behind its
  * process's device memory. The engine passes that file to any process that has the secret in the handle. The bytes stay
- * charged to the process that allocated them, which has them as long as an importer has opened them: a driver cannot take
- * mapped memory away, and cuMemFree before cuIpcCloseMemHandle is undefined for the program alone. */
+ * charged to the process that allocated them for as long as an importer has them open: a driver cannot remove mapped
+ * memory, and cuMemFree before cuIpcCloseMemHandle is undefined behaviour only for the program. */
 #define _GNU_SOURCE
 #include <string.h>
 #include <sys/mman.h>
@@ -77,7 +77,7 @@ CUdevice sim_ipc_device(uint32_t engine_device) {
   return -1;
 }
 
-/* A handle that is already open: increments the use count and returns the same address. */
+/* If the handle is already open: increments the use count and returns the same address. */
 static bool reopen(const struct handle *handle, uint64_t secret_id, CUdeviceptr *address) {
   bool found = false;
   sim_ranges_lock();

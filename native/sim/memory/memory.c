@@ -3,7 +3,7 @@
 
 #include "sim/memory/memory.h"
 
-/* Checks common to all allocations: initialised, a current context, no conflicting capture, a plausible size. */
+/* Checks common to all allocations: initialisation, a current context, no conflicting capture, a plausible size. */
 static CUresult allocation_start(size_t bytes, const void *out, struct sim_ctx **ctx) {
   CUresult result = sim_ctx_need(ctx);
   if (result == CUDA_SUCCESS)
@@ -199,7 +199,7 @@ CUresult cuMemGetAddressRange(CUdeviceptr_v1 *pbase, unsigned int *psize, CUdevi
   return CUDA_SUCCESS;
 }
 
-/* ---- the end of a context ---------------------------------------------------------------------------------------- */
+/* ---- destruction of a context ------------------------------------------------------------------------------------ */
 
 static bool dies_with(const struct sim_range *range, const struct sim_ctx *ctx) {
   return range->ctx == ctx && !range->dying &&

@@ -12,8 +12,8 @@
 
 enum {
   SIM_PAGE = 4096,
-  SIM_ALLOC_ROUND = 512,          /* small allocations share pages: each takes a multiple of this, */
-  SIM_ALLOC_PAGE = 2097152,       /* and one of more than half a page takes whole pages */
+  SIM_ALLOC_ROUND = 512,          /* granularity of allocations up to half a page, which share pages */
+  SIM_ALLOC_PAGE = 2097152,       /* granularity of larger ones, which take whole pages */
   SIM_PITCH_ROUND = 512,          /* row alignment of cuMemAllocPitch */
   SIM_VMM_GRANULARITY = 2097152,  /* cuMemCreate */
   SIM_POOL_STEP = 33554432,       /* pools grow by multiples of this */
@@ -53,15 +53,15 @@ struct sim_block {
   uint64_t id, key;
 };
 
-/* What is in use, for check.c: bytes charged to this process, without those of blocks, and the number of holds of blocks.
- * The functions that add to it require sim_lock and sim_ranges_lock. */
+/* Memory in use, for check.c: bytes charged to this process, excluding blocks, and the number of holds of blocks. The
+ * functions that add to it require sim_lock and sim_ranges_lock. */
 struct sim_sum {
   uint64_t bytes, holds;
 };
 
 struct sim_range {
   uint64_t base, bytes;   /* bytes: as requested, the part that may be accessed */
-  uint64_t charged;       /* in the engine's accounts, for this range; 0 if the memory is another's */
+  uint64_t charged;       /* in the engine's accounts, for this range; 0 if something else is charged */
   struct sim_block block; /* held once for this range */
   struct sim_pages pages;
   enum sim_range_kind kind;
@@ -73,14 +73,13 @@ struct sim_range {
   bool readable;     /* SIM_RANGE_MAPPED: cuMemSetAccess was called */
   unsigned opens;    /* SIM_RANGE_IPC: number of times opened; SIM_RANGE_GRAPH: launches that have not freed it */
   bool unfreed;      /* SIM_RANGE_GRAPH: a launch left it allocated; the program or another graph frees it */
-  bool nodeless;     /* SIM_RANGE_GRAPH: its node is gone, so that the address ends with the memory */
+  bool nodeless;     /* SIM_RANGE_GRAPH: its node is gone, so the address is released together with the memory */
   uint64_t attached; /* SIM_RANGE_GRAPH: bytes of the device's graph pool that back it */
   /* pool block (SIM_RANGE_POOL), physical handle (SIM_RANGE_MAPPED), half of a secret (SIM_RANGE_IPC) */
   void *owner;
 };
 
-/* ---- for the other rooms
- * ------------------------------------------------------------------------------------------- */
+/* ---- for the other directories ----------------------------------------------------------------------------------- */
 /* Ops for graph nodes and captures. payload and params point into *storage, which must stay valid until the op is
  * submitted. */
 union sim_op_storage {
@@ -102,13 +101,13 @@ void sim_graph_mem_destroy(CUdeviceptr address);
 /* The host pointer to [address, address + bytes) for device or mapped host memory, or NULL. May be called with any lock
  * held. */
 void *sim_memory_host(CUdeviceptr address, size_t bytes);
-/* True if there is memory at these addresses. Work asks when it takes effect: the program may have freed it since it
- * was submitted, which on a device spoils a context and does not end the process. */
+/* True if there is memory at these addresses. Work checks this when it takes effect: the program may have freed the
+ * memory since submission, which on a real device corrupts the context but does not end the process. */
 bool sim_memory_present(const void *at, size_t bytes);
 /* Frees what a context still holds when it is destroyed. No work may be pending. */
 void sim_memory_ctx_destroyed(struct sim_ctx *ctx);
-/* Memory of a module's globals, charged with the module. It ends when freed or with its context. The address may then
- * be reused; *id tells whether it is still the same memory. Freeing memory that no longer exists is not an error. */
+/* Memory of a module's globals, charged with the module. It lives until it is freed or its context ends. The address
+ * may then be reused; the id identifies the memory. Freeing memory that no longer exists is not an error. */
 CUresult sim_memory_module_alloc(struct sim_ctx *ctx, size_t bytes, CUdeviceptr *address, uint64_t *id);
 bool sim_memory_module_alive(CUdeviceptr address, uint64_t id);
 void sim_memory_module_free(CUdeviceptr address, uint64_t id);
@@ -123,7 +122,7 @@ struct sim_range *sim_range_find(uint64_t address);
 struct sim_range *sim_range_at(uint64_t base);                      /* the range that starts there */
 struct sim_range *sim_range_overlap(uint64_t base, uint64_t bytes); /* any range that overlaps these bytes */
 struct sim_range *sim_range_next(uint64_t base);                    /* the first range starting at or after base */
-/* Copies *range into the table and assigns its id. NULL: out of memory, or its context has been destroyed meanwhile. */
+/* Copies *range into the table and assigns its id. NULL: out of memory, or its context has since been destroyed. */
 struct sim_range *sim_range_add(const struct sim_range *range);
 void sim_range_remove(struct sim_range *range);
 
@@ -132,18 +131,19 @@ void sim_ranges_sum(CUdevice device, struct sim_sum *sum);
 /* New zeroed pages that use no memory until touched. May be called with any lock held. low: the addresses fit in 32
  * bits. */
 CUresult sim_pages_new(CUdevice device, uint64_t bytes, bool low, struct sim_pages *pages);
-/* kept: the bytes remain for other processes, and only this mapping of them ends. */
+/* kept: the bytes remain for other holders; only this mapping is removed. */
 void sim_pages_free(const struct sim_pages *pages, bool kept);
 
-/* ---- blocks.c: may be called with any lock held ------------------------------------------------------------------- */
-/* Bytes charged to this process become a block, held once for the caller; nothing if they are one already. fd: the file
- * behind them, for those who import the block; -1: none. OPERATING_SYSTEM: the engine refused. */
+/* ---- blocks.c: may be called with any lock held ------------------------------------------------------------------ */
+/* Turns bytes charged to this process into a block, held once for the caller; does nothing if they are one already. fd:
+ * the file behind them, for importers of the block; -1: none. OPERATING_SYSTEM: the engine refused. */
 CUresult sim_block_make(struct sim_block *block, CUdevice device, uint64_t bytes, int fd);
-CUresult sim_block_hold(const struct sim_block *block); /* once more; INVALID_VALUE: its creator has freed it */
-bool sim_block_drop(const struct sim_block *block);     /* once less; true: something still keeps it */
-/* A descriptor that stands for the block and keeps it; the caller owns it. */
+CUresult sim_block_hold(const struct sim_block *block); /* adds a hold; INVALID_VALUE: the creator has freed it */
+bool sim_block_drop(const struct sim_block *block);     /* removes a hold; true: something still keeps the block */
+/* Makes a descriptor that represents the block and keeps it; the caller owns it. */
 CUresult sim_block_export(const struct sim_block *block, int *fd);
-/* Holds the block of an exported descriptor; *fd: the file behind it, owned by the caller. INVALID_VALUE: not one. */
+/* Holds the block of an exported descriptor; *fd: the file behind it, owned by the caller. INVALID_VALUE: not an
+ * exported descriptor. */
 CUresult sim_block_import(int exported, struct sim_block *block, int *fd);
 /* Ends the use of memory: drops the block, or else releases the charge. True: something still keeps the memory. */
 bool sim_charge_end(const struct sim_block *block, CUdevice device, uint64_t charged);
@@ -193,8 +193,8 @@ CUresult sim_graph_mem_grow(CUdevice device, uint64_t bytes);
 void sim_graph_mem_pool_sum(CUdevice device, struct sim_sum *sum);
 /* Returns memory that graphs have freed to the device. */
 void sim_graph_mem_trim(CUdevice device);
-/* The program frees memory that a launch left allocated; false if there is none. sim_graph_mem_uncommit releases the
- * bytes. */
+/* Frees memory that a launch left allocated, on behalf of the program; false if there is none. sim_graph_mem_uncommit
+ * releases the bytes. */
 bool sim_graph_mem_free(CUdeviceptr address);
 
 /* ---- stream_memory.c --------------------------------------------------------------------------------------------- */
@@ -206,7 +206,7 @@ CUresult sim_graph_mem_free_in_order(struct sim_stream *stream, CUdeviceptr addr
 CUresult sim_memory_free_in_order(struct sim_stream *stream, CUdeviceptr address);
 
 /* ---- ipc.c ------------------------------------------------------------------------------------------------------- */
-/* The secret with which other processes obtain the file behind a device's memory. Requires the ranges lock. */
+/* Returns the secret with which other processes obtain the file behind a device's memory. Requires the ranges lock. */
 CUresult sim_ipc_share(CUdevice device, int fd, uint64_t secret[2]);
 /* This process's ordinal of an engine's device; -1 if the process does not see it. */
 CUdevice sim_ipc_device(uint32_t engine_device);
@@ -236,9 +236,10 @@ CUresult sim_copy_submit(const CUDA_MEMCPY3D *params, CUstream stream, enum sim_
 
 /* ---- pageable.c: plain memory of the program --------------------------------------------------------------------- */
 
-/* Whether the devices can use it. */
+/* True if the devices can use it. */
 bool sim_pageable(void);
-/* Moves pages to a device, or to the host (device < 0). Where a device has no room they stay on the host: a hint. */
+/* Moves pages to a device, or to the host (device < 0). This is a hint: pages for which a device has no room stay on
+ * the host. */
 void sim_pageable_move(CUdeviceptr address, size_t bytes, CUdevice device);
 
 #endif

@@ -1,5 +1,4 @@
-/* Multicast objects: the memory bound to them, which the binding keeps alive. Stores through a multicast address are
- * not modelled. */
+/* Multicast objects. A binding keeps the bound memory alive. Stores through a multicast address are not modelled. */
 #include <stdlib.h>
 
 #include "sim/memory/vmm.h"
@@ -65,10 +64,10 @@ CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle mcHandle, CUdevice de
   return result;
 }
 
-enum { OF_MEMORY = -1 /* a device: that of the memory */ };
+enum { OF_MEMORY = -1 /* dev: use the device of the memory */ };
 
-/* On hardware a call before all devices were added waits for them. Here it fails, because no other process could add
- * one. */
+/* On hardware a call made before all devices were added waits for them. Here it fails, because no other process could
+ * add one. */
 static CUresult bind(struct physical *object, CUdevice dev, uint64_t offset, struct physical *memory,
                      uint64_t memory_offset, uint64_t bytes) {
   if (!object || !memory || memory->multicast || bytes == 0 || (offset | memory_offset | bytes) % SIM_VMM_GRANULARITY ||

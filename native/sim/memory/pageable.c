@@ -1,6 +1,6 @@
 /* Plain memory of the program on a device that can use it (HMM or ATS; GPUSHARE_SIM_PAGEABLE=1 in the program's
- * environment). Pages that were moved to a device take memory there, of which the program was allocated none, until they
- * are moved back or the process ends. Moves by touching are not simulated. */
+ * environment). Pages that were moved to a device take memory there, without an allocation by the program, until they
+ * are moved back or the process ends. Migration on first touch is not simulated. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,7 +34,7 @@ static bool add(uint64_t base, uint64_t end, CUdevice device) {
   return true;
 }
 
-/* Moves [base, end) back from wherever its parts are. False without memory for the list. */
+/* Moves [base, end) back to the host from wherever its parts are. False: no memory for the list. */
 static bool take_back(uint64_t base, uint64_t end) {
   for (size_t i = 0; i < moved.count; i++) {
     struct piece whole = moved.piece[i];

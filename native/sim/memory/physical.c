@@ -49,7 +49,7 @@ void sim_physical_check(struct physical *physical) {
     physical_free(physical);
 }
 
-/* The number of a memory of which this process has a handle already, or a new one. */
+/* The id of the memory if this process already has a handle to it, else a new id. */
 static uint64_t id_of_block(const struct sim_block *block) {
   for (const struct physical *each = all.physicals; each && block->id; each = each->next)
     if (each->block.id == block->id)

@@ -1,6 +1,6 @@
 /* Sharing pools between processes. A pool's handle is a file that identifies its device. The export data of a pointer
- * gives the block's offset in the file behind the exporter's device memory. The bytes stay charged to the exporter, which has them as
- * long as an importer has a pointer to them. */
+ * gives the block's offset in the file behind the exporter's device memory. The bytes stay charged to the exporter for
+ * as long as an importer has a pointer to them. */
 #define _GNU_SOURCE
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +26,7 @@ struct pointer {
 };
 _Static_assert(sizeof(struct pointer) == 64, "CUmemPoolPtrExportData has 64 bytes");
 
-/* Pools of other processes may be imported where this one is, so a number that they do not have. */
+/* Assigns a random identity: one process may import pools of several processes, so identities must differ. */
 static bool identify(struct CUmemPoolHandle_st *pool) {
   while (pool->identity == 0)
     if (getrandom(&pool->identity, sizeof pool->identity, 0) != (ssize_t)sizeof pool->identity)

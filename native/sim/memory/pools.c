@@ -19,7 +19,7 @@ struct block {
   uint64_t base, bytes;         /* a multiple of SIM_ALLOC_ROUND */
   enum block_state state;
   struct sim_stream *faded_on;
-  uint64_t generation; /* + 1 at each use: lets a queued free detect that the block was reused since */
+  uint64_t generation; /* + 1 at each use: lets a queued free detect that the block has been reused */
 };
 
 struct chunk {
@@ -269,7 +269,7 @@ void sim_pools_sum(CUdevice device, struct sim_sum *sum) {
 
 /* ---- allocation -------------------------------------------------------------------------------------------------- */
 
-/* One attempt. Requires the lock. */
+/* One allocation attempt. Requires the lock. */
 static CUresult take(struct CUmemPoolHandle_st *pool, uint64_t bytes, struct sim_stream *stream, CUdeviceptr *address) {
   uint64_t rounded = sim_round_up(bytes, SIM_ALLOC_ROUND);
   struct block *block = smallest_usable(pool, rounded, stream);
@@ -304,7 +304,7 @@ CUresult sim_pool_take(struct CUmemPoolHandle_st *pool, uint64_t bytes, struct s
     sim_ranges_lock();
     if (attempt > 0)
       trim_device(device);
-    else if (sim_pool_known(pool)) /* it may be destroyed meanwhile */
+    else if (sim_pool_known(pool)) /* another thread may have destroyed it */
       device = sim_pool_device(pool);
     result = sim_pool_known(pool) ? take(pool, bytes, stream, address) : CUDA_ERROR_INVALID_VALUE;
     sim_ranges_unlock();

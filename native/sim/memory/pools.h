@@ -13,7 +13,7 @@ struct CUmemPoolHandle_st {
   bool standard;             /* the device's default pool; it cannot be destroyed */
   bool destroyed;            /* destroyed by the program, but blocks are still allocated */
   bool exportable, imported; /* pool_ipc.c; an imported pool does not allocate */
-  uint64_t identity;         /* the same for an exported pool and its imports; 0: never exported */
+  uint64_t identity;         /* shared by an exported pool and its imports; 0: never exported */
   CUmemLocation location;
   uint64_t reserved, reserved_high, used, used_high, threshold, max;
   int reuse[3];
@@ -38,8 +38,8 @@ CUresult sim_pool_take(struct CUmemPoolHandle_st *pool, uint64_t bytes, struct s
 /* Frees a block in stream order. Call without locks. */
 CUresult sim_pool_fade(struct sim_stream *stream, CUdeviceptr address);
 
-/* Offset of a block in the file behind its device's memory; *fd is -1 if it is in no file. *shared: what keeps the
- * memory for those who import the block; it is that of the whole chunk. */
+/* Offset of a block in the file behind its device's memory; *fd is -1 if it is in no file. *shared: the engine's block
+ * that keeps the whole chunk's memory for importers. */
 CUresult sim_pool_block_place(void *block, int *fd, uint64_t *offset, struct sim_block *shared);
 
 /* ---- pool_api.c */

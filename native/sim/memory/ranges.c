@@ -130,8 +130,8 @@ static int file_new(void) {
   return fd;
 }
 
-/* Reserves `bytes` in the device's file and returns its descriptor, with the position in *offset. -1 if there can be no
- * file: growing one beyond RLIMIT_FSIZE would raise SIGXFSZ in the program. */
+/* Reserves `bytes` in the device's file and returns its descriptor, with the position in *offset. -1 if a file is not
+ * possible: growing it beyond RLIMIT_FSIZE would raise SIGXFSZ in the program. */
 static int file_piece(CUdevice device, uint64_t bytes, uint64_t *offset) {
   if (!file_size_unlimited())
     return -1;
@@ -184,15 +184,15 @@ CUresult sim_pages_new(CUdevice device, uint64_t bytes, bool low, struct sim_pag
   return CUDA_SUCCESS;
 }
 
-/* Memory that was freed while work was queued stays mapped until none is: work that still uses it is the program's
- * mistake, which on a device does not end the process. Guarded by files.lock. */
+/* Memory that was freed while work was queued stays mapped until no work is queued: using it is the program's mistake,
+ * but on a real device that does not end the process. Guarded by files.lock. */
 static struct grave {
   void *at;
   uint64_t bytes;
   struct grave *next;
 } *graves;
 
-/* The first and the last page: memory is mapped and unmapped as a whole. */
+/* Checks only the first and the last page: memory is mapped and unmapped as a whole. */
 bool sim_memory_present(const void *at, size_t bytes) {
   unsigned char resident;
   const uintptr_t page = (uintptr_t)getpagesize(), from = (uintptr_t)at;

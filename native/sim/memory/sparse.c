@@ -1,5 +1,5 @@
 /* Sparse arrays: their memory is mapped tile by tile, in stream order, from physical memory, which lives as long as a
- * tile refers to it. The elements themselves are kept with the array: a tile only decides whose memory is charged. */
+ * tile refers to it. The elements themselves are stored with the array: a tile only decides which memory is charged. */
 #include "sim/memory/sparse.h"
 
 #include <stdlib.h>
@@ -11,7 +11,7 @@ enum { TILE = 65536, LEVELS_MAX = 21, DIMENSIONS = SIM_TILE_DIMENSIONS };
 
 struct level {
   unsigned extent[DIMENSIONS], tiles[DIMENSIONS];
-  uint64_t first; /* of its tiles in the first layer */
+  uint64_t first; /* index of its first tile in the first layer */
 };
 
 struct sim_sparse {
@@ -31,7 +31,7 @@ static struct {
   uint64_t ids;
 } all;
 
-/* The standard shapes of a tile of 64 KiB, by the size of an element as a power of two. */
+/* The standard shapes of a 64 KiB tile, indexed by the base-2 logarithm of the element size in bytes. */
 static const unsigned flat_tile[][DIMENSIONS] = {
     {256, 256, 1}, {256, 128, 1}, {128, 128, 1}, {128, 64, 1}, {64, 64, 1}};
 static const unsigned deep_tile[][DIMENSIONS] = {{64, 32, 32}, {32, 32, 32}, {32, 32, 16}, {32, 16, 16}, {16, 16, 16}};
@@ -188,7 +188,7 @@ CUresult sim_sparse_read(const struct sim_sparse *sparse, const CUarrayMapInfo *
   op->sparse = sparse->id;
   CUresult result = memory_of(info, device, op);
   if (result == CUDA_SUCCESS && op->physical)
-    op->physical->mappings++; /* until it is done */
+    op->physical->mappings++; /* until the operation is done */
   return result;
 }
 

@@ -1,5 +1,5 @@
-/* Texture and surface objects: descriptions of memory for kernels, which read nothing here. An object takes no device
- * memory, does not keep its array alive, and ends with its context. */
+/* Texture and surface objects: descriptions of memory for kernels; nothing reads through them here. An object takes no
+ * device memory, does not keep its array alive, and ends with its context. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -145,7 +145,7 @@ static CUresult destroy(unsigned long long handle, bool surface) {
   return gone ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* A copy of a live object. */
+/* Copies a live object. */
 static CUresult look_up(unsigned long long handle, bool surface, const void *out, struct object *copy) {
   struct sim_ctx *ctx;
   CUresult result = sim_ctx_need(&ctx);

@@ -43,7 +43,7 @@ static void value_write(void *payload) {
 enum { BARRIER_NS = 500 /* assumed */ };
 enum { WAIT_FLAGS = 3 | CU_STREAM_WAIT_VALUE_FLUSH, WRITE_FLAGS = 1 };
 
-/* So many barriers in a row. What follows them is reached in a time slice of this process. */
+/* Submits `count` consecutive barriers. Work after them is reached in a time slice of this process. */
 static CUresult barriers(struct sim_stream *stream, const CUstreamBatchMemOpParams *params, unsigned count) {
   struct sim_op op = {.resource = SIM_FRONT,
                       .duration_ns = count * BARRIER_NS,

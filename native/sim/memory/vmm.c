@@ -197,7 +197,7 @@ static bool localise(struct trailer *trailer) {
   return false;
 }
 
-/* Reads the trailer of a file with exportable memory of any process. */
+/* Reads the trailer of a file with exportable memory, of this or another process. */
 static bool read_trailer(int fd, struct trailer *trailer) {
   struct stat about;
   off_t at;

@@ -10,7 +10,7 @@ struct physical {
   struct sim_block block; /* once exported or imported */
   unsigned handles, mappings;
   unsigned bound;              /* number of bindings to multicast objects */
-  struct multicast *multicast; /* set: this is a multicast object, without memory of its own */
+  struct multicast *multicast; /* not NULL: this is a multicast object, without memory of its own */
   CUmemAllocationProp prop;
   struct sim_pages pages; /* if the pages are part of the device's file, `at` is an otherwise unused mapping of them */
   bool own_file;

@@ -5,8 +5,8 @@
 
 #include "sim/memory/vmm.h"
 
-/* Keeps the addresses reserved, without the memory that was behind them. Work that still uses them finds pages without a
- * meaning, and not a signal. If the kernel has no memory for that mapping, the old pages remain. */
+/* Keeps the addresses reserved, without the memory that was behind them. Work that still uses them accesses meaningless
+ * pages instead of raising a signal. If the kernel has no memory for that mapping, the old pages remain. */
 static void reserve_again(const struct sim_pages *pages) {
   const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE;
   void *at = mmap(pages->at, pages->bytes, PROT_READ | PROT_WRITE, flags, -1, 0);

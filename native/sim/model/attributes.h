@@ -1,4 +1,4 @@
-/* Attributes of streams and of kernel nodes: kept and returned. They change nothing here. */
+/* Attributes of streams and of kernel nodes: stored and returned, without effect on the simulation. */
 #ifndef SIM_ATTRIBUTES_H
 #define SIM_ATTRIBUTES_H
 
@@ -22,7 +22,7 @@ struct sim_attributes {
   unsigned char value[SIM_ATTRIBUTES][SIM_ATTRIBUTE_BYTES];
 };
 
-/* The driver's CUlaunchAttributeValue, as far as it is read. */
+/* The fields of the driver's CUlaunchAttributeValue that are read here. */
 union sim_attribute {
   unsigned char bytes[SIM_ATTRIBUTE_BYTES];
   struct {
@@ -37,9 +37,9 @@ union sim_attribute {
   } map;
 };
 
-/* False: no such attribute, or no such value. */
+/* False: unknown attribute, or invalid value. */
 bool sim_attribute_set(struct sim_attributes *all, int id, const union sim_attribute *value);
-/* What was set, or the value before that. False: no such attribute. */
+/* Returns the value set, or the default. False: unknown attribute. */
 bool sim_attribute_get(const struct sim_attributes *all, int id, union sim_attribute *value);
 
 #endif

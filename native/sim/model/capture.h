@@ -19,7 +19,7 @@ struct sim_capture {
   int mode;
   bool invalid;
   struct sim_event *events;
-  /* what streams that were destroyed meanwhile last depended on: to be joined like the work of the others */
+  /* nodes that streams destroyed during the capture last depended on; other streams must join them too */
   struct sim_graph_node **loose;
   unsigned nloose;
   struct sim_capture *next;

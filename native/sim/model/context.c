@@ -72,7 +72,7 @@ void sim_ctx_set(struct sim_ctx *ctx) {
 
 struct sim_ctx *sim_ctx_top(void) { return depth ? stack[depth - 1].ctx : NULL; }
 
-/* ---- those there are --------------------------------------------------------------------------------------------- */
+/* ---- live contexts ----------------------------------------------------------------------------------------------- */
 
 struct sim_ctx *sim_ctx_new(CUdevice device) {
   struct sim_ctx *ctx = sim_handle_new(&ctx_kind);

@@ -20,8 +20,8 @@ struct sim_ctx {
   unsigned api_version;
   uint64_t id;
   bool primary, alive; /* a primary context's struct stays allocated; alive between first retain and last release */
-  bool ending;         /* a thread destroys it; under sim_lock */
-  bool barred;         /* it can have no further memory; under sim_ranges_lock */
+  bool ending;         /* a thread is destroying it; under sim_lock */
+  bool barred;         /* it can allocate no further memory; under sim_ranges_lock */
   int refs;            /* retain count of a primary context */
   struct sim_stream *legacy;  /* default stream, created with the context */
   struct sim_stream *streams; /* all streams of the context, including legacy; under sim_lock */
@@ -34,7 +34,7 @@ struct sim_ctx {
   uint32_t peers; /* one bit per device whose memory this context may access */
   unsigned cache_config, shared_config;
   struct sim_implicit {
-    uint64_t images, code_charged; /* bytes of its programs, and the memory charged for them */
+    uint64_t images, code_charged; /* bytes of the context's programs, and the memory charged for them */
     /* local memory per thread that the device is prepared for, and the memory charged beyond a new context's */
     uint64_t stack, stack_charged;
     uint64_t buffer_charged[5]; /* by CUlimit: printf FIFO, malloc heap, device runtime */

@@ -7,7 +7,7 @@
 
 static uint64_t last_seq;
 static unsigned pending;            /* items in all streams that have not taken effect */
-static __thread unsigned in_effect; /* 1: this thread lets one of them take effect */
+static __thread unsigned in_effect; /* 1: this thread is running the effect of one of them */
 /* Streams whose head may be able to start, and streams whose chain may grow. */
 static struct sim_stream *kicked, *chain_kicked;
 static bool some_drained;            /* a destroyed stream has become empty: free it once it is on no work list */
@@ -139,8 +139,8 @@ bool sim_item_spins(const struct sim_item *item) {
   return item->meet && sim_devices[item->stream->ctx->device].compute.running == item;
 }
 
-/* Polls a kernel that occupies the device while it waits for other kernels. When they have arrived, its own duration
- * starts. */
+/* Polls a kernel that occupies the device while it waits for other kernels. Its own duration starts when they have
+ * arrived. */
 static void look_for_others(struct sim_item *item) {
   struct sim_device *device = &sim_devices[item->stream->ctx->device];
   if (!item->meet(item->payload))

@@ -61,7 +61,7 @@ struct sim_stream {
   uint32_t magic;
   bool legacy, blocking, gone; /* gone: destroyed, its work not yet done */
   bool kicked, chain_kicked;   /* on the work lists of model.c */
-  /* what a wait for the context looks at in each of its streams, close together */
+  /* fields that a wait for the context reads in each stream, kept close together for the cache */
   struct sim_stream *next; /* in the context */
   struct sim_ctx *ctx;
   struct sim_item *head, *tail;
@@ -133,7 +133,7 @@ void sim_item_push(struct sim_item *item);                 /* appends to the str
 void sim_settle(uint64_t now);                             /* starts what can start, then publishes reports */
 void sim_item_complete(struct sim_item *item, uint64_t t); /* at time t; frees the item */
 bool sim_item_spins(const struct sim_item *item);          /* it occupies the device while waiting for other kernels */
-uint64_t sim_next_event(void);                             /* time of the next event that occurs by itself, or NEVER */
+uint64_t sim_next_event(void);                             /* when a running item completes next, or NEVER */
 /* The earliest time at which the stream can have completed the given sums of compute and copy time. Returns `now` if
  * nothing that takes time is outstanding, and SIM_NEVER while another lane has the device. depth: how many waits for
  * other streams to follow. */
@@ -141,13 +141,13 @@ uint64_t sim_bound(const struct sim_stream *stream, uint64_t compute_sum, uint64
 /* A mark with one reference; NULL: out of memory. */
 struct sim_mark *sim_mark_new(CUdevice device);
 void sim_mark_release(struct sim_mark *mark);
-/* all items up to seq; on the legacy stream also those of the streams it synchronises with */
+/* True if all items up to seq are done; on the legacy stream also those of the streams it synchronises with. */
 bool sim_stream_done(const struct sim_stream *stream, uint64_t seq);
 uint64_t sim_seq(void); /* the last sequence number assigned */
 
 /* work.c */
-/* Waits until done(arg) is true; bound(arg) gives the earliest time at which it can be. device: the device whose lane
- * is watched. Call without sim_lock. */
+/* sim_wait waits until done(arg) is true; bound(arg) gives the earliest time at which it can be. device: the device
+ * whose lane is watched. Call without sim_lock. */
 struct sim_condition {
   bool (*done)(const void *arg);
   uint64_t (*bound)(const void *arg, uint64_t now);

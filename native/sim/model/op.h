@@ -30,12 +30,12 @@ struct sim_op {
   /* For SIM_COMPUTE; may be NULL. Polled from the time the device reaches the kernel. The kernel spins until it returns
    * true and then takes duration_ns. The same restrictions as for run apply. */
   bool (*meet)(void *payload);
-  bool barrier; /* waits for a time slice and computes nothing (SIM_COMPUTE): not in the books */
-  /* The effect of a kernel on a conditional handle, which it has when it is submitted in a graph: 0 is no handle. */
+  bool barrier; /* SIM_COMPUTE: waits for a time slice, computes nothing and is not charged */
+  /* Conditional handle that a kernel changes; takes effect when the kernel is submitted in a graph. 0: none. */
   uint64_t condition;
-  bool counts;       /* decrements its value; otherwise sets it to this: */
+  bool counts;       /* true: decrements the handle's value; false: sets it to `value` */
   unsigned value;    /* new value of the handle */
-  uint64_t launches; /* an executable graph that a kernel launches, which also happens when it is submitted; 0: none */
+  uint64_t launches; /* executable graph that a kernel launches; takes effect at submission. 0: none */
   /* Graph node type when captured (CUgraphNodeType). graph.c derives the results of cuGraph*NodeGetParams from the
    * payload for the types it knows. SIM_NODE_NONE: cannot be captured (STREAM_CAPTURE_UNSUPPORTED). */
   int node_type;

@@ -71,8 +71,8 @@ static void uuid_text(const uint8_t uuid[16], char out[41]) {
     at += sprintf(at, "%s%02x", dash_before[i] ? "-" : "", uuid[i]);
 }
 
-/* Whether this process may open the device's node, as it has to with a driver. No driver is behind the node: the kernel
- * says so, with ENXIO, to whoever may open it. */
+/* True if this process may open the device's node, as a real driver would require. The node has no driver behind it, so
+ * open() fails with ENXIO if permission is granted. */
 static bool node_opens(const struct sim_hello *hello, uint32_t index) {
   char path[64];
   if (hello->node_major == 0)
@@ -106,8 +106,9 @@ static int visible_device(const char *word, const struct sim_hello *hello) {
   return found;
 }
 
-/* Fills sim_hello and sim_devices with the devices in CUDA_VISIBLE_DEVICES, in that order, of those that this process may
- * open. The list ends at the first entry that is invalid or repeats a device, as with the real driver. */
+/* Fills sim_hello and sim_devices with the devices in CUDA_VISIBLE_DEVICES, in that order, or with all devices that
+ * this process may open if it is unset. The list ends at the first entry that is invalid, repeats a device, as with the
+ * real driver, or refers to a device that this process may not open. */
 static void choose_devices(const struct sim_hello *hello) {
   const char *list = getenv("CUDA_VISIBLE_DEVICES");
   sim_hello = *hello;

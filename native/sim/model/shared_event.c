@@ -1,6 +1,6 @@
 /* Interprocess events (cuIpcGetEventHandle). Such an event is a pair of counters in a page that its process shares:
  * each record takes the next number, and the device stores that number when it reaches the record. A wait is for the
- * last number taken. A record of a dead process that the device had not reached is never completed. The engine passes
+ * last number taken. A record that the device had not reached when its process died never completes. The engine passes
  * the page to any process that has the secret in the handle, as for IPC memory. */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -25,7 +25,7 @@ _Static_assert(sizeof(struct handle) == sizeof(CUipcEventHandle), "a handle is 6
 enum { EVENTS = 65536, FILES = 64, LOOK_NS = 100000 };
 static const size_t file_bytes = EVENTS * sizeof(struct sim_shared_event);
 
-/* This process's own page and those it opened. Entries of a page are not reused, because other processes may still
+/* This process's own page and the pages it opened. Entries of a page are not reused, because other processes may still
  * refer to them. Guarded by sim_lock. */
 static struct {
   struct sim_shared_event *events;
@@ -62,7 +62,7 @@ struct sim_shared_event *sim_shared_event_new(CUdevice device) {
   return &file[0].events[used++];
 }
 
-/* ---- recorded and waited for ------------------------------------------------------------------------------------- */
+/* ---- records and waits ------------------------------------------------------------------------------------------- */
 
 struct payload {
   struct sim_shared_event *event;

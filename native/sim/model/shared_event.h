@@ -10,8 +10,8 @@ CUresult sim_shared_event_wait(struct sim_shared_event *event, struct sim_stream
 bool sim_shared_event_done(struct sim_shared_event *event);
 /* Call without sim_lock. */
 void sim_shared_event_sync(struct sim_shared_event *event, CUdevice device, bool blocking);
-/* The handle with which another process opens the event, and the event for such a handle. Errors: INVALID_VALUE,
- * INVALID_CONTEXT, MAP_FAILED. */
+/* Makes the handle with which another process opens the event, and opens an event by such a handle. Errors:
+ * INVALID_VALUE, INVALID_CONTEXT, MAP_FAILED. */
 CUresult sim_shared_event_handle(const struct sim_shared_event *event, CUipcEventHandle *handle);
 CUresult sim_shared_event_open(CUipcEventHandle handle, struct sim_shared_event **event);
 

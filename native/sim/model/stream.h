@@ -28,7 +28,8 @@ CUresult sim_stream_wait(struct sim_stream *stream);
 /* sim_submit followed by sim_stream_wait, as for synchronous copies. STREAM_CAPTURE_UNSUPPORTED on a capturing
  * stream. */
 CUresult sim_submit_and_wait(struct sim_stream *stream, const struct sim_op *op);
-/* True if no work is queued in any stream of the process, not counting what this thread lets take effect. May be called with any lock held. */
+/* True if no work is queued in any stream of the process, apart from the item that this thread is completing. May be
+ * called with any lock held. */
 bool sim_idle(void);
 /* For calls that are unsafe during a stream capture (cuMemAlloc, cuMemFree...). Depending on the thread's capture mode,
  * returns success, or STREAM_CAPTURE_UNSUPPORTED after invalidating the captures concerned. */

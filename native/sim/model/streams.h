@@ -5,7 +5,7 @@
 #include "sim/model/model.h"
 
 enum { SIM_LEAST_PRIORITY = 0, SIM_GREATEST_PRIORITY = -5 };
-/* The nearest priority that the devices have. */
+/* Clamps a priority to the range of the devices. */
 static inline int sim_priority(int wanted) {
   int least = wanted < SIM_LEAST_PRIORITY ? wanted : SIM_LEAST_PRIORITY;
   return least > SIM_GREATEST_PRIORITY ? least : SIM_GREATEST_PRIORITY;

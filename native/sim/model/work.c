@@ -1,4 +1,4 @@
-/* Appending work, waiting for it, and the worker thread that advances the model while the program is elsewhere. */
+/* Appending work, waiting for it, and the worker thread that advances the model while the program makes no calls. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <signal.h>
@@ -193,7 +193,7 @@ static uint64_t next_duty(CUdevice device, uint64_t now) {
       while (!item->attended)
         item = item->next;
       values |= (item == stream->head && item->resource == SIM_WAIT_VALUE) || sim_item_spins(item);
-      /* other processes wait for the start of a kernel that meets them, not for its end */
+      /* other processes wait for this kernel to start, not to end */
       uint64_t compute_sum = item->compute_sum - (item->meet ? item->duration : 0);
       uint64_t when = sim_bound(stream, compute_sum, item->copy_sum, now, 4);
       stuck |= when <= now;

@@ -4,7 +4,7 @@
 
 #include "sim/nvml/nvml.h"
 
-/* For queries whose result is a constant number. */
+/* Implements queries whose result is a constant number. */
 static nvmlReturn_t put_number(nvmlDevice_t device, unsigned *out, unsigned value) {
   nvmlReturn_t result = nvml_enter_device(device);
   if (result != NVML_SUCCESS)

@@ -1,4 +1,4 @@
-/* Limits of memory per cgroup, which drivers have from r615 on. */
+/* Memory limits per cgroup, which drivers have from r615 on. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <unistd.h>

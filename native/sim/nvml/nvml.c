@@ -10,7 +10,7 @@
 
 #include "sim/nvml/nvml.h"
 
-/* The interface of this library: that of the driver of CUDA 13.0. */
+/* The version of this library's interface: that of the driver of CUDA 13.0. */
 #define NVML_VERSION "13.580.0"
 
 static struct {

@@ -182,14 +182,14 @@ nvmlReturn_t nvml_setting(const struct nvml_device *device, enum sim_setting set
 /* As nvml_call, with two arguments and a descriptor that is sent along. */
 nvmlReturn_t nvml_give(const struct nvml_device *device, uint32_t op, const uint64_t arguments[2], int fd,
                        struct sim_reply *reply);
-/* Processes of a device, in an array that the caller frees: live processes that hold memory, or with ended_too all
- * processes in the engine's accounts. */
+/* Lists the processes of a device, in an array that the caller frees: live processes that hold memory, or with
+ * ended_too all processes in the engine's accounts. */
 nvmlReturn_t nvml_processes(const struct nvml_device *device, bool ended_too, struct sim_process **list, size_t *count);
 
-unsigned nvml_links(const struct nvml_device *device); /* how many NVLinks it has; requires the lock */
+unsigned nvml_links(const struct nvml_device *device); /* number of NVLinks; requires the lock */
 
-/* Declares and defines a function: callers get their declaration from NVML's own header, which this library does not
- * include. */
+/* Declares and defines an exported function: callers use the declaration in NVML's own header, which this library does
+ * not include. */
 #define NVML_API(name, parameters) \
   __attribute__((visibility("default"))) nvmlReturn_t name parameters; \
   nvmlReturn_t name parameters

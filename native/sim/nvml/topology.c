@@ -1,5 +1,5 @@
-/* How near devices are to each other: the bus between them, and their NVLinks. A group's devices have a link each to
- * every other one (SIM_MAX_DEVICES are fewer than the links that NVML can name). */
+/* How near devices are to each other: the bus between them, and their NVLinks. Each device of a group has one link to
+ * every other one (SIM_MAX_DEVICES is less than NVML's maximum number of links). */
 #include "sim/nvml/nvml.h"
 
 enum { TOPOLOGY_INTERNAL = 0, TOPOLOGY_SINGLE = 10, TOPOLOGY_NODE = 40, TOPOLOGY_SYSTEM = 50 };
@@ -55,7 +55,7 @@ NVML_API(nvmlDeviceGetP2PStatus, (nvmlDevice_t one, nvmlDevice_t other, unsigned
 
 /* ---- links ------------------------------------------------------------------------------------------------------- */
 
-/* The index of the device at the other end of a link, if there are so many. */
+/* The index of the device at the other end of a link, if the device has that link. *links: number of its links. */
 static unsigned other_end(const struct sim_hello *hello, unsigned index, unsigned link, unsigned *links) {
   unsigned found = 0;
   *links = 0;

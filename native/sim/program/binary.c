@@ -26,7 +26,7 @@ enum {
   KIND_PTX = 1,
   KIND_CUBIN = 2
 };
-/* Of a kernel's .text section, sh_info has the registers of a thread in its upper byte: as ptxas -v says them. */
+/* The upper byte of sh_info in a kernel's .text section is its number of registers per thread, as in ptxas -v. */
 enum { REGISTERS_SHIFT = 24, SHARED_MAX = 1 << 20 };
 enum { WRAPPER_MAGIC = 0x466243b1, WRAPPER_DATA = 8 };
 
@@ -84,7 +84,7 @@ size_t sim_binary_bytes(const void *image) {
   return sane ? bytes : 0;
 }
 
-/* ---- what is loaded ---------------------------------------------------------------------------------------------- */
+/* ---- sizes when loaded ------------------------------------------------------------------------------------------- */
 
 struct sim_program_size sim_text_size(const char *text) {
   struct sim_program_size size = {.code = sum(strlen(text), 0)};
@@ -96,7 +96,7 @@ struct sim_program_size sim_text_size(const char *text) {
   return size;
 }
 
-/* The table of a cubin's sections; 0 bytes: the cubin has none, or not whole. */
+/* The section table of a cubin; 0 bytes: the cubin has none, or an incomplete one. */
 static struct piece sections(struct piece cubin) {
   Elf64_Ehdr header;
   if (cubin.bytes < sizeof header)
@@ -116,7 +116,7 @@ static Elf64_Shdr section_at(struct piece table, uint64_t index) {
   return section;
 }
 
-/* What a section has in the file; 0 bytes where that is not whole. */
+/* The content of a section in the file; 0 bytes if it is incomplete. */
 static struct piece content(struct piece cubin, const Elf64_Shdr *section) {
   if (sum(section->sh_offset, section->sh_size) > cubin.bytes)
     return (struct piece){0};

@@ -33,12 +33,14 @@ struct sim_program_size sim_text_size(const char *text);
 /* The size of a complete cubin or fatbin. Of a fatbin's parts this device loads the cubin with the newest architecture
  * it can run, otherwise the newest PTX it can compile. If no part fits, the largest one counts. */
 struct sim_program_size sim_binary_size(const void *image, size_t bytes);
-/* The size of a variable or constant in a complete cubin or fatbin, 0: none of that name; compressed parts are not read. */
+/* The size of a variable or constant in a complete cubin or fatbin; 0: none of that name. Compressed parts are not
+ * read. */
 uint64_t sim_binary_variable(const void *image, size_t bytes, const char *name);
-/* What a complete cubin or fatbin says of a kernel. False, with *needs as it was: nothing, also where it is compressed. */
+/* Resources that a complete cubin or fatbin declares for a kernel. False, with *needs unchanged: it declares none, or
+ * the part is compressed. */
 struct sim_kernel_needs {
-  unsigned registers; /* of a thread */
-  unsigned shared;    /* bytes of a block, without what a launch adds */
+  unsigned registers; /* per thread */
+  unsigned shared;    /* bytes per block, without dynamic shared memory */
 };
 bool sim_binary_kernel(const void *image, size_t bytes, const char *name, struct sim_kernel_needs *needs);
 bool sim_binary_compressed(const void *image, size_t bytes); /* at least one part is compressed */

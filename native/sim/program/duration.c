@@ -2,7 +2,7 @@
 
 #include "sim/model/card.h"
 
-/* Assumed for blocks that do next to nothing: they start, wait for one load from memory (about 500 ns), and end. */
+/* Assumed for nearly empty blocks: they start, wait for one load from memory (about 500 ns), and end. */
 #define WAVE_NS 1000.0
 #define LONGEST_NS 3600e9 /* as for gpushare-sim --kernel-ns */
 
@@ -20,7 +20,8 @@ unsigned sim_resident_blocks(unsigned threads, unsigned registers, uint64_t shar
 
 static double longer(double a, double b) { return a > b ? a : b; }
 
-/* Of blocks that run at once. Memory is shared by all; each multiprocessor computes for its own blocks. */
+/* Time of a wave, that is, of blocks that run at the same time. All share the memory bandwidth; each multiprocessor
+ * computes for its own blocks. */
 static double wave_ns(uint64_t blocks, const struct sim_shape *shape, const struct sim_work *work) {
   double times = work->each_column ? shape->columns : 1;
   uint64_t most = (blocks + SIM_MULTIPROCESSORS - 1) / SIM_MULTIPROCESSORS; /* blocks of one multiprocessor */

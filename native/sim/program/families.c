@@ -1,4 +1,4 @@
-/* What the kernels of frameworks do, as far as their names tell and their grids do not. */
+/* The work per thread of the kernels of frameworks, as far as it follows from their names and not from their grids. */
 #include <string.h>
 
 #include "sim/model/card.h"
@@ -6,11 +6,12 @@
 
 enum { FLOAT = sizeof(float), TILE = 64, FLASH_TILE = 128, HEAD = 64 /* elements of an attention head: assumed */ };
 
-/* Of a thread in attention, per tile of keys that its block reads: two products of the tile, forward; five, backward. */
+/* Operations of a thread in attention, per tile of keys that its block reads: two products of the tile in the forward
+ * pass, five in the backward pass. */
 #define ATTENTION(products, tile, threads) (2.0 * (products) * (tile) * (tile) * HEAD / (threads))
 
-/* Elements per thread are those of the kernels of PyTorch 2 for large tensors (seen in their launches), and of its Inductor's
- * usual settings. Elements are taken for floats, and operands for two, where nothing else is said: assumed. */
+/* Elements per thread are those of PyTorch 2's kernels for large tensors (observed in their launches) and of the usual
+ * settings of its Inductor. Unless noted otherwise, elements are assumed to be floats, and operands to be two. */
 static const struct {
   const char *piece; /* of the name, mangled or not; the first that is found counts */
   struct sim_work work;
@@ -30,12 +31,12 @@ static const struct {
     {"softmax_warp_", {.bytes = 32 * 2 * FLOAT}},
     {"SoftMax", {.bytes = 32 * 2 * FLOAT}},
     {"reduce_kernel", {.bytes = 16 * FLOAT}},
-    /* Each block of 512 threads takes 65,536 elements: of the parameters, gradients and two moments, of which all but the
-     * gradients are written; or of two tensors and a result. */
+    /* Each block of 512 threads processes 65,536 elements: of the parameters, gradients and two moments, of which all
+     * but the gradients are written; or of two tensors and a result. */
     {"FusedOptimizerTensorListMetadata", {.bytes = 128 * 7 * FLOAT}},
     {"multi_tensor_apply_kernel", {.bytes = 128 * 3 * FLOAT}},
-    /* Attention: as many keys as queries. A block of the split form reads 256 keys and values in FP16, of a cache that
-     * has as many splits. */
+    /* Attention: the numbers of keys and queries are assumed to be equal. A block of the split form reads 256 keys and
+     * values in FP16, from a cache with as many splits. */
     {"fmha_cutlassF_f32",
      {.operations = ATTENTION(2, TILE, 128), .per_clock = SIM_FP32_PER_CLOCK, .each_column = true}},
     {"fmha_cutlassB_f32",

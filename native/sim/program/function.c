@@ -141,7 +141,7 @@ static size_t static_shared(const struct sim_function *function) {
   return (size_t)function->attribute[CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES];
 }
 
-/* Blocks of a kernel that a multiprocessor has room for; 0 for a block that cannot be. */
+/* Number of blocks of a kernel that a multiprocessor has room for; 0: the block is not possible. */
 static int resident(const struct sim_function *function, int block_size, size_t dynamic) {
   if (block_size > SIM_MAX_THREADS || dynamic > SIM_SHARED_OPTIN)
     return 0;

@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { FUNCTION_MAGIC = 0x66756e63, REGISTERS = 32 /* of a thread, where the image does not say: assumed */ };
+enum { FUNCTION_MAGIC = 0x66756e63, REGISTERS = 32 /* per thread, assumed if the image does not declare it */ };
 static struct sim_kind function_kind = {sizeof(struct sim_function), FUNCTION_MAGIC, NULL};
 
 CUresult sim_function_get(const void *handle, struct sim_function **function) {
@@ -109,7 +109,7 @@ static CUresult load_text(const char *text, struct sim_ctx *ctx, struct sim_imag
 
 /* ---- binaries ---------------------------------------------------------------------------------------------------- */
 
-/* The inputs of a program that was linked here: what their texts declare is known. */
+/* Loads the inputs of a program that was linked here, of which the declarations in texts are known. */
 static CUresult load_linked(struct sim_ctx *ctx, struct sim_image *image) {
   const unsigned char *data;
   size_t at = 0, length;
@@ -261,7 +261,7 @@ struct sim_reference *sim_image_reference(struct sim_image *image, const char *n
   return sim_reference_add(&image->references, name, strlen(name), surface);
 }
 
-/* Variables of a binary are known when they are first requested. */
+/* Variables of a binary are added to the image when they are first requested. */
 static CUresult find_global(struct sim_image *image, const char *name, struct sim_global **found) {
   sim_lock();
   struct sim_global *global = image->globals;

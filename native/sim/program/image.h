@@ -10,9 +10,9 @@
 
 struct sim_image;
 
-/* What a kernel in a graph does with the handle that is its first argument; determined by its name. set_conditional sets
- * a condition to its second argument, of 32 bits; count_conditional decrements it; launch_graph launches an executable
- * graph from the device. */
+/* The effect of a kernel in a graph on the handle in its first argument; determined by the kernel's name.
+ * set_conditional sets a condition to its second argument, of 32 bits; count_conditional decrements it; launch_graph
+ * launches an executable graph from the device. */
 enum sim_effect { SIM_NO_EFFECT, SIM_SETS_CONDITION, SIM_COUNTS_CONDITION, SIM_LAUNCHES_GRAPH };
 
 /* Behind both CUfunction and CUkernel: programs pass either to a launch. */
@@ -21,14 +21,14 @@ struct sim_function {
   bool spins;      /* its first argument is its duration */
   bool collective; /* determined by its name; see meeting.c */
   enum sim_effect effect;
-  const struct sim_work *work; /* what its threads do */
+  const struct sim_work *work; /* of each of its threads */
   char *name;
   struct sim_image *image;
   struct sim_ctx *ctx; /* context of a module's function; NULL for a library's kernel, which belongs to no context */
   unsigned nparams;    /* known for PTX only */
   bool params_known;
   struct sim_param params[SIM_PARAMS_MAX];
-  int attribute[CU_FUNC_ATTRIBUTE_MAX]; /* settable attributes, and what the image says of a kernel */
+  int attribute[CU_FUNC_ATTRIBUTE_MAX]; /* settable attributes, and those that the image declares for a kernel */
   uint64_t ready_in;                    /* id of the context for which it was last prepared */
   unsigned shared_bytes, block[3];      /* state of the oldest launch interface (cuFuncSetBlockShape...) */
   unsigned char *old_params;
@@ -54,9 +54,9 @@ struct sim_image {
   unsigned char *bytes;             /* for a binary: function names are searched for in it */
   size_t size;
   bool opaque;                    /* a binary with compressed parts: any name is assumed to be in it */
-  struct sim_program_size loaded; /* in each context that has it */
-  unsigned parts;            /* into which a library's code is divided; 0: not determined yet; see sim_image_parts */
-  struct sim_placed *placed; /* parts loaded in each context; under sim_lock */
+  struct sim_program_size loaded; /* size in each context that has loaded it */
+  unsigned parts;                 /* number of parts of a library's code; 0: not determined yet; see sim_image_parts */
+  struct sim_placed *placed;      /* parts loaded in each context; under sim_lock */
 };
 struct sim_placed {
   struct sim_ctx *ctx;
@@ -69,8 +69,8 @@ struct sim_placed {
 /* Errors: INVALID_IMAGE, INVALID_PTX, OUT_OF_MEMORY. ctx is NULL for a library. */
 CUresult sim_image_load(const void *data, struct sim_ctx *ctx, struct sim_image **image);
 CUresult sim_image_load_file(const char *path, struct sim_ctx *ctx, struct sim_image **image);
-/* A whole file, which is not empty, followed by zeros: PTX is text, and the headers of a truncated binary must not be
- * read beyond the buffer. Released with free(). NULL: it cannot be read. */
+/* Reads a whole non-empty file and appends zeros: PTX is text, and the headers of a truncated binary must not be read
+ * beyond the buffer. Released with free(). NULL: the file is empty or cannot be read. */
 char *sim_image_read_file(const char *path, size_t *bytes);
 void sim_image_free(struct sim_image *image);
 /* NULL: no such function */
@@ -82,8 +82,8 @@ CUresult sim_image_global(struct sim_image *image, struct sim_ctx *ctx, const ch
 /* NULL: no texture or surface reference of that name */
 struct sim_reference *sim_image_reference(struct sim_image *image, const char *name, bool surface);
 
-/* This device loads the kernels of a library one by one, and each takes an equal part of its code. The number of parts
- * is fixed at the first call, because kernels of a binary are only found when they are requested. */
+/* This device loads the kernels of a library one by one, and each takes an equal part of the library's code. The number
+ * of parts is fixed at the first call, because kernels of a binary are only found when they are requested. */
 unsigned sim_image_parts(struct sim_image *image);
 /* Loads a part of the image, and the image's variables, into a context: a module's own context, or any context for a
  * library. part: a kernel; the image itself for its variables alone; NULL for all code. */

@@ -13,10 +13,10 @@ enum {
   STACK_ROUND = 16,   /* so that a warp's local memory is a multiple of 512 bytes */
   STACK_MAX = 524288, /* maximum local memory of one thread */
   RESIDENT_THREADS = SIM_MULTIPROCESSORS * SIM_THREADS,
-  /* the device runtime, by the programming guide on dynamic parallelism: */
-  SYNC_LEVEL_BYTES = 860000000, /* state of parent grids, for each depth of synchronisation: the most that it names */
+  /* the device runtime, according to the programming guide's chapter on dynamic parallelism: */
+  SYNC_LEVEL_BYTES = 860000000, /* state of parent grids, for each depth of synchronisation: the guide's maximum */
   SYNC_DEPTH_MAX = 24,
-  LAUNCH_BYTES = 4096 + 512 /* a pending launch: parameters, and what describes the grid */
+  LAUNCH_BYTES = 4096 + 512 /* a pending launch: parameters, and the description of the grid */
 };
 
 static const size_t default_limit[16] = {1024, 1 << 20, 8 << 20, 2, 2048, 128};

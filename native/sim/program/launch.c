@@ -49,7 +49,8 @@ static uint64_t modelled_ns(const struct sim_function *function, const CUDA_KERN
   return sim_kernel_ns(&shape, function->work);
 }
 
-/* Device time of one launch: the argument of spin_ns or of a collective, otherwise as configured, or by its shape. */
+/* Device time of one launch: the argument of spin_ns or of a collective, otherwise --kernel-ns, or derived from the
+ * launch's shape. */
 static CUresult set_duration(const struct sim_function *function, const CUDA_KERNEL_NODE_PARAMS *launched,
                              struct sim_op *op) {
   enum { NS, KEY, RANKS, COLLECTIVE_ARGUMENTS };
@@ -116,7 +117,7 @@ CUresult sim_kernel_op(const CUDA_KERNEL_NODE_PARAMS *params, struct sim_op *op)
   return result ? result : set_duration(function, params, op);
 }
 
-/* Loads what a kernel needs in a context before it can run there. */
+/* Loads the code and memory that a kernel needs before it can run in a context. */
 CUresult sim_kernel_prepare(struct sim_function *function, struct sim_ctx *ctx) {
   if (__atomic_load_n(&function->ready_in, __ATOMIC_RELAXED) == ctx->id)
     return CUDA_SUCCESS;

@@ -69,7 +69,7 @@ static CUresult text_size(const char *text, struct sim_program_size *size) {
   return CUDA_SUCCESS;
 }
 
-/* Checks the form that the type demands, and measures. */
+/* Checks that the input has the form that its type demands, and computes its size. */
 static CUresult measure(CUjitInputType type, const struct sim_link_input *input, struct sim_program_size *size) {
   static const char archive[] = "!<arch>\n";
   enum { HEADERS = 64 }; /* of which sim_binary_bytes reads */
@@ -81,7 +81,7 @@ static CUresult measure(CUjitInputType type, const struct sim_link_input *input,
                ? CUDA_ERROR_INVALID_IMAGE
                : CUDA_SUCCESS;
   if (type != CU_JIT_INPUT_CUBIN && type != CU_JIT_INPUT_FATBINARY)
-    return CUDA_SUCCESS; /* host objects and intermediate code: only names are looked for in them */
+    return CUDA_SUCCESS; /* host objects and intermediate code are only searched for names */
   enum sim_image_form form = type == CU_JIT_INPUT_CUBIN ? SIM_FORM_CUBIN : SIM_FORM_FATBIN;
   if (input->bytes < HEADERS || sim_image_form(input->data) != form || sim_binary_bytes(input->data) == 0 ||
       sim_binary_bytes(input->data) > input->bytes)

@@ -6,7 +6,7 @@
 
 enum { CODE = 1, DATA, INPUTS, NAMES, SECTIONS, MACHINE_CUDA = 190, INPUT_ALIGN = 16 };
 
-/* Each input in the section INPUTS: this, then its bytes and a NUL, up to the next multiple of INPUT_ALIGN. */
+/* Precedes each input in the section INPUTS; its bytes and a NUL follow, padded to a multiple of INPUT_ALIGN. */
 struct header {
   uint64_t magic, bytes, text;
 };
@@ -59,7 +59,7 @@ unsigned char *sim_linked_write(const struct sim_link_input *inputs, struct sim_
   return cubin;
 }
 
-/* Where the inputs of a linked program begin; 0: it is another binary. */
+/* The offset at which the inputs of a linked program begin; 0: the binary was not linked here. */
 static size_t first_input(const unsigned char *binary, size_t bytes) {
   Elf64_Ehdr header;
   Elf64_Shdr section;

@@ -16,8 +16,8 @@ struct sim_link_input {
 
 /* A cubin of *bytes bytes, released with free(); NULL: out of memory. size: what the program takes when loaded. */
 unsigned char *sim_linked_write(const struct sim_link_input *inputs, struct sim_program_size size, size_t *bytes);
-/* The next input in a complete binary: *at is 0 at first. False: no more, or the binary was not linked here. *data of a
- * text ends with a NUL. */
+/* Returns the next input in a complete binary; *at must be 0 at the first call. False: no more, or the binary was not
+ * linked here. *data of a text ends with a NUL. */
 bool sim_linked_next(const unsigned char *binary, size_t bytes, size_t *at, const unsigned char **data, size_t *length,
                      bool *text);
 

@@ -1,11 +1,11 @@
-/* Kernels that wait for each other across devices and processes, as those of a collective do.
+/* Kernels that wait for each other across devices and processes, like those of a collective.
  *
  * A PTX kernel whose name begins with ncclDevKernel and that has three 64-bit parameters (ns, key, ranks) occupies its
  * device, sliced like any other kernel, until `ranks` kernels with the same key and ranks have started, each counted
  * once. Then each of them takes ns of its own device's time. The next `ranks` kernels with that key form the next
  * collective, so ranks that run their collectives one after another can use one key for all. A rank that died after it
- * arrived still counts, so a restarted job must use another key. This requires a device that preempts: a slice could
- * not end while a kernel spins.
+ * arrived still counts, so a restarted job must use another key. This requires a device that preempts: otherwise a
+ * slice could not end while a kernel spins.
  *
  * The counters are in one page that the engine shares with all processes. */
 #define _GNU_SOURCE

@@ -11,7 +11,7 @@ struct sim_module {
   uint32_t magic;
   struct sim_image *image;
   struct sim_ctx *ctx;           /* NULL: a library */
-  struct sim_module *of_library; /* in a library: its CUmodule; in that module: the library */
+  struct sim_module *of_library; /* in a library: its CUmodule, if requested; in that module: the library */
 };
 
 static struct sim_kind module_kind = {sizeof(struct sim_module), 0x6d6f6475, NULL};
@@ -366,7 +366,7 @@ CUresult cuLibraryGetUnifiedFunction(void **fptr, CUlibrary handle, const char *
   return fptr && symbol ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
 }
 
-/* ---- from functions back ----------------------------------------------------------------------------------------- */
+/* ---- from functions to modules and libraries --------------------------------------------------------------------- */
 
 CUresult cuKernelGetLibrary(CUlibrary *pLib, CUkernel kernel) {
   struct sim_function *function;

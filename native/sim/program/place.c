@@ -1,4 +1,4 @@
-/* Which parts of a loaded program are in which context. */
+/* Records which parts of a loaded program are in which context. */
 #include <stdlib.h>
 
 #include "sim/program/image.h"

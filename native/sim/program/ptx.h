@@ -20,7 +20,7 @@ struct sim_ptx_kernel {
   bool params_known; /* false: more than SIM_PARAMS_MAX */
   struct sim_param params[SIM_PARAMS_MAX];
   size_t local_bytes;  /* size of a thread's stack frame */
-  size_t shared_bytes; /* of a block, without what a launch adds */
+  size_t shared_bytes; /* per block, without dynamic shared memory */
   struct sim_ptx_kernel *next;
 };
 

@@ -1,4 +1,4 @@
-/* What texture and surface references are bound to. */
+/* Binding of texture and surface references to arrays and memory. */
 #include <string.h>
 
 #include "sim/memory/memory.h"
@@ -41,7 +41,7 @@ CUresult cuTexRefDestroy(CUtexref hTexRef) {
   return result;
 }
 
-/* ---- what a reference is bound to -------------------------------------------------------------------------------- */
+/* ---- binding ----------------------------------------------------------------------------------------------------- */
 
 CUresult cuTexRefSetArray(CUtexref hTexRef, CUarray hArray, unsigned int Flags) {
   struct sim_reference *reference;

@@ -1,4 +1,4 @@
-/* How kernels would read what a texture reference is bound to. */
+/* Settings for how kernels would read through a texture reference. */
 #include <string.h>
 
 #include "sim/memory/memory.h"
@@ -7,7 +7,7 @@
 
 enum { ANISOTROPY_MAX = 16 };
 
-/* Defines a pair of functions that set and get one field. valid: of `value`, the new one. */
+/* Defines a pair of functions that set and get one field. valid: a condition on `value`, the new value. */
 #define PROPERTY(Name, type, given, field, valid) \
   CUresult cuTexRefSet##Name(CUtexref hTexRef, given value) { \
     struct sim_reference *reference; \

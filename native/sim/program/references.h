@@ -1,4 +1,4 @@
-/* Texture and surface references: the variables of a program by which its kernels name an array or memory. */
+/* Texture and surface references: variables of a program through which its kernels refer to an array or memory. */
 #ifndef SIM_REFERENCES_H
 #define SIM_REFERENCES_H
 
@@ -32,7 +32,7 @@ void sim_reference_free(struct sim_reference *reference);
 /* A new reference with this name in a list; NULL: out of memory. */
 struct sim_reference *sim_reference_add(struct sim_reference **list, const char *name, size_t length, bool surface);
 struct sim_reference *sim_reference_find(struct sim_reference *list, const char *name, bool surface); /* or NULL */
-/* A live reference, in a thread that has a context; otherwise INVALID_VALUE. */
+/* Resolves a handle. INVALID_VALUE if the reference is not live; requires a current context. */
 CUresult sim_reference_get(const void *handle, bool surface, struct sim_reference **reference);
 void sim_references_free(struct sim_reference *list);
 

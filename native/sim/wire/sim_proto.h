@@ -26,7 +26,7 @@ enum {
 };
 
 #define SIM_SOCKET_NAME "sim.sock"
-/* Of the node of a device, with its minor behind it; gpushare/node/standins.py makes it. */
+/* Path of a device's node, followed by its minor; gpushare/node/standins.py creates the node. */
 #define SIM_NODE_PATH "/dev/gpushare-sim-"
 
 enum sim_op_code {
@@ -37,7 +37,7 @@ enum sim_op_code {
   SIM_LANE_OPEN = 5,  /* device. Descriptors: memfd with struct sim_lane, eventfd (the bell) */
   SIM_LANE_CLOSE = 6, /* device. Work still queued on it is dropped */
   SIM_STATS = 7,      /* Descriptor: memfd with a bytes of JSON, the accounts of all devices */
-  /* device, a: 1: of live processes alone. Descriptor: memfd with a records of struct sim_process, live processes first */
+  /* device, a: 1: live processes only. Descriptor: memfd with a records of struct sim_process, live processes first */
   SIM_PROCESSES = 8,
   SIM_STOP = 9,    /* ends the engine; root or the engine's own uid, else -EPERM */
   SIM_DEVICE = 10, /* device. a: busy_ns, b: wall_ns, c: number of processes with a context or memory */
@@ -51,18 +51,18 @@ enum sim_op_code {
   SIM_EVENTS_PUT = 14,   /* as SIM_FILE_PUT, for the page of the process's interprocess events */
   SIM_TIMES = 15,        /* device. a: busy_ns, b: switch_ns, c: wall_ns; cheap enough for 1000 calls per second */
   SIM_MEETINGS_GET = 16, /* Descriptor: the page of struct sim_meeting[SIM_MEETINGS] that all processes share */
-  /* Blocks: memory that several holders can keep, in any processes; engine/blocks.c. A block is identified by its number
-   * and a key, and lives while a process holds it or a descriptor of it is open anywhere. */
+  /* Blocks: memory that several holders, in any processes, can keep; engine/blocks.c. A block is identified by its
+   * number and a key, and lives while a process holds it or a descriptor of it is open anywhere. */
   SIM_BLOCK_MAKE = 17, /* device, a: bytes of SIM_MEM_ALLOC that become a block, with or without a descriptor: the
                           * file behind it. Held once by this process. a: number, b: key */
-  SIM_BLOCK_HOLD = 18, /* a: number, b: key. One more hold, while this process or the creator holds it; else -ENOENT */
-  SIM_BLOCK_DROP = 19, /* a: number. One hold less. a: 1 if something still keeps the block */
-  SIM_BLOCK_EXPORT = 20, /* a: number. Descriptor: one that keeps the block and stands for it */
-  SIM_BLOCK_IMPORT = 21, /* with such a descriptor. One more hold. Descriptor: the file; a: number, b: key */
-  SIM_BLOCK_SUMS = 22,   /* device. a: bytes of blocks that this process is charged for, b: holds that it has */
-  /* device, with a descriptor of a cgroup v2 directory: the memory of the processes in it and below; engine/limits.c.
-   * -ENOSYS: a driver before SIM_DRIVER_LIMITS, -EOPNOTSUPP: not such a directory. */
-  SIM_LIMIT_SET = 23, /* a: hard limit or SIM_NO_LIMIT, b: soft limit, which is only kept. As SIM_STOP: who may */
+  SIM_BLOCK_HOLD = 18, /* a: number, b: key. Adds a hold; -ENOENT unless this process or the creator holds the block */
+  SIM_BLOCK_DROP = 19, /* a: number. Removes a hold. a: 1 if something still keeps the block */
+  SIM_BLOCK_EXPORT = 20, /* a: number. Descriptor: keeps the block and represents it */
+  SIM_BLOCK_IMPORT = 21, /* with such a descriptor. Adds a hold. Descriptor: the file; a: number, b: key */
+  SIM_BLOCK_SUMS = 22,   /* device. a: bytes of blocks charged to this process, b: number of its holds */
+  /* device, with a descriptor of a cgroup v2 directory: the limit on the memory of the processes in it and below;
+   * engine/limits.c. -ENOSYS: the driver is older than SIM_DRIVER_LIMITS, -EOPNOTSUPP: not such a directory. */
+  SIM_LIMIT_SET = 23, /* a: hard limit or SIM_NO_LIMIT, b: soft limit, stored only. Same permission as SIM_STOP */
   SIM_LIMIT_GET = 24  /* a: hard limit, b: soft limit, c: bytes that the processes have */
 };
 #define SIM_NO_LIMIT UINT64_MAX
@@ -99,8 +99,8 @@ struct sim_reply {
   uint64_t a, b, c;
 };
 
-/* nvlink, pcie, numa: which devices are near each other. Those with the same number, other than 0, are linked by NVLink,
- * each with each, sit at one PCIe switch, and on one NUMA node (number - 1). */
+/* nvlink, pcie, numa: which devices are near each other. Devices with the same nonzero number are all linked by NVLink,
+ * share a PCIe switch, or share NUMA node number - 1, respectively. */
 struct sim_device_info {
   uint8_t uuid[16];
   uint64_t total_bytes;
@@ -116,7 +116,7 @@ struct sim_hello {
   int32_t host_pid; /* the client's pid as the engine sees it */
   int32_t engine_pid;
   uint64_t context_bytes; /* device memory that one context costs */
-  uint64_t kernel_ns;     /* device time of a kernel that does not specify its own; 0: by its shape */
+  uint64_t kernel_ns;     /* device time of a kernel that does not specify its own; 0: derived from its shape */
   uint64_t launch_ns;     /* CPU cost of a call, for each of the three kinds */
   uint64_t event_ns;
   uint64_t query_ns;
@@ -125,8 +125,8 @@ struct sim_hello {
   uint64_t copy_bytes_per_us; /* rate of each copy engine */
   uint32_t queue_depth;       /* work items per stream before a submission blocks */
   uint32_t preempt;           /* 1: a slice can end in the middle of a kernel */
-  uint32_t driver;            /* the driver's release that the libraries say they are of */
-  uint32_t node_major;        /* of the devices' nodes, 0: there are none. Device i has the minor node_minor + i */
+  uint32_t driver;            /* driver release that the libraries report */
+  uint32_t node_major;        /* of the devices' nodes; 0: no nodes. Device i has the minor node_minor + i */
   uint32_t node_minor;
   uint32_t reserved;
   struct sim_device_info device[SIM_MAX_DEVICES];
@@ -161,13 +161,13 @@ struct sim_report {
   /* number of this report; lets a reader detect that the report was overwritten while it was read */
   uint64_t seq;
   uint64_t at, executed, backlog;
-  /* the part of executed and backlog that computes nothing: memory barriers, which wait for a time slice and are not in
-   * the books */
+  /* the part of executed and backlog that computes nothing: memory barriers, which wait for a time slice and are not
+   * charged */
   uint64_t barriers;
 };
 
-/* Words are accessed with __atomic builtins. Interval k is in interval[k % SIM_INTERVALS] and valid for k < count and k
- * + SIM_INTERVALS > count. Only `until` of the last one ever changes. Report n is in report[n % 2]; a writer that is
+/* Words are accessed with __atomic builtins. Interval k is in interval[k % SIM_INTERVALS] and valid while k < count and
+ * k + SIM_INTERVALS > count. Only `until` of the last one ever changes. Report n is in report[n % 2]; a writer that is
  * killed while writing n + 1 leaves n intact. boundary[k % SIM_BOUNDARIES], k < boundaries, is the value of `executed`
  * at which the kth work item ends; it is only written if the hardware does not preempt (sim_hello.preempt == 0). */
 struct sim_lane {

@@ -17,8 +17,8 @@ static bool root_owned(const char *path) {
   return stat(path, &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == 0;
 }
 
-/* The directory of the socket: GPUSHARE_SIM_DIR for processes without a grant, otherwise the grant's own directory,
- * which must be owned by root. */
+/* Writes the socket's directory: GPUSHARE_SIM_DIR if set (processes without a grant), otherwise sim/ in
+ * GPUSHARE_GRANT_DIR if root owns that, otherwise /run/gpushare/self/sim. */
 static int directory(char *out, size_t size) {
   const char *dir = getenv("GPUSHARE_SIM_DIR");
   if (dir && *dir)

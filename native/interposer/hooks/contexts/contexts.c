@@ -36,7 +36,7 @@ static CUresult begin(const CUcontext *out, CUdevice device, int *ordinal, uint6
   *ordinal = GS_NO_DEVICE;
   *bytes = 0;
   if (!out)
-    return CUDA_SUCCESS; /* the driver's to refuse */
+    return CUDA_SUCCESS; /* the driver refuses it */
   struct gs_books *books = gs_books();
   if (gs_device_ordinal(device) != GS_NO_DEVICE &&
       (!gs_table_room(&books->contexts, 1) || !gs_table_room(&books->replaced, 1)))
@@ -62,7 +62,7 @@ static void context_gone(CUcontext context, int ordinal) {
   gs_trace(GS_TRACE_CONTEXT_ENDED, ordinal, held, gs_held(ordinal));
 }
 
-/* A context created by cuCtxCreate. */
+/* Finds a context created by cuCtxCreate; false: it is not one. */
 static bool created_here(CUcontext context, struct gs_ending *found) {
   struct gs_created known;
   if (!gs_table_copy(&gs_books()->contexts, (uintptr_t)context, &known))
@@ -71,7 +71,7 @@ static bool created_here(CUcontext context, struct gs_ending *found) {
   return true;
 }
 
-/* The driver has made a context, after the call of number `begun`. */
+/* Records a context that the driver has made. begun: a call number from before the driver's call. */
 static void created(CUcontext context, int ordinal, uint64_t bytes, uint64_t begun) {
   struct gs_created fresh = {.context = (uintptr_t)context, .bytes = bytes, .holders = 1, .ordinal = ordinal};
   struct gs_created before;
@@ -82,7 +82,7 @@ static void created(CUcontext context, int ordinal, uint64_t bytes, uint64_t beg
     gs_table_put(&gs_books()->replaced, &(struct gs_replaced){(uintptr_t)context});
   if (again && before.number <= begun)
     context_gone(context, before.ordinal);
-  if (again && before.number > begun) { /* which of the two is the later one is not known: they become one */
+  if (again && before.number > begun) { /* which of the two is newer is not known: they become one */
     gs_table_replace(&gs_books()->contexts, &fresh);
     gs_give_back(before.ordinal, before.bytes);
   } else {
@@ -106,7 +106,7 @@ static bool affinity_known(const CUexecAffinityParam *params, int count, CUdevic
   return known;
 }
 
-/* The context cannot be created; if something else is wrong too, the driver's error. */
+/* The error for a context that cannot be created: the driver's, if it refuses the call too, else `reason`. */
 static CUresult let_refuse(CUresult said, const CUcontext *made, CUresult reason) {
   if (said != CUDA_SUCCESS)
     return said;
@@ -157,8 +157,8 @@ void gs_context_ended(const struct gs_ending *ending, bool lives) {
   __atomic_fetch_sub(&gs_process->ending[ending->ordinal], 1, __ATOMIC_SEQ_CST);
 }
 
-/* Counts one holder of a context more or less; returns how many it has then, 0 if it has ended. The driver is not asked
- * whether a context still exists: what it does with a handle that is gone, no documentation says. With gone_lock. */
+/* Adds `by` to the number of holders of a context and returns the sum, 0 if the context has ended. The driver is not
+ * asked whether a context still exists, because its behaviour with a stale handle is undocumented. With gone_lock. */
 static int32_t hold(const struct gs_ending *context, int32_t by) {
   struct gs_table *table = &gs_books()->contexts;
   int32_t holders = 0;
@@ -176,8 +176,8 @@ static bool is_still(void *with) {
   return created_here(ending->context, &found) && found.number == ending->number;
 }
 
-/* Which context a call ended that was made for `ending`: another one if another call had ended that before, or if there was
- * none, and the driver gave its handle out again. False: it is out of the books already. With gone_lock. */
+/* Sets *which to the context that a call made for `ending` has ended: a different one if `ending` had ended already, or
+ * was none, and the driver handed its handle out again. False: it has left the books already. With gone_lock. */
 static bool ended_which(const struct gs_ending *ending, struct gs_ending *which) {
   struct gs_replaced replaced;
   if (created_here(ending->context, which) && which->number == ending->number)
@@ -224,7 +224,7 @@ CUresult gs_cuCtxAttach(CUcontext *pctx, unsigned int flags) {
     return result;
   struct gs_ending now;
   gs_lock(&gs_process->gone_lock);
-  /* the last of the others may have let go meanwhile, and have left this end to us */
+  /* the last other holder may have let go meanwhile, leaving the end to this call */
   if (hold(&held, -1) <= 0 && created_here(context, &now) && now.number == held.number)
     context_gone(context, held.ordinal);
   gs_unlock(&gs_process->gone_lock);
@@ -251,7 +251,7 @@ static void primary_gone(int ordinal) {
   gs_unlock(&gs_process->gone_lock);
 }
 
-/* The driver returns the same handle again. */
+/* A new primary context gets the same handle again: only the id tells them apart. */
 void gs_primary_is(int ordinal, CUcontext primary) {
   CUcontext known = gs_process->primary[ordinal];
   uint64_t id = id_of(primary);

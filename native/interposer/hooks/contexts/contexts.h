@@ -35,7 +35,7 @@ void gs_primary_is(int ordinal, CUcontext primary);
 /* affinity, affinities: NULL and 0 if the call has none. */
 CUresult gs_do_context_create(const struct gs_call *call, CUcontext *context, CUdevice device, unsigned int flags,
                               const CUexecAffinityParam *affinity, int affinities);
-/* last: a successful call has certainly ended the context; else only the driver knows. */
+/* last: a successful call ends the context, whatever its number of holders; else it removes one holder. */
 CUresult gs_do_context_end(const struct gs_call *call, CUcontext context, bool last);
 CUresult gs_do_primary_end(const struct gs_call *call, CUdevice device);
 

@@ -5,8 +5,8 @@
 
 #include "interposer/process/process.h"
 
-/* Calls that add a node of any type: remembers the bodies that the driver made. The entries stay: the driver uses a
- * node's handle again, and the next conditional node under it replaces what was known. */
+/* Around calls that add a node of any type: remembers the bodies that the driver made. The entries stay: when the
+ * driver reuses a node's handle, the next conditional node under it replaces the entry. */
 struct gs_around_bodies {
   CUgraphNode *node;
   const CUgraphNodeParams *params; /* NULL: not a conditional node */

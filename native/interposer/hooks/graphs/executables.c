@@ -45,7 +45,7 @@ static void add_node(CUgraphNode node, struct gs_graph_need *need) {
   need->bytes[ordinal] = add(need->bytes[ordinal], gs_round_up(params.bytesize, GS_POOL_GRAIN));
 }
 
-/* False: no memory to look. */
+/* False: out of memory. */
 static bool add_graph(CUgraph graph, struct gs_graph_need *need, int depth) {
   size_t count = 0, got;
   if (depth > DEPTH || gs_real.cuGraphGetNodes(graph, NULL, &count) != CUDA_SUCCESS || count == 0)
@@ -121,7 +121,7 @@ void gs_graph_remember(const struct gs_maker *maker, CUgraphExec graph, const st
                                      .collectives = need->collectives[ordinal]});
       count++;
     }
-  __atomic_fetch_add(&gs_process->graphs, count - 1, __ATOMIC_RELEASE); /* the announced one is over */
+  __atomic_fetch_add(&gs_process->graphs, count - 1, __ATOMIC_RELEASE); /* the announced one has ended */
   gs_maker_end(maker);
 }
 
@@ -152,7 +152,7 @@ static bool is_known(void *with) {
   return sought->need->devices != 0;
 }
 
-/* One that is not known needs nothing, unless it is in the making. */
+/* A graph that is not known needs nothing, unless it is still being made. */
 void gs_graph_find(CUgraphExec graph, struct gs_graph_need *need) {
   need->growing = 0;
   gs_making_wait(&gs_books()->graphs_made, is_known, &(struct sought){graph, need});

@@ -11,9 +11,9 @@
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
 
-/* A kernel of a graph. named: the context of its node, which matters only for kernels of libraries, since a function
- * has the context of its module. most: maximum local memory of the kernels in the current context, reserved once; for
- * other contexts it is reserved at once. */
+/* Reserves what a kernel of a graph needs. named: the context of its node, which matters only for kernels of libraries,
+ * since a function has the context of its module. most: the largest local memory of the kernels in the current context,
+ * which the caller reserves once; for other contexts it is reserved here. */
 static CUresult look_at(CUfunction function, CUcontext named, CUcontext current, uint64_t *most) {
   int ordinal;
   uint64_t stack;

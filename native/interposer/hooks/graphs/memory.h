@@ -8,7 +8,7 @@
 bool gs_graph_memory_begin(struct gs_graph_need *need, CUstream stream);
 /* To be called after that call. */
 void gs_graph_memory_end(struct gs_graph_need *need);
-/* The device's graph memory may have become less. */
+/* The device's graph memory may have shrunk. */
 void gs_graph_memory_settle(int ordinal);
 
 #endif
