@@ -1,5 +1,5 @@
-"""Each number is a ratio or a difference within one run. What was measured, when and on what goes to bench/results, and
-is printed next to the newest stored run."""
+"""Each number is a ratio or a difference within one run. Results, with date and machine, go to bench/results, and are
+printed next to the newest stored run."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import record
 
 os.environ["PYTHONSAFEPATH"] = "1"  # the installed package, not the tree
-Daemon.patches = PATIENT  # what is measured starts its reader as an installed one does
+Daemon.patches = PATIENT  # daemons start a reader ahead, as installed ones do
 _rows: list[dict[str, Any]] = []
 _compared: list[str] = []
 
@@ -36,17 +36,17 @@ _STORED = {
     "bench/test_notebooks.py": ("notebooks-simulated", "pytest bench/test_notebooks.py"),
     "bench/test_dashboard.py": ("dashboard-simulated", "pytest bench/test_dashboard.py"),
 }
-"""Runs whose results are stored, by what pytest is asked to run: under which name, and the command."""
+"""Runs whose results are stored: pytest's arguments -> (name of the results, command)."""
 
 
 def _kind(config: pytest.Config) -> tuple[str, str] | None:
-    """Of this run; None: it is not stored, as it is only a part of one."""
+    """The entry of this run; None if it is only a part of one, which is not stored."""
     return _STORED.get(" ".join(config.args)) if not config.getoption("keyword") else None
 
 
 class Report:
-    """Collects rows: what, measured, against what, target, and whether it holds. The first number in `measured` is the
-    one that is compared with the stored run's."""
+    """Collects rows: name, measured, baseline, target, and whether it holds. The first number in `measured` is compared
+    with the stored run's."""
 
     def __call__(self, name: str, measured: str, baseline: str, target: str, holds: bool) -> None:
         row = {"name": name, "measured": measured, "baseline": baseline, "target": target, "holds": holds}
@@ -66,7 +66,7 @@ def report(request: pytest.FixtureRequest) -> Iterator[Report]:
 
 @pytest.fixture(scope="session")
 def compared() -> list[str]:
-    """Lines for the end of the run; other benchmarks add theirs."""
+    """Lines to print at the end of the run; other benchmarks add theirs."""
     return _compared
 
 

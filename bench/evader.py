@@ -1,6 +1,6 @@
-"""A program past the interposer: takes the device by its driver's path, then beats until it is stopped.
+"""A program past the interposer: loads the driver by its path, takes a context, then writes beats until it is stopped.
 
-evader.py DRIVER FILE: two words of FILE are CLOCK_MONOTONIC, ns: before its first byte on the device; the last beat.
+evader.py DRIVER FILE: FILE has two words, CLOCK_MONOTONIC in ns: before the first byte on the device; the last beat.
 """
 
 import ctypes

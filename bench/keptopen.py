@@ -1,5 +1,5 @@
-"""Requests to a daemon over connections that stay open, several at once, written and read as bytes: a client that costs
-a tenth of what the daemon does for the answer."""
+"""Concurrent requests to a daemon over connections that stay open, written and read as bytes: a client that takes a
+tenth of the daemon's time for the answer."""
 
 import json
 import os
@@ -86,7 +86,7 @@ CREATE = {"tenant": "default", "memory": "1GiB", "time": "0.5%"}
 
 
 def create(requests: Requests, count: int, **fields: Any) -> list[str]:
-    """Ids of new grants."""
+    """Creates grants; returns their ids."""
     body = request("POST", "/v1/grants", CREATE | fields)
     found = []
     for status, answer in requests.all(body for _ in range(count)):

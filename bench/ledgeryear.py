@@ -1,6 +1,6 @@
-"""A ledger of a year, as a node would have it: written by the product's own writer and rolled up as time passes.
+"""A node's ledger of a year, written by the product's own writer and rolled up as time passes.
 
-Until the last day a row is of an hour, not of a minute: rolled up, both are the same row.
+Before the last day each row covers an hour, not a minute: rolled up, both give the same row.
 """
 
 import json
@@ -17,29 +17,29 @@ MINUTE = 60 * 10**9
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
 _LENGTHS = (("s", DAY), ("j", 3 * HOUR))
-"""Of the grants that each tenant has: a session and a job, nine grants a day."""
+"""Lengths of each tenant's grants: a session and a job, nine grants a day."""
 DEVICES = [f"GPU-67707573-6841-7265-ad73-69{n:010x}" for n in range(8)]
 
 
 def tenants(count: int) -> list[str]:
-    """In three levels."""
+    """Names of tenants, in three levels."""
     return [f"org-{n % 2}/team-{n % 8}/user-{n:02}" for n in range(count)]
 
 
 def state(grant: str, tenant: str, device: str, at: int) -> str:
-    """The record of a grant that has ended: longer than that of a program, which has 720 bytes."""
+    """The record of an ended grant, longer than that of a plain program's grant, which has 720 bytes."""
     return json.dumps({"id": grant, "tenant": tenant, "device": device, "at": at, "rest": "." * 850})
 
 
 class Written(NamedTuple):
-    """How much was written. `grants`: that have ended."""
+    """How much was written. `grants`: number of ended grants."""
 
     periods: int
     grants: int
 
 
 def grants(number: int, tenant: str, at: int) -> Iterator[tuple[str, str, int, int]]:
-    """(id, device, begin, end) of those that a tenant has at a moment: a session of a day, and a job of three hours."""
+    """(id, device, begin, end) of a tenant's grants at a moment: a session of a day, and a job of three hours."""
     for kind, length in _LENGTHS:
         begin = at // length * length
         device = DEVICES[(number + begin // length) % len(DEVICES)]
@@ -47,7 +47,7 @@ def grants(number: int, tenant: str, at: int) -> Iterator[tuple[str, str, int, i
 
 
 def periods(names: list[str], at: int, length: int, chance: random.Random) -> Iterator[Period]:
-    """Of all grants and devices: what they use adds up to the length."""
+    """Rows of all grants and devices; those of a device add up to `length`."""
     used = dict.fromkeys(DEVICES, 0)
     most = length * len(DEVICES) // (2 * len(names) or 1)
     for number, tenant in enumerate(names):
@@ -66,7 +66,8 @@ def periods(names: list[str], at: int, length: int, chance: random.Random) -> It
 
 
 def write(path: Path, *, days: int = 365, count: int = 64, exact_days: int = 1) -> Written:
-    """The year until now. `exact_days`: with a row a minute. A minute, or an hour, of each week had no daemon."""
+    """Writes the days until now. `exact_days`: the last days, with a row a minute. In each week one row's time had no
+    daemon."""
     chance = random.Random(1)
     names = tenants(count)
     end = time.time_ns() // HOUR * HOUR
@@ -94,13 +95,13 @@ def write(path: Path, *, days: int = 365, count: int = 64, exact_days: int = 1) 
 
 
 def missed(at: int, length: int) -> Iterator[Period]:
-    """While no daemon was there."""
+    """Rows for a time without a daemon."""
     for device in DEVICES:
         yield Period(GAP, GAP, device, at, at + length, 0, length, 0, 0, 0, 0, 0, 0)
 
 
 def started_or_ended(names: list[str], at: int, length: int) -> Iterator[GrantRow]:
-    """Rows of grants that begin with this period, or end with it."""
+    """Rows of grants that begin or end with this period."""
     for number, tenant in enumerate(names):
         for grant, device, begin, end in grants(number, tenant, at):
             if begin == at or end == at + length:

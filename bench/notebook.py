@@ -1,10 +1,10 @@
-"""A notebook-like program: now and then a cell of 20 ms of device time, and nothing between.
+"""A notebook-like program: now and then a cell of 20 ms of device time, and nothing in between.
 
 notebook.py PTX SECONDS SEED [PERIOD_MS]
 
 One cell per period (default 1000 ms: 2 % of the device) at a random moment of it. Prints {"event": "ready"}, waits for
-a line, then works and prints {"waits_ns": [...], "cells_ns": [...]}: what each cell's first kernel took beyond its
-length, and what each whole cell took.
+a line, then works and prints {"waits_ns": [...], "cells_ns": [...]}: for each cell, the time that its first kernel took
+beyond its length, and the time of the whole cell.
 """
 
 import ctypes

@@ -1,4 +1,5 @@
-"""Pictures of results: rows against their targets, the error of metering, and what other benchmarks draw with."""
+"""Pictures of results: rows against their targets, the error of metering, and drawing functions for other
+benchmarks."""
 
 import math
 import re
@@ -11,7 +12,7 @@ from gpushare.charts import WIDTH, Canvas, Frame, Scale, shortened
 
 MARGIN = 16
 GREY, GOOD, BAD = 7, 0, 1
-"""Fills: nothing to judge, holds, does not."""
+"""Fills: no target, target met, target missed."""
 PATTERNS = {
     "b2b": "back to back",
     "host": "host-bound, 20 us between launches",
@@ -21,10 +22,10 @@ PATTERNS = {
     "two": "two streams",
     "burst": "bursts of 400, 4 ms apart",
 }
-"""Of test_metering.py."""
+"""Names of the patterns of test_metering.py."""
 _MISSED = {True: "", False: ": missed"}
 _GOAL_AT = 2 / 3
-"""Of a bar's width, where its target is."""
+"""Position of the target, as a part of a bar's width."""
 _TARGET = re.compile(r"(?P<which>p\d+ )?(?P<sign><=|>=) (?P<number>[\d.]+) ?(?P<unit>[%a-zA-Z/]*)")
 _TIMES = {"ns": 1, "us": 1e3, "ms": 1e6, "s": 1e9}
 _SIZES = {"KiB": 1, "MiB": 1 << 10, "GiB": 1 << 20}
@@ -32,7 +33,7 @@ _SIZES = {"KiB": 1, "MiB": 1 << 10, "GiB": 1 << 20}
 
 @dataclass(frozen=True)
 class Bar:
-    """`part`: of the whole width; None: there is nothing to draw, only to say."""
+    """`part`: length, as a part of the whole width; None: text only."""
 
     name: str
     said: str
@@ -42,8 +43,8 @@ class Bar:
 
 
 def bars(canvas: Canvas, top: float, rows: Sequence[Bar], goal: float, goal_name: str, beside: float = 0) -> float:
-    """Bars to the right with a line at `goal`, and where they end. `beside`: how wide the names are to the left of
-    their bars; 0: they are above."""
+    """Draws horizontal bars with a line at `goal`; returns the y below them. `beside`: width of the names to the left
+    of their bars; 0: the names are above."""
     left, wide = MARGIN + beside, (WIDTH - 2 * MARGIN - beside) * (1 if not beside else 0.72)
     height, at = (18, 0) if beside else (36, 18)
     canvas.text(left + wide * goal, top, goal_name, "dim", "middle")
@@ -63,7 +64,7 @@ def bars(canvas: Canvas, top: float, rows: Sequence[Bar], goal: float, goal_name
 
 
 class Axis(Protocol):
-    """How high a value is drawn, and the lines behind."""
+    """Maps values to heights, and draws the lines behind."""
 
     def y(self, frame: Frame, value: float) -> float: ...
 
@@ -71,7 +72,7 @@ class Axis(Protocol):
 
 
 class Logarithmic:
-    """From one power of ten to another."""
+    """An axis from one power of ten to another."""
 
     def __init__(self, values: Sequence[float]) -> None:
         self.low = math.floor(math.log10(min(values)))
@@ -92,7 +93,7 @@ Groups = Mapping[str, Mapping[str, float]]
 
 
 def groups(canvas: Canvas, frame: Frame, axis: Axis, unit: str, found: Groups, fills: Mapping[str, int]) -> None:
-    """`found`: by group, and in it by the name that has a fill."""
+    """Draws groups of vertical bars. `found`: values by group, then by a name in `fills`."""
     axis.draw(canvas, frame, unit)
     step = frame.width / len(found)
     wide = 0.8 * step / len(fills)
@@ -116,7 +117,7 @@ def legend(canvas: Canvas, y: float, fills: Mapping[str, int], apart: float = 16
 
 
 def headline(document: Mapping[str, Any], title: str, told: str) -> Canvas:
-    """The title, and under it what was measured where."""
+    """A canvas with the title, and under it date, machine and command."""
     under = (
         f"simulated device, {document['date']}, {document['machine']}; {document['command']} at {document['commit']}"
     )
@@ -127,7 +128,7 @@ def headline(document: Mapping[str, Any], title: str, told: str) -> Canvas:
 
 
 def _number(text: str, unit: str) -> float | None:
-    """The first number of a text, in this unit; None where it has another one."""
+    """The first number of a text, converted to `unit`; None if that is impossible."""
     match = re.search(r"(?<![\w.])([-+]?\d+(?:\.\d+)?) ?([%a-zA-Z/]*)", text)
     if match is None:
         return None
@@ -140,8 +141,8 @@ def _number(text: str, unit: str) -> float | None:
 
 
 def ratio(row: Mapping[str, Any]) -> float | None:
-    """What was measured, of what the target says. None where these are not two numbers of one kind, or the verdict is
-    about something else."""
+    """What was measured, as a multiple of the target. None if these are not comparable numbers, or if they do not
+    explain the verdict."""
     target = _TARGET.search(row["target"])
     if target is None or not float(target["number"]):
         return None
@@ -155,7 +156,7 @@ def ratio(row: Mapping[str, Any]) -> float | None:
 
 
 def targets(document: Mapping[str, Any]) -> str:
-    """Of a run's rows, each against its target."""
+    """The picture of a run's rows, each against its target."""
     rows = document["rows"]
     missed = sum(not row["holds"] for row in rows)
     told = [f"{row['name']}: {row['measured']}, target {row['target']}{_MISSED[row['holds']]}" for row in rows]
@@ -174,7 +175,7 @@ def targets(document: Mapping[str, Any]) -> str:
 
 
 def metering(document: Mapping[str, Any]) -> str:
-    """Of each pattern and kernel length: how far off the metered time is, and how much longer the program takes."""
+    """The picture of metering, by pattern and kernel length: the error of the metered time, and the added wall time."""
     cells = document["cells"]
     told = [
         f"{PATTERNS[c['pattern']]}, {_kernels(c)}: {c['error']:+.2%} off, {c['wall_overhead']:+.2%} wall time"
@@ -202,5 +203,5 @@ def _kernels(cell: Mapping[str, Any]) -> str:
 
 
 def of(document: Mapping[str, Any]) -> str:
-    """Of what record.py stores."""
+    """The picture of a document that record.py stores."""
     return targets(document) if "rows" in document else metering(document)

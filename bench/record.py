@@ -36,7 +36,7 @@ def facts() -> dict[str, str]:
 
 
 def newest(kind: str, results: Path = RESULTS) -> dict[str, Any]:
-    """The stored run of this kind with the latest date; empty where there is none. `kind`: the file name up to the
+    """The stored run of this kind with the latest date; empty if there is none. `kind`: the file name up to the
     date."""
     files = sorted(results.glob(f"{kind}-[0-9]*.json"))
     return json.loads(files[-1].read_text()) if files else {}
@@ -51,7 +51,7 @@ def save(kind: str, document: dict[str, Any], table: Iterable[str]) -> None:
 
 
 def ratio(measured: str, stored: str) -> str:
-    """Of the first number in each text; "-" where one has none or the stored one is zero."""
+    """The ratio of the first numbers in two texts; "-" if one has none or the stored one is zero."""
     numbers = [_NUMBER.search(text) for text in (measured, stored)]
     if not all(numbers):
         return "-"
@@ -60,19 +60,19 @@ def ratio(measured: str, stored: str) -> str:
 
 
 class Row(NamedTuple):
-    """What one run says of a number. `target`: as `<= 5 ms`, or without a sign."""
+    """One run's row for a number. `target`: such as `<= 5 ms`, or without a sign."""
 
     measured: str
     target: str
 
 
 WORSE_PART = 0.05
-"""Medians that are closer than that are no difference."""
+"""Medians that differ by no more than this part are the same."""
 
 
 def verdict(before: Sequence[Row], now: Sequence[Row]) -> str:
-    """`better`, `worse` or `same`, of the first number of each run: `same` where the runs of the one overlap with those
-    of the other. `-`: they cannot be compared."""
+    """`better`, `worse` or `same`, by the first number of each row: `same` if the two sets of runs overlap. `-`: they
+    cannot be compared."""
     sign = 1 if now and now[0].target.startswith(">=") else -1 if now and now[0].target.startswith("<=") else 0
     found = [[_NUMBER.search(row.measured.replace(",", "")) for row in rows] for rows in (before, now)]
     if not sign or not before or not all(number for rows in found for number in rows):
@@ -84,8 +84,8 @@ def verdict(before: Sequence[Row], now: Sequence[Row]) -> str:
 
 
 def side_by_side(stored: dict[str, Any], old: dict[str, str], new: dict[str, str], *, whole: bool = True) -> list[str]:
-    """A line for each row of this run and, of a whole run, for each row that only the stored one has. `old` and `new`:
-    name of a row -> what was measured."""
+    """A line for each row of this run and, if it is `whole`, for each row that only the stored run has. `old` and
+    `new`: name of a row -> what was measured."""
     if not stored:
         return ["no run is stored to compare with"]
     lines = [f"against {stored['date']} at {stored.get('commit', '?')}, {stored.get('machine', '?')}:"]

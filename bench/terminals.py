@@ -13,12 +13,12 @@ from contextlib import contextmanager
 
 
 def cpu_ns(pid: int) -> int:
-    """Of all threads that a process has and had: by its clock, as clock_getcpuclockid(3) names it."""
+    """Processor time of all threads that a process has and had, by its clock (clock_getcpuclockid(3))."""
     return time.clock_gettime_ns((~pid << 3) | 2)
 
 
 class Running:
-    """`printed`: bytes that the terminal was sent so far."""
+    """A command in a terminal. `printed`: bytes sent to the terminal so far."""
 
     def __init__(self, pid: int, terminal: int) -> None:
         self.pid, self._terminal, self.printed = pid, terminal, b""

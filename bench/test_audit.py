@@ -1,7 +1,7 @@
-"""The audit: how long a process past the interposer runs until it is stopped, what freezing takes, and what looking
-costs. That nobody else is stopped: test_false_alarms.py.
+"""The audit: how long a process past the interposer runs until it is stopped, how long freezing takes, and the cost of
+looking. test_false_alarms.py shows that no other process is stopped.
 
-What is stopped is a real process that writes the time into a file all the while; the judge is its last word.
+The stopped process is a real one that keeps writing the time into a file; the last time in it is the judge.
 """
 
 import os
@@ -116,7 +116,7 @@ def test_freeze_and_thaw(node, report, tmp_path):
 
 
 def spent(node: Daemon, seconds: float) -> float:
-    """Percent of a core that the daemon takes."""
+    """Percent of a core that the daemon takes during `seconds`."""
 
     def ticks() -> int:
         fields = Path(f"/proc/{node.process.pid}/stat").read_text().rpartition(")")[2].split()

@@ -1,9 +1,9 @@
-"""What 1,000 nodes' adapters cost the API server in a day: each request to it is counted. The nodes' devices, the API
-server and the clock are simulated in this process; what is published, and when, is decided by the product's own code.
+"""The cost of 1,000 nodes' adapters for the API server in a day, with each request counted. The nodes' devices, the API
+server and the clock are simulated in this process; the product's own code decides what is published, and when.
 
-A node looks at its devices as gpushare/adapters/kubernetes/driver.py does: a moment after something changed, and again
-when the slice may be written. It also looks every ten minutes, which asks the API server nothing as long as nothing
-changed, and is left out here.
+A node looks at its devices as gpushare/adapters/kubernetes/driver.py does: a moment after a change, and again when the
+slice may be written. The adapter also looks every ten minutes, which makes no request unless something has changed;
+that is left out here.
 """
 
 import contextlib
@@ -33,17 +33,17 @@ from gpushare.errors import GpushareError, RefusedError, UnreachableError
 NODES, DEVICES = 1000, 8
 DAY, NEVER = 86400.0, float("inf")
 FLAPPING, MIXED, WIPED = 3, 10, 100
-"""Nodes of each kind."""
+"""Numbers of nodes of each kind."""
 GIB = 1 << 30
 AWAY = (40000.0, 40600.0)
-"""While the API server does not answer."""
+"""From when until when the API server does not answer, in seconds."""
 RESTARTS = 2
 BOUND = (1 + RESTARTS) * pace.BURST + DAY / pace.REFILL_SECONDS
-"""Writes of one node in a day, whatever happens to it, with an adapter that is started anew twice."""
+"""Bound on the writes of one node in a day, whatever happens to it, with an adapter that is restarted twice."""
 
 
 class Api:
-    """Slices by name, with versions; told apart by node are the writes."""
+    """Slices by name, with versions; `writes` counts by node."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -95,7 +95,7 @@ def device(node: int, index: int) -> dict[str, Any]:
 
 
 class Node:
-    """`look`: when it next looks. `others`: grants that are no claims'."""
+    """`others`: grants that belong to no claim."""
 
     def __init__(self, number: int, api: Api) -> None:
         self.name, self.api = f"node{number}", api
@@ -104,7 +104,7 @@ class Node:
         self.restart()
 
     def restart(self) -> None:
-        """Of the adapter."""
+        """Restarts the adapter."""
         self.publisher = Publisher(self.api, self.name, lambda: self.api.now)
         self.attempt = 0
 
@@ -117,13 +117,13 @@ class Node:
         return slices.devices(self.devices, list(self.others.values()))
 
     def look(self) -> float:
-        """Seconds after which it looks again."""
+        """Looks at the devices and publishes; returns the seconds until the next look."""
         try:
             writes = self.api.writes[self.name]
             early = self.publisher.publish(self.wanted)
             self.attempt = 0
             if self.api.writes[self.name] > writes:
-                self.publisher.look_again()  # its own watch says that somebody wrote
+                self.publisher.look_again()  # its own watch reports the write
                 return SETTLE_SECONDS
             return early + SETTLE_SECONDS if early else NEVER
         except GpushareError:
@@ -131,7 +131,7 @@ class Node:
             return RETRY_SECONDS[min(self.attempt, len(RETRY_SECONDS)) - 1]
 
     def kubelet_restarts(self) -> None:
-        """One that takes long to come back removes the slice, and the watch says so."""
+        """A kubelet that takes long to restart loses the slice, which the watch reports."""
         self.api.kept.pop(slices.slice_name(self.name), None)
         self.publisher.look_again()
 
@@ -153,7 +153,7 @@ def other(node: Node, number: int, *, there: bool) -> None:
 
 
 def ordinary(node: Node, chance: random.Random) -> Iterator[tuple[float, Any]]:
-    """A device fails and comes back, one is drained for an hour, and the adapter and the daemon are made anew once."""
+    """A device fails and comes back, one is drained for an hour, and the adapter is restarted RESTARTS times."""
     at = chance.uniform(0, DAY - 4000)
     failed, emptied = chance.randrange(DEVICES), chance.randrange(DEVICES)
     yield at, lambda: lost(node, failed, lost=True)
@@ -166,14 +166,14 @@ def ordinary(node: Node, chance: random.Random) -> Iterator[tuple[float, Any]]:
 
 
 def flapping(node: Node) -> Iterator[tuple[float, Any]]:
-    """A device that is lost and back all day, every five seconds."""
+    """A device that is lost and comes back all day, every five seconds in turn."""
     for at in range(0, int(DAY), 10):
         yield float(at), lambda: lost(node, 3, lost=True)
         yield at + 5.0, lambda: lost(node, 3, lost=False)
 
 
 def mixed(node: Node, chance: random.Random) -> Iterator[tuple[float, Any]]:
-    """Grants beside those of Kubernetes, one a minute, each for ten minutes."""
+    """Grants outside Kubernetes, one a minute, each for ten minutes."""
     for number in range(1440):
         at = chance.uniform(0, DAY - 600)
         yield at, lambda number=number: other(node, number, there=True)
@@ -181,7 +181,7 @@ def mixed(node: Node, chance: random.Random) -> Iterator[tuple[float, Any]]:
 
 
 def day(api: Api, nodes: list[Node], events: list[tuple[float, Node, Any]]) -> None:
-    """Plays it, to the end and until all is quiet."""
+    """Plays the events to their end, and on until no node has anything to write."""
     order = itertools.count()
     heap = [(at, next(order), node, act) for at, node, act in events]
     heap += [(0.0, next(order), node, None) for node in nodes]
@@ -194,11 +194,11 @@ def day(api: Api, nodes: list[Node], events: list[tuple[float, Node, Any]]) -> N
             act()
             after = SETTLE_SECONDS
         elif looks[node] > api.now:
-            continue  # it was told to look at another time
+            continue  # it now looks at another time
         else:
             after = node.look()
         at = api.now + after
-        # A change does not delay a look that is due; a look says itself when the next one is.
+        # A change does not delay a look that is due; a look itself sets the time of the next one.
         looks[node] = min(looks[node], at) if act is not None and looks[node] > api.now else at
         if looks[node] < NEVER:
             heapq.heappush(heap, (looks[node], next(order), node, None))
@@ -211,14 +211,14 @@ def agreed(nodes: list[Node]) -> None:
 
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
-    """A line for each write would be most of what is measured."""
+    """Turns off logging: a line for each write would take most of the measured time."""
     logging.disable(logging.INFO)
     yield
     logging.disable(logging.NOTSET)
 
 
 def test_a_day_of_pods_alone(report) -> None:
-    """However many claims come and go: the scheduler counts what they consume, and the slice does not say it."""
+    """Claims may come and go in any number: the scheduler counts what they consume, which is not in the slice."""
     api = Api()
     nodes = [Node(number, api) for number in range(NODES)]
     day(api, nodes, [])
@@ -246,7 +246,7 @@ def test_a_day_of_churn(report) -> None:
 
     total, worst = sum(api.writes.values()), max(api.writes.values())
     quiet = sorted(api.writes[node.name] for node in nodes if node not in busy)
-    bound = 6  # it came, a device twice, a drain twice, and one more where the API server was away
+    bound = 6  # its start, a device twice, a drain twice, and one more if the API server was away
     watches = int(NODES * DAY / WATCH_SECONDS)
     churn = f"{len(events)} events; on {FLAPPING} nodes a device flaps every 5 s, {MIXED} have 1,440 other grants"
     report(
@@ -294,7 +294,7 @@ def test_preparing_a_claim(report) -> None:
         nothing = statistics.median(timed(kubelet.unprepare)[0] for _ in range(50))
         rounds = [one_round(kubelet, made) for _ in range(ROUNDS)]
         for what in rounds[0]:
-            # Other programs of the machine only make it longer.
+            # Other programs of the machine only make calls longer.
             best = min((sorted(found[what]) for found in rounds), key=lambda found: found[-2])
             of_all = statistics.median(took for found in rounds for took in found[what])
             measured = f"p99 {best[int(0.99 * (CLAIMS - 1))]:.1f} ms, p50 {of_all:.1f} ms"
@@ -308,7 +308,7 @@ def test_preparing_a_claim(report) -> None:
 
 
 def one_round(kubelet: Kubelet, made: list[Any]) -> dict[str, list[float]]:
-    """Milliseconds of each call."""
+    """Milliseconds of each call, by method."""
     times: dict[str, list[float]] = {"NodePrepareResources": [], "NodeUnprepareResources": []}
     for one in made:
         took, answer = timed(lambda one=one: kubelet.prepare(one))

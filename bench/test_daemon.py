@@ -1,8 +1,8 @@
 """The daemon under load: grants made and released per second, answers about a thousand of them, watchers that do not
 read, memory over many cycles, and a start with a large ledger.
 
-Grants that live are bound to containers that never start: the arbiter serves them, which is the dearer case. All is
-absolute where no baseline is named, so it needs a quiet machine.
+Live grants are bound to containers that never start: the arbiter serves them, which is the more expensive case. Numbers
+without a baseline are absolute, so they need a quiet machine.
 """
 
 import os
@@ -22,7 +22,8 @@ from keptopen import Connection, Requests, create, release, request
 from running import Daemon
 
 FAILS_BELOW = 700
-"""Grants made and released per second: the target is 1,000, which a busy machine or a slow disk misses."""
+"""Grants made and released per second below which the test fails. The target is 1,000, which a busy machine or a slow
+disk misses."""
 LIVING = 1000
 TENANTS = 300
 
@@ -35,8 +36,8 @@ def busy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 
 @contextmanager
 def installed(state: Path) -> Iterator[Daemon]:
-    """As installed, CDI specs are on a tmpfs: on ext4 a new file takes ten times as long, and the ledger's disk is the
-    state directory's."""
+    """A daemon with its CDI specs on a tmpfs, as if installed: on ext4 a new file takes ten times as long. The ledger
+    is on the state directory's disk."""
     state.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(dir="/dev/shm") as memory:
         (state / "cdi").symlink_to(memory)
@@ -49,7 +50,8 @@ def installed(state: Path) -> Iterator[Daemon]:
 
 @contextmanager
 def living(daemon: Daemon, count: int, tenants: int = 1) -> Iterator[None]:
-    """That many grants, served. `tenants`: how many share them, by the names that `many` gives."""
+    """Keeps `count` grants that the arbiter serves. `tenants`: how many tenants share them, named t0, t1, ...; 1:
+    `default`."""
     with Requests(daemon.layout.socket, 32) as requests:
         grants = []
         for number in range(tenants):
@@ -76,7 +78,7 @@ def cycles(daemon: Daemon, seconds: float) -> float:
 
 
 def times(daemon: Daemon, target: str, count: int) -> list[float]:
-    """Milliseconds of each of that many calls, in order of length."""
+    """Milliseconds of each of `count` calls, sorted."""
     found = []
     with Requests(daemon.layout.socket, 1) as requests:
         for _ in range(count):
@@ -92,7 +94,7 @@ def p99(sorted_times: list[float]) -> float:
 
 
 def meanwhile(daemon: Daemon, work: Callable[[], None]) -> float:
-    """The longest that an empty call of somebody else took while `work` ran, in milliseconds."""
+    """The longest that an empty call of another client took while `work` ran, in milliseconds."""
     over, longest = threading.Event(), [0.0]
 
     def ask() -> None:
@@ -111,7 +113,7 @@ def meanwhile(daemon: Daemon, work: Callable[[], None]) -> float:
 
 
 def test_cycles(busy: Daemon, report) -> None:
-    """With 100 grants the rate has a target of its own; with 1,000 it is nearly what it is with none."""
+    """With 100 grants the rate has an absolute target; with 1,000 it must be nearly that with none."""
     with Requests(busy.layout.socket) as requests:
         at = time.perf_counter()
         for _ in requests.all(request("GET", "/v1/version") for _ in range(5000)):
@@ -143,20 +145,20 @@ def test_answers(busy: Daemon, report) -> None:
 
 
 def rss(daemon: Daemon) -> float:
-    """MiB."""
+    """The daemon's resident memory in MiB."""
     assert daemon.process is not None
     fields = Path(f"/proc/{daemon.process.pid}/statm").read_text().split()
     return int(fields[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def test_watchers_that_never_read(busy: Daemon, report) -> None:
-    """Their queues fill and stay as they are; others get what they got before."""
+    """Their queues fill and grow no further; other clients keep their rate."""
     before, had = cycles(busy, 3), rss(busy)
     watchers = [Connection(busy.layout.socket) for _ in range(20)]
     try:
         for watcher in watchers:
             watcher.send(request("GET", "/v1/watch"))
-        with_them = cycles(busy, 8)  # more events than are kept for a reader
+        with_them = cycles(busy, 8)  # makes more events than are kept for a reader
         more = rss(busy) - had
     finally:
         for watcher in watchers:
@@ -174,7 +176,7 @@ def test_watchers_that_never_read(busy: Daemon, report) -> None:
 
 
 def kept(daemon: Daemon) -> dict[str, int]:
-    """How many of each the daemon has: nothing of a grant that has ended."""
+    """Counts of what the daemon has, which ended grants must not add to."""
     assert daemon.process is not None
     proc = Path(f"/proc/{daemon.process.pid}")
     roots = (daemon.layout.run, daemon.layout.grants, daemon.layout.cdi)
@@ -192,13 +194,13 @@ def many_cycles(daemon: Daemon, count: int) -> None:
 
 
 def test_memory_is_flat(busy: Daemon, report) -> None:
-    """GPUSHARE_BENCH_CYCLES: how many; 100,000 take two minutes."""
+    """GPUSHARE_BENCH_CYCLES: number of cycles; 100,000 take two minutes."""
     count = int(os.environ.get("GPUSHARE_BENCH_CYCLES", "6000"))
-    many_cycles(busy, 4000)  # the watch stream's ring fills, and the ledger's caches
+    many_cycles(busy, 4000)  # fills the watch stream's ring and the ledger's caches
     had, before = rss(busy), kept(busy)
     many_cycles(busy, count)
     more, after = rss(busy) - had, kept(busy)
-    # The garbage collector's and the allocator's own slack; a leak of one word per grant would be more.
+    # Slack of the garbage collector and the allocator; a leak of more than two words per grant would exceed it.
     bound = max(2.0, count * 16 / 2**20)
     slack = max(abs(after[name] - before[name]) for name in before)
     holds = more <= bound and slack <= 8
@@ -214,7 +216,7 @@ def started(daemon: Daemon) -> float:
 
 
 def ended_rows(ledger: Path, count: int) -> None:
-    """Copies of a grant that has ended, under other ids."""
+    """Inserts `count` copies of ended grants, under other ids."""
     with sqlite3.connect(ledger) as database:
         columns = [row[1] for row in database.execute("PRAGMA table_info(grants)")]
         rows = database.execute(f"SELECT {', '.join(columns)} FROM grants WHERE ended_ns IS NOT NULL").fetchall()
@@ -257,7 +259,7 @@ def test_start(tmp_path: Path, report) -> None:
 
 
 def test_many_tenants(tmp_path: Path, report) -> None:
-    """Every change works the shares of all out again, since what a tenant has left is split over its grants."""
+    """Every change recomputes all shares, since what a tenant has left is split among its grants."""
     state = tmp_path / "state"
     state.mkdir()
     (state / "tenants.toml").write_text("".join(f'[tenants.t{n}]\ntime = "2%"\n' for n in range(TENANTS)))
@@ -284,7 +286,7 @@ WATCHERS, SEEN = 50, 200
 
 
 class Watchers:
-    """That many connections of `GET /v1/watch`, read by one thread."""
+    """WATCHERS connections of `GET /v1/watch`, read by one thread."""
 
     def __init__(self, path: Path) -> None:
         self._sockets = [socket.socket(socket.AF_UNIX) for _ in range(WATCHERS)]
@@ -310,7 +312,8 @@ class Watchers:
                         self._all.set()
 
     def time(self, name: str, work: Callable[[], None]) -> None:
-        """Milliseconds from the request until each watcher has the event, whose object has this key."""
+        """Measures, into `found`, the milliseconds from the start of `work` until each watcher has an event that
+        contains `name`."""
         self._all.clear()
         self._left, self._wanted, self._at = set(self._sockets), name.encode(), time.perf_counter()
         work()
@@ -324,7 +327,8 @@ class Watchers:
 
 
 def test_watchers_that_read(busy: Daemon, report) -> None:
-    """From the request for a grant until each of them has read that it is there: the answer's own time is in it."""
+    """Measures from the request for a grant until each watcher has read of it, which includes the time of the
+    answer."""
     watchers, alone = Watchers(busy.layout.socket), []
     try:
         for number in range(SEEN):

@@ -1,5 +1,5 @@
-"""What the dashboard costs: bytes of its page, time to its first paint, memory of its processes, the daemon's time with
-five pages open at a hundred grants, and how long a change takes from the daemon to the page.
+"""The cost of the dashboard: bytes of its page, time to its first paint, memory of its processes, the daemon's time
+with five pages open at a hundred grants, and the time of a change from the daemon to the page.
 
 Grants are bound to containers that never start, as in test_daemon.py: the arbiter serves them.
 """
@@ -63,7 +63,7 @@ def browser() -> Iterator[Any]:
 
 
 def pss(pid: int) -> float:
-    """MiB."""
+    """A process's proportional set size in MiB."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:"))
 
@@ -74,7 +74,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def percent(pids: list[int]) -> list[float]:
-    """Of a core, that each takes."""
+    """Percent of a core that each process takes."""
     before, at = [cpu_seconds(pid) for pid in pids], time.monotonic()
     time.sleep(SECONDS)
     return [100 * (cpu_seconds(pid) - was) / (time.monotonic() - at) for pid, was in zip(pids, before, strict=True)]

@@ -1,5 +1,5 @@
-"""What gpushare adds to the start of a container, by engine: each engine that is here, with its own runtime, with ours
-and no request, and with ours and a share, in turns. From the command to the end of `/bin/true` in it."""
+"""What gpushare adds to the start of a container, for each installed engine: with its own runtime, with gpushare's and
+no request, and with gpushare's and a share, in turns. Measured from the command to the end of `/bin/true` in it."""
 
 import contextlib
 import json
@@ -37,13 +37,13 @@ def short() -> Iterator[Path]:
 
 @pytest.fixture
 def wrapper(short: Path, node: Daemon) -> Path:
-    """Ours, told of this daemon's socket by a script."""
+    """gpushare's runtime, in a script that gives it this daemon's socket."""
     return script(short / "gpushare-runtime", f"{RUNTIME_WRAPPER} --gpushare-socket={node.layout.socket}")
 
 
 @pytest.fixture
 def plain(short: Path) -> Path:
-    """The engine's own, by such a script too."""
+    """The engine's own runtime, also in a script."""
     return script(short / "plain-runtime", str(shutil.which("runc")))
 
 
@@ -54,7 +54,7 @@ def script(path: Path, command: str) -> Path:
 
 
 def measured(starts: dict[str, Start]) -> dict[str, list[float]]:
-    """Milliseconds of each kind, in turns, each as often first."""
+    """Milliseconds of each kind of start, in turns; each kind is first equally often."""
     found: dict[str, list[float]] = {kind: [] for kind in starts}
     kinds = list(starts)
     for number in range(WARM + ROUNDS):
@@ -68,8 +68,8 @@ def measured(starts: dict[str, Start]) -> dict[str, list[float]]:
 
 
 def told(report: Callable[..., None], name: str, times: dict[str, list[float]], most: float | None) -> None:
-    """`most`: milliseconds that a share may add, and without a request 1; None: what the engine's own starts differ by,
-    for both."""
+    """Reports an engine. `most`: milliseconds that a share may add, where no request may add 1; None: both bounds are
+    the spread of the engine's own starts."""
     own = statistics.median(times["own"])
     noise = statistics.quantiles(times["own"], n=10)
     spread = noise[-1] - noise[0]
@@ -139,7 +139,7 @@ def test_podman(
     config.write_text(PODMAN)
     hooks = ["--hooks-dir", str(short / "hooks")]
     configure("podman", config, program, "--runtime-path", str(wrapper), *hooks)
-    (short / "hooks" / "gpushare.json").unlink()  # has the usual socket
+    (short / "hooks" / "gpushare.json").unlink()  # it names the default socket
     environment = {**os.environ, "CONTAINERS_CONF": str(config), "TMPDIR": str(short)}
     base = [program, "--root", short / "root", "--runroot", short / "run", "--tmpdir", short / "tmp"]
 

@@ -1,7 +1,7 @@
-"""Honest tenants are never found: whatever they do, however busy the machine is, the daemon has no finding of any kind
-and freezes nobody.
+"""Honest tenants cause no findings: whatever they do, and however busy the machine is, the daemon has no finding of any
+kind and freezes no process.
 
-GPUSHARE_BENCH_HONEST_SECONDS says for how long each part plays, 30 by default.
+GPUSHARE_BENCH_HONEST_SECONDS: length of each part, 30 by default.
 """
 
 import contextlib
@@ -29,19 +29,19 @@ from gpushare.paths import Layout
 SECONDS = float(os.environ.get("GPUSHARE_BENCH_HONEST_SECONDS", "30"))
 TRAINING = Path(__file__).parents[1] / "tests" / "frameworks" / "programs.py"
 LIVES = ("use", "fork-first", "fork-untouched", "fork-after", "vfork", "exec", "threads", "atexit")
-"""Of tests/interposer/lives.c: programs that fork, execute others and end in every way. Not `clone`: a child that the C
+"""Modes of tests/interposer/lives.c: programs that fork, exec and end in every way. Not `clone`: a child that the C
 library does not know of may find the loader's lock held for ever."""
 AT_ONCE = 3
 BURN, BUSY = "while True: pass", ("", ", a busy loop on each core")
 FILL = "fill 4GiB 2MiB"
-"""More than any may have, in pieces."""
+"""Allocates, in pieces, more than any tenant may have."""
 
 pytestmark = pytest.mark.timeout(SECONDS + 300)
 
 
 def judge(report, name: str, client: Client, layout: Layout, seconds: float, what: str) -> None:
     answer = client.call("GET", "/v1/findings")
-    # It is made for the first cgroup that is frozen, and stays.
+    # The daemon makes this directory at its first freeze, and keeps it.
     frozen = (layout.run / "frozen").exists()
     measured = f"{answer['total']} findings{' and a freeze' if frozen else ''} in {seconds:.0f} s"
     report(f"false alarms: {name}", measured, what, "0", not answer["total"] and not frozen)
@@ -59,8 +59,8 @@ def node(tmp_path: Path) -> Iterator[Daemon]:
 
 
 def come_and_go(node: Daemon, choose: random.Random) -> int:
-    """Some that start at once, do one of many things each, and end; another is killed while it works, or leaves. How
-    many."""
+    """Runs some programs at once, each in one of many modes, and a tenant that is killed or ended while it works.
+    Returns how many there were."""
     children = []
     for mode in choose.choices(LIVES, k=AT_ONCE):
         program = built.program(choose.choice(("lives", "linked-now")))
@@ -81,7 +81,7 @@ def come_and_go(node: Daemon, choose: random.Random) -> int:
 
 @contextlib.contextmanager
 def beside(busy: bool) -> Iterator[None]:
-    """Where it is busy, every core is somebody else's too."""
+    """If `busy`, runs a busy loop for each core."""
     burners = [subprocess.Popen([sys.executable, "-Sc", BURN]) for _ in range(os.cpu_count() or 1) if busy]
     try:
         yield
@@ -91,12 +91,12 @@ def beside(busy: bool) -> Iterator[None]:
             one.wait()
 
 
-# The demo is a process as a rule, and leaves its pipes to its end.
+# The demo usually is a process of its own, whose end closes its pipes.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.skipif(os.geteuid() != 0, reason="the demo starts containers")
 @pytest.mark.parametrize(("scenario", "busy"), [("containers", False), ("containers", True), ("teams", False)])
 def test_the_demo(report, scenario: str, busy: bool) -> None:
-    """Its own story on a daemon of its own, each phase as long as it takes."""
+    """The demo's own story on its own daemon; its phases together last about SECONDS."""
     began = time.monotonic()
     of_teams = scenario == "teams"
     simulate = f"{script.DEVICES}x16GiB" if of_teams else "1x16GiB"
@@ -117,7 +117,7 @@ def test_the_demo(report, scenario: str, busy: bool) -> None:
 
 @pytest.mark.parametrize("busy", [False, True], ids=["calm", "busy"])
 def test_training(node: Daemon, report, busy: bool) -> None:
-    """Two loops of PyTorch as in tests/frameworks, in two grants; where it is busy, beside others that come and go."""
+    """Two PyTorch loops as in tests/frameworks, in two grants; if `busy`, next to others that come and go."""
     python = os.environ.get("GPUSHARE_FRAMEWORKS_PYTHON")
     if not python:
         pytest.skip("no Python with PyTorch in GPUSHARE_FRAMEWORKS_PYTHON: scripts/setup frameworks makes one")
@@ -148,7 +148,7 @@ def test_training(node: Daemon, report, busy: bool) -> None:
 
 @pytest.mark.parametrize("busy", [False, True], ids=["calm", "busy"])
 def test_tenants_that_come_and_go(node: Daemon, report, busy: bool) -> None:
-    """Beside two that compute, hold all that they may, and give it back and take it again."""
+    """They run next to two tenants that compute, hold all memory that they may, free it and take it again."""
     choose, runs = random.Random(18), 0
     steady = [node.spin("1GiB", "25%"), node.spin("2GiB", "50%")]
     try:
@@ -170,8 +170,8 @@ def test_tenants_that_come_and_go(node: Daemon, report, busy: bool) -> None:
 
 
 def test_one_grant_of_many_short_programs(node: Daemon, report) -> None:
-    """A shell that starts one after another, each killed while it works, with the whole device as nobody else wants it:
-    what each is charged too little would add up."""
+    """A shell starts one program after another, each killed while it works, alone on the device: if each were charged
+    too little, it would add up."""
     loop = f"while :; do timeout -s KILL 0.3 {SPIN} --kernel-ns 300000 --seconds 60 >&2; echo; done"
     child = subprocess.Popen(
         node.run("1GiB", "10%", "sh", "-c", loop), env=node.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,

@@ -1,5 +1,5 @@
-"""What a launch costs while its grant holds the lease, in nanoseconds, and how far the clock that this cost rests on is
-off. Absolute figures of one machine: they are measured here, on a quiet one, and not in the tests."""
+"""The cost of a launch while its grant holds the lease, in nanoseconds, and the error of the quick clock that makes it
+so low. Absolute figures of one machine: they are measured here, on a quiet machine, and not in the tests."""
 
 import json
 import os
@@ -20,15 +20,16 @@ from gpushare import paths
 LAUNCH_NS = 30
 """About one hundredth of a driver's launch of 2 to 5 us: the bound of `launch overhead`."""
 FUNCTIONS, OTHER_NS = 60, 100
-"""Of a program that launches functions in turn, as PyTorch does: a hundredth of the 10 us that it has between two."""
+"""Number of functions that a program launches in turn, as PyTorch does, and the bound for these launches: a hundredth
+of the 10 us between two."""
 CLOCK_NS = 20_000
-"""More would make a metering mark of 500 us wrong by over 4 %."""
+"""Bound on the clock's error: more would make a metering mark of 500 us wrong by over 4 %."""
 EMULATOR = ("qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu")
 
 
 def launches(directory: Path, stream: str, functions: int = 1) -> dict[str, Any]:
-    """Nanoseconds of a launch through the interposer and straight into a driver whose calls take no time. The machine
-    may be busy: the best of three medians over two million launches each."""
+    """Nanoseconds of a launch through the interposer, and directly into a driver whose calls take no time. The best of
+    three medians over two million launches each, as the machine may be busy."""
     driver = built.program("fakedriver")
     library, beside = driver / "libcuda.so.1", directory / "beside.so"
     shutil.copy(library, beside)
@@ -68,7 +69,7 @@ def test_launch_cost(report, tmp_path: Path, stream: str) -> None:
 
 @pytest.mark.parametrize("stream", ["own", "default"])
 def test_launch_cost_of_functions_in_turn(report, tmp_path: Path, stream: str) -> None:
-    """None of these launches repeats the one before it, so each is booked by itself."""
+    """No launch repeats the function of the one before it, so each is booked separately."""
     if os.geteuid() != 0:
         pytest.skip("a grant directory is trusted only when root owns it")
     best = launches(tmp_path, stream, FUNCTIONS)
@@ -84,7 +85,7 @@ def test_launch_cost_of_functions_in_turn(report, tmp_path: Path, stream: str) -
 
 @pytest.mark.parametrize("machine", ["this processor", "Arm, emulated"])
 def test_clock_and_lock(report, machine: str) -> None:
-    """The program fails where the lock lets two threads in."""
+    """The program fails if the lock lets two threads in."""
     arm = machine != "this processor"
     if arm and (platform.machine() == "aarch64" or shutil.which(EMULATOR[0]) is None):
         pytest.skip("needs an emulator for Arm")

@@ -1,7 +1,7 @@
-"""What the views cost: `gpushare top` as a process and for the daemon that it asks, and a `gpushare ps`.
+"""The cost of the views: of `gpushare top`, for itself and for the daemon that it asks, and of `gpushare ps`.
 
-A node with a hundred grants on four devices, of which some want their device all the time and so have other numbers at
-each look; the others are served and idle.
+The node has a hundred grants on four devices. Some want their device all the time, so that their numbers differ at each
+look; the others are served and idle.
 """
 
 import os
@@ -44,7 +44,7 @@ def hundred(tmp_path_factory: pytest.TempPathFactory, working: list[Tenant]) -> 
             binds = [request("POST", f"/v1/grants/{grant}/bind", {"kind": "container"}) for grant in grants]
             assert all(status == 200 for status, _ in requests.all(binds))
         yield daemon
-        with Requests(daemon.layout.socket, 8) as requests:  # a connection of before would be closed by now
+        with Requests(daemon.layout.socket, 8) as requests:  # an earlier connection would be closed by now
             release(requests, grants)
     finally:
         for tenant in working:
@@ -53,7 +53,7 @@ def hundred(tmp_path_factory: pytest.TempPathFactory, working: list[Tenant]) -> 
 
 
 def spent(daemon: Daemon, pid: int) -> tuple[float, float]:
-    """Percent of a core: of the process, and of the daemon meanwhile."""
+    """Percent of a core that the process takes, and the daemon meanwhile."""
     assert daemon.process is not None
     before = cpu_ns(pid), cpu_ns(daemon.process.pid)
     began = time.monotonic_ns()
@@ -64,7 +64,7 @@ def spent(daemon: Daemon, pid: int) -> tuple[float, float]:
 
 
 def of(daemon: Daemon, columns: int, lines: int, *options: str) -> tuple[float, float, float]:
-    """`top` in a terminal: what `spent` says, and bytes per second that it was sent."""
+    """Runs `top` in a terminal; returns what `spent` does, and the bytes per second sent to the terminal."""
     with in_terminal(columns, lines, [*GPUSHARE, "top", *options], daemon.env) as top:
         until(lambda: b"GRANT" in top.printed, "the first picture")
         time.sleep(3)
@@ -88,7 +88,7 @@ def test_top(report, hundred):
 
 @pytest.mark.timeout(300)
 def test_what_top_asks(report, hundred, working):
-    """Of a daemon whose grants are idle: what those that work cost it differs by more than this."""
+    """Measured with all grants idle: the daemon's cost of working grants varies by more than `top` adds."""
     for tenant in working:
         tenant.tell("idle")
     time.sleep(3)

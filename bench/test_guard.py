@@ -1,6 +1,6 @@
-"""What the tracepoint tier costs: of a system call and of an ioctl, with it and without in turns; until a process that
-takes too much has ended; and of a look at all descriptors. A terminal stands in for the driver (tests/guard). And what
-the walls of devices cost an open. Of processor time but for the second."""
+"""The cost of the tracepoint tier: of a system call and of an ioctl, with and without it in turns; the time until a
+process that takes too much has ended; and the cost of a look at all descriptors. A terminal stands in for the driver
+(tests/guard). And the cost of the devices walls for an open. Processor time, except for the second."""
 
 import contextlib
 import errno
@@ -29,7 +29,7 @@ WHAT = {
     2: ("an allocation that is refused", 1000),
     3: ("an allocation", 2000),
 }
-"""What the tenant is told to time, and how many ns it may take longer."""
+"""What the tenant times, by number, and how many ns longer it may take."""
 
 
 class Tenant:
@@ -91,7 +91,7 @@ def test_cost_of_a_call(report) -> None:
 
 
 def test_until_a_process_has_ended(report) -> None:
-    """From before it asks to its end as its parent sees it."""
+    """Measures from just before the request to the process's end as seen by its parent."""
     with world() as (guard, group, path):
         guard.limit(group.path, 64 * MIB)
         took = []
@@ -140,8 +140,9 @@ def test_a_look_at_all_descriptors(report) -> None:
 
 @dataclass(frozen=True)
 class Wall:
-    """`put_up`: from then on a cgroup opens of majors only what is granted. It is given the cgroup above too, which
-    nobody else has: another wall may have a part there. `bounds`: ns that an open may take longer, by OPENS."""
+    """`put_up`: restricts a cgroup's opens of the guarded majors to the granted devices. It also gets the parent
+    cgroup, which only the benchmark uses, for walls that have a part there. `bounds`: ns that an open may take longer,
+    in the order of OPENS."""
 
     v2: bool
     put_up: Callable[[Cgroup, Cgroup, devices.Guarded, set[devices.Number]], None]
@@ -149,7 +150,7 @@ class Wall:
 
 
 def shut(above: Cgroup, group: Cgroup, guarded: devices.Guarded, granted: set[devices.Number]) -> None:
-    """The device program of a grant, and the exclusive one above, which lets the grant pass."""
+    """Attaches a grant's device program, and above it the exclusive program, which lets the grant pass."""
     devices.Program().hold(group.path, guarded, granted)
     program = exclusive.Exclusive([(major, 0, (1 << 20) - 1) for major in guarded], "gpushare_bench")
     program.passes.add(exclusive.user(0xFFFF))
@@ -163,7 +164,7 @@ WALLS = {
         True, lambda _, group, majors, granted: devices.Program().hold(group.path, majors, granted), (300, 300, 300)
     ),
     "device program and exclusive": Wall(True, shut, (600, 300, 300)),
-    # It has a rule for each of 256 minors, and looks at one after the other.
+    # The kernel checks its rules, one for each of 256 minors, one after another.
     "v1 devices controller": Wall(
         False,
         lambda _, group, majors, granted: devices.Controller().hold(group.path, majors, granted),
@@ -176,14 +177,15 @@ OPENS = {
     "a device that is not guarded": ("apart", NULL[0], 0),
     "a denied open": ("held", ZERO[0], errno.EPERM),
 }
-"""Where, what, and how it has to end."""
+"""(cgroup, path, expected errno)."""
 GRANTED = {NULL[1], (250, 0), (250, 255), (251, 0)}
-"""As many as a grant of one device has, NVIDIA's control nodes included."""
+"""As many devices as a grant of one GPU has, with NVIDIA's control nodes."""
 
 
 @contextlib.contextmanager
 def walled(wall: Wall) -> Iterator[dict[str, Cgroup]]:
-    """Cgroups: one without the wall, one behind it, and one behind it that is kept from other majors than is opened."""
+    """Cgroups: one without the wall, one behind it, and one behind a wall that guards majors other than the one
+    opened."""
     with contextlib.ExitStack() as ends:
         here = Hierarchies.of()
         if (root := here.unified if wall.v2 else here.devices) is None:

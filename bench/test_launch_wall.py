@@ -1,9 +1,9 @@
-"""A loop of launches in one thread, on the clock and on the processor, bare and under a grant.
+"""A loop of launches in one thread, in wall and in processor time, bare and under a grant.
 
-A bare driver queues what is launched, some thousand launches deep, so that a loop of long kernels returns before its
-work is done. In a grant that shares its device at most 2 ms of work are in flight: the same time passes in the launches
-instead of in the wait behind them. So the clock up to the last launch may say 1.5 times as much, with the same time on
-the processor and the same time until the work is done."""
+A bare driver queues about a thousand launches, so that a loop of long kernels returns before its work is done. In a
+grant that shares its device at most 2 ms of work are in flight: the same time passes in the launches instead of in the
+wait after them. So the wall time up to the last launch may be 1.5 times as long, with the same processor time and the
+same time until the work is done."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def loop(tmp_path: Path) -> Any:
 
 
 def ratios(loop: Loop, launches: int, kernel_ns: int) -> dict[str, float]:
-    """Of what the loop takes under a grant and bare: the median of pairs."""
+    """Ratios of what the loop takes under a grant to what it takes bare: the median of pairs."""
     pairs = [(loop(True, launches, kernel_ns), loop(False, launches, kernel_ns)) for _ in range(ROUNDS)]
     return {
         what: statistics.median(ours[what] / bare[what] for ours, bare in pairs) for what in ("launched", "done", "ran")

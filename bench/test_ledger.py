@@ -1,5 +1,5 @@
-"""The ledger of a year of 64 tenants on eight devices: how large it is and how fast questions are answered from it; and
-what a second of its writing costs."""
+"""The ledger of a year of 64 tenants on eight devices: its size, and how fast queries are answered from it; and the
+cost of writing it."""
 
 import json
 import os
@@ -20,9 +20,9 @@ pytestmark = pytest.mark.timeout(900)
 TENANTS = 64
 DEVICES = "8x64GiB"
 RUNNING = 8
-"""Programs that compute meanwhile, one on each device."""
+"""Number of programs that compute meanwhile, one on each device."""
 COST_SECONDS = 130
-"""Rows of two minutes go to the disk in it."""
+"""Long enough that rows of two minutes go to the disk."""
 _COUNTED = """
 import time as _t
 from gpushare.daemon.accounts import Accounts as _A
@@ -73,7 +73,7 @@ def year(tmp_path_factory: pytest.TempPathFactory, report) -> Iterator[Daemon]:
 
 
 def asked(daemon: Daemon, *arguments: object) -> tuple[float, int]:
-    """Seconds of the whole process, the median of five, and lines of its answer."""
+    """Seconds of the whole `gpushare usage` process, the median of five, and number of lines of its answer."""
     times, lines = [], 0
     for _ in range(5):
         at = time.perf_counter()
@@ -122,7 +122,7 @@ def _start() -> float:
 
 
 def test_cost(tmp_path_factory: pytest.TempPathFactory, report) -> None:
-    """Of the daemon's loop and of the ledger's thread, both by their own clocks."""
+    """Processor time of the daemon's loop and of the ledger's thread, by their thread clocks."""
     state = tmp_path_factory.mktemp("cost") / "state"
     place = tmp_path_factory.mktemp("spent") / "spent.json"
     daemon = Daemon(state, simulate=DEVICES).patch(f"PLACE = {os.fspath(place)!r}", _COUNTED)

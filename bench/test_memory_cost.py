@@ -1,4 +1,4 @@
-"""What waits and allocations cost in a grant, by what the program has: nanoseconds more than the same calls made
+"""The cost of waits and allocations in a grant, by what the program holds: nanoseconds more than the same calls made
 directly into the same driver, in turns, in one process."""
 
 import os

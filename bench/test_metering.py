@@ -1,5 +1,5 @@
-"""Metered time against the simulator's books: seven launch patterns at four kernel lengths, alone, and what
-metering costs in wall time. Writes bench/results/metering-simulated-<date>.json, .md and .svg."""
+"""Metered time against the simulator's books: seven launch patterns at four kernel lengths, alone, and the cost of
+metering in wall time. Writes bench/results/metering-simulated-<date>.json, .md and .svg."""
 
 import os
 import statistics
@@ -17,13 +17,13 @@ from picture import PATTERNS
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "tests" / "interposer" / "timing" / "tenant.c"
 KERNELS_US = (2, 5, 20, 100)
-# Kernels as short as the host's calls, in two streams in turn: a bracket has launches of the other stream in it.
+# Kernels as short as the host's calls, in two streams in turn: a bracket includes launches of the other stream.
 BOUNDS = {("two", 2000): 0.3}
 ROUNDS = 5
 
 
 def launches(pattern: str, ns: int) -> int:
-    """About a third of a second."""
+    """Number of launches for about a third of a second."""
     each = {"mix": 5 * ns, "mixhost": 5 * ns, "host": 24_000 + ns, "sync": 2500 + ns}.get(pattern, ns + 3000)
     return min(150_000, max(400, 300_000_000 // each))
 

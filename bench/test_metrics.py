@@ -1,5 +1,5 @@
-"""What a scrape costs: 64 tenants with 200 grants that are served on eight devices. The daemon's processor time hardly
-changes where the machine is busy; how long an answer takes does."""
+"""The cost of a scrape: 64 tenants with 200 served grants on eight devices. The daemon's processor time hardly changes
+on a busy machine; the time of an answer does."""
 
 import os
 import statistics
@@ -10,7 +10,7 @@ from test_daemon import busy, living, meanwhile, p99, times  # noqa: F401 - busy
 
 TENANTS, GRANTS, CALLS = 64, 200, 200
 BOUND_MS = 400
-"""As for a thousand grants (test_daemon.py)."""
+"""The same as for a thousand grants (test_daemon.py)."""
 
 
 def spent(daemon: Daemon) -> float:

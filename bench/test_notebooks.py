@@ -15,7 +15,7 @@ from test_numbers import bare
 
 USERS = 20
 SECONDS = 20.0
-LEASE_MS = 20  # of another notebook
+LEASE_MS = 20  # a lease of another notebook
 HERE = Path(__file__).parent
 PTX = HERE.parent / "native/clients/spin.ptx"
 
@@ -30,7 +30,7 @@ def users(node: Daemon) -> Daemon:
 
 @contextmanager
 def notebooks(node: Daemon, *, shared: bool) -> Iterator[list[subprocess.Popen[str]]]:
-    """All that are ready. `shared`: in shares, or on the bare device."""
+    """Processes of all notebooks, once they are ready. `shared`: in shares, else on the bare device."""
     with ExitStack() as opened:
         processes = []
         for number in range(USERS):
@@ -50,14 +50,14 @@ def trainer(node: Daemon, *, shared: bool) -> Tenant:
 
 
 def speed(node: Daemon, pid: int, seconds: float) -> float:
-    """Part of the device that the process has."""
+    """Part of the device's time that the process gets during `seconds`."""
     before, start = node.busy(pid)[0], node.books()["wall_ns"]
     time.sleep(seconds)
     return (node.busy(pid)[0] - before) / (node.books()["wall_ns"] - start)
 
 
 def played(node: Daemon, kernel_ns: int, *, shared: bool) -> tuple[list[float], float]:
-    """(ms that each cell's first kernel waited, in order of length; part of the device that the trainer had)."""
+    """(sorted ms that each cell's first kernel waited; part of the device's time that the trainer had)."""
     with notebooks(node, shared=shared) as processes:
         training = trainer(node, shared=shared)
         try:

@@ -84,7 +84,7 @@ def test_borrower_takes_what_is_idle(node: Daemon, report) -> None:
 
 
 def test_reclaim(node: Daemon, report) -> None:
-    """From the owner's first launch to its first lease, by the arbiter's events."""
+    """Measures from the owner's first launch to its first lease, by the arbiter's events."""
     owner, borrower = node.spin("2GiB", "75%"), node.spin("2GiB", "25%")
     waits = []
     try:
@@ -160,14 +160,14 @@ def _bundle(directory: Path) -> Path:
 
 
 def _runc(command: list[str], bundle: Path) -> float:
-    """Milliseconds of one whole container."""
+    """Milliseconds of one whole container run."""
     at = time.perf_counter()
     subprocess.run([*command, "run", "--bundle", str(bundle), f"bench-{os.getpid()}"], check=True)
     return 1000 * (time.perf_counter() - at)
 
 
 def _pair(number: int, one: Callable[[], float], other: Callable[[], float]) -> tuple[float, float]:
-    """Both, in an order that alternates: the second of two finds warmer caches."""
+    """Runs both, in alternating order: the second of two finds warmer caches."""
     if number % 2:
         second = other()
         return one(), second
@@ -199,7 +199,7 @@ def test_hook_cost(node: Daemon, report, benchmark, tmp_path: Path) -> None:
 
 
 def test_container_start(node: Daemon, report, benchmark, tmp_path: Path) -> None:
-    """From a request in the annotations to the end: wrapper, grant, pages, OCI edit, mounts, hooks."""
+    """A whole run with a request in the annotations: wrapper, grant, pages, OCI edit, mounts, hooks."""
     plain, asking = _bundle(tmp_path / "plain"), _bundle(tmp_path / "asking")
     config = json.loads((asking / "config.json").read_text())
     config["annotations"] = {"gpushare.dev/memory": "1GiB", "gpushare.dev/time": "1%"}

@@ -1,5 +1,6 @@
-"""What a plan costs beside 200 grants: how many the daemon answers in a second, and how long one takes, while nobody
-uses the devices and while programs use them in full, which makes it work out who would lose what it borrows."""
+"""The cost of a plan next to 200 grants: how many the daemon answers in a second, and how long one takes, while the
+devices are idle and while programs use them in full, so that the plan includes which grants would lose what they
+borrow."""
 
 import statistics
 import tempfile
@@ -14,7 +15,7 @@ from running import Daemon
 GRANTS = 200
 TENANTS = 20
 RUNNING = 16
-"""Of the grants, on eight devices, two on each."""
+"""Number of programs that run, two on each of eight devices."""
 CALLS = 3000
 
 
@@ -57,7 +58,7 @@ def running(daemon: Daemon) -> Iterator[None]:
             program = daemon.spin("1GiB", "0", tenant="default", gpu=str(number % 8))
             ends.callback(program.kill)
             program.tell("run 5000000")
-        time.sleep(3)  # what each has is of the last second
+        time.sleep(3)  # usage figures cover the last second
         yield
 
 

@@ -1,5 +1,5 @@
-"""What kubelet waits for when the device plugin gives a container its slots: Allocate by the plugin as a process,
-through its socket, beside a hundred grants of other pods. The milliseconds need a quiet machine."""
+"""How long kubelet waits for the device plugin to give a container its slots: Allocate through the socket of the
+plugin's process, next to a hundred grants of other pods. The milliseconds need a quiet machine."""
 
 import contextlib
 import statistics
@@ -52,7 +52,7 @@ def test_allocating(report) -> None:
             assert len(made) == CALLS
             for one in made:
                 daemon.client.release(one)
-        # Other programs of the machine only make it longer.
+        # Other programs of the machine only make calls longer.
         best = min(map(sorted, rounds), key=lambda found: found[-2])
         of_all = sorted(took for found in rounds for took in found)
         measured = f"p99 {best[-2]:.1f} ms, p50 {statistics.median(of_all):.1f} ms"

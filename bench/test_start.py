@@ -14,7 +14,7 @@ STATE = '"' + "x" * 700 + '"'
 
 
 def history(path: Path, device: str) -> None:
-    """Rows of a year that is over."""
+    """Writes GRANTS ended grants and PERIODS rows of their usage."""
     now = time.time_ns()
     names = list(Period.__struct_fields__)
     marks = ", ".join("?" * (len(names) + 1))
@@ -42,7 +42,7 @@ def history(path: Path, device: str) -> None:
 
 
 def ready(node: Daemon) -> float:
-    """Seconds from the command to the first answer; the best of three, as the rest is the machine's."""
+    """Seconds from the command to the first answer; the best of three, as other programs only make it longer."""
     found = []
     for _ in range(3):
         began = time.monotonic()

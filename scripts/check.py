@@ -18,14 +18,14 @@ PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "SECURITY.md", "docs
 # In backticks: a file or folder with a slash in its name, possibly with a function of that file.
 NAMED = re.compile(r"`((?:gpushare|native|hooks|tests|bench|scripts|packaging|docs)/[\w./-]*)(?::(\w+))?`")
 
-# What defines a function or a constant, in files of these kinds; in others the name stands somewhere.
+# Patterns that define a function or a constant, by kind of file; in other files the name must occur.
 DEFINED = {
     ".py": r"(?m)^\s*(?:async def|def|class) {0}\b|^\s*{0}\s*[:=]",
     ".c": r"(?m)^[A-Za-z][^;=]*\b{0}\(|^#define {0}\b",
     ".h": r"(?m)^[A-Za-z][^;=]*\b{0}\(|^#define {0}\b",
 }
 
-# Where a version stands, and what it is in.
+# Files that state the version, and the text around it.
 SAYING_THE_VERSION = (
     ("gpushare/__init__.py", r'^__version__ = "(.*)"$'),
     ("packaging/kubernetes/chart/Chart.yaml", r"^(?:version|appVersion): (.*)$"),
@@ -64,7 +64,7 @@ def unlike_editorconfig() -> list[str]:
         try:
             text = path.read_bytes().decode()
         except UnicodeDecodeError:
-            continue  # a picture, a fuzzer's corpus
+            continue  # binary: a picture, a fuzzer's corpus
         asked, name = editorconfig.get_properties(str(path)), path.relative_to(ROOT).as_posix()
         if not text or asked["insert_final_newline"] == "unset":
             continue
@@ -81,7 +81,8 @@ def unlike_editorconfig() -> list[str]:
 
 
 def other_versions() -> list[str]:
-    """Places that say another version than pyproject.toml. What is generated (manifests, packages) is made of these."""
+    """Places with another version than pyproject.toml. Generated files (manifests, packages) take it from these
+    places."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     found = []
     for pattern, said in SAYING_THE_VERSION:

@@ -2,7 +2,8 @@
 files.
 
 usage: check_rooms.py BUILD, a build of this tree. Includes are read from the sources. Calls are read from the object
-files: an undefined symbol of one that another one of the same target defines. Generated sources do not belong to rooms.
+files: a symbol that is undefined in one file and defined in another one of the same target. Generated sources belong to
+no room.
 """
 
 import re

@@ -1,5 +1,5 @@
-"""What the site has beside docs/: the rest of the tree as far as pages link to it, below tree/. So a link such as
-`../SECURITY.md` works on the site as it does on GitHub. Called by mkdocs (mkdocs.yml: hooks)."""
+"""Adds to the site, below tree/, the parts of the tree outside docs/ that pages link to, so that a link such as
+`../SECURITY.md` works on the site as on GitHub. Called by mkdocs (mkdocs.yml: hooks)."""
 
 import posixpath
 import re
@@ -12,7 +12,7 @@ from mkdocs.structure.files import File, Files
 ROOT = Path(__file__).parents[1]
 DOCS, TREE = "docs/", "tree/"
 ROOTS = ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "README.md", "SECURITY.md", "bench/README.md")
-"""Pages that are there whether anything links to them or not."""
+"""Pages that the site has even if nothing links to them."""
 PICTURES = (".svg", ".png")
 _FENCE = re.compile(r"^( *)(```+|~~~+).*?^\1\2[`~]* *$", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"`[^`\n]*`")
@@ -21,7 +21,7 @@ _LANGUAGES = {".py": "python", ".json": "json", ".yaml": "yaml", ".yml": "yaml",
 
 
 def uri(name: str) -> str:
-    """Where a file or folder of the tree is among the site's sources. `name`: relative to the tree."""
+    """The path of a file or folder of the tree among the site's sources. `name`: relative to the tree."""
     if name.startswith(DOCS):
         return name.removeprefix(DOCS)
     if (ROOT / name).is_dir():
@@ -30,12 +30,12 @@ def uri(name: str) -> str:
 
 
 def name_of(source: str) -> str:
-    """Of a page: its file in the tree."""
+    """The file in the tree of a page of the site."""
     return source.removeprefix(TREE) if source.startswith(TREE) else f"{DOCS}{source}"
 
 
 def _target(name: str, link: str) -> str | None:
-    """The file or folder of the tree that a link of the page `name` leads to; None for one that leads elsewhere."""
+    """The file or folder of the tree that a link on the page `name` leads to; None if it leads elsewhere."""
     if re.match(r"[a-z]+:|/", link):
         return None
     found = posixpath.normpath(posixpath.join(posixpath.dirname(name), link))
@@ -55,7 +55,7 @@ def _prose(text: str) -> Iterator[tuple[str, bool]]:
 
 
 def links(name: str, text: str) -> Iterator[str]:
-    """What a page links to in the tree."""
+    """The files and folders of the tree that a page links to."""
     for piece, prose in _prose(text):
         for match in _LINK.finditer(piece) if prose else ():
             if (target := _target(name, match[2])) is not None:
@@ -63,7 +63,7 @@ def links(name: str, text: str) -> Iterator[str]:
 
 
 def rewritten(name: str, text: str) -> str:
-    """A page with its links as the site has them."""
+    """A page's text, with links rewritten for the site."""
 
     def link(match: re.Match[str]) -> str:
         target = _target(name, match[2])
@@ -76,7 +76,7 @@ def rewritten(name: str, text: str) -> str:
 
 
 def _shown(name: str) -> str:
-    """A file or folder that is no page, as one."""
+    """A file or folder that is not a page, as a page."""
     path = ROOT / name
     if path.is_dir():
         inside = sorted(one for one in path.iterdir() if one.is_file())
@@ -86,17 +86,17 @@ def _shown(name: str) -> str:
 
 
 def page(name: str) -> str:
-    """The text of a page outside docs/, with links as the tree has them."""
+    """The text of a page outside docs/, with links as in the tree."""
     return (ROOT / name).read_text() if name.endswith(".md") else _shown(name)
 
 
 def _base(name: str) -> str:
-    # The links of a folder's page are relative to the folder.
+    # Links on a folder's page are relative to the folder.
     return f"{name}/index.md" if (ROOT / name).is_dir() else name
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds what the pages of docs/ link to, and what that links to in turn."""
+    """Adds what the pages of docs/ link to, directly or through other pages."""
     waiting = [*ROOTS]
     for file in files.documentation_pages():
         waiting += links(name_of(file.src_uri), file.content_string)
@@ -117,5 +117,5 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links, for each page of the site."""
+    """Rewrites the links of each page of the site."""
     return rewritten(name_of(page.file.src_uri), markdown)

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Compiles native/guard/guard.bpf.c into native/guard/programs.h: guard_programs.py [--check]
 
-The product carries the instructions of its BPF programs, so that building it needs no compiler for BPF and a node none
-at all. With --check nothing is written, and a programs.h that the source does not give is an error; where the compiler
-that made it is missing, that is said and is none. Another version of the compiler gives other instructions.
+The product contains the instructions of its BPF programs, so that building it needs no BPF compiler, and a node no
+compiler at all. With --check nothing is written, and it is an error if programs.h differs from what the source gives;
+if the compiler that made it is missing, that is reported and is not an error. Other compiler versions give other
+instructions.
 """
 
 import struct
@@ -20,7 +21,7 @@ FLAGS = ("-target", "bpf", "-mcpu=v3", "-O2", "-std=gnu11", "-Wall", "-Wextra", 
 PROGRAMS = ("enter", "leave", "exited", "begin", "look", "settle")
 PER_LINE, USES_PER_LINE = 6, 5
 
-# elf(5); the relocation of BPF that a 64 bit immediate has.
+# elf(5), and BPF's relocation for a 64-bit immediate.
 SHT_SYMTAB, SHT_REL = 2, 9
 STT_FUNC = 2
 R_BPF_64_64 = 1
@@ -51,9 +52,9 @@ class Program:
     name: str
     code: bytearray
     maps: list[tuple[int, str]] = field(default_factory=list)
-    """Instruction, and the map whose descriptor it loads."""
+    """(instruction, the map whose descriptor it loads)."""
     functions: list[int] = field(default_factory=list)
-    """Where its other functions begin, in instructions."""
+    """Offsets of its other functions, in instructions."""
 
 
 class Elf:
@@ -94,7 +95,7 @@ def _text(strings: bytes, at: int) -> str:
 
 
 def programs(elf: Elf) -> list[Program]:
-    """Each with copies of the functions that it gives to the kernel behind it, as the kernel wants them."""
+    """The programs. Behind each are copies of the functions that it passes to the kernel, as the kernel requires."""
     found = []
     for name in PROGRAMS:
         index = elf.section(f"program/{name}")

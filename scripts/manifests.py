@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The manifests for `kubectl apply`, made from the Helm chart: `manifests.py` writes them, `--check` compares.
 
-Renders as much of Helm's language as our chart uses: values by their path, and `if eq`. Anything else is an error here.
+Renders the part of Helm's language that the chart uses: values by their path, and `if eq`. Anything else is an error.
 """
 
 import re
@@ -16,7 +16,7 @@ KUBERNETES = Path(__file__).parent.parent / "packaging" / "kubernetes"
 CHART = KUBERNETES / "chart"
 NAMESPACE = "gpushare"
 ADAPTERS = {"kubernetes": "dra", "device-plugin": "device-plugin"}
-"""Folder of the manifests by adapter."""
+"""Folders of the manifests, by adapter."""
 HEADER = "# Made from ../chart by scripts/manifests.py. Change it there.\n"
 SPACE = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
 
@@ -25,13 +25,13 @@ _IF = re.compile(r'if eq (\S+) "([^"]*)"')
 
 
 def values() -> dict[str, Any]:
-    """The chart's own."""
+    """The chart's default values."""
     found: dict[str, Any] = yaml.safe_load((CHART / "values.yaml").read_text())
     return found
 
 
 def render(template: str, given: Mapping[str, Any]) -> str:
-    """Raises ValueError for a word that this does not know."""
+    """Renders a template. Raises ValueError for an unknown action."""
     roots = {"Values": given, "Release": {"Namespace": NAMESPACE}}
 
     def value(path: str) -> str:
@@ -66,7 +66,7 @@ def manifests(adapter: str, **changed: Any) -> str:
 
 
 def main() -> int:
-    """The status."""
+    """Writes or checks the manifests; returns the exit status."""
     wrong = 0
     for adapter, folder in ADAPTERS.items():
         path, text = KUBERNETES / folder / "gpushare.yaml", manifests(adapter)

@@ -1,6 +1,6 @@
 """Makes the pictures of the README and the documentation, each of a real run: `make pictures`.
 
-scripts/pictures.py [WORD...]     # only those with such a word in their line
+scripts/pictures.py [WORD...]     # only the steps whose line contains one of the words
 """
 
 import html
@@ -25,7 +25,7 @@ BYTES_MAX = 100 << 10
 
 
 def save(name: str, text: str) -> None:
-    """Raises RuntimeError for what is too large for a page, or says where on this machine it was made."""
+    """Writes a picture. Raises RuntimeError if it is too large for a page, or names a path of this machine."""
     if len(text) > BYTES_MAX:
         raise RuntimeError(f"{name} has {len(text)} bytes: at most {BYTES_MAX}")
     if lost := [path for path in (str(ROOT), str(Path.home()), tempfile.gettempdir()) if path != "/" and path in text]:
@@ -34,21 +34,21 @@ def save(name: str, text: str) -> None:
 
 
 def said(picture: str) -> str:
-    """The verdict in a picture of the demo, as it stands in the README: for who sees no pictures."""
+    """The verdict in a picture of the demo, as text for the README, for readers who do not see pictures."""
     shown = html.unescape(picture.partition('<desc id="desc">')[2].partition("</desc>")[0])
     verdict = shown.partition("verdict\n")[2].rstrip()
     return f"{BEGIN}\n```\n{verdict}\n```\n{END}"
 
 
 def told() -> None:
-    """Writes it there."""
+    """Writes the verdict into the README."""
     text = README.read_text()
     before, after = text.partition(BEGIN)[0], text.partition(END)[2]
     README.write_text(before + said((PICTURES / "demo.svg").read_text()) + after)
 
 
 def played(name: str, rows: int, speed: float, *words: str) -> None:
-    """A scenario of the demo."""
+    """Records a scenario of the demo as a picture."""
     made = terminal_picture.record([*GPUSHARE, "demo", *words])
     if made.status:
         raise RuntimeError(f"gpushare demo {' '.join(words)} ended with {made.status}:\n{made.text()}")
@@ -59,12 +59,12 @@ def played(name: str, rows: int, speed: float, *words: str) -> None:
 
 
 def used() -> None:
-    """What `gpushare usage --format svg` makes of a made-up ledger."""
+    """Saves the output of `gpushare usage --format svg` for a made-up ledger."""
     save("usage.svg", sample_usage.picture())
 
 
 def script(path: Path) -> Callable[[], None]:
-    """Of one view, with what it needs."""
+    """A step that runs the script of one view."""
     return lambda: subprocess.run([sys.executable, str(path)], check=True) and None
 
 

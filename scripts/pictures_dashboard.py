@@ -1,4 +1,4 @@
-"""Pictures of the dashboard for docs/dashboard.md: of a simulated node of its own, on which real processes share two
+"""Pictures of the dashboard for docs/dashboard.md, with its own simulated node, on which real processes share two
 devices for a while. Run as `.venv/bin/python scripts/pictures_dashboard.py`."""
 
 import sys
@@ -17,9 +17,9 @@ from running import Daemon  # noqa: E402
 PICTURES = ROOT / "docs" / "pictures"
 BYTES_MAX = 120_000
 WORK_SECONDS = 150
-"""Long enough for columns of the last hour."""
+"""Long enough for several columns in the chart of the last hour."""
 TENANTS = {"research": "100%", "research/vision": "60%", "class": "50%", "batch": "0%"}
-# Device, memory, time, tenant, and percent of each 20 ms that it works: who is idle lends.
+# Device, memory, time, tenant, and percent of each 20 ms in which it works; an idle one lends.
 WORK = (
     ("0", "4GiB", "40%", "research", 100),
     ("0", "2GiB", "30%", "class", 20),
@@ -31,7 +31,7 @@ WORK = (
 
 
 def make(seconds: float = WORK_SECONDS) -> list[Path]:
-    """The files it wrote."""
+    """Makes the pictures; returns the files written."""
     with tempfile.TemporaryDirectory(prefix="gsp-") as short, ExitStack() as stack:
         daemon = Daemon(Path(short, "d"), "2x16GiB")
         stack.callback(daemon.stop)
@@ -57,7 +57,7 @@ def pictures(daemon: Daemon) -> list[Path]:
             with opened(browser, board.url, color_scheme=scheme, viewport=size) as page:
                 page.locator("#receipt-list li").first.wait_for()
                 page.locator("#device-tenants li").first.wait_for()
-                time.sleep(8)  # a few looks of the last second
+                time.sleep(8)  # several samples of the last second
                 path = PICTURES / f"dashboard-{scheme}.png"
                 page.screenshot(path=path)
                 found.append(path)

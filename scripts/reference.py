@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The reference of the command line, out of its parser and of the commented files of packaging/.
+"""The reference of the command line, made from its parser and from the commented files of packaging/.
 
 reference.py writes docs/reference/cli.md; --check says whether it is current; --man DIR writes the manual pages into
-DIR/man1, DIR/man5 and DIR/man8. Needs nothing but Python: the wheel is built with it.
+DIR/man1, DIR/man5 and DIR/man8. Needs nothing but Python, as the build of the wheel runs it.
 """
 
 import argparse
@@ -26,7 +26,7 @@ FILES = {
     "tenants.toml": "who is guaranteed what on a node of gpushare",
     "prices.toml": "what an hour of a device costs, for gpushare usage",
 }
-"""In packaging/, and what their manual pages are called."""
+"""Files in packaging/, and the titles of their manual pages."""
 PROGRAM_PAGE = ROOT / "packaging" / "gpushare-runtime.8"
 STATUS = "exit status: "
 _VARIABLE = re.compile(r"\$([A-Z][A-Z_]+)")
@@ -43,7 +43,7 @@ def verbs(parser: Parser) -> Iterator[Parser]:
 
 
 def invocation(action: argparse.Action) -> str:
-    """As `--memory SIZE`, or the name of an argument."""
+    """An option as `--memory SIZE`, or an argument's name."""
     shown = action.metavar if action.metavar is not None else action.dest
     if action.choices is not None and action.metavar is None:
         shown = f"{{{','.join(map(str, action.choices))}}}"
@@ -57,7 +57,7 @@ def invocation(action: argparse.Action) -> str:
 
 
 def synopsis(parser: Parser) -> list[str]:
-    """Words that are not parted at the end of a line."""
+    """The synopsis, in words that must not be broken across lines."""
     words = [parser.prog]
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -72,12 +72,12 @@ def synopsis(parser: Parser) -> list[str]:
 
 
 def said(parser: Parser, action: argparse.Action) -> str:
-    """Its help text."""
+    """The help text of an argument or option."""
     return parser._get_formatter()._expand_help(action)
 
 
 def paragraphs(parser: Parser) -> list[str]:
-    """What the verb does, and remarks that are not about its exit status."""
+    """The verb's description, and remarks other than those about its exit status."""
     found = [" ".join(part.split()) for part in (parser.description or "").split("\n\n")]
     if parser.epilog and not parser.epilog.startswith(STATUS):
         found.append(parser.epilog)
@@ -100,14 +100,14 @@ def options(parser: Parser) -> list[tuple[str, str]]:
 
 
 def plain(text: str) -> str:
-    """With what Markdown takes for markup escaped, outside of `code`."""
+    """Text with Markdown's markup escaped, except in `code`."""
     parts = text.split("`")
     parts[::2] = [re.sub(r"([\\*_<>\[\]|])", r"\\\1", part) for part in parts[::2]]
     return "`".join(part.replace("|", "\\|") if at % 2 else part for at, part in enumerate(parts))
 
 
 def wrapped(words: list[str], width: int = 100) -> str:
-    """Lines of these words, later ones indented."""
+    """The words in lines, all but the first indented."""
     lines = [words[0]]
     for word in words[1:]:
         if len(lines[-1]) + 1 + len(word) > width:
@@ -147,7 +147,7 @@ def markdown(parser: Parser) -> str:
 
 
 def first(parser: Parser, name: str) -> str:
-    """The line of a verb in the list of all."""
+    """The first line of a verb's description, for the list of all verbs."""
     return (parser.verbs()[name].description or "").partition("\n")[0]
 
 
@@ -157,31 +157,31 @@ _ROFF = {"\\": r"\e", '"': r"\(dq", "-": r"\-", "`": r"\(ga", "'": r"\(aq", "^":
 
 
 def roff(text: str) -> str:
-    """Text as roff shows it, not interprets it."""
+    """Text escaped, so that roff shows it and does not interpret it."""
     shown = "".join(_ROFF.get(char, char) for char in text)
-    # A dot begins a request, and dots at the end of a line end a sentence.
+    # A dot at the start of a line begins a request; dots at its end would end a sentence.
     return re.sub(r"^(?=\.)|(?<=\.\.\.)$", r"\\&", shown, flags=re.MULTILINE)
 
 
 def marked(text: str) -> str:
-    """With `code` in bold."""
+    """Text escaped for roff, with `code` in bold."""
     return "".join(rf"\fB{roff(part)}\fR" if at % 2 else roff(part) for at, part in enumerate(text.split("`")))
 
 
 def usage_line(parser: Parser) -> str:
-    """Broken between words only."""
+    """The synopsis for roff, broken only between words."""
     first_word, *words = synopsis(parser)
     shown = "\n".join(roff(word).replace(" ", r"\ ") for word in words)
     return f".nh\n.ad l\n.HP\n\\fB{roff(first_word)}\\fR\n{shown}\n.ad b\n.hy"
 
 
 def items(rows: list[tuple[str, str]]) -> str:
-    """Names with a text below each."""
+    """A list of names, each with a text below."""
     return "\n".join(f".TP\n.B {roff(name)}\n{marked(text)}" for name, text in rows)
 
 
 def examples(parser: Parser) -> str:
-    """Each example under what it does."""
+    """The examples, each below its explanation."""
     return "\n".join(f".PP\n{marked(what)}:\n.PP\n.RS 4\n.EX\n{roff(line)}\n.EE\n.RE" for line, what in parser.examples)
 
 
@@ -194,7 +194,7 @@ def heading(name: str, section: int, what: str) -> str:
 
 
 def named(found: list[Parser], pattern: re.Pattern[str]) -> list[tuple[str, str]]:
-    """What the options' texts mention that matches, and which options do."""
+    """What matches the pattern in the options' texts, each with the options that mention it."""
     by: dict[str, list[str]] = {}
     for parser in found:
         for name, text in options(parser):
@@ -205,7 +205,7 @@ def named(found: list[Parser], pattern: re.Pattern[str]) -> list[tuple[str, str]
 
 
 def page(parser: Parser) -> str:
-    """The manual page of a verb and those below it; of the whole command where it is that."""
+    """The manual page of a verb and the verbs below it, or of the whole command."""
     root, name = " " not in parser.prog, parser.prog.replace(" ", "-")
     below = [] if root else list(verbs(parser))
     texts = paragraphs(parser)
@@ -236,7 +236,7 @@ def page(parser: Parser) -> str:
 
 
 def related(name: str) -> list[tuple[str, int]]:
-    """Other pages: all from the first one, and that one from all."""
+    """Pages for SEE ALSO: the command's page names all others, and all others name it."""
     everything = [(f"gpushare-{name}", 1) for name in VERBS]
     ours = {"gpushare-runtime": [("gpushare-runtime", 8)], "gpushare": [*everything, ("gpushare-runtime", 8)]}
     own = [("gpushare", 1)] if name != "gpushare" else []
@@ -250,13 +250,13 @@ def related(name: str) -> list[tuple[str, int]]:
 
 
 def file_page(file: str) -> str:
-    """The name of its page: no other program's."""
+    """The name of a file's page, which no other program's page has."""
     return file if file.startswith("gpushare") else f"gpushare-{file}"
 
 
 def settings(text: str) -> Iterator[tuple[str, str]]:
-    """Of a commented file: ("", a paragraph), ("[table]", "") and ("name = value", what it means). Raises ValueError
-    for a line that is none of these."""
+    """The parts of a commented file: ("", paragraph), ("[table]", "") and ("name = value", meaning). Raises ValueError
+    for any other line."""
     entry: list[str] | None = None
     for line in text.splitlines():
         bare = line.removeprefix("#").strip()

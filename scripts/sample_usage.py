@@ -1,4 +1,4 @@
-"""Three days of a node with two devices, made up: what `gpushare usage` has to show where nobody has used anything yet.
+"""Three made-up days of a node with two devices, for `gpushare usage` to show where there is no real usage yet.
 
 The ledger is written by the product's own writer, and read by its daemon and its command.
 """
@@ -26,7 +26,7 @@ WANTS = {
     "class": lambda hour: 0.8 if 13 <= hour % 24 < 17 else 0.0,
     "nightly": lambda hour: 1.2 if hour % 24 < 6 or hour % 24 >= 22 else 0.1,
 }
-"""Of one device, by the hour since the first midnight; served in this order."""
+"""What tenants want of one device, by the hour since the first midnight; served in this order."""
 
 
 def _periods(hour: int, begins: int, chance: random.Random) -> Iterator[Period]:
@@ -53,7 +53,7 @@ def _period(grant: str, tenant: str, device: str, begins: int, used: int, waited
 
 
 def write(ledger: Path, first: int) -> None:
-    """The rows of DAYS from `first`, in ns."""
+    """Writes the rows of DAYS, from `first` (ns) on."""
     chance, file = random.Random(7), LedgerFile(ledger)  # noqa: S311
     file.begin(1, "boot", 0)
     for hour in range(24 * DAYS):
@@ -66,7 +66,7 @@ def write(ledger: Path, first: int) -> None:
 
 
 def picture() -> str:
-    """What the command prints of the days before today."""
+    """The picture that the command prints for the days before today."""
     until = time.time_ns() // (24 * HOUR) * 24 * HOUR
     since = until - DAYS * 24 * HOUR
     with tempfile.TemporaryDirectory(prefix="gsu-") as name:

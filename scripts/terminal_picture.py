@@ -1,8 +1,8 @@
-"""A program's run in a terminal as SVG: every line as text, moving as it did, still where motion is not wanted.
+"""A program's run in a terminal as SVG: every line as text, animated as it ran, or still where motion is unwanted.
 
     scripts/terminal_picture.py --title "gpushare demo" --output demo.svg -- gpushare demo
 
-The program runs in a terminal of its own that is too high to scroll; the picture shows the rows around its last line.
+The program runs in its own terminal, which is too high to scroll; the picture shows the rows above its last line.
 """
 
 import argparse
@@ -23,11 +23,11 @@ from pathlib import Path
 import pyte
 
 HIGHEST = 400
-"""Rows of the terminal that is recorded."""
+"""Rows of the recorded terminal."""
 STILL_SECONDS = 0.03
-"""Without output: what was drawn until then is a frame."""
+"""After this long without output, what has been drawn is a frame."""
 HOLD_SECONDS = 6.0
-"""Of the last frame, before it begins anew."""
+"""How long the last frame stays before the animation starts again."""
 TIMES = 3
 WIDE, HIGH, SIZE = 8.4, 18, 14
 MARGIN, HEAD = 16, 34
@@ -45,12 +45,12 @@ _INK = {
 }
 
 Run = tuple[int, str, str]
-"""Its first column, its text, its colour."""
+"""First column, text, colour."""
 
 
 @dataclass
 class Shown:
-    """What a row showed from one moment to another, in seconds; None: until the end."""
+    """What a row showed from `begins` to `ends`, in seconds; None: to the end."""
 
     row: int
     runs: tuple[Run, ...]
@@ -58,7 +58,7 @@ class Shown:
     ends: float | None = None
 
     def text(self) -> str:
-        """As it stood there."""
+        """The row's text."""
         line = ""
         for column, text, _ in self.runs:
             line = line.ljust(column) + text
@@ -67,7 +67,7 @@ class Shown:
 
 @dataclass
 class Recording:
-    """`rows`: how many were written to, by the moment of each change."""
+    """A recorded run. `rows`: (seconds, number of rows in use) at each change."""
 
     columns: int
     status: int = 0
@@ -80,12 +80,12 @@ class Recording:
         return sorted((one for one in self.shown if one.ends is None), key=lambda one: one.row)
 
     def text(self) -> str:
-        """All that was ever to be read."""
+        """All text that was ever shown."""
         return "\n".join(one.text() for one in self.shown)
 
 
 def _pieces(command: Sequence[str], columns: int, environment: dict[str, str]) -> Iterator[bytes | int]:
-    """What it writes, in pieces with a pause after each; then its status."""
+    """The command's output, in pieces with a pause after each; then its exit status."""
     pid, terminal = pty.fork()
     if pid == 0:
         fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("4H", HIGHEST, columns, 0, 0))
@@ -97,7 +97,7 @@ def _pieces(command: Sequence[str], columns: int, environment: dict[str, str]) -
             piece = b""
         try:
             read = os.read(terminal, 65536)
-        except OSError:  # all of it is closed
+        except OSError:  # the command has closed the terminal
             break
         if not read:
             break
@@ -109,7 +109,7 @@ def _pieces(command: Sequence[str], columns: int, environment: dict[str, str]) -
 
 
 def _runs(line: object, columns: int) -> tuple[Run, ...]:
-    """Of one colour each, and of blocks or of text: fonts that have both are rare."""
+    """Splits a line into runs of one colour and of either block elements or text: few fonts have both."""
     chars = [line[column] for column in range(columns)]  # type: ignore[index]
     found, column = [], 0
     for (colour, _), group in groupby(chars, lambda one: (one.fg, "\u2580" <= one.data <= "\u259f")):
@@ -122,11 +122,11 @@ def _runs(line: object, columns: int) -> tuple[Run, ...]:
 
 
 def record(command: Sequence[str], columns: int = 98, environment: dict[str, str] | None = None) -> Recording:
-    """Runs it to its end. Raises RuntimeError where it wrote more rows than are recorded."""
+    """Runs the command to its end. Raises RuntimeError if it writes more than HIGHEST rows."""
     screen = pyte.Screen(columns, HIGHEST)
     stream = pyte.ByteStream(screen)
     made, now = Recording(columns), {}
-    # Its size is the terminal's; these two would be believed before that.
+    # Programs would believe these two rather than the terminal's size.
     outer = {name: value for name, value in (environment or os.environ).items() if name not in ("COLUMNS", "LINES")}
     began, given = time.monotonic(), {**outer, "TERM": "xterm-256color"}
     for piece in _pieces(command, columns, given):
@@ -161,7 +161,7 @@ def _rules(shade: int) -> str:
 
 
 class _Moves:
-    """The animations: steps of one time line, the same ones once."""
+    """The animations, as CSS keyframes on one time line; equal ones are shared."""
 
     def __init__(self, whole: float, speed: float) -> None:
         self._whole, self._speed, self._names = whole, speed, dict[str, str]()
@@ -173,20 +173,20 @@ class _Moves:
         return self._names.setdefault(steps, f"k{len(self._names)}")
 
     def line(self, one: Shown) -> str:
-        """The class of a line, which is there for a while."""
+        """The CSS class of a line, which shows it while it was there."""
         begins = f"0%{{visibility:hidden}}{self._at(one.begins)}{{visibility:visible}}"
         ends = f"{self._at(one.ends)},100%{{visibility:hidden}}" if one.ends is not None else "100%{visibility:visible}"
         return self._named(begins + ends)
 
     def camera(self, tops: Sequence[tuple[float, int]]) -> str:
-        """The class of all lines, which move up when there is no room below."""
+        """The CSS class of all lines, which moves them up when there is no room below."""
         steps = [f"{self._at(seconds)}{{transform:translateY({-top * HIGH}px)}}" for seconds, top in tops]
         return self._named(
             "0%{transform:none}" + "".join(steps) + f"100%{{transform:translateY({-tops[-1][1] * HIGH}px)}}"
         )
 
     def rules(self) -> str:
-        """Nothing moves for who wants no motion; after TIMES all rests."""
+        """The CSS rules: no motion for viewers who prefer none; the animation runs TIMES times."""
         frames = "".join(f"@keyframes {name}{{{steps}}}" for steps, name in self._names.items())
         uses = "".join(f".{name}{{animation-name:{name}}}" for name in self._names.values())
         moving = f".m{{animation:{self._whole:.2f}s step-end {TIMES}}}{uses}"
@@ -194,7 +194,7 @@ class _Moves:
 
 
 def svg(made: Recording, title: str, rows: int, speed: float = 1) -> str:
-    """`rows`: of the window. `speed`: how much faster than it was."""
+    """The recording as SVG. `rows`: of the window. `speed`: how much faster than the recorded run."""
     moves = _Moves(made.seconds / speed + HOLD_SECONDS, speed)
     tops = [(seconds, max(0, high - rows)) for seconds, high in made.rows]
     width, high = round(2 * MARGIN + made.columns * WIDE), HEAD + rows * HIGH + MARGIN

@@ -19,11 +19,11 @@ os.environ["PYTHONSAFEPATH"] = "1"
 # We fork only to execute: gRPC's handlers would start a thread in between, which aborts the child when Python has
 # closed that thread's descriptors (https://github.com/grpc/grpc/issues/43055).
 os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
-# pytest-xdist sets them in its processes; programs in a terminal of a test would believe them, not the terminal.
+# pytest-xdist sets them in its processes; programs in a test's terminal would trust them.
 for size in ("COLUMNS", "LINES"):
     os.environ.pop(size, None)
 
-# jsonschema takes it where it is there, and it compiles a grammar for a second, of a format that no schema of ours has.
+# jsonschema imports it if installed: it spends a second compiling a grammar for a format that no schema here uses.
 sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 
 # The same examples in every run here, and different ones in every run of make test-slow. Examples have no deadline,
@@ -35,25 +35,25 @@ settings.load_profile("few")
 
 # These tests use names that are global on the machine: engines, control groups.
 MACHINE_WIDE = ("containers", "unit/test_cgroup.py", "unit/test_device_program.py")
-# What these share is dear to start: one process has it, not each.
+# What the tests in each of these directories share is expensive to start, so one process runs them all.
 TOGETHER = ("dra",)
 TIMING = Path(__file__).parent / "interposer/timing"
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Next to nothing is garbage yet, and looking for it is a quarter of the time."""
+    """Turns the garbage collector off: almost nothing is garbage yet, and scanning takes a quarter of the time."""
     gc.disable()
     try:
         return (yield)
     finally:
-        gc.freeze()  # thousands of tests, that no collection needs to look at again
+        gc.freeze()  # thousands of test items that no later collection need scan
         gc.enable()
 
 
 @functools.cache
 def group_of(file: Path) -> str | None:
-    """Whose tests one process runs one after the other."""
+    """The group whose tests one process runs one after the other; None if any process may run them."""
     here = Path(__file__).parent
     if any(file.is_relative_to(here / part) for part in MACHINE_WIDE):
         return "machine"
@@ -68,9 +68,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         group = item.get_closest_marker("xdist_group")
         if group and "timing" in group.args and item.get_closest_marker("slow"):
             item.add_marker(pytest.mark.timing)
-            # The group is for runs of everything. Of what measures time few run at once, and so each is one by itself.
+            # The shared group is for runs of all tests. Few tests that measure time run at once, so each gets its own.
             item.add_marker(pytest.mark.xdist_group(f"timing-{number}"))
-        # `make test` looks for them there alone.
+        # `make test` looks for them only in that directory.
         if (
             item.get_closest_marker("timing")
             and not item.get_closest_marker("slow")
@@ -81,7 +81,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
-    """Without groups, which some versions of pytest and pytest-xdist do not make together, tests disturb each other."""
+    """Fails without groups, which some versions of pytest and pytest-xdist lack: tests would disturb each other."""
     alone = [name for name in ids if name.startswith(tuple(f"tests/{part}" for part in MACHINE_WIDE))]
     if node.config.getoption("dist") == "loadgroup" and any("@machine" not in name for name in alone):
         raise pytest.UsageError("this pytest-xdist makes no groups with this pytest: see pyproject.toml")
@@ -92,14 +92,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """A busy machine makes a measurement worse, never better: the best of some attempts counts."""
+    """Repeats a test that measures time until it passes: a busy machine makes a measurement worse, never better."""
     group = item.get_closest_marker("xdist_group")
     if item.get_closest_marker("timing") is None and (group is None or "timing" not in group.args):
         return None
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     attempts = item.config.getoption("attempts")
     for attempt in range(1, attempts + 1):
-        item._initrequest()  # type: ignore[attr-defined] # fixtures of an attempt are its own
+        item._initrequest()  # type: ignore[attr-defined] # each attempt has its own fixtures
         reports = runtestprotocol(item, nextitem=nextitem, log=False)
         if attempt == attempts or not any(report.failed for report in reports):
             break
@@ -112,13 +112,13 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """pytest-xdist adds a test's group to its name, by which neither a reader nor --last-failed finds it again."""
-    if hasattr(report, "node"):  # of another process: in that process pytest-xdist compares the names
+    """Removes the group that pytest-xdist appends to a test's name: --last-failed would not find that name."""
+    if hasattr(report, "node"):  # from a worker; inside the worker pytest-xdist compares the names
         report.nodeid = re.sub(r"@[a-z0-9_-]+$", "", report.nodeid)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Names the tests that did not pass at once: a rare fault looks like a busy machine."""
+    """Names the tests that needed more than one attempt: a rare fault looks like a busy machine."""
     for report in terminalreporter.getreports("passed"):
         attempts = dict(report.user_properties).get("attempts", 1)
         if attempts > 1:
@@ -129,7 +129,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     params=[False, pytest.param(True, marks=[pytest.mark.slow, pytest.mark.timing])], ids=["rough", "exact"]
 )
 def exact(request: pytest.FixtureRequest) -> bool:
-    """The test runs twice: with bounds that hold on any machine and, alone in make test-slow, with those of a quiet
+    """Runs the test twice: with bounds that hold on any machine and, only in make test-slow, with those of a quiet
     machine."""
     return bool(request.param)
 

@@ -1,7 +1,7 @@
-"""Pages of docs/ that are made from what the product says: `python scripts/pages` writes them, `--check` compares.
+"""Pages of docs/ that are made from the product's own texts: `python scripts/pages` writes them, `--check` compares.
 
-docs/troubleshooting.md of the doctor's checks, docs/reference of the node API's description, the types of the
-configuration and its commented files, and the errors.
+docs/troubleshooting.md is made from the doctor's checks, docs/reference from the node API's description, from the types
+of the configuration and its commented files, and from the errors.
 """
 
 import sys
@@ -22,7 +22,7 @@ PAGES = {
 
 
 def main() -> int:
-    """The status."""
+    """Writes or checks the pages; returns the exit status."""
     wrong = 0
     for name, page in PAGES.items():
         path, text = DOCS / name, page()

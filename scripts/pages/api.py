@@ -109,5 +109,5 @@ def page() -> str:
 
 
 def _anchor(heading: str) -> str:
-    """Of a heading, as GitHub and the site make it."""
+    """The anchor of a heading, as GitHub and the site make it."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")

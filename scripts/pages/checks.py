@@ -29,7 +29,7 @@ _PLACE = re.compile(r"\{(\w+)\}")
 
 
 def found(module: str) -> list[Check]:
-    """The checks of a module of gpushare/doctor, in their order."""
+    """The checks of a module of gpushare/doctor, in order."""
     return [
         one for one in vars(importlib.import_module(f"gpushare.doctor.{module}")).values() if isinstance(one, Check)
     ]

@@ -1,5 +1,5 @@
-"""docs/reference/configuration.md: each key with its type and default from the types that the daemon reads the files
-with, its meaning from the comments of the files that are installed."""
+"""docs/reference/configuration.md: each key, with type and default from the types with which the daemon reads the
+files, and its meaning from the comments in the installed files."""
 
 import re
 from collections.abc import Iterator, Mapping

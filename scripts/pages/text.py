@@ -1,4 +1,4 @@
-"""Markdown that GitHub and the site show alike."""
+"""Markdown that GitHub and the site render alike."""
 
 import re
 import textwrap
@@ -9,33 +9,33 @@ _MARKUP = re.compile(r"[*<>\[\]\\]|(?<!\w)_|_(?!\w)")
 
 
 def made_from(what: str) -> str:
-    """Says whoever opens the file where to change it. The first line, so that no page can do without."""
+    """The first line of each page, which tells editors of the file where to change it."""
     return f"<!-- Made from {what} by scripts/pages. Change it there, then run make pages. -->\n\n"
 
 
 def cell(text: str) -> str:
-    """As it can stand in a table."""
+    """Text for a cell of a table."""
     return text.replace("|", "\\|").replace("\n", " ").strip()
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """With an empty line behind it."""
+    """A table, with an empty line after it."""
     lines = [titles, ["---"] * len(titles), *([cell(one) for one in row] for row in rows)]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines) + "\n"
 
 
 def paragraphs(docstring: str) -> list[str]:
-    """Of a docstring, each in one line."""
+    """The paragraphs of a docstring, each in one line."""
     return [" ".join(part.split()) for part in re.split(r"\n\s*\n", textwrap.dedent(docstring)) if part.strip()]
 
 
 def wrapped(text: str, indent: str = "") -> str:
-    """A paragraph, in lines that can be compared. `indent`: of all lines but the first."""
+    """A paragraph, wrapped always in the same way. `indent`: of all lines but the first."""
     kept = textwrap.wrap(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return "\n".join(kept) + "\n"
 
 
 def escaped(text: str) -> str:
-    """Text of the product as text of a page: nothing in it is markup, but for what stands in backticks."""
+    """The product's text for a page: markup is escaped, except in backticks."""
     parts = re.split(r"(`[^`]*`)", text)
     return "".join(part if part.startswith("`") else _MARKUP.sub(r"\\\g<0>", part) for part in parts)

@@ -1,1 +1,1 @@
-"""What scripts/dist and scripts/deb share: how files of a release are made, the same bytes for whoever repeats it."""
+"""Shared by scripts/dist and scripts/deb: how files of a release are made, reproducible to the byte."""

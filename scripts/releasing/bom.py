@@ -1,5 +1,5 @@
-"""Bills of materials (CycloneDX 1.6): what a wheel needs and a package ships, with versions, licences and digests. No
-clock and no chance: the same parts are the same text."""
+"""Bills of materials (CycloneDX 1.6): what a wheel needs and a package ships, with versions, licences and digests. They
+depend on no clock or random number: the same parts give the same text."""
 
 import hashlib
 import shutil
@@ -25,7 +25,7 @@ STATIC = (
     ("libc.a", "glibc", "LGPL-2.1-or-later"),
     ("libgcc.a", "libgcc", "GPL-3.0-or-later WITH GCC-exception-3.1"),
 )
-# Licences that the libraries name in other words than SPDX's.
+# SPDX's names of licences that libraries name differently.
 SPDX = {
     "Apache 2.0": "Apache-2.0",
     "Apache License 2.0": "Apache-2.0",
@@ -51,7 +51,8 @@ def licence(library: Library) -> str:
 
 
 def library_component(library: Library) -> Component:
-    """Its digests are those of its wheels, of which the package ships all and an installation one."""
+    """A library as a component. Its digests are those of its wheels: the Debian package ships all of them, an
+    installation uses one."""
     return Component(
         type=ComponentType.LIBRARY,
         name=library.name,
@@ -70,7 +71,7 @@ def library_component(library: Library) -> Component:
 
 
 def static_components(arch: Arch) -> list[Component]:
-    """libc and libgcc as they are in the static programs, with the Debian package that each came from."""
+    """libc and libgcc as linked into the static programs, with the Debian package that each came from."""
     found = []
     for archive, name, terms in STATIC:
         path = Path(run(f"{arch.tools}gcc", f"-print-file-name={archive}").strip()).resolve()
@@ -92,7 +93,7 @@ def static_components(arch: Arch) -> list[Component]:
 
 
 def installed_by(path: Path) -> str:
-    """Name and version of a Debian package, nothing where it is none's."""
+    """Name and version of the Debian package that a file is from; empty if there is none."""
     if shutil.which("dpkg-query") is None:
         return ""
     found = subprocess.run(["dpkg-query", "--search", path], capture_output=True, text=True, check=False)
@@ -120,7 +121,7 @@ def _of(subject: Component, files: Mapping[str, bytes], libraries: Iterable[Libr
     bill.register_dependency(subject, [*needed.values(), *parts])
     for library in libraries:
         bill.register_dependency(needed[library.name], [needed[name] for name in library.needs])
-    # Named by what is in it; without a name the text is not what it describes yet.
+    # The serial number is derived from the text, which first has a zero in its place.
     bill.serial_number = uuid.UUID(int=0)
     text = JsonV1Dot6(bill).output_as_string()
     bill.serial_number = uuid.uuid5(uuid.NAMESPACE_OID, text)
@@ -128,7 +129,7 @@ def _of(subject: Component, files: Mapping[str, bytes], libraries: Iterable[Libr
 
 
 def of_wheel(version: str, tag: str, files: Mapping[str, bytes], libraries: list[Library], arch: Arch) -> str:
-    """`files`: its compiled parts."""
+    """The bill of a wheel. `files`: its compiled parts."""
     subject = Component(
         type=ComponentType.APPLICATION,
         name="gpushare",
@@ -141,7 +142,7 @@ def of_wheel(version: str, tag: str, files: Mapping[str, bytes], libraries: list
 
 
 def of_package(version: str, files: Mapping[str, bytes], libraries: list[Library], arch: Arch) -> str:
-    """The Debian package. `files`: its compiled parts, the libraries' included, as they are after `strip`."""
+    """The bill of the Debian package. `files`: its compiled parts, with those of the libraries, after `strip`."""
     subject = Component(
         type=ComponentType.APPLICATION,
         name="gpushare",

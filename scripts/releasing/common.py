@@ -1,4 +1,4 @@
-"""Where things are, for which machines a release is, and which moment all its files are of."""
+"""Paths, the machines that a release is for, and the time stamp of all its files."""
 
 import functools
 import os
@@ -17,13 +17,13 @@ class Arch:
     """A kind of machine that a release is for."""
 
     machine: str
-    """As the kernel and Python name it."""
+    """The name in the kernel and in Python."""
     debian: str
-    """As Debian names it."""
+    """The name in Debian."""
 
     @property
     def tools(self) -> str:
-        """What the names of its compiler and binutils begin with, on this machine."""
+        """The prefix of its compiler's and binutils' names on this machine."""
         return "" if self.machine == platform.machine() else f"{self.machine}-linux-gnu-"
 
 
@@ -31,7 +31,7 @@ ARCHES = (Arch("x86_64", "amd64"), Arch("aarch64", "arm64"))
 
 
 def arch_of(name: str) -> Arch:
-    """By either of its names."""
+    """The architecture with this name, of either kind."""
     return next(arch for arch in ARCHES if name in (arch.machine, arch.debian))
 
 
@@ -40,7 +40,7 @@ def this_machine() -> Arch:
 
 
 def run(*command: object, **options: object) -> str:
-    """What it printed. The script ends where the command fails, with what that said."""
+    """Runs a command; returns its standard output. If it fails, the script ends with its output."""
     done = subprocess.run([*map(str, command)], check=False, text=True, capture_output=True, **options)
     if done.returncode:
         program = Path(sys.argv[0]).name
@@ -55,11 +55,12 @@ def project(root: Path = ROOT) -> dict:
 
 @functools.cache
 def epoch() -> int:
-    """Seconds since 1970: the time of everything in a release. SOURCE_DATE_EPOCH, else that of the last commit."""
+    """The time of everything in a release, in seconds since 1970: SOURCE_DATE_EPOCH, else the last commit's time."""
     return int(os.environ.get("SOURCE_DATE_EPOCH") or run("git", "-C", ROOT, "log", "-1", "--format=%ct"))
 
 
 def settle() -> None:
-    """Of this process and those that it starts: nothing of whoever calls a script changes a byte of what it makes."""
+    """Fixes the environment and umask of this process and its children, so that the caller's cannot change what a
+    script makes."""
     os.environ.update(SOURCE_DATE_EPOCH=str(epoch()), LC_ALL="C.UTF-8", TZ="UTC", PYTHONHASHSEED="0")
     os.umask(0o022)

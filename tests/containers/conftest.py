@@ -76,7 +76,7 @@ class Runc:
         )  # fmt: skip
 
     def config(self) -> dict:
-        """Of the newest bundle, as edited by the wrapper."""
+        """The config.json of the newest bundle, as edited by the wrapper."""
         return json.loads((self.directory / self.names[-1] / "config.json").read_text())
 
     def grant(self) -> str:

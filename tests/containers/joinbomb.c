@@ -1,7 +1,7 @@
-/* joinbomb PROCESSES [all]: a fork bomb of joiners. So many processes start at once, and each joins the grant by its
- * first call of CUDA. With `all` each takes a context and 1 MiB then, and has two children that try to join: one as it
- * is, one as a new program. Prints how often each answer came, as JSON, and keeps the processes until the end of standard
- * input. Nobody reads what the interposer says to those that it refuses: a thousand lines would fill the pipe. */
+/* joinbomb PROCESSES [all]: a fork bomb of joiners. PROCESSES processes start at once, and each joins the grant by its
+ * first CUDA call. With `all` each then takes a context and 1 MiB, and has two children that try to join: one without
+ * an exec, one after it. Prints how often each answer came, as JSON; keeps the processes until EOF on standard input.
+ * The interposer's messages to refused processes are discarded: a thousand lines would fill the pipe. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *, size_t);
 enum { INIT, CONTEXT, MEMORY, FORKED, EXECUTED, ANSWERS, CODES = 1000, NOT_TRIED = CODES - 1, BROKEN = CODES - 2 };
 static const char *const names[ANSWERS] = {"init", "context", "memory", "forked", "executed"};
 
-/* Of a child of ours, which has it in a byte: an exit status has no more, and 802 does not fit. */
+/* Answers of a child, in an exit status: a byte, in which 802 does not fit. */
 enum { REFUSED_BYTE = 255, NOT_EXECUTED_BYTE = 254 };
 
 static int child_answer(void) {

@@ -1,7 +1,7 @@
-/* newlinkmap DRIVER [joined]: loads the driver by its path into a namespace of its own, where no preloaded library is.
- * With `joined` the process joins its grant first, by a call of CUDA as any program makes it. Commands of standard input,
- * each answered with a JSON object: `take MIB` allocates pieces of 16 MiB up to that, or until one is refused; `run`
- * launches kernels of 100 us, of which there are always some, until the next command. */
+/* newlinkmap DRIVER [joined]: loads the driver by its path into a new link-map namespace, without preloaded libraries.
+ * With `joined` the process joins its grant first, by an ordinary CUDA call. Commands on standard input, each answered
+ * with a JSON object: `take MIB` allocates pieces of 16 MiB up to that, or until one is refused; `run` keeps kernels of
+ * 100 us queued until the next command. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <poll.h>

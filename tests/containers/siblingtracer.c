@@ -1,8 +1,7 @@
-/* siblingtracer MIB: a process of a container traces another one that has joined, and writes over what the interposer in
- * it goes by. It wipes the usage page that is mapped there, tries to write the limits, and puts a copy of them into their
- * place in which the limit is far away. Then the other process allocates pieces of 16 MiB, up to so many MiB, as any
- * program does. Prints what came of it, as JSON: `usage` and `limits` are 0 or an errno; and waits for the end of
- * standard input. For x86-64. */
+/* siblingtracer MIB: a process of a container traces a joined sibling, and overwrites what the sibling's interposer
+ * reads. It wipes the usage page that is mapped there, tries to write the limits, and replaces them with a copy whose
+ * limit is very large. Then the sibling allocates pieces of 16 MiB, up to MIB, as any program does. Prints the outcome
+ * as JSON (`usage` and `limits` are 0 or an errno), and waits for EOF on standard input. For x86-64. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -31,7 +30,7 @@ struct answer {
   int joined, mib, last;
 };
 
-/* Joins and says so; allocates when it is told to. */
+/* Joins and reports it; allocates on command. */
 static void sibling(int mib, int in, int out) {
   struct answer answer = {0};
   CUcontext context;
@@ -52,7 +51,7 @@ static void sibling(int mib, int in, int out) {
     pause();
 }
 
-/* Where a file of the grant is mapped in a process; 0: nowhere. */
+/* The address at which a process maps a file of the grant; 0: it does not. */
 static uintptr_t mapped(pid_t pid, const char *name) {
   char path[64], line[4352];
   uintptr_t found = 0;
@@ -69,12 +68,12 @@ static uintptr_t mapped(pid_t pid, const char *name) {
   return found;
 }
 
-/* 0 or an errno. */
+/* Returns 0 or an errno. */
 static int overwrite(int memory, uintptr_t at, const void *with, size_t size) {
   return pwrite(memory, with, size, (off_t)at) == (ssize_t)size ? 0 : errno;
 }
 
-/* Lets a process that waits in a system call map fresh memory at an address. 0 or an errno. */
+/* Makes a process that waits in a system call map fresh memory at an address. Returns 0 or an errno. */
 static int map_there(pid_t pid, uintptr_t at, size_t size) {
   struct user_regs_struct before, call;
   int status;
@@ -83,7 +82,7 @@ static int map_there(pid_t pid, uintptr_t at, size_t size) {
   if (waitpid(pid, &status, 0) < 0 || ptrace(PTRACE_GETREGS, pid, NULL, &before) < 0)
     return errno;
   call = before;
-  call.rip -= 2; /* the instruction by which it came into the kernel */
+  call.rip -= 2; /* back to the syscall instruction, which has 2 bytes */
   call.orig_rax = (unsigned long long)-1;
   call.rax = SYS_mmap;
   call.rdi = at;

@@ -1,5 +1,5 @@
-"""CDI devices that stand for no grant: `any`, and a GPU's UUID. The runtime alone, on a node with two devices; what an
-engine does with the spec is done here (support/cdi_apply.py)."""
+"""CDI devices that do not represent a grant: `any`, and a GPU's UUID. Tested with the runtime alone, on a node with two
+devices; support/cdi_apply.py applies the spec as an engine would."""
 
 import contextlib
 import json
@@ -45,7 +45,7 @@ def pair(shared_pair: Daemon) -> Iterator[Daemon]:
 
 
 class Runtime:
-    """Containers as an engine with CDI makes them."""
+    """Makes containers as an engine with CDI does."""
 
     def __init__(self, directory: Path, node: Daemon) -> None:
         self.directory, self.node = directory, node
@@ -59,7 +59,7 @@ class Runtime:
         change=lambda config, root: None,
         after=lambda config: None,
     ) -> Path:
-        """`change`: of the configuration that the engine puts the devices into, `after`: of what that has become."""
+        """`change`: edits the configuration before the devices are put into it, `after`: afterwards."""
         name = f"gst-any-{os.getpid()}-{len(self.names)}"
         self.names.append(name)
         where = self.directory / name
@@ -108,13 +108,14 @@ def allocated(result: subprocess.CompletedProcess) -> dict:
 def test_a_share_of_any_device(runtime, pair):
     assert allocated(runtime.run(*ALLOC))["ok"]
     pair.nothing_left()
-    # "none has room" is told by annotations alone: this one does not fit into its own share
+    # Only annotations decide whether a device has room: this allocation does not fit into its own share.
     assert allocated(runtime.run(SPIN, "--alloc", "1GiB", "--seconds", "0"))["name"] == "CUDA_ERROR_OUT_OF_MEMORY"
 
 
 @pytest.mark.parametrize("named", [True, False])
 def test_a_container_with_users_of_its_own(runtime, pair, short_path, named):
-    """Its root is nobody on the host; the hook, which is the host's root, may enter it."""
+    """The container's root is an unprivileged user on the host; the hook, which is the host's root, can enter the
+    container."""
     short_path.chmod(0o755)
 
     def change(config, root):
@@ -128,7 +129,7 @@ def test_a_container_with_users_of_its_own(runtime, pair, short_path, named):
     assert allocated(runtime.run(*ALLOC, devices=[device], change=change))["ok"]
 
 
-# crun starts nothing where both versions of cgroups are.
+# crun starts nothing where both versions of cgroups are mounted.
 CRUN = (
     "unshare",
     "--mount",
@@ -143,7 +144,7 @@ CRUN = (
 
 @pytest.fixture
 def propagated(pair) -> Iterator[None]:
-    """What the daemon mounts is seen in other namespaces, as under systemd."""
+    """The daemon's mounts are visible in other namespaces, as under systemd."""
     grants = pair.layout.grants
     subprocess.run(["mount", "--bind", grants, grants], check=True)
     subprocess.run(["mount", "--make-shared", grants], check=True)
@@ -154,14 +155,14 @@ def propagated(pair) -> Iterator[None]:
 @pytest.mark.skipif(shutil.which("crun") is None, reason="crun is not installed")
 @pytest.mark.parametrize("named", [True, False])
 def test_crun(runtime, pair, propagated, named):
-    """Not `any`: without v2 cgroups crun makes none in which the daemon keeps devices."""
+    """Not with `any`: without cgroup v2, crun makes no cgroup in which the daemon can restrict devices."""
     device = pair.client.create(**SHARE)["id"] if named else pair.client.devices()[1]["id"]
     assert allocated(runtime.run(*ALLOC, devices=[device], runtime=CRUN))["ok"]
 
 
 @pytest.mark.parametrize("named", [False, True])
 def test_the_engine_makes_mounts_read_only(runtime, pair, named):
-    """Docker does with --read-only, of those that do not say so by themselves."""
+    """With --read-only, Docker does so for all bind mounts that do not say `ro` themselves."""
 
     def narrow(config: dict) -> None:
         config["root"]["readonly"] = True
@@ -175,7 +176,7 @@ def test_the_engine_makes_mounts_read_only(runtime, pair, named):
 
 
 def test_each_container_has_a_share_of_its_own(runtime, pair):
-    """Two of 60 % are on two devices, each of which is the only one that its container sees; a third has no room."""
+    """Two shares of 60 % are on different devices, and each container sees only its own; a third has no room."""
     share = {"memory": "1GiB", "time": "60%"}
     nodes = sorted(node["path"] for node in _nodes(pair))
     assert len(nodes) == 2
@@ -200,8 +201,8 @@ def test_each_container_has_a_share_of_its_own(runtime, pair):
 
 
 def test_the_other_devices_node_is_refused_whatever_its_name(runtime, pair):
-    """The engine was told of both devices: the container makes the other's node again, and may not open it; where the
-    v1 controller holds devices it may not even make it."""
+    """The engine was given both devices, but the container cannot open the other one, even if it makes its node again;
+    under the v1 controller it cannot even make the node."""
     own, other = _nodes(pair)
     first = pair.client.devices()[0]["id"]
     script = f"""
@@ -245,7 +246,7 @@ def test_a_device_by_its_uuid(runtime, pair):
 
 
 def test_both_names_are_one_share(runtime, pair):
-    """Of one container; a device is in its share once."""
+    """A container with both names has one share, with the device in it once."""
     second = pair.client.devices()[1]["id"]
     with runtime.start(SPIN, "--alloc", "512MiB", devices=[second, "any"]) as process:
         assert json.loads(process.stdout.readline())["event"] == "ready"
@@ -278,7 +279,7 @@ def test_no_daemon_no_start(runtime, pair):
 
 
 def test_with_the_runtime_wrapper_too(runtime, pair):
-    """Which gives the share: the hook finds it."""
+    """The wrapper gives the share, which the hook then finds."""
     wrapper = [str(RUNTIME_WRAPPER), f"--gpushare-socket={pair.layout.socket}"]
     with runtime.start(SPIN, "--alloc", "512MiB", runtime=wrapper) as process:
         assert json.loads(process.stdout.readline())["event"] == "ready", process.stderr.read()
@@ -304,7 +305,7 @@ def test_a_container_keeps_its_share_when_the_daemon_starts_again(runtime, pair)
 
 
 def _with_a_driver(config: dict, root: Path) -> None:
-    """An image that has the driver's library in two places, one of them by a link out of the image."""
+    """Puts the driver's library into the image, with a link to it whose target is absolute."""
     for place in ("usr-local-cuda", "opt"):
         (root / place).mkdir()
     shutil.copy(SIM_LIB_DIR / "libcuda.so.1", root / "opt" / "libcuda.so.575.1")
@@ -314,7 +315,7 @@ def _with_a_driver(config: dict, root: Path) -> None:
 
 @pytest.mark.parametrize("named", [True, False])
 def test_the_images_own_driver_is_the_interposer(runtime, pair, named):
-    """Also for who opens it by its path; and the loader's cache knows the driver, as the root is read-only."""
+    """Even if it is opened by its path. The loader's cache also names the driver."""
     device = pair.client.create(**SHARE)["id"] if named else "any"
     script = f"cmp /opt/libcuda.so.1 {CONTAINER_LIB}/{INTERPOSER.name} && echo same; /sbin/ldconfig -p"
 
@@ -346,13 +347,13 @@ def rootfs(tmp_path_factory) -> Path:
 
 
 def _compatible(config: dict, root: Path, rootfs: Path) -> None:
-    """An image of its own files, with a newer driver that says nothing of older ones."""
+    """Makes an image with its own files and a newer driver that names no older ones."""
     for name in ("usr", "lib", "lib32", "lib64", "libx32", "bin", "sbin"):
         with contextlib.suppress(FileNotFoundError):
             (root / name).rmdir() if not (root / name).is_symlink() else (root / name).unlink()
     config["mounts"] = [mount for mount in config["mounts"] if mount["destination"] in ("/proc", "/dev", "/tmp")]
     with tarfile.open(rootfs) as tar:
-        tar.extraction_filter = lambda member, _: member  # Python 3.11.2 takes no `filter`
+        tar.extraction_filter = lambda member, _: member  # Python 3.11.2 has no `filter` argument
         tar.extractall(root)
     compat = root / "usr/local/cuda/compat"
     compat.mkdir(parents=True)
@@ -369,7 +370,7 @@ OLD_DRIVER = (
 
 @pytest.mark.parametrize("how", ["any", "named", "wrapper"])
 def test_a_newer_driver_of_the_images_is_the_real_one(runtime, pair, rootfs, how):
-    """The interposer is over it where programs look for it, and uses it instead of the host's."""
+    """The interposer is mounted over it where programs look for it, and loads it instead of the host's."""
     with pair.started_with(*OLD_DRIVER):
         given = {
             "any": lambda: {},
@@ -397,7 +398,7 @@ NO_WALL = (
 
 
 def test_where_nothing_keeps_it_to_its_device_any_is_refused(runtime, pair):
-    """The engine was told of all devices. By one's name it is told of that one alone."""
+    """For `any` the engine was given all devices. For a device's name it is given that device alone, which works."""
     with pair.started_with(*NO_WALL):
         refused = runtime.run(*ALLOC)
         assert refused.returncode != 0
@@ -406,7 +407,7 @@ def test_where_nothing_keeps_it_to_its_device_any_is_refused(runtime, pair):
 
 
 def test_links_of_the_image_lead_to_nowhere_else(runtime, pair, tmp_path):
-    """Where the engine's mounts are, the image has links to the host: what is mounted late stays in the container."""
+    """The image has a link towards the host where gpushare mounts: late mounts stay in the container."""
     target = tmp_path / "host"
     target.mkdir()
 
@@ -420,7 +421,7 @@ def test_links_of_the_image_lead_to_nowhere_else(runtime, pair, tmp_path):
 
 
 def test_nothing_of_it_stays(runtime, pair):
-    """Mounts of the host, directories of grants and specs are as before."""
+    """After the container, the host's mounts, the grants' directories and the CDI specs are as before."""
 
     def state() -> tuple[list[str], list[str], list[str]]:
         layout = pair.layout

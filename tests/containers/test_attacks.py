@@ -1,7 +1,7 @@
-"""Programs of a hostile tenant in real containers: each tries to get round the interposer, and says what it could do.
+"""Programs of a hostile tenant in real containers: each tries to bypass the interposer, and reports what it could do.
 
-The driver is one that limits memory (r615), and the judge is the simulator's books: however a program comes to the
-driver, the processes of its grant have no more than the grant's memory at once."""
+The driver limits memory (r615), and the simulator's books are the judge: however a program reaches the driver, the
+processes of its grant together never hold more than the grant's memory."""
 
 import errno
 import json
@@ -45,7 +45,7 @@ tried = partial(intruders.tried, share=SHARE)
 
 class Attacked(Daemon):
     def false_alarms(self) -> list[dict]:
-        """None: what the audit finds here is true."""
+        """None: all of the audit's findings here are true."""
         return []
 
 
@@ -53,12 +53,12 @@ class Attacked(Daemon):
 def shared_node() -> Iterator[Daemon]:
     if os.geteuid() != 0:
         pytest.skip("containers need root")
-    tell = '[audit]\nevader = "tell"\n'  # the walls alone have to stop them
+    tell = '[audit]\nevader = "tell"\n'  # only the walls may stop evaders
     with daemon_apart(Attacked, "2x4GiB", {"GPUSHARE_SIM_DRIVER": "615"}, tell) as node:
         yield node
 
 
-# Each is a way to the driver that does not pass the interposer, or that tries to.
+# Ways to the driver that bypass the interposer, or try to.
 WAYS = {
     "unset LD_PRELOAD": ["env", "-u", "LD_PRELOAD"],
     "env -i": ["env", "-i", "PATH=/usr/bin"],
@@ -76,7 +76,7 @@ def test_a_driver_by_its_path_gives_no_more_than_the_grant(runc, node, way):
 
 
 def test_a_copied_driver_gives_no_more_than_the_grant(runc, node):
-    """As an image can bring one along. /tmp is the container's own."""
+    """As an image can bring a copy. /tmp is the container's own."""
 
     def roomy(config) -> None:
         for one in config["mounts"]:
@@ -91,7 +91,7 @@ def test_a_copied_driver_gives_no_more_than_the_grant(runc, node):
 
 
 def test_a_static_program_gets_no_more_than_the_grant(runc, node):
-    """No loader gives it anything: the driver is a part of it."""
+    """No loader preloads anything into it: the driver is linked in."""
     with intruder(runc, *program("spin-static"), share=SHARE, change=with_programs) as tenant:
         assert tenant.hear()["event"] == "ready"
         found = tenant.tell("fill 2GiB 16MiB")
@@ -106,7 +106,8 @@ def test_a_static_program_gets_no_more_than_the_grant(runc, node):
 
 @pytest.mark.parametrize("joined", [False, True], ids=["alone", "after a join"])
 def test_a_driver_in_a_namespace_of_its_own_gives_no_more_than_the_grant(runc, node, joined):
-    """By dlmopen, where no preloaded library is. A process that has joined has the interposer beside it."""
+    """dlmopen loads it where there is no preloaded library. A joined process also has the interposer, in its main
+    namespace."""
     command = program("newlinkmap", DRIVER, *["joined"] * joined)
     with intruder(runc, *command, share=SHARE, change=with_programs) as tenant:
         assert tenant.hear() == {"joined": 0, "init": 0}
@@ -129,14 +130,14 @@ def test_a_crowd_has_no_more_than_the_grant_together(runc, node):
 
 
 def test_device_nodes(runc, node):
-    """Raw opens: the granted node is there and allowed. No other is there; one that the container makes itself, or is
-    handed a name of, is refused. With all of a container's usual rights too, mknod among them."""
+    """Raw opens: the granted node exists and can be opened. No other node exists, and one that the container makes
+    itself or finds in devtmpfs cannot be opened, even with CAP_MKNOD and CAP_SYS_ADMIN and all devices allowed."""
     (major, first), other = standins.chosen(node.layout.sim), "gpushare-sim-"
     assert tried(runc, *words("nodes")) == {f"{other}{first}": "ENXIO"}
 
     def mighty(config) -> None:
         capable("CAP_MKNOD", "CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE", "CAP_SYS_PTRACE")(config)
-        # As an engine's --privileged, or a careless rule, lets it.
+        # As an engine's --privileged or a careless rule allows.
         config["linux"]["resources"]["devices"] = [{"allow": True, "access": "rwm"}]
         for one in config["mounts"]:
             if one["destination"] == "/tmp":
@@ -145,12 +146,13 @@ def test_device_nodes(runc, node):
     assert tried(runc, *words("made", major, first), change=mighty) == {"mknod": "OK", "open": "ENXIO"}
     refused = tried(runc, *words("made", major, first + 1), change=mighty)
     assert "EPERM" in (refused["mknod"], refused["open"])
-    found = tried(runc, *words("all-nodes"), change=mighty)  # the kernel's own directory of all devices
+    found = tried(runc, *words("all-nodes"), change=mighty)  # devtmpfs, the kernel's own directory of all devices
     assert (found["mount"], found[f"{other}{first}"], found[f"{other}{first + 1}"]) == ("OK", "ENXIO", "EPERM")
 
 
 def test_remounting_buys_no_memory(runc, node):
-    """The limits are mounted read-only. Who may mount writes them all the same; the driver's limit is not there."""
+    """The limits are mounted read-only. A process that may mount can write them all the same, but the driver's limit is
+    elsewhere."""
     found = tried(runc, *words("remounted", 2048))
     assert (found["mount"], found["limits"]) == ("EPERM", "EROFS")
     assert found["mib"] <= 512
@@ -161,7 +163,8 @@ def test_remounting_buys_no_memory(runc, node):
 
 
 def test_another_tenants_socket_page_and_processes(runc, node):
-    """Nothing of a neighbour's is there by name, and nothing of it can be traced: its processes are not seen."""
+    """A neighbour's socket cannot be reached by its path, and its processes, which are not visible, cannot be
+    traced."""
     with runc.start("/bin/cat", annotations=SHARE) as neighbour:
         grant = running_grant(node)
         assert tried(runc, *words("connected", f"{grant['dir']}/grant.sock")) == "ENOENT"
@@ -188,7 +191,7 @@ print(json.dumps([limits, attack["driver_bytes"](sys.argv[2], 2048)]))
 
 
 def test_a_forged_page_buys_no_memory(runc, node):
-    """All that the grant has in its books is wiped out, and its limits are tried: the driver's limit is not there."""
+    """The program wipes the usage page and tries to open the limits for writing; the driver's limit is elsewhere."""
     limits, found = tried(runc, PYTHON, "-c", FORGED, ATTACK.read_text(), DRIVER)
     assert limits == "Read-only file system"
     assert found["last"] != 0 and found["mib"] <= 512
@@ -196,8 +199,8 @@ def test_a_forged_page_buys_no_memory(runc, node):
 
 
 def test_a_traced_sibling_gets_no_more_than_the_grant(runc, node):
-    """A process of the container's writes over the usage page in another one, and over its limits. Those are mapped
-    read-only, so it maps others in their place. The neighbour's are other files."""
+    """A process of the container overwrites the usage page mapped in a sibling. The sibling's limits are mapped
+    read-only, so it maps forged ones in their place. The neighbour's pages are other files, and stay as they are."""
     with intruder(runc, TENANT_PROGRAM, share={**SHARE, "memory": "384MiB"}) as neighbour:
         assert neighbour.hear()["event"] == "ready"
         held = neighbour.tell("alloc 64MiB")["held_bytes"]
@@ -223,8 +226,8 @@ def test_a_traced_sibling_gets_no_more_than_the_grant(runc, node):
 
 
 def test_an_open_device_that_is_handed_on_gives_no_more_than_the_grant(runc, node, short_path):
-    """To a container without a share. The driver knows by whom it was opened: what is taken by it is the opener's, and
-    has to fit into its grant beside what that has. When the opener ends, nothing is left of it."""
+    """It is passed to a container without a share. The driver knows who opened it: what the receiver takes counts as
+    the opener's, and must fit into its grant with what the opener has. When the opener ends, all of it is freed."""
     short_path.chmod(0o755)
     shared = with_shared(short_path)
     with intruder(runc, *words("lend", f"{SHARED}/door"), share=SHARE, change=shared) as opener:
@@ -244,7 +247,7 @@ def test_an_open_device_that_is_handed_on_gives_no_more_than_the_grant(runc, nod
 
 
 def test_a_forged_join_is_refused(runc, node):
-    """A process of the host, which is in no cgroup of the grant's, asks for a slot as the interposer does."""
+    """A process of the host, outside the grant's cgroup, asks for a slot as the interposer does."""
     with runc.start("/bin/cat", annotations=SHARE) as held:
         grant = running_grant(node)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:

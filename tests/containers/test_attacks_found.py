@@ -1,6 +1,6 @@
-"""Programs of a hostile tenant in real containers beside a daemon as it is by default, on a driver that limits no
-memory: what they do is found by what the driver says of its devices, and stopped. And crowds of those that do nothing
-that is forbidden, in which nobody is found. The judge is the simulator's books."""
+"""Programs of a hostile tenant in real containers, with a daemon of default configuration and a driver that does not
+limit memory: the audit finds them by what the driver lists, and stops them. Crowds that do nothing forbidden cause no
+findings. The simulator's books are the judge."""
 
 import errno
 import os
@@ -37,7 +37,7 @@ SLOTS = 1024
 
 @pytest.fixture(scope="module")
 def shared_node() -> Iterator[Daemon]:
-    """One of their own: what they take would be in the books of others."""
+    """A separate daemon: what these programs take would be in the books of other tests."""
     if os.geteuid() != 0:
         pytest.skip("containers need root")
     with daemon_apart() as node:
@@ -46,7 +46,7 @@ def shared_node() -> Iterator[Daemon]:
 
 @pytest.fixture
 def killing(runc) -> Iterator[tuple]:
-    """A daemon that kills evaders, beside the one that these tests share, and its containers."""
+    """A daemon that kills evaders, in addition to the shared one, and its containers."""
     with daemon_apart(config='[audit]\nevader = "kill"\ngrace_seconds = 0.1\n') as node:
         its = type(runc)(node.state_dir / "bundles", node.layout.socket)
         yield node, its
@@ -54,7 +54,7 @@ def killing(runc) -> Iterator[tuple]:
 
 
 def stopped(node: Daemon, grant: dict, kind: str) -> dict:
-    """The finding of that kind in a grant, once the grant's cgroup stands still."""
+    """The finding of that kind in a grant, once the grant's cgroup is frozen."""
     [found] = until(lambda: node.findings(grant=grant["id"], kind=kind, act="frozen"), f"the {kind} is found")
     group = cgroup.of_process(grant["pid"])
     until(lambda: freezer.frozen(group), "its grant is frozen")
@@ -85,7 +85,7 @@ def test_one_that_never_joins_is_found_and_frozen(runc, node, way):
 
 
 def test_one_that_joins_and_takes_memory_by_dlmopen_is_found_and_frozen(runc, node):
-    """The interposer in it, and so its slot, say nothing of that memory. The driver does."""
+    """The process's interposer, and so its slot, does not report that memory; the driver does."""
     with intruder(runc, *program("newlinkmap", DRIVER, "joined"), share=SHARE, change=with_programs) as tenant:
         assert tenant.hear() == {"joined": 0, "init": 0}
         grant = running_grant(node)
@@ -98,7 +98,8 @@ def test_one_that_joins_and_takes_memory_by_dlmopen_is_found_and_frozen(runc, no
 
 @pytest.mark.slow
 def test_one_that_joins_and_works_by_dlmopen_is_kept_to_its_share(runc, node):
-    """Beside a neighbour that wants the rest: two seconds of device time that nobody was charged, then it is found."""
+    """Next to a neighbour that wants the rest, it is found after two seconds of device time for which it was not
+    charged."""
     with intruder(runc, TENANT_PROGRAM, share={"memory": "1GiB", "time": "75%"}) as neighbour:
         neighbour.hear()
         neighbour.tell("run 500000")
@@ -112,13 +113,13 @@ def test_one_that_joins_and_works_by_dlmopen_is_kept_to_its_share(runc, node):
             group = cgroup.of_process(grant["pid"])
             until(lambda: freezer.frozen(group), "it is stopped")
             until(lambda: not freezer.frozen(group), "it goes on", 60)
-            assert node.shares(3, beside["pid"], grant["pid"])[0] > 600  # it would be 500 or less
+            assert node.shares(3, beside["pid"], grant["pid"])[0] > 600  # without the hold it would be 500 or less
             tenant.remove()
 
 
 @contextmanager
 def handed_on(runc, directory: Path) -> Iterator[tuple[Intruder, Intruder]]:
-    """The one that has opened the device, and one without a share that has it from there."""
+    """A container that has opened the device, and one without a share that received the open device from it."""
     directory.chmod(0o755)
     shared = with_shared(directory)
     with intruder(runc, *words("lend", f"{SHARED}/door"), share=SHARE, change=shared) as opener:
@@ -129,8 +130,8 @@ def handed_on(runc, directory: Path) -> Iterator[tuple[Intruder, Intruder]]:
 
 
 def test_an_open_device_that_is_handed_on_is_found_at_its_opener(runc, node, short_path):
-    """The driver knows the process that opened it, and no other: that one is frozen. The other process, which is in no
-    grant, goes on with the open device, and is through when the opener ends: SECURITY.md says so."""
+    """The driver knows only the process that opened the device, and that one is frozen. The other process, which is in
+    no grant, can use the open device until the opener ends: SECURITY.md says so."""
     with handed_on(runc, short_path) as (opener, other):
         grant = running_grant(node)
         assert stopped(node, grant, "evader")["pid"] == grant["pid"]
@@ -152,7 +153,8 @@ def test_where_evaders_are_killed_an_open_device_ends_with_its_opener(killing, s
 
 
 def some_answers(bomb: Intruder, node: Daemon) -> list[float]:
-    """Asks the daemon for as long as the bomb has not said its piece, and once more; how long each answer took."""
+    """Asks the daemon until the bomb has printed its result, and once more; returns the seconds that each answer
+    took."""
     took = []
     while True:
         over = select.select([bomb.process.stdout], [], [], 0)[0]
@@ -171,8 +173,8 @@ def holders(node: Daemon) -> set[int]:
     ("processes", "what"), [(SLOTS + 100, []), (120, ["all"])], ids=["more than there are slots", "and their children"]
 )
 def test_a_fork_bomb_of_joiners(runc, node, processes, what):
-    """Each gets a slot, or an error of CUDA's as a system that is not ready has it. The daemon answers, the neighbour
-    works, nobody is found to do what is forbidden, and when the container ends nothing of it is left."""
+    """Each process gets a slot, or CUDA's error for a system that is not ready. The daemon answers, the neighbour
+    works, nothing is found, and when the container ends nothing of it is left."""
     with intruder(runc, TENANT_PROGRAM, share={"memory": "1GiB", "time": "30%"}) as neighbour:
         assert neighbour.hear()["event"] == "ready"
         neighbour.tell("run 500000")
@@ -190,12 +192,12 @@ def test_a_fork_bomb_of_joiners(runc, node, processes, what):
             pids = until(
                 lambda: len(now := node.client.grant(grant)["processes"]) == min(processes, SLOTS) and now,
                 "those that ended have no slots",
-                60,  # a thousand ends are taken in on a busy machine
+                60,  # time to process a thousand ends on a busy machine
             )
             assert found["init"]["0"] == len(pids)
             if what:
-                # Memory is there for some of them. What has joined has children that may not, as with the driver alone,
-                # until they run a program of their own.
+                # Memory suffices for some of them. Forked children of a joined process cannot use CUDA, as with the
+                # driver alone, until they exec a program.
                 assert found["context"].keys() == {"0", OUT_OF_MEMORY}
                 assert found["forked"] == {NOT_INITIALIZED: processes}
                 assert found["executed"] == {"0": processes}

@@ -1,4 +1,4 @@
-"""A container with memory on loan is told when its owner wants it, and is ended where it allows that."""
+"""A container with memory on loan is notified when the owner wants it, and is ended if it allows that."""
 
 import json
 

@@ -1,5 +1,5 @@
-"""Every program of ours in a container's start, killed at each of its system calls, or each of them failing: no
-container runs without its share, and nothing is left after the next start.
+"""Every gpushare program in a container's start is killed at each of its system calls, or each call fails: no container
+runs without its share, and nothing is left after the next start.
 
 strace injects the signal or the error: `inject=NAME:signal=KILL:when=N` counts the calls of one name.
 """
@@ -30,7 +30,7 @@ pytestmark = [
 
 SHARE = {"memory": "1GiB", "time": "30%"}
 SHOW = ("/bin/sh", "-c", "ls /run/gpushare/self && head -c 0 /run/gpushare/self/limits && cat /etc/ld.so.preload")
-# The runtime behind the wrapper: it puts a tracer before one of our hooks, then is runc.
+# The runtime behind the wrapper: it puts strace in front of one of gpushare's hooks, then execs runc.
 RUNTIME = """#!/usr/bin/python3 -I
 import json, os, sys
 bundle = {bundle!r}
@@ -42,17 +42,17 @@ if "run" in sys.argv:
 os.execv("/usr/sbin/runc", ["runc", *sys.argv[1:]])
 """
 
-Call = tuple[str, int]  # a system call's name, and which of that name
+Call = tuple[str, int]  # a system call's name, and its number among calls of that name
 
 
 class Life:
-    """One container's life with one of our programs traced, and what must hold after it."""
+    """A container's life with one gpushare program traced, and what must hold after it."""
 
     def __init__(self, runc, node: Daemon, part: str) -> None:
         self.runc, self.node, self.part = runc, node, part
         self.command = runc.command(*SHOW, annotations=SHARE)
         self.bundle = runc.directory / runc.names[-1]
-        if part == "place":  # an engine that knows CDI, and runc
+        if part == "place":  # plain runc, after an engine has applied the CDI spec
             config = json.loads((self.bundle / "config.json").read_text())
             cdi_apply.apply(config, node.layout.cdi, "gpushare.dev/gpu=any")
             (self.bundle / "config.json").write_text(json.dumps(config))
@@ -63,7 +63,7 @@ class Life:
         return ["-qq", "-o", str(self.trace), *(["-e", f"inject={inject}"] if inject else [])]
 
     def run(self, inject: str | None = None) -> subprocess.CompletedProcess[str]:
-        """As an engine does, with a new configuration each time."""
+        """Runs the container as an engine does, with a fresh configuration each time."""
         (self.bundle / "config.json").write_text(self.config)
         command = list(self.command)
         if self.part == "wrapper":
@@ -80,8 +80,8 @@ class Life:
         return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
 
     def calls(self) -> list[Call]:
-        """Of a whole life, from behind the one that started it up to the one by which the wrapper becomes the
-        runtime."""
+        """The system calls of an undisturbed life: from after the execve that started the program up to the one by
+        which the wrapper becomes the runtime."""
         assert has_share(self.run())
         found = calls_in(self.trace)[1:]
         last = [number for number, (name, _) in enumerate(found) if name == "execve"]
@@ -89,7 +89,7 @@ class Life:
         return [(name, count - (name == "execve")) for name, count in found]
 
     def check(self, result: subprocess.CompletedProcess[str], what: str) -> None:
-        """The container had its share, or did not run. After the next start nothing is left."""
+        """Asserts that the container had its share or did not run, and that after the next start nothing is left."""
         assert result.stdout == "" or has_share(result), (what, result)
         subprocess.run([*self.runc.wrapper, "delete", "--force", self.runc.names[-1]], capture_output=True)
         self.part, part = "none", self.part
@@ -102,7 +102,7 @@ class Life:
 
 def nothing_left(node: Daemon, what: str) -> None:
     for grant in node.client.grants():
-        # Nobody is left who could say that it will not start: it expires.
+        # No process is left to report that the container will not start: the grant expires.
         if grant["phase"] in ("reserved", "bound"):
             assert grant["expires_ns"] - grant["created_ns"] <= 41e9, what
             node.client.release(grant["id"])
@@ -126,7 +126,8 @@ def has_share(result: subprocess.CompletedProcess[str]) -> bool:
 
 
 def chosen(calls: list[Call], few: bool, seed: int) -> list[Call]:
-    """One; or of each name the first two and the last: in between the same is done to the next mount."""
+    """One random call if `few`; else the first two and the last of each name, as those in between only repeat for other
+    mounts."""
     if few:
         return sorted(random.Random(seed).sample(calls, min(1, len(calls))))
     last = dict(calls)
@@ -155,7 +156,7 @@ def test_killed_at_every_call(runc, node, part, few):
 @pytest.mark.parametrize("few", AMOUNTS)
 @pytest.mark.parametrize("part", ["wrapper", "createRuntime", "place"])
 def test_every_call_fails(runc, node, part, few):
-    """What goes on in spite of it goes on with the share."""
+    """If the start succeeds in spite of it, the container has its share."""
     life = Life(runc, node, part)
     calls = [call for call in life.calls() if call[0] not in ("execve", "exit_group")]
     for name, count in chosen(calls, few, 2):
@@ -167,7 +168,7 @@ def test_every_call_fails(runc, node, part, few):
 
 
 def helpers(daemon: int) -> dict[str, list[int]]:
-    """Processes that this daemon has started to talk to others, by their module."""
+    """Pids of this daemon's helper processes, by module."""
     found: dict[str, list[int]] = {}
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
@@ -179,7 +180,8 @@ def helpers(daemon: int) -> dict[str, list[int]]:
 
 @contextlib.contextmanager
 def traced(pid: int, trace: Path, kill: Call | None = None) -> Iterator[None]:
-    """`kill`: at which call, counted from here. It may come as late as the tracer ends: the process has ended then."""
+    """Traces a process. `kill`: the call at which it is killed, counted from now. The kill may take effect only when
+    the tracer ends; in that case this waits for the end of the process."""
     options = ["-e", f"inject={kill[0]}:signal=KILL:when={kill[1]}"] if kill else []
     process = os.pidfd_open(pid)
     tracer = subprocess.Popen(["strace", "-qq", "-o", str(trace), *options, "-p", str(pid)], stderr=subprocess.DEVNULL)
@@ -201,7 +203,7 @@ def has_tracer(pid: int) -> bool:
 
 
 def ended(process: int) -> bool:
-    """With all of its threads. `process`: its pidfd."""
+    """Whether a process has ended, with all of its threads. `process`: its pidfd."""
     return bool(select.select([process], [], [], 0)[0])
 
 
@@ -235,7 +237,7 @@ def test_daemon_and_reader_killed(runc, node, which, few):
 
 @pytest.mark.parametrize("few", FEW)
 def test_daemon_killed_around_a_plain_command(node, short_path, few):
-    """It runs with its share, or does not run; the cgroup that was made below its caller's goes."""
+    """It runs with its share, or does not run; the cgroup made below its caller's is removed."""
     trace = short_path / "trace"
     run = (
         "run",

@@ -1,4 +1,4 @@
-"""A container that is paused: what it leaves is lent, and comes back when it goes on. The simulator's books judge."""
+"""A paused container's time is lent, and comes back when it resumes. The simulator's books are the judge."""
 
 import json
 import subprocess
@@ -36,7 +36,7 @@ def test_a_paused_container_lends_its_time(runc, node):
                 assert node.shares(1, pid, other.pid)[0] == 0
                 after = node.busy(pid, other.pid)
                 assert after[0] == before[0]
-                # 30 % would be less than a third of a second.
+                # Its own 30 % would be less than a third of a second.
                 return after[1] - before[1] > 700_000_000
 
             until(all_is_lent, "the other has nearly all of the device", 40)

@@ -76,7 +76,7 @@ def image(tmp_path_factory) -> Path:
 
 class Podman:
     def __init__(self, program: Path, directory: Path, cdi: Path, grants: Path) -> None:
-        # As /run is under systemd: what is mounted there later is seen in other namespaces too.
+        # Shared, as /run is under systemd: later mounts are visible in other namespaces.
         self._shared = grants
         subprocess.run(["mount", "--bind", grants, grants], check=True)
         subprocess.run(["mount", "--make-shared", grants], check=True)
@@ -114,7 +114,7 @@ class Podman:
         )
 
     def program(self, path: Path) -> dict[str, str]:
-        """Makes a `podman` in a directory, and the environment of a script that finds it there."""
+        """Makes a `podman` command in a directory; returns the environment in which a script finds it."""
         (path / "podman").write_text(f'#!/bin/sh\nexec {shlex.join(self.line())} "$@"\n')
         (path / "podman").chmod(0o755)
         return {**self._environment, "PATH": f"{path}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
@@ -195,7 +195,7 @@ def test_the_example(podman, node, tmp_path):
 
 
 def test_a_program_that_brings_a_cuda_runtime(podman, node, hooks_dir):
-    """It links a shared libcudart, which the container has from gpushare alone, in both ways."""
+    """It links a shared libcudart, which only gpushare provides in the container; by CDI and by annotations."""
     bound = f"--volume={built.program('cudart')}:/program:ro"
     grant = node.client.create(memory="1GiB", time="30%")
     *by_annotation, _ = annotated(hooks_dir, "1GiB")
@@ -210,7 +210,7 @@ def annotations(memory: str, prefix: str = "gpushare.dev/") -> list[str]:
 
 
 def test_a_share_of_any_device(podman, node):
-    """By the CDI device `any` and annotations: no grant is made before, and nothing of Podman's is configured."""
+    """By the CDI device `any` and annotations, without a grant made before and without configuration of Podman."""
     device = ("--device", "gpushare.dev/gpu=any")
     for size, result in (("512MiB", "CUDA_SUCCESS"), ("1GiB", "CUDA_ERROR_OUT_OF_MEMORY")):
         said = podman("run", "--rm", *device, *annotations("1GiB"), IMAGE, SPIN, "--alloc", size, "--seconds", "0")
@@ -234,7 +234,7 @@ def test_a_container_that_is_started_again_has_a_share_again(podman, node):
 
 
 def test_memory_limit(podman, node):
-    """Also of the second container with the same device, as of a pod that restarts one."""
+    """It also applies to a second container with the same device, as in a pod that restarts a container."""
     grant = node.client.create(memory="1GiB", time="30%", keep=True)
     for _ in range(2):
         result = podman("run", "--rm", "--device", grant["cdi"][0], IMAGE, SPIN, "--alloc", "1GiB", "--seconds", "0")

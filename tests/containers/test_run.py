@@ -192,7 +192,8 @@ def test_children_hold_the_grant_until_the_last_has_ended(node):
 
 @pytest.mark.parametrize("after_ms", [20, 60, 100, 140, 180])
 def test_killed_while_it_starts(node, after_ms):
-    """The reservation is released soon: the daemon sees the end of a process that it knows, and reservations expire."""
+    """The reservation is soon released: the daemon notices the end of a process that it knows, and reservations
+    expire."""
     process = start(node, "sleep", "1000")
     with process:
         time.sleep(after_ms / 1000)
@@ -219,7 +220,7 @@ def test_a_grant_of_one_device_shows_that_one_only(short_path):
 
 
 def test_a_command_on_the_simulated_devices_without_a_share(node):
-    """It finds the simulated driver and runtime, whatever runtime it brings itself, and its status is the command's."""
+    """The command finds the simulated driver and runtime even if it has its own runtime; its status is passed on."""
     code = (
         "import ctypes; count = ctypes.c_int()\n"
         "assert ctypes.CDLL('libcudart.so.13').cudaGetDeviceCount(ctypes.byref(count)) == 0; print(count.value)"

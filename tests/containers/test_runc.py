@@ -72,7 +72,7 @@ def test_a_container_grows_its_page_into_nobody_elses_room(runc, node):
     assert result.returncode == 0, result.stderr
     allocated, written, small = result.stdout.splitlines()
     assert allocated == "No space left on device"
-    assert int(written) < 4 << 20  # what its own page has not used yet
+    assert int(written) < 4 << 20  # what its own page file may still grow
     assert small == "True"
     node.nothing_left()
 
@@ -98,7 +98,7 @@ print(json.dumps([[total.value, free.value], list(memory), seen == {os.getpid():
 
 
 def test_nvml_shows_the_container_itself_and_no_other(runc):
-    """With the pids of its own namespace; 16 MiB are the context."""
+    """NVML shows pids of the container's own namespace; 16 MiB are the context."""
     processes = [runc.start("/usr/bin/python3", "-c", LOOK, size, annotations=SHARE) for size in ("100", "200")]
     for process in processes:
         assert process.stdout.readline() == "\n", process.stderr.read()
@@ -142,7 +142,7 @@ def test_memory_and_time_of_a_tenant(runc, node):
 
 
 def test_a_program_that_brings_a_cuda_runtime(runc):
-    """It links a shared libcudart, which the container has from gpushare alone."""
+    """It links a shared libcudart, which only gpushare provides in the container."""
 
     def lend(config):
         bind = {"type": "bind", "options": ["rbind", "ro"]}
@@ -177,7 +177,7 @@ print(driver.cuInit(0), driver.cuDeviceTotalMem_v2(ctypes.byref(size), 0), size.
 
 @pytest.mark.parametrize("cached", [True, False])
 def test_the_loaders_cache_lists_the_interposer_as_the_driver(runc, cached):
-    """Where the image has a cache, and where it has none."""
+    """Whether or not the image has a cache."""
 
     def cache(config):
         if cached:
@@ -213,7 +213,7 @@ def test_who_asks_in_nvidias_ways_gets_none_and_is_seen(runc, node):
     assert runc.names[-1] in seen["container"]
     by_annotation = sum("annotation" in one["by"] for one in attempts())
     assert f'gpushare_attempts_total{{by="annotation",path="wrapper"}} {by_annotation}' in node.client.text("/metrics")
-    # A request that turns out to be none is looked at too, and who has a share is no attempt.
+    # A config that only mentions gpushare counts too; a container with a share is not an attempt.
     mentions = "X=gpushare.dev/"
     runc.run("/bin/true", change=lambda config: config["process"]["env"].extend([mentions, "NVIDIA_VISIBLE_DEVICES=0"]))
     runc.run("/bin/true", annotations=SHARE, change=change)
@@ -273,7 +273,7 @@ def test_an_annotation_in_capitals_starts_no_container_without_a_share(runc, nod
 
 
 def test_the_hooks_refusal_reaches_the_terminal(runc, node):
-    """Two containers with one grant: the edit may accept the second, but the hook never does."""
+    """Two containers use one grant: the edit may accept the second one, but the hook never does."""
     grant = node.client.create(memory="1GiB", time=300)
     first = runc.start("/bin/cat", annotations={"grant": grant["id"]})
     with first:
@@ -286,7 +286,7 @@ def test_the_hooks_refusal_reaches_the_terminal(runc, node):
 
 
 def test_containers_in_turn_and_at_once_in_a_grant_that_is_kept(runc, node):
-    """As of a pod whose containers share a claim, and restart."""
+    """As in a pod whose containers share a claim, and restart."""
     kept = node.client.create(memory="1GiB", time=300, keep=True)["id"]
     for text in ("started", "and again"):
         assert runc.run("/bin/echo", text, annotations={"grant": kept}).stdout == f"{text}\n"
@@ -318,7 +318,7 @@ def test_config_edited_before_meets_the_hook(runc, node):
 
 
 def hooks_running(socket: Path) -> list[int]:
-    """Those of this test's daemon."""
+    """Pids of running hooks that talk to this test's daemon."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdecimal():
@@ -347,7 +347,7 @@ def test_killed_hook_stops_the_start_and_leaks_nothing(runc, node, after_ms):
     killer.start()
     result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
     if result.returncode == 0:
-        # The hook completed before the kill, or the kill missed it: then the container ran with its share.
+        # The hook completed before the kill, or the kill missed it: the container ran with its share.
         assert result.stdout == "started\n"
         killed.append(0)
     else:
@@ -383,7 +383,7 @@ def test_a_start_that_fails_before_our_hook_gives_the_share_back(runc, node, cha
 
 
 def test_a_start_that_takes_longer_than_its_time_to_live(runc, node, short_path):
-    """A slow machine: whoever starts the container is seen to live."""
+    """As on a slow machine: the daemon sees that the process that starts the container is alive."""
     gate = short_path / "gate"
     os.mkfifo(gate)
 

@@ -1,5 +1,5 @@
-"""Slots of a device plugin with `--sizes annotations`: from kubelet's question through the plugin's socket to a
-container of runc, which has what its pod's annotations say, and else what its slots are worth."""
+"""Slots of a device plugin with `--sizes annotations`: from kubelet's request at the plugin's socket to a container
+under runc, which gets what its pod's annotations say, or else what its slots are worth."""
 
 import json
 import threading

@@ -38,14 +38,14 @@ class Daemon(running.Daemon):
     def tenant(
         self, *command: str, memory: str = "1GiB", time: str = "25%", forked: bool = True, **options: str
     ) -> running.Running:
-        """`gpushare run` of a command that communicates over its standard streams. `forked`: by a zygote, whose child
-        it then is."""
+        """Starts a command with `gpushare run`, with pipes for stdin and stdout. `forked`: from a zygote, if
+        possible; the process is then the zygote's child."""
         child = running.start(self.run(memory, time, *command, **options), self.env, stderr=False, forked=forked)
         self.children.append(child)
         return child
 
     def join(self, **options: Any) -> tuple[running.Running, str]:
-        """A plain process that has joined a grant of its own: (process, grant id). `options`: as of `tenant`."""
+        """A plain process that has joined a grant of its own: (process, grant id). `options`: as for `tenant`."""
         child = self.tenant(sys.executable, str(JOINER), **options)
         words = child.stdout.readline().split()
         assert words[:1] == ["joined"], (words, self.log.read_text())
@@ -87,7 +87,7 @@ class Daemon(running.Daemon):
 
 @pytest.fixture(scope="session", autouse=True)
 def patient() -> Iterator[None]:
-    """Ledgers in this process wait for their threads as those of daemons under test do."""
+    """Makes ledgers in this process wait for their threads as long as those of daemons under test."""
     with pytest.MonkeyPatch.context() as change:
         for name, value in running.LEDGER_PATIENCE.items():
             change.setattr(ledgers, name, value)
@@ -189,7 +189,7 @@ def fresh(make_daemon: Make) -> Daemon:
 
 @pytest.fixture
 def public(daemon):
-    """Others can traverse its directories, as they can traverse /run."""
+    """A daemon whose directories other users can traverse, as they can traverse /run."""
     before = daemon.layout.socket.stat()
     yield daemon
     os.chown(daemon.layout.socket, before.st_uid, before.st_gid)

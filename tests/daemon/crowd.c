@@ -1,5 +1,5 @@
 /* crowd N: N processes join the grant in $GPUSHARE_GRANT_DIR at the same time. Prints how many joined and how long it
- * took (milliseconds), and ends them at EOF on standard input. */
+ * took (milliseconds); ends them at EOF on standard input. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-"""A process that uses the simulated device by the simulator's own protocol, and joins its grant (`join`) or
-takes bytes that its slot does not say (a number) when it is told to."""
+"""A process that uses the simulated device through the simulator's protocol. Commands on standard input: `join` joins
+its grant; a number allocates so many bytes, which its slot does not report."""
 
 import os
 import sys

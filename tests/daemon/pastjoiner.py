@@ -1,6 +1,7 @@
-"""A process that joins its grant, then uses the device past the interposer: its slot says nothing of it.
+"""A process that joins its grant, then uses the device without the interposer, so that its slot reports none of it.
 
-Started without the preload; one number per line of standard input: kernels of so many ns, without end, from then on.
+It is started without the preload. Each line of standard input has a number: the ns of each kernel from then on; the
+first one starts an endless series of kernels.
 """
 
 import ctypes
@@ -18,7 +19,7 @@ from worker import context, ok
 from gpushare.paths import SPIN_PTX
 
 BATCH = 40
-"""Kernels that are in flight: the device has always one of them."""
+"""Kernels launched before each synchronize, so that the device is almost always busy."""
 
 joined = Joined()
 ok(driver.cuInit(0))

@@ -1,4 +1,5 @@
-"""Who uses a device past the interposer is found by what the driver says, and stopped. The judge is the simulator."""
+"""A process that uses a device past the interposer is found in the driver's list, and stopped. The simulator is the
+judge."""
 
 import os
 import signal
@@ -21,13 +22,13 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the daemon has to mak
 
 
 def past(daemon, *command: str | Path) -> list[str]:
-    """A command that clears its environment and takes the driver by its folder."""
+    """A command that clears the environment and finds the driver by its directory."""
     bare = (f"LD_LIBRARY_PATH={SIM_LIB_DIR}", f"{SIM_DIR_ENV}={daemon.layout.sim}")
     return ["env", "-i", *bare, *map(str, command)]
 
 
 def evade(daemon, **options: str) -> tuple[Tenant, str]:
-    """A tenant that computes past the interposer from the first instant, and its grant."""
+    """Starts a tenant that computes past the interposer from the first instant; also returns its grant."""
     before = {grant["id"] for grant in daemon.client.grants()}
     command = past(daemon, SPIN, "--alloc", "64MiB", "--kernel-ns", "100000", "--seconds", "600")
     child = start(daemon.run("1GiB", "25%", *command, **options), daemon.env, stderr=False, forked=False)
@@ -37,7 +38,7 @@ def evade(daemon, **options: str) -> tuple[Tenant, str]:
 
 
 def with_an_evader(daemon) -> str:
-    """A shell command that starts one, prints its pid, and becomes an honest tenant."""
+    """A shell command that starts an evader, prints its pid, and execs an honest tenant."""
     evader = " ".join(past(daemon, SPIN, "--alloc", "1MiB", "--seconds", "600"))
     return f"{evader} >/dev/null & echo $!; exec {SPIN}"
 
@@ -58,7 +59,7 @@ def test_an_evader_is_frozen_and_told(daemon):
     assert f"process {child.pid} [{SPIN}" in daemon.cli_here("events", "--findings").stdout
     metrics = daemon.client.text("/metrics")
     assert 'gpushare_findings{kind="evader"} 1' in metrics
-    # Who thaws it has it frozen again.
+    # If somebody thaws it, it is frozen again.
     freezer.thaw(daemon.cgroup(grant))
     until(lambda: freezer.frozen(daemon.cgroup(grant)), "it is frozen again")
     child.kill()
@@ -66,7 +67,7 @@ def test_an_evader_is_frozen_and_told(daemon):
 
 
 def test_an_honest_neighbour_in_the_grant_goes_on_when_the_evader_has_ended(daemon):
-    """Both are in one cgroup, which is frozen as a whole."""
+    """Both share one cgroup, which is frozen as a whole."""
     shell = "; ".join(
         (f"{' '.join(past(daemon, SPIN, '--alloc 1MiB --seconds 600'))} >/dev/null & echo $!", f"exec {SPIN}")
     )
@@ -78,7 +79,7 @@ def test_an_honest_neighbour_in_the_grant_goes_on_when_the_evader_has_ended(daem
         until(lambda: freezer.frozen(group), "its grant is frozen")
         os.kill(evader, signal.SIGKILL)
         if not group.v2:
-            freezer.thaw(group)  # there a frozen process does not end
+            freezer.thaw(group)  # a process frozen by cgroup v1 does not end until it is thawed
         until(lambda: daemon.findings(pid=evader)[0]["outcome"] in ("ended", "left"), "its end is seen")
         until(lambda: not freezer.frozen(group), "the grant is thawed")
         assert tenant.process.stdout.readline().startswith("{")
@@ -88,7 +89,7 @@ def test_an_honest_neighbour_in_the_grant_goes_on_when_the_evader_has_ended(daem
 
 
 def test_one_that_joins_goes_on_until_it_holds_too_much(daemon):
-    """A process that has the device and joins after that: `joiner.py` speaks both protocols by itself."""
+    """A process uses the device and then joins (latejoiner.py)."""
     child = daemon.tenant(sys.executable, str(Path(__file__).with_name("latejoiner.py")), forked=False)
     pid = int(child.stdout.readline())
     [found] = until(lambda: daemon.findings(pid=pid, act="frozen"), "it is found")
@@ -97,14 +98,14 @@ def test_one_that_joins_goes_on_until_it_holds_too_much(daemon):
     child.stdin.flush()
 
     def joined() -> bool:
-        freezer.thaw(group)  # as long as it takes to ask
+        freezer.thaw(group)  # so that it can join meanwhile
         return bool(daemon.findings(pid=pid)[0]["outcome"] == "joined")
 
     until(joined, "it has joined")
     assert child.stdout.readline().startswith("joined ")
     assert not freezer.frozen(group)
     assert daemon.client.grant(found["grant"])["processes"] == [pid]
-    # Joined, it takes more than its grant may hold, and its slot says nothing of it.
+    # Having joined, it allocates more than its grant allows, which its slot does not report.
     child.stdin.write(f"{2 << 30}\n")
     child.stdin.flush()
     assert child.stdout.readline() == "0\n"
@@ -117,7 +118,7 @@ def test_one_that_joins_goes_on_until_it_holds_too_much(daemon):
 def test_one_outside_of_all_grants_is_told_and_goes_on(daemon):
     child = start([*past(daemon, SPIN, "--alloc", "1MiB", "--kernel-ns", "100000", "--seconds", "600")], stderr=False)
     daemon.children.append(child)
-    # With a grant in use the devices are looked at often.
+    # While a grant is in use, the devices are audited often.
     daemon.join()
     [found] = until(lambda: daemon.findings(pid=child.pid), "it is found")
     assert (found["kind"], found["grant"], found["act"]) == ("outside", None, "told")
@@ -137,7 +138,7 @@ def test_an_evader_is_killed_after_the_grace(make_daemon, tmp_path):
 
 
 def test_a_killed_daemon_leaves_nobody_frozen_for_nothing(fresh):
-    """The next one thaws what has no reason any more, and stops again what has."""
+    """The next daemon thaws grants that no longer have a reason to be frozen, and stops evaders again."""
     shell = "; ".join(
         (f"{' '.join(past(fresh, SPIN, '--alloc 1MiB --seconds 600'))} >/dev/null & echo $!", f"exec {SPIN}")
     )
@@ -174,7 +175,7 @@ def test_what_an_engine_has_paused_is_not_resumed(daemon, tmp_path):
     holds.release(group, "one")
     holds.release(group, "two")
     assert freezer.frozen(group)
-    # Resumed meanwhile, it is frozen for the holds alone.
+    # Resumed by its engine meanwhile, it stays frozen only because of the holds.
     holds.take(group, "one")
     freezer.thaw(group)
     holds.renew()
@@ -228,7 +229,8 @@ sys.stdin.readline()
 
 
 def test_memory_that_outlives_who_shared_it_is_told(make_daemon):
-    """The driver keeps it while anybody has a descriptor of it. Nobody is charged for it, and nobody is stopped."""
+    """The driver keeps the memory while any process has a descriptor of it. It is reported; no grant is charged, and no
+    process is stopped."""
     daemon = make_daemon().patch("from gpushare.policy import audit", "audit.UNOWNED_NS = 1_000_000_000").start()
     process = subprocess.Popen(
         daemon.run("1GiB", "10%", sys.executable, "-c", SHARED, gpu="0"),

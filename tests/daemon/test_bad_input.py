@@ -1,4 +1,4 @@
-"""Invalid input gets an error of one line and changes nothing."""
+"""Invalid input gets a one-line error and changes nothing."""
 
 import http.client
 import json
@@ -170,7 +170,7 @@ def test_huge_body_is_refused(untouched, daemon):
 def test_hook_with_a_wrong_state(daemon, client):
     grant = client.create(**GOOD)
     target = f"/v1/hooks/create-runtime?grant={grant['id']}"
-    # The daemon kills what belongs to a grant, so it must refuse the cgroup of the machine and its own.
+    # The daemon kills everything in a grant's cgroup, so it must refuse the root cgroup and its own.
     ours = {"pid": daemon.process.pid}
     for state in ({}, {"pid": 0}, {"pid": -1}, {"pid": "1"}, {"pid": True}, {"pid": 1}, {"pid": 1 << 40}, ours):
         with pytest.raises(UsageError, match="pid"):

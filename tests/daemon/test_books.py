@@ -1,4 +1,4 @@
-"""From the arbiter's counters to what readers and the ledger get."""
+"""What readers and the ledger get from the arbiter's counters."""
 
 from msgspec.structs import replace
 
@@ -13,7 +13,7 @@ START = Instant(0, 5 * SECOND)
 
 
 def after(ns, step=0):
-    """This long after START on the monotonic clock; the wall clock was set meanwhile."""
+    """The time `ns` after START on the monotonic clock; the wall clock was set by `step` meanwhile."""
     return Instant(ns + step, START.mono_ns + ns)
 
 

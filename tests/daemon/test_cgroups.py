@@ -1,4 +1,4 @@
-"""`gpushare run` and the cgroup of its caller: nobody leaves the limits of its slice or job by asking for a share."""
+"""`gpushare run` and its caller's cgroup: asking for a share takes no process out of the limits of its slice or job."""
 
 import contextlib
 import os
@@ -16,9 +16,9 @@ from gpushare.enforce.cgroup import Cgroup, Hierarchies
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
-USER = 64123  # nobody's
+USER = 64123  # a uid that no user has
 
-# Asks for a share as USER, as `gpushare run` does, then moves itself where it is told.
+# Asks for a share as USER, as `gpushare run` does, then moves itself to the cgroups that it is told.
 CALLER = """
 import os, sys
 from gpushare import client, transport
@@ -42,7 +42,7 @@ for line in sys.stdin:
 
 @pytest.fixture
 def job() -> Iterator[Cgroup]:
-    """As a slice of systemd, or a job of Slurm."""
+    """A cgroup like a systemd slice or a Slurm job."""
     where = Hierarchies.of().unified
     if where is None:
         pytest.skip("needs a cgroup v2 hierarchy")
@@ -75,7 +75,7 @@ class Caller:
         return self.process.stdout.readline().strip()
 
     def walls(self) -> dict[str, str]:
-        """What does not hold, and why."""
+        """The grant's walls that do not hold, with the reasons."""
         return {
             wall["name"]: wall["why"] for wall in self.daemon.client.grant(self.grant)["walls"] if not wall["holds"]
         }
@@ -124,7 +124,8 @@ def test_it_stays_below_its_job(daemon, call, job):
 
 
 def test_a_user_who_owns_its_cgroup_can_leave_and_that_is_said(call, job):
-    """As below systemd's user@.service. The kernel lets whoever may write the common ancestor move a process."""
+    """As below systemd's user@.service. The kernel lets a user move a process if the user may write the common
+    ancestor."""
     for name in ("", "cgroup.procs"):
         os.chown(job.path / name, USER, USER)
     one = call()
@@ -144,7 +145,7 @@ def test_one_that_left_ends_with_its_grant(daemon, call, job):
     assert one.say(job.path) == "moved"
     assert daemon.client.grant(one.grant)["phase"] == "active"
     daemon.client.release(one.grant)
-    one.process.wait(20)  # by its pidfd
+    one.process.wait(20)  # the daemon kills it by its pidfd
 
 
 def test_where_no_child_may_be_made(call, job):
@@ -174,7 +175,8 @@ def test_a_child_made_before_is_not_taken_for_ours(call, job):
 
 
 def test_a_threaded_cgroup(call, job):
-    """A child of one takes no process until it is threaded too, and its processes may be in several."""
+    """A child of a threaded cgroup takes no process until it is threaded too, and a process's threads may be in
+    several: the cgroup wall does not hold, and the grant is still active."""
     inner = Cgroup(job.path / "threads", v2=True)
     inner.make()
     (inner.path / "cgroup.type").write_text("threaded")
@@ -190,7 +192,8 @@ def test_a_threaded_cgroup(call, job):
 
 
 def test_a_run_in_a_run_is_beside_it(daemon, job):
-    """Its own device program and its own end; the limits are the job's."""
+    """The inner run's cgroup is a sibling of the outer one's: the job's limits apply, and each has its own device
+    program and its own end."""
     inner = daemon.run("1GiB", "10%", "sh", "-c", "cat /proc/self/cgroup; echo; cat")
     process = subprocess.Popen(
         daemon.run("1GiB", "10%", *inner), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=daemon.env,
@@ -207,7 +210,7 @@ def test_a_run_in_a_run_is_beside_it(daemon, job):
 
 
 def test_a_killed_daemon_forgets_no_cgroup(daemon, call, job):
-    """Between making the cgroup and the ledger's row: the link is found at the next start."""
+    """If it is killed between making the cgroup and writing the ledger's row, the next start finds the link."""
     one = call()
     one.bind()
     path = one.own()
@@ -219,7 +222,7 @@ def test_a_killed_daemon_forgets_no_cgroup(daemon, call, job):
 
 
 def test_many_nested_cgroups_are_no_containers_own(job):
-    """A container that starts has one or two: the search for its processes stops soon."""
+    """A starting container has one or two: the search for its processes ends early."""
     made = [job.path / str(number) for number in range(50)]
     for path in made:
         path.mkdir()
@@ -249,7 +252,7 @@ def test_nested_cgroups_go_in_several_steps(job, monkeypatch):
 
 
 def test_on_a_machine_with_v1_alone(make_daemon):
-    """The same below the caller's freezer cgroup; all that runs in it ends with the grant."""
+    """The grant's cgroup is below the caller's freezer cgroup; all processes in it end with the grant."""
     freezer = Hierarchies.of().freezer
     if freezer is None:
         pytest.skip("needs a v1 freezer hierarchy")

@@ -34,7 +34,7 @@ def spin(daemon):
 
 @pytest.fixture
 def split(daemon):
-    """Waits until each gets the expected per mille of the device's work over a whole window."""
+    """Waits until each tenant gets the expected per mille of the device's work over a whole window."""
 
     def measure(tenants, window_ns):
         first = daemon.busy(*(tenant.pid for tenant in tenants))
@@ -128,9 +128,9 @@ def test_what_was_borrowed_lately_counts_where_the_node_says_so(make_daemon, tmp
         return next(tenant for tenant in daemon.client.tenants() if tenant["name"] == name)["now"]
 
     borrower.tell("run 500000")
-    # Siblings of one tier: default, of weight 1, is one of them.
+    # Weights are corrected among siblings of one tier; `default`, of weight 1, is one of them.
     until(lambda: (now("a")["weight"], now("b")["weight"]) == (0, 4), "the correction of weights", 20)
-    # So much that the other has not caught up before anyone looks.
+    # Long enough that the other cannot catch up before the next check.
     until(lambda: now("a")["usage_milli_seconds"] > 4000, "a long loan", 30)
     assert now("b")["usage_milli_seconds"] == 0
     row = next(line for line in daemon.cli("tenants", "list").stdout.splitlines() if line.startswith("b "))
@@ -160,7 +160,7 @@ def test_a_tenants_file_that_is_read_again_while_leases_are_out(daemon, client, 
     events = client.watch(since=rv, timeout=20)
     told = [next(events), next(events), next(events)][1:]
     assert [(e["object"]["name"], e["object"]["guarantee"]["time"]) for e in told] == [("a", 600), ("b", 400)]
-    # b reserved 750 of a guarantee that it no longer has.
+    # b reserved 750 of its former guarantee, which is now 400.
     if shares:
         split([first, second], [600, 400])
 

@@ -1,4 +1,4 @@
-"""A tenant writes what it likes into its page: the daemon answers, and all numbers stay possible."""
+"""Whatever a tenant writes into its page, the daemon answers and all its numbers stay plausible."""
 
 import os
 import random
@@ -87,7 +87,7 @@ def test_any_number_in_any_word(daemon):
 
 
 def test_lies_outlive_neither_the_daemon_nor_their_process(fresh):
-    """Killed and started again with lies in the page: it takes the grant over, and believes none of them."""
+    """A daemon that is killed and restarted with lies in a page adopts the grant and believes none of them."""
     began = time.monotonic_ns()
     child, liar, honest = joined_pair(fresh)
     capacity = fresh.client.devices()[0]["capacity"]["memory"]
@@ -96,9 +96,9 @@ def test_lies_outlive_neither_the_daemon_nor_their_process(fresh):
         slot = page.pointer.slot[0]
         for name in WORDS:
             write(slot.device[0], name, 2**64 - 1)
-        slot.state = 0  # it wants to be forgotten
+        slot.state = 0  # denies its own slot
         slot.pid = 1
-        page.pointer.slot[1].state = 1  # and somebody else to pay
+        page.pointer.slot[1].state = 1  # and blames another process
         page.pointer.slot[1].device[0].memory_bytes = 2**63
         until(lambda: sane(fresh, liar, honest, capacity, began)["marked"] == 1)
         fresh.kill()
@@ -114,7 +114,7 @@ def test_lies_outlive_neither_the_daemon_nor_their_process(fresh):
 
 
 def test_who_does_not_lie_is_believed_whatever_happens_to_it(fresh):
-    """It is stopped with work on the device, its daemon is killed, and its kernels are short and long."""
+    """Tenants are stopped with work on the device, the daemon is killed, and kernels are short and long."""
     tenants = [Tenant(fresh.run("1GiB", "25%", SPIN, "--alloc", "512M", gpu="0"), fresh.env) for _ in range(2)]
 
     def truthful():

@@ -18,7 +18,7 @@ ASYNC_ONLY = {"close"}
 
 
 class InTurn:
-    """An AsyncClient with the interface of a Client: each call is run to its end."""
+    """An AsyncClient with the interface of a Client: each call runs to its end."""
 
     def __init__(self, path):
         self._runner = asyncio.Runner()

@@ -1,4 +1,4 @@
-"""The shells themselves are asked what they would offer at a press of the tab key."""
+"""Completion as each shell itself offers it at the tab key."""
 
 import os
 import pty
@@ -32,7 +32,7 @@ def environment(daemon: Daemon) -> dict[str, str]:
 
 
 def offered(daemon: Daemon, shell: str, *lines: str) -> list[list[str]]:
-    """For each line that has been typed so far, sorted."""
+    """What the shell offers for each typed line, sorted."""
     command = ["bash", "--norc", "-c", BASH, "bash"] if shell == "bash" else ["fish", "-c", FISH]
     done = subprocess.run([*command, *lines], env=environment(daemon), capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
@@ -42,7 +42,7 @@ def offered(daemon: Daemon, shell: str, *lines: str) -> list[list[str]]:
 
 
 def asked(daemon: Daemon, directory: Path, line: str) -> list[str]:
-    """As a shell asks, without one: sorted."""
+    """What gpushare answers to a shell's completion request, sorted."""
     answer = directory / "answer"
     answer.write_text("")
     question = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line)), "_ARGCOMPLETE_IFS": "\n"}
@@ -77,7 +77,7 @@ def test_verbs_options_and_what_the_node_has(daemon: Daemon, shell: str) -> None
 
 
 def test_every_argument_that_names_something(daemon: Daemon, tmp_path: Path) -> None:
-    gang = f"job-{os.getpid()}"  # an id that was aborted is never one again
+    gang = f"job-{os.getpid()}"  # an aborted id cannot be used again
     grant = daemon.client.create(memory="1GiB", time=100)["id"]
     daemon.client.set_tenant(TEAM, {"time": 100})
     prepared = [one["id"] for one in daemon.client.prepare(gang, [{"memory": "1GiB", "time": 100}])["grants"]]
@@ -122,7 +122,7 @@ def test_without_a_daemon_it_offers_what_needs_none(make_daemon) -> None:
 
 
 def test_zsh(daemon: Daemon) -> None:
-    """In a terminal, as it has no way to ask it."""
+    """In a terminal, as zsh has no way to query its completions."""
     grant = daemon.client.create(memory="1GiB", time=100)["id"]
     process, terminal = pty.fork()
     if process == 0:

@@ -1,5 +1,4 @@
-"""`gpushare grant debug`, GPUSHARE_DEBUG and the probe: the recent actions of a grant's process, for a person who
-debugs it."""
+"""`gpushare grant debug`, GPUSHARE_DEBUG and the probe: the recent actions of a grant's process, for debugging."""
 
 import json
 import struct

@@ -1,4 +1,4 @@
-"""Simulated devices have nodes, as real ones have, and the kernel keeps a workload to those of its grant."""
+"""Simulated devices have nodes like real ones, and the kernel restricts a workload to those of its grant."""
 
 import errno
 import json
@@ -28,7 +28,7 @@ def node_names(daemon) -> list[str]:
 
 
 def attack(daemon, *words, grant: dict[str, str] | None = None) -> dict:
-    """What the program printed. In a grant, where one is asked for, with an environment that it has cleared."""
+    """Runs attack.py with a cleared environment, in a grant if `grant` has its options; returns what it printed."""
     bare = [sys.executable, str(ATTACK), *map(str, words)]
     command = ["env", "-i", f"GPUSHARE_SIM_DIR={daemon.sim_dir}", *bare]
     if grant is not None:
@@ -41,7 +41,7 @@ def attack(daemon, *words, grant: dict[str, str] | None = None) -> dict:
 def test_a_grant_opens_its_own_node_alone(daemon):
     own, other = node_names(daemon)
     found = attack(daemon, "nodes", grant={"gpu": "0"})
-    # No driver is behind them: ENXIO is the word of a kernel that allowed it.
+    # There is no driver behind the nodes: ENXIO means that the kernel permitted the open.
     assert (found[own], found[other]) == ("ENXIO", "EPERM")
     walls = attack(daemon, "nodes")
     assert (walls[own], walls[other]) == ("ENXIO", "ENXIO"), "without a grant nothing is denied"
@@ -49,7 +49,7 @@ def test_a_grant_opens_its_own_node_alone(daemon):
 
 def test_the_driver_serves_only_the_granted_device(make_daemon, tmp_path):
     config = tmp_path / "gpushare.toml"
-    config.write_text('[audit]\nevader = "tell"\n')  # else it stands still, as it has not joined
+    config.write_text('[audit]\nevader = "tell"\n')  # else it is frozen, as it has not joined
     daemon = make_daemon("--simulate", "2x16GiB", "--config", str(config)).start()
     assert attack(daemon, "driver", LIBRARY, 16, grant={"gpu": "1"})["devices"] == 1
     assert attack(daemon, "driver", LIBRARY, 16)["devices"] == 2
@@ -64,7 +64,7 @@ def test_no_way_round_opens_another_node(daemon):
 
 
 def test_whoever_rewrites_its_own_rules_leaves_ours(daemon, tmp_path):
-    """As systemd does at daemon-reload, and an engine at an update: another program at the same cgroup."""
+    """systemd at a daemon-reload and an engine at an update attach another program to the same cgroup."""
     own, other = node_names(daemon)
     script = "import os, sys, json, subprocess\nprint(os.getpid(), flush=True)\nsys.stdin.readline()\n"
     script += f"sys.stdout.write(subprocess.run([{sys.executable!r}, {str(ATTACK)!r}, 'nodes'], "
@@ -77,14 +77,14 @@ def test_whoever_rewrites_its_own_rules_leaves_ours(daemon, tmp_path):
         process.stdout.readline()
         [grant] = daemon.client.grants()
         assert {wall["name"]: wall["why"] for wall in grant["walls"]}["devices"] == ""
-        device_program.attach(daemon.cgroup(grant["id"]).path, {250}, set())  # theirs, which allows all of these
+        device_program.attach(daemon.cgroup(grant["id"]).path, {250}, set())  # theirs, which permits all nodes
         said, _ = process.communicate("\n")
     found = json.loads(said)
     assert (found[own], found[other]) == ("ENXIO", "EPERM")
 
 
 def test_a_list_of_the_v1_controller_that_others_write_is_put_right(make_daemon):
-    """There is one list, the engine's and systemd's too. The daemon after one that was killed does so as well."""
+    """v1 has a single list, which the engine and systemd also write. A daemon started after a kill corrects it too."""
     if (rules := Hierarchies.of().devices) is None:
         pytest.skip("needs the v1 devices controller")
     daemon = make_daemon()
@@ -149,7 +149,8 @@ def test_without_the_right_to_make_nodes_devices_have_none(make_daemon):
 
 
 def test_no_two_have_the_same(make_daemon):
-    """Also where they would by the names of their directories; a daemon that was killed has those of before."""
+    """Two daemons get different nodes even if the names of their directories hash alike; a restarted daemon keeps its
+    nodes."""
     same = (
         "import hashlib, types, gpushare.node.standins as standins",
         "standins.hashlib = types.SimpleNamespace(sha256=lambda _: hashlib.sha256(b'same'))",

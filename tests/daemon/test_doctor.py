@@ -1,4 +1,4 @@
-"""`gpushare doctor` sees who has the device beside its share."""
+"""`gpushare doctor` finds processes that use the device outside their share."""
 
 import contextlib
 import json
@@ -16,7 +16,7 @@ DRIVER = paths.SIM_LIB_DIR / "libcuda.so.1"
 
 @contextlib.contextmanager
 def loaded(daemon, *command):
-    """A program in a grant that has loaded the library, and its number."""
+    """A program in a grant that has loaded the library, and its pid."""
     share = ["run", "--memory", "1GiB", "--time", "10%", "--"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True, "env": daemon.env}
     with subprocess.Popen([sys.executable, "-m", "gpushare", *share, *command], **pipes) as process:

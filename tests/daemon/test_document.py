@@ -1,4 +1,4 @@
-"""The OpenAPI document and the server say the same: requests are generated from the one and sent to the other."""
+"""The OpenAPI document and the server agree: requests are generated from the document and sent to the server."""
 
 import http.client
 import json
@@ -18,7 +18,7 @@ from gpushare.daemon import openapi
 DOCUMENT = openapi.document()
 OPERATIONS = {found.ok().label: found.ok() for found in schemathesis.openapi.from_dict(DOCUMENT).get_all_operations()}
 STREAMS = {"GET /v1/watch"}
-# What no schema can say: how values go together, and what a text means as a number.
+# Errors for what a schema cannot express: which values go together, and what number a text means.
 VALUES = re.compile(
     "out of range|not a whole number|is finer than|time.limit .* is below|are named: name as many|"
     "selector, column|cannot have|"
@@ -29,7 +29,7 @@ VALUES = re.compile(
 
 
 def plain(value):
-    """With integers as integers: for JSON Schema 1.0 is one."""
+    """Turns integral floats into ints: in JSON Schema 1.0 is an integer."""
     if isinstance(value, dict):
         return {name: plain(one) for name, one in value.items()}
     if isinstance(value, list):
@@ -55,7 +55,7 @@ def send(path, case):
 
 
 def check_answer(case, status, media, text):
-    """It is one of those in the document, and has that shape."""
+    """Asserts that the answer is one of those in the document, with that shape."""
     answers = DOCUMENT["paths"][case.path][case.method.lower()]["responses"]
     assert str(status) in answers, (status, text)
     content = answers[str(status)].get("content", {})
@@ -114,9 +114,10 @@ def asks(label):
 def test_what_the_document_forbids_is_refused(daemon, label, slow):
     def check(case, status, media, text):
         if any(value in ([], {}) for value in (case.query or {}).values()):
-            return  # nothing of it is in the request
+            return  # an empty list or object leaves nothing in the request
         if case.path == "/v1/plan" and status == 200:
-            # Of what is wrong twice admission says what it sees first, and what it says with 409 is a plan.
+            # A request may be invalid in two ways, and admission reports what it finds first: a refusal (409) is a plan
+            # here.
             assert not json.loads(text)["fits"]
             return
         assert 400 <= status < 500, (status, text, case.formatted_path, case.query, case.body)

@@ -1,4 +1,5 @@
-"""The door, which has the sockets of all grants: killed, stopped, flooded, kept waiting; the daemon does not notice."""
+"""The door, which has the sockets of all grants, is killed, stopped, flooded and blocked; the daemon is not
+disturbed."""
 
 import asyncio
 import contextlib
@@ -26,7 +27,7 @@ from gpushare.door.messages import Asked, Ended
 from gpushare.page_words import DeviceLimits
 from gpushare.wire import JoinError
 
-# Many mappings, then many joins: looking through the mappings at each end of a connection took 40 ms each.
+# Many mappings, then many joins: a scan of the mappings at the end of each connection took 40 ms.
 CROWDED = """
 import ctypes, mmap, os, socket, sys
 from pathlib import Path
@@ -60,7 +61,7 @@ def held(client, grant_id):
 
 
 def listens(daemon, grant_id):
-    """A process that joins tries for 5 s."""
+    """Whether the grant's socket accepts connections. A joining process retries for 5 s."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         return connection.connect_ex(str(daemon.layout.grants / grant_id / "self" / "grant.sock")) == 0
 
@@ -116,12 +117,12 @@ def test_a_door_that_gets_no_processor_does_not_hang(monkeypatch):
     async def run():
         end = Door()
         try:
-            await end.system_call(os.getpid())  # it has started, which takes longer than some of these pings
+            await end.system_call(os.getpid())  # the door has started, which takes longer than several pings
             monkeypatch.setattr(door, "_PING_S", 0.02)
             monkeypatch.setattr(Door, "_run_delay_ns", always_waited)
             os.kill(doors.pid(os.getpid()), signal.SIGSTOP)
             async with asyncio.timeout(20):
-                while len(asked) < 6:  # twice each time that it would hang
+                while len(asked) < 6:  # two calls for each missed ping
                     await asyncio.sleep(0.01)
                 assert end.restarts == 0
                 monkeypatch.setattr(Door, "_run_delay_ns", lambda _: 0)
@@ -176,7 +177,7 @@ def test_where_root_has_fewer_capabilities_helpers_keep_what_there_is(lacks):
 
 
 def test_a_process_with_many_mappings_delays_nobody(daemon, client):
-    """It joins 500 times at once, and all of its connections end at once."""
+    """It joins 500 times at once, and then all of its connections end at once."""
     program = CROWDED.format(support=str(Path(__file__).parent.parent / "support"))
     child = daemon.tenant(sys.executable, "-c", program)
     grant_id = child.stdout.readline().strip()
@@ -192,8 +193,8 @@ def test_a_process_with_many_mappings_delays_nobody(daemon, client):
     assert client.grant(grant_id)["phase"] == "active"
 
 
-# A descriptor whose close takes as long as its sender likes: a TCP socket with unsent data that nobody reads. It is
-# sent, and its sender ends, while the door is stopped, so that the last close is the reader's.
+# A descriptor whose close lasts as long as its sender wants: a TCP socket with unsent data that nobody reads. It is
+# sent, and the sender ends, while the door is stopped, so that the receiver makes the last close.
 LINGERING = """
 import contextlib, os, socket, struct, sys
 sys.path.insert(0, {support!r})
@@ -301,7 +302,7 @@ def test_descriptors_that_cannot_be_closed_keep_nobody_waiting(tmp_path, pages, 
                 hostile.stdin.write("go\n")
                 sent = hostile.stdout.readline()
             os.kill(pid, signal.SIGCONT)
-            # The kernel refuses all of them, or they were sent and are dealt with.
+            # Either the kernel refuses all descriptors (guarded), or they were sent and the door handles them.
             assert int(sent) >= 4 if guarded else int(sent) == 0
             for _ in range(10):
                 assert joins(path)
@@ -309,11 +310,11 @@ def test_descriptors_that_cannot_be_closed_keep_nobody_waiting(tmp_path, pages, 
     play(tmp_path, pages, attack, guarded=guarded)
 
 
-# Without a daemon: what the door itself bounds.
+# Without a daemon: the bounds that the door itself enforces.
 
 
 class Sockets:
-    """The door's sockets in this process, one grant among them."""
+    """The door's sockets in this process, with one grant."""
 
     def __init__(self, path):
         self.path, self.sent = str(path), []
@@ -325,7 +326,7 @@ class Sockets:
         self.grants.open(1, listener)
 
     def settle(self):
-        """Until nothing more happens."""
+        """Handles events until there are no more."""
         self.grants.tick()
         while events := self.poll.poll(0.02):
             for descriptor, _ in events:

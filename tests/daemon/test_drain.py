@@ -1,4 +1,4 @@
-"""Devices that take no new grants, and let those go on that they have."""
+"""Drained devices take no new grants; the grants that they have continue."""
 
 import pytest
 from nobody import NOBODY, as_nobody, open_to

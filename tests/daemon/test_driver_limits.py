@@ -1,5 +1,5 @@
-"""The driver's own limits of memory, of those from r615 on: they hold a program that goes round the interposer. The
-judge is the simulator's books."""
+"""The driver's own memory limits, which drivers from r615 on have: they stop a program that bypasses the interposer.
+The simulator's books are the judge."""
 
 import json
 import os
@@ -28,7 +28,7 @@ MIB = 1 << 20
 
 def with_driver(make_daemon, tmp_path, release: str):
     config = tmp_path / "gpushare.toml"
-    config.write_text('[audit]\nevader = "tell"\n')  # the wall alone has to stop them
+    config.write_text('[audit]\nevader = "tell"\n')  # only the wall may stop evaders
     daemon = make_daemon("--simulate", "2x16GiB", "--config", str(config))
     daemon.env["GPUSHARE_SIM_DRIVER"] = release
     return daemon.start()
@@ -103,7 +103,7 @@ def test_a_daemon_that_was_killed_leaves_it(daemon):
 
 
 def test_an_older_driver_has_none_and_the_node_says_so(make_daemon, tmp_path):
-    """The evader takes what it wants: this is what the wall is for."""
+    """The evader then gets all it asks for, which is what the wall prevents."""
     daemon = with_driver(make_daemon, tmp_path, "595")
     assert "driver 595 has no limits per cgroup" in why(daemon.client.node()["walls"])
     with Evader(daemon, "driver", LIBRARY, 1024) as evader:
@@ -139,7 +139,7 @@ except FailedError as error:
 
 @pytest.mark.parametrize("release", ["615", "595"])
 def test_the_calls_of_nvml(make_daemon, tmp_path, release):
-    """As they are made for real devices, at the simulated NVML."""
+    """The calls made for real devices, tested against the simulated NVML."""
     daemon = with_driver(make_daemon, tmp_path, release)
     group = cgroup.Cgroup(Hierarchies.of().unified / f"gst-limits-{os.getpid()}", v2=True)
     group.make()
@@ -158,8 +158,8 @@ def test_the_calls_of_nvml(make_daemon, tmp_path, release):
 
 
 def test_workloads_of_one_grant_that_hold_too_much_together_are_found(make_daemon):
-    """Each has a cgroup of its own, which the driver lets have all of the grant's memory. It counts all, also where it
-    does not say what a process has."""
+    """Each workload has its own cgroup, which the driver allows all of the grant's memory. The audit finds the sum even
+    if the driver does not list the memory of each process."""
     daemon = make_daemon("--simulate", "1x16GiB").patch(
         "from dataclasses import replace",
         "from gpushare.node.simulated import SimulatedBackend as Backend",
@@ -172,7 +172,7 @@ def test_workloads_of_one_grant_that_hold_too_much_together_are_found(make_daemo
     grant = daemon.client.create(memory="512MiB", time="10%", keep=True)["id"]
     command = [*GPUSHARE, "run", "--socket", str(daemon.layout.socket), "--grant", grant, "--"]
     command += [str(built.program("newlinkmap")), str(LIBRARY), "joined"]
-    # Of each so much more may be code that the driver has loaded (gpushare.policy.audit.SLACK_BYTES).
+    # Each process may hold more than its share by SLACK_BYTES (gpushare.policy.audit), as code that the driver loaded.
     all_of_them = [start(command, daemon.env, stderr=False) for _ in range(4)]
     try:
         for one in all_of_them:

@@ -1,4 +1,4 @@
-"""What a grant should get now: while it works its guarantee, and its part of what others leave."""
+"""A grant's entitlement: while it has work, its guarantee and its part of what others leave."""
 
 from contextlib import ExitStack
 
@@ -6,7 +6,7 @@ from waiting import until
 
 
 def entitled(daemon):
-    """By the time that was asked for."""
+    """Entitlements in per mille, by requested time."""
     found = [device for grant in daemon.client.grants() for device in grant["devices"]]
     return {device["time_milli"]: device["entitled_milli"] for device in found}
 
@@ -18,7 +18,7 @@ def test_it_follows_who_works(daemon):
             held.callback(tenant.kill)
         more.tell("run 500000")
         less.tell("run 500000")
-        # All of one tenant: two split by their time what the third, and nobody, uses.
+        # All belong to one tenant: by their times, two split the idle third's part and the ungranted rest.
         until(lambda: entitled(daemon) == {600: 750, 200: 250, 100: 0})
         more.tell("idle")
         until(lambda: entitled(daemon) == {600: 0, 200: 1000, 100: 0})

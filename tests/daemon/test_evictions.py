@@ -1,4 +1,4 @@
-"""Memory on loan is taken back: asked for by event, file and signal, and by the end of who allows that."""
+"""Memory on loan is reclaimed: requested by event, file and signal, then by ending borrowers that allow it."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def daemon(lone):
 
 @pytest.fixture
 def tenants(client):
-    """Of 16 GiB a is guaranteed 2 and b 12."""
+    """Of 16 GiB, tenant a is guaranteed 2 and b 12."""
     client.set_tenant("a", {"memory": 2 * GIB})
     client.set_tenant("b", {"memory": 12 * GIB})
 
@@ -99,7 +99,7 @@ def test_it_is_asked_for_by_event_file_and_sentence_and_given_back(client, tenan
 
 
 def test_who_gives_nothing_back_is_ended_where_it_allows_that(daemon, client, tenants):
-    """Real processes: the borrower lives for its grace, and its owner then has it all."""
+    """With real processes: the borrower lives for its grace period, then the owner gets its memory."""
     options = {"tenant": "a", "borrow-memory": "8GiB", "max-rung": "kill", "grace": str(GRACE)}
     borrower = daemon.spin("10GiB", "0", **options)
     assert borrower.tell("alloc 9G")["ok"]
@@ -237,7 +237,7 @@ def test_an_engine_for_a_milder_rung_is_tried_first(make_daemon):
     assert (shown["phase"], shown["devices"][0]["memory_limit_bytes"]) == ("reserved", GIB)
     requested, resolved = evictions(client, since, 2)
     assert (requested["object"]["rung"], resolved["object"]["outcome"]) == ("suspend", "released")
-    # One that the engine can do nothing with is asked.
+    # A borrower that cannot be suspended is asked.
     for other in client.grants():
         client.release(other["id"])
     since, _ = rv(client), borrowed(client, priority=1)

@@ -1,4 +1,4 @@
-"""The examples that help texts show, as they are typed, on a node that is otherwise idle."""
+"""The examples in help texts, run as typed on an otherwise idle node."""
 
 import itertools
 import json
@@ -9,22 +9,22 @@ from commandlines import parsers, words
 pytestmark = pytest.mark.timeout(300)  # a hundred commands, some of them processes
 
 ELSEWHERE = (
-    # go on until they are ended
+    # run until they are ended
     *("daemon", "top", "watch", "adapter", "dashboard"),
     # change this machine
     *("demo", "install", "uninstall", "runtime configure", "runtime unconfigure"),
-    # look at all of this machine
+    # inspects the whole machine
     "doctor",
 )
-"""Verbs that tests of their own run."""
+"""Verbs that other tests run."""
 AND_YET = ("--dry-run", "adapter prometheus --print", "adapter slurm conf", "adapter slurm scripts", "adapter htcondor")
 PROCESSES = ("run", "sim exec", "adapter htcondor --slots 4 --")
-"""Those that become another program."""
+"""Verbs that exec another program."""
 STATUS_OF_MACHINE = "runtime status"
 PROGRAMS = ("train.py", "infer.py", "batch.py", "bench", "job")
 STATE = json.dumps({"C": 2000, "tenants": [{"name": "a", "g": 1000, "demand": 2000}]})
 JOBS = ("job-7", "job-8", "job-9")
-"""Ids of gangs: one that has ended is never one again."""
+"""Gang ids in examples; each test replaces them, as an ended id cannot be used again."""
 FILES = {
     "new.toml": '[tenants.new]\ntime = "50%"\n',
     "prices.toml": 'currency = "EUR"\nguaranteed = 2.5\n',
@@ -39,12 +39,12 @@ def runs(given):
 
 
 EXAMPLES = [[given for line, _ in parser.examples if runs(given := words(line))] for parser in parsers()]
-"""Of each verb."""
+"""The examples of each verb, as words."""
 
 
 @pytest.fixture
 def node(daemon, tmp_path, monkeypatch):
-    """With the files that the examples name, in the current directory."""
+    """A daemon; the files that the examples name are in the current directory."""
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
@@ -69,7 +69,7 @@ def end_well(node, tmp_path, examples):
             if line == "tenants remove research/ada":
                 node.client.set_tenant("research/ada", {"time": 100})
             typed = [f"{word}-{tmp_path.name[-20:]}" if word in JOBS else there.get(word, word) for word in given]
-            if "--watch" in given:  # without an end
+            if "--watch" in given:  # it would never end
                 typed += ["--count", "1"]
             if line == "quota solve -":
                 done = node.cli(*typed, input=STATE)

@@ -1,4 +1,4 @@
-"""`exclusive = true`: a user without a grant does not open the devices' nodes, whatever becomes of the daemon."""
+"""`exclusive = true`: a user without a grant cannot open the devices' nodes, whatever happens to the daemon."""
 
 import hashlib
 import json
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 
 ATTACK = (Path(__file__).parents[1] / "support/attack.py").read_text()
 USER, OTHER, NAMED = 64123, 64124, "games"
-# One who may not open a node is told EPERM; that no driver is behind it, ENXIO, only who may.
+# An open that is not permitted fails with EPERM; one that is permitted fails with ENXIO, as there is no driver.
 OPENS, DENIED = "ENXIO", "EPERM"
 
 
@@ -41,7 +41,7 @@ def as_user(user: int | str, *command: str) -> list[str]:
 
 
 def opens(daemon: Daemon, user: int | str, *before: str) -> list[str]:
-    """What opening each of the node's devices says to a process of this user."""
+    """The result of opening each of the daemon's device nodes as this user."""
     command = [*before, *as_user(user, "/usr/bin/python3", "-c", ATTACK, "nodes")]
     done = subprocess.run(command, env=daemon.env, capture_output=True, text=True, timeout=60, check=True)
     found = json.loads(done.stdout)
@@ -49,7 +49,7 @@ def opens(daemon: Daemon, user: int | str, *before: str) -> list[str]:
 
 
 def programs(daemon: Daemon) -> int:
-    """How many of this daemon's are at the top."""
+    """Number of this daemon's programs attached to the root cgroup."""
     digest = hashlib.sha256(os.fsencode(daemon.layout.run)).hexdigest()
     found = bpf.attached(Hierarchies.of().unified, f"gpushare_{digest[:6]}")
     for one in found:
@@ -82,7 +82,7 @@ def test_a_user_to_whom_a_grant_is_open(start):
 
 
 def test_it_outlives_the_daemon_and_ends_with_the_last_grant(start):
-    """A process with a grant opens its device throughout; nobody else does, not for a moment."""
+    """A process with a grant can open its device throughout; no other process can, not even for a moment."""
     daemon = start("exclusive = true").start()
     script = "import os, sys\nfor line in sys.stdin:\n    try:\n        os.open(line.strip(), os.O_RDWR)\n"
     script += "    except OSError as error:\n        print(error.errno, flush=True)\n"
@@ -117,7 +117,7 @@ def test_asked_for_no_more(start):
     daemon = start("exclusive = true").start()
     daemon.kill()
     assert programs(daemon) == 1
-    start("exclusive = false")  # the same file
+    start("exclusive = false")  # the same configuration file
     daemon.start()
     assert programs(daemon) == 0
     assert opens(daemon, USER) == [OPENS, OPENS]
@@ -137,7 +137,8 @@ def test_where_it_cannot_be(start):
 
 
 def test_a_workload_that_the_kernel_cannot_tell_from_others_is_refused(start):
-    """In a threaded cgroup no cgroup of its own can be made: it would not open its device, and is told so."""
+    """A threaded cgroup allows no child cgroup for the workload, which could not open its device: `gpushare run` says
+    so."""
     daemon = start("exclusive = true").start()
     top = Hierarchies.of().unified / f"gst-threaded-{os.getpid()}"
     top.mkdir()

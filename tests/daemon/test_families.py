@@ -1,4 +1,5 @@
-"""Tenants that nest: what tenants.toml may say, who may change whom, and admission. Their shares: test_changes.py."""
+"""Nested tenants: what tenants.toml may say, who may change whom, and admission. For their shares see
+test_changes.py."""
 
 import time
 
@@ -39,7 +40,7 @@ def test_who_is_part_of_whom(tmp_path):
     assert {tenant.name: tenants.parent(tenant.name) for tenant in tenants} == {
         "default": None, "ml": None, "ml/a": "ml", "sales": None, "vision": "ml",
     }  # fmt: skip
-    assert tenants["default"].time == 0  # those below ml have their part of its time
+    assert tenants["default"].time == 0  # ml's children take their part of its time
     own = tenants.admission()
     assert [(name, own[name].guarantee_milli, own[name].memory_bytes // GIB) for name in ("ml", "ml/a", "vision")] == [
         ("ml", 50, 5), ("ml/a", 300, 3), ("vision", 400, 0),
@@ -117,7 +118,7 @@ def test_a_mistake_is_told_with_its_line_and_what_was_goes_on(tmp_path, text, li
 
 
 def test_a_mistake_in_a_large_file_is_found_at_once(tmp_path):
-    """Where it stands is found by parsing beginnings of the file, some ten of them."""
+    """Its line is found by parsing some ten prefixes of the file."""
     path = tmp_path / "t.toml"
     tenants = load(path)
     text = "".join(f'[tenants.t{i}]\n# of {i}\nusers = [\n  "a",\n  "b",\n]\n' for i in range(500))
@@ -174,7 +175,7 @@ def test_limits_and_guarantees_of_a_family_in_admission(daemon):
     client.set_tenant("ml/a", {"time": 300, "memory": "2GiB"})
     first = client.create(memory=GIB, time=300, tenant="ml/a")
     assert first["devices"][0]["guaranteed_milli"] == 300
-    # Of ml's 50 % its child has 30 %.
+    # Of ml's 50 %, its child has 30 %.
     assert client.create(memory=GIB, time=250, tenant="ml")["devices"][0]["guaranteed_milli"] == 200
     with pytest.raises(RefusedError, match="tenant ml is limited to 60% of device time and its grants have 55%"):
         client.create(memory=GIB, time=100, tenant="ml/a")

@@ -1,4 +1,4 @@
-"""`gpushare` alone, in each state that a new user finds a node in."""
+"""`gpushare` without arguments, in each state in which a new user may find a node."""
 
 import contextlib
 import grp
@@ -15,14 +15,15 @@ from gpushare.doctor import installed
 
 
 class Said(Exception):
-    """What was printed, for one who asked as another user."""
+    """Carries the output from a call as another user."""
 
 
 @pytest.fixture
 def said(daemon, tmp_path, monkeypatch):
-    """What is printed at a daemon's socket; on a machine without a unit of ours, without engines."""
+    """A call that returns what `gpushare` prints for a socket, on a machine without gpushare's unit and without
+    engines."""
     monkeypatch.setattr(installed, "UNITS", (str(tmp_path / "units"),))
-    which = shutil.which  # which looks in the usual places, too
+    which = shutil.which  # searches the default path, too
     monkeypatch.setattr(shutil, "which", lambda name, *_, **__: which(name, path=str(tmp_path / "bin")))
     (tmp_path / "units").mkdir()
     (tmp_path / "bin").mkdir()
@@ -57,7 +58,7 @@ def test_it_is_installed_and_does_not_run(said, tmp_path):
 def test_the_socket_is_not_for_this_user(said, public):
     group = next(one for one in grp.getgrall() if one.gr_gid not in (0, 65534))
     socket = public.layout.socket
-    said(socket)  # all that it needs is imported: the other user cannot read where it is
+    said(socket)  # imports everything: the other user cannot read the modules' directory
 
     def ask():
         raise Said(said(socket))

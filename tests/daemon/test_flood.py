@@ -1,5 +1,5 @@
-"""A member of the group does to the node socket whatever it can, while root asks for the version: it is answered, and
-soon. The yardstick is the same question without the member."""
+"""A member of the group does whatever it can to the node socket while root asks for the version: root is answered soon,
+compared with the same request without the member."""
 
 import contextlib
 import os
@@ -90,7 +90,7 @@ class Attacker:
 
 def attack(path, seed, steps=None):
     def work(tell):
-        os.nice(19)  # what is measured is the daemon, not who gets a processor
+        os.nice(19)  # measures the daemon, not the competition for processors
         attacker = Attacker(path, random.Random(seed))
         for _ in range(100):
             attacker.step()

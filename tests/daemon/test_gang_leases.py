@@ -1,4 +1,4 @@
-"""How leases of several devices are given to a job: real programs on two simulated devices, checked by the arbiter's
+"""How a job gets leases of several devices: real programs on two simulated devices, checked against the arbiter's
 record."""
 
 import subprocess
@@ -10,11 +10,12 @@ from running import SPIN
 from waiting import until
 
 LEASES = 10
-"""Of each grant on each device: a few hundred milliseconds of turns, but for a busy machine."""
+"""Leases of each grant on each device that a test waits for: some hundred milliseconds of turns, more on a busy
+machine."""
 
 
 def spinning(*devices: int) -> tuple[str, ...]:
-    """Ranks on all devices, as processes of one grant."""
+    """The command of a job with a rank on each device, as processes of one grant."""
     ranks = [f"{SPIN} --device {device} --kernel-ns 1000000 --seconds 300 &" for device in devices]
     return ("sh", "-c", " ".join([*ranks, "wait"]))
 
@@ -86,7 +87,7 @@ def test_a_grant_has_leases_on_all_its_devices_at_one_instant(daemon, client, re
 
 
 def test_independent_leases_are_of_each_device_by_itself(daemon, client, restarted):
-    """The job keeps the device for which it has no rival."""
+    """The job keeps the device on which it has no rival."""
     job = grant_of(client, daemon.tenant(*spinning(0, 1), time="50%", devices="2", leases="independent"))
     rival = grant_of(client, daemon.tenant(*spinning(0), time="50%", gpu="1"))
     for again in (False, True):
@@ -98,7 +99,7 @@ def test_independent_leases_are_of_each_device_by_itself(daemon, client, restart
 
 
 def test_a_grant_with_peers_elsewhere_keeps_nobody_waiting(daemon, client, restarted):
-    """With two grants that take turns. Its time and theirs together use the whole device."""
+    """It shares the device with two grants that take turns; their times add up to the whole device."""
     part = grant_of(client, daemon.tenant(*spinning(0), time="20%", gang="job:2", gpu="0"))
     others = [grant_of(client, daemon.tenant(*spinning(0), time="40%", gpu="0")) for _ in range(2)]
     for again in (False, True):
@@ -108,7 +109,7 @@ def test_a_grant_with_peers_elsewhere_keeps_nobody_waiting(daemon, client, resta
         taken_for = {e["other"] for e in record.events if e["kind"] == "revoke" and e["grant"] in others}
         assert part not in taken_for
         assert taken_for & set(others)
-        # after each of its leases, the device soon has another holder
+        # soon after each of its leases, another grant is in the record
         for t in record.instants("lease", part, 0)[:-1]:
             assert any(e["t_ns"] <= t + 1_000_000_000 for e in record.events if e["grant"] in others)
 

@@ -1,4 +1,4 @@
-"""Grants that are part of a gang: admission, placement, and how their leases are given."""
+"""Grants that are part of a gang: admission, placement and leases."""
 
 import json
 import re

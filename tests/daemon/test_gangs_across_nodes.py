@@ -1,4 +1,4 @@
-"""A gang's part on this node: prepared, then committed or aborted, all of it or nothing."""
+"""A gang's part on this node is prepared, then committed or aborted, as a whole."""
 
 import importlib.util
 import os
@@ -29,7 +29,7 @@ def gang():
 
 
 def held(client):
-    """Of all devices together, as admission counts it."""
+    """Time and memory guaranteed on all devices together, as admission counts them."""
     found = [device["guaranteed"] for device in client.devices()]
     return sum(one["time"] for one in found), sum(one["memory"] for one in found)
 
@@ -96,7 +96,7 @@ def test_what_was_aborted_does_not_come_back(client, gang):
     for call in (lambda: client.commit(gang), lambda: client.prepare(gang, [HALF])):
         with pytest.raises(GoneError, match=r"was aborted \(aborted by uid 0\): prepare anew under another id"):
             call()
-    # The abort overtook its prepare.
+    # The abort arrives before its prepare.
     assert client.abort(f"{gang}.2")["phase"] == "aborted"
     with pytest.raises(GoneError, match="aborted by uid"):
         client.prepare(f"{gang}.2", [HALF])
@@ -110,7 +110,7 @@ def test_all_of_a_part_or_nothing(daemon, client, gang):
     with pytest.raises(RefusedError, match=r"grants\[4\]: .*does not fit"):
         client.prepare(gang, [HALF] * 5)
     assert (client.grants(), held(client), daemon.grant_dirs()) == ([], (0, 0), set())
-    part = client.prepare(gang, [HALF] * 4)  # the id was not used
+    part = client.prepare(gang, [HALF] * 4)  # the refused prepare did not use up the id
     assert sorted(grant["devices"][0]["index"] for grant in part["grants"]) == [0, 0, 1, 1]
     assert next(events)["object"]["id"] == ids(part)[0], "watchers saw nothing of what did not fit"
 

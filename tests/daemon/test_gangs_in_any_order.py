@@ -1,4 +1,5 @@
-"""Messages about gangs to two nodes, in any order, late and twice: the devices hold what the answers said, no more."""
+"""Messages about gangs reach two nodes in any order, late or twice: the nodes reserve exactly what their answers
+said."""
 
 from dataclasses import dataclass, field
 from itertools import count
@@ -20,9 +21,9 @@ from gpushare.errors import GoneError, NotFoundError, RefusedError
 
 GIB = 1 << 30
 EACH = {"memory": 7 * GIB, "time": 400, "keep": True}
-ON_A_DEVICE = 2  # of these
+ON_A_DEVICE = 2  # of EACH
 TICK_NS = 30_000_000
-"""What the daemons take for a second of a part's time to live."""
+"""The daemons' length of a second of a part's time to live."""
 runs = count()
 
 GANGS = st.sampled_from(["x", "y", "z"])
@@ -32,7 +33,7 @@ SIZES = st.integers(1, 3)
 
 @dataclass
 class Part:
-    """As the answers were. `size`: 0 of one that nobody prepared."""
+    """A part as the answers described it. `size`: 0 if it was never prepared."""
 
     phase: str
     size: int = 0
@@ -109,7 +110,7 @@ class Schedulers(RuleBasedStateMachine):
 
     @rule(gang=GANGS, node=NODES)
     def release(self, gang, node):
-        """One of its grants."""
+        """Releases one of the part's grants."""
         known = self.parts[node].get(gang)
         if known is None or not known.grants:
             return

@@ -1,4 +1,4 @@
-"""Parts of gangs across daemons that are killed at each step, clocks that are set, and machines that are restarted."""
+"""Parts of gangs survive daemons killed at each step, clocks that are set, and machines that are restarted."""
 
 import contextlib
 import sqlite3
@@ -50,7 +50,7 @@ def test_parts_survive_the_daemon(daemon, stop):
 
 
 def another_boot(daemon):
-    """As if the machine had been restarted while no daemon ran."""
+    """Makes the ledger look as if the machine had been restarted while no daemon ran."""
     with contextlib.closing(sqlite3.connect(daemon.layout.ledger)) as ledger:
         [(boot,)] = ledger.execute("SELECT DISTINCT boot_id FROM runs").fetchall()
         ledger.execute("UPDATE runs SET boot_id = 'another'")
@@ -70,13 +70,13 @@ def test_they_survive_a_reboot_with_what_is_left_of_their_time(make_daemon):
     until(lambda: len(client.grants()) == 2, "the short one expires", 20)
     assert client.gangs()[0]["expires_ns"] - expires[0] < 1_000_000_000
     daemon.kill()
-    daemon.start()  # this boot's clock is known by now
+    daemon.start()  # the times are now by this boot's clock
     assert phases(client) == ["prepared", "prepared"]
     for grant in client.commit("long")["grants"]:
         client.bind(grant["id"], "container")
 
 
-# Where the daemon is killed: before or after a call of this function, the n-th time.
+# Where the daemon is killed: (module, function, before or after the call, which call).
 POINTS = [
     ("grants", "Grants.prepare", "before", 2),
     ("grants", "Grants.prepare", "after", 2),
@@ -109,7 +109,7 @@ arm({module!r}, {name!r}, {when!r}, {number!r}, pathlib.Path({flag!r}))
 
 
 def some(points):
-    """Each point in the slow run, and those that differ most in every run."""
+    """All points; those that differ least from others are marked slow."""
     quick = {("grants", "after"), ("gang_parts", "after"), ("http", "before")}
     return [
         pytest.param(
@@ -121,7 +121,7 @@ def some(points):
 
 @pytest.fixture
 def armed(make_daemon, tmp_path):
-    """A daemon that is killed at a point of the next call once the flag is there."""
+    """Makes a daemon that is killed at a point of the next call once a flag file exists; returns both."""
 
     def make(point):
         module, name, when, number = point
@@ -141,7 +141,7 @@ def killed_in(daemon, flag, call):
     assert not flag.exists()
 
 
-# Nothing is sent to a grant that is new.
+# A new grant sees no transitions.
 @pytest.mark.parametrize("point", some(point for point in POINTS if point[0] != "transitions"))
 def test_a_prepare_that_is_killed_is_there_or_not_and_may_be_asked_again(armed, point):
     daemon, flag = armed(point)

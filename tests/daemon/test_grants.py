@@ -213,7 +213,7 @@ def test_oci_edit_that_cannot_be_leaves_no_grant(daemon, client, tmp_path):
 
 
 def test_oci_edit_of_a_config_too_deep_leaves_no_grant(daemon, client, tmp_path):
-    """One that is not: it can be read, and then not written."""
+    """Nor does one that is not too deep to read, but too deep to write."""
     refused = 0
     for depth in range(900, 1100, 5):
         deep = '{"a":' * depth + "1" + "}" * depth
@@ -224,7 +224,7 @@ def test_oci_edit_of_a_config_too_deep_leaves_no_grant(daemon, client, tmp_path)
             connection.sock.connect(str(daemon.layout.socket))
             connection.request("POST", "/v1/oci/edit", body.encode())
             response = connection.getresponse()
-            answer = response.read()  # deeper than Python reads
+            answer = response.read()  # may be deeper than Python's JSON parser reads
         if response.status == 200:
             client.release(client.grants()[0]["id"])
         else:
@@ -249,7 +249,7 @@ def test_hook_activates_and_the_end_releases(daemon, client):
     assert daemon.grant_dirs() == set()
 
 
-# clone3 (linux/sched.h) with set_tid: a process with a number that is asked for. It lives as long as this program.
+# clone3 (linux/sched.h) with set_tid: a process with the requested pid, which lives as long as this program.
 SAME_NUMBER = """
 import ctypes, os, signal, struct, sys
 wanted = (ctypes.c_int * 1)(int(sys.argv[1]))
@@ -265,7 +265,8 @@ os.kill(child, signal.SIGKILL)
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a process with a given number is root's to make")
 def test_a_number_that_was_a_first_processs_is_a_strangers_container(daemon, client, tmp_path):
-    """A container whose first process has ended runs on, and the kernel gives its number to another."""
+    """A container runs on after its first process has ended, and the kernel gives that pid to another container's
+    process."""
     unified = Hierarchies.of().unified
     assert unified is not None
     group = unified / f"gpushare-test-{os.getpid()}-number"

@@ -99,7 +99,7 @@ def test_the_v1_controller_for_a_plain_command(v1, enforcement):
 
 
 def test_the_v1_controller_beside_an_engines_own_rules(v1, enforcement):
-    """As runc leaves them: nothing but what is listed, and too much of that."""
+    """Rules as runc leaves them: only listed devices are permitted, and the list permits too much."""
     made = [cgroup.Cgroup(v1.freezer / NAME, v2=False), cgroup.Cgroup(v1.devices / NAME, v2=False)]
     for one in made:
         one.make()

@@ -1,4 +1,4 @@
-"""Processes of a grant: joining, leaving, dying, and who is refused."""
+"""Processes of a grant: they join, leave and die; and which ones are refused."""
 
 import ctypes
 import os
@@ -121,7 +121,7 @@ def test_bytes_stay_until_the_exec_is_over(daemon, client):
     _, status = os.waitpid(child.pid, 0)
     assert os.WIFSTOPPED(status)
     try:
-        time.sleep(0.4)  # long enough for a daemon that relies on the first event
+        time.sleep(0.4)  # long enough to expose a daemon that relies on the first event
         assert client.grant(grant_id)["devices"][0]["memory_bytes"] == 4096
         assert slots(daemon, grant_id) == [(0, child.pid)]
     finally:

@@ -22,7 +22,7 @@ from gpushare.enforce import cgroup
 MAGIC, VERSION, NO_SLOT, SLOTS = lib.GS_JOIN_MAGIC, lib.GS_WIRE_VERSION, lib.GS_NO_SLOT, lib.GS_MAX_SLOTS
 HONEST = request()
 CONNECTIONS = 2048  # the daemon's limit for one grant
-OTHERS = 20  # descriptors of the daemon that come and go meanwhile, at most
+OTHERS = 20  # at most so many other descriptors of the daemon come and go meanwhile
 
 WORDS = st.one_of(
     st.sampled_from([0, 1, 2, MAGIC, NO_SLOT, SLOTS - 1, SLOTS, 1 << 31, (1 << 32) - 1]), st.integers(0, (1 << 32) - 1)
@@ -77,7 +77,7 @@ class House:
         self.member = Member(self.path, self.child.pid)
 
     def descriptors(self) -> int:
-        """Of the daemon and of its door."""
+        """Open descriptors of the daemon and of its door together."""
         daemon = self.daemon.process.pid
         return doors.descriptors(daemon) + len(os.listdir(f"/proc/{doors.pid(daemon)}/fd"))
 
@@ -154,7 +154,7 @@ def test_a_flood_of_connections_shuts_out_only_its_own_grant(house: House) -> No
 
 
 def test_a_flood_of_messages_delays_nobody_else(house: House) -> None:
-    """On a connection that has joined, on which nothing more is taken."""
+    """The flood is on a connection that has joined, from which the daemon reads nothing more."""
     house.member.process.stdin.write(json.dumps({"talk": 50_000, "request": HONEST.hex()}) + "\n")
     child, other = house.daemon.join()
     assert house.daemon.client.grant(other)["processes"] == [child.pid]

@@ -99,7 +99,7 @@ def test_what_cannot_be_written_is_refused_with_the_reason_and_keeps_no_slot(tmp
 def test_one_that_went_before_it_was_told_leaves_nothing(tmp_path, pages):
     async def scene(tenant, written):
         first, _ = await join(tmp_path)
-        # It waits, as it follows the first so closely; the connection is closed by the time it is processed.
+        # This request waits behind the first one; its connection is closed by the time it is processed.
         gone = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         gone.connect(str(tmp_path / "grant.sock"))
         gone.send(request())

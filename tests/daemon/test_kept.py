@@ -1,4 +1,4 @@
-"""Grants that stay until they are released, with workloads at once and in turn."""
+"""Grants that stay until they are released, with several workloads at once or one after another."""
 
 import contextlib
 import os

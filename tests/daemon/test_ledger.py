@@ -86,7 +86,7 @@ def test_gap_of_a_killed_run(tmp_path):
     first = Ledger(tmp_path / "ledger.db")
     assert first.gap_ns == 0
     first.close()
-    with closing(sqlite3.connect(tmp_path / "ledger.db")) as database:  # as after a kill: without an end
+    with closing(sqlite3.connect(tmp_path / "ledger.db")) as database:  # as after a kill: the run has no end
         database.execute("UPDATE runs SET seen_ns = seen_ns - 5000000000, ended_ns = NULL")
         database.commit()
     second = Ledger(tmp_path / "ledger.db")

@@ -1,4 +1,4 @@
-"""How near devices are to each other: simulated, told by NVML, and what a grant of several gets."""
+"""How near devices are to each other: simulated, reported by NVML, and the placement of a grant of several devices."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import pytest
 from gpushare import paths
 from gpushare.paths import SIM_BINARY
 
-# Two sockets of two devices; NVLink joins one of each.
+# Two sockets with two devices each; NVLink connects one device of each.
 PLACES = {"GPUSHARE_SIM_NVLINK": ".1.1", "GPUSHARE_SIM_PCIE": "0a22", "GPUSHARE_SIM_NUMA": "0011"}
 ASKED = """
 import dataclasses, json, pynvml as n
@@ -57,7 +57,7 @@ def test_a_grant_of_several_devices_gets_those_that_are_nearest(node):
     assert said["labels"]["gpushare.dev/gpu.nvlink-domain-size"] == "2"
     assert said["devices"][1]["links"] == devices[1]["links"]
 
-    # The same from the simulated NVML, by the code that asks a real one.
+    # The simulated NVML reports the same to the code that queries a real one.
     env = {**os.environ, "LD_LIBRARY_PATH": str(paths.SIM_LIB_DIR), "GPUSHARE_SIM_DIR": str(node.layout.sim)}
     done = subprocess.run([sys.executable, "-c", ASKED], env=env, capture_output=True, text=True, check=False, cwd="/")
     assert done.returncode == 0, done.stderr

@@ -75,7 +75,7 @@ def named(client, since, last):
 def test_guarantees_shrink_in_proportion_and_are_restored(labs):
     assert standings(labs)["a"] == (1500, 1500, False)
     lose(labs, 0)
-    # `default` owns the unreserved part: nothing here.
+    # `default` owns the unreserved part, which is nothing here.
     assert standings(labs) == {"default": (0, 0, False), "a": (1500, 750, True), "b": (500, 250, True)}
     node = labs.node()
     assert (node["degraded"], node["devices"], node["devices_working"]) == (True, 2, 1)
@@ -181,7 +181,7 @@ def test_shares_elsewhere_follow_what_is_left(daemon, labs, spin):
     first = until(lambda: busy() if min(busy()) > 0 else None, "both run", 20)
     until(lambda: sum(busy()) > sum(first) + 2_000_000_000, "two seconds of work", 60)
     got = [after - before for after, before in zip(busy(), first, strict=True)]
-    # The rule decides between half and nothing; how exact half is, is asserted where nothing else uses the processors.
+    # The rule decides between half and nothing. How close to half is asserted where nothing else uses the processors.
     assert abs(got[0] / sum(got) - 0.5) < 0.2, got
 
 

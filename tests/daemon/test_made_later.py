@@ -1,4 +1,4 @@
-"""A container's grant, whose files a thread makes while others are answered: nobody finds it half made."""
+"""A grant whose files a thread makes while other requests are answered: nobody sees it half made."""
 
 import contextlib
 import os
@@ -16,7 +16,7 @@ from gpushare.errors import FailedError
 from gpushare.inject import grantdir
 from gpushare.pages import LimitsPage
 
-# Ahead of what it is given, the thread writes into a pipe: it waits there until somebody opens that to read.
+# Before each job, the thread writes into a FIFO, where it blocks until the FIFO is opened for reading.
 HELD = """
 from gpushare.inject import filethread, steps
 run = filethread.FileThread.run
@@ -29,7 +29,7 @@ filethread.FileThread.run = held
 
 
 class Gate:
-    """Holds up what daemons' threads make from `close` until `open`."""
+    """Blocks the file threads of daemons from `close` until `open`."""
 
     def __init__(self, path):
         self.path = path
@@ -38,10 +38,10 @@ class Gate:
         os.mkfifo(self.path)
 
     def open(self):
-        """Whoever waits goes on; so does whoever comes later. It may be open."""
+        """Lets waiting and later threads go on. It may be open already."""
         with contextlib.suppress(FileNotFoundError):
-            self.reader = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)  # stays open: what is written is written
-        self.path.unlink(missing_ok=True)  # as the thread does, whose step fails then
+            self.reader = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK)  # stays open: the thread's write succeeds
+        self.path.unlink(missing_ok=True)  # the thread removes it too, as its step fails
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def daemon(make_daemon, gate):
 
 @pytest.fixture
 def making(daemon, gate):
-    """A call that makes a grant, whose files are not made before the gate opens; and the grant's id."""
+    """A call that creates a grant whose files are not made before the gate opens, and the grant's id."""
     gate.close()
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(Client(daemon.layout.socket).create, memory="1GiB", time="10%")
@@ -85,7 +85,7 @@ def test_others_are_answered_meanwhile_and_it_is_answered_when_they_are_there(da
 
 
 def opens(gate):
-    """In a moment: whoever waits in the daemon holds everybody up."""
+    """Opens the gate in a moment, as the test's call blocks the daemon until then."""
     timer = threading.Timer(0.2, gate.open)
     timer.start()
     return timer
@@ -93,7 +93,7 @@ def opens(gate):
 
 @pytest.fixture
 def idle():
-    """A process that a grant can be bound to: it is in the grant's cgroup then, which denies other devices."""
+    """A process to bind a grant to. It is then in the grant's cgroup, which denies other devices."""
     process = subprocess.Popen(["sleep", "600"])
     yield process
     process.kill()
@@ -157,7 +157,7 @@ def test_one_whose_files_were_not_finished_ends_with_the_next_daemon(daemon):
 
 
 def test_who_binds_one_that_cannot_be_made_is_told(make_daemon, gate, idle):
-    """Also where it could be made at the next try."""
+    """Even if its files could be made at the next try."""
     once = (
         "import os, gpushare.daemon.resources as resources",
         "from gpushare.errors import FailedError",

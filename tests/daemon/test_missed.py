@@ -1,4 +1,4 @@
-"""Devices that were present before: which of them the node still counts."""
+"""Which missing devices, present before, the node still counts."""
 
 import sqlite3
 from contextlib import closing
@@ -16,7 +16,7 @@ def device(number, index=0):
 
 
 class Driver:
-    """A driver that lists some devices, and reports a count."""
+    """A driver that lists some devices, and counts others as absent."""
 
     def __init__(self, *shown, absent=0):
         self.shown, self.absent = list(shown), absent
@@ -42,7 +42,7 @@ def test_what_was_found_is_remembered_whole_and_stays_so_while_it_is_missing(tmp
     assert all_devices(Driver(device(1), device(2)), ledger, {"GPU-2"}) == [device(1), device(2)]
     for _ in range(2):
         assert all_devices(Driver(device(1)), ledger, {"GPU-2"}) == [device(1), device(2)]
-    # It is not in use and the driver does not count it: it was removed.
+    # Not in use, and not counted by the driver: it was removed.
     assert all_devices(Driver(device(1)), ledger, set()) == [device(1)]
     assert all_devices(Driver(device(1), absent=1), ledger, set()) == [device(1), device(2)]
     ledger.close()

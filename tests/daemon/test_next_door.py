@@ -1,4 +1,4 @@
-"""A door after another in one process: what grants keep, and what they ask again."""
+"""One door after another in one process: what grants keep, and what is asked again."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ from gpushare.wire import JoinError
 
 
 class House:
-    """A door and its grants, in this process's loop."""
+    """A door and its grants, in this process's event loop."""
 
     def __init__(self, tmp_path, count):
         self.door, self.bell = Door(), os.eventfd(0)
@@ -62,7 +62,7 @@ def live_in(tmp_path, count, scene):
 
 
 async def asks(path, *slot):
-    """Connection and answer of one join, tried again as the interposer does."""
+    """Joins, retrying as the interposer does; returns the connection and the answer."""
     async with asyncio.timeout(20):
         while True:
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -95,7 +95,7 @@ def test_a_socket_that_cannot_be_made_delays_no_other(tmp_path, monkeypatch):
             connection, answer = await asks(path)
             assert answer.error == JoinError.OK
             connection.close()
-        house.tenants.pop().close()  # while the other still fails
+        house.tenants.pop().close()  # while the failing one still fails
         assert failures
         monkeypatch.setattr(failing, "bind", bind)
         connection, answer = await asks(house.paths[0])
@@ -106,12 +106,12 @@ def test_a_socket_that_cannot_be_made_delays_no_other(tmp_path, monkeypatch):
 
 
 def test_a_grant_that_ends_while_there_is_no_door(tmp_path, monkeypatch):
-    """With processes that are connected: what the door knew of them has gone with it."""
+    """The grant has connected processes, which only the killed door knew."""
     monkeypatch.setattr(door, "_START_AGAIN_S", 3600)
 
     async def scene(house):
         connections = [(await asks(path))[0] for path in house.paths]
-        os.kill(house.door._process.pid, signal.SIGKILL)  # soon after its start: the next one waits
+        os.kill(house.door._process.pid, signal.SIGKILL)  # so soon after its start that the next door is delayed
         async with asyncio.timeout(20):
             while not house.door.restarts:
                 await asyncio.sleep(0.005)
@@ -127,7 +127,8 @@ def test_a_grant_that_ends_while_there_is_no_door(tmp_path, monkeypatch):
 
 
 def test_one_that_hears_no_answer_of_a_second_door_keeps_its_slot(tmp_path):
-    """Connections are counted anew: the first of the second door is not the first of the first."""
+    """Each door numbers connections from the start: the second door's first one is not mistaken for the first
+    door's."""
 
     async def scene(house):
         [tenant] = house.tenants

@@ -1,4 +1,4 @@
-"""docs/node-api.md and examples/scheduler.py do what they say, as they are written."""
+"""docs/node-api.md and examples/scheduler.py work exactly as written."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def blocks(kind):
 
 
 def test_the_commands_of_the_page(daemon, tmp_path):
-    """In one shell, in their order; each line's answer is JSON without an error."""
+    """All run in one shell, in order; each answer is a line of JSON without an error."""
     command = tmp_path / "gpushare"
     command.write_text(f'#!/bin/sh\nexec {" ".join(GPUSHARE)} "$@"\n')
     command.chmod(0o755)
@@ -62,8 +62,8 @@ def test_the_errors_of_the_page(client):
 
 
 def test_the_scheduler_of_the_examples(make_daemon, tmp_path):
-    """On two nodes: three jobs of most of a device each: two run at once, on a node each, the third waits until one has
-    ended."""
+    """Two nodes, three jobs that each need most of a device: two run at once, one on each node; the third waits until
+    one has ended."""
     nodes = [make_daemon("--simulate", "1x16GiB").start() for _ in range(2)]
     gate = tmp_path / "gate"
     os.mkfifo(gate)
@@ -76,7 +76,7 @@ def test_the_scheduler_of_the_examples(make_daemon, tmp_path):
         assert sorted(line.split()[2] for line in lines) == ["runs", "runs", "waits"]
         assert [len(node.client.grants()) for node in nodes] == [1, 1]
         until(lambda: all(node.client.grants()[0]["phase"] == "active" for node in nodes), "both run", 20)
-        for _ in range(2):  # a reader sees the end of the file once all writers have closed it
+        for _ in range(2):  # a reader sees EOF once all writers have closed the FIFO
             with open(gate, "w"):
                 pass
             if scheduler.poll() is None and "job" in (line := scheduler.stdout.readline()):
@@ -89,7 +89,7 @@ def test_the_scheduler_of_the_examples(make_daemon, tmp_path):
 
 
 def opened(gate):
-    """Lets go whoever reads from it; False where nobody does."""
+    """Lets readers of the FIFO see EOF. Returns False, so that `until` repeats it."""
     try:
         os.close(os.open(gate, os.O_WRONLY | os.O_NONBLOCK))
     except OSError:

@@ -1,4 +1,5 @@
-"""Who uses a device for longer than it is charged is kept to its share. The judge is the simulator's books."""
+"""A process that uses a device for longer than it is charged is held to its share. The simulator's books are the
+judge."""
 
 import os
 import sys
@@ -21,7 +22,7 @@ SECONDS = 3.0
 
 
 def past(daemon: Any, share: str) -> tuple[Running, int, str]:
-    """A process that joins a grant and can then work past the interposer; its pid and grant."""
+    """Starts a process that joins a grant and can then work past the interposer; returns it, its pid and its grant."""
     bare = ("-u", "LD_PRELOAD", f"LD_LIBRARY_PATH={SIM_LIB_DIR}", f"{SIM_DIR_ENV}={daemon.layout.sim}")
     program = Path(__file__).with_name("pastjoiner.py")
     child = daemon.tenant("env", *bare, sys.executable, str(program), time=share, gpu="0", forked=False)
@@ -49,8 +50,8 @@ def test_who_works_past_its_slot_is_kept_to_its_share(make_daemon, exact):
         assert "for longer than they are charged" in daemon.client.grant(grant)["notice"]
         assert "for longer than it is charged" in daemon.cli_here("events", "--findings").stdout
         ours, _ = daemon.shares(SECONDS, honest.pid, pid)
-        assert ours >= (730 if exact else 600)  # it would be 500 or less
-        # A daemon that stops lets it go on: nobody else would.
+        assert ours >= (730 if exact else 600)  # without the hold it would be 500 or less
+        # A stopping daemon thaws it, as nothing else would.
         until(lambda: freezer.frozen(group), "it is stopped again")
         daemon.terminate()
         assert not freezer.frozen(group)

@@ -49,7 +49,7 @@ def test_example_prices_are_prices(tmp_path):
 
 
 def unit():
-    """Each setting of the unit; of one that is there twice, both."""
+    """All values of each setting of the unit."""
     found = {}
     for line in (PACKAGING / "gpushare.service").read_text().splitlines():
         name, equals, value = line.partition("=")
@@ -65,14 +65,14 @@ def test_unit_starts_the_daemon_and_never_gives_it_up():
     assert settings["Restart"] == ["always"]
     assert settings["StartLimitIntervalSec"] == ["0"]
     assert int(settings["WatchdogSec"][0].removesuffix("s")) >= 10
-    assert settings["OOMPolicy"] == ["continue"]  # a helper's end is not the daemon's
+    assert settings["OOMPolicy"] == ["continue"]  # a killed helper does not stop the daemon
     assert settings["KillMode"] == ["process"]
     assert int(settings["LimitNOFILE"][0]) >= 2 * 1024 * 1024 // 4
 
 
 def test_unit_takes_nothing_that_the_daemon_needs():
     settings = unit()
-    # Each makes a mount namespace, in which the daemon would not see later mounts as they are, or a device policy.
+    # Each of these makes a mount namespace, which would hide later mounts from the daemon, or a device policy.
     harmful = ("Private", "Protect", "ReadOnly", "ReadWrite", "Inaccessible", "Device", "Mount", "RootDir", "Bind")
     assert [name for name in settings if name.startswith(harmful)] == []
     dropped = settings["CapabilityBoundingSet"][0]

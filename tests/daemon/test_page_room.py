@@ -1,4 +1,4 @@
-"""A tenant that tries to fill the memory in which the pages of all grants are: it fills its own file system alone."""
+"""A tenant that tries to fill the memory that holds all grants' pages fills only its own file system."""
 
 import errno
 import os
@@ -14,7 +14,7 @@ from gpushare.pages import USAGE_BYTES
 
 MIB = 1 << 20
 
-# Arguments: the page, what to do. As the tenant does it, whose process may die of it.
+# Arguments: the page, and how to fill it. Runs as the tenant's process, which may die of it.
 GROW = f"""
 import mmap, os, sys
 path, how = sys.argv[1:]
@@ -62,7 +62,7 @@ def test_a_page_does_not_grow_into_the_room_of_others(daemon, how):
     )
     assert grown.returncode != 0
     assert used(own) < 2 * USAGE_BYTES
-    # a little for the test's own work; others may use the same tmpfs
+    # with some slack: other processes may use the same tmpfs
     assert used(daemon.layout.grants) < shared + 32 * MIB
     other, second = daemon.join()
     assert daemon.client.grant(second)["processes"] == [other.pid]
@@ -75,7 +75,7 @@ def test_a_page_does_not_grow_into_the_room_of_others(daemon, how):
 def test_a_page_takes_memory_as_it_is_used(client):
     own = Path(client.create(memory="1GiB", time="10%")["dir"])
     assert (own / "usage").stat().st_size == USAGE_BYTES
-    assert used(own) <= 4 * 4096  # the beginnings of both pages
+    assert used(own) <= 4 * 4096  # the first 4096-byte pages of the two files
 
 
 def test_the_room_of_a_grant_is_exact(daemon):
@@ -87,7 +87,7 @@ def test_the_room_of_a_grant_is_exact(daemon):
     assert found.f_flag & flags == flags
     page = os.open(own / "usage", os.O_RDWR)
     try:
-        os.posix_fallocate(page, 0, USAGE_BYTES)  # every page of it fits
+        os.posix_fallocate(page, 0, USAGE_BYTES)  # the whole file fits
         with pytest.raises(OSError, match="No space") as refused:
             os.posix_fallocate(page, 0, USAGE_BYTES + MIB)
         assert refused.value.errno == errno.ENOSPC

@@ -21,7 +21,7 @@ def test_outsiders_cannot_connect(public):
 
 
 def test_a_tenant_for_users_and_groups_by_name(public):
-    """They are looked up in another process: a user database that hangs keeps nobody else waiting."""
+    """Names are looked up in another process, so that a hung user database delays nobody else."""
     user, group = pwd.getpwuid(NOBODY).pw_name, grp.getgrgid(NOBODY).gr_name
     public.client.set_tenant("named", {"users": ["root", user]})
     public.client.set_tenant("grouped", {"groups": [group]})

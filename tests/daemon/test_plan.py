@@ -20,7 +20,7 @@ def plans(client: Client, *requests: dict[str, Any]) -> Any:
 
 
 def asked(number: int) -> dict[str, Any]:
-    """Requests of all kinds: that fit, that borrow, that do not fit."""
+    """A request, random by `number`: it may fit, borrow or not fit."""
     pick = random.Random(number)
     request: dict[str, Any] = {
         "memory": pick.choice([GIB, "2GiB", "30%", 9 * GIB, "100MiB"]),
@@ -45,7 +45,7 @@ def tenants(client: Client) -> None:
 
 
 def outcome(client: Client, request: dict[str, Any]) -> tuple[list[Any], list[str]]:
-    """What `POST /v1/grants` makes of it: places, or the refusal."""
+    """The result of `POST /v1/grants`: places, or the refusal."""
     try:
         grant = client.call("POST", "/v1/grants", request)
     except RefusedError as refusal:
@@ -77,7 +77,7 @@ def test_a_plan_is_what_admission_does_then(client, seed):
         done = outcome(client, request)
         assert alone == done, request
         places, reasons = planned(planned_before)
-        # It knows those before it by their places in the list, not by the ids that they were given.
+        # A plan of several requests names earlier ones by their index in the list, as they have no ids.
         assert (places, bool(reasons)) == (done[0], bool(done[1])), request
         assert [reason for reason in reasons if "grants[" not in reason] in ([], done[1])
         fits += bool(places)
@@ -85,7 +85,7 @@ def test_a_plan_is_what_admission_does_then(client, seed):
 
 
 def everything(daemon: Any) -> Any:
-    """All that a plan could have changed. Memory in use and times go on by themselves."""
+    """Everything that a plan could have changed; not memory in use and times, which change anyway."""
     client = daemon.client
     daemon.written()
     devices = [{name: device[name] for name in ("guaranteed", "allocatable")} for device in client.devices()]

@@ -1,4 +1,4 @@
-"""The loop's latency, and the sign of life that systemd waits for."""
+"""The event loop's latency, and the watchdog signal that systemd waits for."""
 
 import os
 import re

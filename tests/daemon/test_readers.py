@@ -1,4 +1,4 @@
-"""Bundles and images are read in a process of their own: one that hangs, dies or swells fails that start alone."""
+"""Bundles and images are read in separate processes: if one hangs, dies or grows too large, only that start fails."""
 
 import contextlib
 import json
@@ -47,7 +47,7 @@ def status(pid: int) -> dict[str, str]:
 
 
 def ended(pid: int) -> bool:
-    """Whether its parent can reap it. One that is ending has no command line any more and cannot be reaped yet."""
+    """Whether its parent can reap it. An ending process has no command line any more, but cannot be reaped yet."""
     try:
         return status(pid)["State"].startswith("Z")
     except (FileNotFoundError, ProcessLookupError):
@@ -71,20 +71,20 @@ def test_it_may_read_and_nothing_else(daemon, client, bundle):
         assert found["CapEff"] == found["CapPrm"] == f"{1 << 2:016x}"  # CAP_DAC_READ_SEARCH
         assert found["NoNewPrivs"] == "1"
         assert Path(f"/proc/{pid}/oom_score_adj").read_text() == "1000\n"
-        assert found["Uid"].split()[3] == "65534"  # of the file system
+        assert found["Uid"].split()[3] == "65534"  # the file system uid
         limits = Path(f"/proc/{pid}/limits").read_text()
         assert "Max file size             0                    0" in limits
         files = set()
         for name in os.listdir(f"/proc/{pid}/fd"):
-            with contextlib.suppress(OSError):  # it has been closed
+            with contextlib.suppress(OSError):  # the descriptor has been closed
                 files.add(os.readlink(f"/proc/{pid}/fd/{name}"))
         assert files
         assert not any("ledger" in name or "usage" in name for name in files)
 
 
 def test_a_hung_one_is_replaced(daemon, client, bundle):
-    """As one is that waits for a file system which does not answer. The daemon answers others meanwhile."""
-    client.release(edit(client, bundle)["grant"])  # the one that is asked next has begun
+    """As when it waits for a file system that does not answer. Meanwhile the daemon answers others."""
+    client.release(edit(client, bundle)["grant"])  # the reader that is asked next has started
     stopped = readers(daemon)
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
@@ -107,13 +107,13 @@ def test_a_hung_one_is_replaced(daemon, client, bundle):
     assert client.grants() == []
     assert edit(client, bundle)["grant"]
     until(lambda: set(stopped) - set(readers(daemon)), "the hung one is gone")
-    for pid in set(stopped) & set(readers(daemon)):  # idle: the one for the user database, in tests before this
+    for pid in set(stopped) & set(readers(daemon)):  # those that were idle, as one of earlier tests may be
         os.kill(pid, signal.SIGCONT)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount")
 def test_a_file_system_that_does_not_answer(make_daemon, bundle, tmp_path_factory):
-    """Nothing ends those who wait for one. Where they are too many, starts are refused with the reason."""
+    """A reader that waits for it cannot be ended. If too many are stuck, starts are refused with the reason."""
     daemon = make_daemon().quicken("readers", JOB_SECONDS=1.0, _STUCK_MAX=2).start()
     client = daemon.client
     other = tmp_path_factory.mktemp("other")
@@ -139,7 +139,7 @@ def test_a_file_system_that_does_not_answer(make_daemon, bundle, tmp_path_factor
 
 
 def test_a_user_database_that_hangs(daemon, client):
-    """One who names a tenant by name waits for it, then is told so; root does not."""
+    """A member that uses a tenant with users by name waits for the database, then gets an error; root does not wait."""
     client.set_tenant("named", {"users": ["root"]})
     path = daemon.layout.socket
     os.chown(path, 0, 64123)
@@ -164,7 +164,7 @@ def test_a_user_database_that_hangs(daemon, client):
         assert "user database" in asking.stdout.read()
     assert answers > 1
     for pid in stopped:
-        with contextlib.suppress(ProcessLookupError):  # the one that was asked
+        with contextlib.suppress(ProcessLookupError):  # the reader that was asked has been killed
             os.kill(pid, signal.SIGCONT)
     client.remove_tenant("named")
 
@@ -192,7 +192,7 @@ def test_killed_amid_a_job(daemon, client, bundle):
 
     one = threading.Thread(target=start)
     one.start()
-    # Its socket has the job unread, once it has been sent.
+    # Once the job is sent, it is unread in the reader's socket.
     until(lambda: any(_unread(daemon, pid) for pid in own), "a job is sent")
     for pid in own:
         os.kill(pid, signal.SIGKILL)
@@ -219,7 +219,7 @@ def _unread(daemon, pid: int) -> bool:
 
 
 def test_a_grant_that_ends_meanwhile(daemon, client, bundle):
-    """The edit of an existing grant's container waits; the grant is released; the start fails and says why."""
+    """While the edit of an existing grant's container waits, the grant is released: the start fails and says why."""
     client.release(edit(client, bundle)["grant"])
     grant = client.create(memory="1GiB", time="10%")["id"]
     own = readers(daemon)
@@ -256,7 +256,7 @@ def test_an_image_of_links(daemon, client, bundle):
 
 @pytest.mark.parametrize("values", [1 << 20, pytest.param(5 << 20, marks=pytest.mark.slow)])
 def test_configs_that_take_memory(daemon, client, bundle, values):
-    """MiB of small values; a process that has read them is replaced, so that nothing keeps their memory."""
+    """A config is MiB of small values; a reader that has read it is replaced, so that its memory is freed."""
     text = b'{"annotations":%s,"x":[%s{}]}' % (json.dumps(ASKS).encode(), b"{}," * values)
     client.release(edit(client, bundle)["grant"])
     before = set(readers(daemon))

@@ -1,5 +1,5 @@
-"""Receipts of real leases: the waits of tenants on a simulated device, by their own clocks, match what the daemon
-reports, with the reasons."""
+"""Receipts of real leases: on a simulated device, the waits that tenants measure match those that the daemon reports,
+with reasons."""
 
 import json
 from collections import Counter
@@ -19,7 +19,7 @@ MID_WORK = {"limit", "wake", "guarantee", "tier", "term", "excess"}
 
 
 class Tenant:
-    """A program that runs kernels of 1 ms, or nothing, on command; and its own clock, in its usage page."""
+    """A program that runs kernels of 1 ms, or nothing, on command; and its own measure of waits, in its usage page."""
 
     def __init__(self, daemon: Any, name: str, time: str) -> None:
         self._child = daemon.tenant(str(SPIN), time=time, tenant=name)
@@ -47,7 +47,7 @@ class Tenant:
         self._child.wait(20)
 
     def waited_ns(self) -> int:
-        """By its own clock, from each launch that had to wait until it continued."""
+        """Waited time by the program's own clock: for each launch that had to wait, until it continued."""
         return sum(self._usage.usage(slot.index, 0).wait_ns for slot in self._usage.live_slots(self._limits))
 
     def close(self) -> None:
@@ -96,9 +96,9 @@ def test_every_wait_has_a_receipt_and_they_agree_with_the_tenants_own_clocks(cli
         waits = [e for e in events if e["kind"] in {"lease", "left"} and e["grant"] == tenant.grant]
         said, own = sum(e["wait_ns"] for e in waits), tenant.waited_ns()
         assert len(waits) >= 20
-        # Its own clock starts before the arbiter learns of the wait and stops once its thread runs again; a thread that
-        # its bound held back waits from the revoke on, and starts its clock when it looks. Each takes some
-        # milliseconds on a machine whose cores are all busy.
+        # Its own clock starts before the arbiter learns of the wait and stops once its thread runs again. A thread held
+        # back by the in-flight bound waits from the revoke on, but starts its clock only when it checks. Each delay is
+        # some milliseconds on a machine whose cores are all busy.
         earlier, later = (len(waits) * ms * MS for ms in ((1, 10) if exact else (40, 40)))
         assert said - earlier < own < said + later, (said / MS, own / MS, len(waits))
         [device] = client.grant(tenant.grant)["devices"]
@@ -106,7 +106,7 @@ def test_every_wait_has_a_receipt_and_they_agree_with_the_tenants_own_clocks(cli
 
 
 def told_to_both(client: Any, pair: tuple[Tenant, Tenant]) -> None:
-    """`why` tells the one who lost a lease and the one who got it of the same decision."""
+    """Asserts that `why` shows the same decision to the tenant that lost a lease and to the one that got it."""
     one, other = (client.call("GET", f"/v1/explain/{tenant.grant}?limit=200")["decisions"] for tenant in pair)
     told = {(row["at_ns"], row["rule"], row["other"]) for row in one if row["what"] == "taken" and row["other"]}
     took = {(row["at_ns"], row["rule"]) for row in other if row["what"] == "took"}
@@ -157,16 +157,17 @@ def test_an_owner_that_wakes_is_told_whose_kernels_it_waited_for(client, pair):
     until(lambda: leased(client, borrower.grant) > 0, "the borrower runs", 20)
 
     def wake() -> bool:
-        """Whether the borrower had work in flight then; on a busy machine it may have been delayed."""
+        """Wakes the owner, and checks the receipts. False if the borrower had no work in flight, as may happen on a
+        busy machine."""
         after = client.call("GET", "/v1/events")["after"]
         owner.run()
         target, back = (f"/v1/events?after={after}&kind=lease&grant={one.grant}" for one in (owner, borrower))
         leases = until(lambda: [e for e in client.call("GET", target)["events"] if e["grant"] == owner.grant])
         owner.idle()
-        # its work is done, and the borrower goes on; before that, it would not wake but go on itself
+        # waits until the borrower goes on: before that, the owner would continue instead of waking
         until(lambda: "lease" in {e["kind"] for e in client.call("GET", back)["events"] if e["seq"] > leases[0]["seq"]})
         first, events = leases[0], client.call("GET", f"/v1/events?after={after}")["events"]
-        if not first["woke"]:  # its lease had ended before its work had
+        if not first["woke"]:  # the borrower's lease had ended before
             return False
         assert (first["other"], first["other_tenant"]) == (borrower.grant, "team-a")
         [taken, *_] = [e for e in events if e["kind"] == "revoke"]

@@ -1,4 +1,4 @@
-"""The node socket under a member of the group who means harm: connections, halves of requests, bodies, descriptors."""
+"""The node socket under a malicious member of the group: connections, partial requests, bodies, descriptors."""
 
 import contextlib
 import os
@@ -121,18 +121,18 @@ def test_without_descriptors_it_waits_and_root_gets_in(make_daemon):
             with member(lambda tell: tell(ask(path, VERSION)[0])) as told:
                 return told() == 503
 
-        # Root is not counted: its own connections use up what there is, but for the reserve.
+        # Root's connections are not limited: they use up all descriptors but the reserve.
         while not member_is_refused():
             held.enter_context(connect(path)).sendall(VERSION)
         assert daemon.client.version()
         assert ask(path, VERSION)[0] == 200
-        # More than the reserve: nothing is accepted any more, and nothing turns round.
+        # Beyond the reserve no connection is accepted, and the loop must not spin.
         waiting = [held.enter_context(connect(path)) for _ in range(30)]
         until(lambda: "takes no connections" in daemon.log.read_text(), "the pause")
         started, used = time.monotonic(), processor_seconds(pid)
         until(lambda: time.monotonic() - started > 0.5, "half a second")
         assert processor_seconds(pid) - used < 0.25 * (time.monotonic() - started) + 0.05
-        # What the daemon does every second, of each device, says so in a line, once.
+        # What fails every second for each device is logged in one line, once.
         until(lambda: "device 1 is not audited" in daemon.log.read_text(), "the audit met it")
         lines = daemon.log.read_text()[len(before) :].splitlines()
         assert len(lines) <= 5, lines
@@ -230,10 +230,10 @@ def test_descriptors_do_not_reach_the_loop(make_daemon, by_kernel):
             with connect(path) as one:
                 try:
                     socket.send_fds(one, [text], [slow.fileno()])
-                except PermissionError:  # refused: it is this process's own again
+                except PermissionError:  # refused: the socket is this process's alone again
                     slow.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 0, 0))
             slow.close()
-            reader.detach()  # it does not read
+            reader.detach()  # kept open, but never read
         tell("sent")
 
     with member(send) as told:

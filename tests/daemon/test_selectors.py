@@ -1,4 +1,4 @@
-"""Grants on devices that are as the request wants them, and what the node says of its devices."""
+"""Grants on devices that match the request's selector, and the attributes that the node reports."""
 
 import json
 

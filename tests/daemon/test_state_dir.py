@@ -1,4 +1,5 @@
-"""A daemon whose state directory is in any condition: it starts, takes over who lives, goes on deciding and says so."""
+"""With its state directory in any condition, the daemon starts, adopts living grants, goes on deciding, and reports the
+condition."""
 
 import contextlib
 import random
@@ -85,7 +86,7 @@ def test_numbers_of_a_tenant_that_no_ledger_takes(fresh):
     with UsagePage.open(daemon.layout.grants / lying / "self" / "usage") as page:
         words = page.pointer.slot[0].device[0]
         words.memory_bytes = words.busy_ns = words.wait_ns = (1 << 64) - 1
-        other.kill()  # as it ends, a period of every grant is written
+        other.kill()  # its end writes a period of every grant
         other.wait()
         until(lambda: [grant["id"] for grant in client.grants()] == [lying], "it ended")
         words.memory_bytes = words.busy_ns = words.wait_ns = (1 << 63) + 5
@@ -129,7 +130,7 @@ def test_a_damaged_ledger_does_not_stop_the_node(fresh, kind):
             path.unlink()
     daemon.start()
     assert client.grant(living)["phase"] == "active"
-    if kind == "torn page":  # in a table that the start does not read
+    if kind == "torn page":  # a page of a table that the start does not read
         until(lambda: client.node()["ledger"]["damaged"], "found")
     if kind not in ("empty", "missing"):
         assert client.node()["epoch"] > run
@@ -150,7 +151,7 @@ def test_a_damaged_ledger_does_not_stop_the_node(fresh, kind):
 
 @pytest.fixture
 def on_small_disk(make_daemon, tmp_path):
-    """A daemon whose state directory is a disk of 1 MiB; what is kept in memory is not."""
+    """A daemon whose state directory is a 1 MiB disk; what is kept on tmpfs is elsewhere."""
     daemon = make_daemon()
     mounts = [daemon.state_dir, daemon.layout.run, daemon.layout.cdi]
     made = []

@@ -39,7 +39,7 @@ def test_pages_are_closed_after_the_arbiter_has_stopped():
 
 @pytest.mark.parametrize("stops", [4, pytest.param(16, marks=pytest.mark.slow)])
 def test_a_daemon_that_is_asked_to_stop_beside_busy_tenants_never_dies_of_a_signal(make_daemon, stops):
-    """After whatever time, and whatever it was asked meanwhile."""
+    """After any time, whatever it was asked meanwhile."""
     stops = int(os.environ.get("GPUSHARE_TEST_STOPS", stops))
     daemon = make_daemon("--simulate", "1x16GiB").start()
     tenants = [Tenant(daemon.run("1GiB", "25%", SPIN, gpu="0"), daemon.env) for _ in range(3)]
@@ -63,7 +63,7 @@ def test_a_daemon_that_is_asked_to_stop_beside_busy_tenants_never_dies_of_a_sign
 
 
 def test_pages_may_be_closed_as_soon_as_the_arbiter_is(tmp_path):
-    """Its thread reads them until then. Many times, beside tenants that ring without end."""
+    """The arbiter's thread reads them until its close. Repeated many times, while bells ring without end."""
     program = """
 import os, sys, threading
 from pathlib import Path

@@ -28,8 +28,8 @@ MS = 1_000_000
 SECOND = 1000 * MS
 SHORT_NS = 500_000
 FEW_MS, BUSY_FEW_MS = 50 * MS, 200 * MS  # on a quiet machine and on any
-"""A handover is over in 1 to 6 ms; the rest is for a machine that lets the arbiter and the tenant wait for a core. The
-kernels that nobody waits for take 1 s and more."""
+"""A handover takes 1 to 6 ms; the rest allows for the arbiter and the tenant waiting for a core. The kernels that
+nobody may wait for take 1 s and more."""
 
 pytestmark = pytest.mark.xdist_group("timing")
 
@@ -45,7 +45,7 @@ def start(work):
 
 
 class Spawner:
-    """Starts a Worker in a grant of its own."""
+    """Starts a Worker in its own grant."""
 
     def __init__(self, daemon: Any, **options: str) -> None:
         self.daemon, self.options = daemon, options
@@ -101,7 +101,7 @@ def holds(daemon: Any, grant: str) -> bool:
 
 
 def slots(daemon: Any, grant: str) -> dict[int, int]:
-    """Bytes of each process that has a slot."""
+    """Bytes of each process that has a slot, by pid."""
     directory = grantdir.self_dir(daemon.layout, grant)
     with (
         LimitsPage.open(directory / "limits", writable=False) as limits,
@@ -153,7 +153,7 @@ def shared_again(sim: Sim, wanted: dict[int, int], within: int = 40, seconds: fl
 
 
 def has_it(sim: Sim, neighbour: Tenant, exact: bool) -> None:
-    """The neighbour gets all remaining device time."""
+    """Asserts that the neighbour gets the remaining device time: over 700 per mille."""
     if exact:
         assert window(sim, SECOND, neighbour.pid)[0] > 700
         return
@@ -176,8 +176,8 @@ def gets_it_at_once(daemon: Any, sim: Sim, neighbour: Tenant, exact: bool) -> di
 @pytest.mark.slow
 @pytest.mark.timing
 def test_a_long_kernel_is_paid_back_and_not_waited_for(daemon, sim, spin):
-    """By a tenant with a quarter: it has half the device while it runs, and then nothing for nearly as long, although
-    its duration is known only at its end."""
+    """The kernel of a tenant with a quarter has half the device while it runs, and its tenant then gets nothing for
+    nearly as long, although the duration is known only at its end."""
     neighbour, long = spin("75%", SHORT_NS), spin("25%", 0, "--gap-ns", "1000")
     pids = neighbour.pid, long.pid
     shared_again(sim, {neighbour.pid: 980}, 60)
@@ -204,7 +204,7 @@ def test_a_long_kernel_is_paid_back_and_not_waited_for(daemon, sim, spin):
 
 @pytest.mark.slow
 def test_a_kernel_that_takes_longer_than_those_before_it(daemon, sim, spin):
-    """By then its tenant counts as idle, and its device belongs to another tenant."""
+    """Before it ends, its tenant counts as idle and another tenant has the device."""
     neighbour, long = spin("75%", SHORT_NS), spin("25%", 3 * MS, "--gap-ns", "1000")
     grant, at = grant_of(daemon, long.pid), newest(daemon)
 
@@ -276,8 +276,8 @@ def test_the_daemon_killed_under_tenants_that_want_all(daemon, sim, spin):
     # Leases remain until the heartbeat is missed for 100 ms: a tenant without a lease gets nothing until then, but no
     # longer.
     window(sim, 300 * MS)
-    # Each is limited by its own metering, which charges too much next to another tenant that does not wait for it, and
-    # gets less where it has no processor.
+    # Each tenant limits itself by its own metering, which charges too much next to a tenant that does not wait, and
+    # each gets less while it has no processor.
     got = window(sim, 2 * SECOND, *pids)
     assert 60 <= got[0] <= 290, got
     assert 300 <= got[1] <= 800, got
@@ -293,7 +293,7 @@ def test_the_smallest_guarantee_is_served(daemon, sim, spin):
     small, hungry = spin("0.5%", SHORT_NS), spin("99.5%", SHORT_NS)
     shared_again(sim, {hungry.pid: 980}, 40)
     got = window(sim, 6 * SECOND, small.pid, hungry.pid)
-    assert 2 <= got[0] <= 20, got  # 5, where it has a processor when its turn comes; without a guarantee nothing
+    assert 2 <= got[0] <= 20, got  # 5 if it has a processor when its turn comes; 0 without a guarantee
     assert got[1] > 940, got
     refused = subprocess.run(
         daemon.run("1GiB", "0.4%", "true"), env=daemon.env, capture_output=True, text=True, timeout=60, check=False
@@ -303,7 +303,7 @@ def test_the_smallest_guarantee_is_served(daemon, sim, spin):
 
 
 def test_a_holder_killed_in_mid_kernel(daemon, sim, spin, worker, exact):
-    """One process of a grant, and then its last one."""
+    """Kills one process of a grant, and then its last one."""
     kept, neighbour = worker("50%"), spin("50%")
     grant = grant_of(daemon, kept.pid)
     kept.do(f"""

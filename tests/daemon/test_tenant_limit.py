@@ -5,7 +5,7 @@ from running import Tenant
 from waiting import until
 
 SECOND = 1_000_000_000
-# Of the device's time, with the tolerance; tests/model/test_core.py shows it exactly in virtual time.
+# Shares of the device's time, with tolerance; tests/model/test_core.py shows them exactly in virtual time.
 ROUGH = {"seconds": 0.7, "within": 0.08}
 EXACT = {"seconds": 2, "within": 0.03}
 
@@ -27,7 +27,7 @@ def spin(daemon):
 
 
 def part(daemon, device, *tenants, seconds=2.0):
-    """The part of the device's total time that they get over `seconds`."""
+    """The part of the device's total time that the tenants get over `seconds`."""
 
     def books():
         found = daemon.books(device)

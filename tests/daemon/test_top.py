@@ -1,4 +1,4 @@
-"""`top` about a real daemon: on a screen of Textual's, and in a real terminal (tmux)."""
+"""`top` with a real daemon: on Textual's test screen, and in a real terminal (tmux)."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.xdist_group("top")
 
 
 async def soon(condition, what, seconds=20.0):
-    """As waiting.until, for one who shares its loop with what it waits for."""
+    """Like waiting.until, for a condition that needs this event loop to run."""
     began = time.monotonic()
     while not (value := condition()):
         assert time.monotonic() - began < seconds, f"not within {seconds} s: {what}"
@@ -60,7 +60,7 @@ def test_release_asks_first(daemon):
         await pilot.press("down", "x")
         await says(f"Release {gone} of default?", "0 processes")
         await pilot.press("n")
-        await pilot.press("x", "enter")  # keeping it has the focus
+        await pilot.press("x", "enter")  # the focus is on keeping it
         await soon(lambda: len(app.screen_stack) == 1, "the dialog is gone")
         assert len(daemon.client.grants()) == 2
         await pilot.press("x", "y")
@@ -141,14 +141,14 @@ def test_a_daemon_that_is_away_and_comes_back(fresh):
 
 
 class Terminal:
-    """A tmux server of its own with one window, which a shell of the test has."""
+    """A tmux server with one window, in which a shell runs."""
 
     def __init__(self, directory, env, columns, lines):
         self._tmux = ["tmux", "-S", str(directory / "tmux"), "-f", "/dev/null"]
         self._env = {**os.environ, **env, "PS1": "$ ", "LC_ALL": "C.UTF-8"}
         self.tmux("new-session", "-d", "-x", str(columns), "-y", str(lines), "sh")
         self.tmux("set-option", "-g", "window-size", "manual")
-        until(lambda: self.text().strip(), "the prompt")  # behind which the output of what is typed before it begins
+        until(lambda: self.text().strip(), "the prompt")  # typing before it would mix with it
 
     def tmux(self, *words):
         done = subprocess.run([*self._tmux, *words], env=self._env, capture_output=True, text=True, check=False)
@@ -185,7 +185,7 @@ def terminal(daemon, columns, lines, **env):
 
 
 def settings(text):
-    """What `stty -a | md5sum` said before and after."""
+    """The output of `stty -a | md5sum` before and after; None until both are there."""
     found = re.findall(r"^[0-9a-f]{32}\b", text, re.MULTILINE)
     return found if len(found) == 2 else None
 
@@ -231,7 +231,7 @@ def test_in_a_terminal_without_a_whole_screen(daemon):
         terminal_.types(f"TERM=dumb {GPUSHARE} top --count 2 --interval 0.1; echo second $?")
         terminal_.says("second 0")
         assert terminal_.text().count(grant) == 4
-        # An interpreter that finds no Textual says how to get it.
+        # Without Textual, it says how to install it.
         hidden = "import sys; sys.modules['textual'] = None; from gpushare.cli.main import main; main(sys.argv[1:])"
         terminal_.types(f"clear; {shlex.quote(sys.executable)} -c {shlex.quote(hidden)} top --count 1; echo third $?")
         terminal_.says("third 0", "pip install 'gpushare[tui]'", grant, "HEALTH")

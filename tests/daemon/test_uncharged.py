@@ -1,5 +1,5 @@
-"""What a grant's processes hold beyond what they were charged counts against its limit. The judge is the simulator's
-books; what nobody charges is taken by a process that has joined, past its interposer."""
+"""What a grant's processes hold beyond what they were charged counts against its limit. The simulator's books are the
+judge. Uncharged memory is taken past the interposer, by a process that has joined."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def daemon(make_daemon):
 
 
 class Past:
-    """Takes memory past the interposer, in a grant that it has joined."""
+    """A process that joins a grant and takes memory past the interposer."""
 
     def __init__(self, daemon, grant: str) -> None:
         command = [*GPUSHARE, "run", "--socket", str(daemon.layout.socket), "--grant", grant, "--"]
@@ -120,7 +120,7 @@ for _ in range(40000):
 
 
 def test_who_allocates_and_frees_all_the_while_has_nothing_uncharged(daemon):
-    """Books and driver are not read at one instant."""
+    """Nothing may look uncharged, although the pages and the driver are not read at one instant."""
     child = start(daemon.run("1GiB", "50%", sys.executable, "-c", CHURN, str(SUPPORT)), daemon.env, stderr=False)
     most = 0
     while child.poll() is None:
@@ -131,7 +131,7 @@ def test_who_allocates_and_frees_all_the_while_has_nothing_uncharged(daemon):
 
 
 def test_what_processes_share_is_not_counted_for_each(make_daemon, tmp_path):
-    """A driver that counts memory for who has imported it too: here 2 GiB more for each process than it has."""
+    """The driver also counts memory for importers: here it lists 2 GiB more for each process than that has."""
     looks = tmp_path / "looks"
     looks.touch()
     daemon = make_daemon("--simulate", "1x16GiB").patch(
@@ -155,7 +155,7 @@ def test_what_processes_share_is_not_counted_for_each(make_daemon, tmp_path):
 
 
 def test_what_a_driver_lists_for_no_process_is_known_of_each_context(make_daemon):
-    """A driver that leaves 8 MiB of each context out of its list: by the device's books they are there."""
+    """The driver's list omits 8 MiB of each context, which are in the device's total."""
     daemon = make_daemon("--simulate", "1x16GiB").patch(
         "from dataclasses import replace",
         "from gpushare.node.simulated import SimulatedBackend as Backend",

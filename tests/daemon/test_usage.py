@@ -1,5 +1,5 @@
-"""What the ledger adds up: each device's time is used, idle, switching or missed, over killed daemons too; and what is
-changed in its file is found."""
+"""The ledger's sums: each device's time is used, idle, switching or missed, also across killed daemons; and changes to
+its file are found."""
 
 import json
 import sqlite3
@@ -41,12 +41,11 @@ def test_time_adds_up_over_a_killed_daemon(make_daemon, tmp_path):
     found = client.usage()
     whole = found["devices"]
     assert whole["missed_ns"] > 0
-    # What was lost when the daemon was killed is in what it missed; beside that, rows end within a second of each
-    # other.
+    # Time lost when the daemon was killed counts as missed; otherwise rows end within a second of each other.
     assert abs(sum(whole[name] for name in WALL) - whole["wall_ns"]) < max(0.001 * whole["wall_ns"], 1_500_000_000)
     rows = {row["tenant"]: row for row in found["rows"]}
     assert set(rows) == {"default", "scav"} and rows["scav"]["guaranteed_ns"] == 0
-    # Kernels of 0.5 ms; what scavenges is owed nothing.
+    # Kernels take 0.5 ms; a scavenging tenant is owed nothing.
     for row in rows.values():
         assert row["busy_ns"] / 600_000 < row["launches"] < row["busy_ns"] / 300_000
         assert row["waited_owed_ns"] + row["waited_limit_ns"] <= row["waited_ns"]
@@ -78,7 +77,7 @@ def check_picture(daemon, file):
 
 
 def check_replay(daemon, rows, other):
-    """What was recorded is what is used; a limit that was not there makes its tenant wait and devices idle."""
+    """Checks a replay: past use matches the records; a new limit makes its tenant wait and devices idle."""
     other.write_text("[tenants.scav]\nweight = 0\n[tenants.default]\ntime_limit = '20%'\n")
     done = daemon.cli("usage", "replay", "--tenants", other, "--json")
     assert done.returncode == 0, done.stderr
@@ -90,7 +89,7 @@ def check_replay(daemon, rows, other):
         assert one["was_waited_ns"] == row["waited_ns"]
         assert one["used_ns"] + one["waited_ns"] == one["was_used_ns"] + one["was_waited_ns"]
     assert found["unknown"] == [] and found["capacity_ns"] > 0
-    # A fifth of one device, of two.
+    # At most a fifth of one of the two devices.
     assert 0 < tenants["default"]["used_ns"] <= found["capacity_ns"] / 10 + 1
     assert tenants["default"]["waited_ns"] > tenants["default"]["was_waited_ns"]
     other.write_text("[tenants.scav]\nweight = -1\n")

@@ -56,7 +56,7 @@ def test_periods_are_as_long_as_they_took(clock):
     assert min(walls) >= 0
     assert sum(walls) <= took
     assert all(abs(granted - wall / 2) <= 1 for wall, (_, _, granted) in zip(walls, rows, strict=True))
-    # The clock was indeed set.
+    # Proves that the clock was set.
     assert any(abs(to_ns - time.time_ns()) > DAY // 2 for _, to_ns, _ in rows)
 
 

@@ -1,4 +1,4 @@
-"""The walls are tried by breaking them: those that this machine has hold, and each is lost for real here."""
+"""Trials of the walls: those of this machine hold, and each one that is broken here is found."""
 
 import os
 import subprocess
@@ -20,11 +20,11 @@ TRIED = ALL | {"exclusive"}
 
 
 def tried(tmp_path) -> dict[str, str]:
-    """Why each wall does not hold."""
+    """Tries the walls. For each: why it does not hold, empty if it does."""
     table = Table()
     table.try_all(Trial(tmp_path / "links", exclusive=True).walls())
     assert not os.listdir(tmp_path / "links")
-    # No driver is here to try its limits and its list with: tests/daemon/test_driver_limits.py.
+    # Walls that need a driver are not tried here: see tests/daemon/test_driver_limits.py.
     return {one.name: one.why for one in table.standing if one.name not in ("memory", "watch")}
 
 
@@ -33,7 +33,7 @@ def test_they_hold(tmp_path):
 
 
 def nothing(*_: object) -> None:
-    """What a wall does that is not there."""
+    """Replaces a part of a wall, to break it."""
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_freezer_that_only_says_so_is_found(tmp_path, monkeypatch):
 
 
 def test_all_ways_that_keep_something_count():
-    """One wall that holds is enough for what it keeps."""
+    """What a wall keeps counts as kept if one of its walls holds."""
     table = Table()
     table.add("memory", "memory", "", "an old driver")
     table.add("cgroup", "processes", "", "")
@@ -71,7 +71,7 @@ def test_all_ways_that_keep_something_count():
 
 
 def bounded(daemon, *words: str):
-    """The daemon is started by these words, on a machine that is not there otherwise."""
+    """Starts the daemon under this command, which simulates a different machine."""
     daemon.forked = False
     daemon.command = [*words, *daemon.command]
     return daemon.start()
@@ -82,7 +82,7 @@ def walls(found) -> dict[str, str]:
 
 
 def runs(daemon) -> dict[str, str]:
-    """A command gets its share; why its walls do not hold."""
+    """Runs a command in a share. For each wall of its grant: why it does not hold, empty if it does."""
     process = subprocess.Popen(
         daemon.run("1GiB", "10%", "cat"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=daemon.env
     )
@@ -95,7 +95,7 @@ def runs(daemon) -> dict[str, str]:
 
 
 def test_without_the_right_to_load_programs(make_daemon):
-    """As root of a container has it: no BPF, no mounts, no v1 device rules."""
+    """As root in a container: no BPF, no mounts, no v1 device rules."""
     drop = "-sys_admin,-bpf,-perfmon,-net_admin"
     daemon = bounded(make_daemon(), "setpriv", f"--bounding-set={drop}", f"--inh-caps={drop}")
     found = walls(daemon.client.node())
@@ -126,7 +126,7 @@ def test_with_v1_alone(make_daemon):
 
 
 def test_required_refuses_where_one_is_missing(make_daemon, tmp_path):
-    """The daemon starts and says why it binds nothing; nobody is left with a grant."""
+    """The daemon starts and says why it binds nothing; no grant is left over."""
     config = tmp_path / "gpushare.toml"
     config.write_text('enforce = "required"\n')
     drop = "-sys_admin,-bpf,-perfmon,-net_admin"
@@ -159,7 +159,8 @@ def test_what_a_killed_daemon_tried_with_is_removed(fresh):
 
 
 def test_the_watch_holds_where_the_driver_lists_who_uses_a_device(make_daemon, tmp_path):
-    """By a process that uses one, when the daemon starts: on a driver of before r615 too, which limits no memory."""
+    """The daemon's start tries it with a process that uses a device; it also holds with a driver before r615, which
+    limits no memory."""
     assert walls(make_daemon().start().client.node())["watch"] == ""
     blind = make_daemon().patch(
         "from gpushare.enforce import trial; trial._ANSWER_SECONDS = 0.5",

@@ -1,4 +1,4 @@
-"""`gpushare why` of a real daemon: admission, resizes and ends of a grant, and the two standing questions."""
+"""`gpushare why` with a real daemon: admission, resizes and ends of a grant, and the two standing questions."""
 
 import json
 

@@ -1,7 +1,7 @@
-"""As much of a Kubernetes API server as a DRA driver meets: nodes, claims, slices, versions of objects, conflicts.
+"""The part of a Kubernetes API server that a DRA driver uses: nodes, claims, slices, versions of objects, conflicts.
 
-What is written must be as the official client's description of the API has it: `check` walks its models. Quantities are
-stored in canonical form, and taints get the time at which they were seen, as the real one does.
+Objects that clients write must match the official client's models, which `check` walks. As in the real server,
+quantities are stored in canonical form, and taints get the time at which they were added.
 """
 
 import json
@@ -66,8 +66,8 @@ def _store(value: Any, *, amounts: bool = False) -> Any:
 
 
 class ApiServer:
-    """On loopback, until `stop`. `objects`: by path. `drop`: fields of devices that this version does not have. `away`:
-    it answers 503."""
+    """A server on loopback that runs until `stop`. `objects`: by path. `drop`: fields of devices that this version does
+    not have. `away`: it answers 503."""
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
@@ -89,7 +89,7 @@ class ApiServer:
                 pass
 
             def _do(self, method: str) -> None:
-                if "watch=true" in self.path.lower():  # the clients of some versions write it so, some so
+                if "watch=true" in self.path.lower():  # its case depends on the client's version
                     self._watch()
                     return
                 size = int(self.headers.get("Content-Length") or 0)
@@ -103,7 +103,7 @@ class ApiServer:
                 self.wfile.write(data)
 
             def _watch(self) -> None:
-                """Of everything; the one who asks takes what it wants."""
+                """Streams the events of all objects; the client filters them."""
                 self.send_response(200)
                 self.send_header("Content-Type", "application/json")
                 self.send_header("Transfer-Encoding", "chunked")
@@ -137,7 +137,7 @@ class ApiServer:
         self._http.server_close()
 
     def kubeconfig(self, path: Path) -> Path:
-        """Writes one for this server."""
+        """Writes a kubeconfig for this server."""
         config = {
             "apiVersion": "v1",
             "kind": "Config",
@@ -182,7 +182,7 @@ class ApiServer:
         return (200, found) if found is not None else (404, {"message": f"{path} not found"})
 
     def _put_status(self, path: str, body: dict[str, Any]) -> tuple[int, Any]:
-        """Of a claim: only devices that are allocated to it."""
+        """Writes the status of a claim; refuses devices that are not allocated to it."""
         check(body, "ResourceV1ResourceClaim", "claim")
         known = self.objects.get(path)
         if known is None:
@@ -220,7 +220,7 @@ class ApiServer:
         self._lock.notify_all()
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """From now on."""
+        """Events from now on, until `stop`."""
         seen = len(self._events)
         while True:
             with self._lock:
@@ -231,11 +231,11 @@ class ApiServer:
             yield from new
 
     def remove_slice(self, node: str) -> None:
-        """As a kubelet does that starts."""
+        """Removes the node's slice, as a kubelet does when it starts."""
         with self._lock:
             self._tell("DELETED", self.objects.pop(f"{SLICES}/{node}-gpu.gpushare.dev"))
 
-    # What a test puts there.
+    # Objects that a test puts there.
 
     def add_node(self, name: str) -> None:
         self.objects[f"{NODES}/{name}"] = {"kind": "Node", "metadata": {"name": name, "uid": f"uid-of-{name}"}}
@@ -249,7 +249,7 @@ class ApiServer:
             self.objects[CLAIMS.format(claim["metadata"]["namespace"], claim["metadata"]["name"])] = claim
 
     def claim(self, claim: dict[str, Any]) -> dict[str, Any]:
-        """As it is now."""
+        """The claim as it is stored now."""
         return self.objects[CLAIMS.format(claim["metadata"]["namespace"], claim["metadata"]["name"])]
 
     def remove_claim(self, claim: dict[str, Any]) -> None:
@@ -294,6 +294,6 @@ def pod_of(namespace: str, claim: str) -> dict[str, Any]:
 
 
 def opaque(source: str, requests: list[str] | None = None, **parameters: Any) -> dict[str, Any]:
-    """Parameters for us, of a claim or of its class."""
+    """Opaque parameters for this driver, from a claim or from its class (`source`)."""
     ours = {"apiVersion": "gpushare.dev/v1", "kind": "Share", **parameters}
     return {"source": source, "requests": requests or [], "opaque": {"driver": "gpu.gpushare.dev", "parameters": ours}}

@@ -1,7 +1,7 @@
-"""A hostile program of a tenant's: it tries what its first argument names, and prints one JSON object.
+"""A tenant's hostile program: tries the trick that its first argument names, and prints one JSON object.
 
-It goes round the interposer: the driver is loaded by its path, with no environment of ours but where the simulator is.
-It is started with a Python of the host, or by the tests' container."""
+It bypasses the interposer: it loads the driver by its path, and its only gpushare variable says where the simulator is.
+It is started with the host's Python, or inside a test's container."""
 
 import array
 import contextlib
@@ -22,7 +22,7 @@ SELF = "/run/gpushare/self"
 
 
 def driver_bytes(library: str, mib: int, piece: int = 16) -> dict[str, int]:
-    """How many MiB of device 0 a bare driver gives this process, in pieces, up to `mib`; `init`: of cuInit."""
+    """Allocates up to `mib` MiB of device 0 by a bare driver. `init`: cuInit's result; `mib`: what it got."""
     cuda = ctypes.CDLL(library)
     code = cuda.cuInit(0)
     count = ctypes.c_int()
@@ -38,7 +38,7 @@ def driver_bytes(library: str, mib: int, piece: int = 16) -> dict[str, int]:
 
 
 def opened(path: str) -> str:
-    """The name of the errno of an open, `OK` where it succeeds."""
+    """Opens a file; returns the name of the errno, `OK` if the open succeeds."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK))
     except OSError as error:
@@ -47,12 +47,12 @@ def opened(path: str) -> str:
 
 
 def nodes() -> dict[str, str]:
-    """Of each node there is."""
+    """What `opened` says of each device node in /dev, by name."""
     return {name: opened(f"/dev/{name}") for name in sorted(os.listdir("/dev")) if name.startswith("gpushare-sim-")}
 
 
 def made(major: int, minor: int) -> dict[str, str]:
-    """A node of its own for a device that it was not given, by mknod, with whatever name."""
+    """Makes a node for a device that the container was not given, under another name, and opens it."""
     path = f"/tmp/attack-{os.getpid()}"
     try:
         os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(major, minor))
@@ -65,7 +65,7 @@ def made(major: int, minor: int) -> dict[str, str]:
 
 
 def mounted(kind: str, where: str, flags: int = 0) -> str:
-    """The name of the errno of a mount, `OK` where it succeeds."""
+    """Mounts a file system; returns the name of the errno, `OK` if the mount succeeds."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(kind.encode(), where.encode(), kind.encode(), ctypes.c_ulong(flags), None) == 0:
         return "OK"
@@ -73,7 +73,7 @@ def mounted(kind: str, where: str, flags: int = 0) -> str:
 
 
 def all_nodes() -> dict[str, str]:
-    """The kernel's own file system of all devices, and each node in it."""
+    """Mounts devtmpfs, which has the nodes of all devices, and opens each device node in it."""
     Path("/tmp/all").mkdir()
     if (done := mounted("devtmpfs", "/tmp/all")) != "OK":
         return {"mount": done}
@@ -82,7 +82,7 @@ def all_nodes() -> dict[str, str]:
 
 
 def remounted(mib: int) -> dict[str, int | str]:
-    """Makes the grant's files writable, writes limits that are far away, and takes memory as any program does."""
+    """Makes the grant's files writable, raises the memory limits, and allocates as any program does."""
     remount, bind = 32, 4096  # MS_REMOUNT, MS_BIND
     found: dict[str, int | str] = {"mount": mounted("none", SELF, remount | bind), "limits": "OK"}
     try:
@@ -95,12 +95,12 @@ def remounted(mib: int) -> dict[str, int | str]:
     return {**found, **driver_bytes("libcuda.so.1", mib)}
 
 
-# The simulator's protocol (native/sim/wire/sim_proto.h) by hand, as others speak ioctls. What a process has that opened
-# the device is a connection.
+# The simulator's protocol (native/sim/wire/sim_proto.h) by hand, as other programs issue ioctls. An open device is a
+# connection.
 
 
 class Opened:
-    """An open device, of whichever process opened it."""
+    """An open device, whichever process opened it."""
 
     HELLO, MEM_ALLOC, LANE_OPEN = 1, 2, 5
 
@@ -116,7 +116,7 @@ class Opened:
         return device
 
     def ask(self, op: int, number: int = 0) -> tuple[int, list[int]]:
-        """The error, and descriptors."""
+        """Returns the error and the descriptors received."""
         self.connection.send(struct.pack("<IIIIQQ", 0x67734D31, 4, op, 0, number, 0))
         message, descriptors, _, _ = socket.recv_fds(self.connection, 4096, 2)
         return struct.unpack_from("<i", message, 4)[0], descriptors
@@ -128,7 +128,7 @@ class Opened:
         return {"mib": got, "last": last}
 
     def work(self, ns: int) -> dict[str, int]:
-        """Device time, in one piece."""
+        """Uses device time, in one piece."""
         error, descriptors = self.ask(self.LANE_OPEN)
         if error == 0:
             file, bell = descriptors
@@ -140,14 +140,14 @@ class Opened:
         return {"last": error}
 
     def serve(self) -> None:
-        """Does what lines of standard input say: `take MIB`, `work NS`."""
+        """Obeys lines of standard input: `take MIB`, `work NS`."""
         for line in sys.stdin:
             word, number = line.split()
             print(json.dumps(getattr(self, word)(int(number))), flush=True)
 
 
 def lend(path: str) -> dict[str, int]:
-    """Opens the device, and gives it to the next process that comes to this socket."""
+    """Opens the device, and passes the descriptor to the next process that connects to a socket at `path`."""
     device = Opened.by_this_process()
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
         door.bind(path)
@@ -161,7 +161,7 @@ def lend(path: str) -> dict[str, int]:
 
 
 def borrow(path: str) -> dict[str, int]:
-    """Takes an open device from there, and uses it."""
+    """Receives an open device from the process that listens at `path`, and uses it."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as door:
         door.connect(path)
         _, [given], _, _ = socket.recv_fds(door, 1, 1)
@@ -170,7 +170,7 @@ def borrow(path: str) -> dict[str, int]:
 
 
 def by_reference(path: str) -> str:
-    """Opens a node through a descriptor that only names it, as another process may hand it over."""
+    """Opens a node through an O_PATH descriptor received over a socket, as another process may pass it."""
     mine, theirs = socket.socketpair()
     with mine, theirs:
         try:
@@ -183,7 +183,7 @@ def by_reference(path: str) -> str:
 
 
 def traced(pid: int) -> str:
-    """Takes hold of another process."""
+    """Attaches to another process with ptrace."""
     libc = ctypes.CDLL(None, use_errno=True)
     attach = 16  # PTRACE_ATTACH
     if libc.ptrace(attach, pid, None, None) == 0:
@@ -193,14 +193,14 @@ def traced(pid: int) -> str:
 
 
 def connected(path: str) -> str:
-    """To a socket, with nothing said."""
+    """Connects to a socket and sends nothing; returns the name of the errno, or `OK`."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
         client.settimeout(5)
         return errno.errorcode.get(client.connect_ex(path), "OK")
 
 
 def crowd(library: str, processes: int, mib: int) -> dict[str, int]:
-    """Many processes that all take what they can, and hold it until all have tried."""
+    """Forks processes that each take what they can; all keep it until a line on standard input."""
     ready, go = os.pipe(), os.pipe()
     children = []
     for _ in range(processes):

@@ -1,5 +1,5 @@
-"""A copy of a root that has systemd, booted in namespaces of its own: for what a package asks of systemd, and for our
-unit under it. It ends with the test, with all that it has started."""
+"""A copy of a root that has systemd, booted in its own namespaces: to test what a package asks of systemd, and the
+daemon's unit under it. It ends with the test, along with every process started in it."""
 
 import contextlib
 import os
@@ -14,7 +14,7 @@ from waiting import until
 
 from gpushare.enforce.cgroup import Cgroup, Hierarchies
 
-# $1: a folder of the test; $2: what is copied; $3: a folder that is seen at /mnt.
+# $1: a folder of the test; $2: the root to copy; $3: a folder that appears at /mnt.
 BOOT = """\
 set -e
 over=$1/over root=$1/root lower=$2 shared=$3
@@ -46,7 +46,7 @@ exec env -i container=other PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/systemd/syst
 
 @contextlib.contextmanager
 def own_cgroup() -> Iterator[Path]:
-    """A cgroup of version 2, which systemd takes for all there is. Skips the test where there is none."""
+    """A cgroup of version 2, which systemd sees as the whole hierarchy. Skips the test if there is no cgroup v2."""
     unified = Hierarchies.of().unified
     if unified is None:
         pytest.skip("no cgroup v2 here, which systemd needs")
@@ -60,8 +60,8 @@ def own_cgroup() -> Iterator[Path]:
 
 
 def booted(directory: Path, lower: Path, script: str, *, seconds: float = 90) -> tuple[int, str]:
-    """The status of a shell script that runs as a service for at most `seconds`, and what it said. `directory`: has
-    nothing but, perhaps, `shared`."""
+    """Runs a shell script as a service for at most `seconds`; returns its status and output. `directory`: empty, except
+    perhaps for `shared`."""
     shared = directory / "shared"
     for name in ("over", "root", "shared"):
         (directory / name).mkdir(exist_ok=True)

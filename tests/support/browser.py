@@ -1,5 +1,5 @@
-"""Debian's Chromium, driven by Playwright. What a page says on its console is a failure, and so is what its policy
-forbids."""
+"""Debian's Chromium, driven by Playwright. A warning or error on a page's console is a failure, and so is a violation
+of its content security policy."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -39,8 +39,8 @@ def chromium() -> Iterator[Browser]:
 
 @contextmanager
 def opened(browser: Browser, url: str, *, expected: tuple[str, ...] = (), **options: Any) -> Iterator[Page]:
-    """A page in a profile of its own. `options`: of the profile, such as `color_scheme`. `expected`: parts of console
-    messages that are no failure."""
+    """A page in its own profile. `options`: of the profile, such as `color_scheme`. `expected`: parts of console
+    messages that are not failures."""
     context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
     context.set_default_timeout(30_000)
     context.add_init_script(_VIOLATIONS)

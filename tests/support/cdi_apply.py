@@ -1,5 +1,5 @@
-"""What an engine does with CDI specs: the edits of devices, put into a config.json. It is not the product's code, which
-writes them."""
+"""Applies CDI specs as an engine does: puts the edits of devices into a config.json. Uses none of the product's code,
+which writes the specs."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def apply(config: dict[str, Any], directory: Path, *names: str) -> None:
-    """`directory`: with the specs. `names`: kind=device."""
+    """`directory`: has the specs. `names`: of devices, as KIND=DEVICE."""
     found = {}
     for path in directory.glob("*.json"):
         spec = json.loads(path.read_text())

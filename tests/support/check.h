@@ -1,4 +1,4 @@
-/* For programs of tests that check themselves: what does not hold is said, and ends them. */
+/* For test programs that check themselves: a failed check is reported and ends the program with status 1. */
 #ifndef GS_TEST_CHECK_H
 #define GS_TEST_CHECK_H
 

@@ -9,7 +9,7 @@ from gpushare.cli.parser import Parser
 
 
 def parsers(parser: Parser | None = None) -> Iterator[Parser]:
-    """The whole command's, each verb's, and those of the verbs below."""
+    """The parsers of the whole command, of each verb, and of the verbs below it."""
     parser = parser or build_parser()
     yield parser
     for verb in parser.verbs().values():
@@ -17,7 +17,7 @@ def parsers(parser: Parser | None = None) -> Iterator[Parser]:
 
 
 def words(line: str) -> list[str]:
-    """What gpushare is given by a line of a shell: without sudo, quotes, and what other programs do with its output."""
+    """The arguments that a shell line passes to gpushare: without sudo, quotes, pipes and redirections."""
     own = line[re.search(r"\bgpushare\b", line).end() :]
     if match := re.search(r" [|<>] |\)\"?$", own):
         own = own[: match.start()]

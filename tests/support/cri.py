@@ -1,4 +1,4 @@
-"""Pods by containerd's CRI, without a kubelet: its configuration, an image, and the calls."""
+"""Pods through containerd's CRI, without a kubelet: containerd's configuration, an image, and the calls."""
 
 import contextlib
 import hashlib
@@ -18,7 +18,7 @@ from gpushare.adapters.protobuf import parse, text
 _NUMBERS = itertools.count()
 IMAGE = "docker.io/library/gpushare-engines:1"
 
-# As an administrator may have written it, for a machine without systemd, network and CAP_SYS_RESOURCE.
+# An administrator's own settings, for a machine without systemd, network and CAP_SYS_RESOURCE.
 COMMON = """\
 root = "{work}/root"
 state = "{work}/state"
@@ -109,15 +109,15 @@ def image_archive(rootfs: Path, out: Path, env: list[str] | None = None) -> None
 
 
 def configuration(work: Path, since_2: bool, cdi: str = "", nri: bool = False) -> str:
-    """For containerd; `work` is a directory for its files, with `work/sock`; `cdi`: a setting of the CRI plugin; `nri`:
-    it may be turned on, at `work/nri.sock`."""
+    """containerd's configuration. `work`: a directory for its files, its socket at `work/sock`; `cdi`: a setting of the
+    CRI plugin; `nri`: leaves NRI available, at `work/nri.sock`."""
     common = COMMON.format(work=work, off="" if nri else '"io.containerd.nri.v1.nri", ')
     text = (SINCE_2 if since_2 else BEFORE_2).format(common=common, image=IMAGE, cdi=cdi)
     return text + NRI.format(work=work) if nri else text
 
 
 class Cri:
-    """A client of containerd's CRI, as the kubelet is one."""
+    """A client of containerd's CRI, like the kubelet."""
 
     def __init__(self, channel: grpc.Channel, logs: Path) -> None:
         self.channel, self.logs = channel, logs
@@ -138,7 +138,7 @@ class Cri:
         return answer[2 : 2 + answer[1]].decode()
 
     def start_pod(self, handler: str, annotations: dict[str, str], privileged: bool = False) -> tuple[str, bytes]:
-        node = message(_1=2, _2=1)  # the node's network, processes of their own
+        node = message(_1=2, _2=1)  # the node's network, its own PID namespace
         config = message(
             _1=message(_1=f"pod-{next(_NUMBERS)}", _2="uid", _3="default"),
             _3=str(self.logs),
@@ -160,7 +160,7 @@ class Cri:
             self.end_pod(pod)
 
     def start(self, pod: tuple[str, bytes], *command: str, privileged: bool = False, **fields: object) -> str:
-        """The container's id. `fields`: more of the ContainerConfig."""
+        """Starts a container; returns its id. `fields`: more of the ContainerConfig."""
         node = message(_1=2, _2=1)
         config = message(
             _1=message(_1="container"), _2=message(_1=IMAGE), _3=list(command), _11=f"{pod[0]}.log",
@@ -171,12 +171,12 @@ class Cri:
         return container
 
     def execute(self, container: str, *command: str) -> str:
-        """What a command in a container that runs has written."""
+        """The output of a command in a running container."""
         answer = self.call("ExecSync", _1=container, _2=list(command), _3=30)
         return text(parse(answer), 1)
 
     def run(self, pod: tuple[str, bytes], *command: str, privileged: bool = False, **fields: object) -> str:
-        """The output of the pod's only container, once it has ended. `fields`: as of `start`."""
+        """The output of the pod's only container, once it has ended. `fields`: as for `start`."""
         container = self.start(pod, *command, privileged=privileged, **fields)
         living = message(_2=message(_1=1), _3=pod[0])  # in the state "running"
         until(lambda: not self.call("ListContainers", _1=living), "the container ends", 60)

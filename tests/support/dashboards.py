@@ -1,4 +1,4 @@
-"""`gpushare dashboard` as a process, and requests to it as any program can make them."""
+"""`gpushare dashboard` as a process, and raw HTTP requests to it."""
 
 import http.client
 import json
@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-# The user is another before anything runs, as after `sudo -u`; what it imports is read before that, because the
-# checkout may be in a place that only root can read.
+# Changes the user before anything runs, as after `sudo -u`. Imports come first, because the checkout may be in a place
+# that only root can read.
 _AS_USER = """
 import os, sys, pwd, asyncio.subprocess
 import gpushare.dashboard.main
@@ -27,7 +27,7 @@ entry()
 
 
 class Dashboard:
-    """A process that serves. `url`: as it printed it."""
+    """A process that serves. `url`: as printed by it."""
 
     def __init__(self, *options: str, uid: int = 0, env: Mapping[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
@@ -56,8 +56,8 @@ class Dashboard:
     def request(
         self, method: str, path: str, body: Any = None, **headers: str | None
     ) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers and body. `headers`: with _ for -; None leaves one out. The token and, of a change, our own
-        origin are there where nothing else is said."""
+        """Status, headers and body. `headers`: with _ for -; None omits one. By default the token is sent and, with a
+        body, the dashboard's own origin."""
         given: dict[str, str | None] = {"Authorization": f"Bearer {self.token}"}
         if body is not None:
             given |= {"Origin": self.base.rstrip("/"), "Content-Type": "application/json"}
@@ -79,7 +79,7 @@ class Dashboard:
 
     @contextmanager
     def stream(self) -> Iterator[Iterator[Any]]:
-        """The messages that a page gets."""
+        """The messages that a page receives."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
         try:
             connection.request("GET", "/api/stream", headers={"Authorization": f"Bearer {self.token}"})
@@ -90,7 +90,7 @@ class Dashboard:
             connection.close()
 
     def end(self) -> int:
-        """Its status after SIGTERM."""
+        """Sends SIGTERM; returns the exit status."""
         self.process.send_signal(signal.SIGTERM)
         status = self.process.wait(20)
         for stream in (self.process.stdout, self.process.stderr):
@@ -109,14 +109,14 @@ def dashboard(*options: str, uid: int = 0, env: Mapping[str, str] | None = None)
 
 
 class Told:
-    """What a page has been told last, by node and section."""
+    """The latest values that a page has received, by node and section."""
 
     def __init__(self, messages: Iterator[Any]) -> None:
         self._messages = messages
         self.last: dict[tuple[int, str], Any] = {}
 
     def until(self, section: str, holds: Callable[[Any], Any] = lambda value: True, node: int = 0) -> Any:
-        """What is said of it, once that is so."""
+        """Reads messages until `holds` accepts the section's value; returns the value."""
         while (node, section) not in self.last or not holds(self.last[node, section]):
             message = next(self._messages)
             if "node" in message:
@@ -124,7 +124,7 @@ class Told:
         return self.last[node, section]
 
     def away(self, why: str | None, node: int = 0) -> str:
-        """Why the node is away, once it is for that; None: once it is not."""
+        """Waits until the node is away for a reason with `why` in it (None: until it is back); returns the reason."""
         found = self.until(
             "state", lambda state: why in state["away"] if why and state["away"] else why is state["away"], node
         )

@@ -1,4 +1,4 @@
-"""Roots of Debian's releases, made once into build/debian, which tests copy."""
+"""Roots of Debian releases for tests to copy, made once in build/debian."""
 
 import contextlib
 import shutil
@@ -13,8 +13,9 @@ KEPT = Path(__file__).parents[2] / "build" / "debian"
 
 @contextlib.contextmanager
 def made(release: str, packages: str = "", *, name: str = "") -> Iterator[Callable[[], Path]]:
-    """Makes it while the body runs. Yields what waits for it; the test is skipped where there is no mirror. `packages`:
-    besides the essential ones, with commas between them. `name`: where the same release is there with others."""
+    """Makes the root while the body runs. Yields a function that waits for it and returns its path; it skips the test
+    if no mirror is reachable. `packages`: besides the essential ones, separated by commas. `name`: of the root, if the
+    same release is also made with other packages."""
     kept = KEPT / (name or release)
     making = None
     if not kept.is_dir():

@@ -1,16 +1,16 @@
-"""The processes that a daemon starts for itself: its door, which has the sockets of its grants, and its readers."""
+"""The helper processes of a daemon: its door, which has the sockets of its grants, and its readers."""
 
 import os
 from pathlib import Path
 
 
 def pid(daemon_pid: int) -> int | None:
-    """The door of a daemon; None while it has none."""
+    """The pid of a daemon's door; None while it has none."""
     return _helper(daemon_pid, "door")
 
 
 def descriptors(daemon_pid: int) -> int:
-    """How many a daemon has open."""
+    """Number of descriptors that a daemon has open."""
     return len(os.listdir(f"/proc/{daemon_pid}/fd"))
 
 

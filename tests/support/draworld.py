@@ -1,4 +1,4 @@
-"""A node's daemon, and the API server's claims and slices, in memory: what the DRA driver stands between."""
+"""The two sides that the DRA driver connects, in memory: a node's daemon, and the API server's claims and slices."""
 
 from collections import Counter
 
@@ -23,7 +23,7 @@ NAME = slices.device_name(DEVICE["id"])
 
 
 class Api:
-    """Slices and claims in memory. `late`: what the next claim waits for."""
+    """Slices and claims in memory. `late`: an event that reads of claims wait for, or None."""
 
     def __init__(self, *known):
         self.claims = {one["metadata"]["name"]: one for one in known}
@@ -74,7 +74,7 @@ def claim(name="a", *, time="300", memory="4Gi", config=(), **more):
 
 
 class Daemon:
-    """Grants in memory, which fit where the sum of their time does."""
+    """Grants in memory, which fit if the sum of their time does."""
 
     def __init__(self):
         self.live, self.count, self.asked = {}, 0, Counter()

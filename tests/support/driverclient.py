@@ -7,7 +7,7 @@ from pathlib import Path
 from handmade import Simulator
 
 MIB = 1 << 20
-CONTEXT = 16 * MIB  # the size in both the hand-made grants and the simulator
+CONTEXT = 16 * MIB  # the same in hand-made grants and in the simulator
 LIMIT = 2 << 30  # of a hand-made grant
 OUT_OF_MEMORY = 2
 WAYS = ("linked", "dlsym", "proc")

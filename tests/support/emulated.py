@@ -1,5 +1,5 @@
-"""Programs of another architecture, run as if the kernel knew them: in a user namespace of their own, whose list of
-interpreters names qemu. The machine's own list stays as it is."""
+"""Programs of another architecture, run as if the kernel supported them: in their own user namespace, whose binfmt_misc
+has qemu as an interpreter. The machine's own list of interpreters stays as it is."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ import pytest
 from waiting import until
 
 KNOWN = Path("/usr/lib/binfmt.d/qemu-aarch64.conf")  # comes with qemu-user-static
-# $1: the interpreter's line; $2 on: a command. F: it is opened now, so that roots need not have it.
+# $1: the interpreter's line; $2 on: a command. Flag F: the kernel opens qemu now, so that roots need not have it.
 ENTER = """\
 set -e
 mount -t proc proc /proc
@@ -26,8 +26,8 @@ exec "$@"
 def emulated(
     *command: object, log: Path, timeout: float, env: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command as root of such a namespace, of mounts and processes too. Its ids are the machine's up to 65535.
-    What it says goes to `log` as it comes. Skips the test where there is no qemu or no such namespace."""
+    """Runs a command as root in such a namespace, with its own mount and PID namespaces. Ids up to 65535 are the
+    machine's. Output goes to `log` as it comes. Skips the test if there is no qemu or no such namespace."""
     if not KNOWN.exists() or shutil.which("qemu-aarch64-static") is None:
         pytest.skip("no qemu-user-static here")
     line = f"{KNOWN.read_text().strip().rpartition(':')[0]}:FP"

@@ -1,6 +1,6 @@
 """The container engines of this machine, for tests that run them.
 
-They are those installed, and those unpacked under the folders that GPUSHARE_ENGINES names (separated by colons, each a
+These are the installed ones, and those unpacked in the folders that GPUSHARE_ENGINES names (separated by colons, each a
 root with usr/bin and usr/sbin).
 """
 
@@ -28,7 +28,7 @@ SPIN = [f"{CONTAINER_LIB}/gpushare-spin", "--alloc", "512MiB", "--seconds", "0"]
 SHARE = {"gpushare.dev/memory": "1GiB", "gpushare.dev/time": "30%"}
 
 
-# For machines without systemd and CAP_SYS_RESOURCE, as an administrator may have written it.
+# An administrator's own settings, for machines without systemd and CAP_SYS_RESOURCE.
 PODMAN = """\
 [containers]
 pids_limit = 0 # none
@@ -44,7 +44,7 @@ runtime = "runc"
 
 
 def make_rootfs(out: Path, *more: str) -> Path:
-    """A tar with the files of an image: a shell, what gpushare-spin and our libraries load, and `more` programs."""
+    """A tar with the files of an image: a shell, what gpushare-spin and its libraries load, and `more` programs."""
     wanted = {"/bin/sh", "/bin/sleep", *more}
     for path in (*wanted, LIB_DIR / "gpushare-spin", INTERPOSER, SIM_LIB_DIR / "libcuda.so.1"):
         text = subprocess.run(["ldd", path], capture_output=True, text=True).stdout
@@ -59,7 +59,7 @@ def make_rootfs(out: Path, *more: str) -> Path:
 def programs(name: str) -> list[Path]:
     found: dict[Path, Path] = {}
     for path in (root / place / name for root in ROOTS for place in ("usr/bin", "usr/sbin")):
-        # Unpacked beside the system, it may need newer libraries than the system's.
+        # An unpacked engine may need newer libraries than the system's.
         if path.is_file() and subprocess.run([path, "--version"], capture_output=True).returncode == 0:
             found.setdefault(path.resolve(), path)
     return list(found.values())
@@ -103,7 +103,7 @@ def running(
 
 
 def allocated(output: str) -> bool:
-    """What gpushare-spin says of the memory that it asked for, in a container that may have it."""
+    """Whether gpushare-spin reports that it got the memory that it asked for."""
     events = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
     return any(event.get("event") == "alloc" and event["ok"] for event in events)
 
@@ -125,14 +125,15 @@ class Docker:
             return answer.status, answer.read()
 
     def load(self, rootfs: Path, change: str = "") -> None:
-        """Makes IMAGE of it; `change`: an instruction of a Dockerfile."""
+        """Makes IMAGE from a tar; `change`: an instruction of a Dockerfile."""
         name, _, tag = IMAGE.partition(":")
         query = {"fromSrc": "-", "repo": name, "tag": tag, **({"changes": change} if change else {})}
         status, said = self("POST", f"/images/create?{urllib.parse.urlencode(query)}", data=rootfs.read_bytes())
         assert status == 200, said
 
     def run(self, runtime: str, *command: str, env: list[str] | None = None, **host: object) -> tuple[int, str]:
-        """The status of its start and its output, or why it did not start. `host`: more of the HostConfig."""
+        """Runs a container: the status of its start, and its output or why it did not start. `host`: more of the
+        HostConfig."""
         status, name = self.make(runtime, *command, env=env, **host)
         if status != 201:
             return status, name
@@ -146,7 +147,7 @@ class Docker:
             self.remove(name)
 
     def make(self, runtime: str, *command: str, env: list[str] | None = None, **host: object) -> tuple[int, str]:
-        """The status, 201, and the name of the container, or why there is none."""
+        """Creates a container: the status, and its id (status 201) or why there is none."""
         asked = {
             "Image": IMAGE, "Cmd": command, "Tty": True, "Env": env or [],
             "HostConfig": {"Runtime": runtime, "NetworkMode": "none", **host},
@@ -158,7 +159,7 @@ class Docker:
         self("DELETE", f"/containers/{name}?force=1")
 
     def execute(self, name: str, *command: str) -> str:
-        """What a command in a container that runs has written."""
+        """The output of a command in a running container."""
         asked = {"Cmd": command, "Tty": True, "AttachStdout": True, "AttachStderr": True}
         status, said = self("POST", f"/containers/{name}/exec", asked)
         assert status == 201, said
@@ -171,7 +172,7 @@ class Docker:
 
 
 def dockers_own(work: Path, **more: object) -> dict[str, object]:
-    """daemon.json, as an administrator may have written it, for a machine without network and CAP_SYS_RESOURCE."""
+    """An administrator's own daemon.json, for a machine without network and CAP_SYS_RESOURCE."""
     return {
         "data-root": str(work / "data"), "exec-root": str(work / "exec"), "pidfile": str(work / "pid"),
         "hosts": [f"unix://{work}/sock"], "iptables": False, "ip6tables": False, "bridge": "none",

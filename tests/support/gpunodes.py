@@ -1,7 +1,7 @@
-"""Device nodes of a GPU that is not there, in a mount namespace of their own, and what a container can do with them.
+"""Device nodes of a GPU that does not exist, in their own mount namespace, and what a container can do with them.
 
-The kernel asks the device cgroup before it looks for the driver: whoever may open such a node is told that there is no
-device, and whoever may not that it is not permitted.
+The kernel asks the device cgroup before it looks for the driver: an open that the cgroup permits fails with "no such
+device", another one with "not permitted".
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Iterator
 
 NODES = {"/dev/nvidia0": (195, 0), "/dev/nvidiactl": (195, 255)}
-OWN = "/dev/own"  # that the container makes itself
+OWN = "/dev/own"  # made by the container itself
 
 _SCRIPT = """
 set -e
@@ -42,8 +42,8 @@ done
 
 @contextlib.contextmanager
 def shown(cgroups: str = "v1") -> Iterator[list[str]]:
-    """The words before a command that is to see the nodes. `cgroups`: of version 1 alone, as crun starts nothing where
-    `both` are."""
+    """The words to put before a command that is to see the nodes. `cgroups`: v1 hides version 2, as crun starts nothing
+    where `both` are mounted."""
     command = ["unshare", "--mount", "--propagation", "slave", "sh", "-c", _SCRIPT, "sh", cgroups]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         try:
@@ -54,7 +54,7 @@ def shown(cgroups: str = "v1") -> Iterator[list[str]]:
 
 
 def usable(output: str) -> set[str]:
-    """Of what PROBE wrote: the nodes that the container may open. Fails where it has not run to its end."""
+    """The nodes that the container may open, from the output of PROBE. Fails if PROBE did not run to its end."""
     lines = [line.strip().split(" ", 2) for line in output.splitlines() if line.startswith("node ")]
     found = {node: said for _, node, said in lines}
     assert set(found) == {*NODES, OWN}, output

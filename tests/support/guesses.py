@@ -1,8 +1,8 @@
-"""Handles of physical memory that a program names without having been given them: the driver gives them out again, and
-the call that gets one may not have returned. For use inside the process that makes the calls (see holds.py).
+"""Guessed handles of physical memory: the driver reuses handle values, so a program can name a handle before the call
+that creates it has returned. For use inside the process that makes the calls (see holds.py).
 
-`run` plays one use of such a handle: while the call that makes it is held in the driver, and the other way round. It
-says what was wrong: less charged than the device has given, something left at the end, or a call that did not wait.
+`run` plays one use of such a handle: while the creating call is held in the driver, and the other way round. It returns
+what was wrong: less charged than the device has given, something left at the end, or a call that did not wait.
 """
 
 import ctypes
@@ -36,7 +36,7 @@ class _Play:
         self.maker, _ = self.start(self.create_twice)
 
     def create_twice(self) -> None:
-        """In one thread, since a driver may give a handle out again only there."""
+        """Creates twice in one thread, since a driver may reuse a handle only within a thread."""
         self.key = ok(d.cuMemCreate(SIZE, on_device(FILE), 0))
         ok(d.cuMemRelease(self.key))
         self.again.wait()
@@ -57,7 +57,7 @@ class _Play:
         d.cuMulticastBindMem(self.team, 0, self.key, 0, SIZE, 0)
 
     def start(self, call: Callable[[], Any]) -> tuple[holds.Operation, bool]:
-        """The call in a thread of its own, and whether it is held or waits."""
+        """Starts the call in its own thread; also returns whether it is held or waits."""
 
         def act() -> None:
             ok(d.cuCtxSetCurrent(self.context))
@@ -72,7 +72,7 @@ class _Play:
             self.wrong.append(f"{moment}: {(given - asked) / MIB:g} MiB not charged")
 
     def during(self, use: Callable[[], None], when: int) -> list[str]:
-        """The use waits while the creation is held."""
+        """Checks that the use waits while the creation is held."""
         with holds.Hold("cuMemCreate", when) as hold:
             self.again.set()
             assert hold.stopped(holds.PATIENCE_S)
@@ -82,7 +82,7 @@ class _Play:
         return self.close(user)
 
     def before(self, use: Callable[[], None], function: str, when: int) -> list[str]:
-        """The creation waits while the use is held."""
+        """Checks that the creation waits while the use is held."""
         with holds.Hold(function, when):
             user, _ = self.start(use)
             self.again.set()
@@ -132,7 +132,7 @@ def run(use: str, context: Any) -> list[str]:
 
 
 def others_go_on(context: Any) -> list[str]:
-    """A call that the driver keeps waiting keeps only those that name the same waiting."""
+    """Checks that a call that the driver blocks blocks only calls that name the same object."""
     play = _Play(context)
     mine, other = (ok(d.cuMemCreate(SIZE, on_device(FILE), 0)) for _ in range(2))
 
@@ -155,8 +155,8 @@ def others_go_on(context: Any) -> list[str]:
 
 
 def closed_descriptor(context: Any) -> list[str]:
-    """A descriptor that is not open names nothing, also if its number is another's when the driver looks: the
-    interposer has copies of its own of those that are imported."""
+    """Checks that an import from a descriptor that is not open fails, even if its number is reused before the driver
+    reads it: the interposer passes its own copies of imported descriptors."""
     play = _Play(context)
     memory = ok(d.cuMemCreate(SIZE, on_device(FILE), 0))
     fd = int(ok(d.cuMemExportToShareableHandle(memory, FILE, 0)))
@@ -174,7 +174,7 @@ def closed_descriptor(context: Any) -> list[str]:
 
     guess, other = holds.Operation(act(number)), holds.Operation(act(fd))
     with ExitStack() as stopped:
-        for operation in (guess, other):  # nothing but the import opens a descriptor meanwhile
+        for operation in (guess, other):  # meanwhile only the import opens descriptors
             hold = holds.Hold("cuMemImportFromShareableHandle", holds.BEFORE, operation.native_id or 0)
             stopped.enter_context(hold)
             operation.go()
@@ -192,7 +192,7 @@ def closed_descriptor(context: Any) -> list[str]:
 
 
 def more_than_places(context: Any) -> list[str]:
-    """More calls at once than the interposer has places for."""
+    """Makes more calls at once than the interposer has places for: the last one waits."""
     play = _Play(context)
     memory = ok(d.cuMemCreate(SIZE, on_device(), 0))
     with holds.Hold("cuMemRelease", holds.BEFORE) as hold:
@@ -211,7 +211,7 @@ def more_than_places(context: Any) -> list[str]:
 
 
 def ended_thread(context: Any) -> list[str]:
-    """A thread that ends while its call waits for another keeps nobody waiting."""
+    """Checks that a thread that ends while its call waits for another one blocks nobody."""
     play = _Play(context)
     memory, process = int(ok(d.cuMemCreate(SIZE, on_device(), 0))), ctypes.CDLL(None)
     process.signal.argtypes = [ctypes.c_int, ctypes.c_void_p]

@@ -181,8 +181,8 @@ class Grant:
         return Slot(self.usage, index, device)
 
     def gated(self, pid: int, device: int = 0) -> int:
-        """Number of threads of a process that sleep until the device's lease changes, as the kernel knows it. In
-        `waiting` of its slot those count too that wait for work in flight, which end without a lease."""
+        """Number of threads of a process that sleep until the device's lease changes, according to the kernel. The
+        slot's `waiting` also counts threads that wait for work in flight, which needs no lease to end."""
         limits = str((self.directory / "limits").resolve())
         lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
         mapped = next((int(line.split("-")[0], 16) for line in lines if line.endswith(limits)), None)
@@ -194,7 +194,7 @@ class Grant:
             try:
                 asleep = word in (task / "syscall").read_text().split()[:2]
                 found += asleep and (task / "comm").read_text() != "gpushare-gate\n"
-            except OSError:  # it has ended since
+            except OSError:  # the thread has ended
                 continue
         return found
 
@@ -203,8 +203,7 @@ class Grant:
         return sum(slot.device[device].memory_bytes for slot in self.usage.slot if pid in (None, slot.pid))
 
     def give_back(self, index: int = 0) -> None:
-        """Clears what the process of a slot has charged on the first device, as the daemon does when the process has
-        died."""
+        """Clears what the process of a slot has charged on the first device, as the daemon does after its death."""
         words = self.usage.slot[index].device[0]
         words.memory_bytes = words.memory_pending = words.memory_growing = 0
 

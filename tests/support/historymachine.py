@@ -30,8 +30,8 @@ SIZES = st.one_of(
     ),
 )
 
-# Selects one of the available items by a single number, so that the number of draws per step does not depend on
-# addresses and timing of this run.
+# A single draw seeds every choice of a step, so that the number of draws per step does not depend on addresses and
+# timing.
 PICKS = st.integers(0, (1 << 32) - 1).map(random.Random)
 
 
@@ -71,8 +71,8 @@ class Processes(RuleBasedStateMachine):
         return data.choice([*alive, *alive, *alive, *client.stale.get(kind, []), *others[:2], 0x1000])
 
     def allocate(self, client: Client, context: int, need: int, command: str, *numbers: int) -> int | None:
-        """Runs a command that allocates; returns the created number. Fails in the driver if there is no context, in the
-        interposer if the size exceeds the limit."""
+        """Runs a command that allocates; returns the created number, None if it failed. Asserts that it fails in the
+        driver if there is no context, and in the interposer if the size exceeds the limit."""
         result, made = client(command, context, *numbers)
         if context == 0:
             assert result not in (OK, OUT_OF_MEMORY)
@@ -138,7 +138,7 @@ class Processes(RuleBasedStateMachine):
     def exec(self, data: random.Random) -> None:
         """The new image starts with no memory and has not called CUDA yet."""
         client, _ = self.pick(data, context=False)
-        if data.random() < 0.3:  # a long history is worth more than a history that ends
+        if data.random() < 0.3:  # rarely: a longer history tests more
             assert client("exec")[0] == OK
             client.model, client.stale = Process(), {}
 

@@ -30,8 +30,8 @@ from types import TracebackType
 from typing import Any
 
 BEFORE, AFTER = 0, 1
-PATIENCE_S = 60.0  # for what must come to an end, on a machine that is busy
-STILL_S = 0.05  # a thread that sleeps this long in one system call waits for the thread that is held
+PATIENCE_S = 60.0  # for anything that must end, on a busy machine
+STILL_S = 0.05  # a thread asleep this long in one system call is taken to wait for the held thread
 BLOCKED_S = 3.0  # an operation that has not ended by then is taken to wait, even if it wakes now and then
 
 _library: ctypes.CDLL | None = None
@@ -50,7 +50,7 @@ def library() -> ctypes.CDLL:
 
 
 def check_books(device: int = 0) -> None:
-    """Asserts that the engine's books of this process are the sum of what is alive in it. No driver call may be in
+    """Asserts that the engine's books of this process equal the sum of what is alive in it. No driver call may be in
     progress in another thread."""
     counts = (ctypes.c_ulonglong * 4)()
     agreed = library().gs_sim_check(device, counts)
@@ -59,7 +59,7 @@ def check_books(device: int = 0) -> None:
 
 
 class Hold:
-    """Stops one call. As a context manager it lets the call go on at the end, whatever happened.
+    """Stops one call. As a context manager it always lets the call go on at the end.
 
     function: "cuMemAlloc_v2" for this one export, "cuMemAlloc" for all versions and default streams. thread: a native
     thread id, 0 for any. skip: how many matching calls pass first.
@@ -87,7 +87,7 @@ class Hold:
 
 
 class Operation(threading.Thread):
-    """A function in a thread of its own, which `go` starts. Its thread id is known before."""
+    """A function in its own thread, run by `go`. The thread id is known before that."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
         super().__init__(daemon=True)
@@ -109,7 +109,7 @@ class Operation(threading.Thread):
         self._go.set()
 
     def result(self, what: str) -> Any:
-        """What the function returned, or raises what it raised. AssertionError: it does not end."""
+        """Waits for the end: returns or raises as the function did. AssertionError after PATIENCE_S."""
         self.join(PATIENCE_S)
         if self.is_alive():
             frame = sys._current_frames().get(self.ident or 0)
@@ -125,7 +125,7 @@ class Operation(threading.Thread):
         return words["State"].split()[0] == "S", words["voluntary_ctxt_switches"].strip()
 
     def waits(self) -> bool:
-        """Runs the function until it has ended (false) or sleeps for something that does not come (true)."""
+        """Runs the function until it has ended (False), or until it stays asleep or BLOCKED_S have passed (True)."""
         began, since, before = time.monotonic(), time.monotonic(), ""
         self.go()
         while time.monotonic() - began < BLOCKED_S:
@@ -134,7 +134,7 @@ class Operation(threading.Thread):
                 return False
             try:
                 sleeping, sleeps = self._asleep()
-            except OSError:  # it has ended since
+            except OSError:  # the thread has ended
                 continue
             if not sleeping or sleeps != before:
                 since, before = time.monotonic(), sleeps
@@ -144,7 +144,7 @@ class Operation(threading.Thread):
 
 
 def until_all_sleep(operations: list[Operation]) -> None:
-    """Returns when all of them, which have begun, have slept for STILL_S."""
+    """Returns when all of the operations, which must have begun, have slept for STILL_S."""
     began, since, before = time.monotonic(), time.monotonic(), None
     while time.monotonic() - since < STILL_S:
         assert time.monotonic() - began < PATIENCE_S, "they do not come to rest"
@@ -155,7 +155,7 @@ def until_all_sleep(operations: list[Operation]) -> None:
 
 @dataclass(frozen=True)
 class Crossing:
-    """What came of two operations. `blocked` is an observation, not a proof: a thread that is merely slow to get an
+    """The outcome of two operations. `blocked` is an observation, not a proof: a thread that is merely slow to get an
     answer from another process can look the same."""
 
     held: bool

@@ -3,7 +3,7 @@
     hostile.py tenant|member SOCKET     as uid and gid 1000 or 1001; a tenant makes itself a grant first
 
 Commands and answers are JSON lines: {"attack": NAME, "seed": N, "scale": N} is answered {"attack": NAME, "error": why
-it could not be done, or null}. The first line says the grant, if any. What an attack opens may stay open over later
+it could not be done, or null}. The first line names the grant, if any. What an attack opens may stay open during later
 ones.
 """
 
@@ -22,18 +22,18 @@ from typing import Any
 GID = 1000  # of the node's socket, as group gpushare
 UIDS = {"tenant": 1000, "member": 1001}
 GRANT = {"memory": "1GiB", "time": "20%", "ttl_seconds": 30}
-HELD_MAX = 400  # descriptors that attacks leave open; the oldest go
+HELD_MAX = 400  # descriptors that attacks leave open; the oldest are closed
 PR_SET_PDEATHSIG = 1
 libc = ctypes.CDLL(None, use_errno=True)
 
 
 def dies_with_parent() -> None:
-    """In a child: even a stopped one ends with the program, however that ends."""
+    """For a child: even if stopped, it ends with the program, however that ends."""
     libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Hostile:
-    """What attacks share. `directory`: of the grant; `scale`: how much of everything, 1 for quick tests."""
+    """State shared by attacks. `directory`: of the grant; `scale`: multiplies counts, 1 for quick tests."""
 
     def __init__(self, socket_path: Path, directory: Path | None, environment: dict[str, str]) -> None:
         self.socket_path, self.directory, self.environment = socket_path, directory, environment
@@ -53,7 +53,7 @@ class Hostile:
         return thing
 
     def fork(self, work: Callable[[], None]) -> int:
-        """A child that does this and exits; reaped later."""
+        """Forks a child that does `work` and exits; it is reaped later."""
         pid = os.fork()
         if pid == 0:
             dies_with_parent()
@@ -75,12 +75,12 @@ class Hostile:
             self.children.remove(pid)
 
     def count(self, least: int, most: int) -> int:
-        """`most` grows with the scale."""
+        """A random count from `least` to `most` times the scale."""
         return self.random.randint(least, max(least, most * self.scale))
 
 
 def menus(role: str) -> dict[str, Callable[[Hostile], None]]:
-    """Attacks by name."""
+    """A role's attacks, by name."""
     if (here := str(Path(__file__).parent)) not in sys.path:
         sys.path.insert(0, here)
     if role == "member":
@@ -96,7 +96,7 @@ def menus(role: str) -> dict[str, Callable[[Hostile], None]]:
 
 def main() -> None:
     role, path = sys.argv[1], Path(sys.argv[2])
-    # All that it needs is imported first: an interpreter may be where this user cannot go.
+    # Imports everything before it drops root: the interpreter's directory may be closed to the other user.
     import encodings.idna
 
     from gpushare import transport
@@ -107,7 +107,7 @@ def main() -> None:
     menu = menus(role)
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), min(hard, 4096)))
-    signal.signal(signal.SIGIO, signal.SIG_IGN)  # of a lease on the file that the daemon opens
+    signal.signal(signal.SIGIO, signal.SIG_IGN)  # sent when the daemon opens a file with a lease
     os.setgroups([])
     os.setgid(GID)
     os.setuid(UIDS[role])

@@ -1,7 +1,7 @@
-"""Two honest tenants beside a hostile one, a hostile member of group gpushare and hostile images; and the judge of what
-the honest ones get, who asks the simulator and the clock, not us.
+"""Two honest tenants next to a hostile one, a hostile member of group gpushare and hostile images; and the judge of
+what the honest ones get, by the simulator and the clock, not by gpushare's own figures.
 
-A plan is a seed: every attack of it has its own, so that one step does the same whatever came before.
+A seed determines a plan. Each attack has its own seed, so that a step does the same whatever came before.
 """
 
 import contextlib
@@ -26,14 +26,14 @@ from waiting import until
 from gpushare.errors import GpushareError
 
 LIMIT, HONEST = 2 << 30, {"40%": 400, "30%": 300}
-PATIENCE_S = 20.0  # for anything that must come to its end on a busy machine
-LATE_S = 5  # a killed daemon loses what its loop has not counted, once a second where nothing holds it up
+PATIENCE_S = 20.0  # for anything that must end, on a busy machine
+LATE_S = 5  # a killed daemon loses what its loop has not counted yet; it counts once a second, later if delayed
 RARE = {"shorter": 0.15, "fill": 0.3, "hang_up": 0.5, "modes": 0.5}
-"""How often these are chosen, where others have 1: they end the grant, or undo what others have built up."""
+"""Weights of attacks; others have 1. These end the grant, or undo what others have built up."""
 
 
 class Actor:
-    """A program of hostile.py."""
+    """A hostile.py process."""
 
     def __init__(self, role: str, socket_path: Path, nice: int) -> None:
         self.process = subprocess.Popen(
@@ -49,7 +49,7 @@ class Actor:
         self.grant: str | None = json.loads(first)["grant"] if first else None
 
     def do(self, attack: str, seed: int, scale: int) -> str | None:
-        """None: its grant was killed meanwhile. Otherwise why it could not be done, empty where it was."""
+        """Why the attack could not be done, empty if it was; None if its grant was killed meanwhile."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:
@@ -70,11 +70,11 @@ class Actor:
 
 
 class House:
-    """`slowest`: seconds of the slowest answer to the judge. `done`: attacks by name; `failed`: that could not be
-    done."""
+    """`slowest`: seconds of the slowest answer to the judge. `done`: attacks tried, by name; `failed`: those that could
+    not be done."""
 
     def __init__(self, daemon: Any, directory: Path, nice: int = 0) -> None:
-        """`nice`: of the hostile; processors are shared by control groups, not by us."""
+        """`nice`: of the hostile programs; control groups share processors, gpushare does not."""
         self.daemon, self.directory, self.nice = daemon, directory, nice
         self.done: Counter[str] = Counter()
         self.failed: Counter[str] = Counter()
@@ -105,7 +105,7 @@ class House:
     # Steps.
 
     def plan(self, seed: int, steps: int) -> Iterator[tuple[str, str, int]]:
-        """Who does what, with which seed."""
+        """The actor, attack and seed of each step."""
         pick = random.Random(seed)
         table = [("tenant", attack) for attack in self.menus["tenant"]]
         table += [("member", attack) for attack in self.menus["member"]]
@@ -130,8 +130,8 @@ class House:
         if error:
             self.failed[name] += 1
             self.reasons[name] = error
-        if error is None:  # its grant was ended for what it did, and its processes with it
-            # SIGBUS: of a page that it has cut itself.
+        if error is None:  # its grant was ended for the attack, and its processes with it
+            # SIGBUS: it read a page that it truncated itself.
             status = self.actors[who].process.wait(PATIENCE_S)
             assert status in (-signal.SIGKILL, -signal.SIGBUS), f"{name} {seed}: it failed by itself, with {status}"
             assert who == "tenant", "nobody ends a member"
@@ -139,7 +139,7 @@ class House:
             self.renew()
 
     def renew(self) -> None:
-        """The hostile tenant comes back in another grant."""
+        """Starts the hostile tenant again, in another grant."""
         for _ in range(50):
             self.actors["tenant"] = actor = Actor("tenant", self.daemon.layout.socket, self.nice)
             if actor.grant is not None:
@@ -163,7 +163,7 @@ class House:
         subprocess.run(["rm", "-rf", bundle], check=True)
 
     def kill_daemon(self) -> float:
-        """kill -9, and how long the next start took."""
+        """Kills the daemon with SIGKILL and starts it again; returns the seconds that the start took."""
         self.daemon.kill()
         began = time.monotonic()
         self.daemon.start()
@@ -176,7 +176,7 @@ class House:
         return taken
 
     def lose(self, start_s: float) -> None:
-        """What a kill of the daemon may cost the ledger: the last seconds of each grant, and the start."""
+        """Asserts that a kill of the daemon cost the ledger no more than each grant's last seconds and the start."""
         told = [self.grant(grant)["devices"][0]["busy_ns"] for grant in self.grants]
         now = [did - one for did, one in zip(self.busy(), told, strict=True)]
         for lost, before in zip(now, self.lost, strict=True):
@@ -189,7 +189,7 @@ class House:
         return dict(self.daemon.client.grant(grant_id))
 
     def check(self) -> None:
-        """What must hold at any moment."""
+        """Asserts what must hold at any moment."""
         assert self.daemon.process.poll() is None, self.daemon.log.read_text()[-3000:]
         began = time.monotonic()
         self.daemon.client.version()
@@ -207,7 +207,7 @@ class House:
                 assert max(device[name] for name in ("busy_ns", "leased_ns")) <= elapsed, device
 
     def memory(self) -> None:
-        """What the device gave the honest, and that it still gives what they were granted."""
+        """Asserts that each honest tenant never got more memory than its limit, and can still allocate."""
         rows = {row["pid"]: row for row in self.daemon.books()["processes"]}
         for tenant in self.honest:
             assert rows[tenant.pid]["peak_bytes"] <= LIMIT
@@ -216,12 +216,12 @@ class House:
             assert tenant.tell("alloc 256MiB")["ok"]
 
     def busy(self) -> list[int]:
-        """Of the honest, by the simulator."""
+        """Device time of the honest tenants, according to the simulator."""
         return list(self.daemon.busy(*(tenant.pid for tenant in self.honest)))
 
     def ledger(self) -> None:
-        """The honest end; what the ledger has for them is what the device did for them, less what was lost when the
-        daemon was killed."""
+        """Ends the honest tenants; asserts that the ledger has what the device did for them, less what was lost when
+        the daemon was killed."""
         for tenant in self.honest:
             tenant.tell("idle")
         true = self.busy()

@@ -1,4 +1,4 @@
-"""Hostile bundles and images, started by an engine as it starts any other."""
+"""Hostile bundles and images, as an engine would start them."""
 
 import os
 import random
@@ -14,7 +14,7 @@ def plain(etc: Path, pick: random.Random) -> None:
 
 
 def loop(etc: Path, pick: random.Random) -> None:
-    """Links that lead to each other, or out, or on without end."""
+    """Symlinks that form a loop, lead out of the image, or form a very long chain."""
     if pick.random() < 0.5:
         (etc / "ld.so.preload").symlink_to(pick.choice(("ld.so.preload", "../../../../etc/shadow", "/proc/self/fd/3")))
         return
@@ -54,7 +54,7 @@ def directory(etc: Path, pick: random.Random) -> None:
 
 
 def endless(etc: Path, pick: random.Random) -> None:
-    """A sparse file of many GiB."""
+    """A sparse file of 1 GiB or 1 TiB."""
     with open(etc / "ld.so.preload", "wb") as file:
         file.truncate(1 << pick.choice((30, 40)))
 

@@ -1,4 +1,4 @@
-"""Attacks on the grant's socket: every message in every state, cut, repeated, with descriptors of every kind."""
+"""Attacks on the grant's socket: any message in any state, cut, repeated, with descriptors of any kind."""
 
 import array
 import contextlib
@@ -43,7 +43,7 @@ def message(hostile: Hostile) -> bytes:
 
 
 def join(hostile: Hostile) -> socket.socket:
-    """As an honest process; remembers its slot and its bell."""
+    """Joins as an honest process does; remembers the slot and the bell."""
     connection = connected(hostile)
     slot, generation = hostile.joined or (0xFFFF, 0)
     connection.send(request(slot=slot, generation=generation))
@@ -65,11 +65,11 @@ def joins(hostile: Hostile) -> None:
 
 
 LINGERING: list[int] = []
-"""Never closed here, where the close would wait too; the end of the process does not."""
+"""Never closed explicitly, as the close would block; the end of the process does not."""
 
 
 def tcp() -> int:
-    """Unsent data that nobody reads, and a last close that waits for it."""
+    """A socket with unsent data that nobody reads, whose last close waits for it."""
     if len(LINGERING) == 8:
         return os.dup(LINGERING[0])
     listener = socket.create_server(("127.0.0.1", 0))
@@ -85,7 +85,7 @@ def tcp() -> int:
 
 
 def nested() -> int:
-    """A socket with a socket under way in it, with a socket ..."""
+    """A socket with a socket in its queue, which has another in its queue, eight levels deep."""
     inner = os.open(os.devnull, os.O_RDONLY)
     for _ in range(8):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -97,7 +97,7 @@ def nested() -> int:
 
 
 def epoll() -> int:
-    """That watches itself by way of another."""
+    """An epoll descriptor that watches another epoll descriptor."""
     one, other = select.epoll(), select.epoll()
     one.register(other.fileno())
     return os.dup(one.fileno())
@@ -139,7 +139,7 @@ def descriptor(hostile: Hostile) -> int:
 
 
 def send(hostile: Hostile, connection: socket.socket) -> None:
-    """One message with some descriptors, or none; the kernel may refuse them."""
+    """Sends one message, with or without descriptors; the kernel may refuse them."""
     said, rights = message(hostile), array.array("i")
     if hostile.random.random() < 0.5:
         with contextlib.suppress(OSError):
@@ -152,7 +152,7 @@ def send(hostile: Hostile, connection: socket.socket) -> None:
 
 
 def conversation(hostile: Hostile) -> None:
-    """Messages before and after the answer, which is read at once, late, in part or never."""
+    """Sends messages, perhaps after a join, then closes, shuts down, reads in part, or never reads."""
     connection = join(hostile) if hostile.random.random() < 0.3 else connected(hostile)
     with contextlib.suppress(BrokenPipeError, ConnectionError):
         for _ in range(hostile.random.randint(1, 5)):
@@ -175,7 +175,7 @@ def silence(hostile: Hostile) -> None:
 
 
 def flood(hostile: Hostile) -> None:
-    """Connections that ask and go, without waiting for an answer."""
+    """Connections that send a request and close without waiting for the answer."""
     for _ in range(hostile.count(10, 100)):
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as one:
             one.settimeout(2)
@@ -184,7 +184,7 @@ def flood(hostile: Hostile) -> None:
 
 
 def talk(hostile: Hostile) -> None:
-    """On a connection that has joined, until nobody takes more."""
+    """Sends requests on a joined connection until its queue is full."""
     connection = join(hostile)
     connection.setblocking(False)
     for _ in range(hostile.count(10, 1000)):
@@ -192,7 +192,7 @@ def talk(hostile: Hostile) -> None:
 
 
 def wrong_kind(hostile: Hostile) -> None:
-    """A stream to a socket of messages, and the node's socket as if it were the grant's."""
+    """Connects a stream to the grant's SOCK_SEQPACKET socket, and sends a join request to the node's socket."""
     with contextlib.suppress(OSError):
         connected(hostile, socket.SOCK_STREAM)
     node = hostile.hold(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
@@ -203,7 +203,7 @@ def wrong_kind(hostile: Hostile) -> None:
 
 
 def ring(hostile: Hostile) -> None:
-    """The bell, in a loop; and its counter brought to its end."""
+    """Rings the bell in a loop; sometimes tries to fill its counter."""
     if hostile.bell is None:
         join(hostile)
     if hostile.bell is None:
@@ -216,7 +216,7 @@ def ring(hostile: Hostile) -> None:
 
 
 def hang_up(hostile: Hostile) -> None:
-    """All that is open, at once."""
+    """Closes everything that attacks left open, at once."""
     while hostile.held:
         thing = hostile.held.pop()
         with contextlib.suppress(OSError):

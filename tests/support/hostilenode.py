@@ -58,7 +58,7 @@ def odd(hostile: Hostile) -> None:
 
 
 def half(hostile: Hostile) -> None:
-    """Requests that never end; their connections stay."""
+    """Sends incomplete requests; their connections stay open."""
     for _ in range(hostile.count(1, 20)):
         connection, text = connected(hostile), say(hostile)
         connection.sendall(text[: hostile.random.randrange(len(text))])
@@ -76,7 +76,7 @@ def noise(hostile: Hostile) -> None:
 
 
 def pipelined(hostile: Hostile) -> None:
-    """Many questions at once on a connection whose answers nobody reads."""
+    """Sends many requests at once on a connection whose answers nobody reads."""
     connection = connected(hostile)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
     connection.settimeout(0.2)
@@ -93,7 +93,7 @@ def big_body(hostile: Hostile) -> None:
 
 
 def watchers(hostile: Hostile) -> None:
-    """That never read."""
+    """Watches that never read."""
     for _ in range(hostile.count(1, 10)):
         connection = connected(hostile)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
@@ -101,7 +101,7 @@ def watchers(hostile: Hostile) -> None:
 
 
 def churn(hostile: Hostile) -> None:
-    """Grants that come and go, sized and named oddly."""
+    """Creates, resizes and releases grants, with odd sizes and keys."""
     client, made = Client(hostile.socket_path), []
     for number in range(hostile.count(3, 20)):
         with contextlib.suppress(GpushareError):
@@ -115,14 +115,14 @@ def churn(hostile: Hostile) -> None:
 
 
 def grab(hostile: Hostile) -> None:
-    """All that is left, for a moment: `reserved` until it expires."""
+    """Takes all the device time that is left, and releases it at once."""
     client = Client(hostile.socket_path)
     with contextlib.suppress(GpushareError):
         client.release(client.create(memory="8GiB", time="10%", ttl_seconds=1)["id"])
 
 
 def others(hostile: Hostile) -> None:
-    """What belongs to somebody else."""
+    """Tries to use and change root's grants, a tenant and the simulator."""
     client = Client(hostile.socket_path)
     for grant in [one["id"] for one in client.grants() if one["uid"] == 0][:5]:
         calls: tuple[Callable[[], object], ...] = (

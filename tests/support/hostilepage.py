@@ -1,4 +1,4 @@
-"""Attacks on the usage page: any word of it, at random and aimed, and the file under it."""
+"""Attacks on the usage page: on any of its words, random or aimed, and on the file under it."""
 
 import contextlib
 import fcntl
@@ -48,7 +48,7 @@ def word(hostile: Hostile, size: int) -> bytes:
 
 
 def slot_index(hostile: Hostile) -> int:
-    """Mostly one of the first slots, which processes have."""
+    """Mostly one of the first slots, which are in use."""
     return hostile.random.choice((0, 0, 1, 2, 3, hostile.random.randrange(40), hostile.random.randrange(1024)))
 
 
@@ -60,14 +60,14 @@ def write_fields(hostile: Hostile, base: int, names: dict[str, tuple[int, int]])
 
 
 def device_words(hostile: Hostile) -> None:
-    """What the interposer reports: times, memory, launches, waiting, drained, collectives, cut."""
+    """Falsifies what the interposer reports: times, memory, launches, waiting, drained, collectives, cut."""
     for _ in range(hostile.count(1, 20)):
         device = hostile.random.choice((0, 0, 0, hostile.random.randrange(16)))
         write_fields(hostile, SLOTS + slot_index(hostile) * SLOT + DEVICES + device * WORDS, DEVICE_FIELDS)
 
 
 def every_slot(hostile: Hostile) -> None:
-    """The same lie in all slots: sums of them overflow."""
+    """Writes the same lie to all slots, so that sums overflow."""
     offset, size = DEVICE_FIELDS[hostile.random.choice(sorted(DEVICE_FIELDS))]
     lie = word(hostile, size)
     with page(hostile) as (_, mapped):
@@ -95,7 +95,7 @@ def trace(hostile: Hostile) -> None:
 
 
 def spray(hostile: Hostile) -> None:
-    """Random bytes anywhere."""
+    """Writes random bytes anywhere."""
     with page(hostile) as (_, mapped):
         for _ in range(hostile.count(1, 50)):
             data = hostile.random.randbytes(hostile.random.choice((1, 4, 8, 64, 2048)))
@@ -110,7 +110,7 @@ def zeros(hostile: Hostile) -> None:
 
 
 def flicker(hostile: Hostile) -> None:
-    """Another value at every moment, while the daemon reads."""
+    """Flips a word between two values while the daemon reads."""
     name = hostile.random.choice(sorted(DEVICE_FIELDS))
     offset, size = DEVICE_FIELDS[name]
     at, lies = SLOTS + DEVICES + offset, [word(hostile, size), word(hostile, size)]
@@ -120,13 +120,13 @@ def flicker(hostile: Hostile) -> None:
 
 
 def longer(hostile: Hostile) -> None:
-    """A file system that this fills is the grant's own trouble."""
+    """Extends the file. If that fills the file system, only this grant suffers."""
     with page(hostile) as (descriptor, _):
         os.ftruncate(descriptor, hostile.random.choice((BYTES + 1, 2 * BYTES, 1 << 30, 1 << 40)))
 
 
 def fill(hostile: Hostile) -> None:
-    """As much of the file system as there is, for a moment."""
+    """Allocates 16 MiB times the scale behind the page, then truncates again."""
     with page(hostile) as (descriptor, _):
         try:
             os.posix_fallocate(descriptor, BYTES, (16 << 20) * hostile.scale)
@@ -135,7 +135,7 @@ def fill(hostile: Hostile) -> None:
 
 
 def holes(hostile: Hostile) -> None:
-    """Punched into the pages of slots: they read as zeros."""
+    """Punches holes into the file; they read as zeros."""
     libc = __import__("ctypes").CDLL(None, use_errno=True)
     with page(hostile) as (descriptor, _):
         at = hostile.random.randrange(BYTES // 4096) * 4096
@@ -148,7 +148,7 @@ def locks(hostile: Hostile) -> None:
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     with contextlib.suppress(OSError):
-        fcntl.fcntl(descriptor, 1024, 1)  # F_SETLEASE: F_WRLCK, the next open waits for its holder
+        fcntl.fcntl(descriptor, 1024, 1)  # F_SETLEASE, F_WRLCK: the next open waits for the holder
 
 
 def modes(hostile: Hostile) -> None:
@@ -161,7 +161,7 @@ def modes(hostile: Hostile) -> None:
 
 
 def shorter(hostile: Hostile) -> None:
-    """Truncated: its grant ends of it, and no other."""
+    """Truncates the file, which ends this grant and no other."""
     with page(hostile) as (descriptor, _):
         os.ftruncate(descriptor, hostile.random.choice((0, 1, 4095, 4096, BYTES // 2, BYTES - 4096, BYTES - 1)))
 

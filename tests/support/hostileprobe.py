@@ -1,7 +1,7 @@
-"""How long the daemon takes to answer, beside how late this machine is at that moment: a program, until its input ends.
+"""A program that measures, until its input ends, how long the daemon takes to answer, corrected for a busy machine.
 
-A second process sleeps a millisecond at a time, and how much later it wakes is what everybody has to wait here. Prints
-JSON: probes, the slowest, and the slowest less the lateness around it (seconds).
+A second process sleeps a millisecond at a time; how much later it wakes is what any process has to wait here. Prints
+JSON: probes, failed ones, the slowest, and the slowest less the lateness around it (seconds).
 """
 
 import json
@@ -18,7 +18,7 @@ NAP_S, AROUND_S = 0.001, 0.02
 
 
 def late(out: Connection) -> None:
-    """Moments at which it woke, and how late, where that is worth telling; until told to end."""
+    """Sends the naps, as (began, ended), that took over twice NAP_S, once it is told to end."""
     found = []
     while not out.poll():
         began = time.monotonic()

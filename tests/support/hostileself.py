@@ -1,4 +1,4 @@
-"""Attacks by what the tenant's processes are: storms, crowds, mappings, threads, stops, kills, work on the device."""
+"""Attacks by the tenant's processes: storms, crowds, mappings, threads, stops, kills, work on the device."""
 
 import contextlib
 import ctypes
@@ -38,7 +38,7 @@ def crowd(hostile: Hostile) -> None:
 
 
 def execs(hostile: Hostile) -> None:
-    """Children that join and become another program, some of them while they are asked for."""
+    """Children that join and exec another program; some keep the connection open across the exec."""
 
     def become() -> None:
         kept = hostilejoin.join(hostile)
@@ -78,7 +78,7 @@ def threads(hostile: Hostile) -> None:
 
 
 def long_name(hostile: Hostile) -> None:
-    """A name with what /proc/PID/stat separates by, and arguments without end."""
+    """A process whose name has the separators of /proc/PID/stat, and whose arguments are very long."""
 
     def named() -> None:
         libc.prctl(15, b") R 1 (\n\xff")  # PR_SET_NAME
@@ -90,7 +90,7 @@ def long_name(hostile: Hostile) -> None:
 
 
 def cgroups(hostile: Hostile) -> None:
-    """Below its own, where it may."""
+    """Makes cgroups below its own, if it may."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         own = Path("/sys/fs/cgroup", line.split(":")[2].lstrip("/"))
         for number in range(hostile.count(5, 20)):
@@ -107,14 +107,14 @@ def kills(hostile: Hostile) -> None:
 
 
 def stops(hostile: Hostile) -> None:
-    """Some of its own are stopped, maybe with a lease, or go on."""
+    """Stops some of its children, maybe with a lease, or continues them."""
     for pid in hostile.children:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, hostile.random.choice((signal.SIGSTOP, signal.SIGCONT)))
 
 
 def work(hostile: Hostile) -> None:
-    """A real program of the grant on the device, for the other attacks to tamper with."""
+    """Starts a real program in the grant, for the other attacks to tamper with."""
     if not os.access(paths.LIB_DIR / "gpushare-spin", os.X_OK):
         raise ValueError("the program may not be run by another user here")
     child = subprocess.Popen(
@@ -130,7 +130,7 @@ def work(hostile: Hostile) -> None:
 
 
 def unshared(hostile: Hostile) -> None:
-    """A child in namespaces of its own joins: its pid there says nothing here."""
+    """A child in its own user and PID namespaces joins: its pid there means nothing here."""
 
     def alone() -> None:
         libc.unshare(0x10000000 | 0x20000000)  # CLONE_NEWUSER, CLONE_NEWPID

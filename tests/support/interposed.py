@@ -1,5 +1,5 @@
-"""Worker processes (tests/support/worker.py) under the interposer, and their memory by the grant's page and by the
-simulator."""
+"""Worker processes (tests/support/worker.py) under the interposer, and their memory according to the grant's page and
+to the simulator."""
 
 import os
 import subprocess

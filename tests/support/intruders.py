@@ -23,7 +23,7 @@ Change = Callable[[dict[str, Any]], None]
 
 
 def words(*attack: object) -> list[str]:
-    """The command line of a trick of attack.py."""
+    """The command line that runs a trick of attack.py."""
     return [PYTHON, "-c", ATTACK.read_text(), *map(str, attack)]
 
 
@@ -38,7 +38,7 @@ def with_programs(config: dict[str, Any]) -> None:
 
 
 def with_shared(directory: Path) -> Change:
-    """The container gets a directory, which others may have too."""
+    """The container gets a directory, which other containers may share."""
     return lambda config: _bind(config, directory, SHARED, "rw")
 
 
@@ -57,14 +57,14 @@ def capable(*names: str) -> Change:
 
 
 def tried(runc: Any, *command: str, share: dict[str, str], change: Change = lambda config: None) -> Any:
-    """What a program printed that had a container of its own."""
+    """Runs a program in its own container; returns the last line that it printed, parsed."""
     done = runc.run(*command, annotations=share, change=change)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
 
 class Intruder:
-    """A hostile program that goes on. What it prints is JSON, a line each."""
+    """A hostile program that keeps running. It prints JSON lines."""
 
     def __init__(self, process: "subprocess.Popen[str]", removal: list[str]) -> None:
         self.process, self._removal = process, removal
@@ -77,14 +77,14 @@ class Intruder:
 
     def say(self, line: str) -> None:
         assert self.process.stdin is not None
-        os.write(self.process.stdin.fileno(), f"{line}\n".encode())  # nothing stays behind for one that has ended
+        os.write(self.process.stdin.fileno(), f"{line}\n".encode())  # unbuffered: nothing left to flush later
 
     def tell(self, line: str) -> Any:
         self.say(line)
         return self.hear()
 
     def remove(self) -> None:
-        """Ends its container, whatever it does."""
+        """Ends its container, whatever the program does."""
         subprocess.run(self._removal, capture_output=True)
         self.process.kill()
         self.process.communicate()
@@ -94,8 +94,8 @@ class Intruder:
 def intruder(
     runc: Any, *command: str, share: dict[str, str] | None, change: Change = lambda config: None
 ) -> Iterator[Intruder]:
-    """A container with such a program, which ends with standard input. It is removed where it does not: it may stand
-    still."""
+    """A container with a hostile program, which should end when its standard input does. The container is removed if it
+    does not, as the program may be stopped."""
     with runc.start(*command, annotations=share, change=change) as process:
         one = Intruder(process, [*runc.wrapper, "delete", "--force", runc.names[-1]])
         try:
@@ -108,7 +108,7 @@ def intruder(
 
 
 def running_grant(node: Daemon, but: str = "") -> dict[str, Any]:
-    """The grant of a container that runs, other than that one."""
+    """The grant of a running container, other than `but`."""
 
     def found() -> dict[str, Any] | None:
         return next((one for one in node.client.grants() if one["pid"] and one["id"] != but), None)
@@ -117,5 +117,5 @@ def running_grant(node: Daemon, but: str = "") -> dict[str, Any]:
 
 
 def most(node: Daemon) -> int:
-    """Most bytes that a process ever had of device 0, the daemon's own attempts included."""
+    """The most bytes of device 0 that any process ever had, the daemon's own attempts included."""
     return max(row["peak_bytes"] for row in node.books()["processes"])

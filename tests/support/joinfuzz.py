@@ -20,14 +20,14 @@ def connected(path: str) -> socket.socket:
 
 
 def exchange(path: str, messages: list[bytes], descriptors: int, waits: bool) -> tuple[bytes, int] | None:
-    """Sends messages, each with a number of descriptors. Returns the answer and the number of descriptors received;
+    """Sends messages, each with a number of descriptors. Returns the answer and the number of descriptors received,
     None if the connection was closed or the answer not awaited."""
     with connected(path) as connection, open(os.devnull) as attached:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             for message in messages:
                 try:
                     socket.send_fds(connection, [message], [attached.fileno()] * descriptors)
-                except PermissionError:  # the kernel lets nobody send descriptors to the daemon (Linux 6.16)
+                except PermissionError:  # the kernel refuses descriptors for the daemon's socket (Linux 6.16)
                     connection.send(message)
             if not messages:
                 connection.shutdown(socket.SHUT_WR)
@@ -53,7 +53,7 @@ class Flood:
         return len(self.held)
 
     def talk(self, request: bytes, count: int) -> int:
-        """Joins, then repeats the message until nobody takes it. How often it was taken."""
+        """Repeats a request until the connection is closed, at most `count` times; returns how many were sent."""
         connection = connected(self.path)
         self.held.append(connection)
         for sent in range(count):

@@ -1,4 +1,4 @@
-"""The messages of a grant's socket as a process sends and reads them, and as a test answers them."""
+"""The messages of a grant's socket: as a process sends and reads them, and as a test answers them."""
 
 from typing import Any
 

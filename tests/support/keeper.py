@@ -27,7 +27,7 @@ class Keeper:
         self.usage = (self.directory / "usage").open("rb", buffering=0)
 
     def read_environment(self) -> dict[str, str]:
-        """Of the program that `gpushare run` executes; empty until the exec."""
+        """The environment of the program that `gpushare run` executes; empty until the exec."""
         pairs = Path(f"/proc/{self.process.pid}/environ").read_bytes().split(b"\0")
         found = dict(os.fsdecode(one).split("=", 1) for one in pairs if b"=" in one)
         return found if "GPUSHARE_GRANT_DIR" in found else {}
@@ -40,7 +40,7 @@ class Keeper:
         return subprocess.Popen(join, stdin=pipe, stdout=pipe, text=True, env=self.environment)
 
     def slots(self) -> dict[int, int]:
-        """Bytes by pid. Also asserts that no allocation is pending, as nobody allocates now."""
+        """Bytes held, by pid. Asserts that no allocation is pending: no process may be allocating."""
         page = os.pread(self.usage.fileno(), ffi.sizeof(SLOTS), ffi.offsetof("struct gs_usage", "slot"))
         found: dict[int, int] = {}
         for slot in ffi.from_buffer(SLOTS, page):

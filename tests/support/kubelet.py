@@ -1,6 +1,6 @@
-"""As much of kubelet as its plugins meet: it finds their sockets, registers them, and asks them to prepare claims.
+"""The part of kubelet that its plugins deal with: it finds their sockets, registers them, and has them prepare claims.
 
-The messages' bytes are made here from the public APIs' field numbers, not by the product's code.
+Messages are encoded here from the public APIs' field numbers, not by the product's code.
 """
 
 import time
@@ -23,7 +23,7 @@ def varint(value: int) -> bytes:
 
 
 def part(number: int, value: bytes | str | int) -> bytes:
-    """One field."""
+    """Encodes one field."""
     if isinstance(value, int):
         return varint(number << 3) + varint(value)
     data = value.encode() if isinstance(value, str) else value
@@ -31,7 +31,7 @@ def part(number: int, value: bytes | str | int) -> bytes:
 
 
 def parts(data: bytes) -> list[tuple[int, Any]]:
-    """Fields in their order: numbers, and bytes."""
+    """The fields of a message in order, as (number, value): an int or bytes."""
     found, at = [], 0
 
     def number() -> int:
@@ -70,7 +70,7 @@ def first(found: dict[int, list[Any]], number: int) -> str:
 
 
 class Kubelet:
-    """`directory`: its root, with the sockets of plugins below."""
+    """`directory`: its root, which has the directories for plugins' sockets."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -84,7 +84,7 @@ class Kubelet:
             return call(request, timeout=20, wait_for_ready=True)
 
     def register(self) -> dict[str, Any]:
-        """The plugin that is found in the registry's directory."""
+        """Registers the plugin whose socket is in the registry directory; returns its type, name and versions."""
         sockets = until(lambda: list((self.directory / "plugins_registry").glob("[!.]*.sock")), "a plugin's socket", 30)
         info = fields(self._call(sockets[0], "/pluginregistration.Registration/GetInfo", b""))
         self.endpoint = Path(first(info, 3))
@@ -105,7 +105,7 @@ class Kubelet:
         )
 
     def prepare(self, *claims: dict[str, Any], service: str = V1) -> dict[str, Any]:
-        """By uid: devices as dicts, or the error's text."""
+        """Prepares claims. Returns for each uid the devices as dicts, or the error's text."""
         assert self.endpoint is not None
         data = self._call(self.endpoint, f"/{service}/NodePrepareResources", self._claims([*claims]))
         found: dict[str, Any] = {}
@@ -133,7 +133,7 @@ class Kubelet:
         return {first(one, 1): first(fields(one.get(2, [b""])[0]), 1) for one in entries}
 
     def healths(self, count: int) -> list[dict[str, bool]]:
-        """The first answers of the health stream: by device, whether it is healthy."""
+        """The first `count` answers of the health stream: for each device, whether it is healthy."""
         assert self.endpoint is not None
         out: list[dict[str, bool]] = []
         with grpc.insecure_channel(f"unix:{self.endpoint}") as channel:
@@ -151,7 +151,7 @@ class Kubelet:
 
 
 def timed(work: Any) -> tuple[float, Any]:
-    """Milliseconds, and the result."""
+    """Calls `work`; returns the milliseconds it took and its result."""
     began = time.perf_counter()
     result = work()
     return (time.perf_counter() - began) * 1e3, result

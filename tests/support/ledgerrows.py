@@ -1,4 +1,4 @@
-"""Rows for a ledger, and what one has of them."""
+"""Rows for a ledger, and queries of what it has."""
 
 import sqlite3
 from contextlib import closing

@@ -14,15 +14,15 @@ NOBODY = 65534
 
 
 def open_to_members(path: Path) -> None:
-    """Lets this user connect, as a member of the group would be."""
+    """Lets user nobody connect, as a member of the socket's group."""
     os.chown(path, 0, NOBODY)
     path.chmod(0o660)
 
 
 @contextlib.contextmanager
 def member(work: Callable[[Callable[[object], None]], object]) -> Iterator[Callable[[], Any]]:
-    """Runs `work(tell)` as another user in a process that is killed at the end. Yields a function that returns the next
-    thing that was told."""
+    """Runs `work(tell)` as user nobody in a process that is killed at the end. Yields a function that returns the next
+    value passed to `tell`."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -48,7 +48,7 @@ def member(work: Callable[[Callable[[object], None]], object]) -> Iterator[Calla
 
 def connect(path: Path, timeout: float = 20) -> socket.socket:
     made = socket.socket(socket.AF_UNIX)
-    # Of a socket in blocking mode: with Python's own timeout a full queue of connections is refused at once.
+    # A kernel timeout on a blocking socket: with Python's own timeout, connect fails at once if the backlog is full.
     made.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(timeout), 0))
     made.connect(str(path))
     made.settimeout(timeout)
@@ -56,7 +56,7 @@ def connect(path: Path, timeout: float = 20) -> socket.socket:
 
 
 def answer(connection: socket.socket, *, head_only: bool = False) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers and body of one answer; status 0 where the connection ended without."""
+    """Status, headers and body of one answer; status 0 if the connection ended before its headers."""
     text = b""
     while b"\r\n\r\n" not in text:
         if not (more := connection.recv(1 << 16)):
@@ -71,7 +71,7 @@ def answer(connection: socket.socket, *, head_only: bool = False) -> tuple[int, 
 
 
 def ask(path: Path, text: bytes) -> tuple[int, dict[str, str], bytes]:
-    """The answer to these bytes, on a connection of their own."""
+    """Sends these bytes on a new connection; returns the answer."""
     with connect(path) as connection:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             connection.sendall(text)

@@ -1,4 +1,4 @@
-"""What waits and allocations cost a program by what it holds (tests/interposer/timing/memorycost.c)."""
+"""The cost of waits and allocations, by what the program holds (tests/interposer/timing/memorycost.c)."""
 
 import json
 import os
@@ -13,18 +13,18 @@ from gpushare import paths
 
 @dataclass(frozen=True)
 class Held:
-    """What the program has while its calls are measured."""
+    """What the program holds while its calls are measured."""
 
     allocations: int = 1
     blocks: int = 1
     pools: int = 1
     streams: int = 1
-    pending: int = 0  # frees in a stream that does not come to them; calls that wait for all streams are left out
+    pending: int = 0  # frees queued in a blocked stream; calls that wait for all streams are then left out
 
 
 def added(grant: Grant, how: str, held: Held) -> dict[str, tuple[float, float]]:
-    """By call: what the interposer adds, and what the driver alone takes; `time`: nanoseconds, the medians of batches;
-    `steps`: instructions."""
+    """For each call: what the interposer adds, and what the driver alone takes. `how`: `time` (nanoseconds, medians of
+    batches) or `steps` (instructions)."""
     driver = grant.directory / "driver" / "libcuda.so.1"
     env = {
         **os.environ,

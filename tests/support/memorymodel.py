@@ -1,5 +1,5 @@
-"""A model of the memory held by the processes of one grant, to the byte, from CUDA's rules and the charging rules. It
-uses no code of gpushare."""
+"""A model, exact to the byte, of the memory held by the processes of one grant, from CUDA's and the charging rules. It
+uses none of gpushare's code."""
 
 from dataclasses import dataclass, field
 
@@ -44,7 +44,7 @@ class Physical:
 
 @dataclass
 class Graph:
-    """Executable, with one allocation node. ended: destroyed; what a launch left allocated is still to be freed."""
+    """An executable graph with one allocation node. live: allocated by a launch; ended: destroyed, maybe still live."""
 
     size: int
     live: bool = False
@@ -73,7 +73,7 @@ class Process:
     blocks: dict[int, tuple[int, int, int]] = field(default_factory=dict)  # address -> (context, pool growth, pool)
     ended: list[Ended] = field(default_factory=list)
     graphs: dict[int, Graph] = field(default_factory=dict)  # address of the node's memory -> graph
-    graph_spare: int = 0  # memory of the device's graph pool that graphs reserved and do not use
+    graph_spare: int = 0  # memory that the device's graph pool reserves and no graph uses
     handles: dict[int, tuple[Physical, int]] = field(default_factory=dict)  # handle -> (physical, releases left)
     mappings: dict[int, Physical] = field(default_factory=dict)  # address -> mapped physical memory
     space: int = 0

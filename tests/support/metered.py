@@ -8,8 +8,8 @@ from waiting import until
 
 
 def both(grant: Grant, sim: Simulator, pid: int) -> tuple[int, int]:
-    """What is metered and what is true at nearly one instant: this process may lose its processor in between, so the
-    quickest of ten readings counts, or the first within a millisecond."""
+    """Metered and true busy time, ns, at nearly the same instant. This process may lose its processor in between, so
+    the quickest of ten readings counts, or the first within a millisecond."""
     readings = []
     for _ in range(10):
         began = time.monotonic()
@@ -24,9 +24,9 @@ def both(grant: Grant, sim: Simulator, pid: int) -> tuple[int, int]:
 def windows(
     grant: Grant, sim: Simulator, tenant: Tenant, seconds: int, name: str, rest: bool = False
 ) -> list[tuple[int, int]]:
-    """What was metered and what is true, ns, in each second of a program that prints a line when it starts and one when
-    all is done; the last one includes the rest of it. rest: a second ends when the device next rests, so that no kernel
-    is cut in two."""
+    """Metered and true busy time, ns, in each second of a program that prints one line when it starts and one when all
+    is done; the last second includes what remains. rest: a second ends when the device is next idle, so that no kernel
+    is split."""
     shape = tenant.line()
     read = [both(grant, sim, tenant.pid)]
     began = time.monotonic()
@@ -48,7 +48,7 @@ def windows(
 
 
 def judge(found: list[tuple[int, int]]) -> None:
-    """A second is judged by what is true of it."""
+    """Asserts that metered time is within 2% of the true time in all, and within 5% in each second."""
     truth = sum(true for _, true in found)
     assert abs(sum(metered for metered, _ in found) / truth - 1) <= 0.02
     assert all(abs(metered - true) <= 0.05 * true for metered, true in found)

@@ -1,4 +1,4 @@
-"""Another user, as a child that drops root for good."""
+"""Runs code as user nobody, in a child that drops root for good."""
 
 import os
 
@@ -6,7 +6,7 @@ NOBODY = 65534
 
 
 def as_nobody(work):
-    """The exception that `work` raised, as class name and text, or 'ok'."""
+    """Runs `work` as nobody; returns the exception it raised as class name and text, or 'ok'."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:
@@ -27,6 +27,6 @@ def as_nobody(work):
 
 
 def open_to(daemon, gid):
-    """As if the socket's group had no members."""
+    """Gives the daemon's socket to group `gid`, whose members may connect."""
     os.chown(daemon.layout.socket, 0, gid)
     daemon.layout.socket.chmod(0o660)

@@ -1,6 +1,6 @@
-"""As much of Nomad's agent as a device plugin meets: it starts the plugin, shakes hands, and asks.
+"""The part of Nomad's agent that a device plugin deals with: it starts the plugin, shakes hands, and makes calls.
 
-The messages' bytes are made here from the public protocols' field numbers, not by the product's code.
+Messages are encoded here from the public protocols' field numbers, not by the product's code.
 """
 
 import os
@@ -27,17 +27,17 @@ entry()
 
 
 def mapping(entries: list[bytes]) -> dict[str, Any]:
-    """A map's raw values."""
+    """Decodes a protobuf map; values stay raw."""
     found = [fields(entry) for entry in entries]
     return {first(one, 1): one.get(2, [b""])[0] for one in found}
 
 
 class Refused(Exception):
-    """The plugin's status."""
+    """The plugin answered with an error status."""
 
 
 class Agent:
-    """One plugin that it has started."""
+    """An agent with one plugin, which it starts."""
 
     def __init__(self, socket: Path, log: Path, **environment: str) -> None:
         env = {**os.environ, "NOMAD_PLUGIN_MAGIC_COOKIE": COOKIE, "PLUGIN_PROTOCOL_VERSIONS": "2", **environment}
@@ -52,7 +52,7 @@ class Agent:
         self._channel = grpc.insecure_channel(
             f"unix:{self.line[3]}", options=[("grpc.default_authority", "localhost"), ("grpc.enable_http_proxy", 0)]
         )
-        # As go-plugin does: both streams stay open as long as the plugin runs.
+        # As in go-plugin, both streams stay open as long as the plugin runs.
         self._asked: queue.Queue[bytes | None] = queue.Queue()
         self._streams = [
             self._channel.stream_stream("/plugin.GRPCBroker/StartStream")(iter(self._asked.get, None)),
@@ -84,7 +84,7 @@ class Agent:
         self.call(BASE + "SetConfig", part(1, msgspec.msgpack.encode(config)) + part(3, "v0.1.0"))
 
     def fingerprints(self) -> Iterator[dict[str, dict[str, Any]]]:
-        """By name of the group."""
+        """Answers of the Fingerprint stream: device groups, by name."""
         for data in self._channel.unary_stream(DEVICE + "Fingerprint")(b""):
             groups = [fields(group) for group in fields(data).get(1, ())]
             yield {first(group, 3): self._group(group) for group in groups}
@@ -101,7 +101,7 @@ class Agent:
         }
 
     def reserve(self, slots: list[str], seconds: float = 20) -> dict[str, Any]:
-        """`seconds`: after which Nomad gives it up."""
+        """Reserves slots. `seconds`: the call's timeout."""
         answer = self.call(DEVICE + "Reserve", b"".join(part(1, one) for one in slots), seconds)
         found = fields(answer[1][0])
         mounts = [fields(one) for one in found.get(2, ())]
@@ -112,7 +112,7 @@ class Agent:
         }
 
     def stats(self) -> Iterator[dict[str, tuple[int, int]]]:
-        """By slot the summary, every 100 ms."""
+        """Answers of the Stats stream, every 100 ms: each slot's summary."""
         interval = part(1, part(2, 100_000_000))
         for data in self._channel.unary_stream(DEVICE + "Stats")(interval):
             found: dict[str, tuple[int, int]] = {}

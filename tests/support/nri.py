@@ -1,5 +1,5 @@
-"""A stand-in for the side of NRI that an engine has, checked against containerd by tests/engines/test_nri.py; and the
-plugin as a process of its own."""
+"""A stand-in for an engine's side of NRI, checked against containerd by tests/engines/test_nri.py; and the plugin as a
+process."""
 
 import socket
 import struct
@@ -22,11 +22,11 @@ entry()
 """
 TO_PLUGIN, TO_ENGINE = 1, 2
 CREATE, REMOVE = 4, 11
-CHUNK = 4096  # what containerd reads at once: a longer frame is an error there
+CHUNK = 4096  # what containerd reads at once; it rejects a longer frame
 
 
 class Plugin:
-    """`gpushare adapter nri`."""
+    """A `gpushare adapter nri` process."""
 
     def __init__(self, engine: Path, daemon: Path, log: Path) -> None:
         self.command = [sys.executable, "-c", QUICK, "adapter", "nri"]
@@ -50,7 +50,7 @@ class Plugin:
 
 
 class Refused(Exception):
-    """The plugin's error."""
+    """The plugin answered with an error."""
 
 
 class Adjustment:
@@ -84,7 +84,7 @@ class Adjustment:
 
 
 class Engine:
-    """`timeout_ms`: how long the plugin is told that it has for an answer; the engine itself waits longer."""
+    """`timeout_ms`: the time for an answer that the plugin is given; the engine itself waits longer."""
 
     def __init__(self, path: Path, timeout_ms: int = 2000) -> None:
         self.path, self.timeout_ms = path, timeout_ms
@@ -111,12 +111,12 @@ class Engine:
         self.connected.settimeout(30)
 
     def accept_after(self, sent: bytes) -> None:
-        """The plugin connects, and is sent this."""
+        """Waits until the plugin connects, and sends it these bytes."""
         self.accept()
         self.connected.sendall(sent)
 
     def register(self, *containers: str) -> None:
-        """Until the plugin has been told of these containers, one in each message."""
+        """Registers the plugin, and announces these containers to it, one in each message."""
         self.accept()
         stream, request = self.receive(TO_ENGINE, 1)
         asked = parse(request)
@@ -142,7 +142,7 @@ class Engine:
         mounts: list[bytes] | None = None,
         env: list[str] | None = None,
     ) -> Adjustment:
-        """Of a container with these annotations."""
+        """The plugin's adjustment of a new container with these annotations, of its pod and its own."""
         said = message(_1=name, _3="main", _6=container or {}, _8=env or ["PATH=/bin"], _9=mounts or [])
         return Adjustment(self.call("CreateContainer", message(_1=message(_1="p1", _6=pod), _2=said)))
 
@@ -171,7 +171,7 @@ class Engine:
             self.connected.sendall(struct.pack(">II", connection, len(part)) + part)
 
     def receive(self, connection: int, kind: int) -> tuple[int, bytes]:
-        """Stream and payload of the next message, which has to be of that connection and kind."""
+        """Stream and payload of the next message, which must have this connection and kind."""
         data = b""
         while True:
             found, size = struct.unpack(">II", self._exactly(8))

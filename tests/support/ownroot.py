@@ -1,5 +1,5 @@
-"""A copy of a root, of this machine's or of another, in which a test may change everything: an overlay in namespaces of
-mounts and of processes, gone at the end of the test's command with whatever that has started."""
+"""A copy of this machine's root or of another one, in which a test may change anything: an overlay in its own mount and
+PID namespaces. It is gone when the test's command ends, along with every process started in it."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-# $1: a folder of the test; $2: what is copied; $3: the repository, which may be a mount of its own, or below /tmp.
+# $1: a folder of the test; $2: the root to copy; $3: the repository, which may be a mount itself, or below /tmp.
 ENTER = """\
 set -e
 over=$1/over root=$1/root lower=$2 repository=$3; shift 3
@@ -30,14 +30,14 @@ elif [ "$(stat -c %d /)" != "$(stat -c %d "$repository")" ] || [ ! -e "$root$rep
 fi
 exec chroot "$root" "$@"
 """
-# `changed`: what differs from the machine's root, but for the user database, of which the machine may have less.
+# `changed`: lists files that differ from the machine's root, except those of the user database that it may lack.
 HELPERS = """\
 changed() { (cd /run/upper; find . ! -type d | grep -vE '__pycache__|^./etc/(group|gshadow|.pwd.lock)-?$' | sort); }
 """
 
 
 class OwnRoot:
-    """`directory`: empty, on a path without symlinks. `lower`: what is copied."""
+    """`directory`: empty, on a path without symlinks. `lower`: the root to copy."""
 
     def __init__(self, directory: Path, lower: Path = Path("/")) -> None:
         probe = subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"], capture_output=True, check=False)
@@ -48,7 +48,7 @@ class OwnRoot:
             (directory / name).mkdir()
 
     def __call__(self, script: str) -> subprocess.CompletedProcess:
-        """Runs a shell script as root of it."""
+        """Runs a shell script as root in the copy."""
         enter = ["unshare", "--mount", "--propagation", "private", "--pid", "--fork", "--kill-child"]
         arguments = [self._directory, self._lower, Path(__file__).parents[2], "bash", "-euc", HELPERS + script]
         return subprocess.run(

@@ -1,4 +1,4 @@
-"""Code on the project's pages: found, and the command lines in it."""
+"""Finds code on the project's pages, and the command lines in it."""
 
 import re
 import shlex
@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 PATTERNS = ("*.md", "docs/**/*.md", "bench/README.md", "native/**/README.md", "packaging/**/*.md")
 SHELL = ("sh", "bash", "console", "")
-"""Languages of blocks with command lines; one without a language may be an answer as well."""
+"""Languages of blocks with command lines. A block without a language may also show output."""
 
 _BLOCK = re.compile(r"^( *)(`{3,})([\w+-]*)[^\n`]*\n(.*?)^\1\2 *$", re.DOTALL | re.MULTILINE)
 _PROMPT = re.compile(r"^[$#] ")
@@ -33,7 +33,7 @@ def pages() -> list[Path]:
 
 
 def blocks(page: Path, *kinds: str) -> list[Block]:
-    """Of a page, in their order. `kinds`: all without any."""
+    """The code blocks of a page, in order. `kinds`: their languages; all if none is given."""
     text = page.read_text()
     name = page.relative_to(ROOT).as_posix()
     found = []
@@ -45,13 +45,13 @@ def blocks(page: Path, *kinds: str) -> list[Block]:
 
 
 def mentions(page: Path) -> Iterator[list[str]]:
-    """The words behind `gpushare` in the text of a page: often not a whole call."""
+    """The words after `gpushare` in a page's prose: often not a whole call."""
     for said in re.findall(r"`(?:sudo )?gpushare ([^`\n]+)`", _BLOCK.sub("", page.read_text())):
         yield said.split()
 
 
 def _lines(block: Block) -> Iterator[str]:
-    """Command lines, whole. Of a console those behind a prompt."""
+    """Command lines, with continuations joined. From a console, those after a prompt."""
     here, text = "", block.text.replace("\\\n", " ")
     for line in text.splitlines():
         if here:
@@ -69,9 +69,9 @@ def _lines(block: Block) -> Iterator[str]:
 
 
 def commands(block: Block) -> Iterator[list[str]]:
-    """The words behind `gpushare` of each call of it in a block of the shell."""
+    """The words after `gpushare` in each call of it in a shell block."""
     for line in _lines(block):
-        # What is substituted is a command too, and where it is used a word.
+        # A command substitution is itself a command, and one word of the command around it.
         inner = re.findall(r"\$\(([^()]*)\)", line)
         for part in (*inner, re.sub(r"\"?\$\([^()]*\)\"?", "SUBSTITUTED", line)):
             yield from _calls(part)
@@ -84,7 +84,7 @@ def _calls(line: str) -> Iterator[list[str]]:
     try:
         found = [*words, ";"]
     except ValueError:
-        return  # a quotation that goes on in the next line: a program, not a call
+        return  # a quotation that continues on the next line: a program, not a call
     for word in found:
         if set(word) <= set("();<>|&"):
             yield from _own(call)

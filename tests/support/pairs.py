@@ -1,10 +1,10 @@
 """Calls that share an object, two at a time: the first is held in the driver, before or after its effect, while the
 second runs. For use inside the process that makes the calls (see holds.py).
 
-`SCENES` is the table of objects and calls (scenes.py, poolscenes.py). `run` crosses each call with each other one in a
-fresh scene and says what was wrong: less charged than the device has given, something left at the end, or a call that
-never ends. What the device has given is asked of the simulated driver itself, what is charged of the interposer in
-front of it.
+`SCENES` is the table of objects and calls (scenes.py, poolscenes.py). `run` crosses each call with each one, itself
+included, in a fresh scene, and returns what was wrong: less charged than the device has given, something left at the
+end, or a call that never ends. The simulated driver itself says what the device has given, the interposer in front of
+it what is charged.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ from cuda.bindings import driver as d
 from scenes import MIB, Row, failed
 from worker import ok, on_device
 
-GRAIN = 2 * MIB  # of physical memory
+GRAIN = 2 * MIB  # granularity of physical memory
 SCENES = scenes.SCENES | poolscenes.QUICK | poolscenes.LARGE
 
 # ---- what is charged, what is true
@@ -33,7 +33,7 @@ def _used(get_info: Callable[..., int]) -> int:
 
 
 def truth() -> int:
-    """Bytes of the device that are given out, by the simulated driver."""
+    """Allocated bytes of the device, according to the simulated driver."""
     return _used(holds.library().cuMemGetInfo_v2)
 
 
@@ -73,14 +73,14 @@ def _judge(wrong: list[str], moment: str) -> None:
 
 
 def _press() -> None:
-    """Takes what the limit still allows: what is not charged is now above it."""
+    """Allocates what the limit still allows, and releases it: uncharged memory would exceed the limit meanwhile."""
     answer = d.cuMemCreate(ok(d.cuMemGetInfo())[0] // GRAIN * GRAIN, on_device(), 0)
     if not failed(answer):
         ok(d.cuMemRelease(answer[1]))  # unlike cuMemFree, it does not wait for the device
 
 
 def cross(pair: Pair, context: Any) -> list[str]:
-    """What was wrong with this pair."""
+    """Runs a pair; returns what was wrong."""
     wrong: list[str] = []
     before = charged(), truth()
     scene = SCENES[pair.scene]()
@@ -112,7 +112,7 @@ def cross(pair: Pair, context: Any) -> list[str]:
 
 
 def run(scene: str, context: Any) -> list[str]:
-    """All pairs of a scene; each wrong thing as a line."""
+    """Runs all pairs of a scene; returns a line for each fault."""
     context = SCENES[scene].base(context)
     ok(d.cuCtxSetCurrent(context))
     return [f"{pair}: {what}" for pair in pairs(scene) for what in cross(pair, context)]

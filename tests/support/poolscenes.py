@@ -9,9 +9,9 @@ from scenes import FILE, MIB, Scene, failed, row
 from scenes import SIZE as LITTLE
 from worker import made, ok
 
-SIZE = 20 * MIB  # of each block: two need two pieces of a pool
+SIZE = 20 * MIB  # of each block: two blocks need two growth steps of a pool
 THRESHOLD = d.CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
-ASKED = "cuMemPoolGetAttribute"  # by the interposer
+ASKED = "cuMemPoolGetAttribute"  # called by the interposer
 
 
 def properties(**fields: Any) -> Any:
@@ -120,7 +120,7 @@ class Pools(Scene):
 
 
 class Small(Pools):
-    """The same where blocks are given back to the device as soon as they are free."""
+    """The same, with a pool that returns freed blocks to the device at once."""
 
     def fill(self) -> None:
         super().fill()
@@ -133,7 +133,7 @@ class Small(Pools):
 
 
 class Queued(Pools):
-    """A block whose free is queued behind work that does not end before the scene does."""
+    """The same, with another block whose free is queued behind work that ends only with the scene."""
 
     def fill(self) -> None:
         super().fill()
@@ -169,7 +169,7 @@ class Ended(Pools):
 
 
 class TwoPools(Scene):
-    """A pool with a block, and the device's own one with another."""
+    """A pool with a block, and the device's default pool with another."""
 
     def fill(self) -> None:
         self.stream = ok(d.cuStreamCreate(0))

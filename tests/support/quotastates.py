@@ -1,4 +1,4 @@
-"""Tenants for the properties of entitlements."""
+"""Strategies for tenants, to test properties of entitlements."""
 
 from hypothesis import strategies as st
 
@@ -38,7 +38,7 @@ def wanted(tenant):
 
 @st.composite
 def trees(draw, most=12):
-    """(capacity, tenants) of up to three levels; children are guaranteed no more than their parent."""
+    """(capacity, tenants) of up to three levels; children's guarantees sum to at most their parent's."""
     tenants, left = [], {}
     small = st.integers(0, 12)
     for number in range(draw(st.integers(1, most))):

@@ -1,4 +1,4 @@
-"""Files of releases, as scripts/releasing makes them: of this tree, and of versions before it."""
+"""Files of releases as scripts/releasing makes them, of this tree and of earlier versions."""
 
 import functools
 import os
@@ -13,17 +13,17 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from releasing import wheels  # noqa: E402 - the scripts are no package
+from releasing import wheels  # noqa: E402 - the scripts are not a package
 from releasing.common import project, this_machine  # noqa: E402
 
 VERSION = project()["version"]
-# Where a tree says its version.
+# Files that state a tree's version.
 SAID = ("pyproject.toml", "gpushare/__init__.py", "CHANGELOG.md")
 TOOLS = ("dh", "dpkg-buildpackage", "lintian", "mmdebstrap")
 
 
 def before(version: str) -> str:
-    """A version that pip and apt take for an earlier one."""
+    """A version that pip and apt sort before `version`."""
     major, minor, patch = map(int, version.split("."))
     if patch:
         return f"{major}.{minor}.{patch - 1}"
@@ -32,7 +32,8 @@ def before(version: str) -> str:
 
 @functools.cache
 def wheel() -> Path:
-    """Of this tree and this machine. Tests that ask for it are of the group `package`: they compile in one place."""
+    """The wheel of this tree for this machine. Tests that use it belong to the xdist group `package`, so that one
+    process compiles it."""
     return wheels.wheel_of_tree(this_machine(), ROOT / "build" / "tested")
 
 
@@ -54,14 +55,14 @@ def earlier(wheel: Path, into: Path, version: str) -> Path:
 
 
 def debian_package(*options: object) -> Path:
-    """scripts/deb of this tree."""
+    """Runs scripts/deb on this tree; returns the package's path. Skips the test if a tool is missing."""
     if lacking := [tool for tool in TOOLS if shutil.which(tool) is None]:
         pytest.skip(f"not installed: {', '.join(lacking)}")
     return package_of(ROOT, *options)
 
 
 def package_of(tree: Path, *options: object) -> Path:
-    """The same of another tree."""
+    """Runs scripts/deb of a tree; returns the package's path."""
     command = [sys.executable, tree / "scripts/deb", *map(str, options)]
     made = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
@@ -69,7 +70,7 @@ def package_of(tree: Path, *options: object) -> Path:
 
 
 def environment() -> dict[str, str]:
-    """Without what the tests set: a script finds its own modules beside it."""
+    """The environment without PYTHONSAFEPATH, which the tests set: a script imports modules next to it."""
     return {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
 
 
@@ -91,6 +92,6 @@ def set_version(tree: Path, version: str) -> None:
 
 
 def only(folder: Path, pattern: str) -> Path:
-    """The file there that is named so."""
+    """The only file in a folder that matches the pattern."""
     [found] = folder.glob(pattern)
     return found

@@ -31,15 +31,15 @@ from gpushare.paths import SOCKET_ENV, Layout
 
 SPIN = paths.LIB_DIR / "gpushare-spin"
 GPUSHARE = (sys.executable, "-m", "gpushare")
-# Where the machine is busy the thread of the ledger may be late, and the ledger then goes on without it. That is tested
-# by itself (tests/daemon/ledger).
+# On a busy machine the ledger's thread may be late, and the ledger then goes on without it. Other tests cover that
+# (tests/daemon/ledger).
 LEDGER_PATIENCE = dict.fromkeys(("WAIT_SECONDS", "_START_SECONDS", "_CLOSE_SECONDS"), 20)
 PATIENT = (
     "from gpushare.ledger import ledger",
     *(f"ledger.{name} = {value}" for name, value in LEDGER_PATIENCE.items()),
 )
-# Readers start with the first job. Ahead of it, which tests/daemon/test_readers.py tests, most daemons of tests would
-# start one in vain: a tenth of all processor time.
+# Readers start with the first job. Started ahead of it, as tests/daemon/test_readers.py tests, most would be unused,
+# for a tenth of all processor time.
 NO_READER_AHEAD = ("from gpushare.daemon import readers", "readers._AHEAD_SECONDS = 10**6")
 
 
@@ -50,7 +50,7 @@ def alive(pid: int) -> bool:
         return False
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):  # the latter between open and read
+    except (FileNotFoundError, ProcessLookupError):  # the latter if it ends between open and read
         return False
 
 
@@ -60,8 +60,8 @@ Running: TypeAlias = "subprocess.Popen[str] | zygote.Forked"
 def start(
     command: Sequence[str], env: dict[str, str] | None = None, *, stderr: bool = True, forked: bool = True
 ) -> Running:
-    """Starts a command with pipes for stdin, stdout and, if asked for, stderr in text mode. `forked`: by a zygote where
-    that is possible."""
+    """Starts a command with text pipes for stdin, stdout and, if `stderr`, stderr. `forked`: from a zygote,
+    if possible."""
     env = dict(os.environ) if env is None else env
     if forked and tuple(command[: len(GPUSHARE)]) == GPUSHARE and zygote.can_fork(env):
         return zygote.fork_command(env, command[len(GPUSHARE) :], stderr=stderr)
@@ -71,11 +71,11 @@ def start(
 
 
 class Daemon:
-    """`gpushare daemon --simulate ...` with its own state directory. The object remains usable over `kill` and
+    """`gpushare daemon --simulate ...` with its own state directory. The object remains usable across `kill` and
     `start`."""
 
     forked = True
-    """From a process that has imported the daemon; else from the command line."""
+    """Whether it is forked from a process that has imported the daemon, rather than started as a command."""
 
     patches = PATIENT + NO_READER_AHEAD
     """Python that every daemon runs before it starts."""
@@ -83,8 +83,8 @@ class Daemon:
     def __init__(
         self, state_dir: Path, simulate: str = "1x16GiB", env: dict[str, str] | None = None, options: Sequence[str] = ()
     ) -> None:
-        """`simulate`: empty omits the option. `options`: further daemon options. `env`: for the daemon and for programs
-        started through this object."""
+        """`simulate`: an empty text omits the option. `options`: further daemon options. `env`: for the daemon and
+        programs started through this object."""
         self.state_dir = state_dir
         self.layout = Layout.of(state_dir)
         devices = ["--simulate", simulate] if simulate else []
@@ -96,12 +96,12 @@ class Daemon:
         self.process: subprocess.Popen[bytes] | zygote.Process | None = None
         self.log = state_dir / "daemon.log"
         self.simulators: dict[int, int] = {}
-        """Descriptor of each that it has started, by pid. A pid alone is soon somebody else's."""
+        """A pidfd of each simulator that the daemon has started, by pid; a pid alone may be reused."""
         self.caught: set[tuple[int, int]] = set()
-        """Findings that the test wanted: number of the daemon's run, number."""
+        """Findings that the test expected, as (daemon epoch, seq)."""
 
     def patch(self, *statements: str) -> Self:
-        """Runs Python in this daemon before it starts."""
+        """Adds Python statements that the daemon runs before it starts."""
         self.statements += statements
         program = "\n".join((*self.statements, "from gpushare.cli.main import entry", "entry()"))
         self.command = [sys.executable, "-c", program, *self.options]
@@ -109,7 +109,8 @@ class Daemon:
 
     @contextlib.contextmanager
     def started_with(self, *statements: str) -> Iterator[None]:
-        """Started again, with Python that runs before; and again without."""
+        """Restarts the daemon with additional statements, as `patch` takes them; at the end restarts it without
+        them."""
         self.terminate()
         before = list(self.statements)
         try:
@@ -162,7 +163,7 @@ class Daemon:
         return self.process.wait(20)
 
     def stop(self) -> None:
-        """Stops the daemon, and cleans up the simulator and files that the daemon may keep for living tenants."""
+        """Stops the daemon, and cleans up the simulator and files that the daemon keeps for living tenants."""
         if self.process is not None and self.process.poll() is None:
             try:
                 self.terminate()
@@ -180,7 +181,7 @@ class Daemon:
         shutil.rmtree(self.layout.grants, ignore_errors=True)
 
     def cli(self, *arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-        """Runs `gpushare ARGUMENTS` against this daemon. `options`: of subprocess.run."""
+        """Runs `gpushare ARGUMENTS` against this daemon. `options`: for subprocess.run."""
         if options.keys() <= {"env"} and zygote.can_fork(env := options.get("env", self.env)):
             words = [*GPUSHARE, *map(str, arguments)]
             child = start(words, env)
@@ -190,7 +191,7 @@ class Daemon:
         return subprocess.run([*GPUSHARE, *map(str, arguments)], check=False, **settings)
 
     def cli_here(self, *arguments: object) -> subprocess.CompletedProcess[str]:
-        """Runs the same command in this process, which avoids the start of an interpreter."""
+        """Runs the same in this process, without starting an interpreter."""
         words = list(map(str, arguments))
         out, err = io.StringIO(), io.StringIO()
         before = os.environ.get(SOCKET_ENV)
@@ -205,52 +206,52 @@ class Daemon:
         return subprocess.CompletedProcess(words, status, out.getvalue(), err.getvalue())
 
     def cgroup(self, grant: str) -> cgroup.Cgroup:
-        """Of a plain process's grant."""
+        """The cgroup of a plain process's grant."""
         return cgroup.Cgroup((self.layout.cgroups / grant).readlink(), cgroup.Hierarchies.of().unified is not None)
 
     def rows(self, query: str) -> list[Any]:
-        """What the ledger's file has, all included that the daemon has told its ledger by now."""
+        """Rows of the ledger's file, after the daemon has written everything that it has passed to the ledger."""
         if self.process is not None and self.process.poll() is None:
             self.written()
         with contextlib.closing(sqlite3.connect(self.layout.ledger)) as ledger:
             return ledger.execute(query).fetchall()
 
     def written(self) -> None:
-        """Waits until the ledger's file has what the daemon has told its ledger. Nobody waits for the row of a grant
-        that has ended, but a question comes after it in the ledger's thread."""
+        """Waits until the ledger's file has what the daemon has passed to the ledger. The daemon does not wait for the
+        row of an ended grant, but the ledger's thread answers a query only after it has written that row."""
         self.client.grants(ended=True)
 
     def grant_dirs(self) -> set[str]:
-        """Those of grants; the ledger keeps there what its disk does not have yet."""
+        """The directories of grants. The ledger also keeps files there, with rows that its disk does not have yet."""
         found = self.layout.grants.iterdir() if self.layout.grants.exists() else ()
         return {path.name for path in found if path.is_dir()} - {grantdir.STAND_IN}
 
     def specs(self) -> list[str]:
-        """Those of grants."""
+        """The CDI specs of grants."""
         found = {path.name for path in self.layout.cdi.iterdir()} if self.layout.cdi.exists() else set()
         return sorted(found - {cdi.spec_path(self.layout, cdi.ANY).name})
 
     def findings(self, **wanted: object) -> list[dict[str, Any]]:
-        """What the audit found, with these values. Whoever asks has caused them: they are no false alarms."""
+        """The audit's findings that have these values. They count as expected, not as false alarms."""
         answer = self.client.call("GET", "/v1/findings")
         rows = [row for row in answer["findings"] if all(row[name] == value for name, value in wanted.items())]
         self.caught.update((answer["epoch"], row["seq"]) for row in rows)
         return rows
 
     def false_alarms(self) -> list[dict[str, Any]]:
-        """What the audit found of processes in grants, and no test wanted."""
+        """The audit's findings about grants that no test expected."""
         answer = self.client.call("GET", "/v1/findings")
         rows = [row for row in answer["findings"] if row["grant"] is not None]
         return [row for row in rows if (answer["epoch"], row["seq"]) not in self.caught]
 
     def nothing_left(self) -> None:
-        """Asserts that no grant exists and no trace of a grant: directories, CDI specs, cgroups, device memory; and
-        that the audit found nothing."""
+        """Asserts that no grant is left nor any trace of one (directories, CDI specs, cgroups, device memory), and that
+        there are no false alarms."""
         assert not self.false_alarms()
         until(lambda: not self.client.grants(), "the grants end", 20)
-        # Of one that nobody used they go while others are answered.
+        # The daemon removes files of an unused grant in the background.
         until(lambda: not self.grant_dirs() and not self.specs(), f"files go: {self.grant_dirs()} {self.specs()}", 20)
-        # Includes cgroups of earlier runs: grant names are never reused. They are beside this process's own.
+        # Includes cgroups of earlier runs: grant names are never reused. They are siblings of this process's own.
         ours = {f"{cgroup.PREFIX}{grant['id']}" for grant in self.client.grants(ended=True)}
         parent = cgroup.below(os.getpid(), "any").path.parent
         until(lambda: not ours.intersection(os.listdir(parent)), "the cgroups go", 20)
@@ -296,8 +297,8 @@ class Daemon:
 def daemon_apart(
     kind: type[Daemon] = Daemon, simulate: str = "1x16GiB", env: dict[str, str] | None = None, config: str = ""
 ) -> Iterator[Daemon]:
-    """One with a directory of its own whose name, unlike tmp_path, is short enough for the address of a socket.
-    `config`: its gpushare.toml."""
+    """A daemon in its own directory, whose path, unlike tmp_path, is short enough for a socket address. `config`: the
+    text of gpushare.toml."""
     directory = Path(tempfile.mkdtemp(prefix="gst-"))
     (directory / "gpushare.toml").write_text(config)
     node = kind(directory, simulate, env, ["--config", str(directory / "gpushare.toml")])
@@ -321,7 +322,7 @@ class Tenant:
     def tell(self, command: str) -> dict[str, Any]:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended: said below, with its last words
+        with contextlib.suppress(BrokenPipeError):  # it has ended: reported below, with its stderr
             self.process.stdin.write(command + "\n")
             self.process.stdin.flush()
         line = self.process.stdout.readline()

@@ -1,4 +1,4 @@
-"""The table of the runtime's functions, and how a program begins that calls a runtime without headers."""
+"""The table of the CUDA runtime's functions, and the start of a program that calls the runtime through ctypes."""
 
 import sys
 from pathlib import Path

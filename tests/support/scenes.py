@@ -52,12 +52,12 @@ class Scene:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Ends everything; what a row has ended already gives an error."""
+        """Ends everything, ignoring errors for what a row has already ended."""
         raise NotImplementedError
 
     @classmethod
     def base(cls, context: Any) -> Any:
-        """The context that is current but where a row says otherwise."""
+        """The context that is current unless a row changes it."""
         return context
 
     @classmethod
@@ -110,7 +110,7 @@ class Physical(Scene):
 
     @row("cuMemCreate")
     def replace(self) -> None:
-        """The second one uses by a guess what this one is about to get."""
+        """The second call may guess the handle that this one is about to get."""
         d.cuMemRelease(self.h)
         self.create()
 
@@ -171,7 +171,7 @@ class Physical(Scene):
 
 
 class Bare(Physical):
-    """A handle alone: whatever ends ends at once, and its value comes back."""
+    """A handle alone: its release frees the memory at once, and the driver reuses its value."""
 
     def fill(self) -> None:
         super().fill()
@@ -187,7 +187,7 @@ class Bare(Physical):
 
 
 class Open(Bare):
-    """A handle and a descriptor, which keeps the memory alone."""
+    """A handle and a descriptor, which alone also keeps the memory alive."""
 
     def fill(self) -> None:
         super().fill()
@@ -245,7 +245,7 @@ class Pointers(Scene):
 
     @row("cuMemAlloc")
     def replace(self) -> None:
-        """The second one frees by a guess what this one is about to get."""
+        """The second call may free the address that this one is about to get."""
         d.cuMemFree(self.p)
         self._keep(d.cuMemAlloc(SIZE))
 
@@ -394,7 +394,7 @@ class Contexts(Scene):
 
 
 class Primary(Scene):
-    """The primary context, retained once, with an allocation. The base context is another."""
+    """The primary context, retained once, with an allocation. The base context is a different one."""
 
     def fill(self) -> None:
         before = ok(d.cuCtxGetCurrent())

@@ -45,7 +45,7 @@ class Site:
         self.pod = self.container(POD)
 
     def container(self, annotations: object) -> str:
-        """A grant with a container in it, which is any process."""
+        """A grant with a container, which is just a process here; returns the grant's id."""
         grant = self.client.create(memory="1GiB", time="10%", keep=True)["id"]
         body = {"pid": self.spawn("sleep", "1000").pid, "annotations": annotations}
         self.client.call("POST", f"/v1/hooks/create-runtime?grant={grant}", body)
@@ -71,7 +71,7 @@ class Site:
 
     @functools.cached_property
     def adapter(self) -> str:
-        """The address of one that is started now."""
+        """The address of the adapter, which is started at the first use."""
         options = ("--socket", str(self.daemon.layout.socket), "--listen", "127.0.0.1:0", "--dcgm-names")
         process = self.spawn(sys.executable, "-c", QUICK, "adapter", "prometheus", *options)
         address = process.stdout.readline().strip()
@@ -90,7 +90,7 @@ class Site:
 
 
 def dashboard() -> list[tuple[str, str]]:
-    """Title of each panel, and each expression of it."""
+    """(panel title, expression) for each expression in the Grafana dashboard."""
     path = Path(__file__).parents[2] / "packaging/grafana/gpushare.json"
     panels = json.loads(path.read_text())["panels"]
     return [

@@ -1,4 +1,4 @@
-"""A FUSE file system that takes every question and answers none, as a server does that hangs. Needs root."""
+"""A FUSE file system that reads every request and answers only the first, FUSE_INIT, like a hung server. Needs root."""
 
 import ctypes
 import os
@@ -18,7 +18,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class SilentFs:
-    """Mounted at `where` while the context lasts. `asked` is set once somebody waits for an answer."""
+    """Mounted at `where` while the context lasts. `asked` is set once a process waits for an answer."""
 
     def __init__(self, where: Path) -> None:
         self._where = os.fsencode(where)
@@ -36,7 +36,7 @@ class SilentFs:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Ends those who wait, with an error, and then the thread.
+        # Fails the requests that wait, and ends the thread.
         _libc.umount2(self._where, _MNT_FORCE)
         _libc.umount2(self._where, _MNT_DETACH)
 

@@ -1,6 +1,6 @@
-"""As much of kubelet as a device plugin meets: registration, its slots, allocation, and the list of pods.
+"""The part of kubelet that a device plugin deals with: registration, its slots, allocation, and the list of pods.
 
-The messages' bytes are made here from the public APIs' field numbers, not by the product's code.
+Messages are encoded here from the public APIs' field numbers, not by the product's code.
 """
 
 import threading
@@ -14,18 +14,18 @@ from waiting import until
 
 
 class Refused(Exception):
-    """The plugin's status."""
+    """The plugin answered with an error status."""
 
 
 class SlotKubelet:
-    """`directory`: its root. `slots`: by name, whether healthy and the NUMA node."""
+    """`directory`: its root. `slots`: by name, (healthy, NUMA node)."""
 
     def __init__(self, directory: Path) -> None:
         self.plugins = directory / "device-plugins"
         self.slots: dict[str, tuple[bool, int | None]] = {}
         self.registered: list[dict[str, Any]] = []
         self.streams = 0
-        # By pod: its slots.
+        # Slots, by pod.
         self.pods: dict[str, list[str]] = {}
         self.plugins.mkdir(parents=True, exist_ok=True)
         (directory / "pod-resources").mkdir(exist_ok=True)
@@ -33,7 +33,7 @@ class SlotKubelet:
         self._servers: list[Any] = []
 
     def start(self) -> None:
-        """As a kubelet that starts: it removes all sockets of plugins."""
+        """Starts; like a real kubelet, first removes all sockets of plugins."""
         for left in self.plugins.iterdir():
             left.unlink()
         for path, service, method, handler in (
@@ -97,13 +97,13 @@ class SlotKubelet:
                 raise Refused(error.details()) from None
 
     def prefer(self, available: list[str], must: list[str], size: int) -> list[str]:
-        """GetPreferredAllocation."""
+        """Calls GetPreferredAllocation."""
         asked = b"".join(part(1, one) for one in available) + b"".join(part(2, one) for one in must) + part(3, size)
         [answer] = self._call("GetPreferredAllocation", part(1, asked))[1]
         return [one.decode() for one in fields(answer)[1]]
 
     def allocate(self, slots: list[str], pod: str = "") -> dict[str, Any]:
-        """What a container with these slots gets; its `pod` is listed then."""
+        """Allocates slots; returns what the container gets. `pod`: listed with the slots from then on."""
         [answer] = self._call("Allocate", part(1, b"".join(part(1, one) for one in slots)))[1]
         if pod:
             self.pods[pod] = slots
@@ -120,5 +120,5 @@ class SlotKubelet:
         return [name for name, (ok, _) in self.slots.items() if ok and name.startswith(device) and name not in used]
 
     def wait(self, healthy: int, what: str = "slots") -> None:
-        """Until so many slots are healthy."""
+        """Waits until exactly `healthy` slots are healthy."""
         until(lambda: sum(ok for ok, _ in self.slots.values()) == healthy, f"{healthy} healthy {what}", 30)

@@ -14,9 +14,9 @@ from waiting import until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "scontrol")
 NOBODY = 65534
-SHARDS = 100  # of a device
+SHARDS = 100  # per device
 
-# cred_expire: a requeued job waits for longer than that.
+# cred_expire is short, because a requeued job waits for longer than that.
 CONF = """\
 ClusterName=gst
 SlurmctldHost={host}(127.0.0.1)
@@ -54,7 +54,7 @@ PartitionName=p Nodes={host} Default=YES State=UP
 
 
 def missing() -> str | None:
-    """A program that is not installed."""
+    """The first of the programs that is not installed; None if all are."""
     return next((name for name in PROGRAMS if shutil.which(name, path=_path()) is None), None)
 
 
@@ -63,14 +63,15 @@ def _path() -> str:
 
 
 def free_port() -> int:
-    """On loopback, at this moment."""
+    """A port of loopback that is free now."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
 
 
 class Slurm:
-    """`count`: devices, whose nodes are made here. Prolog, epilog and task-prolog are put into `directory` first."""
+    """`count`: number of devices, whose nodes are made here. The caller puts prolog, epilog and task-prolog into
+    `directory` before `start`."""
 
     def __init__(self, directory: Path, count: int) -> None:
         self.directory, self.host = directory, socket.gethostname().partition(".")[0]
@@ -127,8 +128,8 @@ class Slurm:
                 until(lambda pid=pid: not alive(pid), f"{name} is gone", 30)
 
     def submit(self, *words: str, script: str = "", env: Mapping[str, str] | None = None) -> int:
-        """A batch job of user nobody; its number. `script`: its commands; empty: the last words are a file and its
-        arguments."""
+        """Submits a batch job as user nobody; returns its id. `script`: its commands; if empty, the last words are a
+        script file and its arguments."""
         as_user = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
         out = self.directory / "out-%j"
         command = [*as_user, "sbatch", "--parsable", "--open-mode=append", f"--output={out}", "--chdir=/", *words]

@@ -1,4 +1,4 @@
-"""Answers of the node API as `top` reads them, with whatever a test wants in them, and what is on its screen."""
+"""Made-up answers of the node API for `top`, and the text on its screen."""
 
 import json
 from typing import Any
@@ -40,7 +40,7 @@ def tenant(name: str, parent: str | None = None, entitled: int = 0, **now: Any) 
 
 
 class Answering:
-    """A client whose daemon answers what it is told to. `rows`: by the name of the list; `story`: an Explanation."""
+    """A client that gives prepared answers. `rows`: by the name of the list; `story`: an Explanation."""
 
     def __init__(self, **rows: list[Any]) -> None:
         self.rows: dict[str, list[Any]] = {"grants": [], "devices": [device()], "tenants": [], "events": [], **rows}
@@ -55,5 +55,5 @@ class Answering:
 
 
 def screen(app: Any) -> list[str]:
-    """Its lines as they are sent to the terminal, without looks."""
+    """The lines that are sent to the terminal, without styles."""
     return [strip.text for strip in app.screen._compositor.render_strips()]

@@ -1,7 +1,7 @@
-"""Objects whose address or handle the driver gives out again while a call that ended the former one is on its way. For
+"""Objects whose address or handle the driver reuses while the call that ended the former object has not returned. For
 use inside the process that makes the calls (see holds.py).
 
-`run` plays both orders for each kind of object, and says what was wrong: less charged than the device has given, or
+`run` plays both orders for a kind of object, and returns what was wrong: less charged than the device has given, or
 something left at the end.
 """
 
@@ -22,7 +22,8 @@ PTX = str(paths.SPIN_PTX).encode()
 
 @dataclass(frozen=True)
 class Kind:
-    """make: gives an object's address or handle; end: ends what has it, which may fail; function: the driver's."""
+    """make: makes an object, returns its address or handle; end: ends it, which may fail; function: the driver function
+    that `end` calls."""
 
     make: Callable[[], Any]
     end: Callable[[Any], Any]
@@ -43,7 +44,7 @@ def _library() -> Any:
 
 
 def _buffer() -> Any:
-    """A buffer of external memory, which keeps the memory alone."""
+    """A buffer of external memory, which alone keeps the memory alive."""
     memory = ok(d.cuMemCreate(SIZE, on_device(FILE), 0))
     kind = d.CUexternalMemoryHandleType.CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD
     source = made(d.CUDA_EXTERNAL_MEMORY_HANDLE_DESC, type=kind, size=SIZE)
@@ -89,7 +90,7 @@ class _Play:
             self.wrong.append(f"{moment}: {(given - asked) / MIB:g} MiB not charged")
 
     def start(self) -> holds.Operation:
-        """Ends the object in a thread, until that call is held or waits."""
+        """Ends the object in another thread; returns when that call is held, waits or has ended."""
 
         def end() -> None:
             ok(d.cuCtxSetCurrent(self.context))
@@ -116,7 +117,7 @@ class _Play:
 
 
 def _ended_twice(kind: Kind, context: Any) -> list[str]:
-    """The first end has had its effect, what was made again is ended by a second one, then the first one returns."""
+    """The first end takes effect; an object with the same key is made and ended; then the first end returns."""
     play = _Play(kind, context)
     with holds.Hold(kind.function, holds.AFTER):
         first = play.start()
@@ -126,7 +127,7 @@ def _ended_twice(kind: Kind, context: Any) -> list[str]:
 
 
 def _crossed(kind: Kind, context: Any) -> list[str]:
-    """The second end comes first: the first one ends what was made again meanwhile."""
+    """The second end takes effect first: the first one ends the object that was made in between."""
     play = _Play(kind, context)
     with holds.Hold(kind.function, holds.BEFORE):
         first = play.start()

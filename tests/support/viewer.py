@@ -80,6 +80,6 @@ class Inside:
 
 
 def bytes_of(sim: Simulator, *pids: int) -> int:
-    """The simulator's statistics."""
+    """Bytes that these processes hold of device 0, according to the simulator."""
     processes = sim.books()["devices"][0]["processes"]
     return sum(process["bytes"] for process in processes if process["pid"] in pids)

@@ -6,10 +6,10 @@ from typing import Any
 
 
 def until(condition: Callable[[], Any], what: str = "the condition", seconds: float = 20.0) -> Any:
-    """Polls until the answer is true and returns it. The polling interval grows, because each poll takes time from the
-    process that is waited for.
+    """Polls until the condition is true, and returns its value. The interval grows, because each poll takes time from
+    the process that is waited for.
 
-    Raises AssertionError after `seconds` of wall time. Choose it for a busy machine.
+    Raises AssertionError after `seconds` of wall time, which must suffice on a busy machine.
     """
     began = time.monotonic()
     while not (value := condition()):

@@ -1,5 +1,5 @@
-"""A process that uses the simulated device on command: lines of Python on stdin, one JSON answer per line (see
-Worker)."""
+"""A process that uses the simulated device on command: JSON lines with Python code on stdin, one JSON answer each (see
+simworker.Worker)."""
 
 import ctypes
 import json
@@ -91,7 +91,7 @@ def in_array(side: str, array: Any) -> dict[str, Any]:
 
 
 def elapsed(stream: Any, work: Any) -> float:
-    """Milliseconds of stream time that work() takes. The stream is blocked until everything is submitted, so that
+    """Milliseconds of stream time that work() takes. The stream is blocked until all work is submitted, so that
     submission time on the host does not count."""
     start, end = ok(driver.cuEventCreate(0)), ok(driver.cuEventCreate(0))
     gate = ok(driver.cuMemAlloc(4))

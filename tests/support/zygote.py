@@ -28,7 +28,7 @@ WORKER = "import worker; worker.main()"
 COMMAND = "from gpushare.cli.main import entry; entry()"
 IMPORTED = {
     "cuda": ("pynvml", "worker"),
-    # Without the daemon's own modules: tests change constants there before others import them by name.
+    # Without the daemon's own modules: tests change their constants before other modules import these by name.
     "gpushare": (
         *("aiohttp.web", "csv", "http.client", "sqlite3", "tomlkit"),
         *("gpushare.cli.main", "gpushare.cli.run", "gpushare.cli.show", "gpushare.client", "gpushare.transport"),
@@ -45,7 +45,7 @@ IMPORTED = {
 
 
 class Process:
-    """With the interface of a subprocess.Popen without pipes."""
+    """A forked process, with the interface of a subprocess.Popen without pipes."""
 
     def __init__(self, zygote: "Zygote", pid: int, pidfd: int) -> None:
         self._zygote, self.pid, self._pidfd = zygote, pid, pidfd
@@ -77,7 +77,7 @@ class Process:
 
 
 class Forked(Process):
-    """With the interface of a subprocess.Popen with pipes for stdin and stdout in text mode."""
+    """A forked process, with the interface of a subprocess.Popen with text pipes."""
 
     def __init__(self, zygote: "Zygote", pid: int, pidfd: int, pipes: list[int]) -> None:
         super().__init__(zygote, pid, pidfd)
@@ -116,7 +116,8 @@ class Zygote:
         return json.loads(message), descriptors
 
     def fork(self, request: Mapping[str, Any], streams: Sequence[int]) -> tuple[int, int]:
-        """(pid, pidfd) of a process whose first descriptors are `streams`. `request`: as `main` reads it."""
+        """Forks a process whose first descriptors are `streams`; returns (pid, pidfd). `request`: as `main` reads
+        it."""
         message = json.dumps({"directory": os.getcwd(), **request}).encode()
         with self._lock:
             socket.send_fds(self._socket, [message], streams)
@@ -128,7 +129,7 @@ class Zygote:
         self._ended[answer["ended"]] = answer["status"]
 
     def status_of(self, pid: int) -> int:
-        """Of a process that has exited."""
+        """The exit status of a process that has exited."""
         with self._lock:
             while pid not in self._ended:
                 self._note(self._receive()[0])
@@ -146,7 +147,7 @@ def _zygote(kind: str, environment: Mapping[str, str]) -> Zygote:
 
 
 def can_fork(environment: Mapping[str, str]) -> bool:
-    """Whether a process with this environment is worth a fork: the loader's variables would need a zygote each."""
+    """Whether forking pays for this environment: each set of the loader's variables would need its own zygote."""
     return not any(key.startswith("LD_") for key in environment)
 
 
@@ -169,7 +170,7 @@ def fork(environment: Mapping[str, str], code: str | None = None) -> Forked:
 
 
 def fork_command(environment: Mapping[str, str], arguments: Sequence[str], *, stderr: bool = True) -> Forked:
-    """`gpushare ARGUMENTS`. `stderr`: whether that is a pipe."""
+    """Runs `gpushare ARGUMENTS`. `stderr`: whether that is a pipe."""
     request = {"environment": dict(environment), "code": COMMAND, "arguments": list(arguments)}
     return _with_pipes(_zygote("gpushare", environment), request, 3 if stderr else 2)
 
@@ -177,7 +178,7 @@ def fork_command(environment: Mapping[str, str], arguments: Sequence[str], *, st
 def fork_daemon(
     environment: Mapping[str, str], code: str, arguments: Sequence[str], log: int, *, patched: bool
 ) -> Process:
-    """A process that runs `code`, with these arguments of its command line, and prints into `log`. `patched`: the code
+    """A process that runs `code` with these command-line arguments; its output goes to `log`. `patched`: the code
     changes modules of the daemon before it starts."""
     zygote = _zygote("gpushare" if patched else "daemon", environment)
     with open(os.devnull, "rb") as nothing:
@@ -228,7 +229,7 @@ def main() -> None:
     sys.path.insert(0, str(PROGRAM.parent))
     for module in IMPORTED[kind]:
         importlib.import_module(module)
-    gc.freeze()  # what is imported stays: no collection of a forked process looks at it, and copies its pages
+    gc.freeze()  # collections in forked processes skip the imports, and so do not copy their pages
     control = socket.socket(fileno=int(control_fd))
     try:
         request = serve(control)

@@ -1,5 +1,5 @@
-/* Under the sanitizers: directories that threads hand over while others are removed; who waits for one finds it done; what
- * fails is told once, with its number; what is left at the end is done. */
+/* Run under the sanitizers: threads hand over directories while others are removed; a thread that waits for one finds
+ * it removed; a failure is reported once, with its number; what is left at the end is done. */
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "binding/gs_file_thread.h"
 #include "../support/check.h"
 
-enum { THREADS = 3, EACH = 300, FAILS = 10 /* every so many hold more than is removed */ };
+enum { THREADS = 3, EACH = 300, FAILS = 10 /* every FAILS-th directory is not empty */ };
 
 static char top[] = "/tmp/gpushare-files-XXXXXX";
 static struct gs_file_thread *thread;
@@ -30,7 +30,7 @@ static void *hand_over(void *number) {
       *strrchr(name, '/') = 0;
     }
     CHECK(gs_file_thread_put(thread, name, steps, 1, &err) == 0);
-    if (i % 7 == 0) /* at least so many were put, those of this thread */
+    if (i % 7 == 0) /* this thread alone has put that many */
       gs_file_thread_wait(thread, (uint64_t)i + 1);
   }
   return NULL;

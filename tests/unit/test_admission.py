@@ -17,7 +17,7 @@ def device(index=0, memory=16 * GIB, **more):
 
 
 def tenants(*named, devices=1):
-    """By name; `default` has the remaining guarantee."""
+    """Tenants by name; `default` has the remaining guarantee."""
     found = {tenant.name: tenant for tenant in named}
     left = DEVICE_MILLI * devices - sum(tenant.guarantee_milli for tenant in named if tenant.name != "default")
     found["default"] = replace(found.get("default", Tenant("default", 0)), guarantee_milli=left)
@@ -77,7 +77,7 @@ def test_who_asks_for_no_time_is_admitted_beside_full_promises_where_most_is_lef
     places = admit(Request("default", GIB, 0), nodes, owners, held)
     assert [(p.index, p.guaranteed_milli, p.borrows) for p in places] == [(1, 0, True)]
     assert admit(Request("default", GIB, 0, device=0), nodes, owners, held)[0].borrows
-    # Nor does it stand in anybody's way.
+    # Nor does it block others.
     beside = held + hold(places, "g2", "default")
     assert admit(Request("default", GIB, 1000, device=1), nodes, owners, beside)[0].guaranteed_milli == 1000
 
@@ -160,7 +160,7 @@ def test_memory_of_a_family_is_kept_for_those_in_it():
     held += fits("sales", 8 * GIB, held)
     assert not fits("ml", 4 * GIB, held)
     assert fits("ml", 3 * GIB, held) and fits("ml/a", 3 * GIB, held)
-    # What ml/a is guaranteed is not its parent's to take.
+    # The parent cannot take what ml/a is guaranteed.
     assert not fits("ml", 15 * GIB, []) and fits("ml", 14 * GIB, [])
 
 

@@ -1,4 +1,4 @@
-"""What the audit decides, and how the driver's samples add up."""
+"""The audit's decisions, and sums of the driver's samples."""
 
 from types import SimpleNamespace
 
@@ -77,7 +77,7 @@ def test_more_than_the_limit_counts_when_it_lasts():
     excesses = audit.Excesses()
     assert excesses.follow([held(most + 1)], 0) == []
     assert excesses.follow([held(most + 1)], audit.EXCESS_NS - 1) == []
-    assert excesses.follow([held(most)], audit.EXCESS_NS) == []  # it begins anew
+    assert excesses.follow([held(most)], audit.EXCESS_NS) == []  # starts over
     assert excesses.follow([held(most + 1)], 2 * audit.EXCESS_NS) == []
     assert excesses.follow([held(most + 1)], 3 * audit.EXCESS_NS) == [held(most + 1)]
     assert not audit.exceeds(held(most + 1, processes=2))
@@ -90,10 +90,10 @@ def sample(pid: int, at_us: int, percent: int) -> SimpleNamespace:
 def test_samples_of_utilisation_add_up_to_time():
     worked = Worked()
     worked.add([sample(1, 1_000_000, 90)])
-    assert worked.busy_ns == {1: 0}  # since when is not known
+    assert worked.busy_ns == {1: 0}  # the first sample's interval is not known
     worked.add([sample(1, 1_000_000, 90), sample(1, 1_200_000, 50), sample(2, 1_200_000, 100)])
     assert worked.busy_ns == {1: 100_000_000, 2: 0}
-    worked.add([sample(1, 9_200_000, 10)])  # of the seconds between nothing is known
+    worked.add([sample(1, 9_200_000, 10)])  # use in the seconds between is not known
     assert worked.busy_ns[1] == 200_000_000
     worked.keep({2})
     assert (worked.busy_ns, worked.newest_us) == ({2: 0}, 9_200_000)
@@ -109,4 +109,4 @@ def test_memory_of_nobody_counts_when_it_lasts():
     assert unowned.follow({0: much, 1: much - 1}, 0) == {}
     assert unowned.follow({0: much, 1: much}, audit.UNOWNED_NS) == {0: much}
     assert unowned.follow({0: much - 1, 1: much}, 2 * audit.UNOWNED_NS) == {1: much}
-    assert unowned.follow({0: much, 1: much}, 3 * audit.UNOWNED_NS) == {1: much}  # the first begins anew
+    assert unowned.follow({0: much, 1: much}, 3 * audit.UNOWNED_NS) == {1: much}  # device 0 starts over

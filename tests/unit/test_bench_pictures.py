@@ -1,4 +1,5 @@
-"""Pictures of benchmarks: a row is drawn where it says what its target is about, and stored ones are up to date."""
+"""Pictures of benchmarks: a row is drawn if its number and its target are comparable, and stored pictures are up to
+date."""
 
 import json
 import sys
@@ -39,8 +40,8 @@ def pictures():
         ("0.24 s", "none", True, None),
         ("+3.7 ms", "within the noise", True, None),
         ("24054 of 1000 nodes", "<= 6 a quiet node", True, None),
-        ("100", "<= 1 each", True, None),  # of four hundred
-        ("90 %", ">= 80 %, <= 16 MiB", False, None),  # missed by what is not drawn
+        ("100", "<= 1 each", True, None),  # a count of four hundred, which "each" does not compare with
+        ("90 %", ">= 80 %, <= 16 MiB", False, None),  # missed by a number that is not drawn
         ("12 ms", "p99 <= 20 ms", True, None),
     ],
 )

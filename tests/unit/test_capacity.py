@@ -83,7 +83,7 @@ def test_promises_never_exceed_what_there_is_and_shrink_alike(named, found, usab
     for name in named:
         if total <= capacity:
             assert time[name] == named[name]
-        else:  # to the last unit
+        else:  # within one unit
             assert abs(time[name] - capacity * named[name] / total) < 1
     for row in placed:
         kept = found_.kept[row.grant, row.device]

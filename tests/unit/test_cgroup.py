@@ -136,7 +136,7 @@ def test_a_share_is_below_its_callers_cgroup(group, sleeper):
     assert first == Cgroup(group.path / "gpushare-g-0123456789ab", group.v2)
     first.make()
     first.add(sleeper.pid)
-    # From inside a grant, beside it; what only looks like one of ours is a cgroup like others.
+    # From inside a grant: its sibling. A cgroup of another user that only has such a name counts as any other.
     assert cgroup.below(sleeper.pid, "g-ba9876543210", where).path == group.path / "gpushare-g-ba9876543210"
     foreign = Cgroup(group.path / "gpushare-g-000000000000", group.v2)
     foreign.make()

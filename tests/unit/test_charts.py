@@ -1,4 +1,4 @@
-"""Charts as SVG: well-formed, legible, and what they show is what they were given. Read by an XML parser."""
+"""Charts as SVG, read by an XML parser: well-formed, legible, and true to their data."""
 
 import re
 from pathlib import Path
@@ -20,7 +20,7 @@ def drawn(columns, count=3):
 
 
 def boxes(text):
-    """(hint, fill, x, y, width, height) of each box but the paper."""
+    """(hint, fill, x, y, width, height) of each box except the background."""
     found = []
     for box in ElementTree.fromstring(text).iter(f"{SVG}rect"):
         if box.get("y"):
@@ -101,7 +101,7 @@ def contrast(one, other):
 
 @pytest.mark.parametrize("shade", [0, 1], ids=["light", "dark"])
 def test_contrast(shade):
-    """WCAG 2: of text 4.5:1, of what is drawn 3:1."""
+    """WCAG 2: at least 4.5:1 for text, 3:1 for graphics."""
     paper = charts._PAPER[shade]
     assert min(contrast(paper, charts._INK[name][shade]) for name in ("ink", "dim")) >= 4.5
     assert len(charts._COLOURS) == len(charts._PATTERNS) == charts.FILLS

@@ -1,4 +1,4 @@
-"""Which driver of an image's is taken instead of the host's."""
+"""Which driver of an image is used instead of the host's."""
 
 import json
 import struct
@@ -15,7 +15,7 @@ HOST = "570.86.15"
 
 
 def library(said: object | None, owner: bytes = b"NVIDIA Corporation\0") -> bytes:
-    """The start of a library with a build id and, where something is said, such a note."""
+    """The start of a library with a build id and, if `said` is given, a note of `owner` with it."""
 
     def note(name: bytes, text: bytes) -> bytes:
         whole = struct.pack("<III", len(name), len(text), 3)
@@ -56,14 +56,14 @@ def made_for(*drivers: object) -> dict[str, object]:
         ("570.86.10", made_for(570), HOST, False),
         ("570.86.15", made_for(570), HOST, False),
         ("560.35.03", made_for(570), HOST, False),
-        ("575.57.08", None, HOST, True),  # without a note a newer branch is for all
+        ("575.57.08", None, HOST, True),  # without a note, a newer branch suits any host
         ("570.90.01", None, HOST, False),
         ("590.44.01", {"Driver": [570]}, HOST, True),
         ("590.44.01", {"driver": "570"}, HOST, False),
         ("590.44.01", {"driver": ["570"]}, HOST, False),
         ("590.44.01", b"not json", HOST, True),
         ("590.44.01", b"[" * 100_000, HOST, True),
-        ("590.44.01", made_for(570), "", False),  # a simulated device
+        ("590.44.01", made_for(570), "", False),  # the host's device is simulated
         ("590.44.01", made_for(570), "simulated", False),
     ],
 )
@@ -98,7 +98,7 @@ def test_an_image_without_one(tmp_path):
 
 @given(st.binary(max_size=300), st.integers(0, 300), st.booleans())
 def test_any_bytes_are_a_library_with_notes_or_without(damage, at, whole):
-    """Whatever an image says: an answer, in time."""
+    """Whatever an image's library has, the answer is None or branches, soon."""
     data = damage if whole else library(made_for(570))[:at] + damage
     found = compat._branches(data)
     assert found is None or all(isinstance(branch, int) for branch in found)

@@ -1,4 +1,4 @@
-"""config.json as Go and C read it: what they read differently is refused (gpushare/reader/config.py)."""
+"""config.json as Go and C read it: a config that they read differently is refused (gpushare/reader/config.py)."""
 
 import json
 
@@ -116,7 +116,7 @@ WANTED = edits.Edits(
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(NAMES, VALUES, max_size=8))
 def test_whatever_a_config_is_there_is_an_answer(tmp_path, value):
-    """Of one line; an edited config is one that is read again, and asks for its grant."""
+    """Any config is edited or gets a one-line error; an edited config can be read again, and asks for its grant."""
     text = json.dumps(value).encode()
     edit = Edit(
         bundle=str(tmp_path), edits=WANTED, lib_dir="/lib/gpushare", preload_file="/preload", cache_file="/cache"

@@ -1,4 +1,4 @@
-"""The daemon's numbers under dcgm-exporter's names: pure."""
+"""The daemon's numbers under dcgm-exporter's names, without a daemon."""
 
 import re
 
@@ -16,7 +16,7 @@ POD = 'container="main",namespace="lab",pod="train-0"'
 
 
 def metrics(wall: float, used: int = 0, **grants: tuple[float, int, int, bool]) -> str:
-    """`grants`: busy seconds, memory, its limit, and whether they are the pod's."""
+    """`grants`: busy seconds, memory, memory limit, and whether the grant is the pod's."""
     lines = [
         f'gpushare_device_leased_seconds_total{{gpu_uuid="GPU-1"}} {wall / 2}',
         f'gpushare_device_idle_seconds_total{{gpu_uuid="GPU-1"}} {wall / 4}',
@@ -27,14 +27,14 @@ def metrics(wall: float, used: int = 0, **grants: tuple[float, int, int, bool]) 
         pod = ',namespace="lab",pod="train-0",container="main",pod_uid="u"' if pods else ""
         label = f'grant="{name}",tenant="t"{pod},gpu_uuid="GPU-1"'
         lines.append(f"gpushare_grant_busy_seconds_total{{{label}}} {busy}")
-        if limit:  # none of one that has ended
+        if limit:  # an ended grant has none
             lines.append(f"gpushare_grant_memory_bytes{{{label}}} {memory}")
             lines.append(f"gpushare_grant_memory_limit_bytes{{{label}}} {limit}")
     return "\n".join(lines) + "\n"
 
 
 def told(names: Names, text: str) -> dict[str, dict[str, float]]:
-    """By name and, within it, by what comes after the device's labels."""
+    """Values by metric name, then by the labels that follow the device's."""
     found: dict[str, dict[str, float]] = {}
     for name, inside, value in re.findall(r"^(DCGM_\w+)\{(.*)\} (\S+)$", names.text(text, [DEVICE]), re.MULTILINE):
         assert inside.startswith(LABELS)

@@ -1,4 +1,4 @@
-"""The demo's table on terminals of all widths, judged by a terminal: it is drawn over itself, and no line breaks."""
+"""The demo's table on emulated terminals of all widths: each drawing replaces the last one, and no line wraps."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""`gpushare demo --scenario teams`: what its script says is due is what the rules say, and its verdict can fail."""
+"""`gpushare demo --scenario teams`: its script's expected shares agree with the rules, and its verdict can fail."""
 
 from dataclasses import replace
 
@@ -51,7 +51,7 @@ def test_alike_tenants_are_one_line(capsys):
     got = {team.name: 250 if i < 4 else 0 for i, team in enumerate(act.teams)}
     screen = show.Screen()
     screen.began(act.steps[1])
-    screen.watched(act, act.steps[1], got)  # on no terminal this says nothing
+    screen.watched(act, act.steps[1], got)  # prints nothing without a terminal
     screen.ended(Outcome(act, act.steps[1], {**got, "user-01": 247}, 3, (), 20, 20))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 5

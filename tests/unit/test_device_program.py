@@ -83,7 +83,7 @@ def test_kernel_holds_it(group):
     assert opens(group, "/dev/null")
     assert not opens(group, "/dev/zero")
     assert not opens(group, "/dev/full")
-    os.close(os.open("/dev/zero", os.O_RDWR))  # outside the cgroup nothing changed
+    os.close(os.open("/dev/zero", os.O_RDWR))  # nothing has changed outside the cgroup
 
 
 def test_holds_inside_the_subtree(group):
@@ -101,7 +101,8 @@ def test_failures_are_one_line(tmp_path):
 
 
 def test_the_exclusive_program_lets_pass_who_is_in_its_map(group):
-    """Cgroups with all below them, and users; of several ranges of device numbers, and of nothing else."""
+    """The map has cgroups, with all below them, and users. The program guards several ranges of device numbers, and
+    nothing else."""
     with pytest.raises(FailedError, match="cannot make a map: Invalid argument"):
         exclusive.Exclusive([(1, 0, 1)], "a name with spaces")
     first = exclusive.Exclusive([ZERO + ZERO[1:]], "gpushare_test")

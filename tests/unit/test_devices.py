@@ -1,4 +1,4 @@
-"""Devices: simulated ones as they are, NVML's and the probe with the simulated driver libraries."""
+"""Devices: simulated ones; and those of NVML and of the probe, tested with the simulated driver libraries."""
 
 import json
 import os
@@ -199,7 +199,7 @@ def test_nvml_backend_has_a_place_for_one_that_is_missed_until_it_is_back(simula
     said, _ = child.communicate("\n", timeout=60)
     faults, device, after = json.loads(said)
     assert (faults, after) == (["", ""], rows)
-    # Its current facts, not the remembered ones.
+    # The device's current facts, not the remembered ones.
     assert (device["minor"], device["name"], device["context_bytes"]) == (0, simulator.devices[0].name, 7)
 
 
@@ -229,7 +229,7 @@ def test_a_simulated_device_is_lost_and_back(simulator, directory):
     assert backend.fault(1) == ""
 
 
-# Ways into the device that do not pass libcuda.so.1, where shares are held: no container gets them from us.
+# Ways to the device that bypass libcuda.so.1, where shares are enforced: gpushare gives them to no container.
 OTHER_APIS = (
     "libnvidia-opencl.so.1",
     "libnvidia-glvkspirv.so.580.1",

@@ -1,4 +1,4 @@
-"""Which of several devices are nearest to each other; and that admission gives those."""
+"""Which of several devices are nearest to each other; admission chooses those."""
 
 import itertools
 
@@ -14,13 +14,13 @@ from gpushare.units import GIB
 
 
 def links_of(count, level):
-    """Of devices `0`, `1`...; `level`: of a pair."""
+    """Links among devices `0`, `1`...; `level`: a function of a pair."""
     ids = [str(index) for index in range(count)]
     return {a: {b: level(*sorted((int(a), int(b)))) for b in ids if b != a} for a in ids}
 
 
 def board(first, second):
-    """Two sockets of four devices; NVLink joins pairs over the sockets, a PCIe switch joins neighbours."""
+    """Two sockets of four devices; NVLink connects pairs across the sockets, a PCIe switch connects neighbours."""
     if second - first == 4:
         return "nvlink"
     if first // 2 == second // 2:
@@ -32,12 +32,12 @@ def board(first, second):
     ("order", "count", "expected", "level"),
     [
         ("01234567", 2, "04", "nvlink"),
-        ("76543210", 2, "73", "nvlink"),  # as near, and preferred
+        ("76543210", 2, "73", "nvlink"),  # equally near, and preferred by the order
         ("012367", 2, "26", "nvlink"),
         ("0123", 2, "01", "single"),
         ("0257", 2, "02", "node"),
         ("0367", 2, "37", "nvlink"),
-        ("01234567", 4, "0123", "node"),  # 0 1 4 5 has more NVLinks, and a pair that is farther
+        ("01234567", 4, "0123", "node"),  # 0 1 4 5 has more NVLinks, but also a farther pair
         ("016", 3, "016", "system"),
     ],
 )
@@ -74,13 +74,13 @@ def test_as_by_trying_all(data):
         ranks = [rank(links[a], b) for a, b in itertools.combinations(some, 2)]
         return max(ranks, default=0), sum(ranks)
 
-    # Of those that are equally near min() takes the first, which is the one whose devices are preferred.
+    # Among equally near sets min() takes the first, whose devices are preferred.
     expected = min((some for some in itertools.combinations(order, count) if allowed(some)), key=cost, default=None)
     assert nearest(order, count, links, allowed) == expected
 
 
 def test_sixteen_devices_take_a_bounded_number_of_steps():
-    """Counted, not timed: each step asks `allowed` at most once, and most sets are never looked at."""
+    """Counts steps: each step calls `allowed` at most once, and most sets are never tried."""
     for level in (board, lambda a, b: "nvlink" if a % 2 == b % 2 else "system", lambda *_: "system"):
         links = links_of(16, level)
         for count in range(2, 16):
@@ -116,10 +116,10 @@ def given_to(request, holdings=(), devices=LINKED, tenants=ALL):
 def test_a_grant_of_several_gets_the_nearest():
     assert given_to(Request("default", GIB, 300, devices=2)) == ({0, 4}, {"nvlink"})
     assert given_to(Request("default", GIB, 300, devices=1)) == ({0}, {None})
-    # The fuller device is preferred where it is as near to another one.
+    # The fuller device is preferred if it has an equally near partner.
     assert given_to(Request("default", GIB, 300, devices=2), [holding(6, 100)]) == ({2, 6}, {"nvlink"})
     assert given_to(Request("default", GIB, 300, devices=4)) == ({0, 1, 2, 3}, {"node"})
-    # Who names devices, or takes all of them, has no choice.
+    # A request that names devices, or takes all, leaves no choice.
     assert given_to(Request("default", GIB, 300, devices=2, device=(0, 7))) == ({0, 7}, {None})
     assert given_to(Request("default", GIB, 300, devices=8)) == (set(range(8)), {None})
 
@@ -137,11 +137,11 @@ def test_without_links_the_packing_decides_alone():
 
 
 def test_a_guarantee_that_is_short_is_used_where_it_is_needed():
-    """On devices 0 and 4 all time is asked for by others, none of it guaranteed: only a guaranteed part has room."""
+    """Others have requested all time of devices 0 and 4 without a guarantee: only a guaranteed part has room there."""
     tenants = {"default": Tenant("default", 300), "other": Tenant("other", 7700)}
     others = [Holding("o", "other", f"GPU-{index}", GIB, 1000, 0, 1000) for index in (0, 4)]
     request = Request("default", GIB, 300, devices=2)
-    # One can be had there. Both cannot, so that the nearest set is another one.
+    # The guarantee suffices for one of these devices, not for both, so the nearest set is another one.
     assert given_to(request, others, tenants=tenants) == ({1, 5}, {"nvlink"})
     more = [*others, *(Holding("p", "other", f"GPU-{index}", 16 * GIB, 5, 5, 1000) for index in (1, 2, 3, 5, 6))]
     assert given_to(request, more, tenants=tenants) == ({4, 7}, {"node"})
@@ -149,7 +149,7 @@ def test_a_guarantee_that_is_short_is_used_where_it_is_needed():
 
 @given(st.lists(st.tuples(st.integers(0, 7), st.integers(5, 900)), max_size=6), st.integers(1, 8))
 def test_whoever_was_admitted_still_is(held, count):
-    """Nearness chooses among sets that fit; it refuses nobody."""
+    """Nearness only chooses among sets that fit; it causes no refusal."""
     holdings, used = [], dict.fromkeys(range(8), 0)
     for index, milli in held:
         if used[index] + milli <= 1000:

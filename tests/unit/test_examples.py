@@ -1,4 +1,4 @@
-"""The examples say what they are, are all in their table, and are such as shells, Kubernetes and our driver read."""
+"""The examples say what they are, are all in their table, and can be read by shells, Kubernetes and the DRA driver."""
 
 import re
 import subprocess
@@ -38,7 +38,7 @@ def test_a_shell_reads_it(path):
 
 
 def allocated(template):
-    """The claim of a template as the scheduler leaves it, on the first device."""
+    """A template's claim as the scheduler allocates it, on the first device."""
     devices = template["spec"]["spec"]["devices"]
     results = [
         {

@@ -25,7 +25,7 @@ def threads() -> set[str]:
 
 
 class Told:
-    """What was told of each list: its number, and the error's text."""
+    """Records what is reported of each list: its number, and the error's text."""
 
     def __init__(self, thread: FileThread) -> None:
         self._thread = thread
@@ -117,7 +117,7 @@ def test_who_waits_for_another_when_it_is_told_takes_no_failure_from_it(tmp_path
 
 
 def first_done(thread: FileThread) -> int:
-    """How many lists are done, of which the loop may not know yet."""
+    """Number of lists done. The loop may not know of all of them yet."""
     return int(lib.gs_file_thread_done(thread._thread))
 
 
@@ -133,7 +133,7 @@ def test_a_name_that_no_path_can_have_is_refused(tmp_path):
 
 
 def test_its_thread_takes_no_signals(tmp_path):
-    """They are for the thread that runs Python."""
+    """Signals are for the thread that runs Python."""
 
     async def remove() -> None:
         thread = FileThread()

@@ -35,7 +35,7 @@ def clean(tmp_layout):
 
 @pytest.fixture(params=["its own file system", "one that it shares"])
 def file_system(request, tmp_layout, monkeypatch):
-    """What the grant's self/ is in."""
+    """Whether the grant's self/ has its own file system."""
     if request.param != "its own file system":
         monkeypatch.setattr(mounts, "possible", lambda place: False)
     elif not mounts.possible(tmp_layout.grants):
@@ -121,7 +121,7 @@ def test_what_cannot_be_made_is_said(tmp_layout, node):
 
 @pytest.mark.parametrize("what", ["link", "file", "empty", "full"])
 def test_a_parent_of_somebody_else_is_moved_away(tmp_layout, node, tmp_path, what):
-    """The parent may be in /dev/shm, where any user can make something of its name first."""
+    """The parent may be in /dev/shm, where any user can first create something with its name."""
     elsewhere = tmp_path / "theirs"
     elsewhere.mkdir()
     parent = tmp_layout.grants
@@ -153,8 +153,8 @@ def test_a_parent_of_somebody_else_is_moved_away(tmp_layout, node, tmp_path, wha
 
 
 def test_what_is_put_into_it_meanwhile_is_removed_too(tmp_layout):
-    """As the ledger's thread writes the record of a grant: under another name, which it changes. Once a second; here
-    a thousand times as often."""
+    """The ledger's thread writes the record of a grant under another name and renames it, once a second; here a thread
+    does so a thousand times as often."""
     top, over = grantdir.grant_dir(tmp_layout, "g-1"), threading.Event()
 
     def put() -> None:
@@ -195,7 +195,7 @@ def test_what_is_moved_away_may_go_at_once(tmp_layout, monkeypatch):
         parent.rmdir()
 
 
-# Ends with its standard input, whatever becomes of the test.
+# Ends at EOF on standard input, whatever happens to the test.
 AGAIN = """
 import os, select, sys
 os.setuid(1000)
@@ -238,7 +238,7 @@ def test_environment_keeps_the_users_preload(tmp_layout):
 
 
 def test_programs_find_the_simulated_libraries(tmp_layout, tmp_path):
-    """With a grant behind ours, without one alone. Real devices: none of them."""
+    """With a grant they come after gpushare's own, without one alone. With real devices there are none."""
     node = Node(sim_dir=tmp_path, sim_lib_dir=Path("/sim"))
     shared, bare = process.environment(tmp_layout, "g-1", node), process.bare(tmp_path, Path("/sim"))
     runtimes = bare["LD_PRELOAD"].split(":")

@@ -1,4 +1,4 @@
-"""The help of every verb: examples that parse, nothing wider than a terminal, and errors that say what was meant."""
+"""The help of every verb: examples parse, nothing is wider than a terminal, and errors suggest what was meant."""
 
 import argparse
 import io
@@ -134,7 +134,7 @@ def test_an_unknown_option_behind_the_command_is_the_commands():
 
 
 def test_manual_pages_show_what_the_help_says(tmp_path):
-    """`man` warns of nothing, and shows a hostile text as it is."""
+    """`man` has no warnings, and shows text with special characters as it is."""
     subprocess.run([sys.executable, ROOT / "scripts/reference.py", "--man", tmp_path], check=True)
     assert {path.name for path in (tmp_path / "man1").iterdir()} >= {"gpushare.1", "gpushare-run.1", "gpushare-why.1"}
     page = tmp_path / "man1" / "gpushare-grant.1"
@@ -177,7 +177,7 @@ def test_progress_is_one_line_of_a_terminal_which_it_leaves_empty():
             progress.at(1, 2)
         expected = b"\r\x1b[Kcounting: 1 of 2 (50 %)\r\x1b[K"
         shown = b""
-        while len(shown) < len(expected):  # a terminal hands over what it has got so far
+        while len(shown) < len(expected):  # a read may return only a part
             shown += terminal.read(100)
         assert shown == expected
 

@@ -1,4 +1,4 @@
-"""What a helper of the daemon gives up before it begins."""
+"""The limits that a helper of the daemon sets on itself before it begins."""
 
 import subprocess
 import sys
@@ -13,6 +13,6 @@ print(resource.getrlimit(resource.RLIMIT_NOFILE), resource.getrlimit(resource.RL
 
 
 def test_it_keeps_a_limit_that_is_lower_already():
-    """Which root of a container may not raise."""
+    """Root of a container may not raise it."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "(40, 40) 1\n"), done.stderr

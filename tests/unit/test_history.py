@@ -1,4 +1,4 @@
-"""Weights that remember what was borrowed: worked cases, the promises with them, and what they do over time."""
+"""Weights corrected by past borrowing: worked cases, the promises under them, and their effect over time."""
 
 import time
 from dataclasses import replace
@@ -31,20 +31,20 @@ def row(name, w=1, usage=0, parent=None, demand=8000, **more):
         # u 3/4 and 1/4, w 1/2: 1/2 - 1/4 and 1/2 + 1/4.
         (1, [row("a", usage=3), row("b", usage=1)], [2000, 6000]),
         (0.5, [row("a", usage=0.75), row("b", usage=0.25)], [3000, 5000]),
-        # w 3/4 and 1/4: who had its part is not corrected.
+        # w 3/4 and 1/4: each had its part, so nothing is corrected.
         (1, [row("a", w=3, usage=30), row("b", usage=10)], [6000, 2000]),
         (1, [row("a", usage=1), row("b")], [0, 8000]),
-        # What others of its tier leave comes before lower tiers and scavengers.
+        # A tenant gets what others of its tier leave before lower tiers and scavengers.
         (9, [row("a", usage=1), row("b", demand=1000), row("c", tier=-1), row("d", w=0)], [7000, 1000, 0, 0]),
         (9, [row("a", usage=1, demand=1000), row("b", demand=1000), row("c", w=0)], [1000, 1000, 6000]),
-        # Tiers, families and scavengers each for themselves.
+        # Tiers, families and scavengers are corrected separately.
         (1, [row("a", tier=1, usage=99, demand=4000), row("b", usage=3), row("c", usage=1)], [4000, 1000, 3000]),
         (1, [row("a", w=0, usage=99), row("b", usage=3), row("c", usage=1)], [0, 2000, 6000]),
         (1, [row("f", usage=3, demand=0), row("f/a", usage=1, parent="f"), row("f/b", parent="f"), row("g", usage=1)],
          [2000, 0, 2000, 6000]),
         # A parent's own grants have weight 1, whatever the family borrowed.
         (1, [row("f", usage=9), row("f/a", usage=3, parent="f"), row("f/b", usage=1, parent="f")], [8000, 1333, 4000]),
-        # Guarantees are not touched.
+        # Guarantees do not change.
         (3, [row("a", usage=1, g=2000), row("b", g=1000)], [2000, 6000]),
     ],
 )  # fmt: skip
@@ -76,7 +76,7 @@ def test_promises_hold_with_a_factor(state, k, data):
     assert all(0 <= result.milli[t.name] <= wanted(t) for t in tenants)  # I3
     assert result == entitlement.entitle(capacity, tenants[::-1], corrected(tenants[::-1], k))
     assert result.degraded == entitlement.entitle(capacity, tenants).degraded
-    # I6, as long as history stays what it is.
+    # I6, as long as the history stays the same.
     tenant = data.draw(st.sampled_from(tenants))
     more = replace(tenant, demand=tenant.demand + data.draw(st.integers(1, 4000)))
     after = entitlement.entitle(capacity, [more if t is tenant else t for t in tenants], weights)

@@ -1,4 +1,4 @@
-"""HTCondor's ClassAds of devices, and what a job's slots are worth."""
+"""HTCondor's ClassAds of devices, and the grant that a job's slots make."""
 
 from pathlib import Path
 
@@ -63,7 +63,7 @@ def test_what_is_no_share_is_refused(assigned):
 
 
 def test_slots_of_the_adapter_fill_a_device_exactly(tmp_path):
-    """What it prints for the startd, and what it runs for a job that was given that, fit together."""
+    """What the adapter prints for the startd agrees with what it runs for a job that got those slots."""
     daemon = Daemon(tmp_path / "state", "2x16GiB").start()
     try:
         said = daemon.cli_here("adapter", "htcondor", "--slots", "3").stdout

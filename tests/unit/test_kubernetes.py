@@ -1,5 +1,5 @@
-"""The DRA driver's decisions by themselves: how often it writes, whose claims are a node's, what a hostile claim says,
-and calls that come at once."""
+"""The DRA driver's decisions alone: how often it writes, which claims are a node's, hostile claims, and concurrent
+calls."""
 
 import threading
 
@@ -35,7 +35,7 @@ def test_a_device_that_flaps_is_written_as_often_as_the_pace_allows():
         health = ("healthy", "unhealthy")[step % 2]
         waits.append(publisher.publish(slices.devices([{**DEVICE, "health": health}], [])))
     assert (api.version, waits[: pace.BURST]) == (pace.BURST, [0.0] * pace.BURST)
-    # What was not written is no change any more when the device is as it was.
+    # A change that was not written needs no write once the device is as it was.
     assert set(waits[pace.BURST :]) == {0.0, pace.REFILL_SECONDS}
     assert publisher.publish(slices.devices([DEVICE], [])) == pace.REFILL_SECONDS
     now = pace.REFILL_SECONDS
@@ -75,7 +75,7 @@ def test_what_a_device_says_of_itself(prefix):
 
 @pytest.mark.parametrize("text", ["simulated", "", "1.2.3.4", "-1", "9.x", "9" * 20, "९.०", "९"])
 def test_what_is_no_version_is_left_out(text):
-    """The API server would refuse the whole slice."""
+    """Otherwise the API server would refuse the whole slice."""
     [found] = slices.devices([{**DEVICE, "attributes": {"driver_version": text, "numa_node": text}}], [])
     assert {"driverVersion", "numaNode"}.isdisjoint(found["attributes"])
 
@@ -93,7 +93,7 @@ def test_whose_claims_a_pod_has():
 
 
 def test_a_grant_stays_the_claims_whatever_was_made_since():
-    """A tenant that is named as the namespace and is made later does not refuse a pod that runs."""
+    """A running pod's claim is still accepted after a tenant with the namespace's name is made."""
     one, daemon = claim(), Daemon()
     preparer = Preparer(daemon, Api(one), "n")
     before = preparer.prepare([named(one)], there)
@@ -118,7 +118,7 @@ def test_the_same_claim_many_times_at_once_is_one_grant():
 
 
 def test_an_end_that_overtakes_a_slow_beginning_leaves_nothing():
-    """kubelet gave up waiting and says that the pod is gone, while the API server has not answered yet."""
+    """kubelet gave up and reports the pod as gone before the API server has answered."""
     one, daemon = claim(), Daemon()
     api = Api(one)
     api.late = threading.Event()

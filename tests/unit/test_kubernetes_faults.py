@@ -1,5 +1,5 @@
-"""The DRA driver killed at each step, asked twice, late and out of order; and what it tells of claims. Against a
-daemon and an API server in memory."""
+"""The DRA driver is killed at each step, and called twice, late and out of order; and the claim statuses that it
+writes. Against a daemon and an API server in memory."""
 
 import threading
 from collections import Counter
@@ -15,11 +15,12 @@ from gpushare.errors import FailedError, UnreachableError
 
 
 class Killed(BaseException):
-    """As by SIGKILL: nothing of this driver runs from here on, no clean-up either."""
+    """Simulates SIGKILL: from here on nothing of this driver runs, not even clean-up."""
 
 
 class Life:
-    """What one run of the driver asks of `inner`. Its `calls`th call kills it: `after` that was done, or before."""
+    """A wrapper of `inner` for one run of the driver, which its `calls`th call kills: `after` the call took effect, or
+    before."""
 
     def __init__(self, inner, calls, after):
         self._inner, self._left, self._after = inner, calls, after
@@ -40,7 +41,7 @@ class Life:
 
 
 class KeyedDaemon(Daemon):
-    """Creates once for a key, as the real one."""
+    """Creates one grant for a key, like the real daemon."""
 
     def create(self, *, wait_seconds, **request):
         for grant in self.live.values():
@@ -61,8 +62,8 @@ STEP = st.tuples(
 
 @given(st.lists(STEP, max_size=8), st.sets(st.sampled_from("ab")))
 def test_whenever_it_is_killed_no_grant_is_lost_and_none_is_there_twice(steps, wanted):
-    """`wanted`: claims that kubelet has pods for in the end. Whatever was asked before, and whatever answers were lost,
-    it asks for those until they are prepared, and for the end of the others."""
+    """`wanted`: claims that kubelet has pods for in the end. Whatever was asked before, and whichever answers were
+    lost, exactly those have a grant once they are prepared and the rest is reconciled."""
     known = {name: claim(name, memory="1Gi", time="100") for name in "ab"}
     daemon, api = KeyedDaemon(), Api(*known.values())
     for what, name, calls, after, of_daemon in steps:
@@ -86,7 +87,7 @@ def test_whenever_it_is_killed_no_grant_is_lost_and_none_is_there_twice(steps, w
             [answer] = last.prepare([named(one)], there).values()
             assert isinstance(answer, list), answer
         else:
-            del api.claims[name]  # kubelet may have forgotten it too
+            del api.claims[name]  # kubelet may also have forgotten it
     last.reconcile()
     last.stop()
     assert sorted(grant["key"].split("/")[2] for grant in daemon.live.values()) == sorted(f"uid-{n}" for n in wanted)
@@ -96,7 +97,7 @@ def test_whenever_it_is_killed_no_grant_is_lost_and_none_is_there_twice(steps, w
 
 
 class Told(Api):
-    """An API server that takes a claim's status. `refuses`: what the next calls raise."""
+    """An API server that takes claim statuses. `refuses`: for the next calls an exception, "conflict", or None."""
 
     def __init__(self, *known):
         super().__init__(*known)
@@ -149,7 +150,7 @@ def test_a_claims_status_says_what_it_got_and_is_written_once(quick):
     assert ours["data"]["grant"] == grant["id"]
     assert ours["data"]["memoryBytes"] == grant["memory"]
     assert ours["conditions"][0]["lastTransitionTime"] == "1970-01-02T00:00:00Z"
-    # The same again is no write, by another driver either; another size is one.
+    # The same status is not written again, even by another driver; one with another size is.
     Preparer(daemon, api, "n").prepare([named(one)], there)
     preparer.devices = daemon.devices()
     preparer.reconcile()
@@ -163,7 +164,7 @@ def test_a_claims_status_says_what_it_got_and_is_written_once(quick):
 def test_a_status_that_cannot_be_written_is_nobodys_trouble(quick):
     claims = [claim(name, memory="1Gi", time="100") for name in "abc"]
     daemon, api = KeyedDaemon(), Told(*claims)
-    # Away twice, then the first was changed by others, then it may not be written: c is left out, the rest is told.
+    # Unreachable twice, then forbidden, then a conflict: the forbidden status is left out, the others are written.
     api.refuses = [UnreachableError("away"), UnreachableError("away"), FailedError("forbidden"), "conflict", None]
     preparer = Preparer(daemon, api, "n")
     answers = preparer.prepare([named(one) for one in claims], there)
@@ -171,7 +172,7 @@ def test_a_status_that_cannot_be_written_is_nobodys_trouble(quick):
     written(api, preparer.statuses, 2)
     told = {name for name, one in api.claims.items() if one["status"].get("devices")}
     assert len(told) == 2
-    # What is not prepared any more is not written.
+    # A claim that is no longer prepared is not written.
     preparer.unprepare([named(claims[0])], there)
     assert not preparer.statuses._due
 

@@ -1,4 +1,4 @@
-"""Which counters of ended grants are still shown: pure."""
+"""Which counters of ended grants are still shown."""
 
 from msgspec.structs import replace
 

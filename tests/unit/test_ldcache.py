@@ -30,7 +30,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def combined(data: bytes) -> bytes:
-    """As versions before 2.32 write it: an older cache first, here of three entries, and no extension."""
+    """The cache as glibc before 2.32 writes it: with an older cache in front, here of three entries, and no
+    extension."""
     new = bytearray(data)
     struct.pack_into("<I", new, EXTENSION_AT, 0)
     return struct.pack("<11sxI", b"ld.so-1.7.0", 3) + bytes(40) + new

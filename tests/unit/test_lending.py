@@ -1,4 +1,4 @@
-"""What a grant had of a second, and the lines of `ps` that say it."""
+"""A grant's use, loans and waits in a second, and the lines of `ps` that show them."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,7 +21,7 @@ def test_a_loan_while_the_owner_is_away_and_when_it_is_back():
 
 def test_nobody_lends_what_nobody_takes_and_what_is_nobodys_lends_too():
     assert had([span("a", 500, 100)], SECOND)["a", "d0"] == Had(used_milli=100)
-    # 500 are guaranteed to nobody, 500 to b: of the 400 borrowed each lent a half.
+    # 500 are guaranteed to no grant, 500 to b: each part lent half of the 400 borrowed.
     found = had([span("a", 0, 400, 400), span("b", 500, 0), span("b", 1000, 0, device="d1")], SECOND)
     assert found["b", "d0"] == Had(lent_milli=200)
     assert found["b", "d1"] == Had()

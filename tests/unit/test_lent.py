@@ -1,4 +1,4 @@
-"""What was lent is worked out by sums, and rows of the ledger are joined: as if each came from all others at once."""
+"""What was lent, from sums, equals a computation over all rows; and adjacent rows of the ledger are joined."""
 
 from hypothesis import given
 from hypothesis import strategies as st

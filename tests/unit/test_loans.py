@@ -1,4 +1,4 @@
-"""Who has more memory than it is guaranteed, as an owner sees it."""
+"""Which tenants have more memory than they are guaranteed, from an owner's point of view."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +8,7 @@ from gpushare.policy.loans import Family
 
 
 def tree(*rows: tuple[str, int]) -> dict[str, Tenant]:
-    """Name and own bytes; `a/b` is below `a`."""
+    """Tenants from (name, own bytes) rows; `a/b` is below `a`."""
     names = [name for name, _ in rows]
     return {
         name: Tenant(
@@ -37,11 +37,11 @@ def test_a_guarantee_covers_what_it_is_and_no_more() -> None:
 def test_a_parents_guarantee_covers_its_children_against_others_but_not_against_each_other() -> None:
     tenants = tree(("ml", 20), ("ml/x", 30), ("ml/y", 0), ("ops", 50))
     found = Family(tenants, {"ml/x": 10, "ops": 70})
-    assert borrowed(found, "ml/y", 40) == {"ops": 20}  # of what is left of 50
+    assert borrowed(found, "ml/y", 40) == {"ops": 20}  # beyond ops' guarantee of 50
     assert borrowed(found, "ml/y", 41) == {}
     found = Family(tenants, {"ml/y": 40, "ops": 20})
     assert borrowed(found, "ml/x", 30) == {"ml/y": 40}
-    # What a family has within its guarantee is no loan to others, whoever of it has it.
+    # What a family holds within its guarantee is not on loan, whichever member holds it.
     assert borrowed(found, "ops", 30) == {}
     found = Family(tenants, {"ml/y": 60, "ops": 20})
     assert borrowed(found, "ops", 30) == {"ml/y": 10}
@@ -55,7 +55,7 @@ BYTES = st.lists(st.integers(0, 100), min_size=len(NAMES), max_size=len(NAMES))
 def test_never_a_tenant_or_a_family_within_its_guarantee(
     guaranteed: list[int], held: list[int], owner: str, asked: int
 ) -> None:
-    """I10, for each victim and all that it is part of and the owner is not."""
+    """I10, for each victim and all its ancestors that are not the owner's."""
     tenants = tree(*zip(NAMES, guaranteed, strict=True))
     has = dict(zip(NAMES, held, strict=True))
     found = borrowed(Family(tenants, has), owner, asked)

@@ -1,4 +1,4 @@
-"""Who would lose what it borrows, and how long a grant may have to wait."""
+"""Which grants would lose what they borrow, and how long a grant may have to wait."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The Helm chart and the manifests for Kubernetes: one source, valid, and of commands that there are."""
+"""The Helm chart and the Kubernetes manifests: made from one source, valid, and with commands that exist."""
 
 import importlib.util
 import subprocess

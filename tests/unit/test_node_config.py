@@ -1,4 +1,4 @@
-"""gpushare.toml: what it may say, and where a mistake is."""
+"""gpushare.toml: what it may say, and where mistakes are reported."""
 
 import pytest
 

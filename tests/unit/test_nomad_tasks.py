@@ -1,4 +1,4 @@
-"""What the Nomad plugin decides: pure."""
+"""The Nomad plugin's decisions, without Nomad."""
 
 import msgspec
 import pytest

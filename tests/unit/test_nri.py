@@ -1,4 +1,4 @@
-"""NRI's messages: what is no message is refused, what is one comes through as it was."""
+"""NRI's messages: invalid bytes are refused, valid messages arrive unchanged."""
 
 import pytest
 from cri import message

@@ -80,7 +80,7 @@ def test_twice_is_once(layout, bundle, request, kind):
 
 
 def test_twice_is_once_where_the_sources_exist(tmp_layout, bundle, tmp_path):
-    """The second edit then sees the interposer in place of the image's driver."""
+    """A second edit sees the interposer in place of the image's driver, and must change nothing."""
     lib = tmp_path / "lib"
     (lib / "sim").mkdir(parents=True)
     for name in ("libgpushare.so", "libgpushare-ml.so", "sim/libcuda.so.1"):
@@ -109,7 +109,7 @@ def test_every_driver_copy_gets_the_interposer(layout, simulated, bundle):
 
 
 def test_driver_copy_that_another_tool_binds(layout, simulated, bundle, tmp_path):
-    """As NVIDIA's own CDI spec does: the file is bind-mounted, so it is in no directory of the image."""
+    """As NVIDIA's own CDI spec does: the file is a bind mount, so no directory of the image has it."""
     driver = tmp_path / "libcuda.so.580.1"
     driver.write_text("host's driver")
     wanted = config(mounts=[{"destination": "/usr/lib64/libcuda.so.580.1", "type": "bind", "source": str(driver)}])

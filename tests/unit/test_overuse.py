@@ -1,4 +1,4 @@
-"""Who is stopped for device time that nothing explains, in virtual time."""
+"""Which processes are stopped for unexplained device time, in virtual time."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,7 +15,7 @@ parts = st.floats(0, 1)
 
 
 def follow(account: Account, seconds: int, used_of_wall: float, charged_of_wall: float, due: int) -> float:
-    """Plays so many seconds; while it goes it uses that part of the time. What it had, of the time."""
+    """Plays `seconds`, with the given use and charge while the process is not stopped. Returns its part of the time."""
     passed = used = 0
     while passed < seconds * SECOND:
         wall = LOOK if account.found else SELDOM
@@ -34,7 +34,7 @@ def test_one_that_is_charged_for_what_it_uses_is_never_found(used, more, due):
 
 @given(st.floats(0, 0.1), parts, shares)
 def test_nor_is_one_whose_charge_comes_late_or_early(wrong, used, due):
-    """Samples that come a second late, and half of the charges wrong by 10 %."""
+    """Samples come a second late, and charges are wrong by up to 10 %, high and low in turn."""
     account, late = Account(), 0
     for second in range(60):
         charged = int(used * (1 + wrong * (second % 2 * 2 - 1)) * SECOND)
@@ -60,7 +60,7 @@ def test_one_that_takes_more_is_kept_to_its_share(due, used):
 
 @given(st.integers(10, 400), st.floats(0.5, 1), st.floats(0, 1))
 def test_what_it_is_charged_counts(due, used, part):
-    """It is due its share or what it was charged, whichever is more."""
+    """It may use its share or what it was charged, whichever is more."""
     account = Account()
     follow(account, 60, used, used * part, due)
     had = follow(account, 60, used, used * part, due)

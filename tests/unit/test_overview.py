@@ -1,4 +1,4 @@
-"""What a device did in the last second, from what the node API says."""
+"""What a device did in the last second, from answers of the node API."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -122,7 +122,7 @@ def test_what_is_not_a_file_is_refused(tmp_path):
 
 
 def clear(usage, index):
-    """As gs_arbiter_slot_clear does."""
+    """Clears a slot as gs_arbiter_slot_clear does."""
     usage.pointer.slot[index].state = lib.GS_SLOT_FREE
     usage.seats.seat[index].taken = 0
 

@@ -1,4 +1,4 @@
-"""What becomes of a gang's part, whatever is said of it in whatever order, and whatever is done to the clocks."""
+"""The life of a gang's part, with messages in any order and clocks set in any way."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ START = Moment("boot 1", 1000 * SECOND, 20_000 * DAY)
 
 
 def later(ns, *, step=0, now=START):
-    """After so long, with the wall clock set meanwhile."""
+    """The moment `ns` after `now`, with the wall clock set by `step` meanwhile."""
     return replace(now, since_boot_ns=now.since_boot_ns + ns, wall_ns=now.wall_ns + ns + step)
 
 
@@ -126,7 +126,7 @@ def test_no_order_of_events_brings_back_what_has_ended(steps):
             assert life.stage is before.stage
         if life.stage is Stage.PREPARED:
             assert 0 < life.until.left_ns(now) <= TTL
-            assert passed < TTL or boots > 1  # in one boot no clock but the one that nobody sets counts
+            assert passed < TTL or boots > 1  # within a boot only the clock that cannot be set counts
         elif life.over and before.over:
             assert life.until.left_ns(now) <= REMEMBERED_NS
     assert len(set(seen)) <= 2

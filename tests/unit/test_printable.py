@@ -1,4 +1,4 @@
-"""What others named reaches a terminal as text: of tables, receipts, decisions and errors."""
+"""Names that others chose reach a terminal only as plain text, in tables, receipts, decisions and errors."""
 
 import pytest
 from tops import grant

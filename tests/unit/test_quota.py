@@ -1,4 +1,4 @@
-"""How tenants stand, from what their grants had in a second."""
+"""Tenants' standings, from what their grants had in a second."""
 
 from gpushare.policy.quota import Had, now
 from gpushare.policy.tenant import TenantPolicy

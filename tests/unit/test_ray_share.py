@@ -1,4 +1,4 @@
-"""What Ray's tasks and actors ask for."""
+"""The shares that Ray's tasks and actors ask for."""
 
 import math
 

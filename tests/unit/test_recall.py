@@ -1,4 +1,4 @@
-"""Memory on loan is taken back: who is asked, who is ended, and that nobody is for nothing."""
+"""Memory on loan is reclaimed: who is asked, who is ended, and that nobody is ended in vain."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class Grant:
 
 @dataclass
 class Node:
-    """One quantity that tenants are guaranteed parts of. `wanted`: by key, tenant and size."""
+    """One quantity, of which tenants are guaranteed parts. `wanted`: (tenant, size) by key."""
 
     guaranteed: dict[str, int]
     grants: dict[str, Grant] = field(default_factory=dict)
@@ -111,7 +111,7 @@ def test_who_borrows_after_others_refused_is_asked() -> None:
 
 
 def test_nobody_is_ended_who_would_not_make_room() -> None:
-    """Both together would: the one that may be ended is not, as the other does not go."""
+    """Only both together would make room. As one may not be ended, neither is the other."""
     world = node(stays=Grant("a", 45, Rung.EVICT), goes=Grant("a", 50))
     world.wanted["w"] = ("b", 80)
     recalls = Recalls()
@@ -123,7 +123,7 @@ def test_nobody_is_ended_who_would_not_make_room() -> None:
 def test_another_is_asked_where_one_refuses() -> None:
     world = node(stays=Grant("c", 40, Rung.EVICT), goes=Grant("a", 50))
     recalls = Recalls()
-    assert asked(recalls.wanted(0, "w", "b", world)) == ["stays"]  # of c, which has borrowed more
+    assert asked(recalls.wanted(0, "w", "b", world)) == ["stays"]  # c's, as c has borrowed more
     steps = recalls.look(GRACE, world)
     assert (asked(steps), outcomes(steps)) == (["goes"], {"stays": "refused"})
     steps = recalls.look(2 * GRACE, world)
@@ -144,7 +144,7 @@ def test_several_wants_at_once_ask_as_many_as_are_needed() -> None:
     recalls = Recalls()
     assert len(asked(recalls.wanted(0, "w1", "b", world))) == 1
     assert len(asked(recalls.wanted(0, "w2", "b", world))) == 2
-    assert recalls.wanted(0, "w3", "b", world) == []  # more than is guaranteed
+    assert recalls.wanted(0, "w3", "b", world) == []  # exceeds b's guarantee
     assert list(recalls.wants) == ["w1", "w2"]
     dead: list[str] = []
     doomed = ended(recalls.look(GRACE, world))
@@ -212,7 +212,7 @@ def test_never_a_tenant_within_its_guarantee_and_never_for_nothing(moves: list[t
                     assert world.grants[grant].most is Rung.KILL
         doomed = ended(steps)
         for grant in doomed:
-            # I10: also once all the others that are ended with it are gone.
+            # I10 holds even without all the others that are ended at the same time.
             tenant, others = world.grants[grant].tenant, [other for other in doomed if other != grant]
             left = sum(g.size for name, g in world.grants.items() if g.tenant == tenant and name not in others)
             assert left > world.guaranteed[tenant]

@@ -1,4 +1,4 @@
-"""The clock by which receipts are shown, where the thread loses its processor between two readings."""
+"""The clock by which receipts are shown, if the thread loses its processor between two readings."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,8 @@ MS = 1_000_000
 
 
 class Clock:
-    """Of a thread that is away for the next of `away_ns` after each reading. Stands in for the module `time`."""
+    """Stands in for the module `time`. After each reading the thread is away for the next of `away_ns`, else for 50
+    ns."""
 
     def __init__(self, away_ns: Iterator[int]) -> None:
         self._now_ns, self._away_ns = 5 * MS, away_ns

@@ -103,7 +103,7 @@ def test_victims_are_enough_and_needed_and_never_of_a_tenant_within_its_guarante
         assert all(not enough(ids - {grant}) for grant in ids)
     for name, standing in standings.items():
         own = sorted((one.amount for one in chosen if one.tenant == name), reverse=True)
-        # Each was asked while the tenant had more than its entitlement: without any one of them it still had.
+        # Each was chosen while the tenant had more than its entitlement: keeping any one of them leaves it above that.
         assert not own or standing.allocated - sum(own) + own[0] > standing.entitlement
     assert rule is Rule.GUARANTEE or not any(one.held(now) for one in chosen)
     assert chosen == reclaim.choose(loans[::-1], left, rule, now, enough)

@@ -1,4 +1,4 @@
-"""A recorded ledger under other quotas: worked cases, and what holds for any."""
+"""A recorded ledger replayed under other quotas: worked cases, and properties of any replay."""
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +12,7 @@ HOUR = 3600 * 10**9
 
 
 def slot(used: dict[str, float], waited: dict[str, float] | None = None, devices: int = 8, at: int = 0) -> Slot:
-    """Numbers of tenants in device hours."""
+    """A slot of one hour; `used` and `waited` by tenant, in device hours."""
 
     def ns(hours: dict[str, float]) -> dict[str, int]:
         return {name: int(number * HOUR) for name, number in hours.items()}
@@ -21,7 +21,7 @@ def slot(used: dict[str, float], waited: dict[str, float] | None = None, devices
 
 
 def test_the_guarantees_exchanged() -> None:
-    """Eight devices: a had 2 and b 6 while both wanted all. The other way round, b waits where a did."""
+    """Eight devices: a had 2 and b 6 while both wanted all. With the guarantees exchanged, b waits as a did."""
     record = [slot({"a": 2, "b": 6}, {"a": 6, "b": 2})]
     found = replay(record, [TenantState("a", 6000, 0), TenantState("b", 2000, 0)])
     a, b = found.tenants["a"], found.tenants["b"]
@@ -66,7 +66,7 @@ def test_a_tenant_without_a_quota_takes_what_is_left() -> None:
     found = replay(record, [TenantState("a", 3000, 0), TenantState("ml", 1000, 0)])
     assert found.unknown == ["gone", "ml/new"]
     assert found.tenants["a"].waited_ns == 0
-    assert found.tenants["ml/new"].used_ns == HOUR  # of the guarantee of ml
+    assert found.tenants["ml/new"].used_ns == HOUR  # from ml's guarantee
     assert found.tenants["gone"].used_ns == 4 * HOUR
 
 
@@ -97,7 +97,8 @@ _HOURS = st.dictionaries(st.sampled_from(_NAMES), st.integers(0, 8 * HOUR))
     st.lists(st.none() | st.integers(0, 8000), min_size=5, max_size=5),
 )
 def test_adds_up(slots: list[Slot], own: tuple[int, ...], weights: list[int], limits: list[int | None]) -> None:
-    """Nobody gets more than it wanted, demand is served or waits, and what is served and idle is the capacity."""
+    """No tenant gets more than it wanted, demand is served or waits, and served and idle time add up to the
+    capacity."""
     milli = {"a": own[0], "b": own[1], "ml": own[2] + own[3], "ml/x": own[2], "ml/y": own[3]}
     quotas = [
         TenantState(name, milli[name], 0, weight, limit=limit, parent="ml" if "/" in name else None)

@@ -1,5 +1,5 @@
-"""Sockets that take no descriptors, by the kernel's refusal and without it. A failure is a test that does not end: the
-descriptors sent here take a quarter of an hour to close."""
+"""Sockets that take no descriptors, with the kernel's refusal and without it. On failure a test hangs: the descriptors
+sent here take a quarter of an hour to close."""
 
 import contextlib
 import errno
@@ -61,7 +61,7 @@ class Slow:
                 self.socket.send(bytes(1 << 20))
 
     def give(self, client, message=b"x", flags=0):
-        """Sends it; this process has it no longer. Raises OSError where the kernel refuses it."""
+        """Sends the descriptor and closes it here. Raises OSError if the kernel refuses it."""
         rows = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", self.socket.fileno()))]
         try:
             client.sendmsg([message], rows, flags)
@@ -72,7 +72,7 @@ class Slow:
             self.socket.close()
 
     def ended(self):
-        """Whether somebody has closed it."""
+        """Whether its last holder has closed it."""
         self.reader.setblocking(False)
         try:
             while self.reader.recv(1 << 20):

@@ -1,4 +1,4 @@
-"""gRPC with our own tables of fields, against grpcio's own protobuf-free ends, both ways."""
+"""gRPC with gpushare's own field tables, against grpcio without protobuf, in both directions."""
 
 import stat
 import tempfile
@@ -70,7 +70,7 @@ def count(request, waits):
             yield {"number": number}
         while request["on"] and waits():
             STOPPED.wait(0.01)
-    finally:  # gRPC may drop the generator before it asks it again
+    finally:  # gRPC may drop the generator before its next item
         STOPPED.set()
 
 

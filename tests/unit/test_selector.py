@@ -98,7 +98,7 @@ def written(tree):
 
 
 def judged(tree, device):
-    """By Python itself."""
+    """The selector's value as Python evaluates it."""
     if tree[0] == "!":
         return not judged(tree[1], device)
     if tree[0] in ("&&", "||"):

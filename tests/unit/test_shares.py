@@ -68,7 +68,7 @@ def test_a_tenants_whole_weight_is_with_those_that_run():
     placed = [Placed("g1", "a", "d0", 100, 0), Placed("g2", "a", "d0", 300, 0), Placed("g3", "b", "d0", 100, 0)]
     result = shares(tenants, placed, runnable={"g1", "g3"})
     assert result["g1", "d0"].weight == result["g3", "d0"].weight
-    # A grant that wakes has its own part at once, not that of an absent one.
+    # A waking grant has its own part at once, not that of an absent one.
     assert result["g2", "d0"].weight == 3 * result["g1", "d0"].weight // 4
 
 

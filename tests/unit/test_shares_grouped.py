@@ -1,4 +1,4 @@
-"""Shares are worked out with rows grouped once: the same as when each tenant looks through all rows, as here."""
+"""Shares computed with rows grouped once equal those of the computation here, where each tenant scans all rows."""
 
 import pytest
 from hypothesis import HealthCheck, given, settings

@@ -1,4 +1,4 @@
-"""Slots of devices: pure decisions of the device plugin."""
+"""Slots of devices: the device plugin's decisions, without kubelet or a daemon."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a job has by Slurm's words, and the grant that makes. The words are those of Slurm 22.05's scontrol."""
+"""What a job has according to Slurm's scontrol (22.05), and the grant that this makes."""
 
 import contextlib
 import subprocess

@@ -1,4 +1,4 @@
-"""Changes to files as one list (native/binding/gs_files.c); what a grant makes of them is in test_grantdir.py."""
+"""Changes to files as one list (native/binding/gs_files.c); test_grantdir.py tests the lists of grants."""
 
 import errno
 import os
@@ -81,7 +81,7 @@ def test_a_name_that_no_path_can_have_is_refused(tmp_path):
 def test_a_file_system_has_the_room_it_was_given_and_nothing_stays_mounted(tmp_path):
     made = Steps(steps.tmpfs("", 2 * 4096, 3, 0o750))
     made.run(tmp_path)
-    made.run(tmp_path)  # above the first
+    made.run(tmp_path)  # mounted over the first
     try:
         assert (tmp_path.is_mount(), mode(tmp_path)) == (True, 0o750)
         with pytest.raises(OSError, match=r"cannot make room for a file \(No space left on device\)"):

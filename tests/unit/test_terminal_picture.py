@@ -1,4 +1,4 @@
-"""The recorder of terminals: what a program's last frame says is in the picture as text, moving or not."""
+"""The terminal recorder: the text of a program's last frame is in the picture, with or without motion."""
 
 import importlib.util
 import re
@@ -13,7 +13,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 
 def lines(root, *, hidden):
-    """The texts of lines that are (not) there without motion, by their height."""
+    """The texts of lines that are visible (or `hidden`) without motion, by their y coordinate."""
     found = {}
     for group in root.iter(f"{SVG}g"):
         if group.find(f"{SVG}text") is not None and (group.get("visibility") == "hidden") == hidden:

@@ -1,4 +1,4 @@
-"""What `top` shows, made of answers of the node API: no screen, no daemon."""
+"""What `top` shows, from answers of the node API, without a screen or a daemon."""
 
 import pytest
 from hypothesis import given, settings
@@ -19,7 +19,7 @@ def test_a_row_per_grant_and_device_with_what_it_had_at_each_look():
     for used in (100, 900):
         picture = look(model, [grant("g-1", used_milli=used), grant("g-2", at=1)])
     assert [(row.key, list(row.history)) for row in picture.grants] == [(("g-1", 0), [100, 900]), (("g-2", 1), [0, 0])]
-    # One that ended and came back, as after a daemon that lost it, has no history of before.
+    # A grant that ended and came back, as after a daemon that lost it, has no earlier history.
     look(model, [grant("g-2", at=1)])
     again = look(model, [grant("g-1", used_milli=5), grant("g-2", at=1)])
     assert list(again.grants[0].history) == [5]

@@ -1,4 +1,4 @@
-"""`top` on a screen of Textual's, fed with answers that no daemon would give."""
+"""`top` on Textual's test screen, with answers that no daemon would give."""
 
 import asyncio
 import re
@@ -16,7 +16,7 @@ CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069
 
 
 def shown(client, size, *keys, steps=None):
-    """The screen's lines after these keys. `steps`: what is done instead, with the pilot."""
+    """The screen's lines after these keys. `steps`: a coroutine to run instead, with the app and the pilot."""
 
     async def run():
         app = Top(client, look(client), 3600)
@@ -137,7 +137,7 @@ def test_a_key_is_about_the_grant_that_is_looked_at():
 
         await asked("down")
         await asked("enter")
-        del client.rows["grants"][1]  # it ends while its receipts are read
+        del client.rows["grants"][1]  # the grant ends while its receipts are read
         app._picture = app._model.look(look(client))
         app._show()
         await asked()

@@ -1,4 +1,4 @@
-"""Tenants that nest: worked cases, an independent model that works with fractions, and the promises at every level."""
+"""Nested tenants: worked cases, an independent model with fractions, and the promises at every level."""
 
 import json
 import time
@@ -24,11 +24,11 @@ def test_vectors(case):
     assert solve(case) == {"entitlement": case["entitlement"], "degraded": case["degraded"]}
 
 
-# The model: levels of water as fractions, and families one by one from the top.
+# The model: water filling with fractions, for one family after another from the top.
 
 
 def poured(amount, parts):
-    """`parts`: (name, weight, cap, usage). The level at which all that is there is poured out, then whole units."""
+    """Fills parts (name, weight, cap, usage) to the level at which `amount` is used up, then rounds to whole units."""
     amount = min(amount, sum(cap for _, _, cap, _ in parts))
     level, left, open_ = Fraction(0), Fraction(amount), sorted(parts, key=lambda part: Fraction(part[2], part[1]))
     while open_ and left:
@@ -45,7 +45,7 @@ def poured(amount, parts):
 
 
 def corrected(takers, k):
-    """Weights by name; of takers whose usage is None, and where there is none, their own."""
+    """Corrected weights by name; takers without usage, or whose tier has used nothing, keep their own."""
     found = {name: Fraction(weight) for name, _, weight, *_ in takers}
     for tier in {row[3] for row in takers}:
         here = [row for row in takers if row[3] == tier and row[2] and row[5] is not None]
@@ -57,7 +57,7 @@ def corrected(takers, k):
 
 
 def split(capacity, takers, k):
-    """`takers`: (name, guarantee, weight, tier, wants, usage)."""
+    """Splits the capacity among `takers`: (name, guarantee, weight, tier, wants, usage)."""
     now = corrected(takers, k)
     takers = [(*row[:5], row[5] or 0) for row in takers]
     base = {name: min(g, wants) for name, g, _, _, wants, _ in takers}
@@ -138,7 +138,7 @@ def test_promises_hold_in_every_family(state):
 
 @given(trees(), st.data())
 def test_asking_for_more_never_gives_less(state, data):
-    """I6, of what is a tenant's own."""
+    """I6, for a tenant's own part, without its children's."""
     capacity, tenants = state
     tenant = data.draw(st.sampled_from(tenants))
 
@@ -147,7 +147,7 @@ def test_asking_for_more_never_gives_less(state, data):
         return milli[tenant.name] - sum(milli[t.name] for t in all_ if t.parent == tenant.name)
 
     more = replace(tenant, demand=tenant.demand + data.draw(st.integers(0, 3000)))
-    # Odd units go by remainders, which others' amounts move: one per level above, and one of its own.
+    # Odd units go by remainders, which depend on others' amounts: one for each level above, and one of its own.
     assert own([more if t is tenant else t for t in tenants]) >= own(tenants) - 3
 
 
@@ -187,7 +187,7 @@ def test_a_child_may_have_any_depth():
 
 
 def test_a_thousand_tenants_are_quick():
-    """20 ms is the aim, on a quiet machine; a busy one is given ten times that."""
+    """The aim is 20 ms on a quiet machine; the bound is ten times that, for a busy one."""
     tenants = [TenantState(f"o{i}", 900, 50) for i in range(10)]
     tenants += [TenantState(f"o{i % 10}/{i}", 90, 40, i % 4, parent=f"o{i % 10}") for i in range(90)]
     teams = [t.name for t in tenants if t.parent]

@@ -1,4 +1,4 @@
-"""What is counted beyond the books, from readings of books and driver that are not of one instant."""
+"""Memory counted as uncharged, from readings of books and driver that are not simultaneous."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,7 +34,8 @@ def test_it_ends_with_what_it_was_of():
 
 
 def test_what_was_met_by_chance_is_forgotten():
-    """A program that allocates and frees 256 MiB all the while, met four times between the driver and its books."""
+    """A program keeps allocating and freeing 256 MiB; by chance, several readings in a row see it only in the
+    driver."""
     policy = Uncharged()
     known = followed([Reading(256, 0, 0)] * READINGS, policy=policy)
     assert known == 256
@@ -56,7 +57,7 @@ def test_what_is_not_seen_any_more_is_forgotten():
 
 @given(st.lists(st.tuples(SIZES, SIZES, SIZES), min_size=READINGS, max_size=40), SIZES, SIZES)
 def test_no_more_than_there_is(moments, uncharged, known):
-    """Allocations and frees between the questions, and bytes of calls in progress, are never taken for uncharged."""
+    """Allocations and frees between readings, and bytes of calls in progress, never count as uncharged."""
     readings = [Reading(sorted(one)[1] + uncharged, min(one), max(one)) for one in moments]
     assert followed(readings, min(known, uncharged)) <= uncharged
 

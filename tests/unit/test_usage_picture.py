@@ -1,4 +1,4 @@
-"""`gpushare usage --format svg`: whose time it was, read back from the picture."""
+"""`gpushare usage --format svg`: which tenants used the time, read back from the picture."""
 
 import json
 import re
@@ -35,7 +35,7 @@ def texts(svg):
 
 
 def legend(svg):
-    """used and waited by name."""
+    """(used, waited) by name, from the legend."""
     said = texts(svg)
     at = said.index("waited") + 1
     return {said[i]: (said[i + 1], said[i + 2]) for i in range(at, len(said) - 2, 3)}

@@ -27,7 +27,7 @@ def slot(at, used, waited, hours=1):
     }
 
 
-# Eight devices: a is guaranteed 2 and b 6; in the second hour b is away.
+# Eight devices: a is guaranteed 2 and b 6; in the second hour b is idle.
 SLOTS = [slot(0, {"a": 2, "b": 6}, {"a": 6, "b": 2}), slot(1, {"a": 5, "c/x": 0.5}, {})]
 
 

@@ -1,4 +1,4 @@
-"""Hostile images: gpushare/inject/view.py reads no more of them than it must, and never for long."""
+"""Hostile images: gpushare/inject/view.py reads no more of them than it needs, and never for long."""
 
 import os
 import stat
@@ -26,7 +26,8 @@ def seen(tmp_path: Path, *mounts) -> View:
 
 
 def test_links_as_long_and_many_as_the_kernel_takes(tmp_path, root):
-    """Each is 4 KiB of steps to and fro that lead to the next one: together more than anybody needs."""
+    """Each link is 4 KiB of steps to and fro, and leads to the next one: together more steps than any honest image
+    needs."""
     for number in range(LINKS):
         (root / f"l{number}").symlink_to("/usr/.." * 570 + f"/l{number + 1}")
     looked = seen(tmp_path)
@@ -75,7 +76,8 @@ def test_a_fifo_is_not_read(tmp_path, root):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_device_is_not_opened(tmp_path, root):
-    """The console of a machine, a watchdog: opening it is an effect. Here /dev/zero, of which zeros would come."""
+    """Opening a device, such as a console or a watchdog, can have effects. Here it is /dev/zero, which would yield
+    zeros."""
     os.mknod(root / "etc/ld.so.preload", stat.S_IFCHR | 0o666, os.makedev(1, 5))
     looked = seen(tmp_path)
     assert looked.resolve("/etc/ld.so.preload").exists()
@@ -83,7 +85,7 @@ def test_a_device_is_not_opened(tmp_path, root):
 
 
 def test_a_directory_that_becomes_a_link_out_meanwhile(tmp_path, root, monkeypatch):
-    """The image is changed between the look at a component and its opening: there is no such moment."""
+    """The image is changed just before a file is opened. No component is checked first and opened later."""
     host = tmp_path / "host"
     host.mkdir()
     (host / "ld.so.preload").write_text("/of/the/host.so\n")

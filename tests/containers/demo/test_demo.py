@@ -74,7 +74,7 @@ def nothing_left(short: Path) -> None:
 
 
 def _cgroups() -> Iterator[Path]:
-    # Unlike Path.glob, os.walk passes over a cgroup that another test removes meanwhile.
+    # Unlike Path.glob, os.walk skips a cgroup that another test removes meanwhile.
     for directory, _, _ in os.walk("/sys/fs/cgroup"):
         if Path(directory).parent.name == "gpushare-demo":
             yield Path(directory) / "cgroup.procs"
@@ -240,6 +240,6 @@ def test_teams_borrow_and_give_back(environment):
         assert step["alive"] == step["processes"] == 20
         for tenant in step["tenants"]:
             over = tenant["got_milli"] - tenant["entitlement_milli"]
-            # What nobody used was there to take, had its programs had a processor.
+            # A tenant could have taken unused time, had its programs had a processor.
             assert -600 - step["idle_milli"] < over < 600, step
     assert sum(len(step["served_ms"]) for step in value["steps"]) >= 8

@@ -62,7 +62,7 @@ def test_an_interrupt_waits_for_what_must_be_whole():
 
 
 def test_removal_waits_for_who_is_still_there(busy):
-    # --lazy: the removal may be looking into it at that very moment.
+    # --lazy: the removal may have the mount in use at that moment.
     threading.Timer(0.3, subprocess.run, [["umount", "--lazy", busy / "mounted"]]).start()
     stage._remove(busy)
     assert not busy.exists()

@@ -293,12 +293,13 @@ def test_refused_precreate_says_so_when_the_container_starts(programs, daemon):
     ],
 )
 def test_under_crun_the_reason_is_in_its_log(programs, tmp_path, runtime, options, told):
-    """crun keeps nothing of what a hook says, and the engine shows what it finds in the log: one error alone."""
+    """crun discards a hook's output, and the engine shows what is in crun's log, which then has this one error
+    alone."""
     log, parent = tmp_path / "oci-log", tmp_path / runtime
     log.touch()
     shutil.copy("/bin/sh", parent)
     options = [str(log).join(option.split("LOG")) for option in options]
-    # It has its log open, and adds its own words to it.
+    # The runtime has its log open, and appends to it.
     script = f"exec 3>>{log}\n{programs}/gpushare-hook refuse 'no \"share\" left' </dev/null\necho ended >&3\n"
     done = subprocess.run([parent, "-s", "--", *options], input=script, capture_output=True, text=True, timeout=30)
     assert done.stderr == 'gpushare: no "share" left\n'
@@ -310,7 +311,7 @@ def test_under_crun_the_reason_is_in_its_log(programs, tmp_path, runtime, option
 
 @pytest.mark.parametrize("kind", ["link", "second name", "fifo"])
 def test_a_log_that_is_no_file_of_its_own_stays(programs, tmp_path, kind):
-    """Such as /dev/stderr, which is a link."""
+    """Such as /dev/stderr, which is a symlink."""
     log, other, parent = tmp_path / "log", tmp_path / "other", tmp_path / "crun"
     other.write_text("others'")
     {"link": log.symlink_to, "second name": log.hardlink_to, "fifo": lambda _: os.mkfifo(log)}[kind](other)
@@ -325,7 +326,7 @@ def test_a_log_that_is_no_file_of_its_own_stays(programs, tmp_path, kind):
 
 @pytest.mark.parametrize("mode", [0o666, 0o600])
 def test_a_rootless_engine_is_told_so(programs, daemon, mode):
-    """The daemon is root, who is nobody in a user's namespace."""
+    """The daemon is root, which is nobody in a rootless engine's user namespace."""
     if os.geteuid() != 0:
         pytest.skip("needs root to become somebody else")
     with tempfile.TemporaryDirectory(prefix="gst-") as directory:

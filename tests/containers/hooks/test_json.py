@@ -162,7 +162,7 @@ MARK = "gpushare.dev/"
 
 @holds(st.text(max_size=20), st.text(max_size=20), st.lists(st.integers(0, 5), min_size=len(MARK), max_size=len(MARK)))
 def test_mentions_in_every_spelling(library, before, after, how):
-    """In capitals too."""
+    """Also in capital letters."""
     mark = "".join(c.upper() if way > 2 else c for c, way in zip(MARK, how, strict=True))
     spelt = "".join([c, f"\\u{ord(c):04x}", f"\\u{ord(c):04X}"][way % 3] for c, way in zip(mark, how, strict=True))
     text = json.dumps(before)[:-1] + spelt + json.dumps(after)[1:]

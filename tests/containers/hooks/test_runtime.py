@@ -1,5 +1,4 @@
-"""gpushare-runtime: calls that it passes through, configs that it has edited, and containers that it refuses to
-start."""
+"""gpushare-runtime: calls that it passes through, configs that it edits, and containers that it refuses to start."""
 
 import json
 import os
@@ -61,7 +60,7 @@ def wrapper(programs, runtime, daemon) -> Wrapper:
 
 
 def started(result, *arguments) -> bool:
-    """The runtime ran, with exactly these arguments."""
+    """Whether the runtime ran, with exactly these arguments."""
     return result.returncode == 0 and result.stdout.split("\n")[1:-1] == [str(a) for a in arguments]
 
 
@@ -193,7 +192,7 @@ def test_who_may_ask_in_another_way_is_told_of_and_started(wrapper, daemon, bund
 
 @pytest.mark.parametrize("size", [100, 4 << 20])
 def test_a_daemon_that_hangs_delays_no_start(programs, runtime, bundle, tmp_path, size):
-    """Neither one that accepts and does not read, nor one whose queue of connections is full."""
+    """Neither one that accepts and does not read, nor one whose accept queue is full."""
     config = {"process": {"env": ["NVIDIA_VISIBLE_DEVICES=all", f"X={'x' * size}"]}}
     (bundle / "config.json").write_text(json.dumps(config))
     with socket.socket(socket.AF_UNIX) as server:
@@ -222,7 +221,7 @@ def test_request_with_an_escaped_slash(programs, runtime, bundle, tmp_path):
 
 @pytest.mark.parametrize("spelt", ["\\u0067pushare.dev/", "gpushare\\u002edev\\u002F", "gpushare.de\\u0076\\/"])
 def test_request_in_another_spelling(wrapper, daemon, bundle, spelt):
-    """runc reads the same in it."""
+    """runc reads the request the same way."""
     (bundle / "config.json").write_text(json.dumps(ASKS).replace("gpushare.dev/", spelt))
     assert started(wrapper("create", "-b", bundle, "c1"), "create", "-b", bundle, "c1")
     assert json.loads(daemon.requests[0].body)["config"] == ASKS
@@ -371,7 +370,7 @@ def test_finds_runc_by_itself(programs):
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("crun"), reason="needs root and crun")
 def test_takes_crun_where_there_is_no_runc(programs):
-    """As where Podman is the only engine."""
+    """As on machines where Podman is the only engine."""
     places = [Path(place) / "runc" for place in ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin")]
     found = [str(path.resolve()) for path in places if path.exists()]
     hide = 'for file in $0; do mount --bind /dev/null "$file"; done; exec "$@" --gpushare-config=/nonexistent --version'

@@ -1,6 +1,6 @@
-"""A hostile tenant, a hostile member of the group and hostile images beside two honest tenants: by plans of attacks.
+"""Plans of attacks by a hostile tenant, a hostile member of the group and hostile images, next to two honest tenants.
 
-A failed plan is played again by GPUSHARE_HOSTILE_SEED=N, and a longer one by GPUSHARE_HOSTILE_STEPS=N.
+GPUSHARE_HOSTILE_SEED=N repeats a failed plan; GPUSHARE_HOSTILE_STEPS=N sets the length of a plan.
 """
 
 import json
@@ -62,7 +62,7 @@ WINDOW_S = 4.0
 
 
 def shares(house: House, work: Callable[[], object]) -> tuple[float, list[float]]:
-    """The first honest tenant's part of what both got while this was done, and what each got of the time (points)."""
+    """The first honest tenant's part of what both got during `work`, and what each got of the time, both in percent."""
     before, began = house.busy(), time.monotonic()
     work()
     got = [after - at for at, after in zip(before, house.busy(), strict=True)]
@@ -71,7 +71,7 @@ def shares(house: House, work: Callable[[], object]) -> tuple[float, list[float]
 
 
 def beside_honest(house: House) -> tuple[float, list[float]]:
-    """The same with an honest tenant in place of the hostile one, that always has work."""
+    """The same with an honest tenant, which always has work, in place of the hostile one."""
     house.actors["tenant"].end()
     asked = hostile.GRANT
     busy = Tenant(house.daemon.run(asked["memory"], asked["time"], SPIN, gpu="0"))
@@ -88,9 +88,9 @@ def beside_honest(house: House) -> tuple[float, list[float]]:
 @pytest.mark.timing
 @pytest.mark.parametrize("house", [19], indirect=True, ids=["nice"])
 def test_answers_and_shares_beside_it(house: House) -> None:
-    """All attacks together, for seconds: the daemon answers within 100 ms; the honest tenants split the device as
-    beside an honest tenant in place of the hostile one, idle or busy, within 2 points; and none gets less than beside a
-    busy one, within 2 points of the device's time."""
+    """During seconds of all attacks together, the daemon answers within 100 ms; the honest tenants split the device as
+    next to an idle or busy honest tenant in place of the hostile one, within 2 points; and each gets at least as much
+    of the device's time as next to a busy one, less 2 points."""
     for tenant in house.honest:
         tenant.tell("run 2000000")
     probe = [sys.executable, hostileprobe.__file__, str(house.daemon.layout.socket)]
@@ -123,7 +123,7 @@ def test_answers_and_shares_beside_it(house: House) -> None:
 @pytest.mark.timing
 @pytest.mark.parametrize("house", [19], indirect=True, ids=["nice"])
 def test_starts_beside_it(house: House) -> None:
-    """After kill -9 the next daemon answers within 3 s, whatever the attacks before have left behind."""
+    """After kill -9 the next daemon answers within 3 s, whatever earlier attacks have left behind."""
     seed = int(SEED or random.SystemRandom().getrandbits(32))
     taken = []
     for number, (who, attack, own) in enumerate(house.plan(seed, 120)):

@@ -1,4 +1,4 @@
-"""What processes call themselves."""
+"""Processes with hostile names."""
 
 import ctypes
 import os
@@ -13,7 +13,7 @@ PR_SET_NAME = 15
 
 @pytest.mark.parametrize("name", [b"\xff\xfe", b") Z 1 (", b"a\nb) ", b""], ids=repr)
 def test_a_process_is_known_whatever_its_name_is(name: bytes) -> None:
-    """One whose name was not text ended the daemon's handling of its join by an exception."""
+    """A name that is not valid text once raised an exception in the daemon's handling of the join."""
     read, write = os.pipe()
     child = os.fork()
     if child == 0:

@@ -14,10 +14,10 @@ def path(tmp_path):
 
 @pytest.fixture
 def opened(path, tmp_path, monkeypatch):
-    """Opens the ledger, which tries a disk in trouble often."""
+    """Opens a ledger that retries a failing disk often."""
     monkeypatch.setattr(ledgers, "RETRY_SECONDS", 0.02)
     monkeypatch.setattr(keepers, "RETRY_SECONDS", 0.02)
-    # What a slow machine does to these is not what is tested.
+    # Patience for a slow machine, which is not what is tested.
     monkeypatch.setattr(keepers, "_SALVAGE_SECONDS", 20)
     monkeypatch.setattr(ledgers, "_CLOSE_SECONDS", 60)
     path.parent.mkdir()

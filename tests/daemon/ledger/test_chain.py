@@ -1,4 +1,4 @@
-"""Rows of the ledger are chained: whatever is changed in its file is found, and what is forgotten is not a fault."""
+"""Rows of the ledger are chained: any change to its file is found; forgotten old rows are not a fault."""
 
 import sqlite3
 from contextlib import closing
@@ -49,7 +49,7 @@ def test_any_one_change_is_found(template, tmp_path_factory, kind, row, away):
     path = tmp_path_factory.mktemp("change") / "ledger.db"
     path.write_bytes(template)
     other = (row + away - 1) % ROWS + 1
-    # The row that is named, and how many are right before.
+    # The row that is reported, and the number of right rows before it.
     named, right = row, row - 1
     with closing(sqlite3.connect(path)) as db, db:
         match kind:
@@ -96,7 +96,7 @@ def test_rows_that_others_put_there_lose_none_of_ours(tmp_path):
 def test_what_is_forgotten_is_no_fault_and_what_is_in_between_is(tmp_path):
     path = tmp_path / "ledger.db"
     file = written(path)
-    file.forget(45)  # rows 1 to 5 end before
+    file.forget(45)  # rows 1 to 5 end before 45
     assert in_file(path, "SELECT MIN(id), MAX(id) FROM periods") == [(6, ROWS)]
     assert fault(path) == ("", ROWS - 5, 0)
     file.close()

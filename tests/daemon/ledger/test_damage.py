@@ -1,4 +1,4 @@
-"""The ledger's file, damaged in any way: what can be read of it is kept, and the ledger goes on with whoever lives."""
+"""The ledger's file is damaged in any way: what can be read is kept, and the ledger goes on with the living grants."""
 
 import os
 import random
@@ -24,7 +24,7 @@ def filled(opened):
         ledger.save(row(f"g-{number}", ended=None if number < 3 else number, state=f'"{number}" ' + "x" * 300))
         ledger.add([period(f"g-{number}", at=at) for at in range(number)])
         ledger.totals("g-1")
-    checked()  # its connection, if it is the last one to close, leaves the rows in the write-ahead log
+    checked()  # a check whose connection closes last would leave the rows in the write-ahead log
     ledger.close()
 
 
@@ -33,10 +33,10 @@ def checked():
 
 
 def usable(ledger, path):
-    """It takes and gives rows, whatever was there before."""
+    """Asserts that the ledger takes and returns rows, whatever was there before."""
     assert not ledger.health.reason
     ledger.save(row("g-new"))
-    ledger.add([period("g-new", used=7, at=time.time_ns())])  # not so old that it is rolled up
+    ledger.add([period("g-new", used=7, at=time.time_ns())])  # too recent to be rolled up
     assert used(ledger, "g-new") == 7
     assert ("g-new", "{}") in ledger.open_grants()
     ledger.ended_grants(10, str)
@@ -112,7 +112,7 @@ def test_something_else_in_its_place(path, opened, kind, suffix):
     ledger = opened()
     if suffix:
         assert [name for name, _ in ledger.open_grants()] == ["g-0", "g-1", "g-2"]
-    elif kind == "nowhere":  # as of a disk that is not mounted yet
+    elif kind == "nowhere":  # like a disk that is not mounted yet
         assert ledger.health.reason
         (path.parent / "away").mkdir()
         until(lambda: not ledger.health.reason, "written")
@@ -122,7 +122,7 @@ def test_something_else_in_its_place(path, opened, kind, suffix):
 def test_three_damaged_ones_are_kept(path, opened):
     opened().close()
     for _ in range(5):
-        # Where a check ended last there is a WAL, from which SQLite would have the whole file again.
+        # If a check closed last, there is a WAL, from which SQLite would restore the whole file.
         for log in ("ledger.db-wal", "ledger.db-shm"):
             path.with_name(log).unlink(missing_ok=True)
         path.write_bytes(os.urandom(5000))
@@ -188,11 +188,11 @@ def test_a_file_that_is_taken_away_is_begun_again_with_what_lives(path, opened):
 
 @pytest.mark.parametrize("change", ["log taken", "log cut", "file cut"])
 def test_what_somebody_does_to_the_file_or_its_log_does_not_cost_who_lives(path, opened, tmp_path, change):
-    """SQLite goes on with a log that has no name any more, and whatever it is told is gone when it is killed."""
+    """SQLite keeps using an unlinked log, and everything written to it would be lost at a kill."""
     filled(opened)
     ledger = opened()
     with closing(sqlite3.connect(path)) as database:
-        database.execute("PRAGMA wal_checkpoint(RESTART)")  # of the run nothing is in the log
+        database.execute("PRAGMA wal_checkpoint(RESTART)")  # no row of the run is in the log
     ledger.save(row("g-live"))
     ledger.totals("g-live")
     log = path.with_name(f"{path.name}-wal")
@@ -212,7 +212,7 @@ def test_what_somebody_does_to_the_file_or_its_log_does_not_cost_who_lives(path,
 
 
 def test_damage_that_a_question_finds(path, opened):
-    """Who reads the file beside the ledger's thread says what is wrong with it."""
+    """A reader of the file outside the ledger's thread reports the damage that it finds."""
     filled(opened)
     ledger = opened()
     checked()

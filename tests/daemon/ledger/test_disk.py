@@ -1,4 +1,4 @@
-"""The ledger's disk in any condition: the node goes on, says so, and the sums are right when it is back."""
+"""The ledger's disk is in any condition: the node goes on and says so, and the sums are right once the disk is back."""
 
 import contextlib
 import resource
@@ -27,7 +27,7 @@ HUGE = 1 << 63
 
 @pytest.fixture
 def small_disk(path, opened):
-    """The ledger's directory is a disk of 400 KiB."""
+    """Makes the ledger's directory a disk of 400 KiB."""
     command = ["mount", "-t", "tmpfs", "-o", "size=400k,mode=755", "none", path.parent]
     if subprocess.run(command, check=False, capture_output=True).returncode:
         pytest.skip("needs the right to mount")
@@ -61,7 +61,7 @@ def test_sums_that_overflow_are_read(path, opened):
     ledger.add([period(used=HUGE)])
     assert used(ledger) == LARGEST
     ledger.close()
-    with closing(sqlite3.connect(path)) as database:  # as a version that wrote them wrote them
+    with closing(sqlite3.connect(path)) as database:  # as an earlier version wrote them
         database.execute("UPDATE periods SET used_ns = 9223372036854775807, waited_ns = -9223372036854775808")
         database.commit()
     again = opened()
@@ -99,9 +99,9 @@ def test_what_waits_for_a_full_disk_outlives_a_kill(small_disk, path, opened, tm
         ledger.add([period(at=at)])
         ledger.save(row("g-1", state=f'"{at}"'))
         ledger.save(row("g-2", ended=at + 1, state="x" * 1000))
-    assert ledger.ended_grant("g-2", str) == "x" * 1000  # so its thread has all of it
+    assert ledger.ended_grant("g-2", str) == "x" * 1000  # so the ledger's thread has everything
     assert ledger.health.reason
-    # A kill: nothing more is written. What was, is another's now.
+    # As after a kill, nothing more is written; another ledger gets what was written.
     copy = tmp_path / "copy"
     copy.mkdir()
     for name in (path, Path(f"{path}-wal")):
@@ -177,7 +177,7 @@ def test_a_disk_that_does_not_answer_holds_nobody_up(path, opened, monkeypatch):
     write = keepers.LedgerFile.write
     monkeypatch.setattr(keepers.LedgerFile, "write", lambda *given: gate.wait() and write(*given))
     try:
-        for at in range(1000):  # 10 s, did each wait
+        for at in range(1000):  # 10 s if each call waited
             ledger.add([period(at=at)])
             ledger.save(row("g-1"))
             assert ledger.totals("g-1") == {}
@@ -196,14 +196,14 @@ def test_a_start_does_not_wait_for_a_disk_that_does_not_answer(path, opened, mon
     first = opened()
     for name in ("g-0", "g-1", "g-2"):
         first.save(row(name, state=f'"{name}"'))
-    assert used(first) == 0  # its thread has written them
+    assert used(first) == 0  # so the thread has written the rows
     monkeypatch.setattr(ledgers, "WAIT_SECONDS", 0.01)
     gate = threading.Event()
     write, open_ledger = keepers.LedgerFile.write, salvage.open_ledger
     monkeypatch.setattr(keepers.LedgerFile, "write", lambda *given: gate.wait() and write(*given))
     first.save(row("g-2", state='"later"'))  # while nothing is written
     first.save(row("g-3", state='"new"'))
-    # Killed now.
+    # As if the first ledger were killed now.
     monkeypatch.setattr(ledgers, "_START_SECONDS", 0.01)
     monkeypatch.setattr(salvage, "open_ledger", lambda *given: gate.wait() and open_ledger(*given))
     second = opened()
@@ -241,7 +241,7 @@ def test_what_waits_is_bounded_and_told(monkeypatch):
 
 
 class Flaky:
-    """Writes fail as often as a test says, with any error of SQLite."""
+    """Makes writes fail with the errors that a test puts into `errors`."""
 
     def __init__(self, monkeypatch):
         self.errors = []
@@ -267,7 +267,7 @@ FAULTS = [None, None, ledgers.FailedError("full"), keepers.DamagedError("torn"),
     period_s=st.sampled_from([0, 3600]),
 )
 def test_the_ledger_adds_up_whatever_fails(tmp_path_factory, steps, period_s):
-    """With a long `period_s`, what living grants did waits on tmpfs while what ended ones did is written."""
+    """With a long `period_s`, usage of living grants waits on tmpfs while that of ended ones is written."""
     top = tmp_path_factory.mktemp("sums")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(keepers, "RETRY_SECONDS", 0.0)
@@ -277,7 +277,7 @@ def test_the_ledger_adds_up_whatever_fails(tmp_path_factory, steps, period_s):
         def start():
             keeper = keepers.Keeper(top / "ledger.db", top / "run", None, period_s)
             keeper.start()
-            # Of an earlier keeper it would be one of another process, which ended with it.
+            # An earlier keeper's check would run in another process, and end with that.
             until(lambda: not [one for one in threading.enumerate() if one.name == "ledger-check"], "checked")
             return keeper
 

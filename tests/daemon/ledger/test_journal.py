@@ -1,4 +1,4 @@
-"""What the ledger was told outlives a kill at any moment, and nobody who tells it waits for the disk."""
+"""What is passed to the ledger survives a kill at any moment, and no caller waits for the disk."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ from gpushare.ledger.ledger import Ledger
 
 
 class Disk:
-    """A disk that answers when a test says so."""
+    """A disk that answers once a test sets `answers`."""
 
     def __init__(self, monkeypatch):
         self.answers, write = threading.Event(), keepers.LedgerFile.write
@@ -74,7 +74,7 @@ def test_without_tmpfs_the_disk_is_waited_for(path, opened):
 def test_nobody_waits_for_long_for_a_disk_that_does_not_answer(path, opened, disk, monkeypatch):
     ledger = opened(spill=False)
     monkeypatch.setattr(ledgers, "WAIT_SECONDS", 0.01)
-    for _ in range(1000):  # 10 s, did each wait
+    for _ in range(1000):  # 10 s if each call waited
         ledger.save(row("g-1"))
     assert "answer" in ledger.health.reason
     disk.answers.set()
@@ -91,7 +91,7 @@ def test_a_disk_that_does_not_answer_is_noticed_although_nobody_waits(opened, di
 
 
 def test_what_is_saved_together_is_written_together(path, opened):
-    """Also where somebody else has the thread write in between, and where the ledger is damaged later."""
+    """Even if another caller makes the thread write in between, and if the ledger is damaged later."""
     ledger = opened()
     with ledger.together():
         ledger.save(row("g-1"))
@@ -131,16 +131,16 @@ def lines(directory):
 
 def test_what_one_used_last_is_written_with_its_end(path, opened, monkeypatch):
     ledger = opened()
-    ledger.totals("g-1")  # the thread has begun
+    ledger.totals("g-1")  # so the thread has started
     monkeypatch.setattr(ledgers, "RETRY_SECONDS", 10**6)
-    ledger.totals("g-1")  # and would rest now
+    ledger.totals("g-1")  # and would now sleep
     ledger.add([period(at=time.time_ns(), used=7)])
     ledger.save(row("g-1", ended=9))
     until(lambda: in_file(path) == [(7,)], "written")
 
 
 def test_what_an_earlier_run_left_stays_until_the_ledger_has_it(path, opened, tmp_path, monkeypatch):
-    """However much comes before the disk answers; and what is told anew has no periods, which would count twice."""
+    """However much comes before the disk answers. What the journal repeats has no periods, which would count twice."""
     left = Journal(tmp_path / "run")
     left.add(batch("g-left", '"left"'), Entries())
     gate, open_ledger = threading.Event(), salvage.open_ledger
@@ -200,7 +200,7 @@ def test_a_directory_that_takes_nothing_is_said(tmp_path):
 
 
 class Node:
-    """The ledger without its thread: its turns end where a test says, as by a kill."""
+    """The ledger without its thread; a test ends its turns at any step, as a kill would."""
 
     def __init__(self, top):
         self.path, self.tmpfs = top / "ledger.db", top / "run"
@@ -219,7 +219,8 @@ class Node:
         assert self.journal.add(one, self.fresh)
 
     def turn(self, steps):
-        """`steps`: how far it comes: taken, written, forgotten by the journal."""
+        """Runs a turn of the thread up to step `steps`: 1 cuts the journal, 2 gives the batch to the keeper, 3 removes
+        the old journal."""
         batch, self.fresh = self.fresh, Entries()
         self.old += self.journal.cut()
         if steps > 1:
@@ -240,7 +241,7 @@ TURNS = st.tuples(st.integers(1, 3), st.booleans())
 
 @given(steps=st.lists(st.one_of(SAVES, TURNS), max_size=30))
 def test_the_last_word_of_each_grant_outlives_kills_at_any_moment(tmp_path_factory, steps):
-    """A turn that is not whole ends with a kill; a disk that fails may be there in any turn."""
+    """An incomplete turn ends with a kill; in any turn the disk may fail."""
     failing = [False]
     write = keepers.LedgerFile.write
 

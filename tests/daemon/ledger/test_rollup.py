@@ -1,4 +1,4 @@
-"""Rows of minutes become those of hours and days: smaller, with the same sums, and chained."""
+"""Rows of minutes are rolled up into hours and days: fewer rows, with the same sums, and chained."""
 
 import sqlite3
 from contextlib import closing
@@ -30,7 +30,7 @@ def fault(path, table):
 
 
 def rolled(path, rows, now):
-    """The file after rows were written one by one, as minutes are, and rolled up at that time."""
+    """A file whose rows were written one by one, as minutes are, and rolled up at time `now`."""
     file = LedgerFile(path)
     file.begin(1, "boot", 0)
     for row in rows:
@@ -62,12 +62,12 @@ def test_minutes_become_hours_and_then_days(tmp_path):
 
 
 def test_usage_is_the_same_over_minutes_hours_and_days(tmp_path):
-    """As of rows of minutes, but that what is a month old is one row a day."""
+    """Usage is the same as from rows of minutes, except that by hour a day older than a month is one row."""
     path = tmp_path / "ledger.db"
     rows = [
         minute(grant, 10 * DAY + i * 30 * MINUTE, tenant=f"t/{grant}", device=device, used_ns=i, borrowed_ns=i // 2)
         for i in range(48 * 40)
-        if i % 48 >= 6  # nothing is used before three
+        if i % 48 >= 6  # nothing is used before 03:00
         for grant, device in (("a", "GPU-1"), ("b", "GPU-2"))
     ]
     rows[84:84] = [minute(GAP, 11 * DAY, 20 * 10**9, tenant=GAP, device=device, used_ns=20 * 10**9) for device in "xy"]
@@ -99,7 +99,7 @@ def test_usage_is_the_same_over_minutes_hours_and_days(tmp_path):
 
 
 def test_hours_for_a_replay_are_the_same_after_the_roll_up(tmp_path):
-    """The first day is one slot then. While no daemon was there, nobody knows who wanted the devices."""
+    """The first day is then one slot. Nothing is known about demand while no daemon ran."""
     path = tmp_path / "ledger.db"
     rows = []
     for at in range(10 * DAY, 43 * DAY, HOUR // 2):
@@ -134,7 +134,7 @@ def test_hours_for_a_replay_are_the_same_after_the_roll_up(tmp_path):
 
 
 def test_minutes_of_each_device(tmp_path):
-    """What was used of a device counts in the minute in which its row begins; of hours, in their first."""
+    """Use of a device counts in the minute in which its row begins; rows of hours count in their first minute."""
     path = tmp_path / "ledger.db"
     rows = [
         replace(minute(name, 10 * DAY + at * MINUTE, used_ns=used), device=device, tenant=name)
@@ -235,7 +235,7 @@ NUMBER = st.integers(0, 10**12) | st.just(LARGEST)
     st.integers(0, 80 * DAY),
 )
 def test_sums_stay(tmp_path_factory, rows, now):
-    """Whatever the clock did: of each tenant, as far as a number can say it."""
+    """Each tenant's sums stay the same, whatever the clock did, up to the largest number of the ledger."""
     path = tmp_path_factory.mktemp("sums") / "ledger.db"
     made = [minute(name, at, tenant=name, **dict.fromkeys(SUMS, number)) for name, at, number in rows]
     file = rolled(path, made, now)

@@ -1,4 +1,4 @@
-"""How large a ledger becomes: a day of it in each table, and what that is in a year."""
+"""The size of a ledger: a day's rows in each table, and what that makes in a year."""
 
 import sqlite3
 from contextlib import closing
@@ -13,10 +13,11 @@ MINUTE = 60 * 10**9
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
 TENANTS, DEVICES = 64, 8
-GRANTS_A_DAY = 9  # of each tenant: two at any time, one of which is another one every three hours
+GRANTS_A_DAY = 9  # per tenant: two at any time, a session for the day and a new job every three hours
 NUMBER = 3_600_000_000_000
 PERIODS, HOURS, DAYS = 4 * 60, 33 * 24, 332
-"""Of these there are rows: the last one is rolled up once an hour, or once a day."""
+"""Numbers of minutes, hours and days that have rows of their own; the last one is rolled up once an hour, or once a
+day."""
 
 
 def day(at):
