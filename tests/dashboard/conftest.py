@@ -11,7 +11,7 @@ from running import Daemon
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[Daemon]:
-    """Two simulated devices. Its socket is for everybody, in directories that everybody can traverse."""
+    """Two simulated devices. Its socket lies in directories that every user can traverse."""
     with tempfile.TemporaryDirectory(prefix="gsb-") as short:
         Path(short).chmod(0o755)
         daemon = Daemon(Path(short, "d"), "2x64GiB")

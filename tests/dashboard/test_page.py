@@ -18,7 +18,7 @@ HEBREW = "\u05e9\u05dc\u05d5\u05dd"
 RTL = f"\u202eevil\u202c {HEBREW}"
 LONG = "n" * 120
 AWAY = ("Failed to load resource", "net::ERR")
-"""What Chromium itself says of a request that failed."""
+"""What Chromium itself logs about a failed request."""
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def url(board):
 
 @pytest.fixture
 def grants(node):
-    """Makes grants, and ends them."""
+    """Makes grants, and releases them at the end."""
     made = []
 
     def make(count=1, **request):
@@ -54,7 +54,7 @@ def live(page):
 def test_it_is_painted_and_changes_are_on_it_at_once(node, browser, url, grants):
     with opened(browser, url) as page:
         live(page)
-        # The token is not in the address any more, and in nothing that a reload or the history has.
+        # The token is no longer in the address, nor in anything that a reload or the history keeps.
         assert page.url == url.partition("#")[0]
         expect(page.locator("#device-list article")).to_have_count(2)
         expect(page.locator("#grant-table .none")).to_contain_text("gpushare run")
@@ -71,7 +71,7 @@ def test_it_is_painted_and_changes_are_on_it_at_once(node, browser, url, grants)
 
 
 def recorded(node):
-    """Tenants that the ledger has used time of."""
+    """Tenants with guaranteed time in the ledger."""
     return {row["tenant"] for row in node.client.usage()["rows"] if row["guaranteed_ns"]}
 
 
@@ -151,7 +151,7 @@ def test_hostile_names_are_text(node, browser, grants):
 
 
 def overflow(page):
-    """How much wider the page is than the window."""
+    """By how much the page is wider than the window."""
     return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
 
 
@@ -195,7 +195,7 @@ _LONGEST_FRAME = """() => new Promise(done => {
 
 
 def reached(page, wanted):
-    """Goes on by Tab until what has the focus says that."""
+    """Presses Tab until `wanted` accepts the text of the focused element."""
     for _ in range(30):
         page.keyboard.press("Tab")
         if wanted(page.evaluate("document.activeElement.textContent")):
@@ -232,8 +232,8 @@ _CONTRASTS = """() => {
   }
   return found;
 }"""
-"""Contrast of each text with what is behind it, and of each part of a bar with the bar, half as much again: of those
-WCAG wants 3 rather than 4.5."""
+"""Contrast of each text with its background, and of each part of a bar with the bar. The latter is multiplied by 1.5,
+as WCAG wants 3 for it rather than 4.5."""
 
 
 @pytest.mark.slow

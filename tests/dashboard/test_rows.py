@@ -1,4 +1,4 @@
-"""What pages show, made of what the node API says."""
+"""The rows that pages show, made from the node API's answers."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_columns_are_of_what_was_recorded_in_them():
     slots = [slot(0, a=60), slot(90, a=30), slot(91, a=15, b=15), slot(93, "b", b=1), slot(99, a=30, b=45)]
     found = rows.usage({"until_ns": 100 * MINUTE - 1, "slots": slots}, 5, 2 * MINUTE)
     assert found["end_ns"] == 100 * MINUTE
-    # Two rows that end a little apart are more than the minute: together they are its whole.
+    # Two rows that end slightly apart can exceed their minute: together they count as all of it.
     assert found["devices"] == {
         "a": [{0: 375, 1: 125}, None, None, None, {0: 400, 1: 600}],
         "b": [None, {1: 17}, None, None, None],

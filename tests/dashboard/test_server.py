@@ -1,4 +1,4 @@
-"""The dashboard's server, asked as any program on the machine can ask it."""
+"""The dashboard's server, queried as any program on the machine can."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ def status_of(pid):
 
 
 def test_root_gives_up_its_rights(board):
-    """Neither the process that serves nor the one that connects for it is root, and only that one can open files."""
+    """Neither the server nor the relay, which connects for it, is root, and only the relay can open files."""
     (relay,) = board.children()
     until(lambda: status_of(relay)["NoNewPrivs"] == "1", "the relay has begun")  # connections wait until then
     for pid, held in (board.process.pid, 0), (relay, 1 << 1):
@@ -45,7 +45,7 @@ def test_root_gives_up_its_rights(board):
 
 
 def listening(pid):
-    """Paths of the unix sockets that a process has."""
+    """Paths of a process's listening unix sockets."""
     links = [os.readlink(f"/proc/{pid}/fd/{name}") for name in os.listdir(f"/proc/{pid}/fd")]
     lines = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()[1:]]
     return [words[7] for words in lines if len(words) > 7 and f"socket:[{words[6]}]" in links]
@@ -114,7 +114,7 @@ def test_who_is_answered(board, path, headers, status):
 
 @pytest.fixture(scope="module")
 def own(node):
-    """A dashboard of an ordinary user, who may change what is his."""
+    """A dashboard of an ordinary user, who may change his own grants."""
     node.layout.socket.chmod(0o666)
     with dashboard("--socket", str(node.layout.socket), "--allow-changes", uid=USER) as found:
         yield found
@@ -189,7 +189,7 @@ def test_those_who_send_nothing_or_take_nothing_stop_nobody(node, board):
     with contextlib.ExitStack() as ours:
         for number in range(150):
             silent = ours.enter_context(board.connect())
-            with contextlib.suppress(OSError):  # it has made room for another
+            with contextlib.suppress(OSError):  # the server has closed it to make room for another
                 silent.sendall(b"GET / HTTP/1.1\r\nX-Half: " if number % 2 else b"")
         for _ in range(3):
             greedy = ours.enter_context(board.connect())
@@ -212,7 +212,7 @@ def test_headers_are_small(board):
 
 
 class Tap:
-    """A socket before the daemon's, which notes what is asked."""
+    """A socket in front of the daemon's that records the requested paths."""
 
     def __init__(self, path, target):
         self.asked, self._target = [], target
@@ -255,7 +255,7 @@ def test_the_daemon_is_asked_once_however_many_pages_are_open(node, tmp_path):
 
 
 class Other(Tap):
-    """What is no daemon that this dashboard knows."""
+    """A server whose answers are not those of a daemon of the dashboard's version."""
 
     def _lead(self, here):
         with contextlib.suppress(OSError), here:
@@ -293,7 +293,7 @@ def test_a_page_that_is_too_far_behind_is_cut_off_and_others_are_not():
 
 def test_connections_end_in_time_but_for_streams(monkeypatch):
     class Handler:
-        """With what is used of aiohttp's, which has a transport once its connection is made."""
+        """The used part of aiohttp's handler, which has a transport once its connection is made."""
 
         transport = None
 
@@ -371,7 +371,7 @@ SSH = textwrap.dedent("""\
 
 
 def test_a_node_on_another_machine(node, tmp_path_factory):
-    """By a program in ssh's place: it is started again, ends with the dashboard, and what it says is shown."""
+    """A program replaces ssh: it is restarted, ends with the dashboard, and its messages are shown."""
     node.layout.socket.chmod(0o666)
     place = tmp_path_factory.mktemp("ssh")
 
@@ -403,6 +403,6 @@ def test_a_node_on_another_machine(node, tmp_path_factory):
 
 
 def far(log):
-    """Processes of the stand-in that live and forward."""
+    """Processes of the stand-in for ssh that are alive and forward."""
     pids = [int(line.split()[0]) for line in log.read_text().splitlines() if "far" in line]
     return [pid for pid in pids if alive(pid)]

@@ -1,4 +1,4 @@
-"""The device plugin as a process, by the real protocol, beside a real daemon with two simulated devices."""
+"""The device plugin as a process, through the real protocol, with a real daemon of two simulated devices."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ entry()
 
 
 class Site:
-    """Daemon, plugin, kubelet. `devices`: ids."""
+    """Daemon, plugin and kubelet. `devices`: device ids."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -1,4 +1,4 @@
-"""All code on the pages: it can be read by what it is for, and each call of gpushare by its own command line."""
+"""All code on the pages parses: with its own language's parser, and each gpushare command with gpushare's."""
 
 import argparse
 import ast
@@ -37,7 +37,7 @@ def test_calls_of_gpushare_are_what_it_understands():
             except SystemExit as end:
                 assert end.code == 0  # --help, --version
     assert wrong == []
-    assert count > 80  # they are found at all
+    assert count > 80  # commands are found at all
 
 
 def test_options_and_verbs_in_the_text_are_known():
@@ -54,7 +54,7 @@ def test_options_and_verbs_in_the_text_are_known():
 
 
 def known(words: list[str]) -> tuple[argparse.ArgumentParser | None, set[str]]:
-    """The parser of the verb that the words begin with, None where there is none, and its options and those above."""
+    """Returns the parser of the verb that the words begin with, or None, and its options and those of its parents."""
     parser, options = PARSER, set()
     for word in words:
         options |= set(parser._option_string_actions)
@@ -68,7 +68,7 @@ def known(words: list[str]) -> tuple[argparse.ArgumentParser | None, set[str]]:
 
 
 def test_calls_are_found():
-    """Where they may stand in a line."""
+    """Wherever in a line they may be."""
     page = ROOT / "README.md"
     [block] = [one for one in blocks(page, "sh") if "gpushare grant create" in one.text]
     assert [words[:2] for words in commands(block)] == [["grant", "create"]]
@@ -94,7 +94,7 @@ def test_yaml(block):
 
 @pytest.mark.parametrize("block", of("toml"))
 def test_configuration(block, tmp_path):
-    """Read by the reader of the file that it is of."""
+    """The product's own reader of that file accepts it."""
     said = tomllib.loads(block.text)
     path = tmp_path / "file.toml"
     path.write_text(block.text)
@@ -107,7 +107,7 @@ def test_configuration(block, tmp_path):
 
 
 def test_variables_of_the_environment_are_all_there():
-    """docs/reference/environment.md names those that the product reads, and no other."""
+    """docs/reference/environment.md names all that the product reads, and no others."""
     named = set(
         re.findall(r"^\| `(GPUSHARE_\w+)` ", (ROOT / "docs/reference/environment.md").read_text(), re.MULTILINE)
     )
@@ -123,7 +123,7 @@ def test_variables_of_the_environment_are_all_there():
 
 
 def test_figures_are_those_of_the_results():
-    """Each figure of docs/exact.md is in the stored result that is named beside it."""
+    """Each figure of docs/exact.md is in the stored result named next to it."""
     rows = re.findall(r"^\| [^|]+ \| ([^|]+) \| ([^|]+) \| \[[^]]+\]\(\.\./(bench/results/[^)]+)\) \|$",
                       (ROOT / "docs/exact.md").read_text(), re.MULTILINE)  # fmt: skip
     assert len(rows) >= 10
@@ -134,7 +134,7 @@ def test_figures_are_those_of_the_results():
 
 
 def test_the_kubernetes_objects_are_of_our_names():
-    """Pods on the pages ask by names that the adapters answer."""
+    """Pods on the pages request shares by names that the adapters serve."""
     known = (ROOT / "packaging/kubernetes/dra/gpushare.yaml").read_text()
     assert "gpu.gpushare.dev" in known
     for block in ALL:

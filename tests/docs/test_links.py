@@ -1,4 +1,4 @@
-"""Links on the pages, as GitHub follows them: the file is there, and the heading."""
+"""Links on the pages, as GitHub follows them: the file and the heading exist."""
 
 import re
 from collections import Counter
@@ -17,7 +17,7 @@ def prose(path: Path) -> str:
 
 
 def anchors(path: Path) -> set[str]:
-    """Of the headings, as GitHub makes them."""
+    """Returns the anchors of a page's headings, as GitHub makes them."""
     seen: Counter[str] = Counter()
     found = set()
     for heading in _HEADING.findall(prose(path)):

@@ -1,4 +1,4 @@
-"""Pages that are made from the product say all that it says."""
+"""Pages generated from the product are complete."""
 
 import ast
 import re
@@ -22,7 +22,7 @@ def test_they_are_current():
 
 
 def test_each_fault_that_the_doctor_tells_is_declared():
-    """Else docs/troubleshooting.md would not have it: a Finding that is made directly says that something is well."""
+    """Otherwise docs/troubleshooting.md would miss it: a Finding constructed directly may only say that all is well."""
     count = 0
     for path in [*(ROOT / "gpushare/doctor").glob("*.py"), ROOT / "gpushare/cli/doctor.py"]:
         if path.name == "finding.py":
@@ -64,7 +64,7 @@ def test_each_call_of_the_node_api_is_on_the_page():
 
 
 def test_the_navigation_has_each_page():
-    """mkdocs says so too, but only when the site is built."""
+    """mkdocs checks this too, but only when the site is built."""
     listed = set(re.findall(r"^ *- (?:[^#\n]*: )?([\w./-]+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
     there = {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
     assert there == {name for name in listed if not name.startswith("tree/")}

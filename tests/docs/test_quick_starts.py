@@ -1,4 +1,4 @@
-"""The quick starts, run as they are written, each in a copy of this machine's root where they may change everything."""
+"""The quick starts, run as written, each in a copy of this machine's root in which it may change everything."""
 
 import json
 import os
@@ -25,9 +25,9 @@ pytestmark = [
 ]
 
 START = ROOT / "docs/start"
-# The root file system of the copy is an overlay, on which Podman makes none.
+# The copy's root is an overlay, on which Podman cannot make another overlay.
 STORAGE = '[storage]\ndriver = "vfs"\ngraphroot = "/tmp/here/storage"\nrunroot = "/run/storage"'
-# What an installation puts into the path, and sudo, which a machine of root's may not have.
+# What an installation puts into PATH, and sudo, which a machine used as root may lack.
 COMMANDS = f"""
 for command in "gpushare {sys.executable} -m gpushare" "gpushare-runtime {RUNTIME_WRAPPER}" "sudo"; do
   set -- $command; name=$1; shift
@@ -35,7 +35,7 @@ for command in "gpushare {sys.executable} -m gpushare" "gpushare-runtime {RUNTIM
 done
 export PATH=/usr/local/bin:$PATH
 """
-# Grants end a moment after their programs; a daemon that is told to end leaves nothing.
+# Grants end a moment after their programs; a daemon that is terminated leaves nothing.
 END = """
 until gpushare ps | grep -q 'no grants'; do sleep 0.1; done
 kill $(jobs -p)
@@ -50,12 +50,13 @@ def rootfs(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def follow(tmp_path, rootfs):
-    """Runs the blocks of the start page and of another, in one shell, in their order; what that printed. `before`: what
-    an administrator has done already, in a folder with rootfs.tar. `between`: what is done before the last block."""
+    """Gives a function that runs the blocks of the start page and of another page in order, in one shell, and returns
+    their output. `before`: commands that an administrator has run already, in a folder with rootfs.tar. `between`:
+    commands before the last block."""
 
     def run(page: str, before: str = "", between: str = "") -> str:
         root = OwnRoot(tmp_path)
-        files = ROOT / "build" / f"docs-{os.getpid()}"  # seen in the copy, which has a /tmp of its own
+        files = ROOT / "build" / f"docs-{os.getpid()}"  # visible in the copy, which has its own /tmp
         files.mkdir(parents=True)
         try:
             shutil.copy(rootfs, files / "rootfs.tar")
@@ -134,7 +135,7 @@ def test_containerd(follow):
     assert "+" in said and "runtimes.gpushare" in said  # what --dry-run shows
 
 
-# A /dev of the copy's own, with a node under the name that gres.conf gives to the simulated device.
+# A private /dev, with a node of the name that gres.conf gives the simulated device.
 DEV = """
 mount -t tmpfs none /dev && mkdir /dev/shm && mount -t tmpfs none /dev/shm
 for node in null:3 zero:5 full:7 random:8 urandom:9 nvidia0:3; do mknod -m 666 /dev/${node%:*} c 1 ${node#*:}; done

@@ -1,4 +1,4 @@
-"""The site builds without a warning, leads nowhere that is not there, says what the pages say, and asks nobody else."""
+"""The site builds without a warning, has no dead links, says what the pages say, and loads nothing from elsewhere."""
 
 import os
 import re
@@ -23,7 +23,7 @@ COUNTED = ("li", "table", "tr", "pre", "h1", "h2", "h3", "blockquote")
 
 
 class Page(HTMLParser):
-    """What a page has, links to and loads; what its article consists of."""
+    """A page's ids, links and loaded resources, and the number of tags in its article."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ def test_links_lead_somewhere(site):
             target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
             anchor = unquote(parts.fragment)
             if path.name == "404.html":
-                continue  # its links are of the place it is served at
+                continue  # its links are relative to where the site is served
             if not target.is_file() or (anchor and target.suffix == ".html" and anchor not in read(target).ids):
                 lost.append(f"{path.relative_to(site)}: {link}")
     assert lost == []
@@ -106,7 +106,8 @@ def test_nothing_is_loaded_from_elsewhere(site):
 
 
 def test_the_site_shows_what_github_shows(site):
-    """As many list items, tables, rows, blocks of code and headings: the two read Markdown differently."""
+    """Both have the same number of list items, tables, rows, code blocks and headings: they parse Markdown
+    differently."""
     github = MarkdownIt("gfm-like", {"linkify": False})
     unlike = []
     for path in sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "SECURITY.md"]):
@@ -129,7 +130,7 @@ def browser():
 
 
 def test_in_a_browser_without_a_network(site, browser):
-    """From the file system: no request leaves the site, no error is logged, the search finds a page."""
+    """Opened from the file system: no request leaves the site, no error is logged, the search finds a page."""
     requests: list[str] = []
     errors: list[str] = []
     page = browser.new_page()
@@ -150,7 +151,7 @@ def test_in_a_browser_without_a_network(site, browser):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_is_cut_off_on_a_narrow_screen(site, browser, scheme):
-    """Tables and code scroll by themselves; the page does not."""
+    """Tables and code scroll on their own; the page does not scroll sideways."""
     page = browser.new_page(viewport={"width": 360, "height": 740}, color_scheme=scheme)
     for name in ("index.html", "start/podman.html", "concepts/share.html", "reference/api.html", "metrics.html"):
         page.goto((site / name).as_uri())

@@ -1,5 +1,5 @@
-"""`gpushare doctor` on machines that are wrong in each way it knows: copies of this machine's root, with the real
-command, real files and real daemons."""
+"""`gpushare doctor` on machines with each fault that it knows: copies of this machine's root, with the real command,
+real files and real daemons."""
 
 import json
 import os
@@ -16,14 +16,14 @@ PROGRAM = f"{sys.executable} -m gpushare"
 
 
 class Report:
-    """What the doctor said, as it was asked for JSON."""
+    """The doctor's JSON output."""
 
     def __init__(self, text: str) -> None:
         said = json.loads(text)
         self.healthy, self.findings = said["healthy"], said["findings"]
 
     def __call__(self, words: str) -> dict:
-        """The one finding that has these words."""
+        """Returns the one finding that contains these words."""
         [found] = [one for one in self.findings if words in one["found"]]
         return found
 

@@ -1,4 +1,4 @@
-"""What `gpushare doctor` looks with: it is neither kept waiting nor led astray."""
+"""How `gpushare doctor` inspects the machine: nothing keeps it waiting or misleads it."""
 
 import os
 import time

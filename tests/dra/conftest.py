@@ -1,4 +1,5 @@
-"""A driver as a process between a stand-in kubelet and API server, and a real daemon with two simulated devices."""
+"""The DRA driver as a process, between stand-ins for the kubelet and the API server and a real daemon with two
+simulated devices."""
 
 import contextlib
 import shutil
@@ -30,7 +31,7 @@ entry()
 
 
 class Site:
-    """All of it. `devices`: names in slices, by index."""
+    """Daemon, driver, kubelet and API server. `devices`: their names in slices, by index."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -70,12 +71,12 @@ class Site:
             assert self.driver.wait(20) == 0, (self.directory / "driver.log").read_text()
 
     def shut_down(self) -> None:
-        """The node, for a reboot: nothing runs any more, /run is empty, and the next boot is another. What was told in
-        the last second is in the ledger's file, as where the daemon is stopped."""
+        """Shuts the node down for a reboot: nothing runs any more, /run is empty, and the next boot id differs. The
+        ledger's file has the last second too, as after an orderly stop of the daemon."""
         self.daemon.written()
         self.kill()
         self.daemon.kill()
-        self.daemon.stop()  # what it left: simulator, mounts
+        self.daemon.stop()  # removes what the daemon left: simulator, mounts
         for directory in (self.daemon.layout.run, self.daemon.layout.cdi):
             shutil.rmtree(directory)
         with contextlib.closing(sqlite3.connect(self.daemon.layout.ledger)) as ledger:
@@ -83,14 +84,14 @@ class Site:
             ledger.commit()
 
     def grants(self) -> dict[str, dict]:
-        """By key."""
+        """The daemon's grants by key."""
         return {grant["key"]: grant for grant in self.daemon.client.grants()}
 
     def shown(self) -> list[dict]:
         return self.api.slice(NODE)["spec"]["devices"]
 
     def published(self, what: str, found) -> None:
-        """Waits until the slice says so."""
+        """Waits until `found` accepts the slice's devices."""
         until(lambda: f"{NODE}-gpu.gpushare.dev" in str(self.api.objects) and found(self.shown()), what, 30)
 
 

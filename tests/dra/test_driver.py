@@ -1,4 +1,4 @@
-"""The DRA driver as a process, by the real protocols."""
+"""The DRA driver as a process, through the real protocols."""
 
 import shutil
 import subprocess
@@ -29,7 +29,7 @@ def test_it_registers_as_a_driver_of_both_versions(site):
 
 
 def test_the_slice_says_what_the_node_has(site):
-    """That the API server took it means that its types are right, field by field (apiserver.check)."""
+    """The API server checks the type of each field (apiserver.check), so a slice it accepts has the right types."""
     site.published("both devices", lambda shown: len(shown) == 2)
     spec = site.api.slice("node1")["spec"]
     assert (spec["driver"], spec["nodeName"], spec["pool"]["name"]) == ("gpu.gpushare.dev", "node1", "node1")
@@ -163,7 +163,7 @@ def test_an_allocation_that_was_made_anew_replaces_the_one_before(site):
 
 
 def test_what_others_hold_is_not_offered(site):
-    """And claims' own grants are: the scheduler counts them itself."""
+    """What claims' own grants hold is offered: the scheduler counts those itself."""
     site.published("all is free", lambda shown: shown[0]["capacity"]["memory"]["value"] == "16Gi")
     held = site.daemon.client.create(memory=4 * GIB, time=300, device=0, keep=True)
     site.published("a part", lambda shown: shown[0]["capacity"]["memory"]["value"] == "12Gi")
@@ -202,7 +202,7 @@ def test_a_device_that_is_drained_takes_no_new_claims(site):
 
 
 def test_programs_in_claims_get_their_parts(site):
-    """Here a plain command in the claim's grant: on a real node containers with the CDI device."""
+    """Here these are plain commands in the claim's grant; on a real node, containers with the CDI device."""
     one = claim("a", ("gpu", site.devices[0], {"memory": "1Gi", "time": "300"}))
     site.api.add_claim(one)
     site.kubelet.prepare(one)
@@ -217,7 +217,7 @@ def test_programs_in_claims_get_their_parts(site):
 
 
 def test_killed_and_started_again(site):
-    """Driver, daemon and kubelet: nothing is lost, nothing is there twice."""
+    """Driver, daemon and kubelet: nothing is lost or duplicated."""
     kept, left = share_of(site, 0, name="kept"), share_of(site, 1, name="left")
     prepared = site.kubelet.prepare(kept, left)
     before = set(site.grants())
@@ -234,14 +234,14 @@ def test_killed_and_started_again(site):
 
 
 def test_a_slice_that_somebody_removes_is_there_again(site):
-    """A kubelet that starts removes those of its node."""
+    """A kubelet removes the slices of its node when it starts."""
     site.published("it is there", lambda shown: len(shown) == 2)
     site.api.remove_slice("node1")
     site.published("it is there again", lambda shown: len(shown) == 2)
 
 
 def test_sockets_that_somebody_removes_are_there_again(site):
-    """As with kubelet's whole directory."""
+    """As when kubelet's whole directory is removed."""
     made = share_of(site, 0)
     prepared = site.kubelet.prepare(made)
     shutil.rmtree(site.kubelet.directory)
@@ -251,7 +251,7 @@ def test_sockets_that_somebody_removes_are_there_again(site):
 
 
 def test_what_the_api_server_does_not_know_is_not_written_for_ever(site):
-    """An older one has no taints."""
+    """An older API server drops taints."""
     site.api.drop = ("taints",)
     writes = len(site.api.writes)
     try:
@@ -280,7 +280,7 @@ def test_an_api_server_that_is_away(site):
 
 
 def test_how_long_a_claim_takes(site):
-    """20 ms are promised; here it must not be ten times that on a machine in use."""
+    """20 ms are promised; on a machine in use, the median must stay below ten times that."""
     claims = [share_of(site, 0, name=str(number), consumed={"memory": "272Mi", "time": "5"}) for number in range(9)]
     times = sorted(timed(lambda one=one: site.kubelet.prepare(one))[0] for one in claims)
     assert times[4] < 200, times

@@ -1,4 +1,4 @@
-"""The DRA driver and what it stands between, killed and away, as processes; claims' status."""
+"""The DRA driver and the processes around it, killed or unavailable; claims' status."""
 
 import threading
 
@@ -90,8 +90,8 @@ def test_killed_in_the_middle_and_asked_again(site):
 
 @pytest.mark.slow
 def test_after_a_reboot_claims_are_prepared_again_in_their_grants(site):
-    """kubelet asks again for those whose pods are still the node's; the others' pods were deleted meanwhile. The
-    driver, which starts before the daemon, knows the devices from the slice."""
+    """kubelet asks again for claims whose pods are still on the node; the pods of the others were deleted meanwhile.
+    The driver, which starts before the daemon, knows the devices from the slice."""
     made = some(site, 4)
     prepared = site.kubelet.prepare(*made)
     site.published("all is well", lambda shown: taints(shown) == [set(), set()])

@@ -1,4 +1,4 @@
-"""A daemon with a simulated device, the runtime told of its socket, and an image, for containers under real engines."""
+"""A daemon with a simulated device, our runtime configured with its socket, and an image, for real engines."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ def short_path() -> Iterator[Path]:
     directory = Path(tempfile.mkdtemp(prefix="gst-"))
     directory.chmod(0o755)
     yield directory
-    # An engine that did not end well leaves its own.
+    # An engine that did not end cleanly leaves its mounts.
     mounts = [line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
     for path in mounts:
         if path.startswith(f"{directory}/"):
@@ -41,19 +41,19 @@ def node(short_path) -> Iterator[Daemon]:
 
 @pytest.fixture
 def wrapper(request, short_path, node) -> Path:
-    """The installed runtime, told of this daemon's socket."""
+    """The installed runtime, configured with this daemon's socket."""
     return make_wrapper(short_path, node.layout.socket, request)
 
 
 @pytest.fixture
 def alone(request, short_path) -> Path:
-    """The installed runtime, where no daemon is."""
+    """The installed runtime, without a daemon."""
     return make_wrapper(short_path, short_path / "none", request)
 
 
 def make_wrapper(directory: Path, socket: Path, request: pytest.FixtureRequest) -> Path:
-    """It starts the runc that is unpacked with the test's engine, where there is one: Docker 29 needs a newer one than
-    Debian 12's."""
+    """Writes a runtime wrapper. It starts the runc unpacked with the test's engine, if there is one: Docker 29 needs a
+    newer one than Debian 12's."""
     program = request.node.callspec.params.get("program") if hasattr(request.node, "callspec") else None
     runc = root_of(program) / "usr/bin/runc" if program else Path("/")
     own = f"--gpushare-runtime={runc}" if runc.is_file() and root_of(program) != Path("/") else ""

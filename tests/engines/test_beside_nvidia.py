@@ -1,6 +1,6 @@
-"""NVIDIA's container toolkit on the node that our shares are on: its runtime, its CDI device and `--gpus`, beside ours
-and in one container with them. It is run where it is unpacked under GPUSHARE_ENGINES; driver and devices are not there,
-so it takes what it hands out from a CDI spec, with nodes of its major (tests/support/gpunodes.py).
+"""NVIDIA's container toolkit on a node with our shares: its runtime, its CDI device and `--gpus`, alongside our shares
+and in one container with them. The toolkit is run where it is unpacked under GPUSHARE_ENGINES. There are no driver and
+devices, so it takes what it hands out from a CDI spec, with nodes of NVIDIA's major (tests/support/gpunodes.py).
 """
 
 import contextlib
@@ -37,9 +37,9 @@ GPUS = {"Driver": "", "Count": -1, "Capabilities": [["gpu"]]}  # --gpus all
 NAMED = {"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=all"]}
 BOTH = ["/bin/sh", "-c", f"{' '.join(SPIN)}\n{PROBE}"]
 EVERY = {*NODES, OWN}
-# By the engine or by NVIDIA's runtime it is let open all, by ours no more than the grant has: of what was handed out.
+# Of the nodes handed out, the engine and NVIDIA's runtime let a container open all, ours only those of its grant.
 KEPT = {"/dev/nvidiactl"}
-# The devices of this node are those of which NODES are, and this grant has none of them but nvidiactl.
+# The node's devices are those of NODES; a grant has none of them but nvidiactl.
 OTHERS_DEVICE = (
     "from gpushare.daemon.resources import Resources",
     "Resources.numbers = lambda self, record: ({195: {0, 255}}, {(195, 255)})",
@@ -48,7 +48,8 @@ OTHERS_DEVICE = (
 
 @pytest.fixture(params=TOOLKIT or [pytest.param(None, marks=pytest.mark.skip(reason="nvidia-ctk is not installed"))])
 def toolkit(request, monkeypatch, short_path) -> Path:
-    """Where its programs are. Its runtime takes devices from a spec in `nvidia`, below the test's directory."""
+    """The directory of the toolkit's programs. Its runtime takes devices from a spec in `nvidia`, below the test's
+    directory."""
     where, settings = request.param.parent, short_path / "nvidia-container-runtime"
     monkeypatch.setenv("PATH", f"{where}:{os.environ['PATH']}")
     settings.mkdir()
@@ -62,7 +63,7 @@ def toolkit(request, monkeypatch, short_path) -> Path:
 
 @pytest.fixture
 def theirs(toolkit, short_path) -> Path:
-    """Its runtime, told of its configuration, whatever the environment is that an engine gives it."""
+    """NVIDIA's runtime with its configuration, whatever environment an engine starts it with."""
     path = short_path / "nvidia-runtime"
     path.write_text(f'#!/bin/sh\nXDG_CONFIG_HOME={short_path} exec {toolkit}/nvidia-container-runtime "$@"\n')
     path.chmod(0o755)
@@ -71,7 +72,7 @@ def theirs(toolkit, short_path) -> Path:
 
 @pytest.fixture
 def spec(toolkit, short_path) -> Path:
-    """As `nvidia-ctk cdi generate` writes it, with its hooks."""
+    """A CDI spec as `nvidia-ctk cdi generate` writes it, with its hooks."""
     library = short_path / "libcuda.so.570.1"
     library.write_bytes(b"\x7fELF")
     place = "/usr/lib/x86_64-linux-gnu"
@@ -102,7 +103,7 @@ def spec(toolkit, short_path) -> Path:
 
 @pytest.fixture
 def nodes(node) -> Iterator[list[str]]:
-    """The words before a command that is to see the nodes, and what the daemon mounts."""
+    """The prefix for a command that is to see the nodes and the daemon's mounts."""
     node.terminate()
     node.patch(*OTHERS_DEVICE).start()
     grants = node.layout.grants
@@ -117,7 +118,7 @@ def nodes(node) -> Iterator[list[str]]:
 
 
 def shown_by(output: str) -> tuple[bool, set[str]]:
-    """Whether BOTH has seen a share, and which nodes it could open."""
+    """Returns whether BOTH has seen a share, and which nodes it could open."""
     return allocated(output), usable(output)
 
 
@@ -145,14 +146,14 @@ def test_docker(program, toolkit, theirs, spec, nodes, node, wrapper, rootfs, sh
         def by_name() -> dict[str, object]:
             return {"Driver": "cdi", "DeviceIDs": node.client.create(memory="1GiB", time="30%")["cdi"]}
 
-        # Each answers those who are its own.
+        # Each runtime serves its own containers only.
         assert seen("nvidia") == seen("nvidia", Annotations=SHARE) == (False, EVERY)
         assert seen("gpushare") == (False, set())
         assert seen("gpushare", Annotations=SHARE) == (True, set())
-        # A share is no device of NVIDIA's: not by the image's variable, under its runtime neither.
+        # A share gives no device of NVIDIA's, in spite of the image's variable, even under NVIDIA's runtime.
         for runtime in ("nvidia", "runc", "gpushare"):
             assert seen(runtime, DeviceRequests=[by_name()]) == (True, set())
-        # What is NVIDIA's own is so under our runtime too, and with a share no other device than the share's.
+        # NVIDIA's own devices work under our runtime too; with a share, only those of the share.
         asks = [NAMED, {**GPUS, "Driver": "nvidia"}, GPUS] if version >= (29,) else [NAMED]
         for asked in asks:
             for runtime in ("nvidia", "runc", "gpushare"):
@@ -163,7 +164,7 @@ def test_docker(program, toolkit, theirs, spec, nodes, node, wrapper, rootfs, sh
                 more["DeviceRequests"].append(by_name())
                 assert seen("runc", **more) == (True, KEPT)
         if version < (29,):
-            # NVIDIA's hook, which starts a program that is not here; with a share it is told that there is nothing.
+            # NVIDIA's hook starts a program that is not installed here; with a share, the hook is told to give nothing.
             for runtime in ("runc", "gpushare"):
                 status, said = docker.run(runtime, *BOTH, DeviceRequests=[GPUS])
                 assert status in (400, 500) and "nvidia-container-cli" in said
@@ -174,7 +175,7 @@ def test_docker(program, toolkit, theirs, spec, nodes, node, wrapper, rootfs, sh
 @pytest.mark.parametrize("podman", programs("podman"), ids=str)
 @pytest.mark.parametrize("program", [None])
 def test_podman(program, podman, theirs, spec, nodes, node, wrapper, rootfs, short_path, capfd):
-    """Its --gpus is that CDI device from 5 on, and nothing before."""
+    """Podman's --gpus is that CDI device since version 5, and does nothing before."""
     config, hooks = short_path / "containers.conf", short_path / "hooks"
     config.write_text(f'{PODMAN}\n[engine.runtimes]\nnvidia = ["{theirs}"]\n')
     configure("podman", config, podman, "--runtime-path", str(wrapper), "--hooks-dir", str(hooks))
@@ -227,7 +228,7 @@ def test_podman(program, podman, theirs, spec, nodes, node, wrapper, rootfs, sho
 
 @each("containerd")
 def test_pods(program, toolkit, theirs, spec, nodes, node, wrapper, rootfs, short_path, capfd):
-    """By runtime handlers, and by NRI under NVIDIA's handler."""
+    """Through runtime handlers, and through NRI under NVIDIA's handler."""
     version = installed(ENGINES["containerd"], Options(executable=program))
     config, work = short_path / "config.toml", short_path / "work"
     has_nri = version >= (1, 7)
@@ -283,7 +284,7 @@ def test_pods(program, toolkit, theirs, spec, nodes, node, wrapper, rootfs, shor
 @pytest.mark.parametrize("theirs_more", [[], ["--set-as-default"], ["--cdi.enabled"]], ids=str)
 @pytest.mark.parametrize("ours_more", [[], ["--set-as-default", "--nri"]], ids=str)
 def test_containerds_files(program, toolkit, theirs_more, ours_more, tmp_path, capsys):
-    """What nvidia-ctk writes is there to the byte when ours has gone, whichever was first."""
+    """Once our configuration is removed, what nvidia-ctk writes is unchanged to the byte, whichever came first."""
     tmp_path.chmod(0o755)
     version = installed(ENGINES["containerd"], Options(executable=program))
     if version < (2,) and "--cdi.enabled" in theirs_more:
@@ -302,7 +303,7 @@ def test_containerds_files(program, toolkit, theirs_more, ours_more, tmp_path, c
         subprocess.run([*map(str, added)], check=True)
 
     def tree() -> dict[str, str]:
-        # Its handler is like the default one, which may have been ours: it hands annotations on since.
+        # Its handler is a copy of the default one, which may have been ours: then it passes annotations on.
         texts = {str(path): path.read_text() for path in sorted(tmp_path.rglob("*")) if path.is_file()}
         return {name: text.replace(json.dumps(ANNOTATIONS), "[]") for name, text in texts.items()}
 
@@ -325,8 +326,8 @@ def test_containerds_files(program, toolkit, theirs_more, ours_more, tmp_path, c
 @pytest.mark.parametrize("mode", ["cdi", "auto", "legacy"])
 @pytest.mark.skipif(not programs("runc"), reason="runc is not installed")
 def test_ours_starts_theirs(mode, theirs, spec, nodes, node, rootfs, short_path):
-    """Where /etc/gpushare/runtime.conf names NVIDIA's runtime: it answers who has no share, and nobody else. Without a
-    driver it does so from a spec alone; the other modes would end with an error."""
+    """When /etc/gpushare/runtime.conf names NVIDIA's runtime, it serves only containers without a share. Without a
+    driver it can do so only in the CDI mode; the other modes would end with an error."""
     settings = short_path / "nvidia-container-runtime" / "config.toml"
     settings.write_text(settings.read_text().replace('mode = "cdi"', f'mode = "{mode}"'))
     own = [RUNTIME_WRAPPER, f"--gpushare-runtime={theirs}", f"--gpushare-socket={node.layout.socket}"]
@@ -338,7 +339,7 @@ def test_ours_starts_theirs(mode, theirs, spec, nodes, node, rootfs, short_path)
         config = json.loads((where / "config.json").read_text())
         config["process"]["env"].append(ALL)
         config["process"]["capabilities"] = {kind: ["CAP_MKNOD"] for kind in ("bounding", "effective", "permitted")}
-        # Its hooks write into the image, which here is none of the host's directories.
+        # Its hooks write into the image, so here that must not contain directories of the host.
         config["mounts"] = [one for one in config["mounts"] if one["type"] != "bind"]
         shutil.rmtree(where / "rootfs")
         for directory in ("proc", "dev", "etc", "run", "tmp"):
@@ -348,7 +349,7 @@ def test_ours_starts_theirs(mode, theirs, spec, nodes, node, rootfs, short_path)
             tar.extractall(where / "rootfs")
         (where / "config.json").write_text(json.dumps(config))
         with (where / "out").open("w+") as out:
-            for verb in (["create", "--bundle", where], ["start"]):  # `run` it hands on as it is
+            for verb in (["create", "--bundle", where], ["start"]):  # NVIDIA's runtime passes `run` on unchanged
                 command = [*map(str, [*nodes, *own, *verb, name])]
                 done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, timeout=60)
                 assert done.returncode == 0, (where / "out").read_text()

@@ -63,7 +63,7 @@ CASES = sorted(path.name.removesuffix(".after") for path in GOLDEN.glob("*.after
 
 @pytest.mark.parametrize("case", CASES)
 def test_golden(machine, case, capsys):
-    """ENGINE-VERSION, file: `before` (none: no file) is configured twice and taken back."""
+    """Cases are ENGINE-VERSION,FILE: `before` (if absent: no file) is configured twice, then unconfigured."""
     version, _, kind = case.partition(",")
     options = ["--set-as-default"] if kind.endswith("-default") else []
     options += ["--nri"] if kind.endswith("-nri") else []
@@ -188,7 +188,7 @@ def test_an_import_that_counts_is_the_file_that_is_edited(machine, capsys):
     assert "gpushare" not in machine.config.read_text()
     assert machine("unconfigure", "containerd-1.7") == 0
     assert machine.tree() == untouched
-    # From 2.1 on both count.
+    # Since 2.1 both count.
     assert machine("configure", "containerd-2.1") == 0
     assert "gpushare" in machine.config.read_text()
     assert part.read_bytes() == untouched["conf.d/99-nvidia.toml"]
@@ -196,7 +196,7 @@ def test_an_import_that_counts_is_the_file_that_is_edited(machine, capsys):
 
 
 def written_anew(document: dict, path: str = "", depth: int = 0) -> str:
-    """As nvidia-ctk writes a file: sorted, without comments."""
+    """Returns the document as nvidia-ctk writes a file: sorted, without comments."""
     indent = "  " * depth
     lines = [
         f"{indent}{key} = {json.dumps(value)}\n" for key, value in sorted(document.items()) if type(value) is not dict
@@ -209,7 +209,7 @@ def written_anew(document: dict, path: str = "", depth: int = 0) -> str:
 
 
 def as_nvidia_ctk(machine: Machine) -> None:
-    """It copies the CRI plugin's settings into a file of its own, adds its handler there, and imports that."""
+    """Does as nvidia-ctk: copies the CRI plugin's settings into a file of its own, adds its handler, and imports it."""
     document = tomllib.loads(machine.config.read_text())
     name = next(name for name in document["plugins"] if "cri" in name)
     part = {"version": document["version"], "plugins": {name: json.loads(json.dumps(document["plugins"][name]))}}
@@ -222,7 +222,7 @@ def as_nvidia_ctk(machine: Machine) -> None:
 @pytest.mark.parametrize("version", ["containerd-1.6", "containerd-1.7", "containerd-2.1", "containerd-2.4"])
 @pytest.mark.parametrize("options", [[], ["--set-as-default"], ["--nri"], ["--nri", "--set-as-default"]], ids=str)
 def test_what_another_program_wrote_anew_and_copied_is_taken_out(machine, version, options, capsys):
-    """nvidia-ctk before ours and after it, and ours a second time: what is left is as if ours had never been there."""
+    """nvidia-ctk runs before or after ours, and ours a second time: what is left is as if ours had never run."""
     if version == "containerd-1.6" and "--nri" in options:
         pytest.skip("it has no NRI")
     number, cri = (3, "io.containerd.cri.v1.runtime") if version > "containerd-2" else (2, "io.containerd.grpc.v1.cri")
@@ -246,7 +246,7 @@ def test_what_another_program_wrote_anew_and_copied_is_taken_out(machine, versio
         assert "gpushare" in machine.config.read_text()
         if again:
             assert machine("configure", version, *options) == 0
-            # In one place alone, between the lines that say so.
+            # In one place only, between our marker lines.
             text = {name: data.decode() for name, data in machine.tree().items() if "backup" not in name}
             assert sum('BinaryName = "/usr/bin/gpushare-runtime' in data for data in text.values()) == 1
             assert machine("configure", version, "--dry-run", *options) == 0

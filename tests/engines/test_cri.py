@@ -1,4 +1,4 @@
-"""A pod by containerd's CRI, as the kubelet makes it, gets its share by `gpushare runtime configure` alone."""
+"""A pod made through containerd's CRI, as by the kubelet, gets its share after `gpushare runtime configure` alone."""
 
 import subprocess
 
@@ -35,7 +35,7 @@ def test_a_pod_gets_a_share(program, node, wrapper, rootfs, short_path, capfd):
             cri = Cri(channel, work / "pods")
             with cri.pod("gpushare", SHARE) as pod:
                 assert allocated(cri.run(pod, *SPIN))
-                # Of the pod's containers and its sandbox only this one has had a share.
+                # Of the pod's containers and its sandbox, only this one had a share.
                 assert len(node.client.grants(ended=True)) == 1
             # Its name in the pod is "container".
             with cri.pod("gpushare", {"nvidia.com/container.container.gpu-memory.limit": "1Gi"}) as pod:

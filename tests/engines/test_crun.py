@@ -1,6 +1,6 @@
-"""A share under each crun that is here: by our runtime wrapper, and under each Podman by CDI device and by hook.
+"""A share under each installed crun: through our runtime wrapper, and under each Podman through CDI device and hook.
 
-crun starts nothing where cgroups of both versions are, so it runs in a mount namespace that shows those of one.
+crun starts nothing on a machine with cgroups of both versions, so it runs in a mount namespace that shows one of them.
 """
 
 import contextlib
@@ -40,13 +40,13 @@ def version(program: Path) -> tuple[int, ...]:
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])
 def inside(request, program, node) -> Iterator[list[str]]:
-    """The words before a command that is to see cgroups of one version, and the daemon's CDI specs where Podman looks
-    for them."""
+    """The prefix for a command that is to see cgroups of one version, and the daemon's CDI specs where Podman looks for
+    them."""
     if request.param == 1 and not HYBRID:
         pytest.skip("no cgroups of version 1 are here")
     if request.param == 2 and version(program) < (1, 21):
         pytest.skip("crun 1.8.1 asks there for more locked memory than a process without CAP_SYS_RESOURCE may have")
-    # As /run is under systemd: what is mounted there later is seen in other namespaces too.
+    # A shared mount, as /run is under systemd: later mounts below it appear in other namespaces too.
     grants, specs = node.layout.grants, Path("/var/run/cdi")
     subprocess.run(["mount", "--bind", grants, grants], check=True)
     subprocess.run(["mount", "--make-shared", grants], check=True)
@@ -111,7 +111,7 @@ def test_by_the_wrapper(program, inside, node, short_path):
 @pytest.mark.parametrize("podman", programs("podman"), ids=str)
 @each("crun")
 def test_under_podman(program, podman, inside, node, wrapper, rootfs, short_path, capfd):
-    """The grant's CDI device, one that stands for none, our hook, and our runtime, which starts crun."""
+    """The grant's CDI device, a device that represents no grant, our hook, and our runtime, which starts crun."""
     if version(podman) >= (5,) and version(program) < (1, 21):
         pytest.skip("crun 1.8.1 knows no configuration of the version that Podman 5 writes")
     config, hooks = short_path / "containers.conf", short_path / "hooks"

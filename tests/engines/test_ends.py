@@ -1,7 +1,7 @@
-"""A container's end, whoever brings it about: killed engines, shims and monitors, starts that fail after our edit. Its
+"""The end of a container, whatever causes it: killed engines, shims and monitors, starts that fail after our edit. Its
 grant, directory and CDI spec go within a second, and a container that outlives its engine keeps its share.
 
-Prints how long the longest took; `LONGEST` leaves room for a machine that is full.
+Prints how long the slowest took; `LONGEST` allows for a busy machine.
 """
 
 import contextlib
@@ -34,7 +34,7 @@ LONGEST = 5.0  # seconds
 
 
 class Ends:
-    """Watches containers end. `pid`: of the container that runs."""
+    """Watches containers end, and measures how long their grants, directories and CDI specs take to go."""
 
     def __init__(self, node: Daemon) -> None:
         self.node, self.took = node, {}
@@ -47,7 +47,7 @@ class Ends:
 
     @contextlib.contextmanager
     def ending(self, how: str) -> Iterator[int]:
-        """Within, the container is brought to its end. Gives its pidfd."""
+        """Gives the pidfd of the running container, which the body must bring to its end."""
         process = os.pidfd_open(self.active())
         try:
             with ThreadPoolExecutor(1) as pool:
@@ -62,7 +62,7 @@ class Ends:
         self.goes(how)
 
     def goes(self, how: str) -> None:
-        """From now on."""
+        """Waits until all of it is gone, and records the time from now."""
         began = time.monotonic()
         until(
             lambda: not (self.node.grant_dirs() or self.node.specs() or self.node.client.grants()),
@@ -78,7 +78,7 @@ class Ends:
 
 
 def processes(*words: str) -> list[int]:
-    """Those that have all of these in their command line."""
+    """Returns the pids of processes whose command line has all of these words."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -134,7 +134,7 @@ def test_containerd(program, node, wrapper, rootfs, short_path, capfd):
                 kill("containerd-shim", str(work))
                 with contextlib.suppress(grpc.RpcError):
                     cri.end_pod(pod)
-                # containerd 2.1 leaves it running.
+                # containerd 2.1 leaves the container running.
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(container, signal.SIGKILL)
             held = cri.start_pod("gpushare", SHARE)
@@ -160,7 +160,7 @@ def test_containerd(program, node, wrapper, rootfs, short_path, capfd):
 
 @each("dockerd")
 def test_docker(program, node, wrapper, rootfs, short_path, capfd):
-    """With `live-restore`, by annotations and as a CDI device."""
+    """With `live-restore`; shares requested by annotations and as a CDI device."""
     version = installed(ENGINES["docker"], Options(executable=program))
     if version < (25,):
         pytest.skip("this Docker knows neither annotations nor CDI")

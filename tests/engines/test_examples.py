@@ -1,4 +1,4 @@
-"""examples/docker.sh and examples/containerd.sh as they are, by real engines (that of Podman: tests/containers)."""
+"""examples/docker.sh and examples/containerd.sh, unchanged, with real engines (Podman's: tests/containers)."""
 
 import json
 import os

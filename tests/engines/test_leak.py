@@ -1,7 +1,7 @@
-"""What a container without a grant can do with the machine's GPU nodes, whatever it says that it wants.
+"""What a container without a grant can do with the machine's GPU nodes, whatever it requests.
 
-docs/compatibility.md has what is seen here. Where an engine has been told by its user to hand out devices, it does so:
-these cases are here too, and show that the probe sees an open node.
+docs/compatibility.md lists the results. An engine whose user tells it to hand out devices does so: these cases are here
+too, and show that the probe sees an open node.
 """
 
 import itertools
@@ -53,7 +53,7 @@ def bound(config: dict) -> None:
 
 
 def device(config: dict) -> None:
-    """As an engine does for `--device /dev/nvidia0`."""
+    """Changes the config as an engine does for `--device /dev/nvidia0`."""
     node = {"type": "c", "major": 195, "minor": 0}
     config["linux"]["devices"] = [{"path": "/dev/nvidia0", **node, "fileMode": 0o666}]
     config["linux"]["resources"]["devices"].append({"allow": True, **node, "access": "rw"})
@@ -69,7 +69,7 @@ def privileged(config: dict) -> None:
 
 @each("runc", "crun")
 def test_a_runtime_started_by_the_wrapper(program, nodes, short_path):
-    """No daemon is there: nobody asks it."""
+    """No daemon runs, as nothing needs one."""
 
     def run(name: str, change) -> subprocess.CompletedProcess:
         where, name = short_path / name, f"{short_path.name}-{name}"
@@ -130,7 +130,7 @@ def test_podman(program, nodes, alone, rootfs, short_path):
         made = podman("import", "--quiet", "--change", "ENV NVIDIA_VISIBLE_DEVICES=all", rootfs, IMAGE)
         assert made.returncode == 0, made.stderr
         words = [part for name, value in NVIDIAS_WORDS.items() for part in ("--annotation", f"{name}={value}")]
-        for path in (["--runtime", "gpushare"], []):  # our runtime, our hook
+        for path in (["--runtime", "gpushare"], []):  # through our runtime, through our hook
             for value in GPUS:
                 assert seen(path, "--env", f"NVIDIA_VISIBLE_DEVICES={value}") == set()
             assert seen(path) == seen(path, *words) == set()
@@ -184,7 +184,7 @@ def test_docker(program, nodes, alone, rootfs, short_path, capfd):
         assert status == 500 and ("unresolvable CDI devices" in said or "could not select device driver" in said)
         version = json.loads(docker("GET", "/version")[1])["Version"]
         status, said = run(Annotations={"gpushare.dev/gpu": "all"})
-        if int(version.split(".")[0]) < 24:  # passes no annotations on
+        if int(version.split(".")[0]) < 24:  # it passes no annotations on
             assert usable(said) == set()
         else:
             assert status == 400 and "gpushare:" in said
@@ -192,7 +192,7 @@ def test_docker(program, nodes, alone, rootfs, short_path, capfd):
         node = {"PathOnHost": "/dev/nvidia0", "PathInContainer": "/dev/nvidia0", "CgroupPermissions": "rw"}
         assert seen(Devices=[node]) == {"/dev/nvidia0", OWN}
         status, said = run(Privileged=True)
-        if "unable to apply caps" not in said:  # Docker 20.10 asks for all there are, which this machine may not have
+        if "unable to apply caps" not in said:  # Docker 20.10 asks for all capabilities, which this machine may lack
             assert usable(said) == {*NODES, OWN}
 
 
@@ -223,7 +223,7 @@ def test_containerd(program, nodes, alone, rootfs, short_path, capfd):
             return subprocess.run([*ctr, "run", *own, *options, *tail], capture_output=True, text=True, timeout=60)
 
         def seen(*options: str) -> set[str]:
-            for _ in range(3):  # ctr may end before it has copied what a short container wrote
+            for _ in range(3):  # ctr may end before it has copied the output of a short container
                 done = run(*options)
                 assert done.returncode == 0, done.stderr
                 if done.stdout:
@@ -235,7 +235,7 @@ def test_containerd(program, nodes, alone, rootfs, short_path, capfd):
             assert seen("--env", f"NVIDIA_VISIBLE_DEVICES={value}") == set()
         assert seen(*[f"--annotation={name}={value}" for name, value in NVIDIAS_WORDS.items()]) == set()
         assert seen(*[f"--mount=type=bind,src={node},dst={node},options=bind:rw" for node in NODES]) == set()
-        # Until 2.2 by NVIDIA's program, later by CDI: neither is here.
+        # Before 2.2 through NVIDIA's program, later through CDI: neither is installed here.
         gpus = run("--gpus=0")
         assert gpus.returncode != 0 and ("nvidia-container-cli" in gpus.stderr or "no known GPU vendor" in gpus.stderr)
         assert run("--annotation=gpushare.dev/gpu=all").returncode == 1

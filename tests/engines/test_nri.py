@@ -1,4 +1,4 @@
-"""Pods under containerd's own runtime get their shares by NRI, set by `gpushare runtime configure --nri` alone."""
+"""Pods under containerd's own runtime get their shares through NRI, after `gpushare runtime configure --nri` alone."""
 
 import contextlib
 import json
@@ -39,7 +39,7 @@ class Containerd:
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Cri]:
-        """It runs as long as the context; its containers may go on."""
+        """Runs the engine during the context; its containers may outlive it."""
         ctr = [self.program.parent / "ctr", "--address", self.work / "sock", "--namespace", "k8s.io"]
 
         def ready() -> bool:
@@ -89,7 +89,7 @@ def test_pods_by_nri(program, engine, node, wrapper, plugin, request, capfd):
         plugin.start()
         plugin.says("registered", 2)
         assert share_of(cri, SHARE)
-    # The engine again: its containers have gone on, with their share.
+    # The engine is started again: its containers have kept running, with their share.
     with engine.running() as cri:
         plugin.says("registered", 3)
         assert share_of(cri, SHARE)
@@ -101,7 +101,7 @@ def test_pods_by_nri(program, engine, node, wrapper, plugin, request, capfd):
         node.start()
         assert share_of(cri, SHARE)
         assert node.client.grant(grant)["phase"] == "active"
-        # A command in the container is under the same share, of which half is taken.
+        # A command in the container has the same share, half of which is in use.
         for size, fits in (("256MiB", True), ("512MiB", False)):
             assert allocated(cri.execute(container, SPIN[0], "--alloc", size, "--seconds", "0")) == fits
         cri.end_pod(held)
@@ -113,7 +113,7 @@ def test_pods_by_nri(program, engine, node, wrapper, plugin, request, capfd):
 
 @each("containerd")
 def test_nodes_of_the_granted_devices_and_no_others(program, engine, node, plugin, capfd):
-    """So many that the answer is longer than what containerd reads at once."""
+    """There are so many nodes that the answer is longer than containerd reads at once."""
     node.terminate()
     node.patch(
         "import dataclasses",
@@ -148,11 +148,12 @@ def active(node: Daemon) -> str:
 
 
 def shares(cri: Cri, node: Daemon) -> None:
-    """Who asks, and how: under the engine's own runtime, and under ours, which finds the share made."""
+    """Checks pods with and without a request, under the engine's own runtime and under ours, which finds the share made
+    already."""
     for count, handler in enumerate(("", "gpushare"), 1):
         with cri.pod(handler, SHARE) as pod:
             assert allocated(cri.run(pod, *SPIN))
-            # Of the pod's containers and its sandbox only this one has had a share.
+            # Of the pod's containers and its sandbox, only this one had a share.
             assert len(node.client.grants(ended=True)) == count
     with cri.pod("", {}) as pod:
         assert cri.run(pod, *NONE) == "none"
@@ -163,7 +164,7 @@ def shares(cri: Cri, node: Daemon) -> None:
 
 
 def without_the_plugin(cri: Cri, plugin: Plugin, *, requires: bool) -> None:
-    """Stopped, then killed. Where the engine does not require it, or has it among its plugins still, the container is
+    """The plugin is stopped, then killed. Unless the engine requires it and knows that it is gone, the container is
     started with neither share nor device."""
     for annotations, signaled in ((SHARE, signal.SIGSTOP), (SHARE, signal.SIGKILL), ({}, signal.SIGKILL)):
         plugin.process.send_signal(signaled)
@@ -183,8 +184,8 @@ def without_the_plugin(cri: Cri, plugin: Plugin, *, requires: bool) -> None:
 
 @each("dockerd")
 def test_docker_is_not_served(program, node, wrapper, plugin, rootfs, short_path, capfd):
-    """Its NRI, from 29 on, takes neither hooks nor devices of a plugin, nor the options of our mounts. Ours says so and
-    is not registered, and containers are started as without it."""
+    """Docker's NRI, since 29, takes neither hooks nor devices from a plugin, nor the options of our mounts. Our plugin
+    says so and does not register, and containers are started as without it."""
     if installed(ENGINES["docker"], Options(executable=program)) < (29,):
         pytest.skip("this Docker has no NRI")
     config, work = short_path / "daemon.json", short_path / "work"

@@ -1,5 +1,5 @@
-"""Real engines read what `gpushare runtime configure` writes, and a container gets its share by nothing else. One run
-for each engine that is here (tests/support/engines.py); what is not is not run."""
+"""Real engines read what `gpushare runtime configure` writes, and a container needs nothing else to get its share. One
+run for each installed engine (tests/support/engines.py)."""
 
 import json
 import os
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("machine")]
 
 @each("containerd")
 def test_containerd_reads_it(program, tmp_path, capsys):
-    """Its own default configuration with ours in it means the same but for what we add, and is as it was without."""
+    """With ours in it, containerd's default configuration differs only by what we add; without, it is as before."""
     tmp_path.chmod(0o755)
     config = tmp_path / "config.toml"
     before = subprocess.run([program, "config", "default"], capture_output=True, check=True).stdout
@@ -70,7 +70,7 @@ def test_podman_gives_a_share(program, node, wrapper, rootfs, short_path, capfd)
     config.write_text(PODMAN)
     hooks = ["--hooks-dir", str(short_path / "hooks")]
     configure("podman", config, program, "--runtime-path", str(wrapper), *hooks)
-    (short_path / "hooks" / "gpushare.json").unlink()  # has the usual socket, and is tested beside it
+    (short_path / "hooks" / "gpushare.json").unlink()  # it names the default socket; other tests cover it
     environment = {**os.environ, "CONTAINERS_CONF": str(config), "TMPDIR": str(short_path)}
     base = [program, "--root", short_path / "root", "--runroot", short_path / "run", "--tmpdir", short_path / "tmp"]
 
@@ -83,7 +83,7 @@ def test_podman_gives_a_share(program, node, wrapper, rootfs, short_path, capfd)
         asked = [part for name, value in SHARE.items() for part in ("--annotation", f"{name}={value}")]
         done = podman("--runtime", "gpushare", "run", "--rm", *asked, IMAGE, *SPIN)
         assert allocated(done.stdout), done.stderr
-        # Without a request, and by the engine's own runtime: nothing of ours.
+        # Without a request, or under the engine's own runtime: nothing of ours.
         for options in (["--runtime", "gpushare", "run"], ["run"]):
             plain = podman(*options, "--rm", IMAGE, "/bin/sh", "-c", "test ! -e /run/gpushare && echo none")
             assert plain.stdout == "none\n", plain.stderr
@@ -96,7 +96,7 @@ def test_podman_gives_a_share(program, node, wrapper, rootfs, short_path, capfd)
 
 @each("dockerd")
 def test_docker_gives_a_share_after_a_reload(program, node, wrapper, rootfs, short_path, capfd):
-    """dockerd is running when it is configured."""
+    """dockerd is already running when it is configured."""
     config, work = short_path / "daemon.json", short_path / "docker"
     before = json.dumps(dockers_own(work), indent=3)
     config.write_text(before)
@@ -136,7 +136,7 @@ def test_docker_gives_a_grant_by_its_name(program, node, rootfs, short_path, cap
     docker = Docker(work / "sock")
     with running(program, "--config-file", config, ready=docker.is_up, log=short_path / "log", path=program):
         docker.load(rootfs)
-        # With --read-only Docker makes each mount read-only that does not say so itself.
+        # With --read-only, Docker makes each mount read-only that does not state its own mode.
         for read_only in (False, True):
             grant = node.client.create(memory="1GiB", time="30%")
             named = {"Driver": "cdi", "DeviceIDs": grant["cdi"]}

@@ -1,4 +1,4 @@
-"""Administrators' files of any layout: what is put in is all that changes, and comes out again to the byte."""
+"""Administrators' files of any layout: our settings are all that changes, and are removed again to the byte."""
 
 import json
 import re
@@ -17,7 +17,7 @@ WRAPPER = Path("/usr/bin/gpushare-runtime")
 OPTIONS = Options(runtime_path=WRAPPER)
 NAME = "config.toml"
 
-# Text that would mislead whoever looks for lines, brackets or quotes without reading the language.
+# Text that would mislead a program that looks for lines, brackets or quotes without parsing the language.
 VALUES = (
     "1", "true", "false", '"x"', "'# [a]'", '"\\"]"', "1979-05-27T07:32:00Z", "[1, 2]", '[\n  "a", # ]\n\n  "b",\n]',
     '"""\n[plugins.x]\nenable_cdi = true # "" \\"""\n"""', "'''\n[y\n'''", '{ a = 1, "b.c" = "}" }', '["[", "]"]',
@@ -90,7 +90,7 @@ def test_toml_is_as_before_when_ours_is_taken_out(text, random):
     assert ours["options"] == {**usual.get("options", {}), "BinaryName": str(WRAPPER)}
     assert ours["pod_annotations"][-2:] == ["gpushare.dev/*", "nvidia.com/container.*"]
 
-    # The administrator goes on: lines between ours and among their own, and they alone are there at the end.
+    # The administrator adds lines outside our sections; at the end, those are the only change.
     lines, outside, kept = re.findall(r"[^\n]*\n|[^\n]+", after), [], 0
     inside = False
     for number, line in enumerate(lines):
@@ -103,7 +103,7 @@ def test_toml_is_as_before_when_ours_is_taken_out(text, random):
     lines.insert(number, "# theirs\n")
     original.insert(kept, "# theirs\n")
     expected = "".join(original)
-    if kept == len(original) - 1 and not text.endswith("\n"):  # after a last line that has no end
+    if kept == len(original) - 1 and not text.endswith("\n"):  # after a last line without a newline
         expected = text + ("\r\n" if "\r\n" in text else "\n") + "# theirs"
     assert toml_text.strip("".join(lines), NAME) == expected
 
@@ -169,7 +169,7 @@ def test_json_is_as_before_when_ours_is_taken_out(text, default, cdi):
         key: value for key, value in new.items() if key not in changed
     }
 
-    # The administrator adds a setting and drops another: both stay so.
+    # The administrator adds one setting and drops another: both changes stay.
     theirs = dict(now, theirs=[1])
     theirs.pop("debug", None)
     left = json.loads(edit.take(json.dumps(theirs), text))

@@ -1,4 +1,4 @@
-"""Frameworks without PyTorch: `python alone.py NAME` prints what came out, as JSON (programs.py)."""
+"""Frameworks without PyTorch: `python alone.py NAME` prints the results as JSON (programs.py)."""
 
 import ctypes
 import json
@@ -52,7 +52,7 @@ def numba_alone():
 
 
 class Memory:
-    """What Triton takes for a tensor."""
+    """Accepted by Triton as a tensor."""
 
     dtype = "float32"
 

@@ -1,6 +1,7 @@
-"""Programs of PyTorch users, each a function: `python programs.py NAME` prints what came out of it, as JSON.
+"""Programs of PyTorch users, each a function: `python programs.py NAME` prints its results as JSON.
 
-What they compute means nothing on a simulated device, and is not printed: only what is the same wherever they run.
+Computed values mean nothing on a simulated device: only results that are the same wherever the program runs are
+printed.
 """
 
 import json
@@ -356,7 +357,7 @@ def generation():
 
 @program
 def one_token():
-    """The next one after those that the caches hold, as many as CACHED says."""
+    """Generates the token that follows CACHED tokens in the caches."""
     net = Transformer().cuda().half().eval()
     shape = (4, 4, int(os.environ["CACHED"]), 64)
     caches = [[torch.empty(shape, dtype=torch.half, device="cuda") for _ in range(2)] for _ in net.blocks]
@@ -368,7 +369,7 @@ def one_token():
 
 @program
 def forever():
-    """A training loop that fills the device, for those that measure shares or kill it: says when it has begun."""
+    """A training loop that fills the device, for tests that measure shares or kill it. Prints "begun" first."""
     net = Transformer().cuda()
     optimizer = torch.optim.AdamW(net.parameters())
     print("begun", flush=True)

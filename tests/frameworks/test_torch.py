@@ -1,6 +1,7 @@
-"""Unmodified frameworks on the simulated device: the same comes out bare and in a share, and the share is held.
+"""Unmodified frameworks on the simulated device: the results are the same bare and in a share, and the share is
+enforced.
 
-Run by `make test-frameworks`, with the Python that has PyTorch in GPUSHARE_FRAMEWORKS_PYTHON.
+Run by `make test-frameworks`; GPUSHARE_FRAMEWORKS_PYTHON names a Python that has PyTorch.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ from waiting import until
 
 PROGRAMS, ALONE = (Path(__file__).with_name(name) for name in ("programs.py", "alone.py"))
 LIMIT = 4 << 30
-# Of device time, where a program has less than 50 ms of it: what a few kernels are charged is a mean of samples.
+# Of device time, for a program that uses less than 50 ms of it: a few kernels are charged by a mean of samples.
 ALLOWANCE_NS = 1_000_000
 ALLOCATORS = {
     "expandable_segments": "expandable_segments:True",
@@ -52,13 +53,13 @@ NAMES = [
 
 
 class Framework:
-    """Two nodes: one that programs use bare, one that gives shares, so that each device's books are of one kind."""
+    """Two nodes, one for bare programs and one for shares, so that each device's books are of one kind."""
 
     def __init__(self, directory: Path, python: str) -> None:
         self.python = python
         self.bare = running.Daemon(directory / "bare").start()
         self.shares = running.Daemon(directory / "shares").start()
-        self._home = directory / "home"  # compilers keep what they made there
+        self._home = directory / "home"  # compilers' caches
         self._home.mkdir()
 
     def stop(self) -> None:
@@ -82,7 +83,7 @@ class Framework:
         )
 
     def outcome(self, command: list[str], name: str, look=lambda: None, **more: str):
-        """What a program prints, and what `look` sees while it still lives."""
+        """Returns what the program prints, and the result of `look`, which is called while the program still lives."""
         with self.start(command, name, **more) as child:
             line = child.stdout.readline()
             seen = look()
@@ -104,7 +105,7 @@ def framework(tmp_path_factory):
 
 
 def metered(node) -> tuple[int, int]:
-    """Device time since the start: what the grants' processes say, and the simulator."""
+    """Returns the device time since the start, by the grants' processes and by the simulator."""
     return sum(grant["devices"][0]["busy_ns"] for grant in node.client.grants()), node.books()["busy_ns"]
 
 
@@ -134,7 +135,7 @@ def test_a_longer_cache_takes_longer(framework):
 
 @pytest.mark.timeout(300)
 def test_two_training_loops(framework):
-    """At 75 and 25 %, by the simulator's books; killed, nothing is left."""
+    """They get 75 and 25 % by the simulator's books; once killed, nothing of them is left."""
     node = framework.shares
     loops = [framework.start(node.run("2GiB", share), "forever") for share in ("75%", "25%")]
     pids = [loop.pid for loop in loops]
@@ -152,7 +153,7 @@ def test_two_training_loops(framework):
 
 @pytest.mark.timeout(300)
 def test_the_examples_side_by_side(framework):
-    """examples/side_by_side.sh as it is: both work at once, training uses what inference leaves, and both end."""
+    """examples/side_by_side.sh, unchanged: both work at once, training uses what inference leaves, and both end."""
     node = framework.shares
     path = f"{Path(running.GPUSHARE[0]).parent}:{os.environ['PATH']}"
     env = {**os.environ, "PATH": path, "PYTHON": framework.python, "GPUSHARE_SOCKET": str(node.layout.socket)}
@@ -171,7 +172,7 @@ def test_the_examples_side_by_side(framework):
 
 
 def began(node, child) -> bool:
-    """Whether a process of its group has device memory, or it has said what came out of it."""
+    """Whether a process of the child's group has device memory, or the child has printed its results."""
     for row in node.books()["processes"]:
         with contextlib.suppress(ProcessLookupError):
             if row["bytes"] and os.getpgid(row["pid"]) == child.pid:
@@ -182,7 +183,7 @@ def began(node, child) -> bool:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("seconds", [0, 0.3, 1, 3], ids=str)
 def test_killed_at_any_moment(framework, seconds):
-    """Programs with children, and with memory that they share: nothing of them stays."""
+    """Programs with children and shared memory: nothing of them is left."""
     node = framework.shares
     names = ["two_ranks", "data_loaders", "shared_tensors", "malloc_async"]
     crew = [framework.start(node.run("2GiB", "20%"), name) for name in names]

@@ -1,5 +1,5 @@
-/* The arbiter with pages whose every field a tenant may forge: only the liar may lose by it. One device, three grants,
- * two of which write arbitrary values; the input also advances the time. */
+/* The arbiter with pages in which a tenant may forge every field: only the liar may lose by it. One device and three
+ * grants, two of which write arbitrary values; the input also advances the time. */
 #include "fuzz.h"
 #include "arbiter/core/core.h"
 #include "arbiter/thread/state.h"
@@ -34,7 +34,7 @@ static void lie(struct bytes *in, int grant) {
   if (how % 8 == 0)
     take(in, slot, offsetof(struct gs_slot, device));
   take(in, &slot->device[0], sizeof slot->device[0]);
-  if (how % 16 == 1) /* the process has ended, and another one has its slot */
+  if (how % 16 == 1) /* the process has ended, and another gets its slot */
     arbiter_clear_slot(&entry[grant], number);
   if (how % 16 <= 2 && !seats[grant].seat[number].taken)
     seats[grant].seat[number] = (struct gs_seat){1, seats[grant].seat[number].generation + 1, 7, clock_ns};
@@ -42,7 +42,7 @@ static void lie(struct bytes *in, int grant) {
     limits[grant].slots_high = take32(in);
 }
 
-/* What is believed is possible, whatever was written. */
+/* Whatever was written, the arbiter's validated values are possible ones. */
 static void look(gs_core *core, int grant, uint64_t now) {
   struct entry *e = &entry[grant];
   struct gs_core_view view;
@@ -117,8 +117,8 @@ static gs_core *begin(uint64_t now) {
   return core;
 }
 
-/* A second beside processes that write the input into their pages again and again: the honest grant, which always has
- * work, has the device for its guarantee at least. */
+/* For a second, processes write the input into their pages again and again: the honest grant, which always has work,
+ * gets the device for at least its guarantee. */
 static void share(const uint8_t *data, size_t size) {
   struct gs_core_decision decisions[GS_CORE_DECISIONS];
   uint64_t now = BEGIN_NS, next = now, held = 0, end = now + SECOND_NS;
@@ -139,7 +139,8 @@ static void share(const uint8_t *data, size_t size) {
     int made = gs_core_step(core, now, decisions, &next);
     for (int i = 0; i < made; i++)
       carry_out(&decisions[i]);
-    /* What it runs is short, and its bell says when it has drained: else the time until the next look would be its. */
+    /* Its tails are short, and its bell rings when it has drained; otherwise the time until the next look would be
+     * charged to it. */
     if (usage[HONEST]->slot[0].device[0].drained != lease[HONEST])
       next = now + DRAIN_NS;
   }

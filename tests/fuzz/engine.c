@@ -39,7 +39,7 @@ static void start(void) {
     engine.device[i].timer = UINT64_MAX;
   }
   MUST(serve_listen(&engine, &err) == 0);
-  MUST(books_meetings() >= 0); /* it stays open, so it must not be made in a round that counts descriptors */
+  MUST(books_meetings() >= 0); /* it stays open, so it must exist before the rounds that count descriptors */
 }
 
 /* Handles the pending events without waiting. */
@@ -62,7 +62,7 @@ static int dial(void) {
   return fd;
 }
 
-/* With up to three descriptors, more than any request may have. */
+/* Sends a message with up to three descriptors, more than any request may have. */
 static void say(int fd, const void *message, size_t size, unsigned descriptors) {
   union {
     char bytes[CMSG_SPACE(3 * sizeof(int))];

@@ -15,7 +15,7 @@ struct bytes {
   size_t left;
 };
 
-/* Fills `out`; with zeros after the end of the input. */
+/* Fills `out` from the input, with zeros after its end. */
 static inline void take(struct bytes *in, void *out, size_t size) {
   size_t have = size < in->left ? size : in->left;
   memset(out, 0, size);

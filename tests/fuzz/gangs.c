@@ -1,5 +1,5 @@
-/* Gangs with pages whose every field a tenant may forge: a gang always has all its devices or none, its ranks may run
- * ahead only by a bounded number of steps, and an honest gang is served. Two devices; a lying gang, a lying grant of
+/* Gangs with pages in which a tenant may forge every field: a gang always has all its devices or none, its ranks run
+ * ahead by a bounded number of steps only, and an honest gang is served. Two devices; a lying gang, a lying grant of
  * one device, an honest gang. */
 #include "fuzz.h"
 #include "arbiter/core/core.h"

@@ -15,7 +15,7 @@ function(gpushare_fuzz_target name)
     LINK -fsanitize=fuzzer,address,undefined ${arg_LINK})
 endfunction()
 
-# All of the interposer as an archive: the linker takes what a target does not define itself.
+# The whole interposer as an archive: the linker takes from it what a target does not define itself.
 add_library(fuzzed-interposer STATIC EXCLUDE_FROM_ALL ${_interposer})
 add_dependencies(fuzzed-interposer interposer_generated)
 target_include_directories(fuzzed-interposer PUBLIC ${_generated} ${GPUSHARE_INCLUDE})

@@ -1,4 +1,4 @@
-"""libFuzzer on everything that reads untrusted bytes. Add crashing inputs to corpus/<target>."""
+"""Runs libFuzzer on all code that reads untrusted bytes. Add crashing inputs to corpus/<target>."""
 
 import os
 import re
@@ -18,7 +18,7 @@ LONGEST = {"hook": 32768, "image": 16384, "arbiter": 16384, "gangs": 16384}  # b
 
 
 def fuzz(program: Path, name: str, bound: str, directory: Path) -> int:
-    """Runs the corpus, then generates inputs, `bound` of them; returns the number of runs."""
+    """Runs the corpus, then generated inputs up to `bound`, an option of libFuzzer; returns the number of runs."""
     corpus, found = HERE / "corpus" / name, directory / "found"
     found.mkdir()
     env = {**os.environ, "LD_LIBRARY_PATH": str(paths.SIM_LIB_DIR), "ASAN_OPTIONS": "detect_leaks=1"}

@@ -1,4 +1,4 @@
-"""The benchmarks' packages are not in the wheel; they are imported from the checkout."""
+"""Imports the benchmarks' packages from the checkout, as they are not in the wheel."""
 
 import sys
 from pathlib import Path

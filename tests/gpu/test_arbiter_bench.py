@@ -19,7 +19,7 @@ root = pytest.mark.skipif(os.geteuid() != 0, reason="bench/arbiter/run needs roo
 
 
 def run(*arguments: object) -> "subprocess.CompletedProcess[str]":
-    """From the root of the checkout, whose package must not hide the installed one."""
+    """Runs it in the root of the checkout, whose package must not hide the installed one."""
     command = [sys.executable, str(RUN), *map(str, arguments)]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=110, check=False)
@@ -86,7 +86,7 @@ def test_a_quick_run_of_two_workloads_under_all_systems(tmp_path):
     assert f"]({file.with_suffix('.svg').name})" in table
     picture = ElementTree.parse(file.with_suffix(".svg")).getroot()
     assert picture.tag.endswith("svg")
-    # A box with a title is a bar. Two groups; a system that serves too little on a busy machine has no figure.
+    # Each titled box is a bar. Two groups; a system that serves too little on a busy machine has no figure.
     bars = [
         node for node in picture.iter() if node.tag.endswith("rect") and any(one.tag.endswith("title") for one in node)
     ]

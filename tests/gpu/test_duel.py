@@ -33,7 +33,7 @@ def of_time(honest: int, evader: int, *more: tuple[int, int], metered: int = 0) 
 def test_shares_count_what_both_used_and_not_idle_time():
     assert of_time(300, 100).share() == 0.75
     assert of_time(0, 0).share() == 0
-    assert of_time(750, 250, (500, 500)).share() == 0.5  # of two devices the worse one
+    assert of_time(750, 250, (500, 500)).share() == 0.5  # the worse of two devices
     assert of_time(500, 500, metered=100).metered() == 0.2
     assert judge.of_time([of_time(500, 500, metered=100)], False).more.endswith("charged 20 % of it")
     assert judge.of_time([of_time(999, 1, metered=7_000_000)], False).more.endswith("charged 7 ms")
@@ -118,8 +118,8 @@ def test_the_result_says_what_is_open(tmp_path):
 @pytest.mark.slow
 @root
 def test_duels_are_judged_by_the_simulator(tmp_path):
-    """A tenant that evades nothing, alone and as two grants of half the share, and one of memory, for half a second
-    each: shares over so short a time are not judged here, but both sides work, and what is charged is what was used."""
+    """A tenant that evades nothing, and one duel for memory, half a second each. Shares over so short a time are not
+    judged here, but both sides work, and the charge equals the use."""
     program = evasions.build(tmp_path / "program")
     known = {found.name: found for found in evasions.known(program)}
     assert len({found.name for found in known.values()}) == len(evasions.known(program))

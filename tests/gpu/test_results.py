@@ -103,7 +103,7 @@ def test_statistics():
 
 
 def test_the_end_of_the_longer_units_is_not_counted_as_all_the_time():
-    """8 s of taking turns; then one program has 0.4 s of units left and runs alone: together they never exceed the
+    """After 8 s of taking turns, one program has 0.4 s of units left and runs alone: together they never exceed the
     device."""
     short = {"units": 400, "wall_ns": 8e9}  # 10 ms each, alone 100 a second
     long = {"units": 22, "wall_ns": 8.4e9}  # 200 ms each, alone 5 a second

@@ -30,7 +30,7 @@ exec "$@"
 
 
 def run(*arguments: object, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """From the root of the checkout, whose package must not hide the installed one."""
+    """Runs it in the root of the checkout, whose package must not hide the installed one."""
     command = [*prefix, sys.executable, str(RUN), "--installed", *map(str, arguments)]
     env = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
     return subprocess.run(command, cwd=machine.ROOT, env=env, capture_output=True, text=True, timeout=380, check=False)
@@ -60,7 +60,7 @@ def test_every_group_runs_on_the_simulated_device(tmp_path):
     peak = next(row for name, row in rows["memory"].items() if "fill it together" in name)
     assert 3900 < peak["value"] <= 4096 == peak["limit"]
     metered = rows["metering"]["100 us kernels back to back: busy time against the calibrated work"]
-    assert abs(metered["value"]) < 25  # beside other tests; tests/interposer/timing measures it
+    assert abs(metered["value"]) < 25  # alongside other tests; tests/interposer/timing measures it
     table = next(tmp_path.glob("*.md")).read_text()
     assert "SIMULATED: no real GPU was measured" in table
     assert "`frameworks`: skipped: needs a real GPU" in table
@@ -120,7 +120,7 @@ def _command(pid: int) -> str:
 
 
 def _started(pid: int) -> tuple[list[int], int] | None:
-    """All processes that the command has started, once these include a daemon and a load program; and that program."""
+    """Returns all processes that the command has started, and its load program, once they include it and a daemon."""
     pids = _descendants(pid)
     load = next((one for one in pids if "/load " in _command(one).partition("--")[0]), None)
     return (pids, load) if load is not None and any(" daemon " in _command(one) for one in pids) else None

@@ -1,4 +1,4 @@
-"""A guard whose driver is a terminal, and processes in cgroups that ask it for memory (rmtenant.c)."""
+"""A guard with a terminal in place of the driver, and processes in cgroups that ask it for memory (rmtenant.c)."""
 
 import contextlib
 import itertools
@@ -20,7 +20,7 @@ from gpushare.errors import FailedError
 
 MIB = 1 << 20
 
-# A terminal has ioctls of these numbers that take any struct (rmtenant.c). Their structs are the driver's.
+# Numbers of terminal ioctls that accept any struct (rmtenant.c); the structs are the driver's.
 ESCAPES = {
     rm.ALLOC: rm.Escape(lib.GS_ESCAPE_ALLOC, 28, 44, 40),
     0x2C: rm.Escape(lib.GS_ESCAPE_FREE, 12),
@@ -80,7 +80,7 @@ class Held:
         return made
 
     def told(self, kind: Kind) -> Event:
-        """The next event of this kind and cgroup; others are forgotten."""
+        """Returns the next event of this kind for this cgroup, and discards all others."""
         found: list[Event] = []
 
         def look() -> bool:
@@ -98,7 +98,7 @@ class Tenant:
         )
 
     def say(self, *words: object) -> int | None:
-        """What it answers, which is mostly errno; None where it has ended."""
+        """Returns the process's answer, usually an errno; None if the process has ended."""
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.write(" ".join(map(str, words)) + "\n")
         answer = self.process.stdout.readline()

@@ -1,6 +1,6 @@
-/* The guard's BPF programs in a modelled kernel: processes, descriptors and files as it has them, and a driver that is
- * right about who holds what. Each call below is one step of one of them, so that a test plays their order
- * (test_order.py). One cgroup, whose number is 1. */
+/* The guard's BPF programs in a modelled kernel, with its processes, descriptors and files, and a driver that knows
+ * exactly which file holds what. Each call below is one step, so that a test chooses their order (test_order.py). There
+ * is one cgroup, number 1. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
@@ -60,7 +60,7 @@ struct regs {
 };
 
 static struct inode node = {0020666, NODE};
-static struct file files[FILES]; /* none has the address of another, ever */
+static struct file files[FILES]; /* addresses are never reused */
 static uint32_t nfiles;
 static struct process {
   struct task task;
@@ -70,8 +70,8 @@ static struct process {
   struct file *fds[FDS];
   int there;
 } processes[PROCESSES];
-static uint32_t current;       /* a process's number; its pid is one more */
-static struct file *sent[FDS]; /* and not received */
+static uint32_t current;       /* process number; its pid is one higher */
+static struct file *sent[FDS]; /* in a socket, not yet received */
 
 /* ---- the driver: an object is memory for as long as its file is open */
 
@@ -101,7 +101,7 @@ uint64_t played_truth(void) {
   return sum;
 }
 
-/* ---- maps: rows that stay where they are, as the kernel's do */
+/* ---- maps: rows never move, as in the kernel */
 
 struct rows {
   struct map *map;
@@ -262,7 +262,8 @@ void played_start(uint64_t limit_bytes) {
   bpf_map_update_elem(&gs_map_books, &(uint64_t){1}, &none, 0);
 }
 
-/* A new process, with the descriptors of its parent; parent -1: with none. -1: there is no room. */
+/* Returns the number of a new process with its parent's descriptors (parent -1: with none), or -1 if there is no room.
+ */
 int played_process(int parent) {
   for (int i = 0; i < PROCESSES; i++) {
     struct process *one = &processes[i];
@@ -305,7 +306,8 @@ void played_close(int process, int fd) {
     driver_closed(file);
 }
 
-/* Its file is in a socket from now on, in no process's table. -1: there is no room. */
+/* Moves the descriptor's file into a socket, where it is in no process's table. Returns the socket, or -1 if there is
+ * no room. */
 int played_send(int process, int fd) {
   for (int i = 0; i < FDS; i++)
     if (!sent[i]) {
@@ -316,7 +318,7 @@ int played_send(int process, int fd) {
   return -1;
 }
 
-/* -1: it has no room. */
+/* Returns the new descriptor, or -1 if the process has no room. */
 int played_receive(int process, int socket) {
   struct file *file = sent[socket];
   int fd = lowest(&processes[process], file);
@@ -337,7 +339,7 @@ static uint32_t call(int process, int fd, uint32_t number, void *at) {
   return leave((uint64_t[]){(uintptr_t)&regs, 0}), signalled;
 }
 
-/* Returns the signal that it got. */
+/* Returns the signal that the process got, 0 for none. */
 uint32_t played_alloc(int process, int fd, uint32_t client, uint32_t object, uint64_t bytes) {
   struct {
     uint32_t words[16];
@@ -363,7 +365,7 @@ void played_free(int process, int fd, uint32_t client, uint32_t object) {
   call(process, fd, FREE, all);
 }
 
-/* A process's last thread ends, and then its descriptors go: in between it may be looked at. */
+/* The process's last thread ends; played_ended then closes its descriptors. A look may come in between. */
 void played_ends(int process) {
   current = (uint32_t)process;
   processes[process].signals.live = 0;
@@ -376,7 +378,7 @@ void played_ended(int process) {
   processes[process].there = 0;
 }
 
-/* A look, in steps; the position in it is the caller's. */
+/* A look in steps; the caller keeps the position. */
 void played_look_begins(void) { begin(NULL); }
 
 void played_look_at(int process, int fd) {

@@ -1,9 +1,9 @@
-/* A process that speaks the ioctls of NVIDIA's resource manager to a terminal, which stands in for the driver's control
- * node: rmtenant DEVICE. It takes one command a line and answers with one.
+/* A process that issues the ioctls of NVIDIA's resource manager to a terminal, which stands in for the driver's control
+ * node: rmtenant DEVICE. It reads one command per line and answers each with one line.
  *
- * A terminal's TCSETS2 and its like have the numbers that the test's layout gives to the driver's ioctls, take any
- * struct, return 0 and write nothing: the status that lies in the struct is the driver's answer, and the command says
- * what that is. */
+ * The test's layout gives the driver's ioctls the numbers of TCSETS2 and similar ioctls of a terminal, which accept any
+ * struct, return 0 and write nothing. The status already in the struct is therefore the driver's answer; the command
+ * gives it. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -56,7 +56,7 @@ enum {
   DUP = 0x5402,       /* TCSETS */
   XFER = 0x5403,      /* TCSETSW */
   OTHER = 0x4030584C,
-  NOBODY = 0x4030582B /* the number of an allocation, which a terminal does not know */
+  NOBODY = 0x4030582B /* an allocation's number, unknown to a terminal */
 };
 enum { PAGE = 4096 };
 
@@ -83,7 +83,7 @@ static void *race(void *with) {
   return NULL;
 }
 
-/* Threads that allocate at once, objects of their own each. */
+/* Threads that allocate at the same time, each its own objects. */
 static int threads(uint32_t count, uint32_t each, uint64_t size) {
   struct racer all[64];
   for (uint32_t i = 0; i < count && i < 64; i++) {
@@ -96,8 +96,8 @@ static int threads(uint32_t count, uint32_t each, uint64_t size) {
   return 0;
 }
 
-/* The end of the struct lies on a page that is not there: the driver waits for it until this thread has changed what
- * the process asks for. */
+/* The end of the struct lies on a missing page (userfaultfd): the driver faults on it and waits until this thread has
+ * changed what the process asks for. */
 struct changer {
   int fd;
   char *page;
@@ -144,7 +144,7 @@ static int changed(uint32_t object, uint64_t before, uint64_t after, uint32_t cl
   return status;
 }
 
-/* Parameters on a page of a file that nobody has touched: not to be read before the driver has. */
+/* Parameters on an untouched page of a file: they cannot be read before the driver has faulted it in. */
 static int late(uint32_t object, uint64_t size) {
   int fd = memfd_create("parameters", MFD_CLOEXEC);
   struct memory memory = {.size = size};
@@ -158,7 +158,8 @@ static int late(uint32_t object, uint64_t size) {
   return ask(ALLOC, page);
 }
 
-/* ns of processor time each of so many calls: 0 getppid, 1 another ioctl, 2 an allocation that is refused, 3 one that is not. */
+/* CPU time per call in ns, over `count` calls. what: 0 getppid, 1 another ioctl, 2 an allocation that is refused, 3 one
+ * that is not. */
 static int times(uint64_t count, int what) {
   struct memory memory = {.size = 4096};
   struct nvos64 all = {1, 2, 10, 0x40, (uintptr_t)&memory, 0, 128, 0, 0, 0};
@@ -174,7 +175,8 @@ static int times(uint64_t count, int what) {
   return (int)(((to.tv_sec - from.tv_sec) * 1000000000LL + to.tv_nsec - from.tv_nsec) / (int64_t)count);
 }
 
-/* ns of processor time each of so many opens of a file, with its close; -1 where one does not end with that errno. */
+/* CPU time in ns of one open and close of a file, over `count` of them; -1 if an open does not end with errno `wanted`.
+ */
 static int opens(uint64_t count, int wanted, const char *path) {
   struct timespec from, to;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &from);
@@ -209,7 +211,7 @@ static void prepare(struct message *to) {
                             .msg_controllen = sizeof to->control.room};
 }
 
-/* The device's descriptor is in a socket from now on, and the process has another one of the device. */
+/* Moves the device's descriptor into a socket; the process opens the device anew. */
 static int sent(void) {
   struct message message = {.control.head = {CMSG_LEN(sizeof(int)), SOL_SOCKET, SCM_RIGHTS}};
   prepare(&message);
@@ -248,7 +250,7 @@ static int run(const char *line) {
     struct nvos55 dup = {(uint32_t)a, (uint32_t)a + 1, (uint32_t)b, (uint32_t)c, (uint32_t)d, 0, 0};
     return ask(DUP, &dup);
   }
-  if (!strcmp(word, "elsewhere")) { /* the same by a file of its own, which stays open */
+  if (!strcmp(word, "elsewhere")) { /* dup through another open file of the device, which stays open */
     int other = open(ttyname(device), O_RDWR | O_NOCTTY | O_CLOEXEC);
     struct nvos55 dup = {(uint32_t)a, (uint32_t)a + 1, (uint32_t)b, (uint32_t)c, (uint32_t)d, 0, 0};
     return ioctl(other, DUP, &dup) ? errno : 0;
@@ -289,7 +291,7 @@ static int run(const char *line) {
     return late((uint32_t)a, b);
   if (!strcmp(word, "threads"))
     return threads((uint32_t)a, (uint32_t)b, c);
-  if (!strcmp(word, "child")) { /* which keeps the descriptor, and takes nothing itself */
+  if (!strcmp(word, "child")) { /* it keeps the descriptor and allocates nothing */
     pid = fork();
     if (pid)
       return pid;
@@ -297,7 +299,7 @@ static int run(const char *line) {
     for (;;)
       pause();
   }
-  if (!strcmp(word, "again")) { /* the same file by another descriptor, and not by this one any more */
+  if (!strcmp(word, "again")) { /* replaces the descriptor by another one of the same file */
     int other = dup(device);
     close(device);
     device = other;

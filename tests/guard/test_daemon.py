@@ -1,4 +1,5 @@
-"""The tracepoint tier in a daemon: grants are held, and what it did is told. A terminal stands in for the driver."""
+"""The tracepoint tier in a daemon: limits are enforced and its actions reported. A terminal stands in for the
+driver."""
 
 import os
 import re
@@ -26,7 +27,7 @@ tracepoint = "kill"
 
 
 def start(directory, terminal, version="580.65.06", config=KILL, **constants: float) -> running.Daemon:
-    """`constants`: of gpushare/daemon/guarding.py."""
+    """`constants`: overrides for constants of gpushare/daemon/guarding.py."""
     directory.mkdir()
     file = directory / "gpushare.toml"
     file.write_text(config)
@@ -46,7 +47,7 @@ def node(tmp_path_factory, terminal) -> Iterator[running.Daemon]:
 
 
 class Run:
-    """rmtenant in a share of 1 GiB, so often in a row."""
+    """rmtenant in a share of 1 GiB, run `times` times in a row."""
 
     def __init__(self, daemon: running.Daemon, terminal, times: int = 1) -> None:
         self.daemon = daemon
@@ -97,13 +98,13 @@ QUICK = {"_SETTLE_SECONDS": 0.1, "_KEPT_SECONDS": 2}
 
 
 def beyond_by_a_helper(daemon: running.Daemon, terminal) -> tuple[Run, int]:
-    """A process has ended, its helper has the descriptor still, and the next process takes as much. The helper's
-    pid."""
+    """A process has ended, its helper still has the descriptor, and the next process allocates as much. Returns the
+    run and the helper's pid."""
     one = Run(daemon, terminal, times=2)
     assert one.alloc(11, 1 << 30) == "0\n"
     helper = int(one.say("child"))
     parent = int(re.search(r"PPid:\t(\d+)", Path(f"/proc/{helper}/status").read_text())[1])
-    daemon.process.send_signal(signal.SIGSTOP)  # else it looks before the next one takes it
+    daemon.process.send_signal(signal.SIGSTOP)  # else it looks before the next process allocates
     try:
         os.kill(parent, signal.SIGKILL)
         until(lambda: not running.alive(parent), "the first process has ended")
@@ -161,7 +162,7 @@ def test_each_grant_begins_at_zero(node, terminal):
 
 
 def test_what_ended_is_given_back_in_a_grant_that_goes_on(node, terminal, tmp_path):
-    """Processes take all of it one after the other, each as soon as the one before it has ended."""
+    """Processes allocate the whole limit one after the other, each as soon as its predecessor has ended."""
     script = f"for i in $(seq 20); do echo alloc 1 10 {1 << 30} 0 | {built.program('rmtenant')} {terminal.path}; done"
     command = [*running.GPUSHARE, "run", "--memory", "1GiB", "--time", "10%", "--", "sh", "-c", script]
     done = subprocess.run(command, env=node.env, capture_output=True, text=True, check=False)
@@ -204,7 +205,7 @@ def test_where_it_only_logs(tmp_path, terminal, version, config, why):
 
 
 def test_where_the_kernel_refuses(tmp_path, terminal):
-    """The daemon starts, and says what it lost."""
+    """The daemon starts, and says that this wall does not hold."""
     daemon = start(tmp_path / "node", terminal, config='[guard]\ntracepoint = "off"')
     try:
         assert "turned off" in walls(daemon.client.node())[TRACEPOINT]["why"]

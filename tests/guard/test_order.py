@@ -1,5 +1,5 @@
-"""The guard's BPF programs, step by step in any order beside processes, descriptors and looks (played.c): nobody who is
-within the limit is signalled, and nothing that is held stays out of the count."""
+"""The guard's BPF programs, interleaved step by step with processes, descriptors and looks in any order (played.c): no
+process of a cgroup within its limit is signalled, and no memory that is held stays uncounted."""
 
 import ctypes
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ PAGE = 2 * MIB
 LIMIT = 6 * PAGE
 FDS, PROCESSES = 4, 6
 CLIENT = 1
-"""The number of the driver's client, which all that is held belongs to. Objects have higher ones."""
+"""The number of the driver's client that owns all objects. Objects have higher numbers."""
 
 
 class Played:
@@ -31,14 +31,14 @@ class Played:
         return getattr(self.lib, f"played_{name}")
 
     def alloc(self, process: int, fd: int, number: int, pages: int) -> int:
-        """Returns the signal."""
+        """Returns the signal that the process received, 0 for none."""
         return self.lib.played_alloc(process, fd, CLIENT, number, ctypes.c_uint64(pages * PAGE))
 
     def free(self, process: int, fd: int, number: int) -> None:
         self.lib.played_free(process, fd, CLIENT, number)
 
     def looking(self) -> Iterator[None]:
-        """A look, up to whoever asks for the next step."""
+        """A look in steps: the caller decides when each one happens."""
         self.look_begins()
         for process in range(PROCESSES):
             for fd in range(FDS):
@@ -53,7 +53,7 @@ class Played:
 
     @property
     def pages(self) -> tuple[int, int]:
-        """Charged, and how much of it is in doubt."""
+        """Pages charged, and how many of them are in doubt."""
         return self.used() // PAGE, self.doubt() // PAGE
 
 
@@ -68,7 +68,7 @@ def ended(played: Played, process: int) -> None:
 
 
 def test_the_next_one_may_have_what_one_had_that_ended_during_a_look(played):
-    """Which had seen its descriptor already: an honest process was killed for that."""
+    """The look had already seen the ended process's descriptor; an honest process was once killed for that."""
     first = played.process(-1)
     assert played.alloc(first, played.open(first), 10, 6) == 0
     looking = played.looking()
@@ -84,7 +84,7 @@ def test_the_next_one_may_have_what_one_had_that_ended_during_a_look(played):
 
 
 def test_the_next_one_may_have_what_one_has_that_is_ending(played):
-    """It was stopped in the middle of its end, and its files are open for as long."""
+    """The first process is stopped in the middle of exiting, and its files stay open meanwhile."""
     first = played.process(-1)
     assert played.alloc(first, played.open(first), 10, 6) == 0
     played.ends(first)
@@ -98,14 +98,14 @@ def test_the_next_one_may_have_what_one_has_that_is_ending(played):
 
 
 def test_who_has_processes_end_in_every_look_is_counted_all_the_same(played):
-    """A child has the descriptor, and processes that had it end in the middle of each look."""
+    """A child keeps the descriptor, while other processes that had it end in the middle of each look."""
     first = played.process(-1)
     fd = played.open(first)
     assert played.alloc(first, fd, 10, 6) == 0
     keeper = played.process(first)
     for look in range(4):
         other = played.process(keeper)
-        played.alloc(other, fd, 20 + look, 0)  # it holds something of the file, so its end is looked at
+        played.alloc(other, fd, 20 + look, 0)  # it holds an object of the file, so its end is examined
         looking = played.looking()
         for _ in range(2 * FDS):
             next(looking)
@@ -117,7 +117,8 @@ def test_who_has_processes_end_in_every_look_is_counted_all_the_same(played):
 
 
 def test_what_is_in_a_socket_is_held(played):
-    """In no process's table: whoever sent it to itself could take as much again after the next look."""
+    """Such a descriptor is in no process's table: if it did not count, a process that sends it to itself could allocate
+    as much again after the next look."""
     one = played.process(-1)
     assert played.alloc(one, played.open(one), 10, 6) == 0
     socket = played.send(one, 0)
@@ -132,7 +133,7 @@ def test_what_is_in_a_socket_is_held(played):
 
 
 def test_one_that_moves_its_descriptor_in_every_look_is_counted(played):
-    """From where the look comes to where it has been."""
+    """From a number that the look has still to visit to one that it has visited."""
     one = played.process(-1)
     first, last = [played.open(one) for _ in range(FDS)][:: FDS - 1]
     assert played.alloc(one, last, 10, 6) == 0
@@ -152,7 +153,7 @@ def test_one_that_moves_its_descriptor_in_every_look_is_counted(played):
 
 
 def test_what_an_ended_process_left_in_a_socket_counts_after_a_while(played):
-    """Not at once: a process that is ending has its files for a moment, in no table either."""
+    """Not at once: the files of a process that is ending are also in no table for a moment."""
     first = played.process(-1)
     assert played.alloc(first, played.open(first), 10, 6) == 0
     played.send(first, 0)
@@ -175,7 +176,7 @@ class Order(RuleBasedStateMachine):
         self.ending: list[int] = []
 
     def some(self, data, *, fd=False):
-        """A process, and one of its descriptors where that is asked for; None where there is none."""
+        """Draws a process, and one of its descriptors if `fd`; None for what does not exist."""
         found = [one for one in self.fds if self.fds[one] or not fd]
         process = data.draw(st.sampled_from(found)) if found else None
         return (process, data.draw(st.sampled_from(self.fds[process])) if fd and found else None)
@@ -272,7 +273,7 @@ class Order(RuleBasedStateMachine):
     def look_undisturbed(self):
         self.played.look()
         self.played.wait(10)
-        self.played.look()  # the first settles what had not been in doubt when it began
+        self.played.look()  # after the wait, this one settles what the first left in doubt
         assert self.played.doubt() == 0
         assert self.played.used() == self.played.truth()
 

@@ -1,6 +1,6 @@
-"""What processes ask the driver for is charged to their cgroup by the kernel, and who takes too much is killed.
+"""The kernel charges what processes ask the driver for to their cgroup, and kills a process that exceeds the limit.
 
-The driver is a terminal (rmtenant.c): it takes every struct, and the status in it is its answer.
+A terminal stands in for the driver (rmtenant.c): it accepts every struct, and the status in the struct is its answer.
 """
 
 import contextlib
@@ -72,7 +72,7 @@ def test_what_is_freed_is_given_back(held):
     tenant = held.tenant()
     for number in (10, 11):
         assert tenant.alloc(number, 8 * MIB) == 0
-    assert tenant.say("free", 1, 10, NO_MEMORY) == 0  # the driver did not
+    assert tenant.say("free", 1, 10, NO_MEMORY) == 0  # the driver refused
     assert held.books().used == 16 * MIB
     assert tenant.say("free", 1, 10) == 0
     assert tenant.say("free", 1, 10) == 0  # once more: there is no such object
@@ -101,7 +101,7 @@ def test_memory_lasts_as_long_as_a_handle(held):
 
 
 def test_memory_that_another_client_has_too(held, guard):
-    """Of the same process or another, by another file."""
+    """Another client of the same process or of another one, on another file."""
     tenant, other = held.tenant(), held.tenant()
     assert tenant.alloc(10, 8 * MIB, client=70) == 0
     assert tenant.say("elsewhere", 71, 10, 70, 10) == 0
@@ -117,7 +117,7 @@ def test_memory_that_another_client_has_too(held, guard):
 
 
 def test_an_object_of_the_same_number_takes_the_place(held):
-    """Its end went unseen."""
+    """The end of the first object went unseen."""
     tenant = held.tenant()
     assert [tenant.alloc(1, 40 * MIB) for _ in range(2)] == [0, 0]
     assert held.books().used == 40 * MIB
@@ -168,7 +168,7 @@ def test_a_descriptor_that_is_moved_hides_nothing(held):
 
 
 def test_a_descriptor_that_is_closed_gives_back(held):
-    """Before anybody is signalled, and not only when somebody looks: no tracepoint tells of it."""
+    """Before a process is signalled, not only at the next look: no tracepoint reports a close."""
     tenant, other = held.tenant(), held.tenant()
     assert tenant.alloc(1, 60 * MIB) == 0
     assert tenant.say("reopen") == 0
@@ -180,7 +180,7 @@ def test_a_descriptor_that_is_closed_gives_back(held):
 
 
 def test_a_descriptor_in_a_socket_gives_nothing_back(held, guard):
-    """No process has it in its table, and its file is open."""
+    """No process has it in its table, but its file is open."""
     sender, beyond = held.tenant(), held.tenant()
     assert sender.alloc(1, 40 * MIB) == 0
     assert sender.say("send") == 0
@@ -201,7 +201,7 @@ def test_a_descriptor_in_a_socket_gives_nothing_back(held, guard):
 
 
 def test_threads_at_once(held, guard):
-    """However they race: who stays alive is within the limit, and who passed it was killed."""
+    """However they race: a process that stays alive is within the limit, and one that exceeded it was killed."""
     within, beyond = held.tenant(), held.tenant()
     assert within.say("threads", 8, 16, 64 << 10) == 0
     books = held.books()
@@ -248,7 +248,7 @@ def test_other_devices_do_not_count(held, guard, terminal):
 
 
 def test_told_only(hold):
-    """As where the driver's version is not known."""
+    """As when the driver's version is not known."""
     one = hold(number=0)
     tenant = one.tenant()
     assert tenant.alloc(1, 128 * MIB) == 0
@@ -267,7 +267,7 @@ def test_a_limit_that_changes(held):
 
 
 class TestWordsThatChange:
-    """Another thread writes the parameters between the kernel's look at them and the driver's."""
+    """Another thread overwrites the parameters after the kernel has read them and before the driver does."""
 
     def test_more(self, held):
         assert held.tenant().say("changed", 1, 2 * MIB, 128 * MIB, 0x40) is None
@@ -330,7 +330,7 @@ def test_it_tries_itself(guard, held):
 
 
 def test_a_guard_that_kills_nobody_does_not_pass(terminal, held):
-    """One whose layout looks for another class of object."""
+    """One whose layout knows only the ioctl that frees."""
     inner = Cgroup(held.group.path / "trial", v2=True)
     inner.make()
     with Guard(rm.Layout((terminal.nodes,), {rm.FREE: rm.Escape(2, 12)})) as broken:
@@ -365,7 +365,7 @@ def test_descriptors_do_not_leak(terminal):
 
 
 def test_no_descriptors_left(terminal):
-    """Each of its steps can fail."""
+    """Whichever step of loading runs out of descriptors, it fails with that error."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.ExitStack() as opened:
         highest = max(map(int, os.listdir("/proc/self/fd")))

@@ -1,4 +1,4 @@
-"""`gpushare install` and `uninstall` in a root of their own: what is put there, and that all of it goes again."""
+"""`gpushare install` and `uninstall` in a root of their own: the files installed, and the removal of all of them."""
 
 import fcntl
 import hashlib
@@ -29,7 +29,7 @@ ALL = {
 
 
 class Place:
-    """A root, and the verbs in it."""
+    """A root directory; calling it runs a verb there."""
 
     def __init__(self, root: Path, capsys) -> None:
         self.root, self._capsys = root, capsys
@@ -45,7 +45,7 @@ class Place:
         }
 
     def state(self) -> dict[str, tuple]:
-        """All that a second run could change."""
+        """Everything that a second run could change."""
         seen = {}
         for path in self.root.rglob("*"):
             info = path.lstat()
@@ -74,7 +74,7 @@ def test_puts_everything_and_takes_it_away(place):
     assert os.readlink(place.root / ENABLED) == f"/{UNIT}"
     assert (place.root / UNIT).stat().st_mode & 0o7777 == 0o644
     assert place("uninstall")[0] == 0
-    assert list(place.root.rglob("*")) == [place.root / "etc"]  # made to be locked, before anything is known
+    assert list(place.root.rglob("*")) == [place.root / "etc"]  # made for the lock, before anything else is known
     assert place.names() == set()
 
 
@@ -221,8 +221,8 @@ def test_without_usr_it_works(place):
 
 
 def killed_at(step: int, call) -> bool:
-    """Runs it in a child that ends at that step of those that change a directory, as by a power cut. Whether it ended
-    before it was done."""
+    """Runs `call` in a child that is killed, as by a power cut, at the given step, counting calls that change a
+    directory or open a file. Returns whether it was killed before it was done."""
     child = os.fork()
     if child == 0:
         left = itertools.count(step, -1)
@@ -249,8 +249,8 @@ def killed_at(step: int, call) -> bool:
 @pytest.mark.parametrize("verb", ["install", "uninstall"])
 @pytest.mark.parametrize("apart", [10, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_run_that_is_killed_is_finished_by_the_next(place, verb, apart, monkeypatch):
-    """Killed at every step, so many apart; in the end all is there, or nothing."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)  # no power is cut here
+    """The run is killed at every `apart`-th step; the next run leaves everything installed, or nothing."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)  # no real power cut here
     for step in itertools.count(0, apart):
         if verb == "uninstall":
             place("install")
@@ -291,7 +291,7 @@ def test_a_damaged_manifest_stops_it(place):
     status, _, err = place("uninstall")
     assert (status, "is damaged" in err) == (1, True)
     (place.root / MANIFEST).unlink()
-    assert place("install")[0] == 0  # it knows its own files by their content
+    assert place("install")[0] == 0  # it recognises its own files by their content
     assert place("uninstall")[0] == 0
     assert place.names() == set()
 

@@ -1,5 +1,5 @@
-"""`gpushare install` and `uninstall` of this machine itself: in a copy of its root, with a systemctl that writes down
-what it is asked, and a daemon that runs."""
+"""`gpushare install` and `uninstall` of the machine itself: in a copy of its root, with a systemctl that records its
+arguments, and a running daemon."""
 
 import sys
 

@@ -1,5 +1,5 @@
-/* A driver of another version than that of the table: VERSION is the CUDA version it reports. Its cuGetProcAddress
- * knows a few base names. Each answer is a distinct function that returns the ABI version it stands for. */
+/* A driver of a version other than the table's: VERSION is the CUDA version it reports. Its cuGetProcAddress knows a
+ * few base names. Each answer is a distinct function that returns the ABI version it represents. */
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>

@@ -130,7 +130,7 @@ static CUresult free_async(size_t address) {
   return result ? result : waited;
 }
 
-/* Refused without a context, because there the free would happen and the wait would fail. */
+/* Refused without a context, because the free would happen and the wait would fail. */
 static CUresult free_now(size_t address) {
   CUresult result = cuCtxSynchronize();
   if (result == CUDA_SUCCESS)

@@ -223,7 +223,7 @@ static int new_namespace(void) {
   struct api each;
   bind_api(&each, dlmopen(LM_ID_NEWLM, library, RTLD_NOW));
   int bad = use(&each, "namespace");
-  /* Its malloc then takes no lock. */
+  /* If this libc takes the program for single-threaded, its malloc takes no lock. */
   if (threads_running() > 1 && __libc_single_threaded)
     puts("the C library takes the program for single-threaded");
   return bad;

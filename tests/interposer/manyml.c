@@ -1,6 +1,6 @@
-/* The NVML of a node with four devices, whose UUIDs are those of the first four simulated ones: what tells of one device
- * beside another. Devices 0 and 1 share a board; every device has a link to each other one, and one to a switch; device
- * 3 is a partition of device 2; two more devices are excluded, and there is a unit that holds all of them. */
+/* The NVML of a node with four devices, whose UUIDs are those of the first four simulated devices. It has the functions
+ * that reveal other devices. Devices 0 and 1 share a board; every device has a link to each of the others and one to a
+ * switch; device 3 is a partition of device 2; two more devices are excluded; one unit contains all of them. */
 #include <stdio.h>
 #include <string.h>
 
@@ -68,7 +68,7 @@ int nvmlDeviceGetHandleBySerial(const char *serial, struct device **device) {
   *device = &devices[(serial[7] - '0') % DEVICES];
   return 0;
 }
-/* The device's number is that of its bus. Device 1 is one whose node cannot be opened. */
+/* A device's index is its PCI bus number. The device node of device 1 cannot be opened. */
 int nvmlDeviceGetHandleByPciBusId_v2(const char *id, struct device **device);
 int nvmlDeviceGetHandleByPciBusId_v2(const char *id, struct device **device) {
   unsigned domain, bus;

@@ -1,8 +1,9 @@
-/* object_races THREADS CALLS SEED KINDS: threads call the driver at random with objects that all of them share, also with
- * what another has ended or is about to end, until they made CALLS calls in total. Then everything is ended. KINDS has a
- * letter for each kind of object: Handles and mappings, Multicast, Pointers, Blocks of a pool, Arrays, eXternal memory,
- * memory of a Graph (in lower case). Addresses of all kinds share places, and are freed by each of the two calls.
- * Linked with -lcuda, independent of gpushare. Prints "calls succeeded refused", waits for a line, and exits. */
+/* object_races THREADS CALLS SEED KINDS: threads make random driver calls on objects that they share, including objects
+ * that another thread has destroyed or is about to destroy, until they have made CALLS calls in total. Then all objects
+ * are destroyed. KINDS has a letter for each kind of object: Handles and mappings, Multicast, Pointers, Blocks of a
+ * pool, Arrays, eXternal memory, memory of a Graph (in lower case). Addresses of all kinds are freed by both cuMemFree
+ * and cuMemFreeAsync. Linked with -lcuda, independent of gpushare. Prints "calls succeeded refused", waits for a line,
+ * and exits. */
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -55,8 +56,8 @@ CUresult cuMulticastUnbind(CUmemGenericAllocationHandle, CUdevice, size_t, size_
 enum { MIB = 1 << 20, PLACES = 16, FILES = 4, MAPS = 24, THREADS_MAX = 64, FLOAT = 0x20 };
 static const size_t SIZE = (size_t)64 * MIB; /* some thirty of them fill the grant */
 
-/* What a call returned is put into a place, whose former content is ended: it may have ended long ago, and its value may
- * be another object's by now. Nothing that lives is in no place. */
+/* A new object replaces the object in some place, which is then freed: it may have been freed long ago, and its value
+ * may name another object by now. Every live object is in a place. */
 static uint64_t handles[PLACES], pointers[PLACES], blocks[PLACES / 4], arrays[PLACES / 4], files[FILES];
 static CUdeviceptr base;
 static CUmemGenericAllocationHandle team;
@@ -95,7 +96,7 @@ static void share(uint64_t *place, uint64_t *file, bool out) {
     close_file(swap(file, (uint64_t)fd));
 }
 
-/* Exports the handle, and maps a buffer of what it names. */
+/* Exports the handle, imports it as external memory, and maps a buffer of that. */
 static void map_external(uint64_t *pointer, const uint64_t *handle) {
   const CUDA_EXTERNAL_MEMORY_BUFFER_DESC whole = {.size = SIZE};
   CUDA_EXTERNAL_MEMORY_HANDLE_DESC from = {.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, .size = SIZE};
@@ -114,7 +115,7 @@ static void map_external(uint64_t *pointer, const uint64_t *handle) {
   cuDestroyExternalMemory(memory);
 }
 
-/* Leaves memory of a graph allocated, whose address ends with it. */
+/* Launches a graph that leaves memory allocated, until its address is freed. */
 static void launch_graph(uint64_t *pointer) {
   CUDA_MEM_ALLOC_NODE_PARAMS params = {
       .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}},
@@ -162,7 +163,7 @@ static void plain(unsigned kind, unsigned at) {
 }
 
 static unsigned pick(unsigned *seed) {
-  static const char of[] = "hhhhhhhhhhhhhhmmmppbbaaxg"; /* the kinds of the calls below */
+  static const char of[] = "hhhhhhhhhhhhhhmmmppbbaaxg"; /* the kinds, by the case numbers below and in plain() */
   unsigned kind;
   do
     kind = (unsigned)rand_r(seed) % (sizeof of - 1);
@@ -227,7 +228,7 @@ static void end_all(void) {
   cuMemRelease(team);
   cuCtxSynchronize();
   cuDeviceGraphMemTrim(0);
-  cuMemGetInfo_v2(&available, &total); /* descriptors that were closed are looked for now */
+  cuMemGetInfo_v2(&available, &total); /* makes the interposer look for closed descriptors */
 }
 
 int main(int argc, char **argv) {

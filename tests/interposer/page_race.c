@@ -31,7 +31,7 @@ static void compete(uint32_t slot, unsigned seed) {
   for (;;) {
     seed = seed * 1103515245u + 12345u;
     uint64_t bytes = 1 + (seed >> 8) % (LIMIT * 2 / 3);
-    bool grows = seed >> 30 & 1; /* a call that takes half of what it might */
+    bool grows = seed >> 30 & 1; /* a call that takes half of what it might take */
     if ((grows ? gs_page_grow : gs_page_reserve)(&pages, slot, 0, bytes, seed >> 29 & 1) < 0) {
       __atomic_fetch_add(&arena->refusals, 1, __ATOMIC_RELAXED);
       continue;

@@ -1,7 +1,7 @@
 /* racers PROCESSES ATTEMPTS KILLS: processes of one grant with four threads each allocate and free as fast as they can,
- * until they made ATTEMPTS allocations in total. Meanwhile, KILLS times, one of them is killed and replaced. Linked
- * with -lcuda, independent of gpushare. Prints "attempts granted refused freed killed". Exit status: the number of
- * processes that failed. */
+ * until they have tried ATTEMPTS allocations in total. Meanwhile, KILLS times, one of them is killed and replaced.
+ * Linked with -lcuda, independent of gpushare. Prints "attempts granted refused freed killed". Exit status: the number
+ * of processes that failed. */
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>

@@ -110,7 +110,7 @@ def test_work_waits_for_the_lease_and_is_metered(
         assert tenant.wait(30) == 0
         busy, metered = sim.busy_ns(tenant.pid), arm_grant.slot().busy_ns
         assert busy > 0
-        # An emulated program hears late that a kernel has ended.
+        # An emulated program learns late that a kernel has ended.
         assert metered == pytest.approx(busy, rel=0.3)
     finally:
         tenant.kill()

@@ -72,7 +72,8 @@ def test_what_lives_on_is_metered_and_bounded(
 def test_what_lives_on_has_not_drained(
     start: Callable[..., Interposed], sim: Simulator, grant: Grant, way: str
 ) -> None:
-    """The lease is revoked while work of a context is in flight that one of its two holders has released."""
+    """The lease is revoked while a context that one of its two holders has released has work in flight: `drained` waits
+    for that work."""
     begins, holds, lets_go = LIVES_ON[way]
     grant.set_bound(400 * MS)
     worker = start()

@@ -145,8 +145,8 @@ def test_a_gate_without_a_thread(grant: Grant, sim: Simulator, tmp_path: Path) -
 
 
 def test_a_neighbour_that_never_decides(start: Start, grant: Grant, sim: Simulator) -> None:
-    """Its announcement blocks the others for a while, then their requests are refused. Fields of other processes are
-    not changed."""
+    """The neighbour's announced allocation delays the others' requests for a while, then they are refused. The fields
+    of other processes are not changed."""
     worker = start()
     grant.put_slot(5, 77, pending=2 << 30)
     assert worker.error("d.cuMemAlloc(4096)") == OUT

@@ -94,7 +94,7 @@ def test_what_the_driver_does_not_free_stays_charged(
 
 
 def test_the_driver_is_asked_nothing_about_a_context_that_is_gone(worker: Interposed, faults: Faults) -> None:
-    """A real driver may crash on such a handle; this one ends the program if it is asked whether the context lives."""
+    """A real driver may crash on such a handle; this one ends the program in cuCtxGetApiVersion."""
     faults(cuCtxGetApiVersion=-1)
     worker.do("c, a = ctypes.c_void_p(), ctypes.c_void_p(); assert lib.cuCtxCreate_v2(ctypes.byref(c), 0, 0) == 0")
     worker.do("assert lib.cuCtxAttach(ctypes.byref(a), 0) == lib.cuCtxAttach(ctypes.byref(a), 0) == 0")
@@ -273,7 +273,7 @@ WAIT = """
     s = ok(d.cuStreamCreate(1)); p, q = ok(d.cuMemAlloc(4 << 20)), ok(d.cuMemAlloc(4 << 20))
     gone = ok(d.cuStreamCreate(1))
 """
-NO_EVENTS = {"cuEventCreate": -1, "cuEventRecord": -1}  # ends the program
+NO_EVENTS = {"cuEventCreate": -1, "cuEventRecord": -1}  # a call ends the program
 
 
 @pytest.mark.parametrize("stream", ["s", "0"])
@@ -281,7 +281,8 @@ NO_EVENTS = {"cuEventCreate": -1, "cuEventRecord": -1}  # ends the program
 def test_a_free_in_stream_order_without_an_event(
     faults: Faults, grant: Grant, sim: Simulator, monkeypatch: pytest.MonkeyPatch, stream: str, profiled: bool
 ) -> None:
-    """A profiler would show the interposer's events: the memory stays charged until the stream is empty."""
+    """Under a profiler, which would show the interposer's events, or if recording fails: the memory stays charged until
+    the stream is empty."""
     if profiled:
         monkeypatch.setenv("CUDA_INJECTION64_PATH", "/nonexistent/libprofiler.so")
     worker = Interposed(sim, grant)

@@ -60,7 +60,7 @@ def test_a_program_without_cuda(grant: Grant, environment: Callable[..., dict[st
 
 
 def test_stderr_is_capped(grant: Grant, environment: Callable[..., dict[str, str]], start: Callable[..., Any]) -> None:
-    (grant.directory / "limits").unlink()  # this process has it mapped, and beats in it
+    (grant.directory / "limits").unlink()  # not truncated: this process has it mapped and writes its heartbeat into it
     (grant.directory / "limits").write_bytes(b"")
     client = start(grant)
     for _ in range(30):

@@ -262,7 +262,7 @@ def with_run_path(program: Path, directory: Path, copy: Path) -> Path:
 
 def test_a_setuid_program_of_another_user(house: House, tmp_path: Path) -> None:
     """The loader ignores LD_PRELOAD and LD_LIBRARY_PATH for it. The file in place of the driver still applies. Here the
-    program's own run path stands for the directory in which a container has the interposer mounted."""
+    program's own run path represents the directory in which a container has the interposer mounted."""
     open_to_all = Path("/tmp") / f"gst-setuid-{os.getpid()}"
     open_to_all.mkdir()
     try:

@@ -1,4 +1,4 @@
-"""The simulated driver holds a call that the interposer makes while the program is in another."""
+"""The simulated driver can hold a call that the interposer makes, before or after it takes effect."""
 
 import pytest
 from handmade import Grant, Simulator

@@ -83,7 +83,7 @@ def test_a_driver_that_is_gpushare(grant: Grant, start: Start, tmp_path: Path, p
 
 
 def test_no_daemon(grant: Grant, start: Start) -> None:
-    """It waits in case the daemon is restarting, then reports the error."""
+    """CUDA waits in case the daemon is restarting, then reports the error."""
     grant.daemon_dies()
     refused(start, grant, "cannot reach the gpushare daemon")
 

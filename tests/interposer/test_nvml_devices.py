@@ -63,7 +63,7 @@ def visible(sim: Simulator, devices: tuple[int, ...]) -> str:
 def test_a_loop_over_all_devices_sees_the_grant_s(
     devices: tuple[int, ...], granted: Callable[..., Grant], sim: Simulator, inside: Callable[..., Inside]
 ) -> None:
-    """As monitors do: every question about each device up to the count, by every kind of look-up."""
+    """As monitors do: queries each device up to the count, found by every kind of look-up."""
     grant = granted(devices)
     for place in range(len(devices)):
         grant.set_limit((place + 1) << 30, place)
@@ -143,7 +143,7 @@ def test_no_pages_no_devices(granted: Callable[..., Grant], inside: Callable[...
     assert worker.get("code(n.nvmlDeviceGetHandleByIndex, 0)") == INVALID
 
 
-# ---- what tells of one device beside another, from a library that knows four ----------------------------------------
+# ---- functions that reveal other devices, with a library that has four ----------------------------------------------
 
 
 @pytest.fixture
@@ -232,7 +232,7 @@ def test_nothing_else_tells_of_other_devices(beside: Callable[..., Any]) -> None
 
 
 def test_the_library_alone_shows_all(sim: Simulator, environment: Callable[..., dict[str, str]]) -> None:
-    """The stand-in library does tell, or the tests above would show nothing."""
+    """The stand-in library itself reveals the other devices, so the tests above prove something."""
     starts = Inside(
         environment(None, preload="") | {"LD_LIBRARY_PATH": f"{built.program('manyml')}:{paths.SIM_LIB_DIR}"}
     )

@@ -20,7 +20,7 @@ LIMIT = 2 << 30
 
 
 def test_a_device_of_somebody_else_shows_nothing(grant: Grant, inside: Callable[..., Inside]) -> None:
-    """Not even to a program that has its handle: one that it could not have got from us."""
+    """Not even to a program that has its handle, which gpushare would not have given it."""
     worker = inside(grant).worker()
     worker.do(USE)
     worker.do("handle = device(); device = lambda index=0: handle")
@@ -154,7 +154,7 @@ def test_a_child_after_fork_looks_anew(grant: Grant, inside: Callable[..., Insid
 
 
 def test_names_found_before_anything_is_loaded(grant: Grant, environment: Callable[..., dict[str, str]]) -> None:
-    """As cuda.bindings.nvml does: every name is looked up in the program itself, then in a library that it opens."""
+    """As cuda.bindings.nvml does: it looks up every name in the program itself, then in a library that it opens."""
     code = """
 import ctypes, json
 program = ctypes.CDLL(None)

@@ -66,7 +66,7 @@ def test_every_answer_adds_up_while_others_allocate(grant: Grant, inside: Callab
     """)
     for churner in churners:
         churner.do("going = False; thread.join()")
-    # There is room for one at a time, and nothing that promises turns.
+    # There is room for one allocation at a time, and no guarantee that the churners take turns.
     assert sum(churner.get("made") for churner in churners) > 0
     assert worker.get("wrong[:5]") == []
     assert worker.get("len(seen)") > 1, "nothing moved meanwhile"

@@ -1,4 +1,4 @@
-"""Threads that call the driver at random with objects that they share, judged by the simulator's books."""
+"""Threads that make random driver calls on objects that they share. The reference is the simulator's accounting."""
 
 import built
 import pytest

@@ -80,7 +80,7 @@ def test_plain_memory_stays_on_the_host(worker: Interposed, bare: Interposed, si
 
 
 def test_a_range_of_both_kinds_stays_on_the_host(worker: Interposed, sim: Simulator) -> None:
-    """One that begins in managed memory and reaches beyond it."""
+    """A range that begins in managed memory and reaches beyond it."""
     worker.error("d.cuMemPrefetchAsync(int(m) + (63 << 20), 1 << 30, at(0), 0, s)")
     assert held(sim, worker) == CONTEXT + 64 * MIB
 

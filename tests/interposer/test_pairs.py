@@ -1,4 +1,4 @@
-"""Two calls that meet in the driver over one object: nothing goes uncharged, nothing stays charged, nothing hangs."""
+"""Two calls that race in the driver over one object: nothing goes uncharged, nothing stays charged, nothing hangs."""
 
 import pytest
 from handmade import Grant, Simulator

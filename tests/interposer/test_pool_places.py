@@ -1,5 +1,5 @@
-"""A pool that gives a piece back, or grows a smaller one at the same place, while another call is between the driver
-and the books: in a full grant nothing is then allocated as if the piece were still there."""
+"""A pool releases a piece, or grows a smaller one at the same address, while another call is between the driver and the
+accounting: in a full grant nothing is then allocated as if the piece were still there."""
 
 from collections.abc import Iterator
 
@@ -41,7 +41,7 @@ def test_a_piece_is_given_back_before_the_free_has_returned(worker: Interposed, 
 
 
 def test_a_smaller_piece_lies_where_another_one_was(worker: Interposed, grant: Grant, sim: Simulator) -> None:
-    """A wait, which has not returned, gives a piece back after the allocation was found to need no growth."""
+    """A wait that has not yet returned releases a piece after the allocation was found to need no growth."""
     worker.do(f"""
         kept = ok(take({STEP}))
         freed = ok(take(40 * {MIB}))
@@ -65,7 +65,8 @@ def test_a_smaller_piece_lies_where_another_one_was(worker: Interposed, grant: G
 
 
 def test_a_growth_that_another_thread_notices_first(worker: Interposed, grant: Grant, sim: Simulator) -> None:
-    """The piece that a call adds lies in the middle of one that was given back before, if the kernel pleases."""
+    """The piece that a call adds lies in the middle of one that was released before, if the kernel picks that
+    address."""
     worker.do(f"""
         pool = ok(d.cuDeviceGetDefaultMemPool(0))
         for attempt in range(10):

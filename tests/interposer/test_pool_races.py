@@ -1,5 +1,5 @@
-"""Allocations from pools that meet other calls of the grant half-way: never over the limit, and not refused for what a
-call might have taken and did not."""
+"""Allocations from pools that race with other calls of the grant: never over the limit, and not refused because of
+bytes that another call might have taken but did not."""
 
 import threading
 import time
@@ -54,7 +54,7 @@ def test_another_pool_becomes_the_current_one(
 def test_what_a_call_might_have_taken_is_waited_for(
     start: Callable[[], Interposed], grant: Grant, sim: Simulator
 ) -> None:
-    """Two processes near the limit: the pool of one has room, which is learned only when the call is over."""
+    """Two processes near the limit: the pool of one has room, which is known only when its call has returned."""
     one, other = start(), start()
     one.do(f"kept = ok(take({MIB}))")
     grant.set_limit(grant.charged() + STEP)
@@ -81,7 +81,7 @@ def test_what_a_call_might_have_taken_is_waited_for(
 
 
 def test_a_call_that_takes_all_it_might(start: Callable[[], Interposed], grant: Grant, sim: Simulator) -> None:
-    """The other process is refused, and only then."""
+    """The other process is refused, during that call and after it."""
     one, other = start(), start()
     grant.set_limit(grant.charged() + STEP)
     one.do(f"taken = holds.Operation(current(lambda: ok(take({MIB}))))")
@@ -94,7 +94,8 @@ def test_a_call_that_takes_all_it_might(start: Callable[[], Interposed], grant: 
 
 
 def test_a_call_that_never_ends(start: Callable[[], Interposed], grant: Grant, sim: Simulator) -> None:
-    """Its process is dead: the others wait for a while, are refused, and have the bytes once its slot is cleared."""
+    """The call's process is dead: the others wait for a while and are refused; they get the bytes once its slot is
+    cleared."""
     worker = start()
     charged = grant.charged()
     grant.set_limit(charged + STEP)

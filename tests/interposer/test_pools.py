@@ -79,7 +79,7 @@ def test_a_full_grant_allocates_only_where_there_is_a_place(grant: Grant, sim: S
 
 
 def test_a_full_grant_gives_a_stream_back_what_it_freed(grant: Grant, sim: Simulator, client: Client) -> None:
-    """Without waiting: the stream is blocked."""
+    """Without waiting, because the stream is blocked."""
     grant.set_limit(CONTEXT + STEP)
     client.ok(f"async {20 * MIB} 1", "hold 1", "freeasync 0 1", f"async {20 * MIB} 1", "freeasync 1 1")
     client.ok(f"async {20 * MIB} 1", "go", "sync 1")
@@ -136,7 +136,7 @@ def test_a_destroyed_pool_is_charged_until_its_last_block_is_back(grant: Grant, 
 @pytest.mark.parametrize("end", ["reset 0", "release 0"])
 @pytest.mark.parametrize("unpool", ["before", "after", "never"])
 def test_blocks_end_with_their_context(grant: Grant, sim: Simulator, client: Client, end: str, unpool: str) -> None:
-    """Their pool may stay alive."""
+    """Whether their pool is destroyed before the context, after it, or not at all."""
     client.ok("pool 0", f"frompool {STEP} 0 1", f"frompool {STEP} 0 1", "frompool 1000 0 1", "freeasync 0 1")
     client.ok(*["unpool 0"] * (unpool == "before"), end, *["unpool 0"] * (unpool == "after"))
     assert grant.charged() == truth(sim) == 0
@@ -154,7 +154,7 @@ def test_a_destroyed_pool_outlives_one_context_of_its_blocks(grant: Grant, sim: 
 
 
 def test_a_queued_free_ends_with_the_context_of_its_stream(grant: Grant, sim: Simulator, client: Client) -> None:
-    """No other call waits for it."""
+    """No call waits for the free before the context ends."""
     client.ok("pool 0", f"frompool {STEP} 0 1", "alloc 4096", "ctx 0", "stream", "hold 2", "unpool 0")
     client.ok("freeasync 0 2", "freeasync 1 2", "go", "destroy 1")
     assert held(grant, sim) == 0
@@ -180,7 +180,7 @@ def test_memory_freed_in_a_stream_of_another_context_is_charged_until_it_is(
 
 
 def test_what_one_stream_has_not_freed_hides_no_other(grant: Grant, sim: Simulator) -> None:
-    """However many there are."""
+    """However many frees are queued."""
     worker = Interposed(sim, grant)
     try:
         worker.do("""
@@ -245,7 +245,7 @@ def test_pools_of_host_memory_are_nobodys(grant: Grant, sim: Simulator, client: 
 
 
 def test_what_is_no_pool_is_not_remembered_as_one(grant: Grant, sim: Simulator, client: Client) -> None:
-    """A handle that was refused and is later a pool's is charged."""
+    """A handle that was refused, and later is a new pool's, is charged."""
     client.ok("pool 0", "unpool 0")
     assert client(f"frompool {MIB} 0 1").result == 1
     client.ok("pool 0", f"frompool {MIB} 1 1")

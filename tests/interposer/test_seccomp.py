@@ -41,7 +41,7 @@ def pair(tmp_path: Path) -> Iterator[Simulator]:
 
 
 def gate_thread(pid: int) -> Path:
-    """Its directory in /proc, once it has given itself its name."""
+    """The thread's directory in /proc, once the thread has set its name."""
     tasks = Path(f"/proc/{pid}/task")
     return until(
         lambda: next((t for t in tasks.iterdir() if (t / "comm").read_text() == "gpushare-gate\n"), None),
@@ -50,7 +50,7 @@ def gate_thread(pid: int) -> Path:
 
 
 def slept(task: Path) -> int:
-    """How often it gave up its processor to wait."""
+    """Number of times that the thread gave up its processor to wait."""
     lines = (task / "status").read_text().splitlines()
     return int(next(line.split()[1] for line in lines if line.startswith("voluntary_ctxt_switches")))
 
@@ -72,7 +72,7 @@ def test_a_refused_wait_for_several_leases_is_a_sleep(pair: Simulator, tmp_path:
             worker.do(f"ctx = context({device}); launch(function()); ok(d.cuCtxSynchronize())")
         task = gate_thread(worker.pid)
         before, began = slept(task), cpu_ns(task)
-        # By its own processor time for each sleep, not by the clock: a spinning thread does not sleep at all.
+        # Measured as CPU time per sleep, not by the clock: a spinning thread does not sleep at all.
         until(lambda: slept(task) >= before + 30, "the thread sleeps again and again")
         assert (cpu_ns(task) - began) / (slept(task) - before) < 500_000
         for device in (1, 0):
@@ -84,7 +84,8 @@ def test_a_refused_wait_for_several_leases_is_a_sleep(pair: Simulator, tmp_path:
 
 
 def test_a_refused_memory_barrier_loses_nothing(grant: Grant, sim: Simulator) -> None:
-    """A filter that is set after the first launches: the lock that one thread had to itself is shared all the same."""
+    """The filter is set after the first launches: the lock that one thread owned until then is still shared
+    correctly."""
     worker = Interposed(sim, grant)
     try:
         worker.do(SANDBOX)

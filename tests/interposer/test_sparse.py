@@ -69,7 +69,7 @@ def test_an_array_ends_with_its_context_and_not_with_another(worker: Interposed)
 
 
 def test_never_over_the_limit(worker: Interposed, grant: Grant, sim: Simulator) -> None:
-    """Mapped, released, unmapped behind a blocked stream: the books are never below the truth."""
+    """Mapped, released, unmapped behind a blocked stream: the charge is never below what the device holds."""
     worker.do("""
         import ctypes
         flag = ok(d.cuMemHostAlloc(4, 2)); at = ok(d.cuMemHostGetDevicePointer(flag, 0))

@@ -1,5 +1,5 @@
-"""An address or handle that is given out again while the call that ended the former object is on its way: nothing goes
-uncharged, and nothing stays charged."""
+"""An address or handle that the driver reuses while the call that ended the former object is still on its way: nothing
+goes uncharged, and nothing stays charged."""
 
 import pytest
 from handmade import Grant, Simulator
@@ -9,7 +9,8 @@ KINDS = ["memory", "memory in order", "block of a pool", "buffer", "array", "mip
 
 
 def _play(sim: Simulator, grant: Grant, module: str, call: str) -> None:
-    """What was wrong by the driver's own account of what it has given out, if anything."""
+    """Runs `call` of `module`, which returns what was wrong by the driver's own record of the objects it has handed
+    out."""
     worker = Interposed(sim, grant)
     try:
         worker.do(f"import {module}")

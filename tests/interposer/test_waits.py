@@ -1,5 +1,5 @@
-"""A wait shows that the work before it is done, and nothing about what other threads submit meanwhile. The judge is the
-simulator's books; its holds decide what happens when."""
+"""A wait shows that the work before it is done, and nothing about what other threads submit meanwhile. The reference is
+the simulator's accounting; its holds fix the order of events."""
 
 import time
 
@@ -46,7 +46,7 @@ ALL = [*WAITS.items(), *LEGACY.items()]
 
 
 class Race:
-    """A worker whose kernel of known length is about to be a long one, once."""
+    """A worker with a kernel whose duration is known to be short, and which takes long once."""
 
     def __init__(self, sim: Simulator, grant: Grant, wait: str) -> None:
         grant.lease()
@@ -57,7 +57,7 @@ class Race:
         self.before, self.metered = sim.busy_ns(self.worker.pid), grant.slot().busy_ns
 
     def busy_until_done(self) -> None:
-        """In flight for the grant as long as it is for the simulator; then all of it is charged."""
+        """The work is in flight for the grant as long as it is for the simulator; then all of it is charged."""
         looks = 0
         while True:
             inflight = self.grant.slot().inflight
@@ -93,7 +93,7 @@ def test_work_submitted_during_the_wait(sim: Simulator, grant: Grant, function: 
 @pytest.mark.parametrize(("function", "wait"), ALL)
 @pytest.mark.parametrize("ends", ["before", "after"])
 def test_work_on_its_way_during_the_wait(sim: Simulator, grant: Grant, function: str, wait: str, ends: str) -> None:
-    """It is booked, and gets to the driver while the wait lasts, or when it is over."""
+    """A launch is booked before the wait, and reaches the driver during the wait or after it."""
     race = Race(sim, grant, wait)
     try:
         race.worker.do(f"""
@@ -120,7 +120,8 @@ def test_work_on_its_way_during_the_wait(sim: Simulator, grant: Grant, function:
 
 @pytest.mark.parametrize("function", ["cuEventSynchronize", "cuEventQuery"])
 def test_an_event_recorded_again_by_a_graph(sim: Simulator, grant: Grant, function: str) -> None:
-    """It is done when what it was recorded behind last is, not what the program said that it is behind."""
+    """The event completes with the work before its latest record, the graph's, not with the work before the program's
+    own record."""
     race = Race(sim, grant, "pass")
     try:
         race.worker.do(f"""
@@ -155,7 +156,7 @@ def test_an_event_recorded_again_by_another_process(sim: Simulator, grant: Grant
 
 
 def test_work_on_its_way_during_a_mark(sim: Simulator, grant: Grant) -> None:
-    """The mark behind another thread's launch does not stand for it."""
+    """A mark behind another thread's launch does not cover the work on its way."""
     race = Race(sim, grant, "pass")
     try:
         race.worker.do(f"""
@@ -176,8 +177,9 @@ def test_work_on_its_way_during_a_mark(sim: Simulator, grant: Grant) -> None:
 
 
 def test_a_record_that_took_long(sim: Simulator, grant: Grant) -> None:
-    """The first event of a context says when the device's clock began, at some time while it was recorded. Where the
-    stream is never empty afterwards, no other record says it better; that an event was asked for and not done does."""
+    """The first event of a context relates the device's clock to the host's, to within the time of the record call. If
+    the stream is never empty afterwards, no later record is more precise; a query or wait that finds an event not done
+    is."""
     grant.lease()
     grant.set_bound(1000 * MS)
     worker = Interposed(sim, grant)

@@ -1,4 +1,4 @@
-"""One daemon for all tests, which leave it as it was."""
+"""One daemon for all tests, which leave it unchanged."""
 
 import tempfile
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What is measured, as Prometheus reads it: names, labels, alerts, the dashboard, and the adapter."""
+"""The metrics as Prometheus reads them: names, labels, alerts, the dashboard and the adapter."""
 
 import re
 import shutil
@@ -107,7 +107,7 @@ def test_tenants_have_exact_sums(site):
     assert site.work(0.3).wait(20) == 0
     busy = until(lambda: of("gpushare_tenant_busy_seconds_total", tenant="default"), "its period ends", 20)
     assert of("gpushare_device_busy_seconds_total") == pytest.approx(busy)
-    # Its last work too, which was done as its process went.
+    # Includes its last work, which was done as its process ended.
     assert of("gpushare_tenant_gpu_seconds_total", tenant="default") >= busy
     [usage] = [row for row in site.client.usage(by="tenant")["rows"] if row["tenant"] == "default"]
     assert usage["busy_ns"] / 1e9 == pytest.approx(busy), "the ledger says the same"

@@ -12,7 +12,7 @@ import pytest
 from scrapes import Site, dashboard
 from waiting import until
 
-# As dashboards for dcgm-exporter ask.
+# Queries as in dashboards for dcgm-exporter.
 DCGM = (
     'DCGM_FI_DEV_GPU_UTIL{Hostname=~".+", gpu="0", modelName=~".+"} > 90',
     "sum by (UUID) (DCGM_FI_PROF_GR_ENGINE_ACTIVE) > 0.9",
@@ -35,7 +35,7 @@ def free_port() -> int:
 class Prometheus:
     def __init__(self, directory: Path, target: str) -> None:
         rules = (PACKAGING / "prometheus/gpushare.rules.yml").read_text()
-        # Minutes of patience are seconds here.
+        # The rules' minutes become seconds.
         (directory / "gpushare.rules.yml").write_text(rules.replace("for: 1m", "for: 300ms"))
         config = (PACKAGING / "prometheus/prometheus.yml").read_text().replace("127.0.0.1:9417", target)
         config = config.replace("scrape_interval: 15s", "scrape_interval: 300ms\n    scrape_timeout: 300ms")

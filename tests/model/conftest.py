@@ -12,7 +12,7 @@ from gpushare.arbiter import Arbiter
 
 @pytest.fixture
 def machine(tmp_path):
-    """make(share...) -> arbiter, grants."""
+    """Gives make(share...), which returns an arbiter and its grants."""
     arbiter = Arbiter()
     grants = []
 

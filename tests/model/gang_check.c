@@ -9,8 +9,8 @@
 
 #include "gang_model.h"
 
-/* Of whole words. In four lanes, which a processor multiplies at once: states are large, and this is most of the search.
- */
+/* Hashes whole words, in four lanes that a processor multiplies in parallel: states are large, and hashing is most of
+ * the search. */
 static uint64_t hash(const void *memory, size_t size) {
   enum { LANES = 4 };
   const uint64_t *words = memory;

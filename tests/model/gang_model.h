@@ -16,12 +16,12 @@ enum { FREE_MAX = 2 };
 
 struct model_rank {
   uint8_t queued;             /* its collectives on the device */
-  bool waiting, asleep, held; /* held: as it last read its lease word */
+  bool waiting, asleep, held; /* held: by the lease word it last read */
   uint8_t slept;              /* ms */
 };
 
-/* The state of a core that changes and that decisions depend on: the last fields of a grant are its statistics, which
- * begin anew with each event. */
+/* The size of a grant's fields that decisions depend on. Its last fields are statistics, which start afresh with each
+ * event. */
 enum { GRANT_BYTES = offsetof(struct core_grant, receipt) };
 struct core_part {
   char head[offsetof(struct gs_core, members)];

@@ -23,7 +23,7 @@ class Grant:
         self.processes = []
 
     def start(self, *pattern):
-        """pattern: busy and idle milliseconds; empty for a tenant that always has work."""
+        """`pattern`: busy and idle milliseconds; empty for a tenant that always has work."""
         slot = self.usage.claim(self.limits, 1)
         command = [built.program("page_tenant"), self.limits.path, self.usage.path, slot.index, self.bell, *pattern]
         process = subprocess.Popen([str(part) for part in command], pass_fds=[self.bell])

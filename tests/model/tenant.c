@@ -1,5 +1,5 @@
-/* A process of a grant without a GPU: keeps a device's queue full while it holds the lease and gives the lease up when
- * it is revoked, using only the fields of gs_page.h. The time for which it held the lease counts as its busy time.
+/* A grant's process without a GPU: keeps a device's queue full while it holds the lease and releases the lease when it
+ * is revoked, using only the fields of gs_page.h. The time for which it held the lease counts as its busy time.
  *   tenant LIMITS USAGE SLOT BELL_FD [BUSY_MS IDLE_MS] */
 #include <errno.h>
 #include <fcntl.h>

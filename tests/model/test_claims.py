@@ -1,4 +1,4 @@
-"""What the arbiter believes of the words in a usage page (native/arbiter/thread/claims.h)."""
+"""How the arbiter validates the words of a usage page (native/arbiter/thread/claims.h)."""
 
 import os
 import subprocess
@@ -45,7 +45,7 @@ def test_whatever_is_written_what_is_believed_is_possible(steps, since, capacity
         assert seen.memory_bytes <= min(capacity or MOST, MOST)
         assert seen.queue_end_ns <= MOST
         assert (seen.state, seen.generation, seen.pid) == (1, 7, 42)
-        assert not new & lies  # each is told once
+        assert not new & lies  # each lie is reported once
         assert claim.lies == lies | new
         assert bool(claim.lies & 1 << lib.GS_WORD_BUSY) >= (words["busy_ns"] < before or words["busy_ns"] > age + SLACK)
 
@@ -57,7 +57,7 @@ def test_who_meters_no_more_than_time_passes_is_believed(steps):
     busy = 0
     for passed, milli, memory in steps:
         now += passed
-        busy += (now - since - busy) * milli // 1000  # also what was not metered before, in one lump
+        busy += (now - since - busy) * milli // 1000  # includes time not metered so far, in one step
         words = HONEST | {
             "busy_ns": busy,
             "launches": now - since,
@@ -69,7 +69,7 @@ def test_who_meters_no_more_than_time_passes_is_believed(steps):
 
 
 def metered(steps, base=0):
-    """Each step: ns, the sum's growth, marked, held. The metered time after each."""
+    """`steps`: (ns, growth of the sum, marked, held). Returns the metered time at the start and after each step."""
     row, now, total = ffi.new("struct gs_metered *"), 10**9, base
     lib.gs_metered_add(row, total, False, False, now)
     found = [row.busy_ns]
@@ -167,7 +167,7 @@ def test_who_tells_a_thousand_lies_does_not_fill_the_record(machine):
 
 
 def test_a_liar_pays_for_every_lease_in_full_and_its_neighbour_for_none_of_it(machine):
-    """It says after each lease that it has done nothing."""
+    """The liar reports after each lease that it has done nothing."""
     _, (liar, honest) = machine(Share(500), Share(500))
     process: subprocess.Popen[bytes] = liar.start()
     honest.start()

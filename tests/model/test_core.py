@@ -69,7 +69,7 @@ def test_scavengers_get_only_what_nobody_wants_and_equally():
 
 
 def test_waits_are_told_apart():
-    """By what would end them: its limit, its turn by its guarantee, or that others leave something."""
+    """By what would end the wait: the limit, the grant's turn by its guarantee, or device time that others leave."""
     m = machine({"limit": 250}, {})
     limited, rival = m.stats(0), m.stats(1)
     assert limited.wait_limit_ns > 0.6 * limited.wait_ns > 0
@@ -106,7 +106,7 @@ def test_an_owner_that_returns_is_leased_within_the_overlap_and_a_borrower_gets_
 def test_a_borrower_takes_over_at_once_when_the_owner_goes_idle():
     m = machine({"guarantee": 750}, {"guarantee": 250})
     m.want(0, work=0)
-    m.run(4 * MS)  # the queued work, and the early hand-over
+    m.run(4 * MS)  # the queued work, then the early hand-over
     _, executed = m.shares(100 * MS)
     assert executed[1] >= 0.99
 

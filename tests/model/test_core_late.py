@@ -27,7 +27,7 @@ def test_a_holder_that_does_not_drain_is_passed_reported_and_not_waited_for():
 
 
 def stopped_in_mid_kernel():
-    """A machine, and its tenant 0, whose page does not change while a kernel of 400 ms runs."""
+    """Returns a machine whose tenant 0 is stopped: its page does not change while its kernel of 400 ms runs."""
     m = machine({"guarantee": 500}, {"guarantee": 500})
     while not m.tenants[0].held:
         m.run(MS)
@@ -115,7 +115,7 @@ def test_long_kernels_take_nobody_elses_guarantee(guarantees, kernel):
 
 @pytest.mark.parametrize("depth", [40 * MS, 200 * MS])
 def test_many_processes_with_long_kernels_take_nobody_elses_guarantee(depth):
-    """After a revoke, the hardware gives the process of the other one sixteenth of the device."""
+    """While the tails run, the hardware gives the other tenant's only process one sixteenth of the device."""
     m = machine({"guarantee": 250, "depth": depth, "processes": 15}, {"guarantee": 750})
     charged, executed = m.shares(20 * SECOND)
     assert executed[1] >= 0.73
@@ -127,7 +127,7 @@ def test_many_processes_with_long_kernels_take_nobody_elses_guarantee(depth):
 )
 @pytest.mark.parametrize("gap_us", [20, 150])
 def test_who_takes_its_kernels_for_shorter_than_they_are_pays_all_of_them(kernel_us, expected_us, gap_us):
-    """It is neither idle nor drained when they should be done, but when they are."""
+    """It counts as idle or drained when its kernels are done, not when they were expected to be."""
     m = Model()
     m.add(0, guarantee=750)
     m.add(1, guarantee=250, kernel=kernel_us * 1000, gap=gap_us * 1000, expected=expected_us * 1000)
@@ -154,7 +154,7 @@ def test_a_borrower_with_long_kernels_pays_all_of_them():
 
 def test_who_overruns_a_loan_keeps_its_guarantee():
     m = machine({"guarantee": 500}, {"guarantee": 500, "work": 0})
-    m.tenants[0].queued = 2 * SECOND  # submitted while nobody else wanted the device
+    m.tenants[0].queued = 2 * SECOND  # submitted while no other tenant wanted the device
     m.want(1)
     m.run(5 * SECOND)
     _, executed = m.shares(4 * SECOND)
@@ -177,7 +177,7 @@ def test_a_stopped_waiter_costs_others_little():
     m = machine({"guarantee": 500}, {"guarantee": 500})
     while m.tenants[0].held:
         m.run(MS)
-    m.stop(0)  # a thread is blocked at the gate: it waits for ever and never uses a lease
+    m.stop(0)  # a thread is blocked at the gate: it waits forever and never uses a lease
     m.run(SECOND)
     _, executed = m.shares(5 * SECOND)
     assert executed[1] >= 0.94

@@ -13,7 +13,7 @@ RESERVE = 0.02
 
 
 class Histories(RuleBasedStateMachine):
-    """Tenants on one device that are added, removed, stopped, changed, or idle."""
+    """Tenants of one device that are added, removed, stopped, changed or idle."""
 
     def __init__(self):
         super().__init__()
@@ -94,7 +94,7 @@ TestHistories.settings, TestManyHistories.settings = count(40), count(150)
 
 @st.composite
 def mixes(draw):
-    """2-5 tenants whose guarantees fit; the first always has work, the others come and go."""
+    """Draws 2-5 tenants whose guarantees fit; the first always has work, the others come and go."""
     n = draw(st.integers(2, 5))
     cuts = sorted(draw(st.lists(st.integers(5, 995), min_size=n, max_size=n, unique=True)))
     guarantees = [b - a for a, b in zip([0, *cuts], cuts, strict=False)]

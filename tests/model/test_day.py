@@ -1,5 +1,5 @@
-"""A day of two devices in virtual time, with a daemon that is killed now and then: the ledger's rows of each device add
-up to the day, minute by minute, rolled up to hours too."""
+"""A day of two devices in virtual time, with a daemon that is killed now and then: each device's ledger rows add up to
+the day, both as minutes and rolled up to hours."""
 
 import random
 
@@ -16,14 +16,14 @@ from gpushare.ledger.verify import verify
 SECOND = 1000 * MS
 MINUTE = 60 * SECOND
 DAY = 24 * 60 * MINUTE
-EPOCH = 20_000 * DAY  # the wall's clock when the day begins
+EPOCH = 20_000 * DAY  # the wall clock when the day begins
 ZERO = GrantStats(*(0,) * 10, waiting=False, held=False, processes=0, runnable=False)
 GRANTS = {"a": 400, "b": 350, "scavenger": 0}  # guaranteed milli
-BUSY = 1 / 40  # of the time that somebody works: what the test takes
+BUSY = 1 / 40  # fraction of the intervals with work; it sets how long the test takes
 
 
 class Run:
-    """One run of a daemon on one device: an arbiter's core, which begins at 0, and the books of its grants."""
+    """One run of a daemon on one device: an arbiter's core, whose counters begin at 0, and the books of its grants."""
 
     def __init__(self, device: str, wall_ns: int):
         self.device, self.wall_ns, self.model = device, wall_ns, Model()
@@ -42,7 +42,7 @@ class Run:
         return DeviceTime(self.now, books.leased_ns, books.switch_ns, books.idle_with_waiters_ns)
 
     def work(self, length_ns: int, chance: random.Random) -> None:
-        """Some of the grants want the device, for some of the time."""
+        """Runs for `length_ns`, in which a random choice of grants, often none, wants the device."""
         busy = chance.random() < BUSY
         for number in range(len(GRANTS)):
             self.model.want(number, None if busy and chance.random() < 0.7 else 0)
@@ -75,7 +75,7 @@ def test_a_day_adds_up(tmp_path):
     while runs[0].now.wall_ns < EPOCH + DAY:
         killed = chance.random() < 0.01
         length = chance.randrange(SECOND, MINUTE) if killed else MINUTE
-        # What a killed daemon loses is what came after it last wrote to memory, a second at most.
+        # A killed daemon loses what came after its last write, a second at most.
         lost = chance.randrange(SECOND) if killed else 0
         for run in runs:
             run.work(length - lost, chance)
@@ -98,7 +98,7 @@ def test_a_day_adds_up(tmp_path):
         assert found["ok"], found["fault"]
         for device in found["devices"].values():
             assert device["used_ns"] == pytest.approx(whole, rel=1e-6)
-        while file.roll(EPOCH + 3 * DAY):  # and again as rows of hours
+        while file.roll(EPOCH + 3 * DAY):  # verified again as hourly rows
             pass
     assert found["tables"]["periods"]["rows"] == 0 and found["tables"]["hours"]["rows"] > 200
     sums = dict(file._db.execute("SELECT tenant, SUM(used_ns) FROM hours GROUP BY tenant").fetchall())

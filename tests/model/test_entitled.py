@@ -23,7 +23,7 @@ DEVICE = "d0"
 
 @dataclass(frozen=True)
 class Want:
-    """A grant: it demands `demand` milli, as one request every `period`; a demand of the whole device is endless
+    """A grant that demands `demand` milli, as one request every `period`. A demand of the whole device means endless
     work."""
 
     demand: int = DEVICE_MILLI
@@ -35,8 +35,8 @@ class Want:
 
 @dataclass(frozen=True)
 class Case:
-    """A tenant and the demands of its grants; by default, one grant with the tenant's whole guarantee. `parent`: the
-    number of another case, whose guarantee this one's comes out of."""
+    """A tenant and the demands of its grants; by default, one grant with the tenant's whole guarantee. `parent`: number
+    of the case out of whose guarantee this one's comes."""
 
     guarantee: int = 0
     weight: int = 1
@@ -53,7 +53,7 @@ class Case:
 
 
 def below(cases, number):
-    """What is guaranteed to those below a tenant."""
+    """Returns the sum of the guarantees of a tenant's children."""
     return sum(case.guarantee for case in cases if case.parent == number)
 
 
@@ -89,7 +89,7 @@ def run(m, requests, duration):
 
 
 def served(cases):
-    """Milli that each tenant executes, and milli that it is charged."""
+    """Returns the milli that each tenant executes, and the milli that it is charged."""
     policies = {
         str(number): TenantPolicy(
             str(number),
@@ -179,7 +179,7 @@ def test_what_one_does_not_want_goes_to_others_as_they_are_entitled_to_it(cases)
 
 
 def two(guarantee, *, reserved=True, **more):
-    """Two grants with half of it each, one of them idle."""
+    """A tenant with two grants of half its guarantee each, one of them idle."""
     half = Want(time=guarantee // 2, guaranteed=guarantee // 2 if reserved else 0)
     idle = Want(demand=0, time=half.time, guaranteed=half.guaranteed)
     return Case(guarantee, grants=(half, idle), **more)
@@ -280,14 +280,14 @@ def test_promises_that_do_not_fit_any_more_are_served_in_proportion(promised):
 
 @st.composite
 def mixes(draw, partly=False):
-    """2-8 tenants whose guarantees fit. The first always has endless work, so that nobody keeps the device over
+    """Draws 2-8 tenants whose guarantees fit. The first has endless work, so that no tenant keeps the device over its
     pauses."""
     count = draw(st.integers(2, 8))
     most = draw(st.sampled_from([1000, 900, 500, 0]))
     cuts = sorted(draw(st.lists(st.integers(0, most), min_size=count, max_size=count)))
     result = []
     for number, milli in enumerate(b - a for a, b in zip([0, *cuts], cuts, strict=False)):
-        guarantee = milli if milli >= 5 else 0  # the least that is admitted
+        guarantee = milli if milli >= 5 else 0  # the smallest guarantee that is admitted
         limit = draw(st.one_of(st.none(), st.integers(50, 1000))) if number else None
         demand = st.one_of(st.just(0), st.integers(20, 999), st.just(DEVICE_MILLI))
         result.append(
@@ -316,8 +316,8 @@ def test_any_tenants_get_what_they_are_entitled_to(partly, examples):
 
 @st.composite
 def families(draw):
-    """The same, where each may be part of an earlier one, which is guaranteed that much more. Each wants all or
-    nothing: the moments that one leaves go to all by their parts, not to its family first."""
+    """The same, but each tenant may be the child of an earlier one, whose guarantee grows by the child's. Each wants
+    all or nothing: the moments that a tenant leaves go to all by their parts, not to its family first."""
     cases = [replace(case, limit=None) for case in draw(mixes())]
     idle = draw(st.sets(st.integers(1, len(cases) - 1)))
     cases = [replace(case, demand=0) if i in idle else case for i, case in enumerate(cases)]

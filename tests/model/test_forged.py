@@ -1,7 +1,7 @@
-"""A tenant that forges its words, in virtual time: how honest tenants split the device beside it.
+"""A tenant that forges its words, in virtual time: how honest tenants split the device alongside it.
 
-It is compared with an honest tenant in its place that is idle, and with one that always has work. Who says that it has
-work on the device spares the others a part of what they would pay; that must not change who of them goes first."""
+The split is compared with those alongside an honest tenant that is idle, and one that always has work. A tenant that
+claims work on the device spares the others part of their charge; that must not change which of them goes first."""
 
 import random
 
@@ -16,7 +16,7 @@ CASES = {"444:333": (444, 333, 222), "700:100": (700, 100, 200), "333:333": (333
 
 
 class Says:
-    """The liar's words: whatever `change` makes of its page at each millisecond, of no work at all."""
+    """A liar without any work: `change` rewrites its page every millisecond."""
 
     def __init__(self, processes=1):
         self.processes = processes
@@ -29,7 +29,7 @@ class Says:
 
 
 class Flickers(Says):
-    """Busy for half of each `period` (ms); waits for leases that it does not use, or uses in its words alone."""
+    """Claims to be busy for half of each `period` (ms); waits for leases that it does not use or only claims to use."""
 
     def __init__(self, period, processes=1):
         super().__init__(processes)
@@ -73,7 +73,7 @@ def device(guarantees, **first):
 
 
 def lies(m, says, duration):
-    """Plays it, and returns the part of the duration that each honest tenant had the device."""
+    """Runs the liar, and returns the part of the duration for which each honest tenant executed."""
     liar = m.tenants[LIAR]
     before = [m.tenants[number].executed for number in range(LIAR)]
     for _ in range(duration // MS):
@@ -130,11 +130,11 @@ def test_what_cannot_be_paid_back_is_spared_to_nobody():
 
 
 def test_a_lease_that_is_said_to_be_used_is_paid_though_that_is_then_denied():
-    """At the next look it says that it never ran: that was to keep its bucket full, so that each time that it waits
-    it takes the device from one who works."""
+    """At the next look the liar says that it never ran. If that kept its bucket full, it would take the device from a
+    working tenant each time it waits."""
     m = Model()
     m.raw.exclusive = 0
-    m.add(0, guarantee=250, depth=MS // 20)  # what it runs after its leases is short
+    m.add(0, guarantee=250, depth=MS // 20)  # its tails are short
     m.add(1, guarantee=250, work=None, stopped=1)
     m.want(0)
     liar = m.tenants[1]

@@ -9,11 +9,11 @@ import built
 import pytest
 
 CORNERS = [(1, 6, 0), (1, 20, 1), (2, 20, 0)]
-"""Depth, lease and lateness of the arbiter: each pair of ends of each two."""
+"""(depth, lease in ms, late) of the cases that are not marked slow."""
 
 
 def check(states, *, depth=1, sleep=0, cuts=1, late=0, lease=8, spin=2, program="gang_check"):
-    """Returns what was found, and the trace of a violation."""
+    """Runs the checker; returns what it found, and the trace of a violation."""
     command = [built.program(program), *map(str, (states, depth, sleep, cuts, late, lease, spin))]
     done = subprocess.run(command, capture_output=True, text=True, timeout=1800)
     assert done.stdout, done.stderr

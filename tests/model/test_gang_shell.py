@@ -60,7 +60,7 @@ class Gang:
         return [self.limits.lease(ordinal).epoch << 1 | self.limits.lease(ordinal).held for ordinal in range(2)]
 
     def met(self):
-        """For each rank: collectives submitted, collectives completed, longest spin in us."""
+        """Returns, for each rank: collectives submitted, collectives completed, longest spin in us."""
         row = struct.unpack("<8Q", self.meeting.read_bytes())
         return [row[4 * rank : 4 * rank + 3] for rank in range(2)]
 
@@ -80,7 +80,7 @@ class Gang:
 
 @pytest.fixture
 def node(tmp_path):
-    """make(milli...) -> arbiter, gangs."""
+    """Gives make(milli...), which returns an arbiter and gangs."""
     arbiter = Arbiter()
     gangs = []
 
@@ -101,7 +101,7 @@ def wait(seconds):
 
 
 def whole(gang):
-    """Its lease words agree, except for the microseconds in which the arbiter sets one after another."""
+    """Whether the gang's lease words agree, tolerating the microseconds in which the arbiter sets one after another."""
     words = gang.words()
     if len({word & 1 for word in words}) == 1:
         return True

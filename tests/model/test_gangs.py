@@ -11,7 +11,7 @@ OVERLAP_NS, LEASE_NS = MS, 20 * MS
 
 
 def node(*grants, devices=2, warm=SECOND):
-    """Grants (places, settings) with endless work, after the start phase."""
+    """Returns a node whose grants (places, settings) have endless work, after the start phase."""
     n = Node(devices)
     for number, (places, settings_) in enumerate(grants):
         n.add(number, places, **settings_)
@@ -26,12 +26,12 @@ def grant(*places, **settings_):
 
 
 def changes(n, number):
-    """(time, action) of a grant's leases, one entry for all its devices."""
+    """Returns (time, action) of a grant's leases, one entry for all its devices."""
     return sorted({(t, action) for t, _, action, g, _ in n.trace if g == number and action in (LEASE, AGAIN, REVOKE)})
 
 
 def longest_wait(n, number, start):
-    """From the end of one lease to the next."""
+    """Returns the longest time from the end of a lease to the next lease."""
     worst, since = 0, start
     for t, action in changes(n, number):
         if action == REVOKE:

@@ -1,4 +1,4 @@
-"""What was borrowed lately counts: the daemon's rules and the arbiter's core together, in virtual time."""
+"""Recent borrowing counts: the daemon's rules and the arbiter's core together, in virtual time."""
 
 import math
 
@@ -42,7 +42,7 @@ class Node:
         self.serve()
 
     def run(self, seconds, step=1):
-        """Milli that each had over this time; what they had counts each `step` seconds."""
+        """Returns the milli that each tenant had; the history is updated every `step` seconds."""
         whole = dict.fromkeys(self.policies, 0)
         for _ in range(seconds // step):
             _, did = self.model.shares(step * SECOND)
@@ -72,7 +72,7 @@ def test_who_borrowed_all_for_an_hour_waits_for_the_other_and_then_both_have_the
     assert node.run(HOUR, 10)["a"] > 980
     node.want("a", "b")
     got = [node.run(HALF_LIFE // 2, 10) for _ in range(8)]
-    # With a factor of 1 the parts approach each other by half in half a half life.
+    # With a factor of 1, the difference of the parts halves in half a half-life.
     first = 500 * 0.5 / math.log(2)
     assert [round(one["b"]) for one in got] == pytest.approx([500 + first * 0.5**n for n in range(8)], abs=20)
     assert sum(got[-1].values()) > 980 and got[-1]["a"] == pytest.approx(got[-1]["b"], abs=20)

@@ -9,7 +9,7 @@ RULES = {getattr(lib, name): name.removeprefix("GS_RULE_").lower() for name in d
 
 
 def receipts(m, *actions):
-    """(when, action, grant, other, receipt) of these actions."""
+    """Returns (when, action, grant, other, receipt) of each decision with one of these actions."""
     found = zip(m.decisions, m.receipts, strict=True)
     return [(*decision[:4], receipt) for decision, receipt in found if decision[1] in actions]
 
@@ -19,7 +19,7 @@ def rules(m, action, grant=None):
 
 
 def waits(m):
-    """By the model's clock: (grant, from, to), if threads wait as soon as they lose their lease."""
+    """Returns (grant, from, to) of each wait by the model's clock, if threads wait as soon as they lose the lease."""
     since, found = {}, []
     for when, action, grant, *_ in m.decisions:
         if action == REVOKE:

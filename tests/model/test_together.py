@@ -11,7 +11,8 @@ INTERACTIVE = 0
 
 
 def bound(fill, kernel=MS // 20, **more):
-    """A tenant whose host keeps the device busy at `fill`. Pauses from 0.2 ms give the device to a waiting grant."""
+    """A host-bound tenant that keeps `fill` of the device busy. Pauses of 0.2 ms or more give the device to a waiting
+    grant."""
     return {"kernel": kernel, "gap": int(kernel * (1 - fill) / fill), **more}
 
 
@@ -26,7 +27,7 @@ def machine(*tenants, warm=2 * SECOND):
 
 
 def bare(*fills):
-    """The share of each such tenant on a device without an arbiter."""
+    """Returns the share that each of these tenants gets on a device without an arbiter."""
     m = Model()
     for number, fill in enumerate(fills):
         m.add(number, **bound(fill))
@@ -229,8 +230,8 @@ def check_crowd(crowd):
 
 
 def test_a_guarantee_that_is_not_used_up_is_not_hoarded():
-    """The second uses less than its guarantee, so its bucket is always full. So is at times that of the third, which
-    fills the device and has had it for longer: it is not passed over for that."""
+    """The second uses less than its guarantee, so its bucket is always full. The bucket of the third, which fills the
+    device, is full at times; it is not passed over because it was served for longer."""
     tenants = [bound(0.2, guarantee=0), bound(0.05, guarantee=169), {"guarantee": 256, "depth": MS // 10}]
     _, executed = machine(*tenants).shares(5 * SECOND)
     assert executed[2] >= 0.256 * 0.98 - 0.005
@@ -245,8 +246,8 @@ def test_nobody_that_fits_waits_while_leases_are_held_together():
 
 
 def test_what_the_device_gave_to_anothers_tail_is_not_taken_for_room():
-    """A limited grant repeatedly follows one with deep queues. The time it loses to their tail does not count as time
-    it leaves idle."""
+    """A limited grant repeatedly follows one with deep queues. The time it loses to that tail does not count as time it
+    leaves idle."""
     m = Model()
     m.add(0, depth=MS // 10, guarantee=0, limit=200, tier=0, weight=0)
     m.add(1, depth=50 * MS, guarantee=0, limit=1000, tier=0, weight=1)

@@ -53,7 +53,7 @@ static struct virtual_tenant *member(struct virtual_device *device, int32_t i) {
 
 static int processes(const struct virtual_tenant *t) { return t->processes ? (int)t->processes : 1; }
 
-/* Processes between which the device is sliced. */
+/* Number of processes between which the device is time-sliced. */
 static int count_running(struct virtual_device *device) {
   int running = 0;
   for (int32_t i = 0; i < device->nmembers; i++)
@@ -61,12 +61,12 @@ static int count_running(struct virtual_device *device) {
   return running;
 }
 
-/* How long a queue takes with so many processes on the device. */
+/* Returns how long a queue takes with `running` processes on the device. */
 static double takes(const struct virtual_tenant *t, int running) { return t->queued * running / processes(t); }
 
 static bool endless(const struct virtual_tenant *t) { return t->work > 1e300; }
 
-/* ns until a queue empties or a gap ends, or infinity. A queue that is refilled without end never empties. */
+/* Returns the ns until a queue empties or a gap ends, or infinity. A queue that is refilled endlessly never empties. */
 static double until_change(const struct virtual_node *node, struct virtual_device *device) {
   int running = count_running(device);
   double first = 1.0 / 0.0;

@@ -18,7 +18,7 @@ struct virtual_tenant {
   uint32_t guarantee, limit, weight, workload;
   int32_t tier;
   uint64_t depth;     /* length of the queue that it maintains */
-  uint32_t processes; /* that share its queue, and between which the device is sliced evenly; 0: 1 */
+  uint32_t processes; /* number of processes that share its queue, time-sliced evenly; 0: 1 */
   uint64_t kernel;    /* with a gap: length of the one kernel that it submits at a time */
   uint64_t gap;       /* pause after each kernel, as in a host-bound program; 0: it keeps `depth` queued */
   uint64_t expected;  /* with a gap: how long it believes, and reports, each kernel to take; 0: the truth */

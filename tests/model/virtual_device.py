@@ -20,7 +20,7 @@ class Model(Node):
 
     @property
     def next(self):
-        """When the core wants its next step."""
+        """The time at which the core wants its next step."""
         return self.raw.device[0].next_ns
 
     @property

@@ -1,4 +1,4 @@
-"""Devices and tenants in virtual time around the arbiter's pure code (virtual.h): set up here, stepped in C.
+"""Devices and tenants in virtual time around the arbiter's pure code (virtual.h): configured here, stepped in C.
 
 After each round of decisions, the node checks that each gang has a lease on all of its devices or on none, that no
 lease is given twice, and that deciding terminates."""
@@ -60,13 +60,13 @@ class Device:
 
     @property
     def waits(self):
-        """(grant, from wake to lease) of each wake; a test may clear it."""
+        """(grant, time from wake to lease) of each wake; a test may clear the list."""
         self.node.read()
         return self._waits
 
     @property
     def revoked(self):
-        """When a lease on it was last revoked."""
+        """The time at which a lease on this device was last revoked."""
         return self.node.raw.device[self.place].revoked_ns
 
     def stats(self, grant):
@@ -122,7 +122,7 @@ class Node:
         self._checked(lib.virtual_share(self.raw, grant))
 
     def want(self, grant, work=None, *, only=None):
-        """`work`: device time it still wants to submit, None for endless. `only`: on this one of its devices."""
+        """`work`: device time that the grant still wants to submit, None for endless. `only`: on this device alone."""
         self._checked(lib.virtual_want(self.raw, grant, ALL if only is None else only, _work(work)))
 
     def stop(self, grant, stopped=True, *, only=None):
@@ -182,8 +182,8 @@ class Node:
         return [self.devices[place].tenants[grant].executed for place in self.places[grant]]
 
     def shares(self, duration):
-        """For each grant, the part of `duration` that it executed on each of its devices; and for each device, the part
-        for which it was idle while somebody could have used it."""
+        """Runs for `duration`. Returns, for each grant, the part of it that it executed on each of its devices; and for
+        each device, the part for which it was idle while a grant could have used it."""
         before = {grant: self.executed(grant) for grant in self.places}
         idle = [device.books().idle_with_waiters_ns for device in self.devices]
         self.run(duration)

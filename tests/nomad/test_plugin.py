@@ -1,4 +1,4 @@
-"""The device plugin for Nomad as a process, by the real protocol, beside a real daemon with two simulated devices."""
+"""The device plugin for Nomad as a process, through the real protocol, with a real daemon of two simulated devices."""
 
 import os
 import subprocess
@@ -125,7 +125,7 @@ def test_slots_of_two_devices_are_refused(site):
 
 @pytest.fixture
 def lent(site: Site) -> Iterator[str]:
-    """The grant that has memory of device 0 on loan, which the plugin's tenant is guaranteed."""
+    """The id of a grant that has borrowed memory of device 0, which the plugin's tenant is guaranteed."""
     client = site.daemon.client
     client.set_tenant("owner", {"memory": 30 * GIB})
     site.agent.configure(user="root", idle_seconds=0, tenant="owner")

@@ -1,4 +1,4 @@
-"""The NRI plugin, a process of its own, between a daemon and a stand-in for the engine."""
+"""The NRI plugin as a process between a daemon and a stand-in for the engine."""
 
 import contextlib
 import os
@@ -32,7 +32,7 @@ class Place:
         self.engine: Engine | None = None
 
     def fresh(self, timeout_ms: int = 20_000) -> Engine:
-        """An engine that the plugin has registered with."""
+        """Replaces the engine by a new one, with which the plugin has registered."""
         if self.engine is not None:
             self.engine.stop()
         self.engine = Engine(self.directory / "nri.sock", timeout_ms)
@@ -76,7 +76,7 @@ def engine(place) -> Engine:
 
 
 def test_a_container_gets_what_the_wrapper_would_give_it(place, engine):
-    """Annotations of the container go before those of its pod."""
+    """The container's annotations take precedence over its pod's."""
     given = engine.create(SHARE, {"gpushare.dev/memory": "2GiB"}, env=["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=all"])
     (grant,) = place.grants()
     assert (grant["phase"], grant["devices"][0]["memory_limit_bytes"]) == ("bound", 2 << 30)
@@ -87,7 +87,7 @@ def test_a_container_gets_what_the_wrapper_would_give_it(place, engine):
     assert given.mounts == wanted["mounts"]
     for hook in wanted["hooks"]["createRuntime"]:
         assert hook["args"][1] == "create-runtime"
-        hook["args"][1] = "place"  # the image is looked into when it is there
+        hook["args"][1] = "place"  # the hook looks into the image, which exists by then
     assert given.hooks == wanted["hooks"]
     assert sorted(given.env) == sorted(wanted["process"]["env"])
     linux = wanted["linux"]
@@ -136,17 +136,17 @@ def test_a_refusal_is_the_engines_error_with_the_daemons_words(place, engine, an
 
 
 def test_a_mount_that_hides_what_is_given_is_seen(place, engine):
-    """Of the image nothing is known yet, of what is bound into it is."""
+    """Nothing is known of the image yet, but the mounts are."""
     host = message(_1="/run", _2="bind", _3="/usr", _4=["rbind", "ro"])
     with pytest.raises(Refused, match="bound from the host"):
         engine.create(SHARE, mounts=[host])
 
 
 def test_docker_is_not_served(engine):
-    """It would refuse the adjustment, in its own words, and the grant would stay until it expires."""
+    """Docker would refuse the adjustment with its own message, and the grant would stay until it expires."""
     with pytest.raises(Refused, match="gpushare: Docker's NRI takes neither hooks nor devices"):
         engine.call("Configure", message(_2="docker", _3="29.7.2", _4=5000, _5=2000, _6="0.12"))
-    engine.register()  # whoever is there next
+    engine.register()  # the plugin still registers with another engine
 
 
 @pytest.mark.parametrize("by_state_change", [False, True])
@@ -198,7 +198,7 @@ def test_a_daemon_that_hangs_refuses_in_the_engines_time(place):
             engine.create(SHARE)
     finally:
         place.node.process.send_signal(signal.SIGCONT)
-    # What the daemon finds when it goes on takes no share either.
+    # The request that the daemon finds when it continues takes no share either.
     ended = "did not wait for the answer"
     until(lambda: any(ended in grant["reason"] for grant in place.node.client.grants(ended=True)), "it ends", 20)
     assert place.grants() == []
@@ -235,7 +235,7 @@ def test_a_daemon_that_answers_by_the_byte_refuses_in_the_engines_time():
 
 
 def test_what_the_engine_did_not_wait_for_takes_no_share(place, engine):
-    """It has dropped the plugin, and made the container without it."""
+    """The engine has dropped the plugin, and made the container without it."""
     place.plugin.process.send_signal(signal.SIGSTOP)
     stat = Path(f"/proc/{place.plugin.process.pid}/stat")
     until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "the plugin is stopped", 10)
@@ -251,9 +251,9 @@ def test_what_the_engine_did_not_wait_for_takes_no_share(place, engine):
 HOSTILE = [
     b"HTTP/1.1 400 Bad Request\r\n\r\n",
     struct.pack(">II", 1, 0xFFFFFFFF),  # a frame that is too large
-    struct.pack(">II", 7, 4),  # for a connection that there is not
+    struct.pack(">II", 7, 4),  # for a connection that does not exist
     struct.pack(">IIIIBB", 1, 10, 0xFFFFFFFF, 1, 1, 0),  # a message that is too large
-    struct.pack(">IIIIBB", 1, 14, 4, 1, 1, 0) + b"\xff\xff\xff\xff",  # a request that is none
+    struct.pack(">IIIIBB", 1, 14, 4, 1, 1, 0) + b"\xff\xff\xff\xff",  # not a valid request
     struct.pack(">II", 1, 4 << 20) + b"x",  # the rest never comes
 ]
 
@@ -302,7 +302,7 @@ def test_a_socket_of_another_user_is_not_trusted(place):
 
 
 def test_a_hook_starts_the_grant(place, engine):
-    """What the adjustment names is the hook that the wrapper names: the container's start is the daemon's to see."""
+    """The adjustment names the same hook as the wrapper does, so that the daemon sees the container's start."""
     given = engine.create(SHARE)
     (hook,) = given.hooks["createRuntime"]
     assert hook["args"][1:4] == ["place", "--grant", given.annotations["gpushare.dev/grant"]]

@@ -1,6 +1,6 @@
-"""The Debian package: made, checked, and in a clean Debian 12 installed, used and purged.
+"""The Debian package: made, checked, then installed, used and purged in a clean Debian 12.
 
-The clean root is made once, into build/; then no network is used, by the package neither.
+The clean root is made once, in build/; after that neither the test nor the package uses a network.
 """
 
 import os
@@ -88,7 +88,7 @@ dpkg -P gpushare
 test -z "$(systemctl list-unit-files 'gpushare*' --no-legend)"
 """
 
-# As much of an engine's NRI as gives one container a share by the plugin and takes it back.
+# Just enough of an engine's NRI for the plugin to give one container a share, and to take it back.
 ENGINE = """\
 import os, socket, struct
 
@@ -164,7 +164,7 @@ def test_made_checked_installed_used_and_purged(tmp_path):
         file = releases.debian_package(f"--wheel={releases.wheel()}")
         clean = clean()
     check = ["lintian", "--profile", "debian", "--fail-on", "error,warning", file]
-    env = {**os.environ, "TMPDIR": str(tmp_path)}  # where it leaves files
+    env = {**os.environ, "TMPDIR": str(tmp_path)}  # where it leaves temporary files
     with subprocess.Popen(check, stdout=subprocess.PIPE, text=True, env=env) as lintian:
         for number, lower in enumerate([clean, *filter(None, os.environ.get("GPUSHARE_DEBIANS", "").split(":"))]):
             used(tmp_path / str(number), Path(lower))

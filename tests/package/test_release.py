@@ -1,5 +1,5 @@
-"""The files of a release: what they say of themselves is so, they are the same bytes again, and a node goes on over an
-upgrade. What takes minutes is in tests/release."""
+"""The files of a release: their metadata is right, they are reproducible to the byte, and a node keeps running over an
+upgrade. Tests that take minutes are in tests/release."""
 
 import contextlib
 import csv
@@ -104,7 +104,8 @@ wheels.finished(raw, this_machine(), into)
 
 
 def made(tree: Path, into: Path, raw: Path, umask: int, **env: str) -> dict[str, str]:
-    """Digests of the source distribution and of the wheel, made there by somebody with other habits."""
+    """Copies the sources to `tree` and makes the release's files there, the wheel out of `raw`, with this umask and
+    environment; returns their digests by name."""
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     for name in filter(None, tracked.split("\0")):
         if (ROOT / name).is_file():
@@ -122,7 +123,7 @@ def made(tree: Path, into: Path, raw: Path, umask: int, **env: str) -> dict[str,
 
 
 def repacked(wheel: Path, path: Path) -> Path:
-    """The same files in another order, with other times and other modes."""
+    """Writes the wheel's files in another order, with other times and modes."""
     with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(path, "w") as new:
         for entry in reversed(old.infolist()):
             if "/sboms/" not in entry.filename:
@@ -142,7 +143,7 @@ def test_made_again_elsewhere_they_are_the_same_bytes(wheel, tmp_path):
 
 @contextlib.contextmanager
 def node(command: Path, state: Path, options: tuple[str, ...] = ("--simulate", "1x16GiB")) -> Iterator[Client]:
-    """A daemon of an installation, stopped at the end in order; a simulator goes on, as a device would."""
+    """Runs an installation's daemon and stops it in order at the end; the simulator goes on, as a device would."""
     layout = Layout.of(state)
     with open(state / "log", "ab") as log:
         daemon = subprocess.Popen([command, "daemon", *options, "--state-dir", state], stdout=log, stderr=log)
@@ -170,7 +171,7 @@ def place() -> Iterator[Path]:
 
 
 def installation(place: Path) -> Path:
-    """An environment with the libraries of this one, and without gpushare."""
+    """A virtual environment with this one's libraries, but without gpushare."""
     venv.create(place / "venv", symlinks=True)
     [site] = (place / "venv").glob("lib/python*/site-packages")
     libraries = place / "libraries"
@@ -203,7 +204,7 @@ def tenants() -> Iterator[list[Tenant]]:
 
 @pytest.fixture
 def state(place: Path) -> Iterator[Path]:
-    """The directory of a daemon, whose simulator ends with the test."""
+    """A daemon's directory; its simulator is killed at the end."""
     directory = place / "state"
     directory.mkdir(mode=0o755)
     yield directory
@@ -226,7 +227,7 @@ def busy(client: Client) -> dict[str, int]:
 
 
 def books(client: Client, tenants: list[Tenant]) -> dict[str, tuple[int, int]]:
-    """What grants' programs used of the device, ours and the simulator's word, once they have stopped."""
+    """Stops the tenants' work; returns each grant's busy time in ns, by our accounting and by the simulator's."""
     for tenant in tenants:
         assert tenant.tell("idle")["event"] == "idle"
     truth = {row["pid"]: row["busy_ns"] for row in client.sim_stats()["devices"][0]["processes"]}
@@ -235,7 +236,7 @@ def books(client: Client, tenants: list[Tenant]) -> dict[str, tuple[int, int]]:
 
 
 def test_upgrade_keeps_running_grants_and_the_ledger(wheel, place, state, tenants, tmp_path):
-    """pip puts the new files in place while the old daemon and its tenants run; then the daemon is started again."""
+    """pip installs the new files while the old daemon and its tenants run; then the daemon is restarted."""
     bin_ = installation(place)
     install(bin_, releases.earlier(wheel, tmp_path, releases.before(releases.VERSION)))
     with node(bin_ / "gpushare", state) as client:

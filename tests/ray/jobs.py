@@ -1,4 +1,4 @@
-"""A driver of Ray, on one node of its own, with tasks that keep a device busy. Obeys lines on stdin.
+"""A Ray driver on a node of its own, with tasks that keep a device busy. Obeys commands on stdin, one per line.
 
 Arguments: a directory for Ray's files, and the program that keeps a device busy.
 """
@@ -17,7 +17,7 @@ MIB = 1 << 20
 
 
 def spin() -> None:
-    """Until the worker ends, which closes the pipe."""
+    """Keeps a device busy until the worker ends, which closes the pipe."""
     with subprocess.Popen([SPIN, "--alloc", "1GiB"], stdin=subprocess.PIPE, text=True) as process:
         print("run 200000 100", file=process.stdin, flush=True)
         process.wait()
@@ -39,7 +39,7 @@ def task(num_gpus: float, **more: Any) -> Any:
 
 
 def failure(**options: Any) -> str:
-    """Why a task with these options does not start."""
+    """Returns why a task with these options does not start."""
     bare = "runtime_env" in options
     try:
         ray.get(ray.remote(**(options if bare else share(**options)))(spin).remote(), timeout=60)

@@ -1,4 +1,4 @@
-"""Real Ray on one machine: its workers run in grants of their fractions. `make test-ray`."""
+"""Real Ray on one machine: its workers run in grants of their num_gpus fractions. Run by `make test-ray`."""
 
 import json
 import os
@@ -38,7 +38,7 @@ class Driver:
         return self._answer()
 
     def _answer(self) -> Any:
-        """Ray prints lines of its own, and those of its workers."""
+        """Returns the next JSON line, skipping the lines that Ray and its workers print."""
         for line in self.process.stdout:
             try:
                 return json.loads(line)
@@ -75,7 +75,7 @@ def driver(daemon) -> Iterator[Driver]:
 
 
 def working(daemon: Daemon, *shares: int) -> dict[int, dict[str, Any]]:
-    """Grants whose programs have joined, by their milli of time: once they are these."""
+    """Waits until the grants whose programs have joined have these milli of time; returns them by milli."""
 
     def found() -> dict[int, dict[str, Any]] | None:
         grants = {grant["devices"][0]["time_milli"]: grant for grant in daemon.client.grants() if grant["processes"]}
@@ -97,7 +97,7 @@ def test_fractions_hold_and_end(daemon, driver):
     got = [after - before for before, after in zip(began, daemon.busy(*pids), strict=True)]
     assert abs(got[0] / sum(got) - 0.3) < 0.1, got
 
-    # Ray counts two devices here, the node has one: the third does not start before one ends.
+    # Ray counts two devices here, the node has one: the third task starts only when another one ends.
     driver.tell("task", {"num_gpus": 0.2})
     daemon.kill()
     daemon.start()

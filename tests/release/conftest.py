@@ -17,7 +17,7 @@ Say = Callable[[str], None]
 
 @pytest.fixture(scope="session")
 def say(pytestconfig: pytest.Config) -> Say:
-    """One line a step, on the terminal."""
+    """Prints a line per step on the terminal."""
     reporter, capture = map(pytestconfig.pluginmanager.getplugin, ("terminalreporter", "capturemanager"))
     began = time.monotonic()
 
@@ -31,13 +31,13 @@ def say(pytestconfig: pytest.Config) -> Say:
 
 @functools.cache
 def commit() -> str:
-    """The last one when the tests begin."""
+    """The last commit when the tests begin."""
     command = ["git", "-C", releases.ROOT, "rev-parse", "HEAD"]
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def made(say: Say, into: Path, umask: int, **env: str) -> Path:
-    """The folder of `scripts/dist` in a clone. Without ccache: everything is compiled."""
+    """Runs `scripts/dist` in a clone, without ccache, so that everything is compiled; returns its folder."""
     tree = releases.copy_of_tree(into, commit())
     command = [sys.executable, tree / "scripts" / "dist"]
     settings = {
@@ -57,7 +57,7 @@ def made(say: Say, into: Path, umask: int, **env: str) -> Path:
 
 @pytest.fixture(scope="session")
 def dist(say: Say) -> Path:
-    """GPUSHARE_DIST: a release that is made already."""
+    """A release: that in GPUSHARE_DIST if it is set, else a new one."""
     if folder := os.environ.get("GPUSHARE_DIST"):
         return Path(folder)
     return made(say, BUILD / "one", 0o022, TZ="Asia/Tokyo", LC_ALL="C.UTF-8")
@@ -65,7 +65,8 @@ def dist(say: Say) -> Path:
 
 @pytest.fixture(scope="session")
 def again(say: Say, dist: Path) -> Path:
-    """Made in another place of another length, by somebody with other habits, on as many cores as xz may see here."""
+    """The release made again: in a path of another length, with another umask, time zone and locale, and one thread for
+    dpkg-deb's compression."""
     return made(say, BUILD / "made" / "again-elsewhere", 0o077, TZ="America/Lima", LC_ALL="C", DPKG_DEB_THREADS_MAX="1")
 
 
@@ -74,8 +75,8 @@ Before = Callable[..., tuple[Path, Path]]
 
 @pytest.fixture(scope="session")
 def before(say: Say) -> Before:
-    """Makes a version before this one: its wheel and its package. GPUSHARE_BEFORE, else the newest tag before this
-    version, is its commit; without a tag it is this commit, under a lower number."""
+    """Gives a function that makes the wheel and the package of an earlier version. Its commit is GPUSHARE_BEFORE, else
+    the newest tag before this version; without a tag it is this commit, under a lower version number."""
     earlier = os.environ.get("GPUSHARE_BEFORE") or newest_tag() or commit()
 
     @functools.cache
@@ -89,7 +90,7 @@ def before(say: Say) -> Before:
         say(f"{name}: {version}, of {earlier}")
         package = releases.package_of(tree)
         wheel = [*(tree / "build").glob("deb/*/gpushare-*.whl")]
-        if not wheel:  # an earlier scripts/deb kept none
+        if not wheel:  # an older scripts/deb kept no wheel
             pip = [sys.executable, "-m", "pip", "-q", "wheel", "--no-deps", "--no-build-isolation"]
             subprocess.run([*pip, "--wheel-dir", tree / "dist", tree], check=True)
             wheel = [*(tree / "dist").glob("gpushare-*.whl")]

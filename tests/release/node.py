@@ -1,5 +1,5 @@
-"""What an upgrade has to keep, looked at within the root that is upgraded. `node.py before SPIN` starts tenants and
-notes what there is, `node.py after kept|ended` compares, `node.py version V` waits for the daemon of that version."""
+"""Checks what an upgrade must keep, inside the root that is upgraded. `node.py before SPIN` starts tenants and records
+the state, `node.py after kept|ended` compares, `node.py version V` waits for the daemon of that version."""
 
 import json
 import os

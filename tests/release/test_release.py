@@ -1,6 +1,6 @@
-"""The whole release: made twice, checked, installed into bare Debian 12 and 13 and used there, on 64-bit Arm under
-emulation, and put over a node of the version before. `make test-release`: minutes, and packages from where users get
-them."""
+"""The whole release: made twice, checked, installed and used in bare Debian 12 and 13 and on emulated 64-bit Arm, and
+installed over a node of the previous version. `make test-release`: takes minutes, and downloads packages from where
+users get them."""
 
 import hashlib
 import json
@@ -22,14 +22,15 @@ from releasing.common import arch_of
 from releasing.libraries import fetched
 from releasing.wheels import contents
 
-pytestmark = pytest.mark.timeout(3600)  # a busy machine compiles for long
+pytestmark = pytest.mark.timeout(3600)  # compiling takes long on a busy machine
 
 DEBIANS = ("bookworm", "trixie")
 NODE = Path(__file__).with_name("node.py")
 
 
 def parts(path: Path) -> dict[str, tuple[object, ...]]:
-    """What is in an archive, in order: by name what each has besides its content, and that."""
+    """Returns an archive's members in order: name -> metadata and content (a .deb's: its digest). For other files, the
+    lines by number."""
     if path.suffix == ".whl":
         with zipfile.ZipFile(path) as files:
             return {one.filename: (one.date_time, one.external_attr, files.read(one)) for one in files.infolist()}
@@ -84,7 +85,7 @@ def test_made_again_elsewhere_they_are_the_same_bytes(dist, again):
 
 
 def test_no_program_says_where_it_was_made(dist):
-    """Neither of the repository, nor of the folder that it was compiled in, nor of this machine's Python."""
+    """No program contains a path of the repository, of the folder it was compiled in, or of this machine's Python."""
     for path in dist.glob("*.whl"):
         for name, data in contents(path).items():
             for place in (os.fsencode(releases.ROOT), b"gpushare-dist-", os.fsencode(Path.home()) + b"/"):
@@ -124,7 +125,7 @@ def test_the_packages_bill_of_materials_lists_what_it_ships(dist, arch, tmp_path
     assert shipped == listed.keys() - {"glibc", "libgcc"}
 
 
-# What a user types, on a node that has no GPU.
+# The commands of a user, on a node without a GPU.
 START = """\
 set -e
 export DEBIAN_FRONTEND=noninteractive LC_ALL=C.UTF-8 PIP_ROOT_USER_ACTION=ignore
@@ -154,14 +155,15 @@ gpushare doctor
 
 
 def bare(directory: Path, release: str, script: str, *files: Path) -> str:
-    """What a script says in a booted copy of that release, which has systemd and what apt needs, and /mnt the files."""
+    """Returns the output of a script in a booted copy of that release, which has systemd, what apt needs, and the files
+    in /mnt."""
     with debianroots.made(release, "systemd", name=f"{release}-bare") as root:
         lower = root()
     shared = directory / "shared"
     shared.mkdir()
     for file in (*files, Path("/etc/resolv.conf")):
         shutil.copy(file, shared)
-    # Where this machine reaches the index by a certificate of its own.
+    # For a machine that reaches the index with a certificate of its own.
     if certificate := os.environ.get("PIP_CERT"):
         shutil.copy(certificate, shared / "ca.pem")
     status, said = booted(directory, lower, START + script, seconds=900)
@@ -291,7 +293,7 @@ apt-get -qq install -y --no-install-recommends /mnt/gpushare_*_arm64.deb >/dev/n
 USES
 """
 )
-# Without an emulator's ifs: what it cannot do is said by what fails.
+# No special cases for the emulator: what it cannot do shows as failures.
 USES = """\
 gpushare --version
 echo '{"C": 1000, "tenants": [{"name": "a", "g": 600, "demand": 300}, {"name": "b", "g": 400, "demand": 900}]}' |
@@ -309,7 +311,7 @@ gpushare usage verify --file /var/lib/gpushare/ledger.db
 
 
 def test_on_64_bit_arm(dist, tmp_path, say):
-    """The wheel and the package in an arm64 Debian 12, all of whose programs qemu runs."""
+    """The wheel and the package in an arm64 Debian 12, whose programs all run under qemu."""
     root = debianroots.KEPT / "bookworm-arm64"
     if not root.is_dir():
         say("an arm64 root, configured under emulation")
@@ -338,6 +340,6 @@ def test_on_64_bit_arm(dist, tmp_path, say):
             '{"event": "idle", "kernels": ',
         ):
             assert line in said, done.stdout
-        # What the emulator lacks, the kernel's device programs, is said, and the daemon goes on without it.
+        # The daemon says that the emulator lacks the kernel's device programs, and continues without them.
         assert "cannot load the device program: Function not implemented" in said
         say(f"arm64, by {way}: daemon, gpushare run, doctor, quota solve, usage verify")

@@ -1,5 +1,5 @@
-/* Random use of the whole API without end, or (with a number) this many kernels of 20 us, each waited for, with
- * gaps. */
+/* Uses the whole API at random, endlessly; or, with a number, runs that many kernels of 20 us with gaps, waiting for
+ * each. */
 #include "client.h"
 
 static void pings(const struct client *c, unsigned count, unsigned seed) {

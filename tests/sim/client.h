@@ -64,8 +64,8 @@ static inline void spin(const struct client *c, uint64_t ns, CUstream stream) {
   OK(cuLaunchKernel(c->spin, 1, 1, 1, 1, 1, 1, 0, stream, params, NULL));
 }
 
-/* Blocks a stream until everything that a test compares is queued, however late this thread runs. The work behind it
- * begins with a short kernel, so that it has the device by the end of that kernel. */
+/* Blocks a stream until everything that a test compares is queued, however late this thread runs. The work behind the
+ * gate begins with a short kernel, at whose end it has the device. */
 static unsigned *gate_flag;
 
 static inline void gate_close(const struct client *c, CUstream stream) {
@@ -87,7 +87,8 @@ static inline double between(CUevent a, CUevent b) {
   return (double)ms * 1e6;
 }
 
-/* Exactly ns, to the 24 bits of a float; with a busy neighbour (BESIDE set) the device is in foreign use in between. */
+/* Whether `got` is exactly ns, to the 24 bits of a float; or, with a busy neighbour (BESIDE set), at least that, as the
+ * neighbour uses the device in between. */
 static inline bool is_time(double got, double ns) {
   double error = ns * 1.2e-7 + 0.5;
   return getenv("BESIDE") ? got >= ns - error : fabs(got - ns) <= error;

@@ -26,5 +26,5 @@ def sim(simulator: Sim) -> Sim:
 
 @pytest.fixture(scope="session")
 def compiled() -> Callable[[str], Path]:
-    """compiled("x.c") -> an executable linked with the simulated driver as CUDA programs are."""
+    """Gives compiled("x.c"), which returns an executable linked with the simulated driver as CUDA programs are."""
     return lambda source: built.program(Path(source).stem)

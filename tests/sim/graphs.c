@@ -187,7 +187,7 @@ static void *other_thread(void *arg) {
   return NULL;
 }
 
-/* Only the thread that began a capture may end it, unless it is relaxed. */
+/* Only the thread that began a capture may end it, unless the capture is relaxed. */
 static void threads(const struct client *c) {
   CUstream x;
   CUgraph graph;

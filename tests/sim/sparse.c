@@ -1,4 +1,4 @@
-/* Sparse arrays: which memory their tiles keep. */
+/* Sparse arrays: the memory that their tiles keep. */
 #include "client.h"
 
 enum { TILE = 65536, MIB = 1 << 20, TILE_POOL = 1 };

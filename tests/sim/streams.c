@@ -127,7 +127,7 @@ static void take_note_callback(CUstream stream, CUresult status, void *data) {
   take_note(data);
 }
 
-/* In stream order, while the program calls nothing; the stream waits for them. */
+/* They run in stream order while the program makes no calls; the stream waits for them. */
 static void host_functions(const struct client *c) {
   int next = 0;
   struct note first = {.next = &next}, second = {.next = &next};
@@ -199,7 +199,7 @@ static void values(const struct client *c) {
   OK(cuMemFreeHost(flag));
 }
 
-/* Memory barriers keep what follows them in the stream waiting, and no other stream. */
+/* A memory barrier delays what follows it in its stream, and no other stream. */
 static void barriers(const struct client *c) {
   enum { BARRIERS = 256 };
   static CUstreamBatchMemOpParams params[BARRIERS];
@@ -336,7 +336,7 @@ static void two_devices(const struct client *c) {
   OK(cuCtxDestroy_v2(other));
 }
 
-/* A stream may be destroyed in a capture: its work is joined, or it is missed. */
+/* A stream may be destroyed during a capture: its work was joined, or ending the capture fails as unjoined. */
 static void destroyed_in_a_capture(const struct client *c) {
   CUstream origin, other;
   CUevent fork, join;

@@ -1,4 +1,4 @@
-"""The simulated cuBLAS: products take the time of their sizes and types, by the simulator's books."""
+"""The simulated cuBLAS: by the simulator's books, a product takes the time that its size and types imply."""
 
 import json
 import subprocess
@@ -37,7 +37,8 @@ def done(**said):
 
 @pytest.fixture
 def play(sim):
-    """(what the code said with done(...), the device's books of that process)"""
+    """Gives a function that runs code and returns what the code passed to done(...), and the device's books of that
+    process."""
 
     def run(code, major=13):
         child = sim.spawn(sys.executable, "-c", PRELUDE.replace("MAJOR", str(major)) + code)

@@ -1,5 +1,5 @@
-"""Programs on the stand-in for the runtime: written by hand as nvcc would generate them, and compiled by nvcc if
-present."""
+"""Programs on the stand-in for the runtime: some written by hand as nvcc would generate them, some compiled by nvcc if
+it is present."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""The simulated CUPTI: profilers find it and are told that the device cannot be traced."""
+"""The simulated CUPTI: profilers find it, and every call reports that the device cannot be traced."""
 
 import ctypes
 import subprocess

@@ -1,4 +1,4 @@
-"""What kernels take: by their shape and their name, and never less with more blocks."""
+"""How long kernels take: by their shape and name, and never less with more blocks."""
 
 import ctypes
 import itertools
@@ -9,7 +9,7 @@ import pytest
 
 SMS, THREADS, SHARED, RESERVED = 108, 2048, 167_936, 1024  # native/sim/model/card.h
 SHORTEST, BYTES = 2_000, 1_555.2  # ns; bytes per ns
-OTHER = 12  # bytes that a thread of a kernel of no family moves (native/sim/program/families.c)
+OTHER = 12  # bytes moved by a thread of a kernel that is in no family (native/sim/program/families.c)
 
 
 class Shape(ctypes.Structure):
@@ -70,7 +70,7 @@ def test_memory_is_the_limit_of_a_wide_kernel(takes):
 
 
 def test_a_block_computes_on_one_multiprocessor(takes):
-    """Products: 2 x 128 x 128 x 1024 operations of a block at 2048 per clock of 1.41 GHz."""
+    """Products: a block has 2 x 128 x 128 x 1024 operations, at 2048 per clock of 1.41 GHz."""
     one = 2 * 128 * 128 * 1024 / (2048 * 1.41)
     assert takes(1, name=b"cutlass_80_gemm") == takes(SMS, name=b"cutlass_80_gemm") == int(one)
     assert takes(SMS + 1, name=b"cutlass_80_gemm") == int(2 * one)
@@ -121,7 +121,7 @@ image = b'''.version 7.0
 
 
 def cubin(registers, shared):
-    """A binary with the kernel `work`, as ptxas writes what it needs."""
+    """A binary with the kernel `work`, whose resource needs are written as ptxas writes them."""
     allocated, strings, no_bytes = 2, 3, 8
     texts = [b"", b".shstrtab", b".text.work", b".nv.shared.work"]
     names = (b"\0".join(texts) + b"\0").ljust(64, b"\0")
@@ -186,7 +186,7 @@ print(value.value)
         (cubin(128, 100), 128, 100, 2),
         (cubin(40, 30_000), 40, 30_000, 5),
         (fatbin((80, cubin(64, 0)), (75, cubin(16, 0)), (90, cubin(255, 0))), 64, 0, 4),
-        (fatbin((90, cubin(255, 0))), 32, 0, 8),  # nothing for this device: as where the image says nothing
+        (fatbin((90, cubin(255, 0))), 32, 0, 8),  # no binary for this device: as if the image said nothing
     ],
     ids=["cubin", "shared memory", "fatbin", "another device's"],
 )
@@ -201,7 +201,7 @@ def test_what_a_binary_says_of_its_kernels(sim, image, registers, shared, fit):
     [((), 1, SHORTEST), ((), 7 * 2 * SMS + 1, 8_000), (("--kernel-ns", "12345"), 7 * 2 * SMS + 1, 12_345)],
 )
 def test_the_device_takes_that_long(simulator, launch, options, grid, expected):
-    """Two blocks fit, by the shared memory that the image says: waves of 1 us; or what --kernel-ns says, as it is."""
+    """By the shared memory that the image states, two blocks fit: waves of 1 us. --kernel-ns is taken as it is."""
     simulator.start(*options)
     simulator.python(PROGRAM + launch.replace("GRID", str(grid)))
     assert simulator.device()["busy_ns"] == expected

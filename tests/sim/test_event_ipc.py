@@ -13,7 +13,7 @@ FLAGS = 2 | 4  # no timing, interprocess
 
 
 def give(one: Worker, two: Worker) -> None:
-    """Makes e of `two` the same event as e of `one`."""
+    """Makes `e` of `two` the same event as `e` of `one`."""
     one.do(f"e = ok(d.cuEventCreate({FLAGS})); h = ok(d.cuIpcGetEventHandle(e))")
     handle = one.get("list(ctypes.string_at(h.getPtr(), 64))")
     two.do(

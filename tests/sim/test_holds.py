@@ -1,4 +1,4 @@
-"""Calls of the simulated driver that a test holds before or after their effect."""
+"""Calls of the simulated driver that a test pauses before or after their effect."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def test_a_call_is_held_before_or_after_its_effect(sim: Any, worker: Worker, whe
 
 
 def test_other_calls_go_on_while_one_is_held(worker: Worker) -> None:
-    """Of every family, and the same function too."""
+    """Calls of every family, and of the held function too."""
     worker.do("""
         stream = ok(d.cuStreamCreate(1))
         def others():

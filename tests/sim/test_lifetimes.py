@@ -1,5 +1,5 @@
-"""Device memory lives as long as anything keeps it: a handle, a mapping, an import or an open descriptor, here or in
-another process. The engine's books say so at any instant."""
+"""Device memory lives as long as anything keeps it: a handle, a mapping, an import or an open descriptor, in this
+process or another. The engine's books agree at any instant."""
 
 import os
 from collections.abc import Iterator
@@ -63,7 +63,7 @@ def prepared(sim: Any) -> Worker:
 
 
 def checked(worker: Worker) -> Iterator[Worker]:
-    """In the end, the worker's own objects have what the books say, if it lives."""
+    """At the end, if the worker still lives, its own objects add up to what the books say."""
     yield worker
     if worker.process.poll() is None:
         worker.do("import holds; holds.check_books()")
@@ -120,7 +120,7 @@ def test_the_last_of_all_frees(sim: Any, one: Worker, order: str) -> None:
 
 
 def test_a_descriptor_alone_keeps_memory(sim: Any, one: Worker) -> None:
-    """Copies of it, ones that other processes have, and ones exported later count, and nothing else does."""
+    """Copies of the descriptor count, as do those of other processes and those exported later; nothing else does."""
     one.do("h = create(); fd = export(h); fd2 = export(h); fd3 = os.dup(fd); ok(d.cuMemRelease(h))")
     one.do("os.close(fd); os.close(fd2)")
     assert held(sim, one) == GRAIN
@@ -219,7 +219,7 @@ def test_physical_memory_is_of_no_context(sim: Any, one: Worker) -> None:
 
 
 def test_every_kind_of_memory_is_in_the_sum(sim: Any, one: Worker) -> None:
-    """The check itself: nothing is left out, and what is charged without an object is seen."""
+    """The check itself: it leaves nothing out, and notices memory charged without an object."""
     kinds = """
         p = ok(d.cuMemAlloc(1000)); m = ok(d.cuMemAllocManaged(1000, 1)); h = create(3); at = mapped(h, 3)
         q = ok(d.cuMemAllocAsync(1000, 0)); own = pool(); r = ok(d.cuMemAllocFromPoolAsync(1000, own, 0))
@@ -356,7 +356,7 @@ IMPORT = "q = ok(d.cuMemPoolImportPointer(ok(d.cuMemPoolImportFromShareableHandl
     ids=["imported", "own", "pool"],
 )
 def test_work_that_comes_to_freed_memory_does_not_end_the_process(one: Worker, make: str, free: str) -> None:
-    """A program that uses memory after it has freed it in another stream is wrong, and lives on a device."""
+    """A program that uses memory after freeing it in another stream is wrong, but a real device does not end it."""
     one.do("t = ok(d.cuStreamCreate(1))")
     one.do(make)
     one.do(f"""
@@ -397,7 +397,7 @@ GRAPH = """
 
 @pytest.mark.parametrize("free", ["d.cuMemFree(p)", "d.cuMemFreeAsync(p, s)"])
 def test_memory_of_a_graph_outlives_the_graph(sim: Any, one: Worker, free: str) -> None:
-    """What a launch has left allocated is the program's to free, whatever becomes of the graph."""
+    """The program must free what a launch has left allocated, whatever becomes of the graph."""
     one.do(GRAPH)
     one.do("p = launched(); put(p, b'kept')")
     assert held(sim, one) == 3 * GRAIN
@@ -410,7 +410,7 @@ def test_memory_of_a_graph_outlives_the_graph(sim: Any, one: Worker, free: str) 
 
 
 def test_memory_made_in_a_green_context_is_its_devices(sim: Any, one: Worker) -> None:
-    """As its programs and limits are: it lives as long as the primary context."""
+    """As its programs and limits do, it lives as long as the primary context."""
     one.do("""
         sms = ok(d.cuDeviceGetDevResource(0, d.CUdevResourceType.CU_DEV_RESOURCE_TYPE_SM))
         green = ok(d.cuGreenCtxCreate(ok(d.cuDevResourceGenerateDesc([sms], 1)), 0, 1))
@@ -501,7 +501,7 @@ RACE = """
 
 
 def test_books_after_races_of_threads(sim: Any, one: Worker) -> None:
-    """Each thread ends what others made and may still be using."""
+    """Each thread destroys what others made and may still be using."""
     one.do(RACE)
     one.do("""
         STEPS = 250

@@ -128,7 +128,7 @@ def test_arrays(sim: Any, worker: Worker) -> None:
         about = ok(d.cuArray3DGetDescriptor(a))
         bad = made(d.CUDA_ARRAY3D_DESCRIPTOR, Width=100, Height=50, Depth=3, NumChannels=3, Format=F.CU_AD_FORMAT_FLOAT)
     """)
-    # 100 x 50 x 3 elements of 16 bytes and 1000 of one, each rounded up to 512
+    # 100 x 50 x 3 elements of 16 bytes, and 1000 of 1 byte, each rounded up to 512
     assert sim.process(worker.pid)["bytes"] - before == 240_128 + 1024
     assert worker.get("ok(d.cuArrayGetMemoryRequirements(b, 0)).size") == 1024
     assert worker.get("[about.Width, about.Height, about.Depth, about.NumChannels]") == [100, 50, 3, 4]

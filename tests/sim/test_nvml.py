@@ -1,4 +1,4 @@
-"""The simulated NVML through pynvml, as tools and the daemon use it; every number is the simulator's."""
+"""The simulated NVML through pynvml, as tools and the daemon use it; every number comes from the simulator."""
 
 import json
 import subprocess

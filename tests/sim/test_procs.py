@@ -16,7 +16,7 @@ LIBRARY = SIM_LIB_DIR / "libcuda.so.1"
 sys.path.insert(0, str(API))
 import table  # noqa: E402 - sys.path is set above
 
-VERSION = 13000  # of the simulated driver, which exports newer functions but does not return them by name
+VERSION = 13000  # the simulated driver's; it exports newer functions but does not return them by name
 SYMBOLS = {symbol.name: symbol for symbol in table.driver()}
 
 

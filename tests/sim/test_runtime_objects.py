@@ -1,4 +1,4 @@
-"""What the simulated runtime does beyond forwarding: textures, arrays, attributes, errors, launches that cannot run."""
+"""The simulated runtime's work beyond forwarding: textures, arrays, attributes, errors, launches that cannot run."""
 
 import struct
 from typing import Any

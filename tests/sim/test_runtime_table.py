@@ -1,5 +1,5 @@
-"""The simulated runtime of each major version against the table of its functions: names, twins, zeros, and that what
-is forwarded arrives in the driver."""
+"""The simulated runtime of each major version against the table of its functions: names, twins, zero arguments, and the
+arrival of forwarded calls in the driver."""
 
 import subprocess
 from typing import Any
@@ -36,8 +36,8 @@ def test_each_driver_function_named_exists(major: int) -> None:
 
 @pytest.mark.parametrize("major", MAJORS)
 def test_nothing_given_is_answered(sim: Any, major: int) -> None:
-    """Zeros for every argument: an answer, and not a crash. `__` functions are called by nvcc's code only, and
-    cudaCreateChannelDesc returns a structure."""
+    """With zeros for every argument, each function returns and does not crash. Skipped: `__` functions, which only
+    nvcc's code calls, and cudaCreateChannelDesc, which returns a structure."""
     wanted = sorted(name for name in names(major) - {"cudaCreateChannelDesc"} if not name.startswith("__"))
     code = (
         START.format(major=major)

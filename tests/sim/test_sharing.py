@@ -48,7 +48,7 @@ def test_books_follow_while_a_kernel_runs(sim, worker):
 @pytest.mark.slow
 @pytest.mark.xdist_group("timing")
 def test_two_processes_share_equally(sim, worker):
-    """By device time, whatever the length of the kernels: slices are shared, not kernels."""
+    """They share device time equally, however long their kernels: slices alternate, not kernels."""
     long, short = worker(), worker()
     end = time.monotonic_ns() + 1500 * MS
     tell(long, f"busy 5000000 {end}")
@@ -209,7 +209,7 @@ def test_ended_processes_stay_in_the_books(sim, compiled):
 
 
 def test_a_child_that_outlives_its_parent_holds_nothing(sim, compiled):
-    """fork without exec keeps descriptors open: the end of the process counts, not of its socket."""
+    """fork without exec keeps descriptors open: the end of the process counts, not the end of its socket."""
     child = sim.spawn(compiled("orphan.c"))
     orphan = int(read_line(child))
     try:

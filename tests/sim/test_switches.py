@@ -37,7 +37,7 @@ def test_switches_are_counted_and_their_time_is_neither_work_nor_idle(sim, compi
     for child in children:
         read_line(child)
     grown = {word: after[word] - before[word] for word in ("wall_ns", "busy_ns", "switches", "switch_ns")}
-    # One for each slice; fewer when this machine is late.
+    # One per slice; fewer when this machine is late.
     assert 0.5 * grown["wall_ns"] < grown["switches"] * (SLICE_NS + SWITCH_NS) < 1.2 * grown["wall_ns"]
     assert 0.5 * SWITCH_NS * grown["switches"] < grown["switch_ns"] <= SWITCH_NS * (grown["switches"] + 1)
     assert grown["busy_ns"] + grown["switch_ns"] <= grown["wall_ns"] + SWITCH_NS

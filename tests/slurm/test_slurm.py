@@ -1,4 +1,4 @@
-"""A real Slurm on loopback: its shards of simulated devices hold."""
+"""A real Slurm on loopback: its shards of simulated devices are enforced."""
 
 import os
 import shutil
@@ -62,7 +62,7 @@ def site(cluster):
 
 
 def running(made, daemon, *jobs):
-    """Waits until a process of each job has joined its grant; their grants by job."""
+    """Waits until a process of each job has joined its grant, and returns the grants by job."""
 
     def found():
         by_job = {grant["key"].split("/")[2]: grant for grant in daemon.client.grants() if grant["processes"]}
@@ -108,9 +108,9 @@ def test_steps_and_tasks_are_in_the_jobs_one_grant(site):
 
 @pytest.fixture(scope="module")
 def ended(cluster):
-    """State and output of jobs that have ended, which were started together."""
+    """State and output of some jobs that were started together and have ended."""
     made, _ = cluster
-    # Anybody can read it there.
+    # Every user can read it there.
     example = shutil.copy(Path(__file__).parents[2] / "examples" / "slurm.sh", made.directory)
     jobs = {
         "example": made.submit(str(example), str(SPIN), "--alloc", "4GiB", "--seconds", "0"),
@@ -132,7 +132,7 @@ def test_memory_is_held(ended):
 
 
 def test_the_example(ended):
-    """examples/slurm.sh as it is: it has 4 GiB and no more, where its shards alone would be 4.8. Without a share it
+    """examples/slurm.sh, unchanged: it has 4 GiB and no more, where its shards alone would give 4.8. Without a share it
     says so and runs nothing."""
     state, out = ended["example"]
     assert state == "COMPLETED" and "CUDA_ERROR_OUT_OF_MEMORY" in out, out
@@ -141,7 +141,7 @@ def test_the_example(ended):
 
 
 def test_a_job_that_cannot_have_it_does_not_start_and_says_why(site, ended):
-    """And the node is not drained for it."""
+    """Nor is the node drained for it."""
     made, daemon = site
     assert ended["too much"][0] == "FAILED"
     assert "does not fit" in ended["too much"][1]
@@ -158,12 +158,12 @@ def test_a_job_without_shards_is_left_alone(ended):
 
 
 def array_of_three(made, daemon):
-    """Its tasks are jobs of their own: two have their shards, the third waits. Also the last one, which has the array's
-    number, by which Slurm describes all of them."""
+    """An array's tasks are jobs of their own: two have their shards, the third waits. The last one has the array's
+    number, by which Slurm describes all of them; it too gets its own grant."""
     array = made.submit("--array=0-2", "--gres=shard:40", script=WORK)
 
     def task(number):
-        """Its job's number and state."""
+        """Returns the number and state of the task's job."""
         words = made.scontrol("show", "job", "--oneliner", f"{array}_{number}").split()
         said = dict(word.partition("=")[::2] for word in words)
         return said["JobId"], said["JobState"]
@@ -189,7 +189,7 @@ def test_cancelled_and_requeued_and_an_array(site):
     before = running(made, daemon, job)[str(job)]
     made.scontrol("requeue", str(job))
     until(lambda: before["id"] not in [grant["id"] for grant in daemon.client.grants()], "its grant ends", 30)
-    # Slurm lets seconds pass before it starts the job again.
+    # Slurm waits for seconds before it starts the job again.
     array_of_three(made, daemon)
     again = running(made, daemon, job)[str(job)]
     assert again["key"] != before["key"]
@@ -199,7 +199,7 @@ def test_cancelled_and_requeued_and_an_array(site):
 
 
 def test_killed_beneath_it(site):
-    """slurmd and the daemon: the job runs on with its share, and what no epilog ended is ended."""
+    """slurmd and the daemon are killed: the job runs on with its share, and a grant that no epilog ended is ended."""
     made, daemon = site
     job = made.submit("--gres=shard:30", script=WORK)
     grant = running(made, daemon, job)[str(job)]

@@ -21,7 +21,7 @@ static CUmemoryPool pool(struct rows *r) {
   return made;
 }
 
-/* A pool that never releases memory by itself. */
+/* A pool that never releases memory automatically. */
 static CUmemoryPool keeping_pool(struct rows *r) {
   CUmemoryPool made = pool(r);
   uint64_t all = UINT64_MAX;

@@ -1,5 +1,5 @@
-/* Graphs whose launches take as long as their conditions say: branches MODE PTX N. Prints the device time of the kernels
- * that were launched, then waits for its input to end. */
+/* Graphs whose launches take as long as their conditions say: branches MODE PTX N. Prints the device time of the
+ * kernels that were launched, then waits for its input to end. */
 #include "program.h"
 
 CUresult cuGraphCreate(CUgraph *, unsigned int);
@@ -9,7 +9,7 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode *, CUgraph, const CUgraphNode *, si
 CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS *);
 CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *, CUgraph, CUcontext, unsigned int, unsigned int);
 
-enum { CHANGE_NS = 10000 /* of a kernel that changes a condition or launches a graph */ };
+enum { CHANGE_NS = 10000 /* duration of a kernel that changes a condition or launches a graph */ };
 static CUfunction set, count, launch;
 static CUgraphExec exec;
 static CUgraphNode setting;
@@ -22,7 +22,7 @@ static CUgraphNode add(CUgraph graph, CUfunction function, void **arguments, con
   return node;
 }
 
-/* A kernel that sets the condition, and a conditional node. */
+/* Adds a kernel that sets the condition, and a conditional node; returns its bodies. */
 static CUgraph *begin(CUgraph graph, int type, unsigned size) {
   unsigned value = 0;
   CUgraphNode node;
@@ -56,7 +56,7 @@ static void branches(CUgraph graph, int n, bool waits) {
   }
 }
 
-/* 0 to 39 times 100 us. */
+/* A body of 100 us that runs 0 to 39 times. */
 static void loops(CUgraph graph, int n, bool waits) {
   uint64_t ns = 100000;
   CUgraph *body = begin(graph, CU_GRAPH_COND_TYPE_WHILE, 1);
@@ -72,7 +72,7 @@ static void loops(CUgraph graph, int n, bool waits) {
   }
 }
 
-/* 0, 0.2, 0.8 or 3.2 ms. */
+/* One of three bodies, of 0.2, 0.8 and 3.2 ms, or none. */
 static void switches(CUgraph graph, int n, bool waits) {
   uint64_t ns[] = {200000, 800000, 3200000};
   CUgraph *body = begin(graph, CU_GRAPH_COND_TYPE_SWITCH, 3);

@@ -1,5 +1,5 @@
-/* Host functions that launch. callbacks MODE PTX NS: submits one, prints a line, and lets it launch a kernel of NS when
- * it reads a line. The stream is blocked until the function returns. */
+/* Host functions that launch. callbacks MODE PTX NS: submits a host function and prints a line; when a line arrives on
+ * stdin, the function launches a kernel of NS. The stream is blocked until the function returns. */
 #include <sys/mman.h>
 
 #include "program.h"
@@ -169,7 +169,7 @@ int main(int argc, char **argv) {
   OK(cuStreamSynchronize(streams[1]));
   printf("{\"calls\": %d, \"answer\": %d}\n", __atomic_load_n(&call.calls, __ATOMIC_ACQUIRE), call.answer);
   fflush(stdout);
-  /* the thread that ran the callback is an ordinary one again */
+  /* the thread that ran the callback counts as an ordinary one again */
   spin(0, 1000, streams[1]);
   OK(cuCtxSynchronize());
   printf("{\"truth_ns\": %llu}\n", (unsigned long long)(truth + call.ns));

@@ -107,7 +107,7 @@ static void watch(int mode) {
     OK(cuStreamBeginCapture_v2(streams[0], mode));
     CUresult first = launch(streams[0], 20000);
     if (mode != 0 || relaxed)
-      say(first); /* otherwise it depends on the time of the query, as that of the next one does */
+      say(first); /* otherwise this result, like the next launch's, depends on when the watchdog queries */
     while (watching < seen + 3)
       usleep(100);
     launch(streams[0], 20000);
@@ -155,7 +155,7 @@ static void mistakes(int mode) {
     say(cuStreamSynchronize(streams[0]));
     say(launch(streams[0], 20000));
     say(cuStreamEndCapture(streams[0], &graph));
-    /* asks a stream that captures */
+    /* queries a stream that captures */
     OK(cuStreamBeginCapture_v2(streams[0], mode));
     say(cuStreamQuery(streams[0]));
     say(cuStreamEndCapture(streams[0], &graph));

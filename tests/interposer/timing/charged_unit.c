@@ -1,4 +1,4 @@
-/* What two processes of a grant are charged together. */
+/* The total charge of two processes of one grant that use the device at the same time. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +7,7 @@
 #include "page/gs_page.h"
 #include "../../support/check.h"
 
-/* To a word at either end. */
+/* Equal, to within a word at either end. */
 static bool nearly(double found, double expected) {
   const double word = 1 << GS_CHARGED_SHIFT;
   return found > expected - 2 * word && found < expected + 2 * word;
@@ -24,16 +24,16 @@ int main(void) {
   CHECK(nearly(gs_timeline_add(&meter, now, now + 10 * ms, 10e6, 1), 10e6));
   CHECK(nearly(gs_timeline_add(&other, now, now + 10 * ms, 10e6, 1), 0));
   CHECK(nearly(gs_timeline_add(&other, now + 8 * ms, now + 12 * ms, 4e6, 1), 2e6));
-  /* When in 10 ms one worked for 3 ms and the other one for 6 is not known: both had the device. */
+  /* One worked for 3 and the other for 6 of the same 10 ms, at unknown times: both are charged in full. */
   now += 20 * ms;
   CHECK(nearly(gs_timeline_add(&meter, now, now + 10 * ms, 3e6, 1), 3e6));
   CHECK(nearly(gs_timeline_add(&other, now, now + 10 * ms, 6e6, 1), 6e6));
   CHECK(nearly(gs_timeline_add(&other, now, now + 10 * ms, 10e6, 1), 1e6));
-  /* 3 ms that were in the first half of that time, whatever was said of it. */
+  /* One worked for the first 5 ms; the other's 5 ms of the 10 fit into the rest. */
   now += 20 * ms;
   CHECK(nearly(gs_timeline_add(&meter, now, now + 5 * ms, 5e6, 1), 5e6));
   CHECK(nearly(gs_timeline_add(&other, now, now + 10 * ms, 5e6, 1), 5e6));
-  /* What is longer ago than the words say is charged in part. */
+  /* Time further back than the words record is charged in part. */
   now += 20 * ms;
   CHECK(nearly(gs_timeline_add(&meter, now, now + 2 * known, 2 * (double)known, 1), 1.5 * (double)known));
   CHECK(nearly(gs_timeline_add(&other, now, now + known / 2, (double)known / 2, 1), (double)known / 4));

@@ -1,9 +1,9 @@
-/* One of several processes of a grant: company WAY PTX MS NS [GAP_NS [MORE_NS]]. For MS milliseconds from the line that it
- * reads from stdin on, it launches kernels of NS, after every 16th one of MORE_NS, and waits:
- *   deep   never; before it ends
- *   sync   for each, then GAP_NS go by on the host
- *   batch  for 16 launches, then GAP_NS
- * The function is known before. Prints a line before it reads and one at the end. */
+/* One of several processes of a grant: company WAY PTX MS NS [GAP_NS [MORE_NS]]. Prints a line, reads one from stdin,
+ * launches kernels of NS for MS milliseconds (every 16th of MORE_NS, if given), and prints a line at the end. It waits:
+ *   deep   only at the end
+ *   sync   for each launch, then pauses for GAP_NS
+ *   batch  for every 16 launches, then pauses for GAP_NS
+ * The meter knows the kernel's duration before the first line is printed. */
 #include "program.h"
 
 static void pause_for(uint64_t ns) {

@@ -1,5 +1,5 @@
-/* Work submitted in ways that are not the usual one. coverage MODE PTX: prints the device time of what it launched, as a
- * JSON line, once all of it is done. */
+/* Work submitted in unusual ways. coverage MODE PTX: prints the device time of its launches, as a JSON line, once all
+ * work is done. */
 #include <sched.h>
 
 #include "program.h"
@@ -15,7 +15,7 @@ CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *);
 enum { MS = 1000000, US = 1000 };
 
 static const char *ptx;
-static CUfunction any; /* runs in whatever context its stream belongs to */
+static CUfunction any; /* runs in the context of its stream, whichever that is */
 
 static void rest(uint64_t ns) {
   nanosleep(&(struct timespec){(time_t)(ns / 1000000000), (long)(ns % 1000000000)}, NULL);
@@ -35,7 +35,7 @@ static void find_kernel(void) {
   any = (CUfunction)(void *)kernel;
 }
 
-/* The device is not asked: it is given the time that it needs, and a little more. */
+/* Waits without a driver call: sleeps for the time that the work needs, and 20 ms more. */
 static void let_run(uint64_t since) { rest(truth + 20 * MS - since); }
 
 static CUcontext current(void) {
@@ -44,7 +44,7 @@ static CUcontext current(void) {
   return now_current;
 }
 
-/* A CUkernel may go into a stream of a context that is not current, and with none current. */
+/* A CUkernel may be launched into a stream of a context that is not current, or while none is current. */
 static void elsewhere(CUcontext other, bool wait) {
   find_kernel();
   OK(cuCtxSetCurrent(other));
@@ -86,7 +86,7 @@ static void *in_stream(void *stream) {
   return NULL;
 }
 
-/* A capture is left open while another stream works; the same thread submits, or another one. */
+/* A capture is left open while another stream works; the launches come from the same thread or from another one. */
 static void open_capture(int mode, bool other_thread) {
   CUstreamCaptureStatus status;
   CUstreamCaptureMode before = 2;
@@ -112,7 +112,7 @@ static void open_capture(int mode, bool other_thread) {
     exit(3);
 }
 
-/* More captures at once than a table might hold; then none, and later one again. */
+/* Work while more captures are open than a table might hold, and after all of them have ended. */
 static void many_captures(void) {
   enum { CAPTURES = 200 };
   static CUstream captured[CAPTURES];
@@ -159,8 +159,8 @@ static void many_contexts(void) {
   let_run(0);
 }
 
-/* Functions that were never launched before, one long launch in each stream, never waited for. The time of a function
- * is known for each power of two of its blocks. */
+/* First launches of a function, one long launch in each stream, never waited for. The meter keeps a function's duration
+ * for each power of two of its blocks, so each launch is a first one. */
 static void first_launches(void) {
   enum { STREAMS = 24 };
   for (int i = 0; i < STREAMS; i++) {
@@ -171,7 +171,7 @@ static void first_launches(void) {
   let_run(0);
 }
 
-/* A function whose launches were short takes long, and nobody waits for it. */
+/* The launches of a function were short, then they take long, and nobody waits for those. */
 static void outlasts(CUstream stream) {
   for (int i = 0; i < 40; i++) {
     spin_as(kernels[0], 1, 20 * US, stream);
@@ -206,7 +206,7 @@ static void destroyed(void) {
   let_run(0);
 }
 
-/* One stream works, the other one is asked and waited for. */
+/* One stream works, the other one is queried and waited for. */
 static void other_is_asked(void) {
   for (int i = 0; i < 20; i++) {
     spin_as(kernels[0], 1, 10 * MS, streams[0]);
@@ -234,7 +234,7 @@ static void *into_doomed(void *unused) {
   return unused;
 }
 
-/* Contexts end with work in flight that threads without a current context launched, up to the last moment. */
+/* Contexts are destroyed with work in flight that threads without a current context launch until the last moment. */
 static void racing(void) {
   enum { THREADS = 3, ROUNDS = 20 };
   pthread_t threads[THREADS];

@@ -1,5 +1,5 @@
 /* A driver whose calls take no time, so that the remaining cost of a launch is the interposer's. One device, one
- * context; an event's time is the clock when it was recorded. */
+ * context; the time of an event is the host's clock when it was recorded. */
 #include <string.h>
 #include <time.h>
 

@@ -1,7 +1,7 @@
-/* The cost of a launch through the interposer: launchcost BESIDE DRIVER STREAM [FUNCTIONS]. Batches of launches through the
- * function the program is linked with and directly into another copy of the driver, alternating, in one thread; of so many
- * kernels in turn, or of one. Also counts the system calls of the former, and the events that DRIVER was asked to record.
- * Prints one JSON line. */
+/* The cost of a launch through the interposer: launchcost BESIDE DRIVER STREAM [FUNCTIONS]. One thread launches in
+ * batches, alternately through the function that the program is linked with and directly into BESIDE, another copy of
+ * the driver; FUNCTIONS kernels in turn (default 1). Also counts the system calls of launches through the linked
+ * function, and the events that DRIVER was asked to record. Prints one JSON line. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>

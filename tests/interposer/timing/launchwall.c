@@ -1,8 +1,7 @@
-/* The time of a loop of launches, on the clock and on the processor: launchwall PTX LAUNCHES KERNEL_NS. One thread
- * launches, and then waits for the work. Prints one JSON line: nanoseconds of the clock until the last launch returned
- * (launched) and until the work was done (done); of these, up to the last launch, how long the thread ran, how long it
- * was ready to run while another had the processor (ready), and how often it slept (sleeps); and what the process's
- * other threads ran (others). */
+/* The wall and CPU time of a loop of launches: launchwall PTX LAUNCHES KERNEL_NS. One thread launches, and then waits
+ * for the work. Prints one JSON line: wall time in ns until the last launch returned (launched) and until the work was
+ * done (done); and, up to the last launch, the thread's CPU time (ran), how long it was runnable but another thread had
+ * the CPU (ready), how often it slept (sleeps), and the CPU time of the process's other threads (others). */
 #define _GNU_SOURCE
 #include <sys/resource.h>
 #include <sys/syscall.h>

@@ -1,9 +1,10 @@
-/* The cost of waits, queries and allocations through the interposer, by what the program has:
- * memorycost DRIVER how ALLOCATIONS BLOCKS POOLS STREAMS PENDING. The blocks are spread over the pools; PENDING
- * allocations are freed in a stream that does not come to it. Each call is made through the function the program is linked
- * with and directly into DRIVER, the library that the interposer forwards to, in turns, in one thread and on the same
- * objects. how: `time` in nanoseconds, the medians of batches; `steps` in instructions, the least of some calls, counted
- * by single-stepping the processor, which no other program can disturb. Prints one JSON line. */
+/* The cost of waits, queries and allocations through the interposer, by the number of objects that the program has:
+ *   memorycost DRIVER HOW ALLOCATIONS BLOCKS POOLS STREAMS PENDING
+ * The blocks are spread over the pools; PENDING allocations are freed in a stream that stays blocked. Each call is made
+ * alternately through the function that the program is linked with and directly into DRIVER, the library that the
+ * interposer forwards to, in one thread and on the same objects. HOW: `time` measures nanoseconds, the median of
+ * batches; `steps` measures instructions, the minimum of a few calls, counted by single-stepping the processor, which
+ * no other program can disturb. Prints one JSON line. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <signal.h>
@@ -64,9 +65,9 @@ static void make(int which, int whose, int i) {
   }
 }
 
-static uint32_t *gate; /* of the stream with pending frees; or NULL */
+static uint32_t *gate; /* blocks the stream with pending frees; NULL: there is none */
 
-/* These wait for all streams. */
+/* Whether the call would block for ever: these wait for all streams. */
 static bool blocks(int which) { return gate && (which == CONTEXT_WAIT || which == ALLOC || which == FREE); }
 
 static bool allocates(int which) { return which == ALLOC || which == ALLOC_ASYNC; }
@@ -142,8 +143,8 @@ static void stepped(int number) { (void)number; }
 static uint64_t one(int which, int whose, int i) { return (void)which, (void)whose, (void)i, 0; }
 #endif
 
-/* The least, since the first calls fill caches, a lock may be held by the interposer's own thread, and an address may
- * have a bad place in a hash table. */
+/* Returns the minimum, since the first calls fill caches, the interposer's own thread may hold a lock, and an address
+ * may need many probes in a hash table. */
 static double counted(int which, int whose) {
   uint64_t least = UINT64_MAX;
   before(which, whose, TRIES);

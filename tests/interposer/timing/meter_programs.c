@@ -1,21 +1,21 @@
 /* Programs of many kinds on a modelled GPU, each run without the meter and with it.
  *
- * Usage: meter_programs PROGRAM KERNEL_NS [COUNT [HOLD_NS]], which prints "truth metered wall bare", in ns. PROGRAM is a
- * name of the table below, then words that change it (see `main`), then numbers, each behind a colon. */
+ * Usage: meter_programs PROGRAM KERNEL_NS [COUNT [HOLD_NS]], which prints "truth metered wall bare", in ns. PROGRAM is
+ * a name from the table below, then words that modify it (see `main`), then its numbers, each after a colon. */
 #include "modelled_gpu.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* What is to be run: `n` launches whose kernels take about `ns`. `words`: the whole of PROGRAM. */
+/* The program to run: `n` launches of kernels of about `ns`. `words`: all of PROGRAM. */
 struct asked {
   const char *words;
   uint64_t ns;
   int n;
-  unsigned long first, second; /* its numbers, 0: not given */
-  bool host, sync;             /* pauses, or waits, of the host */
-  bool unseen;                 /* no wait is seen by the meter */
+  unsigned long first, second; /* the program's numbers; 0: not given */
+  bool host, sync;             /* the host pauses; it waits */
+  bool unseen;                 /* the meter sees no wait */
 };
 
 static void back_to_back(const struct asked *asked) {
@@ -62,7 +62,7 @@ static void bursts(const struct asked *asked) {
   }
 }
 
-/* Streams of a program that alone cannot fill the device. */
+/* Several streams, of a program that cannot fill the device on its own. */
 static void many(const struct asked *asked) {
   for (int i = 0; i < asked->n; i++) {
     launch((int)chance(STREAMS), 0x1000 + 16 * chance(4), asked->ns / 10 + chance(asked->ns * 18 / 10));
@@ -81,8 +81,8 @@ static void uneven(const struct asked *asked) {
   }
 }
 
-/* Steps of training at the pace of the host: 900 launches of 60 functions, of which a third take a sixteenth to all of their
- * longest, as they have more or less to do with the same grid; then a wait. */
+/* Training steps at the pace of the host: 900 launches of 60 functions, then a wait. The durations of a third of the
+ * functions vary between a sixteenth of their maximum and the maximum with the same grid. */
 static void layers(const struct asked *asked) {
   for (int i = 0; i < asked->n; i++) {
     uint64_t layer = (uint64_t)i % 900, function = layer % 60, mean = asked->ns / 4 + asked->ns * (function % 7) / 2;
@@ -93,7 +93,7 @@ static void layers(const struct asked *asked) {
   }
 }
 
-/* STREAMS:SEED: five functions whose lengths have heavy tails, waits and pauses. */
+/* STREAMS:SEED: five functions with heavy-tailed durations, waits and pauses. */
 static void random_program(const struct asked *asked) {
   seed = asked->second;
   for (int i = 0; i < asked->n; i++) {
@@ -107,7 +107,7 @@ static void random_program(const struct asked *asked) {
   }
 }
 
-/* COUNT:LONG_NS: after COUNT launches a long one; "batch" waits for the long ones only. */
+/* COUNT:LONG_NS: a long launch after every COUNT short ones; "batch" waits for the long ones only. */
 static void rare(const struct asked *asked) {
   bool batch = strstr(asked->words, "batch") != NULL;
   for (int i = 0; i < asked->n; i++) {
@@ -118,7 +118,8 @@ static void rare(const struct asked *asked) {
   }
 }
 
-/* HITS:LONG_NS: short ones until so many calls took longer than a launch does, then long ones until one does. */
+/* HITS:LONG_NS: short launches until HITS of the calls took longer than a plain launch, so they were measured; then
+ * long ones until one was. */
 static void watched(const struct asked *asked) {
   unsigned long seen = 0;
   bool lengthy = false;
@@ -135,7 +136,7 @@ static void watched(const struct asked *asked) {
   }
 }
 
-/* COUNT: one function with so many classes of grids, awaited now and then. */
+/* COUNT: one function with COUNT classes of grids, waited for now and then. */
 static void sizes(const struct asked *asked) {
   for (int i = 0; i < asked->n; i++) {
     uint64_t size = 3 + chance(asked->first);
@@ -147,7 +148,7 @@ static void sizes(const struct asked *asked) {
   }
 }
 
-/* LONG_NS: one function takes so long at first, and later less. */
+/* LONG_NS: the first launches of the one function take LONG_NS, the later ones less. */
 static void shrinking(const struct asked *asked) {
   for (int i = 0; i < asked->n; i++) {
     launch(0, 0x1000, i < asked->n / 20 ? asked->first : asked->ns);
@@ -155,7 +156,7 @@ static void shrinking(const struct asked *asked) {
   }
 }
 
-/* LONG_NS: long ones until a bracket may be due, then short ones until there was one. */
+/* LONG_NS: long launches until a bracket may be due, then short ones until it was taken. */
 static void in_step(const struct asked *asked) {
   for (int i = 0; i < asked->n; i++) {
     uint64_t interval = (uint64_t)GS_METER_SAMPLE_NS << queues[0].agreed;
@@ -167,7 +168,7 @@ static void in_step(const struct asked *asked) {
   }
 }
 
-/* PERIOD_NS: a launch every so often, and no wait. */
+/* PERIOD_NS: one launch per period, and no wait. */
 static void rarely(const struct asked *asked) {
   uint64_t next = now;
   for (int i = 0; i < asked->n; i++, next += asked->first) {
@@ -182,7 +183,7 @@ static const struct {
   int numbers;
   void (*run)(const struct asked *);
 } programs[] = {
-    /* a name before one that it begins with */
+    /* a name comes before any other name that is a prefix of it */
     {"b2b", 0, back_to_back}, {"turns", 0, back_to_back},    {"host", 0, host},     {"sync", 0, synced},
     {"mix", 0, mix},          {"two", 0, two_streams},       {"burst", 0, bursts},  {"many", 0, many},
     {"uneven", 0, uneven},    {"random", 2, random_program}, {"rarely", 1, rarely}, {"rare", 2, rare},
@@ -195,7 +196,7 @@ static void run(size_t program, const struct asked *asked) {
   sync_all();
 }
 
-/* The program that `words` begin with; -1: none, or it has not its numbers. */
+/* Index of the program that `words` begin with; -1: there is none, or its numbers are missing. */
 static int find(struct asked *asked) {
   for (size_t i = 0; i < sizeof programs / sizeof *programs; i++) {
     if (strncmp(asked->words, programs[i].name, strlen(programs[i].name)) != 0)
@@ -223,8 +224,8 @@ int main(int argc, char **argv) {
   if (program < 0)
     return 2;
   hold = argc > 4 ? strtoull(argv[4], NULL, 10) : hold;
-  /* "dear": reading an event takes what it takes PyTorch on an H200, where no cache holds what it needs. "starved": the
-   * thread is often preempted. "turns": in turn with another tenant; "turnssaid": with one that only says it works. */
+  /* "dear": reading an event takes as long as in PyTorch on an H200, where its data is in no cache. "starved": the
+   * thread is often preempted. "turns": in turn with another tenant; "turnssaid": with one that only claims to work. */
   reading = strstr(words, "dear") ? 6000 : 0;
   stolen_in = strstr(words, "starved") ? 400 : 0;
   if (strstr(words, "turns"))

@@ -1,4 +1,4 @@
-/* The meter's single rules against a modelled GPU; the exit status says whether they hold. */
+/* Each rule of the meter against a modelled GPU; exits non-zero if one is broken. */
 #include "modelled_gpu.h"
 
 #include <stdio.h>
@@ -29,7 +29,7 @@ static void check_timeline(void) {
   CHECK(gs_timeline_add(&meter, 600, 700, 50, 0.5) == 50);
   CHECK(gs_timeline_add(&meter, 600, 700, 50, 0.5) == 0); /* of half the device, two streams together get half */
   CHECK(gs_timeline_add(&meter, 600, 700, 50, 1) == 50);
-  /* No more is counted than the time, also where there is no place to remember it. */
+  /* Never counts more than the wall time, even when the table of pieces is full. */
   restart();
   for (uint64_t i = 0; i < GS_METER_PIECES; i++)
     CHECK(gs_timeline_add(&meter, 1000 + 20 * i, 1010 + 20 * i, 10, 1) == 10);
@@ -137,7 +137,8 @@ static double known_segment(uint32_t lease, uint32_t lease_now, uint64_t delay, 
 }
 
 static void check_late_record(void) {
-  /* The thread is preempted just before it records a mark: the device idles, however late the mark completes. */
+  /* The thread is preempted just before it records a mark: the device idles meanwhile, and the late mark charges
+   * nothing for it. */
   restart();
   launch_all(20000, 2000, false);
   known_segment(1, 1, 2000, 0);
@@ -156,7 +157,7 @@ static void check_tail(void) {
 }
 
 static void check_said(void) {
-  /* Others are said to be on the device, which they are not, while all work is measured since some took long. */
+  /* Others are reported on the device but are not there, while all work is measured because some took long. */
   restart();
   launch_all(20000, 2000, false);
   known_segment(1, 1, 2000, 0);
@@ -192,7 +193,7 @@ static void check_new_stream(void) {
   /* Launches of other streams before a stream's first launch do not count as its time. */
   restart();
   launch_all(20000, 2000, false);
-  memset(&queues[1], 0, sizeof queues[1]); /* it was waited for too */
+  memset(&queues[1], 0, sizeof queues[1]); /* launch_all waited for this stream too */
   launch(1, 0x3000, 100000);
   now = tail[1];
   reap();
@@ -236,15 +237,15 @@ static void check_late_waits(void) {
   struct gs_mark *mark = gs_meter_mark(&meter, &queues[0], false, now);
   CHECK(mark);
   mark->state = GS_MARK_RECORDED;
-  /* Whoever asks for it sees the device at work, and so much is charged at once. */
+  /* A query that finds the mark not reached shows the device at work; the time shown is charged at once. */
   gs_meter_unready(&meter, &queues[0], now + 100000, 1);
   CHECK(since(&busy) == 0);
   gs_meter_unready(&meter, &queues[0], now + 100000000, 1);
   CHECK(since(&busy) == 100000000);
   gs_meter_unready(&meter, &queues[0], now + 300000000, 1);
   CHECK(since(&busy) == 200000000);
-  /* What a wait has seen is left to the mark while there is one: it knows when the work was done, and the thread that
-   * waits may come late. */
+  /* While there is a mark, what a wait has seen is left to it: the mark knows when the work was done, and the waiting
+   * thread may wake late. */
   gs_meter_seen_busy(&meter, &queues[0], (struct gs_waited){began, now + 1000000000, 1, true});
   CHECK(since(&busy) == 0);
   gs_meter_reap(&meter, &queues[0], now + 400000000, 1, 1);
@@ -261,8 +262,8 @@ static void check_late_waits(void) {
 }
 
 static void check_careful(void) {
-  /* A wait of 20 us returns 60 us late: marks, which cost time, are recorded for so long that work of that length is
-   * noticed even if there is little of it, and no longer. */
+  /* A wait for 20 us of work returns 60 us late: the costly extra marks are recorded just long enough to notice work of
+   * that length even if it is rare. */
   restart();
   launch_all(20000, 2000, true);
   struct gs_function *function = gs_meter_function(&meter, 0x1000);
@@ -274,7 +275,7 @@ static void check_careful(void) {
 }
 
 static void check_price(void) {
-  /* A program that keeps the driver busy makes marks dear only up to a bound, and not for long. */
+  /* A program that keeps the driver busy makes marks expensive only up to a bound, and not for long. */
   restart();
   for (int i = 0; i < 1000; i++) {
     gs_meter_recorded(&meter, now, 10000000);
@@ -284,7 +285,7 @@ static void check_price(void) {
   for (int i = 0; i < 50; i++)
     gs_meter_recorded(&meter, now, 3000);
   CHECK(meter.record_ns < 4000);
-  /* What was missed pays for some marks, and without any there are none behind each launch. */
+  /* Missed time pays for a few marks; if nothing was missed, there is no mark behind each launch. */
   restart();
   gs_meter_recorded(&meter, now, 3000);
   gs_meter_read(&meter, 7000);
@@ -301,8 +302,8 @@ static void check_price(void) {
 }
 
 static void check_clocks(void) {
-  /* Known kernels of 10 ms in each of two streams in turn, waited for at once. By the clocks those of one are done 0.5 us too
-   * early, and so they seem to begin in the pause before, in which the other one had the device. */
+  /* Known kernels of 10 ms in two streams in turn, each waited for at once. By the clocks, the kernels of one stream
+   * end 0.5 us too early, so they seem to begin in the pause before, while the other stream had the device. */
   restart();
   for (int i = 0; i < 40; i++) {
     struct gs_queue *queue = &queues[i % 2];

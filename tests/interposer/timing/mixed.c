@@ -1,9 +1,10 @@
-/* A program of everything at once, chosen by a seed:
+/* A program that does everything at once, chosen by a seed:
  *   mixed SEED PTX MS GAPS [WITHOUT...]
- * 1 to 4 threads in 1 or 2 contexts, each with streams and graphs of its own, launch kernels whose lengths have a heavy
- * tail (10 us to 20 ms) alone, in bursts and in graphs that were captured or built by hand, leave captures open, and
- * wait in every way or not at all, for streams of other threads too. GAPS 1: and do nothing for a while. WITHOUT: "graphs", "captures", "threads",
- * "streams", "polls". Prints one JSON line when it starts and one when all is done. */
+ * 1 to 4 threads in 1 or 2 contexts, each with its own streams and graphs, launch kernels of heavy-tailed durations (10
+ * us to 20 ms), singly, in bursts, and in graphs that were captured or built by hand. They leave captures open, and
+ * wait in every way or not at all, also for streams of other threads; with GAPS 1 they also pause. WITHOUT leaves
+ * out "graphs", "captures", "threads", "streams" or "polls". Prints one JSON line when it starts and one when all is
+ * done. */
 #include <math.h>
 
 #include "program.h"
@@ -28,10 +29,10 @@ struct worker {
   pthread_t thread;
   uint64_t seed;
   const struct place *place;
-  CUstream stream[STREAMS], capturing; /* the last is used for captures only */
+  CUstream stream[STREAMS], capturing; /* `capturing` is used for captures only */
   CUevent event;
   CUgraphExec graph[GRAPHS];
-  int open; /* steps for which the capture stays open; 0: none is */
+  int open; /* steps until the open capture ends; 0: none is open */
 };
 
 static struct place places[CONTEXTS];
@@ -54,13 +55,13 @@ static CUstream stream_of(struct worker *w, const struct worker *owner) {
 
 static CUstream any_stream(struct worker *w) { return stream_of(w, w); }
 
-/* Of any thread in the same context. */
+/* A stream of any thread in the same context. */
 static CUstream shared_stream(struct worker *w) {
   const struct worker *owner = &workers[one_of(w, threads)];
   return stream_of(w, owner->place == w->place ? owner : w);
 }
 
-static uint64_t length(struct worker *w) { /* ns: a Pareto distribution */
+static uint64_t length(struct worker *w) { /* a duration in ns, Pareto distributed */
   double ns = SHORTEST_NS * pow(1 / (1 - chance(w)), 1 / 0.9);
   return ns > LONGEST_NS ? LONGEST_NS : (uint64_t)ns;
 }
@@ -144,7 +145,7 @@ static void await(struct worker *w, CUstream stream) {
       usleep(20);
   } else if (way == 5) {
     OK(cuMemcpyDtoH_v2(&byte, w->place->memory, 1));
-  } /* else: none */
+  } /* any other way: no wait */
 }
 
 static void step(struct worker *w) {
@@ -211,7 +212,7 @@ int main(int argc, char **argv) {
     return 2;
   main_worker.seed = strtoull(argv[1], NULL, 10) * 0x9e3779b97f4a7c15u + 1;
   gaps = atoi(argv[4]);
-  for (int i = 0; i < 8; i++) { /* neighbouring seeds are to differ */
+  for (int i = 0; i < 8; i++) { /* so that neighbouring seeds give different programs */
     chance(&main_worker);
     main_worker.seed ^= main_worker.seed >> 29;
   }

@@ -70,7 +70,7 @@ static uint64_t event(int s) {
   return tail[s];
 }
 
-/* The gate thread and the launching thread notice a changed lease word soon; foreign work within one poll. */
+/* Reports changes of the lease word and of foreign work to the meter, NOTICE ns after they happened. */
 static void notice(void) {
   const uint64_t change[] = {0, SLICE, LEASE, PERIOD};
   if (foreign == ALONE)
@@ -151,7 +151,8 @@ static void mark(int s, bool start) {
   take_sample(s);
 }
 
-/* As the gate does: the open segment ends before the wait for a lease, and little is in flight then. */
+/* As the gate does: ends the open segment before it waits for a lease, and waits until the work in flight is within the
+ * bound. */
 static void gate(int s) {
   uint64_t bound = 2000000;
   if (foreign == ALONE)
@@ -261,7 +262,7 @@ void wait_for(int s, bool unseen) {
 void restart(void) {
   memset(&meter, 0, sizeof meter);
   if (reading > 0)
-    meter.mark_most_ns = 12500000; /* of a program that is alone */
+    meter.mark_most_ns = 12500000; /* as for a program that is alone */
   memset(queues, 0, sizeof queues);
   memset(clocks, 0, sizeof clocks);
   memset(tail, 0, sizeof tail);

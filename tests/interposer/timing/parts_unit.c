@@ -64,12 +64,12 @@ static void check_lock(uint64_t seconds) {
   CHECK(owned > 0 && owned < sum);
 }
 
-/* A thread that is an owner loses its processor anywhere, for as long as it takes another one to become the owner: it
- * goes on as if it were still. */
+/* An owner is preempted at any instruction, until another thread has become the owner: it continues as if it still
+ * were. */
 static struct gs_biased left;
 static uint64_t left_counter;
 static uint32_t left_over, burst;
-enum { LEAD = 400, TAIL = 5, INSTRUCTIONS = 150 }; /* about as many take it, stay a moment and drop it */
+enum { LEAD = 400, TAIL = 5, INSTRUCTIONS = 150 }; /* INSTRUCTIONS: about as many as enter() executes */
 
 static void enter(int moment) {
   gs_biased_take(&left);
@@ -80,8 +80,8 @@ static void enter(int moment) {
   gs_biased_drop(&left);
 }
 
-/* Until the other has become the owner, unless this thread is inside and keeps it out. From then on the other stays
- * inside for longer than it takes to revoke an ownership. */
+/* Returns once the other thread has become the owner, or after 1 ms, if this thread is inside and keeps it out. In its
+ * last TAIL entries the other stays inside for longer than it takes to revoke an ownership. */
 static void lose_the_processor(void) {
   uint64_t end = gs_now() + 1000000;
   __atomic_store_n(&burst, LEAD + TAIL, __ATOMIC_RELAXED);
@@ -90,16 +90,16 @@ static void lose_the_processor(void) {
 }
 
 #ifdef __x86_64__
-enum { TRAP = 0x100 }; /* of the flags: a signal after each instruction */
+enum { TRAP = 0x100 }; /* trap flag of EFLAGS: a signal after each instruction */
 
 static void begin_to_step(int signal, siginfo_t *about, void *context) {
   (void)signal, (void)about;
-  /* A thread that ends blocks all signals, which is no place to trap. */
+  /* An exiting thread blocks all signals and must not trap. */
   if (!__atomic_load_n(&left_over, __ATOMIC_RELAXED))
     ((ucontext_t *)context)->uc_mcontext.gregs[REG_EFL] |= TRAP;
 }
 
-/* After one instruction more than the last time. */
+/* Loses the processor one instruction later than the last time. */
 static void step(int signal, siginfo_t *about, void *context) {
   static int steps, at = 1;
   (void)signal, (void)about;
@@ -165,7 +165,7 @@ static void check_owner_that_was_left_behind(uint64_t seconds) {
   CHECK(left_counter == (uint64_t)(uintptr_t)entries[0] + (uint64_t)(uintptr_t)entries[1]);
 }
 
-/* More threads than there are words, all alive: each by itself in turn, and then all at once. */
+/* More live threads than there are owner words: first one after the other, then all at once. */
 enum { CROWD = GS_BIASED_OWNERS + 4, TIMES = 2000 };
 static struct gs_biased crowded;
 static uint64_t crowd_counter;

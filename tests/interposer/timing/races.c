@@ -1,8 +1,8 @@
-/* Waits and questions of some threads while others launch:
+/* Waits and queries of some threads while others launch:
  *   races WAY PTX MS THREADS SHORT_NS LONG_NS PAUSE_US
- * One thread, or for WAY "launchers" each, launches kernels of SHORT_NS, every eighth of LONG_NS, PAUSE_US apart; THREADS
- * others wait for what it launched, or ask, again and again. Prints one JSON line when it starts and one when all is
- * done. */
+ * One thread (THREADS, for WAY "launchers") launches kernels of SHORT_NS, every eighth of LONG_NS, PAUSE_US apart.
+ * THREADS others repeatedly wait for that work or query it; for WAY "order" they launch too. Prints one JSON line when
+ * it starts and one when all is done. */
 #include "program.h"
 
 CUresult cuStreamQuery(CUstream);
@@ -19,7 +19,7 @@ static CUevent event, shared;
 
 static bool is(const char *name) { return strcmp(way, name) == 0; }
 
-/* The driver answers each of these while another thread launches. */
+/* The driver executes each of these calls while another thread launches. */
 static void wait_once(CUevent own) {
   if (is("stream") || is("beside") || is("launchers"))
     OK(cuStreamSynchronize(streams[0]));

@@ -119,7 +119,7 @@ static void *beside(void *argument) {
   return argument;
 }
 
-/* told: begins to capture when there is a line on stdin, and says when it has. */
+/* told: waits for a byte on stdin before it captures, and prints a line when it has. */
 static void capture(int mode, int n, uint64_t ns, bool told) {
   CUgraph graph;
   CUgraphExec executable;

@@ -1,4 +1,5 @@
-"""Graphs are metered by what they take, whichever bodies of conditional nodes run and whatever their kernels launch."""
+"""Graphs are charged the time they take, whichever bodies of conditional nodes run and whatever their kernels
+launch."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +23,8 @@ SLOW = [pytest.param(mode, marks=pytest.mark.slow) for mode in ("while", "if-wai
 
 @pytest.mark.parametrize("mode", ["if", "switch", "while-wait", "device-wait", *SLOW])
 def test_bodies_are_charged(grant: Grant, sim: Simulator, run: Callable[..., Tenant], mode: str) -> None:
-    """The best of three: preemption of the launching thread leaves the device idle, and moves what is seen of it."""
+    """The best of three: preemption of the launching thread leaves the device idle, and shifts the times that the host
+    sees."""
     grant.lease()
     grant.set_bound(50 * MS)
     errors = []

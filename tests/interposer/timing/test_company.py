@@ -1,5 +1,5 @@
-"""Several processes of one grant: what they are charged together is what the device did for them, whoever is in whose
-company. The reference is the simulator."""
+"""Several processes of one grant: their total charge is the device time they used, whichever processes run together.
+The reference is the simulator."""
 
 from collections.abc import Callable
 
@@ -37,7 +37,7 @@ def test_processes_together(crowd: str, grant: Grant, sim: Simulator, run: Calla
         tenants[-1].line()
 
     def read() -> tuple[int, int, int]:
-        """What is metered, what is true, and what the device took to change between processes, ns."""
+        """Returns the metered time, the true time, and the time the device took to switch between processes, in ns."""
         until(lambda: all(grant.slot(i).inflight == 0 for i in range(len(tenants))), "all is proven done")
         [device] = sim.books()["devices"]
         busy = sum(process["busy_ns"] for process in device["processes"])
@@ -52,5 +52,5 @@ def test_processes_together(crowd: str, grant: Grant, sim: Simulator, run: Calla
     print(
         f"{crowd}: {metered / true - 1:+.1%} of {true / MS:.1f} ms, with changes {metered / (true + switched) - 1:+.1%}"
     )
-    # The time of a change is charged where the device is full.
+    # Switching time is charged where the device is fully used.
     assert 0.98 * true - MS <= metered <= 1.05 * (true + switched) + MS

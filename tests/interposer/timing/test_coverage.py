@@ -1,4 +1,4 @@
-"""Nothing that takes device time escapes the meter, however it was submitted. The judge is the simulator."""
+"""Nothing that takes device time escapes the meter, however it was submitted. The reference is the simulator."""
 
 from collections.abc import Callable
 
@@ -49,7 +49,7 @@ def test_all_is_charged(grant: Grant, sim: Simulator, run: Callable[..., Tenant]
 def test_residency_of_a_profiled_process_ends_only_when_its_work_is_done(
     grant: Grant, sim: Simulator, run: Callable[..., Tenant]
 ) -> None:
-    """Another stream, asked and waited for, says nothing about it."""
+    """Queries of another stream and waits for it show nothing about that work."""
     grant.lease()
     tenant = run("coverage", grant, sim, "asked", env={"CUDA_INJECTION64_PATH": "/nonexistent/libprofiler.so"})
     tenant.line()
@@ -63,7 +63,7 @@ def test_residency_of_a_profiled_process_ends_only_when_its_work_is_done(
 def test_contexts_that_end_while_others_launch_into_their_streams(
     grant: Grant, sim: Simulator, run: Callable[..., Tenant]
 ) -> None:
-    """Nobody hangs or dies, nothing counts as in flight for ever, and work afterwards is metered as ever."""
+    """Nothing hangs or crashes, nothing counts as in flight for ever, and later work is metered as usual."""
     grant.lease()
     grant.set_bound(50 * MS)
     tenant = run("coverage", grant, sim, "racing")

@@ -23,7 +23,7 @@ def test_a_launch_waits_for_the_lease(grant: Grant, sim: Simulator, run_tenant: 
     assert sim.busy_ns(tenant.pid) == 0
     grant.lease()
     until(lambda: slot.launches > 100, "the tenant runs")
-    # It waits on and off now for its work in flight to fall under the bound.
+    # It still waits now and then, for its work in flight to fall under the bound.
     assert slot.wait_ns >= 90 * MS
     result = tenant.end()
     assert slot.waiting == 0
@@ -31,7 +31,7 @@ def test_a_launch_waits_for_the_lease(grant: Grant, sim: Simulator, run_tenant: 
 
 
 def test_revoked_work_drains(grant: Grant, sim: Simulator, run_tenant: Run) -> None:
-    """Within the bound plus one kernel; generous, for a busy machine."""
+    """The work drains within the bound plus one kernel; the time allowed is generous, for a busy machine."""
     tenant = run_tenant(grant, sim, "loop", 100_000)
     slot = grant.slot()
     took = []
@@ -59,7 +59,7 @@ def test_revoked_work_drains(grant: Grant, sim: Simulator, run_tenant: Run) -> N
 
 
 def test_work_in_flight_is_bounded(grant: Grant, sim: Simulator, run_tenant: Run) -> None:
-    """Measured by the simulator: the time that it is busy after the last launch was in flight."""
+    """Work in flight is the launched time that the simulator has not executed yet."""
     tenant = run_tenant(grant, sim, "loop", 100_000)
     slot = grant.slot()
     worst = 0
@@ -105,7 +105,8 @@ def test_kernels_longer_than_the_bound_leave_no_gaps(
 def test_kernels_longer_than_patience_are_bounded_too(
     grant: Grant, sim: Simulator, run_tenant: Run, kernel_ms: int
 ) -> None:
-    """They are late by nature, not because the gate delays them. Of an unknown function, eight may be in flight."""
+    """Such kernels are late by nature, not because the gate delays them. Of an unknown function, eight may be in
+    flight."""
     tenant = run_tenant(grant, sim, "loop", kernel_ms * MS)
     slot = grant.slot()
     grant.lease()
@@ -131,7 +132,7 @@ def test_many_threads_are_bounded_together(grant: Grant, sim: Simulator, run_ten
         worst = max(worst, submitted - sim.busy_ns(tenant.pid) // (MS // 2))
         until(lambda submitted=submitted: slot.launches > submitted, "one more")
     print(f"most in flight: {worst} kernels of {slot.waiting} threads that wait")
-    # Four are the bound. What each thread lets pass by itself would be 24.
+    # The bound is four kernels; if each thread let one pass on its own, there would be 24.
     assert worst <= 12
     tenant.end()
 

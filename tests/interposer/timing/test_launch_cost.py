@@ -53,7 +53,7 @@ def test_cost_of_a_launch(measure: Callable[..., dict[str, Any]], stream: str) -
 
 
 def test_a_launch_makes_no_system_call(measure: Callable[..., dict[str, Any]]) -> None:
-    """For 100,000 launches in a row, but for a lock that the gate thread has just then: the best of three."""
+    """In 100,000 launches in a row, unless the gate thread holds a lock at that moment: the best of three."""
     calls = []
     for _ in range(3):
         calls.append(measure("own")["calls"])

@@ -1,5 +1,5 @@
-"""Waits, allocations and frees cost the same however much the program has, in instructions, which a busy machine does
-not change."""
+"""Waits, allocations and frees cost the same however many objects the program has, in instructions, which a busy
+machine does not change."""
 
 import os
 import platform
@@ -10,8 +10,8 @@ from memorycost import Held, added
 
 MUCH = Held(allocations=600, blocks=300, pools=8, streams=40)
 NOISE = 500
-"""Instructions: the driver's answer about a pool takes some tens more with each pool, a hash table probes once or twice
-more. A walk over what the program has would take thousands."""
+"""Instructions allowed: a query of the driver takes some tens more per pool, and a hash table needs one or two more
+probes. A walk over the program's objects would take thousands."""
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="single-steps the processor")

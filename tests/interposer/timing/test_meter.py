@@ -32,7 +32,7 @@ def test_model(unit: Path, pattern: str, kernel_us: int) -> None:
 
 
 def model(unit: Path, pattern: str, ns: int, launches: int = 20_000, hold_ns: int = 12_000) -> tuple[int, int]:
-    """Device time by the model, and as metered. `hold_ns`: for how long barriers hold a stream."""
+    """Returns the device time by the model, and as metered. `hold_ns`: how long barriers hold a stream."""
     command = [unit, pattern, str(ns), str(launches), str(hold_ns)]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     truth, metered, _, _ = map(int, out.split())
@@ -43,7 +43,7 @@ def model(unit: Path, pattern: str, ns: int, launches: int = 20_000, hold_ns: in
 @pytest.mark.parametrize("ns", [500, 1000, 1500, 2000, 2500, 3000])
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_model_of_very_short_kernels(unit: Path, pattern: str, ns: int) -> None:
-    """Also those that end before an event could be recorded behind them."""
+    """Also kernels that end before an event could be recorded behind them."""
     truth, metered = model(unit, pattern, ns)
     assert abs(metered / truth - 1) <= 0.01
 
@@ -51,8 +51,8 @@ def test_model_of_very_short_kernels(unit: Path, pattern: str, ns: int) -> None:
 @pytest.mark.parametrize("kernel_us", [3, 10, 20])
 @pytest.mark.parametrize("pattern", ["layers", "layersdear", "layersunseendear"])
 def test_model_of_training_at_the_pace_of_the_host(unit: Path, pattern: str, kernel_us: int) -> None:
-    """What the meter costs a program whose functions differ in length from launch to launch, as those of ResNet-50 do:
-    marks of every launch that finds the stream idle would take a fifth of its time."""
+    """The meter's error and cost for functions whose durations vary from launch to launch, as in ResNet-50: a mark for
+    every launch that finds the stream idle would take a fifth of the program's time."""
     command = [unit, pattern, str(kernel_us * 1000), "90000"]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     truth, metered, wall, bare = map(int, out.split())
@@ -63,7 +63,7 @@ def test_model_of_training_at_the_pace_of_the_host(unit: Path, pattern: str, ker
 
 @pytest.mark.parametrize("kernel_us", [300, 600])
 def test_model_of_waits_for_each_kernel(unit: Path, kernel_us: int) -> None:
-    """Where marks are dear, a launch has one of its own only from 1 ms on."""
+    """Where marks are expensive, only launches of 1 ms or more have a mark of their own."""
     command = [unit, "syncdear", str(kernel_us * 1000)]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     truth, metered, wall, bare = map(int, out.split())
@@ -74,7 +74,7 @@ def test_model_of_waits_for_each_kernel(unit: Path, kernel_us: int) -> None:
 
 @pytest.mark.parametrize("sizes", [8, 40, 200])
 def test_model_of_many_sizes_of_one_function(unit: Path, sizes: int) -> None:
-    """Each class of grids is known by itself."""
+    """The duration of each class of grids is known separately."""
     truth, metered = model(unit, f"sizes:{sizes}", 5000)
     assert abs(metered / truth - 1) <= 0.01
 
@@ -82,7 +82,7 @@ def test_model_of_many_sizes_of_one_function(unit: Path, sizes: int) -> None:
 @pytest.mark.parametrize("longest", [10_000, 30_000, 100_000])
 @pytest.mark.parametrize("pattern", ["shrinking", "shrinkingunseen"])
 def test_model_of_kernels_that_become_shorter(unit: Path, pattern: str, longest: int) -> None:
-    """Also where the queue is believed to have work all the time because they were longer before."""
+    """Also where the queue is believed to be always busy because the kernels were longer before."""
     truth, metered = model(unit, f"{pattern}:{longest}", 3000, 100_000)
     assert abs(metered / truth - 1) <= 0.05
 
@@ -90,7 +90,7 @@ def test_model_of_kernels_that_become_shorter(unit: Path, pattern: str, longest:
 @pytest.mark.parametrize("longest", [10_000, 20_000])
 @pytest.mark.parametrize("pattern", ["step", "stephost"])
 def test_model_of_a_program_that_hides_from_brackets(unit: Path, pattern: str, longest: int) -> None:
-    """It knows when there was a bracket, and launches short kernels when the next one is due."""
+    """The program knows when a bracket was taken, and launches short kernels when the next one is due."""
     truth, metered = model(unit, f"{pattern}:{longest}", 5000, 100_000)
     assert metered / truth - 1 >= -0.05
 
@@ -116,7 +116,7 @@ def test_model_of_uneven_kernels(unit: Path, pattern: str, kernel_us: int) -> No
 @pytest.mark.parametrize("kernel_us", [10, 20, 50, 100, 200, 500, 1000, 3000])
 @pytest.mark.parametrize("pattern", ["unevenstarved", "unevenhoststarved", "unevensyncstarved", "b2bstarved"])
 def test_model_of_uneven_kernels_on_a_busy_machine(unit: Path, pattern: str, kernel_us: int) -> None:
-    """About every 200 launches the thread is preempted for milliseconds, at any point, also when a wait is over; marks
+    """About once in 200 calls the thread is preempted for milliseconds, at any point, also at the end of a wait; marks
     are reaped late."""
     truth, metered = model(unit, pattern, kernel_us * 1000, 40_000)
     assert abs(metered / truth - 1) <= 0.05
@@ -125,15 +125,15 @@ def test_model_of_uneven_kernels_on_a_busy_machine(unit: Path, pattern: str, ker
 @pytest.mark.parametrize("kernel_us", [20, 300, 1000, 3000, 7000, 25_000, 50_000, 120_000])
 @pytest.mark.parametrize("other", ["turns", "turnsshort"])
 def test_model_of_leases_in_turn(unit: Path, other: str, kernel_us: int) -> None:
-    """20 ms each; the other tenant's work is always on the device (its kernels outlast leases too), or only during its
-    own leases."""
+    """Leases of 20 ms; the other tenant's work is always on the device (its kernels outlast leases too), or only during
+    its own leases."""
     truth, metered = model(unit, other, kernel_us * 1000, min(20_000, 6_000_000 // kernel_us))
     assert abs(metered / truth - 1) <= 0.05
 
 
 @pytest.mark.parametrize("kernel_us", [20, 300, 3000, 7000])
 def test_model_beside_a_tenant_that_only_says_it_works(unit: Path, kernel_us: int) -> None:
-    """From a second on, when it is known how long the kernels take: what they are charged does not become less."""
+    """It says so after the first second, when the kernels' durations are known: their charge does not decrease."""
     truth, metered = model(unit, "turnssaid", kernel_us * 1000, min(100_000, 6_000_000 // kernel_us))
     assert abs(metered / truth - 1) <= 0.01
 
@@ -158,13 +158,13 @@ def launches(pattern: str, ns: int) -> int:
 def test_metered_against_the_books(
     grant: Grant, sim: Simulator, run_tenant: Callable[..., Tenant], pattern: str, kernel_us: int
 ) -> None:
-    """The best of three: preemption of the launching thread makes it a different pattern."""
+    """The best of three: preemption of the launching thread changes the pattern."""
     grant.lease()
     grant.set_bound(50_000_000)
     ns = kernel_us * 1000
     # If the queue never empties, the device's clock decides; otherwise the host's view of it.
     allowed = 0.02 if pattern in ("b2b", "mix", "two") else 0.05
-    if pattern == "two" and kernel_us == 2:  # brackets have launches of the other stream in them
+    if pattern == "two" and kernel_us == 2:  # brackets contain launches of the other stream
         allowed = 0.3
     errors = []
     for attempt in range(3):

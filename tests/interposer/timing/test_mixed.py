@@ -1,4 +1,4 @@
-"""Random programs of everything at once: metered time against the simulator's books, second by second."""
+"""Random programs that do everything at once: metered time against the simulator's accounting, second by second."""
 
 from collections.abc import Callable
 

@@ -250,7 +250,7 @@ class Arbiter:
         return [self.grant.slot(index, device) for device, of in enumerate(self.indices) for index in of]
 
     def _drained(self, words: list[int]) -> bool:
-        """Raises the cuts meanwhile."""
+        """Raises all cuts to the highest count first, then returns whether every slot has drained at its cut."""
         most = max(slot.collectives for slot in self._slots())
         if any(slot.cut != most for slot in self._slots()):
             for slot in self._slots():

@@ -1,5 +1,5 @@
-"""Kernels of one function whose lengths differ: what a wait, a mark or an answer shows is charged, whatever was
-estimated."""
+"""Kernels of one function with different durations: what a wait, a mark or a query shows is charged, whatever the
+estimate."""
 
 import subprocess
 import threading
@@ -12,7 +12,7 @@ from handmade import Grant, Simulator, Tenant
 
 US = 1000
 CASES = [(2, 20, 30_000), (50, 3, 1000), (100, 10, 2000), (20, 20, 500)]
-"""Microseconds of the short kernels, how many of them, and of the long one after them."""
+"""Duration of the short kernels in us, their number, and the duration of the long one after them in us."""
 KNOWN = ["stream", "context", "event", "query", "equery", "copy", "batch"]
 """Ways to wait in which the interposer sees the wait."""
 
@@ -31,7 +31,7 @@ def test_model_of_rare_long_kernels(short: int, count: int, long: int, pattern: 
 @pytest.mark.parametrize("seed", range(1, 9))
 @pytest.mark.parametrize(("us", "streams"), [(20, 1), (100, 1), (20, 3), (100, 3), (20, 6)])
 def test_model_of_random_programs(seed: int, us: int, streams: int) -> None:
-    """Five functions whose lengths have heavy tails, waits and pauses in any order."""
+    """Five functions with heavy-tailed durations, waits and pauses in any order."""
     command = [built.program("meter_programs"), f"random:{streams}:{seed}", str(us * US), "2000"]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     truth, metered, _, _ = map(int, out.split())
@@ -42,8 +42,8 @@ def test_model_of_random_programs(seed: int, us: int, streams: int) -> None:
 @pytest.mark.parametrize("pattern", ["rareunseen", "rareunseenstarved", "rareunseendear"])
 @pytest.mark.parametrize(("short", "count", "long"), CASES)
 def test_model_of_rare_long_kernels_behind_our_back(short: int, count: int, long: int, pattern: str) -> None:
-    """Each launch is waited for at once in a way that the meter is not told of, and no other thread asks either; on a
-    busy machine, the thread is preempted for milliseconds every now and then."""
+    """Each launch is waited for at once in a way that the meter does not see, and no other thread queries it; on a busy
+    machine, the thread is preempted for milliseconds now and then."""
     command = [built.program("meter_programs"), f"{pattern}:{count}:{long * US}", str(short * US), "5000"]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     truth, metered, _, _ = map(int, out.split())
@@ -55,8 +55,8 @@ def test_model_of_rare_long_kernels_behind_our_back(short: int, count: int, long
 @pytest.mark.parametrize("hits", [1, 3, 6, 20])
 @pytest.mark.parametrize(("short", "long"), [(10, 40), (10, 60), (5, 80), (10, 200), (20, 400)])
 def test_model_of_a_program_that_watches_the_samples(pattern: str, hits: int, short: int, long: int) -> None:
-    """It tells by how long its calls take which of its launches were measured, has short ones until `hits` of them
-    were, and long ones until one was; nobody waits. It pays no less for that."""
+    """The program detects by the duration of its calls which launches were measured. It launches short kernels until
+    `hits` of them were, then long ones until one was; the meter sees no wait. It is charged no less for that."""
     command = [built.program("meter_programs"), f"{pattern}:{hits}:{long * US}", str(short * US), "100000"]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     truth, metered, _, _ = map(int, out.split())
@@ -65,8 +65,8 @@ def test_model_of_a_program_that_watches_the_samples(pattern: str, hits: int, sh
 
 
 def test_model_of_a_program_in_step_with_the_samples() -> None:
-    """Seven of 30 us, one of 100 us, again and again, awaited in such a way: taken every 4 ms, samples never met a long
-    one. Too short to be noticed one by one, they are charged by the mean of the samples."""
+    """Seven kernels of 30 us and one of 100 us, repeated; the meter sees no wait. Samples taken every 4 ms would never
+    hit a long one. The long ones, too short to be noticed individually, are charged by the mean of the samples."""
     command = [built.program("meter_programs"), "rareunseen:7:100000", "30000", "20000"]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     truth, metered, _, _ = map(int, out.split())
@@ -76,7 +76,7 @@ def test_model_of_a_program_in_step_with_the_samples() -> None:
 
 @pytest.mark.parametrize("us", [5, 10, 20, 100])
 def test_model_of_even_kernels_behind_our_back(us: int) -> None:
-    """Each is waited for in such a way, and the thread is often preempted: that is no time of the device."""
+    """Each kernel is waited for unseen by the meter, and the thread is often preempted: that is not device time."""
     command = [built.program("meter_programs"), f"rareunseenstarved:20:{us * US}", str(us * US), "20000"]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     truth, metered, _, _ = map(int, out.split())
@@ -87,7 +87,7 @@ def test_model_of_even_kernels_behind_our_back(us: int) -> None:
 @pytest.mark.parametrize("seed", range(1, 9))
 @pytest.mark.parametrize(("us", "streams"), [(20, 1), (20, 3), (100, 3)])
 def test_model_of_random_programs_behind_our_back(seed: int, us: int, streams: int) -> None:
-    """As above, without any wait that the meter sees."""
+    """As test_model_of_random_programs, without any wait that the meter sees."""
     command = [built.program("meter_programs"), f"randomunseen:{streams}:{seed}", str(us * US), "4000"]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     truth, metered, _, _ = map(int, out.split())
@@ -98,7 +98,7 @@ def test_model_of_random_programs_behind_our_back(seed: int, us: int, streams: i
 @pytest.mark.parametrize("period", [50, 250, 1000, 5000])
 @pytest.mark.parametrize("pattern", ["rarely", "rarelystarved"])
 def test_model_of_pauses_that_are_what_they_seem(period: int, pattern: str) -> None:
-    """20 us every so often, and nobody ever waits: the pauses are not charged."""
+    """A kernel of 20 us in each period, and nobody ever waits: the pauses are not charged."""
     command = [built.program("meter_programs"), f"{pattern}:{period * US}", str(20 * US), "5000"]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     truth, metered, _, _ = map(int, out.split())
@@ -112,7 +112,7 @@ def met(ways: list[str]) -> list[tuple[str, int, int, int]]:
 
 
 def measured(grant: Grant, sim: Simulator, run: Callable[..., Tenant], way: str, ms: int, *arguments: int) -> float:
-    """How far the metered time is from the books, as a part of them."""
+    """Relative error of the metered time against the simulator's accounting."""
     grant.lease()
     grant.set_bound(50_000_000)
     tenant = run("uneven", grant, sim, way, ms, *arguments)
@@ -144,8 +144,8 @@ def test_rare_long_kernels(
 def test_rare_long_kernels_behind_our_back(
     grant: Grant, sim: Simulator, run: Callable[..., Tenant], way: str, short: int, count: int, long: int
 ) -> None:
-    """The program learns that they are done without a call that the interposer looks at. What is lost is the first few
-    of them."""
+    """The program learns that the kernels are done without a call that the interposer inspects. Only the first few of
+    them are missed."""
     assert abs(measured(grant, sim, run, way, 1000, short * US, count, long * US)) <= 0.05
 
 

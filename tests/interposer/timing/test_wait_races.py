@@ -1,4 +1,4 @@
-"""Threads that wait for work, or ask for it, while others launch: metered time against the simulator's books."""
+"""Threads that wait for work, or query it, while others launch: metered time against the simulator's accounting."""
 
 from collections.abc import Callable
 from itertools import cycle
@@ -29,7 +29,8 @@ KERNELS = {
     "uneven": (30 * US, 30_000 * US, 20),
     "gaps": (30 * US, 3000 * US, 1500),
 }
-"""ns of the short kernels and of every eighth, and us between the launches of one thread."""
+"""Duration of the short kernels and of every eighth kernel in ns, and the pause between launches of one thread in
+us."""
 
 
 def race(grant: Grant, sim: Simulator, run: Callable[..., Tenant], way: str, kernels: str, seconds: int) -> None:

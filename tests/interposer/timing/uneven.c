@@ -1,9 +1,9 @@
-/* Kernels of one function whose lengths differ, each waited for at once, in one of many ways:
+/* Kernels of one function with different durations, each waited for at once, in one of many ways:
  *   uneven WAIT PTX MS SHORT_NS COUNT LONG_NS [GAP_NS [FRESH]]
- * COUNT launches of SHORT_NS, then one of LONG_NS, again and again. COUNT 0: lengths have a heavy tail, their median is
- * SHORT_NS and none exceeds LONG_NS. GAP_NS: time of the host between launches. FRESH: each long one in a stream that
- * had a few short ones only. WAIT "any" picks another way each time, "batch" waits for the stream after each long one or
- * after 16 launches. Prints one JSON line at the end. */
+ * COUNT launches of SHORT_NS, then one of LONG_NS, repeatedly. COUNT 0: durations have a heavy tail, their median is
+ * SHORT_NS and none exceeds LONG_NS. GAP_NS: host time between launches. FRESH: each long launch in a new stream. WAIT
+ * "any" picks a random way each time, "batch" waits for the stream after each long launch, or for COUNT 0 after 16
+ * launches. Prints one JSON line when it starts and one at the end. */
 #include <math.h>
 
 #include "program.h"
@@ -97,13 +97,13 @@ int main(int argc, char **argv) {
   OK(cuEventCreate(&event, 2 /* no timing */));
   OK(cuMemAllocHost_v2((void **)(uintptr_t)&flag, 4096));
   OK(cuMemAlloc_v2(&memory, 4096));
-  for (int i = 0; i < 50; i++) { /* the function becomes known */
+  for (int i = 0; i < 50; i++) { /* the meter learns the function's duration */
     spin(0, short_ns, streams[0]);
     OK(cuStreamSynchronize(streams[0]));
   }
   printf("{\"started\": true}\n");
   fflush(stdout);
-  usleep(30000); /* the test reads the books */
+  usleep(30000); /* meanwhile the test reads the accounting */
   truth = 0;
   for (uint64_t began = now(), n = 0; now() - began < ms * 1000000; n++) {
     int how = way < WAYS ? way : batch ? 0 : (int)(chance() * WAYS);
