@@ -1,4 +1,4 @@
-"""Every error that a user can meet, and the one place that says what each means to a shell and over HTTP.
+"""Every error that a user can see, and the only place that defines what each means to a shell and over HTTP.
 
                                                                                         exit  HTTP  code
 GpushareError
@@ -28,7 +28,7 @@ class GpushareError(Exception):
 
 
 class UsageError(GpushareError):
-    """The request is malformed, or names what cannot be."""
+    """The request is malformed, or names something that cannot exist."""
 
     exit_code = 2
     http_status = 400
@@ -50,8 +50,8 @@ class MethodError(UsageError):
 
 
 class GoneError(UsageError):
-    """History that the daemon no longer has, or that is of an earlier run of it: list again. Of a gang's part: it was
-    aborted or has expired."""
+    """The daemon no longer has this history, or it is from an earlier run of the daemon: list again. For a part of a
+    gang: it was aborted or has expired."""
 
     http_status = 410
     code = "gone"
@@ -73,13 +73,14 @@ class ForbiddenError(RefusedError):
 
 
 class OnLoanError(RefusedError):
-    """It is guaranteed, and others that have it on loan were asked to give it back: ask again until then."""
+    """The memory is guaranteed to the request, but others have it on loan and were asked to give it back: repeat the
+    request until they have."""
 
     code = "on_loan"
 
 
 class UnreachableError(GpushareError):
-    """No daemon answers, or what answers is not to be trusted."""
+    """No daemon answers, or what answers cannot be trusted."""
 
     exit_code = 4
     http_status = 503
@@ -87,7 +88,7 @@ class UnreachableError(GpushareError):
 
 
 class FailedError(GpushareError):
-    """Gpushare, the kernel or the driver failed; the request was sound."""
+    """Gpushare, the kernel or the driver failed; the request was valid."""
 
 
 _KINDS = (

@@ -4,7 +4,8 @@ from msgspec import Struct
 
 
 class DebugEvent(Struct, kw_only=True):
-    """`at_ns`: wall time. `device`: ordinal in the grant, or None. `text`: as the process wrote it."""
+    """An event that a process recorded. `at_ns`: wall time. `device`: its ordinal in the grant, or None. `text`: as the
+    process wrote it."""
 
     at_ns: int
     area: str
@@ -15,8 +16,8 @@ class DebugEvent(Struct, kw_only=True):
 class DebugDevice(Struct, kw_only=True):
     """What one process reports about itself on one device; none of it is trusted.
 
-    `ordinal`: in the grant. `drained_epoch`:
-    of the last lease for which it said that its work was done. `dependent`: let through the bound on work in flight."""
+    `ordinal`: the device's in the grant. `drained_epoch`: epoch of the last lease for which it reported that its work
+    was done. `dependent`: it has been let past the bound on work in flight."""
 
     ordinal: int
     memory_bytes: int
@@ -41,7 +42,8 @@ class DebugProcess(Struct, kw_only=True):
 
 
 class DebugLease(Struct, kw_only=True):
-    """The words that the processes of the grant read. `bound_ns`: of estimated device time that may be in flight."""
+    """One device's lease as the processes of the grant read it. `bound_ns`: how much estimated device time may be in
+    flight."""
 
     ordinal: int
     epoch: int
@@ -51,7 +53,7 @@ class DebugLease(Struct, kw_only=True):
 
 
 class GrantDebug(Struct, kw_only=True):
-    """`daemon_epoch`: how many daemons have served the grant."""
+    """What the pages of a grant contain. `daemon_epoch`: how many daemons have served the grant."""
 
     grant: str
     daemon_epoch: int

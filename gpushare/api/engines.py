@@ -1,17 +1,17 @@
-"""Wire types of what engines call: the runtime wrapper and the hooks."""
+"""Wire types of the calls made for container engines by the runtime wrapper and the hooks."""
 
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Struct
 
-# Text, which the daemon itself does not decode: every runtime must read in it what the daemon does (reader/config.py).
+# Text, which the daemon itself does not decode: every runtime must read it as the daemon does (reader/config.py).
 Config = Annotated[msgspec.Raw, Meta(extra_json_schema={"type": "object"})]
 
 
 class OciEditRequest(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`starts`: the calling process becomes the runtime; where it ends before the container starts, that has failed.
-    `bundle`: left out where there is none yet, so that nothing is known of the image."""
+    """`starts`: the calling process becomes the runtime; if it ends before the container starts, the start has failed.
+    `bundle`: left out if there is none yet; nothing is known of the image then."""
 
     bundle: str | None = None
     config: Config
@@ -19,21 +19,22 @@ class OciEditRequest(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class OciEditAnswer(Struct, kw_only=True):
-    """The config to start the container with. `grant` is None where it asks for no share: it is unchanged then."""
+    """The config to start the container with. `grant`: None if the container asks for no share; the config is unchanged
+    then."""
 
     config: Config
     grant: str | None
 
 
 class OciPlaceRequest(Struct, forbid_unknown_fields=True, kw_only=True):
-    """A container that is made and not started: its OCI state, which has its bundle, and its config.json."""
+    """A container that is created but not started: its OCI state, which names its bundle, and its config.json."""
 
     state: "ContainerState"
     config: Config
 
 
 class PlacedMount(Struct, kw_only=True):
-    """A bind mount of config.json. `inside`: its source is not the host's, but a path in the container."""
+    """A bind mount as in config.json. `inside`: its source is a path in the container, not on the host."""
 
     source: str
     destination: str
@@ -42,8 +43,9 @@ class PlacedMount(Struct, kw_only=True):
 
 
 class OciPlaceAnswer(Struct, kw_only=True):
-    """What its hook does now (hooks/place.c). `root`: its root file system on the host. `mounts`: in this order, below
-    the root. `hidden`: device nodes that are not its grant's."""
+    """What the container's hook has to do (hooks/place.c). `root`: the container's root file system on the host.
+    `mounts`: to be mounted below the root, in this order. `hidden`: device nodes to hide, since they are not its
+    grant's."""
 
     grant: str
     root: str
@@ -52,8 +54,8 @@ class OciPlaceAnswer(Struct, kw_only=True):
 
 
 class ContainerState(Struct, kw_only=True):
-    """What the daemon reads of the OCI state of a container. `pid`: of its first process. `annotations`: say whose pod
-    it is, for the metrics alone; others than text are left out. `bundle`: its directory, an absolute path."""
+    """The fields of a container's OCI state that the daemon reads. `pid`: of its first process. `annotations`: identify
+    its pod, for the metrics only; values other than text are ignored. `bundle`: absolute path of its directory."""
 
     pid: Annotated[int, Meta(extra_json_schema={"minimum": 2, "maximum": 1 << 22})]
     annotations: Any = None

@@ -29,19 +29,20 @@ Rule = Literal[
 
 
 class LeaseEvent(Struct, kw_only=True):
-    """From the arbiter's record. Every wait ends with `lease`, `beside` or `left`, every lease with `revoke`; one taken
-    in mid-work is followed by `drained` once nothing of it is on the device any more. `handover`: the device is
-    `other`'s, `late`: it had not drained by then, `wake`: a quiet grant wants the device. `lie`: a process of the grant
-    wrote `value` (at most 2^63 - 1) as `word` of the slot of `pid`, which cannot be: until `pid` has ended, the grant
-    is charged as if it had used every lease in full and held all its memory.
+    """One event of the arbiter's record. Every wait ends with `lease`, `beside` or `left`, and every lease with
+    `revoke`. A lease that is revoked in mid-work is followed by `drained` once none of that work is on the device any
+    more. `handover`: the device passes to `other`. `late`: the grant had not drained by then. `wake`: an idle grant
+    wants the device. `lie`: a process of the grant wrote an impossible `value` (at most 2^63 - 1) as `word` of the slot
+    of `pid`; until `pid` has ended, the grant is charged as if it had used every lease in full and held all its memory.
 
-    `t_ns`: the node's monotonic clock; `at_ns`: wall time. `other`: of a lease who had the device before it, else who
-    it was taken for. `wait_ns`: since the grant began to wait without a lease; `reclaim_ns`: since the revoke, of a
-    lease that part of the wait in which the holder before it still ran. `value_ns`: the one of both that the kind is
-    about. `woke`: the wait began as a wake. `running`: it had not drained, but got another lease, ended, or showed no
-    end for a second. `rule`: why the lease was taken; of a lease given: why the one before it was, or how there was one
-    to give. `level`: what the lease is given for; surplus is borrowed. `guarantee_milli`, `had_milli`: on this device,
-    and in the last second: of a lease its own, else of `other`."""
+    `t_ns`: the node's monotonic clock; `at_ns`: wall time. `other`: for a lease, the grant that had the device before,
+    otherwise the grant for which it was taken. `wait_ns`: time since the grant began to wait without a lease.
+    `reclaim_ns`: time since the revoke; for a lease, the part of the wait in which the previous holder still ran.
+    `value_ns`: whichever of the two the kind is about. `woke`: the wait began with a wake. `running`: the work had not
+    drained, but the grant got another lease, ended, or did not report the end of its work for one second. `rule`: why
+    the lease was revoked; for a new lease, why the previous one was revoked, or why the device was free. `level`: what
+    the lease is paid from; surplus is borrowed. `guarantee_milli`, `had_milli`: guarantee on this device, and time had
+    in the last second; for a lease those of its own grant, otherwise those of `other`."""
 
     seq: int
     t_ns: int
@@ -69,8 +70,9 @@ class LeaseEvent(Struct, kw_only=True):
 
 
 class LeaseEvents(Struct, kw_only=True):
-    """`after`: to pass to the next call. `newest`: number of the newest event. `lost`: how many events after `after`
-    the record no longer has. Numbers start again with each run of the daemon; `epoch` is the number of the run."""
+    """`after`: value to pass to the next call. `newest`: number of the newest event. `lost`: how many events after the
+    request's `after` the record no longer has. Numbers start again with each run of the daemon; `epoch` is the number
+    of the run."""
 
     epoch: int
     after: int
@@ -80,10 +82,10 @@ class LeaseEvents(Struct, kw_only=True):
 
 
 class Attempt(Struct, kw_only=True):
-    """A container without a share that asked for a GPU in NVIDIA's ways. `seq`: counts them, in a run of the daemon.
-    `container`: its id, or the path of its bundle where the engine says none. `by`: `environment`:
-    NVIDIA_VISIBLE_DEVICES; `annotation`: one of NVIDIA's that is not read; `device`: its engine hands it nodes of the
-    driver, which nothing here prevents. `path`: who saw it."""
+    """A container without a share that asked for a GPU in one of NVIDIA's ways. `seq`: counts attempts in a run of the
+    daemon. `container`: its id, or the path of its bundle if the engine gives no id. `by`: `environment`:
+    NVIDIA_VISIBLE_DEVICES; `annotation`: one of NVIDIA's, which gpushare does not read; `device`: its engine gives it
+    device nodes of the driver, which gpushare does not prevent. `path`: where it was noticed."""
 
     seq: int
     at_ns: int
@@ -93,7 +95,7 @@ class Attempt(Struct, kw_only=True):
 
 
 class Attempts(Struct, kw_only=True):
-    """The latest, oldest first. `total`: all of this run of the daemon."""
+    """The latest attempts, oldest first. `total`: number of all attempts in this run of the daemon."""
 
     epoch: int
     total: int

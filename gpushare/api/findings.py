@@ -1,5 +1,5 @@
-"""Wire types of findings: what the driver says of a device that the books of the grants do not. Units are those of
-gpushare.api.types."""
+"""Wire types of findings: what the driver reports about a device and the books of the grants do not account for. Units
+are those of gpushare.api.types."""
 
 from typing import Literal
 
@@ -11,21 +11,23 @@ Outcome = Literal["", "joined", "left", "ended", "released", "within"]
 
 
 class Finding(Struct, kw_only=True):
-    """`seq`: counts them, in a run of the daemon. `evader`: a process in the cgroup of `grant` uses the device and has
-    not joined: nothing meters or limits it. `outside`: one of no grant does.
-    `excess`: the processes of a grant hold more memory than it may, by the driver's count; `pid` is the one with most.
-    `overuse`: they use the device for longer than they are charged and is due to them, by the driver's count; `pid` is
-    the one that did last and most. `unowned`: so much of the device's memory is in use and no process has it, which was
-    shared and outlives who had it; `pid` is 0.
+    """`seq`: counts findings in a run of the daemon. `evader`: a process in the cgroup of `grant` uses the device
+    without having joined, so nothing meters or limits it. `outside`: a process of no grant uses it. `excess`: by the
+    driver's count, the processes of a grant hold more memory than it may; `pid` is the one that holds most. `overuse`:
+    by the driver's count, they use the device for longer than they are charged and than is due to them; `pid` is the
+    one that used it most when this was found. `unowned`: `memory_bytes` of the device are in use that no process has:
+    shared memory that outlived its owner; `pid` is 0.
 
-    `command`: its command line, at most 200 printable characters; empty: not known. `memory_bytes`, `busy_ns`: as the
-    driver counted when it was found; null: it does not say. `act`: what is done to it. `frozen`: the grant's cgroup is,
-    with all processes in it; `stopped`: the process alone, by a signal; `held`: the grant's cgroups are frozen as often
-    and as long as it takes to keep it to its share. `stop_ns`: from the first sight of it until no thread ran any more;
-    null: it runs. `note`: why no more than that is done; empty: nothing is in the way.
+    `command`: its command line, at most 200 printable characters; empty: unknown. `memory_bytes`, `busy_ns`: the
+    driver's counts when it was found; null: the driver does not report it. `act`: what is done to the process. `told`:
+    it is only reported. `frozen`: the grant's cgroup is frozen, with all processes in it. `stopped`: the process alone
+    is stopped, by a signal. `held`: the grant's cgroups are frozen as often and as long as it takes to keep it to its
+    share. `stop_ns`: time from the first sight of it until none of its threads ran any more; null: it runs. `note`: why
+    no more than that is done; empty: nothing is in the way.
 
-    `outcome`: how it ended, at `ended_ns`: the process has joined its grant, uses the device no more, has ended, or its
-    grant has, or (`within`) it has kept to its share for a while. Empty and null while it lasts."""
+    `outcome`: how the finding ended, at `ended_ns`: the process has joined its grant (`joined`), no longer uses the
+    device (`left`) or has ended (`ended`), or its grant has ended (`released`) or has kept to its share for a while
+    (`within`). Empty and null while it lasts."""
 
     seq: int
     kind: FindingKind
@@ -46,7 +48,8 @@ class Finding(Struct, kw_only=True):
 
 
 class Findings(Struct, kw_only=True):
-    """The latest, oldest first. `open`: how many of them last; `total`: all of this run of the daemon."""
+    """The latest findings, oldest first. `open`: number of findings that last. `total`: number of all findings in this
+    run of the daemon."""
 
     epoch: int
     total: int

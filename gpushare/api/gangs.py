@@ -8,7 +8,7 @@ from msgspec import Meta, Struct
 from gpushare.api.types import Grant, GrantRequest, Uid
 
 GRANTS_MAX = 16
-"""Of a part: they are made in one turn of the daemon's loop."""
+"""Most grants in a part: they are made in one turn of the daemon's loop."""
 TTL_SECONDS_MAX = 3600
 NAME_MAX = 128
 NAME = {"type": "string", "minLength": 1, "maxLength": NAME_MAX, "pattern": r"^[^\u0000-\u001f\u007f-\u009f]+$"}
@@ -18,9 +18,9 @@ PartPhase = Literal["prepared", "committed", "aborted", "expired"]
 
 
 class GangPrepare(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """`grants`: what the gang needs on this node, all of it or nothing; each may say its own `ttl_seconds`, from the
-    commit on. `part`: its name, where the gang has several on this node. `ttl_seconds`: within which it has to be
-    committed. `uid`: whose the grants are, where root asks."""
+    """`grants`: what the gang needs on this node, given as a whole or not at all; each may have its own `ttl_seconds`,
+    counted from the commit. `part`: its name, if the gang has several parts on this node. `ttl_seconds`: time within
+    which it must be committed. `uid`: the user who owns the grants, if root asks."""
 
     grants: Annotated[list[GrantRequest], Meta(min_length=1, max_length=GRANTS_MAX)]
     part: PartName = "0"
@@ -29,16 +29,16 @@ class GangPrepare(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_onl
 
 
 class GangDecision(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """To commit or to abort. `part`, `uid`: as they were prepared."""
+    """Commits or aborts a part. `part`, `uid`: as it was prepared."""
 
     part: PartName = "0"
     uid: Uid | None = None
 
 
 class GangPart(Struct, kw_only=True):
-    """What of a gang this node has. `phase`: `committed` stays when its grants have ended. `reason`: why it was aborted
-    or expired. `grant_ids`: all of its grants, in the order of the request; `grants`: those that live. `expires_ns`: of
-    one that is prepared. `ttl_seconds`: 0 of one that was aborted before it was prepared."""
+    """A gang's part on this node. `phase`: it stays `committed` after its grants have ended. `reason`: why it was
+    aborted or expired. `grant_ids`: all its grants, in the order of the request; `grants`: those that have not ended.
+    `expires_ns`: null unless it is prepared. `ttl_seconds`: 0 if it was aborted before it was prepared."""
 
     gang: str
     part: str
@@ -52,7 +52,7 @@ class GangPart(Struct, kw_only=True):
 
 
 class GangParts(Struct, kw_only=True):
-    """Those that hold something, and the latest that are over. `epoch`, `rv`: as in Grants."""
+    """The parts that hold something, and the latest of those that have ended. `epoch`, `rv`: as in Grants."""
 
     epoch: int
     rv: int

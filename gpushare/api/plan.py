@@ -1,4 +1,5 @@
-"""Wire types of `POST /v1/plan`: what would become of a grant. Units are those of gpushare.api.types."""
+"""Wire types of `POST /v1/plan`: whether a request would be granted, where, and who would lose by it. Units are those
+of gpushare.api.types."""
 
 from typing import Annotated, Literal
 
@@ -9,11 +10,11 @@ from gpushare.api.types import GrantRequest
 Class = Literal["guaranteed", "borrow"]
 
 AT_ONCE = 100
-"""Requests in one call: each takes its part of the daemon's loop."""
+"""Most requests in one call: each occupies the daemon's loop for a while."""
 
 
 class PlanList(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Planned one after the other, each as if those before it that fit had been admitted."""
+    """Requests that are planned one after the other, each as if the earlier ones that fit had been admitted."""
 
     grants: Annotated[list[GrantRequest], Meta(min_length=1, max_length=AT_ONCE)]
 
@@ -29,8 +30,8 @@ class PlanDevice(Struct, kw_only=True):
 
 
 class ExpectedWait(Struct, kw_only=True):
-    """In ms: half of all waits, and 99 of 100, were no longer than these. `waits`: how many that is of, in this run of
-    the daemon, by grants of the same `class` on the same devices."""
+    """In ms: half of all waits were no longer than `p50`, 99 of 100 no longer than `p99`. `waits`: the number of these
+    waits, which are of this run of the daemon and of grants of the same `class` on the same devices."""
 
     p50: float
     p99: float
@@ -38,10 +39,10 @@ class ExpectedWait(Struct, kw_only=True):
 
 
 class Victim(Struct, kw_only=True):
-    """A grant that would lose something that it borrows now. `time_milli`: of the device's time, by `throttle`: its
-    lease ends at a kernel's end, and no work is lost. `memory_bytes`: by a harsher rung, which is the mildest one that
-    is tried first; `max_rung`: the harshest that may follow. `rule`: the request is guaranteed it (`guarantee`), is of
-    a higher `tier`, or has its part by `weight` of what is lent."""
+    """A grant that would lose something that it borrows now. `time_milli`: of the device's time, taken by `throttle`:
+    its lease ends at the end of a kernel, and no work is lost. `memory_bytes`: taken by a harsher rung. `rung`: the
+    mildest one that is tried first; `max_rung`: the harshest that may follow. `rule`: the request is guaranteed it
+    (`guarantee`), is of a higher `tier`, or gets its part of what is lent by `weight`."""
 
     grant: str
     tenant: str
@@ -55,11 +56,11 @@ class Victim(Struct, kw_only=True):
 
 
 class Plan(Struct, kw_only=True):
-    """`class`: `borrow` where a part of its time is not guaranteed, None where it does not fit. `wait_ms`: None where
-    nobody has waited yet. `victims`: while it uses all the time it asks for, by who uses and wants how much now; where
-    it does not fit, those that would be asked for memory that they have on loan, so that it fits later.
-    `reasons`: what `POST /v1/grants` would answer where it does not fit. `grant`: the living one with this key, which
-    the request would be answered with."""
+    """`class`: `borrow` if a part of its time is not guaranteed, null if it does not fit. `wait_ms`: null if no grant
+    has waited yet. `victims`: those that would lose while it uses all the time it asks for, judged by what each grant
+    uses and wants now; if it does not fit, those that would be asked for memory that they have on loan, so that it fits
+    later. `reasons`: if it does not fit, what `POST /v1/grants` would answer. `grant`: the living grant with this key,
+    which the request would be answered with."""
 
     fits: bool
     devices: list[PlanDevice] = field(default_factory=list)
@@ -71,7 +72,7 @@ class Plan(Struct, kw_only=True):
 
 
 class Plans(Struct, kw_only=True):
-    """`fits`: whether all of them do. `plans`: one for each request, in their order."""
+    """`fits`: whether all of them fit. `plans`: one for each request, in their order."""
 
     fits: bool
     plans: list[Plan]

@@ -17,9 +17,10 @@ Priority = Annotated[int, Meta(extra_json_schema={"minimum": -PRIORITY_MAX, "max
 
 class Eviction(Struct, kw_only=True):
     """A grant is asked to give back memory that it has on loan: to end, or to shrink. `bytes`: what it has on loan.
-    `rung`: how it is asked now, `max_rung`: the harshest that it allows. `deadline_ns`: wall time, of that rung; after
-    that of `evict` the grant is ended where it allows that and it is needed, and stays as it is otherwise. `outcome`:
-    `asked` until it is over; `refused`: it gave nothing back and may not be ended. `ms`: how long that took."""
+    `rung`: how it is asked now; `max_rung`: the harshest rung that it allows. `deadline_ns`: wall time at which that
+    rung ends; after `evict` the grant is ended if it allows that and the memory is still needed, and otherwise stays as
+    it is. `outcome`: `asked` until the eviction has ended; `refused`: it gave nothing back and may not be ended. `ms`:
+    how long the eviction took."""
 
     grant: str
     tenant: str

@@ -8,19 +8,20 @@ Health = Literal["healthy", "unhealthy"]
 
 
 class GrantDevice(Struct, kw_only=True):
-    """One device of a grant. `guaranteed_milli`: the part of `time_milli` that its tenant's guarantee covers now; 0
-    on a device that does not work. `memory_borrowed_bytes`: of the limit, what it has on loan of memory that is
-    guaranteed to others. `served_milli`, `served_limit_milli`: what it is served with now, its part of what
-    its tenant has left unreserved, and of its tenant's limit, among it.
-    `entitled_milli`: what it should get now: while it works what it is served with, and its part of what others leave.
-    `used_milli`: device time that it was charged in the last second, `borrowed_milli`: the part of that beyond its
-    guarantee, `lent_milli`: of what it is served with, what it left and others used, `waited_milli`: how much of the
-    second it waited without a lease. `share_got_milli`: its part of the work the device did in it. `waits`, `reclaims`:
-    waits, and leases taken from it in mid-work, that are over; `reclaim_ns`: until that work was done. Counts of leases
-    and revokes are of this run of the daemon, and so are histograms: entry i counts those shorter than 2^i us, the last
-    one all longer. `memory_uncharged_bytes`: of what it holds, what the driver counts beyond what its processes were
-    charged. `marked`: processes whose numbers cannot be (events of kind `lie`): while there is one, `busy_ns`
-    grows with the leases and `memory_bytes` is the limit."""
+    """One device of a grant. `guaranteed_milli`: the part of `time_milli` that its tenant's guarantee covers now; 0 on
+    a device that does not work. `memory_borrowed_bytes`: the part of the limit that it has on loan, of memory that is
+    guaranteed to others. `served_milli`, `served_limit_milli`: the guarantee and the limit with which it is served now,
+    including its part of what its tenant has left unreserved and of its tenant's limit. `entitled_milli`: what it
+    should get now: while it works, what it is served with and its part of what others leave. `used_milli`: device time
+    that it was charged in the last second; `borrowed_milli`: the part of that beyond its guarantee; `lent_milli`: the
+    part of what it is served with that it left and others used; `waited_milli`: how much of the second it waited
+    without a lease. `share_got_milli`: its part of the work that the device did in that second. `waits`, `reclaims`:
+    numbers of ended waits, and of leases taken from it in mid-work whose work has ended; `reclaim_ns`: time until that
+    work was done. Counts of leases and revokes are of this run of the daemon, and so are histograms: entry i counts
+    those shorter than 2^i us and in no earlier entry, the last one all longer. `memory_uncharged_bytes`: the part of
+    the memory it holds that the driver counts beyond what its processes were charged. `marked`: number of processes
+    that wrote impossible values (events of kind `lie`): while there is one, `busy_ns` grows with the leases and
+    `memory_bytes` is the limit."""
 
     id: str
     index: int

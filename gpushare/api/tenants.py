@@ -29,9 +29,9 @@ class TenantPolicy(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
     """A table of tenants.toml, and the body of PUT. `time`: milli of the node (1000 per device) or `600%`. `memory`:
     bytes or a size, per node.
 
-    `parent`: the tenant that it is part of; without it, the one whose name is the beginning of its own (`ml` of
-    `ml/a`), where there is one. `users` and `groups`: names or numbers of those who may name this tenant, in addition
-    to root. `source`: who set it, `file` or `adapter:NAME`; nobody else may change it."""
+    `parent`: the tenant that it is part of; if left out, the one whose name is the beginning of its own (`ml` for
+    `ml/a`), if there is one. `users`, `groups`: names or numbers of the users and groups that may name this tenant, in
+    addition to root. `source`: who set it, `file` or `adapter:NAME`; nobody else may change it."""
 
     parent: TenantName | None = None
     time: NodeTimeMilli | NodeTimeText = 0
@@ -45,11 +45,11 @@ class TenantPolicy(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
 
 
 class TenantNow(Struct, kw_only=True):
-    """How a tenant and all below it stand, in milli of the node, over the last second. `demand`: what their grants
-    that work could use. `entitlement`: what they should get. `borrowed`: used beyond what they are guaranteed, `lent`:
-    of that used by others. `waited`: 1000 is one grant that waited for one device all the time. `starved`: it waits,
-    and has less than it is entitled to. `usage`: borrowed until now and decayed, where the node remembers that;
-    `weight`: as that corrects it."""
+    """How a tenant, with all tenants below it, stood over the last second, in milli of the node. `demand_milli`: what
+    their working grants could use. `entitlement_milli`: what they should get. `borrowed_milli`: used beyond their
+    guarantee; `lent_milli`: the part of the guarantee that others used. `waited_milli`: 1000 is one grant that waited
+    for one device all the time. State `starved`: it waits, and has less than it is entitled to. `usage_milli_seconds`:
+    what it has borrowed so far, decayed, if the node keeps that; `weight`: its weight as corrected by that usage."""
 
     state: State
     demand_milli: int
@@ -63,9 +63,9 @@ class TenantNow(Struct, kw_only=True):
 
 
 class Tenant(Struct, kw_only=True):
-    """`guarantee`, `have`, `limit_time` and `now` are of it and all below it, `allocated` and `grants` its own.
-    `guarantee.memory` 0: no memory is held back for this tenant; it gets what fits. `have`: what remains of the
-    guarantee on the devices that work. `degraded`: `have` is less than the guarantee."""
+    """`guarantee`, `have`, `limit_time` and `now` are those of the tenant with all tenants below it, `allocated` and
+    `grants` its own. `guarantee.memory` 0: no memory is held back for this tenant; it gets what fits. `have`: what
+    remains of the guarantee on the devices that work. `degraded`: `have` is less than the guarantee."""
 
     name: str
     parent: str | None

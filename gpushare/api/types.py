@@ -1,7 +1,7 @@
 """Wire types of the node API. Sizes are bytes, times nanoseconds, shares milli-GPU; JSON is snake_case.
 
 A request with an unknown field is refused: it may ask for a guarantee that this daemon does not give. Readers of
-answers ignore fields that they do not know.
+answers should ignore fields that they do not know.
 """
 
 from typing import Annotated, Any, Literal
@@ -38,7 +38,7 @@ Name = Literal[
 
 TTL_SECONDS = 120
 
-# The document says of each field what the daemon's own checks accept, which have better words for what they refuse.
+# The OpenAPI document states for each field what the daemon's own checks accept; these give better error messages.
 # Patterns are those of gpushare/units.py, ranges those of gpushare/daemon/{placement,tenants,gangs}.py.
 _WHOLE = r"[0-9]*[1-9][0-9]*"
 SIZE = rf"({_WHOLE}(\.[0-9]+)?|0+\.{_WHOLE}) ?(Ki|Mi|Gi|Ti)B?|{_WHOLE}(\.0+)?"
@@ -84,8 +84,8 @@ GangSize = Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": 1 << 
 
 class Gang(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """The job that the grant is part of. `id`: the job's; grants with the same id are never on the same device. `size`:
-    how many devices the job has in total, including other nodes' (default: those of this grant). `leases`: given on all
-    devices of this grant at one instant (`together`), or on each by itself (`independent`)."""
+    how many devices the job has in total, including those on other nodes (default: those of this grant). `leases`:
+    given on all devices of this grant at the same instant (`together`), or on each separately (`independent`)."""
 
     id: GangId | None = None
     size: GangSize | None = None
@@ -93,20 +93,20 @@ class Gang(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True)
 
 
 class GrantRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """`memory`: bytes, `8GiB` or `35%` of a device. `time`, `time_limit`: milli, `30%` or `0.3`; 0: it only
-    borrows. `device`: id, index, `any`; of several `devices` as many, with commas. `managed`: whether managed memory
-    is charged like device memory or refused. `gang`: also as text, `ID[:SIZE[:LEASES]]`.
+    """`memory`: bytes, `8GiB` or `35%` of a device. `time`, `time_limit`: milli, `30%` or `0.3`; with a `time` of 0 it
+    only borrows. `device`: id, index or `any`; for several `devices` as many, separated by commas. `managed`: whether
+    managed memory is charged like device memory or refused. `gang`: also as text, `ID[:SIZE[:LEASES]]`.
 
-    `borrow_memory`: how much of the memory, per device, may be what is guaranteed to others and not used by them;
-    `true`: all of it. The grant is asked to give it back within `grace_seconds` (default: the node's), by
-    `eviction_signal` too where one is named, and ended after that with a `max_rung` of `kill`. `priority`: of a
-    tenant's grants the lower one is asked first.
+    `borrow_memory`: how much of the memory, per device, may be memory that is guaranteed to others and not used by
+    them; `true`: all of it. The grant is asked to give it back within `grace_seconds` (default: the node's), also by
+    `eviction_signal` if one is named; with a `max_rung` of `kill` it is ended after that. `priority`: of a tenant's
+    grants, the lower one is asked first.
 
-    `selector`: which devices will do (gpushare/policy/selector.py).
+    `selector`: which devices are suitable (gpushare/policy/selector.py).
 
-    `keep`: the grant stays until it is released, whatever becomes of its workloads: any number of containers, or of
+    `keep`: the grant stays until it is released, whatever happens to its workloads: any number of containers, or of
     processes of one user, run in it at once or in turn. `ttl_seconds`: how long it may stay without a workload
-    (default: 120, and for ever where it is kept). `uid`: the user whom the grant belongs to, where root asks for it."""
+    (default: 120, and unlimited with `keep`). `uid`: the user who owns the grant, if root asks for it."""
 
     memory: MemorySize | MemoryText
     time: TimeMilli | TimeText
@@ -152,9 +152,9 @@ SomeChange = Annotated[
 
 
 class BindRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
-    """`process`: the calling process, or the process `pid` of the same user (any user's, where root asks); where root
-    asks and the grant is kept, also all processes of the user `uid` with the group `gid`. `container`: one that an
-    engine is about to start."""
+    """`process`: the calling process, or the process `pid` of the same user (of any user, if root asks); if root asks
+    and the grant is kept, also all processes of the user `uid` with the group `gid`. `container`: one that an engine is
+    about to start."""
 
     kind: Kind
     pid: Pid | None = None
@@ -163,7 +163,7 @@ class BindRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_onl
 
 
 class Mount(Struct, kw_only=True):
-    """A bind mount of a container: `source` on the host, `destination` in it, `options` as of mount(8)."""
+    """A bind mount of a container: `source` on the host, `destination` in it, `options` as in mount(8)."""
 
     source: str
     destination: str
@@ -171,7 +171,7 @@ class Mount(Struct, kw_only=True):
 
 
 class Binding(Struct, kw_only=True):
-    """What the workload gets: environment of a process, mounts of a container."""
+    """What the workload gets: the environment of a process; for a container also its mounts."""
 
     grant: str
     dir: str
@@ -180,17 +180,17 @@ class Binding(Struct, kw_only=True):
 
 
 class PartOf(Struct, kw_only=True):
-    """Of which gang it is which part on this node (gpushare.api.gangs)."""
+    """The gang that a grant was prepared for, and its part on this node (gpushare.api.gangs)."""
 
     gang: str
     part: str
 
 
 class Grant(Struct, kw_only=True):
-    """`part_of`: where it was prepared for a gang across nodes; while its phase is `prepared` it cannot be used.
-    `notice`: what the owner has to know now, such as a device that does not work; usually empty. `walls`: none
-    before something runs in it. `max_rung`, `grace_seconds`: how memory that it has on loan may be taken back.
-    `eviction`: while that is wanted."""
+    """`part_of`: set if it was prepared for a gang across nodes; while its phase is `prepared` it cannot be used.
+    `notice`: what the owner needs to know now, such as a device that does not work; usually empty. `walls`: empty
+    before anything runs in it. `max_rung`, `grace_seconds`: how memory that it has on loan may be taken back.
+    `eviction`: set while that memory is wanted back."""
 
     id: str
     key: str | None
@@ -223,7 +223,8 @@ class Grant(Struct, kw_only=True):
 
 
 class Grants(Struct, kw_only=True):
-    """`rv`: of the watch stream at this moment, for `since` of /v1/watch."""
+    """`epoch`: number of the daemon's run. `rv`: position of the watch stream at this moment, for `since` of
+    /v1/watch."""
 
     epoch: int
     rv: int
@@ -238,9 +239,9 @@ class Quantity(Struct, kw_only=True):
 
 
 class Device(Struct, kw_only=True):
-    """`health_reason`, `unhealthy_since_ns`: of a device that does not work. It stays in the list until the daemon
-    restarts. `state`: whether it takes new grants; `drain_reason`, `drained_since_ns`: of one that does not. `links`:
-    how near the others are, by id: `nvlink`, or NVML's topology level, `internal` to `system`."""
+    """`health_reason`, `unhealthy_since_ns`: set if the device does not work. It stays in the list until the daemon
+    restarts. `state`: whether it takes new grants; `drain_reason`, `drained_since_ns`: set if it does not. `links`: how
+    near the other devices are, by id: `nvlink`, or NVML's topology level, `internal` to `system`."""
 
     id: str
     index: int
@@ -278,7 +279,7 @@ class Devices(Struct, kw_only=True):
 
 
 class Version(Struct, kw_only=True):
-    """`api`: the prefix of all paths. `features`: for clients that serve several versions of the daemon."""
+    """`api`: the prefix of all paths. `features`: for clients that support several versions of the daemon."""
 
     version: str
     api: str
@@ -286,9 +287,9 @@ class Version(Struct, kw_only=True):
 
 
 class LedgerHealth(Struct, kw_only=True):
-    """Whether the ledger can be written: `reason` says why not, since `since_ns`; the node goes on without it.
+    """Whether the ledger can be written. `reason`, `since_ns`: why not, and since when; the node continues without it.
     `waiting`: rows that are kept meanwhile. `lost`: rows of ended grants that were given up. `set_aside`: rows that
-    could not be used (table `quarantine`). `damaged`: files that were replaced, for the administrator to look at."""
+    could not be used (table `quarantine`). `damaged`: files that were replaced, for the administrator to inspect."""
 
     healthy: bool
     reason: str
@@ -300,9 +301,9 @@ class LedgerHealth(Struct, kw_only=True):
 
 
 class Node(Struct, kw_only=True):
-    """Facts of this node, and where its run-time files are. `have`: the part of `capacity` on devices that work.
-    `degraded`: some tenant has less than its guarantee because of that. `loop_latency_max_ns`: longest turn of the
-    daemon's loop in the last minute, for which every call had to wait. `walls`: of them and of `enforce`, see
+    """Facts about this node, and where its run-time files are. `have`: the part of `capacity` on devices that work.
+    `degraded`: some tenant has less than its guarantee because of devices that do not work. `loop_latency_max_ns`:
+    longest turn of the daemon's loop in the last minute, for which every call had to wait. `enforce`, `walls`: see
     SECURITY.md."""
 
     version: str
@@ -339,10 +340,10 @@ class SimDevice(Struct, forbid_unknown_fields=True, kw_only=True):
 
 class Event(Struct, kw_only=True):
     """One line of the watch stream. `object`: the grant, device, tenant, node, eviction, finding or part of a gang as
-    of this event; a bookmark has none. `name`: what happened, where `type` alone does not say it. QuotaDegraded: the
+    of this event; a bookmark has none. `name`: what happened, if `type` alone does not say it. QuotaDegraded: the
     tenant's `have` fell below its guarantee. EvictionRequested: the node wants a grant to end or to shrink, and does
-    nothing to it before the deadline. MemoryExceeded: a process took more memory of the driver than its grant may have;
-    the grant's `notice` says which, and what became of it."""
+    nothing to it before the deadline. MemoryExceeded: a process took more memory from the driver than its grant may
+    have; the grant's `notice` names the process and what was done to it."""
 
     rv: int
     epoch: int

@@ -1,5 +1,5 @@
-"""Wire types of usage: what the ledger adds up. Units are those of gpushare.api.types; times of devices are of one
-device, so that 3600 s of two devices are 7200 s."""
+"""Wire types of usage: sums over the ledger. Units are those of gpushare.api.types; device times are summed over
+devices: 3600 s of two devices are 7200 s."""
 
 from typing import Literal
 
@@ -11,12 +11,12 @@ Each = Literal["node", "device"]
 
 
 class UsageRow(Struct, kw_only=True):
-    """`begins_ns`: of the hour or, by charge, of the day. `guaranteed_ns`, `borrowed_ns`, `scavenged_ns`: device time
-    that it used by its guarantee, of what others left, and of that as a tenant of weight 0; together all it used.
-    `lent_ns`: of its guarantee, used by others. `waited_ns`: without a lease; of that `waited_owed_ns`: while it was
-    owed guaranteed time, `waited_limit_ns`: while it had used all that its limit allows, and in the rest it had had its
-    guarantee. `busy_ns`: metered work. `memory_byte_s`: bytes times seconds. `reclaims`: how often a lease was taken in
-    mid-work. `launches`: kernels, graphs and other work that was submitted."""
+    """`begins_ns`: begin of the hour or, by charge, of the day. `guaranteed_ns`, `borrowed_ns`, `scavenged_ns`: device
+    time used within its guarantee, of what others left idle, and of the latter as a tenant of weight 0; their sum is
+    all it used. `lent_ns`: time of its guarantee that others used. `waited_ns`: time without a lease; of that,
+    `waited_owed_ns`: while it was owed guaranteed time, `waited_limit_ns`: while it had used all that its limit allows;
+    during the rest it had had its guarantee. `busy_ns`: metered work. `memory_byte_s`: bytes times seconds. `reclaims`:
+    how often a lease was taken in mid-work. `launches`: kernels, graphs and other submitted work."""
 
     tenant: str = ""
     grant: str = ""
@@ -37,8 +37,8 @@ class UsageRow(Struct, kw_only=True):
 
 
 class DeviceTime(Struct, kw_only=True):
-    """What devices were used for: the parts add up to `wall_ns`, within 0.1 %. `missed_ns`: no daemon was there to say.
-    `idle_with_waiters_ns`: of the idle time, while grants waited."""
+    """What devices were used for: the parts add up to `wall_ns`, within 0.1 %. `missed_ns`: time without a daemon to
+    record it. `idle_with_waiters_ns`: the part of the idle time during which grants waited."""
 
     wall_ns: int = 0
     used_ns: int = 0
@@ -49,7 +49,7 @@ class DeviceTime(Struct, kw_only=True):
 
 
 class Usage(Struct, kw_only=True):
-    """Of what the ledger has between these moments, in rows of a minute or longer, which count where they end."""
+    """What the ledger has between these moments, in rows of a minute or longer; each counts where it ends."""
 
     since_ns: int
     until_ns: int
@@ -59,9 +59,10 @@ class Usage(Struct, kw_only=True):
 
 
 class UsageSlot(Struct, kw_only=True):
-    """An hour or a minute or, where that is rolled up, a longer time: after three hours an hour, then a day.
-    `length_ns`: of it, recorded. `capacity_ns`: of all devices together. `used_ns`, `waited_ns`: by tenant, without
-    those below it. `device`: all that of this one alone; empty: of all."""
+    """The usage of an hour or a minute; where the ledger is rolled up, of a longer time: after three hours an hour,
+    later a day. `length_ns`: how much of it was recorded. `capacity_ns`: of all devices together. `used_ns`,
+    `waited_ns`: by tenant, without the tenants below it. `device`: the only device that all these numbers are of;
+    empty: all devices."""
 
     begins_ns: int
     length_ns: int
@@ -72,7 +73,7 @@ class UsageSlot(Struct, kw_only=True):
 
 
 class UsageSlots(Struct, kw_only=True):
-    """Of what the ledger has between these moments."""
+    """What the ledger has between these moments."""
 
     since_ns: int
     until_ns: int

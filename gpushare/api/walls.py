@@ -1,4 +1,4 @@
-"""Walls: what holds a workload that goes round the interposer."""
+"""Walls: what contains a workload that bypasses the interposer."""
 
 from typing import Literal
 
@@ -10,12 +10,12 @@ Enforce = Literal["best", "required"]
 
 
 class Wall(Struct, kw_only=True):
-    """What holds a workload that runs. `cgroup`: its processes are known and ended as one. `devices`: it opens the
-    devices' nodes that it was granted, and none other. `memory`: the driver gives its processes no more than it was
-    granted. `freezer`: it can be stopped without being ended. `watch`: what it takes of a device without joining is
-    found by the driver's own numbers, and stopped. `exclusive`: users without a grant do not open the devices' nodes,
-    where the configuration asks for that. `tracepoint`: the kernel sees its requests to the driver. `why`: of one that
-    does not hold, or that can be left."""
+    """What contains a running workload. `cgroup`: its processes are known and are ended together. `devices`: it can
+    open the nodes of the devices that it was granted, and no others. `memory`: the driver gives its processes no more
+    than it was granted. `freezer`: it can be stopped without being ended. `watch`: its use of a device without joining
+    is found from the driver's own numbers, and stopped. `exclusive`: users without a grant cannot open the devices'
+    nodes, if the configuration asks for that. `tracepoint`: the kernel sees its requests to the driver. `why`: why the
+    wall does not hold."""
 
     name: WallName
     holds: bool
@@ -23,8 +23,8 @@ class Wall(Struct, kw_only=True):
 
 
 class NodeWall(Struct, kw_only=True):
-    """A wall of this node, tried when the daemon started. `keeps`: what it is for; another wall may keep the same.
-    `why`: it does not hold. `lost`: what a workload can do without it."""
+    """A wall of this node, as tried when the daemon started. `keeps`: what it protects; another wall may protect the
+    same. `why`: why it does not hold. `lost`: what a workload can do without it."""
 
     name: WallName
     keeps: Keeps

@@ -27,11 +27,12 @@ Due = Literal["guarantee", "fair share"]
 
 
 class Decision(Struct, kw_only=True):
-    """`what`: `admitted`, `resized`, `ended`; `prepared`, `committed` as part of a gang; `guarantee`: what is kept of
-    it has changed; `reclaim`: something borrowed, other than a lease; of leases `served`, `taken` from this grant, or
-    `took` from another one for it, `gave_up` by itself, `waited` without getting one, `late` to stop, `lie`: its page
-    says what cannot be. `text`: all that in a sentence. `rule`: by which; of leases those of LeaseEvent. `numbers`:
-    those that it was decided by, names end in their unit."""
+    """`what`: `admitted`, `resized`, `ended`; `prepared`, `committed` as part of a gang; `guarantee`: how much of its
+    guarantee is kept has changed; `reclaim`: about something borrowed other than a lease; about leases: `served`,
+    `taken` from this grant, `took` from another one for it, `gave_up` of its own accord, `waited` without getting one,
+    `late` to stop, `lie`: its page contains an impossible value. `text`: the decision in a sentence. `rule`: the rule
+    that decided; for leases as in LeaseEvent. `numbers`: those that it was decided by; their names end in their
+    unit."""
 
     at_ns: int
     what: What
@@ -44,8 +45,8 @@ class Decision(Struct, kw_only=True):
 
 
 class Explanation(Struct, kw_only=True):
-    """`now`: a sentence on each of its devices. `decisions`: the latest, oldest first; those on leases as far as the
-    arbiter's record has them."""
+    """`now`: a sentence about each of its devices. `decisions`: the latest, oldest first; those about leases as far
+    back as the arbiter's record reaches."""
 
     grant: str
     tenant: str
@@ -55,7 +56,7 @@ class Explanation(Struct, kw_only=True):
 
 
 class Refused(Struct, kw_only=True):
-    """A request that was refused, and would be admitted without the grant it is listed with."""
+    """A request that was refused and would be admitted without the grant it is listed with."""
 
     at_ns: int
     tenant: str
@@ -65,9 +66,9 @@ class Refused(Struct, kw_only=True):
 
 
 class IdleHolder(Struct, kw_only=True):
-    """A grant that computes nothing. `memory_bytes`: what its processes hold, `memory_limit_bytes`: what is kept for
-    it. `idle_ns`: since it had work. `device_idle_milli`: of the device's last second, had by nobody. `in_the_way`:
-    who could not be placed."""
+    """A grant that computes nothing. `memory_bytes`: what its processes hold; `memory_limit_bytes`: what is kept for
+    it. `idle_ns`: time since it had work. `device_idle_milli`: how much of the device nobody used in the last second.
+    `in_the_way`: requests that could not be placed because of it."""
 
     grant: str
     tenant: str
@@ -83,8 +84,8 @@ class IdleHolder(Struct, kw_only=True):
 
 
 class Over(Struct, kw_only=True):
-    """A tenant with more device time than it is entitled to. `grants`: those of it that use a device which the other
-    waits for."""
+    """A tenant with more device time than it is entitled to. `grants`: those of its grants that use a device for which
+    the other tenant waits."""
 
     tenant: str
     used_milli: int
@@ -94,9 +95,10 @@ class Over(Struct, kw_only=True):
 
 
 class Waiting(Struct, kw_only=True):
-    """A tenant that waits and has less than it is entitled to, in the last second. `rule`: `guarantee` where it has
-    less than that, else `fair share`. `over`: on the same devices, most first; none: the device time that it waits
-    for is had by tenants within what they are entitled to elsewhere too, or is lost in switching."""
+    """A tenant that waited and had less than it is entitled to in the last second. `rule`: `guarantee` if it had less
+    than its guarantee, otherwise `fair share`. `over`: tenants above their entitlement on the same devices, most first;
+    empty: the device time that it waits for is used by tenants that are within their entitlement, which covers other
+    devices too, or is lost in switching."""
 
     tenant: str
     used_milli: int
@@ -110,7 +112,8 @@ class Waiting(Struct, kw_only=True):
 
 
 class Standing(Struct, kw_only=True):
-    """Who holds devices that do not compute; who waits while who borrows more than is due."""
+    """Which grants hold devices without computing, and which tenants wait while others have more than is due to
+    them."""
 
     idle_holders: list[IdleHolder]
     waiting: list[Waiting]

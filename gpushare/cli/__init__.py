@@ -1,1 +1,1 @@
-"""The `gpushare` command: one module per verb family, each a client of the node API."""
+"""The `gpushare` command: one module per verb family; each is a client of the node API."""

@@ -1,6 +1,6 @@
 """gpushare adapter ...
 
-A verb per engine or scheduler, each a Command in a file `adapter_NAME.py` of its own.
+One verb per engine or scheduler, each a Command in its own file `adapter_NAME.py`.
 """
 
 import argparse
@@ -21,11 +21,11 @@ ADAPTERS = {
 
 
 class AdapterCommand:
-    """serve an engine or a scheduler as its plugin"""
+    """run the adapter for an engine, a scheduler or Prometheus"""
 
     examples = (
         ("gpushare adapter prometheus", "metrics at http://127.0.0.1:9417/metrics"),
-        ("sudo gpushare adapter slurm conf", "lines for slurm.conf and gres.conf"),
+        ("sudo gpushare adapter slurm conf", "this node's lines of slurm.conf and gres.conf"),
     )
 
     def prepare_parser(self, parser: Parser) -> None:

@@ -14,11 +14,14 @@ SLOTS = 10
 
 
 class DevicePluginAdapter:
-    """give pods slots of devices, on Kubernetes clusters without DRA (root)"""
+    """offer pods slots of devices, on Kubernetes clusters without DRA (root)"""
 
     examples = (
         ("sudo gpushare adapter device-plugin", "ten slots of each device"),
-        ("sudo gpushare adapter device-plugin --slots 4 --tenant research", "four, all of one tenant"),
+        (
+            "sudo gpushare adapter device-plugin --slots 4 --tenant research",
+            "four slots of each device, all for one tenant",
+        ),
     )
 
     def prepare_parser(self, parser: Parser) -> None:
@@ -29,14 +32,14 @@ class DevicePluginAdapter:
             "--sizes",
             choices=("slots", "annotations"),
             default="slots",
-            help="a container's share: its part of the device's slots (default); or what its pod's annotations say, "
-            "and else its slots, where our runtime handler or NRI plugin is asked",
+            help="size of a container's share: its part of the device's slots (default), or its pod's annotations, and "
+            "its slots where there are none (needs the gpushare runtime handler or NRI plugin)",
         )
         parser.add_argument(
-            "--tenant", metavar="NAME", help="whose the grants are, with --sizes slots (default: default)"
+            "--tenant", metavar="NAME", help="tenant that the grants belong to, with --sizes slots (default: default)"
         )
         parser.add_argument(
-            "--resource", default=RESOURCE, metavar="NAME", help=f"what pods ask for (default {RESOURCE})"
+            "--resource", default=RESOURCE, metavar="NAME", help=f"resource name that pods request (default {RESOURCE})"
         )
         parser.add_argument(
             "--kubelet-dir", type=Path, metavar="DIR", default=KUBELET, help=f"kubelet's directory (default {KUBELET})"

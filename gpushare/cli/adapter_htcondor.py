@@ -12,20 +12,28 @@ TURN_SECONDS = 10.0
 
 
 class HtcondorAdapter:
-    """give jobs of HTCondor slots of devices
+    """give HTCondor jobs slots of devices
 
-    Prints devices as condor_gpu_discovery does; with a command, runs it in the share of an HTCondor job.
+    Without a command, prints devices in the format of condor_gpu_discovery; with one, runs it in the share of the
+    job's slots.
     """
 
     examples = (
-        ("gpushare adapter htcondor --slots 4", "each device four times, for the discovery"),
-        ("gpushare adapter htcondor --slots 4 -- ./job", "in the job wrapper: in the share of its slots"),
+        ("gpushare adapter htcondor --slots 4", "each device listed four times, for GPU discovery"),
+        ("gpushare adapter htcondor --slots 4 -- ./job", "in the job wrapper: the job in the share of its slots"),
     )
 
     def prepare_parser(self, parser: Parser) -> None:
         parser.add_argument("--slots", type=int, default=1, metavar="N", help="slots of each device (default 1)")
-        parser.add_argument("--tenant", default=None, metavar="T", help="whose the jobs' shares are (default: default)")
-        parser.add_argument("argv", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the job, in a job wrapper")
+        parser.add_argument(
+            "--tenant", default=None, metavar="T", help="tenant that the shares belong to (default: default)"
+        )
+        parser.add_argument(
+            "argv",
+            nargs=argparse.REMAINDER,
+            metavar="-- CMD ...",
+            help="the job's command, when called from a job wrapper",
+        )
 
     def run(self, args: argparse.Namespace) -> int:
         from gpushare.adapters.htcondor import ads

@@ -13,7 +13,7 @@ KUBELET = Path("/var/lib/kubelet")
 
 
 class KubernetesAdapter:
-    """give the claims of pods their shares (DRA, Kubernetes 1.34 and later; root)"""
+    """serve pods' resource claims as a DRA driver (Kubernetes 1.34 and later; root)"""
 
     examples = (("sudo gpushare adapter kubernetes --node n1 --kubeconfig /etc/n1.conf", "outside a pod"),)
 
@@ -22,7 +22,10 @@ class KubernetesAdapter:
             "--node", default=os.environ.get("NODE_NAME"), metavar="NAME", help="the node's name (default $NODE_NAME)"
         )
         parser.add_argument(
-            "--kubeconfig", type=Path, metavar="FILE", help="how the API server is reached (default: as in a pod)"
+            "--kubeconfig",
+            type=Path,
+            metavar="FILE",
+            help="kubeconfig file for the API server (default: the pod's service account)",
         )
         parser.add_argument(
             "--kubelet-dir", type=Path, metavar="DIR", default=KUBELET, help=f"kubelet's directory (default {KUBELET})"

@@ -9,9 +9,9 @@ from gpushare.errors import FailedError
 
 
 class NomadAdapter:
-    """give tasks of Nomad slots of devices; Nomad's agent starts it"""
+    """give Nomad tasks slots of devices; started by Nomad's agent"""
 
-    examples = (("gpushare adapter nomad", "as Nomad starts it"),)
+    examples = (("gpushare adapter nomad", "as Nomad's agent starts it"),)
 
     def prepare_parser(self, parser: Parser) -> None:
         pass
@@ -26,7 +26,7 @@ class NomadAdapter:
             raise FailedError(f"a library is missing ({error}): install gpushare[nomad]") from None
 
         class Lines(logging.Formatter):
-            """As Nomad's agent reads a plugin's log."""
+            """Formats log records as Nomad's agent reads them from a plugin."""
 
             def format(self, record: logging.LogRecord) -> str:
                 level = "warn" if record.levelno == logging.WARNING else record.levelname.lower()

@@ -17,9 +17,9 @@ def _end(_signal: int, _frame: object) -> NoReturn:
 
 
 class NriAdapter:
-    """give containers of containerd (1.7 and later) and CRI-O their shares (root)"""
+    """give containers their shares under containerd (1.7 and later) and CRI-O (root)"""
 
-    examples = (("sudo gpushare adapter nri", "as gpushare-nri.service does"),)
+    examples = (("sudo gpushare adapter nri", "as gpushare-nri.service runs it"),)
 
     def prepare_parser(self, parser: Parser) -> None:
         parser.add_argument(
@@ -27,11 +27,11 @@ class NriAdapter:
             type=Path,
             metavar="PATH",
             default=NRI_SOCKET,
-            help=f"the engine's socket for plugins (default {NRI_SOCKET})",
+            help=f"the engine's NRI socket (default {NRI_SOCKET})",
         )
 
     def run(self, args: argparse.Namespace) -> int:
-        import http.client  # noqa: F401 - not when the first container waits
+        import http.client  # noqa: F401 - imported now, not while the first container waits
         import logging
 
         from gpushare.adapters.nri.plugin import Plugin

@@ -38,12 +38,12 @@ class PrometheusAdapter:
             "--listen",
             metavar="HOST:PORT",
             default=LISTEN,
-            help=f"where to serve (default {LISTEN}); whoever reaches it reads who uses what; port 0: any",
+            help=f"address to listen on (default {LISTEN}; port 0: any); any client can see who uses what",
         )
         parser.add_argument(
             "--dcgm-names",
             action="store_true",
-            help="answer with what dcgm-exporter would say of use and memory, too: not beside dcgm-exporter itself",
+            help="also serve use and memory under dcgm-exporter's names; not on nodes that run dcgm-exporter",
         )
         parser.add_argument(
             "--print",

@@ -15,9 +15,9 @@ WHAT = ("conf", "scripts", "prolog", "epilog", "reap")
 
 
 class SlurmAdapter:
-    """make gres/shard of Slurm hold (root)
+    """enforce Slurm's gres/shard (root)
 
-    conf and scripts are for its configuration, prolog and epilog for slurmd.
+    conf and scripts are for configuring Slurm, prolog and epilog for slurmd.
     """
 
     examples = (
@@ -30,12 +30,12 @@ class SlurmAdapter:
             "what",
             choices=WHAT,
             metavar="WHAT",
-            help="conf: print gres.conf; scripts: write prolog, epilog and task-prolog; prolog, epilog: what these"
-            " call; reap: end grants of jobs that have ended without their epilog",
+            help="conf: print lines of slurm.conf and gres.conf; scripts: write prolog, epilog and task-prolog; prolog,"
+            " epilog: called by those scripts; reap: end grants of jobs that ended without an epilog",
         )
-        parser.add_argument("to", nargs="?", type=Path, metavar="DIR", help="with scripts: where they are written")
+        parser.add_argument("to", nargs="?", type=Path, metavar="DIR", help="with scripts: directory to write them to")
         parser.add_argument(
-            "--shards", type=int, default=PER_DEVICE, metavar="N", help=f"shards of one device (default {PER_DEVICE})"
+            "--shards", type=int, default=PER_DEVICE, metavar="N", help=f"shards per device (default {PER_DEVICE})"
         )
 
     def run(self, args: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""The interface of every verb family, and what they share. Imports of the standard library alone at start."""
+"""The interface of every verb family, and helpers that they share. Imports only the standard library at start."""
 
 import argparse
 import json
@@ -24,8 +24,8 @@ NOTHING = "-"
 
 
 class Command(Protocol):
-    """One verb (family). The docstring of the class is its help, of which the list of all verbs shows the first line;
-    `examples` end it. `run` returns the exit status."""
+    """One verb or verb family. The class docstring is its help text; its first line is shown in the list of verbs.
+    `examples` end the help. `run` returns the exit status."""
 
     @property
     def examples(self) -> tuple[Example, ...]:
@@ -37,13 +37,13 @@ class Command(Protocol):
         ...
 
     def run(self, args: argparse.Namespace) -> int:
-        """Does it, and gives the exit status. Raises GpushareError, which cli/main.py reports."""
+        """Executes the verb and returns the exit status. Raises GpushareError, which cli/main.py reports."""
         ...
 
 
 def add_verbs(parser: Parser, places: Mapping[str, str], dest: str) -> dict[str, Parser]:
-    """Adds the verbs of `places`: names, and the module and class of this package that each is. `dest`: of the parsed
-    arguments, where the Command will be. Gives each verb's parser."""
+    """Adds verbs and returns each one's parser. `places`: by verb, `MODULE.CLASS` in this package. `dest`: attribute of
+    the parsed arguments that will hold the Command."""
     verbs, made = parser.add_subparsers(metavar="VERB", required=True), {}
     for name, place in places.items():
         module, _, kind = place.partition(".")
@@ -55,33 +55,33 @@ def add_verbs(parser: Parser, places: Mapping[str, str], dest: str) -> dict[str,
 
 
 def add_verb(verbs: Any, name: str, text: str, *examples: Example) -> Parser:
-    """Adds a verb. `text`: what it does; its first line is the one in the list of verbs."""
+    """Adds a verb. `text`: what it does; its first line is shown in the list of verbs."""
     parser: Parser = verbs.add_parser(name, help=text.partition("\n")[0], description=text)
     parser.examples = examples
     return parser
 
 
 def add_socket(parser: argparse.ArgumentParser) -> None:
-    """The option that names the daemon's socket."""
+    """Adds the option that names the daemon's socket."""
     parser.add_argument(
         "--socket", metavar="PATH", help="the daemon's socket (default $GPUSHARE_SOCKET, else /run/gpushare/node.sock)"
     )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
-    """The option for output that programs read."""
-    parser.add_argument("--json", action="store_true", help="print JSON: integers of bytes, nanoseconds and milli")
+    """Adds the option for machine-readable output."""
+    parser.add_argument("--json", action="store_true", help="print JSON, with integers in bytes, nanoseconds and milli")
 
 
 def client(args: argparse.Namespace) -> "Client":
-    """The node API at the socket that the options name. Nothing is sent before its first call."""
+    """Returns a client of the node API at the socket that the options name. It connects at its first call."""
     from gpushare.client import Client
 
     return Client(args.socket)
 
 
 def closed(path: "Path") -> bool:
-    """Whether the daemon's socket is there, and not for this user."""
+    """Returns whether the daemon's socket exists and this user may not connect to it."""
     try:
         path.stat()
     except PermissionError:
@@ -102,7 +102,7 @@ def time_argument(text: str) -> int:
 
 
 def checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Makes argparse show our message: of a ValueError it prints the type only."""
+    """Wraps `parse` so that argparse shows our message: for a ValueError it would name only the type."""
 
     def convert(text: str) -> Any:
         try:
@@ -114,17 +114,17 @@ def checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:
-    """As indented JSON to stdout."""
+    """Prints indented JSON to stdout."""
     print(json.dumps(value, indent=indent))
 
 
 def say(text: str, out: Any = None) -> None:
-    """One line for people; what others named in it obeys no terminal."""
+    """Prints one line for people, with control characters escaped: names in it may come from other users."""
     print(printable(text), file=out or sys.stdout)
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[object]], out: Any = None) -> None:
-    """Columns as wide as needed; numbers to the right."""
+    """Prints columns as wide as needed; numbers are right-aligned."""
     columns = [[title, *(printable(str(row[i])) for row in rows)] for i, title in enumerate(titles)]
     forms = []
     for i, column in enumerate(columns):

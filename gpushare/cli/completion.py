@@ -1,4 +1,4 @@
-"""gpushare completion, and what a shell asks for at each press of the tab key."""
+"""gpushare completion, and the answers to a shell at each press of the tab key."""
 
 import argparse
 import contextlib
@@ -55,13 +55,13 @@ _FILES = ("DIR", "FILE", "PATH", "STATE.json")
 
 
 class _Daemon:
-    """Offers what a daemon has now."""
+    """Completes with objects that the daemon has now."""
 
     def __init__(self, kind: _Kind) -> None:
         self._kind = kind
 
     def __call__(self, prefix: str, parsed_args: argparse.Namespace, **_: object) -> dict[str, str]:
-        """What may follow and a word about it; nothing where no daemon answers."""
+        """Returns completions and a description of each; none if no daemon answers."""
         from gpushare.client import Client
 
         (path, name, show), client = self._kind, Client(getattr(parsed_args, "socket", None))
@@ -73,7 +73,7 @@ class _Daemon:
 
 
 def _programs(prefix: str, files: Callable[..., Any]) -> list[str]:
-    """As a shell offers them where a command begins."""
+    """Returns programs in PATH, as a shell offers for the first word of a command."""
     if "/" in prefix:
         return list(files(prefix))
     found = set()
@@ -92,7 +92,7 @@ def _command(files: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _tell(parser: argparse.ArgumentParser, files: Callable[..., Any], verb: str = "") -> None:
-    """Puts into each argument of the parser, and of those below it, what it takes."""
+    """Attaches a completer to each argument of the parser and of its subparsers."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, below in action.choices.items():
@@ -106,7 +106,7 @@ def _tell(parser: argparse.ArgumentParser, files: Callable[..., Any], verb: str 
 
 
 def answer(parser: argparse.ArgumentParser) -> None:
-    """Says what could come next, and ends the process."""
+    """Prints the completions and ends the process."""
     import argcomplete
     from argcomplete.completers import FilesCompleter, SuppressCompleter
 
@@ -116,20 +116,20 @@ def answer(parser: argparse.ArgumentParser) -> None:
 
 
 class CompletionCommand:
-    """what a shell needs to complete command lines of gpushare
+    """print shell completion for gpushare
 
-    bash, zsh or fish then offer verbs, options, choices, files, and what the node has: grants, tenants, devices, gangs.
+    bash, zsh or fish then complete verbs, options, choices, files, and the node's grants, tenants, devices and gangs.
     """
 
     examples = (
-        ('eval "$(gpushare completion bash)"', "in this shell alone"),
-        ("gpushare completion bash > /etc/bash_completion.d/gpushare", "for all of bash"),
-        ("gpushare completion zsh > ~/.zfunc/_gpushare", "where fpath has ~/.zfunc"),
+        ('eval "$(gpushare completion bash)"', "in this shell only"),
+        ("gpushare completion bash > /etc/bash_completion.d/gpushare", "for bash, all users"),
+        ("gpushare completion zsh > ~/.zfunc/_gpushare", "for zsh, with ~/.zfunc in fpath"),
         ("gpushare completion fish > ~/.config/fish/completions/gpushare.fish", "for fish"),
     )
 
     def prepare_parser(self, parser: Parser) -> None:
-        parser.add_argument("shell", choices=SHELLS, help="the shell that reads it")
+        parser.add_argument("shell", choices=SHELLS, help="the shell to print it for")
 
     def run(self, args: argparse.Namespace) -> int:
         from argcomplete.shell_integration import shellcode
@@ -139,5 +139,5 @@ class CompletionCommand:
 
 
 def asked() -> bool:
-    """Whether a shell wants to know what could come next."""
+    """Returns whether a shell asks for completions."""
     return ASKED in os.environ

@@ -22,20 +22,21 @@ def _directory(text: str) -> Path:
 
 
 class DaemonCommand:
-    """serve the node: devices, grants, leases, ledger"""
+    """run this node's daemon: devices, grants, leases, ledger"""
 
     examples = (
-        ("gpushare daemon", "this machine's devices, by /etc/gpushare/gpushare.toml"),
-        ("gpushare daemon --simulate 2x16GiB", "two simulated devices of 16 GiB each: needs no GPU"),
-        ("gpushare daemon --simulate 1x8GiB --state-dir /tmp/node", "beside another daemon: all its files are there"),
+        ("gpushare daemon", "this machine's devices, configured by /etc/gpushare/gpushare.toml"),
+        ("gpushare daemon --simulate 2x16GiB", "two simulated devices of 16 GiB each; needs no GPU"),
+        (
+            "gpushare daemon --simulate 1x8GiB --state-dir /tmp/node",
+            "alongside another daemon: all its files are in that directory",
+        ),
     )
 
     def prepare_parser(self, parser: Parser) -> None:
-        parser.epilog = (
-            "SIGHUP (`systemctl reload gpushare`) reads tenants.toml again; from a terminal it ends the daemon"
-        )
+        parser.epilog = "SIGHUP (`systemctl reload gpushare`) rereads tenants.toml; from a terminal it ends the daemon"
         parser.add_argument(
-            "--config", type=Path, metavar="FILE", help="configuration (default /etc/gpushare/gpushare.toml)"
+            "--config", type=Path, metavar="FILE", help="configuration file (default /etc/gpushare/gpushare.toml)"
         )
         parser.add_argument(
             "--simulate",
@@ -47,7 +48,7 @@ class DaemonCommand:
             "--state-dir",
             type=checked(_directory),
             metavar="DIR",
-            help="keep all run-time files below DIR (default: in their usual places)",
+            help="keep all run-time files below DIR (default: their usual places)",
         )
         parser.add_argument(
             "--socket",
@@ -58,7 +59,7 @@ class DaemonCommand:
         parser.add_argument(
             "--log-level",
             choices=("debug", "info", "warning", "error"),
-            help="least that the log on stderr shows (default info); debug has every decision",
+            help="lowest level logged to stderr (default info); debug logs every decision",
         )
 
     def run(self, args: argparse.Namespace) -> int:

@@ -15,13 +15,13 @@ def _port(text: str) -> int:
 
 
 class DashboardCommand:
-    """a web page about this node or several, live
+    """serve a live web page about one or more nodes
 
-    Serves it on loopback and prints its URL, which has a token in it.
+    Listens on loopback and prints the page's URL, which contains an access token.
     """
 
     examples = (
-        ("gpushare dashboard", "prints the page's address"),
+        ("gpushare dashboard", "prints the page's URL"),
         ("gpushare dashboard --node a=/run/gpushare/node.sock --node b=ssh:b", "this node and another on one page"),
     )
 
@@ -31,15 +31,15 @@ class DashboardCommand:
             action="append",
             default=[],
             metavar="NAME=WHERE",
-            help="a node on the page, by its socket or by ssh:HOST[:/PATH] (repeatable; default: this node)",
+            help="a node to show, by its socket or as ssh:HOST[:/PATH] (repeatable; default: this node)",
         )
         parser.add_argument(
-            "--port", type=_port, default=PORT, metavar="N", help=f"on loopback (default {PORT}; 0: any)"
+            "--port", type=_port, default=PORT, metavar="N", help=f"port on loopback (default {PORT}; 0: any free port)"
         )
         parser.add_argument(
             "--allow-changes",
             action="store_true",
-            help="the page may release and resize grants, as the user who starts it (not root)",
+            help="let the page release and resize grants, as the user who starts it (not root)",
         )
         add_socket(parser)
 

@@ -14,16 +14,16 @@ def _seconds(text: str) -> float:
 
 
 class DemoCommand:
-    """two containers share one device: a live table and a verdict
+    """show two containers sharing one device: live table, verdict
 
-    Real containers under runc on this machine's device, or on a simulated one without an NVIDIA driver: shares,
-    lending, reclaim and limits. Needs root; leaves nothing behind. Status 0 where all claims hold.
+    Runs real containers under runc on this machine's device, or on a simulated one if there is no NVIDIA driver, and
+    checks shares, lending, reclaim and limits. Needs root; leaves nothing behind. Exit status 0 if all claims hold.
     """
 
     examples = (
         ("sudo gpushare demo", "two containers on one device"),
         ("sudo gpushare demo --scenario teams", "teams with quotas on eight simulated devices, 45 s"),
-        ("sudo gpushare demo --phase-seconds 2 --json", "shorter, its result for programs"),
+        ("sudo gpushare demo --phase-seconds 2 --json", "shorter, with the result as JSON"),
     )
 
     def prepare_parser(self, parser: Parser) -> None:

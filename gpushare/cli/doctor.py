@@ -36,7 +36,7 @@ def _look(daemon: "Client") -> "Iterator[Finding]":
     yield from findings
     yield from _degraded(said.tenants)
     living = None if said.grants is None else {grant["id"] for grant in said.grants}
-    if daemon.path == DEFAULT_SOCKET:  # of other daemons only their answers can be examined
+    if daemon.path == DEFAULT_SOCKET:  # for other daemons, only their answers can be examined
         yield from node.leftovers(Layout.of(), said)
         yield from cdi.look(list(_CDI), living)
         yield from containers.without_share(said.grants)
@@ -47,15 +47,15 @@ def _look(daemon: "Client") -> "Iterator[Finding]":
 
 
 class DoctorCommand:
-    """what is missing on this node and how to mend it
+    """check this node: what is missing or wrong, and how to fix it
 
-    Looks at the machine, the installation, the engines, the daemon and what runs; changes nothing. Root sees more.
-    Each line is ok, note (works without it), wrong or missing; status 1 where anything is wrong or missing.
+    Checks the machine, the installation, the engines, the daemon and what runs; changes nothing. Root sees more. Each
+    line is ok, note (works without it), wrong or missing. Exit status 1 if anything is wrong or missing.
     """
 
     examples = (
-        ("gpushare doctor", "each thing that was looked at, and how to mend what is wrong"),
-        ("sudo gpushare doctor --json", "all findings, for programs"),
+        ("gpushare doctor", "each check, and how to fix what is wrong"),
+        ("sudo gpushare doctor --json", "all findings as JSON"),
     )
 
     def prepare_parser(self, parser: Parser) -> None:

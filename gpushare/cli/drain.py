@@ -7,17 +7,20 @@ from gpushare.cli.parser import Parser
 
 
 class DrainCommand:
-    """give no new grants on a device; those that it has go on"""
+    """stop new grants on a device; existing grants continue"""
 
     examples = (
         ("gpushare drain 0", "device 0 gets no new grants"),
-        ('gpushare drain 0 --reason "fan replaced at 14:00"', "whoever is refused for it reads why"),
+        ('gpushare drain 0 --reason "fan replaced at 14:00"', "the reason is shown with each refusal"),
     )
 
     def prepare_parser(self, parser: Parser) -> None:
         parser.add_argument("device", help="its index or id, as `gpushare devices` shows them")
         parser.add_argument(
-            "--reason", default="", metavar="TEXT", help="shown to whoever is refused for it (default none)"
+            "--reason",
+            default="",
+            metavar="TEXT",
+            help="reason shown when a grant is refused because of it (default none)",
         )
         add_json(parser)
         add_socket(parser)
@@ -32,7 +35,7 @@ class DrainCommand:
 
 
 class UndrainCommand:
-    """give grants on a drained device again"""
+    """allow grants on a drained device again"""
 
     examples = (("gpushare undrain 0", "device 0 gets grants again"),)
 

@@ -1,4 +1,4 @@
-"""`gpushare` alone: what this node lacks, and what to do first."""
+"""`gpushare` alone: what this node lacks, and the first commands to run."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpushare.client import Client
 
 Step = tuple[str, str]
-"""A command, and what it is for."""
+"""A command, and its purpose."""
 
 _OF_ROOT = ("/usr/bin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin")
 """Directories in which sudo finds a command by its name."""
@@ -25,7 +25,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def _as_root(command: str) -> str:
-    """The command line for this user."""
+    """Returns the command line by which this user runs the verb as root."""
     if os.geteuid() == 0:
         return f"gpushare {command}"
     found = shutil.which("gpushare")
@@ -79,7 +79,7 @@ def _without_a_daemon() -> Iterator[Step]:
 
 
 def _steps(client: "Client") -> tuple[str, Iterator[Step]]:
-    """What is the case, and what to do."""
+    """Returns the state of this node, and the next steps."""
     from gpushare.errors import GpushareError
 
     try:
@@ -92,7 +92,7 @@ def _steps(client: "Client") -> tuple[str, Iterator[Step]]:
 
 
 def show() -> None:
-    """Prints it."""
+    """Prints the state of this node and the next steps."""
     from gpushare.client import Client
 
     print(f"gpushare {__version__}: exact shares of NVIDIA GPUs for many containers on one node\n")

@@ -34,7 +34,7 @@ _DESCRIPTIONS = {
 
 
 def write(out: TextIO, usage: Any, prices: Prices | None, node: str) -> None:
-    """`usage`: by charge. `node`: its name, the account that is billed."""
+    """Writes CSV. `usage`: as answered with `by=charge`. `node`: its name, which is the billing account."""
     table = csv.DictWriter(out, COLUMNS, lineterminator="\n")
     table.writeheader()
     table.writerows(_lines(usage, prices or Prices("XXX"), node))
@@ -94,6 +94,6 @@ def _time(moment: datetime) -> str:
 
 
 def _decimal(value: Decimal) -> str:
-    """Twelve digits after the point, without zeros that say nothing."""
+    """Formats with at most twelve decimals, without trailing zeros."""
     text = f"{value:.12f}".rstrip("0").rstrip(".")
     return text or "0"

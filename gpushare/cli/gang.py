@@ -14,15 +14,15 @@ _TITLES = ("GANG", "PART", "PHASE", "UID", "GRANTS")
 
 
 class GangCommand:
-    """shares of a job on several nodes: prepare, commit, abort
+    """reserve a job's shares on several nodes, all or none
 
-    A scheduler prepares a part of the job on each node, then commits all of them, or aborts: the job has its shares on
-    all nodes or on none.
+    A scheduler prepares a part of the job on each node, then commits all parts or aborts them: the job gets its shares
+    on all nodes or on none.
     """
 
     examples = (
         ("gpushare gang prepare job-7 --memory 4GiB --time 50%", "on each node, before the job starts"),
-        ("gpushare gang commit job-7", "on each node, once all have prepared it"),
+        ("gpushare gang commit job-7", "on each node, once all nodes have prepared it"),
     )
 
     def prepare_parser(self, parser: Parser) -> None:
@@ -31,53 +31,59 @@ class GangCommand:
         prepare = add_verb(
             verbs,
             "prepare",
-            "hold room for a part, which nothing runs in before it is committed",
+            "reserve the grants of a part; nothing can run in them before the commit",
             ("gpushare gang prepare job-8 --memory 4GiB --time 50%", "one grant on this node"),
             (
                 "gpushare gang prepare job-9 --grants parts.json --ttl 300",
-                "the grants of a file; five minutes to commit",
+                "grants from a file; five minutes to commit",
             ),
         )
         add_share_options(prepare, instead="--grants")
         prepare.add_argument(
             "--grants", metavar="FILE", help="instead: a JSON list of grants, as POST /v1/grants takes them; - is stdin"
         )
-        prepare.add_argument("--keep", action="store_true", help="its grant stays until it is released")
+        prepare.add_argument("--keep", action="store_true", help="keep the grant until it is released")
         prepare.add_argument(
             "--ttl",
             type=checked(time_to_live),
             metavar="S",
-            help="seconds within which it has to be committed (default 60)",
+            help="seconds within which the part must be committed (default 60)",
         )
         prepare.set_defaults(verb=self._prepare)
 
         commit = add_verb(
-            verbs, "commit", "let its grants be used", ("gpushare gang commit job-8", "programs may run in them now")
+            verbs,
+            "commit",
+            "let programs run in the grants of a part",
+            ("gpushare gang commit job-8", "its grants can be used now"),
         )
         commit.set_defaults(verb=self._commit)
 
         abort = add_verb(
             verbs,
             "abort",
-            "give it back, for good; also before it was prepared",
-            ("gpushare gang abort job-9", "ends its grants here; a late prepare is refused"),
+            "end a part for good, even before it is prepared",
+            ("gpushare gang abort job-9", "ends its grants here; a later prepare is refused"),
         )
         abort.set_defaults(verb=self._abort)
 
         for verb in (prepare, commit, abort):
-            verb.add_argument("id", help="the gang's id, a new one for each attempt to place it")
+            verb.add_argument("id", help="the gang's id; use a new one for each attempt to place the job")
             verb.add_argument(
-                "--part", metavar="NAME", help="its name, where the gang has several parts on this node (default 0)"
+                "--part", metavar="NAME", help="name of the part, if the gang has several on this node (default 0)"
             )
             verb.add_argument(
-                "--uid", type=int, metavar="UID", help="user id whose it is, where root asks (default: who asks)"
+                "--uid",
+                type=int,
+                metavar="UID",
+                help="user id of the gang's owner, when called by root (default: the caller)",
             )
 
         every = add_verb(
             verbs,
             "list",
-            "all parts on this node, and those that ended lately",
-            ("gpushare gang list", "each part, its phase, and its grants"),
+            "all parts on this node, including recently ended ones",
+            ("gpushare gang list", "each part with its phase and grants"),
         )
         every.set_defaults(verb=self._list)
 

@@ -25,15 +25,15 @@ EVICTION_SIGNAL_ENV = "GPUSHARE_EVICTION_SIGNAL"
 
 
 def add_share_options(parser: argparse.ArgumentParser, *, instead: str | None = None) -> None:
-    """The options that describe a share, also those of `gpushare run`. `share_request` reads them back. `instead`:
-    the option that stands for a share, so that the caller checks that there is one."""
+    """Adds the options that describe a share. `share_request` reads them back. `instead`: the option that replaces a
+    share, so that --memory and --time are not required here and the caller checks for one or the other."""
     required, needed = instead is None, f" (needed without {instead})" if instead else ""
     parser.add_argument(
         "--memory",
         required=required,
         type=checked(memory_argument),
         metavar="SIZE",
-        help=f"on each device, as 8GiB, 512MiB or 35%% of it{needed}",
+        help=f"memory on each device, as 8GiB, 512MiB or 35%% of it{needed}",
     )
     parser.add_argument(
         "--time",
@@ -46,34 +46,36 @@ def add_share_options(parser: argparse.ArgumentParser, *, instead: str | None = 
         "--time-limit",
         type=checked(time_argument),
         metavar="SHARE",
-        help="most time, with what is idle; written as --time (default 100%%)",
+        help="upper limit of the time, borrowed time included; as --time (default 100%%)",
     )
-    parser.add_argument("--devices", type=checked(_count), default=1, metavar="N", help="how many, 1 to 16 (default 1)")
+    parser.add_argument(
+        "--devices", type=checked(_count), default=1, metavar="N", help="number of devices, 1 to 16 (default 1)"
+    )
     parser.add_argument("--gpu", default="any", metavar="ID", help="id or index of the device (default any)")
     parser.add_argument(
         "--selector",
         metavar="EXPR",
-        help="any device that is such, as \"memory >= 40Gi && arch == 'Hopper'\" (default any)",
+        help="only devices that match, as \"memory >= 40Gi && arch == 'Hopper'\" (default any)",
     )
     parser.add_argument(
-        "--tenant", default=None, metavar="T", help="who the share belongs to (default: the tenant `default`)"
+        "--tenant", default=None, metavar="T", help="tenant that the share belongs to (default: the tenant `default`)"
     )
     parser.add_argument(
         "--class",
         dest="class_",
         choices=("interactive", "training", "inference"),
         default="training",
-        help="what kind of work it is: interactive is served first when it wakes (default training)",
+        help="kind of work: interactive is served first when it wakes (default training)",
     )
     parser.add_argument(
         "--gang",
         metavar="ID[:SIZE]",
-        help="the job that this is part of, and how many devices the job has in total (default: none)",
+        help="the job that this grant is part of, and the job's total number of devices (default: none)",
     )
     parser.add_argument(
         "--leases",
         choices=("together", "independent"),
-        help="leases of a grant with several devices: on all at one instant (default), or on each on its own",
+        help="leases of a grant with several devices: on all at the same instant (default), or on each independently",
     )
     _add_loan_options(parser)
     parser.add_argument(
@@ -91,19 +93,19 @@ def _add_loan_options(parser: argparse.ArgumentParser) -> None:
         const=True,
         type=checked(memory_argument),
         metavar="SIZE",
-        help="how much of the memory may be what others are guaranteed and do not use (default none, "
-        "without SIZE all of it): it is asked back",
+        help="how much of the memory may be borrowed from what others are guaranteed and do not use; it can be asked "
+        "back (default none; without SIZE all of it)",
     )
     parser.add_argument(
         "--max-rung",
         choices=("evict", "kill"),
-        help="what borrows memory is asked to give it back (evict, default), and then ended if it does not (kill)",
+        help="a grant with borrowed memory is asked to give it back (evict, default), and ended if it does not (kill)",
     )
     parser.add_argument(
         "--grace",
         type=checked(_duration),
         metavar="S",
-        help="seconds that it has for that (default: the node's, `[reclaim] grace_seconds`)",
+        help="seconds to give it back (default and maximum: the node's `[reclaim] grace_seconds`)",
     )
     parser.add_argument(
         "--eviction-signal",
@@ -111,16 +113,16 @@ def _add_loan_options(parser: argparse.ArgumentParser) -> None:
         type=lambda text: text.upper().removeprefix("SIG"),
         choices=rules.EVICTION_SIGNALS,
         metavar="NAME",
-        help=f"signal for its first process when it is asked: {', '.join(rules.EVICTION_SIGNALS)} (default"
+        help=f"signal for the grant's first process when it is asked: {', '.join(rules.EVICTION_SIGNALS)} (default"
         f" ${EVICTION_SIGNAL_ENV}, else none)",
     )
     parser.add_argument(
-        "--priority", type=int, metavar="N", help="of a tenant's grants the lower one is asked first (default 0)"
+        "--priority", type=int, metavar="N", help="among a tenant's grants, the lowest is asked first (default 0)"
     )
 
 
 def add_wait(parser: argparse.ArgumentParser) -> None:
-    """`--wait`, of verbs that create a grant."""
+    """Adds `--wait`, for verbs that create a grant."""
     parser.add_argument(
         "--wait",
         type=checked(_duration),
@@ -131,7 +133,7 @@ def add_wait(parser: argparse.ArgumentParser) -> None:
 
 
 def share_request(args: argparse.Namespace) -> dict[str, Any]:
-    """The options' values as fields of Client.create."""
+    """Returns the options' values as arguments of Client.create."""
     return {
         "memory": args.memory,
         "time": args.time,
@@ -152,7 +154,7 @@ def share_request(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _gang(gang: str | None, leases: str | None) -> str | None:
-    """The gang as text, as a GrantRequest takes it."""
+    """Returns the gang as text, as a GrantRequest takes it."""
     if leases is None:
         return gang
     name, _, size = (gang or "").partition(":")
@@ -176,22 +178,22 @@ def _duration(text: str) -> float:
 
 
 def time_to_live(text: str) -> int:
-    """Seconds that something may wait unused. Raises UsageError."""
+    """Parses a time to live in seconds. Raises UsageError."""
     if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= 86400:
         raise UsageError(f"{text!r} is not a number of seconds: give 1 to 86400")
     return int(text)
 
 
 class GrantCommand:
-    """make grants for containers, look at, resize and end them"""
+    """create, show, resize and release grants"""
 
     examples = (
         (
             "id=$(gpushare grant create --memory 4GiB --time 25%)",
             "a share, for podman run --device gpushare.dev/gpu=$id",
         ),
-        ("gpushare grant resize $id --time 50%", "more of it, while it runs"),
-        ("gpushare grant release $id", "the end of it"),
+        ("gpushare grant resize $id --time 50%", "more time, while it runs"),
+        ("gpushare grant release $id", "end it"),
     )
 
     def prepare_parser(self, parser: Parser) -> None:
@@ -202,27 +204,29 @@ class GrantCommand:
             "create",
             "reserve a share for a container or process, and print the grant's id",
             ("gpushare grant create --memory 4GiB --time 25%", "4 GiB, a quarter of the time, and what is idle"),
-            ("gpushare grant create --memory 1GiB --time 0.1 --tenant default", "named for a tenant"),
-            ("gpushare grant create --memory 1GiB --time 100 --keep", "stays until it is released: for several runs"),
+            ("gpushare grant create --memory 1GiB --time 0.1 --tenant default", "of a named tenant"),
+            ("gpushare grant create --memory 1GiB --time 100 --keep", "kept until it is released, for several runs"),
         )
         add_share_options(create)
         create.add_argument(
-            "--key", metavar="NAME", help="of your own (default none): the same request with it gives the same grant"
+            "--key",
+            metavar="NAME",
+            help="idempotency key (default none): the same request with the same key returns the same grant",
         )
         create.add_argument(
             "--ttl",
             type=checked(time_to_live),
             metavar="S",
-            help="seconds until an unused grant expires, 1 to 86400 (default 120, and never with --keep)",
+            help="seconds until an unused grant expires, 1 to 86400 (default 120; with --keep, never)",
         )
         create.add_argument(
-            "--keep", action="store_true", help="it stays until it is released, whatever runs in it meanwhile"
+            "--keep", action="store_true", help="keep the grant until it is released, whatever runs in it"
         )
         add_wait(create)
         create.set_defaults(verb=self._create)
 
         show = add_verb(
-            verbs, "show", "one grant: its share, its use, its processes", ("gpushare grant show g-1a2b3c", "all of it")
+            verbs, "show", "one grant: its share, use and processes", ("gpushare grant show g-1a2b3c", "all of it")
         )
         show.add_argument("id", help="the grant's id")
         show.set_defaults(verb=self._show)
@@ -230,7 +234,7 @@ class GrantCommand:
         debug = add_verb(
             verbs,
             "debug",
-            "a grant from inside: its lease words, its processes and what they did last",
+            "internals of a grant: its lease words, its processes and their latest events",
             ("gpushare grant debug g-1a2b3c", "when a program hangs, and `gpushare why` does not say why"),
         )
         debug.add_argument("id", help="the grant's id")
@@ -239,18 +243,16 @@ class GrantCommand:
         every = add_verb(
             verbs,
             "list",
-            "all grants; as `gpushare ps`",
-            ("gpushare grant list --all", "with those that have ended"),
+            "all grants, as `gpushare ps` shows them",
+            ("gpushare grant list --all", "including ended grants"),
         )
-        every.add_argument(
-            "--all", action="store_true", help="also the latest that have ended (default: those that live)"
-        )
+        every.add_argument("--all", action="store_true", help="also recently ended grants (default: only live ones)")
         every.set_defaults(verb=self._list)
 
         resize = add_verb(
             verbs,
             "resize",
-            "change a share while it is used",
+            "change a share while it is in use",
             ("gpushare grant resize g-1a2b3c --time 50%", "half of the time from now on"),
             ("gpushare grant resize g-1a2b3c --memory 2GiB --time-limit 50%", "less memory; never more than half"),
         )
@@ -259,26 +261,26 @@ class GrantCommand:
             "--memory",
             type=checked(memory_argument),
             metavar="SIZE",
-            help="as 8GiB or 35%%, not below what it holds now (default: as it is)",
+            help="as 8GiB or 35%%, not below what it holds now (default: unchanged)",
         )
         resize.add_argument(
             "--time",
             type=checked(time_argument),
             metavar="SHARE",
-            help="as 30%%, 0.3 or 300 (milli) (default: as it is)",
+            help="as 30%%, 0.3 or 300 (milli) (default: unchanged)",
         )
         resize.add_argument(
             "--time-limit",
             type=checked(time_argument),
             metavar="SHARE",
-            help="never more than this (default: as it is)",
+            help="upper limit of the time, written as --time (default: unchanged)",
         )
         resize.set_defaults(verb=self._resize)
 
         release = add_verb(
             verbs,
             "release",
-            "end grants; what runs in them is killed",
+            "end grants and kill what runs in them",
             ("gpushare grant release g-1a2b3c", "its memory and time are free again"),
         )
         release.add_argument("id", nargs="+", help="the grants' ids")

@@ -23,9 +23,13 @@ _WOULD = {"put": "write", "replace": "replace", "remove": "remove", "left": "lea
 
 def _root_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--root", type=Path, default=Path("/"), metavar="DIR", help="a root unpacked there (default /, this machine's)"
+        "--root",
+        type=Path,
+        default=Path("/"),
+        metavar="DIR",
+        help="act on the root file system in DIR (default /, this machine's)",
     )
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+    parser.add_argument("--dry-run", action="store_true", help="print what would be done and change nothing")
 
 
 def _open(directory: Path) -> "Root":
@@ -47,17 +51,17 @@ def _tell(root: "Root", step: "Step", *, dry: bool) -> None:
 class InstallCommand:
     """make this machine a node: unit, group, configuration
 
-    A second run changes nothing; after an upgrade of gpushare it brings the new version's files and restarts the
-    daemon. What is in /etc/gpushare is written where it is absent, and never overwritten.
+    A second run changes nothing; after an upgrade of gpushare it installs the new version's files and restarts the
+    daemon. Files in /etc/gpushare are created if absent, and never overwritten.
     """
 
     examples = (
         ("gpushare install --dry-run", "what it would write"),
-        ("sudo gpushare install --engine docker", "the node, and docker told of it"),
+        ("sudo gpushare install --engine docker", "a node, with docker configured for it"),
     )
 
     def prepare_parser(self, parser: Parser) -> None:
-        parser.epilog = "Engines are told of gpushare by `gpushare runtime configure`: what is here is said at the end."
+        parser.epilog = "`gpushare runtime configure` sets up engines; those found here are listed at the end."
         _root_options(parser)
         parser.add_argument("--no-start", action="store_true", help="do not start the daemon now, only at boot")
         parser.add_argument(
@@ -65,7 +69,7 @@ class InstallCommand:
             action="append",
             default=[],
             choices=ENGINE_NAMES,
-            help="configure this engine too; repeatable (default none)",
+            help="also configure this engine; repeatable (default none)",
         )
 
     def run(self, args: argparse.Namespace) -> int:
@@ -133,7 +137,8 @@ class InstallCommand:
             print(f"made the group {service.GROUP}, whose members may ask for grants: adduser USER {service.GROUP}")
 
     def _start(self, *, start: bool, disabled: bool) -> None:
-        """Raises FailedError; the next run goes on from here. `disabled`: what does not run is left so."""
+        """Starts or restarts the daemon. `disabled`: a stopped daemon stays stopped. Raises FailedError; the next run
+        continues from here."""
         from gpushare.install import service
         from gpushare.install.items import CONFIG, NRI_UNIT, PROMETHEUS_UNIT, TMPFILES, UNIT
 
@@ -159,14 +164,14 @@ class InstallCommand:
 
 
 class UninstallCommand:
-    """take away what `gpushare install` has put here
+    """remove what `gpushare install` put on this machine
 
-    Files that were changed since are left, and named. Nothing is done while grants live.
+    Files changed since then are left in place and listed. Refuses while grants live.
     """
 
     examples = (
-        ("gpushare uninstall --dry-run", "what it would take away"),
-        ("sudo gpushare uninstall --purge", "also the ledger, and the group"),
+        ("gpushare uninstall --dry-run", "what it would remove"),
+        ("sudo gpushare uninstall --purge", "also the ledger and the group"),
     )
 
     def prepare_parser(self, parser: Parser) -> None:
@@ -174,12 +179,12 @@ class UninstallCommand:
         parser.add_argument(
             "--purge",
             action="store_true",
-            help="also what the node has written down: /var/lib/gpushare, and the group (default: they stay)",
+            help="also remove the node's records in /var/lib/gpushare and the group (default: keep them)",
         )
         parser.add_argument(
             "--force",
             action="store_true",
-            help="although grants live, which go on without leases, or an engine requires the NRI plugin",
+            help="proceed although grants live (they continue without leases) or an engine requires the NRI plugin",
         )
 
     def run(self, args: argparse.Namespace) -> int:

@@ -15,13 +15,13 @@ _SHARDS = 100
 
 
 class LabelsCommand:
-    """what this node's devices are, for schedulers
+    """describe this node's devices for schedulers
 
-    For Kubernetes' Node Feature Discovery, as JSON, or as lines of Slurm's gres.conf.
+    Prints labels for Kubernetes' Node Feature Discovery, JSON, or lines of Slurm's gres.conf.
     """
 
     examples = (
-        ("gpushare labels", "labels of this node, NAME=VALUE a line"),
+        ("gpushare labels", "labels of this node, one NAME=VALUE per line"),
         ("gpushare labels --format gres", "for /etc/slurm/gres.conf"),
     )
 
@@ -49,7 +49,7 @@ class LabelsCommand:
 
 
 def facts(device: Any) -> dict[str, Any]:
-    """What a selector compares, by its names."""
+    """Returns the attributes that a selector can compare, by name."""
     known = {name: device[name] for name in ("index", "minor", "backend", "pci_bus_id")}
     return {
         "uuid": device["id"],
@@ -62,7 +62,8 @@ def facts(device: Any) -> dict[str, Any]:
 
 
 def labels(devices: list[Any]) -> dict[str, str]:
-    """Of the node. What devices differ in is no label of it: a pod that must have it claims a device."""
+    """Returns the node's labels. An attribute that differs between devices gives none: a pod that needs it claims a
+    device."""
     found = {f"{PREFIX}count": str(len(devices))}
     names = {
         "product": "product",
@@ -85,5 +86,5 @@ def labels(devices: list[Any]) -> dict[str, str]:
 
 
 def label_value(text: str) -> str:
-    """As Kubernetes takes it: letters, digits, dashes, dots, at most 63."""
+    """Returns the text as a Kubernetes label value: letters, digits, `-`, `_` and `.`, at most 63."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text)[:_VALUE_MAX].strip("-._")

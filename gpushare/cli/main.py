@@ -62,22 +62,22 @@ GROUPS: tuple[tuple[str, dict[str, str]], ...] = (
         },
     ),
 )
-"""Groups of verbs, by purpose; each verb with the place of its class."""
+"""Groups of verbs by purpose; each verb with the module and class that implement it."""
 VERBS = {name: place for _, verbs in GROUPS for name, place in verbs.items()}
 EXIT_STATUS = "exit status: 0 ok, 1 failed, 2 usage, 3 refused, 4 no daemon or not allowed to talk to it"
 
 
 def build_parser(only: str | None = None) -> Parser:
-    """The whole command line, or of all verbs one. Imports what the verbs are made of, and not what they need to run:
-    a start costs a person's time, and most of it would go to the verbs that were not asked for."""
+    """Returns the parser of the whole command line, or of only one verb. Imports the verbs' modules but not what they
+    need to run: start-up time would go mostly to verbs that were not called."""
     parser = Parser(
         prog="gpushare", description="Exact shares of NVIDIA GPUs for many containers on one node.", epilog=EXIT_STATUS
     )
     parser.groups = GROUPS
     parser.examples = (
-        ("gpushare", "what this node lacks, and what to do first"),
+        ("gpushare", "what this node lacks, and the first commands to run"),
         ("gpushare run --memory 8GiB --time 30% -- python3 train.py", "a program in a share of a device"),
-        ("gpushare run --help", "all about one verb"),
+        ("gpushare run --help", "help on one verb"),
     )
     parser.add_argument("--version", action="version", version=f"gpushare {__version__}", help="print the version")
     add_verbs(parser, VERBS if only is None else {only: VERBS[only]}, "command")

@@ -32,7 +32,7 @@ _ELSEWHERE = {
     "remove": "uninstall",
     "setup": "install",
 }
-"""Verbs of other programs, and what they are called here."""
+"""Verbs of other programs, and their names here."""
 _NEAR = 3
 _LISTED = 9
 _SHOWN = 80
@@ -40,7 +40,7 @@ _OPTION = re.compile(r"--?[A-Za-z]")
 
 
 class _Help(argparse.RawDescriptionHelpFormatter):
-    """Paragraphs as wide as the terminal, each on its own."""
+    """Fills each paragraph separately to the width of the terminal."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         paragraphs = (" ".join(part.split()) for part in text.split("\n\n"))
@@ -63,7 +63,7 @@ class _Help(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """`examples`: shown at the end of the help. `groups`: titles, and the names of the verbs below each."""
+    """`examples`: shown at the end of the help. `groups`: titles, with the names of the verbs under each."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"formatter_class": _Help, **options})
@@ -72,14 +72,14 @@ class Parser(argparse.ArgumentParser):
         self._given: list[str] = []
 
     def verbs(self) -> dict[str, "Parser"]:
-        """By name; none in a parser that has no verbs of its own."""
+        """Returns the subparsers by name; empty for a parser without verbs."""
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):
                 return dict(action.choices)
         return {}
 
     def sections(self) -> Iterator[Section]:
-        """What the help shows between the description and the examples."""
+        """Yields the sections of the help between the description and the examples."""
         for group in self._action_groups:
             plain = [action for action in group._group_actions if not isinstance(action, argparse._SubParsersAction)]
             for action in group._group_actions:
@@ -91,7 +91,7 @@ class Parser(argparse.ArgumentParser):
                 yield str(group.title), plain
 
     def format_help(self) -> str:
-        """As argparse's, with the verbs in their groups, and with examples."""
+        """Formats as argparse does, with the verbs in groups, and with examples."""
         formatter = self._get_formatter()
         formatter.add_usage(self.usage, self._actions, self._mutually_exclusive_groups)
         formatter.add_text(self.description)
@@ -104,7 +104,7 @@ class Parser(argparse.ArgumentParser):
         return formatter.format_help() + ("\nexamples:\n" + "".join(lines) if lines else "")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse's. What nobody knows is an error of the verb that it stands behind, whose options are near."""
+        """As argparse's, but an unknown word is refused by the verb that it follows, whose options are suggested."""
         self._given = list(args or ())
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
@@ -112,7 +112,7 @@ class Parser(argparse.ArgumentParser):
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
-        """Raises UsageError with argparse's message, or with why what it misses was not found."""
+        """Raises UsageError with argparse's message, or for a missing argument with the likely reason."""
         _, missing, names = message.partition("the following arguments are required: ")
         if missing:
             verbs = f"which verb?{_or(list(self.verbs()), ' ')}"
@@ -120,7 +120,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see `{self.prog} --help`)")
 
     def _mistyped(self) -> str:
-        """About the first word that is meant as an option and is none."""
+        """Returns a message on the first word that looks like an option and is not one; empty if there is none."""
         for word in self._given:
             name = word.partition("=")[0]
             if word == "--":
@@ -153,7 +153,8 @@ class Parser(argparse.ArgumentParser):
         self.error(f"no verb {str(value)[:_SHOWN]!r}{near}")
 
     def _verbs_near(self, word: str) -> list[str]:
-        """Whole command lines: of this parser's verbs, else of those below them, else by what others call them."""
+        """Returns similar command lines: verbs of this parser, else verbs below those, or what another program's
+        verb is called here."""
         verbs = self.verbs()
         below = {f"{name} {inner}": inner for name, parser in verbs.items() for inner in parser.verbs()}
         same = [line for line, inner in below.items() if inner == word]
@@ -170,7 +171,7 @@ def _near(word: str, known: Iterable[str]) -> list[str]:
 
 
 def _or(words: Sequence[str], before: str) -> str:
-    """Behind `before`; nothing where they are none, or more than one reads."""
+    """Returns the words as a list after `before`; empty if there are none, or too many to read."""
     if not 0 < len(words) <= _LISTED:
         return ""
     *others, last = words

@@ -11,18 +11,18 @@ from gpushare.units import format_size, format_time
 
 
 class PlanCommand:
-    """whether a share would fit, and at whose cost; changes nothing
+    """whether a share would fit, and who would lose; changes nothing
 
-    Where it would be put, how long grants like it waited there, and who would lose what it borrows.
+    Prints where it would be placed, how long similar grants waited there, and which grants would lose what they borrow.
     """
 
     examples = (
-        ("gpushare plan --memory 8GiB --time 30%", "where it would go, and who would lose what it borrows"),
-        ("gpushare plan --memory 8GiB --time 30% --devices 2 --json", "for programs: two devices near each other"),
+        ("gpushare plan --memory 8GiB --time 30%", "where it would go, and which grants would lose borrowed time"),
+        ("gpushare plan --memory 8GiB --time 30% --devices 2 --json", "two devices near each other, as JSON"),
     )
 
     def prepare_parser(self, parser: Parser) -> None:
-        parser.epilog = "exit status: 0 it fits, 3 it does not"
+        parser.epilog = "exit status: 0 if it fits, 3 if not"
         add_share_options(parser)
         add_json(parser)
         add_socket(parser)
@@ -38,7 +38,7 @@ class PlanCommand:
 
 
 def sentences(plan: Any, tenant: str) -> list[str]:
-    """A plan for people."""
+    """Returns a plan as text for people."""
     if not plan["fits"]:
         return [f"does not fit: {reason}" for reason in plan["reasons"]] + [_asked(one) for one in plan["victims"]]
     lines = [

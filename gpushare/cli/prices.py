@@ -1,4 +1,4 @@
-"""prices.toml: what an hour of a device costs, by how it came to be used."""
+"""prices.toml: the price of a device hour, by kind of charge."""
 
 import re
 import tomllib
@@ -18,7 +18,8 @@ _PARSER_PLACE = re.compile(r" \(at line (\d+), column \d+\)")
 
 
 def load(path: Path | None) -> Prices | None:
-    """None where no file is named and there is none in its usual place. Raises UsageError with file and line."""
+    """Returns the prices in `path`. Without `path`, reads the default file, or returns None if it is unreadable or sets
+    no prices. Raises UsageError with file and line."""
     file = path or DEFAULT
     try:
         text = file.read_text()

@@ -1,4 +1,4 @@
-"""How far a long command is, on stderr: on a terminal one line that changes, else a line for each quarter."""
+"""Progress of a long command, on stderr: on a terminal one line that is redrawn, else a line for each quarter."""
 
 import sys
 import time
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import Self, TextIO, TypeVar
 
 QUIET_SECONDS = 1.0
-"""No progress is shown for work that takes less."""
+"""Shorter work shows no progress."""
 _REDRAW_SECONDS = 0.1
 _PARTS = 4
 _LINE = "\r\x1b[K"
@@ -15,7 +15,7 @@ Item = TypeVar("Item")
 
 
 class Progress:
-    """`what`: is done now, of our own words. `out`: None is stderr. `quiet`: seconds before anything is said."""
+    """`what`: the work, named in trusted text. `out`: None is stderr. `quiet`: seconds before anything is shown."""
 
     def __init__(self, what: str, out: TextIO | None = None, quiet: float = QUIET_SECONDS) -> None:
         self._what, self._out = what, out or sys.stderr
@@ -27,12 +27,12 @@ class Progress:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Takes the line away."""
+        """Clears the line."""
         if self._live and self._said >= 0:
             self._write(_LINE)
 
     def at(self, done: int = 0, of: int = 0) -> None:
-        """So many of so many; `of` 0: nobody knows yet. Cheap enough for each of a million."""
+        """Shows that `done` of `of` items are done; `of` 0: total unknown. Cheap enough to call a million times."""
         now = time.monotonic()
         if now < self._next:
             return
@@ -46,7 +46,7 @@ class Progress:
             self._write(f"{self._what}{far}\n")
 
     def over(self, items: Sequence[Item]) -> Iterator[Item]:
-        """The items, each counted when it is asked for."""
+        """Yields the items and counts each when it is requested."""
         for number, item in enumerate(items):
             self.at(number, len(items))
             yield item

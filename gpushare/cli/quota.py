@@ -12,7 +12,7 @@ from gpushare.errors import UsageError
 
 
 def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
-    """Refuses an object that has a name twice: it is ambiguous."""
+    """Refuses an object with a duplicate name, which is ambiguous."""
     found: dict[str, object] = {}
     for name, value in pairs:
         if name in found:
@@ -22,28 +22,28 @@ def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
 
 
 class QuotaCommand:
-    """who would be entitled to what; needs no daemon"""
+    """compute tenants' entitlements; needs no daemon"""
 
-    examples = (("gpushare quota solve state.json", "entitlements of the tenants that the file describes"),)
+    examples = (("gpushare quota solve state.json", "entitlements of the tenants described in the file"),)
 
     def prepare_parser(self, parser: Parser) -> None:
         verbs = parser.add_subparsers(metavar="VERB", required=True)
         solve = add_verb(
             verbs,
             "solve",
-            "who is entitled to how much, as JSON: {entitlement: {NAME: milli}, degraded}",
-            ("gpushare quota solve state.json", "the state is in a file"),
-            ("gpushare quota solve - < state.json", "or comes from another program"),
+            "print entitlements as JSON: {entitlement: {NAME: milli}, degraded}",
+            ("gpushare quota solve state.json", "state from a file"),
+            ("gpushare quota solve - < state.json", "state from stdin"),
         )
         solve.add_argument(
             "state",
             metavar="STATE.json",
             help='{"C": 8000, "k": 0, "tenants": [{"name", "parent", "g", "demand", "w", "tier", "limit", "usage"}]} in'
-            " milli; demand is of a tenant's own grants, its entitlement with all below it; without a limit there is"
-            " none, one below g caps g too; usage decides ties, and above k 0 who has much borrows less"
+            " milli; demand is of a tenant's own grants, entitlement includes all tenants below; a limit is optional,"
+            " and one below g caps g too; usage decides ties, and with k above 0 heavy users borrow less"
             " (docs/tenants.md); - is stdin",
         )
-        solve.add_argument("--json", action="store_true", help="accepted for uniformity: the answer is always JSON")
+        solve.add_argument("--json", action="store_true", help="accepted for uniformity: the output is always JSON")
         solve.set_defaults(verb=self._solve)
 
     def run(self, args: argparse.Namespace) -> int:

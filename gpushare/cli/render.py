@@ -14,11 +14,11 @@ GRANT_TITLES = (
 )
 _ENDED = ("released", "expired", "failed")
 _LONG_MILLI = 500
-"""Milliseconds of the last second: a longer wait is explained."""
+"""A longer wait, in ms of the last second, is explained."""
 
 
 def grant_rows(grants: list[Any]) -> list[list[object]]:
-    """A row per grant and device; times are of the last second."""
+    """Returns one row per grant and device; times are of the last second."""
     return [
         [
             grant["id"],
@@ -38,13 +38,13 @@ def grant_rows(grants: list[Any]) -> list[list[object]]:
 
 
 def _limit(device: Any) -> str:
-    """Of its memory, and what of that is on loan."""
+    """Returns the memory limit, and how much of it is borrowed."""
     limit, borrowed = format_size(device["memory_limit_bytes"]), device["memory_borrowed_bytes"]
     return f"{limit}, {format_size(borrowed)} borrowed" if borrowed else limit
 
 
 def _last_second(grant: Any, device: Any) -> list[str]:
-    """The columns from GUARANTEED to WAITED. A grant that has ended has nothing of them."""
+    """Returns the columns from GUARANTEED to WAITED, empty for a grant that has ended."""
     if grant["phase"] in _ENDED:
         return [NOTHING] * 5
     times = (device[name] for name in ("borrowed_milli", "lent_milli", "waited_milli"))
@@ -52,7 +52,7 @@ def _last_second(grant: Any, device: Any) -> list[str]:
 
 
 def _guaranteed(device: Any) -> int:
-    """Milli that it is served with, or will be."""
+    """Returns the guaranteed milli that the grant is served with, or will be."""
     served = device["served_milli"] if device["served_limit_milli"] else device["guaranteed_milli"]
     return int(served)
 
@@ -62,7 +62,7 @@ def _some(milli: int) -> str:
 
 
 def degraded(tenant: Any) -> str:
-    """What is left of its guarantee on the devices that work."""
+    """Returns how much of the tenant's guarantee the working devices can serve."""
     promised, have = tenant["guarantee"], tenant["have"]
     text = f"{format_time(have['time'])} of {format_time(promised['time'])} of time"
     if have["memory"] != promised["memory"]:
@@ -77,7 +77,8 @@ _TENANT_TITLES = (
 
 
 def tenants(found: list[Any]) -> None:
-    """A row for each, below its parent. Times are of the node, of it and all below it, in the last second."""
+    """Prints one row per tenant, below its parent. Times are of the last second, on the whole node, and include all
+    tenants below it."""
     rows = []
     for tenant, level in _tree(found, None, 0):
         now = tenant["now"]
@@ -99,7 +100,7 @@ def tenants(found: list[Any]) -> None:
 
 
 def _weight(tenant: Any) -> str:
-    """With what it is now, where what was borrowed counts."""
+    """Returns the weight, with its present value if past borrowing has changed that."""
     now = tenant["now"]["weight"]
     return str(tenant["weight"]) if now == tenant["weight"] else f"{tenant['weight']} ({now:g})"
 
@@ -112,7 +113,7 @@ def _tree(found: list[Any], parent: str | None, level: int) -> Iterator[tuple[An
 
 
 def grants(found: list[Any]) -> None:
-    """The table of `ps` and `grant list`, and what owners have to know."""
+    """Prints the table of `ps` and `grant list`, and notices for owners."""
     if not found:
         say("no grants")
         return
@@ -121,7 +122,7 @@ def grants(found: list[Any]) -> None:
 
 
 def grant_notices(found: list[Any]) -> None:
-    """A line for each grant with something that its owner has to know now."""
+    """Prints a line for each notice to a grant's owner, and for each long wait."""
     for one in found:
         if one["notice"]:
             say(f"{one['id']}: {one['notice']}")
@@ -131,7 +132,7 @@ def grant_notices(found: list[Any]) -> None:
 
 
 def _waits(device: Any) -> str:
-    """Why it waited for most of the last second, where what it has says that."""
+    """Returns why the grant waited for much of the last second, if its guarantee explains it; else empty."""
     guaranteed, used = _guaranteed(device), device["used_milli"]
     if device["waited_milli"] < _LONG_MILLI or used < guaranteed:
         return ""
@@ -142,7 +143,7 @@ def _waits(device: Any) -> str:
 
 
 def grant(found: Any) -> None:
-    """One grant in full, as of `grant show`."""
+    """Prints one grant in full, for `grant show`."""
     say(f"{found['id']}  {found['phase']}  tenant {found['tenant']}, class {found['class']}")
     for text in (found["reason"], found["notice"]):
         if text:
@@ -180,7 +181,7 @@ def grant(found: Any) -> None:
 
 
 def debug(found: Any) -> None:
-    """A grant from inside: a line per lease, a paragraph per process."""
+    """Prints a grant's internals: a line per lease, a paragraph per process."""
     say(f"{found['grant']}  served by {found['daemon_epoch']} daemon(s) so far, {len(found['processes'])} processes")
     for lease in found["leases"]:
         say(
@@ -210,7 +211,7 @@ def _clock(at_ns: int) -> str:
 
 
 def _served(device: Any) -> str:
-    """What the grant is served with, where its tenant's guarantee or limit makes that differ from the request."""
+    """Returns the time the grant is served with if its tenant's guarantee or limit changes what it asked for."""
     asked = (device["time_milli"], device["time_limit_milli"])
     served = (device["served_milli"], device["served_limit_milli"])
     if served in (asked, (0, 0)):
@@ -241,7 +242,7 @@ def _seconds(value: int) -> str:
 
 
 def devices(found: list[Any]) -> None:
-    """The table of `devices`."""
+    """Prints the table of `devices`."""
     rows = [
         [
             device["index"],
@@ -265,7 +266,7 @@ def devices(found: list[Any]) -> None:
 
 
 def waits(tenants: list[Any]) -> None:
-    """The table of `events --summary`."""
+    """Prints the table of `events --summary`."""
     titles = ("TENANT", "WAITS", "WAITED", "MEAN", "LONGEST", "RECLAIMS", "TOOK", "MEAN", "LONGEST")
     rows = [
         [

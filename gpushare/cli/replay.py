@@ -1,4 +1,4 @@
-"""gpushare usage replay: what a recorded time would have been under other quotas."""
+"""gpushare usage replay: what recorded usage would have been under other quotas."""
 
 import argparse
 import functools
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 _TITLES = ("TENANT", "USED", "WAITED", "WOULD USE", "BORROWED", "WAIT", "UNUSED", "SHORT", "LONGEST", "WHEN")
 
 _SHOWN = 10
-"""Maximum number of tenants without a quota that are named."""
+"""Maximum number of tenants without a quota to list by name."""
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replays what the daemon has recorded under the quotas of `args.tenants`."""
+    """Replays the daemon's record under the quotas in the file `args.tenants`, and returns the exit status."""
     from dataclasses import asdict, fields
 
     from gpushare.policy.replay import Slot, replay
@@ -44,12 +44,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _capacity(slots: Sequence["Slot"]) -> int:
-    """Milli of the node, as it was when it had most devices. Their rows do not end at one moment."""
+    """Returns the largest capacity that the node had, in milli. Rounded up to devices: their rows end at different
+    moments."""
     return 1000 * max((-(-slot.capacity_ns // slot.length_ns) for slot in slots), default=0)
 
 
 def _quotas(path: Path, time: int, memory: int) -> list["TenantState"]:
-    """What a file promises, `default` included. Raises UsageError or RefusedError with file and line."""
+    """Returns the quotas of a file, `default` included. Raises UsageError or RefusedError with file and line."""
     from gpushare.policy.entitlement import TenantState
     from gpushare.tenants import quotas
 
@@ -103,7 +104,7 @@ def _row(name: str, one: "Outcome") -> list[str]:
 
 
 def hours(ns: int) -> str:
-    """Of one device."""
+    """Returns device time as text, in hours, minutes or seconds."""
     if not ns:
         return "-"
     if ns < 60 * 10**9:
@@ -113,7 +114,7 @@ def hours(ns: int) -> str:
 
 @functools.cache
 def shown_hour(ns: int) -> str:
-    """When it begins, UTC."""
+    """Returns a moment as text, to the minute, in UTC."""
     return datetime.fromtimestamp(ns // 10**9, UTC).strftime("%Y-%m-%dT%H:%MZ")
 
 

@@ -29,15 +29,15 @@ class RunCommand:
         ("gpushare run --memory 4GiB --time 0 -- python3 batch.py", "only the time that others leave idle"),
         (
             "gpushare run --memory 35% --time 50% --time-limit 50% -- ./bench",
-            "half of its time, not more though it is idle",
+            "half of the time, and no more even when it is idle",
         ),
         ("gpushare run --grant g-1a2b3c -- python3 infer.py", "in a grant that was made with --keep"),
     )
 
     def prepare_parser(self, parser: Parser) -> None:
         parser.epilog = (
-            "exit status: the command's own; 125 when gpushare failed or refused, 126 or 127 when the command cannot "
-            "be run or found, 2 for a malformed request, 4 when you may not talk to the daemon"
+            "exit status: the command's own; 125 if gpushare failed or refused, 126 or 127 if the command cannot be "
+            "run or found, 2 for a malformed request, 4 if you are not allowed to talk to the daemon"
         )
         add_share_options(parser, instead="--grant")
         parser.add_argument(
@@ -72,8 +72,8 @@ class RunCommand:
 
 
 def start_in_turn(daemon: Client, request: dict[str, Any], argv: list[str], seconds: float) -> int:
-    """As `start`, for a scheduler that has given this place to another before, who may still be ending: asks again for
-    so long, also a daemon that starts. Returns the exit status only where the command does not start."""
+    """As `start`, for a scheduler whose previous job in the same place may still be ending: retries refusals and an
+    unreachable daemon for `seconds`. Returns, with the exit status, only if the command does not start."""
     if status := missing(argv):
         return status
     deadline = time.monotonic() + seconds
@@ -95,8 +95,8 @@ def _replace(argv: list[str], environment: dict[str, str]) -> NoReturn:
 
 
 def start(daemon: Client, request: dict[str, Any], argv: list[str]) -> NoReturn:
-    """Replaces this process by the command. `request`: as Client.create takes it. Where that fails, releases the grant
-    and raises."""
+    """Replaces this process by the command, in a new grant. `request`: arguments of Client.create. If that fails,
+    releases the grant and raises."""
     grant = daemon.create(**request, ttl_seconds=RESERVE_SECONDS)
     try:
         binding = daemon.bind(grant["id"], "process")

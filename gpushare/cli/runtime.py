@@ -30,10 +30,10 @@ def _absolute(text: str) -> Path:
 
 
 class RuntimeCommand:
-    """tell docker, podman, containerd and CRI-O of gpushare"""
+    """configure docker, podman, containerd and CRI-O for gpushare"""
 
     examples = (
-        ("gpushare runtime status", "each engine here, and what is missing"),
+        ("gpushare runtime status", "each engine on this node, and what is missing"),
         ("sudo gpushare runtime configure --engine docker --restart", "containers may ask docker for shares"),
     )
 
@@ -42,86 +42,91 @@ class RuntimeCommand:
         configure = add_verb(
             verbs,
             "configure",
-            "add the runtime gpushare to an engine's configuration (root)",
+            "add gpushare's runtime to an engine's configuration (root)",
             ("gpushare runtime configure --engine docker --dry-run", "what would be changed, as a diff"),
             ("sudo gpushare runtime configure --engine podman", "containers may ask podman for shares"),
-            ("sudo gpushare runtime configure --engine containerd --nri", "by NRI, required of each container"),
+            ("sudo gpushare runtime configure --engine containerd --nri", "through NRI, required for each container"),
         )
         configure.set_defaults(verb=self._configure, undo=False)
         unconfigure = add_verb(
             verbs,
             "unconfigure",
-            "take out of an engine's configuration what `configure` added (root)",
-            ("gpushare runtime unconfigure --engine docker --dry-run", "what would be taken out, as a diff"),
-            ("sudo gpushare runtime unconfigure --engine docker --restart", "docker forgets gpushare"),
+            "remove what `configure` added to an engine's configuration (root)",
+            ("gpushare runtime unconfigure --engine docker --dry-run", "what would be removed, as a diff"),
+            ("sudo gpushare runtime unconfigure --engine docker --restart", "docker no longer knows gpushare"),
         )
         unconfigure.set_defaults(verb=self._configure, undo=True)
         for verb in (configure, unconfigure):
-            verb.add_argument("--engine", "--runtime", choices=ENGINE_NAMES, required=True, help="whose configuration")
+            verb.add_argument("--engine", "--runtime", choices=ENGINE_NAMES, required=True, help="engine to configure")
             verb.add_argument("--dry-run", action="store_true", help="print the change as a diff and write nothing")
             verb.add_argument(
-                "--restart", action="store_true", help="let the engine read it at once: a reload where it can"
+                "--restart",
+                action="store_true",
+                help="make the engine read the change now, by a reload if it supports one",
             )
         configure.add_argument(
             "--set-as-default",
             action="store_true",
-            help="for all containers; those that ask for nothing stay as they are (default: for those that name it)",
+            help="use it for all containers; those without a request are unaffected (default: only those that name it)",
         )
         configure.add_argument(
             "--runtime-path",
             type=checked(_absolute),
             metavar="PATH",
-            help="the runtime (default: the installed gpushare-runtime)",
+            help="path of the runtime (default: the installed gpushare-runtime)",
         )
         configure.add_argument(
             "--enable-cdi", action=argparse.BooleanOptionalAction, default=True,
-            help="let docker and containerd read CDI devices (default: yes)",
+            help="enable CDI devices in docker and containerd (default: yes)",
         )  # fmt: skip
         configure.add_argument(
             "--nri", nargs="?", const="required", choices=("required", "optional"),
-            help="turn NRI on in containerd or crio for `gpushare adapter nri` (default: it stays as it is); required, "
-            "as without a word: where the engine can, no container starts without that plugin",
+            help="enable NRI in containerd or crio for `gpushare adapter nri` (default: unchanged); required (also "
+            "--nri alone): if the engine supports it, no container starts without that plugin",
         )  # fmt: skip
 
         status = add_verb(
             verbs,
             "status",
-            "each engine here: version, whether it is configured, what is missing\n\nStatus 1 where something is.",
-            ("gpushare runtime status", "all that are installed"),
-            ("gpushare runtime status --engine crio --json", "one of them, for programs"),
+            "each engine on this node: version, configured or not, what is missing\n\nExit status 1 if anything is.",
+            ("gpushare runtime status", "all installed engines"),
+            ("gpushare runtime status --engine crio --json", "one engine, as JSON"),
         )
         status.set_defaults(verb=self._status)
         status.add_argument(
             "--engine",
             "--runtime",
             choices=ENGINE_NAMES,
-            help="this one, installed or not (default: all that are installed)",
+            help="this engine, installed or not (default: all installed engines)",
         )
         add_json(status)
         for verb in (configure, unconfigure, status):
             verb.add_argument(
-                "--config", type=Path, metavar="PATH", help="the engine's configuration file (default: its usual one)"
+                "--config", type=Path, metavar="PATH", help="the engine's configuration file (default: the usual one)"
             )
             verb.add_argument(
                 "--executable-path",
                 type=Path,
                 metavar="PATH",
-                help="the engine, asked for its version (default: found in PATH)",
+                help="the engine's executable, run to get its version (default: found in PATH)",
             )
             verb.add_argument(
-                "--hooks-dir", type=Path, metavar="PATH", help="where podman looks for hooks (default: its usual place)"
+                "--hooks-dir", type=Path, metavar="PATH", help="podman's hooks directory (default: the usual one)"
             )
 
         manifest = add_verb(
             verbs,
             "manifest",
             "print a Kubernetes RuntimeClass, for `kubectl apply -f -`",
-            ("gpushare runtime manifest | kubectl apply -f -", "pods may say runtimeClassName: gpushare"),
+            ("gpushare runtime manifest | kubectl apply -f -", "pods can then set runtimeClassName: gpushare"),
         )
         manifest.set_defaults(verb=self._manifest)
         for verb in (configure, unconfigure, status, manifest):
             verb.add_argument(
-                "--runtime-name", type=checked(_name), metavar="NAME", help="what containers name (default gpushare)"
+                "--runtime-name",
+                type=checked(_name),
+                metavar="NAME",
+                help="the runtime's name for containers (default gpushare)",
             )
 
     def run(self, args: argparse.Namespace) -> int:

@@ -18,9 +18,9 @@ _NO_VIEW = "the whole-screen view needs Textual: pip install 'gpushare[tui]'; --
 
 
 class DevicesCommand:
-    """devices of this node, and how much of them is granted"""
+    """list devices, and how much of each is granted"""
 
-    examples = (("gpushare devices", "a line for each"), ("gpushare devices --json", "with all that is known of them"))
+    examples = (("gpushare devices", "a line for each"), ("gpushare devices --json", "with all known details"))
 
     def prepare_parser(self, parser: Parser) -> None:
         add_json(parser)
@@ -39,17 +39,17 @@ class DevicesCommand:
 
 
 class PsCommand:
-    """grants with their use against their share"""
+    """list grants, with each one's share and use"""
 
     examples = (
-        ("gpushare ps", "who has what share, and what it got in the last second"),
-        ("gpushare ps --all --json", "with the latest that have ended, for programs"),
-        ("gpushare ps --watch --interval 10", "again each 10 s, also into a pipe"),
+        ("gpushare ps", "each grant's share, and what it got in the last second"),
+        ("gpushare ps --all --json", "with recently ended grants, as JSON"),
+        ("gpushare ps --watch --interval 10", "every 10 s, also into a pipe"),
     )
 
     def prepare_parser(self, parser: Parser) -> None:
-        parser.add_argument("--all", action="store_true", help="also the latest that have ended")
-        parser.add_argument("--watch", action="store_true", help="again and again; with --json an object a line")
+        parser.add_argument("--all", action="store_true", help="also recently ended grants")
+        parser.add_argument("--watch", action="store_true", help="repeat; with --json, one object per line")
         _add_pace(parser)
         add_json(parser)
         add_socket(parser)
@@ -74,17 +74,19 @@ class PsCommand:
 
 
 class TopCommand:
-    """devices, grants and tenants on a whole screen, live"""
+    """live full-screen view of devices, grants and tenants"""
 
     examples = (
-        ("gpushare top", "? shows its keys; docs/top.md says what the columns mean"),
-        ("gpushare top --interval 5 --count 12", "a minute, then it ends"),
-        ("gpushare top --plain", "the table alone"),
+        ("gpushare top", "? shows the keys; docs/top.md explains the columns"),
+        ("gpushare top --interval 5 --count 12", "for one minute"),
+        ("gpushare top --plain", "only the table"),
     )
 
     def prepare_parser(self, parser: Parser) -> None:
         _add_pace(parser)
-        parser.add_argument("--plain", action="store_true", help="the table, also where there is a whole screen")
+        parser.add_argument(
+            "--plain", action="store_true", help="print the table even where the full-screen view is available"
+        )
         add_socket(parser)
 
     def run(self, args: argparse.Namespace) -> int:
@@ -129,7 +131,7 @@ def _add_pace(parser: argparse.ArgumentParser) -> None:
 
 
 def _again(interval: float, count: int, show: Callable[[], None]) -> int:
-    """Shows it each `interval` seconds, `count` times or for ever (0)."""
+    """Calls `show` every `interval` seconds, `count` times or for ever (0)."""
     shown = 0
     while True:
         show()
@@ -141,7 +143,7 @@ def _again(interval: float, count: int, show: Callable[[], None]) -> int:
 
 
 def _redraws() -> bool:
-    """Whether the next table takes the place of the last one."""
+    """Returns whether each table replaces the one before it on the screen."""
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
@@ -151,7 +153,7 @@ def _begin_again() -> None:
 
 
 def _can_draw() -> bool:
-    """Whether there is a whole screen, which Textual reads from and draws on by stdin and stderr."""
+    """Returns whether there is a full screen for Textual, which reads from stdin and draws on stderr."""
     streams = (sys.stdin, sys.stdout, sys.stderr)
     whole = all(stream.isatty() for stream in streams) and os.environ.get("TERM", "dumb") != "dumb"
     return whole and (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"

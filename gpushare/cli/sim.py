@@ -19,14 +19,14 @@ def _index(text: str) -> int:
 
 
 class SimCommand:
-    """the simulated GPU: its libraries, its own books, lost devices
+    """the simulated GPU: libraries, counters, device faults
 
-    Its kernels compute nothing and take modelled time; memory and copies are real.
+    Its kernels compute nothing and take a modelled time; memory and copies are real.
     """
 
     examples = (
         ("gpushare sim stats", "time and memory of each process, as the simulator counted them"),
-        ("gpushare sim exec -- python3 train.py", "a program without a share: what it does by itself"),
+        ("gpushare sim exec -- python3 train.py", "a program without a share, for comparison"),
     )
 
     def prepare_parser(self, parser: Parser) -> None:
@@ -34,7 +34,7 @@ class SimCommand:
         libdir = add_verb(
             verbs,
             "libdir",
-            "directory with the simulated libcuda.so.1 and libnvidia-ml.so.1",
+            "print the directory of the simulated libcuda.so.1 and libnvidia-ml.so.1",
             ("gpushare sim libdir", "for LD_LIBRARY_PATH"),
         )
         add_json(libdir)
@@ -42,8 +42,8 @@ class SimCommand:
         stats = add_verb(
             verbs,
             "stats",
-            "what the simulator itself counted: time and memory of every process",
-            ("gpushare sim stats --json", "ns and bytes, peaks exact"),
+            "print time and memory of each process, as the simulator counted them",
+            ("gpushare sim stats --json", "in ns and bytes, with exact peaks"),
         )
         add_json(stats)
         add_socket(stats)
@@ -52,7 +52,7 @@ class SimCommand:
             verbs,
             "exec",
             "run a command on the simulated devices without a share; kernels compute nothing",
-            ("gpushare sim exec -- python3 train.py", "beside what has shares"),
+            ("gpushare sim exec -- python3 train.py", "alongside programs with shares"),
         )
         add_socket(execute)
         execute.add_argument(
@@ -62,11 +62,14 @@ class SimCommand:
         lose = add_verb(
             verbs,
             "lose",
-            "let a device stop working, as after a fault of the hardware (root)",
-            ("sudo gpushare sim lose 0", "what becomes of grants and guarantees then"),
+            "make a device fail, as after a hardware fault (root)",
+            ("sudo gpushare sim lose 0", "to see what happens to grants and guarantees"),
         )
         restore = add_verb(
-            verbs, "restore", "let a lost device work again (root)", ("sudo gpushare sim restore 0", "all is as before")
+            verbs,
+            "restore",
+            "make a lost device work again (root)",
+            ("sudo gpushare sim restore 0", "everything is as before"),
         )
         for verb, lost in ((lose, True), (restore, False)):
             verb.add_argument("device", type=checked(_index), help="its index, as `gpushare devices` shows it")

@@ -21,10 +21,10 @@ def _names(text: str) -> list[int | str]:
 
 
 class TenantsCommand:
-    """teams and users: what they are guaranteed, limits, the tree"""
+    """teams and users: their guarantees and limits, as a tree"""
 
     examples = (
-        ("gpushare tenants list", "the tree, with what each had in the last second"),
+        ("gpushare tenants list", "the tree, with each tenant's use in the last second"),
         ("sudo gpushare tenants set research --time 75% --memory 8GiB --groups ml", "a guarantee for a team"),
     )
 
@@ -33,7 +33,7 @@ class TenantsCommand:
         every = add_verb(
             verbs,
             "list",
-            "all tenants as a tree, with what each and all below it had in the last second",
+            "all tenants as a tree; use in the last second includes the tenants below",
             ("gpushare tenants list", "guarantees, limits and use"),
         )
         every.set_defaults(verb=self._list)
@@ -41,44 +41,49 @@ class TenantsCommand:
         define = add_verb(
             verbs,
             "set",
-            "make a tenant or replace its quota; kept in tenants.toml (root)",
+            "create a tenant or replace its quota, kept in tenants.toml (root)",
             ("sudo gpushare tenants set research --time 75% --memory 8GiB", "three quarters of a device, 8 GiB"),
-            ("sudo gpushare tenants set research/ada --time 25% --users ada", "a part of that for one of them"),
+            ("sudo gpushare tenants set research/ada --time 25% --users ada", "a part of that for one user"),
         )
-        define.add_argument("name", help="as research or org/team; what is not given below is reset")
+        define.add_argument("name", help="as research or org/team; options not given are reset")
         define.add_argument(
-            "--parent", metavar="TENANT", help="it is part of this one (default: the tenant that begins its name)"
+            "--parent",
+            metavar="TENANT",
+            help="tenant that it is part of (default: the tenant whose name begins its name)",
         )
         define.add_argument(
             "--time",
             type=checked(parse_node_time),
             metavar="SHARE",
-            help="guaranteed time; 600%% or 6000 (milli) is six devices (default 0)",
+            help="guaranteed time; six devices are 600%% or 6000 (milli) (default 0)",
         )
         define.add_argument(
             "--memory",
             type=checked(parse_size),
             metavar="SIZE",
-            help="guaranteed memory over all devices, as 8GiB (default none is held back)",
+            help="guaranteed memory over all devices, as 8GiB (default none)",
         )
         define.add_argument(
             "--time-limit",
             type=checked(parse_node_time),
             metavar="SHARE",
-            help="never more than this, written as --time (default: all devices)",
+            help="upper limit of the time, written as --time (default: all devices)",
         )
         define.add_argument(
             "--weight",
             type=checked(_whole),
             metavar="N",
-            help="its weight when what others leave idle is split (default 1; 0: only what no other tenant wants)",
+            help="its weight when idle time is split (default 1; 0: only what no other tenant wants)",
         )
-        define.add_argument("--tier", type=checked(_whole), metavar="N", help="a higher one borrows first (default 0)")
+        define.add_argument("--tier", type=checked(_whole), metavar="N", help="a higher tier borrows first (default 0)")
         define.add_argument(
-            "--users", type=_names, metavar="A,B", help="users who may name it, by name or uid (default: root)"
+            "--users", type=_names, metavar="A,B", help="users who may use it, by name or uid (default: root)"
         )
         define.add_argument(
-            "--groups", type=_names, metavar="A,B", help="groups who may name it, by name or gid (default none)"
+            "--groups",
+            type=_names,
+            metavar="A,B",
+            help="groups whose members may use it, by name or gid (default none)",
         )
         define.set_defaults(verb=self._set)
 
@@ -86,7 +91,7 @@ class TenantsCommand:
             verbs,
             "remove",
             "remove a tenant that has no grants (root)",
-            ("sudo gpushare tenants remove research/ada", "its guarantee goes back to research"),
+            ("sudo gpushare tenants remove research/ada", "its guarantee returns to research"),
         )
         remove.add_argument("name", help="the tenant's name")
         remove.set_defaults(verb=self._remove)

@@ -43,11 +43,11 @@ _NAMES = {
 _TITLES = ("GUARANTEED", "BORROWED", "SCAVENGED", "LENT", "WAITED", "MEMORY")
 _BAR = 24
 _INDENTED = 1000
-"""Maximum number of JSON rows that are indented: more are read by programs, and would take a second to indent."""
+"""Maximum number of JSON rows that are indented: a longer list is for programs, and would take a second to indent."""
 
 
 def moment(text: str) -> int:
-    """`30d`, `12h`, `90m` ago, or a date or time in ISO 8601 (UTC where it says none) -> ns. Raises UsageError."""
+    """Parses `30d`, `12h`, `90m` ago, or an ISO 8601 date or time (default UTC); returns ns. Raises UsageError."""
     if match := _AGO.fullmatch(text.strip()):
         return time.time_ns() - int(match[1]) * _SECONDS[match[2]] * 10**9
     try:
@@ -63,22 +63,22 @@ def _add_span(parser: argparse.ArgumentParser) -> None:
         "--since",
         type=checked(moment),
         metavar="T",
-        help="begin: 30d, 12h or 90m ago, or 2026-11-01 in UTC (default 30d)",
+        help="start: 30d, 12h or 90m ago, or 2026-11-01 in UTC (default 30d)",
     )
     parser.add_argument("--until", type=checked(moment), metavar="T", help="end, written as --since (default now)")
 
 
 class UsageCommand:
-    """what tenants used, borrowed, lent and waited, and its cost
+    """what tenants used, borrowed, lent and waited, and the cost
 
-    Out of the ledger, which can be audited, and replayed under other quotas.
+    Read from the ledger, which can be audited (verify) and replayed under other quotas (replay).
     """
 
     examples = (
-        ("gpushare usage", "each tenant in the last 30 days"),
-        ("gpushare usage --since 7d --by device --format csv", "a week by device, for a spreadsheet"),
-        ("gpushare usage --since 2026-11-01 --prices prices.toml", "with what it costs"),
-        ("gpushare usage --since 3d --format svg --output usage.svg", "a picture of who used what when"),
+        ("gpushare usage", "by tenant, over the last 30 days"),
+        ("gpushare usage --since 7d --by device --format csv", "a week, by device, for a spreadsheet"),
+        ("gpushare usage --since 2026-11-01 --prices prices.toml", "with the cost"),
+        ("gpushare usage --since 3d --format svg --output usage.svg", "a chart of use over time"),
     )
 
     def prepare_parser(self, parser: Parser) -> None:
@@ -88,22 +88,30 @@ class UsageCommand:
         verify = add_verb(
             verbs,
             "verify",
-            "audit the ledger's chain of rows and its sums; names the first bad row",
-            ("sudo gpushare usage verify", "the daemon's own"),
+            "audit the ledger's hash chain and sums; names the first bad row",
+            ("sudo gpushare usage verify", "the daemon's ledger"),
         )
-        verify.add_argument("--file", type=Path, metavar="FILE", help="a ledger (default: the daemon's; root)")
+        verify.add_argument(
+            "--file", type=Path, metavar="FILE", help="ledger file (default: the daemon's, which needs root)"
+        )
         verify.set_defaults(verb=self._verify)
         add_json(verify)
         add_socket(verify)
         other = add_verb(
             verbs,
             "replay",
-            "what was recorded under other quotas: who would have waited, what stood idle",
+            "replay the record under other quotas: who would have waited, what would have been idle",
             ("gpushare usage replay --tenants new.toml --since 30d", "before new.toml becomes tenants.toml"),
         )
-        other.add_argument("--tenants", type=Path, metavar="FILE", required=True, help="quotas, as in tenants.toml")
+        other.add_argument(
+            "--tenants",
+            type=Path,
+            metavar="FILE",
+            required=True,
+            help="quotas to replay under, in the format of tenants.toml",
+        )
         _add_span(other)
-        other.add_argument("--format", choices=("table", "json"), help="of what is printed (default table)")
+        other.add_argument("--format", choices=("table", "json"), help="output format (default table)")
         other.set_defaults(verb=replay.run)
         add_json(other)
         add_socket(other)
@@ -113,19 +121,17 @@ class UsageCommand:
             "--by",
             choices=tuple(_NAMES),
             default="tenant",
-            help="what a row is of (default tenant)",
+            help="what each row is for (default tenant)",
         )
         _add_span(parser)
-        parser.add_argument("--tenant", metavar="T", help="this one and those below it alone (default all)")
+        parser.add_argument("--tenant", metavar="T", help="only this tenant and those below it (default all)")
         parser.add_argument(
             "--format",
             choices=("table", "csv", "json", "focus", "svg"),
-            help="of what is printed; svg: a picture of tenants over time (default table)",
+            help="output format; svg: a chart of tenants over time (default table)",
         )
-        parser.add_argument("--output", type=Path, metavar="FILE", help="write it there (default the terminal)")
-        parser.add_argument(
-            "--prices", type=Path, metavar="FILE", help=f"what an hour costs (default {PRICES}, where it is)"
-        )
+        parser.add_argument("--output", type=Path, metavar="FILE", help="file to write to (default stdout)")
+        parser.add_argument("--prices", type=Path, metavar="FILE", help=f"price list (default {PRICES}, if it exists)")
         add_json(parser)
         add_socket(parser)
 
@@ -241,7 +247,7 @@ def _table(found: Any, rows: Sequence[Any], by: str, cost: "Prices | None") -> N
 
 
 def _memory(byte_s: int) -> str:
-    """GiB times hours."""
+    """Returns memory over time as text, in GiB hours."""
     return f"{byte_s / (3600 << 30):.2f}GiBh" if byte_s else "-"
 
 

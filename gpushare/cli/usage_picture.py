@@ -1,4 +1,4 @@
-"""gpushare usage --format svg: what tenants used and waited over time, as a picture."""
+"""gpushare usage --format svg: a chart of what tenants used and waited over time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ _MONDAY_NS = 4 * 24 * _HOUR_NS
 
 @dataclass(slots=True)
 class _Bin:
-    """Ns of all devices in the time of one column."""
+    """Sums over all devices for one column of the chart, in ns."""
 
     used: dict[str, int] = field(default_factory=dict)
     waited: dict[str, int] = field(default_factory=dict)
@@ -39,7 +39,7 @@ class _Bin:
 
 @dataclass(frozen=True, slots=True)
 class _Times:
-    """The columns. `length`: of one, in hours, `called`; `first`: when the first one begins."""
+    """The chart's columns. `length`: of each, in hours; `called`: its name; `first`: when the first begins, in ns."""
 
     called: str
     length: int
@@ -48,8 +48,8 @@ class _Times:
 
     @classmethod
     def of(cls, since: int, until: int, slots: Sequence[Any]) -> "_Times":
-        """As short as can be drawn, and no shorter than what is known: of the past that is days. From the first to the
-        last that is known, since most of a long question may be before the ledger began."""
+        """Chooses the shortest columns that fit the chart and are not shorter than the recorded slots, which are days
+        in the distant past. Spans the recorded slots only: most of a long request may precede the ledger."""
         begins = max(since, slots[0]["begins_ns"]) if slots else since
         ends = min(until, max((slot["begins_ns"] + max(slot["length_ns"], 1) for slot in slots), default=until))
         known = max((slot["length_ns"] for slot in slots), default=0)
@@ -62,16 +62,16 @@ class _Times:
         raise AssertionError
 
     def place(self, ns: int) -> int:
-        """Which column a moment is in. What begins before the span, as a day may, is in the first one."""
+        """Returns the column of a moment. A slot that begins before the span, as a day may, is in the first column."""
         return min(max(0, (ns - self.first) // (self.length * _HOUR_NS)), self.count - 1)
 
     def name(self, place: int) -> str:
-        """When a column begins."""
+        """Returns the start of a column as text."""
         when = datetime.fromtimestamp(self.first // 10**9 + place * self.length * 3600, UTC)
         return when.strftime("%Y-%m-%d %H:%M" if self.length < 24 else "%Y-%m-%d")
 
     def labels(self) -> list[tuple[int, str]]:
-        """Some of the columns, with a short name each: of hours those where a day begins, if there are some days."""
+        """Returns some columns, each with a short label: for columns of hours, starts of days if there are some."""
         days = self.length < 24 and self.count * self.length > 48
         places = [p for p in range(self.count) if not days or self.name(p).endswith("00:00")]
         every = -(-len(places) // _LABELS)
@@ -80,7 +80,7 @@ class _Times:
 
 @dataclass(frozen=True, slots=True)
 class _Line:
-    """Of the legend: what has this fill. `members`: tenants; None: no tenant's time."""
+    """A line of the legend. `members`: tenants, empty for idle time; `fill`: None for idle time."""
 
     name: str
     fill: int | None
@@ -90,7 +90,7 @@ class _Line:
 
 
 def _lines(bins: Sequence[_Bin], mine: str | None) -> list[_Line]:
-    """Whoever used most first; of many, the rest together."""
+    """Returns the lines of the legend, largest use first; tenants beyond the number of fills are combined."""
     used, waited = (_sums(getattr(one, name) for one in bins) for name in ("used", "waited"))
     everybody = {*used, *waited}
     shown = [one for one in everybody if mine is None or one == mine or one.startswith(f"{mine}/")]
@@ -113,7 +113,7 @@ def _sums(parts: Any) -> dict[str, int]:
 
 
 def picture(found: Any, tenant: str | None, simulated: bool) -> str:
-    """SVG of a UsageSlots. `tenant`: this one and those below it have fills of their own, all else is together."""
+    """Returns a UsageSlots as SVG. `tenant`: only it and those below it get their own fills; the rest are combined."""
     slots = found["slots"]
     times = _Times.of(found["since_ns"], found["until_ns"], slots)
     bins: dict[int, _Bin] = {}
@@ -167,7 +167,7 @@ def _charts(canvas: Canvas, times: _Times, bins: Mapping[int, _Bin], lines: Sequ
 
 
 def _unit(most: int) -> tuple[int, str]:
-    """In which `most` ns are shown, in ns, and its name."""
+    """Returns the unit in which to show `most` ns: its length in ns, and its name."""
     if most >= _HOUR_NS:
         return _HOUR_NS, " h"
     return (60 * 10**9, " min") if most >= 60 * 10**9 else (10**9, " s")
@@ -185,7 +185,7 @@ def _parts(
 
 
 def _legend(canvas: Canvas, lines: Sequence[_Line], idle: int) -> None:
-    """In the order of the columns, from the top."""
+    """Draws the legend, in the order of the stacked columns from the top."""
     y = _USED.top + 12
     canvas.text(_USED_AT, y, "used", "dim", "end")
     canvas.text(_WAITED_AT, y, "waited", "dim", "end")

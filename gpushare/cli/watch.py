@@ -13,11 +13,11 @@ from gpushare.errors import UnreachableError
 
 
 class WatchCommand:
-    """every change as it happens, one JSON object a line"""
+    """print every change as it happens, one JSON object per line"""
 
     examples = (
         ("gpushare watch", "grants, devices and tenants, from now on"),
-        ("gpushare watch --since 118", "what happened after number 118 (rv of an earlier answer) first"),
+        ("gpushare watch --since 118", "first what happened after 118, the rv of an earlier answer"),
     )
 
     def prepare_parser(self, parser: Parser) -> None:
@@ -25,7 +25,7 @@ class WatchCommand:
             "--since",
             type=int,
             metavar="RV",
-            help="begin with what happened after this number, `rv` in JSON (default: from now on)",
+            help="start with changes after this number, `rv` in JSON (default: from now on)",
         )
         add_socket(parser)
 
@@ -38,29 +38,32 @@ class WatchCommand:
 class EventsCommand:
     """receipts: who waited for whom, how long, and why
 
-    Who got, lost or handed over a device, for whose sake, by which rule, and how long it took.
+    Who got, lost or handed over a device, on whose behalf, by which rule, and how long it took.
     """
 
     examples = (
         ("gpushare events --limit 20", "the latest twenty"),
-        ("gpushare events --tenant research --kind revoke", "when its grants had to give a device back"),
+        ("gpushare events --tenant research --kind revoke", "when the tenant's grants had to give a device back"),
         ("gpushare events --summary", "how long each tenant waited in total"),
     )
 
     def prepare_parser(self, parser: Parser) -> None:
         parser.add_argument(
-            "--after", type=int, metavar="SEQ", help="only those after this number, `seq` in JSON (default: the latest)"
+            "--after",
+            type=int,
+            metavar="SEQ",
+            help="only events after this number, `seq` in JSON (default: the latest)",
         )
         parser.add_argument(
             "--epoch",
             type=int,
             metavar="N",
-            help="the run of the daemon that the number of --after is from: fails if that has ended (default any)",
+            help="run of the daemon that --after belongs to; fails if that run has ended (default any)",
         )
         parser.add_argument("--limit", type=int, metavar="N", help="at most N events (default 4096)")
-        parser.add_argument("--grant", metavar="ID", help="only those of this grant, or for its sake")
-        parser.add_argument("--tenant", metavar="NAME", help="only those of grants of this tenant, or for their sake")
-        parser.add_argument("--device", metavar="N", help="only those on this device, by index or id")
+        parser.add_argument("--grant", metavar="ID", help="only events of this grant, or on its behalf")
+        parser.add_argument("--tenant", metavar="NAME", help="only events of this tenant's grants, or on their behalf")
+        parser.add_argument("--device", metavar="N", help="only events on this device, by index or id")
         parser.add_argument(
             "--kind", choices=rules.EVENT_KINDS, metavar="KIND", help=f"only {', '.join(rules.EVENT_KINDS)}"
         )
@@ -70,7 +73,9 @@ class EventsCommand:
             help="instead: containers without a share that asked for a GPU in NVIDIA's ways",
         )
         parser.add_argument(
-            "--findings", action="store_true", help="instead: who uses a device without a share, and what was done"
+            "--findings",
+            action="store_true",
+            help="instead: processes past their share or without one, and what was done",
         )
         parser.add_argument("--summary", action="store_true", help="instead: how long each tenant waited in total")
         add_json(parser)

@@ -12,27 +12,34 @@ from gpushare.errors import UsageError
 class WhyCommand:
     """the last decisions about a grant, or about the whole node
 
-    Without a grant: who holds devices that do not compute, and who waits while whom has more than is due.
+    Without a grant: who holds idle devices, and who waits while others have more than they are entitled to.
     """
 
     examples = (
-        ("gpushare why", "who holds idle devices; who waits, while who has too much"),
-        ("gpushare why g-1a2b3c", "what was decided about this grant, and what holds now"),
-        ("gpushare why --idle-holders --idle-seconds 600", "who has held memory for ten minutes without any work"),
+        ("gpushare why", "who holds idle devices; who waits while others have too much"),
+        ("gpushare why g-1a2b3c", "decisions about this grant, and its present state"),
+        ("gpushare why --idle-holders --idle-seconds 600", "who has held memory for ten minutes without work"),
     )
 
     def prepare_parser(self, parser: Parser) -> None:
-        parser.add_argument("grant", nargs="?", help="the grant's id, also of one that has ended (default: the node)")
+        parser.add_argument("grant", nargs="?", help="the grant's id, also of an ended one (default: the whole node)")
         parser.add_argument(
             "--limit",
             type=checked(_number),
             metavar="N",
-            help="with a grant: at most N decisions on leases (default 20)",
+            help="with a grant: show at most N lease decisions (default 20)",
         )
-        parser.add_argument("--idle-holders", action="store_true", help="who holds memory and computes nothing")
-        parser.add_argument("--waiting", action="store_true", help="who waits below what is due, while who has more")
+        parser.add_argument("--idle-holders", action="store_true", help="only who holds memory and computes nothing")
         parser.add_argument(
-            "--idle-seconds", type=checked(_number), metavar="S", help="idle: no work for so long (default 30)"
+            "--waiting",
+            action="store_true",
+            help="only who waits with less than they are entitled to, while others have more",
+        )
+        parser.add_argument(
+            "--idle-seconds",
+            type=checked(_number),
+            metavar="S",
+            help="seconds without work that count as idle (default 30)",
         )
         add_json(parser)
         add_socket(parser)

@@ -1,5 +1,5 @@
 """What is wrong on this node, why that matters, and what to do: `gpushare doctor`.
 
-A module per place to look at. Only what root alone can write is opened, besides /proc; what a tenant can make slow is
-read by a child that can be killed (`processes`).
+One module for each area. Besides /proc, only files that only root can write are opened; what a tenant can make slow is
+read by a child process that can be killed (`aside`).
 """

@@ -1,5 +1,5 @@
-"""Looks that may never come to an end, made by a child that is left to itself then: a tenant can keep whoever reads its
-memory or its files waiting, by a file system that does not answer."""
+"""Reads that may never return, made by a child process that is abandoned then: by a file system that does not answer, a
+tenant can block any process that reads its memory or its files."""
 
 import contextlib
 import json
@@ -14,7 +14,8 @@ SECONDS = 1.0  # for one row
 
 
 def rows(look: Callable[[], Iterable[Any]], seconds: float = SECONDS) -> tuple[list[Any], bool]:
-    """What the child's look yields, as JSON, and whether it came to its end: each row within `seconds` of the last."""
+    """Returns the rows that `look` yields in the child, as JSON values, and whether it completed. Stops waiting when a
+    row takes longer than `seconds`."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -30,7 +31,7 @@ def rows(look: Callable[[], Iterable[Any]], seconds: float = SECONDS) -> tuple[l
     finally:
         os.close(reading)
         os.kill(child, signal.SIGKILL)
-        # One that cannot even be killed is init's when this process has ended.
+        # If it cannot even be killed, init reaps it after this process has ended.
         os.waitpid(child, os.WNOHANG)
 
 

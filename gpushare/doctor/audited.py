@@ -1,4 +1,4 @@
-"""What the daemon's audit has found, and lasts."""
+"""Lasting findings of the daemon's audit."""
 
 from collections.abc import Iterator
 
@@ -19,16 +19,16 @@ UNOWNED = Check(
     "note",
     "{size} of device {device} are in use and no process has them",
     "end the processes that imported memory there (`gpushare top` shows who uses the device)",
-    "A process shared memory with another and ended. The driver keeps it as long as the other has it, and nobody is "
-    "charged for it.",
+    "A process shared memory with another one and has ended. The driver keeps that memory as long as the other process "
+    "has it, and nobody is charged for it.",
 )
 EVADER = Check(
     "grant {grant}",
     "wrong",
     "{what} {how}: {act}",
     "look at it, then `gpushare grant release {grant}`, which ends it",
-    "The driver lists a process of this grant that goes round its share. The grant is frozen until that process has "
-    "ended, or as often as it takes to keep it to its share, where `[audit]` of gpushare.toml says so.",
+    "The driver lists a process of this grant that bypasses its share. If `[audit]` in gpushare.toml says so, the "
+    "grant is frozen until that process has ended, or as often as it takes to keep the grant to its share.",
 )
 
 _SHOWN_MAX = 16
@@ -40,7 +40,7 @@ _HOW = {
 
 
 def lasting(client: Client) -> Iterator[Finding]:
-    """One for each process that uses a device without a share, the latest of them."""
+    """Yields the latest lasting findings, at most _SHOWN_MAX."""
     try:
         answer = client.call("GET", "/v1/findings")
     except GpushareError:

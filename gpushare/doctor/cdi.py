@@ -1,4 +1,4 @@
-"""CDI specs: of grants that are gone, of other versions, of drivers that are."""
+"""CDI specs of grants that have ended, of other versions of gpushare, and of drivers that are no longer installed."""
 
 import json
 import os
@@ -36,14 +36,14 @@ OLD_DRIVER = Check(
     "wrong",
     "{path} names {files}, not there any more: the driver has changed since it was made",
     "nvidia-ctk cdi generate --output={path}",
-    "NVIDIA's spec names files of one version of the driver; containers that ask by it do not start.",
+    "NVIDIA's spec names files of one version of the driver; containers that use this spec do not start.",
 )
 
 _FOREIGN = "nvidia.com/gpu"
 
 
 def look(directories: list[Path], living: set[str] | None) -> Iterator[Finding]:
-    """`living`: ids of the daemon's grants, None where it does not answer."""
+    """`living`: ids of the daemon's grants; None if it does not answer."""
     stale: list[str] = []
     for directory in dict.fromkeys(directories):
         try:
@@ -64,7 +64,7 @@ def look(directories: list[Path], living: set[str] | None) -> Iterator[Finding]:
 
 
 def _parse(path: Path) -> dict[str, Any] | None:
-    """None where it is no JSON object; YAML is not read."""
+    """Returns None if it is not a JSON object; YAML is not parsed."""
     try:
         spec = json.loads(read(path) or b"")
     except (ValueError, RecursionError):
@@ -96,7 +96,7 @@ def _ours(path: Path, spec: dict[str, Any], living: set[str] | None, stale: list
 
 
 def _drivers(path: Path, spec: dict[str, Any]) -> Iterator[Finding]:
-    """NVIDIA's spec names files of one driver's version, which an upgrade removes."""
+    """NVIDIA's spec names files of one version of the driver, which an upgrade removes."""
     named = [str(mount.get("hostPath")) for edits in _edits(spec) for mount in _objects(edits.get("mounts"))]
     gone = [name for name in named if name.startswith("/") and not os.path.lexists(name)]
     if gone:

@@ -19,14 +19,14 @@ NO_ANSWER = Check(
     "wrong",
     "the state of a container below {run} cannot be read",
     "look for a file system that does not answer (df), and unmount it",
-    "Which containers run without their share is not known then.",
+    "It is not known then which containers run without their share.",
 )
 WITHOUT_SHARE = Check(
     "container {id}",
     "wrong",
     "process {pid} asked for a share by annotation and runs without one: no hook of ours was called",
     "`gpushare runtime status` says whether its engine is configured; then start it anew",
-    "It finds no GPU, or uses one that nobody counts. By the state files of runc and crun.",
+    "It finds no GPU, or uses one without being counted. Found in the state files of runc and crun.",
 )
 GRANT_ENDED = Check(
     "container {id}",
@@ -47,17 +47,17 @@ NOT_JOINED = Check(
     "wrong",
     "process {pid} {has}, but has not joined: neither its memory nor its time is counted",
     "a static program, or one without the preload; see SECURITY.md. gpushare grant release {grant}",
-    "It is in the grant's cgroup and uses the device beside its share.",
+    "It is in the grant's cgroup and uses the device outside the grant's share.",
 )
 MUSL = Check(
     "musl image",
     "note",
     "{grants}: programs on musl, for which there is no CUDA: they never join their share",
     "use an image with glibc for programs that use the GPU",
-    "NVIDIA's driver is made for glibc alone.",
+    "NVIDIA's driver is built for glibc only.",
 )
 
-# Where runc and crun keep a folder per container, by engine; all are root's.
+# Where runc and crun keep a directory per container, by engine; all belong to root.
 _STATES = ("runc/*", "crun/*", "containerd/runc/*/*", "docker/runtime-*/*/*", "docker/runtime-*/*")
 _JOIN_SECONDS = 0.5
 _ASK = ("gpushare.dev/memory", "gpushare.dev/time")
@@ -65,7 +65,7 @@ _ASK = ("gpushare.dev/memory", "gpushare.dev/time")
 
 @dataclass(frozen=True, slots=True)
 class Container:
-    """One that runs. `own`: on the host, what it has at CONTAINER_SELF, empty where it has nothing there."""
+    """A running container. `own`: the host path of what it has mounted at CONTAINER_SELF; empty: nothing."""
 
     id: str
     pid: int
@@ -74,7 +74,7 @@ class Container:
 
 
 def without_share(grants: list[Any] | None, run: Path = Path("/run")) -> Iterator[Finding]:
-    """Containers. `grants`: of the daemon, None where it does not answer."""
+    """Yields findings about containers. `grants`: of the daemon; None if it does not answer."""
     found, complete = aside.rows(lambda: (astuple(one) for one in running(run)))
     for row in found:
         yield from _asked(Container(*row), grants)
@@ -93,7 +93,7 @@ def _asked(container: Container, grants: list[Any] | None) -> Iterator[Finding]:
 
 
 def running(run: Path) -> Iterator[Container]:
-    """Containers of runc and crun, under whatever engine."""
+    """Running containers of runc and crun, under any engine."""
     for pattern in _STATES:
         for directory in sorted(run.glob(pattern)):
             for name, parse in (("state.json", _of_runc), ("status", _of_crun)):
@@ -103,7 +103,7 @@ def running(run: Path) -> Iterator[Container]:
                 try:
                     container = parse(directory.name, json.loads(text))
                 except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-                    continue  # a state of another program
+                    continue  # the state of another program
                 if Path(f"/proc/{container.pid}").exists():
                     yield container
 
@@ -119,7 +119,7 @@ def _of_runc(name: str, state: dict[str, Any]) -> Container:
     return Container(name, int(state["init_process_pid"]), _asks(labels), own)
 
 
-# The bundle may be a user's: this is called in a child.
+# The bundle may belong to a user, so this is called in a child process.
 def _of_crun(name: str, state: dict[str, Any]) -> Container:
     config = json.loads(read(Path(state["bundle"]) / "config.json") or b"{}")
     mounts = config.get("mounts") or ()
@@ -128,13 +128,13 @@ def _of_crun(name: str, state: dict[str, Any]) -> Container:
 
 
 def unjoined(client: Client, grants: list[Any]) -> Iterator[Finding]:
-    """Programs in the cgroups of grants that use the device beside them."""
+    """Yields findings about programs in the cgroups of grants that use a device outside their share."""
     cgroups = processes.cgroups()
     own = cgroups.get(os.getpid(), "/")
     members: dict[int, str] = {}
     for grant in grants:
         group = cgroups.get(grant["pid"] or 0, "/")
-        if group not in ("/", own):  # else it has none of its own
+        if group not in ("/", own):  # otherwise the grant has no cgroup of its own
             inside = (pid for pid, other in cgroups.items() if f"{other}/".startswith(f"{group}/"))
             members.update(dict.fromkeys(inside, grant["id"]))
     seen, hang = processes.look(sorted(members))
@@ -151,7 +151,8 @@ def unjoined(client: Client, grants: list[Any]) -> Iterator[Finding]:
 
 
 def _joined(client: Client, suspects: set[int]) -> set[int]:
-    """Those of them that are in their share, or have ended; who has just loaded the driver has a moment to join."""
+    """The suspects that have joined their share or have ended. Those that have just loaded the driver get
+    _JOIN_SECONDS to join."""
     deadline = time.monotonic() + _JOIN_SECONDS
     while True:
         try:

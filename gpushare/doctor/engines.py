@@ -1,4 +1,4 @@
-"""The container engines: what they are, whether they know gpushare, and what they would pass over in silence."""
+"""The container engines: which there are, whether they are configured, and what they would silently ignore."""
 
 import json
 import os
@@ -27,14 +27,14 @@ NOT_CONFIGURED = Check(
     "note",
     "not configured, so it gives no shares by runtime or annotation",
     _CONFIGURE,
-    "Its containers that ask by annotation start without a share.",
+    "Its containers that ask for a share by annotation start without one.",
 )
 LACKS = Check(
     "{engine_version}",
     "missing",
     "{text}",
     _CONFIGURE,
-    "It is configured and cannot give shares: its program or ours is not there, or its configuration cannot be read.",
+    "It is configured but cannot give shares: its program or gpushare's is missing, or its configuration unreadable.",
 )
 WOULD_LACK = Check(
     "{engine_version}",
@@ -48,29 +48,29 @@ NOTED = Check(
     "note",
     "{text}",
     "see docs/engines.md for what works there",
-    "What this version cannot do: annotations in Docker before 24, CDI in Docker before 25 and containerd before 1.7, "
-    "which ignores it in silence; NRI that is off, or does not require our plugin.",
+    "Something that does not work with this version: annotations with Docker before 24; CDI with Docker before 25, and "
+    "with containerd before 1.7, which silently ignores it. Or NRI is off, or does not require gpushare's plugin.",
 )
 READS_AT_START = Check(
     "docker {version}",
     "wrong",
     "it runs since before {file} was changed, and reads features.cdi only when it starts: CDI devices may fail",
     "systemctl restart docker",
-    "Docker 25 to 27 does not read this at a reload.",
+    "Docker 25 to 27 does not read this setting at a reload.",
 )
 NO_PLUGIN = Check(
     "NRI plugin",
     "missing",
     "{engine} requires the NRI plugin, and gpushare-nri.service does not run: it starts no container",
     "systemctl enable --now gpushare-nri",
-    "The engine was told to make no container without it.",
+    "The engine is configured to create no container without it.",
 )
 HOOK_UNREADABLE = Check(
     "hook",
     "wrong",
     "{path} cannot be read: Podman starts nothing",
     "mend it, or remove it",
-    "Podman reads all files of that directory at each start.",
+    "Podman reads all files of that directory whenever it starts a container.",
 )
 _HOOK_GONE = "{path} names {program}, which is not there or cannot be executed: Podman passes over it in silence"
 _HOOK_AGAIN = "gpushare runtime unconfigure --engine podman, then configure"
@@ -79,7 +79,7 @@ OWN_HOOK_GONE = Check(
     "missing",
     f"{_HOOK_GONE}, so containers start without their share",
     _HOOK_AGAIN,
-    "It is our hook.",
+    "It is gpushare's hook.",
 )
 OTHER_HOOK_GONE = Check("hook", "missing", _HOOK_GONE, "mend or remove {path}", "It is another program's hook.")
 HOOK_OF_ANOTHER = Check(
@@ -94,7 +94,7 @@ HOOK_STAGE = Check(
     "wrong",
     "{path} has a stage that CRI-O, which is here, does not know: it does not start",
     "gpushare runtime unconfigure --engine podman",
-    "CRI-O reads Podman's directory of hooks.",
+    "CRI-O also reads Podman's directory of hooks.",
 )
 
 HOOKS = ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d")
@@ -102,7 +102,7 @@ _DAEMON_JSON = Path("/etc/docker/daemon.json")
 
 
 def look() -> Iterator[Finding]:
-    """All of it."""
+    """Yields all findings about engines."""
     found = list(configuration.status(Options(), None))
     if not found:
         yield NO_ENGINE()
@@ -129,7 +129,7 @@ def _engine(one: configuration.Status) -> Iterator[Finding]:
 
 
 def _docker(found: list[configuration.Status]) -> Iterator[Finding]:
-    """From 25 to 27 dockerd reads `features.cdi` when it starts, and not at a reload."""
+    """Versions 25 to 27 of dockerd read `features.cdi` only when they start, not at a reload."""
     version = next((one.version for one in found if one.engine == "docker" and one.version), "")
     try:
         major = int(version.partition(".")[0] or 0)
@@ -143,7 +143,7 @@ def _docker(found: list[configuration.Status]) -> Iterator[Finding]:
 
 
 def _plugin() -> Iterator[Finding]:
-    """An engine that requires our NRI plugin starts nothing without it."""
+    """An engine that requires gpushare's NRI plugin starts no container without it."""
     systemctl = shutil.which("systemctl", path="/usr/bin:/bin")
     if systemctl is None or not Path("/run/systemd/system").is_dir():
         return
@@ -162,7 +162,7 @@ def _start_time(pid: int) -> float:
 
 
 def _hooks() -> Iterator[Finding]:
-    """Podman starts a container without a hook whose program is missing, and says nothing."""
+    """If the program of a hook is missing, Podman silently starts the container without it."""
     for directory in map(Path, dict.fromkeys([*HOOKS, *_configured_hooks()])):
         try:
             names = sorted(path for path in directory.iterdir() if path.suffix == ".json")
@@ -173,7 +173,7 @@ def _hooks() -> Iterator[Finding]:
 
 
 def _configured_hooks() -> Iterator[str]:
-    """Where else Podman is told to look for hooks."""
+    """Directories in which Podman is configured to look for hooks."""
     files = [Path("/usr/share/containers/containers.conf"), Path("/etc/containers/containers.conf")]
     for path in [*files, *sorted(Path("/etc/containers/containers.conf.d").glob("*.conf"))]:
         try:

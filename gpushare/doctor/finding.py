@@ -1,4 +1,4 @@
-"""What is found, what there is to find, and how files are read that need not be what they should."""
+"""Findings, the checks that make them, and reading of files that may not be what they should be."""
 
 import os
 import stat
@@ -12,8 +12,8 @@ TEXT_MAX = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`note`: works without it. `found`: what is there, of a fault also why it is one. `mend`: what to do, empty when
-    all is well."""
+    """Level `note`: everything works without it. `found`: what is there; for a fault also why it is one. `mend`: what
+    to do; empty if nothing is wrong."""
 
     what: str
     level: Level
@@ -22,14 +22,14 @@ class Finding:
 
     @property
     def is_fault(self) -> bool:
-        """Whether something does not work because of it."""
+        """Whether something does not work because of this."""
         return self.level in ("wrong", "missing")
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
     """One thing that the doctor may find: texts with `{names}` for what differs. `why`: why it matters, for
-    docs/troubleshooting.md, which scripts/pages.py makes of all checks."""
+    docs/troubleshooting.md, which scripts/pages generates from all checks."""
 
     what: str
     level: Level
@@ -38,16 +38,16 @@ class Check:
     why: str
 
     def __call__(self, **values: object) -> Finding:
-        """As it was found here. What `values` say is not interpreted."""
+        """The finding on this node. The text of `values` is not interpreted."""
         what, found, mend = (text.format(**values) for text in (self.what, self.found, self.mend))
         return Finding(what, self.level, found, mend)
 
 
 def read(path: Path, most: int = TEXT_MAX) -> bytes | None:
-    """A regular file, None where it is something else, too large, or cannot be read. Its last component is not
-    followed, and nothing is waited for."""
+    """Returns the contents of a regular file; None if it is something else, larger than `most` bytes, or unreadable. A
+    symlink as last component is not followed, and the open does not block."""
     try:
-        place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)  # opens nothing: a device may do things then
+        place = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)  # opening a device may have effects
     except OSError:
         return None
     try:
@@ -63,5 +63,5 @@ def read(path: Path, most: int = TEXT_MAX) -> bytes | None:
 
 
 def shortened(names: list[str], most: int = 5) -> str:
-    """A list for people."""
+    """The names as a readable list, of at most `most`."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

@@ -1,4 +1,4 @@
-"""What was installed: the parts of this version, and who may change or read them."""
+"""The installation: the parts of this version, and which users may change or read them."""
 
 import base64
 import hashlib
@@ -14,7 +14,7 @@ from gpushare.engines import files
 from gpushare.errors import FailedError
 
 _AGAIN = "install this version again: pip install --force-reinstall, or the package"
-_PROMISED = "Containers start without what they were promised, or not at all."
+_PROMISED = "Containers start without the share that they were promised, or not at all."
 ABSENT = Check("installed parts", "missing", "no {files} in {directory}", _AGAIN, _PROMISED)
 CHANGED = Check(
     "installed parts",
@@ -45,7 +45,7 @@ WRITABLE = Check(
     "wrong",
     "{path} (uid {uid}, mode {mode}) can be changed by others than root",
     "chown root: {path} && chmod go-w {path}",
-    "The daemon runs as root: who can change what it reads and starts can become root.",
+    "The daemon runs as root: any user who can change what it reads or starts can become root.",
 )
 
 UNITS = ("/etc/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
@@ -53,7 +53,7 @@ _CONFIG = Path("/etc/gpushare")
 
 
 def look() -> Iterator[Finding]:
-    """All of it."""
+    """Yields all findings about the installation."""
     yield from _parts()
     yield from _unit()
     yield from _permissions()
@@ -80,7 +80,7 @@ def _parts() -> Iterator[Finding]:
 
 
 def _unlike_record() -> list[str]:
-    """Native parts that are not what the wheel had; none where no wheel was installed, as in a source tree."""
+    """Native parts that differ from the wheel's record; empty if no wheel was installed, as in a source tree."""
     try:
         listed = importlib.metadata.distribution("gpushare").files or []
     except importlib.metadata.PackageNotFoundError:
@@ -121,4 +121,4 @@ def _permissions() -> Iterator[Finding]:
             info = path.stat()
             yield WRITABLE(path=path, uid=info.st_uid, mode=f"{stat.S_IMODE(info.st_mode):o}")
         except OSError:
-            continue  # gone meanwhile
+            continue  # removed meanwhile

@@ -12,7 +12,7 @@ from gpushare import paths
 from gpushare.doctor.finding import Check, Finding
 
 KERNEL = Check(
-    "kernel", "missing", "{release} without pidfd", "use Linux 5.10 or later", "Processes are held by pidfd."
+    "kernel", "missing", "{release} without pidfd", "use Linux 5.10 or later", "The daemon tracks processes by pidfd."
 )
 NO_LIBRARY = Check(
     "NVIDIA driver",
@@ -41,21 +41,21 @@ NO_NODE = Check(
     "missing",
     "not there: no program can open the GPU",
     "nvidia-modprobe -c0 -u makes it, or start nvidia-persistenced",
-    "CUDA opens the GPU by this file.",
+    "CUDA opens the GPU through this file.",
 )
 NOT_A_DEVICE = Check(
     "device {path}",
     "wrong",
     "it is no device",
     "remove it, then nvidia-modprobe: rm {path}",
-    "CUDA opens the GPU by this file.",
+    "CUDA opens the GPU through this file.",
 )
 CLOSED_NODE = Check(
     "device {path}",
     "wrong",
     "mode {mode}: users of containers that are not root cannot open it",
     "chmod 0666 {path}, and set NVreg_DeviceFileMode=0666 for the module",
-    "Root alone can use the GPU.",
+    "Only root can use the GPU.",
 )
 _WHOLE = "boot with systemd.unified_cgroup_hierarchy=1"
 HYBRID = Check(
@@ -84,7 +84,7 @@ NO_TMPFS = Check(
     "missing",
     "neither /run nor /dev/shm is tmpfs",
     "mount a tmpfs on /dev/shm",
-    "Pages shared with tenants have to be in memory.",
+    "The pages that are shared with tenants must be in memory.",
 )
 NOT_GLIBC = Check(
     "C library",
@@ -100,7 +100,7 @@ MPS = Check(
     "process {pid} of uid {uid} is {name}: gpushare does not drive MPS",
     "end it (echo quit | nvidia-cuda-mps-control), or keep it from commands of grants by CUDA_MPS_PIPE_DIRECTORY",
     "What a plain command uses through MPS belongs to MPS's own processes: neither the driver's limits nor the freezer "
-    "hold it, and the audit takes MPS for one without a grant. Containers of gpushare do not reach it.",
+    "apply to it, and the audit takes MPS for a process without a grant. Containers of gpushare cannot reach MPS.",
 )
 
 _MPS = "nvidia-cuda-mps"  # -control and -server: a process's name has 15 characters
@@ -108,7 +108,7 @@ _NODES = ("nvidiactl", "nvidia-uvm", "nvidia0")
 
 
 def look() -> Iterator[Finding]:
-    """All of it."""
+    """Yields all findings about the machine."""
     yield _kernel()
     yield from _driver()
     yield from _mps()
@@ -163,7 +163,7 @@ def _mps() -> Iterator[Finding]:
 
 
 def cgroups(mountinfo: str) -> Finding:
-    """Which versions are mounted."""
+    """Returns the finding about the mounted cgroup versions. `mountinfo`: as in /proc/self/mountinfo."""
     unified, freezer, others = "", "", set[str]()
     for line in mountinfo.splitlines():
         fields, _, rest = line.partition(" - ")

@@ -1,4 +1,4 @@
-"""The daemon: whether it answers, what it says of itself, and what killed ones have left."""
+"""The daemon: whether it answers, what it reports about its node, and what killed daemons have left."""
 
 import errno
 import fcntl
@@ -21,13 +21,11 @@ GROUP = "gpushare"
 _NOBODY = "containers that ask for a share do not start"
 _MEND_WALL = "SECURITY.md says what each wall needs; restart the daemon, which tries them anew"
 _STARTS = "START: `sudo systemctl start gpushare` where the unit is installed, else `gpushare daemon`."
-_WHILE_AWAY = "Running programs go on meanwhile, within their memory limit."
+_WHILE_AWAY = "Running programs continue meanwhile, within their memory limits."
 CLOSED_TO_YOU = Check(
-    "daemon", "note", "{directory} is closed to you", "run it as root", "Whether a daemon answers is not known."
+    "daemon", "note", "{directory} is closed to you", "run it as root", "It is not known whether a daemon answers."
 )
-NO_DAEMON = Check(
-    "daemon", "note", f"no daemon at {{path}}: {_NOBODY}", "{start}", f"Nobody gives out shares. {_STARTS}"
-)
+NO_DAEMON = Check("daemon", "note", f"no daemon at {{path}}: {_NOBODY}", "{start}", f"No shares are given. {_STARTS}")
 NO_SOCKET = Check(
     "daemon", "wrong", "{path} is not a socket", "rm {path}, and start the daemon again", "No client can reach it."
 )
@@ -45,20 +43,20 @@ NOT_ALLOWED = Check(
     "{mend}",
     "Root and members of the group may use it. MEND: be root, or join the group (`sudo adduser USER gpushare`).",
 )
-FAILS = Check("daemon", "wrong", "{error}", "see its log: `journalctl -u gpushare`", "It is there and does not answer.")
+FAILS = Check("daemon", "wrong", "{error}", "see its log: `journalctl -u gpushare`", "It is there but does not answer.")
 OTHER_VERSION = Check(
     "daemon",
     "wrong",
     "{found}, but {version} is installed: its files may not fit the daemon that runs",
     "sudo systemctl restart gpushare: tenants go on meanwhile",
-    "An upgrade put other files below a daemon that runs.",
+    "An upgrade replaced the files of a running daemon.",
 )
 DEVICE = Check(
     "device {index}",
     "missing",
     "{id} does not work: {reason}",
     "its grants are told and wait; see dmesg, reset the device or release them (`gpushare ps`)",
-    "Guarantees that no longer fit shrink in proportion until it is back.",
+    "Guarantees that no longer fit shrink in proportion until the device works again.",
 )
 NO_PROGRAM = Check(
     "grant {grant}",
@@ -72,50 +70,50 @@ WALL_REQUIRED = Check(
     "missing",
     "{reason}: {lost}",
     'no grant is bound (enforce is required): mend it, or set enforce = "best" in gpushare.toml',
-    "The configuration says that no share is given where this could be broken, and it could when the daemon started.",
+    "The configuration says that no share is given if this wall can be broken, and it could when the daemon started.",
 )
 WALL_DEVICES = Check(
     "wall {name}",
     "wrong",
     "{reason}: {lost}",
     _MEND_WALL,
-    "A workload opens every node of the driver that its user or its engine lets it open.",
+    "A workload can open every node of the driver that its user or its engine lets it open.",
 )
 WALL = Check(
     "wall {name}",
     "note",
     "{reason}: {lost}",
     _MEND_WALL,
-    "The daemon tried to break it when it started, and could. LOST is what a workload that goes round the "
-    "interposer can do then; another wall may keep the same.",
+    "The daemon tried to break this wall when it started, and could. LOST is what a workload that bypasses the "
+    "interposer can do then; another wall may protect the same.",
 )
 LEDGER_FAILS = Check(
     "ledger",
     "missing",
     "{reason}; {waiting} rows wait, {lost} are lost",
     "make room on that disk or mend it; the node goes on and writes them then",
-    "What grants use is kept in memory meanwhile; grants do not wait for it.",
+    "What grants use is kept in memory meanwhile; grants do not wait for the ledger.",
 )
 LEDGER_MENDED = Check(
     "ledger",
     "note",
     "{set_aside} rows set aside, {lost} lost; replaced: {files}",
     "the rest is well; look at the table quarantine and these files, then delete them",
-    "The file was damaged when the daemon started, which took out what could not be read.",
+    "The file was damaged when the daemon started; the daemon took out what it could not read.",
 )
 NO_GROUP = Check(
     f"group {GROUP}",
     "note",
     "none: root alone may ask for grants",
     f"groupadd --system {GROUP}",
-    "Its members may ask for grants without being root.",
+    "Members of this group may ask for grants without being root.",
 )
 NOT_THE_GROUPS = Check(
     f"group {GROUP}",
     "wrong",
     "{path} is not open to it (gid {gid}, mode {mode}): members are refused",
     "restart the daemon, which gives it to the group; `group` in gpushare.toml names another one",
-    "The group was made after the daemon had started, or is not the one that is configured.",
+    "The group was created after the daemon had started, or is not the configured one.",
 )
 ABANDONED = Check(
     "leftover grants",
@@ -129,7 +127,7 @@ STRAYS = Check(
     "note",
     "{grants} in {directory}: of grants that the daemon does not know",
     "restart the daemon, which removes them",
-    "They are of an earlier run, and take room in a tmpfs.",
+    "They are from an earlier run of the daemon, and take up space in a tmpfs.",
 )
 STRAY_CGROUPS = Check(
     "leftover cgroups",
@@ -143,13 +141,13 @@ DEGRADED = Check(
     "missing",
     "degraded: {how}",
     "mend the devices, or lower guarantees with `gpushare tenants set`",
-    "A device has failed, and what is left cannot hold all that is guaranteed.",
+    "A device has failed, and the remaining ones cannot provide all that is guaranteed.",
 )
 
 
 @dataclass(slots=True)
 class Said:
-    """What the daemon answered. `grants`: None where it did not."""
+    """What the daemon answered. `grants`: None if it did not answer."""
 
     node: dict[str, Any] = field(default_factory=dict)
     devices: list[Any] = field(default_factory=list)
@@ -158,7 +156,7 @@ class Said:
 
 
 def ask(client: Client) -> tuple[Said, list[Finding]]:
-    """Asks it all that is wanted of it."""
+    """Asks the daemon. Returns its answers, and the findings about the daemon itself."""
     try:
         said = Said(client.node(), client.devices(), client.tenants(), client.grants())
     except GpushareError as error:
@@ -216,7 +214,7 @@ def _daemon(client: Client, said: Said) -> Iterator[Finding]:
 
 
 def _walls(node: dict[str, Any]) -> Iterator[Finding]:
-    """Those of the node that do not hold. None that holds is a line: grants say which they have."""
+    """Yields a finding for each wall of the node that does not hold; if all hold, one for all of them."""
     walls, kept = node["walls"], {wall["keeps"] for wall in node["walls"] if wall["holds"]}
     for wall in walls:
         if wall["holds"]:
@@ -242,7 +240,7 @@ def _ledger(ledger: dict[str, Any]) -> Iterator[Finding]:
 
 
 def group(path: Path) -> Iterator[Finding]:
-    """Who may ask for grants. `path`: of the daemon's socket."""
+    """Yields findings about which users may ask for grants. `path`: of the daemon's socket."""
     try:
         entry = grp.getgrnam(GROUP)
     except KeyError:
@@ -258,7 +256,7 @@ def group(path: Path) -> Iterator[Finding]:
 
 
 def leftovers(layout: paths.Layout, said: Said) -> Iterator[Finding]:
-    """What killed daemons have left, which the next one would take over or remove."""
+    """Yields findings about what killed daemons have left; the next daemon takes it over or removes it."""
     grants = sorted(one.name for one in _entries(layout.grants) if one.name.startswith("g-"))
     if said.grants is None:
         if grants and not _locked(layout.run / "daemon.lock"):
@@ -280,7 +278,7 @@ def _entries(directory: Path) -> list[Path]:
 
 
 def _locked(path: Path) -> bool:
-    """Whether a daemon has it."""
+    """Whether a daemon holds the lock."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
-"""What processes have open and loaded."""
+"""Which devices processes have open, and which libraries they have loaded."""
 
 import contextlib
 import os
@@ -22,7 +22,7 @@ _DEVICE = re.compile(r"/dev/nvidia(?:\d+|ctl|-uvm)$")
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """Of one process: a device that it has open, the driver among what is mapped, musl as its C library."""
+    """What one process has: an open device, the driver mapped, musl as its C library."""
 
     device: str = ""
     driver: bool = False
@@ -30,7 +30,7 @@ class Look:
 
 
 def look(pids: Collection[int]) -> tuple[dict[int, Look], list[int]]:
-    """What could be seen, and the processes that let their readers wait."""
+    """Returns what could be seen, by pid, and the processes that block their readers. Stops after _HANGS of those."""
     waiting, found, hang = list(pids), dict[int, Look](), list[int]()
     while waiting and len(hang) < _HANGS:
         seen, _ = aside.rows(partial(_rows, waiting))
@@ -61,13 +61,13 @@ def _one(pid: int) -> Look:
 
 
 def has_driver(maps: bytes) -> bool:
-    """Whether a driver is mapped. The interposer, which containers have under the driver's names, is none."""
+    """Whether a driver is mapped. The interposer, which containers have under the driver's names, does not count."""
     ours = {file.stat().st_ino for file in INTERPOSERS}
     return any(int(inode) not in ours for inode in _DRIVER.findall(maps))
 
 
 def cgroups() -> dict[int, str]:
-    """The cgroup of each process; it takes nothing of the process itself to tell."""
+    """The cgroup of each process, by pid. Reading it does not depend on the process."""
     found = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -77,7 +77,8 @@ def cgroups() -> dict[int, str]:
 
 
 def cgroup_of(text: str) -> str:
-    """Its path, in that of the hierarchies where it has one of its own: containers do not have one in each."""
+    """The path of a process's cgroup in a hierarchy where it has one of its own, which containers do not have in each.
+    `text`: its /proc/PID/cgroup. `/`: in none."""
     places = dict(line.split(":", 2)[1:] for line in text.split("\n") if line.count(":") > 1)
     for name, path in places.items():
         if name == "" and path != "/":
