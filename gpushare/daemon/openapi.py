@@ -86,8 +86,8 @@ def document() -> dict[str, Any]:
         "info": {
             "title": "gpushare node API",
             "version": __version__,
-            "description": "HTTP over the node's unix socket. Who asks is known from the socket's peer credentials."
-            " Integers are written without a fraction: 1.0 is none. A body has a Content-Length.",
+            "description": "HTTP over the node's unix socket. The socket's peer credentials identify the caller."
+            " Integers are written without a fraction: 1.0 is refused. A request body needs a Content-Length.",
         },
         "paths": paths,
         "components": {"schemas": components},

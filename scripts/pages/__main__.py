@@ -1,4 +1,4 @@
-"""Pages of docs/ that are made from the product's own texts: `python scripts/pages` writes them, `--check` compares.
+"""Generates pages of docs/ from the product's own texts: `python scripts/pages` writes them, `--check` compares.
 
 docs/troubleshooting.md is made from the doctor's checks, docs/reference from the node API's description, from the types
 of the configuration and its commented files, and from the errors.

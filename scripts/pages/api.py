@@ -11,10 +11,10 @@ from gpushare.daemon import openapi
 
 HEAD = """# Node API reference
 
-Every call, type and error of the [node API](../node-api.md), which that page explains by examples. The same as
-a machine reads it: `GET /openapi.json` of a daemon (OpenAPI 3.1). Sizes are bytes, times nanoseconds, shares
-milli of a device. A request with an unknown field is refused; who reads answers should ignore fields that it
-does not know. Calls marked *(root)* are root's.
+Every call, type and error of the [node API](../node-api.md); that page explains the API with examples. A daemon
+returns the same in machine-readable form at `GET /openapi.json` (OpenAPI 3.1). Sizes are in bytes, times in
+nanoseconds, shares in milli of a device. A request with an unknown field is refused; clients should ignore
+unknown fields in answers. Only root may make calls marked *(root)*.
 
 """
 _REF = "#/components/schemas/"

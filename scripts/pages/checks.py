@@ -14,15 +14,15 @@ MODULES = {
     "node": "The daemon and its node",
     "cdi": "CDI specs",
     "containers": "Containers and programs",
-    "audited": "Who uses a device past a share",
+    "audited": "Use of a device outside a share",
 }
 HEAD = """# Troubleshooting
 
-`gpushare doctor` says what is wrong on a node and what to do; this page lists all that it can say. How it
-looks, and what to ask beside it: [doctor](doctor.md). Words in capitals stand for what differs from node to
-node.
+`gpushare doctor` reports what is wrong on a node and what to do; this page lists everything that it can report.
+[doctor](doctor.md) shows its output and related commands. Words in capitals are placeholders for values that
+differ from node to node.
 
-*missing* and *wrong*: something does not work (status 1). *note*: works without it.
+*missing* and *wrong*: something does not work (exit status 1). *note*: everything works without it.
 
 """
 _PLACE = re.compile(r"\{(\w+)\}")
@@ -36,7 +36,7 @@ def found(module: str) -> list[Check]:
 
 
 def _shown(text: str) -> str:
-    # In backticks it stays as it is; elsewhere it is set in backticks.
+    # Placeholders outside backticks are set in backticks.
     parts = re.split(r"(`[^`]*`)", text)
     upper = [_PLACE.sub(lambda name: name[1].upper(), part) if part.startswith("`") else part for part in parts]
     return "".join(part if part.startswith("`") else _outside(part) for part in upper)

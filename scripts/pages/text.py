@@ -9,7 +9,7 @@ _MARKUP = re.compile(r"[*<>\[\]\\]|(?<!\w)_|_(?!\w)")
 
 
 def made_from(what: str) -> str:
-    """The first line of each page, which tells editors of the file where to change it."""
+    """The first line of each page: a comment that names the source to edit instead."""
     return f"<!-- Made from {what} by scripts/pages. Change it there, then run make pages. -->\n\n"
 
 
@@ -30,7 +30,7 @@ def paragraphs(docstring: str) -> list[str]:
 
 
 def wrapped(text: str, indent: str = "") -> str:
-    """A paragraph, wrapped always in the same way. `indent`: of all lines but the first."""
+    """A paragraph, wrapped to WIDTH. `indent`: of all lines but the first."""
     kept = textwrap.wrap(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
     return "\n".join(kept) + "\n"
 
