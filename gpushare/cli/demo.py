@@ -22,7 +22,7 @@ class DemoCommand:
 
     examples = (
         ("sudo gpushare demo", "two containers on one device"),
-        ("sudo gpushare demo --scenario teams", "teams with quotas on eight simulated devices, 45 s"),
+        ("sudo gpushare demo --scenario teams", "teams with quotas on eight simulated devices, about a minute"),
         ("sudo gpushare demo --phase-seconds 2 --json", "shorter, with the result as JSON"),
     )
 
