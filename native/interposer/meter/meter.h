@@ -71,6 +71,7 @@ enum {
   GS_METER_GAP_NS = 50000,       /* a queue that ran dry this long ago starts anew with an unknown function */
   GS_METER_LAG_NS = 15000,       /* a mark done this long after it was recorded had work before it */
   GS_METER_TAIL_NS = 3000000,    /* for this long into a lease, work of the previous lease may still be on the device */
+  GS_METER_BESIDE = 128,         /* number of segments over which the own part of the time beside others is averaged */
   GS_METER_TURNS = 128,          /* number of changes of the others on the device that are stored; a power of two */
   /* the next grant gets its lease at most this long after a revoke, whatever is in flight */
   GS_METER_OVERLAP_NS = 1000000,
@@ -242,10 +243,13 @@ struct gs_returns {
 struct gs_meter {
   double busy;
   double inflight;
-  uint64_t done_at;      /* when a mark of any stream was last done */
-  uint64_t end;          /* when everything is believed to be done, if run one after another */
-  double launched;       /* sum of the estimates of all launches */
-  uint32_t others;       /* of the last turn */
+  uint64_t done_at; /* when a mark of any stream was last done */
+  uint64_t end;     /* when everything is believed to be done, if run one after another */
+  double launched;  /* sum of the estimates of all launches */
+  uint32_t others;  /* of the last turn */
+  /* Decaying means over segments of the only busy stream beside others, in ns: what their work is believed to take, and
+   * how long it took. */
+  double beside_known, beside_took;
   uint32_t foreign_work; /* this word of the device's limits, as last seen */
   uint32_t turns;        /* number of turns noted */
   double mark_most_ns;   /* estimated work per mark, in ns; 0: not set */

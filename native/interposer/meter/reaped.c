@@ -67,13 +67,29 @@ static bool known_wrongly(struct gs_meter *meter, const struct gs_mark *mark, ui
   return gs_meter_careful(meter, mark->recorded);
 }
 
-/* That others are on the device rests on what their grants report, and this process may have had it alone: work that is
- * known to take longer than its share of the time had more than that share. */
-static double known_least(const struct gs_segment *segment, double elapsed) {
-  return minimum(gs_segment_now(segment), maximum(elapsed - segment->stalled, 0));
+static double after(uint64_t end, uint64_t begin) { return end > begin ? (double)(end - begin) : 0; }
+
+/* True if hardly any other stream of the process had work meanwhile. */
+static bool only_stream(const struct gs_segment *segment) { return segment->share > 0.9; }
+
+/* Called for each segment beside others: what its work is believed to take, and how long it took. */
+static void note_beside(struct gs_meter *meter, const struct gs_segment *segment, double took) {
+  if (!only_stream(segment))
+    return;
+  meter->beside_known += (gs_segment_now(segment) - meter->beside_known) / GS_METER_BESIDE;
+  meter->beside_took += (took - meter->beside_took) / GS_METER_BESIDE;
 }
 
-static double after(uint64_t end, uint64_t begin) { return end > begin ? (double)(end - begin) : 0; }
+/* The part of the time beside others that was this process's own. least: if others had work all that time. They are only
+ * said to have: a grant may report work that it does not have. But then work takes no longer than it is known to, over
+ * many segments. Half as much again as by residency: launches of one function differ in length, and estimates may be
+ * wrong. */
+static double own_part(const struct gs_meter *meter, const struct gs_segment *segment, double least) {
+  if (!only_stream(segment) || !gs_segment_known_alone(segment))
+    return least;
+  double part = meter->beside_known < meter->beside_took ? meter->beside_known / meter->beside_took : 1;
+  return part > 1.5 * least ? part : least;
+}
 
 bool gs_mark_late(const struct gs_mark *mark, double total, double lag) {
   double expected = maximum(after(mark->expected, mark->recorded_by), after(mark->after_all, mark->recorded_by));
@@ -204,16 +220,17 @@ void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done
     uint64_t from = mark->segment.first > queue->previous_done ? mark->segment.first : queue->previous_done;
     double resident = gs_meter_resident(meter, from, done, residents);
     bool residency = by_residency(&mark->segment, alone, lag);
+    if (!alone)
+      note_beside(meter, &mark->segment, after(done, from));
     if (done > from && (residency || known_wrongly(meter, mark, lease, alone, lag, resident))) {
       resident = maximum(resident - mark->segment.stalled, 0);
       if (residency)
         resident = without_idle(&mark->segment, resident, gs_own_time(lag, residents));
-      if (gs_segment_known_alone(&mark->segment))
-        resident = maximum(resident, known_least(&mark->segment, (double)(done - from)));
-      else if (residency)
+      double elapsed = (double)(done - from), part = own_part(meter, &mark->segment, resident / elapsed);
+      if (residency && !gs_segment_known_alone(&mark->segment))
         gs_segment_learn(&mark->segment, resident, GS_OBSERVED_SHARED);
       /* All streams together had no more device time. */
-      gs_timeline_add(meter, from, done, resident, resident / (double)(done - from));
+      gs_timeline_add(meter, from, done, part * elapsed, part);
     } else {
       double busy = segment_busy(meter, queue, mark, done, span, lag, alone, residents, resident);
       /* It did not begin before its first launch. Spread over the pause before that, it would not coincide with the work

@@ -225,11 +225,15 @@ int main(int argc, char **argv) {
     return 2;
   hold = argc > 4 ? strtoull(argv[4], NULL, 10) : hold;
   /* "dear": reading an event takes as long as in PyTorch on an H200, where its data is in no cache. "starved": the
-   * thread is often preempted. "turns": in turn with another tenant; "turnssaid": with one that only claims to work. */
+   * thread is often preempted. "turns": in turn with another tenant; "later", "said": with one that works, or
+   * only says it works, from the first second on. */
   reading = strstr(words, "dear") ? 6000 : 0;
   stolen_in = strstr(words, "starved") ? 400 : 0;
   if (strstr(words, "turns"))
-    foreign = strstr(words, "said") ? FOREIGN_SAID : strcmp(words, "turns") == 0 ? FOREIGN_ALWAYS : FOREIGN_IN_TURN;
+    foreign = strstr(words, "said")         ? FOREIGN_SAID
+              : strstr(words, "later")      ? FOREIGN_LATER
+              : strcmp(words, "turns") == 0 ? FOREIGN_ALWAYS
+                                            : FOREIGN_IN_TURN;
 
   uint64_t began = now;
   metered = false;

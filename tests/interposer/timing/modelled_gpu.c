@@ -20,13 +20,13 @@ static const uint64_t skew = 123456789; /* device clock = host clock - skew */
 
 /* Leases alternate with those of the others. */
 enum { PERIOD = 42000000, LEASE = 20000000, GAP = 1000000, SLICE = 2000000, NOTICE = 70000 };
-enum { SAID_AFTER = 1000000000 };
+enum { LATER = 1000000000 };
 static const uint64_t begun = 1000000000000u;
 
 static bool foreign_at(uint64_t t) {
   uint64_t at = t % PERIOD;
-  if (foreign == FOREIGN_SAID)
-    return t >= begun + SAID_AFTER;
+  if (foreign == FOREIGN_SAID || foreign == FOREIGN_LATER)
+    return t >= begun + LATER;
   return foreign == FOREIGN_ALWAYS || (foreign == FOREIGN_IN_TURN && (at >= LEASE + GAP || at < SLICE));
 }
 

@@ -9,9 +9,9 @@
 /* All times are in ns. LAUNCH, EVENT: host time of the calls. */
 enum { LAUNCH = 2000, EVENT = 2500, STREAMS = 6 };
 
-/* The work of another tenant: none, always on the device, or only during its own lease and shortly after; or none, but
- * reported as always there after the first second. */
-enum others { ALONE, FOREIGN_ALWAYS, FOREIGN_IN_TURN, FOREIGN_SAID };
+/* The work of another tenant: none, always on the device, or only during its own lease and shortly after; or always
+ * from the first second on; or none, but said to be always there from then on. */
+enum others { ALONE, FOREIGN_ALWAYS, FOREIGN_IN_TURN, FOREIGN_LATER, FOREIGN_SAID };
 
 extern struct gs_meter meter;
 extern struct gs_queue queues[STREAMS];
