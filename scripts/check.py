@@ -20,9 +20,9 @@ NAMED = re.compile(r"`((?:gpushare|native|hooks|tests|bench|scripts|packaging|do
 
 # Patterns that define a function or a constant, by kind of file; in other files the name must occur.
 DEFINED = {
-    ".py": r"(?m)^\s*(?:async def|def|class) {0}\b|^\s*{0}\s*[:=]",
-    ".c": r"(?m)^[A-Za-z][^;=]*\b{0}\(|^#define {0}\b",
-    ".h": r"(?m)^[A-Za-z][^;=]*\b{0}\(|^#define {0}\b",
+    ".py": r"(?m)^\s*(?:async def|def|class) {0}\b|^{0}\s*[:=]",
+    ".c": r"(?m)^[A-Za-z][^;={{}}]*\b{0}\(|^(?:#define|struct|enum) {0}\b",
+    ".h": r"(?m)^[A-Za-z][^;={{}}]*\b{0}\(|^(?:#define|struct|enum) {0}\b",
 }
 
 # Files that state the version, and the text around it.

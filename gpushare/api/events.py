@@ -30,10 +30,11 @@ Rule = Literal[
 
 class LeaseEvent(Struct, kw_only=True):
     """One event of the arbiter's record. Every wait ends with `lease`, `beside` or `left`, and every lease with
-    `revoke`. A lease that is revoked in mid-work is followed by `drained` once none of that work is on the device any
-    more. `handover`: the device passes to `other`. `late`: the grant had not drained by then. `wake`: an idle grant
-    wants the device. `lie`: a process of the grant wrote an impossible `value` (at most 2^63 - 1) as `word` of the slot
-    of `pid`; until `pid` has ended, the grant is charged as if it had used every lease in full and held all its memory.
+    `revoke`. A lease that is revoked in mid-work is followed by `drained` once none of that work is on the device
+    any more. `handover`: the device passes to `other`. `late`: the grant had not drained by the handover. `wake`:
+    an idle grant wants the device. `lie`: a process of the grant wrote an impossible `value` (at most 2^63 - 1) as
+    `word` of the slot of `pid`; until `pid` has ended, the grant is charged as if it had used every lease in full
+    and held all its memory.
 
     `t_ns`: the node's monotonic clock; `at_ns`: wall time. `other`: for a lease, the grant that had the device before,
     otherwise the grant for which it was taken. `wait_ns`: time since the grant began to wait without a lease.
@@ -84,7 +85,7 @@ class LeaseEvents(Struct, kw_only=True):
 class Attempt(Struct, kw_only=True):
     """A container without a share that asked for a GPU in one of NVIDIA's ways. `seq`: counts attempts in a run of the
     daemon. `container`: its id, or the path of its bundle if the engine gives no id. `by`: `environment`:
-    NVIDIA_VISIBLE_DEVICES; `annotation`: one of NVIDIA's, which gpushare does not read; `device`: its engine gives it
+    NVIDIA_VISIBLE_DEVICES; `annotation`: one of NVIDIA's that gpushare does not read; `device`: its engine gives it
     device nodes of the driver, which gpushare does not prevent. `path`: where it was noticed."""
 
     seq: int

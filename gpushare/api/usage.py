@@ -11,12 +11,13 @@ Each = Literal["node", "device"]
 
 
 class UsageRow(Struct, kw_only=True):
-    """`begins_ns`: begin of the hour or, by charge, of the day. `guaranteed_ns`, `borrowed_ns`, `scavenged_ns`: device
-    time used within its guarantee, of what others left idle, and of the latter as a tenant of weight 0; their sum is
-    all it used. `lent_ns`: time of its guarantee that others used. `waited_ns`: time without a lease; of that,
-    `waited_owed_ns`: while it was owed guaranteed time, `waited_limit_ns`: while it had used all that its limit allows;
-    during the rest it had had its guarantee. `busy_ns`: metered work. `memory_byte_s`: bytes times seconds. `reclaims`:
-    how often a lease was taken in mid-work. `launches`: kernels, graphs and other submitted work."""
+    """`begins_ns`: start of the hour or, by charge, of the day. `guaranteed_ns`, `borrowed_ns`, `scavenged_ns`: device
+    time used within its guarantee, of what others left idle, and of the latter as a tenant of weight 0; their sum
+    is all it used. `lent_ns`: time of its guarantee that others used. `waited_ns`: time that it waited without a
+    lease; of that, `waited_owed_ns`: while it was owed guaranteed time, `waited_limit_ns`: while it had used all
+    that its limit allows; during the rest it had had its guarantee. `busy_ns`: metered work. `memory_byte_s`: bytes
+    times seconds. `reclaims`: how often a lease was taken in mid-work. `launches`: kernels, graphs and other
+    submitted work."""
 
     tenant: str = ""
     grant: str = ""

@@ -94,7 +94,7 @@ class Decisions:
     def follow(self, missing: Mapping[tuple[str, str], int], places: Callable[[str], Sequence[Place]]) -> None:
         """Records guarantees that have changed. `missing`: by grant and device, milli of the reserved guarantee that
         are not there. `places`: returns a grant's places, none once it has ended."""
-        for key in missing.keys() | self._missing.keys():
+        for key in sorted(missing.keys() | self._missing.keys()):
             less = missing.get(key, 0)
             if less != self._missing.get(key, 0):
                 for place in places(key[0]):

@@ -30,7 +30,7 @@ class Cut:
     each: Each = "node"
 
     def begins(self, from_ns: int) -> int:
-        """Begin of the slot that a row counts in."""
+        """Start of the slot that a row counts in."""
         return from_ns // _UNIT_NS[self.unit] * _UNIT_NS[self.unit]
 
     def query(self) -> str:

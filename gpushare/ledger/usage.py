@@ -71,7 +71,7 @@ _SUMMED = tuple(field.name for field in fields(Sums) if field.name != "wall_ns")
 _summed = attrgetter(*_SUMMED)
 _SOURCES = ("(to_ns - from_ns)", *_SUMMED)
 Key = tuple[str | int, ...]
-"""By `by`: a tenant; a grant and its tenant; a device and the tenant; the begin of an hour and the tenant; that of a
+"""By `by`: a tenant; a grant and its tenant; a device and the tenant; the start of an hour and the tenant; that of a
 day, and tenant, grant and device."""
 _KEYS = {
     "tenant": "tenant",

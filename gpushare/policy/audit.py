@@ -110,7 +110,7 @@ class Held:
 
 
 def exceeds(held: Held) -> bool:
-    """Whether the driver counts more for the grant than it may hold, by more than contexts can explain."""
+    """Whether the driver counts more for the grant than it may hold, by more than SLACK_BYTES for each process."""
     return held.held_bytes > held.limit_bytes + SLACK_BYTES * held.processes
 
 

@@ -22,6 +22,7 @@ _WEIGHT_MAX = 2**32 - 1
 _FINE = 1000  # units in a milli, so that small weights get a part too
 _LEAST_CORRECTED = 100  # a weight never falls below a hundredth, whatever was borrowed
 _LEAST_FREE = 50  # a fiftieth of what idle grants leave goes by weight
+_FEW = 8  # grants of a tenant on one device whose split is kept: 1.7 KiB with all that it keeps alive
 _WHOLE_WEIGHT = 1_000_000  # sum of the weights on a device where tenants nest
 _OTHERS = 0  # tier there of those that get no more than they are guaranteed
 
@@ -241,11 +242,11 @@ def _splits(guaranteed: Mapping[str, int], here: Mapping[str, list[Placed]]) -> 
     """What each grant on one device gets of what its tenant is guaranteed there."""
     found: dict[str, int] = {}
     for tenant, rows in here.items():
-        found.update(_split(guaranteed[tenant], tuple(rows)))
+        split = _split_kept if len(rows) <= _FEW else _split
+        found.update(split(guaranteed[tenant], tuple(rows)))
     return found
 
 
-@functools.lru_cache(maxsize=4096)  # few groups of a node change at a time
 def _split(milli: int, rows: tuple[Placed, ...]) -> Mapping[str, int]:
     """What is reserved for each, and the rest by time; equally where no grant asked for any. No grant gets more than
     its limit; the others get the rest."""
@@ -254,6 +255,10 @@ def _split(milli: int, rows: tuple[Placed, ...]) -> Mapping[str, int]:
     parts = [Part(row.grant, row.time_milli if asked else 1, row.limit_milli - own[row.grant]) for row in rows]
     rest = water_fill(milli - sum(own.values()), [part for part in parts if part.weight > 0])
     return {grant: least + rest.get(grant, 0) for grant, least in own.items()}
+
+
+_split_kept = functools.lru_cache(maxsize=4096)(_split)
+"""The same for small groups, of which few change at a time: 7 MiB at most."""
 
 
 def _limits(

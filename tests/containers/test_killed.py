@@ -1,5 +1,5 @@
-"""Every gpushare program in a container's start is killed at each of its system calls, or each call fails: no container
-runs without its share, and nothing is left after the next start.
+"""Every gpushare program in a container's start is killed at one of its system calls, or a call fails, chosen by chance
+(more of them in the slow tests): no container runs without its share, and nothing is left after the next start.
 
 strace injects the signal or the error: `inject=NAME:signal=KILL:when=N` counts the calls of one name.
 """

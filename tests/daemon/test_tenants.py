@@ -5,6 +5,7 @@ import os
 import pwd
 
 import pytest
+from waiting import until
 
 from gpushare.api.tenants import TenantPolicy
 from gpushare.daemon.peer import Peer
@@ -189,6 +190,34 @@ def test_guarantees_hold_in_admission(client):
     assert (grant["devices"][0]["guaranteed_milli"], grant["borrow"]) == (500, True)
     with pytest.raises(RefusedError, match="grants"):
         client.set_tenant("a", {}), client.create(memory=GIB, time=100, tenant="a"), client.remove_tenant("a")
+
+
+def test_an_answer_has_every_change_before_it(client):
+    """The daemon keeps the answer until something has changed."""
+
+    def seen(name):
+        return next((tenant for tenant in client.tenants() if tenant["name"] == name), None)
+
+    for weight in (3, 4):
+        client.set_tenant("a", {"time": "50%", "weight": weight})
+        assert seen("a")["weight"] == weight
+    grants = []
+    for number in range(3):
+        grants.append(client.create(memory=GIB, time=100, tenant="a")["id"])
+        assert (seen("a")["grants"], seen("a")["allocated"]["time"]) == (number + 1, 100 * (number + 1))
+    client.resize(grants[0], time=150)
+    assert seen("a")["allocated"]["time"] == 350
+    client.set_sim_lost(0, lost=True)
+    client.set_sim_lost(1, lost=True)
+    until(lambda: seen("a")["degraded"], "all devices are lost")
+    for index in (0, 1):
+        client.set_sim_lost(index, lost=False)
+    until(lambda: not seen("a")["degraded"], "they are back")
+    for number, grant in enumerate(grants):
+        client.release(grant)
+        assert seen("a")["grants"] == 2 - number
+    client.remove_tenant("a")
+    assert seen("a") is None
 
 
 @pytest.mark.parametrize(

@@ -146,12 +146,17 @@ class Terminal:
     def __init__(self, directory, env, columns, lines):
         self._tmux = ["tmux", "-S", str(directory / "tmux"), "-f", "/dev/null"]
         self._env = {**os.environ, **env, "PS1": "$ ", "LC_ALL": "C.UTF-8"}
-        self.tmux("new-session", "-d", "-x", str(columns), "-y", str(lines), "sh")
+        new = ["new-session", "-d", "-x", str(columns), "-y", str(lines), "sh"]
+        if "server exited" in self._run(*new).stderr:  # tmux on a busy machine, before it has started the shell
+            self.tmux(*new)
         self.tmux("set-option", "-g", "window-size", "manual")
         until(lambda: self.text().strip(), "the prompt")  # typing before it would mix with it
 
+    def _run(self, *words):
+        return subprocess.run([*self._tmux, *words], env=self._env, capture_output=True, text=True, check=False)
+
     def tmux(self, *words):
-        done = subprocess.run([*self._tmux, *words], env=self._env, capture_output=True, text=True, check=False)
+        done = self._run(*words)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
