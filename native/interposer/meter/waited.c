@@ -35,6 +35,14 @@ static double worked(struct gs_meter *meter, double late) {
   return late * (late + returns->worked) / (late + returns->late);
 }
 
+/* How many times the delay of a wait its measurement is worth. Where marks have not shown that waits return so late because
+ * of the device, the thread may only have had no processor, and until marks show that, the delay is charged as work. */
+static double worth_of_return(struct gs_meter *meter, double late) {
+  const struct gs_returns *returns = returns_of(meter, late);
+  bool device = 2 * returns->late >= RETURNS_MOST * late && returns->worked > returns->late / 2;
+  return device ? 1 : RETURNS_MOST;
+}
+
 /* The wait returned, and a mark shows when the work was done. */
 static void learn_return(struct gs_meter *meter, const struct gs_queue *queue, struct gs_waited waited) {
   const struct gs_mark *mark = &queue->ring[(queue->tail - 1) % GS_METER_RING];
@@ -68,7 +76,7 @@ static bool add_wait(struct gs_meter *meter, const struct gs_queue *queue, struc
   took = gs_meter_careful(meter, waited.began) ? blocked : alone;
   if (!gs_is_late(gs_own_time(took, waited.residents), expected))
     return false;
-  gs_meter_surprise(meter, waited.until, took - expected, took - expected);
+  gs_meter_surprise(meter, waited.until, took - expected, (took - expected) * worth_of_return(meter, took - expected));
   if (__atomic_load_n(&queue->clouded, __ATOMIC_RELAXED))
     return false;
   if (waited.returned && blocked > expected)
