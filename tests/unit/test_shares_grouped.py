@@ -62,4 +62,5 @@ def test_the_same_shares(monkeypatch: pytest.MonkeyPatch, found, most, running):
     with monkeypatch.context() as patch:
         patch.setattr(policy, "_limits", limits)
         patch.setattr(policy, "_guarantees", guarantees)
+        patch.setattr(policy, "_split_kept", policy._split)  # nothing is kept from other calls
         assert policy.shares(tenants, placed, runnable) == grouped

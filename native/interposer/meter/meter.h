@@ -247,8 +247,8 @@ struct gs_meter {
   uint64_t end;     /* when everything is believed to be done, if run one after another */
   double launched;  /* sum of the estimates of all launches */
   uint32_t others;  /* of the last turn */
-  /* Decaying means over segments of the only busy stream beside others, in ns: what their work is believed to take, and
-   * how long it took. */
+  /* Decaying means in ns over segments that ran beside others while one stream was busy: what their work is believed to
+   * take, and how long it took. */
   double beside_known, beside_took;
   uint32_t foreign_work; /* this word of the device's limits, as last seen */
   uint32_t turns;        /* number of turns noted */

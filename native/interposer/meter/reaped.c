@@ -72,7 +72,7 @@ static double after(uint64_t end, uint64_t begin) { return end > begin ? (double
 /* True if hardly any other stream of the process had work meanwhile. */
 static bool only_stream(const struct gs_segment *segment) { return segment->share > 0.9; }
 
-/* Called for each segment beside others: what its work is believed to take, and how long it took. */
+/* To be called for each segment beside others: compares what its work is believed to take with how long it took. */
 static void note_beside(struct gs_meter *meter, const struct gs_segment *segment, double took) {
   if (!only_stream(segment))
     return;
@@ -80,10 +80,10 @@ static void note_beside(struct gs_meter *meter, const struct gs_segment *segment
   meter->beside_took += (took - meter->beside_took) / GS_METER_BESIDE;
 }
 
-/* The part of the time beside others that was this process's own. least: if others had work all that time. They are only
- * said to have: a grant may report work that it does not have. But then work takes no longer than it is known to, over
- * many segments. Half as much again as by residency: launches of one function differ in length, and estimates may be
- * wrong. */
+/* The part of the time beside others that was this process's own. least: that part if others had work all the time. A
+ * grant may report work that it does not have; then this process's work takes no longer than it is known to, averaged
+ * over many segments. A part below 1.5 times `least` shows nothing: launches of one function differ in length, and
+ * estimates are inexact. */
 static double own_part(const struct gs_meter *meter, const struct gs_segment *segment, double least) {
   if (!only_stream(segment) || !gs_segment_known_alone(segment))
     return least;

@@ -35,8 +35,8 @@ static double worked(struct gs_meter *meter, double late) {
   return late * (late + returns->worked) / (late + returns->late);
 }
 
-/* How many times the delay of a wait its measurement is worth. Where marks have not shown that waits return so late because
- * of the device, the thread may only have had no processor, and until marks show that, the delay is charged as work. */
+/* Factor by which a late wait raises the credit for marks. It is high unless marks have shown that such delays are mostly
+ * the device's: until marks show that the thread only had no processor, the delay is charged as work. */
 static double worth_of_return(struct gs_meter *meter, double late) {
   const struct gs_returns *returns = returns_of(meter, late);
   bool device = 2 * returns->late >= RETURNS_MOST * late && returns->worked > returns->late / 2;
