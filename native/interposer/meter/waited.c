@@ -29,10 +29,17 @@ static struct gs_returns *returns_of(struct gs_meter *meter, double late) {
 }
 
 /* The part of the delay of a wait for which the device worked, by what was measured: the thread may have had no
- * processor to return on. What is not known counts as work. */
+ * processor to return on. Where little was measured of delays like this one, those of all classes count, by their time;
+ * what is not known counts as work. */
 static double worked(struct gs_meter *meter, double late) {
   const struct gs_returns *returns = returns_of(meter, late);
-  return late * (late + returns->worked) / (late + returns->late);
+  double measured = 0, at_work = 0;
+  for (uint32_t i = 0; i < GS_METER_RETURNS; i++) {
+    measured += meter->returns[i].late;
+    at_work += meter->returns[i].worked;
+  }
+  double part = (late + at_work) / (late + measured);
+  return late * (late * part + returns->worked) / (late + returns->late);
 }
 
 /* Factor by which a late wait raises the credit for marks. It is high unless marks have shown that such delays are mostly
@@ -43,18 +50,20 @@ static double worth_of_return(struct gs_meter *meter, double late) {
   return device ? 1 : RETURNS_MOST;
 }
 
-/* The wait returned, and a mark shows when the work was done. */
+/* The wait returned, and a mark shows when the work was done. It shows nothing of the time before it was recorded: the
+ * thread may have lost its processor in the call. */
 static void learn_return(struct gs_meter *meter, const struct gs_queue *queue, struct gs_waited waited) {
   const struct gs_mark *mark = &queue->ring[(queue->tail - 1) % GS_METER_RING];
+  uint64_t from = waited.began > mark->recorded_by ? waited.began : mark->recorded_by;
   struct gs_returns *returns;
   double expected, late, shown;
-  if (!waited.returned || queue->open.launches > 0 || queue->tail == 0 || mark->start || waited.until <= waited.began)
+  if (!waited.returned || queue->open.launches > 0 || queue->tail == 0 || mark->start || waited.until <= from)
     return;
-  expected = mark->expected > waited.began ? (double)(mark->expected - waited.began) : 0;
-  late = (double)(waited.until - waited.began) - expected;
+  expected = mark->expected > from ? (double)(mark->expected - from) : 0;
+  late = (double)(waited.until - from) - expected;
   if (!gs_is_late(late + expected, expected))
     return;
-  shown = queue->previous_done > waited.began ? (double)(queue->previous_done - waited.began) - expected : 0;
+  shown = queue->previous_done > from ? (double)(queue->previous_done - from) - expected : 0;
   returns = returns_of(meter, late);
   returns->late += late;
   returns->worked += shown < 0 ? 0 : minimum(shown, late);

@@ -228,9 +228,9 @@ void launch(int s, uint64_t key, uint64_t ns) {
 }
 
 void sync_stream(int s) {
+  uint64_t began = now; /* the thread may lose its processor while the mark is recorded */
   if (metered && gs_meter_check_before_sync(&meter, &queues[s], now))
     mark(s, false);
-  uint64_t began = now;
   if (tail[s] > now)
     now = tail[s];
   call(5000); /* the thread wakes up, or gets its processor back */
