@@ -99,7 +99,7 @@ def test_slots_are_one_grant_until_their_pod_is_gone(site):
     [part] = grant["devices"]
     assert (part["id"], part["time_milli"], grant["keep"]) == (site.devices[1], 300, True)
     assert part["memory_limit_bytes"] == 16 * GIB * 3 // 10 >> 20 << 20
-    assert took < 1000
+    assert took < 5000
     run = [*GPUSHARE, "run", "--socket", str(site.daemon.layout.socket), "--grant", grant["id"], "--"]
     subprocess.run([*run, str(SPIN), "--seconds", "0.05"], check=True, stdout=subprocess.DEVNULL)
     assert [one["id"] for one in site.daemon.client.grants()] == [grant["id"]], "a container may start again"

@@ -162,7 +162,7 @@ def test_ranks_stop_at_the_same_collective(node):
     for _ in range(20):
         until(lambda: not any(word & 1 for word in gang.words()))
         # whatever one rank had submitted at the revocation, the other submits too, and no more
-        until(lambda: any(word & 1 for word in gang.words()) or gang.met()[0][0] == gang.met()[1][0], seconds=2)
+        until(lambda: any(word & 1 for word in gang.words()) or gang.met()[0][0] == gang.met()[1][0])
         until(lambda: any(word & 1 for word in gang.words()))
     assert abs(gang.met()[0][0] - gang.met()[1][0]) <= 1
 

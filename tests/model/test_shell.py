@@ -101,7 +101,7 @@ def test_a_killed_holder_leaves_the_device_to_the_other(machine):
         process.send_signal(signal.SIGKILL)
         process.wait()
         before = second.stats().leases
-        until(lambda before=before: second.stats().leases > before or second.stats().held, seconds=2)
+        until(lambda before=before: second.stats().leases > before or second.stats().held)
         first.end(process)
         assert not first.limits.lease(0).held
         assert first.stats().processes == 0
@@ -117,12 +117,12 @@ def test_a_stopped_holder_does_not_stop_the_other(machine):
     second.start()
     until(lambda: first.limits.lease(0).held)
     stopped.send_signal(signal.SIGSTOP)
-    until(lambda: not first.limits.lease(0).held, seconds=2)
+    until(lambda: not first.limits.lease(0).held)
     before = second.stats().leased_ns
     until(lambda: second.stats().leased_ns > before + 1000 * MS)
     stopped.send_signal(signal.SIGCONT)
     before = first.stats().leases
-    until(lambda: first.stats().leases > before + 3, seconds=5)
+    until(lambda: first.stats().leases > before + 3)
 
 
 @TIMING
@@ -140,7 +140,7 @@ def test_heartbeats_run_while_a_process_is_joined_and_a_deserted_arbiter_sleeps(
     _, (grant,) = machine(Share(500))
     process = grant.start()
     beat = heartbeat(grant.limits)
-    until(lambda: heartbeat(grant.limits) >= beat + 5, seconds=5)
+    until(lambda: heartbeat(grant.limits) >= beat + 5)
     grant.end(process)
     task = threads()[0]
     seen = [None]
@@ -163,7 +163,7 @@ def test_contention_moves_the_bound_on_work_in_flight(machine):
     until(lambda: first.limits.lease(0).inflight_bound_ns == 2 * MS)
     assert first.limits.lease(0).contended
     second.end(process)
-    until(lambda: first.limits.lease(0).inflight_bound_ns == 50 * MS, seconds=5)
+    until(lambda: first.limits.lease(0).inflight_bound_ns == 50 * MS)
 
 
 @TIMING
@@ -265,7 +265,7 @@ def test_a_removed_grant_loses_its_lease_and_the_other_gets_it(machine):
     until(lambda: first.limits.lease(0).held)
     arbiter.remove(first.handle)
     assert not first.limits.lease(0).held
-    until(lambda: second.limits.lease(0).held, seconds=1)
+    until(lambda: second.limits.lease(0).held)
     with pytest.raises(FailedError, match="no grant"):
         first.stats()
 

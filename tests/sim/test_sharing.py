@@ -77,7 +77,7 @@ def test_slices_end_in_mid_kernel(sim, worker):
     start = time.monotonic()
     assert ask(short, "spin 1000000 1") == "queued"
     assert ask(short, "sync") == "done"
-    assert time.monotonic() - start < 1.0
+    assert time.monotonic() - start < 2.5
     assert sim.process(short.pid)["busy_ns"] == 1 * MS
 
 
