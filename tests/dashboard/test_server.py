@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import stat
+import tempfile
 import textwrap
 import threading
 from pathlib import Path
@@ -370,20 +371,23 @@ SSH = textwrap.dedent("""\
     """)
 
 
-def test_a_node_on_another_machine(node, tmp_path_factory):
+@pytest.fixture
+def open_path():
+    """A directory that any user can enter; the next session of pytest closes those of tmp_path."""
+    with tempfile.TemporaryDirectory(prefix="gst-") as directory:
+        Path(directory).chmod(0o755)
+        yield Path(directory)
+
+
+def test_a_node_on_another_machine(node, open_path):
     """A program replaces ssh: it is restarted, ends with the dashboard, and its messages are shown."""
     node.layout.socket.chmod(0o666)
-    place = tmp_path_factory.mktemp("ssh")
-
-    (place / "ssh").write_text(SSH)
-    (place / "ssh").chmod(0o755)
-    log = place / "log"
+    (open_path / "ssh").write_text(SSH)
+    (open_path / "ssh").chmod(0o755)
+    log = open_path / "log"
     log.touch()
     log.chmod(0o666)
-    for path in (place, *place.parents):
-        if not path.stat().st_mode & 0o005:
-            path.chmod(path.stat().st_mode | 0o055)
-    env = {"PATH": f"{place}:{os.environ['PATH']}", "STAND_IN_LOG": str(log), "HOME": "/"}
+    env = {"PATH": f"{open_path}:{os.environ['PATH']}", "STAND_IN_LOG": str(log), "HOME": "/"}
     nodes = ("--node", f"far=ssh:me@far.example:{node.layout.socket}", "--node", "off=ssh:nobody@home")
     with dashboard(*nodes, uid=USER, env=env) as board, board.stream() as messages:
         hello = next(messages)["hello"]["nodes"]

@@ -31,9 +31,9 @@ def test_a_default_stream_is_another_one_in_each_context(
     for device in (0, 1):
         grant.lease(device)
         grant.set_bound(50 * MS, device)
-    tenant = run("repeats", grant, sim, "devices", 300)
-    assert tenant.line()["taken"] == 30_000
-    for device, launches in enumerate((20_000, 10_000)):
+    tenant = run("repeats", grant, sim, "devices", 1500)
+    assert tenant.line()["taken"] == 150_000
+    for device, launches in enumerate((100_000, 50_000)):
         busy, slot = sim.busy_ns(tenant.pid, device), grant.slot(0, device)
         print(f"device {device}: metered {slot.busy_ns / busy - 1:+.1%} of {busy / MS:.0f} ms")
         assert slot.launches == launches
