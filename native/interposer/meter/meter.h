@@ -95,7 +95,7 @@ enum {
   GS_METER_CAREFUL_MARK_NS = 100000,
   GS_METER_DOUBT_NS = 250000000, /* after a pause in which nobody saw the stream idle, launches are checked this long */
   GS_METER_CHECK_NS = 500000,    /* one check in this time on average, or fewer: each costs a mark */
-  GS_METER_RETURNS = 12,         /* classes of late waits, by delay: GS_METER_LATE_NS, twice that ... */
+  GS_METER_RETURNS = 16,         /* classes of late waits, by delay: GS_METER_LATE_NS, twice that ... */
   GS_METER_OVERDUE_NS = 200000,  /* work behind an overdue mark is reported to take at least this much longer */
   GS_METER_HELD = 1,             /* this bit of a lease word: leased */
   GS_METER_RISK_SHARE = 8        /* this many launches of functions never observed fill the bound on work in flight */
@@ -234,7 +234,8 @@ struct gs_turn {
   uint32_t others;
 };
 
-/* Waits that returned late, ns: the sum of their delays, and for how much of it the device worked. */
+/* Waits that returned late, ns: the sum of their delays after a mark was recorded, and for how much of it the device
+ * worked. */
 struct gs_returns {
   double late, worked;
 };

@@ -23,48 +23,49 @@ enum { RETURNS_MOST = 16 }; /* older measurements are forgotten */
 
 /* Late waits are classed by their delay, in powers of two: the time that a thread waits for a processor differs from
  * the time that its kernels take. */
-static struct gs_returns *returns_of(struct gs_meter *meter, double late) {
+static uint32_t class_of(double late) {
   uint32_t power = 63 - (uint32_t)__builtin_clzll((uint64_t)late / GS_METER_LATE_NS + 1);
-  return &meter->returns[power < GS_METER_RETURNS ? power : GS_METER_RETURNS - 1];
+  return power < GS_METER_RETURNS ? power : GS_METER_RETURNS - 1;
 }
 
-/* The part of the delay of a wait for which the device worked, by what was measured: the thread may have had no
- * processor to return on. Where little was measured of delays like this one, those of all classes count, by their time;
- * what is not known counts as work. */
-static double worked(struct gs_meter *meter, double late) {
-  const struct gs_returns *returns = returns_of(meter, late);
-  double measured = 0, at_work = 0;
-  for (uint32_t i = 0; i < GS_METER_RETURNS; i++) {
+/* The part of the delay of a wait for which the device worked, by what was measured of delays of half to twice that
+ * length: the thread may have had no processor to return on. What is not known counts as work. */
+static double worked(const struct gs_meter *meter, double late) {
+  uint32_t class = class_of(late), last = class + 1 < GS_METER_RETURNS ? class + 1 : class;
+  double measured = late, at_work = late;
+  for (uint32_t i = class > 0 ? class - 1 : 0; i <= last; i++) {
     measured += meter->returns[i].late;
     at_work += meter->returns[i].worked;
   }
-  double part = (late + at_work) / (late + measured);
-  return late * (late * part + returns->worked) / (late + returns->late);
+  return late * at_work / measured;
 }
 
 /* Factor by which a late wait raises the credit for marks. It is high unless marks have shown that such delays are mostly
  * the device's: until marks show that the thread only had no processor, the delay is charged as work. */
-static double worth_of_return(struct gs_meter *meter, double late) {
-  const struct gs_returns *returns = returns_of(meter, late);
+static double worth_of_return(const struct gs_meter *meter, double late) {
+  const struct gs_returns *returns = &meter->returns[class_of(late)];
   bool device = 2 * returns->late >= RETURNS_MOST * late && returns->worked > returns->late / 2;
   return device ? 1 : RETURNS_MOST;
 }
 
-/* The wait returned, and a mark shows when the work was done. It shows nothing of the time before it was recorded: the
- * thread may have lost its processor in the call. */
+/* The wait returned, and a mark shows when the work was done. It shows nothing of the time until the call that recorded
+ * it returned, in which the thread may have lost its processor; nor of a wait for a copy. */
 static void learn_return(struct gs_meter *meter, const struct gs_queue *queue, struct gs_waited waited) {
   const struct gs_mark *mark = &queue->ring[(queue->tail - 1) % GS_METER_RING];
   uint64_t from = waited.began > mark->recorded_by ? waited.began : mark->recorded_by;
   struct gs_returns *returns;
   double expected, late, shown;
-  if (!waited.returned || queue->open.launches > 0 || queue->tail == 0 || mark->start || waited.until <= from)
+  if (!waited.returned || queue->open.launches > 0 || queue->tail == 0 || waited.until <= from)
+    return;
+  if (mark->start || mark->state != GS_MARK_RECORDED || mark->segment.clouded ||
+      __atomic_load_n(&queue->clouded, __ATOMIC_RELAXED))
     return;
   expected = mark->expected > from ? (double)(mark->expected - from) : 0;
   late = (double)(waited.until - from) - expected;
   if (!gs_is_late(late + expected, expected))
     return;
   shown = queue->previous_done > from ? (double)(queue->previous_done - from) - expected : 0;
-  returns = returns_of(meter, late);
+  returns = &meter->returns[class_of(late)];
   returns->late += late;
   returns->worked += shown < 0 ? 0 : minimum(shown, late);
   if (returns->late > RETURNS_MOST * late) {
