@@ -54,6 +54,7 @@ LIVES_ON = {
 }
 
 
+@pytest.mark.xdist_group("timing")
 @pytest.mark.parametrize("way", LIVES_ON)
 def test_what_lives_on_is_metered_and_bounded(
     start: Callable[..., Interposed], sim: Simulator, grant: Grant, way: str
@@ -102,6 +103,7 @@ ENDS = {
 }
 
 
+@pytest.mark.xdist_group("timing")
 @pytest.mark.parametrize("ends", ENDS)
 def test_what_ends_has_not_drained(start: Callable[..., Interposed], sim: Simulator, grant: Grant, ends: str) -> None:
     """The lease is revoked while the driver waits for the work of a context that it destroys: that work is in flight
@@ -160,6 +162,7 @@ def test_a_streams_handle_comes_back_on_another_device(two: Callable[[], Interpo
     worker.charged(0)
 
 
+@pytest.mark.xdist_group("timing")
 def test_work_for_a_stream_that_is_gone_is_nobodys(
     start: Callable[..., Interposed], sim: Simulator, grant: Grant
 ) -> None:
@@ -212,6 +215,7 @@ LEFT_OPEN = {
 }
 
 
+@pytest.mark.xdist_group("timing")
 @pytest.mark.parametrize("way", LEFT_OPEN)
 def test_a_capture_left_open_ends_with_what_it_was_in(
     start: Callable[..., Interposed], sim: Simulator, grant: Grant, way: str

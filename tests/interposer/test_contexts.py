@@ -159,6 +159,7 @@ def test_a_green_context_that_does_not_fit(start: Start, sim: Simulator, grant: 
     assert worker.charged() == CONTEXT
 
 
+@pytest.mark.xdist_group("timing")
 def test_streams_of_a_green_context_are_gated_and_metered(
     start: Start, sim: Simulator, grant: Grant, tmp_path: Path
 ) -> None:

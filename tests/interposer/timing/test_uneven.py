@@ -160,3 +160,22 @@ def test_a_heavy_tail(grant: Grant, sim: Simulator, run: Callable[..., Tenant], 
 @pytest.mark.slow
 def test_a_long_kernel_on_each_of_many_streams(grant: Grant, sim: Simulator, run: Callable[..., Tenant]) -> None:
     assert abs(measured(grant, sim, run, "any", 1000, 10 * US, 5, 3_000 * US, 0, 1)) <= 0.05
+
+
+@pytest.mark.timing
+@pytest.mark.slow
+@pytest.mark.parametrize("ms", [2, 4, 10])
+def test_a_program_that_is_late_on_purpose(grant: Grant, sim: Simulator, run: Callable[..., Tenant], ms: int) -> None:
+    """What marks say of its delays would have its long kernels taken for more of them: the gate thread's looks at what
+    is overdue prevent that."""
+    grant.lease()
+    grant.set_bound(50_000_000)
+    tenant = run("late", grant, sim, str(ms), ms, 8)
+    tenant.line()
+    time.sleep(0.02)  # of the 260 ms before the first long launch
+    truth, metered = -sim.busy_ns(tenant.pid), -grant.slot(0).busy_ns
+    tenant.line()
+    time.sleep(0.02)
+    truth, metered = truth + sim.busy_ns(tenant.pid), metered + grant.slot(0).busy_ns
+    print(f"{ms} ms: metered {metered / 1e6:.1f} of {truth / 1e6:.1f} ms, {metered / truth - 1:+.2%}")
+    assert metered >= 0.8 * truth
