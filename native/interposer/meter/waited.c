@@ -57,7 +57,7 @@ static void learn_return(struct gs_meter *meter, const struct gs_queue *queue, s
   double expected, late, shown;
   if (!waited.returned || queue->open.launches > 0 || queue->tail == 0 || waited.until <= from)
     return;
-  if (mark->start || mark->state != GS_MARK_RECORDED || mark->segment.clouded ||
+  if (mark->start || __atomic_load_n(&mark->state, __ATOMIC_ACQUIRE) != GS_MARK_RECORDED || mark->segment.clouded ||
       __atomic_load_n(&queue->clouded, __ATOMIC_RELAXED))
     return;
   expected = mark->expected > from ? (double)(mark->expected - from) : 0;

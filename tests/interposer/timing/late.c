@@ -9,7 +9,7 @@
 
 #define SHORT_NS UINT64_C(100000)
 
-static long sleep_ms;
+static volatile long sleep_ms; /* 0: not at all */
 
 static void sleep_in_handler(int number) {
   struct timespec pause = {0, sleep_ms * 1000000};

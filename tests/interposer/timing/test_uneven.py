@@ -166,8 +166,8 @@ def test_a_long_kernel_on_each_of_many_streams(grant: Grant, sim: Simulator, run
 @pytest.mark.slow
 @pytest.mark.parametrize("ms", [2, 4, 10])
 def test_a_program_that_is_late_on_purpose(grant: Grant, sim: Simulator, run: Callable[..., Tenant], ms: int) -> None:
-    """What marks say of its delays would have its long kernels taken for more of them: the gate thread's looks at what
-    is overdue prevent that."""
+    """Marks show that its delays are not the device's, so its long kernels would be excused as such delays, too. The
+    gate thread looks at what is overdue, and sees that they are not."""
     grant.lease()
     grant.set_bound(50_000_000)
     tenant = run("late", grant, sim, str(ms), ms, 8)
