@@ -266,10 +266,10 @@ def test_upgrade_keeps_running_grants_and_the_ledger(wheel, place, state, tenant
         for tenant in tenants:
             assert tenant.tell("run 1000000")["event"] == "run"
         now = busy(client)
-        until(lambda: all(used > now[name] + 300_000_000 for name, used in busy(client).items()), "and on")
+        until(lambda: all(used > now[name] + 1_000_000_000 for name, used in busy(client).items()), "and on")
         for name, (used, truth) in books(client, tenants).items():
-            # the first waits that a busy machine makes late are charged: some 10 ms
-            assert used - begun[name][0] == pytest.approx(truth - begun[name][1], rel=0.2), "metered as before"
+            # of a second each: the first waits that a busy machine makes late are charged, some 10 ms
+            assert used - begun[name][0] == pytest.approx(truth - begun[name][1], rel=0.05), "metered as before"
             assert client.grant(name)["devices"][0]["memory_bytes"] >= 300 << 20
         for tenant in tenants:
             tenant.kill()

@@ -28,8 +28,8 @@ static uint32_t class_of(double late) {
   return power < GS_METER_RETURNS ? power : GS_METER_RETURNS - 1;
 }
 
-/* The part of the delay of a wait for which the device worked, by what was measured of delays of half to twice that
- * length: the thread may have had no processor to return on. What is not known counts as work. */
+/* The part of the delay of a wait for which the device worked, by what was measured of delays of its class and the
+ * classes next to it: the thread may have had no processor to return on. What is not known counts as work. */
 static double worked(const struct gs_meter *meter, double late) {
   uint32_t class = class_of(late), last = class + 1 < GS_METER_RETURNS ? class + 1 : class;
   double measured = late, at_work = late;

@@ -174,8 +174,9 @@ def test_a_program_that_is_late_on_purpose(grant: Grant, sim: Simulator, run: Ca
     tenant.line()
     time.sleep(0.02)  # of the 260 ms before the first long launch
     truth, metered = -sim.busy_ns(tenant.pid), -grant.slot(0).busy_ns
-    tenant.line()
+    launched = tenant.line()["truth_ns"]
     time.sleep(0.02)
     truth, metered = truth + sim.busy_ns(tenant.pid), metered + grant.slot(0).busy_ns
+    assert truth == pytest.approx(launched, rel=0.01)
     print(f"{ms} ms: metered {metered / 1e6:.1f} of {truth / 1e6:.1f} ms, {metered / truth - 1:+.2%}")
     assert metered >= 0.8 * truth
