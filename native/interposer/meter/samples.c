@@ -166,9 +166,14 @@ static bool disturbed(const struct gs_meter *meter, const struct gs_queue *queue
 }
 
 /* Where nobody waits, no mark or wait shows a launch far longer than the others. One that was bracketed by chance
- * represents all those that were not, since the time when all launches had marks. */
+ * represents all those that were not, since the time when all launches had marks, or since the first that was charged:
+ * before that the process had no work. */
 static void charge_unseen(struct gs_meter *meter, const struct gs_queue *queue, double missed) {
   uint64_t from = meter->close > meter->forgotten ? meter->close : meter->forgotten;
+  if (meter->pieces == 0)
+    return;
+  if (from < meter->piece[0].from)
+    from = meter->piece[0].from;
   if (queue->sampled_from < meter->doubted && from < queue->sampled_from)
     gs_timeline_add(meter, from, queue->sampled_from, missed * queue->sampled_stands, 1);
 }
