@@ -168,6 +168,34 @@ static void in_step(const struct asked *asked) {
   }
 }
 
+/* SEED: wakes up, makes two or three bursts of launches of one function, waits after each, and pauses. How many and how
+ * long is drawn once; KERNEL_NS is the longest. With "first" as the first number of 0, the shortest program there is:
+ * 1 us, a wait, 5 launches of KERNEL_NS, a wait. */
+static void pulse(const struct asked *asked) {
+  struct {
+    uint64_t launches, ns;
+  } burst[3] = {{1, 1000}, {5, asked->ns}};
+  uint64_t pause = 60000000, bursts = 2;
+  seed = asked->first + 1;
+  if (asked->first > 0) {
+    bursts = 2 + chance(2);
+    pause = 1000000 << chance(8);
+    for (uint64_t i = 0; i < bursts; i++) {
+      burst[i].launches = 1 + chance(8);
+      for (burst[i].ns = asked->ns; burst[i].ns > 2000 && chance(4) > 0;)
+        burst[i].ns /= 2 + chance(2);
+    }
+  }
+  for (uint64_t began = now; now < began + 5000000000;) {
+    for (uint64_t i = 0; i < bursts; i++) {
+      for (uint64_t k = 0; k < burst[i].launches; k++)
+        launch(0, 0x1000, burst[i].ns);
+      wait_for(0, asked->unseen);
+    }
+    now += pause / 2 + chance(pause);
+  }
+}
+
 /* PERIOD_NS: one launch per period, and no wait. */
 static void rarely(const struct asked *asked) {
   uint64_t next = now;
@@ -188,7 +216,7 @@ static const struct {
     {"mix", 0, mix},          {"two", 0, two_streams},       {"burst", 0, bursts},  {"many", 0, many},
     {"uneven", 0, uneven},    {"random", 2, random_program}, {"rarely", 1, rarely}, {"rare", 2, rare},
     {"layers", 0, layers},    {"watched", 2, watched},       {"sizes", 1, sizes},   {"shrinking", 1, shrinking},
-    {"step", 1, in_step},
+    {"step", 1, in_step},     {"pulse", 1, pulse},
 };
 
 static void run(size_t program, const struct asked *asked) {
@@ -229,14 +257,16 @@ int main(int argc, char **argv) {
    * only says it works, from the first second on. */
   reading = strstr(words, "dear") ? 6000 : 0;
   stolen_in = strstr(words, "starved") ? 400 : 0;
-  if (strstr(words, "turns"))
+  if (strstr(words, "turns") || strstr(words, "yields"))
     foreign = strstr(words, "said")         ? FOREIGN_SAID
               : strstr(words, "later")      ? FOREIGN_LATER
+              : strstr(words, "yields")     ? FOREIGN_YIELDS
               : strcmp(words, "turns") == 0 ? FOREIGN_ALWAYS
                                             : FOREIGN_IN_TURN;
 
   uint64_t began = now;
   metered = false;
+  restart();
   run((size_t)program, &asked);
   uint64_t bare = now - began;
   metered = true;

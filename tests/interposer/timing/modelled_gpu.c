@@ -1,5 +1,7 @@
 #include "modelled_gpu.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { EVENT_GPU = 800, QUERY = 300, DEPTH = 1024, BARRIERS = 1000 };
@@ -13,7 +15,7 @@ uint32_t stolen_in;
 bool metered = true;
 enum others foreign;
 
-static uint64_t device_free;
+static uint64_t device_free, first_launch;
 static uint64_t submitted[DEPTH], submissions; /* ends of the last kernels: a full queue blocks a launch */
 static uint64_t bracket[STREAMS][2];
 static const uint64_t skew = 123456789; /* device clock = host clock - skew */
@@ -23,15 +25,32 @@ enum { PERIOD = 42000000, LEASE = 20000000, GAP = 1000000, SLICE = 2000000, NOTI
 enum { LATER = 1000000000 };
 static const uint64_t begun = 1000000000000u;
 
+/* Of FOREIGN_YIELDS: this program's lease, which it asks for when it launches and loses when it has been idle. The
+ * other has work whenever it is not held, and for a while after it was granted. */
+enum { IDLE_LEAST = 200000, IDLE_MOST = 20000000, TAIL_MOST = 1000000, REVOKE = 50000 };
+static struct {
+  uint64_t granted, tail_until, lost, idle; /* idle: how long it is kept after the last work */
+  uint32_t word;
+  bool noticed;
+} lease;
+
 static bool foreign_at(uint64_t t) {
   uint64_t at = t % PERIOD;
+  if (foreign == FOREIGN_YIELDS)
+    return t >= lease.lost || t < lease.tail_until;
   if (foreign == FOREIGN_SAID || foreign == FOREIGN_LATER)
     return t >= begun + LATER;
   return foreign == FOREIGN_ALWAYS || (foreign == FOREIGN_IN_TURN && (at >= LEASE + GAP || at < SLICE));
 }
 
-static bool held_at(uint64_t t) { return foreign == ALONE || t % PERIOD < LEASE; }
+static bool held_at(uint64_t t) {
+  if (foreign == FOREIGN_YIELDS)
+    return t >= lease.granted && t < lease.lost;
+  return foreign == ALONE || t % PERIOD < LEASE;
+}
 static uint32_t lease_at(uint64_t t) {
+  if (foreign == FOREIGN_YIELDS)
+    return lease.word + !held_at(t);
   return foreign == ALONE ? 1 : 1 + 2 * (uint32_t)(t / PERIOD % 1000000) + !held_at(t);
 }
 
@@ -64,6 +83,19 @@ static void call(uint64_t cost) {
     now += 500000 + chance(7500000);
 }
 
+/* Asks the other for the lease. */
+static void regain(void) {
+  now += REVOKE + (now - lease.granted >= LEASE ? chance(LEASE) : chance(TAIL_MOST));
+  lease.granted = now;
+  lease.tail_until = now + chance(TAIL_MOST);
+  lease.lost = now + LEASE;
+  lease.idle = IDLE_LEAST + chance(chance(IDLE_MOST));
+  lease.word += 2;
+  lease.noticed = false;
+  if (metered)
+    gs_meter_turn(&meter, foreign_at(now), now);
+}
+
 static uint64_t event(int s) {
   call(EVENT);
   tail[s] = (tail[s] > now ? tail[s] : now) + EVENT_GPU;
@@ -75,6 +107,18 @@ static void notice(void) {
   const uint64_t change[] = {0, SLICE, LEASE, PERIOD};
   if (foreign == ALONE)
     return;
+  if (foreign == FOREIGN_YIELDS) {
+    if (meter.others == 1 && held_at(now) && now >= lease.tail_until + NOTICE)
+      gs_meter_turn(&meter, 0, lease.tail_until);
+    if (!lease.noticed && now >= lease.lost + NOTICE) {
+      lease.noticed = true;
+      if (device_free <= lease.lost)
+        gs_meter_turn(&meter, GS_METER_AWAY, lease.lost + NOTICE);
+      else
+        gs_meter_turn(&meter, 1, lease.lost + NOTICE + GS_METER_OVERLAP_NS);
+    }
+    return;
+  }
   if (noticed == 0)
     noticed = now;
   for (uint64_t period = noticed / PERIOD * PERIOD; period <= now; period += PERIOD)
@@ -96,9 +140,40 @@ static void kernel(int s, uint64_t ns) {
   begin = now > device_free ? now : device_free;
   if (tail[s] > begin)
     begin = tail[s];
+  if (foreign == FOREIGN_YIELDS)
+    lease.lost = lease.granted + LEASE;
   tail[s] = device_free = worked(begin, ns);
+  if (foreign == FOREIGN_YIELDS && device_free + lease.idle < lease.lost)
+    lease.lost = device_free + lease.idle;
+  if (submissions == 0)
+    first_launch = now - LAUNCH;
   submitted[submissions++ % DEPTH] = tail[s];
   truth += ns;
+}
+
+/* A program is never charged more than the time since its first launch, nor than that for which it had a lease or work
+ * on the device. Looked at from every call; ROUNDED: what marks and the notice of a lease may be off. */
+static void check_bounds(void) {
+  enum { ROUNDED = 5000, STEP = 10000 };
+  static uint64_t first, seen;
+  static double had;
+  if (!metered)
+    return;
+  if (submissions == 0) { /* the program is new */
+    first = 0;
+    return;
+  }
+  if (first == 0) {
+    first = seen = first_launch;
+    had = ROUNDED;
+  }
+  for (; seen < now; seen += STEP)
+    had += held_at(seen) || device_free > seen ? STEP : 0;
+  if (meter.busy <= (double)(now - first) + ROUNDED && meter.busy <= had)
+    return;
+  fprintf(stderr, "charged %.3f ms, %.3f ms after the first launch, having had the device for %.3f ms\n",
+          meter.busy / 1e6, (double)(now - first) / 1e6, had / 1e6);
+  exit(3);
 }
 
 static void take_sample(int s) {
@@ -127,6 +202,7 @@ void reap(void) {
         done = (uint64_t)(uintptr_t)mark->event;
       }
     }
+    check_bounds();
     if (best < 0)
       return;
     now += reading;
@@ -162,6 +238,10 @@ static void gate(int s) {
     if (!held_at(now)) {
       if (metered && queues[s].open.launches > 0)
         mark(s, false);
+      if (foreign == FOREIGN_YIELDS && metered)
+        reap();
+      if (foreign == FOREIGN_YIELDS)
+        regain();
       for (; !held_at(now); now += 50000) { /* the gate thread polls */
         if (metered)
           reap();
@@ -239,6 +319,7 @@ void sync_stream(int s) {
   reap();
   take_sample(s);
   gs_meter_synced(&meter, &queues[s], now, (struct gs_waited){began, now, 1, true});
+  check_bounds();
 }
 
 void sync_all(void) {
@@ -267,6 +348,8 @@ void restart(void) {
   memset(clocks, 0, sizeof clocks);
   memset(tail, 0, sizeof tail);
   memset(submitted, 0, sizeof submitted);
+  memset(&lease, 0, sizeof lease);
+  lease.word = 1;
   device_free = truth = submissions = noticed = 0;
   now = begun;
   seed = 1;
