@@ -1,15 +1,15 @@
-#include "interposer/time/submit.h"
+#include "interposer/time/gate/submit.h"
 
 #include "interposer/process/device.h"
-#include "interposer/time/active.h"
-#include "interposer/time/bracket.h"
-#include "interposer/time/capture.h"
-#include "interposer/time/gate.h"
-#include "interposer/time/marks.h"
-#include "interposer/time/repeat.h"
-#include "interposer/time/residency.h"
-#include "interposer/time/start.h"
-#include "interposer/time/streams.h"
+#include "interposer/time/gate/gate.h"
+#include "interposer/time/gate/start.h"
+#include "interposer/time/marks/bracket.h"
+#include "interposer/time/marks/marks.h"
+#include "interposer/time/marks/residency.h"
+#include "interposer/time/streams/active.h"
+#include "interposer/time/streams/capture.h"
+#include "interposer/time/streams/repeat.h"
+#include "interposer/time/streams/streams.h"
 
 #define GS_CAPTURES(time) __atomic_load_n(&(time)->captures, __ATOMIC_ACQUIRE)
 
