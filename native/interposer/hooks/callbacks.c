@@ -8,8 +8,8 @@
  * context it never runs. A program has few such functions; those beyond PLACES are called directly, and gated. */
 #include "interposer/hooks/callbacks.h"
 #include "interposer/hooks/graphs/nodes.h"
+#include "interposer/time/marks/waits.h"
 #include "interposer/time/thread.h"
-#include "interposer/time/waits.h"
 
 enum { PLACES = 512 /* a power of two, and of eight */ };
 

@@ -1,10 +1,10 @@
 #include "interposer/hooks/capture.h"
 
 #include "interposer/process/device.h"
-#include "interposer/time/capture.h"
-#include "interposer/time/contexts.h"
-#include "interposer/time/streams.h"
-#include "interposer/time/waits.h"
+#include "interposer/time/marks/contexts.h"
+#include "interposer/time/marks/waits.h"
+#include "interposer/time/streams/capture.h"
+#include "interposer/time/streams/streams.h"
 
 CUresult gs_before_capture_begin(struct gs_around_capture_begin *around, CUstream stream) {
   struct gs_time *time = gs_time();

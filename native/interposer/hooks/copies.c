@@ -3,11 +3,11 @@
 #include "interposer/hooks/copies.h"
 
 #include "interposer/memory/reserve.h"
-#include "interposer/time/capture.h"
-#include "interposer/time/marks.h"
-#include "interposer/time/repeat.h"
-#include "interposer/time/streams.h"
-#include "interposer/time/waits.h"
+#include "interposer/time/marks/marks.h"
+#include "interposer/time/marks/waits.h"
+#include "interposer/time/streams/capture.h"
+#include "interposer/time/streams/repeat.h"
+#include "interposer/time/streams/streams.h"
 
 enum {
   LONG_COPY_BYTES = 256 << 10, /* ~10 us on PCIe 4; two events cost half of that */

@@ -3,7 +3,7 @@
 #define GPUSHARE_HOOKS_COPIES_H
 
 #include "interposer/process/process.h"
-#include "interposer/time/submit.h"
+#include "interposer/time/gate/submit.h"
 
 enum gs_copy { GS_COPY_IN = 0, GS_COPY_OUT = 1, GS_COPY_WITHIN = 2, GS_COPY_UNKNOWN = 3 };
 

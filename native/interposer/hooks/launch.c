@@ -1,7 +1,7 @@
 #include "hooks.h"
 #include "interposer/hooks/launch.h"
 
-#include "interposer/time/waits.h"
+#include "interposer/time/marks/waits.h"
 
 CUresult gs_book_kernel(struct gs_around_kernel *around, CUfunction function, uint64_t key, CUstream stream) {
   CUresult result = CUDA_SUCCESS;

@@ -4,8 +4,8 @@
 
 #include "interposer/memory/kernels.h"
 #include "interposer/process/process.h"
-#include "interposer/time/repeat.h"
-#include "interposer/time/submit.h"
+#include "interposer/time/gate/submit.h"
+#include "interposer/time/streams/repeat.h"
 
 /* The time of a kernel grows with its grid, so it is measured separately for each size class of the number of blocks.
  * That number is below 2^63, and the address of a function below 2^56. */

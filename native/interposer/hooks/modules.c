@@ -14,7 +14,7 @@
 #include "interposer/memory/kernels.h"
 #include "interposer/memory/life.h"
 #include "interposer/process/greens.h"
-#include "interposer/time/functions.h"
+#include "interposer/time/streams/functions.h"
 #include "interposer/hooks/modules.h"
 #include "interposer/process/device.h"
 #include "image/gs_image.h"

@@ -5,7 +5,7 @@
 #include "interposer/memory/pool_blocks.h"
 #include "interposer/memory/pool_growth.h"
 #include "interposer/memory/reserve.h"
-#include "interposer/time/streams.h"
+#include "interposer/time/streams/streams.h"
 #include "interposer/process/device.h"
 #include "interposer/process/elsewhere.h"
 #include "interposer/memory/pool_charge.h"

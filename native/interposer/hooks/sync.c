@@ -3,8 +3,8 @@
 #include "interposer/memory/async_free.h"
 #include "interposer/memory/reserve.h"
 #include "interposer/process/device.h"
-#include "interposer/time/streams.h"
-#include "interposer/time/waits.h"
+#include "interposer/time/marks/waits.h"
+#include "interposer/time/streams/streams.h"
 
 CUresult gs_before_sync_stream(struct gs_around_sync_stream *around, CUstream stream) {
   CUresult result = CUDA_SUCCESS;

@@ -3,7 +3,7 @@
 #define GPUSHARE_HOOKS_SYNC_H
 
 #include "interposer/process/process.h"
-#include "interposer/time/repeat.h"
+#include "interposer/time/streams/repeat.h"
 #include "interposer/time/timing.h"
 
 struct gs_around_sync_stream {

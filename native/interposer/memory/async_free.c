@@ -8,8 +8,8 @@
 #include "interposer/memory/pool_life.h"
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
-#include "interposer/time/capture.h"
-#include "interposer/time/streams.h"
+#include "interposer/time/streams/capture.h"
+#include "interposer/time/streams/streams.h"
 
 enum { LINES_AT_ONCE = 256 };
 

@@ -4,10 +4,10 @@
 #include "interposer/memory/library_code.h"
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
-#include "interposer/time/capture.h"
-#include "interposer/time/collectives.h"
-#include "interposer/time/repeat.h"
-#include "interposer/time/streams.h"
+#include "interposer/time/gate/collectives.h"
+#include "interposer/time/streams/capture.h"
+#include "interposer/time/streams/repeat.h"
+#include "interposer/time/streams/streams.h"
 
 void gs_kernels_forget(void) {
   __atomic_fetch_add(&gs_process->kernel_generation, 1, __ATOMIC_RELAXED);

@@ -3,7 +3,7 @@
 #define GPUSHARE_MEMORY_KERNELS_H
 
 #include "interposer/memory/implicit.h"
-#include "interposer/time/streams.h"
+#include "interposer/time/streams/streams.h"
 
 /* A launch of a kernel. */
 struct gs_kernel_use {

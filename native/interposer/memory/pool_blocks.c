@@ -2,7 +2,7 @@
 
 #include "interposer/memory/async_free.h"
 #include "interposer/os/latch.h"
-#include "interposer/time/streams.h"
+#include "interposer/time/streams/streams.h"
 
 enum { STREAMS = 64 /* with queued frees in one pool; frees in further ones wait for a whole context */ };
 

@@ -3,7 +3,7 @@
 #include "interposer/memory/async_free.h"
 #include "interposer/memory/pool_map.h"
 #include "interposer/memory/reserve.h"
-#include "interposer/time/streams.h"
+#include "interposer/time/streams/streams.h"
 
 /* The call proceeds to the driver. coming: what it may add and was not announced; reserved: what was reserved for
  * it. */

@@ -6,7 +6,7 @@
 #include "interposer/memory/exports.h"
 #include "interposer/memory/pool_charge.h"
 #include "interposer/process/trace.h"
-#include "interposer/time/waits.h"
+#include "interposer/time/marks/waits.h"
 #include "page/page.h"
 
 static void trace_no_room(int ordinal, uint64_t bytes) {

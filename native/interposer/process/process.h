@@ -82,7 +82,7 @@ struct gs_process {
   /* executable graphs that allocate memory or contain collectives; in most processes none */
   uint32_t graphs;
   uint32_t collectives;   /* number of collective functions ever found */
-  struct gs_time *time;   /* time/start.c */
+  struct gs_time *time;   /* time/create.c */
   struct gs_books *books; /* memory/books.c */
 };
 

@@ -1,4 +1,4 @@
-/* Device time in one process: the state shared by the files of this directory.
+/* Device time in one process: the state that the rooms below share.
  *
  * Lock order: `reaping` of a device (may be held across driver calls that do not block), then `tables` (contexts and
  * streams), then `lock` of the device (its meter and queues; never held across a driver call, because recording an
@@ -173,7 +173,7 @@ struct gs_time {
   struct gs_recorded recorded[GS_TIME_RECORDED];
 };
 
-/* NULL before gs_time_start and in a forked child. */
+/* NULL before gs_time_create and in a forked child. */
 static inline struct gs_time *gs_time(void) { return __atomic_load_n(&gs_process->time, __ATOMIC_ACQUIRE); }
 
 static inline bool gs_stream_live(const struct gs_stream *stream) {

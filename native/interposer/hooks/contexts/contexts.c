@@ -15,8 +15,8 @@
 #include "interposer/process/elsewhere.h"
 #include "interposer/process/greens.h"
 #include "interposer/process/trace.h"
-#include "interposer/time/contexts.h"
-#include "interposer/time/start.h"
+#include "interposer/time/gate/start.h"
+#include "interposer/time/marks/contexts.h"
 
 static void contexts_changed(uint32_t by) {
   __atomic_fetch_add(&gs_process->contexts, by, __ATOMIC_RELAXED);

@@ -6,8 +6,8 @@
 #include "interposer/memory/charge.h"
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
-#include "interposer/time/contexts.h"
-#include "interposer/time/start.h"
+#include "interposer/time/gate/start.h"
+#include "interposer/time/marks/contexts.h"
 
 /* The driver returns the primary context's handle when it is retained. */
 static CUcontext primary_of(CUdevice device) {

@@ -11,7 +11,7 @@
 #include "interposer/memory/pool_charge.h"
 #include "interposer/process/device.h"
 #include "interposer/process/elsewhere.h"
-#include "interposer/time/waits.h"
+#include "interposer/time/marks/waits.h"
 
 enum { DEPTH = 16 /* of graphs in graphs */ };
 

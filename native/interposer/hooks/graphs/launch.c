@@ -1,8 +1,8 @@
 /* Calls that launch executable graphs or allocate their memory. */
 #include "interposer/hooks/graphs/graphs.h"
 #include "interposer/hooks/graphs/memory.h"
-#include "interposer/time/capture.h"
-#include "interposer/time/collectives.h"
+#include "interposer/time/gate/collectives.h"
+#include "interposer/time/streams/capture.h"
 
 static void end_launch(struct gs_graph_need *need, CUresult result) {
   gs_graph_memory_end(need);

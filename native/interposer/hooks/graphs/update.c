@@ -1,7 +1,7 @@
 /* Calls that change executable graphs. */
 #include "interposer/hooks/graphs/graphs.h"
 #include "interposer/hooks/graphs/kernels.h"
-#include "interposer/time/functions.h"
+#include "interposer/time/streams/functions.h"
 
 CUresult gs_before_graph_changed(struct gs_around_graph_changed *around, CUgraphExec graph) {
   CUresult result = CUDA_SUCCESS;

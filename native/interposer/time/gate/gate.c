@@ -1,13 +1,13 @@
-#include "interposer/time/gate.h"
+#include "interposer/time/gate/gate.h"
 
 #include <errno.h>
 
 #include "interposer/os/system.h"
-#include "interposer/process/trace.h"
-#include "interposer/time/active.h"
-#include "interposer/time/repeat.h"
 #include "interposer/process/join.h"
-#include "interposer/time/marks.h"
+#include "interposer/process/trace.h"
+#include "interposer/time/marks/marks.h"
+#include "interposer/time/streams/active.h"
+#include "interposer/time/streams/repeat.h"
 
 enum {
   STEP_NS = 50000000,      /* how often a waiting thread checks the other conditions */

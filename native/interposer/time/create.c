@@ -1,10 +1,8 @@
-#include "interposer/time/start.h"
+#include "interposer/time/create.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
-
-#include "interposer/time/gate_thread.h"
 
 /* A tool that traces every CUDA call would show the interposer's events to its user and slows every call, so under one
  * the program is charged by residency. A loaded libcupti alone does not indicate one: frameworks link it and rarely use
@@ -16,7 +14,7 @@ struct books {
   struct gs_stream rest;
 };
 
-static struct gs_time *create(void) {
+static struct gs_time *create_time(void) {
   struct gs_time *time = gs_private_map(sizeof *time), *none = NULL;
   if (!time)
     return NULL;
@@ -36,28 +34,32 @@ static struct gs_time *create(void) {
   return none;
 }
 
-void gs_time_start(int ordinal) {
+static void create_books(struct gs_time *time, struct gs_time_device *device) {
+  struct books *books = gs_private_map(sizeof *books);
+  gs_latch_take(&time->tables);
+  if (books && !device->meter) {
+    books->rest.device = device;
+    books->rest.live = true;
+    device->rest = &books->rest;
+    __atomic_store_n(&device->meter, &books->meter, __ATOMIC_RELEASE);
+    books = NULL;
+  }
+  gs_latch_drop(&time->tables);
+  if (books)
+    munmap(books, sizeof *books);
+}
+
+bool gs_time_create(int ordinal) {
   struct gs_time *time = gs_time();
   int saved = errno;
+  bool first;
   if (ordinal < 0 || ordinal >= (int)gs_process->ndevices)
-    return;
+    return false;
   if (!time)
-    time = create();
-  if (time && !__atomic_load_n(&time->device[ordinal].meter, __ATOMIC_ACQUIRE)) {
-    struct books *books = gs_private_map(sizeof *books);
-    gs_latch_take(&time->tables);
-    if (books && !time->device[ordinal].meter) {
-      struct gs_time_device *device = &time->device[ordinal];
-      books->rest.device = device;
-      books->rest.live = true;
-      device->rest = &books->rest;
-      __atomic_store_n(&device->meter, &books->meter, __ATOMIC_RELEASE);
-      books = NULL;
-    }
-    gs_latch_drop(&time->tables);
-    if (books)
-      munmap(books, sizeof *books);
-    gs_gate_thread_start();
-  }
+    time = create_time();
+  first = time && !__atomic_load_n(&time->device[ordinal].meter, __ATOMIC_ACQUIRE);
+  if (first)
+    create_books(time, &time->device[ordinal]);
   errno = saved;
+  return first;
 }

@@ -1,4 +1,4 @@
-#include "interposer/time/capture.h"
+#include "interposer/time/streams/capture.h"
 
 #include <errno.h>
 #include <sys/syscall.h>
@@ -7,7 +7,7 @@
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
 #include "interposer/process/trace.h"
-#include "interposer/time/repeat.h"
+#include "interposer/time/streams/repeat.h"
 
 enum { NOT_RELAXED = -1 };
 

@@ -5,13 +5,13 @@
  * one is recorded: by memory barriers, which need no memory, occupy no multiprocessor, and end even if this process
  * dies. How long they take is not documented, so each bracket checks whether they took long enough, and their number is
  * adjusted. */
-#include "interposer/time/bracket.h"
+#include "interposer/time/marks/bracket.h"
 
-#include "interposer/time/events.h"
-#include "interposer/time/inside.h"
 #include "interposer/time/lease.h"
-#include "interposer/time/places.h"
-#include "interposer/time/repeat.h"
+#include "interposer/time/marks/events.h"
+#include "interposer/time/marks/inside.h"
+#include "interposer/time/streams/places.h"
+#include "interposer/time/streams/repeat.h"
 #include "interposer/time/thread.h"
 
 enum {

@@ -9,7 +9,7 @@
 #ifndef GPUSHARE_TIME_RESIDENCY_H
 #define GPUSHARE_TIME_RESIDENCY_H
 
-#include "interposer/time/repeat.h"
+#include "interposer/time/streams/repeat.h"
 #include "interposer/time/timing.h"
 
 enum {

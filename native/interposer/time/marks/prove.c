@@ -6,14 +6,14 @@
  * destroyed. For them an event behind everything in the context answers; recording it would invalidate any capture in
  * the context. Drivers before CUDA 12.5 have no such event: there the per-thread default streams are charged as
  * estimated. */
-#include "interposer/time/prove.h"
+#include "interposer/time/marks/prove.h"
 
-#include "interposer/time/active.h"
-#include "interposer/time/capture.h"
-#include "interposer/time/events.h"
-#include "interposer/time/inside.h"
-#include "interposer/time/places.h"
-#include "interposer/time/residency.h"
+#include "interposer/time/marks/events.h"
+#include "interposer/time/marks/inside.h"
+#include "interposer/time/marks/residency.h"
+#include "interposer/time/streams/active.h"
+#include "interposer/time/streams/capture.h"
+#include "interposer/time/streams/places.h"
 
 bool gs_overdue(const struct gs_time_device *device, uint64_t now, uint64_t patience) {
   for (const struct gs_stream *stream = gs_active_first(device); stream; stream = gs_active_next(stream))

@@ -1,4 +1,4 @@
-#include "interposer/time/residency.h"
+#include "interposer/time/marks/residency.h"
 
 #include <limits.h>
 

@@ -1,11 +1,11 @@
 /* Publishes what the arbiter has to know. */
-#include "interposer/time/publish.h"
+#include "interposer/time/marks/publish.h"
 
 #include "interposer/process/join.h"
-#include "interposer/time/active.h"
 #include "interposer/time/lease.h"
-#include "interposer/time/repeat.h"
-#include "interposer/time/residency.h"
+#include "interposer/time/marks/residency.h"
+#include "interposer/time/streams/active.h"
+#include "interposer/time/streams/repeat.h"
 
 enum {
   /* work that is done this much before the arbiter expects it is worth a bell: waking others takes 50 us, and work that

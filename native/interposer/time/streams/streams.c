@@ -1,14 +1,14 @@
-#include "interposer/time/streams.h"
+#include "interposer/time/streams/streams.h"
 
 #include <errno.h>
 #include <string.h>
 
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
-#include "interposer/time/capture.h"
-#include "interposer/time/places.h"
-#include "interposer/time/repeat.h"
-#include "interposer/time/start.h"
+#include "interposer/time/create.h"
+#include "interposer/time/streams/capture.h"
+#include "interposer/time/streams/places.h"
+#include "interposer/time/streams/repeat.h"
 
 /* Streams that a thread used last, by handle. Valid as long as no stream or context ends. */
 GS_TLS struct gs_cached {
@@ -91,7 +91,7 @@ static struct gs_stream *make(struct gs_time *time, CUstream handle, CUcontext c
   bool pushed = context && context != current && gs_real.cuCtxPushCurrent_v2(context) == CUDA_SUCCESS;
   struct gs_stream *stream = NULL;
   if (context && (context == current || pushed)) {
-    gs_time_start(gs_context_device(context));
+    gs_time_create(gs_context_device(context)); /* there is a gs_time: see look_up */
     gs_latch_take(&time->tables);
     stream = gs_place_find(time, handle, context, gs_stream_thread(handle));
     if (!stream)

@@ -1,15 +1,15 @@
-#include "interposer/time/submit.h"
+#include "interposer/time/gate/submit.h"
 
 #include "interposer/process/device.h"
-#include "interposer/time/active.h"
-#include "interposer/time/bracket.h"
-#include "interposer/time/capture.h"
-#include "interposer/time/gate.h"
-#include "interposer/time/marks.h"
-#include "interposer/time/repeat.h"
-#include "interposer/time/residency.h"
-#include "interposer/time/start.h"
-#include "interposer/time/streams.h"
+#include "interposer/time/gate/gate.h"
+#include "interposer/time/gate/start.h"
+#include "interposer/time/marks/bracket.h"
+#include "interposer/time/marks/marks.h"
+#include "interposer/time/marks/residency.h"
+#include "interposer/time/streams/active.h"
+#include "interposer/time/streams/capture.h"
+#include "interposer/time/streams/repeat.h"
+#include "interposer/time/streams/streams.h"
 
 #define GS_CAPTURES(time) __atomic_load_n(&(time)->captures, __ATOMIC_ACQUIRE)
 
@@ -50,87 +50,120 @@ static void callback_spends(struct gs_time_device *device, uint32_t lease, doubl
   device->callback_lease = lease;
 }
 
-CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream handle) {
-  struct gs_time *time = gs_time();
-  struct gs_function *function;
-  struct gs_time_device *device;
+/* A submission between the gate and the driver. Its steps are inlined into gs_submit, so this lies in registers. */
+struct passage {
+  struct gs_time *time;
   struct gs_stream *stream;
-  struct gs_meter *meter;
-  uint64_t tick, now, began = 0;
-  uint32_t lease, plan;
+  struct gs_time_device *device; /* of the stream */
+  struct gs_meter *meter;        /* of the device */
+  struct gs_function *function;
+  uint64_t tick, now; /* when it passed the gate */
+  uint32_t lease;     /* the lease word that let it pass */
+  uint32_t plan;
   double bound;
-  submission->stream = NULL;
+};
+
+/* Finds the stream. False: the submission is neither booked nor marked, because it is captured or its stream has no
+ * place. */
+static inline bool find_stream(struct passage *passage, CUstream handle) {
+  struct gs_time *time = gs_time();
   if (!time) {
     /* A context created without the interposer, through the driver's private tables. */
     gs_time_start(gs_stream_device(handle));
     time = gs_time();
   }
   if (!time || (GS_CAPTURES(time) > 0 && gs_stream_capturing(handle)))
-    return CUDA_SUCCESS;
-  stream = gs_stream_of(handle);
-  if (!stream) {
+    return false;
+  passage->time = time;
+  passage->stream = gs_stream_of(handle);
+  if (!passage->stream) {
     gate_only(time, handle);
-    return CUDA_SUCCESS;
+    return false;
   }
-  device = stream->device;
-  meter = device->meter;
+  passage->device = passage->stream->device;
+  passage->meter = passage->device->meter;
+  return true;
+}
+
+/* Waits for the lease and for the bound. Returns with the device's lock held. */
+static inline void pass_gate(struct passage *passage, uint64_t key) {
+  struct gs_stream *stream = passage->stream;
+  struct gs_time_device *device = passage->device;
+  uint64_t began = 0;
   for (;;) {
     /* Costs 5 ns less here than after the arithmetic of the bound: a processor retires older instructions first. */
-    tick = gs_ticks_read();
-    lease = __atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE);
-    if (!GS_LIKELY((lease & GS_LEASE_HELD) && !__atomic_load_n(&device->local, __ATOMIC_RELAXED))) {
-      lease = gs_gate_wait(device, stream);
-      tick = gs_ticks_read();
+    passage->tick = gs_ticks_read();
+    passage->lease = __atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE);
+    if (!GS_LIKELY((passage->lease & GS_LEASE_HELD) && !__atomic_load_n(&device->local, __ATOMIC_RELAXED))) {
+      passage->lease = gs_gate_wait(device, stream);
+      passage->tick = gs_ticks_read();
     }
-    bound = gs_bound(device);
+    passage->bound = gs_bound(device);
     gs_biased_take(&device->lock);
-    if (GS_LIKELY(gs_meter_inflight(meter, bound) <= bound) || time->profiled)
-      break;
+    if (GS_LIKELY(gs_meter_inflight(passage->meter, passage->bound) <= passage->bound) || passage->time->profiled)
+      return;
     gs_biased_drop(&device->lock);
     began = began ? began : gs_now();
-    if (!gs_bound_wait(device, stream, key, lease, began))
+    if (!gs_bound_wait(device, stream, key, passage->lease, began))
       continue;
-    tick = gs_ticks_read();
-    bound = gs_bound(device);
-    break;
+    passage->tick = gs_ticks_read();
+    passage->bound = gs_bound(device);
+    return;
   }
-  now = gs_ticks_at(&device->ticks, tick);
-  function = gs_queue_function(meter, &stream->queue, key);
-  if (!GS_LIKELY(!gs_meter_close_first(meter, &stream->queue, function, now))) {
+}
+
+/* Passes the submission to the meter, behind all that came before it. Under the device's lock. */
+static inline void book(struct passage *passage, struct gs_submission *submission, uint64_t key) {
+  struct gs_stream *stream = passage->stream;
+  struct gs_time_device *device = passage->device;
+  struct gs_meter *meter = passage->meter;
+  passage->now = gs_ticks_at(&device->ticks, passage->tick);
+  passage->function = gs_queue_function(meter, &stream->queue, key);
+  if (!GS_LIKELY(!gs_meter_close_first(meter, &stream->queue, passage->function, passage->now))) {
     gs_biased_drop(&device->lock);
     gs_mark_record(stream, false);
     gs_biased_take(&device->lock);
-    now = gs_ticks_at(&device->ticks, gs_ticks_read());
-    function = gs_queue_function(meter, &stream->queue, key);
+    passage->now = gs_ticks_at(&device->ticks, gs_ticks_read());
+    passage->function = gs_queue_function(meter, &stream->queue, key);
   }
-  if (!GS_LIKELY(!gs_turn_passed(device, lease)))
-    gs_notice_turn(device, lease, now);
+  if (!GS_LIKELY(!gs_turn_passed(device, passage->lease)))
+    gs_notice_turn(device, passage->lease, passage->now);
   gs_repeat_absorb(stream);
   submission->stream = stream;
-  submission->function = function;
-  submission->estimate = function->estimate;
+  submission->function = passage->function;
+  submission->estimate = passage->function->estimate;
   submission->segments = stream->queue.segments;
   stream->newest = device->waits;
   __atomic_store_n(&stream->sent, stream->sent + 1, __ATOMIC_RELAXED);
   __atomic_thread_fence(__ATOMIC_RELEASE); /* before the launch is counted, see gs_stream_arrived */
-  plan = gs_meter_launch(meter, &stream->queue, function, now, lease);
+  passage->plan = gs_meter_launch(meter, &stream->queue, passage->function, passage->now, passage->lease);
   gs_active_add(stream);
-  if (!GS_LIKELY(!time->profiled && stream->context)) { /* no marks */
-    plan = 0;
+  if (!GS_LIKELY(!passage->time->profiled && stream->context)) { /* no marks */
+    passage->plan = 0;
     __atomic_store_n(&stream->queue.bracketing, false, __ATOMIC_RELAXED);
-    gs_blind(stream, now);
+    gs_blind(stream, passage->now);
   }
-  submission->plan = plan;
+  submission->plan = passage->plan;
+}
+
+/* Shows the booking to the arbiter and to the gate thread, and decides whether the next launches may repeat this one.
+ * Drops the device's lock. */
+static inline void publish(const struct passage *passage, CUstream handle) {
+  struct gs_stream *stream = passage->stream;
+  struct gs_time_device *device = passage->device;
+  struct gs_function *function = passage->function;
+  double bound = passage->bound;
   __atomic_store_n(&stream->due, stream->queue.end, __ATOMIC_RELAXED);
-  gs_not_idle(time, device);
+  gs_not_idle(passage->time, device);
   __atomic_store_n(&device->slot->launches, device->slot->launches + 1, __ATOMIC_RELAXED);
   if (stream->queue.end > device->slot->queue_end_ns)
     __atomic_store_n(&device->slot->queue_end_ns, stream->queue.end, __ATOMIC_RELAXED);
-  if ((lease & GS_LEASE_HELD) && !__atomic_load_n(&device->local, __ATOMIC_RELAXED)) {
+  if ((passage->lease & GS_LEASE_HELD) && !__atomic_load_n(&device->local, __ATOMIC_RELAXED)) {
     if (!stream->blind)
-      gs_repeat_from(stream, function, handle, lease, bound - gs_meter_inflight(meter, bound), tick, now);
+      gs_repeat_from(stream, function, handle, passage->lease, bound - gs_meter_inflight(passage->meter, bound),
+                     passage->tick, passage->now);
   } else if (gs_called_back) {
-    callback_spends(device, lease,
+    callback_spends(device, passage->lease,
                     function->estimate > bound / GS_METER_RISK_SHARE ? function->estimate
                                                                      : bound / GS_METER_RISK_SHARE);
     gs_biased_drop(&device->lock);
@@ -138,7 +171,17 @@ CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream hand
     gs_biased_take(&device->lock);
   }
   gs_biased_drop(&device->lock);
-  if (!GS_LIKELY(!(plan & (GS_PLAN_START | GS_PLAN_SAMPLE))))
+}
+
+CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream handle) {
+  struct passage passage;
+  submission->stream = NULL;
+  if (!find_stream(&passage, handle))
+    return CUDA_SUCCESS;
+  pass_gate(&passage, key);
+  book(&passage, submission, key);
+  publish(&passage, handle);
+  if (!GS_LIKELY(!(passage.plan & (GS_PLAN_START | GS_PLAN_SAMPLE))))
     follow_before(submission);
   return CUDA_SUCCESS;
 }

@@ -12,13 +12,13 @@
 #include "interposer/os/thread.h"
 #include "interposer/process/join.h"
 #include "interposer/process/trace.h"
-#include "interposer/time/capture.h"
-#include "interposer/time/gate.h"
-#include "interposer/time/gate_thread.h"
-#include "interposer/time/marks.h"
-#include "interposer/time/prove.h"
-#include "interposer/time/publish.h"
-#include "interposer/time/residency.h"
+#include "interposer/time/gate/gate.h"
+#include "interposer/time/gate/gate_thread.h"
+#include "interposer/time/marks/marks.h"
+#include "interposer/time/marks/prove.h"
+#include "interposer/time/marks/publish.h"
+#include "interposer/time/marks/residency.h"
+#include "interposer/time/streams/capture.h"
 
 enum {
   TICK_ACTIVE_NS = 50000000, /* interval of the checks of the heartbeat while the program submits */

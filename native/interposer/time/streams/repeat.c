@@ -1,6 +1,6 @@
-#include "interposer/time/repeat.h"
+#include "interposer/time/streams/repeat.h"
 
-#include "interposer/time/active.h"
+#include "interposer/time/streams/active.h"
 
 __thread struct gs_repeat gs_repeats[8] __attribute__((tls_model("initial-exec"), visibility("hidden")));
 

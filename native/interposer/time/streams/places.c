@@ -1,4 +1,4 @@
-#include "interposer/time/places.h"
+#include "interposer/time/streams/places.h"
 
 #include <sys/mman.h>
 

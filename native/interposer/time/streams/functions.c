@@ -1,6 +1,6 @@
-#include "interposer/time/functions.h"
+#include "interposer/time/streams/functions.h"
 
-#include "interposer/time/repeat.h"
+#include "interposer/time/streams/repeat.h"
 
 static void for_meters(void (*act)(struct gs_meter *meter, uint64_t key), uint64_t key) {
   struct gs_time *time = gs_time();

@@ -1,12 +1,12 @@
-#include "interposer/time/waits.h"
+#include "interposer/time/marks/waits.h"
 
-#include "interposer/time/active.h"
-#include "interposer/time/capture.h"
 #include "interposer/time/lease.h"
-#include "interposer/time/marks.h"
-#include "interposer/time/prove.h"
-#include "interposer/time/repeat.h"
-#include "interposer/time/streams.h"
+#include "interposer/time/marks/marks.h"
+#include "interposer/time/marks/prove.h"
+#include "interposer/time/streams/active.h"
+#include "interposer/time/streams/capture.h"
+#include "interposer/time/streams/repeat.h"
+#include "interposer/time/streams/streams.h"
 #include "interposer/time/thread.h"
 
 /* Under the device's lock. */

@@ -1,4 +1,4 @@
-#include "interposer/time/active.h"
+#include "interposer/time/streams/active.h"
 
 #include <limits.h>
 

@@ -3,12 +3,12 @@
  * the arbiter revokes the lease and then reads the count. So either the arbiter sees the launch and sets every rank's
  * cut to allow it, or the launch sees the revoke and withdraws its count. Under a cut, places are taken by
  * compare-and-exchange, so exactly as many collectives pass as the cut allows. */
-#include "interposer/time/collectives.h"
+#include "interposer/time/gate/collectives.h"
 
 #include "interposer/process/device.h"
-#include "interposer/time/gate.h"
-#include "interposer/time/start.h"
-#include "interposer/time/streams.h"
+#include "interposer/time/gate/gate.h"
+#include "interposer/time/gate/start.h"
+#include "interposer/time/streams/streams.h"
 
 static bool local(const struct gs_time_device *device) { return __atomic_load_n(&device->local, __ATOMIC_ACQUIRE); }
 static bool held(const struct gs_time_device *device) {

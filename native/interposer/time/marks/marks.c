@@ -1,17 +1,17 @@
 /* Marks: the timing events of the meter. Records them and reaps them. */
-#include "interposer/time/marks.h"
+#include "interposer/time/marks/marks.h"
 
 #include <string.h>
 
-#include "interposer/time/active.h"
-#include "interposer/time/bracket.h"
-#include "interposer/time/events.h"
-#include "interposer/time/inside.h"
 #include "interposer/time/lease.h"
-#include "interposer/time/places.h"
-#include "interposer/time/publish.h"
-#include "interposer/time/repeat.h"
-#include "interposer/time/residency.h"
+#include "interposer/time/marks/bracket.h"
+#include "interposer/time/marks/events.h"
+#include "interposer/time/marks/inside.h"
+#include "interposer/time/marks/publish.h"
+#include "interposer/time/marks/residency.h"
+#include "interposer/time/streams/active.h"
+#include "interposer/time/streams/places.h"
+#include "interposer/time/streams/repeat.h"
 #include "interposer/time/thread.h"
 
 enum {

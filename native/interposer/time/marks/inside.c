@@ -1,9 +1,9 @@
-#include "interposer/time/inside.h"
+#include "interposer/time/marks/inside.h"
 
 #include <errno.h>
 #include <pthread.h>
 
-#include "interposer/time/capture.h"
+#include "interposer/time/streams/capture.h"
 
 bool gs_inside_begin(struct gs_inside *inside, const struct gs_context *context) {
   CUcontext current = NULL;

@@ -1,4 +1,4 @@
-#include "interposer/time/events.h"
+#include "interposer/time/marks/events.h"
 
 /* A capture in global mode, which another thread may begin at any time, forbids every thread to create an event, unless
  * the thread is in relaxed mode; an attempt would invalidate the capture. */

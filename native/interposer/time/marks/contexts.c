@@ -1,11 +1,11 @@
-#include "interposer/time/contexts.h"
+#include "interposer/time/marks/contexts.h"
 
 #include "interposer/process/greens.h"
-#include "interposer/time/active.h"
-#include "interposer/time/capture.h"
-#include "interposer/time/marks.h"
-#include "interposer/time/repeat.h"
-#include "interposer/time/streams.h"
+#include "interposer/time/marks/marks.h"
+#include "interposer/time/streams/active.h"
+#include "interposer/time/streams/capture.h"
+#include "interposer/time/streams/repeat.h"
+#include "interposer/time/streams/streams.h"
 
 static void new_generation(struct gs_time *time) {
   __atomic_add_fetch(&time->generation, 1, __ATOMIC_RELEASE);
