@@ -8,7 +8,7 @@ from pathlib import Path
 import built
 import pytest
 from handmade import Grant, Simulator, Tenant
-from timed import busy
+from timed import BUSY, busy
 from waiting import until
 
 HERE = Path(__file__).resolve().parent
@@ -237,6 +237,7 @@ def test_metered_under_leases_in_turn(
     assert sum(metered) <= 1.05 * sum(leased) + 2 * kernel_us * 1000
 
 
+@BUSY
 @pytest.mark.timing
 def test_two_processes_of_a_grant_share_its_time(
     grant: Grant, sim: Simulator, run_tenant: Callable[..., Tenant]
