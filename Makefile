@@ -12,9 +12,10 @@ TEST_LIMIT ?= 900
 WORKERS ?= $(shell echo $$(($$(nproc) * 2)))
 PARALLEL = timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations=15
 
-# What measures time, most of which it waits: a few at once, then those alone that failed beside another.
-measured = timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -n $(2) --dist loadgroup --attempts 1 --durations=10 $(1) || \
-  timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest --last-failed $(1)
+# What measures time, most of which it waits: a few at once, then those alone that the others, or other programs, kept from
+# measuring anything. A failure is final (tests/support/timed.py).
+measured = timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -n $(2) --dist loadgroup --no-loadscope-reorder --durations=10 $(1) && \
+  timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest --not-run --durations=10 $(1)
 
 # Everything that the wheel is made of: touched or gone, it is built and installed again. What has gone is missing in the
 # list of names, which is written where it is another one than before; a directory is touched by whatever Python leaves there.
@@ -47,13 +48,13 @@ test: $(VENV)/.ready-test check test-build ## static checks, then every test but
 	@echo "test: phase 2 of 3: all that does not measure time"
 	$(PARALLEL) -m "not slow and not gpu and not timing"
 	@echo "test: phase 3 of 3: what measures time"
-	$(call measured,tests/interposer/timing -m "timing and not slow and not gpu",3)
+	$(call measured,tests/interposer/timing -m "timing and not slow and not gpu",2)
 
 test-slow: $(VENV)/.ready-test build test-build ## soaks, full products, every property with more examples
 	@echo "test-slow: phase 1 of 2: all that does not measure time"
 	$(PARALLEL) -m "(slow or hypothesis) and not gpu and not timing" --hypothesis-profile=many
 	@echo "test-slow: phase 2 of 2: what measures time"
-	$(call measured,-m "timing and slow and not gpu",3)
+	$(call measured,-m "timing and slow and not gpu",2)
 
 test-frameworks: $(VENV)/.ready-test build build/frameworks/.ready ## unmodified PyTorch, Triton and numba on the simulated device
 	@echo "running the frameworks' programs, bare and in a share: about 6 minutes"

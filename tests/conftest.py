@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _pytest.runner import runtestprotocol
+import quiet
+import timed
 from hypothesis import HealthCheck, settings
 from running import Daemon
 
@@ -38,6 +39,13 @@ MACHINE_WIDE = ("containers", "unit/test_cgroup.py", "unit/test_device_program.p
 # What the tests in each of these directories share is expensive to start, so one process runs them all.
 TOGETHER = ("dra",)
 TIMING = Path(__file__).parent / "interposer/timing"
+
+pytest_addoption = timed.pytest_addoption
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ[quiet.MARK] = str(os.getpid())
+    config.pluginmanager.register(timed.Timed(config))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -87,42 +95,11 @@ def pytest_xdist_node_collection_finished(node: Any, ids: list[str]) -> None:
         raise pytest.UsageError("this pytest-xdist makes no groups with this pytest: see pyproject.toml")
 
 
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--attempts", type=int, default=3, help="how often a test that measures time may try")
-
-
-def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-    """Repeats a test that measures time until it passes: a busy machine makes a measurement worse, never better."""
-    group = item.get_closest_marker("xdist_group")
-    if item.get_closest_marker("timing") is None and (group is None or "timing" not in group.args):
-        return None
-    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-    attempts = item.config.getoption("attempts")
-    for attempt in range(1, attempts + 1):
-        item._initrequest()  # type: ignore[attr-defined] # each attempt has its own fixtures
-        reports = runtestprotocol(item, nextitem=nextitem, log=False)
-        if attempt == attempts or not any(report.failed for report in reports):
-            break
-    for report in reports:
-        report.user_properties.append(("attempts", attempt))
-        item.ihook.pytest_runtest_logreport(report=report)
-    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-    return True
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Removes the group that pytest-xdist appends to a test's name: --last-failed would not find that name."""
+    """Removes the group that pytest-xdist appends to a test's name: --last-failed and --not-run would not find that."""
     if hasattr(report, "node"):  # from a worker; inside the worker pytest-xdist compares the names
         report.nodeid = re.sub(r"@[a-z0-9_-]+$", "", report.nodeid)
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Names the tests that needed more than one attempt: a rare fault looks like a busy machine."""
-    for report in terminalreporter.getreports("passed"):
-        attempts = dict(report.user_properties).get("attempts", 1)
-        if attempts > 1:
-            terminalreporter.write_line(f"passed at attempt {attempts}: {report.nodeid}")
 
 
 @pytest.fixture(

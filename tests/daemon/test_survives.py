@@ -7,6 +7,7 @@ Cases that are marked slow have an equivalent in virtual time in tests/model.
 import itertools
 import os
 import signal
+import statistics
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -184,19 +185,17 @@ def test_a_long_kernel_is_paid_back_and_not_waited_for(daemon, sim, spin):
     grant, at = grant_of(daemon, long.pid), newest(daemon)
     long.tell(f"run {SECOND}")
 
-    # The simulator's numbers when each kernel had begun. If the neighbour's host leaves the device idle for 0.2 ms, as
-    # happens on a busy machine, the next kernel is a loan and starts early; otherwise the last one must be paid back
-    # first.
+    # The simulator's numbers when each kernel had begun. If the neighbour's host leaves the device idle for 0.2 ms, the
+    # next kernel is a loan and starts early; otherwise the last one must be paid back first.
     begun: list[list[int]] = []
-
-    def paid_back() -> list[list[int]]:
-        cycles = [milli(first, last) for first, last in itertools.pairwise(begun[1:])]
-        return [got for got in cycles if got[0] >= 720 and got[1] <= 275]
-
-    while not paid_back():
-        assert len(begun) < 10, begun
-        least = (len(begun) * 1000 + 1) * MS
+    for number in range(6):
+        least = (number * 1000 + 1) * MS
         begun.append(until(lambda least=least: (now := look(sim, pids))[2] > least and now, "a long kernel", 30))
+    # Without the first whole cycle, which in every run was shared about evenly.
+    cycles = [milli(first, last) for first, last in itertools.pairwise(begun[2:])]
+    print("per mille of the neighbour and of the long one, in each cycle:", cycles)
+    assert statistics.median(got[0] for got in cycles) >= 720
+    assert statistics.median(got[1] for got in cycles) <= 275
     [late] = events(daemon, grant, "late", at)[:1]
     taken = [e for e in events(daemon, grant_of(daemon, neighbour.pid), "lease", at) if e["other"] == grant]
     assert any(e["t_ns"] <= late["t_ns"] and e["reclaim_ns"] < FEW_MS for e in taken), (late, taken)

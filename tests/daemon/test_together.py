@@ -2,6 +2,7 @@
 
 import json
 import os
+import statistics
 import subprocess
 from collections.abc import Sequence
 
@@ -11,7 +12,7 @@ from running import SPIN, Daemon
 from gpushare import paths
 
 WORK = (str(SPIN), "--kernel-ns", "30000", "--gap-ns", "60000", "--seconds", "1")
-ROUNDS = 10
+ROUNDS = 5
 
 
 def kernels(commands: Sequence[Sequence[str]], env: dict[str, str]) -> int:
@@ -28,8 +29,8 @@ def kernels(commands: Sequence[Sequence[str]], env: dict[str, str]) -> int:
 def test_programs_that_leave_the_device_idle_keep_what_it_gives_without_us(daemon: Daemon) -> None:
     bare = {**os.environ, "LD_LIBRARY_PATH": str(paths.SIM_LIB_DIR), "GPUSHARE_SIM_DIR": daemon.sim_dir}
     shared = [daemon.run("1GiB", "50%", *WORK)] * 2
-    ratios: list[float] = []
-    # Taking turns would give half; on a busy machine single rounds are unreliable.
-    while max(ratios, default=0) <= 0.9:
-        assert len(ratios) < ROUNDS, ratios
-        ratios.append(kernels(shared, daemon.env) / kernels([WORK] * 2, bare))
+    ratios = [kernels(shared, daemon.env) / kernels([WORK] * 2, bare) for _ in range(ROUNDS)]
+    print("of what they get without us:", [f"{ratio:.3f}" for ratio in ratios])
+    # Taking turns would give half. All that runs wants more than two processors, so there single rounds are between 0.8
+    # and 1.2, and medians of five were between 0.91 and 0.96.
+    assert statistics.median(ratios) > 0.85

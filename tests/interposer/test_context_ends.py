@@ -234,7 +234,7 @@ def test_a_capture_left_open_ends_with_what_it_was_in(
     if way == "thread":  # no call reports this end; a periodic check finds it
         until(metered, "its work is measured")
     else:
-        assert any(metered() for _ in range(3)), "its work is measured"
+        assert sum(metered() for _ in range(3)) >= 2, "its work is measured, as the median of three says"
 
 
 # ---- calls that block on the program

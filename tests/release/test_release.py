@@ -138,8 +138,7 @@ apt-get -qq install -y --no-install-recommends python3-venv runc >/dev/null
 python3 -m venv /opt/gpushare
 /opt/gpushare/bin/pip --disable-pip-version-check install --quiet /mnt/gpushare-*.whl
 /opt/gpushare/bin/gpushare --version
-# It measures: the best of three, where others keep the machine busy.
-for run in 1 2 3; do if /opt/gpushare/bin/gpushare demo; then break; fi; done
+for run in 1 2 3; do /opt/gpushare/bin/gpushare demo || true; done
 """
 BY_APT = """\
 cd /mnt
@@ -175,9 +174,11 @@ def bare(directory: Path, release: str, script: str, *files: Path) -> str:
 def test_pip_install_and_demo(dist, release, tmp_path, say):
     said = bare(tmp_path, release, BY_PIP, releases.only(dist, "*x86_64.whl"))
     assert f"gpushare {releases.VERSION}" in said
-    verdict = said.splitlines()[-1]
-    assert verdict.startswith("PASS"), said
-    say(f"{release}: pip install, gpushare demo: {verdict}")
+    # It measures, so the median of three counts: one that others keep from its processors does not.
+    verdicts = sorted(line for line in said.splitlines() if line.startswith(("PASS: ", "FAIL: ")))
+    assert len(verdicts) == 3, said
+    assert verdicts[1].startswith("PASS"), said
+    say(f"{release}: pip install, gpushare demo: {verdicts[1]}")
 
 
 @pytest.mark.parametrize("release", DEBIANS)

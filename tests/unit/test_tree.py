@@ -1,6 +1,7 @@
 """Nested tenants: worked cases, an independent model with fractions, and the promises at every level."""
 
 import json
+import statistics
 import time
 from dataclasses import replace
 from fractions import Fraction
@@ -197,5 +198,5 @@ def test_a_thousand_tenants_are_quick():
         began = time.perf_counter()
         tree.entitle(8000, tenants)
         took.append(time.perf_counter() - began)
-    print(f"{1000 * min(took):.1f} ms")
-    assert min(took) < 0.2
+    print(f"{1000 * statistics.median(took):.1f} ms")
+    assert statistics.median(took) < 0.2

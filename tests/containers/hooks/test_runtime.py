@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import socket
+import statistics
 import subprocess
 import time
 from pathlib import Path
@@ -204,7 +205,7 @@ def test_a_daemon_that_hangs_delays_no_start(programs, runtime, bundle, tmp_path
             began = time.monotonic()
             assert started(wrapper("create", "-b", bundle, "c1"), "create", "-b", bundle, "c1")
             took.append(time.monotonic() - began)
-        assert min(took[1:]) < 1, took
+        assert statistics.median(took[1:]) < 1, took
 
 
 def test_request_without_daemon_starts_nothing(programs, runtime, bundle, tmp_path):

@@ -9,7 +9,7 @@ from waiting import until
 pytestmark = pytest.mark.timing
 
 MODES = ["function", "callback", "captured", "node", "anynode", "changed", "execchanged", "anychanged"]
-KERNEL_NS = 200 * MS  # long enough to be observed in flight
+KERNEL_NS = 100 * MS  # long enough to be observed in flight
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -48,15 +48,10 @@ def test_callbacks_by_the_thousand(grant: Grant, sim: Simulator, run: Callable[.
 
 
 def test_a_callback_is_not_bounded(grant: Grant, sim: Simulator, run: Callable[..., Tenant]) -> None:
-    """40 ms of work at once, with 2 ms allowed in flight: none of it starts before the callback returns.
-
-    The best of three, for a busy machine.
-    """
+    """40 ms of work at once, with 2 ms allowed in flight: none of it starts before the callback returns."""
     grant.lease()
-    took = []
-    for _ in range(3):
-        tenant = run("callbacks", grant, sim, "bounded", MS)
-        took.append(tenant.line()["took_ns"])
-        tenant.end()
-    print(f"40 launches in a callback: {[one / 1e6 for one in took]} ms")
-    assert min(took) < 10 * MS
+    tenant = run("callbacks", grant, sim, "bounded", MS)
+    took = tenant.line()["took_ns"]
+    print(f"40 launches in a callback: {took / MS:.1f} ms")
+    assert took < 10 * MS
+    tenant.end()

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 from handmade import MS, Grant, Simulator, Tenant
+from timed import busy
 from waiting import until
 
 pytestmark = pytest.mark.timing
@@ -22,7 +23,7 @@ MODES = (
     "capture-1t",
     "capture-2t",
     "captures",
-    "streams",
+    *busy("streams"),
     "contexts",
     "first",
     "outlasts",

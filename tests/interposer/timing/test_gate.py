@@ -1,11 +1,13 @@
 """The gate, in a real process under a lease word that the test changes."""
 
+import statistics
 import threading
 import time
 from collections.abc import Callable
 
 import pytest
 from handmade import MS, Grant, Simulator, Tenant
+from timed import BUSY
 from waiting import until
 
 pytestmark = pytest.mark.timing
@@ -97,7 +99,7 @@ def test_kernels_longer_than_the_bound_leave_no_gaps(
         time.sleep(0.2)
         parts.append((sim.busy_ns(tenant.pid) - before) / (time.monotonic_ns() - began))
     print("of the device:", [f"{part:.3f}" for part in parts])
-    assert max(parts) > 0.985
+    assert statistics.median(parts) > 0.985
     tenant.end()
 
 
@@ -187,6 +189,7 @@ def test_handles_come_and_go(grant: Grant, sim: Simulator, run_tenant: Run) -> N
     tenant.end()
 
 
+@BUSY
 def test_many_threads_and_a_restless_lease(grant: Grant, sim: Simulator, run_tenant: Run) -> None:
     tenant = run_tenant(grant, sim, "stress")
     slot = grant.slot()

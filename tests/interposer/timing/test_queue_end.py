@@ -4,11 +4,12 @@ from collections.abc import Callable
 
 import pytest
 from handmade import MS, Grant, Simulator, Tenant
+from timed import busy
 
 pytestmark = pytest.mark.timing
 
 ROUNDS = 10
-WAITS = ("stream", "context", "event", "copy", "query", "event_query")
+WAITS = ("stream", "context", "event", "copy", *busy("query", "event_query"))
 
 
 @pytest.mark.parametrize("wait", WAITS)

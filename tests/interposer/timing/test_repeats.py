@@ -4,9 +4,10 @@ from collections.abc import Callable
 
 import pytest
 from handmade import MS, Grant, Simulator, Tenant
+from timed import BUSY
 from waiting import until
 
-pytestmark = pytest.mark.timing
+pytestmark = [pytest.mark.timing, BUSY]
 
 
 @pytest.mark.parametrize(
