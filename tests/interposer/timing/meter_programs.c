@@ -1,6 +1,6 @@
 /* Programs of many kinds on a modelled GPU, each run without the meter and with it.
  *
- * Usage: meter_programs PROGRAM KERNEL_NS [COUNT [HOLD_NS]], which prints "truth metered wall bare", in ns. PROGRAM is
+ * Usage: meter_programs PROGRAM KERNEL_NS [COUNT [HOLD_NS [SEED]]], which prints "truth metered wall bare", in ns. PROGRAM is
  * a name from the table below, then words that modify it (see `main`), then its numbers, each after a colon. */
 #include "modelled_gpu.h"
 
@@ -95,7 +95,7 @@ static void layers(const struct asked *asked) {
 
 /* STREAMS:SEED: five functions with heavy-tailed durations, waits and pauses. */
 static void random_program(const struct asked *asked) {
-  seed = asked->second;
+  seed = asked->second + first_seed;
   for (int i = 0; i < asked->n; i++) {
     int s = (int)chance(asked->first);
     uint64_t function = chance(5), longer = chance(64) == 0 ? 20 + chance(200) : 1 + chance(3);
@@ -159,8 +159,7 @@ static void shrinking(const struct asked *asked) {
 /* LONG_NS: long launches until a bracket may be due, then short ones until it was taken. */
 static void in_step(const struct asked *asked) {
   for (int i = 0; i < asked->n; i++) {
-    uint64_t interval = (uint64_t)GS_METER_SAMPLE_NS << queues[0].agreed;
-    bool longer = metered && i > 100 && now - queues[0].last_sample < interval * 3 / 4;
+    bool longer = metered && i > 100 && now - queues[0].last_bracket < 750000;
     launch(0, 0x1000, longer ? asked->first : asked->ns);
     wait_for(0, asked->unseen);
     if (asked->host)
@@ -176,7 +175,7 @@ static void pulse(const struct asked *asked) {
     uint64_t launches, ns;
   } burst[3] = {{1, 1000}, {5, asked->ns}};
   uint64_t pause = 60000000, bursts = 2;
-  seed = asked->first + 1;
+  seed = asked->first + first_seed;
   if (asked->first > 0) {
     bursts = 2 + chance(2);
     pause = 1000000 << chance(8);
@@ -252,6 +251,7 @@ int main(int argc, char **argv) {
   if (program < 0)
     return 2;
   hold = argc > 4 ? strtoull(argv[4], NULL, 10) : hold;
+  first_seed = argc > 5 ? strtoull(argv[5], NULL, 10) : first_seed;
   /* "dear": reading an event takes as long as in PyTorch on an H200, where its data is in no cache. "starved": the
    * thread is often preempted. "turns": in turn with another tenant; "later", "said": with one that works, or
    * only says it works, from the first second on. */

@@ -10,7 +10,7 @@ struct gs_meter meter;
 struct gs_queue queues[STREAMS];
 struct gs_clock clocks[1];
 uint64_t now = 1000000000000u, truth, tail[STREAMS], hold = 12000, noticed, seed = 1;
-uint64_t reading;
+uint64_t reading, first_seed = 1;
 uint32_t stolen_in;
 bool metered = true;
 enum others foreign;
@@ -26,12 +26,13 @@ enum { LATER = 1000000000 };
 static const uint64_t begun = 1000000000000u;
 
 /* Of FOREIGN_YIELDS: this program's lease, which it asks for when it launches and loses when it has been idle. The
- * other has work whenever it is not held, and for a while after it was granted. */
-enum { IDLE_LEAST = 200000, IDLE_MOST = 20000000, TAIL_MOST = 1000000, REVOKE = 50000 };
+ * other has work whenever it is not held, and less than 0.2 ms of it when the lease changes hands, as the arbiter has
+ * it. */
+enum { IDLE_LEAST = 200000, IDLE_MOST = 20000000, WAIT_MOST = 1000000, REST_MOST = 200000, REVOKE = 50000 };
 static struct {
   uint64_t granted, tail_until, lost, idle; /* idle: how long it is kept after the last work */
   uint32_t word;
-  bool noticed;
+  bool noticed_tail, noticed_loss;
 } lease;
 
 static bool foreign_at(uint64_t t) {
@@ -83,15 +84,28 @@ static void call(uint64_t cost) {
     now += 500000 + chance(7500000);
 }
 
+/* The lease was lost: the program's gate thread has seen that, or the launching thread sees it now. */
+static void notice_loss(void) {
+  uint64_t at = now < lease.lost + NOTICE ? now : lease.lost + NOTICE;
+  if (!metered || lease.noticed_loss || lease.granted == 0)
+    return;
+  lease.noticed_loss = true;
+  if (device_free > at)
+    gs_meter_turn(&meter, 1, at + GS_METER_OVERLAP_NS);
+  if (device_free <= now)
+    gs_meter_turn(&meter, GS_METER_AWAY, device_free > at ? device_free : at);
+}
+
 /* Asks the other for the lease. */
 static void regain(void) {
-  now += REVOKE + (now - lease.granted >= LEASE ? chance(LEASE) : chance(TAIL_MOST));
+  notice_loss();
+  now += REVOKE + (now - lease.granted >= LEASE ? chance(LEASE) : chance(WAIT_MOST));
   lease.granted = now;
-  lease.tail_until = now + chance(TAIL_MOST);
+  lease.tail_until = now + chance(REST_MOST);
   lease.lost = now + LEASE;
   lease.idle = IDLE_LEAST + chance(chance(IDLE_MOST));
   lease.word += 2;
-  lease.noticed = false;
+  lease.noticed_tail = lease.noticed_loss = false;
   if (metered)
     gs_meter_turn(&meter, foreign_at(now), now);
 }
@@ -108,15 +122,12 @@ static void notice(void) {
   if (foreign == ALONE)
     return;
   if (foreign == FOREIGN_YIELDS) {
-    if (meter.others == 1 && held_at(now) && now >= lease.tail_until + NOTICE)
+    if (!lease.noticed_tail && now >= lease.tail_until + NOTICE) {
+      lease.noticed_tail = true;
       gs_meter_turn(&meter, 0, lease.tail_until);
-    if (!lease.noticed && now >= lease.lost + NOTICE) {
-      lease.noticed = true;
-      if (device_free <= lease.lost)
-        gs_meter_turn(&meter, GS_METER_AWAY, lease.lost + NOTICE);
-      else
-        gs_meter_turn(&meter, 1, lease.lost + NOTICE + GS_METER_OVERLAP_NS);
     }
+    if (now >= lease.lost + NOTICE)
+      notice_loss();
     return;
   }
   if (noticed == 0)
@@ -182,7 +193,7 @@ static void take_sample(int s) {
   now += reading;
   gs_meter_sampled(&meter, &queues[s],
                    (double)(bracket[s][1] - bracket[s][0]) - (queues[s].sampled_held != GS_NOT_HELD ? EVENT_GPU : 0),
-                   bracket[s][0], 1);
+                   clocks[0].set ? gs_clock_host(&clocks[0], bracket[s][0] - skew) : 0, 1);
 }
 
 void reap(void) {
@@ -222,7 +233,7 @@ static void mark(int s, bool start) {
     return;
   mark->event = (void *)(uintptr_t)event(s);
   mark->recorded_by = now;
-  gs_meter_recorded(&meter, now, (double)(now - began));
+  gs_meter_recorded(&meter, (double)(now - began));
   mark->state = GS_MARK_RECORDED;
   take_sample(s);
 }
@@ -236,8 +247,9 @@ static void gate(int s) {
   for (;;) {
     double inflight = 0;
     if (!held_at(now)) {
-      if (metered && queues[s].open.launches > 0)
-        mark(s, false);
+      for (int i = 0; metered && i < STREAMS; i++)
+        if (queues[i].open.launches > 0)
+          mark(i, false);
       if (foreign == FOREIGN_YIELDS && metered)
         reap();
       if (foreign == FOREIGN_YIELDS)
@@ -271,7 +283,7 @@ void launch(int s, uint64_t key, uint64_t ns) {
     return;
   }
   struct gs_function *function = gs_meter_function(&meter, key);
-  if (gs_meter_close_first(&meter, &queues[s], function, now)) {
+  if (gs_meter_close_first(&queues[s], function, now)) {
     mark(s, false);
     function = gs_meter_function(&meter, key);
   }
@@ -282,7 +294,7 @@ void launch(int s, uint64_t key, uint64_t ns) {
   if (plan & GS_PLAN_SAMPLE)
     take_sample(s);
   if (plan & GS_PLAN_SAMPLE && queues[s].sampled) {
-    plan &= ~(uint32_t)GS_PLAN_SAMPLE;
+    plan = (plan & ~(uint32_t)GS_PLAN_SAMPLE) | GS_PLAN_MARK;
     queues[s].bracketing = false;
   }
   if (plan & GS_PLAN_SAMPLE) {
@@ -298,7 +310,7 @@ void launch(int s, uint64_t key, uint64_t ns) {
   if (plan & GS_PLAN_SAMPLE) {
     uint64_t ended = now;
     bracket[s][1] = event(s);
-    gs_meter_sampling(&meter, &queues[s], function, plan, planned, began, ended, now,
+    gs_meter_sampling(&queues[s], function, plan, planned, began, ended, now,
                       bracket[s][0] > now           ? GS_HELD
                       : hold && plan & GS_PLAN_HOLD ? GS_HELD_BRIEFLY
                                                     : GS_NOT_HELD);
@@ -309,7 +321,7 @@ void launch(int s, uint64_t key, uint64_t ns) {
 
 void sync_stream(int s) {
   uint64_t began = now; /* the thread may lose its processor while the mark is recorded */
-  if (metered && gs_meter_check_before_sync(&meter, &queues[s], now))
+  if (metered && gs_meter_check_before_sync(&queues[s]))
     mark(s, false);
   if (tail[s] > now)
     now = tail[s];
@@ -352,5 +364,6 @@ void restart(void) {
   lease.word = 1;
   device_free = truth = submissions = noticed = 0;
   now = begun;
-  seed = 1;
+  seed = meter.choice = first_seed;
+  meter.event_ns = EVENT_GPU;
 }

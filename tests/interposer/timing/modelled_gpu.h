@@ -25,6 +25,7 @@ extern uint64_t noticed;       /* the gate thread has seen all events up to here
 extern uint64_t reading;       /* time to read an event that was reached */
 extern uint32_t stolen_in;     /* the thread is preempted before one in this many calls, and after as many; 0: never */
 extern uint64_t seed;          /* of `chance` */
+extern uint64_t first_seed;    /* of `chance` and of the meter's choices, after `restart` */
 extern bool metered;           /* false: the program runs without the meter */
 extern enum others foreign;
 

@@ -47,7 +47,7 @@ void gs_collective_begin(int ordinal, uint32_t count) {
   __atomic_add_fetch(&device->claims, 1, __ATOMIC_SEQ_CST);
   while (!claim(device, count)) {
     __atomic_sub_fetch(&device->claims, 1, __ATOMIC_SEQ_CST);
-    gs_gate_wait(device, NULL);
+    gs_gate_wait(device);
     __atomic_add_fetch(&device->claims, 1, __ATOMIC_SEQ_CST);
   }
   gs_claimed |= 1u << ordinal;

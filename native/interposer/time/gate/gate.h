@@ -15,7 +15,7 @@ struct gs_heartbeat {
 void gs_daemon_check(struct gs_heartbeat *seen, uint64_t now);
 
 /* Waits for a lease or, without a daemon, for the local budget. Returns the lease word that let the submission pass. */
-uint32_t gs_gate_wait(struct gs_time_device *device, struct gs_stream *stream);
+uint32_t gs_gate_wait(struct gs_time_device *device);
 
 /* Waits until the work in flight is below the bound. The bound is soft: a stuck stream accepts launches of `key`, at a
  * limited rate. Returns true with the device's lock held, under which the launch is to be booked; false, without the

@@ -19,12 +19,12 @@ static void gate_only(struct gs_time *time, CUstream stream) {
   struct gs_time_device *device = ordinal == GS_NO_DEVICE ? NULL : &time->device[ordinal];
   if (device && device->meter &&
       (!(__atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE) & GS_LEASE_HELD) || device->local))
-    gs_gate_wait(device, NULL);
+    gs_gate_wait(device);
 }
 
-/* Cancels the planned bracket. */
+/* A mark measures the launch in place of the planned bracket. */
 static void no_bracket(struct gs_submission *submission) {
-  submission->plan &= ~(uint32_t)GS_PLAN_SAMPLE;
+  submission->plan = (submission->plan & ~(uint32_t)GS_PLAN_SAMPLE) | GS_PLAN_MARK;
   __atomic_store_n(&submission->stream->queue.bracketing, false, __ATOMIC_RELEASE);
 }
 
@@ -95,7 +95,7 @@ static inline void pass_gate(struct passage *passage, uint64_t key) {
     passage->tick = gs_ticks_read();
     passage->lease = __atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE);
     if (!GS_LIKELY((passage->lease & GS_LEASE_HELD) && !__atomic_load_n(&device->local, __ATOMIC_RELAXED))) {
-      passage->lease = gs_gate_wait(device, stream);
+      passage->lease = gs_gate_wait(device);
       passage->tick = gs_ticks_read();
     }
     passage->bound = gs_bound(device);
@@ -119,7 +119,7 @@ static inline void book(struct passage *passage, struct gs_submission *submissio
   struct gs_meter *meter = passage->meter;
   passage->now = gs_ticks_at(&device->ticks, passage->tick);
   passage->function = gs_queue_function(meter, &stream->queue, key);
-  if (!GS_LIKELY(!gs_meter_close_first(meter, &stream->queue, passage->function, passage->now))) {
+  if (!GS_LIKELY(!gs_meter_close_first(&stream->queue, passage->function, passage->now))) {
     gs_biased_drop(&device->lock);
     gs_mark_record(stream, false);
     gs_biased_take(&device->lock);
@@ -195,8 +195,8 @@ static void close_bracket(struct gs_submission *submission, uint64_t ended) {
     return;
   }
   gs_biased_take(&stream->device->lock);
-  gs_meter_sampling(stream->device->meter, &stream->queue, submission->function, submission->plan, submission->planned,
-                    submission->began, ended, closed, held);
+  gs_meter_sampling(&stream->queue, submission->function, submission->plan, submission->planned, submission->began,
+                    ended, closed, held);
   gs_biased_drop(&stream->device->lock);
 }
 

@@ -139,6 +139,7 @@ void gs_bracket_take(struct gs_stream *stream) {
   uint64_t begun = host_time(stream->context, stream->bracket[FIRST]);
   gs_repeat_absorb_all(device);
   gs_biased_take(&device->lock);
+  device->meter->event_ns = event_ns(device);
   if (result == CUDA_SUCCESS)
     gs_meter_sampled(device->meter, &stream->queue, took, begun, residents);
   else

@@ -57,7 +57,7 @@ static bool mark_with(struct gs_stream *stream, CUevent event, bool start, uint6
   result = gs_real.cuEventRecord(event, stream->handle);
   gs_biased_take(&device->lock);
   mark->recorded_by = gs_now();
-  gs_meter_recorded(device->meter, mark->recorded_by, (double)(mark->recorded_by - began));
+  gs_meter_recorded(device->meter, (double)(mark->recorded_by - began));
   if (result != CUDA_SUCCESS) {
     mark->event = NULL;
     __atomic_store_n(&stream->refused, gs_now(), __ATOMIC_RELAXED);

@@ -17,11 +17,9 @@ void gs_blind(struct gs_stream *stream, uint64_t since) {
 
 void gs_blind_charge(struct gs_stream *stream, uint64_t now) {
   struct gs_time_device *device = stream->device;
-  double resident;
   if (!stream->blind || now <= stream->blind)
     return;
-  resident = gs_meter_resident(device->meter, stream->blind, now, gs_residents(device));
-  gs_timeline_add(device->meter, stream->blind, now, resident, resident / (double)(now - stream->blind));
+  gs_meter_had_work(device->meter, &stream->queue, stream->blind, now);
   __atomic_store_n(&stream->blind, now, __ATOMIC_RELAXED);
 }
 

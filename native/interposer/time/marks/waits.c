@@ -49,7 +49,7 @@ void gs_before_wait(struct gs_stream *stream) {
   gs_wait.began = gs_ticks_at(&device->ticks, gs_ticks_read());
   gs_wait.until = UINT64_MAX;
   /* a mark now would also cover what the driver does not have yet */
-  check = !gs_stream_awaits(stream) && gs_meter_check_before_sync(device->meter, &stream->queue, gs_wait.began);
+  check = !gs_stream_awaits(stream) && gs_meter_check_before_sync(&stream->queue);
   gs_biased_drop(&device->lock);
   if (check && !gs_stream_capturing(stream->handle))
     gs_mark_record(stream, false);
@@ -80,7 +80,7 @@ void gs_stream_seen_busy(struct gs_stream *stream) {
   if (__atomic_load_n(&stream->polled_launches, __ATOMIC_RELAXED) != launches) {
     __atomic_store_n(&stream->polled_from, now, __ATOMIC_RELAXED);
     __atomic_store_n(&stream->polled_launches, launches, __ATOMIC_RELAXED);
-    if (gs_meter_careful(stream->device->meter, now))
+    if (gs_meter_uncovered(stream->device->meter))
       gs_before_wait(stream);
   }
   __atomic_store_n(&stream->polled_until, now, __ATOMIC_RELAXED);

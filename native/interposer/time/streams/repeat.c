@@ -12,7 +12,6 @@ static uint32_t least(double a, double b) {
 void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUstream handle, uint32_t lease,
                     double room, uint64_t tick, uint64_t now) {
   struct gs_time *time = gs_time();
-  const struct gs_queue *queue = &stream->queue;
   struct gs_repeat *repeat = gs_repeat_of(handle);
   bool again = repeat->key == function->key && repeat->stream == stream && repeat->handle == stream->handle;
   uint64_t launches = gs_stream_launches(stream), gone = now - stream->booked,
@@ -26,8 +25,7 @@ void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUst
   repeat->handle = stream->handle;
   repeat->context = gs_stream_is_default(handle) && stream->context ? stream->context->handle : NULL;
   repeat->left = 0;
-  if (!again || function->observed < GS_METER_TRUSTED || queue->sample_next ||
-      gs_meter_close(stream->device->meter, now))
+  if (!again || gs_function_unknown(function))
     return;
   each = (double)gone / (double)since;
   if (each < function->estimate)
@@ -44,7 +42,7 @@ void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUst
   repeat->repeats = __atomic_load_n(&time->repeats, __ATOMIC_ACQUIRE);
   if (__atomic_load_n(&time->captures, __ATOMIC_ACQUIRE) > 0)
     return;
-  repeat->left = gs_meter_unchosen(stream->device->meter, &stream->queue, now,
+  repeat->left = gs_meter_unchosen(stream->device->meter, &stream->queue,
                                    least(GS_REPEAT_NS / each, room / 4 / function->estimate));
   if (repeat->left < GS_REPEAT_LEAST)
     repeat->left = 0;

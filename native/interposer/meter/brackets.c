@@ -1,0 +1,146 @@
+/* Brackets: one launch between two events, and what that shows of it. */
+#include <stddef.h>
+
+#include "interposer/meter/lengths.h"
+
+void gs_meter_sampling(struct gs_queue *queue, struct gs_function *function, uint32_t plan, uint64_t planned,
+                       uint64_t began, uint64_t ended, uint64_t closed, enum gs_held held) {
+  /* The device was idle until it had the launch, or until it was no longer held; but for the work before it. */
+  uint64_t before = queue->end - (uint64_t)minimum(function->estimate, (double)queue->end);
+  queue->sampled_idle = before > planned ? before : planned;
+  double idle = plan & GS_PLAN_HOLD ? after(held == GS_HELD ? closed : ended, queue->sampled_idle) : 0;
+  queue->sampled_held = held;
+  queue->sampled_key = function->key;
+  queue->sampled_host = (double)(ended - began);
+  queue->sampled_whole = (double)(closed - planned);
+  queue->sampled_from = planned;
+  queue->sampled_closed = closed;
+  __atomic_store_n(&queue->sampled, function, __ATOMIC_RELEASE);
+  __atomic_store_n(&queue->bracketing, false, __ATOMIC_RELEASE);
+  queue->open.bracketed = planned;
+  queue->sampled_first = queue->open.launches == 1;
+  queue->open.held_until = 0;
+  queue->open.stalled += idle;
+  queue->end += (uint64_t)idle;
+}
+
+/* The segment of the bracketed launch; NULL: its mark was done before. */
+static struct gs_segment *segment_of(struct gs_queue *queue) {
+  struct gs_segment *segment = &queue->open;
+  for (uint32_t i = queue->head; segment->bracketed != queue->sampled_from && i != queue->tail; i--)
+    segment = &queue->ring[(i - 1) % GS_METER_RING].segment;
+  return segment->bracketed == queue->sampled_from ? segment : NULL;
+}
+
+/* Whether other streams had launches shortly before a bracket, or since. Looking only at launches during the bracket
+ * would favour short ones. */
+static bool disturbed(const struct gs_meter *meter, const struct gs_queue *queue) {
+  uint64_t other = meter->latest == queue ? meter->other_at : meter->latest_at;
+  return other + 2 * GS_METER_GAP_NS > queue->sampled_from;
+}
+
+/* What a bracket showed. */
+struct sample {
+  double took;
+  uint64_t begun; /* when the device reached it; 0: not known */
+  bool held;      /* the stream was, so that the time is the launch's */
+  bool own;       /* and that of no other stream */
+  bool shared;    /* others had a part of it */
+};
+
+/* The launch is charged by what was seen of it until `done`, and no more by estimate. */
+static void seen_until(const struct gs_queue *queue, struct gs_segment *segment, const struct gs_function *function,
+                       uint64_t done) {
+  if (!segment)
+    return;
+  gs_segment_without(segment, function);
+  if (!queue->sampled_first)
+    return;
+  segment->seen_until = done;
+  segment->stalled = 0;
+}
+
+/* What the launch took. Others may have been on the device meanwhile: then its length decides within bounds. */
+static void look_beside(const struct gs_meter *meter, const struct gs_queue *queue, const struct gs_function *function,
+                        uint32_t residents, struct sample *sample) {
+  double elapsed = sample->took;
+  struct gs_had had = {elapsed, elapsed, elapsed, 0};
+  if (sample->begun)
+    had =
+        gs_meter_had(meter, sample->begun, sample->begun + (uint64_t)elapsed, queue->sampled_first, function->estimate);
+  else if (queue->sampled_shared)
+    had = (struct gs_had){0, elapsed, minimum(function->estimate, elapsed), elapsed};
+  if (residents > 1 && elapsed > GS_METER_UNSLICED_NS)
+    had.least /= residents;
+  sample->shared = had.beside >= GS_METER_CLOCK_NS || residents > 1;
+  if (sample->shared)
+    sample->took = had.likely;
+}
+
+/* Until when the bracket held the stream, and the device with it. */
+static void note_hold(struct gs_queue *queue, struct gs_segment *segment, uint64_t begun) {
+  uint64_t closed = queue->sampled_closed;
+  if (!segment || begun <= closed || begun - closed >= GS_METER_GAP_NS)
+    return;
+  segment->held_until = begun; /* longer than the host's calls took */
+  segment->stalled += after(begun, closed > queue->sampled_idle ? closed : queue->sampled_idle);
+  queue->end += begun - closed;
+}
+
+/* Teaches the function's mean, and charges for others like it that nobody saw. */
+static void learn_sample(struct gs_meter *meter, const struct gs_queue *queue, struct gs_function *function,
+                         const struct sample *sample, double elapsed, bool far) {
+  double missed = sample->took - function->estimate, stands = queue->sampled_stands;
+  if (function->observed >= GS_METER_TRUSTED && !sample->shared &&
+      -missed > function->estimate / 2 + GS_METER_KNEE * function->spread)
+    gs_purse_found(meter, -missed * stands); /* others like it were charged too much */
+  if (far) {
+    gs_purse_found(meter, missed * stands);
+    if (sample->own)
+      gs_charge_unseen(meter, queue->sampled_from, missed * (stands - 1));
+  } else if (sample->shared && elapsed > GS_METER_UNSLICED_NS && !function->exact) {
+    function->shared = true; /* how long it is follows only from what it had beside others */
+  } else if (sample->shared ? !function->exact
+                            : sample->own || (!function->exact && missed < GS_METER_KNEE * function->estimate)) {
+    gs_function_learn(function, sample->took, stands, sample->own && !sample->shared);
+  }
+}
+
+void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double elapsed_ns, uint64_t begun,
+                      uint32_t residents) {
+  struct gs_function *function = queue->sampled;
+  struct gs_segment *segment = segment_of(queue);
+  /* On a stream that was not held, the device waited between the events while the launch was made; on one that was held
+   * briefly, for some of that time at most. */
+  double elapsed = maximum(queue->sampled_held == GS_NOT_HELD ? elapsed_ns - queue->sampled_host : elapsed_ns, 0);
+  struct sample sample = {elapsed, begun, queue->sampled_held == GS_HELD, false, false};
+  uint64_t done = begun + (uint64_t)elapsed;
+  bool seen = begun && sample.held, later = seen && queue->sampled_first && gs_meter_beside(meter);
+  sample.own = sample.held && !disturbed(meter, queue);
+  __atomic_store_n(&queue->sampled, NULL, __ATOMIC_RELAXED);
+  /* The program also waits while the stream is held. */
+  gs_meter_bracketed(meter, queue->sampled_whole - queue->sampled_host +
+                                (sample.held ? minimum(after(begun, queue->sampled_closed), GS_METER_LAG_NS) : 0));
+  if (sample.held)
+    note_hold(queue, segment, begun);
+  if (seen && queue->planned == queue->sampled_from && queue->repeated == 0 && segment == &queue->open)
+    queue->bracket_done = done;
+  if (!function || function->key != queue->sampled_key)
+    return;
+  if (later) { /* it is not known yet how long the others were there */
+    seen_until(queue, segment, function, done);
+    gs_meter_settle_later(meter, (struct gs_unsettled){begun, done, function->estimate, function, function->key, 1,
+                                                       queue->sampled_stands});
+    return;
+  }
+  look_beside(meter, queue, function, residents, &sample);
+  bool known = function->observed >= GS_METER_TRUSTED, far = gs_function_far(function, sample.took);
+  if (seen && (known || !sample.shared) && (far || queue->sampled_first)) {
+    gs_timeline_add(meter, done - (uint64_t)sample.took, done, sample.took, 1);
+    seen_until(queue, segment, function, done);
+  } else if (sample.own && segment && known) {
+    gs_segment_without(segment, function);
+    segment->other += sample.took;
+  }
+  learn_sample(meter, queue, function, &sample, elapsed, far);
+}

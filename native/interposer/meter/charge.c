@@ -1,0 +1,181 @@
+/* How a segment whose mark was done is charged, and what it teaches. */
+#include "interposer/meter/shown.h"
+
+#include <stddef.h>
+
+/* A launch shorter than the mean of its function may have no room for the estimate; the next longer one has, so a few
+ * launches' worth is carried over. A larger remainder is not by chance: the estimate is wrong. */
+double gs_queue_fit(struct gs_queue *queue, const struct gs_segment *segment, double estimate, double least,
+                    double room) {
+  double want = estimate + queue->balance, took = minimum(maximum(want, least), room);
+  double each = estimate / maximum(segment->launches, 1);
+  double carried = GS_METER_KNEE * (segment->kinds == 1 ? segment->kind[0].function->spread : each);
+  queue->balance = maximum(minimum(want - took, carried), 0);
+  return took;
+}
+
+void gs_charge_unseen(struct gs_meter *meter, uint64_t to, double missed) {
+  uint64_t from = meter->unseen_since > meter->forgotten ? meter->unseen_since : meter->forgotten;
+  if (to < meter->unseen_until && missed > 0)
+    gs_timeline_add(meter, from, to, missed, 1);
+}
+
+/* The only function of a segment that shows how long its launches take; NULL: there is none. */
+static struct gs_function *only_function(const struct gs_segment *segment) {
+  const struct gs_kind *kind = &segment->kind[0];
+  bool one = segment->kinds == 1 && kind->function->key == kind->key;
+  return one && segment->share > GS_METER_MOSTLY && !segment->unsure ? kind->function : NULL;
+}
+
+/* Learns from a segment that was seen whole, and took `took` ns. */
+static void learn_whole(struct gs_meter *meter, const struct gs_shown *shown, double took) {
+  const struct gs_segment *segment = shown->segment;
+  struct gs_function *function = only_function(segment);
+  double missed = took - shown->total, stands = maximum(segment->stands, 1);
+  uint32_t n = segment->launches - (segment->seen_until > 0);
+  if (shown->residents > 1 || !function)
+    return;
+  if (gs_function_far(function, missed + function->estimate)) { /* one of them was */
+    gs_purse_found(meter, n == 1 ? missed * stands : missed);
+    if (n == 1)
+      gs_charge_unseen(meter, segment->first, missed * (stands - 1));
+  } else if (n > 1 || took > GS_METER_GAP_NS || !shown->came) { /* else clocks are not exact enough */
+    gs_function_learn(function, took / n, n > 1 ? n : stands, n == 1);
+  }
+}
+
+/* Charges `took` ns that ended at `done`. They began a little before `begin` if clocks say so, but not before the
+ * previous work was done. Other streams' work may be what was seen there before. */
+static void charge(struct gs_meter *meter, const struct gs_queue *queue, const struct gs_shown *shown, uint64_t begin,
+                   uint64_t done, double took) {
+  took -= minimum(shown->charged, took);
+  if (took > after(done, begin))
+    begin = done - (uint64_t)took > queue->previous_done ? done - (uint64_t)took : queue->previous_done;
+  if (shown->segment->share < GS_METER_MOSTLY)
+    gs_timeline_add(meter, begin, done, took, 1);
+  else
+    gs_timeline_fill(meter, begin, done, took);
+}
+
+/* Work that took so much longer than expected that it is worth looking for more of its kind. Lengths that the mean
+ * stands for do not count. */
+static void found_late(struct gs_meter *meter, const struct gs_shown *shown, double took) {
+  gs_purse_found(meter,
+                 took - shown->expected - GS_METER_GAP_NS - GS_METER_KNEE * shown->total / shown->segment->launches);
+}
+
+static bool is_late(const struct gs_shown *shown, double took) { /* small errors of many launches add up */
+  return gs_is_late(gs_own_time(took, shown->residents), shown->expected + shown->total / 4);
+}
+
+/* Launches of unknown length. Beside others they are charged residency: their part of the time, as if it was shared
+ * evenly. */
+static void charge_unknown(struct gs_meter *meter, const struct gs_queue *queue, const struct gs_shown *shown) {
+  const struct gs_segment *segment = shown->segment;
+  double time = maximum(after(shown->done, shown->begin) - segment->stalled, 0);
+  double resident = gs_meter_resident(meter, shown->begin, shown->done, shown->residents) - segment->stalled;
+  double room = shown->alone ? time : maximum(resident, 0), part = room / maximum(time, 1);
+  if (shown->lag > GS_METER_LAG_NS && !segment->clouded) {
+    double least = maximum(maximum(room - segment->idle, shown->total), shown->lag * part);
+    gs_segment_learn(segment, minimum(least, room), !shown->alone);
+    gs_timeline_add(meter, shown->begin, shown->done, minimum(least, room), part);
+    return;
+  }
+  /* No work waited, so these launches took no longer than it took to submit them; an overestimate is lowered so that a
+   * bracket is taken. */
+  double guess = minimum(time, shown->total), longest = after(shown->done, segment->first);
+  if (shown->alone && shown->total > longest)
+    gs_segment_learn(segment, longest, false);
+  gs_timeline_add(meter, shown->begin, shown->done, guess + queue->balance, 1);
+}
+
+/* The stream was seen at work after `recorded` only. What it did before is charged by estimate. */
+static void charge_end(struct gs_meter *meter, struct gs_queue *queue, const struct gs_shown *shown, double room) {
+  const struct gs_segment *segment = shown->segment;
+  uint64_t from = shown->recorded > shown->begin ? shown->recorded : shown->begin;
+  double seen = after(shown->done, from), total = shown->total, rest, clock = 0;
+  bool late = is_late(shown, seen);
+  if (seen <= GS_METER_LAG_NS) {
+    rest = seen = 0;
+    from = shown->done;
+    clock = GS_METER_CLOCK_NS;
+  } else if (segment->share < GS_METER_MOSTLY) {
+    /* Other streams worked as well, in the part that was seen and before. The 0.2 is what makes the model right: work
+     * before it overlaps more than by chance, since the device has work as long as any stream waits. */
+    rest = maximum(late ? shown->rest : 0, total * (0.2 + 0.8 * seen / after(shown->done, shown->begin)));
+  } else {
+    rest = late ? shown->rest : seen;
+  }
+  if (gs_is_late(total, room) && segment->launches >= 2 * GS_METER_KNEE)
+    gs_segment_lower(segment, room / total); /* no work waited, so its launches take less than is believed */
+  gs_timeline_add(meter, from, shown->done, seen, 1);
+  charge(meter, queue, shown, shown->begin, from,
+         gs_queue_fit(queue, segment, maximum(total - rest, 0), 0, maximum(room - seen, 0) + clock));
+}
+
+/* The lengths of its launches are known, and the process had the device alone: it took as long as was seen. */
+static void charge_alone(struct gs_meter *meter, struct gs_queue *queue, const struct gs_shown *shown) {
+  const struct gs_segment *segment = shown->segment;
+  double room = maximum(after(shown->done, shown->begin) - segment->stalled, 0), off = room - shown->total;
+  bool same = segment->launches == 1 && off < GS_METER_CLOCK_NS && -off < GS_METER_CLOCK_NS;
+  if (is_late(shown, shown->lag))
+    found_late(meter, shown, gs_own_time(shown->lag, shown->residents));
+  if (segment->clouded || (shown->whole && same)) {
+    charge(meter, queue, shown, shown->begin, shown->done,
+           gs_queue_fit(queue, segment, shown->total, 0, room + GS_METER_CLOCK_NS));
+  } else if (shown->whole) {
+    charge(meter, queue, shown, shown->begin, shown->done, room);
+  } else {
+    charge_end(meter, queue, shown, room);
+  }
+  if (shown->whole)
+    learn_whole(meter, shown, room);
+}
+
+static void settle_later(struct gs_meter *meter, const struct gs_shown *shown) {
+  const struct gs_segment *segment = shown->segment;
+  gs_meter_settle_later(meter,
+                        (struct gs_unsettled){shown->begin, shown->done, shown->total, only_function(segment),
+                                              segment->kind[0].key, segment->launches, maximum(segment->stands, 1)});
+}
+
+/* Others were on the device, or may have been: what was seen bounds the estimate. */
+static void charge_beside(struct gs_meter *meter, struct gs_queue *queue, const struct gs_shown *shown) {
+  const struct gs_segment *segment = shown->segment;
+  uint64_t from = shown->whole || shown->recorded < shown->begin ? shown->begin : shown->recorded;
+  double before = shown->whole ? 0 : maximum(shown->total - shown->rest, 0), rest = shown->total - before;
+  double room = shown->whole ? 0 : maximum(after(from, shown->begin) - segment->stalled, 0), took;
+  double stalled = shown->whole ? segment->stalled : 0;
+  if (from > shown->done)
+    from = shown->done;
+  struct gs_had had = gs_meter_had(meter, from, shown->done, shown->came, rest + stalled);
+  bool late = is_late(shown, had.least), unsliced = !shown->came && had.most < GS_METER_UNSLICED_NS &&
+                                                    GS_METER_KNEE * shown->total < GS_METER_UNSLICED_NS;
+  if (late)
+    found_late(meter, shown, had.least);
+  if (!late && shown->whole && shown->came && gs_meter_beside(meter)) {
+    settle_later(meter, shown);
+    return;
+  }
+  if (segment->clouded)
+    took = gs_queue_fit(queue, segment, shown->total, 0, room + had.most);
+  else if (late)
+    took = minimum(before, room) + had.likely;
+  else if (shown->whole && had.beside < GS_METER_CLOCK_NS)
+    took = maximum(had.most - stalled, 0);
+  else
+    took = gs_queue_fit(queue, segment, shown->total, maximum(had.least - stalled, 0),
+                        room + maximum(had.most - stalled, 0));
+  if (shown->whole && (had.beside < GS_METER_CLOCK_NS || unsliced))
+    learn_whole(meter, shown, took);
+  charge(meter, queue, shown, shown->begin, shown->done, took);
+}
+
+void gs_charge_segment(struct gs_meter *meter, struct gs_queue *queue, const struct gs_shown *shown) {
+  if (shown->alone ? !gs_segment_trusted(shown->segment) : !gs_segment_known_alone(shown->segment))
+    charge_unknown(meter, queue, shown);
+  else if (shown->alone)
+    charge_alone(meter, queue, shown);
+  else
+    charge_beside(meter, queue, shown);
+}

@@ -1,0 +1,73 @@
+/* Internal to the meter: how long launches take, and what its files share. */
+#ifndef GPUSHARE_METER_LENGTHS_H
+#define GPUSHARE_METER_LENGTHS_H
+
+#include "interposer/meter/meter.h"
+
+static inline double minimum(double a, double b) { return a < b ? a : b; }
+static inline double maximum(double a, double b) { return a > b ? a : b; }
+static inline double after(uint64_t end, uint64_t begin) { return end > begin ? (double)(end - begin) : 0; }
+
+/* ---- lengths.c ---- */
+
+/* Whether the estimates of all functions in the segment are trusted. */
+bool gs_segment_trusted(const struct gs_segment *segment);
+/* The same, and observed while no others were on the device. */
+bool gs_segment_known_alone(const struct gs_segment *segment);
+/* Whether a launch of a known function took so much longer than the mean that it is charged as measured and is not part
+ * of the mean. Only while such launches are rare. */
+bool gs_function_far(struct gs_function *function, double took);
+/* One launch took `took` ns, and was chosen out of `stands`. exact: it was measured, and not together with others. */
+void gs_function_learn(struct gs_function *function, double took, double stands, bool exact);
+/* The whole segment took `took` ns; shared: others had a part of that. */
+void gs_segment_learn(const struct gs_segment *segment, double took, bool shared);
+/* A launch of the function was measured by itself: the segment's estimate is without it from now on. */
+void gs_segment_without(struct gs_segment *segment, const struct gs_function *function);
+/* The segment took at most this part of what its launches are believed to take. */
+void gs_segment_lower(const struct gs_segment *segment, double part);
+
+/* ---- purse.c ---- */
+
+/* Counts this many launches, made up to now; the purse gets its part of a pause. */
+void gs_purse_earn(struct gs_meter *meter, uint64_t now, uint32_t launches);
+/* The chance with which the next launch is chosen. */
+double gs_purse_chance(const struct gs_meter *meter);
+/* Whether the launch that is made now is chosen to be measured; out of how many, if so. To be called once a launch. */
+bool gs_purse_chosen(struct gs_meter *meter, struct gs_queue *queue, double *stands);
+/* Measuring has cost, or has uncovered, this much. */
+void gs_purse_pay(struct gs_meter *meter, double ns);
+void gs_purse_found(struct gs_meter *meter, double ns);
+/* Notes that a bracket cost the program `ns`. */
+void gs_meter_bracketed(struct gs_meter *meter, double ns);
+/* Host time that recording and reading a mark takes. */
+static inline double gs_meter_mark_ns(const struct gs_meter *meter) { return meter->record_ns + meter->read_ns; }
+
+/* ---- shown.c ---- */
+
+/* Whether work took so much longer than expected that the estimate is wrong. */
+static inline bool gs_is_late(double took, double expected) { return took > 2 * expected + GS_METER_LATE_NS; }
+/* The part of the time that work took which shows its own length: the grant's other processes may have had their time
+ * slices first. */
+static inline double gs_own_time(double took, uint32_t residents) {
+  return residents <= 1 ? took : maximum(took - GS_METER_UNSLICED_NS, 0);
+}
+/* Returns the charge by estimate for work that had `room` ns at most, and at least `least`; carries the rest over. */
+double gs_queue_fit(struct gs_queue *queue, const struct gs_segment *segment, double estimate, double least,
+                    double room);
+/* A launch that stands for others took `missed` ns longer than was known: charges what those others took, where nobody
+ * saw their end. to: when it was made. */
+void gs_charge_unseen(struct gs_meter *meter, uint64_t to, double missed);
+
+/* ---- unsettled.c ---- */
+
+/* Charges the launches as soon as it is known how long the others were there. */
+void gs_meter_settle_later(struct gs_meter *meter, struct gs_unsettled later);
+/* Charges what is known by now, or old. */
+void gs_meter_settle(struct gs_meter *meter, uint64_t now);
+
+/* ---- inflight.c ---- */
+
+/* Removes work of the queue from what is in flight. */
+void gs_queue_landed(struct gs_meter *meter, struct gs_queue *queue, double estimate, uint32_t unobserved);
+
+#endif

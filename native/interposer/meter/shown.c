@@ -1,0 +1,140 @@
+/* What a mark shows when the device has reached it: when the launches before it were done. */
+#include "interposer/meter/shown.h"
+
+#include <string.h>
+
+static void drop_oldest(struct gs_meter *meter, struct gs_queue *queue) {
+  struct gs_mark *mark = &queue->ring[queue->tail % GS_METER_RING];
+  gs_queue_landed(meter, queue, mark->segment.estimate, mark->segment.unobserved);
+  queue->tail++;
+  __atomic_store_n(&meter->marks, meter->marks - 1, __ATOMIC_RELAXED);
+}
+
+/* When the first kernel began, at the earliest: its launch takes a few microseconds to make. The driver first loads a
+ * function that was never launched, which may take milliseconds. */
+static uint64_t begin_of_first(const struct gs_segment *segment) {
+  uint64_t took = segment->made > segment->first ? segment->made - segment->first : 0;
+  if (segment->stalled > 0 || took == 0) /* `stalled` covers that time */
+    return segment->first;
+  if (segment->unobserved > 0)
+    return segment->made;
+  return took < GS_METER_LAG_NS ? segment->made - (took < GS_METER_CLOCK_NS ? took : GS_METER_CLOCK_NS) / 2
+                                : segment->first;
+}
+
+/* Whether the stream had work from the begin of the segment on, until it was done. */
+static bool seen_whole(const struct gs_mark *mark, const struct gs_shown *shown) {
+  const struct gs_segment *segment = &mark->segment;
+  double mean = shown->total / maximum(segment->launches, 1);
+  if (segment->launches > 1) /* there was more than the last launch to do when the mark was recorded */
+    return segment->share > GS_METER_MOSTLY && segment->idle < 0.02 * after(shown->done, shown->begin) &&
+           mark->recorded_by - mark->recorded < GS_METER_GAP_NS && shown->lag > GS_METER_LAG_NS &&
+           after(mark->expected, shown->recorded) > GS_METER_LAG_NS + 2 * mean;
+  /* The thread may have lost its processor before it made the launch, or before it recorded the mark: then the work may
+   * have been done long before. */
+  uint64_t by = segment->made > segment->first ? segment->made : mark->recorded_by;
+  return after(by, segment->first) < GS_METER_GAP_NS &&
+         (shown->lag > GS_METER_CLOCK_NS || mark->recorded_by - segment->first < GS_METER_GAP_NS);
+}
+
+static struct gs_shown look(const struct gs_meter *meter, const struct gs_queue *queue, const struct gs_mark *mark,
+                            uint64_t done, uint32_t lease, uint32_t residents) {
+  const struct gs_segment *segment = &mark->segment;
+  struct gs_shown shown = {.segment = segment, .done = done, .residents = residents, .charged = mark->charged};
+  shown.recorded = segment->held_until > mark->recorded_by ? segment->held_until : mark->recorded_by;
+  shown.begin = segment->seen_until ? segment->seen_until : begin_of_first(segment);
+  shown.came = shown.begin > queue->previous_done && segment->seen_until == 0;
+  if (shown.begin < queue->previous_done)
+    shown.begin = queue->previous_done;
+  /* The mark itself took some of it. */
+  shown.done -= (uint64_t)minimum(meter->event_ns, after(done, shown.begin));
+  shown.lag = after(shown.done, shown.recorded);
+  shown.total = maximum(gs_segment_now(segment) + segment->excess, 0);
+  shown.rest = minimum(after(mark->expected, shown.recorded), shown.total);
+  shown.expected = maximum(after(mark->expected, shown.recorded), after(mark->after_all, shown.recorded));
+  shown.expected = maximum(shown.expected, shown.total / maximum(segment->launches, 1));
+  shown.alone = segment->lease == lease && (lease & GS_METER_HELD) && !segment->shared;
+  shown.whole = !segment->clouded && seen_whole(mark, &shown);
+  return shown;
+}
+
+/* Work launched before a mark was done at the mark; the rest follows, but not before it was launched, since marks are
+ * reaped late. */
+static void believe(struct gs_meter *meter, struct gs_queue *queue, uint64_t done) {
+  const struct gs_segment *last = &queue->open;
+  if (last->launches == 0 && queue->head != queue->tail)
+    last = &queue->ring[(queue->head - 1) % GS_METER_RING].segment;
+  queue->end = done + (uint64_t)queue->inflight;
+  if (last->launches > 0 && queue->end < last->first + (uint64_t)last->estimate)
+    queue->end = last->first + (uint64_t)last->estimate;
+  uint64_t all = done + (uint64_t)meter->inflight;
+  if (all < queue->end)
+    all = queue->end;
+  if (all < meter->end)
+    meter->end = all;
+}
+
+void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done, uint32_t lease, uint32_t residents) {
+  const struct gs_mark *mark = &queue->ring[queue->tail % GS_METER_RING];
+  struct gs_shown shown = look(meter, queue, mark, done, lease, residents);
+  bool seen = mark->segment.seen_until && mark->segment.launches == 1; /* its bracket has shown it, and it is charged */
+  uint64_t expected = mark->expected;
+  double stands = mark->segment.stands;
+  if (!mark->start && queue->anchored && done > queue->previous_done && shown.done > shown.begin && !seen)
+    gs_charge_segment(meter, queue, &shown);
+  drop_oldest(meter, queue);
+  if (done > meter->done_at)
+    meter->done_at = done;
+  if (!queue->anchored || done > queue->previous_done)
+    queue->previous_done = done;
+  queue->anchored = true;
+  /* A launch that was chosen, and was alone where that was not known: the next one is bracketed in its place. */
+  if (stands > 0 && shown.lag <= GS_METER_LAG_NS && expected > done + GS_METER_LAG_NS)
+    queue->again = stands;
+  /* A mark done long before it was expected also shows that nothing was waiting. */
+  if (shown.lag > GS_METER_LAG_NS || expected > done + GS_METER_CLOCK_NS)
+    believe(meter, queue, done);
+}
+
+void gs_meter_unready(struct gs_meter *meter, struct gs_queue *queue, uint64_t now, uint32_t residents) {
+  struct gs_mark *mark = &queue->ring[queue->tail % GS_METER_RING];
+  uint64_t from = mark->recorded_by > queue->previous_done ? mark->recorded_by : queue->previous_done;
+  double had, total = gs_segment_now(&mark->segment);
+  if (mark->start || mark->segment.clouded || now <= from)
+    return;
+  had = gs_own_time(gs_meter_had(meter, from, now, false, 0).least, residents);
+  /* what is only a little late is charged when the mark is done */
+  if (had < 2 * GS_METER_SLICE_NS || !gs_is_late(had, after(mark->after_all, from) + total))
+    return;
+  if (had > mark->charged)
+    mark->charged += gs_timeline_fill(meter, from, now, had - mark->charged);
+}
+
+void gs_meter_lose(struct gs_meter *meter, struct gs_queue *queue, uint64_t now) {
+  struct gs_mark *mark = &queue->ring[queue->tail % GS_METER_RING];
+  if (queue->anchored && now > queue->previous_done && !mark->start) {
+    double span = (double)(now - queue->previous_done);
+    gs_timeline_add(meter, queue->previous_done, now, minimum(gs_segment_now(&mark->segment), span), 1);
+    queue->previous_done = now;
+  }
+  drop_oldest(meter, queue);
+}
+
+void gs_meter_lose_all(struct gs_meter *meter, struct gs_queue *queue, uint64_t now) {
+  double want = gs_segment_now(&queue->open);
+  uint64_t from = queue->open.first;
+  for (uint32_t i = queue->head; i != queue->tail; i--) {
+    const struct gs_mark *mark = &queue->ring[(i - 1) % GS_METER_RING];
+    if (mark->start)
+      continue;
+    want += gs_segment_now(&mark->segment);
+    from = mark->segment.first;
+  }
+  if (queue->anchored)
+    from = queue->previous_done;
+  if (want > 0 && now > from)
+    gs_timeline_add(meter, from, now, minimum(want, (double)(now - from)), 1);
+  memset(&queue->open, 0, sizeof queue->open);
+  while (queue->tail != queue->head)
+    drop_oldest(meter, queue);
+}

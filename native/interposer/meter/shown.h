@@ -1,0 +1,25 @@
+/* Internal to the meter: what is known of a segment whose mark was done. */
+#ifndef GPUSHARE_METER_SHOWN_H
+#define GPUSHARE_METER_SHOWN_H
+
+#include "interposer/meter/lengths.h"
+
+struct gs_shown {
+  const struct gs_segment *segment;
+  uint64_t begin, done; /* it took place in between */
+  uint64_t recorded;    /* from here on its stream was seen at work, if it was not done before */
+  double charged;       /* what of it is charged already */
+  double lag;           /* how long after `recorded` it was done, */
+  double expected;      /* how long after that it was expected to be, other streams' work included, */
+  double rest;          /* and how much of that is its own */
+  double total;         /* its estimate */
+  bool whole;           /* its stream was seen at work from `begin` on */
+  bool came;            /* its stream had no work before it */
+  bool alone;           /* no others were on the device */
+  uint32_t residents;   /* number of the grant's processes on the device */
+};
+
+/* Charges the segment, and learns from it. */
+void gs_charge_segment(struct gs_meter *meter, struct gs_queue *queue, const struct gs_shown *shown);
+
+#endif

@@ -1,0 +1,67 @@
+"""What is charged to a program that wakes, works and sleeps beside one that takes all that is idle, as a notebook
+beside a trainer does: it gets the device while the other's work is still on it, and loses it when it has been idle."""
+
+import json
+import subprocess
+
+import built
+import pytest
+from running import SPIN, Daemon, Tenant
+from timed import BUSY
+from waiting import until
+
+from gpushare import paths
+
+US, MS = 1000, 1_000_000
+# Wait, pause in ms, and bursts of (launches, ns) with a wait after each.
+CASES = [
+    ("stream", 60, (1, US), (5, 20 * US)),
+    ("event", 60, (1, US), (5, 100 * US)),
+    ("context", 60, (1, US), (5, MS)),
+    ("stream", 16, (4, 200 * US), (2, 50 * US), (1, 2 * MS)),
+    ("event", 30, (8, 300 * US), (3, 5 * US)),
+]
+
+
+@pytest.fixture
+def busy_tenant(daemon: Daemon):
+    tenant = Tenant(daemon.run("1GiB", "25%", SPIN, **{"class": "training"}))
+    tenant.tell(f"run {50 * US}")
+    yield tenant
+    tenant.kill()
+
+
+def known(daemon: Daemon) -> dict[str, int]:
+    """Device time of each grant, by the ledger."""
+    used = json.loads(daemon.cli_here("usage", "--by", "grant", "--format", "json").stdout)["rows"]
+    return {row["grant"]: row["busy_ns"] for row in used}
+
+
+@pytest.mark.timing
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=["20us", "100us", "1ms", "mixed", "down"])
+@BUSY
+def test_it_is_charged_what_it_used(daemon: Daemon, busy_tenant: Tenant, case: tuple) -> None:
+    wait, pause, *bursts = case
+    program = [
+        built.program("wakes"),
+        paths.SPIN_PTX,
+        3000,
+        wait,
+        pause,
+        *(str(part) for burst in bursts for part in burst),
+    ]
+    command = daemon.run("1GiB", "75%", *map(str, program), **{"class": "interactive"})
+    before = set(known(daemon))
+    done = subprocess.run(command, env=daemon.env, capture_output=True, text=True, check=True)
+    truth = json.loads(done.stdout)["truth_ns"]
+
+    def ended() -> int | None:
+        there = before | {grant["id"] for grant in daemon.client.grants()}
+        return next((ns for grant, ns in known(daemon).items() if grant not in there), None)
+
+    charged = until(ended, "the ledger has the grant that ended")
+    wakes = truth / sum(launches * ns for launches, ns in bursts)
+    print(f"{case}: charged {charged / MS:.2f} of {truth / MS:.2f} ms, {charged / truth - 1:+.1%}")
+    # of each wake, a few us of the other's work may be taken for its own, and the other way round
+    assert charged == pytest.approx(truth, rel=0.05, abs=0.05 * truth + 20 * US * wakes)

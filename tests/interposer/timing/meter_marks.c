@@ -1,0 +1,303 @@
+/* The rules for what marks show of the launches before them. */
+#include "meter_rules.h"
+
+#include <stddef.h>
+
+static const double ms = 1000000;
+
+static void check_again(void) {
+  /* A chosen launch that was short, and alone where that was not known: the next one is bracketed in its place, and
+   * the stream is known to be empty. */
+  fresh();
+  struct gs_function *function = known(0x1000, 60000);
+  queues[0].again = 7;
+  queues[0].bracketing = true;
+  queues[0].last_bracket = now;
+  marked(0, function, 1, now + 2000);
+  done(0, now + 3000);
+  CHECK(queues[0].again == 7);
+  CHECK(queues[0].end == now + 3000 && meter.end == now + 3000);
+  fresh();
+  function = known(0x1000, 60000);
+  marked(0, function, 1, now + 2000);
+  done(0, now + 3000);
+  CHECK(queues[0].again == 0);
+}
+
+static void check_carried(void) {
+  /* Two launches of 20 us had room for 5 us. What is missing is made up where there is room, as far as lengths differ;
+   * clocks are not exact. */
+  for (double spread = 0; spread <= 10000; spread += 2000) {
+    fresh();
+    struct gs_function *function = known(0x1000, 20000);
+    function->spread = spread;
+    marked(0, function, 2, now + 5000);
+    CHECK(done(0, now + 5000) <= 5000 + GS_METER_CLOCK_NS);
+    now += 10000;
+    marked(0, function, 2, now + 200000);
+    double missing = 40000 - 5000 - GS_METER_CLOCK_NS, most = GS_METER_KNEE * spread;
+    CHECK(near(done(0, now + 200000), 40000 + (most < missing ? most : missing), 1));
+    CHECK(queues[0].balance == 0);
+  }
+  /* Many that had no room for the sum of their means: the means are wrong. */
+  fresh();
+  struct gs_function *function = known(0x1000, 20000);
+  marked(0, function, 8, now + 50000);
+  done(0, now + 50000);
+  CHECK(near(function->estimate, 20000 * 50.0 / 160, 1));
+}
+
+static void check_taught(void) {
+  enum { PLAIN, RESIDENTS, UNSURE, SHARED, CLOUDED, CASES };
+  for (int i = 0; i < CASES; i++) {
+    fresh();
+    struct gs_function *function = known(0x1000, 20000);
+    function->weight = 4;
+    if (i == SHARED) /* others' launches come between */
+      for (int k = 0; k < 4; k++)
+        gs_meter_launch(&meter, &queues[1], function, now, 1);
+    if (i == UNSURE) /* a launch of it may have come before the mark in front */
+      queues[0].open.unsure = true;
+    queues[0].clouded = i == CLOUDED; /* a copy went into the stream */
+    marked(0, function, 4, now + 2000);
+    double before = meter.busy;
+    gs_meter_reap(&meter, &queues[0], now + 100000, 1, i == RESIDENTS ? 2 : 1);
+    CHECK((function->estimate != 20000) == (i == PLAIN));
+    if (i == PLAIN)
+      CHECK(near(function->estimate, 22545, 200) && near(meter.busy - before, 100000, 1));
+    if (i == CLOUDED)
+      CHECK(near(meter.busy - before, 80000, 1)); /* not what the copy took */
+    if (i == SHARED)
+      CHECK(near(meter.busy - before, 99280, 10)); /* what was seen, and a little of what came before */
+  }
+}
+
+static void check_taught_by_one(void) {
+  for (int others = 0; others < 2; others++) {
+    fresh();
+    struct gs_function *function = known(0x1000, 300000);
+    function->weight = 4;
+    if (others)
+      gs_meter_launch(&meter, &queues[1], function, now, 1);
+    marked(0, function, 1, now + 2000);
+    done(0, now + 400000);
+    CHECK((function->estimate == 300000) == others);
+  }
+}
+
+static void check_far_launch(void) {
+  /* A launch that takes far longer than the mean is charged as it was seen, is not part of the mean, and pays for
+   * looking for others; as it was chosen out of 3, it stands for those that nobody saw. */
+  fresh();
+  struct gs_function *function = known(0x1000, 20000);
+  queues[0].again = 3;
+  queues[0].bracketing = true;
+  queues[0].last_bracket = now;
+  meter.unseen_since = now - 1000000000;
+  meter.unseen_until = now + 1000000000;
+  marked(0, function, 1, now + 2000);
+  CHECK(near(done(0, now + 10000000), 10 * ms + 2 * 9.98 * ms, 10));
+  CHECK(function->estimate == 20000);
+  double once = (9.998 * ms - 20000 - GS_METER_GAP_NS - 4 * 20000) / 2, all = 9.98 * ms * 3 / 2;
+  CHECK(near(meter.purse, once + all, 3000));
+  /* Somebody saw all that was launched before. */
+  fresh();
+  function = known(0x1000, 20000);
+  queues[0].again = 5;
+  queues[0].bracketing = true;
+  queues[0].last_bracket = meter.unseen_until = now;
+  marked(0, function, 1, now + 2000);
+  CHECK(near(done(0, now + 10000000), 10 * ms, 10));
+  /* Of the time in which a copy was there as well, only the purse learns. */
+  fresh();
+  function = known(0x1000, 20000);
+  queues[0].clouded = true;
+  marked(0, function, 1, now + 2000);
+  CHECK(near(done(0, now + 10000000), 20000, 1));
+  CHECK(near(meter.purse, once, 3000));
+  /* Nobody saw the stream idle where it was believed to be. */
+  fresh();
+  function = known(0x1000, 20000);
+  gs_meter_launch(&meter, &queues[0], function, now, 1);
+  gs_meter_launch(&meter, &queues[0], function, now + 10000000, 1);
+  CHECK(meter.unseen_since == now + 20000 && meter.unseen_until > now + 100000000);
+  fresh();
+  function = known(0x1000, 20000);
+  gs_meter_launch(&meter, &queues[0], function, now, 1);
+  gs_meter_synced(&meter, &queues[0], now + 20000, (struct gs_waited){0});
+  gs_meter_launch(&meter, &queues[0], function, now + 10000000, 1);
+  CHECK(meter.unseen_since == 0);
+}
+
+static void check_begin(void) {
+  /* The thread lost its processor in the launch: the device may have been done long before the mark. */
+  fresh();
+  struct gs_function *function = known(0x1000, 20000);
+  queues[0].made = now + 10000000;
+  marked(0, function, 1, now + 10002000);
+  CHECK(near(done(0, now + 10012000), 20000, 1));
+  /* It lost it before it recorded the mark. */
+  fresh();
+  queues[0].made = now + 2000;
+  marked(0, known(0x1000, 20000), 1, now + 10000000);
+  CHECK(near(done(0, now + 10001000), 20000, 1));
+  /* The work began in the launch, whose call took 10 us. */
+  fresh();
+  queues[0].made = now + 10000;
+  marked(0, known(0x1000, 20000), 1, now + 12000);
+  CHECK(near(done(0, now + 108000), 108000 - 8500, 1));
+  /* The driver loaded the function first. */
+  fresh();
+  function = gs_meter_function(&meter, 0x1000);
+  queues[0].made = now + 5000000;
+  marked(0, function, 1, now + 5002000);
+  queues[0].bracketing = false;
+  CHECK(near(done(0, now + 5100000), 100000, 1));
+}
+
+/* Six launches of 20 us, a mark recorded `late` after them until `by`, and done at `end`; all after now. */
+static double six(uint64_t late, uint64_t by, uint64_t end) {
+  fresh();
+  struct gs_function *function = known(0x1000, 20000);
+  function->weight = 4;
+  uint64_t began = now;
+  for (int i = 0; i < 6; i++)
+    gs_meter_launch(&meter, &queues[0], function, now, 1);
+  now += late;
+  marked(0, function, 0, began + by);
+  return done(0, began + end);
+}
+
+static void check_whole(void) {
+  /* The mark was recorded while there was work: all of the time is charged, and teaches. */
+  CHECK(near(six(2000, 4000, 180000), 180000, 1) && gs_meter_function(&meter, 0x1000)->estimate > 25000);
+  /* It may have been recorded long after: what it shows, but no more. */
+  CHECK(near(six(0, 60000, 180000), 120000, 1));
+  /* There may have been no work left. */
+  CHECK(near(six(85000, 87000, 140000), 120000, 1));
+  /* Later than expected, but small errors of many add up: what was seen is not known to be the last ones only. */
+  CHECK(near(six(85000, 87000, 207000), 120000, 1));
+  six(0, 40000, 50000);
+  CHECK(gs_meter_function(&meter, 0x1000)->estimate == 20000);
+  /* The last ones took long: what was done before counts as well. */
+  CHECK(near(six(85000, 87000, 10000000), 10000000, 3000));
+  CHECK(near(meter.busy, 87000 + 9913000, 1));
+  /* The stream was empty in between. */
+  fresh();
+  struct gs_function *function = known(0x1000, 20000);
+  gs_meter_launch(&meter, &queues[0], function, now, 1);
+  now += 200000;
+  marked(0, function, 4, now + 2000);
+  CHECK(near(done(0, now + 82000), 100000, 1));
+}
+
+static void check_lost(void) {
+  fresh();
+  struct gs_function *function = known(0x1000, 20000);
+  marked(0, function, 3, now);
+  gs_meter_lose(&meter, &queues[0], now + 1000000);
+  CHECK(near(meter.busy, 60000, 1));
+  fresh();
+  function = known(0x1000, 20000);
+  marked(0, function, 3, now);
+  gs_meter_launch(&meter, &queues[0], function, now, 1);
+  gs_meter_lose_all(&meter, &queues[0], now + 1000000);
+  CHECK(near(meter.busy, 80000, 1) && queues[0].open.launches == 0 && meter.marks == 0);
+}
+
+static void check_fill(void) {
+  fresh();
+  CHECK(gs_timeline_add(&meter, now, now + 100000, 100000, 1) == 100000);
+  CHECK(gs_timeline_fill(&meter, now, now + 200000, 60000) == 60000);
+  CHECK(near(gs_timeline_fill(&meter, now, now + 200000, 60000), 40000, 1));
+  CHECK(near(gs_timeline_fill(&meter, now, now + 200000, 60000), 0, 1));
+  fresh(); /* also where only a part of the time is known to be free */
+  gs_timeline_add(&meter, now, now + 100000, 50000, 1);
+  CHECK(near(gs_timeline_fill(&meter, now, now + 200000, 60000), 60000, 1));
+  CHECK(near(gs_timeline_fill(&meter, now, now + 100000, 100000), 30000, 1)); /* each part in proportion */
+  CHECK(near(gs_timeline_fill(&meter, now, now + 200000, 200000), 60000, 1));
+  /* What was charged there before was other work. */
+  fresh();
+  gs_timeline_add(&meter, now, now + 100000, 100000, 1);
+  marked(0, known(0x1000, 20000), 2, now + 200000);
+  CHECK(near(done(0, now + 200000), 40000, 1));
+}
+
+static void check_unknown_length(void) {
+  for (uint32_t others = 0; others < 2; others++) {
+    fresh();
+    struct gs_function *function = gs_meter_function(&meter, 0x1000);
+    gs_meter_turn(&meter, others, now);
+    marked(0, function, 1, now + 2000);
+    queues[0].bracketing = false;
+    CHECK(near(done(0, now + 300000), others ? 150000 : 300000, 2));
+    CHECK(near(function->estimate, others ? 150000 : 300000, 2) && function->shared == (others > 0));
+  }
+}
+
+static void check_unknown_bounds(void) {
+  /* A copy may be what took long. */
+  fresh();
+  struct gs_function *function = gs_meter_function(&meter, 0x1000);
+  queues[0].clouded = true;
+  queues[0].balance = 5000;
+  marked(0, function, 1, now + 2000);
+  CHECK(near(done(0, now + 300000), GS_METER_GUESS_NS + 5000, 1) && function->estimate == GS_METER_GUESS_NS);
+  /* The lease changed meanwhile: what it took counts only until it is seen alone. */
+  fresh();
+  function = gs_meter_function(&meter, 0x1000);
+  marked(0, function, 1, now + 2000);
+  gs_meter_reap(&meter, &queues[0], now + 300000, 3, 1);
+  CHECK(function->shared);
+  /* By the clocks, it began a little before it was launched. */
+  fresh();
+  now += 10000;
+  marked(0, known(0x1000, 300000), 1, now + 2000);
+  CHECK(near(done(0, now + 299000), 300000, 1));
+}
+
+static void check_event(void) {
+  /* The mark itself took the device some time, which is not the launch's; the stream was done only then. */
+  fresh();
+  meter.event_ns = 1000;
+  marked(0, known(0x1000, 300000), 1, now + 2000);
+  CHECK(near(done(0, now + 280000), 279000, 1) && queues[0].previous_done == now + 280000);
+  /* It cannot have taken longer than there was time. */
+  fresh();
+  meter.event_ns = 1000;
+  marked(0, known(0x1000, 300000), 1, now);
+  CHECK(done(0, now + 500) == 0 && queues[0].previous_done == now + 500);
+}
+
+static void check_same(void) {
+  /* A launch within the clocks' error of its mean is charged as the mean, but teaches: means may change slowly. */
+  for (int sign = -1; sign <= 1; sign += 2) {
+    fresh();
+    struct gs_function *function = known(0x1000, 300000);
+    function->weight = 4;
+    function->spread = 3000;
+    now += 10000;
+    marked(0, function, 1, now + 2000);
+    CHECK(near(done(0, now + 300000 + (uint64_t)(sign * 2500)), 300000, 1));
+    CHECK(near(function->estimate, 300000 + sign * 2500 / 4.9, 30));
+  }
+  fresh();
+  marked(0, known(0x1000, 300000), 1, now + 2000);
+  CHECK(near(done(0, now + 303500), 303500, 1));
+}
+
+void check_marks(void) {
+  check_event();
+  check_same();
+  check_unknown_bounds();
+  check_whole();
+  check_lost();
+  check_again();
+  check_carried();
+  check_taught();
+  check_taught_by_one();
+  check_far_launch();
+  check_begin();
+  check_fill();
+  check_unknown_length();
+}
