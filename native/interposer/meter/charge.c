@@ -49,8 +49,10 @@ static void learn_whole(struct gs_meter *meter, const struct gs_shown *shown, do
 static void charge(struct gs_meter *meter, const struct gs_queue *queue, const struct gs_shown *shown, uint64_t begin,
                    uint64_t done, double took) {
   took -= minimum(shown->charged, took);
-  if (took > after(done, begin))
+  if (took > after(done, begin)) {
     begin = done - (uint64_t)took > queue->previous_done ? done - (uint64_t)took : queue->previous_done;
+    done = begin + (uint64_t)took;
+  }
   if (shown->segment->share < GS_METER_MOSTLY)
     gs_timeline_add(meter, begin, done, took, 1);
   else

@@ -28,12 +28,14 @@ void gs_segment_lower(const struct gs_segment *segment, double part);
 
 /* ---- purse.c ---- */
 
-/* Counts this many launches, made up to now; the purse gets its part of a pause. */
+/* Counts this many launches, made up to now; its part of a pause is saved. */
 void gs_purse_earn(struct gs_meter *meter, uint64_t now, uint32_t launches);
 /* The chance with which the next launch is chosen. */
 double gs_purse_chance(const struct gs_meter *meter);
 /* Whether the launch that is made now is chosen to be measured; out of how many, if so. To be called once a launch. */
 bool gs_purse_chosen(struct gs_meter *meter, struct gs_queue *queue, double *stands);
+/* Whether a launch that was just chosen would have been with an empty purse. */
+bool gs_purse_usual(struct gs_meter *meter);
 /* Measuring has cost, or has uncovered, this much. */
 void gs_purse_pay(struct gs_meter *meter, double ns);
 void gs_purse_found(struct gs_meter *meter, double ns);

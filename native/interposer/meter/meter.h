@@ -7,8 +7,8 @@
  * bracket around one launch. The rest is charged by estimate, the sum of its launches' mean lengths, as far as there is
  * room for it. While others may be on the device, the estimate counts too where something was seen, within bounds: at
  * least what this process must have had of that time, at most all of it. Which launches are measured, and so teach the
- * means, is decided at random before each launch, with a chance that follows from one purse: a part of the program's
- * time and of the time that measuring has uncovered goes in, the cost of measuring comes out. A launch that was chosen
+ * means, is decided at random before each launch, with a chance that follows from what it costs: a small part of the
+ * program's time, and of the time that measuring has uncovered. A launch that was chosen
  * counts for all that it was chosen from: in the mean and, if it is far longer than the mean and nobody waits, in the
  * charge. A wait that returned late is charged as far as marks have shown such delays to be the device's.
  *
@@ -53,7 +53,7 @@ enum {
   GS_METER_MARKS = 4,        /* but at least this many marks within the bound on work in flight */
   GS_METER_ALONE_NS =
       250000,           /* a launch this long onto an empty queue is measured by a mark, a shorter one by a bracket */
-  GS_METER_INCOME = 128 /* one part in this many of the program's time goes into the purse */
+  GS_METER_INCOME = 128 /* measuring takes one part in this many of the program's time */
 };
 #define GS_METER_HELD 1u    /* this bit of a lease word: leased */
 #define GS_METER_MOSTLY 0.9 /* a stream with this part of what all streams launched had the device to itself */
@@ -198,7 +198,7 @@ struct gs_meter {
   uint32_t lease;
   uint64_t leased_at;             /* time of the first launch under that lease word, if another word was seen before */
   double mark_most_ns;            /* estimated work per mark, in ns; 0: not set */
-  double purse;                   /* ns that measuring may cost */
+  double saved, purse;            /* ns that measuring may cost: from pauses, and from what it has uncovered */
   double interval;                /* mean ns between launches, longer pauses not counted */
   double per_purse, per_interval; /* the chance of a launch to be chosen, per ns in the purse and of the interval */
   uint64_t counted;               /* when launches were last counted */

@@ -1,8 +1,9 @@
 /* Which launches are measured. Measuring costs the program host time: with PyTorch on an H200 a mark takes 10 us of the
  * 10 to 30 us between two launches, as an event is recorded, queried and read with none of that in the caches. So each
- * launch is chosen with the chance at which measuring takes one part in GS_METER_INCOME of the program's time, or with
- * more while there is something in the purse: that part of longer pauses, and half of the time that measuring has
- * uncovered.
+ * launch is chosen with the chance at which measuring takes one part in GS_METER_INCOME of the program's time, that of
+ * longer pauses being saved for the launches after them. It is chosen with more than that while there is something in
+ * the purse, half of the time that measuring has uncovered; but the purse only pays for marks, since brackets cost more
+ * and show no more of launches that are far from the mean.
  *
  * Whether a launch is chosen is settled at random before the program can know it: no launch can be made because
  * another one was not measured. Chances add up until they reach a number that was drawn from the exponential
@@ -31,14 +32,16 @@ static void cost_changed(struct gs_meter *meter) {
   meter->per_purse = 1 / (HORIZON * cost);
 }
 
-static double usual_chance(const struct gs_meter *meter) { return meter->interval * meter->per_interval; }
+static double usual_chance(const struct gs_meter *meter) {
+  return meter->interval * meter->per_interval + meter->saved * meter->per_purse;
+}
 double gs_purse_chance(const struct gs_meter *meter) { return usual_chance(meter) + meter->purse * meter->per_purse; }
 
-/* The purse pays only for what is measured besides the usual. */
+/* Each pays its part; that of the time between launches is spent at once. */
 void gs_purse_pay(struct gs_meter *meter, double ns) {
-  double more = meter->purse * meter->per_purse;
-  if (more > 0)
-    meter->purse = maximum(meter->purse - ns * more / (more + usual_chance(meter)), 0);
+  double per_chance = ns / maximum(gs_purse_chance(meter), 1e-9) * meter->per_purse;
+  meter->saved = maximum(meter->saved - meter->saved * per_chance, 0);
+  meter->purse = maximum(meter->purse - meter->purse * per_chance, 0);
 }
 
 void gs_purse_found(struct gs_meter *meter, double ns) {
@@ -69,8 +72,8 @@ void gs_purse_earn(struct gs_meter *meter, uint64_t now, uint32_t launches) {
   meter->counted = now;
   if (launches > 0)
     meter->interval += ((gone - pause) / launches - meter->interval) * minimum((double)launches / OVER, 1);
-  if (pause > 0 && meter->purse * meter->per_purse < certain) /* pauses alone never pay for more than a few at once */
-    meter->purse = minimum(meter->purse + pause / GS_METER_INCOME, certain / maximum(meter->per_purse, 1e-9));
+  if (pause > 0)
+    meter->saved = minimum(meter->saved + pause / GS_METER_INCOME, certain / maximum(meter->per_purse, 1e-9));
 }
 
 /* -ln(x / 2^32), to 0.0002; without libm, which not every program has loaded. x > 0. */
@@ -84,6 +87,11 @@ static double minus_log(uint32_t x) {
 static double drawn(struct gs_meter *meter) {
   meter->choice = (meter->choice + meter->counted) * 6364136223846793005u + 1442695040888963407u;
   return minus_log((uint32_t)(meter->choice >> 32) | 1);
+}
+
+bool gs_purse_usual(struct gs_meter *meter) { /* of the two chances, that one came first */
+  double more = meter->purse * meter->per_purse;
+  return drawn(meter) * more <= drawn(meter) * usual_chance(meter);
 }
 
 bool gs_purse_chosen(struct gs_meter *meter, struct gs_queue *queue, double *stands) {

@@ -18,7 +18,7 @@ static uint64_t begin_of_first(const struct gs_segment *segment) {
     return segment->first;
   if (segment->unobserved > 0)
     return segment->made;
-  return took < GS_METER_LAG_NS ? segment->made - (took < GS_METER_CLOCK_NS ? took : GS_METER_CLOCK_NS) / 2
+  return took < GS_METER_LAG_NS ? segment->made - (took < GS_METER_CLOCK_NS ? took : GS_METER_CLOCK_NS)
                                 : segment->first;
 }
 
@@ -43,11 +43,11 @@ static struct gs_shown look(const struct gs_meter *meter, const struct gs_queue 
   struct gs_shown shown = {.segment = segment, .done = done, .residents = residents, .charged = mark->charged};
   shown.recorded = segment->held_until > mark->recorded_by ? segment->held_until : mark->recorded_by;
   shown.begin = segment->seen_until ? segment->seen_until : begin_of_first(segment);
-  shown.came = shown.begin > queue->previous_done && segment->seen_until == 0;
+  shown.came = shown.begin >= queue->previous_done && segment->seen_until == 0;
   if (shown.begin < queue->previous_done)
     shown.begin = queue->previous_done;
-  /* The mark itself took some of it. */
-  shown.done -= (uint64_t)minimum(meter->event_ns, after(done, shown.begin));
+  if (!shown.came) /* the mark itself took some of it; the clock's bound, which is a mark's record, includes that */
+    shown.done -= (uint64_t)minimum(meter->event_ns, after(done, shown.begin));
   shown.lag = after(shown.done, shown.recorded);
   shown.total = maximum(gs_segment_now(segment) + segment->excess, 0);
   shown.rest = minimum(after(mark->expected, shown.recorded), shown.total);

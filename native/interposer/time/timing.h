@@ -13,7 +13,7 @@
 #include "interposer/os/ticks.h"
 
 enum {
-  GS_BRACKET_EVENTS = 3,
+  GS_BRACKET_EVENTS = 4,
   GS_TIME_EVENTS = 256, /* free events kept per context; further ones are destroyed */
   /* number of the program's events that are remembered, a power of two; the others prove nothing */
   GS_TIME_RECORDED = 256,
@@ -35,6 +35,7 @@ struct gs_context {
   CUevent base;       /* the event from which device times are measured; NULL until the first mark is done */
   uint64_t base_time; /* device time of the base event */
   struct gs_clock clock;
+  uint32_t clocked; /* number of brackets that measured the clock. Atomic */
   /* An event behind everything in the context that is not known to be done, or NULL; number of such events that were
    * done. See prove.c */
   CUevent asking;
@@ -54,7 +55,7 @@ struct gs_stream {
   bool retired;                       /* destroyed by the program; the place becomes free once its marks are reaped */
   bool listed;                        /* in the list of its device, under the device's lock */
   CUevent bracket[GS_BRACKET_EVENTS]; /* see bracket.c */
-  bool bracket_empty;                 /* the last one measures an event as well */
+  bool bracket_empty, bracket_early;  /* the last one measures an event as well, or the clock */
   struct gs_stream *alike;            /* with the same hash, or the next free place; under `tables` */
   struct gs_stream *next, *prior;     /* in the list of its device; see active.h */
   uint64_t due;                       /* when the work is expected to be done */

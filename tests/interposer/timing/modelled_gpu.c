@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { EVENT_GPU = 800, QUERY = 300, DEPTH = 1024, BARRIERS = 1000 };
+enum { EVENT_GPU = 800, QUERY = 300, DEPTH = 1024, BARRIERS = 1000, CLOCKED = 8 };
 
 struct gs_meter meter;
 struct gs_queue queues[STREAMS];
@@ -17,7 +17,8 @@ enum others foreign;
 
 static uint64_t device_free, first_launch;
 static uint64_t submitted[DEPTH], submissions; /* ends of the last kernels: a full queue blocks a launch */
-static uint64_t bracket[STREAMS][2];
+static uint64_t bracket[STREAMS][2], early[STREAMS];
+static int clocked;
 static const uint64_t skew = 123456789; /* device clock = host clock - skew */
 
 /* Leases alternate with those of the others. */
@@ -191,6 +192,12 @@ static void take_sample(int s) {
   if (!queues[s].sampled || bracket[s][1] > now)
     return;
   now += reading;
+  if (early[s]) {
+    clocked++;
+    gs_clock_not_before(&clocks[0], early[s] - skew, queues[s].sampled_from);
+  }
+  gs_clock_not_before(&clocks[0], bracket[s][0] - skew,
+                      queues[s].sampled_held == GS_HELD ? queues[s].sampled_closed : queues[s].sampled_from);
   gs_meter_sampled(&meter, &queues[s],
                    (double)(bracket[s][1] - bracket[s][0]) - (queues[s].sampled_held != GS_NOT_HELD ? EVENT_GPU : 0),
                    clocks[0].set ? gs_clock_host(&clocks[0], bracket[s][0] - skew) : 0, 1);
@@ -298,6 +305,7 @@ void launch(int s, uint64_t key, uint64_t ns) {
     queues[s].bracketing = false;
   }
   if (plan & GS_PLAN_SAMPLE) {
+    early[s] = clocked < CLOCKED ? event(s) : 0;
     if (hold && plan & GS_PLAN_HOLD) {
       call(BARRIERS);
       tail[s] = (tail[s] > now ? tail[s] : now) + hold;
@@ -358,6 +366,7 @@ void restart(void) {
     meter.mark_most_ns = 12500000; /* as for a program that is alone */
   memset(queues, 0, sizeof queues);
   memset(clocks, 0, sizeof clocks);
+  clocked = 0;
   memset(tail, 0, sizeof tail);
   memset(submitted, 0, sizeof submitted);
   memset(&lease, 0, sizeof lease);

@@ -76,26 +76,35 @@ FAMILIES = {
             40_000,
         ),
         0.05,
+        slower=0.7,
     ),
     "late returns of waits for 2 to 20 us": Family(
-        [*each(("syncstarved",), (2, 20), 100_000), *each(("syncdearstarved",), (2,), 100_000)], 0.06, 0.03
+        [*each(("syncstarved",), (2, 20), 100_000), *each(("syncdearstarved",), (2,), 100_000)], 0.12, 0.04, 0.6
     ),
     "a random program, waits seen": Family(
         [Case(f"random:{n}:0", us * US, 2000) for n, us in ((1, 20), (1, 100), (3, 20), (3, 100), (6, 20))],
         0.02,
+        0.003,
+        0.02,
         runs=200,
     ),
     "a random program, waits unseen": Family(
-        [Case(f"randomunseen:{n}:0", us * US, 4000) for n, us in ((1, 20), (3, 20), (3, 100), (6, 20))], 0.05, runs=200
+        [Case(f"randomunseen:{n}:0", us * US, 4000) for n, us in ((1, 20), (3, 20), (3, 100), (6, 20))],
+        0.07,
+        0.015,
+        0.02,
+        200,
     ),
-    "rare long launches": Family(rare("rare", "rarebatch", "rareturns", "rarebatchturns"), 0.06, 0.02),
-    "rare long launches, waits unseen": Family(rare("rareunseen", "rareunseenstarved", "rareunseendear"), 0.20, 0.02),
+    "rare long launches": Family(rare("rare", "rarebatch", "rareturns", "rarebatchturns"), 0.08, 0.03, 0.06),
+    "rare long launches, waits unseen": Family(
+        rare("rareunseen", "rareunseenstarved", "rareunseendear"), 0.30, 0.04, 0.4
+    ),
     "pauses in which nothing runs": Family(
         [Case(f"{p}:{us * US}", 20 * US, 5000) for p in ("rarely", "rarelystarved") for us in (50, 250, 1000, 5000)],
         0.02,
     ),
     "even launches, waits unseen, no free processor": Family(
-        [Case(f"rareunseenstarved:20:{us * US}", us * US) for us in (5, 10, 20, 100)], 0.02
+        [Case(f"rareunseenstarved:20:{us * US}", us * US) for us in (5, 10, 20, 100)], 0.05, slower=0.6
     ),
     "launches that become shorter": Family(
         [
@@ -103,7 +112,8 @@ FAMILIES = {
             for p in ("shrinking", "shrinkingunseen")
             for ns in (10_000, 30_000, 100_000)
         ],
-        0.05,
+        0.12,
+        0.04,
         0.02,
     ),
     "leases in turn": Family(
@@ -112,13 +122,14 @@ FAMILIES = {
     "others come once lengths are known": Family(
         turns(("turnssaid", "hostturnssaid", "turnslater"), (300, 2000, 7000), 4_000_000), 0.08, 0.02
     ),
-    "six streams that do not fill the device": Family(each(("many", "manyturns"), (5, 25, 100)), 0.40, 0.05),
+    "six streams that do not fill the device": Family(each(("many", "manyturns"), (5, 25, 100)), 0.50, 0.06),
     "wakes of two or three bursts, alone": Family([Case("pulse:1", 5 * MS), Case("pulse:0", 100 * US)], 0.05, runs=200),
     "the same beside one who takes what is idle": Family(
         [Case("pulseyields:1", 5 * MS), Case("pulseyields:0", 100 * US), Case("pulseyields:0", MS)],
-        0.15,
+        0.25,
         0.04,
-        runs=200,
+        0.02,
+        200,
     ),
 }
 
@@ -185,7 +196,7 @@ def test_a_program_that_hides_from_brackets(pattern: str, longest: int) -> None:
     errors = [m / t - 1 for _, t, m, _, _ in runs(Case(f"{pattern}:{longest}", 5000, 100_000), 8)]
     print(f"mean {fmean(errors):+.2%}, least {min(errors):+.2%}")
     assert fmean(errors) >= -0.02
-    assert min(errors) >= -0.06
+    assert min(errors) >= -0.08
 
 
 @pytest.mark.parametrize("pattern", ["watched", "watcheddear"])
@@ -207,7 +218,7 @@ def test_a_program_in_step_with_the_samples() -> None:
     """Seven kernels of 30 us and one of 100 us, repeated; the meter sees no wait. The long ones are too short to be
     noticed individually: they are charged by the mean."""
     errors = [m / t - 1 for _, t, m, _, _ in runs(Case("rareunseen:7:100000", 30 * US), 20)]
-    assert abs(fmean(errors)) <= 0.06
+    assert abs(fmean(errors)) <= 0.08
 
 
 @pytest.mark.parametrize("us", [300, 2000, 7000])

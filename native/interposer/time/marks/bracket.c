@@ -26,9 +26,12 @@ enum {
    * events with nothing between them. A longer result than LONGEST_NS had other work between. */
   MEASURED = 8,
   LONGEST_NS = 5000,
+  /* So many brackets of a context begin with an event that nothing is in front of, on an idle stream: the device's clock
+   * is known as exactly as an event is recorded, unless the thread has lost its processor meanwhile. */
+  CLOCKED = 8,
   AROUND_NS = 100000 /* a process with work this long before a bracket may have been in its way */
 };
-enum { FIRST, SECOND, EMPTY };              /* of a stream's bracket */
+enum { FIRST, SECOND, EMPTY, EARLY };       /* of a stream's bracket */
 static const uint32_t refused = UINT32_MAX; /* the driver has no barriers */
 
 static CUstreamBatchMemOpParams barriers[BARRIERS_MOST / BARRIER] = {
@@ -71,6 +74,7 @@ bool gs_bracket_begin(struct gs_stream *stream, bool hold, uint64_t *began) {
   if (gs_called_back || !gs_stream_nameable(stream))
     return false;
   if (gs_inside_begin(&inside, stream->context)) {
+    stream->bracket_early = __atomic_load_n(&stream->context->clocked, __ATOMIC_RELAXED) < CLOCKED && record(stream, EARLY);
     if (hold)
       hold_stream(stream);
     stream->bracket_empty = hold && !measured(stream->device) && record(stream, EMPTY);
@@ -96,12 +100,14 @@ bool gs_bracket_end(struct gs_stream *stream, bool hold, uint64_t *closed, enum 
   return done;
 }
 
-/* When the event was reached; 0: not known. Called with the device's `reaping` held. */
-static uint64_t host_time(const struct gs_context *context, CUevent event) {
+/* When the event was reached, which was not before `least`; 0: not known. Called with the device's `reaping` held. */
+static uint64_t host_time(struct gs_context *context, CUevent event, uint64_t least) {
   float ms;
   if (!context->base || gs_real.cuEventElapsedTime(&ms, context->base, event) != CUDA_SUCCESS)
     return 0;
-  return gs_clock_host(&context->clock, context->base_time + (uint64_t)(int64_t)((double)ms * NS_PER_MS));
+  uint64_t time = context->base_time + (uint64_t)(int64_t)((double)ms * NS_PER_MS);
+  gs_clock_not_before(&context->clock, time, least);
+  return gs_clock_host(&context->clock, time);
 }
 
 static void measure_event(struct gs_stream *stream) {
@@ -136,7 +142,12 @@ void gs_bracket_take(struct gs_stream *stream) {
     measure_event(stream);
   double took = (double)ms * NS_PER_MS - (held != GS_NOT_HELD ? event_ns(device) : 0);
   uint32_t residents = gs_slots_active(device, gs_now(), gs_now() - stream->queue.sampled_from + AROUND_NS);
-  uint64_t begun = host_time(stream->context, stream->bracket[FIRST]);
+  if (stream->bracket_early) {
+    __atomic_store_n(&stream->context->clocked, stream->context->clocked + 1, __ATOMIC_RELAXED);
+    host_time(stream->context, stream->bracket[EARLY], stream->queue.sampled_from);
+  }
+  uint64_t begun = host_time(stream->context, stream->bracket[FIRST],
+                             held == GS_HELD ? stream->queue.sampled_closed : stream->queue.sampled_from);
   gs_repeat_absorb_all(device);
   gs_biased_take(&device->lock);
   device->meter->event_ns = event_ns(device);

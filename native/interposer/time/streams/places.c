@@ -85,6 +85,7 @@ struct gs_context *gs_context_place(struct gs_time *time, CUcontext handle, int 
   }
   place->base = place->asking = NULL;
   place->clock.set = false;
+  place->clocked = 0;
   place->free_events = 0;
   place->ending = 0;
   place->ordinal = ordinal;
