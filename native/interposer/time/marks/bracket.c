@@ -74,7 +74,8 @@ bool gs_bracket_begin(struct gs_stream *stream, bool hold, uint64_t *began) {
   if (gs_called_back || !gs_stream_nameable(stream))
     return false;
   if (gs_inside_begin(&inside, stream->context)) {
-    stream->bracket_early = __atomic_load_n(&stream->context->clocked, __ATOMIC_RELAXED) < CLOCKED && record(stream, EARLY);
+    stream->bracket_early =
+        __atomic_load_n(&stream->context->clocked, __ATOMIC_RELAXED) < CLOCKED && record(stream, EARLY);
     if (hold)
       hold_stream(stream);
     stream->bracket_empty = hold && !measured(stream->device) && record(stream, EMPTY);
