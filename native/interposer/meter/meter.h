@@ -1,16 +1,16 @@
 /* Metering: computes how much device time a process used from what the host can observe. Pure arithmetic: no driver
  * calls, no clock, no locks; the caller (time/) serialises calls per device and carries out the plan that is returned.
  *
- * How a launch is charged. The launches of a stream up to a mark (a timing event of ours) or a wait are a segment. What
- * of it was seen is charged as it was seen: from the record of a mark until it was done the device had work of this
- * process, likewise from the first launch of a segment whose queue never ran dry, and between the two events of a
- * bracket around one launch. The rest is charged by estimate, the sum of its launches' mean lengths, as far as there is
- * room for it. While others may be on the device, the estimate counts too where something was seen, within bounds: at
- * least what this process must have had of that time, at most all of it. Which launches are measured, and so teach the
- * means, is decided at random before each launch, with a chance that follows from what it costs: a small part of the
- * program's time, and of the time that measuring has uncovered. A launch that was chosen
- * counts for all that it was chosen from: in the mean and, if it is far longer than the mean and nobody waits, in the
- * charge. A wait that returned late is charged as far as marks have shown such delays to be the device's.
+ * How a launch is charged. The launches of a stream up to a mark (a timing event of ours) or a wait are a segment.
+ * What of it was seen is charged as it was seen: from the record of a mark until it was done the device had work of
+ * this process, likewise from the first launch of a segment whose queue never ran dry, and between the two events of a
+ * bracket around one launch. The rest is charged by estimate, the sum of its launches' mean lengths, as far as there
+ * is room for it. While others may be on the device, the estimate counts too where something was seen, within bounds:
+ * at least what this process must have had of that time, at most all of it. Which launches are measured, and so teach
+ * the means, is decided at random before each launch, with a chance that follows from what it costs: a small part of
+ * the program's time, and of the time that measuring has uncovered. A launch that was chosen counts for all that it
+ * was chosen from: in the mean and, if it is far longer than the mean and nobody waits, in the charge. A wait that
+ * returned late is charged as far as marks have shown such delays to be the device's.
  *
  * All times are host nanoseconds (CLOCK_MONOTONIC); device times are mapped to them with gs_clock first. Durations are
  * nanoseconds in double. The work of all streams is united on one time line, so that the charge never exceeds the wall
@@ -344,7 +344,7 @@ uint64_t gs_meter_pace(struct gs_meter *meter, uint64_t key, uint64_t most);
 
 /* ---- instants: timeline.c ---- */
 
-/* From the time `from` on, this many others have work on the device. Before the first call: none. */
+/* From the time `from` on, this many others have work on the device. Before the first call: none. unsettled.c */
 void gs_meter_turn(struct gs_meter *meter, uint32_t others, uint64_t from);
 /* Whether others are on the device now, as far as this process was told. */
 static inline bool gs_meter_beside(const struct gs_meter *meter) {

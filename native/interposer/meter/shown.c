@@ -10,16 +10,17 @@ static void drop_oldest(struct gs_meter *meter, struct gs_queue *queue) {
   __atomic_store_n(&meter->marks, meter->marks - 1, __ATOMIC_RELAXED);
 }
 
-/* When the first kernel began, at the earliest: its launch takes a few microseconds to make. The driver first loads a
- * function that was never launched, which may take milliseconds. */
+/* When the first kernel began, by a clock that is early by what recording an event takes, as launching does. The driver
+ * first loads a function that was never launched, which may take milliseconds. */
 static uint64_t begin_of_first(const struct gs_segment *segment) {
   uint64_t took = segment->made > segment->first ? segment->made - segment->first : 0;
   if (segment->stalled > 0 || took == 0) /* `stalled` covers that time */
     return segment->first;
   if (segment->unobserved > 0)
     return segment->made;
-  return took < GS_METER_LAG_NS ? segment->made - (took < GS_METER_CLOCK_NS ? took : GS_METER_CLOCK_NS)
-                                : segment->first;
+  if (took >= GS_METER_LAG_NS)
+    return segment->first;
+  return segment->made - (took < GS_METER_CLOCK_NS ? took : GS_METER_CLOCK_NS);
 }
 
 /* Whether the stream had work from the begin of the segment on, until it was done. */

@@ -1,4 +1,5 @@
-/* Others leave the device, and this process hears of it a little later. What it launched meanwhile is charged then. */
+/* Others come to the device and leave it, and this process hears of it a little later. What it launched meanwhile is
+ * charged then. */
 #include "interposer/meter/lengths.h"
 
 static void charge(struct gs_meter *meter, const struct gs_unsettled *one) {
@@ -39,4 +40,16 @@ void gs_meter_settle(struct gs_meter *meter, uint64_t now) {
       charge(meter, one);
   }
   meter->unsettled = kept;
+}
+
+void gs_meter_turn(struct gs_meter *meter, uint32_t others, uint64_t from) {
+  /* Turns that were expected to begin later did not take place. */
+  while (meter->turns > 0 && meter->turn[(meter->turns - 1) % GS_METER_TURNS].from >= from)
+    meter->turns--;
+  /* read without the lock, to decide whether to call this */
+  __atomic_store_n(&meter->others, others, __ATOMIC_RELAXED);
+  if (meter->turns > 0 && meter->turn[(meter->turns - 1) % GS_METER_TURNS].others == others)
+    return;
+  meter->turn[meter->turns++ % GS_METER_TURNS] = (struct gs_turn){from, others};
+  gs_meter_settle(meter, from);
 }

@@ -236,6 +236,14 @@ static void check_chosen(void) {
   /* With more in the purse, more; each stands for what it was chosen from. */
   meter.purse = (1 - usual) / meter.per_purse;
   CHECK(near(choose(20000, &all), 20000 * 0.632, 400) && near(all, 20000, 400));
+  /* Those that the purse pays for are not bracketed. */
+  meter.purse = 3 * usual / meter.per_purse;
+  int bracketed = 0;
+  for (int i = 0; i < 20000; i++) {
+    meter.counted++;
+    bracketed += gs_purse_usual(&meter);
+  }
+  CHECK(near(bracketed, 5000, 350));
   /* What is nearly certain is not left to chance. */
   meter.purse = 3.1 / meter.per_purse;
   CHECK(choose(1000, &all) == 1000 && all == 1000);
@@ -260,19 +268,18 @@ static void check_chosen(void) {
 
 static void check_income(void) {
   steady();
-  /* A longer pause is not part of the interval between launches: a part of it goes into the purse. */
+  /* A longer pause is not part of the interval between launches: a part of it is saved. */
   double interval = meter.interval;
-  CHECK(meter.purse == 0 && near(interval, 10000, 10));
+  CHECK(meter.saved == 0 && near(interval, 10000, 10));
   gs_purse_earn(&meter, now += 900000, 0);
-  CHECK(meter.purse == 0);
+  CHECK(meter.saved == 0);
   gs_purse_earn(&meter, now += 2280000, 0);
-  CHECK(meter.purse == 10000 && meter.interval == interval);
+  CHECK(meter.saved == 10000 && meter.interval == interval);
+  CHECK(!gs_meter_uncovered(&meter));
   gs_purse_earn(&meter, now += 10000000000, 1);
-  CHECK(near(meter.purse * meter.per_purse, 3, 1e-6)); /* never more than for a few at once */
-  CHECK(meter.interval < 1.5 * ms);
+  CHECK(near(meter.saved * meter.per_purse, 3, 1e-6)); /* never more than for a few at once */
+  CHECK(meter.interval < 1.5 * ms && meter.purse == 0);
   meter.purse = 10 * ms;
-  gs_purse_earn(&meter, now += 10000000000, 0);
-  CHECK(meter.purse == 10 * ms);
   /* Half of what measuring has uncovered. */
   gs_purse_found(&meter, 2 * ms);
   CHECK(meter.purse == 11 * ms);
@@ -293,8 +300,12 @@ static void check_cost(void) {
   double before = meter.purse;
   gs_purse_pay(&meter, 400);
   CHECK(near(meter.purse, before - 300, 0.1));
+  meter.saved = usual / meter.per_purse;
+  meter.purse = before = 2 * usual / meter.per_purse;
+  gs_purse_pay(&meter, 400);
+  CHECK(near(meter.purse, before - 200, 0.1) && near(meter.saved, before / 2 - 100, 0.1));
   gs_purse_pay(&meter, 1000 * ms);
-  CHECK(meter.purse == 0);
+  CHECK(meter.purse == 0 && meter.saved == 0);
   meter.purse = ms;
   gs_meter_recorded(&meter, 3000);
   CHECK(near(meter.purse, ms - 3000, 300));
