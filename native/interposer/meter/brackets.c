@@ -117,7 +117,7 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
   uint64_t done = begun + (uint64_t)elapsed;
   bool seen = begun && sample.held, later = seen && queue->sampled_first && gs_meter_beside(meter);
   sample.own = sample.held && !disturbed(meter, queue);
-  __atomic_store_n(&queue->sampled, NULL, __ATOMIC_RELAXED);
+  __atomic_store_n(&queue->sampled, NULL, __ATOMIC_RELEASE);
   /* The program also waits while the stream is held. */
   gs_meter_bracketed(meter, queue->sampled_whole - queue->sampled_host +
                                 (sample.held ? minimum(after(begun, queue->sampled_closed), GS_METER_LAG_NS) : 0));

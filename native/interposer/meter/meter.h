@@ -199,6 +199,7 @@ struct gs_meter {
   uint64_t leased_at;             /* time of the first launch under that lease word, if another word was seen before */
   double mark_most_ns;            /* estimated work per mark, in ns; 0: not set */
   double saved, purse;            /* ns that measuring may cost: from pauses, and from what it has uncovered */
+  bool uncovered;                 /* the purse pays for most of what is measured. Atomic */
   double interval;                /* mean ns between launches, longer pauses not counted */
   double per_purse, per_interval; /* the chance of a launch to be chosen, per ns in the purse and of the interval */
   uint64_t counted;               /* when launches were last counted */
@@ -281,10 +282,11 @@ uint32_t gs_meter_unchosen(struct gs_meter *meter, struct gs_queue *queue, uint3
 /* Note the host time of a mark: recording it took `ns`; reading one took `ns`. */
 void gs_meter_recorded(struct gs_meter *meter, double ns);
 void gs_meter_read(struct gs_meter *meter, double ns);
-/* Whether measuring has lately uncovered time. Atomic enough for a hint. */
+/* Whether measuring has lately uncovered time. May be called without the lock. */
 static inline bool gs_meter_uncovered(const struct gs_meter *meter) {
-  return meter->purse * meter->per_purse > meter->interval * meter->per_interval;
+  return __atomic_load_n(&meter->uncovered, __ATOMIC_RELAXED);
 }
+
 /* ---- what marks and brackets show: shown.c, brackets.c ---- */
 
 /* The oldest mark was completed at `done`. lease: the lease word now; if it differs from the segment's, others ran in

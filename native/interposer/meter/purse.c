@@ -37,15 +37,20 @@ static double usual_chance(const struct gs_meter *meter) {
 }
 double gs_purse_chance(const struct gs_meter *meter) { return usual_chance(meter) + meter->purse * meter->per_purse; }
 
+static void purse_is(struct gs_meter *meter, double ns) {
+  meter->purse = ns;
+  __atomic_store_n(&meter->uncovered, ns * meter->per_purse > meter->interval * meter->per_interval, __ATOMIC_RELAXED);
+}
+
 /* Each pays its part; that of the time between launches is spent at once. */
 void gs_purse_pay(struct gs_meter *meter, double ns) {
   double per_chance = ns / maximum(gs_purse_chance(meter), 1e-9) * meter->per_purse;
   meter->saved = maximum(meter->saved - meter->saved * per_chance, 0);
-  meter->purse = maximum(meter->purse - meter->purse * per_chance, 0);
+  purse_is(meter, maximum(meter->purse - meter->purse * per_chance, 0));
 }
 
 void gs_purse_found(struct gs_meter *meter, double ns) {
-  meter->purse = minimum(meter->purse + maximum(ns, 0) / 2, PURSE_NS);
+  purse_is(meter, minimum(meter->purse + maximum(ns, 0) / 2, PURSE_NS));
 }
 
 void gs_meter_recorded(struct gs_meter *meter, double ns) {

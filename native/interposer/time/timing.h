@@ -187,6 +187,12 @@ static inline struct gs_time_device *gs_stream_home(const struct gs_stream *stre
 static inline bool gs_stream_retired(const struct gs_stream *stream) {
   return __atomic_load_n(&stream->retired, __ATOMIC_ACQUIRE);
 }
+/* Whether any thread may pass the stream, found in the list of the device, to the driver. Under `reaping`, which calls
+ * that end a stream or a context wait for. */
+static inline bool gs_stream_askable(const struct gs_stream *stream, const struct gs_time_device *device) {
+  return gs_stream_live(stream) && gs_stream_home(stream) == device && stream->context &&
+         __atomic_load_n(&stream->context->ending, __ATOMIC_RELAXED) == 0;
+}
 
 /* Number of the grant's processes with recent work on the device, this one included. */
 static inline uint32_t gs_residents(const struct gs_time_device *device) {

@@ -288,7 +288,7 @@ static void check_income(void) {
   gs_purse_found(&meter, 1000 * ms);
   CHECK(meter.purse == 25 * ms);
   CHECK(gs_meter_uncovered(&meter));
-  meter.purse = 0;
+  gs_purse_pay(&meter, 1000 * ms);
   CHECK(!gs_meter_uncovered(&meter));
 }
 

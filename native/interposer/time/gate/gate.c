@@ -6,8 +6,6 @@
 #include "interposer/process/join.h"
 #include "interposer/process/trace.h"
 #include "interposer/time/marks/marks.h"
-#include "interposer/time/streams/active.h"
-#include "interposer/time/streams/capture.h"
 #include "interposer/time/streams/repeat.h"
 
 enum {
@@ -117,16 +115,6 @@ static bool may_pass(struct gs_time_device *device, uint32_t lease, uint64_t *wa
   return *wait == 0;
 }
 
-/* Time spent waiting for a lease is not work of the device: the open segments of all streams end before it. */
-static void close_segments(struct gs_time_device *device) {
-  for (struct gs_stream *stream = gs_active_first(device), *next; stream; stream = next) {
-    next = gs_active_next(stream);
-    if (gs_stream_live(stream) && gs_stream_home(stream) == device && !gs_stream_retired(stream) &&
-        gs_stream_open(stream) && !gs_stream_capturing(stream->handle))
-      gs_mark_record(stream, false);
-  }
-}
-
 uint32_t gs_gate_wait(struct gs_time_device *device) {
   const uint32_t *word = &device->limits->lease;
   struct gs_heartbeat heartbeat = {0, 0};
@@ -136,7 +124,7 @@ uint32_t gs_gate_wait(struct gs_time_device *device) {
   if (may_pass(device, lease, &wait))
     return lease;
   gs_repeat_absorb_all(device);
-  close_segments(device);
+  gs_mark_all(device); /* time spent waiting here is not work of the device: open segments end before it */
   began = revoked = gs_now();
   gs_daemon_check(&heartbeat, began);
   __atomic_add_fetch(&device->slot->waiting, 1, __ATOMIC_SEQ_CST);

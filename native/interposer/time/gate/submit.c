@@ -35,10 +35,10 @@ static void follow_before(struct gs_submission *submission) {
     gs_mark_record(stream, true);
   if (!(submission->plan & GS_PLAN_SAMPLE))
     return;
-  if (__atomic_load_n(&stream->queue.sampled, __ATOMIC_RELAXED))
+  if (__atomic_load_n(&stream->queue.sampled, __ATOMIC_ACQUIRE))
     gs_reap(stream->device);
   submission->planned = gs_now();
-  if (__atomic_load_n(&stream->queue.sampled, __ATOMIC_RELAXED) ||
+  if (__atomic_load_n(&stream->queue.sampled, __ATOMIC_ACQUIRE) ||
       !gs_bracket_begin(stream, submission->plan & GS_PLAN_HOLD, &submission->began))
     no_bracket(submission);
 }

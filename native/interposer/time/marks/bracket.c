@@ -155,7 +155,7 @@ void gs_bracket_take(struct gs_stream *stream) {
   if (result == CUDA_SUCCESS)
     gs_meter_sampled(device->meter, &stream->queue, took, begun, residents);
   else
-    __atomic_store_n(&stream->queue.sampled, NULL, __ATOMIC_RELAXED);
+    __atomic_store_n(&stream->queue.sampled, NULL, __ATOMIC_RELEASE);
   gs_biased_drop(&device->lock);
 }
 

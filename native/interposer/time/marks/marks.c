@@ -10,6 +10,7 @@
 #include "interposer/time/marks/publish.h"
 #include "interposer/time/marks/residency.h"
 #include "interposer/time/streams/active.h"
+#include "interposer/time/streams/capture.h"
 #include "interposer/time/streams/places.h"
 #include "interposer/time/streams/repeat.h"
 #include "interposer/time/thread.h"
@@ -91,6 +92,27 @@ void gs_mark_record(struct gs_stream *stream, bool start) {
   else if (!mark_with(stream, event, start, began))
     gs_event_give(stream->context, event);
   gs_inside_end(&inside);
+}
+
+/* The stream may be one that another thread uses. Under `reaping`, so that no capture begins meanwhile. */
+static bool may_mark(struct gs_stream *stream) {
+  struct gs_inside inside;
+  bool may = gs_inside_begin(&inside, stream->context) && gs_stream_nameable(stream) && !gs_stream_retired(stream) &&
+             gs_capture_may_ask(stream->handle);
+  gs_inside_end(&inside);
+  return may;
+}
+
+void gs_mark_all(struct gs_time_device *device) {
+  if (gs_called_back || gs_time()->profiled) /* the driver is called with `reaping` held, and this is called by it */
+    return;
+  gs_latch_take(&device->reaping);
+  for (struct gs_stream *stream = gs_active_first(device), *next; stream; stream = next) {
+    next = gs_active_next(stream);
+    if (gs_stream_askable(stream, device) && gs_stream_open(stream) && may_mark(stream))
+      gs_mark_record(stream, false);
+  }
+  gs_latch_drop(&device->reaping);
 }
 
 /* ---- taking in ---- */

@@ -7,6 +7,8 @@
 /* Closes the open segment of a stream with a timing event, whatever the current context of the calling thread. If the
  * driver refuses it, the stream is charged by residency. */
 void gs_mark_record(struct gs_stream *stream, bool start);
+/* Marks all streams of the device that have launches behind their last mark. */
+void gs_mark_all(struct gs_time_device *device);
 
 /* Processes completed marks of all streams of a device; returns at once if another thread is already doing so. */
 void gs_reap(struct gs_time_device *device);

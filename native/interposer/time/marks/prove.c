@@ -100,17 +100,12 @@ static void prove(struct gs_stream *stream, uint64_t patience) {
   gs_biased_drop(&device->lock);
 }
 
-static bool askable(const struct gs_stream *stream, const struct gs_time_device *device) {
-  return gs_stream_live(stream) && stream->device == device && stream->context &&
-         __atomic_load_n(&stream->context->ending, __ATOMIC_RELAXED) == 0;
-}
-
 bool gs_stream_says_idle(struct gs_stream *stream) {
   struct gs_time_device *device = gs_stream_home(stream);
   if (gs_time()->profiled)
     return true;
   gs_latch_take(&device->reaping);
-  bool idle = askable(stream, device) && ask(stream, gs_stream_launches(stream)) != CUDA_ERROR_NOT_READY;
+  bool idle = gs_stream_askable(stream, device) && ask(stream, gs_stream_launches(stream)) != CUDA_ERROR_NOT_READY;
   gs_latch_drop(&device->reaping);
   return idle;
 }
@@ -120,7 +115,7 @@ void gs_prove(struct gs_time_device *device, uint64_t patience) {
     return;
   for (struct gs_stream *stream = gs_active_first(device), *next; stream; stream = next) {
     next = gs_active_next(stream);
-    if (askable(stream, device))
+    if (gs_stream_askable(stream, device))
       prove(stream, patience);
   }
   gs_latch_drop(&device->reaping);
