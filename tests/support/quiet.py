@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, Self
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
-MARK = "GPUSHARE_TESTED_BY"
+MARK = "TESTED_BY"
 """In the environment of all that the tests start: the pid of the process that runs them. The simulator of a daemon that
 was killed is no descendant of that process any more."""
 
