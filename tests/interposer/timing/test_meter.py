@@ -58,7 +58,9 @@ def test_metered_under_leases_in_turn(
     for grant in grants:
         until(lambda grant=grant: grant.slot().waiting == 1, "both wait")
     leased = [0, 0]
-    for turn in range(80):
+    # The first kernels, of unknown length, are charged as if shared evenly, which costs up to two of them: of the
+    # longest, 80 turns have twenty.
+    for turn in range(240 if kernel_us == 50_000 else 80):
         grant, other = grants[turn % 2], grants[(turn + 1) % 2]
         began = time.monotonic_ns()
         grant.set_foreign_work(other.slot().drained != other.lease_word() and turn > 0)
