@@ -139,7 +139,7 @@ struct gs_queue {
   uint64_t made;          /* host time after the last launch that gets a mark of its own */
   uint64_t previous_done; /* when the last mark or wait was done, if `anchored` */
   bool anchored;
-  uint64_t seen_from, seen_to; /* of gs_meter_had_work; 0: it was not called; */
+  uint64_t seen_from, seen_to; /* of gs_meter_had_work; 0: it was not called */
   double seen_ns;              /* what was charged for it */
   double balance;              /* charged too little so far (negative: too much), to be made up where there is room */
   double again;                /* the next launch is measured in place of one that was chosen out of this many; 0: no */

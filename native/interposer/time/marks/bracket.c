@@ -143,10 +143,8 @@ void gs_bracket_take(struct gs_stream *stream) {
     measure_event(stream);
   double took = (double)ms * NS_PER_MS - (held != GS_NOT_HELD ? event_ns(device) : 0);
   uint32_t residents = gs_slots_active(device, gs_now(), gs_now() - stream->queue.sampled_from + AROUND_NS);
-  if (stream->bracket_early) {
+  if (stream->bracket_early && host_time(stream->context, stream->bracket[EARLY], stream->queue.sampled_from))
     __atomic_store_n(&stream->context->clocked, stream->context->clocked + 1, __ATOMIC_RELAXED);
-    host_time(stream->context, stream->bracket[EARLY], stream->queue.sampled_from);
-  }
   uint64_t begun = host_time(stream->context, stream->bracket[FIRST],
                              held == GS_HELD ? stream->queue.sampled_closed : stream->queue.sampled_from);
   gs_repeat_absorb_all(device);
