@@ -46,6 +46,7 @@ struct sample {
   bool held;      /* the stream was, so that the time is the launch's */
   bool own;       /* and that of no other stream */
   bool shared;    /* others had a part of it */
+  bool partial;   /* it does not show how long launches are on average */
 };
 
 /* The launch is charged by what was seen of it until `done`, and no more by estimate. */
@@ -60,19 +61,25 @@ static void seen_until(const struct gs_queue *queue, struct gs_segment *segment,
   segment->stalled = 0;
 }
 
-/* What the launch took. Others may have been on the device meanwhile: then its length decides within bounds. */
+/* What the launch took. Others may have been on the device meanwhile. A stream that was held reaches the first event in
+ * a time slice of this process, and the launch follows at once: a short one is done before the slice is. For any other
+ * its length decides within bounds. */
 static void look_beside(const struct gs_meter *meter, const struct gs_queue *queue, const struct gs_function *function,
                         uint32_t residents, struct sample *sample) {
+  enum { SLICE_NS = GS_METER_SLICE_NS / 10 * 7 }; /* of the shortest one */
   double elapsed = sample->took;
   struct gs_had had = {elapsed, elapsed, elapsed, 0};
   if (sample->begun)
-    had =
-        gs_meter_had(meter, sample->begun, sample->begun + (uint64_t)elapsed, queue->sampled_first, function->estimate);
+    had = gs_meter_had(meter, sample->begun, sample->begun + (uint64_t)elapsed, !sample->held, function->estimate);
   else if (queue->sampled_shared)
     had = (struct gs_had){0, elapsed, minimum(function->estimate, elapsed), elapsed};
   if (residents > 1 && elapsed > GS_METER_UNSLICED_NS)
     had.least /= residents;
   sample->shared = had.beside >= GS_METER_CLOCK_NS || residents > 1;
+  /* Of launches about as long as a slice, the shorter ones are seen better, which would make the mean too short. */
+  sample->partial = sample->shared && function->exact && 2 * function->estimate > SLICE_NS;
+  if (sample->held && elapsed < SLICE_NS)
+    sample->shared = false;
   if (sample->shared)
     sample->took = had.likely;
 }
@@ -98,6 +105,8 @@ static void learn_sample(struct gs_meter *meter, const struct gs_queue *queue, s
     gs_purse_found(meter, missed * stands);
     if (sample->own)
       gs_charge_unseen(meter, queue->sampled_from, missed * (stands - 1));
+  } else if (sample->partial) {
+    return;
   } else if (sample->shared && elapsed > GS_METER_UNSLICED_NS && !function->exact) {
     function->shared = true; /* how long it is follows only from what it had beside others */
   } else if (sample->shared ? !function->exact
@@ -113,9 +122,9 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
   /* On a stream that was not held, the device waited between the events while the launch was made; on one that was held
    * briefly, for some of that time at most. */
   double elapsed = maximum(queue->sampled_held == GS_NOT_HELD ? elapsed_ns - queue->sampled_host : elapsed_ns, 0);
-  struct sample sample = {elapsed, begun, queue->sampled_held == GS_HELD, false, false};
+  struct sample sample = {elapsed, begun, queue->sampled_held == GS_HELD, false, false, false};
   uint64_t done = begun + (uint64_t)elapsed;
-  bool seen = begun && sample.held, later = seen && queue->sampled_first && gs_meter_beside(meter);
+  bool seen = begun && sample.held;
   sample.own = sample.held && !disturbed(meter, queue);
   __atomic_store_n(&queue->sampled, NULL, __ATOMIC_RELEASE);
   /* The program also waits while the stream is held. */
@@ -127,12 +136,6 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
     queue->bracket_done = done;
   if (!function || function->key != queue->sampled_key)
     return;
-  if (later) { /* it is not known yet how long the others were there */
-    seen_until(queue, segment, function, done);
-    gs_meter_settle_later(meter, (struct gs_unsettled){begun, done, function->estimate, function, function->key, 1,
-                                                       queue->sampled_stands});
-    return;
-  }
   look_beside(meter, queue, function, residents, &sample);
   bool known = function->observed >= GS_METER_TRUSTED, far = gs_function_far(function, sample.took);
   if (seen && (known || !sample.shared) && (far || queue->sampled_first)) {

@@ -20,17 +20,10 @@ void gs_charge_unseen(struct gs_meter *meter, uint64_t to, double missed) {
     gs_timeline_add(meter, from, to, missed, 1);
 }
 
-/* The only function of a segment that shows how long its launches take; NULL: there is none. */
-static struct gs_function *only_function(const struct gs_segment *segment) {
-  const struct gs_kind *kind = &segment->kind[0];
-  bool one = segment->kinds == 1 && kind->function->key == kind->key;
-  return one && segment->share > GS_METER_MOSTLY && !segment->unsure ? kind->function : NULL;
-}
-
 /* Learns from a segment that was seen whole, and took `took` ns. */
 static void learn_whole(struct gs_meter *meter, const struct gs_shown *shown, double took) {
   const struct gs_segment *segment = shown->segment;
-  struct gs_function *function = only_function(segment);
+  struct gs_function *function = gs_segment_function(segment);
   double missed = took - shown->total, stands = maximum(segment->stands, 1);
   uint32_t n = segment->launches - (segment->seen_until > 0);
   if (shown->residents > 1 || !function)
@@ -80,7 +73,10 @@ static void charge_unknown(struct gs_meter *meter, const struct gs_queue *queue,
   if (shown->lag > GS_METER_LAG_NS && !segment->clouded) {
     double least = maximum(maximum(room - segment->idle, shown->total), shown->lag * part);
     gs_segment_learn(segment, minimum(least, room), !shown->alone);
-    gs_timeline_add(meter, shown->begin, shown->done, minimum(least, room), part);
+    if (shown->alone)
+      gs_timeline_add(meter, shown->begin, shown->done, minimum(least, room), part);
+    else
+      gs_meter_settle_later(meter, (struct gs_unsettled){shown->begin, shown->done, *segment, minimum(least, room), shown->charged});
     return;
   }
   /* No work waited, so these launches took no longer than it took to submit them; an overestimate is lowered so that a
@@ -134,13 +130,6 @@ static void charge_alone(struct gs_meter *meter, struct gs_queue *queue, const s
     learn_whole(meter, shown, room);
 }
 
-static void settle_later(struct gs_meter *meter, const struct gs_shown *shown) {
-  const struct gs_segment *segment = shown->segment;
-  gs_meter_settle_later(meter,
-                        (struct gs_unsettled){shown->begin, shown->done, shown->total, only_function(segment),
-                                              segment->kind[0].key, segment->launches, maximum(segment->stands, 1)});
-}
-
 /* Others were on the device, or may have been: what was seen bounds the estimate. */
 static void charge_beside(struct gs_meter *meter, struct gs_queue *queue, const struct gs_shown *shown) {
   const struct gs_segment *segment = shown->segment;
@@ -156,7 +145,7 @@ static void charge_beside(struct gs_meter *meter, struct gs_queue *queue, const 
   if (late)
     found_late(meter, shown, had.least);
   if (!late && shown->whole && shown->came && gs_meter_beside(meter)) {
-    settle_later(meter, shown);
+    gs_meter_settle_later(meter, (struct gs_unsettled){shown->begin, shown->done, *segment, 0, 0});
     return;
   }
   if (segment->clouded)

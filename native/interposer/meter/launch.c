@@ -84,8 +84,10 @@ static uint32_t plan_measure(struct gs_meter *meter, struct gs_queue *queue, str
   bool alone = now >= meter->end || meter->inflight < queue->inflight + 1;
   bool free = !__atomic_load_n(&queue->bracketing, __ATOMIC_ACQUIRE) || now - queue->last_bracket > LOST_NS;
   free = free && (!queue->sampled || empty); /* the last one is done, as far as is known */
-  bool wanted = unknown || again || (chosen && !lengthy && gs_purse_usual(meter));
-  bool bracket = wanted && alone && free && !queue->repeated && (!lengthy || unknown) &&
+  /* While others may have the device, only a bracket shows when a launch onto an empty queue began. */
+  bool beside = chosen && empty && shared;
+  bool wanted = unknown || again || beside || (chosen && !lengthy && gs_purse_usual(meter));
+  bool bracket = wanted && alone && free && !queue->repeated && (!lengthy || unknown || beside) &&
                  (again || queue->end < now + GS_METER_LATE_NS);
   queue->open.stands = lengthy || unknown ? 1 : chosen ? stands : 0;
   if (bracket) {

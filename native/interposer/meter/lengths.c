@@ -92,6 +92,12 @@ bool gs_segment_known_alone(const struct gs_segment *segment) {
   return gs_segment_trusted(segment);
 }
 
+struct gs_function *gs_segment_function(const struct gs_segment *segment) {
+  const struct gs_kind *kind = &segment->kind[0];
+  bool one = segment->kinds == 1 && current(kind);
+  return one && segment->share > GS_METER_MOSTLY && !segment->unsure ? kind->function : NULL;
+}
+
 /* ---- learning ---- */
 
 bool gs_function_far(struct gs_function *function, double took) {

@@ -17,6 +17,8 @@ bool gs_segment_known_alone(const struct gs_segment *segment);
 /* Whether a launch of a known function took so much longer than the mean that it is charged as measured and is not part
  * of the mean. Only while such launches are rare. */
 bool gs_function_far(struct gs_function *function, double took);
+/* The only function of a segment that shows how long its launches take; NULL: there is none. */
+struct gs_function *gs_segment_function(const struct gs_segment *segment);
 /* One launch took `took` ns, and was chosen out of `stands`. exact: it was measured, and not together with others. */
 void gs_function_learn(struct gs_function *function, double took, double stands, bool exact);
 /* The whole segment took `took` ns; shared: others had a part of that. */

@@ -177,14 +177,13 @@ struct gs_turn {
   uint32_t others;
 };
 
-/* Launches that were made while others were on the device and done by `to`: charged when it is known when those left. */
+/* A segment that took place between two instants while others were on the device: charged when it is known when those
+ * left and how long its launches are. */
 struct gs_unsettled {
   uint64_t from, to;
-  double estimate;
-  struct gs_function *function; /* of all of them; NULL: of several */
-  uint64_t key;
-  uint32_t launches;
-  double stands;
+  struct gs_segment segment;
+  double unknown; /* what is charged if that does not get known; 0: it was known */
+  double charged; /* what of it is charged already */
 };
 
 /* The fields that each launch needs come first; the large arrays follow. */

@@ -1,23 +1,33 @@
-/* Others come to the device and leave it, and this process hears of it a little later. What it launched meanwhile is
- * charged then. */
+/* What was launched beside others is charged once it is known. Others come to the device and leave it, and this process
+ * hears of it a little later. How long launches are that were never seen before is shown by the next ones. */
 #include "interposer/meter/lengths.h"
 
+enum { UNKNOWN_NS = 250000000 /* so long a charge waits for the lengths of its launches */ };
+
+static bool known(const struct gs_unsettled *one) {
+  return one->unknown == 0 || gs_segment_known_alone(&one->segment);
+}
+
 static void charge(struct gs_meter *meter, const struct gs_unsettled *one) {
-  struct gs_had had = gs_meter_had(meter, one->from, one->to, true, one->estimate);
-  struct gs_function *function = one->function;
-  double took = had.likely, each = took / one->launches;
-  gs_timeline_add(meter, one->to - (uint64_t)took, one->to, took, 1);
-  if (!function || function->key != one->key)
-    return;
+  const struct gs_segment *segment = &one->segment;
+  double estimate = gs_segment_now(segment), took;
+  struct gs_had had = gs_meter_had(meter, one->from, one->to, true, estimate);
+  struct gs_function *function = gs_segment_function(segment);
   bool exact = had.beside < GS_METER_CLOCK_NS;
-  if (exact && gs_function_far(function, each)) {
-    gs_purse_found(meter, took - one->estimate);
+  took = known(one) ? had.likely : maximum(one->unknown, had.least);
+  if (one->unknown > 0)
+    gs_timeline_fill(meter, one->from, one->to, maximum(took - one->charged, 0));
+  else
+    gs_timeline_add(meter, one->to - (uint64_t)took, one->to, took, 1);
+  if (!function || one->unknown > 0)
     return;
-  }
-  if (!exact && !function->exact && one->to - one->from > GS_METER_UNSLICED_NS)
+  if (exact && gs_function_far(function, took / segment->launches))
+    gs_purse_found(meter, took - estimate);
+  else if (!exact && !function->exact && one->to - one->from > GS_METER_UNSLICED_NS)
     function->shared = true;
   else if (exact || !function->exact)
-    gs_function_learn(function, each, one->stands * one->launches, exact && one->launches == 1);
+    gs_function_learn(function, took / segment->launches, maximum(segment->stands, 1) * segment->launches,
+                      exact && segment->launches == 1);
 }
 
 void gs_meter_settle_later(struct gs_meter *meter, struct gs_unsettled later) {
@@ -32,9 +42,12 @@ void gs_meter_settle_later(struct gs_meter *meter, struct gs_unsettled later) {
 
 void gs_meter_settle(struct gs_meter *meter, uint64_t now) {
   uint32_t kept = 0;
+  /* what is older may be forgotten soon, and then could not be charged */
+  uint64_t middle = meter->pieces == GS_METER_PIECES ? meter->piece[GS_METER_PIECES / 2].from : 0;
   for (uint32_t i = 0; i < meter->unsettled; i++) {
     const struct gs_unsettled *one = &meter->pending[i];
-    if (gs_meter_beside(meter) && now < one->to + GS_METER_SLICE_NS)
+    if (known(one) ? gs_meter_beside(meter) && now < one->to + GS_METER_SLICE_NS
+                   : now < one->to + UNKNOWN_NS && one->from > middle)
       meter->pending[kept++] = *one;
     else
       charge(meter, one);

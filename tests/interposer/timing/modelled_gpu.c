@@ -309,6 +309,7 @@ void launch(int s, uint64_t key, uint64_t ns) {
     if (hold && plan & GS_PLAN_HOLD) {
       call(BARRIERS);
       tail[s] = (tail[s] > now ? tail[s] : now) + hold;
+      tail[s] = worked(tail[s] > device_free ? tail[s] : device_free, 1); /* in a time slice of this process */
     }
     bracket[s][0] = event(s);
   }
