@@ -63,9 +63,16 @@ static bool is_late(const struct gs_shown *shown, double took) { /* small errors
   return gs_is_late(gs_own_time(took, shown->residents), shown->expected + shown->total / 4);
 }
 
+/* What a segment took was seen, so what it took beyond its estimate need not be made up for any more. */
+static void balance_seen(struct gs_queue *queue, const struct gs_shown *shown, double took) {
+  if (queue->balance > 0)
+    queue->balance = maximum(queue->balance - (took - shown->total), 0);
+}
+
 /* Launches of unknown length. Beside others they are charged residency: their part of the time, as if it was shared
  * evenly. */
 static void charge_unknown(struct gs_meter *meter, const struct gs_queue *queue, const struct gs_shown *shown) {
+  enum { LONG_NS = 4 * GS_METER_SLICE_NS }; /* an even part of it is right but for one slice */
   const struct gs_segment *segment = shown->segment;
   double time = maximum(after(shown->done, shown->begin) - segment->stalled, 0);
   double resident = gs_meter_resident(meter, shown->begin, shown->done, shown->residents) - segment->stalled;
@@ -73,7 +80,7 @@ static void charge_unknown(struct gs_meter *meter, const struct gs_queue *queue,
   if (shown->lag > GS_METER_LAG_NS && !segment->clouded) {
     double least = maximum(maximum(room - segment->idle, shown->total), shown->lag * part);
     gs_segment_learn(segment, minimum(least, room), !shown->alone);
-    if (shown->alone)
+    if (shown->alone || after(shown->done, shown->begin) > LONG_NS)
       gs_timeline_add(meter, shown->begin, shown->done, minimum(least, room), part);
     else
       gs_meter_settle_later(meter, (struct gs_unsettled){shown->begin, shown->done, *segment, minimum(least, room), shown->charged});
@@ -123,6 +130,7 @@ static void charge_alone(struct gs_meter *meter, struct gs_queue *queue, const s
            gs_queue_fit(queue, segment, shown->total, 0, room + GS_METER_CLOCK_NS));
   } else if (shown->whole) {
     charge(meter, queue, shown, shown->begin, shown->done, room);
+    balance_seen(queue, shown, room);
   } else {
     charge_end(meter, queue, shown, room);
   }
@@ -153,7 +161,7 @@ static void charge_beside(struct gs_meter *meter, struct gs_queue *queue, const 
   else if (late)
     took = minimum(before, room) + had.likely;
   else if (shown->whole && had.beside < GS_METER_CLOCK_NS)
-    took = maximum(had.most - stalled, 0);
+    balance_seen(queue, shown, took = maximum(had.most - stalled, 0));
   else
     took = gs_queue_fit(queue, segment, shown->total, maximum(had.least - stalled, 0),
                         room + maximum(had.most - stalled, 0));

@@ -88,7 +88,7 @@ static uint32_t plan_measure(struct gs_meter *meter, struct gs_queue *queue, str
   bool beside = chosen && empty && shared;
   bool wanted = unknown || again || beside || (chosen && !lengthy && gs_purse_usual(meter));
   bool bracket = wanted && alone && free && !queue->repeated && (!lengthy || unknown || beside) &&
-                 (again || queue->end < now + GS_METER_LATE_NS);
+                 (again || queue->end < now + GS_METER_LATE_NS) && (unknown || !shared || queue->open.launches == 0);
   queue->open.stands = lengthy || unknown ? 1 : chosen ? stands : 0;
   if (bracket) {
     function->tries += function->tries < GS_METER_TRIES;

@@ -347,6 +347,8 @@ uint64_t gs_meter_pace(struct gs_meter *meter, uint64_t key, uint64_t most);
 
 /* From the time `from` on, this many others have work on the device. Before the first call: none. unsettled.c */
 void gs_meter_turn(struct gs_meter *meter, uint32_t others, uint64_t from);
+/* Charges what was to be charged later: the process ends. unsettled.c */
+void gs_meter_end(struct gs_meter *meter);
 /* Whether others are on the device now, as far as this process was told. */
 static inline bool gs_meter_beside(const struct gs_meter *meter) {
   return meter->others > 0 && meter->others != GS_METER_AWAY;

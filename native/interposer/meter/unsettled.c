@@ -55,6 +55,8 @@ void gs_meter_settle(struct gs_meter *meter, uint64_t now) {
   meter->unsettled = kept;
 }
 
+void gs_meter_end(struct gs_meter *meter) { gs_meter_settle(meter, UINT64_MAX); }
+
 void gs_meter_turn(struct gs_meter *meter, uint32_t others, uint64_t from) {
   /* Turns that were expected to begin later did not take place. */
   while (meter->turns > 0 && meter->turn[(meter->turns - 1) % GS_METER_TURNS].from >= from)

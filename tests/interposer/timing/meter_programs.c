@@ -273,6 +273,7 @@ int main(int argc, char **argv) {
   restart();
   began = now;
   run((size_t)program, &asked);
+  gs_meter_end(&meter);
   printf("%llu %.0f %llu %llu\n", (unsigned long long)truth, meter.busy, (unsigned long long)(now - began),
          (unsigned long long)bare);
   return 0;

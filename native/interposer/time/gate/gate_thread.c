@@ -264,6 +264,15 @@ static void stop_at_exit(void) {
   /* Never released: then the gate thread is not in the driver and will not enter it again. */
   for (int i = 0; i < 1000 && !gs_latch_try(&time->driving); i++)
     nanosleep(&(struct timespec){0, 100000}, NULL);
+  for (uint32_t i = 0; i < gs_process->ndevices; i++) {
+    struct gs_time_device *device = &time->device[i];
+    if (!used(device))
+      continue;
+    gs_biased_take(&device->lock);
+    gs_meter_end(device->meter);
+    gs_publish(device, gs_now());
+    gs_biased_drop(&device->lock);
+  }
 }
 
 void gs_gate_thread_start(void) {

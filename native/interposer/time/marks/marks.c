@@ -309,7 +309,7 @@ static void wait_ended(struct gs_stream *stream, uint64_t now) {
   if (stream->newest >= gs_wait.number || gs_stream_awaits(stream)) {
     /* not all of its work came before the wait, but the wait has shown it busy */
     gs_meter_seen_busy(device->meter, &stream->queue, waited);
-  } else if (stream->queue.head == stream->queue.tail) {
+  } else if (stream->queue.head == stream->queue.tail && !stream->queue.sampled) {
     gs_proven_idle(stream, now, waited);
     /* another thread is still reading its marks, or the last one is not known to be done: close_done completes this */
   } else {
