@@ -192,6 +192,7 @@ struct gs_meter {
   double inflight;
   uint64_t done_at; /* when a mark of any stream was last done */
   uint64_t end;     /* when everything is believed to be done, if run one after another */
+  uint64_t began;   /* the last launch before which everything was believed to be done */
   double launched;  /* sum of the estimates of all launches */
   uint32_t others;  /* of the last turn */
   uint32_t lease;

@@ -27,6 +27,8 @@ static uint64_t begin_of_first(const struct gs_segment *segment) {
 static bool seen_whole(const struct gs_mark *mark, const struct gs_shown *shown) {
   const struct gs_segment *segment = &mark->segment;
   double mean = shown->total / maximum(segment->launches, 1);
+  if (segment->share > GS_METER_MOSTLY && mark->recorded_by <= shown->begin) /* all was launched by then */
+    return true;
   if (segment->launches > 1) /* there was more than the last launch to do when the mark was recorded */
     return segment->share > GS_METER_MOSTLY && segment->idle < 0.02 * after(shown->done, shown->begin) &&
            mark->recorded_by - mark->recorded < GS_METER_GAP_NS && shown->lag > GS_METER_LAG_NS &&

@@ -232,17 +232,17 @@ void reap(void) {
 }
 
 static void mark(int s, bool start) {
-  struct gs_mark *mark;
-  reap();
   uint64_t began = now;
-  mark = gs_meter_mark(&meter, &queues[s], start, now);
-  if (!mark)
+  struct gs_mark *mark = gs_meter_mark(&meter, &queues[s], start, now);
+  if (!mark) {
+    reap();
     return;
+  }
   mark->event = (void *)(uintptr_t)event(s);
   mark->recorded_by = now;
   gs_meter_recorded(&meter, (double)(now - began));
   mark->state = GS_MARK_RECORDED;
-  take_sample(s);
+  reap();
 }
 
 /* As the gate does: ends the open segment before it waits for a lease, and waits until the work in flight is within the
