@@ -7,10 +7,10 @@
  * launches' worth is carried over. A larger remainder is not by chance: the estimate is wrong. */
 double gs_queue_fit(struct gs_queue *queue, const struct gs_segment *segment, double estimate, double least,
                     double room) {
-  double want = estimate + queue->balance, took = minimum(maximum(want, least), room);
   double each = estimate / maximum(segment->launches, 1);
-  double carried = GS_METER_KNEE * (segment->kinds == 1 ? segment->kind[0].function->spread : each);
-  queue->balance = maximum(minimum(want - took, carried), 0);
+  double spread = segment->kinds == 1 ? segment->kind[0].function->spread : each;
+  double want = estimate + minimum(queue->balance, 2 * segment->launches * minimum(spread, each)), took = minimum(maximum(want, least), room);
+  queue->balance = maximum(minimum(estimate + queue->balance - took, GS_METER_KNEE * spread), 0);
   return took;
 }
 
