@@ -13,22 +13,28 @@ from waiting import until
 from gpushare import paths
 
 US, MS = 1000, 1_000_000
-# Wait, pause in ms, and bursts of (launches, ns) with a wait after each.
-CASES = [
-    ("stream", 60, (1, US), (5, 20 * US)),
-    ("event", 60, (1, US), (5, 100 * US)),
-    ("context", 60, (1, US), (5, MS)),
-    ("stream", 16, (4, 200 * US), (2, 50 * US), (1, 2 * MS)),
-    ("event", 30, (8, 300 * US), (3, 5 * US)),
-]
+# Lengths of the others' kernels in us; wait, pause in ms, and bursts of (launches, ns) with a wait after each.
+CASES = {
+    "20us": ([50], "stream", 60, (1, US), (5, 20 * US)),
+    "100us": ([50], "event", 60, (1, US), (5, 100 * US)),
+    "1ms": ([50], "context", 60, (1, US), (5, MS)),
+    "mixed": ([50], "stream", 16, (4, 200 * US), (2, 50 * US), (1, 2 * MS)),
+    "beside-20ms": ([20_000], "event", 40, (3, 210 * US), (5, 3 * US)),
+    "beside-four": ([20, 50, 1000, 5000], "event", 30, (8, 300 * US), (3, 5 * US)),
+}
+RUN_MS = 2500
 
 
 @pytest.fixture
-def busy_tenant(daemon: Daemon):
-    tenant = Tenant(daemon.run("1GiB", "25%", SPIN, **{"class": "training"}))
-    tenant.tell(f"run {50 * US}")
-    yield tenant
-    tenant.kill()
+def others(daemon: Daemon, case: tuple):
+    """Tenants that take all that is idle."""
+    tenants = []
+    for us in case[0]:
+        tenants.append(Tenant(daemon.run("1GiB", f"{24 // len(case[0])}%", SPIN, **{"class": "training"})))
+        tenants[-1].tell(f"run {us * US}")
+    yield tenants
+    for tenant in tenants:
+        tenant.kill()
 
 
 def known(daemon: Daemon) -> dict[str, int]:
@@ -39,14 +45,15 @@ def known(daemon: Daemon) -> dict[str, int]:
 
 @pytest.mark.timing
 @pytest.mark.slow
-@pytest.mark.parametrize("case", CASES, ids=["20us", "100us", "1ms", "mixed", "down"])
+@pytest.mark.usefixtures("others")
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 @BUSY
-def test_it_is_charged_what_it_used(daemon: Daemon, busy_tenant: Tenant, case: tuple) -> None:
-    wait, pause, *bursts = case
+def test_it_is_charged_what_it_used(daemon: Daemon, case: tuple) -> None:
+    _, wait, pause, *bursts = case
     program = [
         built.program("wakes"),
         paths.SPIN_PTX,
-        3000,
+        RUN_MS,
         wait,
         pause,
         *(str(part) for burst in bursts for part in burst),

@@ -4,12 +4,14 @@
 #include <stddef.h>
 
 /* A launch shorter than the mean of its function may have no room for the estimate; the next longer one has, so a few
- * launches' worth is carried over. A larger remainder is not by chance: the estimate is wrong. */
+ * launches' worth is carried over. A larger remainder is not by chance: the estimate is wrong. No launch is that much
+ * longer than the mean, so a segment makes up for a part of it only. */
 double gs_queue_fit(struct gs_queue *queue, const struct gs_segment *segment, double estimate, double least,
                     double room) {
   double each = estimate / maximum(segment->launches, 1);
   double spread = segment->kinds == 1 ? segment->kind[0].function->spread : each;
-  double want = estimate + minimum(queue->balance, 2 * segment->launches * minimum(spread, each)), took = minimum(maximum(want, least), room);
+  double made_up = minimum(queue->balance, 2 * segment->launches * minimum(spread, each));
+  double took = minimum(maximum(estimate + made_up, least), room);
   queue->balance = maximum(minimum(estimate + queue->balance - took, GS_METER_KNEE * spread), 0);
   return took;
 }
@@ -83,7 +85,8 @@ static void charge_unknown(struct gs_meter *meter, const struct gs_queue *queue,
     if (shown->alone || after(shown->done, shown->begin) > LONG_NS)
       gs_timeline_add(meter, shown->begin, shown->done, minimum(least, room), part);
     else
-      gs_meter_settle_later(meter, (struct gs_unsettled){shown->begin, shown->done, *segment, minimum(least, room), shown->charged});
+      gs_meter_settle_later(
+          meter, (struct gs_unsettled){shown->begin, shown->done, *segment, minimum(least, room), shown->charged});
     return;
   }
   /* No work waited, so these launches took no longer than it took to submit them; an overestimate is lowered so that a

@@ -6,7 +6,9 @@
  * this process, likewise from the first launch of a segment whose queue never ran dry, and between the two events of a
  * bracket around one launch. The rest is charged by estimate, the sum of its launches' mean lengths, as far as there
  * is room for it. While others may be on the device, the estimate counts too where something was seen, within bounds:
- * at least what this process must have had of that time, at most all of it. Which launches are measured, and so teach
+ * at least what this process must have had of that time, at most all of it; a launch onto an empty queue is bracketed
+ * there, since nothing else shows when it began, and what launches of unknown length took is charged when the next ones
+ * have shown it. Which launches are measured, and so teach
  * the means, is decided at random before each launch, with a chance that follows from what it costs: a small part of
  * the program's time, and of the time that measuring has uncovered. A launch that was chosen counts for all that it
  * was chosen from: in the mean and, if it is far longer than the mean and nobody waits, in the charge. A wait that

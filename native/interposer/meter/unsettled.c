@@ -4,9 +4,7 @@
 
 enum { UNKNOWN_NS = 250000000 /* so long a charge waits for the lengths of its launches */ };
 
-static bool known(const struct gs_unsettled *one) {
-  return one->unknown == 0 || gs_segment_known_alone(&one->segment);
-}
+static bool known(const struct gs_unsettled *one) { return one->unknown == 0 || gs_segment_known_alone(&one->segment); }
 
 static void charge(struct gs_meter *meter, const struct gs_unsettled *one) {
   const struct gs_segment *segment = &one->segment;
