@@ -73,8 +73,6 @@ static void look_beside(const struct gs_meter *meter, const struct gs_queue *que
     had = gs_meter_had(meter, sample->begun, sample->begun + (uint64_t)elapsed, !sample->held, function->estimate);
   else if (queue->sampled_shared)
     had = (struct gs_had){0, elapsed, minimum(function->estimate, elapsed), elapsed};
-  if (residents > 1 && elapsed > GS_METER_UNSLICED_NS)
-    had.least /= residents;
   sample->shared = had.beside >= GS_METER_CLOCK_NS || residents > 1;
   /* Of launches about as long as a slice, the shorter ones are seen better, which would make the mean too short. */
   sample->partial = sample->shared && function->exact && 2 * function->estimate > SLICE_NS;

@@ -67,13 +67,12 @@ static bool is_late(const struct gs_shown *shown, double took) { /* small errors
 
 /* What a segment took was seen, so what it took beyond its estimate need not be made up for any more. */
 static void balance_seen(struct gs_queue *queue, const struct gs_shown *shown, double took) {
-  if (queue->balance > 0)
-    queue->balance = maximum(queue->balance - (took - shown->total), 0);
+  queue->balance = maximum(queue->balance - maximum(took - shown->total, 0), 0);
 }
 
 /* Launches of unknown length. Beside others they are charged residency: their part of the time, as if it was shared
  * evenly. */
-static void charge_unknown(struct gs_meter *meter, const struct gs_queue *queue, const struct gs_shown *shown) {
+static void charge_unknown(struct gs_meter *meter, const struct gs_shown *shown) {
   enum { LONG_NS = 4 * GS_METER_SLICE_NS }; /* an even part of it is right but for one slice */
   const struct gs_segment *segment = shown->segment;
   double time = maximum(after(shown->done, shown->begin) - segment->stalled, 0);
@@ -85,8 +84,8 @@ static void charge_unknown(struct gs_meter *meter, const struct gs_queue *queue,
     if (shown->alone || after(shown->done, shown->begin) > LONG_NS)
       gs_timeline_add(meter, shown->begin, shown->done, minimum(least, room), part);
     else
-      gs_meter_settle_later(
-          meter, (struct gs_unsettled){shown->begin, shown->done, *segment, minimum(least, room), shown->charged});
+      gs_meter_settle_later(meter, (struct gs_unsettled){shown->begin, shown->done, *segment, shown->came,
+                                                         minimum(least, room), shown->charged});
     return;
   }
   /* No work waited, so these launches took no longer than it took to submit them; an overestimate is lowered so that a
@@ -94,7 +93,7 @@ static void charge_unknown(struct gs_meter *meter, const struct gs_queue *queue,
   double guess = minimum(time, shown->total), longest = after(shown->done, segment->first);
   if (shown->alone && shown->total > longest)
     gs_segment_learn(segment, longest, false);
-  gs_timeline_add(meter, shown->begin, shown->done, guess + queue->balance, 1);
+  gs_timeline_add(meter, shown->begin, shown->done, guess, 1);
 }
 
 /* The stream was seen at work after `recorded` only. What it did before is charged by estimate. */
@@ -156,7 +155,7 @@ static void charge_beside(struct gs_meter *meter, struct gs_queue *queue, const 
   if (late)
     found_late(meter, shown, had.least);
   if (!late && shown->whole && shown->came && gs_meter_beside(meter)) {
-    gs_meter_settle_later(meter, (struct gs_unsettled){shown->begin, shown->done, *segment, 0, 0});
+    gs_meter_settle_later(meter, (struct gs_unsettled){shown->begin, shown->done, *segment, true, 0, 0});
     return;
   }
   if (segment->clouded)
@@ -175,7 +174,7 @@ static void charge_beside(struct gs_meter *meter, struct gs_queue *queue, const 
 
 void gs_charge_segment(struct gs_meter *meter, struct gs_queue *queue, const struct gs_shown *shown) {
   if (shown->alone ? !gs_segment_trusted(shown->segment) : !gs_segment_known_alone(shown->segment))
-    charge_unknown(meter, queue, shown);
+    charge_unknown(meter, shown);
   else if (shown->alone)
     charge_alone(meter, queue, shown);
   else

@@ -92,7 +92,7 @@ static uint32_t plan_measure(struct gs_meter *meter, struct gs_queue *queue, str
   queue->open.stands = lengthy || unknown ? 1 : chosen ? stands : 0;
   if (bracket) {
     function->tries += function->tries < GS_METER_TRIES;
-    queue->sampled_stands = chosen && !unknown ? stands : 1;
+    queue->sampled_stands = chosen && !unknown && !lengthy ? stands : 1;
     queue->sampled_shared = shared;
     queue->last_bracket = now;
     __atomic_store_n(&queue->bracketing, true, __ATOMIC_RELAXED);

@@ -1,18 +1,18 @@
 /* Metering: computes how much device time a process used from what the host can observe. Pure arithmetic: no driver
  * calls, no clock, no locks; the caller (time/) serialises calls per device and carries out the plan that is returned.
  *
- * How a launch is charged. The launches of a stream up to a mark (a timing event of ours) or a wait are a segment.
- * What of it was seen is charged as it was seen: from the record of a mark until it was done the device had work of
- * this process, likewise from the first launch of a segment whose queue never ran dry, and between the two events of a
- * bracket around one launch. The rest is charged by estimate, the sum of its launches' mean lengths, as far as there
- * is room for it. While others may be on the device, the estimate counts too where something was seen, within bounds:
- * at least what this process must have had of that time, at most all of it; a launch onto an empty queue is bracketed
+ * How a launch is charged. The launches of a stream up to a mark (a timing event of ours) or a wait are a segment. What
+ * of it was seen is charged as it was seen: from the record of a mark until it was done the device had work of this
+ * process, likewise from the first launch of a segment whose queue never ran dry, and between the two events of a
+ * bracket around one launch. The rest is charged by estimate, the sum of its launches' mean lengths, as far as there is
+ * room for it. While others may be on the device, the estimate counts too where something was seen, within bounds: at
+ * least what this process must have had of that time, at most all of it; a launch onto an empty queue is bracketed
  * there, since nothing else shows when it began, and what launches of unknown length took is charged when the next ones
- * have shown it. Which launches are measured, and so teach
- * the means, is decided at random before each launch, with a chance that follows from what it costs: a small part of
- * the program's time, and of the time that measuring has uncovered. A launch that was chosen counts for all that it
- * was chosen from: in the mean and, if it is far longer than the mean and nobody waits, in the charge. A wait that
- * returned late is charged as far as marks have shown such delays to be the device's.
+ * have shown it. Which launches are measured, and so teach the means, is decided at random before each launch, with a
+ * chance that follows from what it costs: a small part of the program's time, and of the time that measuring has
+ * uncovered. A launch that was chosen counts for all that it was chosen from: in the mean and, if it is far longer than
+ * the mean and nobody waits, in the charge. A wait that returned late is charged as far as marks have shown such delays
+ * to be the device's.
  *
  * All times are host nanoseconds (CLOCK_MONOTONIC); device times are mapped to them with gs_clock first. Durations are
  * nanoseconds in double. The work of all streams is united on one time line, so that the charge never exceeds the wall
@@ -184,6 +184,7 @@ struct gs_turn {
 struct gs_unsettled {
   uint64_t from, to;
   struct gs_segment segment;
+  bool came;      /* its stream had no work before it */
   double unknown; /* what is charged if that does not get known; 0: it was known */
   double charged; /* what of it is charged already */
 };
@@ -367,10 +368,10 @@ double gs_meter_resident(const struct gs_meter *meter, uint64_t from, uint64_t t
 /* Lower bound of the time between two instants for which this process had the device to itself. */
 double gs_meter_exclusive(const struct gs_meter *meter, uint64_t from, uint64_t to);
 /* What this process had of the device between two instants if it had work all the time, which is estimated to take
- * `estimate`. Over several time slices it had its part of them, but for one. In less time the device rarely changes
- * hands: who had it when the time began kept it, but for the chance that it was switched, times how much of the time was
- * left then. Those were the others if this process came then and they left meanwhile, or this process if it had work
- * before. */
+ * `estimate`. Over several time slices it had its part of them, but for a slice of each other. In less time the device
+ * rarely changes hands: who had it when the time began kept it, but for the chance that it was switched, times how much
+ * of the time was left then. Those were the others if this process came then, until they left; and this process from
+ * then on, or from the begin if it had work before, even if others came meanwhile. */
 struct gs_had {
   double least, most, likely;
   double beside; /* the part of the time in which others were there */

@@ -8,13 +8,14 @@ static bool known(const struct gs_unsettled *one) { return one->unknown == 0 || 
 
 static void charge(struct gs_meter *meter, const struct gs_unsettled *one) {
   const struct gs_segment *segment = &one->segment;
-  double estimate = gs_segment_now(segment), took;
-  struct gs_had had = gs_meter_had(meter, one->from, one->to, true, estimate);
+  double estimate = maximum(gs_segment_now(segment) + segment->excess, 0), took;
+  struct gs_had had = gs_meter_had(meter, one->from, one->to, one->came, estimate + segment->stalled);
   struct gs_function *function = gs_segment_function(segment);
   bool exact = had.beside < GS_METER_CLOCK_NS;
-  took = known(one) ? had.likely : maximum(one->unknown, had.least);
+  took = known(one) ? had.likely : maximum(one->unknown + segment->stalled, had.least);
+  took = maximum(took - segment->stalled, 0);
   if (one->unknown > 0)
-    gs_timeline_fill(meter, one->from, one->to, maximum(took - one->charged, 0));
+    gs_timeline_fill(meter, one->from, one->to, took - one->charged);
   else
     gs_timeline_add(meter, one->to - (uint64_t)took, one->to, took, 1);
   if (!function || one->unknown > 0)

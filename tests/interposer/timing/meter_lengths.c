@@ -214,13 +214,6 @@ static void check_teaching(void) {
   new->observed = 2;
   bracket(0, new, 1, GS_NOT_HELD, 62000, 0);
   CHECK(near(new->estimate, 12000, 1));
-  /* The grant's other processes had a part: it is charged with its segment, as long as its length is not known. */
-  fresh();
-  new = gs_meter_function(&meter, 0x1000);
-  uint32_t first = gs_meter_launch(&meter, &queues[0], new, now, 1);
-  gs_meter_sampling(&queues[0], new, first, now, now + 1000, now + 3000, now + 5000, GS_HELD);
-  gs_meter_sampled(&meter, &queues[0], 30000, now + 5000, 2);
-  CHECK(meter.busy == 0 && queues[0].open.seen_until == 0 && !new->exact);
   /* The entry was given to another function. */
   fresh();
   struct gs_function *gone = known(0x1000, 20000);
@@ -282,7 +275,108 @@ static void check_handles(void) {
   CHECK(near(done(0, now + 5000), 5000, 1) && near(function->estimate, 5000, 1));
 }
 
+/* A wait returns late. */
+static void check_returns_behind_brackets(void) {
+  for (int copy = 0; copy < 2; copy++) {
+    fresh();
+    struct gs_function *function = known(0x1000, 20000);
+    uint64_t began = now;
+    gs_meter_launch(&meter, &queues[0], function, now, 1);
+    bracket(0, function, 1, GS_HELD, 20000, now + 20000);
+    queues[0].clouded = copy; /* behind the launch: the wait was for this as well */
+    now += 10000000;
+    gs_meter_synced(&meter, &queues[0], now, (struct gs_waited){began, now, 1, true});
+    CHECK(near(meter.busy, 40000, 100) && (meter.late > 0) == !copy);
+  }
+}
+
+/* ---- brackets beside others ---- */
+
+enum { SHORTEST_SLICE = GS_METER_SLICE_NS / 10 * 7 };
+
+/* One around a launch of the function, which has a mean of `mean` ns, on a held stream beside others; returns the
+ * charge. */
+static double held_beside(struct gs_function *function, double mean, uint64_t took) {
+  function->estimate = mean;
+  function->weight = 4;
+  gs_meter_turn(&meter, 1, now);
+  return bracket(0, function, 1, GS_HELD, (double)took, now + 5000);
+}
+
+static void check_held_beside(void) {
+  /* The device reaches a held stream in a time slice of this process: what is shorter is all its own, and teaches. */
+  fresh();
+  struct gs_function *function = known(0x1000, 0);
+  CHECK(held_beside(function, 600000, SHORTEST_SLICE - 1) == SHORTEST_SLICE - 1);
+  CHECK(meter.unsettled == 0 && near(function->estimate, 600000 + (SHORTEST_SLICE - 600000) / 4.875, 1));
+  fresh();
+  function = gs_meter_function(&meter, 0x1000);
+  CHECK(held_beside(function, GS_METER_GUESS_NS, 300000) == 300000);
+  CHECK(function->exact && function->estimate == 300000);
+  /* In a longer time it kept the device, but for the chance that it was switched. That does not teach. */
+  fresh();
+  function = known(0x1000, 0);
+  double kept = SHORTEST_SLICE - 0.7 * SHORTEST_SLICE / 2;
+  CHECK(near(held_beside(function, 600000, SHORTEST_SLICE), kept, 1) && function->estimate == 600000);
+  /* Nobody knows how long a new one is. */
+  fresh();
+  function = gs_meter_function(&meter, 0x1000);
+  CHECK(held_beside(function, GS_METER_GUESS_NS, 2000000) == 0);
+  CHECK(queues[0].open.seen_until == 0 && function->shared && !function->exact && function->observed == 0);
+  /* On a stream that was not held, the others may have had it first. */
+  for (uint64_t took = 100000; took <= 300000; took += 200000) {
+    fresh();
+    function = gs_meter_function(&meter, 0x1000);
+    gs_meter_turn(&meter, 1, now);
+    CHECK(bracket(0, function, 1, GS_NOT_HELD, (double)took, now + 5000) == 0 &&
+          function->estimate == GS_METER_GUESS_NS);
+    CHECK(function->observed == (took < GS_METER_UNSLICED_NS) && function->shared == (took > GS_METER_UNSLICED_NS));
+  }
+}
+
+static void check_partial(void) {
+  /* Of launches about as long as a slice the shorter ones are seen better: they teach nothing, where they are known. */
+  for (uint64_t others_in = 0; others_in <= 2000000; others_in += 2000000)
+    for (int exact = 0; exact < 2; exact++)
+      for (double mean = 865000; mean <= 885000; mean += 20000) {
+        fresh();
+        struct gs_function *function = known(0x1000, mean);
+        function->weight = 4;
+        function->exact = exact;
+        gs_meter_turn(&meter, 1, now + others_in);
+        CHECK(bracket(0, function, 1, GS_HELD, ms, now + 5000) == ms);
+        CHECK((function->estimate == mean) == (others_in == 0 && exact && mean > SHORTEST_SLICE / 2));
+      }
+  /* One that was far longer is worth looking for more. */
+  fresh();
+  held_beside(known(0x1000, 0), 900000, 40000000);
+  CHECK(near(meter.busy, 20 * ms, 1) && near(meter.purse, (20 - 0.9) / 2 * ms, 1));
+}
+
+static void check_residents(void) {
+  /* The grant's other processes may have had a part: it is charged with its segment, as long as its length is not
+   * known. */
+  for (int new = 0; new < 2; new++)
+    for (uint64_t took = SHORTEST_SLICE - 1; took <= SHORTEST_SLICE; took++) {
+      fresh();
+      struct gs_function *function = new ? gs_meter_function(&meter, 0x1000) : known(0x1000, 200000);
+      double before = function->estimate;
+      function->spread = ms; /* it may well take as long */
+      function->weight = 4;
+      queues[0].again = 1;
+      uint32_t plan = gs_meter_launch(&meter, &queues[0], function, now, 1);
+      gs_meter_sampling(&queues[0], function, plan, now, now + 1000, now + 3000, now + 5000, GS_HELD);
+      gs_meter_sampled(&meter, &queues[0], (double)took, now + 5000, 2);
+      bool own = took < SHORTEST_SLICE; /* a held stream is reached in a time slice of this process */
+      CHECK((meter.busy > 0) == (own || !new) && (queues[0].open.seen_until > 0) == (own || !new));
+      CHECK((function->estimate != before) == own && function->exact == (own || !new));
+    }
+}
+
 void check_brackets(void) {
+  check_held_beside();
+  check_partial();
+  check_residents();
   check_held();
   check_handles();
   check_far();
@@ -293,4 +387,5 @@ void check_brackets(void) {
   check_in_segment();
   check_teaching();
   check_stalled();
+  check_returns_behind_brackets();
 }

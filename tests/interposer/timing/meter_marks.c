@@ -47,6 +47,34 @@ static void check_carried(void) {
   CHECK(near(function->estimate, 20000 * 50.0 / 160, 1));
 }
 
+static void check_made_up(void) {
+  /* Three launches make up for what three may take beyond the mean: twice what they differ by, or twice the mean. */
+  enum { ALL_KINDS = 2 };
+  static const struct {
+    double balance, spread;
+    uint32_t kinds;
+    double made_up, left;
+  } cases[] = {{5000, 3000, 1, 5000, 0},        {20000, 3000, 1, 18000, 2000},         {1e6, 3000, 1, 18000, 12000},
+               {1e6, 50000, 1, 120000, 200000}, {1e6, 3000, ALL_KINDS, 120000, 80000}, {130000, 0, 1, 0, 0}};
+  for (unsigned i = 0; i < sizeof cases / sizeof *cases; i++) {
+    fresh();
+    struct gs_segment segment = {.launches = 3, .kinds = cases[i].kinds, .kind = {{known(0x1000, 20000), 0x1000, 3}}};
+    segment.kind[0].function->spread = cases[i].spread;
+    queues[0].balance = cases[i].balance;
+    CHECK(near(gs_queue_fit(&queues[0], &segment, 60000, 0, ms), 60000 + cases[i].made_up, 1));
+    CHECK(near(queues[0].balance, cases[i].left, 1));
+  }
+  /* What is seen to be longer than the mean is charged: it need not be made up for. */
+  for (uint32_t lease = 1; lease <= 3; lease += 2) /* others may have been there, but were not */
+    for (double balance = 10000; balance <= 50000; balance += 40000) {
+      fresh();
+      queues[0].balance = balance;
+      marked(0, known(0x1000, 100000), 1, now + 2000);
+      gs_meter_reap(&meter, &queues[0], now + 130000, lease, 1);
+      CHECK(near(meter.busy, 130000, 1) && queues[0].balance == (balance > 30000 ? balance - 30000 : 0));
+    }
+}
+
 static void check_taught(void) {
   enum { PLAIN, RESIDENTS, UNSURE, SHARED, CLOUDED, CASES };
   for (int i = 0; i < CASES; i++) {
@@ -191,6 +219,29 @@ static void check_whole(void) {
   CHECK(near(done(0, now + 82000), 100000, 1));
 }
 
+/* What is charged for four launches of 20 us that took 10 us; their mark was recorded by 60 us after they were made, and
+ * `behind` before the work in front of them was done. It teaches if it has shown all of them. */
+static double queued(int64_t behind, bool others) {
+  fresh();
+  struct gs_function *function = known(0x1000, 20000);
+  uint64_t before_done = now + 60000 + (uint64_t)behind;
+  marked(0, known(0x2000, 20000), 4, now + 2000);
+  if (others)
+    gs_meter_launch(&meter, &queues[1], known(0x2000, 20000), now, 1);
+  marked(0, function, 4, now + 60000);
+  done(0, before_done);
+  function->weight = 4;
+  return done(0, before_done + 10000);
+}
+
+static void check_queued(void) {
+  /* All was launched before the first of them could begin, so that they took all of the time. */
+  CHECK(near(queued(0, false), 10000, 1) && near(gs_meter_function(&meter, 0x1000)->estimate, 11111, 1));
+  CHECK(near(queued(-1, false), 10000 + GS_METER_CLOCK_NS, 1)); /* the last ones may have come later, */
+  CHECK(gs_meter_function(&meter, 0x1000)->estimate == 20000);
+  CHECK(near(queued(0, true), 10000 + GS_METER_CLOCK_NS, 1)); /* or other streams had the device */
+}
+
 static void check_lost(void) {
   fresh();
   struct gs_function *function = known(0x1000, 20000);
@@ -224,14 +275,50 @@ static void check_fill(void) {
 }
 
 static void check_unknown_length(void) {
-  for (uint32_t others = 0; others < 2; others++) {
+  fresh();
+  struct gs_function *function = gs_meter_function(&meter, 0x1000);
+  marked(0, function, 1, now + 2000);
+  queues[0].bracketing = false;
+  CHECK(near(done(0, now + 300000), 300000, 2) && near(function->estimate, 300000, 2) && !function->shared);
+}
+
+static void check_unknown_beside(void) {
+  /* Of a time of many slices an even part is right but for one: nothing waits for the lengths. */
+  for (uint64_t took = 4 * GS_METER_SLICE_NS; took <= 4 * GS_METER_SLICE_NS + 1; took++) {
     fresh();
-    struct gs_function *function = gs_meter_function(&meter, 0x1000);
-    gs_meter_turn(&meter, others, now);
-    marked(0, function, 1, now + 2000);
-    queues[0].bracketing = false;
-    CHECK(near(done(0, now + 300000), others ? 150000 : 300000, 2));
-    CHECK(near(function->estimate, others ? 150000 : 300000, 2) && function->shared == (others > 0));
+    gs_meter_turn(&meter, 1, now);
+    marked(0, gs_meter_function(&meter, 0x1000), 1, now + 2000);
+    bool later = took <= 4 * GS_METER_SLICE_NS;
+    CHECK(near(done(0, now + took), later ? 0 : (double)took / 2, 2) && meter.unsettled == later);
+  }
+  /* What was charged before it was done is not charged again. */
+  fresh();
+  gs_meter_turn(&meter, 1, now);
+  marked(0, gs_meter_function(&meter, 0x1000), 1, now + 2000);
+  gs_meter_turn(&meter, 0, now + 1000000);
+  gs_meter_unready(&meter, &queues[0], now + 9000000, 1);
+  CHECK(near(meter.busy, 8.8 * ms, 5000));
+  CHECK(done(0, now + 9500000) == 0);
+  gs_meter_end(&meter);
+  CHECK(near(meter.busy, 9 * ms, 1000));
+}
+
+/* What is charged later than it was shown is the same. */
+static void check_later(void) {
+  enum { EXCESS, STALLED, BEHIND, CASES };
+  for (int i = 0; i < CASES; i++) {
+    fresh();
+    struct gs_function *function = i == BEHIND ? gs_meter_function(&meter, 0x1000) : known(0x1000, 100000);
+    gs_meter_turn(&meter, 1, now);
+    queues[0].open.excess = i == EXCESS ? -30000 : 0; /* a part of it was seen and charged before */
+    queues[0].open.stalled = i == STALLED ? 40000 : 0;
+    queues[0].previous_done = now + (i == BEHIND ? 1000 : 0); /* right behind other work, so that it had the device */
+    marked(0, function, 1, now + 500);
+    CHECK(done(0, now + 110000) == 0);
+    gs_function_learn(function, i == BEHIND ? 50000 : 100000, 1, true);
+    gs_meter_turn(&meter, i == STALLED ? 0 : 1, now - 1000);
+    gs_meter_end(&meter);
+    CHECK(near(meter.busy, i == BEHIND ? 106600 : 70000, 400));
   }
 }
 
@@ -240,9 +327,9 @@ static void check_unknown_bounds(void) {
   fresh();
   struct gs_function *function = gs_meter_function(&meter, 0x1000);
   queues[0].clouded = true;
-  queues[0].balance = 5000;
+  queues[0].balance = 5000; /* would be charged each time */
   marked(0, function, 1, now + 2000);
-  CHECK(near(done(0, now + 300000), GS_METER_GUESS_NS + 5000, 1) && function->estimate == GS_METER_GUESS_NS);
+  CHECK(near(done(0, now + 300000), GS_METER_GUESS_NS, 1) && function->estimate == GS_METER_GUESS_NS);
   /* The lease changed meanwhile: what it took counts only until it is seen alone. */
   fresh();
   function = gs_meter_function(&meter, 0x1000);
@@ -298,13 +385,17 @@ void check_marks(void) {
   check_same();
   check_unknown_bounds();
   check_whole();
+  check_queued();
   check_lost();
   check_again();
   check_carried();
+  check_made_up();
   check_taught();
   check_taught_by_one();
   check_far_launch();
   check_begin();
   check_fill();
   check_unknown_length();
+  check_unknown_beside();
+  check_later();
 }

@@ -162,8 +162,8 @@ static void check_when_bracketed(void) {
   for (uint64_t later = 0; later < 2; later++) {
     fresh();
     quick = known(0x1000, 20000);
-    gs_meter_launch(&meter, &queues[0], quick, now, 3);
-    gs_meter_launch(&meter, &queues[0], quick, now, 5);
+    gs_meter_launch(&meter, &queues[1], quick, now, 3);
+    gs_meter_launch(&meter, &queues[1], quick, now, 5);
     now += later ? GS_METER_TAIL_NS : GS_METER_TAIL_NS - 1;
     queues[0].again = 1;
     CHECK(gs_meter_launch(&meter, &queues[0], quick, now, 5) & GS_PLAN_SAMPLE);
@@ -176,6 +176,42 @@ static void check_when_bracketed(void) {
   for (int i = 0; i < 2 * GS_METER_TRIES; i++, now += 100000) {
     CHECK(!(plan(0, new) & GS_PLAN_SAMPLE) == (i >= GS_METER_TRIES));
     queues[0].bracketing = false;
+  }
+}
+
+static void check_bracketed_beside(void) {
+  enum { BRACKET = GS_PLAN_SAMPLE | GS_PLAN_HOLD };
+  for (uint32_t others = 0; others < 2; others++) {
+    uint32_t expected = others ? BRACKET : GS_PLAN_MARK;
+    /* Nothing else shows when a launch onto an empty queue began: however long it is, */
+    fresh();
+    gs_meter_turn(&meter, others, now);
+    CHECK(plan_chosen(0, known(0x1000, 300000)) == expected);
+    CHECK(!others || queues[0].sampled_stands == 1); /* each of these is measured */
+    /* and whatever pays for it. */
+    fresh();
+    gs_meter_turn(&meter, others, now);
+    meter.per_purse = 1;
+    meter.purse = 10;
+    CHECK(plan(0, known(0x1000, 20000)) == expected);
+    /* Behind other work it is known when it began, and the purse pays for marks only. */
+    CHECK(gs_meter_mark(&meter, &queues[0], false, now));
+    queues[0].bracketing = false;
+    CHECK(plan(0, known(0x1000, 20000)) == GS_PLAN_MARK);
+    /* As long as it is not chosen, a long one gets a mark of its own. */
+    fresh();
+    gs_meter_turn(&meter, others, now);
+    CHECK(plan(0, known(0x1000, 300000)) == GS_PLAN_MARK);
+    /* In the middle of a segment what it took is not charged by itself: it only shows how long a new function takes. */
+    fresh();
+    gs_meter_turn(&meter, others, now);
+    plan(0, known(0x1000, 20000));
+    CHECK(plan_chosen(0, known(0x1000, 20000)) == (others ? GS_PLAN_MARK : BRACKET));
+    queues[0].bracketing = false;
+    fresh();
+    gs_meter_turn(&meter, others, now);
+    plan(0, known(0x1000, 20000));
+    CHECK(plan(0, gs_meter_function(&meter, 0x2000)) & GS_PLAN_SAMPLE);
   }
 }
 
@@ -195,6 +231,7 @@ void check_launches(void) {
   check_when_marked();
   check_own_mark();
   check_when_bracketed();
+  check_bracketed_beside();
   check_shares();
 }
 
