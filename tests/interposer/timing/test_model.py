@@ -95,13 +95,13 @@ FAMILIES = {
         0.02,
         200,
     ),
-    "rare long launches": Family(rare("rare", "rarebatch", "rareturns", "rarebatchturns"), 0.08, 0.03, 0.06),
+    "rare long launches": Family(rare("rare", "rarebatch", "rareturns", "rarebatchturns"), 0.04, 0.01, 0.07),
     "rare long launches, waits unseen": Family(
         rare("rareunseen", "rareunseenstarved", "rareunseendear"), 0.30, 0.04, 0.4
     ),
     "pauses in which nothing runs": Family(
         [Case(f"{p}:{us * US}", 20 * US, 5000) for p in ("rarely", "rarelystarved") for us in (50, 250, 1000, 5000)],
-        0.02,
+        0.03,
     ),
     "even launches, waits unseen, no free processor": Family(
         [Case(f"rareunseenstarved:20:{us * US}", us * US) for us in (5, 10, 20, 100)], 0.05, slower=0.6
@@ -117,17 +117,17 @@ FAMILIES = {
         0.02,
     ),
     "leases in turn": Family(
-        turns(("turns", "turnsshort"), (20, 300, 1000, 3000, 7000, 25_000, 50_000, 120_000), 6_000_000), 0.05
+        turns(("turns", "turnsshort"), (20, 300, 1000, 3000, 7000, 25_000, 50_000, 120_000), 6_000_000), 0.03
     ),
     "others come once lengths are known": Family(
-        turns(("turnssaid", "hostturnssaid", "turnslater"), (300, 2000, 7000), 4_000_000), 0.08, 0.02
+        turns(("turnssaid", "hostturnssaid", "turnslater"), (300, 2000, 7000), 4_000_000), 0.05
     ),
-    "six streams that do not fill the device": Family(each(("many", "manyturns"), (5, 25, 100)), 0.50, 0.06),
+    "six streams that do not fill the device": Family(each(("many", "manyturns"), (5, 25, 100)), 0.45, 0.05),
     "wakes of two or three bursts, alone": Family([Case("pulse:1", 5 * MS), Case("pulse:0", 100 * US)], 0.05, runs=200),
     "the same beside one who takes what is idle": Family(
         [Case("pulseyields:1", 5 * MS), Case("pulseyields:0", 100 * US), Case("pulseyields:0", MS)],
-        0.25,
-        0.04,
+        0.12,
+        0.015,
         0.02,
         200,
     ),
