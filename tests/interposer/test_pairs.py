@@ -1,15 +1,16 @@
-"""Two calls that race in the driver over one object: nothing goes uncharged, nothing stays charged, nothing hangs."""
+"""Two calls that race in the driver over one object, or one setting: nothing goes uncharged, nothing stays charged,
+nothing hangs."""
 
 import pytest
 from handmade import Grant, Simulator
 from interposed import Interposed
 
 MEMORY = ["physical", "bare", "open", "mapped", "pointers", "arrays"]
-POOLS = ["two pools", "queued frees", "ended pools", "graph memory"]
-LARGE = [pytest.param(scene, marks=pytest.mark.slow) for scene in ("pools", "small pools")]
+POOLS = ["two pools", "queued frees", "ended pools", "current pool", "graph memory"]
+LARGE = [pytest.param(scene, marks=pytest.mark.slow) for scene in ("pools", "small pools", "settings")]
 
 
-@pytest.mark.parametrize("scene", [*MEMORY, *POOLS, "contexts", "primary", "programs", *LARGE])
+@pytest.mark.parametrize("scene", [*MEMORY, *POOLS, "contexts", "green contexts", "primary", "programs", *LARGE])
 def test_pairs(sim: Simulator, grant: Grant, scene: str) -> None:
     worker = Interposed(sim, grant)
     try:

@@ -1,10 +1,10 @@
-"""Calls that share an object, two at a time: the first is held in the driver, before or after its effect, while the
-second runs. For use inside the process that makes the calls (see holds.py).
+"""Calls that share an object or a setting, two at a time: the first is held in the driver, before or after its effect,
+while the second runs. For use inside the process that makes the calls (see holds.py).
 
-`SCENES` is the table of objects and calls (scenes.py, poolscenes.py). `run` crosses each call with each one, itself
-included, in a fresh scene, and returns what was wrong: less charged than the device has given, something left at the
-end, or a call that never ends. The simulated driver itself says what the device has given, the interposer in front of
-it what is charged.
+`SCENES` is the table of objects and calls (scenes.py, poolscenes.py, settingscenes.py). `run` crosses each call with
+each one, itself included, in a fresh scene, and returns what was wrong: less charged than the device has given,
+something left at the end, or a call that never ends. The simulated driver itself says what the device has given, the
+interposer in front of it what is charged.
 """
 
 import ctypes
@@ -16,12 +16,13 @@ from typing import Any
 import holds
 import poolscenes
 import scenes
+import settingscenes
 from cuda.bindings import driver as d
 from scenes import MIB, Row, failed
 from worker import ok, on_device
 
 GRAIN = 2 * MIB  # granularity of physical memory
-SCENES = scenes.SCENES | poolscenes.QUICK | poolscenes.LARGE
+SCENES = scenes.SCENES | poolscenes.QUICK | poolscenes.LARGE | settingscenes.SCENES
 
 # ---- what is charged, what is true
 

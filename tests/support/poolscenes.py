@@ -231,6 +231,60 @@ class TwoPools(Scene):
         d.cuStreamSynchronize(self.stream)
 
 
+class Current(Scene):
+    """The pool that the device allocates from where none is named: it is a setting, which other threads change."""
+
+    def fill(self) -> None:
+        self.stream = ok(d.cuStreamCreate(1))
+        self.default = ok(d.cuDeviceGetDefaultMemPool(0))
+        self.pools = [ok(d.cuMemPoolCreate(properties())) for _ in range(2)]
+        self.pool, self.other = self.pools
+        ok(d.cuDeviceSetMemPool(0, self.pool))
+        self.blocks = [ok(d.cuMemAllocAsync(LITTLE, self.stream))]
+
+    def close(self) -> None:
+        for block in self.blocks:
+            d.cuMemFreeAsync(block, self.stream)
+        ok(d.cuStreamSynchronize(self.stream))
+        d.cuDeviceSetMemPool(0, self.default)
+        for pool in self.pools:
+            d.cuMemPoolDestroy(pool)
+        ok(d.cuMemPoolTrimTo(self.default, 0))
+        ok(d.cuStreamDestroy(self.stream))
+
+    def _keep(self, answer: tuple[Any, ...]) -> None:
+        if not failed(answer):
+            self.blocks.append(answer[1])
+
+    @row(f"cuDeviceGetMemPool {ASKED} cuMemAllocAsync")
+    def alloc(self) -> None:
+        self._keep(d.cuMemAllocAsync(2 * SIZE, self.stream))
+
+    @row(f"cuStreamIsCapturing {ASKED} cuMemAllocAsync")
+    def alloc_small(self) -> None:
+        self._keep(d.cuMemAllocAsync(LITTLE, self.stream))
+
+    @row("cuDeviceSetMemPool")
+    def choose_default(self) -> None:
+        d.cuDeviceSetMemPool(0, self.default)
+
+    @row("cuDeviceSetMemPool")
+    def choose_other(self) -> None:
+        d.cuDeviceSetMemPool(0, self.other)
+
+    @row("cuMemPoolDestroy")
+    def destroy(self) -> None:
+        d.cuMemPoolDestroy(self.pool)
+
+    @row("cuMemPoolCreate cuDeviceSetMemPool cuMemPoolDestroy")
+    def replace(self) -> None:
+        d.cuMemPoolDestroy(self.pool)
+        answer = d.cuMemPoolCreate(properties())
+        if not failed(answer):
+            d.cuDeviceSetMemPool(0, answer[1])
+            d.cuMemPoolDestroy(answer[1])
+
+
 class GraphMemory(Scene):
     """An executable graph that allocates and frees."""
 
@@ -287,6 +341,7 @@ QUICK: dict[str, type[Scene]] = {
     "two pools": TwoPools,
     "queued frees": Queued,
     "ended pools": Ended,
+    "current pool": Current,
     "graph memory": GraphMemory,
 }
 LARGE: dict[str, type[Scene]] = {"pools": Pools, "small pools": Small}

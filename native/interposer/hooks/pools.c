@@ -90,6 +90,12 @@ static bool captures(CUstream stream) {
 
 enum outcome { REFUSED, DONE, MOVED /* the driver would take another pool by now */ };
 
+/* Whether the driver would take another pool by now than the one that was looked at. Holds until the device's lock is
+ * released, which a change takes. */
+static bool moved(const struct request *request, int ordinal) {
+  return !request->named && request->changes != gs_process->pool_changes[ordinal];
+}
+
 /* REFUSED: it does not fit, and *result is the error. One allocation at a time, so that it is known which one made a
  * pool grow. The lock is not held during waits. */
 static enum outcome within_charge(const struct request *request, CUresult *result) {
@@ -97,8 +103,8 @@ static enum outcome within_charge(const struct request *request, CUresult *resul
   bool fits = false;
   *result = CUDA_ERROR_OUT_OF_MEMORY;
   gs_lock(&gs_process->alloc_lock[request->ordinal]);
-  bool moved = !request->named && request->changes != gs_process->pool_changes[request->ordinal];
-  if (!moved && gs_growth_begin(&growth, request->pool, request->ordinal, request->bytes, request->stream)) {
+  bool other = moved(request, request->ordinal);
+  if (!other && gs_growth_begin(&growth, request->pool, request->ordinal, request->bytes, request->stream)) {
     *result = gs_call(request->call);
     fits = gs_growth_end(&growth) || *result != CUDA_SUCCESS;
     if (!fits) { /* it grew by more than any known driver does, and over the limit */
@@ -109,7 +115,7 @@ static enum outcome within_charge(const struct request *request, CUresult *resul
   if (*result == CUDA_SUCCESS)
     gs_map_made(request->pool, *request->address, request->bytes, growth.grew, gs_stream_owner(request->stream));
   gs_unlock(&gs_process->alloc_lock[request->ordinal]);
-  return moved ? MOVED : fits ? DONE : REFUSED;
+  return other ? MOVED : fits ? DONE : REFUSED;
 }
 
 /* The error for a request that does not fit: the driver's, if it would refuse the stream before it looks for memory. */
@@ -141,11 +147,23 @@ static bool current_pool(struct request *request, int device) {
   return gs_real.cuDeviceGetMemPool(&request->handle, gs_device_of(device)) == CUDA_SUCCESS;
 }
 
-/* Allocates from a pool that is not charged here. */
-static CUresult allocate_free_of_charge(const struct request *request) {
-  CUdevice other;
-  return request->bytes > 0 && pool_elsewhere(request->handle, &other) ? gs_refuse_elsewhere(other)
-                                                                       : gs_call(request->call);
+/* Allocates from a pool that is not charged here. False: another pool has become the current one. */
+static bool allocate_free_of_charge(const struct request *request, int device, CUresult *result) {
+  CUdevice elsewhere;
+  if (request->bytes > 0 && pool_elsewhere(request->handle, &elsewhere)) {
+    *result = gs_refuse_elsewhere(elsewhere);
+    return true;
+  }
+  if (request->named) {
+    *result = gs_call(request->call);
+    return true;
+  }
+  gs_lock(&gs_process->alloc_lock[device]);
+  bool other = moved(request, device);
+  if (!other)
+    *result = gs_call(request->call);
+  gs_unlock(&gs_process->alloc_lock[device]);
+  return !other;
 }
 
 CUresult gs_do_pool_alloc(const struct gs_call *call, CUdeviceptr *address, size_t bytes, bool named, CUmemoryPool pool,
@@ -164,13 +182,16 @@ CUresult gs_do_pool_alloc(const struct gs_call *call, CUdeviceptr *address, size
         if (allocate(&request, &result))
           return result;
         break;
-      case GS_POOL_FREE_OF_CHARGE: return allocate_free_of_charge(&request);
+      case GS_POOL_FREE_OF_CHARGE:
+        if (allocate_free_of_charge(&request, device, &result))
+          return result;
+        break;
       case GS_POOL_FULL_TABLES: return CUDA_ERROR_OUT_OF_MEMORY;
       default:
         if (!room_for_pool())
           return CUDA_ERROR_OUT_OF_MEMORY;
-        if (!meet(request.handle))
-          return allocate_free_of_charge(&request);
+        if (!meet(request.handle) && allocate_free_of_charge(&request, device, &result))
+          return result;
     }
   }
 }

@@ -51,16 +51,17 @@ struct gs_books *gs_books(void) {
 /* ---- the end of a context ---------------------------------------------------------------------------------------- */
 
 struct ended {
-  CUcontext context;
-  uint64_t *bytes; /* what was charged, by ordinal */
+  CUcontext context, heir; /* NULL: what is in the context ends with it */
+  uint64_t *bytes;         /* what was charged, by ordinal */
 };
 
-static bool dies(const struct ended *ended, CUcontext context, int ordinal, uint64_t bytes) {
-  if (context != ended->context)
+static bool dies(const struct ended *ended, CUcontext *context, int ordinal, uint64_t bytes) {
+  if (*context != ended->context)
     return false;
-  if (ordinal >= 0)
+  *context = ended->heir;
+  if (!ended->heir && ordinal >= 0)
     ended->bytes[ordinal] += bytes;
-  return true;
+  return !ended->heir;
 }
 
 /* If a call that ends the record's object is in progress, turns the record into that call's GS_ENDING and returns
@@ -74,48 +75,52 @@ static bool call_stays(struct gs_living *living) {
 
 static bool allocation_dies(const void *record, void *with) {
   struct gs_allocation *allocation = (struct gs_allocation *)(uintptr_t)record;
-  if (!dies(with, allocation->context, allocation->ordinal, allocation->bytes))
-    return false;
-  allocation->context = NULL;
-  return !call_stays(&allocation->living);
+  return dies(with, &allocation->context, allocation->ordinal, allocation->bytes) && !call_stays(&allocation->living);
 }
 
 static bool created_dies(const void *record, void *with) {
   const struct gs_created *created = record;
-  return dies(with, (CUcontext)(uintptr_t)created->context, created->ordinal, created->bytes);
+  CUcontext context = (CUcontext)(uintptr_t)created->context;
+  return dies(with, &context, created->ordinal, created->bytes);
 }
 
 static bool taken_dies(const void *record, void *with) {
-  const struct gs_taken *taken = record;
-  return dies(with, taken->context, taken->ordinal, taken->bytes);
+  struct gs_taken *taken = (struct gs_taken *)(uintptr_t)record;
+  return dies(with, &taken->context, taken->ordinal, taken->bytes);
 }
 
 /* Modules are charged as code of their context. */
 static bool module_dies(const void *record, void *with) {
   struct gs_module *module = (struct gs_module *)(uintptr_t)record;
-  if (!dies(with, module->context, GS_NO_DEVICE, 0))
-    return false;
-  module->context = NULL;
-  return !call_stays(&module->living);
+  return dies(with, &module->context, GS_NO_DEVICE, 0) && !call_stays(&module->living);
 }
 
 static bool placed_dies(const void *record, void *with) {
-  return dies(with, ((const struct gs_placed *)record)->context, GS_NO_DEVICE, 0);
+  return dies(with, &((struct gs_placed *)(uintptr_t)record)->context, GS_NO_DEVICE, 0);
 }
 
 static bool collective_dies(const void *record, void *with) {
-  return dies(with, ((const struct gs_collective *)record)->context, GS_NO_DEVICE, 0);
+  return dies(with, &((struct gs_collective *)(uintptr_t)record)->context, GS_NO_DEVICE, 0);
+}
+
+static void drop_in_context(struct ended *ended) {
+  struct gs_books *books = gs_books();
+  gs_table_drop(&books->pointers, allocation_dies, ended);
+  gs_table_drop(&books->arrays, allocation_dies, ended);
+  gs_table_drop(&books->modules, module_dies, ended);
+  gs_table_drop(&books->placed, placed_dies, ended);
+  gs_table_drop(&books->collectives, collective_dies, ended);
+  gs_table_drop(&books->taken, taken_dies, ended);
 }
 
 void gs_books_drop_context(CUcontext context, uint64_t bytes[GS_MAX_DEVICES]) {
-  struct gs_books *books = gs_books();
-  struct ended ended = {context, bytes};
+  struct ended ended = {context, NULL, bytes};
   memset(bytes, 0, GS_MAX_DEVICES * sizeof *bytes);
-  gs_table_drop(&books->pointers, allocation_dies, &ended);
-  gs_table_drop(&books->arrays, allocation_dies, &ended);
-  gs_table_drop(&books->contexts, created_dies, &ended);
-  gs_table_drop(&books->modules, module_dies, &ended);
-  gs_table_drop(&books->placed, placed_dies, &ended);
-  gs_table_drop(&books->collectives, collective_dies, &ended);
-  gs_table_drop(&books->taken, taken_dies, &ended);
+  drop_in_context(&ended);
+  gs_table_drop(&gs_books()->contexts, created_dies, &ended);
+}
+
+void gs_books_move_context(CUcontext context, CUcontext heir) {
+  if (heir && heir != context)
+    drop_in_context(&(struct ended){context, heir, NULL});
 }

@@ -310,5 +310,7 @@ struct gs_books *gs_books(void);
 
 /* Removes everything that ends with the context. bytes: the charges, by ordinal, that the caller has to give back. */
 void gs_books_drop_context(CUcontext context, uint64_t bytes[GS_MAX_DEVICES]);
+/* What is in the books as in the context ends with another one. */
+void gs_books_move_context(CUcontext context, CUcontext heir);
 
 #endif

@@ -71,11 +71,20 @@ static bool created_here(CUcontext context, struct gs_ending *found) {
   return true;
 }
 
+void gs_context_replaced(CUcontext context) {
+  struct gs_ending before;
+  if (!created_here(context, &before))
+    return;
+  gs_table_put(&gs_books()->replaced, &(struct gs_replaced){(uintptr_t)context});
+  context_gone(context, before.ordinal);
+}
+
 /* Records a context that the driver has made. begun: a call number from before the driver's call. */
 static void created(CUcontext context, int ordinal, uint64_t bytes, uint64_t begun) {
   struct gs_created fresh = {.context = (uintptr_t)context, .bytes = bytes, .holders = 1, .ordinal = ordinal};
   struct gs_created before;
   gs_lock(&gs_process->gone_lock);
+  gs_green_replaced(context);
   bool again = gs_table_copy(&gs_books()->contexts, (uintptr_t)context, &before);
   fresh.number = gs_next_call();
   if (again)

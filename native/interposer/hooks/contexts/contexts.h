@@ -30,6 +30,11 @@ void gs_primary_ended(const struct gs_ending *ending, CUresult result);
 /* With the device's context_lock held: primary is the active primary context of the device, and its cost is charged. */
 void gs_primary_is(int ordinal, CUcontext primary);
 
+/* The driver has just handed out this handle: a context, or a green one, that had it before has ended. With
+ * gone_lock. */
+void gs_context_replaced(CUcontext context);
+void gs_green_replaced(CUcontext context);
+
 /* ---- handlers ---- */
 
 /* affinity, affinities: NULL and 0 if the call has none. */

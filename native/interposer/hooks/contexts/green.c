@@ -25,15 +25,22 @@ static void green_gone(const struct gs_green *green) {
   gs_green_remove(green->context);
 }
 
-static void note(CUgreenCtx green, int ordinal) {
+void gs_green_replaced(CUcontext context) {
   struct gs_green before;
+  if (gs_green_find(context, &before))
+    green_gone(&before);
+}
+
+static void note(CUgreenCtx green, int ordinal) {
   CUcontext context;
   if (gs_real.cuCtxFromGreenCtx(&context, green) != CUDA_SUCCESS)
     return;
   gs_lock(&gs_process->gone_lock);
-  if (gs_green_find(context, &before))
-    green_gone(&before);
+  gs_context_replaced(context);
+  gs_green_replaced(context);
   gs_green_add(context, gs_process->primary[ordinal], ordinal);
+  /* a thread that guessed the handle may have allocated in it already */
+  gs_books_move_context(context, gs_process->primary[ordinal]);
   gs_unlock(&gs_process->gone_lock);
 }
 
