@@ -81,11 +81,11 @@ static void charge_unknown(struct gs_meter *meter, const struct gs_shown *shown)
   if (shown->lag > GS_METER_LAG_NS && !segment->clouded) {
     double least = maximum(maximum(room - segment->idle, shown->total), shown->lag * part);
     gs_segment_learn(segment, minimum(least, room), !shown->alone);
-    if (shown->alone || after(shown->done, shown->begin) > LONG_NS)
-      gs_timeline_add(meter, shown->begin, shown->done, minimum(least, room), part);
-    else
-      gs_meter_settle_later(meter, (struct gs_unsettled){shown->begin, shown->done, *segment, shown->came,
-                                                         minimum(least, room), shown->charged});
+    double rest = maximum(minimum(least, room) - shown->charged, 0), charged = shown->charged;
+    charged += gs_timeline_add(meter, shown->begin, shown->done, rest, charged > 0 ? 1 : part);
+    if (!shown->alone && after(shown->done, shown->begin) <= LONG_NS)
+      gs_meter_settle_later(meter,
+                            (struct gs_unsettled){shown->begin, shown->done, *segment, shown->came, true, charged});
     return;
   }
   /* No work waited, so these launches took no longer than it took to submit them; an overestimate is lowered so that a
@@ -155,7 +155,7 @@ static void charge_beside(struct gs_meter *meter, struct gs_queue *queue, const 
   if (late)
     found_late(meter, shown, had.least);
   if (!late && shown->whole && shown->came && gs_meter_beside(meter)) {
-    gs_meter_settle_later(meter, (struct gs_unsettled){shown->begin, shown->done, *segment, true, 0, 0});
+    gs_meter_settle_later(meter, (struct gs_unsettled){shown->begin, shown->done, *segment, true, false, 0});
     return;
   }
   if (segment->clouded)

@@ -7,8 +7,8 @@
  * bracket around one launch. The rest is charged by estimate, the sum of its launches' mean lengths, as far as there is
  * room for it. While others may be on the device, the estimate counts too where something was seen, within bounds: at
  * least what this process must have had of that time, at most all of it; a launch onto an empty queue is bracketed
- * there, since nothing else shows when it began, and what launches of unknown length took is charged when the next ones
- * have shown it. Which launches are measured, and so teach the means, is decided at random before each launch, with a
+ * there, since nothing else shows when it began, and what launches of unknown length were charged is corrected when the
+ * next ones have shown it. Which launches are measured, and so teach the means, is decided at random before each launch, with a
  * chance that follows from what it costs: a small part of the program's time, and of the time that measuring has
  * uncovered. A launch that was chosen counts for all that it was chosen from: in the mean and, if it is far longer than
  * the mean and nobody waits, in the charge. A wait that returned late is charged as far as marks have shown such delays
@@ -180,13 +180,13 @@ struct gs_turn {
 };
 
 /* A segment that took place between two instants while others were on the device: charged when it is known when those
- * left and how long its launches are. */
+ * left. If its launches were of unknown length, that is corrected when their length is known. */
 struct gs_unsettled {
   uint64_t from, to;
   struct gs_segment segment;
   bool came;      /* its stream had no work before it */
-  double unknown; /* what is charged if that does not get known; 0: it was known */
-  double charged; /* what of it is charged already */
+  bool unknown;   /* the lengths of its launches were */
+  double charged; /* if so: what it was charged */
 };
 
 /* The fields that each launch needs come first; the large arrays follow. */
@@ -223,6 +223,7 @@ struct gs_meter {
   double late, worked;                 /* delays of waits, and for how much of them marks saw the device at work */
   uint64_t unseen_since, unseen_until; /* in between, nobody saw the streams idle where they were believed to be */
   uint64_t choice;                     /* the last random number */
+  double credit; /* charged too much for launches of unknown length: what is charged next is less by this */
   uint32_t unsettled;
   struct gs_unsettled pending[GS_METER_UNSETTLED];
   struct gs_turn turn[GS_METER_TURNS];

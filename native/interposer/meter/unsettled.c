@@ -1,32 +1,40 @@
-/* What was launched beside others is charged once it is known. Others come to the device and leave it, and this process
- * hears of it a little later. How long launches are that were never seen before is shown by the next ones. */
+/* What was launched beside others is charged, or corrected, once more is known. Others come to the device and leave it,
+ * and this process hears of it a little later. How long launches are that were never seen before is shown by the next
+ * ones. */
 #include "interposer/meter/lengths.h"
 
-enum { UNKNOWN_NS = 250000000 /* so long a charge waits for the lengths of its launches */ };
+enum { UNKNOWN_NS = 250000000 /* so long a charge may still be corrected */ };
 
-static bool known(const struct gs_unsettled *one) { return one->unknown == 0 || gs_segment_known_alone(&one->segment); }
+static bool known(const struct gs_unsettled *one) { return !one->unknown || gs_segment_known_alone(&one->segment); }
+
+static void learn(struct gs_meter *meter, const struct gs_segment *segment, double took, double estimate, bool exact,
+                  bool sliced) {
+  struct gs_function *function = gs_segment_function(segment);
+  double each = took / segment->launches;
+  if (!function)
+    return;
+  if (exact && gs_function_far(function, each))
+    gs_purse_found(meter, took - estimate);
+  else if (!exact && !function->exact && sliced)
+    function->shared = true;
+  else if (exact || !function->exact)
+    gs_function_learn(function, each, maximum(segment->stands, 1) * segment->launches, exact && segment->launches == 1);
+}
 
 static void charge(struct gs_meter *meter, const struct gs_unsettled *one) {
   const struct gs_segment *segment = &one->segment;
-  double estimate = maximum(gs_segment_now(segment) + segment->excess, 0), took;
+  double estimate = maximum(gs_segment_now(segment) + segment->excess, 0);
   struct gs_had had = gs_meter_had(meter, one->from, one->to, one->came, estimate + segment->stalled);
-  struct gs_function *function = gs_segment_function(segment);
-  bool exact = had.beside < GS_METER_CLOCK_NS;
-  took = known(one) ? had.likely : maximum(one->unknown + segment->stalled, had.least);
-  took = maximum(took - segment->stalled, 0);
-  if (one->unknown > 0)
-    gs_timeline_fill(meter, one->from, one->to, took - one->charged);
-  else
+  double took = maximum(had.likely - segment->stalled, 0);
+  if (!one->unknown) {
     gs_timeline_add(meter, one->to - (uint64_t)took, one->to, took, 1);
-  if (!function || one->unknown > 0)
+    learn(meter, segment, took, estimate, had.beside<GS_METER_CLOCK_NS, one->to - one->from> GS_METER_UNSLICED_NS);
     return;
-  if (exact && gs_function_far(function, took / segment->launches))
-    gs_purse_found(meter, took - estimate);
-  else if (!exact && !function->exact && one->to - one->from > GS_METER_UNSLICED_NS)
-    function->shared = true;
-  else if (exact || !function->exact)
-    gs_function_learn(function, took / segment->launches, maximum(segment->stands, 1) * segment->launches,
-                      exact && segment->launches == 1);
+  }
+  if (!known(one))
+    took = maximum(had.least - segment->stalled, one->charged);
+  gs_timeline_fill(meter, one->from, one->to, took - one->charged);
+  meter->credit += maximum(one->charged - took, 0);
 }
 
 void gs_meter_settle_later(struct gs_meter *meter, struct gs_unsettled later) {
@@ -41,12 +49,9 @@ void gs_meter_settle_later(struct gs_meter *meter, struct gs_unsettled later) {
 
 void gs_meter_settle(struct gs_meter *meter, uint64_t now) {
   uint32_t kept = 0;
-  /* what is older may be forgotten soon, and then could not be charged */
-  uint64_t middle = meter->pieces == GS_METER_PIECES ? meter->piece[GS_METER_PIECES / 2].from : 0;
   for (uint32_t i = 0; i < meter->unsettled; i++) {
     const struct gs_unsettled *one = &meter->pending[i];
-    if (known(one) ? gs_meter_beside(meter) && now < one->to + GS_METER_SLICE_NS
-                   : now < one->to + UNKNOWN_NS && one->from > middle)
+    if (known(one) ? gs_meter_beside(meter) && now < one->to + GS_METER_SLICE_NS : now < one->to + UNKNOWN_NS)
       meter->pending[kept++] = *one;
     else
       charge(meter, one);

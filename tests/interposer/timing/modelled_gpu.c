@@ -232,17 +232,24 @@ void reap(void) {
 }
 
 static void mark(int s, bool start) {
+  bool first = queues[s].end > now; /* as in marks.c */
+  if (first)
+    reap();
   uint64_t began = now;
   struct gs_mark *mark = gs_meter_mark(&meter, &queues[s], start, now);
   if (!mark) {
-    reap();
+    if (!first)
+      reap();
     return;
   }
   mark->event = (void *)(uintptr_t)event(s);
   mark->recorded_by = now;
   gs_meter_recorded(&meter, (double)(now - began));
   mark->state = GS_MARK_RECORDED;
-  reap();
+  if (first)
+    take_sample(s);
+  else
+    reap();
 }
 
 /* As the gate does: ends the open segment before it waits for a lease, and waits until the work in flight is within the

@@ -80,15 +80,22 @@ void gs_mark_record(struct gs_stream *stream, bool start) {
     return;
   }
   uint64_t began = gs_now();
-  bool in = gs_inside_begin(&inside, stream->context);
+  bool in = gs_inside_begin(&inside, stream->context), look, first;
+  look = began - __atomic_load_n(&stream->device->looked_at, __ATOMIC_RELAXED) > LOOKED_NS;
+  /* Behind work that is still going on a mark may wait. On a stream that is believed to be idle it shows the more the
+   * sooner it follows the launch. */
+  first = look && __atomic_load_n(&stream->due, __ATOMIC_RELAXED) > began;
+  if (first) {
+    gs_reap(stream->device);
+    began = gs_now();
+  }
   if (in && began - __atomic_load_n(&stream->refused, __ATOMIC_RELAXED) > RETRY_NS)
     event = gs_event_take(stream->context);
   if (!event)
     refused(stream);
   else if (!mark_with(stream, event, start, began))
     gs_event_give(stream->context, event);
-  /* only now: the sooner the mark follows the launch, the more it shows */
-  if (began - __atomic_load_n(&stream->device->looked_at, __ATOMIC_RELAXED) > LOOKED_NS)
+  if (look && !first)
     gs_reap(stream->device);
   gs_inside_end(&inside);
 }
