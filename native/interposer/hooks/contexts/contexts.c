@@ -13,7 +13,6 @@
 #include "interposer/os/files.h"
 #include "interposer/process/device.h"
 #include "interposer/process/elsewhere.h"
-#include "interposer/process/greens.h"
 #include "interposer/process/trace.h"
 #include "interposer/time/gate/start.h"
 #include "interposer/time/marks/contexts.h"
@@ -71,8 +70,21 @@ static bool created_here(CUcontext context, struct gs_ending *found) {
   return true;
 }
 
+void gs_green_gone(const struct gs_green *green) {
+  gs_time_context_gone(green->context, green->ordinal);
+  gs_device_context_forget();
+  gs_green_remove(green->context);
+}
+
+static void green_replaced(CUcontext context) {
+  struct gs_green before;
+  if (gs_green_find(context, &before))
+    gs_green_gone(&before);
+}
+
 void gs_context_replaced(CUcontext context) {
   struct gs_ending before;
+  green_replaced(context);
   if (!created_here(context, &before))
     return;
   gs_table_put(&gs_books()->replaced, &(struct gs_replaced){(uintptr_t)context});
@@ -84,7 +96,7 @@ static void created(CUcontext context, int ordinal, uint64_t bytes, uint64_t beg
   struct gs_created fresh = {.context = (uintptr_t)context, .bytes = bytes, .holders = 1, .ordinal = ordinal};
   struct gs_created before;
   gs_lock(&gs_process->gone_lock);
-  gs_green_replaced(context);
+  green_replaced(context);
   bool again = gs_table_copy(&gs_books()->contexts, (uintptr_t)context, &before);
   fresh.number = gs_next_call();
   if (again)

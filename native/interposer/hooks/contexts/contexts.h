@@ -3,6 +3,7 @@
 #define GPUSHARE_CONTEXT_H
 
 #include "interposer/hooks/call.h"
+#include "interposer/process/greens.h"
 #include "interposer/process/process.h"
 
 /* Reserves the memory that a context costs. *bytes is 0 and *ordinal GS_NO_DEVICE if there is no such device, an error
@@ -30,10 +31,11 @@ void gs_primary_ended(const struct gs_ending *ending, CUresult result);
 /* With the device's context_lock held: primary is the active primary context of the device, and its cost is charged. */
 void gs_primary_is(int ordinal, CUcontext primary);
 
-/* The driver has just handed out this handle: a context, or a green one, that had it before has ended. With
+/* The driver has just given this handle to a green context: a context, or a green one, that had it has ended. With
  * gone_lock. */
 void gs_context_replaced(CUcontext context);
-void gs_green_replaced(CUcontext context);
+/* A green context has ended. With gone_lock. */
+void gs_green_gone(const struct gs_green *green);
 
 /* ---- handlers ---- */
 

@@ -18,26 +18,12 @@ static CUcontext primary_of(CUdevice device) {
   return primary;
 }
 
-/* Under gone_lock. */
-static void green_gone(const struct gs_green *green) {
-  gs_time_context_gone(green->context, green->ordinal);
-  gs_device_context_forget();
-  gs_green_remove(green->context);
-}
-
-void gs_green_replaced(CUcontext context) {
-  struct gs_green before;
-  if (gs_green_find(context, &before))
-    green_gone(&before);
-}
-
 static void note(CUgreenCtx green, int ordinal) {
   CUcontext context;
   if (gs_real.cuCtxFromGreenCtx(&context, green) != CUDA_SUCCESS)
     return;
   gs_lock(&gs_process->gone_lock);
   gs_context_replaced(context);
-  gs_green_replaced(context);
   gs_green_add(context, gs_process->primary[ordinal], ordinal);
   /* a thread that guessed the handle may have allocated in it already */
   gs_books_move_context(context, gs_process->primary[ordinal]);
@@ -88,7 +74,7 @@ CUresult gs_cuGreenCtxDestroy(CUgreenCtx hCtx) {
   result = gs_real.cuGreenCtxDestroy(hCtx);
   gs_lock(&gs_process->gone_lock);
   if (result == CUDA_SUCCESS && gs_green_find(context, &now) && now.number == green.number)
-    green_gone(&green);
+    gs_green_gone(&green);
   gs_unlock(&gs_process->gone_lock);
   gs_primary_ended(&primary, result);
   return result;
