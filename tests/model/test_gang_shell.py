@@ -167,6 +167,24 @@ def test_ranks_stop_at_the_same_collective(node):
     assert abs(gang.met()[0][0] - gang.met()[1][0]) <= 1
 
 
+def test_what_a_rank_submitted_before_it_was_first_seen_counts(node):
+    """It joins while the gang has its leases, so that it rings no bell, and the first rank has not got as far."""
+    _, (gang, other) = node(500, 500)
+    slots = [gang.usage.claim(gang.limits, 1).index]
+    first = gang.usage.pointer.slot[slots[0]].device[0]
+    first.waiting = 1
+    os.eventfd_write(gang.bell, 1)
+    until(lambda: all(word & 1 for word in gang.words()))
+    slots.append(gang.usage.claim(gang.limits, 1).index)
+    second = gang.usage.pointer.slot[slots[1]].device[1]
+    for words, submitted in ((first, 1), (second, 2)):
+        words.waiting, words.inflight, words.queue_end_ns = 0, 1, 2**63
+        words.launches = words.collectives = submitted
+    other.start()
+    until(lambda: not any(word & 1 for word in gang.words()))
+    assert (first.cut, second.cut) == (2, 0)
+
+
 def test_a_rank_that_does_not_know_cuts_is_saved_by_leases_beside_others(node):
     """As with a kernel that is not counted: rank 1 waits at the gate and cannot submit the next collective."""
     arbiter, (gang, other) = node(500, 500)

@@ -170,6 +170,7 @@ static void take_over_gang(gs_arbiter *a, int32_t grant, const struct gs_share *
   for (uint32_t o = 0; o < e->ndevices; o++)
     held = held && lease_held(e, o);
   a->ngangs++;
+  arbiter_begin_cuts(e);
   held = gs_gangs_add(a->gangs, a->core, grant, e->device, e->ndevices, share, held, now);
   for (uint32_t o = 0; o < e->ndevices && !held; o++)
     arbiter_set_lease(a, e, o, false);

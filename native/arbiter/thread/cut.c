@@ -33,7 +33,8 @@ static bool is_rank(struct entry *e, uint32_t slot, uint32_t ordinal, struct ran
   return rank->counted > 0;
 }
 
-/* New processes are counted from their value when first seen. */
+/* A process counts from its join: it may have submitted collectives before it is first seen here, for which the others
+ * wait. How far processes from before this arbiter have got is not known: they are taken to be even. */
 static void note_slots(struct entry *e, uint32_t slots) {
   for (uint32_t s = 0; s < slots; s++) {
     const struct gs_seat *seat = arbiter_seat(e, s);
@@ -42,8 +43,13 @@ static void note_slots(struct entry *e, uint32_t slots) {
       continue;
     e->cuts->generation[s] = generation;
     for (uint32_t o = 0; o < e->ndevices; o++)
-      e->cuts->base[s][o] = collectives(&e->usage->slot[s].device[o]);
+      e->cuts->base[s][o] = e->cuts->begun ? 0 : collectives(&e->usage->slot[s].device[o]);
   }
+}
+
+void arbiter_begin_cuts(struct entry *e) {
+  note_slots(e, arbiter_slots_of(e));
+  e->cuts->begun = true;
 }
 
 struct spread {

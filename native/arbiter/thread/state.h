@@ -34,6 +34,7 @@ enum {
 
 /* How far the ranks of a gang have come, so that they stop at the same collective. */
 struct cuts {
+  bool begun;        /* processes from before the arbiter are noted: from now on each counts from its join */
   bool open;         /* some ranks may go on without a lease */
   bool uneven;       /* the leases are revoked, and some ranks have submitted more than others */
   uint64_t since_ns; /* when they were opened */
@@ -136,12 +137,15 @@ void arbiter_observe(gs_arbiter *a, int32_t grant, uint64_t now);
 void arbiter_release_and_wake(gs_arbiter *a);
 void arbiter_set_lease(gs_arbiter *a, struct entry *e, uint32_t ordinal, bool held);
 void arbiter_set_bound(const gs_arbiter *a, struct entry *e, uint32_t ordinal, enum gs_core_company company);
-/* Writes into the pages of a grant that has a lease whether other grants' work is on the device. */
+/* Writes into the pages of a grant whether other grants' work is on the device. */
 void arbiter_publish_foreign_work(struct entry *e, uint32_t ordinal, bool foreign, uint64_t now);
 /* Wakes the threads that wait on these ordinals (one bit each), because of a new cut. */
 void arbiter_wake_cut(gs_arbiter *a, struct entry *e, uint32_t ordinals);
 
-/* cut.c: for the entry of a gang. Both return the ordinals (one bit each) whose waiting threads have to be woken. */
+/* cut.c: for the entry of a gang. The last two return the ordinals (one bit each) whose waiting threads have to be
+ * woken. */
+/* The gang has been added: notes the processes that it has already. */
+void arbiter_begin_cuts(struct entry *e);
 /* To be called before the gang's leases are revoked: sets how far each rank may still go. */
 uint32_t arbiter_set_cuts(struct entry *e, uint64_t now);
 /* Follows the ranks after that. held: the gang has its leases. *drained: none of its work has outlived a revoke; in: as
