@@ -47,7 +47,8 @@ struct gs_device_limits {
   uint32_t limit_milli;
   uint32_t lease;     /* futex; arbiter */
   uint32_t contended; /* 1: another grant waits for this device, or ran on it within the last second; arbiter */
-  /* epoch << 1 | 1: work of a grant whose lease was revoked is still on the device; the holder reads it; arbiter */
+  /* epoch << 1 | 1: another grant has a lease of the device, or work on it that outlives its lease. Kept up to date for
+   * holders and for those whose own work outlives their lease; arbiter */
   uint32_t foreign_work;
   uint64_t foreign_work_ns; /* time of the last change of foreign_work; 0: unknown; arbiter */
   /* memory of the grant's processes that the driver reports beyond what they were charged; counts against

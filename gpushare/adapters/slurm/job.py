@@ -95,15 +95,25 @@ def numbers(text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def line_of(described: str, job_id: str) -> str:
-    """Returns the job's own line of `scontrol show job --oneliner`, which lists all tasks of an array when asked for
-    the task whose job id is the array's; empty if there is none."""
-    return next((line for line in described.splitlines() if f"JobId={job_id}" in line.split()[:1]), "")
+def by_slurm(described: str, name: str, wckey: str) -> str:
+    """Returns what Slurm itself says in `scontrol show job --details --oneliner`, from the job's state to its devices.
+
+    Users choose other fields freely, and scontrol does not quote them, so that a job's name may look like fields. Two
+    of them, `name` and `wckey`, come before that part. Raises FailedError if they are not as given.
+    """
+    _, _, rest = described.partition(" JobName=")
+    if not rest.startswith(f"{name} UserId="):
+        raise FailedError(f"scontrol does not show the job's name where it is expected: {described[:80]!r}")
+    rest = rest[len(name) :]
+    before, _, after = rest.partition(f" WCKey={wckey} JobState=")
+    if wckey and after and " JobState=" not in before:
+        return "JobState=" + after.partition(" MinCPUsNode=")[0]
+    return "JobState=" + rest.partition(" JobState=")[2].partition(" MinCPUsNode=")[0]
 
 
 def has(described: str, node: str, hosts: Callable[[str], Sequence[str]]) -> list[Has]:
-    """Returns what a job has on this node. `described`: output of `scontrol show job --details --oneliner`. `hosts`:
-    expands a host list. Raises FailedError if the output cannot be parsed."""
+    """Returns what a job has on this node. `described`: of `by_slurm`. `hosts`: expands a host list. Raises FailedError
+    if it cannot be parsed."""
     found: list[Has] = []
     for names, gres in _GROUP.findall(described):
         if node != names and node not in hosts(names):

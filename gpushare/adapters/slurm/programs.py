@@ -39,15 +39,42 @@ _ENDED = (
 )
 
 
+def _run(*command: str) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise FailedError(f"{' '.join(command)}: {error}") from None
+    if done.returncode:
+        raise FailedError(f"{' '.join(command)}: {done.stderr.strip() or f'status {done.returncode}'}")
+    return done.stdout
+
+
 def scontrol(*words: str) -> str:
     """Runs scontrol and returns its output. Raises FailedError."""
-    try:
-        done = subprocess.run(["scontrol", *words], capture_output=True, text=True, timeout=_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise FailedError(f"scontrol {' '.join(words)}: {error}") from None
-    if done.returncode:
-        raise FailedError(f"scontrol {' '.join(words)}: {done.stderr.strip() or f'status {done.returncode}'}")
-    return done.stdout
+    return _run("scontrol", *words)
+
+
+def squeue(job_id: str, fields: str) -> str:
+    """Returns fields of a job, or of all tasks of an array, as squeue prints them. Raises FailedError."""
+    return _run("squeue", "--noheader", "--states=all", f"--jobs={job_id}", f"--format={fields}")
+
+
+def _listed(job_id: str) -> tuple[str, str]:
+    """Returns the name by which a job alone is asked for, and its state. For the id of an array Slurm lists all its
+    tasks. None of these fields is a user's text. Raises FailedError."""
+    for line in squeue(job_id, "%A %F %K %T").splitlines():
+        words = line.split()
+        if len(words) == 4 and words[0] == job_id:
+            _, array, task, state = words
+            return f"{array}_{task}" if task.isdecimal() else job_id, state
+    raise FailedError(f"squeue does not list job {job_id}")
+
+
+def described(job_id: str) -> str:
+    """Returns what Slurm says of a job and of its devices. Raises FailedError."""
+    alone, _ = _listed(job_id)
+    name, wckey = (squeue(alone, field).removesuffix("\n") for field in ("%j", "%w"))
+    return job.by_slurm(scontrol("show", "job", "--details", "--oneliner", alone), name, wckey)
 
 
 def hosts(names: str) -> Sequence[str]:
@@ -70,11 +97,9 @@ def patiently(work: Callable[[], Any]) -> Any:
 def _state(job_id: str) -> str:
     """Returns a job's state as Slurm names it, `_FORGOTTEN`, or empty if slurmctld does not answer."""
     try:
-        described = scontrol("show", "job", "--oneliner", job_id)
+        return _listed(job_id)[1]
     except FailedError as error:
         return _FORGOTTEN if "Invalid job id" in str(error) else ""
-    words = (word.partition("=") for word in job.line_of(described, job_id).split())
-    return next((value for name, _, value in words if name == "JobState"), "")
 
 
 class Programs:
@@ -89,8 +114,7 @@ class Programs:
 
         Raises FailedError or UnreachableError if the node is at fault.
         """
-        described = scontrol("show", "job", "--details", "--oneliner", asked.id)
-        held = job.has(job.line_of(described, asked.id), node, hosts)
+        held = job.has(described(asked.id), node, hosts)
         if not held:
             return
         try:

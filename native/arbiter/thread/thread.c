@@ -16,14 +16,14 @@
 
 /* ---- deciding ---- */
 
-/* Publishes to each holder whether other grants' work is on the device. */
+/* Publishes whether other grants' work is on the device to each holder, and to those whose work may outlive their
+ * lease. */
 static void publish_foreign_work(gs_arbiter *a, uint32_t device, uint64_t now) {
   int32_t watched[GS_ARBITER_MAX_GRANTS];
   int n = gs_core_watched(a->core[device], watched);
   for (int i = 0; i < n; i++) {
     struct entry *e = &a->grant[watched[i]];
-    if (gs_core_holds(a->core[device], watched[i]))
-      arbiter_publish_foreign_work(e, e->ordinal[device], gs_core_foreign_work(a->core[device], watched[i]), now);
+    arbiter_publish_foreign_work(e, e->ordinal[device], gs_core_foreign_work(a->core[device], watched[i]), now);
   }
 }
 

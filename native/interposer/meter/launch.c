@@ -134,9 +134,7 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   queue->planned = now;
   queue->bracket_done = 0;
   queue->repeated = 0;
-  if (now >= meter->end)
-    meter->began = meter->end = now;
-  meter->end += (uint64_t)estimate;
+  meter->end = (meter->end > now ? meter->end : now) + (uint64_t)estimate;
   __atomic_store_n(&queue->launches, queue->launches + 1, __ATOMIC_RELAXED);
   book(meter, queue, estimate, 1);
   if (function->observed == 0) {

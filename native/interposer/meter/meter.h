@@ -40,7 +40,6 @@ enum {
   GS_METER_SLICE_NS = 2500000,   /* longest time slice of the device */
   GS_METER_TAIL_NS = 3000000,    /* for this long into a lease, work of the previous one may be on the device */
   GS_METER_HEARD_NS = 100000,    /* others are done up to this long before this process is told */
-  GS_METER_OVERLAP_NS = 1000000, /* the next grant gets its lease this long after a revoke, whatever is in flight */
   GS_METER_OVERDUE_NS = 200000,  /* work behind an overdue mark is reported to take at least this much longer */
   /* Lengths. */
   GS_METER_GUESS_NS = 8000, /* of a function never seen */
@@ -195,7 +194,6 @@ struct gs_meter {
   double inflight;
   uint64_t done_at; /* when a mark of any stream was last done */
   uint64_t end;     /* when everything is believed to be done, if run one after another */
-  uint64_t began;   /* the last launch before which everything was believed to be done */
   double launched;  /* sum of the estimates of all launches */
   uint32_t others;  /* of the last turn */
   uint32_t lease;
@@ -291,6 +289,13 @@ static inline bool gs_meter_uncovered(const struct gs_meter *meter) {
   return __atomic_load_n(&meter->uncovered, __ATOMIC_RELAXED);
 }
 
+/* A wait of the program for a stream: from `began` until `until` the stream was seen to have work. */
+struct gs_waited {
+  uint64_t began, until; /* both 0: not known */
+  uint32_t residents;    /* as of gs_meter_reap */
+  bool returned;         /* `until` is when it returned, which may be long after the work was done */
+};
+
 /* ---- what marks and brackets show: shown.c, brackets.c ---- */
 
 /* The oldest mark was completed at `done`. lease: the lease word now; if it differs from the segment's, others ran in
@@ -303,8 +308,9 @@ void gs_meter_unready(struct gs_meter *meter, struct gs_queue *queue, uint64_t n
 void gs_meter_had_work(struct gs_meter *meter, struct gs_queue *queue, uint64_t from, uint64_t to);
 /* The completion of the oldest mark cannot be observed (its record failed): its estimate is charged. */
 void gs_meter_lose(struct gs_meter *meter, struct gs_queue *queue, uint64_t now);
-/* All work is done without having been observed (the context has ended): the estimates are charged. */
-void gs_meter_lose_all(struct gs_meter *meter, struct gs_queue *queue, uint64_t now);
+/* All work is done, and its marks cannot be asked any more: the context has ended. waited: what the call that ended it
+ * has shown. */
+void gs_meter_lose_all(struct gs_meter *meter, struct gs_queue *queue, uint64_t now, struct gs_waited waited);
 /* The bracketed launch was made: its call lasted from `began` to `ended`, and its second event was recorded by
  * `closed`. plan: of gs_meter_launch. */
 void gs_meter_sampling(struct gs_queue *queue, struct gs_function *function, uint32_t plan, uint64_t planned,
@@ -318,12 +324,6 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
 
 /* Whether a mark should be recorded before the program blocks for this stream. */
 bool gs_meter_check_before_sync(const struct gs_queue *queue);
-/* A wait of the program for a stream: from `began` until `until` the stream was seen to have work. */
-struct gs_waited {
-  uint64_t began, until; /* both 0: not known */
-  uint32_t residents;    /* as of gs_meter_reap */
-  bool returned;         /* `until` is when it returned, which may be long after the work was done */
-};
 /* The program learned that everything in this stream is done. All marks of the queue have been reaped or lost. */
 void gs_meter_synced(struct gs_meter *meter, struct gs_queue *queue, uint64_t now, struct gs_waited waited);
 /* The program saw that this stream had work all that time, and does not know that it is done. */

@@ -123,21 +123,34 @@ void gs_meter_lose(struct gs_meter *meter, struct gs_queue *queue, uint64_t now)
   drop_oldest(meter, queue);
 }
 
-void gs_meter_lose_all(struct gs_meter *meter, struct gs_queue *queue, uint64_t now) {
-  double want = gs_segment_now(&queue->open);
-  uint64_t from = queue->open.first;
-  for (uint32_t i = queue->head; i != queue->tail; i--) {
-    const struct gs_mark *mark = &queue->ring[(i - 1) % GS_METER_RING];
-    if (mark->start)
-      continue;
-    want += gs_segment_now(&mark->segment);
-    from = mark->segment.first;
+/* Adds a segment to the open one, before its launches. */
+static void join(struct gs_segment *open, const struct gs_segment *segment, double charged) {
+  open->other += maximum(gs_segment_now(segment) + segment->excess - charged, 0);
+  open->guessed |= !gs_segment_trusted(segment);
+  open->stalled += segment->stalled;
+  if (open->launches == 0 || segment->first < open->first)
+    open->first = segment->first;
+  open->launches += segment->launches;
+}
+
+void gs_meter_lose_all(struct gs_meter *meter, struct gs_queue *queue, uint64_t now, struct gs_waited waited) {
+  struct gs_segment *open = &queue->open;
+  for (; queue->tail != queue->head; drop_oldest(meter, queue)) {
+    const struct gs_mark *mark = &queue->ring[queue->tail % GS_METER_RING];
+    if (!mark->start)
+      join(open, &mark->segment, mark->charged);
   }
-  if (queue->anchored)
-    from = queue->previous_done;
-  if (want > 0 && now > from)
-    gs_timeline_add(meter, from, now, minimum(want, (double)(now - from)), 1);
-  memset(&queue->open, 0, sizeof queue->open);
-  while (queue->tail != queue->head)
-    drop_oldest(meter, queue);
+  if (open->launches == 0)
+    return;
+  if (!queue->anchored)
+    queue->previous_done = open->first;
+  queue->anchored = true;
+  if (!gs_segment_trusted(open)) { /* of unknown length: as long as nobody saw that they were done */
+    uint64_t from = open->first > queue->previous_done ? open->first : queue->previous_done;
+    double had = gs_meter_resident(meter, from, now, waited.residents) - open->stalled;
+    gs_timeline_add(meter, from, now, maximum(had, 0), minimum(maximum(had, 0) / maximum(after(now, from), 1), 1));
+    memset(open, 0, sizeof *open);
+    waited = (struct gs_waited){0};
+  }
+  gs_meter_synced(meter, queue, now, waited);
 }

@@ -40,7 +40,7 @@ void gs_clear_drained(struct gs_time_device *device) {
     gs_futex_wake(&device->limits->lease, INT_MAX, true);
 }
 
-/* Catches up on the end of others' work during this lease, which may have passed already. */
+/* Catches up on when others came or left, which may have passed already. */
 static void catch_up(struct gs_time_device *device, uint64_t now) {
   uint32_t foreign_work = __atomic_load_n(&device->limits->foreign_work, __ATOMIC_ACQUIRE);
   uint64_t since = __atomic_load_n(&device->limits->foreign_work_ns, __ATOMIC_RELAXED);
@@ -54,12 +54,8 @@ static void catch_up(struct gs_time_device *device, uint64_t now) {
 void gs_notice_turn(struct gs_time_device *device, uint32_t lease, uint64_t now) {
   uint32_t others = gs_others(device, lease);
   catch_up(device, now);
-  if (others == device->meter->others)
-    return;
-  /* A lease that was revoked from a process with work in flight is not the next grant's at once. A process that has
-   * only just begun to work may have been taken for an idle one. */
-  bool worked = !(lease & GS_LEASE_HELD) && others == 1 && now > device->meter->began + GS_METER_HEARD_NS;
-  gs_meter_turn(device->meter, others, worked ? now + GS_METER_OVERLAP_NS : now);
+  if (others != device->meter->others)
+    gs_meter_turn(device->meter, others, now);
 }
 
 void gs_look_at_turn(struct gs_time_device *device) {

@@ -16,22 +16,19 @@ static inline double gs_bound(const struct gs_time_device *device) {
 /* Number of the grant's processes that have work on the device or had some within the last `within` ns. */
 uint32_t gs_slots_active(const struct gs_time_device *device, uint64_t now, uint64_t within);
 
-/* What runs on the device while this process has no lease: work of other grants and, once this process has drained,
- * nothing of its own. Without a daemon that is unknown, so the work that runs is charged in full. */
-static inline uint32_t gs_others_without_lease(const struct gs_time_device *device, uint32_t lease) {
-  const struct gs_slot_device *slot = device->slot;
-  if (__atomic_load_n(&device->local, __ATOMIC_RELAXED))
-    return 0;
-  if (__atomic_load_n(&slot->drained, __ATOMIC_RELAXED) == lease &&
-      __atomic_load_n(&slot->inflight, __ATOMIC_RELAXED) == 0)
-    return GS_METER_AWAY;
-  return 1;
-}
-
-/* Which others may have work on the device, given the lease word just read. */
+/* Which others may have work on the device, given the lease word just read: the arbiter says whether other grants do.
+ * Without a lease nothing of this process is there once it has drained. Without a daemon others are unknown, so the work
+ * that runs is charged in full. */
 static inline uint32_t gs_others(const struct gs_time_device *device, uint32_t lease) {
-  return lease & GS_LEASE_HELD ? __atomic_load_n(&device->limits->foreign_work, __ATOMIC_ACQUIRE) & 1
-                               : gs_others_without_lease(device, lease);
+  const struct gs_slot_device *slot = device->slot;
+  if (!(lease & GS_LEASE_HELD)) {
+    if (__atomic_load_n(&device->local, __ATOMIC_RELAXED))
+      return 0;
+    if (__atomic_load_n(&slot->drained, __ATOMIC_RELAXED) == lease &&
+        __atomic_load_n(&slot->inflight, __ATOMIC_RELAXED) == 0)
+      return GS_METER_AWAY;
+  }
+  return __atomic_load_n(&device->limits->foreign_work, __ATOMIC_ACQUIRE) & 1;
 }
 
 static inline bool gs_turn_passed(const struct gs_time_device *device, uint32_t lease) {

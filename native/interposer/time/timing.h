@@ -31,6 +31,7 @@ struct gs_context {
   /* calls in progress that may end the context: meanwhile its events are not queried. Protected by `reaping` and
    * `tables` */
   uint32_t ending;
+  uint64_t ending_since; /* when the last of them began; it waits for the context's work. Protected in the same way */
   /* Below: protected by the device's `reaping`. */
   CUevent base;       /* the event from which device times are measured; NULL until the first mark is done */
   uint64_t base_time; /* device time of the base event */

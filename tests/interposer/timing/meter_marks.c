@@ -252,8 +252,16 @@ static void check_lost(void) {
   function = known(0x1000, 20000);
   marked(0, function, 3, now);
   gs_meter_launch(&meter, &queues[0], function, now, 1);
-  gs_meter_lose_all(&meter, &queues[0], now + 1000000);
+  gs_meter_lose_all(&meter, &queues[0], now + 1000000, (struct gs_waited){0});
   CHECK(near(meter.busy, 80000, 1) && queues[0].open.launches == 0 && meter.marks == 0);
+  /* The call that ended the context has waited for longer than was known, or lengths are not known at all. */
+  for (int unknown = 0; unknown < 2; unknown++) {
+    fresh();
+    function = unknown ? gs_meter_function(&meter, 0x1000) : known(0x1000, 20000);
+    marked(0, function, 1, now);
+    gs_meter_lose_all(&meter, &queues[0], now + 5000000, (struct gs_waited){now + 10000, now + 5000000, 1, true});
+    CHECK(near(meter.busy, 5 * ms, 20000) && queues[0].inflight == 0);
+  }
 }
 
 static void check_fill(void) {

@@ -92,7 +92,7 @@ static void notice_loss(void) {
     return;
   lease.noticed_loss = true;
   if (device_free > at)
-    gs_meter_turn(&meter, 1, at + GS_METER_OVERLAP_NS);
+    gs_meter_turn(&meter, 1, lease.lost);
   if (device_free <= now)
     gs_meter_turn(&meter, GS_METER_AWAY, device_free > at ? device_free : at);
 }
@@ -119,7 +119,7 @@ static uint64_t event(int s) {
 
 /* Reports changes of the lease word and of foreign work to the meter, NOTICE ns after they happened. */
 static void notice(void) {
-  const uint64_t change[] = {0, SLICE, LEASE, PERIOD};
+  const uint64_t change[] = {0, SLICE, LEASE + GAP};
   if (foreign == ALONE)
     return;
   if (foreign == FOREIGN_YIELDS) {
@@ -136,10 +136,9 @@ static void notice(void) {
   for (uint64_t period = noticed / PERIOD * PERIOD; period <= now; period += PERIOD)
     for (int i = 0; i < 3; i++) {
       uint64_t at = period + change[i], seen = at + NOTICE;
-      uint32_t others = held_at(at) ? foreign_at(at) : 1;
-      if (seen <= noticed || seen > now || others == meter.others)
+      if (seen <= noticed || seen > now || foreign_at(at) == meter.others)
         continue;
-      gs_meter_turn(&meter, others, held_at(at) ? seen : seen + GS_METER_OVERLAP_NS);
+      gs_meter_turn(&meter, foreign_at(at), held_at(at) ? seen : at);
     }
   noticed = now;
 }

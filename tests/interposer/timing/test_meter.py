@@ -64,6 +64,7 @@ def test_metered_under_leases_in_turn(
         grant, other = grants[turn % 2], grants[(turn + 1) % 2]
         began = time.monotonic_ns()
         grant.set_foreign_work(other.slot().drained != other.lease_word() and turn > 0)
+        other.set_foreign_work(True)
         grant.lease()
         while time.monotonic_ns() - began < 20_000_000:
             time.sleep(0.0005)

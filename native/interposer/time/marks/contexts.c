@@ -45,6 +45,7 @@ static void forget(struct gs_time *time, struct gs_context *context) {
 
 static void ending(struct gs_time *time, struct gs_context *context) {
   __atomic_add_fetch(&context->ending, 1, __ATOMIC_RELAXED);
+  context->ending_since = gs_now();
   __atomic_add_fetch(&time->ending, 1, __ATOMIC_RELEASE);
 }
 

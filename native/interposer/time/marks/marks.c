@@ -369,11 +369,14 @@ void gs_streams_done(struct gs_time_device *device, bool (*matches)(const struct
     gs_tell_sooner(device);
 }
 
+/* The call that ended the context has waited for the stream's work. */
 static void forget_stream(struct gs_stream *stream, uint64_t now) {
   struct gs_time_device *device = stream->device;
+  uint64_t began = stream->context->ending_since;
+  struct gs_waited waited = {began, began > 0 ? now : 0, gs_residents(device), true};
   gs_biased_take(&device->lock);
   gs_repeat_absorb(stream);
-  gs_meter_lose_all(device->meter, &stream->queue, now);
+  gs_meter_lose_all(device->meter, &stream->queue, now, waited);
   gs_biased_drop(&device->lock);
   memset(stream->bracket, 0, sizeof stream->bracket);
   free_stream(stream);
@@ -396,5 +399,6 @@ void gs_context_forget(struct gs_context *context) {
   context->base = context->asking = NULL;
   __atomic_sub_fetch(&time->ending, context->ending, __ATOMIC_RELAXED);
   context->ending = 0;
+  context->ending_since = 0;
   __atomic_store_n(&context->handle, NULL, __ATOMIC_RELAXED);
 }
