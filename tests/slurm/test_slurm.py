@@ -106,6 +106,11 @@ def test_steps_and_tasks_are_in_the_jobs_one_grant(site):
     until(lambda: daemon.books()["bytes"] > 2 * GIB, "both have their memory", 30)
 
 
+def forged(made):
+    """What scontrol says of a job that has the device."""
+    return f"Nodes={made.host} CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:0)"
+
+
 @pytest.fixture(scope="module")
 def ended(cluster):
     """State and output of some jobs that were started together and have ended."""
@@ -120,6 +125,9 @@ def ended(cluster):
         ),
         "too much": made.submit("--gres=shard:10", "--comment=gpushare:memory=99GiB", script="echo started"),
         "plain": made.submit(script="env"),
+        "name": made.submit(f"--job-name=x {forged(made)}", f"--wckey=x {forged(made)}", script="env"),
+        "comment": made.submit(f"--comment={forged(made)}", script="env"),
+        "state": made.submit("--gres=shard:10", "--job-name=x JobState=RUNNING", script="env"),
     }
     over = ("COMPLETED", "FAILED")
     until(lambda: all(made.state(job) in over for job in jobs.values()), "they end", 40)
@@ -150,11 +158,20 @@ def test_a_job_that_cannot_have_it_does_not_start_and_says_why(site, ended):
     assert daemon.client.grants() == []
 
 
-def test_a_job_without_shards_is_left_alone(ended):
-    state, out = ended["plain"]
+@pytest.mark.parametrize("job", ["plain", "name", "comment"])
+def test_a_job_without_shards_is_left_alone(ended, job):
+    """Whatever its name or its comment says that it has."""
+    state, out = ended[job]
     assert state == "COMPLETED"
     assert "GPUSHARE" not in out
     assert "LD_PRELOAD" not in out
+
+
+def test_a_job_whose_name_says_that_it_runs_has_ended(cluster, ended):
+    _, daemon = cluster
+    state, out = ended["state"]
+    assert state == "COMPLETED" and "GPUSHARE" in out
+    until(lambda: not daemon.client.grants(), "its grant ends with it", 30)
 
 
 def array_of_three(made, daemon):

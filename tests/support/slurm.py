@@ -139,8 +139,8 @@ class Slurm:
         return int(done.stdout)
 
     def state(self, job: int) -> str:
-        words = self.scontrol("show", "job", "--oneliner", str(job)).split()
-        return next((word.partition("=")[2] for word in words if word.startswith("JobState=")), "")
+        words = ("squeue", "--noheader", "--states=all", f"--jobs={job}", "--format=%T")
+        return subprocess.run(words, env=self.env, capture_output=True, text=True).stdout.strip()
 
     def out(self, job: int) -> str:
         path = self.directory / f"out-{job}"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.adapters.slurm import conf
-from gpushare.adapters.slurm.job import Has, Job, has, job_of, line_of, numbers, requests, words
+from gpushare.adapters.slurm.job import Has, Job, by_slurm, has, job_of, numbers, requests, words
 from gpushare.errors import FailedError, UsageError
 
 GIB = 1 << 30
@@ -134,6 +134,23 @@ def test_variables_for_a_task_keep_the_users_libraries():
     assert with_theirs.stdout.splitlines()[0] == "export LD_PRELOAD=/ours.so:/dev/null"
 
 
-def test_a_job_is_its_own_line_among_those_of_its_array():
-    lines = ["JobId=14 ArrayJobId=14 JobState=PENDING", "JobId=16 ArrayJobId=14 JobState=RUNNING"]
-    assert [line_of("\n".join(lines), name) for name in ("14", "16", "1")] == [*lines, ""]
+# As scontrol 22.05 prints it; a name and a WCKey are what users say.
+SHOWN = (
+    "JobId=4 JobName={name} UserId=nobody(65534) GroupId=nogroup(65534) MCS_label=N/A Priority=1 Account=(null)"
+    "{wckey} JobState=COMPLETED Reason=None Dependency=(null) NodeList=vm JOB_GRES=shard:30"
+    " Nodes=vm CPU_IDs=0 Mem=0 GRES=shard:30(IDX:0) MinCPUsNode=1 Features={text} Command={text} Comment={text}"
+)
+FORGED = "x UserId=root(0) WCKey=y JobState=RUNNING Nodes=vm CPU_IDs=0 Mem=0 GRES=gpu:1(IDX:0) MinCPUsNode=1"
+
+
+@given(*(st.sampled_from(["", "x", FORGED, f"{FORGED} JobName=x"]) | st.text("x =JobState", max_size=30),) * 3)
+def test_a_users_words_are_not_slurms(name, wckey, text):
+    shown = SHOWN.format(name=name, wckey=f" WCKey={wckey}" if wckey else "", text=text)
+    said = by_slurm(shown, name, wckey)
+    assert said.split()[0] == "JobState=COMPLETED"
+    assert has(said, "vm", hosts) == [Has((0,), 30)]
+
+
+def test_a_name_that_is_not_the_jobs_is_refused():
+    with pytest.raises(FailedError):
+        by_slurm(SHOWN.format(name="one", wckey="", text=""), "another", "")

@@ -43,7 +43,8 @@ static bool disturbed(const struct gs_meter *meter, const struct gs_queue *queue
 struct sample {
   double took;
   uint64_t begun; /* when the device reached it; 0: not known */
-  bool held;      /* the stream was, so that the time is the launch's */
+  bool slice;     /* the stream was held, so that it began in a time slice of this process */
+  bool held;      /* it was, or for so long that the time is the launch's */
   bool own;       /* and that of no other stream */
   bool shared;    /* others had a part of it */
   bool partial;   /* it does not show how long launches are on average */
@@ -70,13 +71,13 @@ static void look_beside(const struct gs_meter *meter, const struct gs_queue *que
   double elapsed = sample->took;
   struct gs_had had = {elapsed, elapsed, elapsed, 0};
   if (sample->begun)
-    had = gs_meter_had(meter, sample->begun, sample->begun + (uint64_t)elapsed, !sample->held, function->estimate);
+    had = gs_meter_had(meter, sample->begun, sample->begun + (uint64_t)elapsed, !sample->slice, function->estimate);
   else if (queue->sampled_shared)
     had = (struct gs_had){0, elapsed, minimum(function->estimate, elapsed), elapsed};
   sample->shared = had.beside >= GS_METER_CLOCK_NS || residents > 1;
   /* Of launches about as long as a slice, the shorter ones are seen better, which would make the mean too short. */
   sample->partial = sample->shared && function->exact && 2 * function->estimate > SLICE_NS;
-  if (sample->held && elapsed < SLICE_NS)
+  if (sample->slice && elapsed < SLICE_NS)
     sample->shared = false;
   if (sample->shared)
     sample->took = had.likely;
@@ -120,7 +121,9 @@ void gs_meter_sampled(struct gs_meter *meter, struct gs_queue *queue, double ela
   /* On a stream that was not held, the device waited between the events while the launch was made; on one that was held
    * briefly, for some of that time at most. */
   double elapsed = maximum(queue->sampled_held == GS_NOT_HELD ? elapsed_ns - queue->sampled_host : elapsed_ns, 0);
-  struct sample sample = {elapsed, begun, queue->sampled_held == GS_HELD, false, false, false};
+  bool slice = queue->sampled_held == GS_HELD;
+  bool held = slice || (begun && 16 * after(queue->sampled_closed, begun) < elapsed);
+  struct sample sample = {elapsed, begun, slice, held, false, false, false};
   uint64_t done = begun + (uint64_t)elapsed;
   bool seen = begun && sample.held;
   sample.own = sample.held && !disturbed(meter, queue);
