@@ -214,6 +214,7 @@ def test_a_cut_far_ahead_costs_only_its_grant(
     until(lambda: other.slot().waiting == 1, "the other one waits")
     grant.slot().set_cut((1 << 64) - 1)
     word = grant.revoke()
+    grant.set_foreign_work(True)  # as the arbiter says it
     other.lease()
     before = [(g.slot().busy_ns, sim.busy_ns(t.pid)) for g, t in ((grant, forging), (other, honest))]
     time.sleep(1.2)
