@@ -53,8 +53,8 @@ def test_rare_long_kernels(
 def test_rare_long_kernels_behind_our_back(
     grant: Grant, sim: Simulator, run: Callable[..., Tenant], way: str, short: int, count: int, long: int
 ) -> None:
-    """The program learns that the kernels are done without a call that the interposer inspects. The first few are missed,
-    and the begin of each until the gate's thread has asked about it: of one of 30 ms that is up to 2 ms."""
+    """The program learns that the kernels are done without a call that the interposer inspects. The first few are
+    missed, and the begin of each until the gate's thread has asked about it: of one of 30 ms that is up to 2 ms."""
     allowed = 0.12 if long >= 30_000 else 0.05
     assert abs(measured(grant, sim, run, way, 1000, short * US, count, long * US)) <= allowed
 
