@@ -89,9 +89,12 @@ static void execute(const struct virtual_node *node, struct virtual_device *devi
       continue;
     t->executed += (double)dt * processes(t) / running;
     t->queued -= (double)dt * processes(t) / running;
+    if (!t->gap)
+      t->metered = t->executed;
     if (t->queued >= 1)
       continue;
     t->queued = 0;
+    t->metered = t->executed;
     t->busy_until_ns = node->now_ns + dt;
     t->ready_ns = t->busy_until_ns + t->gap;
   }
@@ -119,8 +122,9 @@ static void fill(const struct virtual_node *node, struct virtual_device *device)
 static void look(const struct virtual_node *node, struct virtual_device *device, struct virtual_tenant *t,
                  struct gs_core_view *view) {
   int running = count_running(device);
+  bool waits_for_kernel = t->gap && t->queued > 0;
   if (!t->stopped)
-    t->waiting = t->work > 0 && !t->held && node->now_ns >= t->ready_ns;
+    t->waiting = t->work > 0 && (waits_for_kernel ? t->ahead : !t->held && node->now_ns >= t->ready_ns);
   bool runs = t->queued > 0 || t->says_undrained, drained = t->queued <= DRAINED_NS;
   if (t->queued > 0 && !t->expected)
     t->busy_until_ns = (uint64_t)((double)node->now_ns + takes(t, running));
@@ -134,7 +138,7 @@ static void look(const struct virtual_node *node, struct virtual_device *device,
       .live = t->live,
       .running = runs ? (uint32_t)processes(t) : 0,
       .launches = t->launches,
-      .busy_ns = (uint64_t)t->executed,
+      .busy_ns = (uint64_t)t->metered,
       .busy_until_ns = t->says_busy_until_ns ? t->says_busy_until_ns : t->busy_until_ns,
       .drained = drained && !t->says_undrained,
   };

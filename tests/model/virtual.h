@@ -21,9 +21,11 @@ struct virtual_tenant {
   uint32_t processes; /* number of processes that share its queue, time-sliced evenly; 0: 1 */
   uint64_t kernel;    /* with a gap: length of the one kernel that it submits at a time */
   uint64_t gap;       /* pause after each kernel, as in a host-bound program; 0: it keeps `depth` queued */
+  uint32_t ahead;     /* with a gap: while its kernel runs a thread waits in the gate with the next one */
   uint64_t expected;  /* with a gap: how long it believes, and reports, each kernel to take; 0: the truth */
   double work;        /* device time it still wants to submit; infinity: endless */
   double queued, executed;
+  double metered; /* what it reports of `executed`: with a gap, a kernel is metered when it ends */
   uint32_t stopped, live, held, waiting;
   uint64_t launches;
   int32_t contended; /* enum gs_core_company as published, -1 before */

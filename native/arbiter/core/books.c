@@ -10,10 +10,10 @@ int64_t core_limit_resume(const struct gs_core *core, const struct core_grant *g
 void core_set_share(struct gs_core *core, struct core_grant *g, const struct gs_share *share) {
   g->share = *share;
   /* A bucket of less than two floors could never fill while others hold the device, so the grant would starve. */
-  uint64_t cap_ns = core->config.bucket_ns * share->guarantee_milli / 1000;
-  uint64_t slack_ns = cap_ns * core->config.reserve_milli / 1000, least_ns = 2 * core->config.credit_floor_ns;
+  uint64_t cap_ns = core->config.bucket_ns * share->guarantee_milli / 1000, least_ns = 2 * core->config.credit_floor_ns;
   g->credit_cap = share->guarantee_milli ? (int64_t)core_max(cap_ns, least_ns) * CREDIT_PER_NS : 0;
-  g->slack_cap = share->guarantee_milli ? (int64_t)core_max(slack_ns, least_ns) * CREDIT_PER_NS : 0;
+  /* As much: what long kernels leave of the reserve comes in lumps of their length. */
+  g->slack_cap = g->credit_cap;
   if (g->credit > g->credit_cap)
     g->credit = g->credit_cap;
   if (g->slack > g->slack_cap)
@@ -32,11 +32,13 @@ static void grow(struct gs_core *core, struct core_grant *g, uint64_t dt) {
   g->allowance += (int64_t)g->share.limit_milli * span;
 }
 
-/* Credit that overflows the full bucket while a grant waits, or while revoked grants still run during its lease, is
- * owed to the grant until it sleeps. */
+/* Credit that overflows the full bucket while a grant waits or its tail competes, or while revoked grants still run
+ * during its lease, is owed to the grant until it sleeps. */
 static void cap_buckets(const struct gs_core *core, struct core_grant *g) {
-  bool held_up = g->held ? g->level == LEVEL_GUARANTEE && core->tails : g->was_waiting && !g->revoked_ns;
-  bool sleeps = !g->held && g->quiet_ns && core->now_ns - g->quiet_ns >= QUIET_NS;
+  bool held_up = g->held         ? g->level == LEVEL_GUARANTEE && core->tails
+                 : g->revoked_ns ? core_competes(core, g)
+                                 : g->was_waiting;
+  bool sleeps = !g->held && !core_runs(g, core->now_ns) && g->quiet_ns && core->now_ns - g->quiet_ns >= QUIET_NS;
   int64_t over = g->credit - g->credit_cap;
   if (over > 0 && held_up && !g->limit_reached && !g->misses)
     g->owed = least(g->owed + over, DEBT_MAX);
@@ -323,7 +325,8 @@ static void advance(struct gs_core *core, uint64_t now) {
     if (g->was_waiting && !g->held)
       note_wait(core, g, dt);
     /* pauses count as running time; sleep, unused leases and time that the device gave to others' tails do not */
-    if (g->revoked_ns || (g->held && g->view.launches != g->launches_at_lease)) {
+    bool used = g->view.launches != g->launches_at_lease || core_runs(g, from);
+    if (g->revoked_ns || (g->held && used)) {
       uint64_t span = core_min(core_max(core_idle_since(g, now) + QUIET_NS, from), now) - from;
       uint64_t beside = g->revoked_ns ? core->sharers : core->tails + parts(g);
       g->resident_ns += (uint64_t)((unsigned __int128)span * parts(g) / beside);

@@ -62,6 +62,17 @@ int32_t core_pick(const struct gs_core *core, bool ignore_backoff) {
   return best;
 }
 
+int32_t core_pick_or_tail(const struct gs_core *core, int32_t candidate) {
+  int32_t best = candidate;
+  for (int i = 0; i < core->nmembers; i++) {
+    int32_t m = core->members[i];
+    const struct core_grant *g = &core->grant[m];
+    if (core_competes(core, g) && !g->limit_reached && (best < 0 || core_goes_before(core, g, &core->grant[best])))
+      best = m;
+  }
+  return best;
+}
+
 int32_t core_lead(const struct gs_core *core) {
   int32_t best = -1;
   for (int i = 0; i < core->nmembers; i++) {
@@ -110,9 +121,13 @@ void core_measure(const struct gs_core *core, struct core_grant *g) {
   uint64_t resident = g->resident_ns - g->sampled_resident_ns;
   if (resident < core->config.lease_ns)
     return;
+  /* A kernel is metered when it ends. Until then it fills the device. */
+  bool unmetered = g->view.running && g->view.busy_ns == g->sampled_busy_ns;
+  if (unmetered && resident < UNMETERED_MAX_NS)
+    return;
   /* the tenant writes the meter: a value that goes backwards is ignored */
   bool usable = g->view.busy_ns >= g->sampled_busy_ns;
-  uint64_t busy = usable ? core_min(g->view.busy_ns - g->sampled_busy_ns, resident) : 0;
+  uint64_t busy = unmetered ? resident : usable ? core_min(g->view.busy_ns - g->sampled_busy_ns, resident) : 0;
   g->sampled_resident_ns = g->resident_ns;
   g->sampled_busy_ns = g->view.busy_ns;
   if (!usable)

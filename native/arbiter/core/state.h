@@ -64,6 +64,8 @@
 #define FULL_MILLI 800
 #define LEAN_MILLI 700
 #define FILL_SAMPLES 5
+/* A grant of which nothing was metered in this time with a lease, although it ran, filled the device. */
+#define UNMETERED_MAX_NS (1000 * MS_NS)
 /* From this sum of fills on, leases held at the same time leave no idle time. A grant that then gets more than its
  * guarantee, by OVER_NS, while another grant gets less, loses its lease. */
 #define SATURATED_MILLI 950
@@ -184,7 +186,8 @@ struct gs_core {
   int32_t previous;  /* the grant whose work drained when the device last became free */
   uint64_t freed_ns; /* when the device last became free */
   bool had_waiters;  /* in the last step, a grant without a lease could have used the device */
-  bool wanted;       /* had_waiters, or a gang waits for this and other devices, or leases are held alongside others */
+  /* had_waiters, or a tail competes, or a gang waits for this and other devices, or leases are held alongside others */
+  bool wanted;
   bool asks;         /* one of the gangs that are due may be called before the core continues without them */
   uint64_t asked_ns;
   bool alongside_left; /* the last step had no room for all decisions about leases alongside others */
@@ -303,9 +306,18 @@ static inline bool core_engaged(const struct core_grant *g, uint64_t now) {
 /* True if a revoked grant still pays for the device time of its tail. */
 static inline bool core_overruns(const struct core_grant *g) { return g->revoked_ns && g->overrun_ns < OVERRUN_MAX_NS; }
 
-/* True if a grant does not use its lease although a thread waits for it. */
+/* True if a revoked grant competes for the device with what it still runs: its kernels are longer than a lease, and what
+ * others run meanwhile makes them longer still. */
+static inline bool core_competes(const struct gs_core *core, const struct core_grant *g) {
+  return !g->held && !g->gang && !g->beside && core_overruns(g) && core_runs(g, core->now_ns) && !g->view.drained &&
+         !core_silent(core, g);
+}
+
+/* True if a grant does not use its lease although a thread waits for it. A thread may also wait for the end of the
+ * grant's own kernel, for the sake of the bound on work in flight: what runs uses the lease. */
 static inline bool core_unused(const struct gs_core *core, const struct core_grant *h) {
-  return h->view.waiting && h->view.launches == h->launches_at_lease && core->now_ns >= h->lease_ns + PICKUP_NS;
+  return h->view.waiting && h->view.launches == h->launches_at_lease && !core_runs(h, core->now_ns) &&
+         core->now_ns >= h->lease_ns + PICKUP_NS;
 }
 
 /* books.c */
@@ -324,6 +336,8 @@ bool core_goes_before(const struct gs_core *core, const struct core_grant *a, co
 /* The grant with precedence among those that wait for a main lease and may run, without gangs that are due; -1: none.
  * ignore_backoff: also consider grants that left leases unused and are not to be tried again yet. */
 int32_t core_pick(const struct gs_core *core, bool ignore_backoff);
+/* The grant with precedence among `candidate` (-1: none) and those whose tails compete with it; -1: none. */
+int32_t core_pick_or_tail(const struct gs_core *core, int32_t candidate);
 /* The grant with precedence among those that hold a main lease; -1: none. */
 int32_t core_lead(const struct gs_core *core);
 /* True if h has to yield to c, which waits, before the end of its term. */

@@ -152,17 +152,20 @@ static bool all_idle(const struct gs_core *core) {
   return true;
 }
 
-/* Whether the holder yields. Several holders all yield or none does; the one with precedence decides. */
-static enum yield holder_yields(struct gs_core *core, int32_t candidate) {
+/* Whether the holder yields. Several holders all yield or none does; the one with precedence decides. An idle holder
+ * keeps nobody's tail from running: it yields to the candidate, which waits. Others also yield to the rival, which may
+ * be a tail. */
+static enum yield holder_yields(struct gs_core *core, int32_t candidate, int32_t rival) {
   struct core_grant *h = &core->grant[core->holder];
   enum yield yield = core_joined(core) ? KEEP : holder_yield_reason(core, h, candidate >= 0, core_patience(core, h));
   if (yield != KEEP)
     return yield;
-  if (candidate < 0) /* terms count while a gang waits for this and other devices */
+  bool idle = all_idle(core);
+  if (rival < 0 || (candidate < 0 && idle)) /* terms count while a gang waits for this and other devices */
     return core->wanted && core->now_ns >= core->term_end_ns ? RENEW : KEEP;
-  if (all_idle(core))
+  if (idle)
     return YIELD_IDLE;
-  const struct core_grant *c = &core->grant[candidate];
+  const struct core_grant *c = &core->grant[rival];
   if (core->now_ns < core->term_end_ns && !core_preempts(core, c, h))
     return KEEP;
   /* its credit may have grown since the lease was given */
@@ -183,22 +186,23 @@ static void lease_beside(struct gs_core *core, struct decisions *d) {
   }
 }
 
-/* The grant that gets the free device, or -1. */
+/* The grant that gets the free device, or -1. A tail needs no lease unless others wait. */
 static int32_t pick_next(struct gs_core *core) {
   core_mark_due(core, false);
   int32_t next = core_pick(core, false);
-  if (next >= 0)
-    return next;
-  core_mark_due(core, true);
-  return core_pick(core, true);
+  if (next < 0) {
+    core_mark_due(core, true);
+    next = core_pick(core, true);
+  }
+  return next < 0 ? -1 : core_pick_or_tail(core, next);
 }
 
 /* Decides about the main leases. Returns false if no lease is to be granted now. */
 static bool decide_holders(struct gs_core *core, struct decisions *d) {
   lease_beside(core, d);
   end_joined_leases(core, core_pick(core, false), d);
-  int32_t candidate = core_pick(core, false);
-  enum yield yield = holder_yields(core, candidate);
+  int32_t candidate = core_pick(core, false), rival = core_pick_or_tail(core, candidate);
+  enum yield yield = holder_yields(core, candidate, rival);
   if (yield == RENEW && core_asks_gangs(core))
     return false;
   if (yield == RENEW) {
@@ -207,7 +211,9 @@ static bool decide_holders(struct gs_core *core, struct decisions *d) {
       if (core_main(&core->grant[core->members[i]]))
         core->grant[core->members[i]].level = core_level(core, &core->grant[core->members[i]]);
   }
-  return yield != KEEP && yield != RENEW && end_all_leases(core, candidate, yield == YIELD_IDLE, d);
+  if (yield == KEEP || yield == RENEW)
+    return false;
+  return end_all_leases(core, yield == YIELD_IDLE ? candidate : rival, yield == YIELD_IDLE, d);
 }
 
 static void decide(struct gs_core *core, struct decisions *d) {
@@ -230,7 +236,7 @@ static void decide(struct gs_core *core, struct decisions *d) {
   int32_t next = pick_next(core);
   if (next < 0 || core_asks_gangs(core))
     return;
-  if (previous >= 0)
+  if (previous >= 0 && previous != next)
     emit(d, GS_CORE_HANDOVER, previous, next, core->now_ns - core->round_ns);
   core_lease(core, next, previous, d);
   core_start_term(core, next);
@@ -250,7 +256,9 @@ int gs_core_step(gs_core *core, uint64_t now_ns, struct gs_core_decision *out, u
   core_end_reclaims(core, &d);
   core_write_receipts(core, &d);
   bool all = core_publish_contention(core, &d);
-  core->had_waiters = core->wanted = core_pick(core, core->phase == CORE_FREE) >= 0;
+  int32_t candidate = core_pick(core, core->phase == CORE_FREE);
+  core->had_waiters = candidate >= 0;
+  core->wanted = core_pick_or_tail(core, candidate) >= 0;
   for (int i = 0; i < core->nmembers; i++) { /* others always want a device on which leases are held alongside theirs */
     const struct core_grant *g = &core->grant[core->members[i]];
     core->wanted = core->wanted || g->due_ns || (g->held && g->alongside && core_shared(core));

@@ -110,6 +110,18 @@ def test_20_long_kernels(node: Daemon, tenant: Callable[..., Tenant], exact: boo
     assert got[0] / sum(got) == pytest.approx(0.5, abs=0.12), got
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["sync", "deep"])
+def test_20_long_kernels_of_both(node: Daemon, tenant: Callable[..., Tenant], how: str) -> None:
+    """Two whose kernels all outlast their leases split the device by guarantees: waited for, or launched ahead."""
+    one, other = tenant("30%", how, 100 * MS), tenant("70%", how, 100 * MS)
+    until(lambda: min(node.busy(one.pid, other.pid)) > 500 * MS, "some kernels of each", 20)
+    began = node.busy(one.pid, other.pid)
+    until(lambda: sum(node.busy(one.pid, other.pid)) - sum(began) > 5000 * MS, "fifty kernels", 20)
+    got = [after - before for before, after in zip(began, node.busy(one.pid, other.pid), strict=True)]
+    assert got[0] / sum(got) == pytest.approx(0.3, abs=0.06), got
+
+
 @pytest.mark.parametrize("how", [pytest.param("sync", marks=pytest.mark.slow), "one"])
 def test_21_sync_per_launch(node: Daemon, tenant: Callable[..., Tenant], how: str) -> None:
     """Elsewhere: a program that waits for each kernel, or launches one at a time, evades token schemes. Here: a limit
