@@ -188,7 +188,7 @@ struct gs_core {
   bool had_waiters;  /* in the last step, a grant without a lease could have used the device */
   /* had_waiters, or a tail competes, or a gang waits for this and other devices, or leases are held alongside others */
   bool wanted;
-  bool asks;         /* one of the gangs that are due may be called before the core continues without them */
+  bool asks; /* one of the gangs that are due may be called before the core continues without them */
   uint64_t asked_ns;
   bool alongside_left; /* the last step had no room for all decisions about leases alongside others */
   uint64_t term_end_ns, idle_look_ns;
