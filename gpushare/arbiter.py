@@ -22,9 +22,8 @@ _EVENTS_AT_ONCE = 512
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Settings of the arbiter (`struct gs_arbiter_config` explains them). Times in ns, the reserve in milli.
-
-    The defaults are those of gs_arbiter_defaults; a test keeps them equal."""
+    """Settings of the arbiter (`struct gs_arbiter_config` explains them). Times in ns, the reserve in milli. The
+    defaults are those of gs_arbiter_defaults; a test keeps them equal."""
 
     lease_ns: int = 20_000_000
     bound_ns: int = 2_000_000
@@ -74,6 +73,7 @@ class GrantStats(Struct, frozen=True):
     wait_owed_ns: int = 0
     wait_limit_ns: int = 0
     launches: int = 0
+    had_ns: int = 0
 
 
 _COUNTERS = tuple(name for name, kind in GrantStats.__annotations__.items() if kind is int)

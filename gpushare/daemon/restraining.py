@@ -1,5 +1,5 @@
-"""Stops grants that, by the driver's count, use a device for longer than they are charged, until they have had no more
-than their share. The decisions are in gpushare.policy.overuse."""
+"""Stops grants that, by the driver's count, use a device for longer than they report, until they have had no more than
+their share. The decisions are in gpushare.policy.overuse."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -28,10 +28,10 @@ _Used = dict[tuple[int, int], int]
 @dataclass(slots=True)
 class _Case:
     """One grant on one device. `place`: the reason for which its cgroups are stopped; each device of a grant is a
-    reason of its own. `charged_ns`: at the last look. `key`: its finding's. `groups`: those that are stopped."""
+    reason of its own. `had_ns`: at the last look. `key`: its finding's. `groups`: those that are stopped."""
 
     place: tuple[str, int]
-    charged_ns: int
+    had_ns: int
     account: Account = field(default_factory=Account)
     key: Key | None = None
     groups: list[Cgroup] = field(default_factory=list)
@@ -67,26 +67,26 @@ class Restraining:
         grown: dict[int, dict[int, int]] = defaultdict(dict)
         for (device, pid), ns in used.items():
             grown[device][pid] = max(0, ns - before.get((device, pid), ns))
-        had = {device: overuse.sliced(here, wall_ns) for device, here in grown.items()}
+        took = {device: overuse.sliced(here, wall_ns) for device, here in grown.items()}
         self._found = 0
         for live in list(self._state):
             if live.handle is not None and live.record.members:
                 for ordinal, place in enumerate(live.record.places):
-                    self._look(live, ordinal, place.index, had.get(place.index, {}), wall_ns)
+                    self._look(live, ordinal, place.index, took.get(place.index, {}), wall_ns)
 
-    def _look(self, live: Live, ordinal: int, device: int, had: Mapping[int, int], wall_ns: int) -> None:
+    def _look(self, live: Live, ordinal: int, device: int, took: Mapping[int, int], wall_ns: int) -> None:
         assert live.handle is not None
-        charged_ns = self._arbiter.grant_stats(live.handle, device).leased_ns
+        had_ns = self._arbiter.grant_stats(live.handle, device).had_ns
         case = self._cases.get((live.id, device))
         if case is None:
-            self._cases[live.id, device] = _Case((live.id, device), charged_ns)
+            self._cases[live.id, device] = _Case((live.id, device), had_ns)
             return
-        mine = {member.pid: had.get(member.pid, 0) for member in live.record.members}
+        mine = {member.pid: took.get(member.pid, 0) for member in live.record.members}
         book = live.books.get(device)
         guaranteed = live.shares[ordinal].guarantee_milli if live.shares else 0
         due = max(guaranteed, book.entitled_milli if book is not None else 0)
-        case.account.follow(sum(mine.values()), charged_ns - case.charged_ns, due, wall_ns)
-        case.charged_ns = charged_ns
+        case.account.follow(sum(mine.values()), had_ns - case.had_ns, due, wall_ns)
+        case.had_ns = had_ns
         if case.account.found:
             self._found += 1
             if case.key is None:

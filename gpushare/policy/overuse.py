@@ -1,9 +1,12 @@
-"""Device time that a grant took, by the driver's count, beyond what it was charged and what is due to it, and when its
-processes are stopped for that. No clock, no I/O: times and facts are arguments.
+"""Device time that a grant took, by the driver's count, beyond what it had by its own reports and what is due to it,
+and when its processes are stopped for that. No clock, no I/O: times and facts are arguments.
 
-Leases and charges rest on what the interposer in a tenant's process reports. The driver still sees a tenant that
-bypasses it, reports too little or runs without a lease. Such a tenant is not ended: it is stopped until it has had no
-more than its share, as often as needed.
+Leases rest on what the interposer in a tenant's process reports. The driver still sees a tenant that bypasses it,
+reports too little or runs without a lease. Such a tenant is not ended: it is stopped until it has had no more than its
+share, as often as needed.
+
+The arbiter charges a grant for only a part of the time while others report that they run too. Those reports may be
+false, so they are no evidence against it: all the time that it can have used counts as had.
 """
 
 from collections.abc import Hashable, Mapping
@@ -11,9 +14,9 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 AHEAD_NS = 1_000_000_000
-"""How far a charge may be ahead of the driver's count, whose samples come up to a second late."""
+"""How far a report may be ahead of the driver's count, whose samples come up to a second late."""
 FOUND_NS = 1_000_000_000
-"""Unexplained use that is no error of measuring: charges are wrong by a quarter at most, and late by less than a
+"""Unexplained use that is no error of measuring: reports are wrong by a quarter at most, and late by less than a
 second."""
 STOP_NS, GO_NS = 50_000_000, 0
 """Owed time above which a grant that was found is stopped, and down to which it stays stopped. The cycle is far above
@@ -40,8 +43,8 @@ def sliced(used_ns: Mapping[_Key, int], wall_ns: int) -> dict[_Key, int]:
 
 @dataclass(slots=True)
 class Account:
-    """One grant on one device. `owed_ns`: what it took beyond what it was charged and what was due to it. `found`: that
-    was too much to be an error. `stopped`: its processes are to be stopped now."""
+    """One grant on one device. `owed_ns`: what it took beyond what it had and what was due to it. `found`: that was too
+    much to be an error. `stopped`: its processes are to be stopped now."""
 
     owed_ns: int = field(default_factory=lambda: -AHEAD_NS)
     found: bool = False
@@ -50,13 +53,13 @@ class Account:
     _went_ns: int = 0
     """How long it has run since it was last stopped."""
 
-    def follow(self, used_ns: int, charged_ns: int, due_milli: int, wall_ns: int) -> None:
-        """Accounts for `wall_ns`, in which it used the device for `used_ns` by the driver's count, and was charged
-        `charged_ns`. `due_milli`: what it should get of the device, as far as is known; while it is stopped, no less
-        counts than what was due before."""
+    def follow(self, used_ns: int, had_ns: int, due_milli: int, wall_ns: int) -> None:
+        """Accounts for `wall_ns`, in which it used the device for `used_ns` by the driver's count, and had it for
+        `had_ns` by its own reports (GrantStats.had_ns). `due_milli`: what it should get of the device, as far as is
+        known; while it is stopped, no less counts than what was due before."""
         if not self.stopped or due_milli > self._due_milli:
             self._due_milli = max(due_milli, LEAST_MILLI)
-        owed = self.owed_ns + used_ns - max(charged_ns, wall_ns * self._due_milli // 1000)
+        owed = self.owed_ns + used_ns - max(had_ns, wall_ns * self._due_milli // 1000)
         self.owed_ns = min(max(owed, -STOP_NS if self.found else -AHEAD_NS), MOST_NS)
         if not self.found:
             self.found = self.stopped = self.owed_ns >= FOUND_NS

@@ -63,6 +63,9 @@ struct gs_spans {
 struct gs_grant_stats {
   uint64_t leased_ns;   /* device time charged */
   uint64_t borrowed_ns; /* the part of leased_ns served as surplus */
+  /* Device time that the grant can have used, as far as it reported: what is charged, and what it was not charged
+   * because other grants claimed to run at the same time. No claim of another grant makes this less. */
+  uint64_t had_ns;
   /* device time metered by the interposer in all processes of the grant, including those that have ended */
   uint64_t busy_ns;
   uint64_t wait_ns; /* wall time during which the grant waited without a lease */

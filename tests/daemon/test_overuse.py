@@ -2,6 +2,7 @@
 judge."""
 
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -62,3 +63,30 @@ def test_who_works_past_its_slot_is_kept_to_its_share(make_daemon, exact):
         until(lambda: grant not in {one["id"] for one in daemon.client.grants()}, "its grant ends")
     finally:
         honest.kill()
+
+
+def test_beside_one_that_is_stopped_again_and_again_nobody_is_found(make_daemon):
+    """A stopped process cannot say that its work has ended. The arbiter takes it that it still runs, for a while, and
+    charges its neighbour for a part of what that has."""
+    daemon = make_daemon().patch(
+        "from gpushare.policy import overuse", "overuse.AHEAD_NS = overuse.FOUND_NS = 300_000_000"
+    )
+    daemon.start()
+    honest, stopped = (Tenant(daemon.run("1GiB", share, SPIN, gpu="0")) for share in ("25%", "75%"))
+
+    def has_more(pid: int, ns: int) -> None:
+        [before] = daemon.busy(pid)
+        until(lambda: daemon.busy(pid)[0] >= before + ns, "it runs")
+
+    try:
+        honest.tell("run 500000")
+        stopped.tell("run 500000")
+        for _ in range(6):
+            has_more(stopped.pid, 20_000_000)
+            os.kill(stopped.pid, signal.SIGSTOP)
+            has_more(honest.pid, 900_000_000)
+            os.kill(stopped.pid, signal.SIGCONT)
+        assert not daemon.findings()
+    finally:
+        for one in (honest, stopped):
+            one.kill()

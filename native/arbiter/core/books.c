@@ -172,6 +172,7 @@ static uint64_t charge_tails(struct gs_core *core, uint64_t dt, uint64_t until, 
       continue;
     uint64_t part = (uint64_t)((unsigned __int128)dt * parts(g) / sharers);
     charge_tail(core, g, charge_spin_to_switch_reserve(core, g, part), until);
+    g->stats.had_ns += dt;
     serve(g, (uint64_t)((unsigned __int128)dt * parts(g) / (sharers - core->tails + parts(g))));
     g->overrun_ns += part;
     charged += part;
@@ -216,15 +217,35 @@ static int32_t any_holder(const struct gs_core *core) {
 static void charge_holder(struct gs_core *core, struct core_grant *g, uint64_t part, uint64_t whole, uint64_t until) {
   serve(g, whole);
   charge(core, g, part, until, g->level);
-  if (g->held && core_shared(core))
+  g->stats.had_ns += whole;
+  if (g->held && core_shared(core)) {
     g->allowance += (int64_t)core_min(part, 1000 * 1000 * MS_NS) * 1000;
+    g->unhad_ns -= (int64_t)whole;
+  }
+}
+
+/* What a grant worked beside other holders, beyond its part of the time, it had as well: the parts depend on what the
+ * others report. */
+static void note_work(const struct gs_core *core, struct core_grant *g, uint64_t work) {
+  g->unhad_ns += (int64_t)work;
+  if (g->unhad_ns > 0) {
+    g->stats.had_ns += (uint64_t)g->unhad_ns;
+    g->unhad_ns = 0;
+  }
+  int64_t least_ns = -(int64_t)core->config.lease_ns; /* a part may be ahead of the work by one lump */
+  g->unhad_ns = g->unhad_ns < least_ns ? least_ns : g->unhad_ns;
 }
 
 static void limit_work(const struct gs_core *core, struct core_grant *g, uint64_t dt) {
   uint64_t work = g->view.busy_ns > g->paid_busy_ns ? g->view.busy_ns - g->paid_busy_ns : 0;
   g->paid_busy_ns = g->view.busy_ns;
-  if (g->held && core_shared(core)) /* metered time arrives in lumps of some milliseconds */
-    g->allowance -= (int64_t)core_min(work, core_min(dt, 1000 * 1000 * MS_NS) + core->config.lease_ns) * 1000;
+  if (!g->held || !core_shared(core)) {
+    g->unhad_ns = 0;
+    return;
+  }
+  /* metered time arrives in lumps: mostly of some milliseconds, at most of a kernel */
+  g->allowance -= (int64_t)core_min(work, core_min(dt, 1000 * 1000 * MS_NS) + core->config.lease_ns) * 1000;
+  note_work(core, g, core_min(work, UNMETERED_MAX_NS));
 }
 
 /* Charges the holders, and while the device drains the previous holder, for the part dt of a span that ends at `until`.

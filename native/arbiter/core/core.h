@@ -56,7 +56,7 @@ struct gs_core_decision {
 
 /* Statistics of one grant on the device; the fields are explained at gs_grant_stats. */
 struct gs_core_stats {
-  uint64_t leased_ns, borrowed_ns, wait_ns;
+  uint64_t leased_ns, borrowed_ns, had_ns, wait_ns;
   uint64_t wait_owed_ns, wait_limit_ns; /* parts of wait_ns, see gs_grant_stats */
   uint64_t leases, revokes, waits;
   uint64_t wake_to_lease_ns, wake_to_lease_max_ns;

@@ -158,6 +158,7 @@ struct core_grant {
   uint64_t launches_at_lease;
   /* time with a lease, plus pauses that are too short to be sleep and during which others had the device */
   uint64_t resident_ns;
+  int64_t unhad_ns; /* work beside other holders that is not in stats.had_ns yet; negative: parts ahead of the work */
   uint64_t paid_busy_ns; /* the part of view.busy_ns that has been counted against the limit, or need not be */
   uint64_t sampled_busy_ns, sampled_resident_ns; /* at the start of the current sample of its fill */
   struct fill_sample fill[FILL_SAMPLES];

@@ -330,6 +330,7 @@ int gs_arbiter_grant_stats(gs_arbiter *a, int32_t grant, uint32_t device, struct
     *out = (struct gs_grant_stats){
         .leased_ns = core.leased_ns,
         .borrowed_ns = core.borrowed_ns,
+        .had_ns = core.had_ns,
         .busy_ns = e->metered[ordinal].busy_ns,
         .wait_ns = core.wait_ns,
         .wait_owed_ns = core.wait_owed_ns,
