@@ -51,7 +51,7 @@ def ended(jobs: "Sequence[subprocess.Popen[str]]") -> list[list[dict[str, int]]]
 
 
 @pytest.mark.parametrize("many", [pytest.param(1, marks=pytest.mark.slow), 8])
-def test_two_jobs_of_two_ranks(daemon: Daemon, start: Start, many: int) -> None:
+def test_two_jobs_of_two_ranks(daemon: Daemon, start: Start, many: int, exact: bool) -> None:
     mode = ("job", COMPUTE, COLLECTIVE, many, ROUNDS // many)
     (alone,) = ended([start(*mode)])
     before = [daemon.books(device)["busy_ns"] for device in (0, 1)]
@@ -68,8 +68,8 @@ def test_two_jobs_of_two_ranks(daemon: Daemon, start: Start, many: int) -> None:
     for job in both:
         for rank in job:
             assert rank["wall_ns"] < 3 * wall
-            # a lease of the other job and its undrained work; generous, for a busy machine
-            assert rank["worst_ns"] < worst + 5 * (LEASE + 5 * MS)
+            # a lease of the other job and its undrained work; a rank that gets no processor keeps its job waiting
+            assert rank["worst_ns"] < worst + (5 if exact else 40) * (LEASE + 5 * MS)
 
 
 @pytest.mark.slow
