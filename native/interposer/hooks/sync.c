@@ -185,6 +185,6 @@ CUresult gs_before_event_shared(void) {
 CUresult gs_before_stream_waits(CUstream stream) {
   CUresult result = CUDA_SUCCESS;
   if (gs_enter(&result))
-    gs_stream_clouded(stream);
+    gs_stream_holds(stream);
   return result;
 }

@@ -71,6 +71,10 @@ struct gs_stream {
   uint64_t newest;     /* only waits with a greater number show that the work of this stream is done; see waits.h */
   uint64_t blind;      /* the stream is charged by residency from this time on; 0: by its marks. See residency.h */
   uint32_t blind_head; /* number of marks recorded when its work was last found out of their sight */
+  /* When it last began to wait for a value in memory or a semaphore: 1 + number of launches, 0: nothing behind such a wait
+   * is in flight; number of marks recorded. The gate reads the first without the lock. */
+  uint64_t held_launches;
+  uint32_t held_head;
   struct gs_queue queue;
 
   /* When the program queried the stream and it was not done: 1 + number of launches then, the first time and the last.

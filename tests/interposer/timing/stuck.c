@@ -38,6 +38,16 @@ static void wait_value(int n, uint64_t ns) {
   OK(cuStreamWriteValue32_v2(streams[1], address, 1, 0));
 }
 
+/* The host sets the value once everything is queued, of a function that never ran before. */
+static void opened(int n, uint64_t ns) {
+  CUdeviceptr address;
+  volatile uint32_t *value = word(&address);
+  OK(cuStreamWaitValue32_v2(streams[0], address, 1, GEQ));
+  for (int i = 0; i < n; i++)
+    spin(0, ns, streams[0]);
+  *value = 1;
+}
+
 static volatile int waiting, launched;
 
 static void until_launched(void *unused) {
@@ -176,6 +186,8 @@ int main(int argc, char **argv) {
   began = now();
   if (!strcmp(mode, "waitvalue"))
     wait_value(n, ns);
+  else if (!strcmp(mode, "opened"))
+    opened(n, ns);
   else if (!strcmp(mode, "hostfunction"))
     host_function(n, ns);
   else if (!strcmp(mode, "hostthread"))

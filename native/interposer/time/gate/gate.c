@@ -6,6 +6,7 @@
 #include "interposer/process/join.h"
 #include "interposer/process/trace.h"
 #include "interposer/time/marks/marks.h"
+#include "interposer/time/marks/residency.h"
 #include "interposer/time/streams/repeat.h"
 
 enum {
@@ -15,6 +16,7 @@ enum {
   /* A stream stands still while a callback waits, and is charged as if it ran, so it must not wait for ever. */
   CALLBACK_PATIENCE_NS = 1000000000,
   POLL_NS = 50000,           /* interval of the checks of an awaited mark */
+  HELD_BOUNDS = 10,          /* as many bounds may be queued behind a wait for a value */
   POLL_MOST = 100,           /* each of many threads sleeps at most this many times POLL_NS */
   BOUND_TRACED_NS = 1000000, /* shorter waits for the bound are normal for a busy program */
   BUDGET_WINDOW_NS = 100000000,
@@ -161,6 +163,12 @@ static double since_known(const struct gs_meter *meter, uint64_t now) {
   return known < now ? (double)(now - known) : 0;
 }
 
+/* What is behind a wait for a value is not in flight yet, and the thread that is to set the value may be the one that
+ * submits. None of it shows how long it takes before all of it runs. */
+static bool held_back(const struct gs_stream *stream, double bound) {
+  return gs_stream_held(stream) && stream->queue.inflight <= HELD_BOUNDS * bound;
+}
+
 /* Estimated time in flight of all streams that make progress, without work that must be done by now although no mark
  * has shown it. Stuck streams do not count: not even CUDA can see every order between streams, and the work that they
  * wait for may be held here. Called with the lock held. */
@@ -168,7 +176,7 @@ static double inflight(struct gs_time_device *device, double bound, uint64_t now
   double sum = 0, seems_done = 0;
   *any_stuck = false;
   for (const struct gs_stream *stream = device->active; stream; stream = stream->next) {
-    if (gs_stream_known_done(stream))
+    if (gs_stream_known_done(stream) || held_back(stream, bound))
       continue;
     if (gs_queue_stuck(device->meter, &stream->queue, GS_DEPENDENT_NS, now)) {
       *any_stuck = true;
@@ -202,6 +210,8 @@ bool gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint
   double bound = gs_bound(device);
   uint64_t now, pace;
   bool told = false, passes = false;
+  /* A mark that is done shows nothing of what is behind a wait for a value: if that may pass, the driver is not asked. */
+  bool asks = __atomic_load_n(&stream->held_launches, __ATOMIC_RELAXED) == 0;
   int saved = errno;
   /* The grant wants the device all the time, even if this thread gets no processor in time to submit more. */
   __atomic_add_fetch(&device->slot->waiting, 1, __ATOMIC_SEQ_CST);
@@ -214,13 +224,14 @@ bool gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint
       passes = true;
       break;
     }
-    gs_reap(device);
+    if (asks)
+      gs_reap(device);
     now = gs_now();
     gs_biased_take(&device->lock);
     under = inflight(device, bound, now, &stuck) <= bound;
     /* A stuck stream may only be slow because it shares the device: it accepts more work, but not enough to fill the
      * channel. */
-    pace = gs_queue_stuck(device->meter, &stream->queue, GS_DEPENDENT_NS, now)
+    pace = !held_back(stream, bound) && gs_queue_stuck(device->meter, &stream->queue, GS_DEPENDENT_NS, now)
                ? gs_meter_pace(device->meter, key, GS_DEPENDENT_NS)
                : 0;
     marks = device->meter->marks;
@@ -229,6 +240,10 @@ bool gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint
     if (passes && !tell)
       break; /* keeps the lock, so that the next of several threads sees what this one submits */
     gs_biased_drop(&device->lock);
+    if (!asks) {
+      asks = true;
+      continue;
+    }
     if (under && stuck)
       set_stuck(device, now - began, pace);
     if (tell && now - began >= BOUND_TRACED_NS)

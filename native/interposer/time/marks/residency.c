@@ -34,5 +34,7 @@ void gs_blind_end(struct gs_stream *stream, uint64_t at) {
 void gs_proven_idle(struct gs_stream *stream, uint64_t at, struct gs_waited waited) {
   gs_meter_synced(stream->device->meter, &stream->queue, at, waited);
   gs_blind_end(stream, at);
+  if (gs_stream_launches(stream) >= stream->held_launches)
+    __atomic_store_n(&stream->held_launches, 0, __ATOMIC_RELAXED);
   __atomic_store_n(&stream->due, UINT64_MAX, __ATOMIC_RELAXED);
 }

@@ -36,6 +36,11 @@ static inline void gs_blind_end_by_mark(struct gs_stream *stream, uint32_t mark,
  * lost. */
 void gs_proven_idle(struct gs_stream *stream, uint64_t at, struct gs_waited waited);
 
+/* Whether the launches that are not known to be done may be behind a wait for a value in memory or a semaphore. */
+static inline bool gs_stream_held(const struct gs_stream *stream) {
+  return stream->held_launches > 0 && (int32_t)(stream->queue.tail - stream->held_head) <= 0;
+}
+
 /* Whether the stream may have work on the device. */
 static inline bool gs_stream_unproven(const struct gs_stream *stream) {
   const struct gs_queue *queue = &stream->queue;

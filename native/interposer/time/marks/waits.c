@@ -61,6 +61,21 @@ void gs_stream_clouded(CUstream handle) {
     __atomic_store_n(&stream->queue.clouded, true, __ATOMIC_RELAXED);
 }
 
+void gs_stream_holds(CUstream handle) {
+  struct gs_time *time = gs_time();
+  if (!time || (__atomic_load_n(&time->captures, __ATOMIC_ACQUIRE) > 0 && gs_stream_capturing(handle)))
+    return;
+  struct gs_stream *stream = gs_stream_of(handle);
+  if (!stream)
+    return;
+  __atomic_store_n(&stream->queue.clouded, true, __ATOMIC_RELAXED);
+  gs_biased_take(&stream->device->lock);
+  gs_repeat_absorb(stream);
+  __atomic_store_n(&stream->held_launches, gs_stream_launches(stream) + 1, __ATOMIC_RELAXED);
+  stream->held_head = stream->queue.head;
+  gs_biased_drop(&stream->device->lock);
+}
+
 void gs_wait_began(struct gs_stream *stream, uint64_t tick, uint64_t launches) {
   struct gs_time_device *device = stream->device;
   uint64_t now, gone = 0, number = 0;

@@ -36,7 +36,10 @@ bool gs_event_shows_idle(struct gs_stream *stream);
 /* Something other than compute work, for which later work has to wait, is about to go into the stream. */
 void gs_stream_clouded(CUstream handle);
 
-/* The same if that is a wait for an event. Where the event is behind work of the same device, the device works
+/* The same if that is a wait for a value in memory or a semaphore, which the host or another device may set. */
+void gs_stream_holds(CUstream handle);
+
+/* The same if it is a wait for an event. Where the event is behind work of the same device, the device works
  * meanwhile, and the stream is not clouded. */
 void gs_stream_follows(CUstream handle, CUevent event);
 

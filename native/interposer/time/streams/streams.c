@@ -67,7 +67,7 @@ static struct gs_stream *add(struct gs_time *time, CUstream handle, CUcontext co
   __atomic_store_n(&stream->repeater, NULL, __ATOMIC_RELAXED);
   stream->absorbed = __atomic_load_n(&stream->repeated, __ATOMIC_RELAXED);
   stream->booked = stream->booked_launches = stream->done_launches = 0;
-  stream->polled_launches = stream->waited_launches = stream->newest = 0;
+  stream->polled_launches = stream->waited_launches = stream->newest = stream->held_launches = 0;
   __atomic_store_n(&stream->live, true, __ATOMIC_RELEASE);
   return stream;
 }
