@@ -1,13 +1,17 @@
-"""Two host-bound programs on one device: taking turns, each would get half of what it gets alone."""
+"""Programs that wait for what they launch, on one device: two that taking turns would halve, and a crowd where nobody
+starves."""
 
 import json
 import os
 import statistics
 import subprocess
+import time
 from collections.abc import Sequence
 
+import built
 import pytest
 from running import SPIN, Daemon
+from waiting import until
 
 from gpushare import paths
 
@@ -34,3 +38,27 @@ def test_programs_that_leave_the_device_idle_keep_what_it_gives_without_us(daemo
     # Taking turns would give half. All that runs wants more than two processors, so there single rounds are between 0.8
     # and 1.2, and medians of five were between 0.85 and 0.96.
     assert statistics.median(ratios) > 0.8
+
+
+@pytest.mark.slow
+@pytest.mark.timing
+def test_nobody_starves_in_a_crowd(daemon: Daemon) -> None:
+    """Thirty launch 8 kernels of 200 us and wait, in a loop: the device is always wanted, and each sleeps between."""
+    wakes = (built.program("wakes"), paths.SPIN_PTX, "60000", "stream", "0", "8", "200000")
+    command = daemon.run("300MiB", "3%", *map(str, wakes), gpu="0")
+    crowd = [subprocess.Popen(command, env=daemon.env, stdin=subprocess.DEVNULL) for _ in range(30)]
+    pids = [one.pid for one in crowd]
+    try:
+        until(lambda: all(daemon.busy(*pids)), "all of them run", 60)
+        for _ in range(2):
+            before, began = daemon.busy(*pids), time.monotonic_ns()
+            time.sleep(5)
+            after, wall = daemon.busy(*pids), time.monotonic_ns() - began
+            got = sorted(1000 * (now - then) / wall for then, now in zip(before, after, strict=True))
+            print(f"least {got[0]:.1f}, most {got[-1]:.1f}, all {sum(got):.0f} of 1000")
+            assert got[0] > 30 - 20
+            assert got[-1] < 30 + 20
+    finally:
+        for one in crowd:
+            one.kill()
+            one.wait()
