@@ -6,11 +6,11 @@ import os
 import statistics
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import built
 import pytest
-from running import SPIN, Daemon
+from running import SPIN, Daemon, Tenant
 from waiting import until
 
 from gpushare import paths
@@ -62,3 +62,37 @@ def test_nobody_starves_in_a_crowd(daemon: Daemon) -> None:
         for one in crowd:
             one.kill()
             one.wait()
+
+
+def borrowed(start: Callable[..., list[str]], env: dict[str, str], daemon: Daemon, kernel_ns: int) -> float:
+    """The part of the device that a busy program has beside one that works for 0.5 ms every 60 ms, by the simulator.
+    `start`: the command line that runs a program with a share and a class."""
+    wakes = (built.program("wakes"), paths.SPIN_PTX, "60000", "event", "60", "1", "1000", "5", "100000")
+    owner = subprocess.Popen(start("75%", "interactive", *map(str, wakes)), env=env, stdout=subprocess.DEVNULL)
+    borrower = Tenant(start("25%", "training", str(SPIN)), env)
+    try:
+        borrower.tell(f"run {kernel_ns}")
+        until(lambda: all(daemon.busy(owner.pid, borrower.pid)), "both run")
+        time.sleep(1)  # until the owner's lengths are known, and its pauses
+        [before], began = daemon.busy(borrower.pid), time.monotonic_ns()
+        time.sleep(4)
+        return (daemon.busy(borrower.pid)[0] - before) / (time.monotonic_ns() - began)
+    finally:
+        borrower.kill()
+        owner.kill()
+        owner.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.timing
+@pytest.mark.parametrize("kernel_ns", [50_000, 1_000_000])
+def test_a_borrower_keeps_what_its_owner_leaves(daemon: Daemon, kernel_ns: int) -> None:
+    bare = {**os.environ, "LD_LIBRARY_PATH": str(paths.SIM_LIB_DIR), "GPUSHARE_SIM_DIR": daemon.sim_dir}
+
+    def shared(share: str, kind: str, *words: str) -> list[str]:
+        return daemon.run("1GiB", share, *words, gpu="0", **{"class": kind})
+
+    alone = borrowed(lambda _share, _kind, *words: list(words), bare, daemon, kernel_ns)
+    got = borrowed(shared, daemon.env, daemon, kernel_ns)
+    print(f"{100 * got:.1f} % of the device, {100 * alone:.1f} % without us")
+    assert got > 0.96 * alone

@@ -241,3 +241,19 @@ def test_a_grant_without_processes_loses_its_lease_and_gets_none():
     assert lib.gs_core_holder(m.core) == 1
     m.run(SECOND)
     assert m.leases[-1][1] == 1
+
+
+def test_work_that_outlasts_what_it_was_expected_to_take_is_met_at_its_end():
+    """Nobody rings when it ends."""
+    m = machine({"guarantee": 750}, {"guarantee": 250})
+    while not m.tenants[0].held:
+        m.run(MS)
+    m.tenants[0].says_undrained, m.tenants[0].says_busy_until_ns = 1, m.now - 1
+    m.want(0, work=0)
+    for _ in range(10):
+        assert m.tenants[0].held
+        assert m.next <= m.now + MS
+        m.run(m.next - m.now)
+    m.tenants[0].says_undrained = 0
+    m.run(m.next - m.now)
+    assert m.tenants[1].held

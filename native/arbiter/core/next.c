@@ -45,7 +45,7 @@ static uint64_t next_idle(struct gs_core *core) {
   uint64_t idle = UINT64_MAX, now = core->now_ns;
   for (int i = 0; i < core->nmembers; i++) {
     const struct core_grant *h = &core->grant[core->members[i]];
-    if (core_main(h) && (!h->view.running || h->view.busy_until_ns > now)) /* else its end is unknown */
+    if (core_main(h)) /* what runs for longer than expected rings no bell when it ends */
       idle = core_min(idle, core_idle_since(h, now) + (uint64_t)core_patience(core, h));
   }
   if (idle >= now + core->idle_look_ns)

@@ -200,6 +200,16 @@ static void wait_for_change(struct gs_time *time, uint64_t timeout) {
     gs_futex_wait((const uint32_t *)(uintptr_t)waiters[0].address, (uint32_t)waiters[0].value, timeout, true);
 }
 
+/* Announces a long sleep. A launch counts its work in flight and then reads this word; this thread writes the word and
+ * then reads the count. So at least one of the two sees the other's write. */
+static bool may_doze(struct gs_time *time) {
+  __atomic_store_n(&time->dozes, 1, __ATOMIC_SEQ_CST);
+  for (uint32_t i = 0; i < gs_process->ndevices; i++)
+    if (used(&time->device[i]) && __atomic_load_n(&time->device[i].slot->inflight, __ATOMIC_SEQ_CST) > 0)
+      return false;
+  return true;
+}
+
 /* Joins again with the process's slot if the daemon came back or the connection to it was lost. */
 static void watch_daemon(uint64_t now, uint64_t *tried) {
   uint32_t epoch = __atomic_load_n(&gs_process->limits->daemon_epoch, __ATOMIC_ACQUIRE);
@@ -249,8 +259,9 @@ static void *gate_thread(void *argument) {
       if (again < wait)
         wait = again;
     }
-    __atomic_store_n(&time->dozes, wait > TICK_WORKING_NS, __ATOMIC_SEQ_CST);
-    wait_for_change(time, wait);
+    if (wait <= TICK_WORKING_NS || may_doze(time))
+      wait_for_change(time, wait);
+    __atomic_store_n(&time->dozes, 0, __ATOMIC_RELAXED);
   }
   return NULL;
 }

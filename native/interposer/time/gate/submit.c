@@ -154,10 +154,11 @@ static inline void publish(const struct passage *passage, CUstream handle) {
   struct gs_function *function = passage->function;
   double bound = passage->bound;
   __atomic_store_n(&stream->due, stream->queue.end, __ATOMIC_RELAXED);
-  gs_not_idle(passage->time, device);
-  __atomic_store_n(&device->slot->launches, device->slot->launches + 1, __ATOMIC_RELAXED);
+  /* first, so that the arbiter never sees work in flight without its end */
   if (stream->queue.end > device->slot->queue_end_ns)
     __atomic_store_n(&device->slot->queue_end_ns, stream->queue.end, __ATOMIC_RELAXED);
+  gs_not_idle(passage->time, device);
+  __atomic_store_n(&device->slot->launches, device->slot->launches + 1, __ATOMIC_RELAXED);
   if ((passage->lease & GS_LEASE_HELD) && !__atomic_load_n(&device->local, __ATOMIC_RELAXED)) {
     if (!stream->blind)
       gs_repeat_from(stream, function, handle, passage->lease, bound - gs_meter_inflight(passage->meter, bound),
