@@ -219,19 +219,20 @@ def remove(layout: Layout, grant_id: str) -> None:
     """Removes the grant's directory, if it exists. Never follows a symlink."""
     top = grant_dir(layout, grant_id)
     try:
-        _remove(layout).run(top)
+        _remove(mounts.possible(layout.grants)).run(top)
     except OSError:  # the contents differ
         remove_anyhow(top)
 
 
-@functools.lru_cache(maxsize=8)
-def _remove(layout: Layout) -> Steps:
-    return Steps(*removal(layout))
+@functools.cache
+def _remove(own_fs: bool) -> Steps:
+    return Steps(*removal(own_fs))
 
 
-def removal(layout: Layout) -> tuple[Step, ...]:
-    """Returns the steps that remove an unused grant's directory. If one fails, `remove_anyhow` must be used."""
-    return _OWN_FS if mounts.possible(layout.grants) else _SHARED_FS
+def removal(own_fs: bool) -> tuple[Step, ...]:
+    """Returns the steps that remove an unused grant's directory. If one fails, `remove_anyhow` must be used. `own_fs`:
+    as in for_container."""
+    return _OWN_FS if own_fs else _SHARED_FS
 
 
 _TRIES = 20

@@ -30,27 +30,43 @@ def unmount(directory: Path) -> None:
         _UNMOUNT.run(directory)
 
 
-@functools.cache
+_PASSING = (errno.ENOSPC, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+"""Errors that say that there is no room now."""
+
+_possible: dict[Path, bool] = {}
+
+
 def possible(place: Path) -> bool:
     """Whether this process may mount in a directory, and pid 1 sees the mount.
 
     It does not if the daemon has its own mount namespace without propagation to the host's.
     """
+    if (known := _possible.get(place)) is not None:
+        return known
+    try:
+        found = _try(place)
+    except OSError as error:
+        if error.errno in _PASSING:
+            return False  # and asked again
+        found = False
+    _possible[place] = found
+    return found
+
+
+def _try(place: Path) -> bool:
     probe = place / ".probe" / "self"
     try:
         probe.mkdir(parents=True, exist_ok=True)
-        try:
-            _PROBE.run(probe)
-            device = probe.stat().st_dev
-            number = f"{os.major(device)}:{os.minor(device)}"
-            lines = Path("/proc/1/mountinfo").read_bytes().split(b"\n")  # paths may be any bytes
-            return any(line.split()[2:3] == [number.encode()] for line in lines)
-        finally:
-            unmount(probe)
-            probe.rmdir()
-            probe.parent.rmdir()
-    except OSError:
-        return False
+        _PROBE.run(probe)
+        device = probe.stat().st_dev
+        number = f"{os.major(device)}:{os.minor(device)}"
+        lines = Path("/proc/1/mountinfo").read_bytes().split(b"\n")  # paths may be any bytes
+        return any(line.split()[2:3] == [number.encode()] for line in lines)
+    finally:
+        unmount(probe)
+        for directory in (probe, probe.parent):
+            with contextlib.suppress(OSError):
+                directory.rmdir()
 
 
 @functools.cache

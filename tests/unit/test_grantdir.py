@@ -1,4 +1,5 @@
 import contextlib
+import errno
 import os
 import shutil
 import stat
@@ -249,3 +250,17 @@ def test_programs_find_the_simulated_libraries(tmp_layout, tmp_path):
     assert merged["LD_LIBRARY_PATH"] == "/sim:/a:/b"
     assert process.merge(merged, shared) == merged, "a run in a run"
     assert "LD_LIBRARY_PATH" not in process.environment(tmp_layout, "g-1", Node())
+
+
+def test_no_room_for_a_probe_decides_nothing(tmp_path, monkeypatch):
+    def no_room(*_, **__):
+        raise OSError(errno.ENOSPC, "full")
+
+    first, second = (tmp_path / name for name in ("first", "second"))
+    for place in (first, second):
+        place.mkdir()
+    with monkeypatch.context() as full:
+        full.setattr(Path, "mkdir", no_room)
+        assert not mounts.possible(first)
+    assert mounts.possible(first) == mounts.possible(second)
+    assert not list(first.iterdir())
