@@ -271,7 +271,12 @@ class _Daemon:
 
     async def _serve(self, context: NodeContext, cleanup: contextlib.AsyncExitStack) -> None:
         path = self._layout.socket
-        listener = bind_unix(path, socket.SOCK_STREAM, 0o600)
+        try:
+            listener = bind_unix(path, socket.SOCK_STREAM, 0o600)
+        except OSError as error:
+            raise FailedError(
+                f"{path} cannot be made ({error.strerror}): make room, or give another --socket"
+            ) from None
         self._open_to_group(path)
         runner = web.AppRunner(Api(context).application(), shutdown_timeout=2.0)
         await runner.setup()

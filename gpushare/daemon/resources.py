@@ -179,14 +179,25 @@ class Resources:
                 assert live.usage is not None
                 _keep_slots(live, live.usage)
                 self._listen(live, rules)
-            if record.life.kind is not Kind.PROCESS:
-                cdi.write_spec(self._layout, record.id, self._node, self.granted(record))
+            self._renew_spec(record)
         except OSError as error:
             self.close(live)
             raise FailedError(f"its files cannot be used: {error}") from None
         except BaseException:
             self.close(live)
             raise
+
+    def _renew_spec(self, record: GrantRecord) -> None:
+        """Writes the CDI spec where it has changed. Raises OSError for a grant that nobody has used: containers that
+        run do not need it any more."""
+        if record.life.kind is Kind.PROCESS:
+            return
+        try:
+            cdi.write_spec(self._layout, record.id, self._node, self.granted(record))
+        except OSError as error:
+            if record.phase.unused:
+                raise
+            log.warning("grant %s goes on with the CDI spec that it has: %s", record.id, error)
 
     def _check_whole(self, live: Live) -> None:
         """Raises FailedError where an earlier daemon was killed while it made the directory: then its last file is

@@ -9,6 +9,7 @@ write.
 
 import asyncio
 import contextlib
+import errno
 import logging
 import os
 import socket
@@ -332,7 +333,15 @@ def bind_unix(path: Path, kind: socket.SocketKind, mode: int) -> socket.socket:
     try:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(temporary, dir_fd=directory)
-        bound.bind(f"/proc/self/fd/{directory}/{temporary}")
+        try:
+            bound.bind(f"/proc/self/fd/{directory}/{temporary}")
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise
+            # A file system without a free inode has one once the old socket is gone.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path.name, dir_fd=directory)
+            bound.bind(f"/proc/self/fd/{directory}/{temporary}")
         os.chmod(temporary, mode, dir_fd=directory)
         os.rename(temporary, path.name, src_dir_fd=directory, dst_dir_fd=directory)
     except BaseException:

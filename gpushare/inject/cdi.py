@@ -14,12 +14,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gpushare.inject import edits, steps
+from gpushare.inject import edits, files, steps
 from gpushare.inject.node import Granted, Node
 from gpushare.inject.steps import Step, Steps
 from gpushare.paths import Layout
 
 VERSION = "0.5.0"
+
+_MODE = 0o644
 
 
 def device_name(grant_id: str) -> str:
@@ -80,12 +82,15 @@ def appears(layout: Layout, path: str, by: str) -> Step:
     """Returns a step that writes a spec atomically; its directory must exist. `by`: a word that identifies the writer:
     each has its own temporary name."""
     # Engines read *.json and *.yaml only, so they ignore the temporary name.
-    return steps.replacement(path, 0o644, f"{layout.cdi}/.{_name(by)}.tmp")
+    return steps.replacement(path, _MODE, f"{layout.cdi}/.{_name(by)}.tmp")
 
 
 def _write(layout: Layout, name: str, text: str) -> Path:
     path, writing = spec_path(layout, name), _writing(layout)
-    writing.put("", text.encode())
+    data = text.encode()
+    if files.has(os.fspath(path), data, _MODE):
+        return path
+    writing.put("", data)
     try:
         writing.run(path)
     except FileNotFoundError:

@@ -63,6 +63,8 @@ static int replace(const struct gs_step *step, const char *path, struct gs_err *
   int rc = write_file(step, step->text, O_TRUNC, err);
   if (rc == 0 && rename(step->text, path) < 0)
     rc = failed("put a file in place", path, err);
+  if (rc < 0)
+    unlink(step->text); /* the file may have been cut short by a full disk */
   return rc;
 }
 

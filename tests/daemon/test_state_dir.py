@@ -2,6 +2,7 @@
 condition."""
 
 import contextlib
+import os
 import random
 import sqlite3
 import subprocess
@@ -10,6 +11,7 @@ from contextlib import closing
 import pytest
 from waiting import until
 
+from gpushare.errors import FailedError
 from gpushare.pages import UsagePage
 
 
@@ -200,3 +202,41 @@ def test_a_full_disk_from_start_to_end(on_small_disk):
     assert metric(daemon, "gpushare_ledger_healthy") == 1
     assert daemon.rows("SELECT COUNT(*), SUM(ended_ns IS NULL) FROM grants") == [(33, 2)]
     assert daemon.rows(f"SELECT COUNT(*) FROM periods WHERE grant_id = '{second}'") != [(0,)]
+
+
+def without_room(directory, what):
+    """Takes the room that is left on a tmpfs; returns what gives it back."""
+    now = os.statvfs(directory)
+    used, before = {
+        "bytes": (f"size={(now.f_blocks - now.f_bfree) * now.f_frsize}", f"size={now.f_blocks * now.f_frsize}"),
+        "inodes": (f"nr_inodes={now.f_files - now.f_ffree}", f"nr_inodes={now.f_files}"),
+    }[what]
+    subprocess.run(["mount", "-o", f"remount,{used}", directory], check=True)
+    return lambda: subprocess.run(["mount", "-o", f"remount,{before}", directory], check=True)
+
+
+@pytest.mark.parametrize("what", ["bytes", "inodes"])
+def test_a_restart_while_there_is_no_room_for_files(on_small_disk, what):
+    daemon, client = on_small_disk.start(), on_small_disk.client
+    child, _ = daemon.join()
+    started = client.create(memory="1GiB", time="10%")
+    client.create(memory="1GiB", time="10%", ttl_seconds=600)
+    container = subprocess.Popen(["sleep", "1000"])
+    try:
+        client.call("POST", f"/v1/hooks/create-runtime?grant={started['id']}", {"pid": container.pid})
+        before = {grant["id"]: grant["phase"] for grant in client.grants()}
+        free = [without_room(path, what) for path in (daemon.layout.run, daemon.layout.cdi)]
+        with pytest.raises(FailedError, match="No space left"):
+            client.create(memory="1GiB", time="1%")
+        assert not [name for name in os.listdir(daemon.layout.cdi) if name.endswith(".tmp")]
+        daemon.kill()
+        daemon.start()
+        assert {grant["id"]: grant["phase"] for grant in client.grants()} == before
+        assert (child.poll(), container.poll()) == (None, None)
+        for give in free:
+            give()
+        new = client.create(memory="1GiB", time="1%")["id"]
+        assert os.path.ismount(daemon.layout.grants / new / "self")
+    finally:
+        container.kill()
+        container.wait()
