@@ -60,6 +60,9 @@ class Tenants:
     def _check(self, found: Mapping[str, Tenant]) -> None:
         quotas.check(found, self._capacity)
 
+    def _check_policies(self, policies: Mapping[str, TenantPolicy]) -> None:
+        quotas.checked(policies, self._capacity)
+
     def parent(self, name: str) -> str | None:
         """The tenant that this one is part of, None: of none."""
         return self._parents.get(name)
@@ -138,7 +141,7 @@ class Tenants:
         self._check_owner(name, policy.source)
         changed = {**self._found, name: tenant}
         self._check(changed)
-        file.write(self._path, name, policy)
+        file.write(self._path, name, policy, self._check_policies)
         self._take(changed)
         self.changes += 1
         return tenant
@@ -152,7 +155,7 @@ class Tenants:
         self._check_owner(name, quotas.check_source(name, source))
         if below := self.below(name):
             raise RefusedError(f"tenant {name} has others below it ({', '.join(below)[:200]}): remove them first")
-        file.write(self._path, name, None)
+        file.write(self._path, name, None, self._check_policies)
         self._take({other: tenant for other, tenant in self._found.items() if other != name})
         self.changes += 1
 

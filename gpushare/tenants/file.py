@@ -12,7 +12,7 @@ import msgspec
 
 from gpushare import toml
 from gpushare.api.tenants import TENANT_NAME, TenantPolicy
-from gpushare.errors import FailedError, GpushareError, UsageError
+from gpushare.errors import FailedError, GpushareError, RefusedError, UsageError
 
 _NAME = re.compile(TENANT_NAME, re.ASCII)
 _ABOUT = re.compile(r"tenant ([^\s:]+): (.*)", re.DOTALL)
@@ -84,9 +84,12 @@ def _place(file: toml.File, name: str, said: str) -> str:
     return file.place("tenants", name, *(key for _, key in sorted(found)[:1]))
 
 
-def write(path: Path, name: str, policy: TenantPolicy | None) -> None:
-    """Replaces one tenant's table; None: removes it. Raises UsageError for a file that was broken by hand, and
-    FailedError where it cannot be written; then nothing was changed."""
+def write(
+    path: Path, name: str, policy: TenantPolicy | None, check: Callable[[Mapping[str, TenantPolicy]], object]
+) -> None:
+    """Replaces one tenant's table; None: removes it. `check` is given all policies that the file will have, and raises
+    if they cannot be read again: some may have been changed by hand. Raises UsageError for a file that was broken by
+    hand, what `check` raises, and FailedError where it cannot be written; then nothing was changed."""
     # Costs 30 ms to import and is needed by administrators' calls only.
     import tomlkit
 
@@ -94,6 +97,10 @@ def write(path: Path, name: str, policy: TenantPolicy | None) -> None:
     try:
         now = read(path)
         document = tomlkit.parse(now.file.text if now.file is not None else "")
+        policies = {other: one for other, one in now.by_name.items() if other != name}
+        check(policies if policy is None else {**policies, name: policy})
+    except RefusedError as error:
+        raise RefusedError(f"{path} was changed by hand: {error}, there or here, nothing was changed") from None
     except (UsageError, ValueError) as error:
         said = str(error) if isinstance(error, UsageError) else f"{path}: {error}"
         raise UsageError(f"{said}: mend it first, nothing was changed") from None

@@ -129,15 +129,14 @@ def check_source(tenant: str, given: str) -> str:
 def read(path: Path, capacity: Capacity) -> dict[str, Tenant]:
     """All tenants of the file, none where there is no file. Raises UsageError or RefusedError with file and line."""
     policies = file.read(path)
+    found: dict[str, Tenant] = policies.located(lambda: checked(policies.by_name, capacity))
+    return found
 
-    def checked() -> dict[str, Tenant]:
-        found = {
-            name: parse(name, policy, capacity.time, capacity.smallest) for name, policy in policies.by_name.items()
-        }
-        check(found, capacity)
-        return found
 
-    found: dict[str, Tenant] = policies.located(checked)
+def checked(policies: Mapping[str, TenantPolicy], capacity: Capacity) -> dict[str, Tenant]:
+    """The tenants that these policies make. Raises UsageError or RefusedError where they may not all be."""
+    found = {name: parse(name, policy, capacity.time, capacity.smallest) for name, policy in policies.items()}
+    check(found, capacity)
     return found
 
 

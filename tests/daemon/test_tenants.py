@@ -168,6 +168,21 @@ def test_a_tenant_removed_by_hand_can_be_removed(tmp_path):
     assert {tenant.name for tenant in load(path)} == {"default", "b"}
 
 
+def test_a_change_next_to_one_by_hand_leaves_a_file_that_can_be_read(tmp_path):
+    path = tmp_path / "t.toml"
+    tenants = load(path, "[tenants.a]\ntime = 500\n[tenants.p]\n")
+    for by_hand, change, error in (
+        ("[tenants.b]\ntime = 1400\n", lambda: tenants.set("a", TenantPolicy(time=1000)), RefusedError),
+        ("[tenants.b]\ntime = 0\n", lambda: tenants.set("c", TenantPolicy(parent="p")), UsageError),
+        ('[tenants.p]\n[tenants.b]\nparent = "p"\n', lambda: tenants.remove("p"), UsageError),
+    ):
+        path.write_text(text := "[tenants.a]\ntime = 500\n" + by_hand)
+        with pytest.raises(error, match="nothing was changed"):
+            change()
+        assert path.read_text() == text
+    assert {tenant.name: tenant.time for tenant in tenants} == {"default": 1500, "a": 500, "p": 0}
+
+
 def test_more_than_there_is_is_refused(tmp_path):
     with pytest.raises(RefusedError, match="200%"):
         load(tmp_path / "t.toml", '[tenants.a]\ntime = "150%"\n[tenants.b]\ntime = "60%"\n')
