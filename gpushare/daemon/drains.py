@@ -1,6 +1,7 @@
 """Devices that take no new grants because an administrator said so. Drains are kept in a file, so they outlive the
 daemon."""
 
+import contextlib
 import json
 import logging
 import os
@@ -39,18 +40,19 @@ class Drains(Mapping[str, Drain]):
         self._drains: dict[str, Drain] = {}
         self._lock = threading.Lock()
         try:
-            text = self._path.read_text()
+            data = self._path.read_bytes()
         except FileNotFoundError:
             return
         except OSError as error:
             log.warning("%s: %s: no device is drained", self._path, error.strerror)
             return
         try:
-            rows = json.loads(text)
+            rows = json.loads(data)
             self._drains = {str(name): Drain(int(row["since_ns"]), str(row["reason"])) for name, row in rows.items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             aside = self._path.with_suffix(".damaged")
-            self._path.rename(aside)
+            with contextlib.suppress(OSError):
+                self._path.rename(aside)
             log.warning("%s cannot be read (%s) and is now %s: no device is drained", self._path, error, aside.name)
 
     def __getitem__(self, device: str) -> Drain:

@@ -6,6 +6,7 @@ from running import SPIN, Tenant
 from waiting import until
 
 from gpushare.client import Client
+from gpushare.daemon.drains import FILE, Drains
 from gpushare.errors import ForbiddenError, NotFoundError, RefusedError, UsageError
 
 GIB = 1 << 30
@@ -94,3 +95,14 @@ def test_root_alone_drains(public):
     open_to(public, NOBODY)
     said = as_nobody(lambda: Client(public.layout.socket).drain("0"))
     assert said.startswith(ForbiddenError.__name__)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\xff\xfe", b"[" * 100_000, b'{"GPU-1": {"since_ns": 1e999, "reason": ""}}'],
+    ids=["bytes", "deep", "huge"],
+)
+def test_a_damaged_file_drains_nothing_and_is_kept(tmp_path, content):
+    (tmp_path / FILE).write_bytes(content)
+    assert not Drains(tmp_path)
+    assert (tmp_path / FILE).with_suffix(".damaged").read_bytes() == content
