@@ -1,6 +1,8 @@
 """gpushare daemon."""
 
 import argparse
+import os
+import signal
 from pathlib import Path
 
 from gpushare.cli.command import checked
@@ -63,6 +65,9 @@ class DaemonCommand:
         )
 
     def run(self, args: argparse.Namespace) -> int:
+        if not os.isatty(0):
+            # Whoever asks a daemon that starts to reread its files does not mean to end it: it has yet to read them.
+            signal.signal(signal.SIGHUP, lambda *_: None)
         from gpushare.daemon import app
 
         return app.main(args.config, args.simulate, args.state_dir, args.socket, args.log_level)

@@ -135,6 +135,8 @@ class _Daemon:
         self._latency = latency
         self._config, self._layout, self._simulate, self._tenants_file = config, layout, simulate, tenants_file
         self._simulator: Simulator | None = None
+        self._context: NodeContext | None = None
+        """Set until it stops."""
 
     async def run(self) -> int:
         stop = asyncio.Event()
@@ -142,15 +144,15 @@ class _Daemon:
         loop.set_exception_handler(_loop_error)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
+        # From a terminal SIGHUP means that the terminal has closed: stop.
+        loop.add_signal_handler(signal.SIGHUP, stop.set if os.isatty(0) else self._reload)
         async with contextlib.AsyncExitStack() as cleanup:
             try:
-                context = self._open(cleanup)
+                context = self._context = self._open(cleanup)
                 await context.check_health()
-                # From a terminal SIGHUP means that the terminal has closed: stop.
-                reload = stop.set if os.isatty(0) else context.reload_tenants
-                loop.add_signal_handler(signal.SIGHUP, reload)
                 await self._serve(context, cleanup)
             except BaseException:
+                self._context = None
                 self._stop_simulator(cleanup_only=True)
                 with contextlib.suppress(OSError):
                     self._layout.grants.rmdir()
@@ -165,9 +167,14 @@ class _Daemon:
             done, _ = await asyncio.wait(
                 {asyncio.create_task(stop.wait()), *loops}, return_when=asyncio.FIRST_COMPLETED
             )
+            self._context = None
             for ended in done.intersection(loops):
                 ended.result()
         return 0
+
+    def _reload(self) -> None:
+        if self._context is not None:
+            self._context.reload_tenants()
 
     # Start.
 

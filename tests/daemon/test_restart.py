@@ -233,3 +233,20 @@ def test_killed_at_random_points(daemon, seed):
     rows = dict(daemon.rows("SELECT id, ended_ns FROM grants"))
     assert made <= set(rows)
     assert None not in rows.values()
+
+
+@pytest.mark.parametrize("moment", ["configuration.load", "app.open_records", "app.Arbiter.close"])
+def test_a_reload_while_the_daemon_starts_or_stops_ends_nothing(make_daemon, moment):
+    daemon = make_daemon().start()
+    _, grant_id = daemon.join()
+    daemon.terminate()
+    daemon.patch(
+        "import os, signal",
+        "from gpushare.daemon import app, config as configuration",
+        f"real = {moment}",
+        f"{moment} = lambda *given: os.kill(os.getpid(), signal.SIGHUP) or real(*given)",
+    )
+    daemon.start()
+    assert daemon.client.grant(grant_id)["phase"] == "active"
+    assert daemon.terminate() == 0
+    assert "Traceback" not in daemon.log.read_text()
