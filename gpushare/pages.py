@@ -17,6 +17,8 @@ from gpushare.page_words import DeviceLease, DeviceLimits, GrantState, Managed, 
 
 LIMITS_BYTES = ffi.sizeof("struct gs_limits")
 USAGE_BYTES = ffi.sizeof("struct gs_usage")
+USAGE_TAIL_BYTES = USAGE_BYTES - ffi.offsetof("struct gs_usage", "trace")
+"""What follows the slots in the usage page: any process of the grant writes there."""
 MAX_DEVICES = lib.GS_MAX_DEVICES
 MAX_SLOTS = lib.GS_MAX_SLOTS
 
@@ -182,13 +184,29 @@ class UsagePage(_Page):
         return cls._take(path, writable)
 
     def claim(self, limits: LimitsPage, pid: int) -> Slot:
-        """A slot for the process `pid` (host pid, from peer credentials). Raises RefusedError when all are taken."""
+        """A slot for the process `pid` (host pid, from peer credentials). Raises RefusedError when all are taken, or
+        there is no memory for another one."""
+        self._make_room(limits.slots_high)
         slot, generation, error = ffi.new("uint32_t *"), ffi.new("uint32_t *"), ffi.new("struct gs_err *")
         code = lib.gs_slot_claim(limits.pointer, self.pointer, self.seats, pid, slot, generation, error)
         if code == -errno.ENOSPC:
             raise RefusedError(ffi.string(error.msg).decode())
         _raise(self.path, code, error)
         return Slot(slot[0], generation[0], pid)
+
+    def _make_room(self, index: int) -> None:
+        """Allocates a slot that was never taken: a write to it on a full file system would tear the page."""
+        start, size = ffi.offsetof("struct gs_usage", "slot"), ffi.sizeof("struct gs_slot")
+        if index >= MAX_SLOTS:
+            return
+        try:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+            try:
+                os.posix_fallocate(descriptor, start + index * size, size)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise RefusedError(f"there is no room for another process in {self.path} ({error.strerror})") from None
 
     def keep(self, slot: Slot, since_ns: int) -> None:
         """Gives a slot back to the process that had it before a restart. `since_ns`: when it began, monotonic."""

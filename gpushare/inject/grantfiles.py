@@ -22,6 +22,7 @@ from gpushare.inject import files, mounts, preload, steps
 from gpushare.inject.grantdir import STAND_IN, Kind, cache_file, grant_dir, preload_file, preloaded, self_dir
 from gpushare.inject.node import Node
 from gpushare.inject.steps import Step, Steps
+from gpushare.pages import USAGE_TAIL_BYTES
 from gpushare.paths import Layout
 
 log = logging.getLogger(__name__)
@@ -134,9 +135,10 @@ _INODES = 16
 """Inodes in self/ besides the driver's files: the pages, the socket and `eviction` twice (they are renamed), `driver`,
 `sim`, and self/ itself."""
 
-_ROOM_BYTES = 64 << 10
+_ROOM_BYTES = USAGE_TAIL_BYTES
 """Bytes allocated at the start and at the end of a page when it is made on a shared file system: all of the limits
-page; in the usage page the slots of the first 31 processes, and every trace ring."""
+page; in the usage page the slots of the first 155 processes, and all that follows the slots. UsagePage.claim allocates
+other slots."""
 
 
 @functools.lru_cache(maxsize=8)

@@ -9,10 +9,11 @@ import subprocess
 from contextlib import closing
 
 import pytest
+from running import GPUSHARE, SPIN, Tenant
 from waiting import until
 
-from gpushare.errors import FailedError
-from gpushare.pages import UsagePage
+from gpushare.errors import FailedError, RefusedError
+from gpushare.pages import LimitsPage, UsagePage
 
 
 def change(daemon, *statements):
@@ -240,3 +241,28 @@ def test_a_restart_while_there_is_no_room_for_files(on_small_disk, what):
     finally:
         container.kill()
         container.wait()
+
+
+def test_no_process_and_no_grant_dies_of_a_full_file_system_that_grants_share(on_small_disk):
+    daemon = on_small_disk.patch("from gpushare.inject import mounts", "mounts.possible = lambda place: False").start()
+    client = daemon.client
+    kept = client.create(memory="2GiB", time="50%", keep=True)["id"]
+    spins = [
+        Tenant([*GPUSHARE, "run", "--socket", str(client.path), "--grant", kept, "--", str(SPIN)]) for _ in range(2)
+    ]
+    try:
+        own = daemon.layout.grants / client.create(memory="1GiB", time="1%")["id"] / "self"
+        free = without_room(daemon.layout.run, "bytes")
+        with UsagePage.open(own / "usage") as usage, LimitsPage.open(own / "limits") as limits:
+            with pytest.raises(RefusedError, match="no room for another process"):
+                for pid in range(1000):
+                    usage.claim(limits, pid + 2)
+            assert not usage.torn
+        for spin in spins:
+            spin.tell("run 500000")  # together, so both write what they were charged
+        until(lambda: min(daemon.busy(*(spin.pid for spin in spins))) > 200_000_000, "both work")
+        assert [spin.process.poll() for spin in spins] == [None, None]
+        free()
+    finally:
+        for spin in spins:
+            spin.close()
