@@ -27,7 +27,7 @@ from gpushare.wire import JoinError
 log = logging.getLogger(__name__)
 
 _STARTER_S = 1.0  # between two looks at an expired grant whose container is being started
-_STARTER_NS = 100 * 10**9  # for at most this long
+_STARTER_MAX_S = 100.0  # for at most this long
 
 
 class Transitions:
@@ -119,13 +119,14 @@ class Transitions:
             delay = min(max(0, t_ns - now_ns()), live.record.life.ttl_ns or 0) / 1e9
             self._timers[live.id] = asyncio.get_running_loop().call_later(delay, self._clock, live, t_ns)
 
-    def _clock(self, live: Live, due_ns: int) -> None:
+    def _clock(self, live: Live, due_ns: int, late_s: float = 0.0) -> None:
         """Sends Clock with `due_ns`, not the present wall time, which may have been set back meanwhile. While the
         runtime of its container lives, a grant waits for longer: the machine may be slow, and the runtime's end ends
-        the grant."""
+        the grant. `late_s`: for how long it has."""
         self._timers.pop(live.id, None)
-        if live.starter is not None and now_ns() - due_ns < _STARTER_NS:
-            self._timers[live.id] = asyncio.get_running_loop().call_later(_STARTER_S, self._clock, live, due_ns)
+        if live.starter is not None and late_s < _STARTER_MAX_S:
+            loop, late_s = asyncio.get_running_loop(), late_s + _STARTER_S
+            self._timers[live.id] = loop.call_later(_STARTER_S, self._clock, live, due_ns, late_s)
             return
         self.send(live, lifecycle.Clock(due_ns))
 

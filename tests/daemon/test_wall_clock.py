@@ -82,6 +82,20 @@ def test_nor_does_it_live_longer_when_the_clock_was_set_back_while_no_daemon_ran
     until(lambda: not daemon.client.grants(), "it expires", 30)
 
 
+def test_a_runtime_that_hangs_holds_its_grant_no_longer_when_the_clock_was_set_back(clock):
+    daemon, put = clock
+    daemon.patch("from gpushare.daemon import grants", "grants._ttl_ns = lambda request: 10**9")
+    daemon.quicken("transitions", _STARTER_S=0.05, _STARTER_MAX_S=0.2).start()
+    annotations = {"gpushare.dev/memory": "1GiB", "gpushare.dev/time": "10%"}
+    config = {"ociVersion": "1.0.2", "process": {"args": ["x"]}, "root": {"path": "/"}, "annotations": annotations}
+    # This process is the runtime, which goes on.
+    daemon.client.call(
+        "POST", "/v1/oci/edit", {"bundle": os.fspath(daemon.state_dir), "starts": True, "config": config}
+    )
+    put(-DAY)
+    until(lambda: not daemon.client.grants(), "it expires", 10)
+
+
 @pytest.mark.parametrize("offset", [-DAY, DAY])
 def test_what_is_prepared_is_held_for_as_long_as_it_said(clock, offset):
     daemon, put = clock
