@@ -1,13 +1,14 @@
 """Grants across restarts of the daemon: what a stop leaves, and what the next start does with it."""
 
 import logging
+from dataclasses import replace
 
 from gpushare.daemon import workloads
 from gpushare.daemon.guarding import Guarding
 from gpushare.daemon.peer import reopen_pidfd
 from gpushare.daemon.resources import Resources
 from gpushare.daemon.serving import Serving
-from gpushare.daemon.state import GrantRecord, Live, State, now_ns
+from gpushare.daemon.state import GrantRecord, Live, State, boot_ns, now_ns
 from gpushare.daemon.transitions import Transitions
 from gpushare.errors import GpushareError
 from gpushare.policy import lifecycle
@@ -86,6 +87,10 @@ class Adoption:
 
     def _goes_on(self, live: Live) -> None:
         record = live.record
+        if record.life.expires_ns is not None and record.expires_boot_ns is not None:
+            # The wall clock may have been set while no daemon ran.
+            left_ns = record.expires_boot_ns - boot_ns()
+            record.life = replace(record.life, expires_ns=now_ns() + left_ns)
         log.debug(
             "adopt grant=%s phase=%s workloads=%d processes=%d",
             live.id,

@@ -67,6 +67,7 @@ class GrantRecord(Struct, kw_only=True):
 
     `part`: set if it was prepared as part of a gang across nodes. `uid`: its owner's. `run_uid`, `run_gid`: the user
     who runs plain processes in it. `open`: all processes of that user may join, bound or not. Times are wall time.
+    `expires_boot_ns`: `life.expires_ns` on the clock since boot, which nobody sets.
     """
 
     life: Life
@@ -83,6 +84,7 @@ class GrantRecord(Struct, kw_only=True):
     ended_ns: int | None = None
     part: PartOf | None = None
     pod: Pod = Pod()
+    expires_boot_ns: int | None = None
 
     @property
     def id(self) -> str:
@@ -307,6 +309,11 @@ def open_records(ledger: Ledger) -> list[GrantRecord]:
 def now_ns() -> int:
     """Wall time, as in the ledger and on the wire."""
     return time.time_ns()
+
+
+def boot_ns() -> int:
+    """Time since the machine was started."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME)
 
 
 def instant() -> Instant:

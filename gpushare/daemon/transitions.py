@@ -15,7 +15,7 @@ from gpushare.daemon import workloads
 from gpushare.daemon.peer import Peer
 from gpushare.daemon.resources import Resources
 from gpushare.daemon.serving import Serving
-from gpushare.daemon.state import Live, State, now_ns
+from gpushare.daemon.state import Live, State, boot_ns, now_ns
 from gpushare.daemon.tenant_socket import Rules
 from gpushare.daemon.view import ended_unused, grant_view
 from gpushare.daemon.watch import Change
@@ -133,6 +133,8 @@ class Transitions:
     def _record(self, live: Live, phase: Phase) -> None:
         if phase.ended:
             live.record.ended_ns = now_ns()
+        expires = live.record.life.expires_ns
+        live.record.expires_boot_ns = boot_ns() + expires - now_ns() if expires is not None else None
         self._state.save(live.record)
         self.publish(live, "removed" if phase.ended else "added" if phase.unused and not live.rv else "changed")
         if phase.ended:

@@ -82,6 +82,22 @@ def test_nor_does_it_live_longer_when_the_clock_was_set_back_while_no_daemon_ran
     until(lambda: not daemon.client.grants(), "it expires", 30)
 
 
+@pytest.mark.parametrize("offset", [-DAY, DAY])
+def test_nor_does_it_live_shorter_when_the_clock_was_set_while_no_daemon_ran(clock, offset):
+    daemon, put = clock
+    client = daemon.start().client
+    asked = client.create(memory="1GiB", time="10%", ttl_seconds=600)
+    client.create(memory="1GiB", time="10%", ttl_seconds=1)
+    daemon.kill()
+    put(offset)
+    daemon.start()
+    until(lambda: len(client.grants()) == 1, "the short one expires")
+    [grant] = client.grants()
+    assert grant["id"] == asked["id"]
+    left = grant["expires_ns"] - (time.time_ns() + offset)
+    assert 580 * SECOND < left <= 600 * SECOND
+
+
 def test_a_runtime_that_hangs_holds_its_grant_no_longer_when_the_clock_was_set_back(clock):
     daemon, put = clock
     daemon.patch("from gpushare.daemon import grants", "grants._ttl_ns = lambda request: 10**9")
