@@ -55,9 +55,9 @@ class File:
 def read(path: Path) -> File:
     """Reads a file. Raises FileNotFoundError, and UsageError with the file, the line and the reason. A pipe or a
     device, which may never end, is not read."""
-    if path.exists() and not path.is_file():
-        raise UsageError(f"{path}: it is not a file")
     try:
+        if path.exists() and not path.is_file():
+            raise UsageError(f"{path}: it is not a file")
         data = path.read_bytes()
     except FileNotFoundError:
         raise

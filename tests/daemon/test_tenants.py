@@ -168,6 +168,11 @@ def test_a_tenant_removed_by_hand_can_be_removed(tmp_path):
     assert {tenant.name for tenant in load(path)} == {"default", "b"}
 
 
+def test_a_file_that_the_kernel_cannot_look_up_is_named(tmp_path):
+    with pytest.raises(UsageError, match="cannot be read: File name too long"):
+        load(tmp_path / f"{'t' * 300}.toml")
+
+
 def test_a_change_next_to_one_by_hand_leaves_a_file_that_can_be_read(tmp_path):
     path = tmp_path / "t.toml"
     tenants = load(path, "[tenants.a]\ntime = 500\n[tenants.p]\n")
