@@ -17,8 +17,6 @@ from gpushare.page_words import DeviceLease, DeviceLimits, GrantState, Managed, 
 
 LIMITS_BYTES = ffi.sizeof("struct gs_limits")
 USAGE_BYTES = ffi.sizeof("struct gs_usage")
-USAGE_TAIL_BYTES = USAGE_BYTES - ffi.offsetof("struct gs_usage", "trace")
-"""What follows the slots in the usage page: any process of the grant writes there."""
 MAX_DEVICES = lib.GS_MAX_DEVICES
 MAX_SLOTS = lib.GS_MAX_SLOTS
 

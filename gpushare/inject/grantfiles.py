@@ -17,12 +17,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpushare._native import ffi
 from gpushare.errors import FailedError
 from gpushare.inject import files, mounts, preload, steps
 from gpushare.inject.grantdir import STAND_IN, Kind, cache_file, grant_dir, preload_file, preloaded, self_dir
 from gpushare.inject.node import Node
 from gpushare.inject.steps import Step, Steps
-from gpushare.pages import USAGE_TAIL_BYTES
 from gpushare.paths import Layout
 
 log = logging.getLogger(__name__)
@@ -135,7 +135,7 @@ _INODES = 16
 """Inodes in self/ besides the driver's files: the pages, the socket and `eviction` twice (they are renamed), `driver`,
 `sim`, and self/ itself."""
 
-_ROOM_BYTES = USAGE_TAIL_BYTES
+_ROOM_BYTES = ffi.sizeof("struct gs_usage") - ffi.offsetof("struct gs_usage", "trace")
 """Bytes allocated at the start and at the end of a page when it is made on a shared file system: all of the limits
 page; in the usage page the slots of the first 155 processes, and all that follows the slots. UsagePage.claim allocates
 other slots."""
