@@ -13,6 +13,8 @@ BORROWERS = {
 }
 IN_FLIGHT_MS, SPARE_MS = 2.0, 1.0
 """Target of a wake: the bound on work in flight, the borrower's longest piece of work, and what the switch may take."""
+LOSS_PERCENT = 3.0
+"""Target of the borrower: the part of what it has on the bare device that it loses to the owner's leases."""
 
 
 def longest_ms(unit: Unit) -> float:
@@ -50,9 +52,13 @@ def measure(context: Context) -> None:
         alone = window(context.seconds(5), owner.set(OWNER))[0]["wake_ns"]
     for name, unit in context.some(list(BORROWERS.items())):
         values: dict[str, dict[str, float]] = {"p50": {}, "p99": {}, "max": {}}
+        used: dict[str, float] = {}
         for arm in ("bare", "gpushare"):
             with context.item(f"next to {name}, {arm}"):
-                _arm(context, arm, name, unit, values)
+                used[arm] = _arm(context, arm, name, unit, values)
+        if len(used) == 2:
+            loss = 100 * (1 - used["gpushare"] / used["bare"])
+            context.row(f"borrower's loss: {name}", loss, "%", against="bare", limit=LOSS_PERCENT)
         for quantile, found in values.items():
             context.compare(
                 f"owner's wake to the end of its first kernel next to {name}, {quantile}",
@@ -63,7 +69,8 @@ def measure(context: Context) -> None:
             )
 
 
-def _arm(context: Context, arm: str, name: str, unit: Unit, values: dict[str, dict[str, float]]) -> None:
+def _arm(context: Context, arm: str, name: str, unit: Unit, values: dict[str, dict[str, float]]) -> float:
+    """Returns the part of the device that the borrower used, in percent."""
     owner_report, borrower_report, waits = _next_to(context, arm, unit)
     for quantile, found in values.items():
         found[arm] = owner_report["wake_ns"][quantile] / 1e6
@@ -74,5 +81,6 @@ def _arm(context: Context, arm: str, name: str, unit: Unit, values: dict[str, di
             Spread(waits[len(waits) // 2], waits[0], waits[-1], len(waits)),
             "ms",
         )
-    used = 100 * borrower_report["work_ns"] / borrower_report["wall_ns"]
+    used: float = 100 * borrower_report["work_ns"] / borrower_report["wall_ns"]
     context.row(f"borrower's work meanwhile: {name}, {arm}", used, "% of the device", against="its process survives")
+    return used
