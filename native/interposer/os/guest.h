@@ -18,7 +18,9 @@ __attribute__((format(printf, 1, 2))) void gs_say(const char *format, ...);
 /* The same for debugging output that the user asked for (GPUSHARE_DEBUG), without a limit on the number of lines. */
 __attribute__((format(printf, 1, 2))) void gs_debug(const char *format, ...);
 
-uint64_t gs_now(void); /* CLOCK_MONOTONIC, ns */
+uint64_t gs_now(void); /* CLOCK_MONOTONIC of the host, ns: the daemon's clock */
+/* To be called before the first use of gs_now in a process: its clock may be ahead of the host's (page/gs_clock.h). */
+void gs_clock_find(void);
 /* Waits while *word == value, at most timeout_ns (0: no limit). shared: other processes map the word, too. Preserves
  * errno. False on timeout. */
 bool gs_futex_wait(const uint32_t *word, uint32_t value, uint64_t timeout_ns, bool shared);

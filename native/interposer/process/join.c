@@ -222,6 +222,7 @@ uint32_t gs_join(struct gs_process *state) {
     return GS_JOIN_BARE;
   struct gs_err err = {0};
   uint32_t joined = GS_JOIN_FAILED;
+  gs_clock_find();
   if (!gs_driver_present())
     gs_driver_why(&err);
   else

@@ -11,6 +11,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "page/gs_clock.h"
 #include "sim/model/model.h"
 
 static __thread int cancel_before; /* cancellation state to restore; belongs to the thread that holds model_lock */
@@ -39,10 +40,20 @@ void sim_unlock(void) {
   pthread_setcancelstate(before, &before);
 }
 
+int64_t sim_ahead(void) {
+  static int64_t ahead = INT64_MIN; /* not known yet */
+  int64_t known = __atomic_load_n(&ahead, __ATOMIC_RELAXED);
+  if (known == INT64_MIN) {
+    known = gs_clock_ahead();
+    __atomic_store_n(&ahead, known, __ATOMIC_RELAXED);
+  }
+  return known;
+}
+
 uint64_t sim_now(void) {
   struct timespec time;
   clock_gettime(CLOCK_MONOTONIC, &time);
-  return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec;
+  return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec - (uint64_t)sim_ahead();
 }
 
 void sim_spin(uint64_t ns) {

@@ -12,7 +12,8 @@
 void sim_lock(void);
 void sim_unlock(void);
 
-uint64_t sim_now(void); /* CLOCK_MONOTONIC */
+uint64_t sim_now(void);  /* CLOCK_MONOTONIC of the host, ns */
+int64_t sim_ahead(void); /* how far this process's own is ahead of it, ns */
 void sim_spin(uint64_t ns);
 static inline void sim_pause(void) {
 #ifdef __x86_64__

@@ -15,6 +15,7 @@ enum {
 };
 
 static void sleep_until(uint64_t when) {
+  when += (uint64_t)sim_ahead();
   struct timespec time = {(time_t)(when / 1000000000u), (long)(when % 1000000000u)};
   clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL); /* the caller checks again after an early return */
 }
