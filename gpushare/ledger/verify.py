@@ -77,6 +77,9 @@ def _devices(db: Any) -> dict[str, dict[str, int]]:
     wall = "SUM(CASE WHEN tenant IN (?, ?) THEN (to_ns - from_ns) / 1000 ELSE 0 END)"
     # Rows before the first one of idle time were written by an earlier version.
     first = f"SELECT COALESCE(MIN(from_ns), 0) FROM ({ALL}) WHERE tenant = ?"  # noqa: S608 - our own names
-    query = f"SELECT device, SUM(used_ns / 1000), {wall} FROM ({ALL}) WHERE from_ns >= ({first}) GROUP BY device"  # noqa: S608
-    rows = db.execute(query, (IDLE, GAP, IDLE))
+    # Later rows are those of ended grants: the idle time beside them waits in the daemon for up to a minute.
+    last = f"SELECT MAX(to_ns) FROM ({ALL}) WHERE tenant = ?"  # noqa: S608
+    where = f"from_ns >= ({first}) AND from_ns < ({last})"
+    query = f"SELECT device, SUM(used_ns / 1000), {wall} FROM ({ALL}) WHERE {where} GROUP BY device"  # noqa: S608
+    rows = db.execute(query, (IDLE, GAP, IDLE, IDLE))
     return {device: {"used_ns": used * 1000, "wall_ns": wall * 1000} for device, used, wall in rows}

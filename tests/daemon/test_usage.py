@@ -8,11 +8,27 @@ from xml.etree import ElementTree
 
 from waiting import until
 
+from gpushare.ledger import verify
+
 WALL = ("used_ns", "idle_ns", "switching_ns", "missed_ns")
 
 
 def spent(client, **query):
     return client.usage(**query)["devices"]
+
+
+def test_what_a_job_used_is_no_fault_while_the_idle_time_beside_it_waits(make_daemon, monkeypatch):
+    """The rows of an ended grant are in the file before those of its device's idle time, by up to a minute."""
+    monkeypatch.setattr(verify, "_LEAST_NS", 0)
+    daemon = make_daemon().start()
+    job = daemon.spin("1GiB", "60%", gpu="0")
+    job.tell("run 500000")
+    until(lambda: spent(daemon.client)["used_ns"] > 100_000_000, "some work")
+    job.kill()
+    until(lambda: not daemon.client.grants(), "it ends", 20)
+    assert [row for row in daemon.rows("SELECT tenant, used_ns FROM periods") if row[0] == "default"]
+    found = verify.verify(daemon.layout.ledger)
+    assert found["ok"], found["fault"]
 
 
 def test_time_adds_up_over_a_killed_daemon(make_daemon, tmp_path):
