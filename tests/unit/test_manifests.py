@@ -1,14 +1,18 @@
 """The Helm chart and the Kubernetes manifests: made from one source, valid, and with commands that exist."""
 
 import importlib.util
+import json
 import subprocess
 from pathlib import Path
 
+import jsonschema
 import pytest
 import yaml
 from apiserver import check
 from running import GPUSHARE
 
+from gpushare.adapters.deviceplugin.slots import SLOTS_MAX
+from gpushare.api.tenants import TENANT_NAME
 from gpushare.cli.main import build_parser
 
 ROOT = Path(__file__).parents[2]
@@ -28,6 +32,7 @@ def load():
 
 
 manifests = load()
+SCHEMA = jsonschema.Draft7Validator(json.loads((manifests.CHART / "values.schema.json").read_text()))
 
 
 def objects(text):
@@ -72,6 +77,59 @@ def test_the_command_is_one_of_ours(changed):
     args = build_parser().parse_args(arguments)
     mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
     assert {str(args.kubelet_dir), str(Path(args.socket).parent)} == mounts
+
+
+DIGEST = "@sha256:" + "0a" * 32
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"image": f"registry.example:5000/team/gpushare{DIGEST}"},
+        {"image": f"gpushare:0.1.0{DIGEST}"},
+        {"kubeletDirectory": "/var/lib/rancher/k3s/agent/kubelet", "runDirectory": "/run/gpushare/"},
+        {"nodeLabel": "gpu", "runtimeClass": "gpushare-2"},
+        {"tenant": "labs/1.0", "slots": 1},
+    ],
+    ids=str,
+)
+def test_values_that_can_be_set_come_out_as_they_are(changed):
+    SCHEMA.validate({**manifests.values(), **changed})
+    for adapter in manifests.ADAPTERS:
+        found = objects(manifests.manifests(adapter, **changed))
+        for one in found.values():
+            check(one, MODELS[one["kind"]], one["kind"])
+        pod = found["DaemonSet"]["spec"]["template"]["spec"]
+        assert pod["containers"][0]["image"] == changed.get("image", manifests.values()["image"])
+        assert pod["nodeSelector"] == {changed.get("nodeLabel", manifests.values()["nodeLabel"]): "true"}
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"adapter": "deviceplugin"}, {"adapter": ""}, {"Adapter": "device-plugin"}, {"nodeSelector": {"a": "b"}},
+        {"slots": 0}, {"slots": SLOTS_MAX + 1}, {"slots": "ten"}, {"slots": 1.5}, {"sizes": "annotation"},
+        {"tenant": ""}, {"tenant": "a #b"}, {"tenant": "a: b"}, {"tenant": "a\n- b"}, {"tenant": ["a"]},
+        {"image": ""}, {"image": "1.5"}, {"image": {"repository": "gpushare"}}, {"imagePullPolicy": "always"},
+        {"nodeLabel": ""}, {"nodeLabel": "*"}, {"nodeLabel": "a b"}, {"nodeLabel": "yes"},
+        {"runtimeClass": ""}, {"runtimeClass": "GPU_Share"}, {"runtimeClass": "off"}, {"runtimeClass": "1"},
+        {"runDirectory": "run"}, {"kubeletDirectory": "/a: b"}, {"kubeletDirectory": None},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_values_that_nothing_could_use_are_refused(changed):
+    """By Helm itself, before anything is installed: it reads the schema."""
+    assert not SCHEMA.is_valid({**manifests.values(), **changed})
+
+
+def test_the_schema_is_of_the_values_and_of_the_adapters():
+    properties = SCHEMA.schema["properties"]
+    assert set(SCHEMA.schema["required"]) == set(manifests.values()) == set(properties) - {"global"}
+    assert properties["adapter"]["enum"] == list(manifests.ADAPTERS)
+    assert properties["slots"]["maximum"] == SLOTS_MAX
+    assert properties["tenant"]["pattern"] == TENANT_NAME
+    SCHEMA.check_schema(SCHEMA.schema)
+    SCHEMA.validate(manifests.values())
 
 
 def test_a_word_that_helm_has_and_this_does_not():
