@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
+import gzip
 import os
+import select
 import shutil
 import signal
 import socket
@@ -204,6 +206,26 @@ def test_those_who_send_nothing_or_take_nothing_stop_nobody(node, board):
             told.until("grants", lambda grants: grant in grants.get("set", ()))
             node.client.release(grant)
         assert board.request("GET", "/")[0] == 200
+
+
+def test_bodies_that_grow_or_trickle_keep_the_server_for_no_time(node):
+    """One needs no token to send them. What is not HTTP is answered, and not logged."""
+    bomb = gzip.compress(bytes(200 << 20))
+    head = "POST /api/release HTTP/1.1\r\nHost: localhost\r\n"
+    with dashboard("--socket", str(node.layout.socket)) as board:
+        schedstat = Path(f"/proc/{board.process.pid}/schedstat")
+        assert board.request("GET", "/")[0] == 200
+        before = int(schedstat.read_text().split()[0])
+        with board.connect() as one, contextlib.suppress(OSError):
+            one.sendall(f"{head}Content-Encoding: gzip\r\nContent-Length: {len(bomb)}\r\n\r\n".encode() + bomb)
+            assert b" 401 " in one.recv(100)
+        assert board.request("GET", "/")[0] == 200
+        assert int(schedstat.read_text().split()[0]) - before < 200_000_000
+        for start, status in (f"{head}Transfer-Encoding: chunked\r\n\r\n1\r\na\r\n", 411), ("G\0T / X\r\n\r\n", 400):
+            with board.connect() as one:
+                one.sendall(start.encode())
+                assert one.recv(100).split()[1] == str(status).encode()
+        assert not select.select([board.process.stderr], [], [], 0)[0]
 
 
 def test_headers_are_small(board):
