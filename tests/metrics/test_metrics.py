@@ -1,5 +1,7 @@
 """The metrics as Prometheus reads them: names, labels, alerts, the dashboard and the adapter."""
 
+import asyncio
+import contextlib
 import re
 import shutil
 import socket
@@ -13,7 +15,8 @@ import pytest
 from scrapes import dashboard, samples
 from waiting import until
 
-from gpushare.adapters.prometheus.server import request_of
+from gpushare.adapters.prometheus import server as server_of
+from gpushare.adapters.prometheus.server import CONNECTIONS_MAX, Server, request_of
 from gpushare.cli.adapter_prometheus import FILES
 from gpushare.cli.main import main
 from gpushare.inject.pod import LABEL_MAX, Pod, pod_of
@@ -178,6 +181,43 @@ def test_the_adapter_answers_one_question(site):
     assert until(lambda: read(address)[0] == 503, "it says that nobody answers", 20)
     site.daemon.start()
     assert until(lambda: read(address)[0] == 200, "it asks again", 20)
+
+
+def test_those_who_ask_nothing_shut_nobody_out(site):
+    where = urlsplit(site.adapter)
+    with contextlib.ExitStack() as idle:
+        for number in range(CONNECTIONS_MAX + 8):
+            one = idle.enter_context(socket.create_connection((where.hostname, where.port), timeout=20))
+            with contextlib.suppress(OSError):  # it was closed to make room
+                one.sendall(b"GET /met" if number % 2 else b"")
+        assert [read(site.adapter)[0] for _ in range(3)] == [200] * 3
+
+
+def test_a_failure_is_not_the_answer_for_ever(monkeypatch):
+    """As when no thread can be started, or a daemon of another version answers."""
+
+    class Daemon:
+        def __init__(self):
+            self.answers = [ValueError("what is this?"), "gpushare_devices 1\n"]
+
+        def text(self, target):
+            found = self.answers.pop(0)
+            if isinstance(found, Exception):
+                raise found
+            return found
+
+    async def story():
+        server = Server(Daemon())
+        async with await server.start("127.0.0.1", 0) as listening:
+            port = listening.sockets[0].getsockname()[1]
+            for status in (b"503", b"200"):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+                assert (await reader.read()).split(b" ")[1] == status
+                writer.close()
+
+    monkeypatch.setattr(server_of, "ANSWER_SECONDS", -1)
+    asyncio.run(story())
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,10 @@ class Server:
     def __init__(self, client: Client, dcgm: dcgm.Names | None = None) -> None:
         """`dcgm`: adds metrics under dcgm-exporter's names; None: none."""
         self._client, self._dcgm = client, dcgm
-        self._connections = 0
+        self._open: dict[asyncio.StreamWriter, None] = {}
+        """Connections that are being answered."""
+        self._waiting: dict[asyncio.StreamWriter, None] = {}
+        """Connections whose requests are not there yet, in order of arrival."""
         self._asked: asyncio.Task[tuple[float, bytes]] | None = None
 
     async def start(self, host: str, port: int) -> asyncio.Server:
@@ -59,21 +62,33 @@ class Server:
         return await asyncio.start_server(self._serve, host, port, limit=HEADER_MAX, backlog=CONNECTIONS_MAX)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._connections >= CONNECTIONS_MAX:
-            writer.transport.abort()
-            return
-        self._connections += 1
+        if len(self._waiting) + len(self._open) >= CONNECTIONS_MAX:
+            self._make_room()
+        self._waiting[writer] = None
         try:
             async with asyncio.timeout(CONNECTION_SECONDS):
-                writer.write(await self._answer(await _header(reader)))
-                await writer.drain()
-                writer.close()
-                await writer.wait_closed()
+                header = await _header(reader)
+                if writer in self._waiting:
+                    del self._waiting[writer]
+                    self._open[writer] = None
+                    writer.write(await self._answer(header))
+                    await writer.drain()
+                    writer.close()
+                    await writer.wait_closed()
         except (OSError, TimeoutError):
             pass
         finally:
-            self._connections -= 1
+            for connections in (self._waiting, self._open):
+                connections.pop(writer, None)
             writer.transport.abort()
+
+    def _make_room(self) -> None:
+        """Closes the oldest connection, of those without a request if there are any: a client that opens many and asks
+        nothing closes its own."""
+        connections = self._waiting or self._open
+        oldest = next(iter(connections))
+        del connections[oldest]
+        oldest.transport.abort()
 
     async def _answer(self, header: bytes) -> bytes:
         status, why = request_of(header)
@@ -81,7 +96,7 @@ class Server:
             return answer(status, why + "\n")
         asked = self._asked
         if asked is None or (asked.done() and time.monotonic() - asked.result()[0] > ANSWER_SECONDS):
-            asked = self._asked = asyncio.create_task(asyncio.to_thread(self._ask))
+            asked = self._asked = asyncio.create_task(self._ask())
         # shield: the query continues if this client gives up; the next client gets its answer without a second query.
         return (await asyncio.shield(asked))[1]
 
@@ -90,16 +105,21 @@ class Server:
         with contextlib.suppress(GpushareError):
             names.text(self._client.text("/metrics"), ())
 
-    def _ask(self) -> tuple[float, bytes]:
+    async def _ask(self) -> tuple[float, bytes]:
+        """Returns an answer and its time. Never raises: a failure is not the answer to later requests."""
         try:
-            text = self._client.text("/metrics")
-            if self._dcgm is not None:
-                text += self._dcgm.text(text, self._client.devices())
-            found = answer(200, text)
+            found = answer(200, await asyncio.to_thread(self._text))
         except GpushareError as error:
             log.warning("%s", error)
             found = answer(503, f"{error}\n")
+        except Exception as error:  # no thread can be started, or the daemon is of another version
+            log.exception("the daemon's metrics are not known")
+            found = answer(503, f"the adapter could not ask the daemon ({error!r}): its log says more\n")
         return time.monotonic(), found
+
+    def _text(self) -> str:
+        text = self._client.text("/metrics")
+        return text if self._dcgm is None else text + self._dcgm.text(text, self._client.devices())
 
 
 async def _header(reader: asyncio.StreamReader) -> bytes:
