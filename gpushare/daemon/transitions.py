@@ -7,6 +7,7 @@ adopts it or ends it (daemon/adoption.py).
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from gpushare.api.types import Name
@@ -60,14 +61,17 @@ class Transitions:
         self.send(live, lifecycle.Break(now_ns(), reason))
 
     def _carry_out(self, live: Live, steps: tuple[lifecycle.Instruction, ...]) -> None:
-        try:
-            for step in steps:
+        failed: Exception | None = None
+        for step in steps:
+            try:
                 self._step(live, step)
-        except Exception as error:
-            if live.record.phase.ended:
-                raise
-            self.fail(live, str(error))
-            raise
+            except Exception as error:
+                if not live.record.phase.ended:
+                    self.fail(live, str(error))
+                    raise
+                failed = failed or error  # it ends all the same: a grant that is half ended nobody could end any more
+        if failed is not None:
+            raise failed
 
     def _step(self, live: Live, step: lifecycle.Instruction) -> None:
         match step:
@@ -79,13 +83,21 @@ class Transitions:
             case lifecycle.StopServing():
                 self._serving.stop(live)
             case lifecycle.EndProcesses():
-                workloads.kill(live)
+                self._end_processes(live)
             case lifecycle.Remove():
                 self._remove(live)
             case lifecycle.WakeAt(t_ns):
                 self.wake_at(live, t_ns)
             case lifecycle.Record(phase):
                 self._record(live, phase)
+
+    def _end_processes(self, live: Live) -> None:
+        """Kills what runs in the grant. The grant ends even if some of it cannot be killed: the next call would not
+        do better, and the books must not keep what nobody can give back."""
+        if why := workloads.kill(live):
+            log.warning("grant %s ends, and not all of its processes do: %s: end them by hand", live.id, why)
+            life = live.record.life
+            live.record.life = replace(life, reason=f"{life.reason}; not all of its processes could be ended: {why}")
 
     def _open(self, live: Live) -> None:
         """Opens a grant for use. Its files are made for a container at first; for a plain process they are made again,

@@ -133,8 +133,10 @@ def watch(live: Live, record: WorkloadRecord, pidfd: int | None, ended: Callable
         assert workload.poll is not None
         assert workload.events is not None
         workload.poll.poll(0)
-        with contextlib.suppress(OSError):
+        try:
             os.pread(workload.events, 256, 0)
+        except OSError:  # the cgroup was removed: from now on the file would be readable without end
+            _close_events(workload)
         ended()
 
     loop.add_reader(workload.poll, cgroup_changed)
@@ -166,6 +168,10 @@ def _close_pidfd(workload: Workload) -> None:
 def close(workload: Workload) -> None:
     """Stops watching the workload, which is left alone."""
     _close_pidfd(workload)
+    _close_events(workload)
+
+
+def _close_events(workload: Workload) -> None:
     if workload.poll is not None:
         asyncio.get_running_loop().remove_reader(workload.poll)
         workload.poll.close()
@@ -195,20 +201,33 @@ def admits(live: Live, pid: int) -> bool:
     return own is not None and any(group is not None and own.path.is_relative_to(group.path) for group in groups)
 
 
-def kill(live: Live) -> None:
-    """Sends SIGKILL to all that runs in the grant."""
+def kill(live: Live) -> str:
+    """Sends SIGKILL to all that runs in the grant. Returns why some of it goes on, empty where none does."""
+    why = ""
     for workload in live.workloads:
         if workload.cgroup is not None:
-            workload.cgroup.kill()
+            try:
+                workload.cgroup.kill()
+            except FailedError as error:
+                why = str(error)
         if workload.pidfd is not None:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(workload.pidfd, signal.SIGKILL)
+            why = _kill(workload.record.pid, workload.pidfd) or why
     for member in live.record.members:
         pidfd = peer.reopen_pidfd(member.pid, member.started)
         if pidfd is not None:
-            with contextlib.suppress(ProcessLookupError):
-                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            why = _kill(member.pid, pidfd) or why
             os.close(pidfd)
+    return why
+
+
+def _kill(pid: int, pidfd: int) -> str:
+    try:
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    except OSError as error:  # one that has become root's, of a daemon that is not
+        return f"process {pid} cannot be killed: {error.strerror}"
+    return ""
 
 
 def plain_cgroup(links: Path, grant_id: str, pid: int, uid: int) -> Held:

@@ -2,8 +2,10 @@
 
 import contextlib
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from waiting import until
 
 from gpushare.enforce import cgroup
 from gpushare.enforce.cgroup import Cgroup, Hierarchies
+from gpushare.errors import FailedError
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -146,6 +149,68 @@ def test_one_that_left_ends_with_its_grant(daemon, call, job):
     assert daemon.client.grant(one.grant)["phase"] == "active"
     daemon.client.release(one.grant)
     one.process.wait(20)  # the daemon kills it by its pidfd
+
+
+def test_a_grant_ends_even_if_its_processes_cannot_be_killed(make_daemon):
+    """A hierarchy that was mounted read-only, and a process that has become another user's by a set-user-ID program."""
+    daemon = make_daemon()
+    daemon.forked = False
+    daemon.patch(
+        "import signal",
+        "def refuse(*_): raise PermissionError(1, 'Operation not permitted')",
+        "signal.pidfd_send_signal = refuse",
+    )
+    daemon.command = ["unshare", "--mount", *daemon.command]
+    child, grant = daemon.start().join()
+    cgroups = "/sys/fs/cgroup"
+    for words in (["--rbind", cgroups, cgroups], ["-o", "remount,bind,ro", Hierarchies.of().unified]):
+        subprocess.run(["nsenter", "-t", str(daemon.process.pid), "--mount", "mount", *words], check=True)
+    ended = daemon.client.release(grant)
+    assert ended["phase"] == "released"
+    assert f"process {child.pid} cannot be killed: Operation not permitted" in ended["reason"]
+    assert f"grant {grant} ends, and not all of its processes do" in daemon.log.read_text()
+    assert daemon.client.grants() == []
+    subprocess.run(["nsenter", "-t", str(daemon.process.pid), "--mount", "umount", "--lazy", cgroups], check=True)
+    child.kill()
+    daemon.nothing_left()  # the cgroup neither
+
+
+def test_a_grant_ends_even_if_its_cgroup_is_not_found(make_daemon):
+    daemon = make_daemon()
+    child, grant = daemon.start().join()
+    group, links = daemon.cgroup(grant), daemon.layout.cgroups
+    links.rename(links.with_name("aside"))
+    links.touch()
+    with pytest.raises(FailedError, match="the daemon's log says which"):
+        daemon.client.release(grant)
+    child.wait(20)
+    assert daemon.client.grant(grant)["phase"] == "released"
+    links.unlink()
+    until(group.remove, "its cgroup goes")
+    daemon.nothing_left()
+
+
+def test_a_cgroup_that_its_user_removes_at_once_keeps_the_daemon_busy_for_no_time(daemon, call, job):
+    """The kernel says that a file of a removed cgroup is ready, without end, to whoever has not read it before."""
+    for name in ("", "cgroup.procs"):
+        os.chown(job.path / name, USER, USER)
+    one = call()
+    one.bind()
+    daemon.process.send_signal(signal.SIGSTOP)
+    stat = Path(f"/proc/{daemon.process.pid}/stat")
+    until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "T", "it stands")
+    time.sleep(0.05)  # the kernel tells of changes at most every 10 ms
+    assert one.say(job.path) == "moved"
+    (job.path / f"gpushare-{one.grant}").rmdir()
+    daemon.process.send_signal(signal.SIGCONT)
+    daemon.client.version()
+    schedstat = Path(f"/proc/{daemon.process.pid}/schedstat")
+    before = int(schedstat.read_text().split()[0])
+    time.sleep(0.5)
+    assert int(schedstat.read_text().split()[0]) - before < 250_000_000
+    assert daemon.client.grant(one.grant)["phase"] == "active"
+    one.end()
+    until(lambda: daemon.client.grant(one.grant)["phase"] == "released", "it ends")
 
 
 def test_where_no_child_may_be_made(call, job):
