@@ -257,7 +257,10 @@ class _Daemon:
         context.evictions.start()
         if ledger.readable:  # otherwise they may belong to living grants
             self._remove_strays(state)
-        resources.offer()
+        try:
+            resources.offer()
+        except FailedError as error:  # grants go on, and it is tried again (Resources.restore)
+            log.warning("%s", error)
         return context
 
     def _remove_strays(self, state: State) -> None:
@@ -268,11 +271,13 @@ class _Daemon:
             if directory.name not in state and directory.name != grantdir.STAND_IN and directory.is_dir():
                 with contextlib.suppress(OSError):
                     grantfiles.remove(layout, directory.name)
-        for spec in layout.cdi.glob("gpushare.dev-gpu_g-*.json"):
-            if spec.stem.removeprefix("gpushare.dev-gpu_") not in state:
-                spec.unlink(missing_ok=True)
-        for unfinished in layout.cdi.glob(".gpushare.dev-gpu_*.tmp"):
-            unfinished.unlink(missing_ok=True)
+        specs = layout.cdi.glob("gpushare.dev-gpu_g-*.json")
+        strays = [spec for spec in specs if spec.stem.removeprefix("gpushare.dev-gpu_") not in state]
+        for stray in (*strays, *layout.cdi.glob(".gpushare.dev-gpu_*.tmp")):
+            try:
+                stray.unlink(missing_ok=True)
+            except OSError as error:  # a directory, or a file system that takes no writes
+                log.warning("%s stays (%s): remove it by hand", stray, error.strerror)
         for name in _stray_cgroups(state):
             workloads.remove_cgroup(layout.cgroups, name)
 

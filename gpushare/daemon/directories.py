@@ -18,6 +18,8 @@ def own(path: Path) -> None:
         if not path.exists():  # mkdir of an existing directory waits for a disk that takes no writes
             path.mkdir(mode=0o755, parents=True, exist_ok=True)
         found = path.stat()
+    except FileExistsError:  # a link that leads nowhere
+        raise FailedError(f"{path} is not a directory: remove it, or give --state-dir") from None
     except OSError as error:
         raise FailedError(f"{path} cannot be made ({error.strerror}): run as root, or give --state-dir") from None
     if not stat.S_ISDIR(found.st_mode):

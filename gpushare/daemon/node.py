@@ -229,7 +229,9 @@ class NodeContext:
         raise NotFoundError(f"there is no device {name[:80]!r}: `gpushare devices` shows what there is")
 
     async def check_health(self) -> None:
-        """Asks every device whether it works, and when that has changed updates shares, watchers and the log once."""
+        """Asks every device whether it works, and when that has changed updates shares, watchers and the log once. Also
+        restores CDI specs."""
+        self.resources.restore(self.state)
         looked = await asyncio.to_thread(self._look, list(self.state.devices), set(self.state.faults))
         changed = [(device, why) for device, why in looked if bool(why) != (device.id in self.state.faults)]
         if not changed:

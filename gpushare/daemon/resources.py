@@ -4,10 +4,11 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from gpushare.daemon.door import Door
+from gpushare.daemon.logs import Seldom
 from gpushare.daemon.state import GrantRecord, Live
 from gpushare.daemon.tenant_socket import Rules, TenantSocket
 from gpushare.enforce import exclusive
@@ -25,6 +26,8 @@ from gpushare.policy.lifecycle import Kind
 
 log = logging.getLogger(__name__)
 
+_seldom = Seldom()
+
 _MINOR_MAX = (1 << 20) - 1  # include/linux/kdev_t.h: MINORBITS
 
 
@@ -38,6 +41,8 @@ class Resources:
         if node.sim_dir is not None:
             parts += [node.sim_lib_dir / name for name in ("libcuda.so.1", "libnvidia-ml.so.1")]
         self._unused = Unused(layout, node)
+        self._unwritten: set[str] = set()
+        """Grants whose CDI specs could not be written: they are tried again."""
         self.on_failed: Callable[[Live, str], None] = lambda *_: None
         """Called with a grant whose files could not be made `later`, and the reason."""
         self._parts = Steps(*(steps.readable(str(file)) for file in parts))
@@ -168,7 +173,8 @@ class Resources:
 
     def take_over(self, live: Live, rules: Rules) -> None:
         """Takes over the grant's files after a restart, and opens them where it is in use. Raises FailedError when a
-        page is missing or invalid, and removes nothing then."""
+        page is missing or invalid, and removes nothing then. No container that runs needs the CDI spec: one that cannot
+        be written ends no grant."""
         record = live.record
         try:
             self._map(live)
@@ -179,25 +185,41 @@ class Resources:
                 assert live.usage is not None
                 _keep_slots(live, live.usage)
                 self._listen(live, rules)
-            self._renew_spec(record)
         except OSError as error:
             self.close(live)
             raise FailedError(f"its files cannot be used: {error}") from None
         except BaseException:
             self.close(live)
             raise
+        if record.life.kind is not Kind.PROCESS:
+            self._specify(record)
 
-    def _renew_spec(self, record: GrantRecord) -> None:
-        """Writes the CDI spec where it has changed. Raises OSError for a grant that nobody has used: containers that
-        run do not need it any more."""
-        if record.life.kind is Kind.PROCESS:
-            return
+    def _specify(self, record: GrantRecord) -> None:
         try:
             cdi.write_spec(self._layout, record.id, self._node, self.granted(record))
         except OSError as error:
-            if record.phase.unused:
-                raise
-            log.warning("grant %s goes on with the CDI spec that it has: %s", record.id, error)
+            self._unwritten.add(record.id)
+            _seldom.warning("spec", "grant %s goes on, but its CDI spec cannot be written: %s", record.id, error)
+        else:
+            self._unwritten.discard(record.id)
+
+    def restore(self, grants: Iterable[Live]) -> None:
+        """Called every two seconds: writes the CDI specs that somebody has removed, or that could not be written."""
+        grants = list(grants)
+        self._unwritten &= {live.id for live in grants}
+        try:
+            there = set(os.listdir(self._layout.cdi))
+        except OSError:
+            there = set()
+        if cdi.name(cdi.ANY) not in there:
+            try:
+                self.offer()
+            except FailedError as error:
+                _seldom.warning("offer", "%s", error)
+        for live in grants:
+            made = not live.making and live.record.life.kind is not Kind.PROCESS and self.knows(live.record)
+            if made and (live.id in self._unwritten or cdi.name(live.id) not in there):
+                self._specify(live.record)
 
     def _check_whole(self, live: Live) -> None:
         """Raises FailedError where an earlier daemon was killed while it made the directory: then its last file is

@@ -36,10 +36,11 @@ def spec_path(layout: Layout, grant_id: str) -> Path:
 
 def spec_file(layout: Layout, grant_id: str) -> str:
     """As spec_path, as text."""
-    return f"{layout.cdi}/{_name(grant_id)}"
+    return f"{layout.cdi}/{name(grant_id)}"
 
 
-def _name(grant_id: str) -> str:
+def name(grant_id: str) -> str:
+    """Returns the name of the grant's spec in the directory."""
     return f"gpushare.dev-gpu_{grant_id}.json"
 
 
@@ -82,11 +83,11 @@ def appears(layout: Layout, path: str, by: str) -> Step:
     """Returns a step that writes a spec atomically; its directory must exist. `by`: a word that identifies the writer:
     each has its own temporary name."""
     # Engines read *.json and *.yaml only, so they ignore the temporary name.
-    return steps.replacement(path, _MODE, f"{layout.cdi}/.{_name(by)}.tmp")
+    return steps.replacement(path, _MODE, f"{layout.cdi}/.{name(by)}.tmp")
 
 
-def _write(layout: Layout, name: str, text: str) -> Path:
-    path, writing = spec_path(layout, name), _writing(layout)
+def _write(layout: Layout, device: str, text: str) -> Path:
+    path, writing = spec_path(layout, device), _writing(layout)
     data = text.encode()
     if files.has(os.fspath(path), data, _MODE):
         return path
@@ -111,7 +112,7 @@ ANY = "any"
 def write_offers(layout: Layout, node: Node, devices: Sequence[Granted]) -> None:
     """Writes the spec of the devices without a grant. Raises OSError."""
     offers = [(ANY, devices), *((device.id, [device]) for device in devices)]
-    found = [_device(edits.offer(layout, name, node, those)) for name, those in offers]
+    found = [_device(edits.offer(layout, device, node, those)) for device, those in offers]
     _write(layout, ANY, json.dumps({"cdiVersion": VERSION, "kind": edits.CDI_KIND, "devices": found}, indent=2) + "\n")
 
 
@@ -127,4 +128,4 @@ def _template(layout: Layout, node: Node, granted: tuple[Granted, ...]) -> str:
 def remove_spec(layout: Layout, grant_id: str) -> None:
     """Removes the grant's spec, if it is there."""
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(f"{layout.cdi}/{_name(grant_id)}")
+        os.unlink(spec_file(layout, grant_id))

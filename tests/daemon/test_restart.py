@@ -5,14 +5,17 @@ import os
 import random
 import signal
 import sqlite3
+import subprocess
 import threading
 import time
 
 import pytest
 from waiting import until
 
+from gpushare.daemon import directories
 from gpushare.daemon.peer import start_time
-from gpushare.errors import GpushareError
+from gpushare.errors import FailedError, GpushareError
+from gpushare.inject import cdi
 from gpushare.pages import LimitsPage
 
 
@@ -148,6 +151,58 @@ def test_stray_files_are_removed(daemon):
     assert not unfinished.exists()
     assert foreign.exists()
     foreign.unlink()
+
+
+@pytest.mark.parametrize("obstacle", ["full", "read-only", "directories"])
+def test_specs_that_cannot_be_written_end_nothing(make_daemon, obstacle):
+    """Containers that run need no CDI spec. What is missing is written as soon as it can be."""
+    daemon = make_daemon().quicken(_HEALTH_SECONDS=0.05).start()
+    client, place = daemon.client, daemon.layout.cdi
+    made = [client.create(memory="1GiB", time="10%")["id"] for _ in range(2)]
+    running, unused = made
+    child = subprocess.Popen(["sleep", "1000"])
+    try:
+        client.call("POST", f"/v1/hooks/create-runtime?grant={running}", {"pid": child.pid, "annotations": {}})
+        daemon.kill()
+        (place / "gpushare.dev-gpu_g-stray.json").touch()
+        in_the_way = [place / cdi.name(name) for name in (*made, "any", "g-other")] if obstacle == "directories" else []
+        for path in in_the_way:
+            path.unlink(missing_ok=True)
+            path.mkdir()
+        if obstacle == "full":
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k,mode=755", "none", place], check=True)
+            (place / "ballast").write_bytes(bytes(4096))
+        elif obstacle == "read-only":
+            subprocess.run(["mount", "--bind", place, place], check=True)
+            subprocess.run(["mount", "-o", "remount,bind,ro", place], check=True)
+        try:
+            daemon.start()
+            assert {grant["id"]: grant["phase"] for grant in client.grants()} == {running: "active", unused: "reserved"}
+            if obstacle != "read-only":  # there the specs have not changed
+                assert f"grant {running} goes on" in daemon.log.read_text()
+        finally:
+            if obstacle != "directories":
+                subprocess.run(["umount", "-l", place], check=True)
+            for path in in_the_way:
+                path.rmdir()
+        if obstacle == "read-only":
+            for path in place.iterdir():
+                path.unlink()
+        wanted = {cdi.name(name) for name in (*made, "any")}
+        until(lambda: wanted <= set(os.listdir(place)), "specs are written again")
+        assert child.poll() is None
+        client.release(running)
+        client.release(unused)
+        child.wait(20)
+    finally:
+        child.kill()
+        child.wait()
+
+
+def test_a_link_that_leads_nowhere_is_no_directory_of_specs(tmp_path):
+    (tmp_path / "cdi").symlink_to("nowhere")
+    with pytest.raises(FailedError, match="is not a directory: remove it"):
+        directories.own(tmp_path / "cdi")
 
 
 def test_clean_stop_keeps_what_runs_and_removes_the_rest(daemon):
