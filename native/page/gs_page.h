@@ -50,6 +50,9 @@ struct gs_device_limits {
   /* epoch << 1 | 1: another grant has a lease of the device, or work on it that outlives its lease. Kept up to date for
    * holders and for those whose own work outlives their lease; arbiter */
   uint32_t foreign_work;
+  /* What the other grants with leases leave of the device, as far as known; 0 while the work of one that has none runs.
+   * Kept up to date with foreign_work; arbiter */
+  uint32_t spare_milli;
   uint64_t foreign_work_ns; /* time of the last change of foreign_work; 0: unknown; arbiter */
   /* memory of the grant's processes that the driver reports beyond what they were charged; counts against
    * memory_bytes */
@@ -121,6 +124,7 @@ struct gs_usage {
 _Static_assert(sizeof(struct gs_device_limits) == 128, "layout");
 _Static_assert(offsetof(struct gs_device_limits, lease) == 48, "layout");
 _Static_assert(offsetof(struct gs_device_limits, foreign_work) == 56, "layout");
+_Static_assert(offsetof(struct gs_device_limits, spare_milli) == 60, "layout");
 _Static_assert(offsetof(struct gs_device_limits, foreign_work_ns) == 64, "layout");
 _Static_assert(offsetof(struct gs_device_limits, uncharged_bytes) == 72, "layout");
 _Static_assert(offsetof(struct gs_limits, managed) == 72, "layout");

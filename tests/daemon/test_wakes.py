@@ -43,13 +43,11 @@ def known(daemon: Daemon) -> dict[str, int]:
     return {row["grant"]: row["busy_ns"] for row in used}
 
 
-def played(daemon: Daemon, case: tuple, time: str, **options: str) -> tuple[int, int, float]:
-    """Runs the waking program in a grant: what it was charged by the ledger, what it used, number of wakes."""
-    wait, pause, *bursts = case
-    words = [RUN_MS, wait, pause, *(part for burst in bursts for part in burst)]
-    command = daemon.run("1GiB", time, str(built.program("wakes")), str(paths.SPIN_PTX), *map(str, words), **options)
+def ran(daemon: Daemon, program: list[object], time: str, **options: str) -> tuple[int, int]:
+    """Runs a program in a grant: what it was charged by the ledger, and what it used."""
     before = set(known(daemon))
-    done = subprocess.run(command, env=daemon.env, capture_output=True, text=True, check=True)
+    command = daemon.run("1GiB", time, *map(str, program), **options)
+    done = subprocess.run(command, env=daemon.env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
     truth = json.loads(done.stdout)["truth_ns"]
 
     def ended() -> int | None:
@@ -57,7 +55,15 @@ def played(daemon: Daemon, case: tuple, time: str, **options: str) -> tuple[int,
         return next((ns for grant, ns in known(daemon).items() if grant not in there), None)
 
     charged = until(ended, "the ledger has the grant that ended")
-    print(f"{case}: charged {charged / MS:.2f} of {truth / MS:.2f} ms, {charged / truth - 1:+.1%}")
+    print(f"charged {charged / MS:.2f} of {truth / MS:.2f} ms, {charged / truth - 1:+.1%}")
+    return charged, truth
+
+
+def played(daemon: Daemon, case: tuple, time: str, **options: str) -> tuple[int, int, float]:
+    """Runs the waking program: what it was charged, what it used, number of wakes."""
+    wait, pause, *bursts = case
+    words = [RUN_MS, wait, pause, *(part for burst in bursts for part in burst)]
+    charged, truth = ran(daemon, [built.program("wakes"), paths.SPIN_PTX, *words], time, **options)
     return charged, truth, truth / sum(launches * ns for launches, ns in bursts)
 
 
@@ -78,3 +84,23 @@ def test_what_outlives_a_lease_is_its_own_where_nobody_else_is(daemon: Daemon) -
     """Under a time limit each kernel of 20 ms goes on long after its lease has ended, and the device is its own."""
     charged, truth, _ = played(daemon, ("stream", 0, (1, 20 * MS)), "10%", **{"time-limit": "10%"})
     assert charged == pytest.approx(truth, rel=0.02)
+
+
+@pytest.mark.timing
+@pytest.mark.slow
+@pytest.mark.parametrize("ns", [100 * US, 20 * MS], ids=["100us", "20ms"])
+def test_what_never_becomes_known_is_charged_by_what_others_leave(daemon: Daemon, ns: int) -> None:
+    """A context for each kernel, beside one that works for a tenth of the time and has a lease for all of it."""
+    light = daemon.run(
+        "1GiB", "50%", *map(str, (built.program("wakes"), paths.SPIN_PTX, 60_000, "stream", 2, 5, 50 * US))
+    )
+    beside = subprocess.Popen(light, env=daemon.env, stdout=subprocess.DEVNULL)
+    try:
+        until(lambda: daemon.busy(beside.pid)[0] > 20 * MS, "it runs")
+        wait = "context" if ns < MS else "none"
+        program = [built.program("drops"), "context", paths.SPIN_PTX, wait, RUN_MS, 1, ns]
+        charged, truth = ran(daemon, program, "50%")
+        assert charged == pytest.approx(truth, rel=0.15)  # half by half of the time before
+    finally:
+        beside.kill()
+        beside.wait()

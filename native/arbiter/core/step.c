@@ -292,6 +292,16 @@ int gs_core_foreign_work(const gs_core *core, int32_t grant) {
   return 0;
 }
 
+uint32_t gs_core_spare_milli(const gs_core *core, int32_t grant) {
+  uint32_t used = 0;
+  for (int i = 0; i < core->nmembers; i++) {
+    const struct core_grant *g = &core->grant[core->members[i]];
+    if (core->members[i] != grant && (g->held || core_overruns(g)))
+      used += g->held ? g->fill_milli : 1000;
+  }
+  return used < 1000 ? 1000 - used : 0;
+}
+
 void gs_core_grant_stats(const gs_core *core, int32_t grant, struct gs_core_stats *out) {
   const struct core_grant *g = &core->grant[grant];
   *out = g->stats;

@@ -23,7 +23,10 @@ static void publish_foreign_work(gs_arbiter *a, uint32_t device, uint64_t now) {
   int n = gs_core_watched(a->core[device], watched);
   for (int i = 0; i < n; i++) {
     struct entry *e = &a->grant[watched[i]];
-    arbiter_publish_foreign_work(e, e->ordinal[device], gs_core_foreign_work(a->core[device], watched[i]), now);
+    uint32_t ordinal = e->ordinal[device];
+    __atomic_store_n(&e->limits->device[ordinal].spare_milli, gs_core_spare_milli(a->core[device], watched[i]),
+                     __ATOMIC_RELAXED);
+    arbiter_publish_foreign_work(e, ordinal, gs_core_foreign_work(a->core[device], watched[i]), now);
   }
 }
 

@@ -70,13 +70,12 @@ static void balance_seen(struct gs_queue *queue, const struct gs_shown *shown, d
   queue->balance = maximum(queue->balance - maximum(took - shown->total, 0), 0);
 }
 
-/* Launches of unknown length. Beside others they are charged residency: their part of the time, as if it was shared
- * evenly. */
+/* Launches of unknown length. Beside others they are charged their likely part of the time. */
 static void charge_unknown(struct gs_meter *meter, const struct gs_shown *shown) {
   enum { LONG_NS = 4 * GS_METER_SLICE_NS }; /* an even part of it is right but for one slice */
   const struct gs_segment *segment = shown->segment;
   double time = maximum(after(shown->done, shown->begin) - segment->stalled, 0);
-  double resident = gs_meter_resident(meter, shown->begin, shown->done, shown->residents) - segment->stalled;
+  double resident = gs_meter_likely(meter, shown->begin, shown->done, shown->residents) - segment->stalled;
   double room = shown->alone ? time : maximum(resident, 0), part = room / maximum(time, 1);
   if (shown->lag > GS_METER_LAG_NS && !segment->clouded) {
     double least = maximum(maximum(room - segment->idle, shown->total), shown->lag * part);

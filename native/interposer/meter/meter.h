@@ -210,6 +210,7 @@ struct gs_meter {
   uint32_t pieces;
   uint32_t turns;                /* number of turns noted */
   uint32_t foreign_work;         /* this word of the device's limits, as last seen */
+  uint32_t spare_milli;          /* and this one. Atomic */
   uint32_t residents;            /* number of the grant's processes with recent work on the device, this one included */
   uint64_t *charged;             /* what they were charged, see charged.h; NULL: there is only one */
   uint64_t forgotten;            /* end of the last piece dropped: earlier time is not counted again */
@@ -366,6 +367,8 @@ static inline uint64_t gs_meter_last_turn(const struct gs_meter *meter) {
  * evenly between the processes that have work. The other processes of the grant do not count while they are alone with
  * it: what they got is not charged twice (charged.h). */
 double gs_meter_resident(const struct gs_meter *meter, uint64_t from, uint64_t to, uint32_t residents);
+/* The same if others hardly have work: where they leave more than half of the device, that is what this process got. */
+double gs_meter_likely(const struct gs_meter *meter, uint64_t from, uint64_t to, uint32_t residents);
 /* Lower bound of the time between two instants for which this process had the device to itself. */
 double gs_meter_exclusive(const struct gs_meter *meter, uint64_t from, uint64_t to);
 /* What this process had of the device between two instants if it had work all the time, which is estimated to take

@@ -147,7 +147,7 @@ void gs_meter_lose_all(struct gs_meter *meter, struct gs_queue *queue, uint64_t 
   queue->anchored = true;
   if (!gs_segment_trusted(open)) { /* of unknown length: as long as nobody saw that they were done */
     uint64_t from = open->first > queue->previous_done ? open->first : queue->previous_done;
-    double had = gs_meter_resident(meter, from, now, waited.residents) - open->stalled;
+    double had = gs_meter_likely(meter, from, now, waited.residents) - open->stalled;
     gs_timeline_add(meter, from, now, maximum(had, 0), minimum(maximum(had, 0) / maximum(after(now, from), 1), 1));
     memset(open, 0, sizeof *open);
     waited = (struct gs_waited){0};

@@ -287,6 +287,8 @@ void gs_reap(struct gs_time_device *device) {
   if (!gs_latch_try(&device->reaping))
     return;
   count_residents(device, gs_now());
+  __atomic_store_n(&device->meter->spare_milli, __atomic_load_n(&device->limits->spare_milli, __ATOMIC_RELAXED),
+                   __ATOMIC_RELAXED);
   gs_look_at_turn(device); /* decides how finished work is charged */
   gs_inside_begin(&inside, NULL);
   for (struct gs_stream *stream = gs_active_first(device), *next; stream; stream = next) {
