@@ -88,7 +88,7 @@ def test_work_is_shown(node, browser):
             live(page)
             expect(
                 page.locator("#device-list article").first.locator("[aria-label*='guaranteed']").first
-            ).to_have_attribute("aria-label", re.compile(r"[1-9]\d% guaranteed"), timeout=30_000)
+            ).to_have_attribute("aria-label", re.compile(r"\d\d% guaranteed"), timeout=30_000)
             expect(page.locator("#receipt-list li").first).to_contain_text(" served after ")
             expect(page.locator("#device-tenants bdi")).to_have_count(2, timeout=90_000)
             expect(page.locator("#tenant-table tbody tr")).to_have_count(len(node.client.tenants()))
