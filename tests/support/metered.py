@@ -47,8 +47,9 @@ def windows(
     return found
 
 
-def judge(found: list[tuple[int, int]]) -> None:
-    """Asserts that metered time is within 2% of the true time in all, and within 5% in each second."""
+def judge(found: list[tuple[int, int]], late_ns: int = 0) -> None:
+    """Asserts that metered time is within 2% of the true time in all, and within 5% in each second. late_ns: how much
+    work may be done and not metered yet, because one mark covers it."""
     truth = sum(true for _, true in found)
     assert abs(sum(metered for metered, _ in found) / truth - 1) <= 0.02
-    assert all(abs(metered - true) <= 0.05 * true for metered, true in found)
+    assert all(abs(metered - true) <= 0.05 * true + late_ns for metered, true in found)
