@@ -4,7 +4,6 @@
 #define GS_CLOCK_H
 
 #include <fcntl.h>
-#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
