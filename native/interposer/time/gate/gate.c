@@ -16,7 +16,7 @@ enum {
   /* A stream stands still while a callback waits, and is charged as if it ran, so it must not wait for ever. */
   CALLBACK_PATIENCE_NS = 1000000000,
   POLL_NS = 50000,           /* interval of the checks of an awaited mark */
-  HELD_BOUNDS = 10,          /* as many bounds may be queued behind a wait for a value */
+  HELD_BOUNDS = 10,          /* as many bounds may be queued behind waits for values */
   POLL_MOST = 100,           /* each of many threads sleeps at most this many times POLL_NS */
   BOUND_TRACED_NS = 1000000, /* shorter waits for the bound are normal for a busy program */
   BUDGET_WINDOW_NS = 100000000,
@@ -165,8 +165,12 @@ static double since_known(const struct gs_meter *meter, uint64_t now) {
 
 /* What is behind a wait for a value is not in flight yet, and the thread that is to set the value may be the one that
  * submits. None of it shows how long it takes before all of it runs. */
-static bool held_back(const struct gs_stream *stream, double bound) {
-  return gs_stream_held(stream) && stream->queue.inflight <= HELD_BOUNDS * bound;
+static bool few_held(const struct gs_time_device *device, double bound) {
+  double held = 0;
+  for (const struct gs_stream *stream = device->active; stream; stream = stream->next)
+    if (gs_stream_held(stream))
+      held += stream->queue.inflight;
+  return held <= HELD_BOUNDS * bound;
 }
 
 /* Estimated time in flight of all streams that make progress, without work that must be done by now although no mark
@@ -174,9 +178,10 @@ static bool held_back(const struct gs_stream *stream, double bound) {
  * wait for may be held here. Called with the lock held. */
 static double inflight(struct gs_time_device *device, double bound, uint64_t now, bool *any_stuck) {
   double sum = 0, seems_done = 0;
+  bool few = few_held(device, bound);
   *any_stuck = false;
   for (const struct gs_stream *stream = device->active; stream; stream = stream->next) {
-    if (gs_stream_known_done(stream) || held_back(stream, bound))
+    if (gs_stream_known_done(stream) || (few && gs_stream_held(stream)))
       continue;
     if (gs_queue_stuck(device->meter, &stream->queue, GS_DEPENDENT_NS, now)) {
       *any_stuck = true;
@@ -217,7 +222,7 @@ bool gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint
   __atomic_add_fetch(&device->slot->waiting, 1, __ATOMIC_SEQ_CST);
   while (__atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE) == lease) {
     uint32_t marks;
-    bool under, stuck, tell;
+    bool under, stuck, tell, held;
     /* Peers spin for the next work of this rank, so the device waits, not this thread. */
     if (gs_called_back || gs_under_cut(device)) {
       gs_biased_take(&device->lock);
@@ -231,7 +236,8 @@ bool gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint
     under = inflight(device, bound, now, &stuck) <= bound;
     /* A stuck stream may only be slow because it shares the device: it accepts more work, but not enough to fill the
      * channel. */
-    pace = !held_back(stream, bound) && gs_queue_stuck(device->meter, &stream->queue, GS_DEPENDENT_NS, now)
+    held = gs_stream_held(stream) && few_held(device, bound);
+    pace = !held && gs_queue_stuck(device->meter, &stream->queue, GS_DEPENDENT_NS, now)
                ? gs_meter_pace(device->meter, key, GS_DEPENDENT_NS)
                : 0;
     marks = device->meter->marks;
