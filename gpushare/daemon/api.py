@@ -222,6 +222,7 @@ class Api:
     async def create_grant(self, request: web.Request) -> web.Response:
         peer, asked = http.peer_of(request), http.decoded(request, types.GrantRequest)
         member = await self._context.is_member(peer, asked.tenant)
+        http.check_there(request)
         asker = request.query.get("asker", "")
         live, new = self._grants.create(peer, asked, member=member, asker=asker, later=True)
         await self._context.resources.made(live)
@@ -280,6 +281,7 @@ class Api:
         peer, asked = http.peer_of(request), http.decoded(request, gang_types.GangPrepare)
         tenants = dict.fromkeys(one.tenant for one in asked.grants)
         members = {tenant: await self._context.is_member(peer, tenant) for tenant in tenants}
+        http.check_there(request)
         part, new = self._context.preparing.prepare(
             peer, request.match_info["gang"], asked, members, request.query.get("asker", "")
         )

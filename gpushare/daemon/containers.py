@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import select
 from socket import socket
 from typing import Any
 
@@ -24,6 +23,7 @@ from gpushare.daemon.resources import Resources
 from gpushare.daemon.state import Live, State, now_ns
 from gpushare.daemon.transitions import Transitions
 from gpushare.errors import FailedError, GpushareError, RefusedError, UsageError
+from gpushare.halfopen import has_gone
 from gpushare.inject import cdi, edits, grantdir, grantfiles, mounts, oci, placing
 from gpushare.inject.node import Node
 from gpushare.inject.pod import pod_of
@@ -36,14 +36,6 @@ log = logging.getLogger(__name__)
 _RUNTIME_ENDED = "the runtime ended before it started the container"
 _CALLER_GONE = "what asked for it did not wait for the answer"
 _PID_MAX = 1 << 22  # PID_MAX_LIMIT of include/linux/threads.h
-
-
-def _has_gone(connection: socket) -> bool:
-    if connection.fileno() < 0:
-        return True  # already closed on this side too
-    poll = select.poll()
-    poll.register(connection, select.POLLHUP)  # not POLLRDHUP: a peer that sends no more may still read
-    return bool(poll.poll(0))
 
 
 def _check_guarded(live: Live, pid: int) -> None:
@@ -96,7 +88,7 @@ class Containers:
                 self._expect_start(live, peer, connection)
             self._grants.bind(peer, live.id, BindRequest(kind="container"), connection)
             edited = await self._edited(live, text, asked.bundle)
-            if new and _has_gone(connection):
+            if new and has_gone(connection):
                 raise FailedError(_CALLER_GONE)  # noqa: TRY301 - and with it the grant
         except BaseException as error:
             if new:

@@ -48,6 +48,14 @@ def peer_of(request: web.Request) -> Peer:
     return connection_of(request).peer
 
 
+def check_there(request: web.Request) -> None:
+    """To be called before a request makes a grant. Raises ConnectionResetError where nobody waits for its answer any
+    more: a grant that nobody hears of would stay."""
+    if connection_of(request).gone:
+        connection_of(request).force_close()
+        raise ConnectionResetError
+
+
 def decoded(request: web.Request, kind: type[T]) -> T:
     """Decodes the request's body, once only. Raises UsageError that says where it is not a `kind`."""
     try:
@@ -145,6 +153,7 @@ async def errors(
     """Turns every exception of a handler into an answer with the error tree's status and one line."""
     # No error is kept beyond its clause: its traceback and this frame would form a cycle that keeps the body alive.
     try:
+        connection_of(request).begins(request)
         _check_text(request)
         return await handler(request)
     except GpushareError as error:

@@ -18,7 +18,6 @@ from typing import Any
 import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMethod
-from aiohttp.web_protocol import RequestHandler
 
 from gpushare import rights
 from gpushare.api import types
@@ -26,6 +25,7 @@ from gpushare.daemon.logs import Seldom
 from gpushare.daemon.peer import Peer, credentials
 from gpushare.daemon.routes import methods
 from gpushare.errors import FailedError, GpushareError, MethodError, UnreachableError, UsageError
+from gpushare.halfopen import HalfOpen
 
 USER_CONNECTIONS = 64
 ALL_CONNECTIONS = 256
@@ -114,7 +114,7 @@ class Turns:
             self._loop.call_soon(self._next)
 
 
-class Connection(RequestHandler):
+class Connection(HalfOpen):
     """One connection of `peer`, whose requests are served one after the other. `waiting`: the task of a call that has
     done nothing yet, or only writes. It is cancelled with the connection, or abandoned calls would pile up."""
 
@@ -126,7 +126,7 @@ class Connection(RequestHandler):
             loop=asyncio.get_running_loop(),
             keepalive_timeout=IDLE_SECONDS,
             tcp_keepalive=False,
-            access_log=None,  # type: ignore[arg-type]
+            access_log=None,
             lingering_time=_LINGER_SECONDS,
             read_bufsize=_ROOT_READ_BYTES if user.peer.is_root else _READ_BYTES,
             auto_decompress=False,

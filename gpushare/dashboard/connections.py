@@ -7,7 +7,8 @@ from typing import Any
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.web_protocol import RequestHandler
+
+from gpushare.halfopen import HalfOpen
 
 CONNECTIONS_MAX = 96
 CONNECTION_SECONDS = 15.0
@@ -16,7 +17,7 @@ HEADER_MAX = 4096
 _READ_BYTES = 1 << 12  # parsed without a pause, for each connection in each turn: well below a millisecond
 
 
-class Connection(RequestHandler):
+class Connection(HalfOpen):
     """One connection. Its bodies are not decompressed: a small one could become an endless one."""
 
     __slots__ = ()
@@ -25,7 +26,7 @@ class Connection(RequestHandler):
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
-            access_log=None,  # type: ignore[arg-type]
+            access_log=None,
             max_line_size=HEADER_MAX,
             max_field_size=HEADER_MAX,
             read_bufsize=_READ_BYTES,

@@ -68,6 +68,8 @@ class Site:
     @web.middleware
     async def _checked(self, request: web.Request, handler: Any) -> web.StreamResponse:
         """Checks a request and turns errors into one-line answers. Every answer closes its connection."""
+        assert isinstance(request.protocol, Connection)
+        request.protocol.begins(request)
         try:
             _check_plain(request)
             if not request.path.startswith("/api/"):
