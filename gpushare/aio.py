@@ -23,7 +23,7 @@ from gpushare.client import (
 )
 from gpushare.errors import GoneError, OnLoanError, UnreachableError
 from gpushare.paths import client_socket
-from gpushare.verbs import Course, Verbs, creation, watching
+from gpushare.verbs import Course, Verbs, creation, encoded, watching
 
 _LINE_MAX = 16 << 20
 _ERRORS = (OSError, aiohttp.ClientError, TimeoutError)
@@ -91,7 +91,7 @@ class AsyncClient(Verbs):
 
     def _ask(self, method: str, target: str, body: Any, timeout: aiohttp.ClientTimeout) -> Any:
         check_socket(self.path)
-        data = None if body is None else json.dumps(body, allow_nan=False).encode()
+        data = None if body is None else encoded(body)
         headers = {"Content-Type": "application/json"} if body is not None else {}
         url = URL(f"http://localhost{target}", encoded=True)
         return self._session().request(method, url, data=data, headers=headers, timeout=timeout, allow_redirects=False)

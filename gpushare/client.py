@@ -22,7 +22,7 @@ from gpushare.errors import (
     UsageError,
 )
 from gpushare.paths import client_socket
-from gpushare.verbs import Course, Verbs, creation, watching
+from gpushare.verbs import Course, Verbs, creation, encoded, watching
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
@@ -104,7 +104,7 @@ class Client(Verbs):
         from gpushare import transport
 
         check_socket(self.path)
-        data = None if body is None else json.dumps(body, allow_nan=False).encode()
+        data = None if body is None else encoded(body)
         try:
             response = transport.request(self.path, method, target, data, timeout)
         except transport.ERRORS as error:

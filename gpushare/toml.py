@@ -1,5 +1,6 @@
 """TOML that an administrator wrote: its values, and the line of each."""
 
+import codecs
 import re
 import tomllib
 from collections.abc import Callable
@@ -63,6 +64,7 @@ def read(path: Path) -> File:
         raise
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
+    data = data.removeprefix(codecs.BOM_UTF8)
     try:
         text = data.decode()
     except UnicodeDecodeError as error:

@@ -1,10 +1,33 @@
 """The verbs of the node API, shared by both clients: gpushare.client, which blocks, and gpushare.aio, to be awaited."""
 
+import json
 import os
+from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from gpushare.errors import GoneError, GpushareError
+from gpushare.errors import GoneError, GpushareError, UsageError
+
+# Of names that are not UTF-8, the bytes are sent as they are: the daemon's answer says what is wrong with them.
+
+
+def segment(name: str) -> str:
+    """A name as a segment of a target."""
+    return quote(name, safe="", errors="surrogateescape")
+
+
+def query_of(given: Mapping[str, object]) -> str:
+    """The query of a target."""
+    return urlencode(given, errors="surrogateescape")
+
+
+def encoded(body: Any) -> bytes:
+    """A body as JSON. Raises UsageError for text that is not UTF-8."""
+    try:
+        return json.dumps(body, allow_nan=False, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        shown = error.object[max(0, error.start - 20) : error.end].encode("utf-8", "backslashreplace").decode()
+        raise UsageError(f"the request is not UTF-8 after '{shown}': write it in UTF-8") from None
 
 
 class Verbs:
@@ -38,16 +61,16 @@ class Verbs:
     def grants(self, *, ended: bool = False, key_prefix: str = "") -> Any:
         """A list of Grant; with `ended` also those that ended most recently. `key_prefix`: only those whose key begins
         with it."""
-        query = urlencode({**({"ended": 1} if ended else {}), **({"key_prefix": key_prefix} if key_prefix else {})})
+        query = query_of({**({"ended": 1} if ended else {}), **({"key_prefix": key_prefix} if key_prefix else {})})
         return self._field("grants", f"/v1/grants?{query}" if query else "/v1/grants")
 
     def grant(self, grant_id: str) -> Any:
         """A Grant, also one that has ended. Raises NotFoundError."""
-        return self.call("GET", f"/v1/grants/{quote(grant_id, safe='')}")
+        return self.call("GET", f"/v1/grants/{segment(grant_id)}")
 
     def debug(self, grant_id: str) -> Any:
         """A GrantDebug: the grant's pages, and the last events of its processes."""
-        return self.call("GET", f"/v1/grants/{quote(grant_id, safe='')}/debug")
+        return self.call("GET", f"/v1/grants/{segment(grant_id)}/debug")
 
     def plan(self, **request: Any) -> Any:
         """A Plan of what `create` would do; changes nothing."""
@@ -59,16 +82,16 @@ class Verbs:
         Raises RefusedError where the grant is in use.
         """
         body = fields({"kind": kind, **whose})
-        return self.call("POST", f"/v1/grants/{quote(grant_id, safe='')}/bind", body)
+        return self.call("POST", f"/v1/grants/{segment(grant_id)}/bind", body)
 
     def resize(self, grant_id: str, **change: Any) -> Any:
         """The Grant after the change. Fields of GrantChange; None is left out. Raises RefusedError."""
         body = {name: value for name, value in change.items() if value is not None}
-        return self.call("PATCH", f"/v1/grants/{quote(grant_id, safe='')}", body)
+        return self.call("PATCH", f"/v1/grants/{segment(grant_id)}", body)
 
     def release(self, grant_id: str) -> Any:
         """Ends a grant and kills what runs in it. The Grant as it ended."""
-        return self.call("DELETE", f"/v1/grants/{quote(grant_id, safe='')}")
+        return self.call("DELETE", f"/v1/grants/{segment(grant_id)}")
 
     def gangs(self) -> Any:
         """A list of GangPart: parts that gangs across nodes have on this node, or had recently."""
@@ -82,37 +105,37 @@ class Verbs:
         aborted or has expired.
         """
         body = {"grants": [fields(grant) for grant in grants], **fields(more)}
-        return self.call("POST", f"/v1/gangs/{quote(gang, safe='')}/prepare", body)
+        return self.call("POST", f"/v1/gangs/{segment(gang)}/prepare", body)
 
     def commit(self, gang: str, **which: Any) -> Any:
         """The GangPart, whose grants may be used from now on. `which`: `part` and `uid`, as they were prepared. Raises
         NotFoundError, or GoneError where it was aborted or has expired."""
-        return self.call("POST", f"/v1/gangs/{quote(gang, safe='')}/commit", fields(which))
+        return self.call("POST", f"/v1/gangs/{segment(gang)}/commit", fields(which))
 
     def abort(self, gang: str, **which: Any) -> Any:
         """The GangPart, which holds nothing from now on and cannot be prepared again. `which`: as for `commit`. Raises
         RefusedError where it is committed."""
-        return self.call("POST", f"/v1/gangs/{quote(gang, safe='')}/abort", fields(which))
+        return self.call("POST", f"/v1/gangs/{segment(gang)}/abort", fields(which))
 
     def set_tenant(self, name: str, policy: dict[str, Any]) -> Any:
         """Makes a tenant or replaces its whole policy (a TenantPolicy). The Tenant. For root only."""
-        return self.call("PUT", f"/v1/tenants/{quote(name, safe='')}", policy)
+        return self.call("PUT", f"/v1/tenants/{segment(name)}", policy)
 
     def remove_tenant(self, name: str, source: str = "") -> Any:
         """Removes a tenant. Raises RefusedError where it has grants, tenants below it, or another `source`. For root
         only."""
-        query = f"?source={quote(source, safe='')}" if source else ""
-        return self.call("DELETE", f"/v1/tenants/{quote(name, safe='')}{query}")
+        query = f"?source={segment(source)}" if source else ""
+        return self.call("DELETE", f"/v1/tenants/{segment(name)}{query}")
 
     def usage(self, **query: object) -> Any:
         """A Usage. `query`: as `GET /v1/usage` takes it; None is left out."""
         given = {name: str(value) for name, value in query.items() if value is not None}
-        return self.call("GET", f"/v1/usage?{urlencode(given)}")
+        return self.call("GET", f"/v1/usage?{query_of(given)}")
 
     def usage_slots(self, **query: object) -> Any:
         """A UsageSlots. `query`: as `GET /v1/usage/slots` takes it; None is left out."""
         given = {name: value for name, value in query.items() if value is not None}
-        return self.call("GET", f"/v1/usage/slots?{urlencode(given)}")
+        return self.call("GET", f"/v1/usage/slots?{query_of(given)}")
 
     def drain(self, device: str, reason: str = "") -> Any:
         """The Device, which takes no new grants from now on. For root only. Raises NotFoundError."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from gpushare.cli.parser import Parser
+from gpushare.cli.parser import FILES, Parser
 from gpushare.errors import GpushareError
 
 SHELLS = ("bash", "zsh", "fish")
@@ -50,8 +50,6 @@ _GANG: _Kind = ("/v1/gangs", "parts", _gangs)
 _NAMED = {"grant": _GRANT, "tenant": _TENANT, "parent": _TENANT, "gpu": _DEVICE, "device": _DEVICE}
 """Kinds by name of an option or argument, the same for all verbs."""
 _OF_VERB = {("grant", "id"): _GRANT, ("tenants", "name"): _TENANT, ("gang", "id"): _GANG, ("sim", "device"): _INDEX}
-_FILES = ("DIR", "FILE", "PATH", "STATE.json")
-"""Metavars of file system paths in the help."""
 
 
 class _Daemon:
@@ -101,7 +99,7 @@ def _tell(parser: argparse.ArgumentParser, files: Callable[..., Any], verb: str 
             action.completer = _Daemon(kind)  # type: ignore[attr-defined] # argcomplete looks for it there
         elif action.dest == "argv":
             action.completer = _command(files)  # type: ignore[attr-defined]
-        elif action.metavar in _FILES:
+        elif action.metavar in FILES:
             action.completer = files  # type: ignore[attr-defined]
 
 

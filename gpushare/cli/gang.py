@@ -3,6 +3,7 @@
 import argparse
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from gpushare.cli.command import add_json, add_socket, add_verb, checked, client, print_json, table
@@ -138,12 +139,9 @@ def _print(args: argparse.Namespace, part: Any) -> int:
 
 def _read(name: str) -> list[dict[str, Any]]:
     try:
-        if name == "-":
-            found = json.load(sys.stdin)
-        else:
-            with open(name, encoding="utf-8") as file:
-                found = json.load(file)
-    except (OSError, ValueError) as error:
+        data = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
+        found = json.loads(data.decode("utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"{name}: {error}: name a file with a JSON list of grants") from None
     if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
         raise UsageError(f'{name} has no JSON list of grants: write [{{"memory": "4GiB", "time": "30%"}}]')

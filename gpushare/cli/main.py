@@ -1,5 +1,6 @@
 """The `gpushare` command: one parser over all verb families, one place that turns errors into exit codes."""
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -8,7 +9,7 @@ from gpushare import __version__
 from gpushare.cli import completion
 from gpushare.cli.command import Command, add_verbs, say
 from gpushare.cli.parser import Parser
-from gpushare.errors import GpushareError
+from gpushare.errors import FailedError, GpushareError
 
 GROUPS: tuple[tuple[str, dict[str, str]], ...] = (
     ("try it", {"demo": "demo.DemoCommand", "sim": "sim.SimCommand"}),
@@ -85,32 +86,67 @@ def build_parser(only: str | None = None) -> Parser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command and returns its exit status. A GpushareError becomes one line on stderr."""
-    given = sys.argv[1:] if arguments is None else arguments
+    """Runs the command and returns its exit status. A GpushareError becomes one line on stderr, and so does an output
+    that cannot be written."""
     try:
-        if completion.asked():
-            completion.answer(build_parser())
-        if not given:
-            from gpushare.cli import first
-
-            first.show()
-            return 0
-        if given[0] == "help":
-            given = [*given[1:], "--help"]
-        args = build_parser(given[0] if given[0] in VERBS else None).parse_args(given)
-        command: Command = args.command
-        return command.run(args)
+        try:
+            status = _run(sys.argv[1:] if arguments is None else arguments)
+        except SystemExit:  # argparse has printed the help or the version
+            sys.stdout.flush()
+            raise
+        sys.stdout.flush()  # here, where a full disk can still be told
     except GpushareError as error:
-        say(f"gpushare: {error}", sys.stderr)
-        return error.exit_code
+        return _failed(error)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader of our output is gone; Python must not fail again when it flushes at exit.
+        _discard_output()  # its reader is gone
+        return FailedError.exit_code
+    except OSError as error:
+        _discard_output()
+        return _failed(FailedError(f"{error.filename or 'the output'} cannot be written: {error.strerror or error}"))
+    return status
+
+
+def _run(given: Sequence[str]) -> int:
+    if completion.asked():
+        completion.answer(build_parser())
+    if not given:
+        from gpushare.cli import first
+
+        first.show()
+        return 0
+    if given[0] == "help":
+        given = [*given[1:], "--help"]
+    args = build_parser(given[0] if given[0] in VERBS else None).parse_args(given)
+    command: Command = args.command
+    return command.run(args)
+
+
+def _failed(error: GpushareError) -> int:
+    with contextlib.suppress(OSError):  # stderr may be full or closed too
+        say(f"gpushare: {error}", sys.stderr)
+    return error.exit_code
+
+
+def _discard_output() -> None:
+    """What is still buffered must not fail again when Python flushes it at exit."""
+    with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
 
 
 def entry() -> None:
     """The installed command: exits with the status of `main`."""
-    sys.exit(main())
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:  # closed by the caller; a file that is opened later must not take its place
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            setattr(sys, name, open(number, "r" if number == 0 else "w", closefd=False))  # noqa: SIM115 - until exit
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] # names may be any bytes
+    status = main()
+    try:
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    sys.exit(status)

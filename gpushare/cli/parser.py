@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NoReturn
 
@@ -33,6 +34,8 @@ _ELSEWHERE = {
     "setup": "install",
 }
 """Verbs of other programs, and their names here."""
+FILES = ("DIR", "FILE", "PATH", "STATE.json")
+"""Metavars of file system paths in the help."""
 _NEAR = 3
 _LISTED = 9
 _SHOWN = 80
@@ -110,6 +113,21 @@ class Parser(argparse.ArgumentParser):
         if unknown:
             self._refuse(unknown[0])
         return found, unknown
+
+    def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
+        """As argparse's, but text that is not UTF-8 is refused, except in paths and in the words of a command."""
+        taken = action.metavar in FILES or action.nargs == argparse.REMAINDER
+        if not taken and not isinstance(action, argparse._SubParsersAction):
+            try:
+                arg_string.encode()
+            except UnicodeEncodeError:
+                shown = arg_string.encode(errors="surrogateescape").decode(errors="backslashreplace")[:_SHOWN]
+                raise argparse.ArgumentError(action, f"'{shown}' is not UTF-8: write it in UTF-8") from None
+        return super()._get_value(action, arg_string)
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """As argparse's, which hides that the output is full."""
+        (file or sys.stderr).write(message)
 
     def error(self, message: str) -> NoReturn:
         """Raises UsageError with argparse's message, or for a missing argument with the likely reason."""

@@ -22,7 +22,7 @@ def load(path: Path | None) -> Prices | None:
     no prices. Raises UsageError with file and line."""
     file = path or DEFAULT
     try:
-        text = file.read_text()
+        text = file.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         if path is None:
             return None

@@ -146,7 +146,7 @@ class UsageCommand:
         with contextlib.redirect_stdout(io.StringIO()) as said:
             self._print(args, form)
         try:
-            args.output.write_text(said.getvalue())
+            args.output.write_text(said.getvalue(), encoding="utf-8")
         except OSError as error:
             raise FailedError(f"{args.output} cannot be written: {error.strerror}") from None
         return 0

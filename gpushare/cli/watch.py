@@ -3,13 +3,13 @@
 import argparse
 import json
 import sys
-from urllib.parse import urlencode
 
 from gpushare import rules, sentences
 from gpushare.cli import render
 from gpushare.cli.command import add_json, add_socket, client, print_json, say
 from gpushare.cli.parser import Parser
 from gpushare.errors import UnreachableError
+from gpushare.verbs import query_of
 
 
 class WatchCommand:
@@ -90,7 +90,7 @@ class EventsCommand:
             return self._findings(args)
         names = ("after", "epoch", "limit", "grant", "tenant", "device", "kind")
         asked = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-        found = client(args).call("GET", f"/v1/events?{urlencode(asked)}")
+        found = client(args).call("GET", f"/v1/events?{query_of(asked)}")
         if args.json:
             print_json(found)
             return 0

@@ -2,11 +2,11 @@
 
 import argparse
 from datetime import UTC, datetime
-from urllib.parse import quote
 
 from gpushare.cli.command import add_json, add_socket, checked, client, print_json, say
 from gpushare.cli.parser import Parser
 from gpushare.errors import UsageError
+from gpushare.verbs import segment
 
 
 class WhyCommand:
@@ -71,7 +71,7 @@ _NOBODY = {
 
 def _grant(args: argparse.Namespace) -> int:
     query = "" if args.limit is None else f"?limit={args.limit}"
-    found = client(args).call("GET", f"/v1/explain/{quote(args.grant, safe='')}{query}")
+    found = client(args).call("GET", f"/v1/explain/{segment(args.grant)}{query}")
     if args.json:
         print_json(found)
         return 0

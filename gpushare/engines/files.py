@@ -1,6 +1,7 @@
 """Reads and atomically replaces an administrator's configuration file, keeping its owner and mode, and only if no other
 user could have changed it."""
 
+import codecs
 import contextlib
 import fcntl
 import os
@@ -63,6 +64,8 @@ def read(path: Path) -> str | None:
         raise FailedError(f"{path}: {error.strerror}") from None
     if len(raw) > SIZE_MAX:
         raise FailedError(f"{path} is left alone: it is larger than {SIZE_MAX >> 20} MiB")
+    if raw.startswith(codecs.BOM_UTF8):
+        raise FailedError(f"{path} is left alone: it begins with a byte order mark; save it without")
     try:
         return raw.decode()
     except UnicodeDecodeError as error:

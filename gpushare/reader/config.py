@@ -5,6 +5,7 @@ duplicates; crun takes the exact name and one of the duplicates. The daemon must
 ambiguous text is refused.
 """
 
+import codecs
 import json
 from typing import Any, NoReturn
 
@@ -23,6 +24,8 @@ _NAMES: dict[str, Any] = {
 
 def load(text: bytes) -> dict[str, Any]:
     """The config. Raises UsageError for a text that is not one JSON object, or that runtimes read differently."""
+    if text.startswith(codecs.BOM_UTF8):
+        raise UsageError("config.json begins with a byte order mark, which only some runtimes skip: save it without")
     try:
         found = json.loads(text.decode(), object_pairs_hook=_once, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:

@@ -119,7 +119,7 @@ def write(
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(temporary, "w", opener=lambda file, flags: os.open(file, flags, 0o644)) as file:
+        with open(temporary, "w", encoding="utf-8", opener=lambda file, flags: os.open(file, flags, 0o644)) as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
