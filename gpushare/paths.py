@@ -36,12 +36,13 @@ MONITORING = LIB_DIR / "monitoring"  # alerts and a dashboard, for whoever runs 
 SPIN_PTX = LIB_DIR / "spin.ptx"
 
 
-def _is_tmpfs(path: Path) -> bool:
+def in_memory(path: Path) -> bool:
+    """Whether the file system is tmpfs where the path is, or will be once it is made."""
     existing = path
     while not existing.exists():
         existing = existing.parent
     device = existing.stat().st_dev
-    with open("/proc/self/mountinfo") as mounts:
+    with open("/proc/self/mountinfo", errors="replace") as mounts:  # paths may be any bytes
         for line in mounts:
             fields, _, rest = line.partition(" - ")
             major, minor = fields.split()[2].split(":")
@@ -53,7 +54,7 @@ def _is_tmpfs(path: Path) -> bool:
 @functools.cache
 def _grants(run: Path) -> Path:
     """Decided once: a later mount must not move the grants of a living daemon."""
-    if _is_tmpfs(run):
+    if in_memory(run):
         return run / "grants"
     import hashlib  # here, since a client starts often and does not need it
 
@@ -80,7 +81,8 @@ class Layout:
 
     @property
     def grants(self) -> Path:
-        """Parent of the grant directories: on tmpfs always, since shared pages must not be written back to a disk."""
+        """Parent of the grant directories: on tmpfs wherever there is one, since shared pages must not be written back
+        to a disk."""
         return _grants(self.run)
 
     @property

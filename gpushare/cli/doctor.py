@@ -34,6 +34,7 @@ def _look(daemon: "Client") -> "Iterator[Finding]":
     yield from node.group(daemon.path)
     said, findings = node.ask(daemon)
     yield from findings
+    yield machine.pages(Path(said.node["grants_dir"]) if said.node else Layout.of().grants)
     yield from _degraded(said.tenants)
     living = None if said.grants is None else {grant["id"] for grant in said.grants}
     if daemon.path == DEFAULT_SOCKET:  # for other daemons, only their answers can be examined

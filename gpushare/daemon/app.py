@@ -36,12 +36,12 @@ from gpushare.daemon.state import State, open_records
 from gpushare.daemon.tenant_socket import bind_unix
 from gpushare.daemon.tenants import Tenants
 from gpushare.daemon.watch import Watch
-from gpushare.errors import FailedError, GpushareError, UsageError
+from gpushare.errors import FailedError, GpushareError
 from gpushare.inject import cdi, grantdir, grantfiles
 from gpushare.ledger.ledger import Ledger
 from gpushare.node import standins
 from gpushare.node.simulator import LOG_NAME, SOCKET_NAME, Simulator
-from gpushare.paths import Layout
+from gpushare.paths import Layout, in_memory
 from gpushare.policy.lifecycle import Phase
 from gpushare.policy.shares import DEVICE_MILLI
 
@@ -52,7 +52,6 @@ _IDLE_LEDGER_SECONDS = 60.0
 _HEALTH_SECONDS = 2.0
 _PROBE_SECONDS = 70.0
 _LEAVE_SECONDS = 1.0
-_SOCKET_PATH_MAX = 107  # sun_path less its NUL
 _M_MMAP_THRESHOLD = -3  # malloc.h
 _DAY_NS = 86_400_000_000_000
 
@@ -77,9 +76,7 @@ def main(
     if socket_path is None and config.socket:
         socket_path = Path(config.socket)
     layout = Layout.of(state_dir, socket_path.absolute() if socket_path is not None else None)
-    for path in (layout.socket, layout.sim / SOCKET_NAME):
-        if len(os.fsencode(path)) > _SOCKET_PATH_MAX:
-            raise UsageError(f"{path} is too long for a socket, which has {_SOCKET_PATH_MAX} bytes: use a shorter one")
+    directories.check_names(layout.state, layout.socket, layout.sim / SOCKET_NAME)
     tenants_file = Path(config.tenants) if config.tenants else _tenants_file(state_dir)
     os.umask(0o022)
     _raise_descriptor_limit()
@@ -181,6 +178,8 @@ class _Daemon:
     def _open(self, cleanup: contextlib.AsyncExitStack) -> NodeContext:
         layout = self._layout
         grantfiles.prepare(layout)
+        if not in_memory(layout.grants):
+            log.warning("the files of grants are on a disk, in %s: mount a tmpfs on /dev/shm", layout.grants)
         directories.own(layout.cdi)
         ledger = Ledger(
             layout.ledger,

@@ -8,8 +8,22 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpushare.errors import FailedError
+from gpushare.errors import FailedError, UsageError
 from gpushare.paths import Layout
+
+_SOCKET_PATH_MAX = 107  # sun_path less its NUL
+
+
+def check_names(directory: Path, *sockets: Path) -> None:
+    """Raises UsageError for paths that cannot be used: too long for a socket, or not UTF-8, as all answers are."""
+    for path in sockets:
+        if len(os.fsencode(path)) > _SOCKET_PATH_MAX:
+            raise UsageError(f"{path} is too long for a socket, which has {_SOCKET_PATH_MAX} bytes: use a shorter one")
+    for path in (directory, *sockets):
+        try:
+            os.fspath(path).encode()
+        except UnicodeEncodeError:
+            raise UsageError(f"{path} is not UTF-8: name another place") from None
 
 
 def own(path: Path) -> None:

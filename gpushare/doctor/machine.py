@@ -82,9 +82,9 @@ NO_CGROUPS = Check(
 NO_TMPFS = Check(
     "tmpfs for pages",
     "missing",
-    "neither /run nor /dev/shm is tmpfs",
-    "mount a tmpfs on /dev/shm",
-    "The pages that are shared with tenants must be in memory.",
+    "{where} is on a disk, since neither the daemon's directory nor /dev/shm is tmpfs",
+    "mount a tmpfs on /dev/shm, and restart the daemon once no grant is in use",
+    "The pages that are shared with tenants must be in memory: programs and calls would wait for a disk.",
 )
 NOT_GLIBC = Check(
     "C library",
@@ -113,7 +113,6 @@ def look() -> Iterator[Finding]:
     yield from _driver()
     yield from _mps()
     yield cgroups(Path("/proc/self/mountinfo").read_text(errors="replace"))
-    yield _pages()
     yield from _libc()
 
 
@@ -182,10 +181,10 @@ def cgroups(mountinfo: str) -> Finding:
     return V1(freezer=freezer) if freezer else NO_CGROUPS()
 
 
-def _pages() -> Finding:
-    where = paths.Layout.of().grants
-    if str(where).startswith("/dev/shm") and not Path("/dev/shm").is_dir():  # noqa: S108 - only looked at
-        return NO_TMPFS()
+def pages(where: Path) -> Finding:
+    """Returns the finding about the parent of all grant directories."""
+    if not paths.in_memory(where):
+        return NO_TMPFS(where=where)
     return Finding("tmpfs for pages", "ok", str(where.parent if where.parent.is_dir() else where))
 
 
