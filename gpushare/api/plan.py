@@ -20,13 +20,18 @@ class PlanList(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class PlanDevice(Struct, kw_only=True):
-    """`guaranteed_milli`: the part of `time_milli` that comes out of the tenant's guarantee; the rest is borrowed."""
+    """`guaranteed_milli`: the part of `time_milli` that comes out of the tenant's guarantee; the rest is borrowed.
+    `memory_asked_bytes`: as in Grant. `rule`, `why`: the rule that chose this device, and a sentence about it, as in
+    the decisions of `GET /v1/explain`; empty for a grant that is there already."""
 
     id: str
     index: int
     memory_bytes: int
     time_milli: int
     guaranteed_milli: int
+    memory_asked_bytes: int = 0
+    rule: str = ""
+    why: str = ""
 
 
 class ExpectedWait(Struct, kw_only=True):

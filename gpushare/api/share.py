@@ -10,7 +10,8 @@ Health = Literal["healthy", "unhealthy"]
 class GrantDevice(Struct, kw_only=True):
     """One device of a grant. `guaranteed_milli`: the part of `time_milli` that its tenant's guarantee covers now; 0 on
     a device that does not work. `memory_borrowed_bytes`: the part of the limit that it has on loan, of memory that is
-    guaranteed to others. `served_milli`, `served_limit_milli`: the guarantee and the limit with which it is served now,
+    guaranteed to others. `memory_asked_bytes`: what was asked for, of which the limit is the whole pages of 2 MiB.
+    `served_milli`, `served_limit_milli`: the guarantee and the limit with which it is served now,
     including its part of what its tenant has left unreserved and of its tenant's limit. `entitled_milli`: what it
     should get now: while it works, what it is served with and its part of what others leave. `used_milli`: device time
     that it was charged in the last second; `borrowed_milli`: the part of that beyond its guarantee; `lent_milli`: the
@@ -30,6 +31,7 @@ class GrantDevice(Struct, kw_only=True):
     time_limit_milli: int
     guaranteed_milli: int
     memory_borrowed_bytes: int = 0
+    memory_asked_bytes: int = 0
     served_milli: int = 0
     served_limit_milli: int = 0
     memory_bytes: int = 0

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, field
 
-from gpushare.api.types import SIZE, SIZE_MAX, Quantity, number_text
+from gpushare.api.types import SIZE, SIZE_MAX, Placement, Quantity, number_text
 
 # A name of a user or group that a user database can have: not a number, without the separators of passwd and paths.
 ACCOUNT = r"^(?![0-9]+$)[A-Za-z0-9_.][A-Za-z0-9_.@\\+-]*\$?$"
@@ -31,7 +31,9 @@ class TenantPolicy(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
 
     `parent`: the tenant that it is part of; if left out, the one whose name is the beginning of its own (`ml` for
     `ml/a`), if there is one. `users`, `groups`: names or numbers of the users and groups that may name this tenant, in
-    addition to root. `source`: who set it, `file` or `adapter:NAME`; nobody else may change it."""
+    addition to root. `placement`: of its shares and of those of the tenants below it, as in GrantRequest, where neither
+    their requests nor these tenants say one; left out: as the node. `source`: who set it, `file` or `adapter:NAME`;
+    nobody else may change it."""
 
     parent: TenantName | None = None
     time: NodeTimeMilli | NodeTimeText = 0
@@ -41,6 +43,7 @@ class TenantPolicy(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
     tier: Annotated[int, Meta(extra_json_schema={"minimum": -1000, "maximum": 1000})] = 0
     users: list[AccountNumber | Account] = field(default_factory=list)
     groups: list[AccountNumber | Account] = field(default_factory=list)
+    placement: Placement | None = None
     source: Source = FILE
 
 
@@ -48,7 +51,8 @@ class TenantNow(Struct, kw_only=True):
     """How a tenant, with all tenants below it, stood over the last second, in milli of the node. `demand_milli`: what
     their working grants could use. `entitlement_milli`: what they should get. `borrowed_milli`: used beyond their
     guarantee; `lent_milli`: the part of the guarantee that others used. `waited_milli`: 1000 is one grant that waited
-    for one device all the time. State `starved`: it waits, and has less than it is entitled to. `usage_milli_seconds`:
+    for one device all the time. State `starved`: it waits, and has less than it is entitled to on the devices that its
+    grants are on. `usage_milli_seconds`:
     what it has borrowed so far, decayed, if the node keeps that; `weight`: its weight as corrected by that usage."""
 
     state: State
@@ -65,7 +69,8 @@ class TenantNow(Struct, kw_only=True):
 class Tenant(Struct, kw_only=True):
     """`guarantee`, `have`, `limit_time` and `now` are those of the tenant with all tenants below it, `allocated` and
     `grants` its own. `guarantee.memory` 0: no memory is held back for this tenant; it gets what fits. `have`: what
-    remains of the guarantee on the devices that work. `degraded`: `have` is less than the guarantee."""
+    remains of the guarantee on the devices that work. `degraded`: `have` is less than the guarantee. `placement`: the
+    one that is in force for its shares."""
 
     name: str
     parent: str | None
@@ -81,6 +86,7 @@ class Tenant(Struct, kw_only=True):
     allocated: Quantity
     grants: int
     now: TenantNow
+    placement: Placement = "spread"
 
 
 class Tenants(Struct, kw_only=True):

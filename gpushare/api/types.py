@@ -19,6 +19,7 @@ Phase = Literal["prepared", "reserved", "bound", "active", "suspended", "release
 Kind = Literal["process", "container"]
 Managed = Literal["charge", "refuse"]
 Leases = Literal["together", "independent"]
+Placement = Literal["spread", "pack"]
 
 Name = Literal[
     "",
@@ -102,7 +103,9 @@ class GrantRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
     `eviction_signal` if one is named; with a `max_rung` of `kill` it is ended after that. `priority`: of a tenant's
     grants, the lower one is asked first.
 
-    `selector`: which devices are suitable (gpushare/policy/selector.py).
+    `selector`: which devices are suitable (gpushare/policy/selector.py). `placement`: of a single share, among the
+    devices where it fits: the one with most free (`spread`), or the one that it leaves least of (`pack`); left out: as
+    its tenant or the node says.
 
     `keep`: the grant stays until it is released, whatever happens to its workloads: any number of containers, or of
     processes of one user, run in it at once or in turn. `ttl_seconds`: how long it may stay without a workload
@@ -127,6 +130,7 @@ class GrantRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
     keep: bool = False
     uid: Uid | None = None
     selector: Selector | None = None
+    placement: Placement | None = None
 
 
 class GrantChange(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -304,7 +308,7 @@ class Node(Struct, kw_only=True):
     """Facts about this node, and where its run-time files are. `have`: the part of `capacity` on devices that work.
     `degraded`: some tenant has less than its guarantee because of devices that do not work. `loop_latency_max_ns`:
     longest turn of the daemon's loop in the last minute, for which every call had to wait. `enforce`, `walls`: see
-    SECURITY.md."""
+    SECURITY.md. `placement`: of shares for which neither request nor tenant says one."""
 
     version: str
     epoch: int
@@ -330,6 +334,7 @@ class Node(Struct, kw_only=True):
     ledger: LedgerHealth
     enforce: Enforce = "best"
     walls: list[NodeWall] = []
+    placement: Placement = "spread"
 
 
 class SimDevice(Struct, forbid_unknown_fields=True, kw_only=True):

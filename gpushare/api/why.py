@@ -97,8 +97,8 @@ class Over(Struct, kw_only=True):
 class Waiting(Struct, kw_only=True):
     """A tenant that waited and had less than it is entitled to in the last second. `rule`: `guarantee` if it had less
     than its guarantee, otherwise `fair share`. `over`: tenants above their entitlement on the same devices, most first;
-    empty: the device time that it waits for is used by tenants that are within their entitlement, which covers other
-    devices too, or is lost in switching."""
+    empty: the device time that it waits for is lost in switching. `entitled_milli`: on the devices that its grants are
+    on."""
 
     tenant: str
     used_milli: int

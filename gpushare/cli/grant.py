@@ -3,6 +3,7 @@
 import argparse
 import math
 import os
+import sys
 from typing import Any
 
 from gpushare import rules
@@ -15,10 +16,12 @@ from gpushare.cli.command import (
     client,
     memory_argument,
     print_json,
+    say,
     time_argument,
 )
 from gpushare.cli.parser import Parser
 from gpushare.errors import UsageError
+from gpushare.units import PAGE, format_size
 
 WAIT_SECONDS = 60.0
 EVICTION_SIGNAL_ENV = "GPUSHARE_EVICTION_SIGNAL"
@@ -57,6 +60,7 @@ def add_share_options(parser: argparse.ArgumentParser, *, instead: str | None = 
         metavar="EXPR",
         help="only devices that match, as \"memory >= 40Gi && arch == 'Hopper'\" (default any)",
     )
+    add_placement(parser, "default: as the tenant or the node says")
     parser.add_argument(
         "--tenant", default=None, metavar="T", help="tenant that the share belongs to (default: the tenant `default`)"
     )
@@ -83,6 +87,16 @@ def add_share_options(parser: argparse.ArgumentParser, *, instead: str | None = 
         choices=("charge", "refuse"),
         default="charge",
         help="charge managed memory like device memory (default), or refuse it",
+    )
+
+
+def add_placement(parser: argparse.ArgumentParser, otherwise: str) -> None:
+    """Adds `--placement`. `otherwise`: what holds without it."""
+    parser.add_argument(
+        "--placement",
+        choices=("spread", "pack"),
+        help="which device a single share gets of those where it fits: the one with most free (spread), or the one that"
+        f" it leaves least of (pack) ({otherwise})",
     )
 
 
@@ -141,6 +155,7 @@ def share_request(args: argparse.Namespace) -> dict[str, Any]:
         "devices": args.devices,
         "device": args.gpu,
         "selector": args.selector,
+        "placement": args.placement,
         "tenant": args.tenant,
         "class_": args.class_,
         "managed": args.managed,
@@ -151,6 +166,17 @@ def share_request(args: argparse.Namespace) -> dict[str, Any]:
         "priority": args.priority,
         "gang": _gang(args.gang, args.leases),
     }
+
+
+def rounding(grant: Any, asked: int | str | None) -> str:
+    """Returns a line about memory that was asked for as a size and that no device gives to the byte; empty if there is
+    none, or if a part of a device was asked for."""
+    for device in grant["devices"] if isinstance(asked, int) else ():
+        has, wanted = device["memory_limit_bytes"], device.get("memory_asked_bytes", 0)
+        if has < wanted:
+            pages = f"devices give memory in pages of {format_size(PAGE)}"
+            return f"the share has {format_size(has)} of memory, {format_size(wanted)} were asked for: {pages}"
+    return ""
 
 
 def _gang(gang: str | None, leases: str | None) -> str | None:
@@ -301,6 +327,8 @@ class GrantCommand:
             print_json(grant)
         else:
             print(grant["id"])
+            if line := rounding(grant, args.memory):
+                say(f"gpushare: {line}", sys.stderr)
         return 0
 
     def _show(self, args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from gpushare.cli.command import add_json, add_socket, client, print_json, say
 from gpushare.cli.grant import add_share_options, share_request
 from gpushare.cli.parser import Parser
 from gpushare.errors import RefusedError
-from gpushare.units import format_size, format_time
+from gpushare.units import PAGE, format_size, format_time
 
 
 class PlanCommand:
@@ -42,7 +42,8 @@ def sentences(plan: Any, tenant: str) -> list[str]:
     if not plan["fits"]:
         return [f"does not fit: {reason}" for reason in plan["reasons"]] + [_asked(one) for one in plan["victims"]]
     lines = [
-        f"fits on device {device['index']} ({device['id']}): {_gets(device, tenant)}" for device in plan["devices"]
+        f"fits on device {device['index']} ({device['id']}): {_gets(device, tenant)}{_because(device)}"
+        for device in plan["devices"]
     ]
     if (wait := plan["wait_ms"]) is not None:
         kind = "borrow" if plan["class"] == "borrow" else "are guaranteed their time"
@@ -56,8 +57,15 @@ def sentences(plan: Any, tenant: str) -> list[str]:
     return lines
 
 
+def _because(device: Any) -> str:
+    """Returns why this device; nothing from a daemon of an earlier version."""
+    return f"; {why}" if (why := device.get("why")) else ""
+
+
 def _gets(device: Any, tenant: str) -> str:
     memory, asked, guaranteed = format_size(device["memory_bytes"]), device["time_milli"], device["guaranteed_milli"]
+    if device["memory_bytes"] < (wanted := device.get("memory_asked_bytes", 0)):
+        memory += f" ({format_size(wanted)} in whole pages of {format_size(PAGE)})"
     if not asked:
         return f"{memory} of memory, and the time that others leave idle"
     gets, of = f"{memory} of memory and {format_time(asked)} of its time", f"the guarantee of {tenant}"

@@ -8,7 +8,7 @@ import time
 from typing import Any, NoReturn
 
 from gpushare.cli.command import add_json, add_socket, client, closed, print_json, say
-from gpushare.cli.grant import add_share_options, add_wait, share_request
+from gpushare.cli.grant import add_share_options, add_wait, rounding, share_request
 from gpushare.cli.parser import Parser
 from gpushare.cli.program import EXIT_GPUSHARE, command, missing, replace
 from gpushare.client import Client
@@ -100,6 +100,8 @@ def start(daemon: Client, request: dict[str, Any], argv: list[str]) -> NoReturn:
     grant = daemon.create(**request, ttl_seconds=RESERVE_SECONDS)
     try:
         binding = daemon.bind(grant["id"], "process")
+        if line := rounding(grant, request.get("memory")):
+            say(f"gpushare: {line}", sys.stderr)
         _replace(argv, binding["env"])
     except BaseException:
         # If the grant is bound already, the release is refused, and the grant ends with this process.

@@ -5,6 +5,7 @@ from typing import Any
 
 from gpushare.cli import render
 from gpushare.cli.command import add_json, add_socket, add_verb, checked, client, print_json, say
+from gpushare.cli.grant import add_placement
 from gpushare.cli.parser import Parser
 from gpushare.errors import UsageError
 from gpushare.units import parse_node_time, parse_size
@@ -85,6 +86,7 @@ class TenantsCommand:
             metavar="A,B",
             help="groups whose members may use it, by name or gid (default none)",
         )
+        add_placement(define, "default: as the tenant above or the node says")
         define.set_defaults(verb=self._set)
 
         remove = add_verb(
@@ -115,7 +117,7 @@ class TenantsCommand:
         return 0
 
     def _set(self, args: argparse.Namespace) -> int:
-        names = ("parent", "time", "memory", "time_limit", "weight", "tier", "users", "groups")
+        names = ("parent", "time", "memory", "time_limit", "weight", "tier", "users", "groups", "placement")
         policy: dict[str, Any] = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
         tenant = client(args).set_tenant(args.name, policy)
         if args.json:

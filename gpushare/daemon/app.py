@@ -214,6 +214,7 @@ class _Daemon:
             smallest,
             configuration.history(self._config.policy),
             configuration.reclaim(self._config.reclaim),
+            self._config.placement,
         )
         arbiter = Arbiter(arbiter_config)
         cleanup.callback(arbiter.close)

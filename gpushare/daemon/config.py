@@ -12,6 +12,7 @@ from msgspec import Struct
 from gpushare import arbiter as arbiter_api
 from gpushare import toml
 from gpushare.api.reclaim import GRACE_SECONDS_MAX, MaxRung
+from gpushare.api.types import Placement
 from gpushare.api.walls import Enforce
 from gpushare.daemon.history import History
 from gpushare.errors import UsageError
@@ -20,6 +21,7 @@ from gpushare.policy.audit import Act, Rules
 from gpushare.policy.recall import Policy
 from gpushare.policy.reclaim import Rung, rung_of
 from gpushare.policy.shares import DEVICE_MILLI
+from gpushare.policy.spread import PLACEMENT
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -79,7 +81,8 @@ class AuditConfig(Struct, forbid_unknown_fields=True):
 class Config(Struct, forbid_unknown_fields=True):
     """The file's keys. `simulate`: like the option, empty for real devices. `ledger_days`: how long ended grants and
     periods are kept. `ledger_seconds`: length of a period there; a killed daemon loses at most a second. `enforce`:
-    with `required`, no grant is bound where only the interposer would hold it. `exclusive`: users without a grant
+    with `required`, no grant is bound where only the interposer would hold it. `placement`: of shares for which neither
+    request nor tenant says one. `exclusive`: users without a grant
     cannot open the devices' nodes, except root and `exclusive_users`, given by name or number."""
 
     simulate: str = ""
@@ -91,6 +94,7 @@ class Config(Struct, forbid_unknown_fields=True):
     ledger_seconds: int = 60
     log_level: LogLevel = "info"
     enforce: Enforce = "best"
+    placement: Placement = PLACEMENT
     exclusive: bool = False
     exclusive_users: tuple[str, ...] = ("nvidia-persistenced",)
     arbiter: ArbiterConfig = msgspec.field(default_factory=ArbiterConfig)

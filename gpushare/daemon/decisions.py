@@ -63,7 +63,7 @@ class Decisions:
         """Records why these devices were chosen, and what is guaranteed there."""
         for choice in choices:
             place = choice.place
-            rule, why = _chosen(choice)
+            rule, why = chosen(choice)
             self.add(
                 grant,
                 "admitted",
@@ -137,16 +137,24 @@ FARTHEST = {
 """In words, the largest distance between a grant's devices."""
 
 
-def _chosen(choice: Choice) -> tuple[str, str]:
+def chosen(choice: Choice) -> tuple[str, str]:
     """Returns the rule that chose the place, and a sentence about it."""
-    fits, index = choice.fits, choice.place.index
+    fits, index, by = choice.fits, choice.place.index, choice.chosen
     if choice.near is not None and len(fits) > 1:
         return "nearest", f"of {len(fits)} devices that fit these are nearest to each other: {FARTHEST[choice.near]}"
     if len(fits) == 1:
         refused = f" ({'; '.join(choice.refused)})" if choice.refused else ""
         return "only fit", f"it fits on no other{refused}" if refused else "there was no other to choose from"
-    if not choice.place.time_milli:
+    if by is not None and by.passed:
+        passed, left = ", ".join(map(str, by.passed)), len(fits) - len(by.passed)
+        most = "" if left == 1 else f", of the other {left} it has most free"
+        return "whole devices", f"{' and '.join(by.owners)} may ask for {_devices(by.passed)} {passed} as a whole{most}"
+    if by.placement == "spread" if by is not None else not choice.place.time_milli:
         return "most free", f"of {len(fits)} devices that fit it has most free"
     others = min(free for number, free in fits.items() if number != index)
     less = "less" if fits[index] < others else "no more"
     return "best fit", f"of {len(fits)} devices that fit it leaves {less} free than the others"
+
+
+def _devices(indices: Sequence[int]) -> str:
+    return "device" if len(indices) == 1 else "devices"

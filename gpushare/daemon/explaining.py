@@ -146,7 +146,13 @@ class Explaining:
         state = self._state
         uses = [
             Use(
-                live.id, live.record.tenant, place.device, book.had.used_milli, book.had.waited_milli, place.limit_milli
+                live.id,
+                live.record.tenant,
+                place.device,
+                book.had.used_milli,
+                book.had.waited_milli,
+                place.limit_milli,
+                book.entitled_milli,
             )
             for live in state
             for place in live.record.places
@@ -226,7 +232,7 @@ def _waiting(row: Behind) -> why.Waiting:
         f"{one.tenant} has {format_time(one.used_milli)} and is entitled to {format_time(one.entitled_milli)}"
         for one in row.over
     )
-    text += f", while {over}" if over else "; nobody on its devices has more than is due: other devices have room"
+    text += f", while {over}" if over else "; nobody on its devices has more than is due"
     return why.Waiting(
         tenant=who.tenant,
         used_milli=who.used_milli,

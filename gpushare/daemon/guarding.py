@@ -22,9 +22,10 @@ from gpushare.daemon.logs import Seldom
 from gpushare.daemon.state import GrantRecord, Live, State
 from gpushare.enforce import cgroup, rm
 from gpushare.enforce.cgroup import Cgroup
-from gpushare.enforce.guard import MIB, Event, Guard, Kind
+from gpushare.enforce.guard import Event, Guard, Kind
 from gpushare.errors import FailedError, GpushareError, UsageError
 from gpushare.inject.node import Node
+from gpushare.units import MIB
 
 log = logging.getLogger(__name__)
 

@@ -154,6 +154,7 @@ class NodeContext:
             ledger=view.ledger_view(self.state.ledger.health),
             enforce=self.enforce,
             walls=self.enforcement.facts(),
+            placement=self.state.placement,
         )
 
     # Devices.

@@ -14,6 +14,7 @@ from gpushare.policy import admission, selector
 from gpushare.policy.admission import Choice, Place
 from gpushare.policy.capacity import Standing
 from gpushare.policy.shares import Share, shares
+from gpushare.policy.spread import Placement
 from gpushare.policy.taken import Holding
 from gpushare.policy.tenant import TenantPolicy
 from gpushare.units import parse_time
@@ -39,8 +40,9 @@ def _devices(wanted: int | str) -> tuple[int | str, ...] | None:
     return tuple(int(text) if text.isascii() and text.isdecimal() and len(text) < 4 else text for text in names)
 
 
-def _request(request: GrantRequest, borrow: int | str) -> admission.Request:
-    """The request as admission takes it. Raises UsageError for any field that makes no sense."""
+def _request(request: GrantRequest, borrow: int | str, placement: Placement) -> admission.Request:
+    """The request as admission takes it. `placement`: where the request says none. Raises UsageError for any field that
+    makes no sense."""
     if request.ttl_seconds is not None and not 1 <= request.ttl_seconds <= TTL_SECONDS_MAX:
         raise UsageError(f"ttl_seconds {request.ttl_seconds} is out of range: give 1 to {TTL_SECONDS_MAX}")
     if request.key is not None and not 1 <= len(request.key) <= _KEY_MAX:
@@ -57,7 +59,13 @@ def _request(request: GrantRequest, borrow: int | str) -> admission.Request:
         gang=gang_id(request),
         selector=_selector(request.selector) if request.selector is not None else None,
         borrow=borrow,
+        placement=request.placement or placement,
     )
+
+
+def of_tenant(state: State, tenant: str) -> Placement:
+    """The placement of a tenant's shares whose requests say none."""
+    return state.tenants.placement(tenant) or state.placement
 
 
 def standing(state: State) -> Standing:
@@ -73,7 +81,8 @@ def place(
     check(request, state.reclaim_policy)
     # While an owner wants its memory back, nobody gets more of it on loan.
     borrow = terms(request, state.reclaim_policy).borrow if not state.recalls.open else 0
-    asked, now = _request(request, borrow), (promises or state.promises).now
+    asked = _request(request, borrow, of_tenant(state, request.tenant))
+    now = (promises or state.promises).now
     return admission.place(asked, now.devices, now.tenants, now.taken, state.smallest_milli, choices)
 
 

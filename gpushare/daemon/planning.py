@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from gpushare.api import plan as plan_types
 from gpushare.api.types import GrantRequest
 from gpushare.daemon import placement
+from gpushare.daemon.decisions import chosen
 from gpushare.daemon.evictions import Evictions
 from gpushare.daemon.grants import Grants, key_taken
 from gpushare.daemon.peer import Peer
@@ -14,7 +15,7 @@ from gpushare.daemon.resources import Resources
 from gpushare.daemon.state import State
 from gpushare.daemon.wait_history import WaitHistory
 from gpushare.errors import GpushareError, RefusedError
-from gpushare.policy.admission import Place
+from gpushare.policy.admission import Choice, Place
 from gpushare.policy.losses import Claim, losses
 from gpushare.policy.shares import DEVICE_MILLI, Placed, shares
 from gpushare.policy.tenant import TenantPolicy
@@ -87,14 +88,15 @@ class _Draft:
             if (known := self._known(request)) is not None:
                 return known
             state.tenants.named_by(self._peer, request.tenant, member=member)
-            places = placement.place(state, request, promises=self._promises)
+            choices: list[Choice] = []
+            places = placement.place(state, request, choices, self._promises)
         except RefusedError as refusal:
             if type(refusal) is not RefusedError:
                 raise
             victims = [] if self._several else self._evictions.victims(request)
             return plan_types.Plan(fits=False, reasons=[str(refusal)], victims=victims)
         self._resources.check_parts()
-        found = self._fits(f"grants[{number}]", request, places)
+        found = self._fits(f"grants[{number}]", request, places, choices)
         if self._several:
             self._promises.put(f"grants[{number}]", request, places)
         if request.key is not None:
@@ -112,12 +114,14 @@ class _Draft:
         places = live.record.places
         return plan_types.Plan(fits=True, devices=_devices(places), class_=_class(places), grant=live.id)
 
-    def _fits(self, name: str, request: GrantRequest, places: list[Place]) -> plan_types.Plan:
+    def _fits(
+        self, name: str, request: GrantRequest, places: list[Place], choices: Sequence[Choice]
+    ) -> plan_types.Plan:
         waited = self._history.of(places)
         p50, p99 = waited.quantile_ms(0.5), waited.quantile_ms(0.99)
         return plan_types.Plan(
             fits=True,
-            devices=_devices(places),
+            devices=_devices(places, choices),
             class_=_class(places),
             wait_ms=None
             if p50 is None or p99 is None
@@ -192,7 +196,8 @@ class _Beside:
     wants_milli: int
 
 
-def _devices(places: Sequence[Place]) -> list[plan_types.PlanDevice]:
+def _devices(places: Sequence[Place], choices: Sequence[Choice] = ()) -> list[plan_types.PlanDevice]:
+    whys = [chosen(choice) for choice in choices] or [("", "")] * len(places)
     return [
         plan_types.PlanDevice(
             id=place.device,
@@ -200,8 +205,11 @@ def _devices(places: Sequence[Place]) -> list[plan_types.PlanDevice]:
             memory_bytes=place.memory_bytes,
             time_milli=place.time_milli,
             guaranteed_milli=place.guaranteed_milli,
+            memory_asked_bytes=place.asked_bytes or place.memory_bytes,
+            rule=rule,
+            why=why,
         )
-        for place in places
+        for place, (rule, why) in zip(places, whys, strict=True)
     ]
 
 

@@ -23,6 +23,7 @@ from gpushare.pages import USAGE_BYTES, LimitsPage, UsagePage, new_limits, new_u
 from gpushare.paths import INTERPOSERS, Layout
 from gpushare.policy.admission import Place
 from gpushare.policy.lifecycle import Kind
+from gpushare.units import PAGE
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +67,8 @@ class Resources:
     def limits(self, place: Place, guarantee_milli: int, limit_milli: int) -> DeviceLimits:
         """The limits page's words for one place. Shares in milli of the device."""
         device = self._devices[place.device]
-        return DeviceLimits(device.uuid, place.memory_bytes, device.context_bytes, guarantee_milli, limit_milli)
+        context = -(-device.context_bytes // PAGE) * PAGE  # so that a program can have all that a context leaves
+        return DeviceLimits(device.uuid, place.memory_bytes, context, guarantee_milli, limit_milli)
 
     def _capacity(self, record: GrantRecord) -> list[int]:
         return [self._devices[place.device].memory_bytes for place in record.places]

@@ -34,6 +34,7 @@ from gpushare.policy.admission import SMALLEST_MILLI, Place
 from gpushare.policy.lifecycle import Life, Phase
 from gpushare.policy.recall import Policy, Recalls
 from gpushare.policy.shares import Share
+from gpushare.policy.spread import PLACEMENT, Placement
 
 
 class WorkloadRecord(Struct, kw_only=True):
@@ -175,11 +176,11 @@ class Refusal:
 
 
 class State:
-    """`smallest_milli`: the smallest guarantee that the arbiter can serve. `faults`: by id of the device. `refused`:
-    the latest. `measured`: how often what grants had was measured. `standing`: what the standing of tenants was worked
-    out from, and that standing; `tenants_shown`: the same of their views. `on_freed`: called with each grant that has
-    ended or has other places, `on_changed`: with each that is published to watchers. `notices`: yield what a grant's
-    owner has to know now."""
+    """`smallest_milli`: the smallest guarantee that the arbiter can serve. `placement`: the node's. `faults`: by id of
+    the device. `refused`: the latest. `measured`: how often what grants had was measured. `standing`: what the standing
+    of tenants was worked out from, and that standing; `tenants_shown`: the same of their views. `on_freed`: called with
+    each grant that has ended or has other places, `on_changed`: with each that is published to watchers. `notices`:
+    yield what a grant's owner has to know now."""
 
     def __init__(
         self,
@@ -191,8 +192,10 @@ class State:
         smallest_milli: int = SMALLEST_MILLI,
         history: History | None = None,
         reclaim_policy: Policy | None = None,
+        placement: Placement = PLACEMENT,
     ) -> None:
         self.smallest_milli = smallest_milli
+        self.placement = placement
         self.history = history or History()
         self.reclaim_policy = reclaim_policy or Policy()
         self.recalls = Recalls()

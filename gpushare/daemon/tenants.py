@@ -17,6 +17,7 @@ from gpushare.api.tenants import TenantPolicy
 from gpushare.daemon.peer import Peer
 from gpushare.errors import ForbiddenError, NotFoundError, RefusedError, UsageError
 from gpushare.policy import admission
+from gpushare.policy.spread import Placement
 from gpushare.tenants import file, quotas
 from gpushare.tenants.quotas import BUILT_IN, DEFAULT, Capacity, Tenant
 
@@ -71,6 +72,17 @@ class Tenants:
         """The tenants that are directly part of this one."""
         return [child for child, parent in self._parents.items() if parent == name]
 
+    def placement(self, name: str) -> Placement | None:
+        """The placement of the tenant's shares: its own, or of the nearest tenant above it that has one; None: of none.
+        An unknown tenant has none."""
+        above: str | None = name
+        while above is not None:
+            tenant = self._default if above == DEFAULT else self._found.get(above)
+            if tenant is not None and tenant.placement is not None:
+                return tenant.placement
+            above = self._parents.get(above)
+        return None
+
     def families(self) -> dict[str, tuple[str, ...]]:
         """For each tenant: itself and all below it."""
         found = {tenant.name: [tenant.name] for tenant in self}
@@ -99,6 +111,7 @@ class Tenants:
                 tenant.tier,
                 parent=self._parents.get(tenant.name),
                 family=families[tenant.name],
+                rest=tenant.name == DEFAULT,
             )
             for tenant in self
         }

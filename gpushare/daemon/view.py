@@ -26,7 +26,7 @@ from gpushare.policy.admission import Place
 from gpushare.policy.capacity import Standing
 from gpushare.policy.shares import DEVICE_MILLI, Share
 from gpushare.tenants.quotas import Tenant
-from gpushare.units import MIB
+from gpushare.units import PAGE
 
 
 def _grant_device(
@@ -56,6 +56,7 @@ def _placed(place: Place, kept: int, healthy: bool) -> GrantDevice:
         time_limit_milli=place.limit_milli,
         guaranteed_milli=kept,
         memory_borrowed_bytes=place.borrowed_bytes,
+        memory_asked_bytes=place.asked_bytes or place.memory_bytes,
         health="healthy" if healthy else "unhealthy",
     )
 
@@ -213,7 +214,7 @@ def device_view(device: Device, backend: str, state: State, stats: DeviceStats, 
         guaranteed=guaranteed,
         allocatable=types.Quantity(
             time=max(0, 1000 - guaranteed.time),
-            memory=max(0, device.memory_bytes - device.reserved_bytes - guaranteed.memory) // MIB * MIB,
+            memory=max(0, device.memory_bytes - device.reserved_bytes - guaranteed.memory) // PAGE * PAGE,
         )
         if fault is None and drain is None
         else types.Quantity(time=0, memory=0),
@@ -281,6 +282,7 @@ def _tenants_now(state: State) -> dict[str, quota.Now]:
                     wants=own.wants + place.limit_milli,
                     used=own.used + book.had.used_milli,
                     waited=own.waited + book.had.waited_milli,
+                    due=(own.due or 0) + book.entitled_milli,
                 )
     working = sum(device.id not in state.faults for device in state.devices)
     stands = placement.standing(state)
@@ -309,6 +311,7 @@ def _tenant_view(
         source=tenant.source,
         allocated=types.Quantity(time=taken.time_milli, memory=taken.memory_bytes),
         grants=state.promises.grants(tenant.name),
+        placement=placement.of_tenant(state, tenant.name),
         now=tenant_types.TenantNow(
             state=now.state,
             demand_milli=now.demand,

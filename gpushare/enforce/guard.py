@@ -18,10 +18,9 @@ from typing import Self
 from gpushare._native import ffi, lib
 from gpushare.enforce.rm import Layout, Nodes
 from gpushare.errors import FailedError
+from gpushare.units import PAGE
 
-MIB = 1 << 20
 _EVENTS_AT_ONCE = 64
-_PAGE = 2 * MIB
 # TCSETS2, for the self-test: a terminal ioctl that takes a struct and has the number of the driver's allocation (0x2B).
 _LIKE_ALLOC = 0x402C542B
 
@@ -162,7 +161,7 @@ class Guard:
             nodes = Nodes(os.major(node), os.minor(node), os.minor(node))
             tried = Layout((*self._layout.nodes, nodes), self._layout.escapes).native()
             self._check(lib.gs_guard_set_layout(self._guard, tried, self._err))
-            number = self.limit(scratch, 4 * _PAGE)
+            number = self.limit(scratch, 4 * PAGE)
             try:
                 return self._try(tried, scratch, theirs, number)
             finally:
@@ -176,15 +175,15 @@ class Guard:
         # Not open(..., "w"): there is nothing to truncate, and the child writes to the descriptor.
         procs = os.open(scratch / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
         try:
-            within = self._child(layout, procs, terminal, 3 * _PAGE)
+            within = self._child(layout, procs, terminal, 3 * PAGE)
             used = self.books(number).used
-            beyond = self._child(layout, procs, terminal, 5 * _PAGE)
+            beyond = self._child(layout, procs, terminal, 5 * PAGE)
         finally:
             os.close(procs)
         if within != 0:
             raise FailedError(f"a process that takes less than its limit ends with {within}")
-        if used != 3 * _PAGE:
-            return f"{3 * _PAGE} bytes that a process took were charged as {used}"
+        if used != 3 * PAGE:
+            return f"{3 * PAGE} bytes that a process took were charged as {used}"
         return "" if beyond == -signal.SIGKILL else f"a process took more than its limit, and ended with {beyond}"
 
     def _child(self, layout: object, procs: int, terminal: int, size: int) -> int:

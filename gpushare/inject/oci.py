@@ -26,6 +26,7 @@ _FIELDS = {
     "class": "class",
     "device": "device",
     "selector": "selector",
+    "placement": "placement",
     "managed": "managed",
     "gang": "gang",
     "borrow-memory": "borrow_memory",

@@ -6,21 +6,23 @@ switching may take, which the arbiter holds back from every guarantee alike), an
 has less what is reserved. A grant's time is reserved out of its tenant's guarantee; what exceeds it is borrowed, and
 a grant that borrows is admitted only where the time it asks for is unclaimed at this moment. One that asks for no time
 borrows all it gets, and is admitted wherever its memory fits. Memory that is guaranteed to others and not used by them
-goes to a grant that may be asked to give it back, and to no other. Among the devices that fit, a grant of several gets
-those that are nearest to each other.
+goes to a grant that may be asked to give it back, and to no other. Memory is given in whole pages of the device. Among
+the devices that fit, a grant of several gets those that are nearest to each other, and a single share is spread or
+packed (gpushare/policy/spread.py).
 """
 
 import contextlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpushare.errors import NotFoundError, RefusedError, UsageError
-from gpushare.policy import distance
+from gpushare.policy import distance, named, reserves, spread
 from gpushare.policy import selector as selectors
 from gpushare.policy.shares import DEVICE_MILLI
+from gpushare.policy.spread import PLACEMENT, Placement
 from gpushare.policy.taken import Holding, Taken
 from gpushare.policy.tenant import TenantPolicy
-from gpushare.units import MIB, format_size, format_time, parse_memory
+from gpushare.units import MIB, PAGE, format_size, format_time, parse_memory
 
 WORKING_BYTES = 256 * MIB
 """Least memory of a grant in addition to a context's: with less, programs fail in obscure ways."""
@@ -60,7 +62,7 @@ class Tenant:
     """Policy of a tenant. Guarantees are its own, without those of the tenants below it. `memory_bytes`: guaranteed
     over the node; 0: none is held back for it. `limit_milli`: of the node, for it and all below it: its `family`, which
     may be empty where that is only itself. `promised_milli`: `guarantee_milli` before devices were lost; None: the
-    same."""
+    same. `rest`: it is guaranteed what no other is."""
 
     name: str
     guarantee_milli: int
@@ -71,6 +73,7 @@ class Tenant:
     promised_milli: int | None = None
     parent: str | None = None
     family: tuple[str, ...] = ()
+    rest: bool = False
 
     @property
     def promised(self) -> int:
@@ -98,12 +101,19 @@ class Request:
     gang: str | None = None
     selector: selectors.Node | None = None
     borrow: int | str = 0
+    placement: Placement = PLACEMENT
+
+    @property
+    def single(self) -> bool:
+        """Whether it is placed by its `placement`."""
+        return self.devices == 1 and self.gang is None
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """`guaranteed_milli`: reserved out of the tenant's guarantee, as long as all devices work. `borrowed_bytes`: of the
-    memory, what was guaranteed to other tenants when it was given."""
+    memory, what was guaranteed to other tenants when it was given. `asked_bytes`: what was asked for, of which
+    `memory_bytes` is the whole pages; 0: not known, from an earlier version."""
 
     device: str
     index: int
@@ -112,6 +122,7 @@ class Place:
     guaranteed_milli: int
     limit_milli: int
     borrowed_bytes: int = 0
+    asked_bytes: int = 0
 
     @property
     def borrows(self) -> bool:
@@ -123,13 +134,15 @@ class Place:
 class Choice:
     """Why a device was chosen. `fits`: by index of each that fitted, how much would have stayed free, milli of its
     memory and milli of its time added. `refused`: why others did not fit. `spare_milli`: what was left of the tenant's
-    guarantee. `near`: how far apart the grant's devices are at most, where nearness decided."""
+    guarantee. `near`: how far apart the grant's devices are at most, where nearness decided. `chosen`: how it was
+    chosen for a single share."""
 
     place: Place
     fits: dict[int, int]
     refused: tuple[str, ...]
     spare_milli: int
     near: str | None = None
+    chosen: spread.Chosen[Place] | None = None
 
 
 def smallest_share(credit_floor_ns: int, bucket_ns: int) -> int:
@@ -145,7 +158,7 @@ def admit(
     holdings: Collection[Holding],
     smallest_milli: int = SMALLEST_MILLI,
 ) -> list[Place]:
-    """One place per device asked for, the best fits. Raises UsageError, NotFoundError or RefusedError with the numbers.
+    """One place per device asked for. Raises UsageError, NotFoundError or RefusedError with the numbers.
     To resize a grant, leave its own holdings out and name its device."""
     return place(request, devices, tenants, Taken(holdings), smallest_milli)
 
@@ -165,7 +178,7 @@ def place(
         raise NotFoundError(f"there is no tenant {request.tenant!r}: known are {known}")
     _check_request(request, devices, taken, smallest_milli)
     _check_limits(request, tenant, tenants, taken)
-    candidates = _named(request, devices)
+    candidates = named.candidates(request.device, request.selector, devices)
     if request.devices > len(candidates):
         faults = "".join(f"; device {device.index}: {device.fault}" for device in devices if device.fault)
         raise RefusedError(
@@ -194,7 +207,8 @@ def place(
         more = _borrowed(asked * number, allowed * number, devices, tenant, tenants, taken) - borrowed
         borrowed += more
         wanted = [option for option in options if option[1].device in together[number - 1 : number]]
-        best = min(wanted or options, key=lambda option: (option[0], option[1].index))[1]
+        chosen = _choose(request, options, devices, tenants, taken) if request.single else None
+        best = chosen.fit if chosen else min(wanted or options, key=lambda option: (option[0], option[1].index))[1]
         left, spare = max(0, spare), spare - best.guaranteed_milli
         # Reservations of lost devices' time must still fit when they are back.
         room = DEVICE_MILLI - taken.on(best.device).reserved_milli
@@ -203,8 +217,22 @@ def place(
         places.append(replace(best, guaranteed_milli=reserved, borrowed_bytes=more))
         if choices is not None:
             fits = {option.index: round(abs(free) * DEVICE_MILLI) for free, option in options}
-            choices.append(Choice(places[-1], fits, tuple(reasons), left, near))
+            choices.append(Choice(places[-1], fits, tuple(reasons), left, near, chosen))
     return places
+
+
+def _choose(
+    request: Request,
+    options: Sequence[tuple[float, Place]],
+    devices: Collection[Device],
+    tenants: Mapping[str, Tenant],
+    taken: Taken,
+) -> spread.Chosen[Place]:
+    """`options`: as `_try` returns them."""
+    memory = {device.id: device.memory_bytes - device.reserved_bytes for device in devices if device.usable}
+    least = max(device.context_bytes for device in devices) + WORKING_BYTES
+    there = spread.opened(request.tenant, memory, least, tenants, taken)
+    return spread.choose([(abs(free), place) for free, place in options], request.placement, there)
 
 
 def _together(
@@ -236,8 +264,8 @@ def _check_request(
 ) -> None:
     if request.devices < 1:
         raise UsageError(f"a grant needs at least one device, not {request.devices}")
-    if request.device is not None and len(named := set(_names(request.device))) != request.devices:
-        raise UsageError(f"{request.devices} devices are asked for and {len(named)} are named: name as many, or none")
+    if request.device is not None and len(names := set(named.names(request.device))) != request.devices:
+        raise UsageError(f"{request.devices} devices are asked for and {len(names)} are named: name as many, or none")
     if not 0 <= request.time_milli <= DEVICE_MILLI or not 0 < request.limit_milli <= DEVICE_MILLI:
         raise UsageError("time and time limit are at most 100%, and the limit is above 0")
     if request.limit_milli < request.time_milli:
@@ -269,35 +297,6 @@ def _check_limits(request: Request, tenant: Tenant, tenants: Mapping[str, Tenant
         above = tenants[above.parent] if above.parent is not None else None
 
 
-def _named(request: Request, devices: Collection[Device]) -> list[Device]:
-    if request.selector is not None:
-        known = len(devices)
-        devices = [device for device in devices if selectors.matches(request.selector, device.facts)]
-        if not devices:
-            raise RefusedError(f"none of this node's {known} devices is one that was selected: see `gpushare labels`")
-    if request.device is None:
-        usable = [device for device in devices if device.usable]
-        if not usable:
-            faults = "; ".join(f"device {device.index}: {device.fault}" for device in devices)
-            raise RefusedError(f"no device of this node is healthy: {faults}")
-        return usable
-    return [_one_named(name, devices) for name in _names(request.device)]
-
-
-def _names(device: str | int | tuple[str | int, ...]) -> tuple[str | int, ...]:
-    return device if isinstance(device, tuple) else (device,)
-
-
-def _one_named(name: str | int, devices: Collection[Device]) -> Device:
-    for device in devices:
-        if name in (device.id, device.index):
-            if not device.usable:
-                raise RefusedError(f"device {device.index} ({device.id}) takes no new grants: {device.fault}")
-            return device
-    known = ", ".join(f"{device.index} ({device.id})" for device in devices)
-    raise NotFoundError(f"there is no device {name!r}: known are {known}")
-
-
 def _borrowed(
     memory: int,
     allowed: int,
@@ -311,7 +310,9 @@ def _borrowed(
     usable = {device.id: device for device in devices if device.usable}
     if not any(other.memory_bytes for other in tenants.values()):
         return 0
-    kept = _kept(tenant, tenants, {name: taken.memory(name, usable) for name in tenants})
+    held = {name: taken.memory(name, usable) for name in tenants}
+    parents = {name: other.parent for name, other in tenants.items()}
+    kept = reserves.kept(tenant.name, parents, {name: other.memory_bytes for name, other in tenants.items()}, held)
     free = sum(device.memory_bytes - device.reserved_bytes for device in usable.values())
     free -= sum(taken.on(device).memory_bytes for device in usable)
     over = min(memory, max(0, memory - (free - kept))) if kept else 0
@@ -324,27 +325,6 @@ def _borrowed(
     return over
 
 
-def _kept(tenant: Tenant, tenants: Mapping[str, Tenant], held: Mapping[str, int]) -> int:
-    """Bytes that are guaranteed to tenants other than this one and those above it, and not held by them or those below
-    them. `held`: by tenant."""
-    below: dict[str | None, list[Tenant]] = {}
-    for other in tenants.values():
-        below.setdefault(other.parent, []).append(other)
-
-    def owed(one: Tenant) -> tuple[int, int, int]:
-        """(guaranteed, held, kept) of one and all below it. What its own guarantee leaves, those below may hold."""
-        parts = [owed(child) for child in below.get(one.name, ())]
-        guaranteed = one.memory_bytes + sum(part[0] for part in parts)
-        has = held[one.name] + sum(part[1] for part in parts)
-        return guaranteed, has, max(guaranteed - has, sum(part[2] for part in parts))
-
-    line: list[Tenant] = [tenant]
-    while line[-1].parent is not None:
-        line.append(tenants[line[-1].parent])
-    beside = [other for one in (None, *(one.name for one in line)) for other in below.get(one, ()) if other not in line]
-    return sum(owed(other)[2] for other in beside)
-
-
 def _try(request: Request, device: Device, tenant: Tenant, spare: int, taken: Taken) -> tuple[float, Place]:
     """(the fraction that would stay free here, negative for one that only borrows: less is a better fit; place)."""
     label = f"device {device.index}"
@@ -354,13 +334,14 @@ def _try(request: Request, device: Device, tenant: Tenant, spare: int, taken: Ta
             f"{label} has grant {other} of gang {request.gang!r} already: two ranks of one communicator on"
             " a device may wait for each other for ever"
         )
-    memory = request.memory if isinstance(request.memory, int) else parse_memory(request.memory, device.memory_bytes)
-    if memory < 0:
-        raise UsageError(f"memory {memory} is negative")
-    least = device.context_bytes + WORKING_BYTES
+    asked = request.memory if isinstance(request.memory, int) else parse_memory(request.memory, device.memory_bytes)
+    if asked < 0:
+        raise UsageError(f"memory {asked} is negative")
+    memory = asked - asked % PAGE
+    least = -(-(device.context_bytes + WORKING_BYTES) // PAGE) * PAGE
     if memory < least:
         raise RefusedError(
-            f"{format_size(memory)} of memory is too little on {label}: a context takes"
+            f"{format_size(asked)} of memory is too little on {label}: a context takes"
             f" {format_size(device.context_bytes)} and a program {format_size(WORKING_BYTES)}:"
             f" ask for {format_size(least)} or more"
         )
@@ -391,7 +372,14 @@ def _try(request: Request, device: Device, tenant: Tenant, spare: int, taken: Ta
     free_time = max(0, DEVICE_MILLI - asked_here - request.time_milli) / DEVICE_MILLI
     borrow = request.borrow if isinstance(request.borrow, int) else parse_memory(request.borrow, device.memory_bytes)
     place = Place(
-        device.id, device.index, memory, request.time_milli, guaranteed, request.limit_milli, min(borrow, memory)
+        device.id,
+        device.index,
+        memory,
+        request.time_milli,
+        guaranteed,
+        request.limit_milli,
+        min(borrow, memory),
+        asked,
     )
     free = free_memory + free_time
     return free if request.time_milli else -free, place

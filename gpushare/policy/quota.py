@@ -17,16 +17,18 @@ State = Literal["idle", "in_quota", "borrowing", "starved", "degraded"]
 NOISE = 10
 """Per mille of the guarantee by which leases of the last second may exceed it."""
 _SLACK = 50
-"""Per mille of the entitlement: a tenant that waits and is further below it than this is starved."""
+"""Per mille of what a tenant is due: one that waits and is further below it than this is starved."""
 
 
 @dataclass(frozen=True, slots=True)
 class Had:
-    """What a tenant's own grants had in the last second. `wants`: what those with work could use."""
+    """What a tenant's own grants had in the last second. `wants`: what those with work could use. `due`: what they
+    should have got of the devices that they are on; None: not known, all of what their tenant is entitled to."""
 
     wants: int = 0
     used: int = 0
     waited: int = 0
+    due: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +76,12 @@ def now(
         all_had = [own[one] for one in family]
         wants, used = sum(one.wants for one in all_had), sum(one.used for one in all_had)
         waited = sum(one.waited for one in all_had)
+        dues = [one.due for one in all_had if one.wants]
+        due = entitled[name] if None in dues else min(entitled[name], sum(one or 0 for one in dues))
         beyond = max(0, used - whole[name])
         within = sum(borrowed[one] for one in family) - beyond  # lent by one of the family to another
         found[name] = Now(
-            state=_state(name in short, wants, used, waited, entitled[name], whole[name]),
+            state=_state(name in short, wants, used, waited, due, whole[name]),
             demand=wants,
             entitlement=entitled[name],
             used=used,
@@ -88,11 +92,11 @@ def now(
     return found
 
 
-def _state(short: bool, wants: int, used: int, waited: int, entitled: int, guaranteed: int) -> State:
+def _state(short: bool, wants: int, used: int, waited: int, due: int, guaranteed: int) -> State:
     if short:
         return "degraded"
     if not wants:
         return "idle"
-    if waited and used < entitled * (1000 - _SLACK) // 1000:
+    if waited and used < due * (1000 - _SLACK) // 1000:
         return "starved"
     return "borrowing" if used > guaranteed * (1000 + NOISE) // 1000 else "in_quota"

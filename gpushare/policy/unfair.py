@@ -1,8 +1,9 @@
-"""Tenants that wait below what they are entitled to while others have more. Pure: takes what each grant used and waited
-in a span of time. All in milli-GPU."""
+"""Tenants that wait below what they are entitled to while others have more. What they could have only on
+other devices than they were given does not count. Pure: takes what each grant used and waited in a span of time. All in
+milli-GPU."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpushare.policy import families, tree
 from gpushare.policy.entitlement import TenantState
@@ -16,7 +17,7 @@ SLACK_MILLI = 50
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What one grant had on one device."""
+    """What one grant had on one device. `due_milli`: what it should have got there; None: not known."""
 
     grant: str
     tenant: str
@@ -24,6 +25,7 @@ class Use:
     used_milli: int
     waited_milli: int
     limit_milli: int = DEVICE_MILLI
+    due_milli: int | None = None
 
     @property
     def wants(self) -> int:
@@ -45,7 +47,8 @@ class Stand:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """A tenant that waits below what it is entitled to, and those above theirs on the same devices, most first."""
+    """A tenant that waits below what it is entitled to on the devices that its grants are on, and those above their
+    entitlements on these devices, most first."""
 
     who: Stand
     over: tuple[Stand, ...]
@@ -89,9 +92,10 @@ def behind(
     """The tenants that are behind, furthest below first."""
     found_uses = list(uses)
     all_stands = stands(policies, found_uses, devices, weights)
+    here = [replace(stand, entitled_milli=_due(stand, found_uses)) for stand in all_stands.values()]
     waiting = [
         stand
-        for stand in all_stands.values()
+        for stand in here
         if stand.waited_milli > SLACK_MILLI and stand.used_milli < stand.entitled_milli - SLACK_MILLI
     ]
     over = sorted(
@@ -110,6 +114,12 @@ def behind(
                 )
         result.append(Behind(stand, tuple(beside)))
     return sorted(result, key=lambda row: (row.who.used_milli - row.who.entitled_milli, row.who.tenant))
+
+
+def _due(stand: Stand, uses: Iterable[Use]) -> int:
+    """What the tenant is entitled to, and no more than its grants could get where we have placed them."""
+    dues = [use.due_milli for use in uses if use.tenant == stand.tenant and use.wants]
+    return stand.entitled_milli if None in dues else min(stand.entitled_milli, sum(due or 0 for due in dues))
 
 
 def _states(policies: Mapping[str, TenantPolicy], wanted: Mapping[str, int]) -> list[TenantState]:

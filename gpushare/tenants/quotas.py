@@ -10,6 +10,7 @@ from gpushare.api import tenants as types
 from gpushare.api.tenants import TenantPolicy
 from gpushare.errors import RefusedError, UsageError
 from gpushare.policy import admission
+from gpushare.policy.spread import Placement
 from gpushare.tenants import file
 from gpushare.units import format_size, format_time, parse_node_time, parse_size
 
@@ -35,7 +36,8 @@ class Capacity:
 @dataclass(frozen=True, slots=True)
 class Tenant:
     """`time`, `time_limit`: milli of the node. `memory`: bytes guaranteed over all devices. All three are for it and
-    those below it. `parent`: as configured; `parents` returns the effective one."""
+    those below it. `parent`: as configured; `parents` returns the effective one. `placement`: None: as of the one above
+    it, or of the node."""
 
     name: str
     parent: str | None
@@ -47,6 +49,7 @@ class Tenant:
     users: tuple[int | str, ...]
     groups: tuple[int | str, ...]
     source: str
+    placement: Placement | None = None
 
 
 def _accounts(tenant: str, what: str, given: Sequence[int | str]) -> tuple[int | str, ...]:
@@ -108,6 +111,7 @@ def parse(name: str, policy: TenantPolicy, capacity_time: int, smallest: int = a
         users=_accounts(name, "users", policy.users),
         groups=_accounts(name, "groups", policy.groups),
         source=check_source(name, policy.source),
+        placement=policy.placement,
     )
 
 

@@ -18,6 +18,7 @@ from gpushare.inject.node import Node
 from gpushare.page_words import Managed
 from gpushare.pages import LimitsPage
 from gpushare.paths import Layout
+from gpushare.units import PAGE
 
 GIB = 1 << 30
 
@@ -45,7 +46,7 @@ def test_round_trip(daemon, client):
 
 def test_memory_as_percentage(client):
     grant = client.create(memory="35%", time="30%")
-    assert grant["devices"][0]["memory_limit_bytes"] == 16 * GIB * 35 // 100
+    assert grant["devices"][0]["memory_limit_bytes"] == 16 * GIB * 35 // 100 // PAGE * PAGE
     assert grant["devices"][0]["time_milli"] == 300
 
 

@@ -163,7 +163,8 @@ def test_the_command(daemon):
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()
     waits = (" ms in 99 of 100 (", "no such grant has waited there yet, so nothing says how long this one would")
-    assert first.endswith("1GiB of memory and 25% of its time, all out of the guarantee of default")
+    why = "of 2 devices that fit it has most free"
+    assert first.endswith(f"1GiB of memory and 25% of its time, all out of the guarantee of default; {why}")
     assert first.startswith("fits on device 0 (GPU-")
     assert any(said in second for said in waits)
     refused = daemon.cli_here("plan", "--memory", "17GiB", "--time", "25%")

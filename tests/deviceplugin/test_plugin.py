@@ -16,6 +16,7 @@ from waiting import until
 from gpushare.adapters.deviceplugin import RESOURCE
 from gpushare.adapters.deviceplugin.plugin import Allocator, Options
 from gpushare.adapters.deviceplugin.slots import Sizes
+from gpushare.units import PAGE
 
 GIB = 1 << 30
 QUICK = """
@@ -98,7 +99,7 @@ def test_slots_are_one_grant_until_their_pod_is_gone(site):
     assert answer == {"cdi": [f"gpushare.dev/gpu={grant['id']}"], "annotations": {}}
     [part] = grant["devices"]
     assert (part["id"], part["time_milli"], grant["keep"]) == (site.devices[1], 300, True)
-    assert part["memory_limit_bytes"] == 16 * GIB * 3 // 10 >> 20 << 20
+    assert part["memory_limit_bytes"] == 16 * GIB * 3 // 10 // PAGE * PAGE
     assert took < 5000
     run = [*GPUSHARE, "run", "--socket", str(site.daemon.layout.socket), "--grant", grant["id"], "--"]
     subprocess.run([*run, str(SPIN), "--seconds", "0.05"], check=True, stdout=subprocess.DEVNULL)
@@ -161,9 +162,12 @@ def test_with_annotations_the_grant_is_made_with_the_container(site, pod, time, 
     assert (part["id"], part["time_milli"], part["memory_limit_bytes"]) == (site.devices[1], time, memory)
 
 
-def test_preferred_are_those_of_the_fullest_device_that_has_room(site):
-    free = [*slots(site, 0, 10), *slots(site, 1, 4, first=6)]
-    assert site.kubelet.prefer(free, [], 3) == slots(site, 1, 3, first=6)
+def test_preferred_are_those_of_the_device_that_the_node_would_choose(site):
+    every, free = [*slots(site, 0, 10), *slots(site, 1, 10)], [*slots(site, 0, 10), *slots(site, 1, 4, first=6)]
+    site.daemon.client.create(memory="4GiB", time="30%", device=0)
+    assert site.kubelet.prefer(every, [], 3) == slots(site, 1, 3)
+    packed = Allocator(site.daemon.client, Options(Sizes(10), RESOURCE, False, {"placement": "pack"}))
+    assert packed.preferred(every, [], 3) == slots(site, 0, 3)
     assert site.kubelet.prefer(free, [], 5) == slots(site, 0, 5)
     assert site.kubelet.prefer(free, slots(site, 0, 1, first=9), 2) == [*slots(site, 0, 1, first=9), *slots(site, 0, 1)]
 

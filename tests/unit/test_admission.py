@@ -106,15 +106,23 @@ def test_memory_in_per_cent_is_of_each_device():
     assert {p.index: p.memory_bytes for p in places} == {0: 8 * GIB, 1: 16 * GIB}
 
 
-def test_the_fullest_device_that_fits_is_chosen_and_a_named_one_is_kept_to():
+def test_the_fullest_device_that_fits_is_packed_and_a_named_one_is_kept_to():
     devices, both = [device(0), device(1)], tenants(devices=2)
     held = hold(admit(Request("default", 8 * GIB, 500, device=1), devices, both, []), "g1", "default")
     assert held[0].device == "GPU-1"
-    assert admit(Request("default", 4 * GIB, 300), devices, both, held)[0].index == 1
+    assert admit(Request("default", 4 * GIB, 300, placement="pack"), devices, both, held)[0].index == 1
+    assert admit(Request("default", 4 * GIB, 300), devices, both, held)[0].index == 0
     assert admit(Request("default", 4 * GIB, 600), devices, both, held)[0].index == 0
     assert admit(Request("default", 4 * GIB, 300, device="GPU-0"), devices, both, held)[0].index == 0
     with pytest.raises(RefusedError, match="on device 1"):
         admit(Request("default", 4 * GIB, 600, device=1), devices, both, held)
+
+
+def test_memory_is_given_in_whole_pages_of_the_device():
+    for asked, given_ in ((1001 * MIB, 1000 * MIB), (1002 * MIB, 1002 * MIB), (GIB + 1, GIB), ("35%", 2867 * 2 * MIB)):
+        [found] = admit(Request("default", asked, 100), [device()], tenants(), [])
+        assert found.memory_bytes == given_
+        assert found.asked_bytes == (asked if isinstance(asked, int) else 16 * GIB * 35 // 100)
 
 
 def test_several_devices_are_different_ones_and_all_or_none():

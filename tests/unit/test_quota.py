@@ -41,3 +41,11 @@ def test_who_waits_below_what_it_should_get_is_starved_and_who_rests_is_not():
     assert told({"ml/a": Had(2000, 1000)})["ml/a"][0] == "in_quota"
     assert told({"ml/a": Had(2000, 1960, waited=40)})["ml/a"][0] == "in_quota"
     assert told(had, short={"sales"}, capacity=7000)["sales"][0] == "degraded"
+
+
+def test_what_could_be_had_on_other_devices_only_starves_nobody():
+    policies = {name: TenantPolicy(name, 2000) for name in ("a", "b")}
+    for used, due, state in ((490, 500, "in_quota"), (400, 500, "starved"), (490, None, "starved")):
+        had = {name: Had(wants=1000, used=used, waited=500, due=due) for name in policies}
+        found = now(policies, had, 4000, frozenset())
+        assert {(one.state, one.entitlement) for one in found.values()} == {(state, 1000)}

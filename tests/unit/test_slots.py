@@ -13,6 +13,7 @@ from gpushare.adapters.deviceplugin.slots import Sizes
 from gpushare.client import Client
 from gpushare.errors import RefusedError, UsageError
 from gpushare.inject import oci
+from gpushare.units import PAGE
 
 GIB = 1 << 30
 
@@ -33,7 +34,7 @@ def grant(of, those, *, key=None, phase="reserved", memory=GIB, time=100, create
 @given(st.integers(1, 100), st.integers(1 << 30, 1 << 38))
 def test_all_slots_are_the_device_and_no_more(count, memory):
     sizes, one = Sizes(count), device(memory=memory)
-    assert sizes.of(one, count) == (memory - memory % (1 << 20), 1000)
+    assert sizes.of(one, count) == (memory - memory % PAGE, 1000)
     parts = [sizes.of(one, 1) for _ in range(count)]
     assert sum(part[0] for part in parts) <= memory
     assert sum(part[1] for part in parts) <= 1000

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gpushare.adapters.slurm import conf
 from gpushare.adapters.slurm.job import Has, Job, by_slurm, has, job_of, numbers, requests, words
 from gpushare.errors import FailedError, UsageError
+from gpushare.units import PAGE
 
 GIB = 1 << 30
 DEVICES = [
@@ -70,7 +71,7 @@ def test_numbers():
 def test_a_share_of_a_device_and_whole_ones():
     [one] = requests(JOB, [Has((1,), 30)], DEVICES, ["default"], 100)
     assert one == {
-        "memory": 16 * GIB * 30 // 100 >> 20 << 20,
+        "memory": 16 * GIB * 30 // 100 // PAGE * PAGE,
         "time": 300,
         "devices": 1,
         "device": "GPU-1",

@@ -10,6 +10,7 @@ from gpushare.api.events import LeaseEvent
 from gpushare.daemon import decisions, lease_story
 from gpushare.daemon.decisions import Decisions
 from gpushare.policy.admission import Choice, Place
+from gpushare.policy.spread import Chosen
 from gpushare.policy.tenant import TenantPolicy
 from gpushare.policy.unfair import SLACK_MILLI, Use, behind, stands
 
@@ -71,8 +72,19 @@ def test_why_a_device_was_chosen():
     record = Decisions()
     for fits, time in (({0: 40}, 250), ({0: 40, 1: 900}, 250), ({0: 1900, 1: 900}, 0)):
         record.admitted("g-1", "team-a", [Choice(place(time=time, guaranteed=time), fits, ("device 1: full",), 400)])
-    only, best, most = record.of("g-1")
+    for way, passed in (("spread", ()), ("spread", (1,)), ("spread", (2, 3)), ("pack", ())):
+        chosen, fits = Chosen(place(), way, passed, ("train",) if passed else ()), {0: 40, 1: 9, 2: 90, 3: 90}
+        record.admitted("g-1", "team-a", [Choice(place(), fits, (), 400, None, chosen)])
+    only, best, most, spread, one, two, packed = record.of("g-1")
     assert [one.rule for one in (only, best, most)] == ["only fit", "best fit", "most free"]
+    assert [one.rule for one in (spread, one, two, packed)] == [
+        "most free",
+        "whole devices",
+        "whole devices",
+        "best fit",
+    ]
+    assert one.text.endswith("; train may ask for device 1 as a whole, of the other 3 it has most free")
+    assert two.text.endswith("; train may ask for devices 2, 3 as a whole, of the other 2 it has most free")
     assert only.text == (
         "admitted on device 0: 1GiB of memory and 25% of its time, all of it out of the guarantee of team-a;"
         " it fits on no other (device 1: full)"
@@ -119,6 +131,15 @@ def test_who_waits_while_who_has_more_than_is_due():
     fair = [Use("g-a", "a", "d0", 250, 750), Use("g-b", "b", "d0", 745, 255), Use("g-c", "c", "d0", 5, 995)]
     assert behind(POLICIES, fair, devices=1) == []
     assert behind(POLICIES, [Use("g", "removed", "d0", 500, 500)], devices=1) == []
+
+
+def test_what_could_be_had_on_other_devices_only_is_not_waited_for():
+    policies = {name: TenantPolicy(name, 2000) for name in ("a", "b")}
+    beside = [Use("g-a", "a", "d0", 490, 500, 1000, 500), Use("g-b", "b", "d0", 490, 500, 1000, 500)]
+    assert behind(policies, beside, devices=4) == []
+    uneven = [Use("g-a", "a", "d0", 300, 700, 1000, 500), Use("g-b", "b", "d0", 690, 300, 1000, 500)]
+    [found] = behind(policies, uneven, devices=4)
+    assert (found.who.tenant, found.who.entitled_milli) == ("a", 500)
 
 
 def test_a_family_is_entitled_before_others():

@@ -8,7 +8,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,6 +84,15 @@ class Allocator:
                 self._asked.end(mine)
         return [Answer(cdi=grant["cdi"]) for grant in made]
 
+    def preferred(self, available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
+        """As slots.preferred, of the device on which the node would place a share of this size."""
+        try:
+            plan = self._daemon.plan(**self._options.sizes.share(size), **self._options.more)
+        except GpushareError as error:
+            log.debug("which device is preferred: %s", error)
+            return slots.preferred(available, must, size)
+        return slots.preferred(available, must, size, plan["devices"][0]["id"] if plan["fits"] else None)
+
     def _annotated(self, device: Json, those: frozenset[int]) -> Answer:
         memory, share = self._options.sizes.of(device, len(those))
         said = {"device": device["id"], "slot-memory": memory, "slot-time": share}
@@ -140,7 +149,8 @@ class DevicePlugin:
         """`kubelet`: its directory, /var/lib/kubelet by default."""
         self._daemon, self._options = daemon, options
         self._allocator = Allocator(daemon, options)
-        self._plugin = Plugin(kubelet / "device-plugins", options.resource, self._allocator.allocate, slots.preferred)
+        directory, calls = kubelet / "device-plugins", self._allocator
+        self._plugin = Plugin(directory, options.resource, calls.allocate, calls.preferred)
         self._pods = Pods(kubelet / "pod-resources" / "kubelet.sock")
         self._changed, self._ended = threading.Event(), threading.Event()
         self._said = ""

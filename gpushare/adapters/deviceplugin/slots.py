@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 
 from gpushare.errors import RefusedError, UsageError
 from gpushare.policy.shares import DEVICE_MILLI
+from gpushare.units import PAGE
 
 Json: TypeAlias = Any
 
@@ -17,8 +18,6 @@ SLOTS_MAX = 100
 
 UNLISTED_SECONDS = 30.0
 """Maximum time from the making of a grant until kubelet first lists its pod."""
-
-_MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,11 @@ class Sizes:
         """Returns the bytes and milli of this number of slots; all slots together are the whole device."""
         capacity = device["capacity"]
         memory = capacity["memory"] * slots // self.count
-        return memory - memory % _MIB, DEVICE_MILLI * slots // self.count
+        return memory - memory % PAGE, DEVICE_MILLI * slots // self.count
+
+    def share(self, slots: int) -> Json:
+        """Returns the same as fields of a GrantRequest for a device that is not chosen yet."""
+        return {"memory": f"{100 * slots / self.count:.6f}%", "time": DEVICE_MILLI * slots // self.count}
 
 
 def slot_name(device_id: str, number: int) -> str:
@@ -157,20 +160,20 @@ def is_idle(grant: Json) -> bool:
     return grant["phase"] in ("reserved", "bound")
 
 
-def preferred(available: Sequence[str], must: Sequence[str], size: int) -> list[str]:
-    """Returns `size` of the available slots, including `must`: all of one device if possible, choosing the device with
-    the fewest available, so that others stay whole."""
+def preferred(available: Sequence[str], must: Sequence[str], size: int, first: str | None = None) -> list[str]:
+    """Returns `size` of the available slots, including `must`: all of one device if possible, which is `first` or, if
+    that does not have them, the one with the fewest available, so that others stay whole."""
     by_device: dict[str, list[str]] = {}
     for name in available:
         by_device.setdefault(_device(name), []).append(name)
     of_must = {_device(name) for name in must}
     fits = [
-        (len(there), device)
+        (device != first, len(there), device)
         for device, there in by_device.items()
         if len({*there, *must}) >= size and of_must <= {device}
     ]
     # If no device fits, the allocation will be refused, so that any order does.
-    order = [min(fits)[1]] if fits else [device for _, device in sorted((len(b), a) for a, b in by_device.items())]
+    order = [min(fits)[2]] if fits else [device for _, device in sorted((len(b), a) for a, b in by_device.items())]
     rest = [name for device in order for name in sorted(by_device[device], key=_number) if name not in must]
     return [*must, *rest][:size]
 

@@ -12,7 +12,7 @@ from kubernetes.utils.quantity import parse_quantity
 
 from gpushare.adapters.kubernetes import DRIVER
 from gpushare.policy.admission import SMALLEST_MILLI, WORKING_BYTES
-from gpushare.units import MIB
+from gpushare.units import MIB, PAGE
 
 Json = dict[str, Any]
 
@@ -92,7 +92,7 @@ def free(device: Json, others: Sequence[Json]) -> tuple[int, int]:
             if part["id"] == device["id"]:
                 memory -= part["memory_limit_bytes"]
                 time -= part["time_milli"]
-    return max(0, memory) // MIB * MIB, max(0, time)
+    return max(0, memory) // PAGE * PAGE, max(0, time)
 
 
 def taints(device: Json) -> list[Json]:
@@ -118,7 +118,7 @@ def capacity(device: Json, others: Sequence[Json]) -> Json | None:
     """Returns the capacity that claims consume. A claim that requests no amount gets all of the device. None: too
     little is left for a claim."""
     memory, time = free(device, others)
-    smallest = -(-(device["context_bytes"] + WORKING_BYTES) // MIB) * MIB
+    smallest = -(-(device["context_bytes"] + WORKING_BYTES) // PAGE) * PAGE
     if memory < smallest or time < SMALLEST_MILLI:
         return None
     return {
@@ -126,7 +126,7 @@ def capacity(device: Json, others: Sequence[Json]) -> Json | None:
             "value": _mebibytes(memory),
             "requestPolicy": {
                 "default": _mebibytes(memory),
-                "validRange": {"min": _mebibytes(smallest), "max": _mebibytes(memory), "step": "1Mi"},
+                "validRange": {"min": _mebibytes(smallest), "max": _mebibytes(memory), "step": _mebibytes(PAGE)},
             },
         },
         "time": {

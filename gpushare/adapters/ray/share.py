@@ -12,6 +12,7 @@ _OPTIONS = (
     "tenant",
     "class",
     "devices",
+    "placement",
     "managed",
     "borrow_memory",
     "max_rung",

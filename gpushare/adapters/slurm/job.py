@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpushare.errors import FailedError, UsageError
-from gpushare.units import MIB
+from gpushare.units import PAGE
 
 Json = dict[str, Any]
 
@@ -176,7 +176,7 @@ def _share(one: Has, devices: Sequence[Json], per_device: int) -> Json:
     named = {"devices": len(chosen), "device": ",".join(device["id"] for device in chosen)}
     free = min(device["capacity"]["memory"] - device["reserved"]["memory"] for device in chosen)
     part = per_device if one.shards is None else min(one.shards, per_device)
-    return {"memory": free * part // per_device // MIB * MIB, "time": DEVICE_MILLI * part // per_device, **named}
+    return {"memory": free * part // per_device // PAGE * PAGE, "time": DEVICE_MILLI * part // per_device, **named}
 
 
 def words(comment: str) -> Json:
