@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import NoReturn
 
+from gpushare.cli.command import say
 from gpushare.errors import GpushareError, UsageError
 
 # The statuses that env, timeout and container engines use for failures of their own.
@@ -28,7 +29,7 @@ def missing(argv: list[str]) -> int:
     if shutil.which(argv[0]) is not None:
         return 0
     found = os.path.exists(argv[0]) and "/" in argv[0]  # noqa: PTH110 - may be a bare name
-    print(f"gpushare: {argv[0]}: {'not executable' if found else 'command not found'}", file=sys.stderr)
+    say(f"gpushare: {argv[0]}: {'not executable' if found else 'command not found'}", sys.stderr)
     return EXIT_NOT_EXECUTABLE if found else EXIT_NOT_FOUND
 
 

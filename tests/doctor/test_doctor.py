@@ -112,6 +112,13 @@ def test_parts(doctor):
     assert said("starts /opt/gone, which is not there")["mend"] == "run `gpushare install` again"
 
 
+def test_pages_on_a_disk(doctor):
+    said = doctor("umount -l /run; mkdir -p /srv/disk; mount --bind /srv/disk /dev/shm")
+    found = said("is on a disk, since neither the daemon's directory nor /dev/shm is tmpfs")
+    assert (found["what"], found["level"]) == ("tmpfs for pages", "missing")
+    assert found["found"].startswith("/dev/shm/gpushare-")
+
+
 @pytest.mark.slow
 def test_driver(doctor):
     library = "/usr/lib/$(uname -m)-linux-gnu/libnvidia-ml.so.1"

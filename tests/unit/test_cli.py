@@ -12,6 +12,7 @@ import pytest
 
 from gpushare import __version__
 from gpushare.cli.main import VERBS, build_parser, main
+from gpushare.cli.parser import FILES
 from gpushare.client import Client
 from gpushare.errors import UnreachableError
 
@@ -54,6 +55,59 @@ def test_everything_has_a_help_text():
         assert parser.description, parser.prog
         for action in parser._actions:
             assert action.help or isinstance(action, argparse._SubParsersAction), (parser.prog, action.dest)
+
+
+def words(parser, line=()):
+    """Every command line of a verb up to one of its options or arguments that takes text, and that action."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, inner in action.choices.items():
+                yield from words(inner, (*line, name))
+        elif action.nargs not in (0, argparse.REMAINDER) and action.metavar not in FILES:
+            yield (*line, *action.option_strings[:1]), action
+
+
+def test_bytes_that_are_not_utf_8_are_refused_by_every_verb(run):
+    found = list(words(build_parser()))
+    assert len(found) > 80
+    for line, action in found:
+        if len(line) > len(action.option_strings[:1]):
+            status, out, err = run(*line, "caf\udce9")
+            assert (status, out) == (2, ""), line
+            assert "'caf\\xe9' is not UTF-8: write it in UTF-8" in err and err.count("\n") == 1, line
+    assert run("caf\udce9")[0] == 2
+    status, _, err = run("devices", "--socket", "/nowhere/caf\udce9")
+    assert (status, err.partition(":")[0]) == (4, "gpushare") and "no daemon at /nowhere/caf\\xe9" in err
+    status, _, err = run("run", "--memory", "1GiB", "--time", "1%", "--", "/nowhere/caf\udce9")
+    assert (status, "command not found" in err) == (127, True)
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        (">/dev/full", 1),
+        ("--help >/dev/full", 1),
+        ("run --help >/dev/full", 1),
+        ("ps --json >/dev/full", 4),
+        ('quota solve - >/dev/full <<<\'{"C": 1000, "tenants": []}\'', 1),
+        ("--version >&-", 0),
+        ("--help >&- 2>&-", 0),
+        ("nonsense 2>/dev/full", 2),
+        ("nonsense 2>&-", 2),
+        ("quota solve - <&-", 2),
+        ('quota solve - <<<$\'\\xef\\xbb\\xbf{"C": 1000, "tenants": []}\'', 0),
+        ("gang prepare job - <<<$'\\xff\\xfe'", 2),
+        ("gang prepare job - <<<$'\\xef\\xbb\\xbf{}'", 2),
+    ],
+)
+def test_an_output_that_is_full_or_closed_gets_one_line_at_most(command, status):
+    env = {**os.environ, "GPUSHARE_SOCKET": "/nowhere/node.sock"}
+    line = f"{sys.executable} -m gpushare {command}"
+    done = subprocess.run(["bash", "-c", line], env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == status, done.stderr
+    assert done.stderr.count("\n") <= 1 and "Traceback" not in done.stderr
+    if status == 1:
+        assert done.stderr == "gpushare: the output cannot be written: No space left on device\n"
 
 
 def test_version(run):
