@@ -213,3 +213,11 @@ def test_tenant_nonsense(client):
 
 def test_forbidden_is_a_refusal():
     assert issubclass(ForbiddenError, RefusedError)
+
+
+def test_names_that_are_not_utf_8(client):
+    for ask in (client.grant, client.remove_tenant, client.release, lambda name: client.usage(tenant=name)):
+        with pytest.raises(UsageError, match="not UTF-8"):
+            ask("caf\udce9")
+    with pytest.raises(UsageError, match=r"not UTF-8 after '.*caf\\udce9': write it in UTF-8"):
+        client.create(memory="1GiB", time="10%", tenant="caf\udce9")

@@ -106,6 +106,15 @@ def test_first_tenant_of_a_new_file(tmp_path):
     assert (again.time, again.users) == (300, ("root", 7))
 
 
+def test_a_file_with_a_byte_order_mark_is_read_and_changed(tmp_path):
+    path = tmp_path / "t.toml"
+    path.write_bytes(b"\xef\xbb\xbf# of Zo\xc3\xab\n[tenants.a]\ntime = 100\n")
+    load(path).set("b", TenantPolicy(time=200, placement="pack"))
+    assert path.read_bytes().startswith(b"# of Zo\xc3\xab\n[tenants.a]")
+    again = load(path)
+    assert (again["a"].time, again["b"].time, again.placement("a"), again.placement("b")) == (100, 200, None, "pack")
+
+
 @pytest.mark.parametrize(
     ("kind", "said"),
     [

@@ -54,6 +54,17 @@ def listening(pid):
     return [words[7] for words in lines if len(words) > 7 and f"socket:[{words[6]}]" in links]
 
 
+def test_one_that_closes_its_sending_half_is_answered(board):
+    for _ in range(8):
+        with board.connect() as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            connection.shutdown(socket.SHUT_WR)
+            got = b""
+            while more := connection.recv(65536):
+                got += more
+        assert got.startswith(b"HTTP/1.1 ") and got.count(b"HTTP/1.1 ") == 1
+
+
 def test_the_relay_is_for_the_dashboard_alone_and_ends_with_it(node):
     with dashboard("--socket", str(node.layout.socket)) as board:
         (relay,) = board.children()

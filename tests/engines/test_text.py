@@ -196,3 +196,10 @@ def test_a_backup_stays_out_of_directories_that_engines_read_whole():
     assert files.backup_of(Path("/etc/docker/daemon.json")).parent == Path("/etc/docker")
     assert files.backup_of(Path("/etc/crio/crio.conf.d/1.conf")).parent == Path("/etc/crio")
     assert json_text.get('{"a": {"b": [1, 2]}}', ("a", "b")) == "[1, 2]"
+
+
+def test_a_file_with_a_byte_order_mark_is_left_alone(tmp_path):
+    path = tmp_path / "daemon.json"
+    path.write_bytes(b"\xef\xbb\xbf{}")
+    with pytest.raises(FailedError, match="begins with a byte order mark; save it without"):
+        files.read(path)

@@ -16,6 +16,11 @@ from gpushare.reader.__main__ import _answered
 ASKS = b'"gpushare.dev/memory":"1GiB","gpushare.dev/time":"25%"'
 
 
+def test_a_byte_order_mark_is_refused():
+    with pytest.raises(UsageError, match="begins with a byte order mark"):
+        config.load(b'\xef\xbb\xbf{"annotations":{%s}}' % ASKS)
+
+
 def test_escapes_are_read():
     text = b'{"annot\\u0061tions":{"\\u0067pushare.dev\\/memory":"1GiB","gpushare.dev/\\u0074ime":"25%"}}'
     assert oci.request(config.load(text)) == {"memory": "1GiB", "time": "25%", "ttl_seconds": 20}

@@ -30,6 +30,18 @@ def test_a_mistake_is_told_with_its_line(tmp_path, text, line, said):
     assert str(caught.value).startswith(f"{path}:{line}: ") and said in str(caught.value)
 
 
+def test_a_byte_order_mark_is_read_over(tmp_path):
+    path = tmp_path / "gpushare.toml"
+    path.write_bytes(b'\xef\xbb\xbfplacement = "pack"\n')
+    assert config.load(path).placement == "pack"
+    path.write_bytes(b'\xef\xbb\xbfgroup = "a"\nplacement = "binpack"\n')
+    with pytest.raises(UsageError, match=r"gpushare.toml:2: Invalid enum value 'binpack'"):
+        config.load(path)
+    path.write_bytes(b'\xef\xbb\xbfgroup = "a"\nx = "\xe9"\n')
+    with pytest.raises(UsageError, match=r"gpushare.toml:2: byte 0xe9 is not UTF-8"):
+        config.load(path)
+
+
 def test_what_is_said_of_policy(tmp_path):
     path = tmp_path / "gpushare.toml"
     path.write_text("[policy]\nusage_factor = 1.5\nusage_half_life_seconds = 60\n")

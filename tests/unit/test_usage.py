@@ -110,6 +110,12 @@ def test_a_bill_adds_up_to_the_last_digit():
     assert [charge.what for charge in charges(row, tenth)] == ["guaranteed", "borrowed", "scavenged"]
 
 
+def test_prices_with_a_byte_order_mark(tmp_path):
+    path = tmp_path / "prices.toml"
+    path.write_bytes(b'\xef\xbb\xbfcurrency = "EUR"\nguaranteed = 2\n')
+    assert prices.load(path).currency == "EUR"
+
+
 @pytest.mark.parametrize(
     ("text", "line", "said"),
     [
