@@ -28,7 +28,7 @@ def spins(daemon):
     made: list[Tenant] = []
 
     def start(memory: str = "512MiB", env: dict[str, str] | None = None) -> tuple[Tenant, str]:
-        made.append(Tenant(daemon.run(memory, "40%", SPIN), env={**daemon.env, **(env or {})}))
+        made.append(Tenant(daemon.run(memory, "40%", SPIN, gpu="0"), env={**daemon.env, **(env or {})}))
         (grant,) = [one["id"] for one in daemon.client.grants() if made[-1].pid in one["processes"]]
         return made[-1], grant
 

@@ -22,7 +22,7 @@ class Tenant:
     """A program that runs kernels of 1 ms, or nothing, on command; and its own measure of waits, in its usage page."""
 
     def __init__(self, daemon: Any, name: str, time: str) -> None:
-        self._child = daemon.tenant(str(SPIN), time=time, tenant=name)
+        self._child = daemon.tenant(str(SPIN), time=time, tenant=name, gpu="0")
         self._hear("ready")
         pid = self._child.pid
         self.grant = until(lambda: next((g["id"] for g in daemon.client.grants() if g["pid"] == pid), None), seconds=20)

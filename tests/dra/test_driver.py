@@ -42,7 +42,7 @@ def test_the_slice_says_what_the_node_has(site):
     assert one["attributes"]["uuid"] == {"string": site.daemon.client.devices()[0]["id"]}
     assert one["capacity"]["memory"]["value"] == "16Gi"
     policy = one["capacity"]["memory"]["requestPolicy"]
-    assert (policy["default"], policy["validRange"]) == ("16Gi", {"min": "272Mi", "max": "16Gi", "step": "1Mi"})
+    assert (policy["default"], policy["validRange"]) == ("16Gi", {"min": "272Mi", "max": "16Gi", "step": "2Mi"})
     assert one["capacity"]["time"]["requestPolicy"]["validRange"] == {"min": "5", "max": "1k", "step": "1"}
 
 

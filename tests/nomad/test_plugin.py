@@ -99,7 +99,7 @@ def test_a_task_has_its_share_until_it_ends(site):
     assert (part["id"], part["time_milli"], part["memory_limit_bytes"]) == (
         site.devices[1],
         300,
-        16 * GIB * 3 // 10 >> 20 << 20,
+        16 * GIB * 3 // 10 // PAGE * PAGE,
     )
     own = given["env"]["GPUSHARE_GRANT_DIR"]
     assert given["mounts"][own] == (own, False)
