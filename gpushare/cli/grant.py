@@ -363,6 +363,8 @@ class GrantCommand:
             print_json(grant)
         else:
             render.grant(grant)
+            if line := rounding(grant, args.memory):
+                say(f"gpushare: {line}", sys.stderr)
         return 0
 
     def _release(self, args: argparse.Namespace) -> int:
