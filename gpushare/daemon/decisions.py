@@ -153,7 +153,10 @@ def chosen(choice: Choice) -> tuple[str, str]:
         return "most free", f"of {len(fits)} devices that fit it has most free"
     others = min(free for number, free in fits.items() if number != index)
     less = "less" if fits[index] < others else "no more"
-    return "best fit", f"of {len(fits)} devices that fit it leaves {less} free than the others"
+    why = f"of {len(fits)} devices that fit it leaves {less} free than the others"
+    if by is not None and by.owners:
+        why += f"; {' and '.join(by.owners)} may ask for each of them as a whole"
+    return "best fit", why
 
 
 def _devices(indices: Sequence[int]) -> str:

@@ -123,7 +123,8 @@ def _rest(rest: str, devices: Collection[str], tenants: Mapping[str, Owner], tak
 
 @dataclass(frozen=True, slots=True)
 class Chosen(Generic[F]):
-    """`passed`: the devices, by index, that were passed over because `owners` are guaranteed them as a whole."""
+    """`passed`: the devices, by index, that were passed over because `owners` are guaranteed them as a whole; none with
+    `owners`: they are guaranteed all that fit."""
 
     fit: F
     placement: Placement
@@ -134,10 +135,12 @@ class Chosen(Generic[F]):
 def choose(options: Sequence[tuple[float, F]], placement: Placement, there: Open) -> Chosen[F]:
     """`options`: those that fit, at least one, each with the fraction of its memory and that of its time that would
     stay free, added. A share that would take a guaranteed whole device wherever it fits is packed."""
+    owners: tuple[str, ...] = ()
     if placement == "spread":
+        owners = tuple(one.tenant for one in there.wholes)
         kept = [option for option in options if there.kept(option[1])]
         if kept:
             fit = min(kept, key=lambda option: (-option[0], option[1].index))[1]
             passed = tuple(sorted(option[1].index for option in options if option not in kept))
-            return Chosen(fit, "spread", passed, tuple(one.tenant for one in there.wholes) if passed else ())
-    return Chosen(min(options, key=lambda option: (option[0], option[1].index))[1], "pack")
+            return Chosen(fit, "spread", passed, owners if passed else ())
+    return Chosen(min(options, key=lambda option: (option[0], option[1].index))[1], "pack", (), owners)

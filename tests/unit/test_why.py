@@ -72,10 +72,13 @@ def test_why_a_device_was_chosen():
     record = Decisions()
     for fits, time in (({0: 40}, 250), ({0: 40, 1: 900}, 250), ({0: 1900, 1: 900}, 0)):
         record.admitted("g-1", "team-a", [Choice(place(time=time, guaranteed=time), fits, ("device 1: full",), 400)])
-    for way, passed in (("spread", ()), ("spread", (1,)), ("spread", (2, 3)), ("pack", ())):
-        chosen, fits = Chosen(place(), way, passed, ("train",) if passed else ()), {0: 40, 1: 9, 2: 90, 3: 90}
+    for way, passed in (("spread", ()), ("spread", (1,)), ("spread", (2, 3)), ("pack", ()), ("pack", (0,))):
+        chosen, fits = (
+            Chosen(place(), way, passed if way == "spread" else (), ("train",) if passed else ()),
+            {0: 40, 1: 9, 2: 90, 3: 90},
+        )
         record.admitted("g-1", "team-a", [Choice(place(), fits, (), 400, None, chosen)])
-    only, best, most, spread, one, two, packed = record.of("g-1")
+    only, best, most, spread, one, two, packed, forced = record.of("g-1")
     assert [one.rule for one in (only, best, most)] == ["only fit", "best fit", "most free"]
     assert [one.rule for one in (spread, one, two, packed)] == [
         "most free",
@@ -83,6 +86,8 @@ def test_why_a_device_was_chosen():
         "whole devices",
         "best fit",
     ]
+    assert packed.text.endswith("; of 4 devices that fit it leaves no more free than the others")
+    assert forced.text.endswith("than the others; train may ask for each of them as a whole")
     assert one.text.endswith("; train may ask for device 1 as a whole, of the other 3 it has most free")
     assert two.text.endswith("; train may ask for devices 2, 3 as a whole, of the other 2 it has most free")
     assert only.text == (
