@@ -66,7 +66,14 @@ class Resources:
     def limits(self, place: Place, guarantee_milli: int, limit_milli: int) -> DeviceLimits:
         """The limits page's words for one place. Shares in milli of the device."""
         device = self._devices[place.device]
-        return DeviceLimits(device.uuid, place.memory_bytes, device.context_bytes, guarantee_milli, limit_milli)
+        return DeviceLimits(
+            device.uuid,
+            place.memory_bytes,
+            device.context_bytes,
+            guarantee_milli,
+            limit_milli,
+            instance=device.id.startswith("MIG-"),
+        )
 
     def _capacity(self, record: GrantRecord) -> list[int]:
         return [self._devices[place.device].memory_bytes for place in record.places]

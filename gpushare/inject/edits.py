@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpushare.inject import grantdir
-from gpushare.inject.node import DeviceNode, Granted, Node, visible
+from gpushare.inject.node import DeviceNode, Granted, Node
 from gpushare.paths import (
     CONTAINER_DRIVER,
     CONTAINER_LIB,
@@ -92,7 +92,7 @@ def container(
         mounts=[*mounts, *_common(layout, grant_id, node)],
         hooks=[_hook(node.hook, "place" if blindly else "create-runtime", grant_id, layout)],
         preload=grantdir.preloaded(node),
-        env=[*_ENVIRONMENT, *(f"{name}={value}" for name, value in visible(granted).items())],
+        env=list(_ENVIRONMENT),
         devices=_nodes(node, granted),
         driver_version=node.driver_version,
     )

@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import cdi_apply
@@ -243,6 +243,21 @@ def test_a_device_by_its_uuid(runtime, pair):
         assert process.wait(30) == 0
     other = runtime.run(*ALLOC, devices=[second], annotations={**SHARE, "device": pair.client.devices()[0]["id"]})
     assert other.returncode != 0 and "annotation gpushare.dev/device" in other.stderr
+
+
+@pytest.mark.parametrize(("device", "variable", "there"), [(1, "0", True), (0, "0", True), (1, "1", False)])
+def test_the_images_device_numbers_are_the_shares(runtime, pair, device, variable, there):
+    """What an image, a compose file or `--env` sets. The share's device has the number 0."""
+    wanted = SHARE | {"device": str(device)}
+    result = runtime.run(*ALLOC, annotations=wanted, change=sets(f"CUDA_VISIBLE_DEVICES={variable}"))
+    if there:
+        assert allocated(result)["ok"]
+    else:
+        assert "CUDA_VISIBLE_DEVICES=1 names no device of this share: it has 1, numbered from 0" in result.stderr
+
+
+def sets(variable: str) -> Callable[[dict, Path], None]:
+    return lambda config, root: config["process"]["env"].append(variable)
 
 
 def test_both_names_are_one_share(runtime, pair):
