@@ -108,8 +108,9 @@ class Containers:
         """Serves the createRuntime hook of a container whose configuration gpushare has not edited. Returns what the
         container still lacks.
 
-        `name`: a grant, or a CDI device that represents none: then the annotations ask for a grant, which is made now.
-        Raises UsageError where they do not, what Grants.create and `created` raise, and what Readers raises.
+        `name`: a grant, or a CDI device that represents none: then the annotations, or else the environment, ask for a
+        grant, which is made now. Raises UsageError where they do not, what Grants.create and `created` raise, and what
+        Readers raises.
         """
         state, config = asked.state, bytes(asked.config)
         if state.bundle is None or not state.bundle.startswith("/"):
@@ -137,11 +138,13 @@ class Containers:
         for live in self._state:
             if workloads.of_process(live, pid) is not None:
                 return live, False
-        wanted = await self._readers.asks(config)
+        # Whoever named this device asks for a share; so the environment, which the image is part of, may give its size.
+        wanted = await self._readers.asks(config, environment=True)
         if wanted is None:
             raise UsageError(
-                f"{cdi.device_name(name)} is a share of a size that annotations say, and there are none: give "
-                f"{oci.PREFIX}memory and {oci.PREFIX}time; an engine may have to be told to pass them on"
+                f"{cdi.device_name(name)} is a share of a size that the container says, and it says none: give "
+                f"{oci.PREFIX}memory and {oci.PREFIX}time as annotations, or GPUSHARE_MEMORY and GPUSHARE_TIME as "
+                "variables of its environment"
             )
         if name != cdi.ANY and "grant" not in wanted and wanted.setdefault("device", name) != name:
             raise UsageError(f"annotation {oci.PREFIX}device is {wanted['device']}, and the CDI device is {name}")
@@ -163,7 +166,7 @@ class Containers:
         try:
             request = msgspec.convert(wanted, GrantRequest)
         except msgspec.ValidationError as error:
-            raise UsageError(f"the container's annotations make no request: {error}") from None
+            raise UsageError(f"what the container asks for is no request: {error}") from None
         return self._grants.create(peer, request)
 
     async def _edited(self, live: Live, config: bytes, bundle: str | None) -> bytes:

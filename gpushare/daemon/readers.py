@@ -122,10 +122,10 @@ class Readers:
             except subprocess.TimeoutExpired:
                 log.warning("process %d, which reads bundles, does not end", worker.process.pid)
 
-    async def asks(self, config: bytes) -> dict[str, str | int] | None:
-        """What a config.json asks for, as oci.request says. Raises UsageError, or FailedError when reading takes too
-        long."""
-        return (await self._do(Job(config=config), "config.json")).asks
+    async def asks(self, config: bytes, *, environment: bool = False) -> dict[str, str | int] | None:
+        """What a config.json asks for, as oci.request says. `environment`: or else, as oci.request_by_environment says.
+        Raises UsageError, or FailedError when reading takes too long."""
+        return (await self._do(Job(config=config, environment=environment), "config.json")).asks
 
     async def attempt(self, config: bytes, bundle: str | None) -> tuple[list[str], str]:
         """How a container asks for a GPU in NVIDIA's ways, and its name. Raises what `asks` does."""

@@ -35,6 +35,12 @@ _FIELDS = {
     "priority": "priority",
 }
 _NUMBERS = ("grace", "priority")
+# Fields that a container's environment may give where its user has named a device without a grant. They say what is
+# asked for. The others say in whose name or at whose cost, which an image, whose ENV is in the environment too, must
+# not; only `gpushare run` reads GPUSHARE_EVICTION_SIGNAL.
+_VARIABLES = {f"GPUSHARE_{name.upper().replace('-', '_')}": name for name in (*_FIELDS, "grant")}
+_SIZING = ("memory", "time", "time-limit", "class")
+_ELSEWHERE = "eviction-signal"
 # Set by the device plugin for the container's slots: defaults for the share where nothing else specifies it.
 _SLOTS = {"slot-memory": "memory", "slot-time": "time"}
 
@@ -95,6 +101,39 @@ def request(config: dict[str, Any]) -> dict[str, str | int] | None:
         if name not in wanted:
             raise UsageError(f"annotation {PREFIX}{name} is missing: a share needs memory and time")
     return {**wanted, "ttl_seconds": CREATE_SECONDS}
+
+
+def request_by_environment(config: dict[str, Any]) -> dict[str, str | int] | None:
+    """Returns what the container's environment requests, as `request` does, for a container whose user has named a CDI
+    device without a grant and whose annotations request nothing.
+
+    None: no variable gives a size. Raises UsageError for a variable that would say more than the share's size or class,
+    that is set twice, or too long; and for missing memory or time.
+    """
+    annotations = config.get("annotations") or {}
+    if isinstance(annotations, dict) and is_sandbox(annotations):
+        return None
+    found: dict[str, str] = {}
+    for variable in (config.get("process") or {}).get("env") or ():
+        name, _, value = str(variable).partition("=")
+        field = _VARIABLES.get(name)
+        if field is None or field == _ELSEWHERE:
+            continue
+        if field not in _SIZING:
+            raise UsageError(
+                f"variable {name} is not read, since an image can set it: give {PREFIX}{field} as an annotation, or "
+                "make a grant with it and name the grant as the device"
+            )
+        if found.setdefault(field, value) != value:
+            raise UsageError(f"variable {name} is set twice: programs read that differently")
+        if len(value) > _VALUE_MAX:
+            raise UsageError(f"variable {name} has {len(value)} characters: give at most {_VALUE_MAX}")
+    if not found:
+        return None
+    for field in ("memory", "time"):
+        if field not in found:
+            raise UsageError(f"variable GPUSHARE_{field.upper()} is missing: a share needs memory and time")
+    return {**{_FIELDS[field]: value for field, value in found.items()}, "ttl_seconds": CREATE_SECONDS}
 
 
 def _value(name: str, text: str) -> str | int:

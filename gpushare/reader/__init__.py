@@ -38,10 +38,12 @@ class Member(Struct, kw_only=True):
 
 
 class Job(Struct, kw_only=True):
-    """`config`: the text of config.json. With no other field, the answer is what it asks for; with `attempt`, what the
-    container in `bundle` asks for in NVIDIA's ways. `command_of`: the pid whose command line is wanted; 0: none."""
+    """`config`: the text of config.json. With no other field, the answer is what it asks for, by annotations or, with
+    `environment`, in their absence by variables; with `attempt`, what the container in `bundle` asks for in NVIDIA's
+    ways. `command_of`: the pid whose command line is wanted; 0: none."""
 
     config: bytes = b""
+    environment: bool = False
     attempt: bool = False
     bundle: str | None = None
     edit: Edit | None = None
@@ -50,10 +52,10 @@ class Job(Struct, kw_only=True):
 
 
 class Answer(Struct, kw_only=True):
-    """`asks`: as oci.request. `ways`, `container`: as nvidia.ways and nvidia.identity. `config`: the edited text.
-    `root`, `mounts`: for a container that exists already, as placing returns them; `seen`: its root directory exists.
-    `preload`: lines of the image's own ld.so.preload, which need not be UTF-8. `cache`: as oci.apply returns it.
-    `error`: its code and its line; the other fields are meaningless then."""
+    """`asks`: as oci.request and oci.request_by_environment. `ways`, `container`: as nvidia.ways and nvidia.identity.
+    `config`: the edited text. `root`, `mounts`: for a container that exists already, as placing returns them; `seen`:
+    its root directory exists. `preload`: lines of the image's own ld.so.preload, which need not be UTF-8. `cache`: as
+    oci.apply returns it. `error`: its code and its line; the other fields are meaningless then."""
 
     asks: dict[str, str | int] | None = None
     ways: list[str] = []

@@ -27,7 +27,7 @@ def _answer(job: Job) -> Answer:
     if job.attempt:
         return _attempt(found, job.bundle)
     if job.edit is None:
-        return Answer(asks=oci.request(found))
+        return _asked(found, job.environment)
     try:
         return _edited(found, job.edit)
     except (GpushareError, MemoryError):
@@ -35,6 +35,16 @@ def _answer(job: Job) -> Answer:
     except Exception as error:  # nothing has checked the config's shape: it may be anything that is JSON
         where = job.edit.bundle or "a container that is not made yet"
         raise UsageError(f"config.json of {where} cannot be edited: {error!r:.200}") from None
+
+
+def _asked(found: dict[str, Any], environment: bool) -> Answer:
+    asks = oci.request(found)
+    if asks is None and environment:
+        try:
+            asks = oci.request_by_environment(found)
+        except (AttributeError, TypeError) as error:
+            raise UsageError(f"config.json is not one: {error!r:.200}") from None
+    return Answer(asks=asks)
 
 
 def _edited(found: dict[str, Any], edit: Edit) -> Answer:

@@ -286,6 +286,44 @@ def test_what_is_refused_does_not_start(runtime, pair, annotations, says):
     assert says in result.stderr
 
 
+def _environment(*variables: str):
+    return lambda config, root: config["process"]["env"].extend(variables)
+
+
+@pytest.mark.parametrize("device", ["any", "uuid"])
+def test_a_size_by_the_environment(runtime, pair, device):
+    """For clients that know no annotations: whoever names the device asks, and the environment says for how much."""
+    name = pair.client.devices()[1]["id"] if device == "uuid" else device
+    asked = {"devices": [name], "annotations": {}}
+    change = _environment("GPUSHARE_MEMORY=1GiB", "GPUSHARE_TIME=30%", "GPUSHARE_CLASS=interactive")
+    with runtime.start(SPIN, "--alloc", "512MiB", **asked, change=change) as process:
+        assert json.loads(process.stdout.readline() or "{}").get("event") == "ready", process.stderr.read()
+        assert json.loads(process.stdout.readline())["ok"]
+        (grant,) = pair.client.grants()
+        (share,) = grant["devices"]
+        assert (share["memory_limit_bytes"], share["time_milli"], grant["class"]) == (1 << 30, 300, "interactive")
+        process.stdin.close()
+        assert process.wait(30) == 0
+
+
+def test_an_image_asks_for_nothing_in_its_users_name(runtime, pair):
+    """Without the device nobody has asked; with annotations, those alone count; a tenant is nobody's to name there."""
+    image = _environment("GPUSHARE_MEMORY=8GiB", "GPUSHARE_TIME=100%")
+    wrapper = [str(RUNTIME_WRAPPER), f"--gpushare-socket={pair.layout.socket}"]
+    for under in (["runc"], wrapper):
+        none = runtime.run(
+            "/bin/sh", "-c", "test ! -e /run/gpushare && echo none",
+            devices=[], annotations={}, runtime=under, change=image,
+        )  # fmt: skip
+        assert none.stdout == "none\n", none.stderr
+    beyond = runtime.run(SPIN, "--alloc", "1GiB", "--seconds", "0", change=image)
+    assert allocated(beyond)["name"] == "CUDA_ERROR_OUT_OF_MEMORY"
+    tenant = _environment("GPUSHARE_MEMORY=1GiB", "GPUSHARE_TIME=1%", "GPUSHARE_TENANT=research")
+    refused = runtime.run("/bin/echo", "started", annotations={}, change=tenant)
+    assert refused.returncode != 0 and refused.stdout == ""
+    assert "GPUSHARE_TENANT is not read" in refused.stderr
+
+
 def test_no_daemon_no_start(runtime, pair):
     pair.kill()
     result = runtime.run("/bin/echo", "started")

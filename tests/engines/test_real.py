@@ -148,3 +148,8 @@ def test_docker_gives_a_grant_by_its_name(program, node, rootfs, short_path, cap
                 "runc", *SPIN, Annotations=SHARE, DeviceRequests=[named], ReadonlyRootfs=read_only
             )
             assert status == 204 and allocated(said), said
+        # What docker-py's create_host_config makes of device_requests (docs/start/docker.md), with `environment`.
+        asked = {"Driver": "cdi", "Count": 0, "DeviceIDs": ["gpushare.dev/gpu=any"], "Capabilities": [], "Options": {}}
+        size = ["GPUSHARE_MEMORY=1GiB", "GPUSHARE_TIME=30%"]
+        status, said = docker.run("runc", *SPIN, env=size, DeviceRequests=[asked])
+        assert status == 204 and allocated(said), said

@@ -294,3 +294,38 @@ def test_the_sandbox_of_a_pod_asks_for_nothing(name):
     pods = {"gpushare.dev/memory": "1GiB", "gpushare.dev/time": "30%"}
     assert oci.request({"annotations": {**pods, name: "sandbox"}}) is None
     assert oci.request({"annotations": {**pods, name: "container"}})["memory"] == "1GiB"
+
+
+def by_environment(*variables, **more):
+    return oci.request_by_environment({"process": {"env": ["PATH=/bin", *variables]}, **more})
+
+
+def test_a_request_by_the_environment():
+    size = ("GPUSHARE_MEMORY=4GiB", "GPUSHARE_TIME=25%")
+    assert by_environment() is None
+    assert by_environment("GPUSHARE_DEBUG=all", "GPUSHARE_EVICTION_SIGNAL=USR1", "gpushare_memory=1") is None
+    assert by_environment(*size) == {"memory": "4GiB", "time": "25%", "ttl_seconds": 20}
+    more = by_environment(*size, *size, "GPUSHARE_TIME_LIMIT=50%", "GPUSHARE_CLASS=interactive")
+    assert more == {
+        "memory": "4GiB", "time": "25%", "time_limit": "50%", "class": "interactive", "ttl_seconds": 20,
+    }  # fmt: skip
+    assert by_environment(*size, annotations={"io.kubernetes.cri.container-type": "sandbox"}) is None
+    assert oci.request({"process": {"env": list(size)}}) is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        (["GPUSHARE_MEMORY=1GiB"], "GPUSHARE_TIME is missing"),
+        (["GPUSHARE_CLASS=training"], "GPUSHARE_MEMORY is missing"),
+        (["GPUSHARE_MEMORY=1GiB", "GPUSHARE_MEMORY=8GiB", "GPUSHARE_TIME=1%"], "GPUSHARE_MEMORY is set twice"),
+        (["GPUSHARE_MEMORY=1GiB", f"GPUSHARE_TIME={'1' * 1025}"], "1025 characters"),
+        *(
+            (["GPUSHARE_MEMORY=1GiB", "GPUSHARE_TIME=1%", f"{name}=x"], rf"{name} is not read, since an image can set")
+            for name in ("GPUSHARE_TENANT", "GPUSHARE_GRANT", "GPUSHARE_PRIORITY", "GPUSHARE_BORROW_MEMORY")
+        ),
+    ],
+)
+def test_what_the_environment_cannot_ask(variables, says):
+    with pytest.raises(UsageError, match=says):
+        by_environment(*variables)
