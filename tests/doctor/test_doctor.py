@@ -145,6 +145,8 @@ def test_cdi(doctor):
         echo '{ours(HOOK)}' >/var/run/cdi/gpushare.dev-gpu_well.json
         echo '{{' >/var/run/cdi/gpushare.dev-gpu_g-1.json
         echo '{json.dumps(nvidia)}' >/etc/cdi/nvidia.json
+        printf '%s\n' '---' 'containerEdits:' '  mounts:' '  - hostPath: /usr/lib/libcuda.so.9.9' '    options:' \
+          '    - ro' 'kind: nvidia.com/gpu' >/etc/cdi/nvidia.yaml
         mkfifo /var/run/cdi/pipe.json
         ln -s /dev/zero /var/run/cdi/gpushare.dev-endless.json
         """
@@ -153,7 +155,8 @@ def test_cdi(doctor):
     assert said("gpushare.dev-gpu_g-1.json is no spec")["mend"] == "rm /var/run/cdi/gpushare.dev-gpu_g-1.json"
     assert said("gpushare.dev-endless.json is no spec")["level"] == "wrong"
     assert said("/usr/lib/libcuda.so.1.2, not there any more")["mend"].startswith("nvidia-ctk cdi generate")
-    assert sum(one["what"] == "CDI spec" for one in said.findings) == 4
+    assert said("/usr/lib/libcuda.so.9.9, not there any more")["mend"].endswith("--output=/etc/cdi/nvidia.yaml")
+    assert sum(one["what"] == "CDI spec" for one in said.findings) == 5
 
 
 START = f"""
