@@ -31,7 +31,7 @@ def _absolute(text: str) -> Path:
 
 
 class RuntimeCommand:
-    """configure docker, podman, containerd, CRI-O, k3s and RKE2 for gpushare"""
+    """configure docker, podman, containerd, CRI-O, k3s and RKE2"""
 
     examples = (
         ("gpushare runtime status", "each engine on this node, and what is missing"),
@@ -59,7 +59,14 @@ class RuntimeCommand:
         )
         unconfigure.set_defaults(verb=self._configure, undo=True)
         for verb in (configure, unconfigure):
-            verb.add_argument("--engine", "--runtime", choices=ENGINE_NAMES, required=True, help="engine to configure")
+            verb.add_argument(
+                "--engine",
+                "--runtime",
+                choices=ENGINE_NAMES,
+                required=True,
+                metavar="ENGINE",
+                help=f"engine to configure: {', '.join(ENGINE_NAMES)}",
+            )
             verb.add_argument("--dry-run", action="store_true", help="print the change as a diff and write nothing")
             verb.add_argument(
                 "--restart",
@@ -99,7 +106,8 @@ class RuntimeCommand:
             "--engine",
             "--runtime",
             choices=ENGINE_NAMES,
-            help="this engine, installed or not (default: all installed engines)",
+            metavar="ENGINE",
+            help=f"this engine, installed or not: {', '.join(ENGINE_NAMES)} (default: all installed engines)",
         )
         add_json(status)
         for verb in (configure, unconfigure, status):
