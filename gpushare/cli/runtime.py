@@ -159,13 +159,13 @@ class RuntimeCommand:
         return Options(**{name: value for name, value in given.items() if value is not None})
 
     def _configure(self, args: argparse.Namespace) -> int:
-        from gpushare.engines import configuration, k3s
+        from gpushare.engines import configuration
 
         if getattr(args, "nri", None) and args.engine not in NRI_ENGINES:
             raise UsageError(f"--nri is for {_NRI_SAID}: {args.engine} has no NRI that carries a share")
         options = self._options(args)
-        if args.engine == "containerd" and options.config and not args.undo:
-            k3s.check_editable(options.config)
+        if args.engine == "containerd" and not args.undo:
+            configuration.check_containerd(options)
         engine = configuration.engine_of(args.engine, options)
         changes = configuration.plan(engine, options, args.undo)
         if args.dry_run:

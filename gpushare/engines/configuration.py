@@ -28,6 +28,21 @@ def engine_of(name: str, options: Options) -> Engine:
     return ENGINES[program or name]
 
 
+def check_containerd(options: Options) -> None:
+    """Raises FailedError, with what to do, where the containerd that is meant is that of k3s or RKE2: it would not read
+    the file, or lose what is written into it."""
+    if options.config is not None:
+        k3s.check_editable(options.config)
+        return
+    bundled = [engine for engine in k3s.ENGINES if engine.main.exists()]
+    if bundled and installed(ENGINES["containerd"], options) is None:
+        name = bundled[0].name
+        raise FailedError(
+            f"containerd is not installed here but for that of {name}, which reads other files: gpushare runtime "
+            f"configure --engine {name}"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """A change of one file. `old`, `new`: its text; None: no file. `backup`: where `old` is saved for a later undo;

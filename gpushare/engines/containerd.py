@@ -2,7 +2,7 @@
 
 It goes into the main file: before 2.1 the CRI plugin's settings in an imported file replace all those of the main file.
 If an imported file does so already, that file is effective, and is edited instead. An imported file that the
-administrator names is edited as what it is: an addition to the main file, `config.toml` in the directory above.
+administrator names is edited as what it is, an addition to the main file: `config.toml` above its `.d` directory.
 """
 
 import fnmatch
@@ -59,7 +59,7 @@ def _imported(path: Path, document: Mapping[str, Any], *, ours: bool = False) ->
 def _importing(path: Path) -> tuple[Path, dict[str, Any]] | None:
     """Returns the main file that imports the one at the path, and its settings without ours; None if there is none."""
     main = path.parent.parent / "config.toml"
-    text = files.read(main) if main.parent != path.parent else None
+    text = files.read(main) if path.parent.suffix == ".d" else None
     if text is None:
         return None
     document = toml_text.parse(toml_text.strip(text, str(main)), str(main))
@@ -237,7 +237,8 @@ def facts_of(path: Path, document: Mapping[str, Any], version: Version | None) -
     """Returns findings about the containerd whose main file, at the path, is `document`."""
     facts = Facts()
     whole = _whole(path, document, ours=True)
-    if "cri" in document.get("disabled_plugins", []) or _cri(document)[1] in document.get("disabled_plugins", []):
+    disabled = whole.get("disabled_plugins", [])
+    if "cri" in disabled or _cri(document)[1] in disabled:
         facts.lacks.append("its CRI plugin is off: disabled_plugins; ctr needs no configuration, Kubernetes does")
     if version and version < (1, 7):
         facts.notes.append("containerd before 1.7 ignores CDI requests: ask by annotations")

@@ -48,9 +48,10 @@ def conflicts(path: Path, present: dict[str, object], wanted: dict[str, object])
         key = _KEYS.get(flag.name)
         if key is not None and key in wanted:
             verb = "has" if key in present else "would get"
+            other = ", or leave CDI to its default: --no-enable-cdi" if key == "features" else ""
             found.append(
                 f"dockerd is started with --{flag.name} ({flag.place}) and {path} {verb} {key!r} too: it refuses to "
-                f"start with both; move the flag's {flag.value!r} into the file"
+                f"start with both; move the flag's {flag.value!r} into the file{other}"
             )
     return list(dict.fromkeys(found))
 

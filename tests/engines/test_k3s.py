@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.cli.main import main
-from gpushare.engines import k3s
+from gpushare.engines import configuration, k3s
 
 V3 = 'plugins."io.containerd.cri.v1.runtime"'
 V2 = 'plugins."io.containerd.grpc.v1.cri"'
@@ -187,6 +187,16 @@ def test_what_it_writes_itself_is_left_alone(node, capsys):
     assert capsys.readouterr().out.startswith(node.name)
 
 
+def test_a_node_whose_only_containerd_is_bundled(node, monkeypatch, capsys):
+    """The usual file of a containerd that is not there would be read by nobody."""
+    node.starts("2.2.1", 3, imports=True)
+    engine = next(engine for engine in k3s.ENGINES if engine.name == node.name)
+    monkeypatch.setattr(engine, "main", node.main)
+    monkeypatch.setattr(configuration, "installed", lambda _engine, _options: None)
+    assert main(["runtime", "configure", "--engine", "containerd", "--dry-run"]) == 1
+    assert f"configure --engine {node.name}" in capsys.readouterr().err
+
+
 def test_a_drop_in_that_is_not_imported_is_refused(node, capsys):
     node.starts("2.1.4", 3, imports=False)
     drop_in = node.directory / "config-v3.toml.d/ours.toml"
@@ -205,6 +215,31 @@ def test_after_an_upgrade_there_is_one_of_ours(node):
     assert set(node.tree()) == untouched | {str(node.directory / "config-v3.toml.tmpl")}
     assert node("unconfigure") == 0
     assert set(node.tree()) == untouched
+
+
+@pytest.mark.parametrize(("version", "status"), [("1.23.17", 1), ("1.27.4", 1), ("1.27.5", 0), ("1.31.6", 0)])
+def test_an_old_one_knows_no_base_template(node, version, status, capsys):
+    """It would not start with ours."""
+    node.starts("1.7.1", 2, imports=False)
+    program = node.directory / node.name
+    program.write_text(f"#!/bin/sh\necho '{node.name} version v{version}+{node.name}1 (x)'; echo go version go1.20.6\n")
+    program.chmod(0o755)
+    assert node("configure", "--executable-path", str(program)) == status
+    assert ("knows no base template" in capsys.readouterr().err) == bool(status)
+
+
+def test_who_requires_the_plugin_is_known(node, monkeypatch):
+    """Uninstalling gpushare would leave a node that starts no pods."""
+    engine = next(engine for engine in k3s.ENGINES if engine.name == node.name)
+    monkeypatch.setattr(engine, "main", node.main)
+    for imports in (True, False):
+        node.starts("2.2.1", 3, imports=imports)
+        assert node("configure", "--nri") == 0
+        node.render(3)
+        assert node.name in configuration.requiring_plugin()
+        assert node("unconfigure") == 0
+        node.render(3)
+        assert node.name not in configuration.requiring_plugin()
 
 
 def test_before_its_first_start(node, capsys):
