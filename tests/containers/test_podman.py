@@ -210,13 +210,17 @@ def annotations(memory: str, prefix: str = "gpushare.dev/") -> list[str]:
 
 
 def test_a_share_of_any_device(podman, node):
-    """By the CDI device `any` and annotations, without a grant made before and without configuration of Podman."""
+    """By the CDI device `any` and annotations, or variables, without a grant made before and without configuration of
+    Podman."""
     device = ("--device", "gpushare.dev/gpu=any")
     for size, result in (("512MiB", "CUDA_SUCCESS"), ("1GiB", "CUDA_ERROR_OUT_OF_MEMORY")):
         said = podman("run", "--rm", *device, *annotations("1GiB"), IMAGE, SPIN, "--alloc", size, "--seconds", "0")
         assert said.returncode == 0, said.stderr
         assert json.loads(said.stdout.splitlines()[1])["name"] == result
         node.nothing_left()
+    size = ("--env", "GPUSHARE_MEMORY=1GiB", "--env", "GPUSHARE_TIME=30%")
+    said = podman("run", "--rm", *device, *size, IMAGE, SPIN, "--alloc", "1GiB", "--seconds", "0")
+    assert json.loads(said.stdout.splitlines()[1])["name"] == "CUDA_ERROR_OUT_OF_MEMORY", said.stderr
     refused = podman("run", "--rm", *device, IMAGE, "/bin/cat")
     assert refused.returncode != 0 and "give gpushare.dev/memory and gpushare.dev/time" in refused.stderr
 
