@@ -42,7 +42,8 @@ class Docker:
                 text = json_text.put(text, ("default-runtime",), options.runtime_name, name)
             if options.cdi:
                 text = json_text.put(text, ("features", "cdi"), True, name)
-            for conflict in dockerd.conflicts(path, before, json_text.parse(text, name)):
+            added = json_text.parse(text, name).keys() - before.keys()
+            for conflict in dockerd.conflicts(path, added, "would get"):
                 raise FailedError(conflict)
             return text
 
@@ -73,6 +74,6 @@ class Docker:
             and (value.get("features") or {}).get("cdi") is False
         ):
             facts.lacks.append('CDI is off: "features": {"cdi": false}')
-        facts.lacks.extend(dockerd.conflicts(options.config or _FILE, value, value))
+        facts.lacks.extend(dockerd.conflicts(options.config or _FILE, value, "has"))
         facts.lacks.extend(spec_dirs_lack(value.get("cdi-spec-dirs") or dockerd.spec_dirs() or None, "cdi-spec-dirs"))
         return facts

@@ -2,7 +2,7 @@
 same thing; only what `--add-runtime` and `runtimes` say is added up (from 18.09 on)."""
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,9 +36,9 @@ class Flag:
     place: str
 
 
-def conflicts(path: Path, present: dict[str, object], wanted: dict[str, object]) -> list[str]:
-    """Returns a sentence for each key that the daemon.json at the path would have, or has, as well as a flag.
-    `present`, `wanted`: the file's value before and after a change."""
+def conflicts(path: Path, keys: Collection[str], verb: str) -> list[str]:
+    """Returns a sentence for each of these keys of the daemon.json at the path that a flag sets too. `verb`: that the
+    file has them, or would get them."""
     found = []
     given = flags()
     named = [flag.value for flag in given if flag.name == "config-file"]
@@ -46,8 +46,7 @@ def conflicts(path: Path, present: dict[str, object], wanted: dict[str, object])
         return []  # the dockerd of these flags reads another file
     for flag in given:
         key = _KEYS.get(flag.name)
-        if key is not None and key in wanted:
-            verb = "has" if key in present else "would get"
+        if key in keys:
             other = ", or leave CDI to its default: --no-enable-cdi" if key == "features" else ""
             found.append(
                 f"dockerd is started with --{flag.name} ({flag.place}) and {path} {verb} {key!r} too: it refuses to "

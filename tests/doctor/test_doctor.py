@@ -51,7 +51,9 @@ def test_engines(doctor):
         + program("/usr/bin/containerd", "containerd github.com/containerd/containerd 1.6.20 1")
         + program("/usr/bin/podman", "podman version 4.3.1")
         + f"""
-        mkdir -p /etc/docker {hooks} /etc/crio
+        mkdir -p /etc/docker {hooks} /etc/crio /etc/systemd/system/docker.service.d
+        echo '{{"cdi-spec-dirs": ["/opt/cdi"], "default-runtime": "runc"}}' >/etc/docker/daemon.json
+        printf '[Service]\nExecStart=/usr/bin/dockerd --default-runtime=runc\n' >/etc/systemd/system/docker.service
         {PROGRAM} runtime configure --engine docker >/dev/null
         touch -d @$(($(date +%s) + 100)) /etc/docker/daemon.json
         echo $$ >/run/docker.pid
@@ -64,6 +66,8 @@ def test_engines(doctor):
         """
     )
     assert said("reads features.cdi only when it starts")["mend"] == "systemctl restart docker"
+    assert said("reads CDI specs from /opt/cdi, and the daemon writes them into /var/run/cdi")["level"] == "missing"
+    assert said("started with --default-runtime (/etc/systemd/system/docker.service)")["what"] == "docker 26.1.5"
     assert said("containerd before 1.7 ignores CDI requests")["what"] == "containerd 1.6.20"
     gone = said("/opt/gone/gpushare-hook, which is not there or cannot be executed: Podman passes over it in silence")
     assert (gone["level"], gone["mend"]) == ("missing", "gpushare runtime unconfigure --engine podman, then configure")
