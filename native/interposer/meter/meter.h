@@ -242,7 +242,6 @@ struct gs_function *gs_meter_function(struct gs_meter *meter, uint64_t key);
 void gs_meter_forget_functions(struct gs_meter *meter);
 /* A graph was changed: discards its history. */
 void gs_meter_reset_function(struct gs_meter *meter, uint64_t key);
-
 /* gs_meter_function, faster if the stream's last launch was of the same function. */
 static inline struct gs_function *gs_queue_function(struct gs_meter *meter, struct gs_queue *queue, uint64_t key) {
   struct gs_function *function = queue->recent;
@@ -343,7 +342,6 @@ double gs_queue_inflight(const struct gs_queue *queue, double bound, uint64_t no
 /* When the queue is expected to be empty if it has the device to itself from now on; if the oldest mark is overdue,
  * half its delay and GS_METER_OVERDUE_NS are added. 0: nothing in flight. */
 uint64_t gs_queue_expected_end(const struct gs_meter *meter, const struct gs_queue *queue, uint64_t now);
-
 /* Whether the oldest mark is overdue by more than `patience` and by more than it was expected to take, and no stream
  * had a mark done for as long, counting only time in which the device was available to this process: the work may wait
  * for other work that was never submitted. While other streams move, it may merely wait for them. */
