@@ -67,7 +67,7 @@ FAMILIES = {
     ),
     "two such tasks at once": Family(each(("taskspairs", "taskspairsany"), (5, 10, 1000), 40_000), 0.15, 0.03, 0.02),
     "a function for each launch": Family(
-        each(("strangers", "strangersyields"), (20, 100, 1000), 2000), 0.05, 0.02, runs=60
+        each(("strangers", "strangersyields"), (20, 100, 1000), 2000), 0.12, 0.03, runs=60
     ),
     "many sizes of one function": Family(each(("sizes:8", "sizes:40", "sizes:200"), (5,)), 0.01, 0.002),
     "waits for each of 300 to 600 us, dear marks": Family(each(("syncdear",), (300, 600)), 0.005, 0.001, 0.0105),
