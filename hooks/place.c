@@ -214,31 +214,44 @@ static bool is_seen(const struct mount *mount, int root) {
   return seen;
 }
 
-/* Makes a mount point as the owner of its directory would: in a file system that belongs to a user namespace, root
- * outside of it can make nothing. Returns it opened with O_PATH; -1 and errno on failure. */
-static int make_point(int root, char *path, int tree) {
-  char *name = strrchr(path, '/');
-  struct stat parent, wanted;
-  int dir, made = -1;
+/* Makes a file or directory as the owner of the directory `in` would: in a file system that belongs to a user
+ * namespace, root outside of it can make nothing. Returns it opened with O_PATH; -1 and errno on failure. */
+static int make(int in, const char *name, mode_t kind) {
+  struct stat parent;
+  int made;
 
-  if (!name || !name[1] || fstat(tree, &wanted) < 0)
+  if (fstat(in, &parent) < 0)
     return -1;
-  *name = '\0';
-  dir = find(root, *path ? path : "/", O_DIRECTORY);
-  *name++ = '/';
-  if (dir < 0)
-    return -1;
-  if (fstat(dir, &parent) == 0) {
-    setfsgid(parent.st_gid);
-    setfsuid(parent.st_uid);
-    made = S_ISDIR(wanted.st_mode) ? mkdirat(dir, name, 0755) : mknodat(dir, name, S_IFREG | 0644, 0);
-    setfsuid(geteuid());
-    setfsgid(getegid());
+  setfsgid(parent.st_gid);
+  setfsuid(parent.st_uid);
+  made = S_ISDIR(kind) ? mkdirat(in, name, 0755) : mknodat(in, name, S_IFREG | 0644, 0);
+  setfsuid(geteuid());
+  setfsgid(getegid());
+  return made == 0 || errno == EEXIST ? openat(in, name, O_PATH | O_NOFOLLOW | O_CLOEXEC) : -1;
+}
+
+/* Makes a mount point for a tree, and the directories that it is in. Returns it opened with O_PATH; -1 and errno on
+ * failure. */
+static int make_point(int root, char *path, int tree) {
+  struct stat wanted;
+  int in = -1, at = fstat(tree, &wanted) == 0 ? find(root, "/", O_DIRECTORY) : -1;
+
+  for (char *end = path; at >= 0 && *end;) {
+    char *name = end + 1;
+    bool last;
+
+    end = name + strcspn(name, "/");
+    last = !*end;
+    *end = '\0';
+    in = at;
+    at = find(root, path, 0);
+    if (at < 0 && errno == ENOENT)
+      at = make(in, name, last ? wanted.st_mode : S_IFDIR);
+    close(in);
+    if (!last)
+      *end = '/';
   }
-  if (made == 0 || errno == EEXIST)
-    made = openat(dir, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
-  close(dir);
-  return made;
+  return at;
 }
 
 static int attach(const struct mount *mount, int root, struct gs_err *err) {

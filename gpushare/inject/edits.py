@@ -7,7 +7,6 @@ from pathlib import Path
 from gpushare.inject import grantdir
 from gpushare.inject.node import DeviceNode, Granted, Node, visible
 from gpushare.paths import (
-    CONTAINER_DIR,
     CONTAINER_DRIVER,
     CONTAINER_LIB,
     CONTAINER_NAMES,
@@ -76,7 +75,6 @@ def container(layout: Layout, grant_id: str, node: Node, granted: Sequence[Grant
     """Returns the edits for one grant."""
     own = grantdir.self_dir(layout, grant_id)
     mounts = [
-        _frame(layout),
         Mount(str(own), CONTAINER_SELF, executable=False, shows=("limits",)),
         Mount(str(own / "usage"), f"{CONTAINER_SELF}/usage", writable=True, executable=False),
     ]
@@ -102,19 +100,14 @@ def offer(layout: Layout, name: str, node: Node, devices: Sequence[Granted]) -> 
 
     `name`: the CDI device's. `devices`: candidates for the share; the hook removes the nodes of the others.
     """
+    own = Mount(str(grantdir.self_dir(layout, grantdir.STAND_IN)), CONTAINER_SELF, executable=False)
     return Edits(
         grant=name,
-        mounts=[_frame(layout), *_common(layout, grantdir.STAND_IN, node)],
+        mounts=[own, *_common(layout, grantdir.STAND_IN, node)],
         hooks=[_hook(node.hook, name, layout)],
         env=list(_ENVIRONMENT),
         devices=_nodes(node, devices),
     )
-
-
-def _frame(layout: Layout) -> Mount:
-    """Returns the mount that has the others' mount points: of all that is there already, in the image or in a volume
-    on /run, nothing is seen or changed."""
-    return Mount(str(grantdir.frame_dir(layout)), CONTAINER_DIR, executable=False)
 
 
 def _common(layout: Layout, grant_id: str, node: Node) -> list[Mount]:

@@ -41,11 +41,6 @@ def self_dir(layout: Layout, grant_id: str) -> Path:
     return Path(self_name(layout, grant_id))
 
 
-def frame_dir(layout: Layout) -> Path:
-    """Returns the directory that every container has at CONTAINER_DIR: nothing but mount points."""
-    return grant_dir(layout, STAND_IN) / "frame"
-
-
 def preload_file(layout: Layout, grant_id: str) -> Path:
     """Returns the grant's /etc/ld.so.preload. It is outside self/, so that the tenant does not see it there."""
     return grant_dir(layout, grant_id) / "ld.so.preload"

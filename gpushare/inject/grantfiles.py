@@ -20,7 +20,6 @@ from pathlib import Path
 from gpushare._native import ffi
 from gpushare.errors import FailedError
 from gpushare.inject import files, mounts, preload, steps
-from gpushare.inject.edits import NAMED
 from gpushare.inject.grantdir import STAND_IN, Kind, cache_file, grant_dir, preload_file, preloaded, self_dir
 from gpushare.inject.node import Node
 from gpushare.inject.steps import Step, Steps
@@ -79,16 +78,10 @@ def _move_away(directory: Path) -> None:
 
 
 def stand_in(layout: Layout, node: Node) -> None:
-    """Makes what belongs to no grant: the frame of all containers (grantdir.frame_dir), and the preload file of those
-    whose hook has not mounted a grant's yet. Running containers have both mounted: they are never replaced or removed.
-    Raises OSError."""
+    """Makes the stand-in directory that containers have until their hook mounts a grant's over it. Running containers
+    still have it mounted underneath, so it is never replaced or removed. Raises OSError."""
     prepare(layout)
-    frame = ("frame", *(f"frame/{name}" for name in ("self", "lib", "names")))
-    for made in (
-        steps.directory("", 0o700),
-        *(steps.directory(path, 0o755) for path in frame),
-        *(steps.file(f"frame/names/{name}", 0o444) for name in NAMED),
-    ):
+    for made in (steps.directory("", 0o700), steps.directory("self", 0o755)):
         with contextlib.suppress(FileExistsError):
             Steps(made).run(grant_dir(layout, STAND_IN))
     write_preload(layout, STAND_IN, preloaded(node), shared=True)

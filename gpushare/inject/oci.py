@@ -10,7 +10,7 @@ from gpushare.errors import RefusedError, UsageError
 from gpushare.inject import edits, ldcache, nvidia, preload
 from gpushare.inject.node import DeviceNode
 from gpushare.inject.view import View
-from gpushare.paths import CONTAINER_DIR, CONTAINER_NAMES
+from gpushare.paths import CONTAINER_DIR, CONTAINER_LIB, CONTAINER_NAMES, CONTAINER_SELF
 
 PREFIX = "gpushare.dev/"
 # Annotations in which containerd and CRI-O mark a pod's sandbox.
@@ -182,6 +182,7 @@ def _append(entries: list[Any], entry: dict[str, Any]) -> None:
 
 
 def _add_mounts(edited: dict[str, Any], view: View, wanted: edits.Edits, lib_dir: Path) -> None:
+    _check_directory(view)
     mounts: list[Any] = _member(edited, "mounts", [])
     for mount in wanted.mounts:
         if mount.container == edits.PRELOAD_FILE and not view.creatable(mount.container):
@@ -192,16 +193,27 @@ def _add_mounts(edited: dict[str, Any], view: View, wanted: edits.Edits, lib_dir
             continue
         if mount.optional and not view.creatable(mount.container):
             continue
-        if mount.container == CONTAINER_DIR and not view.creatable(CONTAINER_DIR, in_bind=True):
-            raise RefusedError(
-                f"{CONTAINER_DIR} cannot be made in the container, where its file system is read-only: mount a tmpfs, "
-                "or in Kubernetes an emptyDir, on /run"
-            )
         _append(mounts, mounted(mount))
     for path, host in _driver_copies(edited, view):
         file = "libgpushare.so" if "libcuda" in path.rpartition("/")[2] else "libgpushare-ml.so"
         if host != lib_dir / file:
             _append(mounts, mounted(edits.Mount(str(lib_dir / file), path)))
+
+
+def _check_directory(view: View) -> None:
+    """Raises RefusedError where the mount points in CONTAINER_DIR cannot be made, or what is mounted there would be
+    seen on the host."""
+    if view.is_shared(CONTAINER_DIR):
+        raise RefusedError(
+            f"a directory of the host that has {CONTAINER_DIR} is mounted shared, so that the host would see what the "
+            "container gets there: mount it private or slave"
+        )
+    for path in (CONTAINER_SELF, CONTAINER_LIB, CONTAINER_NAMES):
+        if not view.creatable(path, in_bind=True):
+            raise RefusedError(
+                f"{path} cannot be made in the container, where its file system is read-only: mount a tmpfs, or in "
+                "Kubernetes an emptyDir, on /run"
+            )
 
 
 def mounted(mount: edits.Mount) -> dict[str, Any]:

@@ -62,7 +62,7 @@ def _placed(mount: dict[str, Any], told: edits.Mount | None, view: View) -> dict
         "options": mount["options"],
         "inside": mount.get("inside", False),
         # In a file system of the container's own, such as a tmpfs, nothing of the host's is changed.
-        "make": path == CONTAINER_DIR or view.resolve(path).host is None,
+        "make": path.startswith(f"{CONTAINER_DIR}/") or view.resolve(path).host is None,
         "optional": told is not None and told.optional,
         "shows": list(told.shows) if told is not None else [],
     }

@@ -123,6 +123,11 @@ class View:
                 return True
             return (in_bind or last.mount < 0) and not self._read_only(last.mount)
 
+    def is_shared(self, path: str) -> bool:
+        """Whether the host sees what is mounted there: in a directory that it lends, mounted shared."""
+        with _Walk(self, path) as last:
+            return last.mount >= 0 and not {"shared", "rshared"}.isdisjoint(self._options[last.mount])
+
     def _read_only(self, mount: int) -> bool:
         """Whether nothing can be made in a mount; -1: in the root, which runtimes make read-only when all else is
         mounted."""

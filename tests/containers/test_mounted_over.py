@@ -8,6 +8,7 @@ import older_kernel
 import pytest
 from cdi_engine import ALLOC, SHARE, SPIN, allocated
 
+from gpushare.inject.edits import NAMED
 from gpushare.paths import CONTAINER_LIB, CONTAINER_SELF, RUNTIME_WRAPPER
 
 pytestmark = pytest.mark.xdist_group("machine")
@@ -79,13 +80,17 @@ def test_tmpfs(asked):
 
 
 def test_volume(asked, volume):
-    """As an emptyDir: it keeps an empty directory, and nothing of it is changed."""
-    assert asked.is_kept_to_its_share([bind("/run", volume)])
-    assert os.listdir(volume) == ["gpushare"] and os.listdir(volume / "gpushare") == []
-    (volume / "gpushare" / "self").write_text("theirs")
+    """As an emptyDir: it is left with mount points, and nothing that it had is changed."""
+    (volume / "gpushare" / "self").mkdir(parents=True)
+    (volume / "gpushare" / "self" / "limits").write_text("theirs")
     for where in (["/run"], ["/run/gpushare"], ["/run", "/run/gpushare"]):
         assert asked.is_kept_to_its_share([bind(path, volume) for path in where]), where
-    assert (volume / "gpushare" / "self").read_text() == "theirs"
+    files = [path.relative_to(volume / "gpushare") for path in volume.rglob("gpushare/**/*") if path.is_file()]
+    assert {str(path): (volume / "gpushare" / path).read_text() for path in files} == {
+        "self/limits": "theirs", **{f"names/{name}": "" for name in NAMED}
+    }  # fmt: skip
+    (volume / "gpushare").rename(volume / "another")
+    assert asked.is_kept_to_its_share([bind("/run", volume)])
 
 
 def test_var_run(asked, volume):
@@ -160,6 +165,12 @@ def test_where_nothing_can_be_made_it_says_what_to_do(asked, volume):
     assert result.returncode != 0 and result.stdout == ""
     assert "/run/gpushare" in result.stderr and "ount a tmpfs" in result.stderr
     assert os.listdir(volume) == []
+
+
+def test_what_the_host_would_see_is_refused(asked, volume):
+    result = asked.run(ALLOC, [{**bind("/run", volume), "options": ["rbind", "rshared"]}])
+    assert result.returncode != 0 and result.stdout == ""
+    assert "mounted shared" in result.stderr and "private or slave" in result.stderr
 
 
 @pytest.mark.parametrize("mask", ["/run", "/run/gpushare/lib/libgpushare.so", "/etc/ld.so.preload"])

@@ -262,12 +262,17 @@ def test_exec_gets_it_too(podman, node):
         assert process.wait(30) == 0
 
 
-def test_read_only_root(podman, node):
-    grant = node.client.create(memory="1GiB", time="30%")
-    result = podman(
-        "run", "--rm", "--read-only", "--device", grant["cdi"][0], IMAGE, SPIN, "--alloc", "1MiB", "--seconds", "0"
-    )
-    assert result.returncode == 0, result.stderr
+@pytest.mark.parametrize("ways", ["grant", "any", "hook"])
+def test_read_only_root_and_what_is_mounted_on_run(podman, node, hooks_dir, tmp_path, ways):
+    options = ["--hooks-dir", str(hooks_dir)] if ways == "hook" else []
+    for more in (["--read-only"], ["--read-only", "--tmpfs", "/run"], [f"--volume={tmp_path}:/run"]):
+        asked = annotations("1GiB") if ways != "grant" else []
+        if ways != "hook":
+            name = node.client.create(memory="1GiB", time="30%")["id"] if ways == "grant" else ways
+            asked += ["--device", f"gpushare.dev/gpu={name}"]
+        result = podman(*options, "run", "--rm", *more, *asked, IMAGE, SPIN, "--alloc", "1GiB", "--seconds", "0")
+        assert result.returncode == 0, (more, result.stderr)
+        assert json.loads(result.stdout.splitlines()[1])["name"] == "CUDA_ERROR_OUT_OF_MEMORY", more
 
 
 def test_grant_that_has_ended(podman, node):

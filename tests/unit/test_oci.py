@@ -159,7 +159,8 @@ def test_a_volume_on_run_is_refused_only_where_nothing_can_be_made(layout, simul
         edit(layout, simulated, bundle, config(mounts=[volume]))
     over = {"destination": "/run/gpushare", "type": "tmpfs", "source": "tmpfs"}
     assert "/run/gpushare/self" in mounted(edit(layout, simulated, bundle, config(mounts=[volume, over])))
-    (tmp_path / "gpushare").mkdir()
+    for name in ("self", "lib", "names"):
+        (tmp_path / "gpushare" / name).mkdir(parents=True)
     assert "/run/gpushare/self" in mounted(edit(layout, simulated, bundle, config(mounts=[volume])))
 
 
