@@ -10,7 +10,7 @@ SIM_DIR_ENV = "GPUSHARE_SIM_DIR"
 DEFAULT_SOCKET = Path("/run/gpushare/node.sock")
 PRICES = Path("/etc/gpushare/prices.toml")
 
-CONTAINER_DIR = "/run/gpushare"  # all that a container gets, but for what has another place by its name
+CONTAINER_DIR = "/run/gpushare"  # what a container gets is mounted here
 CONTAINER_SELF = f"{CONTAINER_DIR}/self"  # a container's view of its grant directory
 CONTAINER_DRIVER = f"{CONTAINER_SELF}/driver"  # the real or simulated driver's libraries
 CONTAINER_COMPAT = f"{CONTAINER_SELF}/compat"  # a newer driver of the image's own, where it has one
