@@ -73,9 +73,12 @@ def propagated(pair) -> Iterator[None]:
 @pytest.mark.skipif(shutil.which("crun") is None, reason="crun is not installed")
 @pytest.mark.parametrize("named", [True, False])
 def test_crun(runtime, pair, propagated, named):
-    """Not with `any`: without cgroup v2, crun makes no cgroup in which the daemon can restrict devices."""
-    device = pair.client.create(**SHARE)["id"] if named else pair.client.devices()[1]["id"]
-    assert allocated(runtime.run(*ALLOC, devices=[device], runtime=CRUN))["ok"]
+    """Not with `any`: without cgroup v2, crun makes no cgroup in which the daemon can restrict devices. Also where the
+    engine mounts a tmpfs over the share."""
+    for over in ((), ({"destination": "/run", "type": "tmpfs", "source": "tmpfs"},)):
+        device = pair.client.create(**SHARE)["id"] if named else pair.client.devices()[1]["id"]
+        options = {"runtime": CRUN, "after": lambda config, over=over: config["mounts"].extend(over)}
+        assert allocated(runtime.run(*ALLOC, devices=[device], **options))["ok"]
 
 
 @pytest.mark.parametrize("named", [False, True])

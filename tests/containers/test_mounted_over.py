@@ -72,6 +72,10 @@ def asked(request, runtime, pair) -> Asked:
     return Asked(runtime, pair, request.param)
 
 
+two_ways = pytest.mark.parametrize("asked", ["named", "wrapper"], indirect=True)
+"""For what the hook does alike with `any`."""
+
+
 def test_tmpfs(asked):
     """As for images that are read-only, or have s6 or systemd."""
     for where in ("/run", "/run/gpushare", "/etc"):
@@ -93,6 +97,7 @@ def test_volume(asked, volume):
     assert asked.is_kept_to_its_share([bind("/run", volume)])
 
 
+@two_ways
 def test_var_run(asked, volume):
     """/var/run, which is a link to /run in most images, and the other way round in old ones."""
 
@@ -141,6 +146,7 @@ def test_users_of_its_own(asked, short_path, volume):
     assert asked.is_kept_to_its_share([tmpfs("/run", "mode=755")], change)
 
 
+@two_ways
 @pytest.mark.parametrize("where", ["/run", "/etc/ld.so.preload", "/run/gpushare", "/run/gpushare/self"])
 def test_links_in_a_hostile_image(asked, tmp_path, where):
     """They lead to nowhere but into the container; with what they lead to, the share is there."""
@@ -160,6 +166,7 @@ def test_links_in_a_hostile_image(asked, tmp_path, where):
     assert str(target) not in Path("/proc/self/mountinfo").read_text()
 
 
+@two_ways
 def test_where_nothing_can_be_made_it_says_what_to_do(asked, volume):
     result = asked.run(ALLOC, [bind("/run", volume, "ro")])
     assert result.returncode != 0 and result.stdout == ""
@@ -167,12 +174,14 @@ def test_where_nothing_can_be_made_it_says_what_to_do(asked, volume):
     assert os.listdir(volume) == []
 
 
+@two_ways
 def test_what_the_host_would_see_is_refused(asked, volume):
     result = asked.run(ALLOC, [{**bind("/run", volume), "options": ["rbind", "rshared"]}])
     assert result.returncode != 0 and result.stdout == ""
     assert "mounted shared" in result.stderr and "private or slave" in result.stderr
 
 
+@two_ways
 @pytest.mark.parametrize("mask", ["/run", "/run/gpushare/lib/libgpushare.so", "/etc/ld.so.preload"])
 def test_a_masked_share_does_not_start(asked, mask):
     result = asked.run(ALLOC, change=lambda config, root: config["linux"].update(maskedPaths=["/proc/kcore", mask]))
