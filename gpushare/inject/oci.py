@@ -3,6 +3,7 @@
 Unlike CDI this can inspect the image, so the interposer is mounted over every copy of the driver library in it.
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -201,8 +202,14 @@ def _add_mounts(edited: dict[str, Any], view: View, wanted: edits.Edits, lib_dir
 
 
 def _check_directory(view: View) -> None:
-    """Raises RefusedError where the mount points in CONTAINER_DIR cannot be made, or what is mounted there would be
-    seen on the host."""
+    """Raises RefusedError where the mount points in CONTAINER_DIR cannot be made, or would be the host's own, or what
+    is mounted there would be seen on the host."""
+    host = view.resolve(CONTAINER_DIR).host
+    if host is not None and os.path.realpath(host) == os.path.realpath(CONTAINER_DIR):
+        raise RefusedError(
+            f"the container has the host's own {CONTAINER_DIR}, in which programs of the host would take its mount "
+            f"points for a share of theirs: mount a tmpfs, or in Kubernetes an emptyDir, on {CONTAINER_DIR} as well"
+        )
     if view.is_shared(CONTAINER_DIR):
         raise RefusedError(
             f"a directory of the host that has {CONTAINER_DIR} is mounted shared, so that the host would see what the "

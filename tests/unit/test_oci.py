@@ -164,6 +164,16 @@ def test_a_volume_on_run_is_refused_only_where_nothing_can_be_made(layout, simul
     assert "/run/gpushare/self" in mounted(edit(layout, simulated, bundle, config(mounts=[volume])))
 
 
+def test_the_hosts_own_directory_is_refused(layout, simulated, bundle):
+    """Programs of the host with a share would take it for that of a container, which goes before."""
+    host = {"destination": "/var/run", "type": "bind", "source": "/var/run/../run", "options": ["rbind", "rslave"]}
+    (bundle / "rootfs" / "run").symlink_to("/var/run")
+    with pytest.raises(RefusedError, match="the host's own /run/gpushare"):
+        edit(layout, simulated, bundle, config(mounts=[host]))
+    over = {"destination": "/run/gpushare", "type": "tmpfs", "source": "tmpfs"}
+    assert "/run/gpushare/self" in mounted(edit(layout, simulated, bundle, config(mounts=[host, over])))
+
+
 def test_symlinks_stay_inside_the_image(layout, simulated, bundle, tmp_path):
     """An absolute link in the image is relative to the image's root, never to the host's."""
     outside = tmp_path / "host/libcuda.so.1"
