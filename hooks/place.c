@@ -52,12 +52,19 @@ static const struct {
   uint64_t flag;
 } options[] = {{"ro", ST_RDONLY}, {"nosuid", ST_NOSUID}, {"nodev", ST_NODEV}, {"noexec", ST_NOEXEC}};
 
-enum { MOUNTS_MAX = 512 };
+enum { MOUNTS_MAX = 512, SHOWS_MAX = 8 };
+
+/* What a file is, whatever its path. */
+struct identity {
+  dev_t dev;
+  ino_t ino;
+};
 
 struct mount {
-  struct gs_span text; /* a PlacedMount (gpushare/api/engines.py) */
-  int tree;            /* the source, detached; -1: it is inside the container, and not copied yet */
-  bool fixed;          /* cannot be attached: this kernel cannot set its options */
+  struct gs_span text;                  /* a PlacedMount (gpushare/api/engines.py) */
+  int tree;                             /* the source, detached; -1: it is inside the container, and not copied yet */
+  bool fixed;                           /* cannot be attached: this kernel cannot set its options */
+  struct identity is, shows[SHOWS_MAX]; /* the source, and the files in it that have to be seen */
 };
 
 /* The container's root, and the device of a file system that must not be mistaken for the container's own. */
@@ -109,6 +116,41 @@ static int copy_tree(struct mount *mount, int at, const char *source, int flags,
   return 0;
 }
 
+/* What a name in a directory is; "": what the directory, or a file, is itself. No such name: all zero. */
+static struct identity identity_of(int at, const char *name) {
+  struct stat found = {0};
+
+  if (fstatat(at, name, &found, AT_SYMLINK_NOFOLLOW | (*name ? 0 : AT_EMPTY_PATH)) < 0)
+    return (struct identity){0};
+  return (struct identity){found.st_dev, found.st_ino};
+}
+
+static bool same(struct identity a, struct identity b) { return a.ino && a.dev == b.dev && a.ino == b.ino; }
+
+/* Reads the next name of those that a mount has to show. */
+static bool next_shown(struct gs_span *rest, char name[NAME_MAX + 1]) {
+  struct gs_span value;
+
+  return gs_json_next(rest, &value) && gs_json_line(value, name, NAME_MAX + 1) && *name;
+}
+
+/* Notes what the source is, before anything in the container can cover a part of it. */
+static int note(struct mount *mount, const char *source, struct gs_err *err) {
+  char name[NAME_MAX + 1];
+  struct gs_span rest;
+  size_t n = 0;
+
+  mount->is = identity_of(mount->tree, "");
+  if (gs_json_member(mount->text, "shows", &rest))
+    while (next_shown(&rest, name)) {
+      if (n == SHOWS_MAX || !(mount->shows[n] = identity_of(mount->tree, name)).ino)
+        return gs_fail(err, -ENOENT, "%.90s has no %.40s: has the grant ended, or is the installation damaged?", source,
+                       name);
+      n++;
+    }
+  return 0;
+}
+
 static int copy_all(struct gs_span answer, struct mount *mounts, size_t *count, struct gs_err *err) {
   char source[PATH_MAX];
   struct gs_span rest, value;
@@ -124,7 +166,8 @@ static int copy_all(struct gs_span answer, struct mount *mounts, size_t *count, 
       return gs_fail(err, -EPROTO, "the daemon answered with a mount of nothing");
     if (is_set(value, "inside"))
       continue;
-    if ((code = copy_tree(&mounts[*count], AT_FDCWD, source, TREE_RECURSIVE, err)))
+    if ((code = copy_tree(&mounts[*count], AT_FDCWD, source, TREE_RECURSIVE, err)) ||
+        (code = note(&mounts[*count], source, err)))
       return code;
   }
   return 0;
@@ -180,16 +223,7 @@ static int copy_inside(struct mount *mount, int root, struct gs_err *err) {
     return gs_fail(err, -errno, "%.150s of the container cannot be opened: %s", source, strerror(errno));
   code = copy_tree(mount, at, source, AT_EMPTY_PATH, err);
   close(at);
-  return code;
-}
-
-/* Whether a name in one directory is the same as in another; "": whether the directories, or files, are the same. */
-static bool same(int ours, int theirs, const char *name) {
-  int flags = AT_SYMLINK_NOFOLLOW | (*name ? 0 : AT_EMPTY_PATH);
-  struct stat a, b;
-
-  return fstatat(ours, name, &a, flags) == 0 && fstatat(theirs, name, &b, flags) == 0 && a.st_dev == b.st_dev &&
-         a.st_ino == b.st_ino;
+  return code ? code : note(mount, source, err);
 }
 
 /* Whether the container sees the mount at its place: all that it has to show, as writable and executable as it is to
@@ -197,19 +231,19 @@ static bool same(int ours, int theirs, const char *name) {
 static bool is_seen(const struct mount *mount, int root) {
   uint64_t wanted = flags_of(mount->text), flags;
   char path[PATH_MAX], name[NAME_MAX + 1];
-  struct gs_span rest, value;
   struct statfs kind;
+  struct gs_span rest;
   bool seen;
   int fd = text_of(mount->text, "destination", path) ? find(root, path, 0) : -1;
 
   if (fd < 0)
     return false;
-  seen = same(mount->tree, fd, "") && fstatfs(fd, &kind) == 0;
+  seen = same(mount->is, identity_of(fd, "")) && fstatfs(fd, &kind) == 0;
   flags = seen ? (uint64_t)kind.f_flags : 0;
   seen = seen && !((flags ^ wanted) & ST_RDONLY) && !(flags & ~wanted & ST_NOEXEC);
-  if (seen && gs_json_member(mount->text, "shows", &rest))
-    while (seen && gs_json_next(&rest, &value))
-      seen = gs_json_line(value, name, sizeof name) && *name && same(mount->tree, fd, name);
+  if (gs_json_member(mount->text, "shows", &rest))
+    for (size_t i = 0; seen && i < SHOWS_MAX && next_shown(&rest, name); i++)
+      seen = same(mount->shows[i], identity_of(fd, name));
   close(fd);
   return seen;
 }

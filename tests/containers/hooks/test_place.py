@@ -127,6 +127,12 @@ def test_a_link_leads_to_nowhere_else(container, ours, tmp_path, link):
     assert container.mounts() == 0
 
 
+def test_what_is_not_whole_does_not_start(container, ours):
+    (container.root / "own").mkdir()
+    container.give(ours, "/own", shows=["limits", "none"])
+    assert "has no none: has the grant ended" in container.place()
+
+
 def test_what_need_not_be_there(container, ours):
     container.give(ours, "/none", optional=True)
     container.give(ours / "limits", "/ours")
@@ -135,10 +141,10 @@ def test_what_need_not_be_there(container, ours):
     assert container.do("cat ours; ls") == "oursours\n"
 
 
-def test_what_is_covered_in_the_end_does_not_start(container, ours):
+@pytest.mark.parametrize("cover", ["/own", "/own/limits"])
+def test_what_is_covered_in_the_end_does_not_start(container, ours, cover):
     """Here by the answer itself; it could also be another process, which has a volume of the container."""
     (container.root / "own").mkdir()
-    container.give(ours, "/own")
-    container.give(ours / "limits", "/own/limits")
-    container.give(container.bundle, "/own")
+    container.give(ours, "/own", shows=["limits"])
+    container.give(ours / "other" if cover.endswith("limits") else container.bundle, cover)
     assert "would start without its share: at /own it sees something else" in container.place()
