@@ -24,7 +24,7 @@ from gpushare.daemon.resources import Resources
 from gpushare.daemon.state import Live, State, now_ns
 from gpushare.daemon.transitions import Transitions
 from gpushare.errors import FailedError, GpushareError, RefusedError, UsageError
-from gpushare.inject import cdi, edits, grantdir, grantfiles, mounts, oci, placing
+from gpushare.inject import cdi, edits, grantdir, grantfiles, mounts, oci
 from gpushare.inject.node import Node
 from gpushare.inject.pod import pod_of
 from gpushare.policy import lifecycle
@@ -105,8 +105,7 @@ class Containers:
         return OciEditAnswer(config=msgspec.Raw(edited), grant=live.id)
 
     async def place(self, peer: Peer, name: str, asked: OciPlaceRequest) -> OciPlaceAnswer:
-        """Serves the createRuntime hook of a container whose configuration gpushare has not edited. Returns what the
-        container still lacks.
+        """Serves the createRuntime hook of a container. Returns what the container has to see of its share.
 
         `name`: a grant, or a CDI device that represents none: then the annotations, or else the environment, ask for a
         grant, which is made now. Raises UsageError where they do not, what Grants.create and `created` raise, and what
@@ -117,7 +116,7 @@ class Containers:
             raise UsageError("the OCI state has no bundle: is this the createRuntime hook?")
         live, new = await self._placed(peer, name, state.pid, config)
         try:
-            answer = await self._missing(live, name, config, state.bundle)
+            answer = await self._seen(live, name, config, state.bundle)
             self.created(live.id, {"pid": state.pid, "annotations": state.annotations})
             if name == cdi.ANY and answer.hidden:
                 _check_guarded(live, state.pid)
@@ -150,13 +149,11 @@ class Containers:
             raise UsageError(f"annotation {oci.PREFIX}device is {wanted['device']}, and the CDI device is {name}")
         return self._grant(peer, wanted)
 
-    async def _missing(self, live: Live, name: str, config: bytes, bundle: str) -> OciPlaceAnswer:
-        """What the container lacks of its grant; no mounts on a kernel on which none can be added."""
+    async def _seen(self, live: Live, name: str, config: bytes, bundle: str) -> OciPlaceAnswer:
+        """What the container has to see of its grant, and which device nodes it must not."""
         hidden = self._resources.hidden(live.record) if name != live.id else []
-        if not mounts.placeable():
-            return OciPlaceAnswer(grant=live.id, root=bundle, mounts=[], hidden=hidden)
-        edit = self._edit(live, bundle, offered=placing.standing(self._resources.offered(name, live.record)))
-        root, found, lines, cached = await self._readers.missing(config, edit)
+        edit = self._edit(live, bundle, created=True)
+        root, found, lines, cached = await self._readers.placed(config, edit)
         self._write(live, edit, lines, cached)
         return OciPlaceAnswer(grant=live.id, root=root, mounts=found, hidden=hidden)
 
@@ -175,16 +172,17 @@ class Containers:
         self._write(live, edit, lines, cached)
         return edited
 
-    def _edit(self, live: Live, bundle: str | None, offered: list[tuple[str, str]] | None = None) -> Edit:
+    def _edit(self, live: Live, bundle: str | None, *, created: bool = False) -> Edit:
         layout, node = self._state.layout, self._node
         granted = self._resources.granted(live.record)
         return Edit(
             bundle=bundle,
-            edits=edits.container(layout, live.id, node, granted, blindly=bundle is None),
+            edits=edits.container(layout, live.id, node, granted),
             lib_dir=str(node.lib_dir),
             preload_file=str(grantdir.preload_file(layout, live.id)),
             cache_file=str(grantdir.cache_file(layout, live.id)),
-            offered=offered,
+            created=created,
+            movable=mounts.placeable(),
         )
 
     def _write(self, live: Live, edit: Edit, lines: list[str], cached: bytes | None) -> None:

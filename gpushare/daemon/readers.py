@@ -140,9 +140,9 @@ class Readers:
         answer = await self._do(Job(config=config, edit=edit), _where(edit))
         return answer.config, [os.fsdecode(line) for line in answer.preload], answer.cache
 
-    async def missing(self, config: bytes, edit: Edit) -> tuple[str, list[PlacedMount], list[str], bytes | None]:
-        """The root file system of a container that is made already, and what it lacks of the edit, as placing.missing
-        says. Raises UsageError or RefusedError, or FailedError when reading takes too long."""
+    async def placed(self, config: bytes, edit: Edit) -> tuple[str, list[PlacedMount], list[str], bytes | None]:
+        """The root file system of a container that is made already, and what it has to see of the edit, as
+        placing.mounts says. Raises UsageError or RefusedError, or FailedError when reading takes too long."""
         answer = await self._do(Job(config=config, edit=edit), _where(edit))
         if not answer.seen:
             log.warning(

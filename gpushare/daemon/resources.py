@@ -13,7 +13,7 @@ from gpushare.daemon.state import GrantRecord, Live
 from gpushare.daemon.tenant_socket import Rules, TenantSocket
 from gpushare.enforce import exclusive
 from gpushare.errors import FailedError, GpushareError
-from gpushare.inject import cdi, edits, grantdir, grantfiles, steps
+from gpushare.inject import cdi, grantdir, grantfiles, steps
 from gpushare.inject.node import DeviceNode, Granted, Node
 from gpushare.inject.steps import Steps
 from gpushare.inject.unused import Unused
@@ -117,12 +117,6 @@ class Resources:
             cdi.write_offers(self._layout, self._node, devices)
         except OSError as error:
             raise FailedError(f"the CDI device of no grant cannot be made in {self._layout.cdi}: {error}") from None
-
-    def offered(self, name: str, record: GrantRecord) -> list[edits.Mount]:
-        """The mounts that an engine got with a CDI device: the grant's own, or one that represents none."""
-        if name == record.id:
-            return edits.container(self._layout, record.id, self._node, self.granted(record)).mounts
-        return edits.offer(self._layout, name, self._node, ()).mounts
 
     def ranges(self) -> list[exclusive.Range]:
         """The devices' nodes, as ranges of minors. A real driver's majors are wholly its own, and may get more nodes

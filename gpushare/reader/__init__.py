@@ -17,15 +17,16 @@ MESSAGE_MAX = 64 << 20
 
 
 class Edit(Struct, kw_only=True):
-    """What to put into the config. `lib_dir`, `preload_file`, `cache_file`: as oci.apply takes them. `offered`: for a
-    container that exists already, the mounts passed to its engine, as placing.missing takes them; else None."""
+    """What to put into the config. `lib_dir`, `preload_file`, `cache_file`: as oci.apply takes them. `created`: the
+    container exists already; `movable`: as placing.mounts takes it, for such a container."""
 
     bundle: str | None
     edits: Edits
     lib_dir: str
     preload_file: str
     cache_file: str
-    offered: list[tuple[str, str]] | None = None
+    created: bool = False
+    movable: bool = True
 
 
 class Member(Struct, kw_only=True):

@@ -50,11 +50,11 @@ def _asked(found: dict[str, Any], environment: bool) -> Answer:
 def _edited(found: dict[str, Any], edit: Edit) -> Answer:
     bundle = Path(edit.bundle) if edit.bundle is not None else None
     files = Path(edit.lib_dir), Path(edit.preload_file), Path(edit.cache_file)
-    if edit.offered is None:
+    if not edit.created:
         edited, lines, cache = oci.apply(found, bundle, edit.edits, *files)
         return Answer(config=config.dump(edited), preload=[os.fsencode(line) for line in lines], cache=cache)
     assert bundle is not None
-    mounts, lines, cache = placing.missing(found, bundle, edit.edits, edit.offered, *files)
+    mounts, lines, cache = placing.mounts(found, bundle, edit.edits, *files, movable=edit.movable)
     root = placing.root(found, bundle)
     return Answer(
         root=root,

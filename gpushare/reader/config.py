@@ -17,7 +17,7 @@ _NAMES: dict[str, Any] = {
     "mounts": {"destination": {}, "type": {}, "source": {}, "options": {}},
     "hooks": {"createRuntime": {}},
     "annotations": {},
-    "linux": {"devices": {"path": {}}, "resources": {"devices": {}}},
+    "linux": {"devices": {"path": {}}, "resources": {"devices": {}}, "maskedPaths": {}},
 }
 
 

@@ -171,18 +171,26 @@ def test_docker_gives_a_grant_by_its_name(program, node, rootfs, short_path, cap
     docker = Docker(work / "sock")
     with running(program, "--config-file", config, ready=docker.is_up, log=short_path / "log", path=program):
         docker.load(rootfs)
-        # With --read-only, Docker makes each mount read-only that does not state its own mode.
-        for read_only in (False, True):
+        volume = short_path / "volume"
+        volume.mkdir()
+        # With --read-only, Docker makes each mount read-only that does not state its own mode. It mounts a tmpfs or a
+        # volume after the mounts of CDI.
+        for options in (
+            {},
+            {"ReadonlyRootfs": True},
+            {"ReadonlyRootfs": True, "Tmpfs": {"/run": ""}},
+            {"Tmpfs": {"/run/gpushare": ""}},
+            {"Binds": [f"{volume}:/run"]},
+            {"Binds": [f"{volume}:/run/gpushare/lib"]},
+        ):
             grant = node.client.create(memory="1GiB", time="30%")
             named = {"Driver": "cdi", "DeviceIDs": grant["cdi"]}
-            status, said = docker.run("runc", *SPIN, DeviceRequests=[named], ReadonlyRootfs=read_only)
-            assert status == 204 and allocated(said), said
+            status, said = docker.run("runc", *SPIN, DeviceRequests=[named], **options)
+            assert status == 204 and allocated(said), (options, said)
             until(lambda name=grant["id"]: node.client.grant(name)["phase"] == "released", "the grant ends")
             named["DeviceIDs"] = ["gpushare.dev/gpu=any"]
-            status, said = docker.run(
-                "runc", *SPIN, Annotations=SHARE, DeviceRequests=[named], ReadonlyRootfs=read_only
-            )
-            assert status == 204 and allocated(said), said
+            status, said = docker.run("runc", *SPIN, Annotations=SHARE, DeviceRequests=[named], **options)
+            assert status == 204 and allocated(said), (options, said)
         # What docker-py's create_host_config makes of device_requests (docs/start/docker.md), with `environment`.
         asked = {"Driver": "cdi", "Count": 0, "DeviceIDs": ["gpushare.dev/gpu=any"], "Capabilities": [], "Options": {}}
         size = ["GPUSHARE_MEMORY=1GiB", "GPUSHARE_TIME=30%"]
