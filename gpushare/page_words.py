@@ -24,13 +24,15 @@ class Managed(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class DeviceLimits:
-    """What policy sets for one device of a grant. Shares in milli of the device."""
+    """What policy sets for one device of a grant. Shares in milli of the device. `instance`: a part of a partitioned
+    device (MIG)."""
 
     uuid: bytes
     memory_bytes: int
     context_bytes: int
     guarantee_milli: int
     limit_milli: int
+    instance: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,6 +117,7 @@ class LimitsPage(_Page):
             raise UsageError(f"grant {self.grant} has no device {ordinal}: it has {self.ndevices}")
         words = self.pointer.device[ordinal]
         ffi.memmove(words.uuid, device.uuid, 16)
+        words.instance = device.instance
         lib.gs_store64(ffi.addressof(words, "memory_bytes"), device.memory_bytes)
         lib.gs_store64(ffi.addressof(words, "context_bytes"), device.context_bytes)
         lib.gs_store32(ffi.addressof(words, "guarantee_milli"), device.guarantee_milli)
@@ -280,6 +281,7 @@ def new_limits(
     page, error = ffi.new("struct gs_limits *"), ffi.new("struct gs_err *")
     for words, device in zip(page.device, devices, strict=False):  # gs_limits_init refuses more devices than a page has
         ffi.memmove(words.uuid, device.uuid, 16)
+        words.instance = device.instance
         words.memory_bytes, words.context_bytes = device.memory_bytes, device.context_bytes
         words.guarantee_milli, words.limit_milli = device.guarantee_milli, device.limit_milli
     page.managed = managed

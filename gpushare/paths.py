@@ -10,11 +10,12 @@ SIM_DIR_ENV = "GPUSHARE_SIM_DIR"
 DEFAULT_SOCKET = Path("/run/gpushare/node.sock")
 PRICES = Path("/etc/gpushare/prices.toml")
 
-CONTAINER_SELF = "/run/gpushare/self"  # a container's view of its grant directory
+CONTAINER_DIR = "/run/gpushare"  # what a container gets is mounted here
+CONTAINER_SELF = f"{CONTAINER_DIR}/self"  # a container's view of its grant directory
 CONTAINER_DRIVER = f"{CONTAINER_SELF}/driver"  # the real or simulated driver's libraries
 CONTAINER_COMPAT = f"{CONTAINER_SELF}/compat"  # a newer driver of the image's own, where it has one
-CONTAINER_LIB = "/run/gpushare/lib"  # a container's view of LIB_DIR
-CONTAINER_NAMES = "/run/gpushare/names"  # the interposer under the names of the driver's files
+CONTAINER_LIB = f"{CONTAINER_DIR}/lib"  # a container's view of LIB_DIR
+CONTAINER_NAMES = f"{CONTAINER_DIR}/names"  # the interposer under the names of the driver's files
 
 LIB_DIR = Path(__file__).parent / "_lib"
 INTERPOSER = LIB_DIR / "libgpushare.so"  # SONAME libcuda.so.1

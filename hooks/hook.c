@@ -1,8 +1,10 @@
 /* The OCI hook: passes the container's state to the daemon and prevents the start if the daemon refuses it.
  *
- * gpushare-hook create-runtime --grant ID [--socket PATH]: the OCI state on stdin
- * gpushare-hook place --grant ID|any|UUID [--socket PATH]: the same, as createRuntime hook of a container whose config
- *   the daemon has not edited: also adds what CDI cannot give, and for `any` or a device's UUID the whole share
+ * gpushare-hook place --grant ID|any|UUID [--socket PATH]: the createRuntime hook, with the OCI state on stdin. Looks at
+ *   what the container sees of its share, and mounts what it does not: what CDI cannot give, what something else was
+ *   mounted over, and for `any` or a device's UUID the whole share
+ * gpushare-hook create-runtime --grant ID [--socket PATH]: hands the state on and no more, for whoever gives a
+ *   container the files of its grant in a way of his own
  * gpushare-hook precreate [--socket PATH]: config.json on stdin, the edited one on stdout (Podman)
  * gpushare-hook refuse REASON: prints REASON and fails; precreate puts this command into a config
  *

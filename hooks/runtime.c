@@ -24,8 +24,15 @@
 
 enum { SETTINGS_MAX = 4096 };
 
-/* Fixed directories: PATH is under the caller's control. */
-static const char *const search[] = {"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"};
+/* Fixed directories: PATH is under the caller's control. k3s and RKE2 bring a runc of their own, in the last two. */
+static const char *const search[] = {"/usr/local/sbin",
+                                     "/usr/local/bin",
+                                     "/usr/sbin",
+                                     "/usr/bin",
+                                     "/sbin",
+                                     "/bin",
+                                     "/var/lib/rancher/k3s/data/current/bin",
+                                     "/var/lib/rancher/rke2/bin"};
 
 /* In order of preference. Podman installs only crun. */
 static const char *const runtimes[] = {"runc", "crun"};

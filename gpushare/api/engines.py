@@ -34,18 +34,23 @@ class OciPlaceRequest(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class PlacedMount(Struct, kw_only=True):
-    """A bind mount as in config.json. `inside`: its source is a path in the container, not on the host."""
+    """A bind mount as in config.json. `inside`: its source is a path in the container, not on the host. `make`: its
+    mount point may be made. `optional`: without it the container starts too. `shows`: files in it, by their names, over
+    which nothing may be mounted."""
 
     source: str
     destination: str
     options: list[str]
-    inside: bool = False
+    inside: bool
+    make: bool
+    optional: bool
+    shows: list[str]
 
 
 class OciPlaceAnswer(Struct, kw_only=True):
     """What the container's hook has to do (hooks/place.c). `root`: the container's root file system on the host.
-    `mounts`: to be mounted below the root, in this order. `hidden`: device nodes to hide, since they are not its
-    grant's."""
+    `mounts`: to be seen below the root, and to be mounted there in this order where they are not. `hidden`: device
+    nodes to hide, since they are not its grant's."""
 
     grant: str
     root: str

@@ -175,12 +175,14 @@ class Mount(Struct, kw_only=True):
 
 
 class Binding(Struct, kw_only=True):
-    """What the workload gets: the environment of a process; for a container also its mounts."""
+    """What the workload gets: the environment of a process; for a container also its mounts. `unset`: variables that a
+    process must not inherit, since they number devices as outside the share."""
 
     grant: str
     dir: str
     env: dict[str, str]
     mounts: list[Mount]
+    unset: list[str] = []
 
 
 class PartOf(Struct, kw_only=True):

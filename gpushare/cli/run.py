@@ -59,7 +59,7 @@ class RunCommand:
         daemon = client(args)
         try:
             if args.grant is not None:
-                _replace(argv, daemon.bind(args.grant, "process")["env"])
+                _replace(argv, daemon.bind(args.grant, "process"))
             if args.memory is None or args.time is None:
                 raise UsageError("give --memory and --time, or --grant ID (see `gpushare run --help`)")
             start(daemon, {**share_request(args), "wait_seconds": args.wait}, argv)
@@ -88,10 +88,10 @@ def start_in_turn(daemon: Client, request: dict[str, Any], argv: list[str], seco
             time.sleep(AGAIN_SECONDS)
 
 
-def _replace(argv: list[str], environment: dict[str, str]) -> NoReturn:
+def _replace(argv: list[str], binding: dict[str, Any]) -> NoReturn:
     from gpushare.inject.process import merge
 
-    replace(argv, merge(os.environ, environment))
+    replace(argv, merge(os.environ, binding["env"], binding.get("unset", ())))
 
 
 def start(daemon: Client, request: dict[str, Any], argv: list[str]) -> NoReturn:
@@ -102,7 +102,7 @@ def start(daemon: Client, request: dict[str, Any], argv: list[str]) -> NoReturn:
         binding = daemon.bind(grant["id"], "process")
         if line := rounding(grant, request.get("memory")):
             say(f"gpushare: {line}", sys.stderr)
-        _replace(argv, binding["env"])
+        _replace(argv, binding)
     except BaseException:
         # If the grant is bound already, the release is refused, and the grant ends with this process.
         with contextlib.suppress(GpushareError):

@@ -13,8 +13,9 @@ from gpushare.errors import UsageError
 if TYPE_CHECKING:
     from gpushare.engines.edit import Options
 
-ENGINE_NAMES = ("docker", "podman", "containerd", "crio")
-NRI_ENGINES = ("containerd", "crio")
+ENGINE_NAMES = ("docker", "podman", "containerd", "crio", "k3s", "rke2")
+NRI_ENGINES = ("containerd", "crio", "k3s", "rke2")
+_NRI_SAID = "containerd and crio, k3s and rke2"
 
 
 def _name(text: str) -> str:
@@ -30,7 +31,7 @@ def _absolute(text: str) -> Path:
 
 
 class RuntimeCommand:
-    """configure docker, podman, containerd and CRI-O for gpushare"""
+    """configure docker, podman, containerd, CRI-O, k3s and RKE2"""
 
     examples = (
         ("gpushare runtime status", "each engine on this node, and what is missing"),
@@ -46,6 +47,7 @@ class RuntimeCommand:
             ("gpushare runtime configure --engine docker --dry-run", "what would be changed, as a diff"),
             ("sudo gpushare runtime configure --engine podman", "containers may ask podman for shares"),
             ("sudo gpushare runtime configure --engine containerd --nri", "through NRI, required for each container"),
+            ("sudo gpushare runtime configure --engine k3s --restart", "the containerd of k3s, by its template"),
         )
         configure.set_defaults(verb=self._configure, undo=False)
         unconfigure = add_verb(
@@ -57,7 +59,14 @@ class RuntimeCommand:
         )
         unconfigure.set_defaults(verb=self._configure, undo=True)
         for verb in (configure, unconfigure):
-            verb.add_argument("--engine", "--runtime", choices=ENGINE_NAMES, required=True, help="engine to configure")
+            verb.add_argument(
+                "--engine",
+                "--runtime",
+                choices=ENGINE_NAMES,
+                required=True,
+                metavar="ENGINE",
+                help=f"engine to configure: {', '.join(ENGINE_NAMES)}",
+            )
             verb.add_argument("--dry-run", action="store_true", help="print the change as a diff and write nothing")
             verb.add_argument(
                 "--restart",
@@ -81,8 +90,8 @@ class RuntimeCommand:
         )  # fmt: skip
         configure.add_argument(
             "--nri", nargs="?", const="required", choices=("required", "optional"),
-            help="enable NRI in containerd or crio for `gpushare adapter nri` (default: unchanged); required (also "
-            "--nri alone): if the engine supports it, no container starts without that plugin",
+            help="enable NRI in containerd, crio, k3s or rke2 for `gpushare adapter nri` (default: unchanged); "
+            "required (also --nri alone): if the engine supports it, no container starts without that plugin",
         )  # fmt: skip
 
         status = add_verb(
@@ -97,7 +106,8 @@ class RuntimeCommand:
             "--engine",
             "--runtime",
             choices=ENGINE_NAMES,
-            help="this engine, installed or not (default: all installed engines)",
+            metavar="ENGINE",
+            help=f"this engine, installed or not: {', '.join(ENGINE_NAMES)} (default: all installed engines)",
         )
         add_json(status)
         for verb in (configure, unconfigure, status):
@@ -151,10 +161,13 @@ class RuntimeCommand:
     def _configure(self, args: argparse.Namespace) -> int:
         from gpushare.engines import configuration
 
-        engine = configuration.ENGINES[args.engine]
         if getattr(args, "nri", None) and args.engine not in NRI_ENGINES:
-            raise UsageError(f"--nri is for {' and '.join(NRI_ENGINES)}: {args.engine} has no NRI that carries a share")
-        changes = configuration.plan(engine, self._options(args), args.undo)
+            raise UsageError(f"--nri is for {_NRI_SAID}: {args.engine} has no NRI that carries a share")
+        options = self._options(args)
+        if args.engine == "containerd" and not args.undo:
+            configuration.check_containerd(options)
+        engine = configuration.engine_of(args.engine, options)
+        changes = configuration.plan(engine, options, args.undo)
         if args.dry_run:
             sys.stdout.write("".join(change.diff() for change in changes))
             return 0
@@ -169,7 +182,7 @@ class RuntimeCommand:
             print(f"{engine.name} reads it: {configuration.reload(engine)}")
         elif changed:
             print(f"{engine.name} reads it after: {configuration.advice(engine)}")
-        if note := configuration.unread(engine, self._options(args), changes):
+        if note := configuration.unread(engine, options, changes):
             print(note)
         return 0
 

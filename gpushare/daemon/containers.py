@@ -24,7 +24,7 @@ from gpushare.daemon.state import Live, State, now_ns
 from gpushare.daemon.transitions import Transitions
 from gpushare.errors import FailedError, GpushareError, RefusedError, UsageError
 from gpushare.halfopen import has_gone
-from gpushare.inject import cdi, edits, grantdir, grantfiles, mounts, oci, placing
+from gpushare.inject import cdi, edits, grantdir, grantfiles, mounts, oci
 from gpushare.inject.node import Node
 from gpushare.inject.pod import pod_of
 from gpushare.policy import lifecycle
@@ -97,18 +97,18 @@ class Containers:
         return OciEditAnswer(config=msgspec.Raw(edited), grant=live.id)
 
     async def place(self, peer: Peer, name: str, asked: OciPlaceRequest) -> OciPlaceAnswer:
-        """Serves the createRuntime hook of a container whose configuration gpushare has not edited. Returns what the
-        container still lacks.
+        """Serves the createRuntime hook of a container. Returns what the container has to see of its share.
 
-        `name`: a grant, or a CDI device that represents none: then the annotations ask for a grant, which is made now.
-        Raises UsageError where they do not, what Grants.create and `created` raise, and what Readers raises.
+        `name`: a grant, or a CDI device that represents none: then the annotations, or else the environment, ask for a
+        grant, which is made now. Raises UsageError where they do not, what Grants.create and `created` raise, and what
+        Readers raises.
         """
         state, config = asked.state, bytes(asked.config)
         if state.bundle is None or not state.bundle.startswith("/"):
             raise UsageError("the OCI state has no bundle: is this the createRuntime hook?")
         live, new = await self._placed(peer, name, state.pid, config)
         try:
-            answer = await self._missing(live, name, config, state.bundle)
+            answer = await self._seen(live, name, config, state.bundle)
             self.created(live.id, {"pid": state.pid, "annotations": state.annotations})
             if name == cdi.ANY and answer.hidden:
                 _check_guarded(live, state.pid)
@@ -129,23 +129,23 @@ class Containers:
         for live in self._state:
             if workloads.of_process(live, pid) is not None:
                 return live, False
-        wanted = await self._readers.asks(config)
+        # Whoever named this device asks for a share; so the environment, which the image is part of, may give its size.
+        wanted = await self._readers.asks(config, environment=True)
         if wanted is None:
             raise UsageError(
-                f"{cdi.device_name(name)} is a share of a size that annotations say, and there are none: give "
-                f"{oci.PREFIX}memory and {oci.PREFIX}time; an engine may have to be told to pass them on"
+                f"{cdi.device_name(name)} is a share of a size that the container says, and it says none: give "
+                f"{oci.PREFIX}memory and {oci.PREFIX}time as annotations, or GPUSHARE_MEMORY and GPUSHARE_TIME as "
+                "variables of its environment"
             )
         if name != cdi.ANY and "grant" not in wanted and wanted.setdefault("device", name) != name:
             raise UsageError(f"annotation {oci.PREFIX}device is {wanted['device']}, and the CDI device is {name}")
         return self._grant(peer, wanted)
 
-    async def _missing(self, live: Live, name: str, config: bytes, bundle: str) -> OciPlaceAnswer:
-        """What the container lacks of its grant; no mounts on a kernel on which none can be added."""
+    async def _seen(self, live: Live, name: str, config: bytes, bundle: str) -> OciPlaceAnswer:
+        """What the container has to see of its grant, and which device nodes it must not."""
         hidden = self._resources.hidden(live.record) if name != live.id else []
-        if not mounts.placeable():
-            return OciPlaceAnswer(grant=live.id, root=bundle, mounts=[], hidden=hidden)
-        edit = self._edit(live, bundle, offered=placing.standing(self._resources.offered(name, live.record)))
-        root, found, lines, cached = await self._readers.missing(config, edit)
+        edit = self._edit(live, bundle, created=True)
+        root, found, lines, cached = await self._readers.placed(config, edit)
         self._write(live, edit, lines, cached)
         return OciPlaceAnswer(grant=live.id, root=root, mounts=found, hidden=hidden)
 
@@ -155,7 +155,7 @@ class Containers:
         try:
             request = msgspec.convert(wanted, GrantRequest)
         except msgspec.ValidationError as error:
-            raise UsageError(f"the container's annotations make no request: {error}") from None
+            raise UsageError(f"what the container asks for is no request: {error}") from None
         return self._grants.create(peer, request)
 
     async def _edited(self, live: Live, config: bytes, bundle: str | None) -> bytes:
@@ -164,16 +164,17 @@ class Containers:
         self._write(live, edit, lines, cached)
         return edited
 
-    def _edit(self, live: Live, bundle: str | None, offered: list[tuple[str, str]] | None = None) -> Edit:
+    def _edit(self, live: Live, bundle: str | None, *, created: bool = False) -> Edit:
         layout, node = self._state.layout, self._node
         granted = self._resources.granted(live.record)
         return Edit(
             bundle=bundle,
-            edits=edits.container(layout, live.id, node, granted, blindly=bundle is None),
+            edits=edits.container(layout, live.id, node, granted),
             lib_dir=str(node.lib_dir),
             preload_file=str(grantdir.preload_file(layout, live.id)),
             cache_file=str(grantdir.cache_file(layout, live.id)),
-            offered=offered,
+            created=created,
+            movable=mounts.placeable(),
         )
 
     def _write(self, live: Live, edit: Edit, lines: list[str], cached: bytes | None) -> None:

@@ -21,7 +21,7 @@ from gpushare.enforce.cgroup import Cgroup, Hierarchies, has_alone
 from gpushare.enforce.trial import Driver, Trial
 from gpushare.enforce.walls import Keeps, Table
 from gpushare.errors import FailedError, RefusedError
-from gpushare.inject.node import Granted, Node, visible
+from gpushare.inject.node import Node
 from gpushare.node.devices import Backend
 from gpushare.paths import SIM_DIR_ENV
 
@@ -82,7 +82,7 @@ class Enforcement:
                 functools.partial(self._backend.limit_memory, device.index),
                 functools.partial(self._pids, device.index),
                 library,
-                environment | visible([Granted(device.id)]),
+                environment | {"CUDA_VISIBLE_DEVICES": device.id},
                 device.context_bytes,
             )
             for device in self._state.devices

@@ -122,10 +122,10 @@ class Readers:
             except subprocess.TimeoutExpired:
                 log.warning("process %d, which reads bundles, does not end", worker.process.pid)
 
-    async def asks(self, config: bytes) -> dict[str, str | int] | None:
-        """What a config.json asks for, as oci.request says. Raises UsageError, or FailedError when reading takes too
-        long."""
-        return (await self._do(Job(config=config), "config.json")).asks
+    async def asks(self, config: bytes, *, environment: bool = False) -> dict[str, str | int] | None:
+        """What a config.json asks for, as oci.request says. `environment`: or else, as oci.request_by_environment says.
+        Raises UsageError, or FailedError when reading takes too long."""
+        return (await self._do(Job(config=config, environment=environment), "config.json")).asks
 
     async def attempt(self, config: bytes, bundle: str | None) -> tuple[list[str], str]:
         """How a container asks for a GPU in NVIDIA's ways, and its name. Raises what `asks` does."""
@@ -140,9 +140,9 @@ class Readers:
         answer = await self._do(Job(config=config, edit=edit), _where(edit))
         return answer.config, [os.fsdecode(line) for line in answer.preload], answer.cache
 
-    async def missing(self, config: bytes, edit: Edit) -> tuple[str, list[PlacedMount], list[str], bytes | None]:
-        """The root file system of a container that is made already, and what it lacks of the edit, as placing.missing
-        says. Raises UsageError or RefusedError, or FailedError when reading takes too long."""
+    async def placed(self, config: bytes, edit: Edit) -> tuple[str, list[PlacedMount], list[str], bytes | None]:
+        """The root file system of a container that is made already, and what it has to see of the edit, as
+        placing.mounts says. Raises UsageError or RefusedError, or FailedError when reading takes too long."""
         answer = await self._do(Job(config=config, edit=edit), _where(edit))
         if not answer.seen:
             log.warning(

@@ -13,7 +13,7 @@ from gpushare.daemon.state import GrantRecord, Live
 from gpushare.daemon.tenant_socket import Rules, TenantSocket
 from gpushare.enforce import exclusive
 from gpushare.errors import FailedError, GpushareError
-from gpushare.inject import cdi, edits, grantdir, grantfiles, steps
+from gpushare.inject import cdi, grantdir, grantfiles, steps
 from gpushare.inject.node import DeviceNode, Granted, Node
 from gpushare.inject.steps import Steps
 from gpushare.inject.unused import Unused
@@ -67,8 +67,14 @@ class Resources:
     def limits(self, place: Place, guarantee_milli: int, limit_milli: int) -> DeviceLimits:
         """The limits page's words for one place. Shares in milli of the device."""
         device = self._devices[place.device]
-        context = -(-device.context_bytes // PAGE) * PAGE  # so that a program can have all that a context leaves
-        return DeviceLimits(device.uuid, place.memory_bytes, context, guarantee_milli, limit_milli)
+        return DeviceLimits(
+            device.uuid,
+            place.memory_bytes,
+            -(-device.context_bytes // PAGE) * PAGE,  # so that a program can have all that a context leaves
+            guarantee_milli,
+            limit_milli,
+            instance=device.id.startswith("MIG-"),
+        )
 
     def _capacity(self, record: GrantRecord) -> list[int]:
         return [self._devices[place.device].memory_bytes for place in record.places]
@@ -112,12 +118,6 @@ class Resources:
             cdi.write_offers(self._layout, self._node, devices)
         except OSError as error:
             raise FailedError(f"the CDI device of no grant cannot be made in {self._layout.cdi}: {error}") from None
-
-    def offered(self, name: str, record: GrantRecord) -> list[edits.Mount]:
-        """The mounts that an engine got with a CDI device: the grant's own, or one that represents none."""
-        if name == record.id:
-            return edits.container(self._layout, record.id, self._node, self.granted(record)).mounts
-        return edits.offer(self._layout, name, self._node, ()).mounts
 
     def ranges(self) -> list[exclusive.Range]:
         """The devices' nodes, as ranges of minors. A real driver's majors are wholly its own, and may get more nodes

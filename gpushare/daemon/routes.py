@@ -207,7 +207,7 @@ ROUTES = (
         "POST",
         "/v1/oci/place",
         "oci_place",
-        "What else a new container gets, for its grant or a CDI device that represents no grant (root)",
+        "What a new container has to see of its share, by its grant or a CDI device that represents none (root)",
         body=engines.OciPlaceRequest,
         body_max=CONFIG_MAX,
         answer=engines.OciPlaceAnswer,

@@ -335,8 +335,8 @@ def binding(layout: Layout, grant_id: str, kind: types.Kind, node: Node, granted
     """What the workload of a bound grant needs: the environment of a process, or the mounts of a container too."""
     directory = grantdir.self_name(layout, grant_id)
     if kind == "process":
-        environment = process.environment(layout, grant_id, node, granted)
-        return types.Binding(grant=grant_id, dir=directory, env=environment, mounts=[])
+        environment = process.environment(layout, grant_id, node)
+        return types.Binding(grant=grant_id, dir=directory, env=environment, mounts=[], unset=list(process.UNSET))
     wanted = edits.container(layout, grant_id, node, granted)
     mounts = [
         types.Mount(source=mount.host, destination=mount.container, options=mount.options) for mount in wanted.mounts

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare import paths
+from gpushare.doctor import yaml_text
 from gpushare.doctor.finding import Check, Finding, read, shortened
 from gpushare.inject.edits import CDI_KIND
 
@@ -64,9 +65,10 @@ def look(directories: list[Path], living: set[str] | None) -> Iterator[Finding]:
 
 
 def _parse(path: Path) -> dict[str, Any] | None:
-    """Returns None if it is not a JSON object; YAML is not parsed."""
+    """Returns None if it is no object that could be read."""
+    text = read(path) or b""
     try:
-        spec = json.loads(read(path) or b"")
+        spec = json.loads(text) if path.suffix == ".json" else yaml_text.parse(text.decode())
     except (ValueError, RecursionError):
         return None
     return spec if isinstance(spec, dict) else None

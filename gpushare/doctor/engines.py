@@ -33,8 +33,9 @@ LACKS = Check(
     "{engine_version}",
     "missing",
     "{text}",
-    _CONFIGURE,
-    "It is configured but cannot give shares: its program or gpushare's is missing, or its configuration unreadable.",
+    f"mend that; what gpushare adds: {_CONFIGURE}",
+    "It is configured but cannot give shares, or not in each way: its program or gpushare's is missing, its "
+    "configuration unreadable or at odds with its flags, or it looks for CDI specs elsewhere.",
 )
 WOULD_LACK = Check(
     "{engine_version}",

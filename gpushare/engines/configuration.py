@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpushare.engines import files, nri, toml_text
+from gpushare.engines import files, k3s, nri, toml_text
 from gpushare.engines.containerd import Containerd
 from gpushare.engines.crio import Crio
 from gpushare.engines.docker import Docker, reads_cdi_at_start
@@ -17,7 +17,30 @@ from gpushare.engines.edit import Edit, Engine, Options, installed
 from gpushare.engines.podman import Podman
 from gpushare.errors import FailedError, GpushareError
 
-ENGINES: dict[str, Engine] = {engine.name: engine for engine in (Docker(), Podman(), Containerd(), Crio())}
+ENGINES: dict[str, Engine] = {
+    engine.name: engine for engine in (Docker(), Podman(), Containerd(), Crio(), *k3s.ENGINES)
+}
+
+
+def engine_of(name: str, options: Options) -> Engine:
+    """Returns the engine of this name; where that is containerd, and the file belongs to one of k3s or RKE2, these."""
+    program = k3s.program_of(options.config) if name == "containerd" and options.config else None
+    return ENGINES[program or name]
+
+
+def check_containerd(options: Options) -> None:
+    """Raises FailedError, with what to do, where the containerd that is meant is that of k3s or RKE2: it would not read
+    the file, or lose what is written into it."""
+    if options.config is not None:
+        k3s.check_editable(options.config)
+        return
+    bundled = [engine for engine in k3s.ENGINES if engine.main.exists()]
+    if bundled and installed(ENGINES["containerd"], options) is None:
+        name = bundled[0].name
+        raise FailedError(
+            f"containerd is not installed here but for that of {name}, which reads other files: gpushare runtime "
+            f"configure --engine {name}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,19 +194,20 @@ def _status(engine: Engine, options: Options) -> Status:
 
 def status(options: Options, name: str | None) -> Iterator[Status]:
     """Yields the status of the engine `name`; None: of each that is installed or configured."""
-    for engine in ENGINES.values():
-        if name in (None, engine.name):
-            found = _status(engine, options)
-            if name or found.version or found.configured:
-                yield found
+    for engine in [engine_of(name, options)] if name else ENGINES.values():
+        found = _status(engine, options)
+        if name or found.version or found.configured:
+            yield found
 
 
 def requiring_plugin() -> Iterator[str]:
     """Yields the engines whose files currently require our NRI plugin: they create no container without it."""
-    for name in ("containerd", "crio"):
+    for name in ("containerd", "crio", "k3s", "rke2"):
         engine, options = ENGINES[name], Options()
         try:
             paths = [files.resolve(edit.path) for edit in engine.edits(options, installed(engine, options))]
+            if isinstance(engine, k3s.K3s):  # its templates are no TOML; what it makes of them is
+                paths = [engine.main, *(path for path in paths if path.suffix == ".toml")]
             if any(nri.is_required(toml_text.parse(files.read(path) or "", str(path))) for path in paths):
                 yield name
         except GpushareError:

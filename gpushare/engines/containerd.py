@@ -1,9 +1,11 @@
 """containerd: adds a runtime handler to the CRI plugin, a copy of its default handler with another binary.
 
 It goes into the main file: before 2.1 the CRI plugin's settings in an imported file replace all those of the main file.
-If an imported file does so already, that file is effective, and is edited instead.
+If an imported file does so already, that file is effective, and is edited instead. An imported file that the
+administrator names is edited as what it is, an addition to the main file: `config.toml` above its `.d` directory.
 """
 
+import fnmatch
 import glob
 import os
 from collections.abc import Callable, Mapping
@@ -12,12 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.engines import files, nri, toml_text
-from gpushare.engines.edit import ANNOTATIONS, Edit, Facts, Options, Reload, Version, toml_edit
+from gpushare.engines.edit import ANNOTATIONS, Edit, Facts, Options, Reload, Version, spec_dirs_lack, toml_edit
 from gpushare.errors import FailedError
 from gpushare.paths import RUNTIME_WRAPPER
 
 _CRI = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
-_MERGES = (2, 1)  # the first version that merges the tables of imported files into those of the main file
+MERGES = (2, 1)  # the first version that merges the tables of imported files into those of the main file
 _FILE = Path("/etc/containerd/config.toml")
 _SHIM = "io.containerd.runc.v2"
 
@@ -54,10 +56,29 @@ def _imported(path: Path, document: Mapping[str, Any], *, ours: bool = False) ->
     return found
 
 
+def _importing(path: Path) -> tuple[Path, dict[str, Any]] | None:
+    """Returns the main file that imports the one at the path, and its settings without ours; None if there is none."""
+    main = path.parent.parent / "config.toml"
+    text = files.read(main) if path.parent.suffix == ".d" else None
+    if text is None:
+        return None
+    document = toml_text.parse(toml_text.strip(text, str(main)), str(main))
+    return (main, document) if imports(main, document, path) else None
+
+
+def imports(main: Path, document: Mapping[str, Any], path: Path) -> bool:
+    """Whether the main file, with these settings, imports the file at the path, or would if there were one."""
+    patterns = document.get("imports", [])
+    return isinstance(patterns, list) and any(
+        fnmatch.fnmatchcase(str(path), os.path.join(main.parent, str(pattern)))  # noqa: PTH118 - may be absolute
+        for pattern in patterns
+    )
+
+
 def _counts(path: Path, version: Version | None, plugin: Callable[[Mapping[str, Any]], tuple[str, str]]) -> Path:
     """Returns the file, main or imported, whose settings of a plugin are effective."""
     text = files.read(path)
-    if text is None or version is None or version >= _MERGES:
+    if text is None or version is None or version >= MERGES:
         return path
     document = toml_text.parse(toml_text.strip(text, str(path)), str(path))
     replacing = [name for name, value in _imported(path, document) if _table(value, *plugin(value))]
@@ -65,7 +86,11 @@ def _counts(path: Path, version: Version | None, plugin: Callable[[Mapping[str, 
 
 
 def _whole(path: Path, document: Mapping[str, Any], *, ours: bool = False) -> dict[str, Any]:
-    """Returns `document` merged with its imports of the same format. `ours`: include our parts."""
+    """Returns `document` merged with its imports of the same format, and with the main file that imports it. `ours`:
+    include our parts."""
+    main = _importing(path)
+    if main is not None and _format(main[1]) == _format(document):
+        return toml_text.deep(_whole(*main, ours=ours), document)
     whole = dict(document)
     for _, other in _imported(path, document, ours=ours):
         if _format(other) == _format(document):
@@ -81,9 +106,10 @@ def settings(path: Path, text: str, options: Options, version: Version | None) -
     """Returns what belongs into the file at `path`. `text`: its text without our parts."""
     document = toml_text.parse(text, str(path))
     wanted: dict[toml_text.Path, dict[str, Any]] = {}
+    main = _importing(path)
     # In a file that sets nothing we choose the format; any other file without a version has format 1.
     if not document:
-        document = _empty(version)
+        document = {"version": _format(main[1])} if main else _empty(version)
         wanted[()] = dict(document)
     number = _format(document)
     if number < 2 and version and version >= (2,):
@@ -93,6 +119,11 @@ def settings(path: Path, text: str, options: Options, version: Version | None) -
         )
     cri = _cri(document)
     whole = _whole(path, document)
+    if main and version and version < MERGES and _table(main[1], *cri) and not _table(document, *cri):
+        raise FailedError(
+            f"{path} is left alone: containerd before 2.1 would take its settings for pods in place of all those of "
+            f"{main[0]}: name that file"
+        )
     here = _table(whole, *cri, "containerd")
     runtimes = _table(here, "runtimes")
     usual = _table(runtimes, str(here.get("default_runtime_name", "runc")))
@@ -121,8 +152,27 @@ def nri_settings(path: Path, text: str, options: Options, version: Version | Non
     """Returns the NRI settings for the file at `path`. `text`: its text without our parts."""
     if not options.nri:
         return {}
-    document = toml_text.parse(text, str(path)) or _empty(version)
+    document = toml_text.parse(text, str(path))
+    if not document:
+        main = _importing(path)
+        document = {"version": _format(main[1])} if main else _empty(version)
     return nri.containerd(document, _whole(path, document), _nri(document), version, options.nri == "required")
+
+
+def wanted(path: Path, text: str, options: Options, version: Version | None) -> toml_text.Settings:
+    """Returns what belongs into a file in which all settings are effective, otherwise as `settings`."""
+    return _joined(settings(path, text, options, version), nri_settings(path, text, options, version))
+
+
+def handler(path: Path, document: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Returns the runtime handler of this name that the main file, with these settings, and its imports have; empty if
+    there is none."""
+    return _table(_whole(path, document, ours=True), *_cri(document), "containerd", "runtimes", name)
+
+
+def has_cdi(document: Mapping[str, Any]) -> bool:
+    """Whether the file turns CDI on, which is off by default before 2.0."""
+    return _table(document, *_cri(document)).get("enable_cdi") is True
 
 
 def _is_copied(path: Path, text: str, options: Options) -> bool:
@@ -183,6 +233,27 @@ def _edit(
     return Edit(path, has, plain.put, take)
 
 
+def facts_of(path: Path, document: Mapping[str, Any], version: Version | None) -> Facts:
+    """Returns findings about the containerd whose main file, at the path, is `document`."""
+    facts = Facts()
+    whole = _whole(path, document, ours=True)
+    disabled = whole.get("disabled_plugins", [])
+    if "cri" in disabled or _cri(document)[1] in disabled:
+        facts.lacks.append("its CRI plugin is off: disabled_plugins; ctr needs no configuration, Kubernetes does")
+    if version and version < (1, 7):
+        facts.notes.append("containerd before 1.7 ignores CDI requests: ask by annotations")
+    else:
+        facts.lacks.extend(spec_dirs_lack(_table(whole, *_cri(document)).get("cdi_spec_dirs"), "cdi_spec_dirs"))
+    here = _table(whole, *_cri(document), "containerd")
+    usual = _table(here, "runtimes", str(here.get("default_runtime_name", "runc")), "options").get("BinaryName")
+    if usual and Path(usual).name not in ("runc", RUNTIME_WRAPPER.name):
+        facts.notes.append(
+            f"the default runtime is {usual}, gpushare-runtime starts runc: /etc/gpushare/runtime.conf says which"
+        )
+    nri.containerd_facts(whole, _nri(document), version, facts)
+    return facts
+
+
 class Containerd:
     """See Engine in edit.py."""
 
@@ -208,18 +279,6 @@ class Containerd:
         return [_edit(file, of(file), kept, options, version) for file in every]
 
     def facts(self, options: Options, version: Version | None, text: str) -> Facts:
-        facts = Facts()
         path = options.config or _FILE
         document = toml_text.parse(text, str(path))
-        if "cri" in document.get("disabled_plugins", []) or _cri(document)[1] in document.get("disabled_plugins", []):
-            facts.lacks.append("its CRI plugin is off: disabled_plugins; ctr needs no configuration, Kubernetes does")
-        if version and version < (1, 7):
-            facts.notes.append("containerd before 1.7 ignores CDI requests: ask by annotations")
-        here = _table(document, *_cri(document), "containerd")
-        usual = _table(here, "runtimes", str(here.get("default_runtime_name", "runc")), "options").get("BinaryName")
-        if usual and Path(usual).name not in ("runc", RUNTIME_WRAPPER.name):
-            facts.notes.append(
-                f"the default runtime is {usual}, gpushare-runtime starts runc: /etc/gpushare/runtime.conf says which"
-            )
-        nri.containerd_facts(_whole(path, document, ours=True), _nri(document), version, facts)
-        return facts
+        return facts_of(path, document, version)

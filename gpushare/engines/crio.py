@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.engines import files, nri, toml_text
-from gpushare.engines.edit import Edit, Facts, Options, Reload, Version, toml_edit
+from gpushare.engines.edit import Edit, Facts, Options, Reload, Version, spec_dirs_lack, toml_edit
 
 _FILE = Path("/etc/crio/crio.conf.d/99-gpushare.conf")
 
@@ -58,5 +58,8 @@ class Crio:
 
     def facts(self, options: Options, version: Version | None, text: str) -> Facts:
         facts = Facts()
-        nri.crio_facts(_present(options.config or _FILE, text), facts)
+        present = _present(options.config or _FILE, text)
+        nri.crio_facts(present, facts)
+        directories = toml_text.at(present, ("crio", "runtime", "cdi_spec_dirs"))
+        facts.lacks.extend(spec_dirs_lack(directories, "cdi_spec_dirs"))
         return facts

@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
-from gpushare.engines import json_text
-from gpushare.engines.edit import Edit, Facts, Options, Reload, Version
+from gpushare.engines import dockerd, json_text
+from gpushare.engines.edit import Edit, Facts, Options, Reload, Version, spec_dirs_lack
+from gpushare.errors import FailedError
 
+_FILE = Path("/etc/docker/daemon.json")
 _EMPTY = "{\n}\n"
 
 
@@ -25,7 +27,7 @@ class Docker:
     )
 
     def edits(self, options: Options, version: Version | None) -> list[Edit]:
-        path = options.config or Path("/etc/docker/daemon.json")
+        path = options.config or _FILE
         name = str(path)
         runtime = ("runtimes", options.runtime_name)
 
@@ -33,14 +35,16 @@ class Docker:
             return json_text.get(text, runtime) is not None if json_text.parse(text, name) else False
 
         def put(text: str) -> str:
-            json_text.parse(text, name)
+            before = json_text.parse(text, name)
             text = text if text.strip() else _EMPTY
             text = json_text.put(text, runtime, {"path": str(options.runtime_path)}, name)
             if options.set_as_default:
                 text = json_text.put(text, ("default-runtime",), options.runtime_name, name)
             if options.cdi:
                 text = json_text.put(text, ("features", "cdi"), True, name)
-            json_text.parse(text, name)
+            added = json_text.parse(text, name).keys() - before.keys()
+            for conflict in dockerd.conflicts(path, added, "would get"):
+                raise FailedError(conflict)
             return text
 
         def take(text: str, before: str) -> str:
@@ -70,4 +74,6 @@ class Docker:
             and (value.get("features") or {}).get("cdi") is False
         ):
             facts.lacks.append('CDI is off: "features": {"cdi": false}')
+        facts.lacks.extend(dockerd.conflicts(options.config or _FILE, value, "has"))
+        facts.lacks.extend(spec_dirs_lack(value.get("cdi-spec-dirs") or dockerd.spec_dirs() or None, "cdi-spec-dirs"))
         return facts

@@ -6,11 +6,12 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from gpushare.engines import toml_text
-from gpushare.paths import RUNTIME_WRAPPER
+from gpushare.paths import RUNTIME_WRAPPER, Layout
 
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/opt/rke2/bin"
 ANNOTATIONS = ("gpushare.dev/*", "nvidia.com/container.*")
 
 Version = tuple[int, ...]
@@ -95,17 +96,28 @@ def installed(engine: Engine, options: Options) -> Version | None:
     """Returns the version that the engine's program reports; None if there is no program or it reports none."""
     path = str(options.executable) if options.executable else None
     for name in engine.executables:
-        path = (
-            path or shutil.which(name) or shutil.which(name, path="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin")
-        )
-    if path is None:
-        return None
+        path = path or shutil.which(name) or shutil.which(name, path=_PATH)
+    return None if path is None else version_of(path)
+
+
+def version_of(path: str) -> Version | None:
+    """Returns the version that the program at the path reports; None if there is none, or it reports none."""
     try:
         answer = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     number = re.search(r"(?<![\w.])v?(\d+(?:\.\d+)+)", answer.stdout)
     return tuple(map(int, number[1].split("."))) if number else None
+
+
+def spec_dirs_lack(directories: Any, setting: str) -> list[str]:
+    """Returns what prevents an engine from finding the daemon's CDI specs; empty if nothing does. `directories`: where
+    it looks for specs; None: at the usual places. `setting`: that says so."""
+    ours = Layout.of().cdi
+    if not isinstance(directories, list) or ours.resolve() in (Path(str(one)).resolve() for one in directories):
+        return []
+    where = ", ".join(map(str, directories)) or "nowhere"
+    return [f"it reads CDI specs from {where}, and the daemon writes them into {ours}: add that to {setting}"]
 
 
 def toml_edit(path: Path, settings: Callable[[str], toml_text.Settings]) -> Edit:

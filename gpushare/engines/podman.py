@@ -5,11 +5,12 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from gpushare.engines import toml_text
-from gpushare.engines.edit import Edit, Facts, Options, Reload, Version, toml_edit
+from gpushare.engines import files, toml_text
+from gpushare.engines.edit import Edit, Facts, Options, Reload, Version, spec_dirs_lack, toml_edit
 from gpushare.paths import HOOK
 
 HOOK_FILE = "gpushare.json"
+_FILE = Path("/etc/containers/containers.conf.d/50-gpushare.conf")
 
 
 def hook_text() -> str:
@@ -32,6 +33,18 @@ def _crio_reads_hooks(options: Options) -> bool:
     return usual and bool(shutil.which("crio") or Path("/etc/crio").is_dir())
 
 
+def _spec_dirs(path: Path, text: str) -> Any:
+    """Returns the directories of CDI specs that containers.conf, or the files of its directory, set; None: none does.
+    `text`: of our file, at the path."""
+    whole = toml_text.parse(text, str(path))
+    if path.parent.suffix == ".d":
+        whole = {}
+        own = path.parent.with_suffix("")
+        for other in (Path("/usr/share/containers/containers.conf"), own, *sorted(path.parent.glob("*.conf"))):
+            toml_text.deep(whole, toml_text.parse(files.read(other) or "", str(other)))
+    return toml_text.at(whole, ("engine", "cdi_spec_dirs"))
+
+
 class Podman:
     """See Engine in edit.py."""
 
@@ -40,7 +53,7 @@ class Podman:
     reload = Reload(note="podman has no daemon: the next container is started with it")
 
     def edits(self, options: Options, version: Version | None) -> list[Edit]:
-        path = options.config or Path("/etc/containers/containers.conf.d/50-gpushare.conf")
+        path = options.config or _FILE
 
         def settings(_text: str) -> toml_text.Settings:
             wanted: dict[toml_text.Path, dict[str, Any]] = {
@@ -64,6 +77,7 @@ class Podman:
         facts = Facts()
         if version and version < (4, 1):
             facts.lacks.append("Podman before 4.1 knows no CDI: ask by annotations")
+        facts.lacks.extend(spec_dirs_lack(_spec_dirs(options.config or _FILE, text), "cdi_spec_dirs"))
         if _crio_reads_hooks(options):
             facts.notes.append(
                 f"no hook in {options.hooks_dir}, where CRI-O would meet it and not start: annotations need "

@@ -197,6 +197,23 @@ def apply(text: str, settings: Settings, name: str) -> str:
     return result
 
 
+def headers(text: str) -> set[Path]:
+    """Returns the paths of the tables that a well-formed text opens by a header."""
+    lines = _lines(text)
+    return {_chain(value)[0] for first, _, value in _statements(text) if lines[first].lstrip().startswith("[")}
+
+
+def append(text: str, settings: Settings) -> str:
+    """Returns the text, which need not be TOML, with the settings in a block of ours at its end. The text must not have
+    their tables."""
+    newline = "\r\n" if "\r\n" in text else "\n"
+    block: list[str] = []
+    for path, keys in settings.items():
+        block += [f"[{'.'.join(map(_key, path))}]", *(f"{_key(key)} = {_value(value)}" for key, value in keys.items())]
+    old = _lines(text)
+    return _merge(old, {len(old): block}, {}, newline)
+
+
 def without(text: str, gone: Sequence[Path], keys: Mapping[Path, Any], name: str) -> str:
     """Returns the text without the tables `gone` and with `keys` restored to these values; None: removed. For a file
     that another program has rewritten without comments, and so without our blocks. Raises FailedError if that would

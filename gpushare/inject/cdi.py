@@ -122,7 +122,7 @@ _GRANT = f"g-{secrets.token_hex(32)}"  # occurs nowhere else
 @functools.lru_cache(maxsize=256)
 def _template(layout: Layout, node: Node, granted: tuple[Granted, ...]) -> str:
     """Returns the spec's text with _GRANT as the grant id. Cached: rendering costs more than the rest of a grant."""
-    return json.dumps(spec(edits.container(layout, _GRANT, node, granted, blindly=True)), indent=2) + "\n"
+    return json.dumps(spec(edits.container(layout, _GRANT, node, granted)), indent=2) + "\n"
 
 
 def remove_spec(layout: Layout, grant_id: str) -> None:

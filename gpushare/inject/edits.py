@@ -1,11 +1,11 @@
 """What a container gets for its grant; rendered as a CDI spec (cdi.py) or applied to an OCI config (oci.py)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpushare.inject import grantdir
-from gpushare.inject.node import DeviceNode, Granted, Node, visible
+from gpushare.inject.node import DeviceNode, Granted, Node
 from gpushare.paths import (
     CONTAINER_DRIVER,
     CONTAINER_LIB,
@@ -13,6 +13,7 @@ from gpushare.paths import (
     CONTAINER_SELF,
     INTERPOSER,
     INTERPOSER_ML,
+    INTERPOSERS,
     LOADER_CONFIG,
     Layout,
 )
@@ -29,13 +30,15 @@ HOOK_TIMEOUT_S = 20
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A bind mount. Order matters: a later one may sit inside an earlier one."""
+    """A bind mount. Order matters: a later one may sit inside an earlier one. `shows`: names of files in it that must
+    not be covered by another mount."""
 
     host: str
     container: str
     writable: bool = False
     executable: bool = True
     optional: bool = False  # left out where the mount point cannot be made
+    shows: tuple[str, ...] = ()
 
     @property
     def options(self) -> list[str]:
@@ -53,11 +56,6 @@ class Hook:
     args: list[str]
     timeout: int
 
-    @property
-    def placing(self) -> "Hook":
-        """The same hook with the verb `place`, for a container that needs mounts after it has been created."""
-        return replace(self, args=[self.args[0], "place", *self.args[2:]])
-
 
 @dataclass(frozen=True, slots=True)
 class Edits:
@@ -73,13 +71,11 @@ class Edits:
     driver_version: str = ""
 
 
-def container(
-    layout: Layout, grant_id: str, node: Node, granted: Sequence[Granted] = (), *, blindly: bool = False
-) -> Edits:
-    """Returns the edits for one grant. `blindly`: the image is not inspected before the container's hook runs."""
+def container(layout: Layout, grant_id: str, node: Node, granted: Sequence[Granted] = ()) -> Edits:
+    """Returns the edits for one grant."""
     own = grantdir.self_dir(layout, grant_id)
     mounts = [
-        Mount(str(own), CONTAINER_SELF, executable=False),
+        Mount(str(own), CONTAINER_SELF, executable=False, shows=("limits",)),
         Mount(str(own / "usage"), f"{CONTAINER_SELF}/usage", writable=True, executable=False),
     ]
     if node.sim_dir is not None:
@@ -90,9 +86,9 @@ def container(
     return Edits(
         grant=grant_id,
         mounts=[*mounts, *_common(layout, grant_id, node)],
-        hooks=[_hook(node.hook, "place" if blindly else "create-runtime", grant_id, layout)],
+        hooks=[_hook(node.hook, grant_id, layout)],
         preload=grantdir.preloaded(node),
-        env=[*_ENVIRONMENT, *(f"{name}={value}" for name, value in visible(granted).items())],
+        env=list(_ENVIRONMENT),
         devices=_nodes(node, granted),
         driver_version=node.driver_version,
     )
@@ -108,7 +104,7 @@ def offer(layout: Layout, name: str, node: Node, devices: Sequence[Granted]) -> 
     return Edits(
         grant=name,
         mounts=[own, *_common(layout, grantdir.STAND_IN, node)],
-        hooks=[_hook(node.hook, "place", name, layout)],
+        hooks=[_hook(node.hook, name, layout)],
         env=list(_ENVIRONMENT),
         devices=_nodes(node, devices),
     )
@@ -119,7 +115,7 @@ def _common(layout: Layout, grant_id: str, node: Node) -> list[Mount]:
     tools = () if node.simulated else node.driver_tools
     return [
         *(Mount(str(tool), f"{_TOOLS}/{tool.name}", optional=True) for tool in tools),
-        Mount(str(node.lib_dir), CONTAINER_LIB),
+        Mount(str(node.lib_dir), CONTAINER_LIB, shows=tuple(file.name for file in INTERPOSERS)),
         *(Mount(f"{node.lib_dir}/{file}", f"{CONTAINER_NAMES}/{name}") for name, file in NAMED.items()),
         Mount(f"{node.lib_dir}/{LOADER_CONFIG.name}", _LOADER_CONFIG, executable=False, optional=True),
         Mount(str(grantdir.preload_file(layout, grant_id)), PRELOAD_FILE, executable=False),
@@ -139,8 +135,8 @@ _ENVIRONMENT = (
 )
 
 
-def _hook(path: Path, verb: str, grant_id: str, layout: Layout) -> Hook:
-    """Returns the only hook. There is none for the end: a grant ends with its container's processes, since no engine
-    reliably reports that."""
-    args = [path.name, verb, "--grant", grant_id, "--socket", str(layout.socket)]
+def _hook(path: Path, grant_id: str, layout: Layout) -> Hook:
+    """Returns the only hook: it looks at what the container sees of its share, and mounts the rest. There is none for
+    the end: a grant ends with its container's processes, since no engine reliably reports that."""
+    args = [path.name, "place", "--grant", grant_id, "--socket", str(layout.socket)]
     return Hook("createRuntime", str(path), args, HOOK_TIMEOUT_S)

@@ -1,6 +1,5 @@
 """The parts of this machine that every container gets."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,11 +40,3 @@ class Node:
     def simulated(self) -> bool:
         """Whether the devices are the simulator's."""
         return self.sim_dir is not None
-
-
-def visible(granted: Sequence[Granted]) -> dict[str, str]:
-    """Returns variables that show CUDA only the granted devices, in the grant's order, so that device 0 is the first.
-
-    They are not a protection: the interposer refuses other devices, and a container does not have their nodes.
-    """
-    return {"CUDA_VISIBLE_DEVICES": ",".join(device.id for device in granted)} if granted else {}

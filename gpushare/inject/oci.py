@@ -3,14 +3,15 @@
 Unlike CDI this can inspect the image, so the interposer is mounted over every copy of the driver library in it.
 """
 
+import os
 from pathlib import Path
 from typing import Any
 
 from gpushare.errors import RefusedError, UsageError
-from gpushare.inject import compat, edits, ldcache, nvidia, preload
+from gpushare.inject import edits, ldcache, nvidia, preload
 from gpushare.inject.node import DeviceNode
 from gpushare.inject.view import View
-from gpushare.paths import CONTAINER_LIB, CONTAINER_NAMES, CONTAINER_SELF
+from gpushare.paths import CONTAINER_DIR, CONTAINER_LIB, CONTAINER_NAMES, CONTAINER_SELF
 
 PREFIX = "gpushare.dev/"
 # Annotations in which containerd and CRI-O mark a pod's sandbox.
@@ -36,6 +37,12 @@ _FIELDS = {
     "priority": "priority",
 }
 _NUMBERS = ("grace", "priority")
+# Fields that a container's environment may give where its user has named a device without a grant. They say what is
+# asked for. The others say in whose name or at whose cost, which an image, whose ENV is in the environment too, must
+# not; only `gpushare run` reads GPUSHARE_EVICTION_SIGNAL.
+_VARIABLES = {f"GPUSHARE_{name.upper().replace('-', '_')}": name for name in (*_FIELDS, "grant")}
+_SIZING = ("memory", "time", "time-limit", "class")
+_ELSEWHERE = "eviction-signal"
 # Set by the device plugin for the container's slots: defaults for the share where nothing else specifies it.
 _SLOTS = {"slot-memory": "memory", "slot-time": "time"}
 
@@ -98,6 +105,39 @@ def request(config: dict[str, Any]) -> dict[str, str | int] | None:
     return {**wanted, "ttl_seconds": CREATE_SECONDS}
 
 
+def request_by_environment(config: dict[str, Any]) -> dict[str, str | int] | None:
+    """Returns what the container's environment requests, as `request` does, for a container whose user has named a CDI
+    device without a grant and whose annotations request nothing.
+
+    None: no variable gives a size. Raises UsageError for a variable that would say more than the share's size or class,
+    that is set twice, or too long; and for missing memory or time.
+    """
+    annotations = config.get("annotations") or {}
+    if isinstance(annotations, dict) and is_sandbox(annotations):
+        return None
+    found: dict[str, str] = {}
+    for variable in (config.get("process") or {}).get("env") or ():
+        name, _, value = str(variable).partition("=")
+        field = _VARIABLES.get(name)
+        if field is None or field == _ELSEWHERE:
+            continue
+        if field not in _SIZING:
+            raise UsageError(
+                f"variable {name} is not read, since an image can set it: give {PREFIX}{field} as an annotation, or "
+                "make a grant with it and name the grant as the device"
+            )
+        if found.setdefault(field, value) != value:
+            raise UsageError(f"variable {name} is set twice: programs read that differently")
+        if len(value) > _VALUE_MAX:
+            raise UsageError(f"variable {name} has {len(value)} characters: give at most {_VALUE_MAX}")
+    if not found:
+        return None
+    for field in ("memory", "time"):
+        if field not in found:
+            raise UsageError(f"variable GPUSHARE_{field.upper()} is missing: a share needs memory and time")
+    return {**{_FIELDS[field]: value for field, value in found.items()}, "ttl_seconds": CREATE_SECONDS}
+
+
 def _value(name: str, text: str) -> str | int:
     if name not in _NUMBERS:
         return text
@@ -125,19 +165,35 @@ def apply(
     cache_file: Path,
 ) -> tuple[dict[str, Any], list[str], bytes | None]:
     """Returns the config with `wanted` applied, the libraries that the image itself preloads, and the loader cache to
-    mount over the image's; `config` is not modified. Idempotent; a second call returns no cache.
+    mount over the image's; `config` is not modified. Idempotent: edits of ours that are in the config, of this grant or
+    of a CDI device, are left out first.
 
     `bundle`: None if the image cannot be read yet: then it gets what any image gets, as with CDI.
 
     `lib_dir`: the interposer's directory on the host. `preload_file`, `cache_file`: the grant's own, on the host. Reads
     the bundle and writes nothing. The config's shape is not validated: for a malformed one any Python error may occur.
     """
-    view = View(config, bundle)
-    edited = edit(config, view, wanted, lib_dir)
-    cache = _loader_cache(config, view)
+    below = without(config, wanted, lib_dir, preload_file)
+    view = View(below, bundle)
+    edited = edit(below, view, wanted, lib_dir)
+    cache = _loader_cache(below, view)
     if cache is not None:
-        edited["mounts"].append(_oci_mount(edits.Mount(str(cache_file), ldcache.PATH, executable=False)))
-    return edited, _image_preload(view, preload_file), cache
+        edited["mounts"].append(mounted(edits.Mount(str(cache_file), ldcache.PATH, executable=False)))
+    return edited, _image_preload(view), cache
+
+
+def without(config: dict[str, Any], wanted: edits.Edits, lib_dir: Path, preload_file: Path) -> dict[str, Any]:
+    """Returns the config without the mounts of ours, in whichever way they came into it. The parameters are those of
+    `apply`."""
+    grants = f"{preload_file.parent.parent}/"
+    told = {(mount.container, mount.host) for mount in wanted.mounts}
+    over = {str(lib_dir / file) for file in edits.NAMED.values()}
+
+    def ours(mount: dict[str, Any]) -> bool:
+        source = mount.get("source") or ""
+        return source.startswith(grants) or source in over or (mount["destination"], source) in told
+
+    return {**config, "mounts": [mount for mount in config.get("mounts") or () if not ours(mount)]}
 
 
 def edit(config: dict[str, Any], view: View, wanted: edits.Edits, lib_dir: Path) -> dict[str, Any]:
@@ -146,8 +202,7 @@ def edit(config: dict[str, Any], view: View, wanted: edits.Edits, lib_dir: Path)
     _add_mounts(edited, view, wanted, lib_dir)
     _add_environment(edited, wanted.env)
     hooks = _member(edited, "hooks", {})
-    late = compat.directory(view, wanted.driver_version) is not None
-    for hook in (one.placing if late else one for one in wanted.hooks):
+    for hook in wanted.hooks:
         _append(_member(hooks, hook.stage, []), {"path": hook.path, "args": hook.args, "timeout": hook.timeout})
     _add_devices(edited, wanted.devices)
     _member(edited, "annotations", {})[GRANT] = wanted.grant
@@ -168,29 +223,48 @@ def _append(entries: list[Any], entry: dict[str, Any]) -> None:
 
 
 def _add_mounts(edited: dict[str, Any], view: View, wanted: edits.Edits, lib_dir: Path) -> None:
+    _check_directory(view)
     mounts: list[Any] = _member(edited, "mounts", [])
     for mount in wanted.mounts:
         if mount.container == edits.PRELOAD_FILE and not view.creatable(mount.container):
             # The container's /etc is the host's: preload by environment instead. Programs started later by exec into
             # the container do not get it.
-            theirs = preload.split(_variable(edited, "LD_PRELOAD"))
+            theirs = preload.split(variable(edited, "LD_PRELOAD"))
             _add_environment(edited, [f"LD_PRELOAD={':'.join(preload.ordered(theirs, wanted.preload))}"])
             continue
         if mount.optional and not view.creatable(mount.container):
             continue
-        if mount.container in (CONTAINER_SELF, CONTAINER_LIB) and not view.creatable(mount.container):
-            raise RefusedError(
-                f"{mount.container} cannot be made in the container: its root file system is read-only there or bound "
-                "from the host; mount a tmpfs on /run/gpushare"
-            )
-        _append(mounts, _oci_mount(mount))
+        _append(mounts, mounted(mount))
     for path, host in _driver_copies(edited, view):
         file = "libgpushare.so" if "libcuda" in path.rpartition("/")[2] else "libgpushare-ml.so"
         if host != lib_dir / file:
-            _append(mounts, _oci_mount(edits.Mount(str(lib_dir / file), path)))
+            _append(mounts, mounted(edits.Mount(str(lib_dir / file), path)))
 
 
-def _oci_mount(mount: edits.Mount) -> dict[str, Any]:
+def _check_directory(view: View) -> None:
+    """Raises RefusedError where the mount points in CONTAINER_DIR cannot be made, or would be the host's own, or what
+    is mounted there would be seen on the host."""
+    host = view.resolve(CONTAINER_DIR).host
+    if host is not None and os.path.realpath(host) == os.path.realpath(CONTAINER_DIR):
+        raise RefusedError(
+            f"the container has the host's own {CONTAINER_DIR}, in which programs of the host would take its mount "
+            f"points for a share of theirs: mount a tmpfs, or in Kubernetes an emptyDir, on {CONTAINER_DIR} as well"
+        )
+    if view.is_shared(CONTAINER_DIR):
+        raise RefusedError(
+            f"a directory of the host that has {CONTAINER_DIR} is mounted shared, so that the host would see what the "
+            "container gets there: mount it private or slave"
+        )
+    for path in (CONTAINER_SELF, CONTAINER_LIB, CONTAINER_NAMES):
+        if not view.creatable(path, in_bind=True):
+            raise RefusedError(
+                f"{path} cannot be made in the container, where its file system is read-only: mount a tmpfs, or in "
+                "Kubernetes an emptyDir, on /run"
+            )
+
+
+def mounted(mount: edits.Mount) -> dict[str, Any]:
+    """Returns a mount as config.json has it."""
     return {"destination": mount.container, "type": "bind", "source": mount.host, "options": mount.options}
 
 
@@ -207,16 +281,17 @@ def _driver_copies(config: dict[str, Any], view: View) -> list[tuple[str, Path]]
         # The toolkit's stubs are for the linker only: nothing loads them.
         if preload.DRIVER_NAME.fullmatch(name) and not directory.endswith("/stubs"):
             place = view.resolve(f"{directory}/{name}")
-            if place.host is not None and place.is_file() and not place.container.startswith(CONTAINER_SELF):
+            if place.host is not None and place.is_file() and not place.container.startswith(f"{CONTAINER_DIR}/"):
                 found[place.container] = place.host
     return sorted(found.items())
 
 
 def _search_path(config: dict[str, Any]) -> list[str]:
-    return [directory for directory in _variable(config, "LD_LIBRARY_PATH").split(":") if directory.startswith("/")]
+    return [directory for directory in variable(config, "LD_LIBRARY_PATH").split(":") if directory.startswith("/")]
 
 
-def _variable(config: dict[str, Any], wanted: str) -> str:
+def variable(config: dict[str, Any], wanted: str) -> str:
+    """Returns the value of a variable in the config's environment; empty: it is not there."""
     for variable in (config.get("process") or {}).get("env") or ():
         name, _, value = variable.partition("=")
         if name == wanted:
@@ -266,8 +341,5 @@ def _loader_cache(config: dict[str, Any], view: View) -> bytes | None:
     return ldcache.added(data, {name: f"{CONTAINER_NAMES}/{name}" for name in edits.NAMED})
 
 
-def _image_preload(view: View, preload_file: Path) -> list[str]:
-    if view.resolve(edits.PRELOAD_FILE).host == preload_file:
-        return []
-    text = view.read(edits.PRELOAD_FILE, 4096).decode("utf-8", "surrogateescape")
-    return [line for line in text.split() if line.startswith("/")]
+def _image_preload(view: View) -> list[str]:
+    return preload.named(view.read(edits.PRELOAD_FILE, preload.SIZE_MAX))

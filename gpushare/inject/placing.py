@@ -1,65 +1,92 @@
-"""What the createRuntime hook (hooks/place.c) puts into a container that is created but not started.
+"""What a container that is created but not started has to see of its share. The createRuntime hook (hooks/place.c)
+looks at all of it, and mounts what is not there.
 
 With CDI and NRI, a container's edits are fixed before its image can be inspected, and with a CDI device without a grant
-(`any`) before there is a grant. What is missing is determined here, as the runtime wrapper does before creation.
+(`any`) before there is a grant. Engines may also mount something over what they were given: Docker mounts a tmpfs on
+/run after the mounts of CDI. So the edits are determined again here, as the runtime wrapper does before creation.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from gpushare.errors import RefusedError
-from gpushare.inject import compat, edits, ldcache, oci
+from gpushare.inject import compat, edits, ldcache, oci, preload
 from gpushare.inject.view import View
-from gpushare.paths import CONTAINER_COMPAT
+from gpushare.paths import CONTAINER_COMPAT, CONTAINER_DIR
 
 
-def standing(mounts: list[edits.Mount]) -> list[tuple[str, str]]:
-    """Returns (path in the container, path on the host) of each: identifies mounts however an engine writes their
-    options."""
-    return [(mount.container, mount.host) for mount in mounts]
-
-
-def missing(
+def mounts(
     config: dict[str, Any],
     bundle: Path,
     wanted: edits.Edits,
-    offered: list[tuple[str, str]],
     lib_dir: Path,
     preload_file: Path,
     cache_file: Path,
+    *,
+    movable: bool = True,
 ) -> tuple[list[dict[str, Any]], list[str], bytes | None]:
-    """Returns the mounts of `wanted`, in OCI form, that the container lacks, and one of the image's compatibility
-    driver if it has one (`inside`: the source is a path in the container); the libraries that the image preloads and a
-    loader cache, as oci.apply returns them.
+    """Returns the mounts of `wanted`, each as a PlacedMount (gpushare/api/engines.py), and one of the image's
+    compatibility driver if it has one; the libraries that the image preloads and a loader cache, as oci.apply returns
+    them.
 
-    `offered`: mounts that the engine was given, as `standing` returns them. The image is inspected as if they were not
-    there. Raises RefusedError for an image path that is not printable, and what oci.apply raises.
+    `movable`: the hook can mount. If not, it can only look at what the engine was given. Raises RefusedError for an
+    image path that is not printable, for one of ours that the config masks, and what oci.apply raises.
     """
-    told = set(offered)
-    below = {**config, "mounts": [mount for mount in config.get("mounts") or () if _identity(mount) not in told]}
-    edited, lines, cache = oci.apply(below, bundle, wanted, lib_dir, preload_file, cache_file)
-    if cache is not None and not View(below, bundle).resolve(ldcache.PATH).exists():
+    below = oci.without(config, wanted, lib_dir, preload_file)
+    view = View(below, bundle)
+    edited, lines, cache = oci.apply(config, bundle, wanted, lib_dir, preload_file, cache_file)
+    found = edited["mounts"][len(below["mounts"]) :]
+    if cache is not None and not view.resolve(ldcache.PATH).exists():
         # A runtime would create the file as the mount point, the hook does not; an image without a cache needs none.
-        cache, edited["mounts"] = None, edited["mounts"][:-1]
-    there = {_identity(mount) for mount in config.get("mounts") or () if not _is_narrowed(mount, wanted)}
-    if lines:  # the preload file that is mounted may lack the image's lines
-        there.discard((edits.PRELOAD_FILE, str(preload_file)))
-    found = [mount for mount in edited["mounts"][len(below["mounts"]) :] if _identity(mount) not in there]
-    driver = compat.directory(View(below, bundle), wanted.driver_version)
+        cache, found = None, found[:-1]
+    if all(mount["destination"] != edits.PRELOAD_FILE for mount in found) and not _preloads(config, wanted):
+        found += [oci.mounted(mount) for mount in wanted.mounts if mount.container == edits.PRELOAD_FILE]
+    driver = compat.directory(view, wanted.driver_version)
     if driver is not None:
-        options = edits.Mount(driver, CONTAINER_COMPAT).options
-        found.append({"destination": CONTAINER_COMPAT, "source": driver, "options": options, "inside": True})
+        found.append({**oci.mounted(edits.Mount(driver, CONTAINER_COMPAT)), "inside": True})
+    if not movable:
+        told = {_identity(mount) for mount in config.get("mounts") or ()}
+        found = [mount for mount in found if _identity(mount) in told]
+    _check(found, config, view)
+    ours = {(mount.container, mount.host): mount for mount in wanted.mounts}
+    return [_placed(mount, ours.get(_identity(mount)), view) for mount in found], lines, cache
+
+
+def _placed(mount: dict[str, Any], told: edits.Mount | None, view: View) -> dict[str, Any]:
+    """Returns a mount of a config as a PlacedMount. `told`: the same of the edits; None: it depends on the image."""
+    path = mount["destination"]
+    return {
+        "source": mount["source"],
+        "destination": path,
+        "options": mount["options"],
+        "inside": mount.get("inside", False),
+        # In a file system of the container's own, such as a tmpfs, nothing of the host's is changed.
+        "make": path.startswith(f"{CONTAINER_DIR}/") or view.resolve(path).host is None,
+        "optional": told is not None and told.optional,
+        "shows": list(told.shows) if told is not None else [],
+    }
+
+
+def _preloads(config: dict[str, Any], wanted: edits.Edits) -> bool:
+    """Whether the container's environment preloads the interposer, as where it has the host's /etc."""
+    return set(wanted.preload) <= set(preload.split(oci.variable(config, "LD_PRELOAD")))
+
+
+def _check(found: Iterable[dict[str, Any]], config: dict[str, Any], view: View) -> None:
+    """Raises RefusedError for a path that cannot be passed on, or that the runtime hides after all hooks."""
+    masked = [(path, view.resolve(path).container) for path in (config.get("linux") or {}).get("maskedPaths") or ()]
     for mount in found:
         path = mount["source" if mount.get("inside") else "destination"]
         if not path.isprintable():
             raise RefusedError(f"the image has the driver's library at {path!a:.200}, which is no text")
-    return found, lines, cache
-
-
-def _is_narrowed(mount: dict[str, Any], wanted: edits.Edits) -> bool:
-    """Whether the engine made a writable mount read-only: Docker with --read-only adds `ro` to CDI mounts."""
-    writable = {(one.container, one.host) for one in wanted.mounts if one.writable}
-    return _identity(mount) in writable and "ro" in (mount.get("options") or ())
+        place = view.resolve(mount["destination"]).container
+        for mask, hidden in masked:
+            if f"{place}/".startswith(f"{hidden}/") or hidden.startswith(f"{place}/"):
+                raise RefusedError(
+                    f"the container's configuration masks {mask!a:.200}, which hides {mount['destination']} of its "
+                    "share: leave it out of the masked paths"
+                )
 
 
 def root(config: dict[str, Any], bundle: Path) -> str:

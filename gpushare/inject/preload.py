@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
+SIZE_MAX = 65536  # bytes of an ld.so.preload that are read
 DRIVERS = ("libcuda.so", "libnvidia-ml.so")
 DRIVER_NAME = re.compile(r"lib(cuda|nvidia-ml)\.so(\.[0-9.]+)?")
 
@@ -10,6 +11,13 @@ DRIVER_NAME = re.compile(r"lib(cuda|nvidia-ml)\.so(\.[0-9.]+)?")
 def split(variable: str) -> list[str]:
     """Splits the value of LD_PRELOAD, whose separators are colons and spaces."""
     return [path for path in re.split(r"[: ]", variable) if path]
+
+
+def named(file: bytes) -> list[str]:
+    """Returns what an ld.so.preload names, as the loader reads it: separated by white space or colons, up to the first
+    NUL, with comments from # to the end of a line."""
+    text = file.partition(b"\0")[0].decode("utf-8", "surrogateescape")
+    return [name for line in text.split("\n") for name in re.split(r"[: \t]", line.partition("#")[0]) if name]
 
 
 def text(libraries: Iterable[str]) -> bytes:

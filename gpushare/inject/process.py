@@ -5,13 +5,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gpushare.inject import grantdir, preload
-from gpushare.inject.node import Granted, Node, visible
+from gpushare.inject.node import Node
 from gpushare.paths import GRANT_DIR_ENV, INTERPOSERS, SIM_DIR_ENV, SIM_RUNTIMES, Layout
 
+UNSET = ("CUDA_VISIBLE_DEVICES",)
+"""Variables of the outside that have another meaning in a share, where devices are numbered from 0."""
 
-def environment(layout: Layout, grant_id: str, node: Node, granted: Sequence[Granted] = ()) -> dict[str, str]:
+
+def environment(layout: Layout, grant_id: str, node: Node) -> dict[str, str]:
     """Returns the variables to set. Apply them with `merge`, which keeps the user's own libraries."""
-    own = {GRANT_DIR_ENV: str(grantdir.self_dir(layout, grant_id)), **visible(granted)}
+    own = {GRANT_DIR_ENV: str(grantdir.self_dir(layout, grant_id))}
     if not node.simulated:
         return {"LD_PRELOAD": ":".join(map(str, INTERPOSERS)), **own}
     return {**_simulated(node.sim_lib_dir, INTERPOSERS), **own}
@@ -29,9 +32,9 @@ def _simulated(lib_dir: Path, interposers: Sequence[Path]) -> dict[str, str]:
     return {"LD_PRELOAD": ":".join(map(str, preloaded)), "LD_LIBRARY_PATH": str(lib_dir)}
 
 
-def merge(base: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:
-    """Returns `base` overridden by `added`, keeping the libraries and search directories of `base`."""
-    merged = {**base, **added}
+def merge(base: Mapping[str, str], added: Mapping[str, str], unset: Sequence[str] = ()) -> dict[str, str]:
+    """Returns `base` without `unset`, overridden by `added`, keeping the libraries and search directories of `base`."""
+    merged = {name: value for name, value in base.items() if name not in unset} | dict(added)
     if "LD_PRELOAD" in added:
         theirs = preload.split(base.get("LD_PRELOAD", ""))
         merged["LD_PRELOAD"] = ":".join(preload.ordered(theirs, preload.split(added["LD_PRELOAD"])))

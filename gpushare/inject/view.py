@@ -9,7 +9,7 @@ it does not know of mounts that are not made yet.
 import errno
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -67,6 +67,7 @@ class View:
         root = Path(config.get("root", {}).get("path", "rootfs"))
         self._root = str(bundle / root) if bundle is not None else None
         self._sources: list[str | None] = []
+        self._options: list[Sequence[str]] = []
         self._mounts: dict[str, int] = {}
         self._steps = self._entries = 0
         for mount in config.get("mounts") or ():
@@ -74,6 +75,7 @@ class View:
             destination = self.resolve(mount["destination"]).container
             self._mounts[destination] = len(self._sources)
             self._sources.append(_bind_source(mount, bundle))
+            self._options.append(mount.get("options") or ())
 
     def destinations(self) -> Iterator[str]:
         """Returns the config's mount destinations, with symlinks resolved."""
@@ -113,12 +115,24 @@ class View:
             finally:
                 os.close(opened)
 
-    def creatable(self, path: str) -> bool:
-        """Whether a runtime can mount there: the path exists, or can be made without changing the host's own files."""
-        place = self.resolve(path)
-        if place.exists() or place.host is None or place.container in self._mounts:
-            return True
-        return not place.in_bind and self._root is not None and not _read_only(self._root)
+    def creatable(self, path: str, *, in_bind: bool = False) -> bool:
+        """Whether a runtime can mount there: the path exists, or can be made without changing the host's own files.
+        `in_bind`: it may be made in a directory that the host lends."""
+        with _Walk(self, path) as last:
+            if last.mode is not None or last.host is None or last.path in self._mounts:
+                return True
+            return (in_bind or last.mount < 0) and not self._read_only(last.mount)
+
+    def is_shared(self, path: str) -> bool:
+        """Whether the host sees what is mounted there: in a directory that it lends, mounted shared."""
+        with _Walk(self, path) as last:
+            return last.mount >= 0 and not {"shared", "rshared"}.isdisjoint(self._options[last.mount])
+
+    def _read_only(self, mount: int) -> bool:
+        """Whether nothing can be made in a mount; -1: in the root, which runtimes make read-only when all else is
+        mounted."""
+        top = self._sources[mount] if mount >= 0 else self._root
+        return top is None or (mount >= 0 and "ro" in self._options[mount]) or _read_only(top)
 
     def top(self) -> _Level:
         """Opens the level of `/`."""

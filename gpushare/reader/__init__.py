@@ -17,15 +17,16 @@ MESSAGE_MAX = 64 << 20
 
 
 class Edit(Struct, kw_only=True):
-    """What to put into the config. `lib_dir`, `preload_file`, `cache_file`: as oci.apply takes them. `offered`: for a
-    container that exists already, the mounts passed to its engine, as placing.missing takes them; else None."""
+    """What to put into the config. `lib_dir`, `preload_file`, `cache_file`: as oci.apply takes them. `created`: the
+    container exists already; `movable`: as placing.mounts takes it, for such a container."""
 
     bundle: str | None
     edits: Edits
     lib_dir: str
     preload_file: str
     cache_file: str
-    offered: list[tuple[str, str]] | None = None
+    created: bool = False
+    movable: bool = True
 
 
 class Member(Struct, kw_only=True):
@@ -38,10 +39,12 @@ class Member(Struct, kw_only=True):
 
 
 class Job(Struct, kw_only=True):
-    """`config`: the text of config.json. With no other field, the answer is what it asks for; with `attempt`, what the
-    container in `bundle` asks for in NVIDIA's ways. `command_of`: the pid whose command line is wanted; 0: none."""
+    """`config`: the text of config.json. With no other field, the answer is what it asks for, by annotations or, with
+    `environment`, in their absence by variables; with `attempt`, what the container in `bundle` asks for in NVIDIA's
+    ways. `command_of`: the pid whose command line is wanted; 0: none."""
 
     config: bytes = b""
+    environment: bool = False
     attempt: bool = False
     bundle: str | None = None
     edit: Edit | None = None
@@ -50,10 +53,10 @@ class Job(Struct, kw_only=True):
 
 
 class Answer(Struct, kw_only=True):
-    """`asks`: as oci.request. `ways`, `container`: as nvidia.ways and nvidia.identity. `config`: the edited text.
-    `root`, `mounts`: for a container that exists already, as placing returns them; `seen`: its root directory exists.
-    `preload`: lines of the image's own ld.so.preload, which need not be UTF-8. `cache`: as oci.apply returns it.
-    `error`: its code and its line; the other fields are meaningless then."""
+    """`asks`: as oci.request and oci.request_by_environment. `ways`, `container`: as nvidia.ways and nvidia.identity.
+    `config`: the edited text. `root`, `mounts`: for a container that exists already, as placing returns them; `seen`:
+    its root directory exists. `preload`: lines of the image's own ld.so.preload, which need not be UTF-8. `cache`: as
+    oci.apply returns it. `error`: its code and its line; the other fields are meaningless then."""
 
     asks: dict[str, str | int] | None = None
     ways: list[str] = []

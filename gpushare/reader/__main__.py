@@ -27,7 +27,7 @@ def _answer(job: Job) -> Answer:
     if job.attempt:
         return _attempt(found, job.bundle)
     if job.edit is None:
-        return Answer(asks=oci.request(found))
+        return _asked(found, job.environment)
     try:
         return _edited(found, job.edit)
     except (GpushareError, MemoryError):
@@ -37,14 +37,24 @@ def _answer(job: Job) -> Answer:
         raise UsageError(f"config.json of {where} cannot be edited: {error!r:.200}") from None
 
 
+def _asked(found: dict[str, Any], environment: bool) -> Answer:
+    asks = oci.request(found)
+    if asks is None and environment:
+        try:
+            asks = oci.request_by_environment(found)
+        except (AttributeError, TypeError) as error:
+            raise UsageError(f"config.json is not one: {error!r:.200}") from None
+    return Answer(asks=asks)
+
+
 def _edited(found: dict[str, Any], edit: Edit) -> Answer:
     bundle = Path(edit.bundle) if edit.bundle is not None else None
     files = Path(edit.lib_dir), Path(edit.preload_file), Path(edit.cache_file)
-    if edit.offered is None:
+    if not edit.created:
         edited, lines, cache = oci.apply(found, bundle, edit.edits, *files)
         return Answer(config=config.dump(edited), preload=[os.fsencode(line) for line in lines], cache=cache)
     assert bundle is not None
-    mounts, lines, cache = placing.missing(found, bundle, edit.edits, edit.offered, *files)
+    mounts, lines, cache = placing.mounts(found, bundle, edit.edits, *files, movable=edit.movable)
     root = placing.root(found, bundle)
     return Answer(
         root=root,

@@ -18,7 +18,7 @@ _NAMES: dict[str, Any] = {
     "mounts": {"destination": {}, "type": {}, "source": {}, "options": {}},
     "hooks": {"createRuntime": {}},
     "annotations": {},
-    "linux": {"devices": {"path": {}}, "resources": {"devices": {}}},
+    "linux": {"devices": {"path": {}}, "resources": {"devices": {}}, "maskedPaths": {}},
 }
 
 

@@ -57,7 +57,8 @@ struct gs_device_limits {
   /* memory of the grant's processes that the driver reports beyond what they were charged; counts against
    * memory_bytes */
   uint64_t uncharged_bytes;
-  uint8_t reserved[48];
+  uint32_t instance; /* 1: a part of a partitioned device, whose name begins with MIG- instead of GPU- */
+  uint8_t reserved[44];
 };
 
 struct gs_limits {
@@ -127,6 +128,7 @@ _Static_assert(offsetof(struct gs_device_limits, foreign_work) == 56, "layout");
 _Static_assert(offsetof(struct gs_device_limits, spare_milli) == 60, "layout");
 _Static_assert(offsetof(struct gs_device_limits, foreign_work_ns) == 64, "layout");
 _Static_assert(offsetof(struct gs_device_limits, uncharged_bytes) == 72, "layout");
+_Static_assert(offsetof(struct gs_device_limits, instance) == 80, "layout");
 _Static_assert(offsetof(struct gs_limits, managed) == 72, "layout");
 _Static_assert(offsetof(struct gs_limits, device) == 128, "layout");
 _Static_assert(sizeof(struct gs_limits) == 128 + 16 * 128, "layout");

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import cgroups
 import pytest
+from cdi_engine import Runtime
 from running import Daemon, daemon_apart
 
 from gpushare.demo import bundle
@@ -94,4 +95,28 @@ def runc(node: Daemon, short_path: Path) -> Iterator[Runc]:
     runner = Runc(short_path, node.layout.socket)
     yield runner
     runner.delete_all()
+    cgroups.remove()
+
+
+@pytest.fixture(scope="module")
+def shared_pair() -> Iterator[Daemon]:
+    if os.geteuid() != 0 or shutil.which("runc") is None:
+        pytest.skip("containers need root and runc")
+    with daemon_apart(simulate="2x8GiB") as node:
+        yield node
+
+
+@pytest.fixture
+def pair(shared_pair: Daemon) -> Iterator[Daemon]:
+    yield shared_pair
+    if shared_pair.process.poll() is not None:
+        shared_pair.start()
+    shared_pair.nothing_left()
+
+
+@pytest.fixture
+def runtime(pair: Daemon, short_path: Path) -> Iterator[Runtime]:
+    made = Runtime(short_path, pair)
+    yield made
+    made.end()
     cgroups.remove()

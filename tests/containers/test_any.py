@@ -7,102 +7,20 @@ import os
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import cdi_apply
-import cgroups
 import pytest
+from cdi_engine import ALLOC, SHARE, SPIN, allocated
 from engines import make_rootfs
-from running import Daemon, daemon_apart
+from running import Daemon
 from waiting import until
 
-from gpushare.demo import bundle
-from gpushare.inject.edits import CDI_KIND
+from gpushare.inject import grantdir
+from gpushare.inject.node import Node
 from gpushare.paths import CONTAINER_LIB, CONTAINER_NAMES, INTERPOSER, RUNTIME_WRAPPER, SIM_LIB_DIR
 
 pytestmark = pytest.mark.xdist_group("machine")
-
-SPIN = f"{CONTAINER_LIB}/gpushare-spin"
-ALLOC = [SPIN, "--alloc", "512MiB", "--seconds", "0"]
-SHARE = {"memory": "1GiB", "time": "30%"}
-
-
-@pytest.fixture(scope="module")
-def shared_pair() -> Iterator[Daemon]:
-    if os.geteuid() != 0 or shutil.which("runc") is None:
-        pytest.skip("containers need root and runc")
-    with daemon_apart(simulate="2x8GiB") as node:
-        yield node
-
-
-@pytest.fixture
-def pair(shared_pair: Daemon) -> Iterator[Daemon]:
-    yield shared_pair
-    if shared_pair.process.poll() is not None:
-        shared_pair.start()
-    shared_pair.nothing_left()
-
-
-class Runtime:
-    """Makes containers as an engine with CDI does."""
-
-    def __init__(self, directory: Path, node: Daemon) -> None:
-        self.directory, self.node = directory, node
-        self.names: list[str] = []
-
-    def make(
-        self,
-        *program: str,
-        devices=("any",),
-        annotations=SHARE,
-        change=lambda config, root: None,
-        after=lambda config: None,
-    ) -> Path:
-        """`change`: edits the configuration before the devices are put into it, `after`: afterwards."""
-        name = f"gst-any-{os.getpid()}-{len(self.names)}"
-        self.names.append(name)
-        where = self.directory / name
-        wanted = {f"gpushare.dev/{key}": value for key, value in annotations.items()}
-        bundle.make(where, wanted, list(program), f"/{cgroups.NAME}/{name}")
-        config = json.loads((where / "config.json").read_text())
-        change(config, where / "rootfs")
-        cdi_apply.apply(config, self.node.layout.cdi, *(f"{CDI_KIND}={device}" for device in devices))
-        after(config)
-        (where / "config.json").write_text(json.dumps(config))
-        return where
-
-    def command(self, *program: str, runtime=("runc",), **options) -> list[str]:
-        where = self.make(*program, **options)
-        return [*runtime, "--root", str(self.directory / "state"), "run", "--bundle", str(where), where.name]
-
-    def run(self, *program: str, **options) -> subprocess.CompletedProcess:
-        command = self.command(*program, **options)
-        return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
-
-    def start(self, *program: str, **options) -> subprocess.Popen:
-        pipe = subprocess.PIPE
-        return subprocess.Popen(self.command(*program, **options), stdin=pipe, stdout=pipe, stderr=pipe, text=True)
-
-    def end(self) -> None:
-        for name in self.names:
-            command = ["runc", "--root", str(self.directory / "state"), "delete", "--force", name]
-            subprocess.run(command, capture_output=True)
-
-
-@pytest.fixture
-def runtime(pair: Daemon, short_path: Path) -> Iterator[Runtime]:
-    made = Runtime(short_path, pair)
-    yield made
-    made.end()
-    cgroups.remove()
-
-
-def allocated(result: subprocess.CompletedProcess) -> dict:
-    events = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
-    found = [event for event in events if event.get("event") == "alloc"]
-    assert found, result.stderr
-    return found[0]
 
 
 def test_a_share_of_any_device(runtime, pair):
@@ -155,9 +73,12 @@ def propagated(pair) -> Iterator[None]:
 @pytest.mark.skipif(shutil.which("crun") is None, reason="crun is not installed")
 @pytest.mark.parametrize("named", [True, False])
 def test_crun(runtime, pair, propagated, named):
-    """Not with `any`: without cgroup v2, crun makes no cgroup in which the daemon can restrict devices."""
-    device = pair.client.create(**SHARE)["id"] if named else pair.client.devices()[1]["id"]
-    assert allocated(runtime.run(*ALLOC, devices=[device], runtime=CRUN))["ok"]
+    """Not with `any`: without cgroup v2, crun makes no cgroup in which the daemon can restrict devices. Also where the
+    engine mounts a tmpfs over the share."""
+    for over in ((), ({"destination": "/run", "type": "tmpfs", "source": "tmpfs"},)):
+        device = pair.client.create(**SHARE)["id"] if named else pair.client.devices()[1]["id"]
+        options = {"runtime": CRUN, "after": lambda config, over=over: config["mounts"].extend(over)}
+        assert allocated(runtime.run(*ALLOC, devices=[device], **options))["ok"]
 
 
 @pytest.mark.parametrize("named", [False, True])
@@ -245,6 +166,21 @@ def test_a_device_by_its_uuid(runtime, pair):
     assert other.returncode != 0 and "annotation gpushare.dev/device" in other.stderr
 
 
+@pytest.mark.parametrize(("device", "variable", "there"), [(1, "0", True), (0, "0", True), (1, "1", False)])
+def test_the_images_device_numbers_are_the_shares(runtime, pair, device, variable, there):
+    """What an image, a compose file or `--env` sets. The share's device has the number 0."""
+    wanted = SHARE | {"device": str(device)}
+    result = runtime.run(*ALLOC, annotations=wanted, change=sets(f"CUDA_VISIBLE_DEVICES={variable}"))
+    if there:
+        assert allocated(result)["ok"]
+    else:
+        assert "CUDA_VISIBLE_DEVICES=1 names no device of this share: it has 1, numbered from 0" in result.stderr
+
+
+def sets(variable: str) -> Callable[[dict, Path], None]:
+    return lambda config, root: config["process"]["env"].append(variable)
+
+
 def test_both_names_are_one_share(runtime, pair):
     """A container with both names has one share, with the device in it once."""
     second = pair.client.devices()[1]["id"]
@@ -269,6 +205,44 @@ def test_what_is_refused_does_not_start(runtime, pair, annotations, says):
     result = runtime.run("/bin/echo", "started", annotations=annotations)
     assert result.returncode != 0 and result.stdout == ""
     assert says in result.stderr
+
+
+def _environment(*variables: str):
+    return lambda config, root: config["process"]["env"].extend(variables)
+
+
+@pytest.mark.parametrize("device", ["any", "uuid"])
+def test_a_size_by_the_environment(runtime, pair, device):
+    """For clients that know no annotations: whoever names the device asks, and the environment says for how much."""
+    name = pair.client.devices()[1]["id"] if device == "uuid" else device
+    asked = {"devices": [name], "annotations": {}}
+    change = _environment("GPUSHARE_MEMORY=1GiB", "GPUSHARE_TIME=30%", "GPUSHARE_CLASS=interactive")
+    with runtime.start(SPIN, "--alloc", "512MiB", **asked, change=change) as process:
+        assert json.loads(process.stdout.readline() or "{}").get("event") == "ready", process.stderr.read()
+        assert json.loads(process.stdout.readline())["ok"]
+        (grant,) = pair.client.grants()
+        (share,) = grant["devices"]
+        assert (share["memory_limit_bytes"], share["time_milli"], grant["class"]) == (1 << 30, 300, "interactive")
+        process.stdin.close()
+        assert process.wait(30) == 0
+
+
+def test_an_image_asks_for_nothing_in_its_users_name(runtime, pair):
+    """Without the device nobody has asked; with annotations, those alone count; a tenant is nobody's to name there."""
+    image = _environment("GPUSHARE_MEMORY=8GiB", "GPUSHARE_TIME=100%")
+    wrapper = [str(RUNTIME_WRAPPER), f"--gpushare-socket={pair.layout.socket}"]
+    for under in (["runc"], wrapper):
+        none = runtime.run(
+            "/bin/sh", "-c", "test ! -e /run/gpushare && echo none",
+            devices=[], annotations={}, runtime=under, change=image,
+        )  # fmt: skip
+        assert none.stdout == "none\n", none.stderr
+    beyond = runtime.run(SPIN, "--alloc", "1GiB", "--seconds", "0", change=image)
+    assert allocated(beyond)["name"] == "CUDA_ERROR_OUT_OF_MEMORY"
+    tenant = _environment("GPUSHARE_MEMORY=1GiB", "GPUSHARE_TIME=1%", "GPUSHARE_TENANT=research")
+    refused = runtime.run("/bin/echo", "started", annotations={}, change=tenant)
+    assert refused.returncode != 0 and refused.stdout == ""
+    assert "GPUSHARE_TENANT is not read" in refused.stderr
 
 
 def test_no_daemon_no_start(runtime, pair):
@@ -328,16 +302,28 @@ def test_the_images_own_driver_is_the_interposer(runtime, pair, named):
     assert f"=> {CONTAINER_NAMES}/libcuda.so.1\n" in result.stdout
 
 
-@pytest.mark.parametrize("named", [True, False])
-def test_what_the_image_preloads_is_kept(runtime, pair, named):
-    device = pair.client.create(**SHARE)["id"] if named else "any"
+@pytest.mark.parametrize("link", [False, True])
+@pytest.mark.parametrize("how", ["named", "any", "wrapper", "wrapper and any", "wrapper and named"])
+def test_what_the_image_preloads_is_kept(runtime, pair, how, link):
+    """Also where a container asks in two ways at once, as under a Docker whose default runtime is ours."""
+    devices = [pair.client.create(**SHARE)["id"] if way == "named" else way for way in how.split(" and ")]
+    options: dict = {"devices": [device for device in devices if device != "wrapper"]}
+    if how == "wrapper and named":
+        options["annotations"] = {"grant": devices[1]}
+    if "wrapper" in how:
+        options["runtime"] = [str(RUNTIME_WRAPPER), f"--gpushare-socket={pair.layout.socket}"]
     library = next(Path("/lib").glob("*-linux-gnu/libm.so.6"))
 
     def change(config, root):
-        (root / "etc" / "ld.so.preload").write_text(f"{library}\n")
+        own = root / "etc" / ("own.preload" if link else "ld.so.preload")
+        own.write_text(f"{library}\n")
+        if link:
+            (root / "etc" / "ld.so.preload").symlink_to("/etc/own.preload")
 
-    result = runtime.run("/bin/cat", "/etc/ld.so.preload", "/proc/self/maps", devices=[device], change=change)
-    assert result.stdout.startswith(f"{library}\n{CONTAINER_LIB}/"), result.stderr
+    result = runtime.run("/bin/cat", "/etc/ld.so.preload", "/proc/self/maps", change=change, **options)
+    lines = result.stdout.splitlines()
+    preloaded = lines[: lines.index(next(line for line in lines if "-" in line.split()[0] and " r" in line))]
+    assert preloaded == [str(library), *grantdir.preloaded(Node(sim_dir=Path("/")))], result.stderr
     assert INTERPOSER.name in result.stdout.partition("/etc/ld.so")[0] and "libm.so.6" in result.stdout
 
 

@@ -31,6 +31,7 @@ from gpushare.paths import (
     INTERPOSER,
     INTERPOSER_ML,
     LIB_DIR,
+    RUNTIME_WRAPPER,
     SIM_LIB_DIR,
     SIM_RUNTIMES,
 )
@@ -210,13 +211,17 @@ def annotations(memory: str, prefix: str = "gpushare.dev/") -> list[str]:
 
 
 def test_a_share_of_any_device(podman, node):
-    """By the CDI device `any` and annotations, without a grant made before and without configuration of Podman."""
+    """By the CDI device `any` and annotations, or variables, without a grant made before and without configuration of
+    Podman."""
     device = ("--device", "gpushare.dev/gpu=any")
     for size, result in (("512MiB", "CUDA_SUCCESS"), ("1GiB", "CUDA_ERROR_OUT_OF_MEMORY")):
         said = podman("run", "--rm", *device, *annotations("1GiB"), IMAGE, SPIN, "--alloc", size, "--seconds", "0")
         assert said.returncode == 0, said.stderr
         assert json.loads(said.stdout.splitlines()[1])["name"] == result
         node.nothing_left()
+    size = ("--env", "GPUSHARE_MEMORY=1GiB", "--env", "GPUSHARE_TIME=30%")
+    said = podman("run", "--rm", *device, *size, IMAGE, SPIN, "--alloc", "1GiB", "--seconds", "0")
+    assert json.loads(said.stdout.splitlines()[1])["name"] == "CUDA_ERROR_OUT_OF_MEMORY", said.stderr
     refused = podman("run", "--rm", *device, IMAGE, "/bin/cat")
     assert refused.returncode != 0 and "give gpushare.dev/memory and gpushare.dev/time" in refused.stderr
 
@@ -261,12 +266,17 @@ def test_exec_gets_it_too(podman, node):
         assert process.wait(30) == 0
 
 
-def test_read_only_root(podman, node):
-    grant = node.client.create(memory="1GiB", time="30%")
-    result = podman(
-        "run", "--rm", "--read-only", "--device", grant["cdi"][0], IMAGE, SPIN, "--alloc", "1MiB", "--seconds", "0"
-    )
-    assert result.returncode == 0, result.stderr
+@pytest.mark.parametrize("ways", ["grant", "any", "hook"])
+def test_read_only_root_and_what_is_mounted_on_run(podman, node, hooks_dir, tmp_path, ways):
+    options = ["--hooks-dir", str(hooks_dir)] if ways == "hook" else []
+    for more in (["--read-only"], ["--read-only", "--tmpfs", "/run"], [f"--volume={tmp_path}:/run"]):
+        asked = annotations("1GiB") if ways != "grant" else []
+        if ways != "hook":
+            name = node.client.create(memory="1GiB", time="30%")["id"] if ways == "grant" else ways
+            asked += ["--device", f"gpushare.dev/gpu={name}"]
+        result = podman(*options, "run", "--rm", *more, *asked, IMAGE, SPIN, "--alloc", "1GiB", "--seconds", "0")
+        assert result.returncode == 0, (more, result.stderr)
+        assert json.loads(result.stdout.splitlines()[1])["name"] == "CUDA_ERROR_OUT_OF_MEMORY", more
 
 
 def test_grant_that_has_ended(podman, node):
@@ -333,6 +343,27 @@ def test_by_annotation(podman, node, hooks_dir):
     result = podman(*annotated(hooks_dir, "1GiB"), SPIN, "--alloc", "512MiB", "--seconds", "0")
     assert result.returncode == 0, result.stderr
     assert json.loads(result.stdout.splitlines()[1])["ok"]
+
+
+@pytest.mark.parametrize("ways", ["hook", "device", "hook and device", "hook and runtime"])
+def test_what_the_image_preloads_is_kept(podman, node, hooks_dir, tmp_path, ways):
+    """Once, before ours, and ours once, also where a container asks in two ways at once."""
+    script = "printf '/lib/own.so\n/lib/own-too.so\n' > /etc/ld.so.preload"
+    made = podman("run", "--name", "gst-own", IMAGE, "/bin/sh", "-c", f"{script} 2>/dev/null")
+    assert made.returncode == 0, made.stderr
+    assert podman("commit", "--quiet", "gst-own", "localhost/gst-own:1").returncode == 0
+    podman("rm", "gst-own")
+    options = ["--hooks-dir", str(hooks_dir)] if "hook" in ways else []
+    if "runtime" in ways:
+        wrapper = tmp_path / "gpushare-runtime"
+        wrapper.write_text(f'#!/bin/sh\nexec {RUNTIME_WRAPPER} --gpushare-socket={node.layout.socket} "$@"\n')
+        wrapper.chmod(0o755)
+        options += ["--runtime", str(wrapper)]
+    device = ["--device", "gpushare.dev/gpu=any"] if "device" in ways else []
+    result = podman(*options, "run", "--rm", *device, *annotations("1GiB"), "localhost/gst-own:1", "/bin/cat",
+                    "/etc/ld.so.preload")  # fmt: skip
+    preloaded = [*grantdir.INTERPOSERS, *(f"{CONTAINER_DRIVER}/{name}" for name in SIM_RUNTIMES)]
+    assert result.stdout.splitlines() == ["/lib/own.so", "/lib/own-too.so", *preloaded], result.stderr
 
 
 def test_the_loaders_cache_lists_the_interposer_as_the_driver(podman, node, hooks_dir):

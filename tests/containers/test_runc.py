@@ -324,7 +324,7 @@ def hooks_running(socket: Path) -> list[int]:
         if entry.name.isdecimal():
             with contextlib.suppress(OSError):
                 words = (entry / "cmdline").read_bytes().split(b"\0")
-                if b"create-runtime" in words and os.fsencode(socket) in words and (entry / "exe").readlink() == HOOK:
+                if b"place" in words and os.fsencode(socket) in words and (entry / "exe").readlink() == HOOK:
                     found.append(int(entry.name))
     return found
 

@@ -91,7 +91,7 @@ def test_every_argument_that_names_something(daemon: Daemon, tmp_path: Path) -> 
         "run --gpu ": [*indices, *ids],
         "sim lose ": indices,
         f"gang abort {gang[:5]}": [gang],
-        "runtime configure --engine ": ["containerd", "crio", "docker", "podman"],
+        "runtime configure --engine ": ["containerd", "crio", "docker", "k3s", "podman", "rke2"],
         "runtime status --engine do": ["docker"],
         "adapter s": ["slurm"],
         "adapter prometheus --print ": ["dashboard", "rules", "scrape"],

@@ -58,6 +58,12 @@ def unit():
     return found
 
 
+def test_unit_comes_before_what_starts_containers():
+    before = {name for line in unit()["Before"] for name in line.split()}
+    engines = {"docker", "containerd", "crio", "k3s", "k3s-agent", "rke2-server", "rke2-agent", "podman-restart"}
+    assert {f"{name}.service" for name in engines | {"kubelet", "slurmd", "nomad"}} <= before
+
+
 def test_unit_starts_the_daemon_and_never_gives_it_up():
     settings = unit()
     assert settings["ExecStart"] == ["/usr/bin/gpushare daemon"]

@@ -51,7 +51,9 @@ def test_engines(doctor):
         + program("/usr/bin/containerd", "containerd github.com/containerd/containerd 1.6.20 1")
         + program("/usr/bin/podman", "podman version 4.3.1")
         + f"""
-        mkdir -p /etc/docker {hooks} /etc/crio
+        mkdir -p /etc/docker {hooks} /etc/crio /etc/systemd/system/docker.service.d
+        echo '{{"cdi-spec-dirs": ["/opt/cdi"], "default-runtime": "runc"}}' >/etc/docker/daemon.json
+        printf '[Service]\nExecStart=/usr/bin/dockerd --default-runtime=runc\n' >/etc/systemd/system/docker.service
         {PROGRAM} runtime configure --engine docker >/dev/null
         touch -d @$(($(date +%s) + 100)) /etc/docker/daemon.json
         echo $$ >/run/docker.pid
@@ -64,6 +66,8 @@ def test_engines(doctor):
         """
     )
     assert said("reads features.cdi only when it starts")["mend"] == "systemctl restart docker"
+    assert said("reads CDI specs from /opt/cdi, and the daemon writes them into /var/run/cdi")["level"] == "missing"
+    assert said("started with --default-runtime (/etc/systemd/system/docker.service)")["what"] == "docker 26.1.5"
     assert said("containerd before 1.7 ignores CDI requests")["what"] == "containerd 1.6.20"
     gone = said("/opt/gone/gpushare-hook, which is not there or cannot be executed: Podman passes over it in silence")
     assert (gone["level"], gone["mend"]) == ("missing", "gpushare runtime unconfigure --engine podman, then configure")
@@ -152,6 +156,8 @@ def test_cdi(doctor):
         echo '{ours(HOOK)}' >/var/run/cdi/gpushare.dev-gpu_well.json
         echo '{{' >/var/run/cdi/gpushare.dev-gpu_g-1.json
         echo '{json.dumps(nvidia)}' >/etc/cdi/nvidia.json
+        printf '%s\n' '---' 'containerEdits:' '  mounts:' '  - hostPath: /usr/lib/libcuda.so.9.9' '    options:' \
+          '    - ro' 'kind: nvidia.com/gpu' >/etc/cdi/nvidia.yaml
         mkfifo /var/run/cdi/pipe.json
         ln -s /dev/zero /var/run/cdi/gpushare.dev-endless.json
         """
@@ -160,7 +166,8 @@ def test_cdi(doctor):
     assert said("gpushare.dev-gpu_g-1.json is no spec")["mend"] == "rm /var/run/cdi/gpushare.dev-gpu_g-1.json"
     assert said("gpushare.dev-endless.json is no spec")["level"] == "wrong"
     assert said("/usr/lib/libcuda.so.1.2, not there any more")["mend"].startswith("nvidia-ctk cdi generate")
-    assert sum(one["what"] == "CDI spec" for one in said.findings) == 4
+    assert said("/usr/lib/libcuda.so.9.9, not there any more")["mend"].endswith("--output=/etc/cdi/nvidia.yaml")
+    assert sum(one["what"] == "CDI spec" for one in said.findings) == 5
 
 
 START = f"""

@@ -5,7 +5,7 @@ import subprocess
 import cgroups
 import grpc
 import pytest
-from cri import Cri, configuration, image_archive, message
+from cri import Cri, configuration, empty_dir, image_archive, message
 from engines import SHARE, SPIN, allocated, configure, each, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("machine")]
@@ -37,6 +37,8 @@ def test_a_pod_gets_a_share(program, node, wrapper, rootfs, short_path, capfd):
                 assert allocated(cri.run(pod, *SPIN))
                 # Of the pod's containers and its sandbox, only this one had a share.
                 assert len(node.client.grants(ended=True)) == 1
+                for where in ("/run", "/run/gpushare"):
+                    assert allocated(cri.run(pod, *SPIN, **empty_dir(where, short_path)))
             # Its name in the pod is "container".
             with cri.pod("gpushare", {"nvidia.com/container.container.gpu-memory.limit": "1Gi"}) as pod:
                 assert allocated(cri.run(pod, *SPIN))
@@ -50,7 +52,7 @@ def test_a_pod_gets_a_share(program, node, wrapper, rootfs, short_path, capfd):
                 grant = node.client.create(memory="1GiB", time="30%")
                 with cri.pod("", {}) as pod:
                     named = [message(_1=name) for name in grant["cdi"]]
-                    assert allocated(cri.run(pod, *SPIN, _17=named))
+                    assert allocated(cri.run(pod, *SPIN, _17=named, **empty_dir("/run", short_path)))
             for handler in ("gpushare", ""):
                 with cri.pod(handler, {}) as pod:
                     assert cri.run(pod, "/bin/sh", "-c", "test ! -e /run/gpushare && echo none") == "none"

@@ -10,7 +10,7 @@ from pathlib import Path
 import cgroups
 import grpc
 import pytest
-from cri import Cri, configuration, image_archive
+from cri import Cri, configuration, empty_dir, image_archive
 from engines import SHARE, SPIN, Docker, allocated, configure, dockers_own, each, running
 from gpunodes import OWN, PROBE, usable
 from nri import Plugin
@@ -81,6 +81,8 @@ def test_pods_by_nri(program, engine, node, wrapper, plugin, request, capfd):
     with engine.running() as cri:
         plugin.says("registered")
         shares(cri, node)
+        with cri.pod("", SHARE) as pod:
+            assert allocated(cri.run(pod, *SPIN, **empty_dir("/run", engine.directory)))
         held = cri.start_pod("", SHARE)
         container = cri.start(held, *HOLD)
         grant = active(node)

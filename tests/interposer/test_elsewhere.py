@@ -7,6 +7,9 @@ import pytest
 from handmade import Grant, Simulator
 from interposed import Interposed
 
+from gpushare import paths
+
+BEHIND = f"import ctypes; ctypes.CDLL({str(paths.SIM_LIB_DIR / 'libcuda.so.1')!r}).cuInit(0)"
 MIB = 1 << 20
 NOT_PERMITTED = "CUDA_ERROR_NOT_PERMITTED"
 INVALID = "CUDA_ERROR_INVALID_VALUE"
@@ -40,10 +43,9 @@ def sim(tmp_path: Path) -> Iterator[Simulator]:
 
 @pytest.fixture
 def worker(grant: Grant, sim: Simulator) -> Iterator[Interposed]:
-    """In a grant of the first device; both are visible."""
+    """In a grant of the first device; both are visible, as the driver is initialised behind the interposer's back."""
     grant.limits.device[1].uuid = bytes(16)
-    made = Interposed(sim, grant)
-    made.do("import ctypes")
+    made = Interposed(sim, grant, before=BEHIND)
     made.do(HELPERS)
     yield made
     made.kill()
@@ -123,7 +125,7 @@ def test_a_child_graph_of_another_device_is_refused(worker: Interposed) -> None:
 
 
 def test_without_a_context_nothing_is_had_there_either(worker: Interposed, sim: Simulator, grant: Grant) -> None:
-    other = Interposed(sim, grant, None)
+    other = Interposed(sim, grant, None, BEHIND)
     try:
         assert other.error("d.cuMemCreate(2 << 20, on_device(device=1), 0)") == NOT_PERMITTED
         assert other.error("d.cuMemCreate(2 << 20, on_device(device=0), 0)") == "CUDA_SUCCESS"

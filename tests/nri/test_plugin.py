@@ -85,9 +85,6 @@ def test_a_container_gets_what_the_wrapper_would_give_it(place, engine):
     config = {"annotations": given.annotations, "root": {"path": "/nonexistent"}, "process": {"env": []}}
     wanted = place.node.client.call("POST", "/v1/oci/edit", {"bundle": "/nonexistent", "config": config})["config"]
     assert given.mounts == wanted["mounts"]
-    for hook in wanted["hooks"]["createRuntime"]:
-        assert hook["args"][1] == "create-runtime"
-        hook["args"][1] = "place"  # the hook looks into the image, which exists by then
     assert given.hooks == wanted["hooks"]
     assert sorted(given.env) == sorted(wanted["process"]["env"])
     linux = wanted["linux"]
@@ -136,9 +133,9 @@ def test_a_refusal_is_the_engines_error_with_the_daemons_words(place, engine, an
 
 
 def test_a_mount_that_hides_what_is_given_is_seen(place, engine):
-    """Nothing is known of the image yet, but the mounts are."""
+    """Nothing is known of the image yet, but the mounts are: nothing can be made in this one."""
     host = message(_1="/run", _2="bind", _3="/usr", _4=["rbind", "ro"])
-    with pytest.raises(Refused, match="bound from the host"):
+    with pytest.raises(Refused, match="mount a tmpfs, or in Kubernetes an emptyDir, on /run"):
         engine.create(SHARE, mounts=[host])
 
 

@@ -116,6 +116,14 @@ def configuration(work: Path, since_2: bool, cdi: str = "", nri: bool = False) -
     return text + NRI.format(work=work) if nri else text
 
 
+def empty_dir(where: str, directory: Path) -> dict[str, object]:
+    """Fields of the ContainerConfig of a container with a new emptyDir volume at a path. `directory`: gets it."""
+    volume = directory / f"volume-{next(_NUMBERS)}"
+    volume.mkdir()
+    volume.chmod(0o777)
+    return {"_7": [message(_1=where, _2=str(volume))]}
+
+
 class Cri:
     """A client of containerd's CRI, like the kubelet."""
 

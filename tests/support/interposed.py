@@ -59,11 +59,12 @@ TAKING_FROM_POOLS = """
 
 
 class Interposed(Worker):
-    """A worker in a grant. By default, the primary context of a device is current."""
+    """A worker in a grant. By default, the primary context of a device is current. `before`: what it does first."""
 
-    def __init__(self, sim: Simulator, grant: Grant | None, device: int | None = 0) -> None:
+    def __init__(self, sim: Simulator, grant: Grant | None, device: int | None = 0, before: str = "") -> None:
         super().__init__(Spawner(sim, grant))
         self.sim, self.grant = sim, grant
+        self.do(before)
         self.do("ok(d.cuInit(0))")
         if device is not None:
             self.do(f"ctx = context({device})")

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gpushare.api.engines import PlacedMount
 from gpushare.errors import UsageError
 from gpushare.inject import edits, oci
 from gpushare.inject.node import DeviceNode
@@ -121,15 +122,19 @@ WANTED = edits.Edits(
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(NAMES, VALUES, max_size=8))
 def test_whatever_a_config_is_there_is_an_answer(tmp_path, value):
-    """Any config is edited or gets a one-line error; an edited config can be read again, and asks for its grant."""
+    """Any config is edited or gets a one-line error, also that of a container that exists already; an edited config can
+    be read again, and asks for its grant."""
     text = json.dumps(value).encode()
     edit = Edit(
         bundle=str(tmp_path), edits=WANTED, lib_dir="/lib/gpushare", preload_file="/preload", cache_file="/cache"
     )
-    for job in (Job(config=text), Job(config=text, edit=edit)):
+    placed = msgspec.structs.replace(edit, created=True)
+    for job in (Job(config=text), Job(config=text, edit=edit), Job(config=text, edit=placed)):
         answer = _answered(msgspec.msgpack.encode(job))
         if answer.error is not None:
             assert answer.error[0] in ("usage", "refused") and "\n" not in answer.error[1]
-        elif job.edit is not None:
+        elif job.edit is placed:
+            msgspec.convert(answer.mounts, list[PlacedMount])
+        elif job.edit is edit:
             again = _answered(msgspec.msgpack.encode(Job(config=answer.config)))
             assert again.asks == {"grant": WANTED.grant}, again

@@ -69,14 +69,25 @@ def test_slots_of_the_adapter_fill_a_device_exactly(tmp_path):
         said = daemon.cli_here("adapter", "htcondor", "--slots", "3").stdout
         names = said.split('"')[1].split(", ")
         assert len(names) == 6
-        words = ("adapter", "htcondor", "--slots", 3, "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
-        job = daemon.cli(*words, env={**daemon.env, "_CONDOR_AssignedGPUs": names[5]})
-        assert (job.returncode, job.stdout.strip()) == (0, names[5]), job.stderr
+        words = (
+            "adapter",
+            "htcondor",
+            "--slots",
+            3,
+            "--",
+            "sh",
+            "-c",
+            "echo $GPUSHARE_GRANT_DIR:$CUDA_VISIBLE_DEVICES",
+        )
+        given = {"_CONDOR_AssignedGPUs": names[5], "CUDA_VISIBLE_DEVICES": names[5]}
+        job = daemon.cli(*words, env={**daemon.env, **given})
         (grant,) = daemon.client.grants(ended=True)
+        assert (job.returncode, job.stdout.endswith(":\n"), grant["id"] in job.stdout) == (0, True, True), job.stderr
         part = grant["devices"][0]
+        assert part["id"] == names[5]
         assert (part["time_milli"], part["memory_limit_bytes"] * 3 // (1 << 30)) == (333, 15)
         bare = daemon.cli(*words)
-        assert (bare.returncode, bare.stdout.strip()) == (0, "")
+        assert (bare.returncode, bare.stdout.strip()) == (0, ":")
         assert len(daemon.client.grants(ended=True)) == 1
     finally:
         daemon.stop()

@@ -89,7 +89,7 @@ def test_twice_is_once_where_the_sources_exist(tmp_layout, bundle, tmp_path):
     grantfiles.create(tmp_layout, GRANT, "container", (0, 0), node, grantfiles.Pages(b"", b"", 0))
     once, lines, cache = apply(tmp_layout, node, bundle, config())
     assert cache is not None
-    assert apply(tmp_layout, node, bundle, once) == (once, lines, None)
+    assert apply(tmp_layout, node, bundle, once) == (once, lines, cache)
     grantfiles.remove(tmp_layout, GRANT)
 
 
@@ -150,12 +150,28 @@ def test_tools_go_only_where_they_can(layout, real, bundle, tmp_path):
     assert "/usr/bin/nvidia-smi" in mounted(edit(layout, real, bundle, config(mounts=[usr])))
 
 
-def test_run_bound_from_the_host_is_refused(layout, simulated, bundle, tmp_path):
-    wanted = config(mounts=[{"destination": "/run", "type": "bind", "source": str(tmp_path), "options": ["rbind"]}])
-    with pytest.raises(RefusedError, match="tmpfs on /run/gpushare"):
-        edit(layout, simulated, bundle, wanted)
-    wanted["mounts"].append({"destination": "/run/gpushare", "type": "tmpfs", "source": "tmpfs"})
-    assert "/run/gpushare/self" in mounted(edit(layout, simulated, bundle, wanted))
+def test_a_volume_on_run_is_refused_only_where_nothing_can_be_made(layout, simulated, bundle, tmp_path):
+    volume = {"destination": "/run", "type": "bind", "source": str(tmp_path), "options": ["rbind"]}
+    assert "/run/gpushare/self" in mounted(edit(layout, simulated, bundle, config(mounts=[volume])))
+    assert not (tmp_path / "gpushare").exists()
+    volume["options"].append("ro")
+    with pytest.raises(RefusedError, match="a tmpfs, or in Kubernetes an emptyDir, on /run"):
+        edit(layout, simulated, bundle, config(mounts=[volume]))
+    over = {"destination": "/run/gpushare", "type": "tmpfs", "source": "tmpfs"}
+    assert "/run/gpushare/self" in mounted(edit(layout, simulated, bundle, config(mounts=[volume, over])))
+    for name in ("self", "lib", "names"):
+        (tmp_path / "gpushare" / name).mkdir(parents=True)
+    assert "/run/gpushare/self" in mounted(edit(layout, simulated, bundle, config(mounts=[volume])))
+
+
+def test_the_hosts_own_directory_is_refused(layout, simulated, bundle):
+    """Programs of the host with a share would take it for that of a container, which goes before."""
+    host = {"destination": "/var/run", "type": "bind", "source": "/var/run/../run", "options": ["rbind", "rslave"]}
+    (bundle / "rootfs" / "run").symlink_to("/var/run")
+    with pytest.raises(RefusedError, match="the host's own /run/gpushare"):
+        edit(layout, simulated, bundle, config(mounts=[host]))
+    over = {"destination": "/run/gpushare", "type": "tmpfs", "source": "tmpfs"}
+    assert "/run/gpushare/self" in mounted(edit(layout, simulated, bundle, config(mounts=[host, over])))
 
 
 def test_symlinks_stay_inside_the_image(layout, simulated, bundle, tmp_path):
@@ -178,15 +194,18 @@ def test_symlink_loops_end(layout, simulated, bundle):
 
 def test_keeps_what_the_image_preloads(tmp_layout, bundle, tmp_path):
     node = Node(tmp_path / "sim")
-    (bundle / "rootfs/etc/ld.so.preload").write_bytes(b"/usr/lib/libtheirs.so\n/usr/lib/\xff.so\n")
+    theirs = b"# jemalloc\n/usr/lib/libtheirs.so:libbare.so.2\t/usr/$LIB/libtime.so # or\n/usr/lib/\xff.so\n\0/no.so\n"
+    (bundle / "rootfs/etc/ld.so.preload").write_bytes(theirs)
     grantfiles.create(tmp_layout, GRANT, "container", (0, 0), node, grantfiles.Pages(b"", b"", 0))
     try:
         edited, lines, _ = apply(tmp_layout, node, bundle, config())
         grantfiles.write_preload(tmp_layout, GRANT, grantdir.preloaded(node), lines)
+        assert apply(tmp_layout, node, bundle, edited)[:2] == (edited, lines)
         preload = grantdir.preload_file(tmp_layout, GRANT)
         assert mounted(edited)["/etc/ld.so.preload"] == str(preload)
         ours = [name.encode() for name in grantdir.preloaded(node)]
-        assert preload.read_bytes().split() == [b"/usr/lib/libtheirs.so", b"/usr/lib/\xff.so", *ours]
+        kept = [b"/usr/lib/libtheirs.so", b"libbare.so.2", b"/usr/$LIB/libtime.so", b"/usr/lib/\xff.so"]
+        assert preload.read_bytes().split() == [*kept, *ours]
     finally:
         grantfiles.remove(tmp_layout, GRANT)
 
@@ -294,3 +313,38 @@ def test_the_sandbox_of_a_pod_asks_for_nothing(name):
     pods = {"gpushare.dev/memory": "1GiB", "gpushare.dev/time": "30%"}
     assert oci.request({"annotations": {**pods, name: "sandbox"}}) is None
     assert oci.request({"annotations": {**pods, name: "container"}})["memory"] == "1GiB"
+
+
+def by_environment(*variables, **more):
+    return oci.request_by_environment({"process": {"env": ["PATH=/bin", *variables]}, **more})
+
+
+def test_a_request_by_the_environment():
+    size = ("GPUSHARE_MEMORY=4GiB", "GPUSHARE_TIME=25%")
+    assert by_environment() is None
+    assert by_environment("GPUSHARE_DEBUG=all", "GPUSHARE_EVICTION_SIGNAL=USR1", "gpushare_memory=1") is None
+    assert by_environment(*size) == {"memory": "4GiB", "time": "25%", "ttl_seconds": 20}
+    more = by_environment(*size, *size, "GPUSHARE_TIME_LIMIT=50%", "GPUSHARE_CLASS=interactive")
+    assert more == {
+        "memory": "4GiB", "time": "25%", "time_limit": "50%", "class": "interactive", "ttl_seconds": 20,
+    }  # fmt: skip
+    assert by_environment(*size, annotations={"io.kubernetes.cri.container-type": "sandbox"}) is None
+    assert oci.request({"process": {"env": list(size)}}) is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "says"),
+    [
+        (["GPUSHARE_MEMORY=1GiB"], "GPUSHARE_TIME is missing"),
+        (["GPUSHARE_CLASS=training"], "GPUSHARE_MEMORY is missing"),
+        (["GPUSHARE_MEMORY=1GiB", "GPUSHARE_MEMORY=8GiB", "GPUSHARE_TIME=1%"], "GPUSHARE_MEMORY is set twice"),
+        (["GPUSHARE_MEMORY=1GiB", f"GPUSHARE_TIME={'1' * 1025}"], "1025 characters"),
+        *(
+            (["GPUSHARE_MEMORY=1GiB", "GPUSHARE_TIME=1%", f"{name}=x"], rf"{name} is not read, since an image can set")
+            for name in ("GPUSHARE_TENANT", "GPUSHARE_GRANT", "GPUSHARE_PRIORITY", "GPUSHARE_BORROW_MEMORY")
+        ),
+    ],
+)
+def test_what_the_environment_cannot_ask(variables, says):
+    with pytest.raises(UsageError, match=says):
+        by_environment(*variables)

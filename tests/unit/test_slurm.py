@@ -128,11 +128,11 @@ def test_a_refusal_is_one_line_whatever_is_in_it(text):
 
 
 def test_variables_for_a_task_keep_the_users_libraries():
-    text = conf.task({"LD_PRELOAD": "/ours.so", "GPUSHARE_GRANT_DIR": "/a b/$x"})
+    text = conf.task({"LD_PRELOAD": "/ours.so", "GPUSHARE_GRANT_DIR": "/a b/$x"}, ["CUDA_VISIBLE_DEVICES"])
     done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, env={"LD_PRELOAD": ""})
-    assert done.stdout == "export LD_PRELOAD=/ours.so\nexport GPUSHARE_GRANT_DIR=/a b/$x\n"
+    assert done.stdout == "unset CUDA_VISIBLE_DEVICES\nexport LD_PRELOAD=/ours.so\nexport GPUSHARE_GRANT_DIR=/a b/$x\n"
     with_theirs = subprocess.run(["sh", "-c", text], capture_output=True, text=True, env={"LD_PRELOAD": "/dev/null"})
-    assert with_theirs.stdout.splitlines()[0] == "export LD_PRELOAD=/ours.so:/dev/null"
+    assert with_theirs.stdout.splitlines()[1] == "export LD_PRELOAD=/ours.so:/dev/null"
 
 
 # As scontrol 22.05 prints it; a name and a WCKey are what users say.

@@ -118,7 +118,8 @@ class Programs:
         if not held:
             return
         try:
-            text = conf.task(patiently(lambda: self._grant(asked, held)))
+            binding = patiently(lambda: self._grant(asked, held))
+            text = conf.task(binding["env"], binding.get("unset", ()))
         except UnreachableError:
             raise
         except GpushareError as error:
@@ -129,15 +130,14 @@ class Programs:
         with contextlib.suppress(GpushareError):
             self.reap()
 
-    def _grant(self, asked: job.Job, held: list[job.Has]) -> dict[str, str]:
+    def _grant(self, asked: job.Job, held: list[job.Has]) -> dict[str, Any]:
         if len(held) > 1:
             raise FailedError("a job has whole GPUs or shards of one, not both: ask for one kind")
         tenants = [tenant["name"] for tenant in self._daemon.tenants()]
         [wanted] = job.requests(asked, held, self._daemon.devices(), tenants, self._per_device)
         self._release(asked, but=wanted["key"])  # of a run of the same job whose epilog was not called
         grant = self._daemon.create(**wanted, wait_seconds=WAIT_SECONDS)
-        binding = self._daemon.bind(grant["id"], "process", uid=asked.uid, gid=asked.gid)
-        return dict(binding["env"])
+        return dict(self._daemon.bind(grant["id"], "process", uid=asked.uid, gid=asked.gid))
 
     def epilog(self, asked: job.Job) -> None:
         """Ends the job's grants, and what is left of its processes in them."""

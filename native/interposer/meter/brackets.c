@@ -32,10 +32,17 @@ static struct gs_segment *segment_of(struct gs_queue *queue) {
   return segment->bracketed == queue->sampled_from ? segment : NULL;
 }
 
-/* Whether other streams had launches shortly before a bracket, or since. Looking only at launches during the bracket
- * would favour short ones. */
-static bool disturbed(const struct gs_meter *meter, const struct gs_queue *queue) {
+/* Whether other streams' work may be in what a bracket shows: they had launches shortly before it, and these were not
+ * known to be done, or since. Not to count the samples of the latter kind would favour short ones; so where such are
+ * common, what was done before does not matter. */
+static bool disturbed(struct gs_meter *meter, const struct gs_queue *queue) {
+  enum { COMMON = 8 /* one in so many */ };
   uint64_t other = meter->latest == queue ? meter->other_at : meter->latest_at;
+  bool since = other > queue->sampled_from;
+  if (queue->sampled_clear)
+    meter->mixed += ((since ? 1 : 0) - meter->mixed) / (2 * COMMON);
+  if (queue->sampled_clear && COMMON * meter->mixed < 1)
+    return since;
   return other + 2 * GS_METER_GAP_NS > queue->sampled_from;
 }
 

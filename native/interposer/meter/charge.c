@@ -6,13 +6,13 @@
 /* A launch shorter than the mean of its function may have no room for the estimate; the next longer one has, so a few
  * launches' worth is carried over. A larger remainder is not by chance: the estimate is wrong. No launch is that much
  * longer than the mean, so a segment makes up for a part of it only. */
-double gs_queue_fit(struct gs_queue *queue, const struct gs_segment *segment, double estimate, double least,
+double gs_meter_fit(struct gs_meter *meter, const struct gs_segment *segment, double estimate, double least,
                     double room) {
   double each = estimate / maximum(segment->launches, 1);
   double spread = segment->kinds == 1 ? segment->kind[0].function->spread : each;
-  double made_up = minimum(queue->balance, 2 * segment->launches * minimum(spread, each));
+  double made_up = minimum(meter->balance, 2 * segment->launches * minimum(spread, each));
   double took = minimum(maximum(estimate + made_up, least), room);
-  queue->balance = maximum(minimum(estimate + queue->balance - took, GS_METER_KNEE * spread), 0);
+  meter->balance = maximum(minimum(estimate + meter->balance - took, GS_METER_KNEE * spread), 0);
   return took;
 }
 
@@ -66,8 +66,8 @@ static bool is_late(const struct gs_shown *shown, double took) { /* small errors
 }
 
 /* What a segment took was seen, so what it took beyond its estimate need not be made up for any more. */
-static void balance_seen(struct gs_queue *queue, const struct gs_shown *shown, double took) {
-  queue->balance = maximum(queue->balance - maximum(took - shown->total, 0), 0);
+static void balance_seen(struct gs_meter *meter, const struct gs_shown *shown, double took) {
+  meter->balance = maximum(meter->balance - maximum(took - shown->total, 0), 0);
 }
 
 /* Launches of unknown length. Beside others they are charged their likely part of the time. */
@@ -116,7 +116,7 @@ static void charge_end(struct gs_meter *meter, struct gs_queue *queue, const str
     gs_segment_lower(segment, room / total); /* no work waited, so its launches take less than is believed */
   gs_timeline_add(meter, from, shown->done, seen, 1);
   charge(meter, queue, shown, shown->begin, from,
-         gs_queue_fit(queue, segment, maximum(total - rest, 0), 0, maximum(room - seen, 0) + clock));
+         gs_meter_fit(meter, segment, maximum(total - rest, 0), 0, maximum(room - seen, 0) + clock));
 }
 
 /* The lengths of its launches are known, and the process had the device alone: it took as long as was seen. */
@@ -128,10 +128,10 @@ static void charge_alone(struct gs_meter *meter, struct gs_queue *queue, const s
     found_late(meter, shown, gs_own_time(shown->lag, shown->residents));
   if (segment->clouded || (shown->whole && same)) {
     charge(meter, queue, shown, shown->begin, shown->done,
-           gs_queue_fit(queue, segment, shown->total, 0, room + GS_METER_CLOCK_NS));
+           gs_meter_fit(meter, segment, shown->total, 0, room + GS_METER_CLOCK_NS));
   } else if (shown->whole) {
     charge(meter, queue, shown, shown->begin, shown->done, room);
-    balance_seen(queue, shown, room);
+    balance_seen(meter, shown, room);
   } else {
     charge_end(meter, queue, shown, room);
   }
@@ -158,13 +158,13 @@ static void charge_beside(struct gs_meter *meter, struct gs_queue *queue, const 
     return;
   }
   if (segment->clouded)
-    took = gs_queue_fit(queue, segment, shown->total, 0, room + had.most);
+    took = gs_meter_fit(meter, segment, shown->total, 0, room + had.most);
   else if (late)
     took = minimum(before, room) + had.likely;
   else if (shown->whole && had.beside < GS_METER_CLOCK_NS)
-    balance_seen(queue, shown, took = maximum(had.most - stalled, 0));
+    balance_seen(meter, shown, took = maximum(had.most - stalled, 0));
   else
-    took = gs_queue_fit(queue, segment, shown->total, maximum(had.least - stalled, 0),
+    took = gs_meter_fit(meter, segment, shown->total, maximum(had.least - stalled, 0),
                         room + maximum(had.most - stalled, 0));
   if (shown->whole && (had.beside < GS_METER_CLOCK_NS || unsliced))
     learn_whole(meter, shown, took);

@@ -94,6 +94,7 @@ static uint32_t plan_measure(struct gs_meter *meter, struct gs_queue *queue, str
     function->tries += function->tries < GS_METER_TRIES;
     queue->sampled_stands = chosen && !unknown && !lengthy ? stands : 1;
     queue->sampled_shared = shared;
+    queue->sampled_clear = meter->inflight < 1;
     queue->last_bracket = now;
     __atomic_store_n(&queue->bracketing, true, __ATOMIC_RELAXED);
     return GS_PLAN_SAMPLE | GS_PLAN_HOLD;
@@ -117,7 +118,13 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
     gs_meter_settle(meter, now);
   gs_purse_earn(meter, now, 1 + queue->repeated);
   if (first) {
-    plan |= GS_PLAN_START;
+    /* Something else may be in front of it, or it may be the first of its context, whose clock is read at this mark. */
+    if (gs_function_unknown(function) || __atomic_load_n(&queue->clouded, __ATOMIC_RELAXED)) {
+      plan |= GS_PLAN_START;
+    } else {
+      queue->anchored = true;
+      queue->previous_done = now;
+    }
     queue->end = now;
     queue->launched_before = meter->launched;
   } else if (empty) {
@@ -125,11 +132,8 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
   }
   if (open->launches == 0)
     begin_segment(meter, queue, now);
-  if (!first)
-    plan |= plan_measure(meter, queue, function, now, empty,
-                         meter->others > 0 || now < meter->leased_at + GS_METER_TAIL_NS);
-  else if (function->observed >= GS_METER_TRUSTED) /* known, but not how long it takes here */
-    plan |= GS_PLAN_MARK;
+  plan |=
+      plan_measure(meter, queue, function, now, empty, meter->others > 0 || now < meter->leased_at + GS_METER_TAIL_NS);
   note_latest(meter, queue, now);
   queue->planned = now;
   queue->bracket_done = 0;

@@ -56,7 +56,7 @@ static inline double gs_own_time(double took, uint32_t residents) {
   return residents <= 1 ? took : maximum(took - GS_METER_UNSLICED_NS, 0);
 }
 /* Returns the charge by estimate for work that had `room` ns at most, and at least `least`; carries the rest over. */
-double gs_queue_fit(struct gs_queue *queue, const struct gs_segment *segment, double estimate, double least,
+double gs_meter_fit(struct gs_meter *meter, const struct gs_segment *segment, double estimate, double least,
                     double room);
 /* A launch that stands for others took `missed` ns longer than was known: charges what those others took, where nobody
  * saw their end. to: when it was made. */

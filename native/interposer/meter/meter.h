@@ -142,7 +142,6 @@ struct gs_queue {
   bool anchored;
   uint64_t seen_from, seen_to; /* of gs_meter_had_work; 0: it was not called */
   double seen_ns;              /* what was charged for it */
-  double balance;              /* charged too little so far (negative: too much), to be made up where there is room */
   double again;                /* the next launch is measured in place of one that was chosen out of this many; 0: no */
   double due;                  /* chance to be drawn until the next launch is chosen, see purse.c */
   uint32_t repeated; /* repeated launches since the last planned one: the queue may not be as empty as believed */
@@ -161,6 +160,7 @@ struct gs_queue {
   uint64_t sampled_idle; /* when the work before it was done, or it was planned */
   enum gs_held sampled_held;
   bool sampled_first;    /* it was the first launch of its segment */
+  bool sampled_clear;    /* all that was launched before it was known to be done */
   bool sampled_shared;   /* others may have been on the device */
   uint64_t bracket_done; /* when the last launch was done, as its bracket has shown; 0: not known */
   struct gs_mark ring[GS_METER_RING];
@@ -195,6 +195,8 @@ struct gs_meter {
   uint64_t done_at; /* when a mark of any stream was last done */
   uint64_t end;     /* when everything is believed to be done, if run one after another */
   double launched;  /* sum of the estimates of all launches */
+  double balance;   /* charged too little so far, to be made up where there is room */
+  double mixed;     /* part of the brackets onto a device known to be empty that met other streams' launches */
   uint32_t others;  /* of the last turn */
   uint32_t lease;
   uint64_t leased_at;             /* time of the first launch under that lease word, if another word was seen before */
@@ -240,7 +242,6 @@ struct gs_function *gs_meter_function(struct gs_meter *meter, uint64_t key);
 void gs_meter_forget_functions(struct gs_meter *meter);
 /* A graph was changed: discards its history. */
 void gs_meter_reset_function(struct gs_meter *meter, uint64_t key);
-
 /* gs_meter_function, faster if the stream's last launch was of the same function. */
 static inline struct gs_function *gs_queue_function(struct gs_meter *meter, struct gs_queue *queue, uint64_t key) {
   struct gs_function *function = queue->recent;
@@ -341,7 +342,6 @@ double gs_queue_inflight(const struct gs_queue *queue, double bound, uint64_t no
 /* When the queue is expected to be empty if it has the device to itself from now on; if the oldest mark is overdue,
  * half its delay and GS_METER_OVERDUE_NS are added. 0: nothing in flight. */
 uint64_t gs_queue_expected_end(const struct gs_meter *meter, const struct gs_queue *queue, uint64_t now);
-
 /* Whether the oldest mark is overdue by more than `patience` and by more than it was expected to take, and no stream
  * had a mark done for as long, counting only time in which the device was available to this process: the work may wait
  * for other work that was never submitted. While other streams move, it may merely wait for them. */

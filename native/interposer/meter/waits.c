@@ -119,7 +119,7 @@ static void charge_open(struct gs_meter *meter, struct gs_queue *queue, uint64_t
     now = waited.began;
   }
   if (now > from)
-    gs_timeline_add(meter, from, now, gs_queue_fit(queue, open, total, 0, (double)(now - from)), 1);
+    gs_timeline_add(meter, from, now, gs_meter_fit(meter, open, total, 0, (double)(now - from)), 1);
 }
 
 void gs_meter_synced(struct gs_meter *meter, struct gs_queue *queue, uint64_t now, struct gs_waited waited) {

@@ -1,11 +1,10 @@
 /* The grant's devices and no other: counts and look-ups.
  *
- * A device's index is its place in the grant. CUDA gives it the same number, since the order of CUDA_VISIBLE_DEVICES
- * that a grant sets is the grant's; NVML itself ignores that variable, so a program that shortens or reorders it
- * renumbers CUDA alone, as without gpushare. Minor numbers are the driver's: the device nodes bear them. */
-#include <stdio.h>
-
+ * A device's index is its place in the grant. CUDA gives it the same number (process/visible.h); a program that sets
+ * CUDA_VISIBLE_DEVICES renumbers CUDA alone, as without gpushare, since NVML does not read that variable. Minor numbers
+ * are the driver's: the device nodes bear them. */
 #include "interposer/nvml/ml.h"
+#include "page/gs_device_name.h"
 
 typedef nvmlReturn_t (*count_function)(unsigned int *count);
 typedef nvmlReturn_t (*index_function)(unsigned int index, nvmlDevice_t *device);
@@ -81,16 +80,6 @@ nvmlReturn_t gs_ml_any_by_bus_id(const char *bus_id, nvmlDevice_t *device) {
 
 /* ---- the index, both ways ---------------------------------------------------------------------------------------- */
 
-/* prefix: "GPU" for a whole device, "MIG" for an instance of a partitioned one. */
-static nvmlReturn_t by_uuid(const char *prefix, const uint8_t uuid[16], nvmlDevice_t *device) {
-  char text[48];
-  int at = snprintf(text, sizeof text, "%s-", prefix);
-  for (int i = 0; i < 16; i++)
-    at += snprintf(text + at, sizeof text - (size_t)at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "",
-                   uuid[i]);
-  return gs_ml_any_by_uuid(text, device);
-}
-
 static nvmlReturn_t by_index(index_function real, unsigned int index, nvmlDevice_t *device) {
   const struct gs_view *view = gs_ml_view();
   if (!view)
@@ -100,11 +89,8 @@ static nvmlReturn_t by_index(index_function real, unsigned int index, nvmlDevice
     return result;
   if (!device || index >= device_count(view))
     return NVML_ERROR_INVALID_ARGUMENT;
-  const uint8_t *uuid = view->limits->device[index].uuid;
   nvmlDevice_t found;
-  result = by_uuid("GPU", uuid, &found);
-  if (result == NVML_ERROR_NOT_FOUND)
-    result = by_uuid("MIG", uuid, &found);
+  result = gs_ml_any_by_uuid(gs_device_name(&view->limits->device[index]).text, &found);
   if (result == NVML_SUCCESS)
     *device = found;
   return result == NVML_ERROR_NOT_FOUND ? NVML_ERROR_GPU_IS_LOST : result;

@@ -1,5 +1,5 @@
-/* Devices that the program sees but that are not part of its grant. Memory there would not be charged to anyone, so it
- * is refused. */
+/* Devices that the program sees but that are not part of its grant, since something initialised the driver before its
+ * first call to the interposer (visible.h). Memory there would not be charged to anyone, so it is refused. */
 #include "interposer/process/elsewhere.h"
 
 #include "interposer/process/device.h"
@@ -22,6 +22,6 @@ bool gs_place_elsewhere(const CUmemLocation *places, size_t count, CUdevice *dev
 CUresult gs_refuse_elsewhere(CUdevice device) {
   static uint32_t said;
   if (__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED) == 0)
-    gs_say("device %d is not part of this grant: set CUDA_VISIBLE_DEVICES to the grant's devices", device);
+    gs_say("device %d is not part of this share, although the driver shows it", device);
   return CUDA_ERROR_NOT_PERMITTED;
 }

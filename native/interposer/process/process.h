@@ -36,6 +36,14 @@ struct gs_green_list {
   struct gs_green *green;
 };
 
+/* visible.c */
+struct gs_visible {
+  uint32_t lock;
+  uint32_t inside; /* threads in the driver's cuInit */
+  uint32_t read;   /* 1: the driver is initialised */
+  char *before;    /* the entry of the environment in whose place the driver's is; NULL: there was none */
+};
+
 enum { GS_KNOWN_KERNELS = 2048 /* a power of two */ };
 
 /* Lives in pages that a fork wipes: a child is a new process that has not joined. Fields are constant once `joined` is
@@ -52,6 +60,7 @@ struct gs_process {
   int32_t host_pid;
   int bell;   /* (rejoin) eventfd, written through gs_ring */
   int socket; /* (rejoin) the tenant socket, for poll: readable or hung up means that the daemon is gone. -1: none */
+  struct gs_visible visible;
   int8_t ordinal_of[GS_MAX_DEVICES]; /* CUdevice -> ordinal, by UUID; -1: a device that is not of this grant */
   /* the total memory reported to the program: the limit at its first CUDA call, for the life of the process */
   uint64_t total_bytes[GS_MAX_DEVICES];

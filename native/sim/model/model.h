@@ -104,6 +104,7 @@ struct sim_device {
 
 extern struct sim_device sim_devices[SIM_MAX_DEVICES];
 extern struct sim_hello sim_hello; /* devices as this process sees them (CUDA_VISIBLE_DEVICES applied) */
+void sim_choose_devices(const struct sim_hello *hello); /* fills sim_hello and sim_devices; visible.c */
 
 /* process.c */
 CUresult sim_device_open(CUdevice device); /* opens the lane at the first call; requires sim_lock */

@@ -1,12 +1,9 @@
 /* This process as a client of the simulator: the connection, its devices, and its memory in the engine's accounts. */
 #define _GNU_SOURCE
-#include <ctype.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
@@ -21,9 +18,6 @@ static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sim_wire wire = {.fd = -1};
 static int joined; /* cuInit has succeeded in this process */
 static bool forked;
-
-struct sim_device sim_devices[SIM_MAX_DEVICES];
-struct sim_hello sim_hello;
 
 /* Disables thread cancellation: the calls that ring the bell and wait are cancellation points, and a cancelled thread
  * would leave the model locked. */
@@ -75,76 +69,6 @@ static void in_child(void) {
   sim_wire_close(&wire);
 }
 
-static void uuid_text(const uint8_t uuid[16], char out[41]) {
-  static const char dash_before[16] = {[4] = 1, [6] = 1, [8] = 1, [10] = 1};
-  char *at = out + sprintf(out, "GPU-");
-  for (int i = 0; i < 16; i++)
-    at += sprintf(at, "%s%02x", dash_before[i] ? "-" : "", uuid[i]);
-}
-
-/* True if this process may open the device's node, as a real driver would require. The node has no driver behind it, so
- * open() fails with ENXIO if permission is granted. */
-static bool node_opens(const struct sim_hello *hello, uint32_t index) {
-  char path[64];
-  if (hello->node_major == 0)
-    return true;
-  snprintf(path, sizeof path, SIM_NODE_PATH "%u", hello->node_minor + index);
-  int fd = open(path, O_RDWR | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0)
-    return errno == ENXIO;
-  close(fd);
-  return true;
-}
-
-/* The device that one entry of CUDA_VISIBLE_DEVICES refers to: a number, or an unambiguous prefix of a UUID; -1 if
- * none. */
-static int visible_device(const char *word, const struct sim_hello *hello) {
-  if (isdigit((unsigned char)*word)) {
-    char *end;
-    long index = strtol(word, &end, 10);
-    return *end == '\0' && index < (long)hello->ndevices ? (int)index : -1;
-  }
-  int found = -1;
-  for (uint32_t i = 0; i < hello->ndevices && strncasecmp(word, "GPU-", 4) == 0; i++) {
-    char text[41];
-    uuid_text(hello->device[i].uuid, text);
-    if (strncasecmp(text, word, strlen(word)) != 0)
-      continue;
-    if (found >= 0)
-      return -1;
-    found = (int)i;
-  }
-  return found;
-}
-
-/* Fills sim_hello and sim_devices with the devices in CUDA_VISIBLE_DEVICES, in that order, or with all devices that
- * this process may open if it is unset. The list ends at the first entry that is invalid, repeats a device, as with the
- * real driver, or refers to a device that this process may not open. */
-static void choose_devices(const struct sim_hello *hello) {
-  const char *list = getenv("CUDA_VISIBLE_DEVICES");
-  sim_hello = *hello;
-  sim_hello.ndevices = 0;
-  if (list == NULL) {
-    for (uint32_t i = 0; i < hello->ndevices; i++)
-      if (node_opens(hello, i)) {
-        sim_devices[sim_hello.ndevices].index = i;
-        sim_hello.device[sim_hello.ndevices++] = hello->device[i];
-      }
-    return;
-  }
-  char *copy = strdup(list), *rest = NULL;
-  uint32_t seen = 0;
-  for (char *word = copy ? strtok_r(copy, ", ", &rest) : NULL; word; word = strtok_r(NULL, ", ", &rest)) {
-    int index = visible_device(word, hello);
-    if (index < 0 || seen & 1u << index || !node_opens(hello, (uint32_t)index))
-      break;
-    seen |= 1u << index;
-    sim_devices[sim_hello.ndevices].index = (uint32_t)index;
-    sim_hello.device[sim_hello.ndevices++] = hello->device[index];
-  }
-  free(copy);
-}
-
 CUresult cuInit(unsigned int Flags) {
   if (Flags != 0)
     return CUDA_ERROR_INVALID_VALUE;
@@ -162,7 +86,7 @@ CUresult cuInit(unsigned int Flags) {
     if (sim_wire_open(&wire, SIM_ROLE_CLIENT) != 0) {
       result = CUDA_ERROR_NO_DEVICE;
     } else {
-      choose_devices(&wire.hello);
+      sim_choose_devices(&wire.hello);
       if (sim_hello.ndevices == 0) {
         sim_wire_close(&wire);
         result = CUDA_ERROR_NO_DEVICE;

@@ -378,3 +378,19 @@ def test_takes_crun_where_there_is_no_runc(programs):
     command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", hide, " ".join(found)]
     result = subprocess.run([*command, programs / "gpushare-runtime"], capture_output=True, text=True)
     assert result.stdout.startswith("crun version"), result.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+@pytest.mark.parametrize("place", ["/var/lib/rancher/k3s/data/current/bin", "/var/lib/rancher/rke2/bin"])
+def test_takes_the_runc_that_k3s_brings_along(programs, place):
+    """It is preferred to another node's crun, and in no PATH."""
+    places = [Path(place) / "runc" for place in ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin")]
+    found = [str(path.resolve()) for path in places if path.exists()]
+    made = (
+        f"mount -t tmpfs none /var/lib && mkdir -p {place} && printf '#!/bin/sh\\necho brought\\n' >{place}/runc && "
+        f'chmod +x {place}/runc && for file in $0; do mount --bind /dev/null "$file"; done && '
+        'exec "$@" --gpushare-config=/nonexistent --version'
+    )
+    command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", made, " ".join(found)]
+    result = subprocess.run([*command, programs / "gpushare-runtime"], capture_output=True, text=True)
+    assert result.stdout == "brought\n", result.stderr

@@ -37,6 +37,28 @@ static void synced(const struct asked *asked) {
   }
 }
 
+/* A stream for each task, which is one launch, or "pairs" of tasks at once; of uneven lengths with "any". */
+static void tasks(const struct asked *asked) {
+  int at_once = strstr(asked->words, "pairs") ? 2 : 1;
+  bool any = strstr(asked->words, "any") != NULL;
+  for (int i = 0; i < asked->n; i += at_once) {
+    for (int s = 0; s < at_once; s++) {
+      remake_stream((i + s) % STREAMS);
+      launch((i + s) % STREAMS, 0x1000, any ? asked->ns / 10 + chance(asked->ns * 18 / 10) : asked->ns);
+    }
+    for (int s = 0; s < at_once; s++)
+      wait_for((i + s) % STREAMS, asked->unseen);
+  }
+}
+
+/* Each launch is of a function that was never launched before, as where each task makes a graph of its own. */
+static void strangers(const struct asked *asked) {
+  for (int i = 0; i < asked->n; i++) {
+    launch(0, 0x1000 + 16 * (uint64_t)i, asked->ns);
+    wait_for(0, asked->unseen);
+  }
+}
+
 /* Each tenth kernel is of another function, and takes 40 times as long. */
 static void mix(const struct asked *asked) {
   for (int i = 0; i < asked->n; i++) {
@@ -215,7 +237,7 @@ static const struct {
     {"mix", 0, mix},          {"two", 0, two_streams},       {"burst", 0, bursts},  {"many", 0, many},
     {"uneven", 0, uneven},    {"random", 2, random_program}, {"rarely", 1, rarely}, {"rare", 2, rare},
     {"layers", 0, layers},    {"watched", 2, watched},       {"sizes", 1, sizes},   {"shrinking", 1, shrinking},
-    {"step", 1, in_step},     {"pulse", 1, pulse},
+    {"step", 1, in_step},     {"pulse", 1, pulse},           {"tasks", 0, tasks},   {"strangers", 0, strangers},
 };
 
 static void run(size_t program, const struct asked *asked) {

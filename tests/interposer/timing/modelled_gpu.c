@@ -349,6 +349,15 @@ void sync_stream(int s) {
   check_bounds();
 }
 
+void remake_stream(int s) {
+  call(4000);
+  if (!metered)
+    return;
+  reap();
+  take_sample(s);
+  memset(&queues[s], 0, sizeof queues[s]);
+}
+
 void sync_all(void) {
   for (int s = 0; s < STREAMS; s++)
     sync_stream(s);

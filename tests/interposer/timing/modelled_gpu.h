@@ -40,6 +40,9 @@ void reap(void);
 
 void sync_stream(int s);
 
+/* The program ends the stream, whose work is done, and makes another one. */
+void remake_stream(int s);
+
 /* Waits for all streams. */
 void sync_all(void);
 

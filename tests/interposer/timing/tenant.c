@@ -21,10 +21,25 @@ static int thread_count(void) {
   return count;
 }
 
+/* A stream for each task, which is one launch; a few of them are kept for a while. */
+static void task(int i, uint64_t ns) {
+  static CUstream ring[64];
+  CUstream *mine = &ring[i % 64];
+  if (*mine)
+    OK(cuStreamDestroy_v2(*mine));
+  OK(cuStreamCreate(mine, 1));
+  spin(0, ns, *mine);
+  OK(cuStreamSynchronize(*mine));
+}
+
 /* The launch patterns of the meter's accuracy table. */
 static void pattern(const char *name, int n, uint64_t ns) {
   uint64_t began = now(), ended;
   for (int i = 0; i < n; i++) {
+    if (!strcmp(name, "task")) {
+      task(i, ns);
+      continue;
+    }
     bool longer = i % 10 == 9 && (!strcmp(name, "mix") || !strcmp(name, "mixhost"));
     spin(longer, longer ? 40 * ns : ns, streams[!strcmp(name, "two") ? i & 1 : 0]);
     if (!strcmp(name, "host"))

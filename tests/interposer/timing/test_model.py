@@ -61,6 +61,14 @@ WATCHED = [(10, 40), (10, 60), (5, 80), (10, 200), (20, 400)]
 FAMILIES = {
     "equal launches, in any company of waits and pauses": Family(each(PATTERNS, (5, 20, 100)), 0.005, 0.001, 0.0125),
     "kernels of 0.5 to 3 us": Family(each(PATTERNS, (0.5, 1, 1.5, 2, 2.5, 3)), 0.015, 0.002),
+    "a stream for each task": Family(each(("tasks",), (2, 5, 10, 20, 100, 1000), 4000), 0.005, 0.001, 0.02),
+    "a stream for each task of 0.1 to 1.9 times the mean": Family(
+        each(("tasksany",), (5, 10, 20, 100, 1000), 40_000), 0.06, 0.02, 0.0125
+    ),
+    "two such tasks at once": Family(each(("taskspairs", "taskspairsany"), (5, 10, 1000), 40_000), 0.15, 0.03, 0.02),
+    "a function for each launch": Family(
+        each(("strangers", "strangersyields"), (20, 100, 1000), 2000), 0.12, 0.03, runs=60
+    ),
     "many sizes of one function": Family(each(("sizes:8", "sizes:40", "sizes:200"), (5,)), 0.01, 0.002),
     "waits for each of 300 to 600 us, dear marks": Family(each(("syncdear",), (300, 600)), 0.005, 0.001, 0.0105),
     "training steps at the host's pace": Family(

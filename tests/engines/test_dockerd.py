@@ -1,0 +1,137 @@
+"""What dockerd is started with, where that and daemon.json do not go together, and where engines look for CDI specs."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from waiting import until
+
+from gpushare.cli.main import main
+from gpushare.engines import dockerd
+
+
+@pytest.fixture
+def system(tmp_path, monkeypatch) -> Path:
+    """A machine's folder of units, with a docker.service, and its defaults file."""
+    tmp_path.chmod(0o755)
+    units = tmp_path / "units"
+    units.mkdir()
+    monkeypatch.setattr(dockerd, "_UNITS", (tmp_path / "etc-units", units))
+    monkeypatch.setattr(dockerd, "_PIDFILE", tmp_path / "docker.pid")
+    monkeypatch.setattr(dockerd, "_DEFAULTS", (tmp_path / "default",))
+    return tmp_path
+
+
+def unit(system: Path, *lines: str, drop_in: str = "") -> None:
+    path = system / (f"etc-units/docker.service.d/{drop_in}" if drop_in else "units/docker.service")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(["[Unit]", "ExecStart=/no --default-runtime=no", "[Service]", *lines, ""]))
+
+
+def docker(system: Path, verb: str, *options: str, version: str = "28.5.2") -> int:
+    program = system / "dockerd"
+    program.write_text(f"#!/bin/sh\necho Docker version {version}, build x\n")
+    program.chmod(0o755)
+    given = ["runtime", verb, "--engine", "docker", "--config", str(system / "daemon.json")]
+    return main([*given, "--executable-path", str(program), *options])
+
+
+def named() -> set[tuple[str, str]]:
+    return {(flag.name, flag.value) for flag in dockerd.flags()}
+
+
+def test_flags_of_the_unit(system):
+    unit(system, "ExecStart=/usr/bin/dockerd -H fd:// \\", " --default-runtime nvidia $DOCKER_OPTS --label=a=${LABEL}")
+    assert ("default-runtime", "nvidia") in named()
+    unit(system, "Environment='LABEL=b c'", f"EnvironmentFile=-{system}/default", drop_in="10-a.conf")
+    (system / "default").write_text("# debian's\nDOCKER_OPTS=\"--feature cdi=true --cdi-spec-dir '/my cdi'\"\n")
+    assert {("feature", "cdi=true"), ("label", "a=b c")} <= named()
+    places = {flag.name: flag.place for flag in dockerd.flags()}
+    assert places["feature"] == str(system / "default")
+    assert places["default-runtime"] == str(system / "units/docker.service")
+    unit(system, "ExecStart=", "ExecStart=/usr/bin/dockerd --debug", drop_in="20-b.conf")
+    assert named() == {("debug", "")}
+
+
+def test_flags_without_a_unit_and_of_a_process(system):
+    (system / "default").write_text("export DOCKER_OPTS='--default-runtime=x'\n")
+    assert named() == {("default-runtime", "x")}
+    with subprocess.Popen(
+        [str(system / "dockerd"), "-c", "input()", "--feature", "y=true"],
+        executable=sys.executable, stdin=subprocess.PIPE,
+    ) as process:  # fmt: skip
+        (system / "docker.pid").write_text(str(process.pid))
+        until(lambda: ("feature", "y=true") in named(), "its command line")
+        process.stdin.write(b"\n")
+    (system / "docker.pid").write_text(str(os.getpid()))
+    assert named() == {("default-runtime", "x")}
+
+
+@pytest.mark.parametrize(
+    ("flags", "options", "key"),
+    [
+        ("--default-runtime=nvidia", ["--set-as-default"], "default-runtime"),
+        ("--feature containerd-snapshotter=true", [], "features"),
+    ],
+)
+def test_what_would_keep_docker_from_starting_is_refused(system, flags, options, key, capsys):
+    unit(system, f"ExecStart=/usr/bin/dockerd {flags}", drop_in="10-a.conf")
+    unit(system, "ExecStart=/usr/bin/dockerd")
+    assert docker(system, "configure", *options) == 1
+    said = capsys.readouterr().err
+    assert f"{key!r} too" in said
+    assert "docker.service.d/10-a.conf" in said
+    assert not (system / "daemon.json").exists()
+    # What is in the file already is status's to say.
+    (system / "daemon.json").write_text(json.dumps({key: {} if key == "features" else "nvidia"}))
+    docker(system, "status")
+    assert f"has {key!r} too: it refuses to start" in capsys.readouterr().out
+
+
+def test_what_docker_adds_up_or_reads_elsewhere_is_no_conflict(system, capsys):
+    unit(system, "ExecStart=/usr/bin/dockerd --add-runtime a=/b --default-runtime a")
+    assert docker(system, "configure") == 0
+    unit(system, "ExecStart=/usr/bin/dockerd --config-file /other.json --feature cdi=true")
+    assert docker(system, "configure") == 0
+    unit(system, f"ExecStart=/usr/bin/dockerd --config-file {system}/daemon.json --feature cdi=true")
+    assert docker(system, "configure") == 1
+
+
+def test_cdi_specs_that_docker_looks_for_elsewhere(system, capsys):
+    assert docker(system, "configure") == 0
+    unit(system, "ExecStart=/usr/bin/dockerd --cdi-spec-dir /etc/cdi-local")
+    assert docker(system, "status") == 1
+    assert "it reads CDI specs from /etc/cdi-local, and the daemon writes them into /var/run/cdi" in (
+        capsys.readouterr().out
+    )
+    unit(system, "ExecStart=/usr/bin/dockerd")
+    for directories, status in ((["/etc/cdi-local"], 1), (["/etc/cdi", "/run/cdi/"], 0), ([], 0)):
+        (system / "daemon.json").write_text(json.dumps({"cdi-spec-dirs": directories}))
+        docker(system, "configure")
+        capsys.readouterr()
+        assert docker(system, "status") == status, capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("engine", "says", "text"),
+    [
+        ("containerd", "containerd x v1.7.24 x", 'version = 2\n[plugins."io.containerd.grpc.v1.cri"]\n  {}\n'),
+        ("containerd", "containerd x v2.1.4 x", 'version = 3\n[plugins."io.containerd.cri.v1.runtime"]\n  {}\n'),
+        ("crio", "crio version 1.37.0", "[crio.runtime]\n{}\n"),
+        ("podman", "podman version 5.4.0", "[engine]\n{}\n"),
+    ],
+)
+def test_cdi_specs_that_others_look_for_elsewhere(system, engine, says, text, capsys):
+    program, config = system / engine, system / "config"
+    program.write_text(f"#!/bin/sh\necho {says}\n")
+    program.chmod(0o755)
+    given = ["--engine", engine, "--config", str(config), "--executable-path", str(program)]
+    given += ["--hooks-dir", str(system / "hooks")]
+    for directories, status in (("/home/x/cdi", 1), ('/x", "/var/run/cdi', 0)):
+        config.write_text(text.format(f'cdi_spec_dirs = ["{directories}"]'))
+        assert main(["runtime", "configure", *given]) == 0
+        assert main(["runtime", "status", *given]) == status
+        assert ("reads CDI specs from /home/x/cdi, and" in capsys.readouterr().out) == bool(status)
