@@ -272,10 +272,19 @@ def test_what_is_refused_does_not_start(runtime, pair, annotations, says):
 
 
 def test_no_daemon_no_start(runtime, pair):
-    pair.kill()
+    pair.away()
     result = runtime.run("/bin/echo", "started")
     assert result.returncode != 0 and result.stdout == ""
     assert "no daemon answers" in result.stderr
+
+
+def test_a_daemon_that_was_killed_is_waited_for(runtime, pair):
+    pair.kill()
+    with runtime.start(*ALLOC) as process:
+        pair.start()
+        out, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert '"ok": true' in out
 
 
 def test_with_the_runtime_wrapper_too(runtime, pair):

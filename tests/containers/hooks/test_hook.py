@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -15,9 +16,9 @@ from waiting import until
 STATE = json.dumps({"ociVersion": "1.0.2", "id": "c1", "status": "created", "pid": 4711, "bundle": "/b"}).encode()
 
 
-def run(programs: Path, socket: Path, state: bytes = STATE, verb: str = "create-runtime", grant: str = "g1"):
+def run(programs: Path, path: Path, state: bytes = STATE, verb: str = "create-runtime", grant: str = "g1"):
     return subprocess.run(
-        [programs / "gpushare-hook", verb, "--grant", grant, "--socket", socket],
+        [programs / "gpushare-hook", verb, "--grant", grant, "--socket", path],
         input=state, capture_output=True, timeout=30, env={"GPUSHARE_SOCKET": "/nowhere"},
     )  # fmt: skip
 
@@ -69,19 +70,64 @@ def test_nonsense_from_the_daemon_is_a_refusal(programs, daemon, answer):
 
 
 def test_daemon_absent(programs, tmp_path):
+    """Where none has run since the machine was started, no start waits for one."""
     result = run(programs, tmp_path / "none.sock")
     assert result.returncode == 1
+    missing = f"no daemon answers at {tmp_path}/none.sock (No such file or directory)"
+    assert line(result) == f"gpushare: {missing}: start one with `gpushare daemon`"
+
+
+def left(path: Path, by: str) -> None:
+    """What a daemon leaves that was `killed` or `stopped`."""
+    (path.parent / "daemon.lock").touch()
+    if by == "killed":
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(path))
+
+
+@pytest.mark.slow  # 10 s of waiting
+@pytest.mark.parametrize("by", ["killed", "stopped"])
+def test_a_daemon_that_does_not_come_back_is_given_up(programs, tmp_path, by):
+    left(tmp_path / "node.sock", by)
+    began = time.monotonic()
+    result = run(programs, tmp_path / "node.sock")
+    assert result.returncode == 1
     assert "no daemon answers at" in line(result)
-    assert "gpushare daemon" in line(result)
+    assert "waited 10." in line(result)
+    assert "look why it is away" in line(result)
+    assert time.monotonic() - began < 20, "an engine waits for the hook that long"
 
 
-def test_stale_socket(programs, tmp_path):
-    import socket
+@pytest.mark.parametrize("by", ["killed", "stopped"])
+def test_a_daemon_that_comes_back_is_waited_for(programs, daemon, by):
+    path = daemon.path.with_name("other.sock")
+    left(path, by)
+    command = [programs / "gpushare-hook", "create-runtime", "--grant", "g1", "--socket", path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as hook:
+        hook.stdin.write(STATE)
+        hook.stdin.close()
 
-    server = socket.socket(socket.AF_UNIX)
-    server.bind(str(tmp_path / "stale.sock"))
-    server.close()
-    assert "no daemon answers at" in line(run(programs, tmp_path / "stale.sock"))
+        def has_tried() -> bool:
+            assert hook.poll() is None, hook.stderr.read()
+            return any(os.readlink(one).startswith("socket:") for one in Path(f"/proc/{hook.pid}/fd").iterdir())
+
+        until(has_tried, "it has a socket, and nobody to connect to")
+        path.unlink(missing_ok=True)
+        back = type(daemon)(path)
+        assert hook.wait(30) == 0, hook.stderr.read()
+        back.close()
+    assert [request.body for request in back.requests] == [STATE]
+
+
+def test_a_daemon_that_ends_with_the_request_is_asked_once_more(programs, daemon):
+    daemon.answer = lambda _: b"" if len(daemon.requests) == 1 else (200, {})
+    assert run(programs, daemon.path).returncode == 0
+    assert len(daemon.requests) == 2
+    daemon.requests.clear()
+    daemon.answer = lambda _: b""
+    result = run(programs, daemon.path)
+    assert (result.returncode, len(daemon.requests)) == (1, 2), "a request that kills it is not sent again and again"
+    assert "it ended meanwhile: try again" in line(result)
 
 
 @pytest.mark.slow  # 10 s of waiting
