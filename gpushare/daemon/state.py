@@ -247,6 +247,8 @@ class State:
         if record.key is not None:
             self._keys.setdefault((record.uid, record.key), live)
         self.promises.put(live.id, record.request, record.places)
+        if record.phase is Phase.ACTIVE:
+            self.promises.begin_turn(live.id)
 
     def move(self, live: Live, places: list[Place]) -> None:
         """Gives a grant other places than it had."""
