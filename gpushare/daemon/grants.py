@@ -266,6 +266,7 @@ class Grants:
                 pid=process.pid,
                 started=process.started,
                 cgroup=(str(found.path), found.v2) if found is not None else None,
+                cgroup_id=found.identity() if found is not None else 0,
                 link=held.link,
             )
             self._enforcement.put_up(live.record, held, record)

@@ -45,6 +45,8 @@ class WorkloadRecord(Struct, kw_only=True):
     pid: int
     started: int
     cgroup: tuple[str, bool] | None
+    # As Cgroup.identity: an engine makes the same path again when it restarts a container. 0: not known.
+    cgroup_id: int = 0
     # Name of its cgroup's link in Layout.cgroups, where the daemon made the cgroup.
     link: str = ""
     # Why nothing keeps it in a cgroup, to its devices and to its memory, and why no tracepoint counts that memory;
