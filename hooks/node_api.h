@@ -33,7 +33,7 @@ struct gs_call {
 
 /* Sends a POST request and reads the response. 0 or a negative errno; a response of any HTTP status is a success. A
  * daemon that has run here and is away, such as one that is restarted, is waited for, at most 10 s. If it ends with the
- * request, the request is sent once more, so it must be one that may be repeated. */
+ * request, the request is sent to the next daemon, so it must be one that may be repeated. */
 int gs_node_post(const struct gs_call *call, struct gs_reply *reply, struct gs_err *err);
 /* Sends the request without waiting for a response or for a daemon that is away; for requests that may be lost. */
 int gs_node_tell(const struct gs_call *call, struct gs_err *err);

@@ -50,6 +50,13 @@ class Site:
         self.plugin.kill()
         self.plugin.wait()
 
+    def restart(self, unlisted: float = 0.5) -> None:
+        """Kills the plugin and starts it again."""
+        self.kill()
+        until(lambda: self.kubelet.streams == 0, "the end of the stream", 30)
+        self.start(unlisted=unlisted)
+        self.kubelet.wait(20)
+
     def said(self) -> str:
         return (self.directory / "plugin.log").read_text()
 
@@ -187,17 +194,19 @@ def test_a_used_pods_slots_are_never_shared_with_the_next(site):
     assert [grant["cdi"] for grant in site.daemon.client.grants()] == [[other]]
 
 
-def test_plugin_and_kubelet_and_daemon_start_again_while_a_pod_is_admitted(site):
-    site.kill()
-    until(lambda: site.kubelet.streams == 0, "the end of the stream", 30)
-    site.start(unlisted=60)
-    site.kubelet.wait(20)
+@pytest.fixture
+def slow_site(site) -> Iterator[Site]:
+    """The plugin waits for longer until kubelet lists a pod, as it does in earnest."""
+    site.restart(unlisted=60)
+    yield site
+    site.restart()
+
+
+def test_plugin_and_kubelet_and_daemon_start_again_while_a_pod_is_admitted(slow_site):
+    site = slow_site
     admitted = site.kubelet.admit("p", slots(site, 0, 10), ("init", 10), ("init", 5), ("main", 3), ("main", 7))
     named = [next(admitted)]
-    site.kill()
-    until(lambda: site.kubelet.streams == 0, "the end of the stream", 30)
-    site.start(unlisted=60)
-    site.kubelet.wait(20)
+    site.restart(unlisted=60)
     named.append(next(admitted))
     registered = len(site.kubelet.registered)
     site.kubelet.stop()
@@ -211,6 +220,7 @@ def test_plugin_and_kubelet_and_daemon_start_again_while_a_pod_is_admitted(site)
     assert {name for grant in site.daemon.client.grants() for name in grant["cdi"]} == set(named)
     [whole] = [one["guaranteed"]["time"] for one in site.daemon.client.devices() if one["id"] == site.devices[0]]
     assert whole == 1000
+    site.restart()
     del site.kubelet.pods["p"]
     until(lambda: site.daemon.client.grants() == [], "the end of all grants")
 
