@@ -43,6 +43,7 @@ FEATURES = [
     "explain",
     "usage",
     "gangs",
+    "in_turn",
 ]
 
 
