@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from kubelet import timed
-from running import GPUSHARE, SPIN, Daemon
+from running import GPUSHARE, SPIN, Daemon, Tenant
 from slotkubelet import Refused, SlotKubelet
 from waiting import until
 
@@ -183,6 +183,38 @@ def test_slots_of_a_pod_that_never_started_go_to_the_next(site):
     [grant] = [grant for grant in site.daemon.client.grants() if name in grant["cdi"]]
     spins(site, grant["id"])
     del site.kubelet.pods["next"]
+    until(lambda: site.daemon.client.grants() == [], "the end of both")
+
+
+def test_slots_of_several_pods_that_failed_go_to_the_next(site):
+    for first in (0, 5):
+        list(site.kubelet.admit("failed", slots(site, 0, 5, first=first), ("init", 5)))
+        del site.kubelet.pods["failed"]
+    [name] = site.kubelet.admit("next", slots(site, 0, 10), ("main", 10))
+    assert len(site.daemon.client.grants()) == 2, "one of the two might be the same pod's"
+    spins(site, name.rpartition("=")[2])
+    site.kubelet.pods.clear()
+    until(lambda: site.daemon.client.grants() == [], "the end of all")
+
+
+def test_no_pod_has_more_containers_in_turn_than_may_be(site):
+    admitted = site.kubelet.admit("p", slots(site, 0, 10), *[("init", 1)] * 33)
+    with pytest.raises(Refused, match="32 containers of the pod use the same slots"):
+        list(admitted)
+    assert len(site.daemon.client.grants()) == 32
+
+
+def test_slots_of_a_pod_that_failed_end_no_grant_of_another(site):
+    list(site.kubelet.admit("failed", slots(site, 0, 10), ("init", 10)))
+    del site.kubelet.pods["failed"]
+    [name] = site.kubelet.admit("runs", slots(site, 0, 10), ("main", 2))
+    command = [*GPUSHARE, "run", "--socket", str(site.daemon.layout.socket), "--grant", name.rpartition("=")[2], "--"]
+    tenant = Tenant([*command, str(SPIN)])
+    [other] = site.kubelet.admit("next", slots(site, 0, 8, first=2), ("main", 8))
+    assert {one for grant in site.daemon.client.grants() for one in grant["cdi"]} == {name, other}
+    assert tenant.tell("alloc 1GiB")["ok"], "it runs on"
+    tenant.close()
+    site.kubelet.pods.clear()
     until(lambda: site.daemon.client.grants() == [], "the end of both")
 
 

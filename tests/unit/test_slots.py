@@ -142,9 +142,22 @@ def test_a_set_of_grants_ends_as_one():
     old = dict.fromkeys("gh", slots.UNLISTED_SECONDS)
     assert slots.over([init, main], {"GPU-a.2"}, "gh", old, trusted=True) == []
     assert slots.over([init, main], set(), {"h"}, dict.fromkeys("gh", 0.0), trusted=True) == ["g", "h"]
-    assert slots.over([init, {**main, "phase": "active"}], set(), "gh", old, trusted=True) == []
+    assert slots.over([init, {**main, "phase": "active"}], set(), {"h"}, old, trusted=True) == []
     assert slots.over([init, main], set(), set(), {**old, "h": 0.0}, trusted=True) == [], "made just now"
     assert slots.over([init, main], set(), set(), old, trusted=True) == ["g", "h"]
+
+
+def test_a_grant_that_was_listed_itself_ends_with_its_own_pod():
+    """Pods share a set where one failed after its allocation."""
+    failed, ran, runs = of(["GPU-a.0", "GPU-a.1"]), of(["GPU-a.0"], phase="bound"), of(["GPU-a.1"], phase="active")
+    there = [failed, {**ran, "id": "h"}, {**runs, "id": "i"}]
+    young = dict.fromkeys("ghi", 0.0)
+    assert slots.over(there, {"GPU-a.1"}, {"g", "h", "i"}, young, trusted=True) == ["h"]
+    assert slots.over([{**one, "phase": "bound"} for one in there], set(), {"h"}, young, trusted=True) == [
+        "g",
+        "h",
+        "i",
+    ]
 
 
 class Listed(Pods):

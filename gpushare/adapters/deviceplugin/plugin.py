@@ -85,22 +85,21 @@ class Allocator:
     def _turn(self, daemon: Client, device: Json, wanted: list[str]) -> str:
         """Returns the set of grants for slots that are given out: that of another container of the same pod that has
         some of them, else a new one. Ends the grants of other pods that had them, which are gone."""
-        there = daemon.grants(key_prefix=slots.key_prefix(device["id"]))
-        found = secrets.token_hex(4)
-        for name, own in slots.sets(there).items():
-            if slots.of_set(own).isdisjoint(wanted):
+        there = slots.sets(daemon.grants(key_prefix=slots.key_prefix(device["id"])))
+        have = {name: own for name, own in there.items() if not slots.of_set(own).isdisjoint(wanted)}
+        may = [name for name, own in have.items() if slots.may_continue(own, wanted) and not self._was_listed(own)]
+        # A pod uses the slots of one set again; where several seem to be, its is the latest.
+        found = max(may, key=lambda name: int(have[name][-1]["created_ns"]), default=None)
+        for name, own in have.items():
+            if name == found:
                 continue
-            if slots.may_continue(own, wanted) and not self._was_listed(own):
-                if len(own) >= slots.SET_MAX:
-                    raise RefusedError(
-                        f"{len(own)} containers of the pod use the same slots, which is all that may: use fewer"
-                    )
-                found = name
-                continue
-            for grant in own:
-                log.info("grant %s: its slots are given to another pod", grant["id"])
-                self._release(grant["id"])
-        return found
+            # Not all of the set: it may have grants of several pods, where one failed after its allocation.
+            for stale in slots.overlapping(own, wanted):
+                log.info("grant %s: its slots are given to another pod", stale)
+                self._release(stale)
+        if found is not None and len(have[found]) >= slots.SET_MAX:
+            raise RefusedError(f"{slots.SET_MAX} containers of the pod use the same slots, which is all that may")
+        return found or secrets.token_hex(4)
 
     def _was_listed(self, grants: list[Json]) -> bool:
         """Whether kubelet has listed slots of these grants and lists none any more: their pod is gone."""
@@ -149,9 +148,7 @@ class Allocator:
             if not any(slots.is_idle(grant) or grant["id"] not in self._seen for grant in ours):
                 return
             listed = slots.listed(pods.list(kubelet), self._options.resource)
-            for own in slots.sets(ours).values():
-                if not slots.of_set(own).isdisjoint(listed):
-                    self._seen |= {grant["id"] for grant in own}
+            self._seen |= {grant["id"] for grant in ours if slots.names(grant) & listed}
             ages = {grant_id: now - since for grant_id, since in self._since.items()}
             for one in slots.over(ours, listed, self._seen, ages, trusted=trusted):
                 log.info("grant %s: its pod is gone", one)

@@ -186,17 +186,18 @@ def _follows(own: frozenset[str], pool: frozenset[str], used: frozenset[str]) ->
 def over(
     grants: Iterable[Json], listed: Collection[str], seen: Collection[str], ages: Mapping[str, float], *, trusted: bool
 ) -> list[str]:
-    """Returns the ids of grants whose pods are gone: sets in which nothing runs and none of whose slots kubelet has
-    `listed` for a pod. `seen`: grants whose slots it has listed before; others may belong to pods that are not listed
-    yet, and end only after UNLISTED_SECONDS, if kubelet is `trusted` to know all its pods. `ages`: monotonic seconds
-    since each was seen. kubelet lists no init containers but those that keep running."""
+    """Returns the ids of idle grants whose pods are gone. `listed`: slots that kubelet lists for pods, for as long as
+    they are there; not those of init containers that end. `seen`: grants of whose slots it has listed some before.
+    Others may belong to pods that are not listed yet, or to init containers whose slots no other container has: they
+    end with their set, or after UNLISTED_SECONDS, if kubelet is `trusted` to know all its pods. `ages`: monotonic
+    seconds since each was seen."""
     out = []
     for own in sets(grants).values():
         ids = [grant["id"] for grant in own]
-        known = any(one in seen for one in ids)
-        old = trusted and all(ages[one] >= UNLISTED_SECONDS for one in ids)
-        if all(map(is_idle, own)) and of_set(own).isdisjoint(listed) and (old or known):
-            out += ids
+        known = any(one in seen for one in ids) or (trusted and all(ages[one] >= UNLISTED_SECONDS for one in ids))
+        all_over = known and all(map(is_idle, own)) and of_set(own).isdisjoint(listed)
+        gone = [grant["id"] for grant in own if is_idle(grant) and names(grant).isdisjoint(listed)]
+        out += ids if all_over else [one for one in gone if one in seen]
     return out
 
 
