@@ -1,5 +1,6 @@
 """gpushare-hook: its requests, its messages, and its failures."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -110,7 +111,9 @@ def test_a_daemon_that_comes_back_is_waited_for(programs, daemon, by):
 
         def has_tried() -> bool:
             assert hook.poll() is None, hook.stderr.read()
-            return any(os.readlink(one).startswith("socket:") for one in Path(f"/proc/{hook.pid}/fd").iterdir())
+            with contextlib.suppress(OSError):  # it may close one meanwhile
+                return any(os.readlink(one).startswith("socket:") for one in Path(f"/proc/{hook.pid}/fd").iterdir())
+            return False
 
         until(has_tried, "it has a socket, and nobody to connect to")
         path.unlink(missing_ok=True)
