@@ -101,16 +101,17 @@ def _place_in_turn(
     choices: list[Choice] | None,
 ) -> list[Place]:
     """As `place`, next to the other grants of the set: room is needed for all their parts together."""
-    now, there = promises.now, beside[0][1].place
-    if asked.device not in (None, (there.device,), (there.index,)):
-        raise RefusedError(f"the grants of its set are on device {there.index} ({there.device}): ask for that one")
-    asked = replace(asked, device=(there.device,))
+    now, there = promises.now, beside[0][1].place.device
+    indices = [(device.index,) for device in now.devices if device.id == there]
+    if asked.device not in (None, (there,), *indices):
+        raise RefusedError(f"the grants of its set are on device {there}: ask for that one")
+    asked = replace(asked, device=(there,))
     # What it would be on an empty device, which also checks its own size.
     [alone] = admission.place(asked, now.devices, now.tenants, Taken(), smallest_milli)
     whole = turns.together([*(member for _, member in beside), turns.Member(parts, alone)])
     taken, found = now.taken.copy(), list[Choice]()
     for grant, _ in beside:
-        taken.drop(grant, there.device)
+        taken.drop(grant, there)
     asked = replace(asked, memory=whole.memory_bytes, time_milli=whole.time_milli)
     [all_parts] = admission.place(asked, now.devices, now.tenants, taken, smallest_milli, found)
     own = replace(alone, guaranteed_milli=min(alone.guaranteed_milli, all_parts.guaranteed_milli))

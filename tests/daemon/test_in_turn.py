@@ -43,6 +43,9 @@ def test_together_they_take_what_their_parts_are(client):
     assert client.grant(init)["in_turn"] == {"set": "pod", "parts": [*range(10)]}
     assert client.devices()[0]["guaranteed"] == {"time": 1000, "memory": 16 * GIB}
     assert client.tenants()[0]["allocated"]["time"] == 1000
+    for name, fits in (("pod", True), ("other", False)):
+        asked = {"memory": GIB, "time": 100, "device": 0, "in_turn": {"set": name, "parts": [3]}}
+        assert client.plan(**asked)["fits"] == fits
     with pytest.raises(RefusedError, match="does not fit"):
         client.create(memory=GIB, time=100, device=0)
     with pytest.raises(RefusedError, match="does not fit"):
@@ -89,7 +92,7 @@ def test_a_part_belongs_to_one_that_runs(daemon, client, spin_in, phase_of):
 
 def test_what_cannot_be_shared_is_refused(client):
     one = part_of(client, [0, 1])
-    with pytest.raises(RefusedError, match="grants of its set are on device 0"):
+    with pytest.raises(RefusedError, match=f"grants of its set are on device {client.devices()[0]['id']}"):
         client.create(memory=GIB, time=100, device=1, in_turn={"set": "pod", "parts": [0]})
     with pytest.raises(UsageError, match="ask for one device"):
         client.create(memory=GIB, time=100, devices=2, in_turn={"set": "x", "parts": [0]})
