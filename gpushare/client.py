@@ -120,10 +120,13 @@ class Client(Verbs):
         while True:
             try:
                 check_socket(self.path)
-                response = transport.request(self.path, method, target, data, timeout)
-                break
             except UnreachableError as error:
                 absence.check(error)
+                time.sleep(AWAY_AGAIN_SECONDS)
+                continue
+            try:
+                response = transport.request(self.path, method, target, data, timeout)
+                break
             except transport.ERRORS as error:
                 absence.check(no_answer(self.path, error), error)
             time.sleep(AWAY_AGAIN_SECONDS)
