@@ -189,7 +189,7 @@ def test_a_daemon_that_is_away_refuses_those_who_ask(place):
         engine.create(SHARE)
     assert engine.create({}).empty
     place.node.start()
-    assert not engine.create(SHARE).empty
+    assert not place.fresh().create(SHARE).empty
 
 
 def test_a_daemon_that_is_restarted_is_waited_for(place, engine):
