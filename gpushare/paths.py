@@ -8,6 +8,7 @@ SOCKET_ENV = "GPUSHARE_SOCKET"
 GRANT_DIR_ENV = "GPUSHARE_GRANT_DIR"
 SIM_DIR_ENV = "GPUSHARE_SIM_DIR"
 DEFAULT_SOCKET = Path("/run/gpushare/node.sock")
+LOCK = "daemon.lock"  # in the run-time directory, next to the socket; stays when the daemon has ended
 PRICES = Path("/etc/gpushare/prices.toml")
 
 CONTAINER_DIR = "/run/gpushare"  # what a container gets is mounted here

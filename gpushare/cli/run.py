@@ -11,7 +11,7 @@ from gpushare.cli.command import add_json, add_socket, client, closed, print_jso
 from gpushare.cli.grant import add_share_options, add_wait, rounding, share_request
 from gpushare.cli.parser import Parser
 from gpushare.cli.program import EXIT_GPUSHARE, command, missing, replace
-from gpushare.client import Client
+from gpushare.client import AWAY_SECONDS, Client
 from gpushare.errors import GpushareError, RefusedError, UnreachableError, UsageError
 
 # Time to live of the reservation. The bind follows in one round trip; if this process is killed in between, the share
@@ -56,7 +56,7 @@ class RunCommand:
         argv = command(args.argv)
         if status := missing(argv):
             return status
-        daemon = client(args)
+        daemon = client(args).patient(AWAY_SECONDS)
         try:
             if args.grant is not None:
                 _replace(argv, daemon.bind(args.grant, "process"))

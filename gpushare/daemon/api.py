@@ -44,6 +44,7 @@ FEATURES = [
     "usage",
     "gangs",
     "placement",
+    "in_turn",
 ]
 
 

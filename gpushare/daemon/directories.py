@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpushare.errors import FailedError, UsageError
-from gpushare.paths import Layout
+from gpushare.paths import LOCK, Layout
 
 _SOCKET_PATH_MAX = 107  # sun_path less its NUL
 
@@ -53,7 +53,7 @@ def locked(layout: Layout) -> Iterator[None]:
     for path in (layout.run, layout.state, layout.socket.parent):
         own(path)
     try:
-        descriptor = os.open(layout.run / "daemon.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(layout.run / LOCK, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise FailedError(f"{layout.run} cannot be used ({error.strerror}): run as root, or give --state-dir") from None
     try:

@@ -127,6 +127,8 @@ class Grants:
         arguments and errors: as of `create`."""
         if request.uid is not None and request.uid != peer.uid and not peer.is_root:
             raise ForbiddenError(f"only root may ask for a grant that belongs to uid {request.uid}: leave uid out")
+        if request.in_turn is not None and not peer.is_root:
+            raise ForbiddenError("only root may ask for grants that run in turn: leave in_turn out")
         self._state.tenants.named_by(peer, request.tenant, member=member)
         choices: list[Choice] = []
         try:
@@ -212,6 +214,7 @@ class Grants:
         if request.pid is not None or not live.record.life.keep:
             raise UsageError("only a grant that is kept is opened to a user: create it with keep, and leave pid out")
         self._enforcement.check_open()
+        self._check_turn(live)
         self._bind_as(live, request.uid, request.gid)
         self._enforcement.open_to(live.record)
         live.record.open = True
@@ -250,9 +253,11 @@ class Grants:
     def start(self, live: Live, process: workloads.Process, group: Callable[[], workloads.Held]) -> None:
         """Makes `process` the first one of a workload of a bound grant. `group` finds or makes its cgroup.
 
-        A failure ends the grant, because its workload must not run without what was promised. A kept grant goes on for
-        its other workloads: the caller gets the error, and does not start this one.
+        Raises RefusedError while another grant is in use that runs in turn with it. A failure ends the grant, because
+        its workload must not run without what was promised. A kept grant goes on for its other workloads: the caller
+        gets the error, and does not start this one.
         """
+        self._check_turn(live)
         held = None
         try:
             held = group()
@@ -261,12 +266,15 @@ class Grants:
                 pid=process.pid,
                 started=process.started,
                 cgroup=(str(found.path), found.v2) if found is not None else None,
+                cgroup_id=found.identity() if found is not None else 0,
                 link=held.link,
             )
             self._enforcement.put_up(live.record, held, record)
             live.record.workloads.append(record)
             workloads.watch(live, record, process.take(), lambda: self._transitions.emptied_if_dead(live))
             self._transitions.send(live, lifecycle.Started(now_ns(), process.pid))
+            if self._state.promises.begin_turn(live.id):
+                self._serving.refresh_shares()
         except RefusedError:
             raise
         except (GpushareError, OSError) as error:
@@ -275,6 +283,16 @@ class Grants:
             elif held is not None and held.link:
                 workloads.remove_cgroups(self._state.layout.cgroups, held.link)
             raise
+
+    def _check_turn(self, live: Live) -> None:
+        if (asked := live.record.request.in_turn) is None:
+            return
+        for grant, member in self._state.promises.beside(live.record.request):
+            if grant == live.id or member.parts.isdisjoint(asked.parts):
+                continue
+            other = self._state.live(grant)
+            if other.record.open or any(map(workloads.alive, other.workloads)):
+                raise RefusedError(f"grant {grant} is in use, and {live.id} has some of its parts: wait for its end")
 
     def release(self, peer: Peer, grant_id: str) -> Live:
         """Ends the grant and kills what runs in it. One that has ended already is left as it is."""

@@ -8,19 +8,20 @@ from gpushare.api.types import GrantChange, GrantRequest
 from gpushare.daemon.promises import WORKLOAD, Promises, gang_id
 from gpushare.daemon.state import Live, State
 from gpushare.daemon.terms import check, memory, terms
-from gpushare.errors import UsageError
+from gpushare.errors import RefusedError, UsageError
 from gpushare.node.devices import MAX_DEVICES
-from gpushare.policy import admission, selector
+from gpushare.policy import admission, selector, turns
 from gpushare.policy.admission import Choice, Place
 from gpushare.policy.capacity import Standing
 from gpushare.policy.shares import Share, shares
 from gpushare.policy.spread import Placement
-from gpushare.policy.taken import Holding
+from gpushare.policy.taken import Holding, Taken
 from gpushare.policy.tenant import TenantPolicy
 from gpushare.units import parse_time
 
 TTL_SECONDS_MAX = 86400
 _KEY_MAX = 256
+_SET_MAX = 128
 
 
 @functools.lru_cache(maxsize=256)
@@ -81,14 +82,57 @@ def place(
     check(request, state.reclaim_policy)
     # While an owner wants its memory back, nobody gets more of it on loan.
     borrow = terms(request, state.reclaim_policy).borrow if not state.recalls.open else 0
-    asked = _request(request, borrow, of_tenant(state, request.tenant))
-    now = (promises or state.promises).now
+    asked, promises = _request(request, borrow, of_tenant(state, request.tenant)), promises or state.promises
+    if request.in_turn is not None:
+        _check_in_turn(request)
+        if beside := promises.beside(request):
+            parts = frozenset(request.in_turn.parts)
+            return _place_in_turn(asked, parts, beside, promises, state.smallest_milli, choices)
+    now = promises.now
     return admission.place(asked, now.devices, now.tenants, now.taken, state.smallest_milli, choices)
+
+
+def _check_in_turn(request: GrantRequest) -> None:
+    assert request.in_turn is not None
+    if request.devices != 1 or request.borrow_memory:
+        raise UsageError("grants that run in turn share parts of one device, none of it on loan: ask for one device")
+    if not 1 <= len(request.in_turn.set) <= _SET_MAX:
+        raise UsageError(f"a set's name has 1 to {_SET_MAX} characters, not {len(request.in_turn.set)}: shorten it")
+
+
+def _place_in_turn(
+    asked: admission.Request,
+    parts: frozenset[int],
+    beside: list[tuple[str, turns.Member]],
+    promises: Promises,
+    smallest_milli: int,
+    choices: list[Choice] | None,
+) -> list[Place]:
+    """As `place`, next to the other grants of the set: room is needed for all their parts together."""
+    now, there = promises.now, beside[0][1].place.device
+    indices = [(device.index,) for device in now.devices if device.id == there]
+    if asked.device not in (None, (there,), *indices):
+        raise RefusedError(f"the grants of its set are on device {there}: ask for that one")
+    asked = replace(asked, device=(there,))
+    # What it would be on an empty device, which also checks its own size.
+    [alone] = admission.place(asked, now.devices, now.tenants, Taken(), smallest_milli)
+    whole = turns.together([*(member for _, member in beside), turns.Member(parts, alone)])
+    taken, found = now.taken.copy(), list[Choice]()
+    for grant, _ in beside:
+        taken.drop(grant, there)
+    asked = replace(asked, memory=whole.memory_bytes, time_milli=whole.time_milli)
+    [all_parts] = admission.place(asked, now.devices, now.tenants, taken, smallest_milli, found)
+    own = replace(alone, guaranteed_milli=min(alone.guaranteed_milli, all_parts.guaranteed_milli))
+    if choices is not None:
+        choices.append(replace(found[0], place=own))
+    return [own]
 
 
 def resize(state: State, live: Live, change: GrantChange) -> list[Place]:
     """The grant's places after the change, on the same devices. Raises like `place`; changes nothing."""
     record = live.record
+    if len(state.promises.beside(record.request)) > 1:
+        raise RefusedError(f"grant {live.id} runs in turn with others, and they share what they have: create another")
     now = state.promises.now
     borrow = terms(record.request, state.reclaim_policy).borrow if not state.recalls.open else 0
     others = [holding for holding in now.taken if holding.grant != live.id]

@@ -10,13 +10,14 @@ from gpushare.daemon.drains import Drain
 from gpushare.daemon.gangs import gang_of
 from gpushare.daemon.tenants import Tenants
 from gpushare.node.devices import Device, facts
-from gpushare.policy import admission
+from gpushare.policy import admission, turns
 from gpushare.policy import capacity as capacity_policy
 from gpushare.policy.admission import Place
 from gpushare.policy.capacity import Key, Promise, Standing
 from gpushare.policy.shares import DEVICE_MILLI, Placed, Workload
 from gpushare.policy.taken import Holding, Taken
 from gpushare.policy.tenant import TenantPolicy
+from gpushare.policy.turns import Member
 from gpushare.tenants.quotas import DEFAULT
 
 WORKLOAD = {"interactive": Workload.INTERACTIVE, "inference": Workload.INFERENCE, "training": Workload.TRAINING}
@@ -41,6 +42,24 @@ class _Now:
     taken: Taken
 
 
+SetName = tuple[str, str]
+"""A tenant, and its name for grants that run in turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A grant of a set, as it was asked for and given."""
+
+    request: GrantRequest
+    place: Place
+
+    @property
+    def member(self) -> Member:
+        """As the rules of turns take it."""
+        assert self.request.in_turn is not None
+        return Member(frozenset(self.request.in_turn.parts), self.place)
+
+
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """What `_Now` was computed from: the number of tenant changes, and copies of the rest."""
@@ -52,7 +71,8 @@ class _Seen:
 
 
 class Promises:
-    """`devices`, `faults` and `drains` are the daemon's own objects, which the daemon changes."""
+    """Of grants that run in turn, each part counts once (gpushare/policy/turns.py). `devices`, `faults` and `drains`
+    are the daemon's own objects, which the daemon changes."""
 
     def __init__(
         self,
@@ -66,6 +86,9 @@ class Promises:
         self._placed: dict[str, list[Placed]] = {}
         self._holdings: dict[str, list[Holding]] = {}
         """Both by grant; in the second, `guaranteed_milli` is what was reserved."""
+        self._turns: dict[SetName, dict[str, _Asked]] = {}
+        """The grants of each set that run in turn; first the one that ran last."""
+        self._set_of: dict[str, SetName] = {}
         self._grants: Counter[str] = Counter()
         """Number of grants by tenant."""
         self.changes = 0
@@ -77,6 +100,8 @@ class Promises:
         """A copy to plan with: its changes change nothing here."""
         other = Promises(self._devices, self._tenants, self._faults, self._drains)
         other._placed, other._holdings = dict(self._placed), dict(self._holdings)
+        other._turns = {name: dict(own) for name, own in self._turns.items()}
+        other._set_of = dict(self._set_of)
         other._grants = self._grants.copy()
         now = self.now
         other._now = replace(now, standing=now.standing.copy(), taken=now.taken.copy())
@@ -85,23 +110,65 @@ class Promises:
 
     def put(self, grant: str, request: GrantRequest, places: Iterable[Place]) -> None:
         """Adds a grant, or gives it other places."""
-        now = self.now
         if grant in self._placed:
             self.drop(grant)
         self.changes += 1
+        self._grants[request.tenant] += 1
+        if (name := _set(request)) is None:
+            self._count(grant, request, places)
+            return
+        [place] = places
+        self._set_of[grant] = name
+        self._turns.setdefault(name, {})[grant] = _Asked(request, place)
+        self._recount(name)
+
+    def drop(self, grant: str) -> None:
+        """Removes a grant; an unknown one is ignored."""
+        self.changes += 1
+        if grant in self._placed:
+            self._grants[self._placed[grant][0].tenant] -= 1
+        self._uncount(grant)
+        if (name := self._set_of.pop(grant, None)) is not None:
+            del self._turns[name][grant]
+            self._recount(name)
+
+    def beside(self, request: GrantRequest) -> list[tuple[str, Member]]:
+        """The grants of the set of a request, which run in turn with the grant that it asks for."""
+        name = _set(request)
+        return [(grant, asked.member) for grant, asked in self._turns.get(name, {}).items()] if name is not None else []
+
+    def begin_turn(self, grant: str) -> bool:
+        """Gives all parts that it has to a grant that is started, and takes them from others of its set. Returns
+        whether that changes anything."""
+        name = self._set_of.get(grant)
+        if name is None or next(iter(own := self._turns[name])) == grant:
+            return False
+        self._turns[name] = {grant: own.pop(grant), **own}
+        self.changes += 1
+        self._recount(name)
+        return True
+
+    def _recount(self, name: SetName) -> None:
+        own = self._turns[name]
+        if not own:
+            del self._turns[name]
+            return
+        for grant in own:
+            self._uncount(grant)
+        places = turns.counted([asked.member for asked in own.values()])
+        for (grant, asked), place in zip(own.items(), places, strict=True):
+            self._count(grant, asked.request, [place])
+
+    def _count(self, grant: str, request: GrantRequest, places: Iterable[Place]) -> None:
+        now, places = self.now, list(places)
         self._placed[grant] = [_placed(grant, request, place) for place in places]
         self._holdings[grant] = [_holding(grant, request, place, gang_id(request)) for place in places]
-        self._grants[request.tenant] += 1
         for holding in self._holdings[grant]:
             now.taken.put(holding)
         self._settle(now, now.standing.put(self._placed[grant]))
 
-    def drop(self, grant: str) -> None:
-        """Removes a grant; an unknown one is ignored."""
+    def _uncount(self, grant: str) -> None:
         now = self.now
-        self.changes += 1
-        if grant in self._placed:
-            self._grants[self._placed[grant][0].tenant] -= 1
         for holding in self._holdings.pop(grant, ()):
             now.taken.drop(grant, holding.device)
         self._settle(now, now.standing.drop(self._placed.pop(grant, [])))
@@ -178,6 +245,10 @@ def gang_id(request: GrantRequest) -> str | None:
     """The id of the gang that the request names; None: it names none."""
     gang = gang_of(request)
     return gang.id if gang is not None else None
+
+
+def _set(request: GrantRequest) -> SetName | None:
+    return (request.tenant, request.in_turn.set) if request.in_turn is not None else None
 
 
 def _placed(grant: str, request: GrantRequest, place: Place) -> Placed:

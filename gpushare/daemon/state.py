@@ -46,6 +46,8 @@ class WorkloadRecord(Struct, kw_only=True):
     pid: int
     started: int
     cgroup: tuple[str, bool] | None
+    # As Cgroup.identity: an engine makes the same path again when it restarts a container. 0: not known.
+    cgroup_id: int = 0
     # Name of its cgroup's link in Layout.cgroups, where the daemon made the cgroup.
     link: str = ""
     # Why nothing keeps it in a cgroup, to its devices and to its memory, and why no tracepoint counts that memory;
@@ -250,6 +252,8 @@ class State:
         if record.key is not None:
             self._keys.setdefault((record.uid, record.key), live)
         self.promises.put(live.id, record.request, record.places)
+        if record.phase is Phase.ACTIVE:
+            self.promises.begin_turn(live.id)
 
     def move(self, live: Live, places: list[Place]) -> None:
         """Gives a grant other places than it had."""

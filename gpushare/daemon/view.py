@@ -129,6 +129,7 @@ def grant_view(
         managed=record.request.managed,
         gang=gang_of(record.request),
         part_of=types.PartOf(gang=record.part.gang, part=record.part.part) if record.part is not None else None,
+        in_turn=record.request.in_turn,
         phase=life.phase.value,
         devices=devices,
         borrow=any(place.borrows for place in record.places),

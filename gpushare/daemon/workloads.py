@@ -121,6 +121,8 @@ def watch(live: Live, record: WorkloadRecord, pidfd: int | None, ended: Callable
 
     if pidfd is not None:
         loop.add_reader(pidfd, process_ended)
+    if found is not None and record.cgroup_id not in (0, found.identity()):
+        return workload  # it ended while no daemon ran, and the cgroup of its path is another's
     with contextlib.suppress(OSError):
         workload.events = found.events() if found is not None else None
     if workload.events is None:

@@ -24,7 +24,8 @@ PRELOAD_FILE = "/etc/ld.so.preload"
 _LOADER_CONFIG = "/etc/ld.so.conf.d/000-gpushare.conf"  # with it, an `ldconfig` in the container lists the driver
 _TOOLS = "/usr/bin"  # in every image's PATH
 
-# Seconds that an engine waits for a hook: longer than the hook's own timeout, so that the user sees the hook's message.
+# Seconds that an engine waits for a hook: longer than the hook's own timeout (GS_START_MS in hooks/node_api.h), so that
+# the user sees the hook's message.
 HOOK_TIMEOUT_S = 20
 
 

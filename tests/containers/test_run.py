@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from running import Daemon
+from running import GPUSHARE, Daemon
 
 from gpushare.enforce import cgroup
 from gpushare.paths import INTERPOSERS, LIB_DIR
@@ -147,6 +147,15 @@ def test_absent_daemon(node, tmp_path):
     result = node.cli("run", "--socket", tmp_path / "none", *SHARE, "--", "echo", "started")
     assert (result.returncode, result.stdout) == (125, "")
     one_line(result, "no daemon at")
+
+
+def test_a_daemon_that_is_restarted_is_waited_for(node):
+    node.kill()
+    command = [*GPUSHARE, "run", "--socket", str(node.layout.socket), *SHARE, "--", "echo", "started"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        node.start()
+        out, said = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "started\n"), said
 
 
 def test_a_user_without_permission(node):

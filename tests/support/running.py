@@ -27,7 +27,7 @@ from gpushare.errors import GpushareError
 from gpushare.inject import cdi, grantdir, grantfiles
 from gpushare.node import standins
 from gpushare.node.devices import MAX_DEVICES
-from gpushare.paths import SOCKET_ENV, Layout
+from gpushare.paths import LOCK, SOCKET_ENV, Layout
 
 SPIN = paths.LIB_DIR / "gpushare-spin"
 GPUSHARE = (sys.executable, "-m", "gpushare")
@@ -149,6 +149,12 @@ class Daemon:
         except GpushareError:
             return False
         return True
+
+    def away(self) -> None:
+        """Leaves the node as if no daemon had run there since the machine was started."""
+        self.kill()
+        self.layout.socket.unlink()
+        (self.layout.run / LOCK).unlink()
 
     def kill(self) -> None:
         assert self.process is not None
