@@ -153,7 +153,7 @@ def test_all_containers_of_a_pod_get_their_shares(site, containers):
     sizes = [grants[name]["devices"][0] for name in named]
     assert [one["time_milli"] for one in sizes] == [100 * count for _, count in containers]
     assert [one["memory_limit_bytes"] for one in sizes] == [
-        16 * GIB * count // 10 >> 20 << 20 for _, count in containers
+        16 * GIB * count // 10 // PAGE * PAGE for _, count in containers
     ]
     taken = next(one["guaranteed"] for one in client.devices() if one["id"] == device)
     used = len({slot for grant in grants.values() for slot in of_key(grant)})
