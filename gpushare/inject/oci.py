@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.errors import RefusedError, UsageError
-from gpushare.inject import compat, edits, ldcache, nvidia, preload
+from gpushare.inject import compat, edits, ldcache, names, nvidia, preload
 from gpushare.inject.node import DeviceNode
 from gpushare.inject.view import View
 from gpushare.paths import CONTAINER_LIB, CONTAINER_NAMES, CONTAINER_SELF
@@ -37,20 +37,6 @@ _FIELDS = {
 _NUMBERS = ("grace", "priority")
 # Set by the device plugin for the container's slots: defaults for the share where nothing else specifies it.
 _SLOTS = {"slot-memory": "memory", "slot-time": "time"}
-
-_LIBRARY_DIRS = (
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib64",
-    "/usr/lib",
-    "/lib/x86_64-linux-gnu",
-    "/lib/aarch64-linux-gnu",
-    "/lib64",
-    "/lib",
-    "/usr/local/nvidia/lib64",
-    "/usr/local/nvidia/lib",
-)
-
 
 _VALUE_MAX = 1024  # characters of an annotation: names have at most 512
 
@@ -195,7 +181,7 @@ def _oci_mount(mount: edits.Mount) -> dict[str, Any]:
 
 def _driver_copies(config: dict[str, Any], view: View) -> list[tuple[str, Path]]:
     """Returns (path in the container, file on the host) of every driver library that its programs could find."""
-    directories = [*_LIBRARY_DIRS, *_search_path(config)]
+    directories = [*preload.LIBRARY_DIRS, *_search_path(config)]
     directories += [f"/usr/local/{name}/compat" for name in view.names("/usr/local", "cuda")]
     # Most of these are one directory under several names.
     directories = sorted({view.resolve(directory).container for directory in directories})
@@ -262,7 +248,7 @@ def _loader_cache(config: dict[str, Any], view: View) -> bytes | None:
     data = view.read(ldcache.PATH, ldcache.SIZE_MAX + 1)
     if len(data) > ldcache.SIZE_MAX:
         return None
-    return ldcache.added(data, {name: f"{CONTAINER_NAMES}/{name}" for name in edits.NAMED})
+    return ldcache.added(data, {name: f"{CONTAINER_NAMES}/{name}" for name in names.NAMED})
 
 
 def _image_preload(view: View, preload_file: Path) -> list[str]:
