@@ -1,15 +1,19 @@
 """Plain programs reach the driver in their share whatever they do to their environment, or are told why they do not."""
 
+import contextlib
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from nobody import NOBODY, open_to
+from running import SPIN, Running, copied_driver, start
+from waiting import until
 
-from gpushare import wire
+from gpushare import helper, wire
 from gpushare._native import ffi, lib
 from gpushare.paths import PROCESS_SELF, SIM_LIB_DIR
 
@@ -174,3 +178,84 @@ def test_a_sandbox_that_hides_the_grant_says_so(public, probe):
     assert done.stdout.split() == [str(SYSTEM_NOT_READY), "0"]
     assert "GPUSHARE_GRANT_DIR is not here" in done.stderr
     assert "--bind" in done.stderr
+
+
+@contextlib.contextmanager
+def evade(daemon, script: str) -> Iterator[Running]:
+    child = start(daemon.run("1GiB", "25%", "sh", "-c", script), daemon.env, forked=False)
+    try:
+        yield child
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def past(daemon) -> str:
+    driver = copied_driver(daemon.state_dir).parent
+    return f"env -i LD_LIBRARY_PATH={driver} GPUSHARE_SIM_DIR={daemon.layout.sim} {SPIN} --alloc 1MiB --seconds 600"
+
+
+def test_one_that_is_stopped_is_told_why_on_its_standard_error(public):
+    with evade(public, f"exec {past(public)}") as child:
+        said = child.stderr.readline()
+        [found] = public.findings(pid=child.pid, act="frozen")
+    told = f"gpushare: process {child.pid} uses a device past its share {found['grant']}, and is stopped until it ends"
+    assert said.startswith(told)
+    assert "LD_LIBRARY_PATH" in said
+
+
+def test_one_in_a_sandbox_is_told_what_to_bind(public):
+    with evade(public, f"exec {hidden(public, past(public))}") as child:
+        said = child.stderr.readline()
+        assert public.findings(pid=child.pid, act="frozen")
+    for part in ("hides its share", str(public.layout.grants), "bwrap --bind"):
+        assert part in said
+
+
+def test_one_that_is_to_be_killed_is_told_when(make_daemon, tmp_path):
+    config = tmp_path / "gpushare.toml"
+    config.write_text('simulate = "1x16GiB"\n[audit]\nevader = "kill"\ngrace_seconds = 3\n')
+    daemon = make_daemon("--config", str(config)).start()
+    with evade(daemon, f"exec {past(daemon)}") as child:
+        assert "is killed after 3 s" in child.stderr.readline()
+    until(lambda: not daemon.client.grants(), "the grant ends")
+    daemon.findings()
+
+
+def tell(process: subprocess.Popen[bytes]) -> int:
+    """The status of the helper that tells a process a text."""
+    pidfd = os.pidfd_open(process.pid)
+    try:
+        command = helper.command("teller", "/", "a text", "hidden")
+        return subprocess.run(command, stdin=pidfd, capture_output=True, timeout=20, check=False).returncode
+    finally:
+        os.close(pidfd)
+
+
+@pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_WRONLY | os.O_APPEND])
+def test_a_process_is_told_only_where_it_can_write_itself(tmp_path, flags):
+    """The helper is root's, and may open any file; what it writes to is what the process has opened, as it has."""
+    file = tmp_path / "file"
+    file.write_text("before\n")
+    opened = os.open(file, flags)
+    with subprocess.Popen(["sleep", "60"], stderr=opened) as process:
+        os.close(opened)
+        status = tell(process)
+        process.kill()
+    told = flags != os.O_RDONLY
+    assert (status == 0) == told
+    assert file.read_text() == ("before\ngpushare: a text\n" if told else "before\n")
+
+
+def test_a_full_pipe_keeps_the_helper_for_a_moment_only():
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    with pytest.raises(BlockingIOError):
+        while True:
+            os.write(write, bytes(1 << 16))
+    os.set_blocking(write, True)
+    with subprocess.Popen(["sleep", "60"], stderr=write) as process:
+        assert tell(process) != 0
+        process.kill()
+    os.close(read)
+    os.close(write)
