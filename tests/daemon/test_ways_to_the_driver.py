@@ -31,7 +31,7 @@ print(code, total.value >> 30)
 """
 OTHER = "libdl.so.2"  # preloaded in place of ours
 DROPPED = f"setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups"
-SYSTEM_NOT_READY = 802
+NO_DEVICE, SYSTEM_NOT_READY = 100, 802
 
 
 @pytest.fixture
@@ -165,6 +165,14 @@ def test_a_users_sandbox_where_root_is_nobody(public, probe):
     if "unshare failed" in probed.stderr:
         pytest.skip("users may not make user namespaces here")
     assert probed.stdout.split() == ["0", "0", "1"], probed.stderr
+
+
+def test_a_sandbox_that_denies_the_devices_nodes_says_so(public, probe):
+    """As bwrap --ro-bind / / without --dev-bind. A program that wants no device is told nothing."""
+    looks = f"{probe} libcuda.so.1; CUDA_VISIBLE_DEVICES= {probe} libcuda.so.1"
+    done = shell(public, f"unshare --mount sh -c 'mount -o remount,bind,nodev /dev; {looks}'")
+    assert done.stdout.split() == [str(NO_DEVICE), "0"] * 2
+    assert done.stderr.count("--dev-bind /dev /dev") == done.stderr.count("\n") == 1
 
 
 def hidden(daemon, command: str) -> str:
