@@ -13,7 +13,7 @@ from gpushare import helper
 from gpushare.daemon import peer
 from gpushare.daemon.state import Live
 from gpushare.inject import grantdir
-from gpushare.paths import LIB_DIR, Layout
+from gpushare.paths import INTERPOSER, LIB_DIR, PROCESS_SELF, Layout
 from gpushare.policy.audit import Act, Rules
 from gpushare.policy.lifecycle import Kind
 
@@ -38,14 +38,13 @@ class Telling:
         is missing where the process has closed its standard error, or nobody reads that."""
         if len(self._tasks) >= _WAITING_MAX:
             return
-        text, hidden = self._lines(live, pid)
-        directory = grantdir.self_name(self._layout, live.id)
-        task = asyncio.get_running_loop().create_task(self._tell(pid, started, directory, text, hidden))
+        places = grantdir.self_name(self._layout, live.id), str(INTERPOSER)
+        task = asyncio.get_running_loop().create_task(self._tell(pid, started, *self._lines(live, pid), *places))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def _lines(self, live: Live, pid: int) -> tuple[str, str]:
-        """The line for a process that sees the directory of its grant, and for one that does not."""
+        """The line for a process that sees its grant and the interposer, and for one that does not."""
         end = "until it ends"
         if self._rules.evader is Act.KILL:
             end = f"and is killed after {self._rules.grace_ns / 1e9:g} s"
@@ -54,12 +53,19 @@ class Telling:
             line = f"{what}: it has to open the driver as libcuda.so.1, and not by its path or a copy of it"
             return line, line
         needed = "LD_PRELOAD or LD_LIBRARY_PATH, and GPUSHARE_GRANT_DIR, as `gpushare run` sets them"
-        places = f"{self._layout.run}, {self._layout.grants} and {LIB_DIR}"
         return (
             f"{what}: gpushare's library is not in it. It needs {needed}, and has to open the driver as libcuda.so.1",
-            f"{what}: it is in a sandbox, or under another root, that hides its share. Bind {places} there (bwrap "
-            f"--bind PATH PATH, apptainer --bind PATH), and keep {needed}",
+            f"{what}: it is in a sandbox, or under another root, that hides its share. Bind {self._places(live)} there "
+            f"(bwrap --bind PATH PATH, apptainer --bind PATH), and keep {needed}",
         )
+
+    def _places(self, live: Live) -> str:
+        """What the share of a plain process consists of on the host."""
+        if live.record.run_uid == 0:
+            return f"{PROCESS_SELF} and {LIB_DIR}"
+        run, grants = self._layout.run, self._layout.grants
+        more = "" if grants.is_relative_to(run) else f" {grants},"
+        return f"{run},{more} {LIB_DIR} and the driver's libraries"
 
     async def _tell(self, pid: int, started: int, *words: str) -> None:
         async with self._turn:

@@ -19,8 +19,8 @@ _PIDFD_GETFD = 438  # Linux 5.6; the same on every architecture
 _STDERR = 2
 
 
-def main(daemon: str, directory: str, text: str, hidden: str) -> None:
-    """Tells it `text`; or `hidden`, if its root does not have `directory`. `daemon`: the parent's pid.
+def main(daemon: str, text: str, hidden: str, *places: str) -> None:
+    """Tells it `text`; or `hidden`, if its root lacks one of these paths. `daemon`: the parent's pid.
 
     It writes to the very file that the process has open, with the rights of the process's user: what that user cannot
     write, it cannot write either.
@@ -29,7 +29,7 @@ def main(daemon: str, directory: str, text: str, hidden: str) -> None:
     confine(daemon, keep={CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH, CAP_SETUID, CAP_SETGID})
     pid = _pid()
     file = _file(_STDERR)
-    said = text if Path(f"/proc/{pid}/root{directory}").exists() else hidden
+    said = text if all(Path(f"/proc/{pid}/root{place}").exists() for place in places) else hidden
     ids = dict(re.findall(r"^(Uid|Gid):\s+\d+\s+(\d+)", Path(f"/proc/{pid}/status").read_text(errors="replace"), re.M))
     if _pid() != pid:  # it has ended, and the answers may be about another
         raise SystemExit(1)

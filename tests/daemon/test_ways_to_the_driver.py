@@ -15,7 +15,7 @@ from waiting import until
 
 from gpushare import helper, wire
 from gpushare._native import ffi, lib
-from gpushare.paths import PROCESS_SELF, SIM_LIB_DIR
+from gpushare.paths import LIB_DIR, PROCESS_SELF, SIM_LIB_DIR
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the daemon has to make cgroups, and root becomes others")
 
@@ -31,6 +31,7 @@ print(code, total.value >> 30)
 """
 OTHER = "libdl.so.2"  # preloaded in place of ours
 DROPPED = f"setpriv --reuid={NOBODY} --regid={NOBODY} --clear-groups"
+SHARE = (PROCESS_SELF, str(LIB_DIR))  # what a sandbox has to have of root's share
 NO_DEVICE, SYSTEM_NOT_READY = 100, 802
 
 
@@ -181,6 +182,20 @@ def hidden(daemon, command: str) -> str:
     return f"unshare --mount sh -c '{' && '.join(covers)} && exec {command}'"
 
 
+def test_a_sandbox_that_has_what_it_is_told_to_bind(public, probe):
+    """A root with the system's directories, and the two of the share."""
+    root = public.state_dir / "root"
+    script = [
+        f"mkdir -p {root}/lib64 && mount -t tmpfs none {root}",
+        *(f"mkdir -p {root}{path} && mount --rbind {path} {root}{path}" for path in ("/usr", "/dev", "/proc", *SHARE)),
+        *(f"ln -s usr/{name} {root}/{name}" for name in ("lib", "lib64", "bin")),
+        f"mkdir -p {root}{public.state_dir} && cp {public.state_dir}/probe.py {root}{public.state_dir}",
+        f"umount {root}/dev/shm 2>/dev/null; exec chroot {root} {probe} libcuda.so.1",
+    ]
+    done = shell(public, f"unshare --mount sh -c '{' && '.join(script)}'")
+    assert done.stdout.split() == ["0", "1"], done.stderr
+
+
 def test_a_sandbox_that_hides_the_grant_says_so(public, probe):
     done = shell(public, hidden(public, f"{probe} libcuda.so.1"))
     assert done.stdout.split() == [str(SYSTEM_NOT_READY), "0"]
@@ -216,7 +231,7 @@ def test_one_in_a_sandbox_is_told_what_to_bind(public):
     with evade(public, f"exec {hidden(public, past(public))}") as child:
         said = child.stderr.readline()
         assert public.findings(pid=child.pid, act="frozen")
-    for part in ("hides its share", str(public.layout.grants), "bwrap --bind"):
+    for part in ("hides its share", PROCESS_SELF, "bwrap --bind"):
         assert part in said
 
 
@@ -234,7 +249,7 @@ def tell(process: subprocess.Popen[bytes]) -> int:
     """The status of the helper that tells a process a text."""
     pidfd = os.pidfd_open(process.pid)
     try:
-        command = helper.command("teller", "/", "a text", "hidden")
+        command = helper.command("teller", "a text", "hidden", "/")
         return subprocess.run(command, stdin=pidfd, capture_output=True, timeout=20, check=False).returncode
     finally:
         os.close(pidfd)

@@ -98,10 +98,11 @@ int gs_grant_check(struct gs_err *err) {
   int code = !dir || gs_stat(dir, &file) == 0 ? 0 : errno;
   if (code == 0)
     return 0;
-  return gs_fail(err, -code,
-                 "GPUSHARE_GRANT_DIR is not here (%s): bind it, and the driver's directory, into the sandbox "
-                 "(bwrap --bind, apptainer --bind), or unset it if the grant has ended",
-                 strerror(code));
+  return gs_fail(
+      err, -code,
+      "GPUSHARE_GRANT_DIR is not here (%s): bind it and the driver's files (for root's commands: --bind %s) into "
+      "the sandbox, or unset it if the grant has ended",
+      strerror(code), OWN_DIR);
 }
 
 bool gs_in_container(void) {
