@@ -18,6 +18,9 @@ CONTAINER_COMPAT = f"{CONTAINER_SELF}/compat"  # a newer driver of the image's o
 CONTAINER_LIB = f"{CONTAINER_DIR}/lib"  # a container's view of LIB_DIR
 CONTAINER_NAMES = f"{CONTAINER_DIR}/names"  # the interposer under the names of the driver's files
 
+# What a plain process of root sees of its grant, in a mount namespace of its own; elsewhere an empty directory.
+PROCESS_SELF = "/run/gpushare/own"
+
 LIB_DIR = Path(__file__).parent / "_lib"
 INTERPOSER = LIB_DIR / "libgpushare.so"  # SONAME libcuda.so.1
 INTERPOSER_ML = LIB_DIR / "libgpushare-ml.so"  # SONAME libnvidia-ml.so.1
@@ -91,6 +94,11 @@ class Layout:
     def cgroups(self) -> Path:
         """Links, one for each plain process's grant, to the cgroup that was made for it below its caller's own."""
         return self.run / "cgroups"
+
+    @property
+    def names(self) -> Path:
+        """Links to the interposer under the names of the driver's files, for plain processes (inject/names.py)."""
+        return self.run / "names"
 
     @property
     def sim(self) -> Path:

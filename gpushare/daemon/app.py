@@ -37,7 +37,7 @@ from gpushare.daemon.tenant_socket import bind_unix
 from gpushare.daemon.tenants import Tenants
 from gpushare.daemon.watch import Watch
 from gpushare.errors import FailedError, GpushareError
-from gpushare.inject import cdi, grantdir, grantfiles
+from gpushare.inject import cdi, grantdir, grantfiles, names
 from gpushare.ledger.ledger import Ledger
 from gpushare.node import standins
 from gpushare.node.simulator import LOG_NAME, SOCKET_NAME, Simulator
@@ -369,6 +369,7 @@ class _Daemon:
         with contextlib.suppress(OSError):
             cdi.remove_spec(layout, cdi.ANY)
             grantfiles.remove(layout, grantdir.STAND_IN)
+            names.remove(layout)
         for directory in (layout.sim, layout.grants, layout.cgroups):
             with contextlib.suppress(OSError):
                 directory.rmdir()

@@ -21,6 +21,7 @@ from gpushare.daemon.holds import Holds, stopped
 from gpushare.daemon.looking import Look, Looking
 from gpushare.daemon.restraining import Restraining
 from gpushare.daemon.state import Live, State, Workload, now_ns
+from gpushare.daemon.telling import Telling
 from gpushare.daemon.uncharged import Uncharged
 from gpushare.daemon.unowned import Unowned
 from gpushare.daemon.watch import Change
@@ -67,6 +68,7 @@ class Audit:
         self._restraining = Restraining(state, arbiter, findings, self.holds, rules, publish)
         self._looking = Looking(backend, state.devices)
         self._uncharged = Uncharged(state, self._looking)
+        self._telling = Telling(state.layout, rules)
         self._unowned, self._counted = Unowned(state, backend, findings), Counted(state, backend)
         self._groups: dict[Key, Cgroup] = {}
         self._since: dict[Key, int] = {}
@@ -187,6 +189,8 @@ class Audit:
         self._since[key] = seen_ns
         if live is not None:
             self._publish(live, "changed")
+            if found.act != "told" and self._findings.is_told(key):
+                self._telling.tell(live, key.pid, key.started)
         if group is not None:
             task = asyncio.get_running_loop().create_task(self._stopped(key, found, group, seen_ns))
             self._waiting.add(task)
@@ -341,5 +345,6 @@ class Audit:
         """Called when the daemon stops: evaders stay stopped, and the next daemon looks again."""
         self._findings.close()
         self._restraining.close()
+        self._telling.close()
         for task in self._waiting:
             task.cancel()

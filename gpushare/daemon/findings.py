@@ -68,6 +68,10 @@ class Findings:
             (found for key, found in self._open.items() if key.grant == grant) if grant in self._lasting else iter(())
         )
 
+    def is_told(self, key: Key) -> bool:
+        """Whether a lasting finding is among those of its grant that are reported."""
+        return self._open[key].seq in self._told
+
     def count(self, kind: wire.FindingKind) -> int:
         """Number of lasting findings of a kind."""
         return sum(key.kind == kind for key in self._open)

@@ -13,7 +13,7 @@ from gpushare.daemon.state import GrantRecord, Live
 from gpushare.daemon.tenant_socket import Rules, TenantSocket
 from gpushare.enforce import exclusive
 from gpushare.errors import FailedError, GpushareError
-from gpushare.inject import cdi, grantdir, grantfiles, steps
+from gpushare.inject import cdi, grantdir, grantfiles, names, steps
 from gpushare.inject.node import DeviceNode, Granted, Node
 from gpushare.inject.steps import Steps
 from gpushare.inject.unused import Unused
@@ -111,13 +111,15 @@ class Resources:
         return [node.path for device in self._devices.values() if device.id not in granted for node in device.nodes]
 
     def offer(self) -> None:
-        """Writes the CDI devices that represent no grant. Raises FailedError."""
+        """Writes what is no single grant's: the names for plain processes, and the CDI devices that represent no grant.
+        Raises FailedError."""
         try:
+            names.make(self._layout, self._node)
             grantfiles.stand_in(self._layout, self._node)
             devices = [Granted(device.id, tuple(device.nodes)) for device in self._devices.values()]
             cdi.write_offers(self._layout, self._node, devices)
         except OSError as error:
-            raise FailedError(f"the CDI device of no grant cannot be made in {self._layout.cdi}: {error}") from None
+            raise FailedError(f"{self._layout.names}, or the CDI device of no grant, cannot be made: {error}") from None
 
     def ranges(self) -> list[exclusive.Range]:
         """The devices' nodes, as ranges of minors. A real driver's majors are wholly its own, and may get more nodes

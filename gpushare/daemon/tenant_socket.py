@@ -143,7 +143,12 @@ class TenantSocket:
         return bind_unix(self._directory / "grant.sock", socket.SOCK_SEQPACKET, 0o666)
 
     def asked(self, connection: int, who: peer.Peer, pidfd: int | None, message: bytes) -> None:
-        """Handles the request of a process to join."""
+        """Handles the request of a process to join, or for the usage page."""
+        if (request := JoinRequest.parse(message)) is not None and request.wants_page:
+            if pidfd is not None:
+                os.close(pidfd)
+            self._pass_page(connection, who)
+            return
         try:
             error, text, member = self._admit(who, pidfd, message)
         except Exception as failure:
@@ -156,6 +161,22 @@ class TenantSocket:
         # The ledger knows the process before the process knows its slot: a crash between the two loses nothing.
         self._answers.append((connection, member))
         self._changed()
+
+    def _pass_page(self, connection: int, who: peer.Peer) -> None:
+        """Passes the usage page to a process of the grant that cannot open it, as in a read-only sandbox."""
+        try:
+            error, text = self._rules.admit(who)
+            if error != JoinError.OK:
+                self._door.answer(connection, wire.reply(error, text))
+                return
+            page = os.open(self._directory / "usage", os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except Exception as failure:
+            self._door.answer(connection, wire.reply(JoinError.REFUSED, self._reason(failure)))
+            return
+        try:
+            self._door.answer(connection, wire.reply(JoinError.OK), page)
+        finally:
+            os.close(page)
 
     def ended(self, connection: int, *, told: bool) -> None:
         """Handles the end of a connection that stayed open."""

@@ -5,21 +5,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpushare.inject import grantdir
+from gpushare.inject.names import NAMED
 from gpushare.inject.node import DeviceNode, Granted, Node
 from gpushare.paths import (
     CONTAINER_DRIVER,
     CONTAINER_LIB,
     CONTAINER_NAMES,
     CONTAINER_SELF,
-    INTERPOSER,
-    INTERPOSER_ML,
     INTERPOSERS,
     LOADER_CONFIG,
     Layout,
 )
 
 CDI_KIND = "gpushare.dev/gpu"
-NAMED = {"libcuda.so.1": INTERPOSER.name, "libnvidia-ml.so.1": INTERPOSER_ML.name}
 PRELOAD_FILE = "/etc/ld.so.preload"
 _LOADER_CONFIG = "/etc/ld.so.conf.d/000-gpushare.conf"  # with it, an `ldconfig` in the container lists the driver
 _TOOLS = "/usr/bin"  # in every image's PATH

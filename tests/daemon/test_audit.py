@@ -9,21 +9,21 @@ from pathlib import Path
 
 import freezer
 import pytest
-from running import SPIN, Tenant, alive, start
+from running import SPIN, Tenant, alive, copied_driver, start
 from waiting import until
 
 from gpushare.daemon.holds import Holds
 from gpushare.enforce.cgroup import Cgroup, Hierarchies, below
 from gpushare.enforce.freezer import freeze
 from gpushare.errors import FailedError
-from gpushare.paths import SIM_DIR_ENV, SIM_LIB_DIR
+from gpushare.paths import SIM_DIR_ENV
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the daemon has to make cgroups")
 
 
 def past(daemon, *command: str | Path) -> list[str]:
-    """A command that clears the environment and finds the driver by its directory."""
-    bare = (f"LD_LIBRARY_PATH={SIM_LIB_DIR}", f"{SIM_DIR_ENV}={daemon.layout.sim}")
+    """A command that clears the environment and finds a copy of the driver."""
+    bare = (f"LD_LIBRARY_PATH={copied_driver(daemon.state_dir).parent}", f"{SIM_DIR_ENV}={daemon.layout.sim}")
     return ["env", "-i", *bare, *map(str, command)]
 
 

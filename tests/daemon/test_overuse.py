@@ -9,7 +9,7 @@ from typing import Any
 
 import freezer
 import pytest
-from running import SPIN, Running, Tenant
+from running import SPIN, Running, Tenant, copied_driver
 from waiting import until
 
 from gpushare.paths import SIM_DIR_ENV, SIM_LIB_DIR
@@ -24,7 +24,8 @@ SECONDS = 3.0
 
 def past(daemon: Any, share: str) -> tuple[Running, int, str]:
     """Starts a process that joins a grant and can then work past the interposer; returns it, its pid and its grant."""
-    bare = ("-u", "LD_PRELOAD", f"LD_LIBRARY_PATH={SIM_LIB_DIR}", f"{SIM_DIR_ENV}={daemon.layout.sim}")
+    searched = f"{copied_driver(daemon.state_dir).parent}:{SIM_LIB_DIR}"
+    bare = ("-u", "LD_PRELOAD", f"LD_LIBRARY_PATH={searched}", f"{SIM_DIR_ENV}={daemon.layout.sim}")
     program = Path(__file__).with_name("pastjoiner.py")
     child = daemon.tenant("env", *bare, sys.executable, str(program), time=share, gpu="0", forked=False)
     word, grant, _, _, pid, _ = child.stdout.readline().split()

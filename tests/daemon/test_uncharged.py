@@ -8,17 +8,15 @@ from pathlib import Path
 
 import built
 import pytest
-from running import GPUSHARE, SPIN, Tenant, start
+from running import GPUSHARE, SPIN, Tenant, copied_driver, start
 from waiting import until
 
-from gpushare import paths
 from gpushare.enforce.cgroup import Hierarchies
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or Hierarchies.of().unified is None, reason="needs root and cgroup v2"
 )
 
-LIBRARY = paths.SIM_LIB_DIR / "libcuda.so.1"
 SUPPORT = Path(__file__).parents[1] / "support"
 MIB = 1 << 20
 PAST = 512
@@ -35,7 +33,9 @@ class Past:
     def __init__(self, daemon, grant: str) -> None:
         command = [*GPUSHARE, "run", "--socket", str(daemon.layout.socket), "--grant", grant, "--"]
         self.process = start(
-            [*command, str(built.program("newlinkmap")), str(LIBRARY), "joined"], daemon.env, stderr=False
+            [*command, str(built.program("newlinkmap")), str(copied_driver(daemon.state_dir)), "joined"],
+            daemon.env,
+            stderr=False,
         )
         assert self.hear() == {"joined": 0, "init": 0}
 

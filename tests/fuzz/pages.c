@@ -164,7 +164,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     munmap((void *)(uintptr_t)pages.limits, sizeof *limits);
     munmap(pages.usage, sizeof *usage);
   }
-  if (gs_pages_map(directory, &pages, &err) == 0) {
+  if (gs_pages_map(directory, -1, &pages, &err) == 0) {
     share(&pages, &in);
     munmap((void *)(uintptr_t)pages.limits, sizeof *limits);
     munmap(pages.usage, sizeof *usage);

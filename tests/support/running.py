@@ -27,7 +27,7 @@ from gpushare.errors import GpushareError
 from gpushare.inject import cdi, grantdir, grantfiles
 from gpushare.node import standins
 from gpushare.node.devices import MAX_DEVICES
-from gpushare.paths import LOCK, SOCKET_ENV, Layout
+from gpushare.paths import LOCK, SIM_LIB_DIR, SOCKET_ENV, Layout
 
 SPIN = paths.LIB_DIR / "gpushare-spin"
 GPUSHARE = (sys.executable, "-m", "gpushare")
@@ -41,6 +41,16 @@ PATIENT = (
 # Readers start with the first job. Started ahead of it, as tests/daemon/test_readers.py tests, most would be unused,
 # for a tenth of all processor time.
 NO_READER_AHEAD = ("from gpushare.daemon import readers", "readers._AHEAD_SECONDS = 10**6")
+
+
+def copied_driver(directory: Path) -> Path:
+    """A copy of the simulated driver below this directory: programs of `gpushare run` that open it bypass the
+    interposer."""
+    copy = directory / "copies" / "libcuda.so.1"
+    if not copy.exists():
+        copy.parent.mkdir()
+        shutil.copy(SIM_LIB_DIR / copy.name, copy)
+    return copy
 
 
 def alive(pid: int) -> bool:
