@@ -8,7 +8,6 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "page/gs_clock.h"
@@ -50,11 +49,7 @@ int64_t sim_ahead(void) {
   return known;
 }
 
-uint64_t sim_now(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec - (uint64_t)sim_ahead();
-}
+uint64_t sim_now(void) { return gs_clock_own() - (uint64_t)sim_ahead(); }
 
 void sim_spin(uint64_t ns) {
   if (ns == 0)
