@@ -1,12 +1,13 @@
 """The environment of a plain process: with a grant (`gpushare run`), or to use simulated devices without one (`gpushare
 sim exec`)."""
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gpushare.inject import grantdir, preload
 from gpushare.inject.node import Granted, Node, visible
-from gpushare.paths import GRANT_DIR_ENV, INTERPOSERS, SIM_DIR_ENV, SIM_RUNTIMES, Layout
+from gpushare.paths import GRANT_DIR_ENV, INTERPOSERS, SIM_DIR_ENV, SIM_RUNTIMES, SIM_TOOLS, Layout
 
 
 def environment(layout: Layout, grant_id: str, node: Node, granted: Sequence[Granted] = ()) -> dict[str, str]:
@@ -30,13 +31,18 @@ def _simulated(lib_dir: Path, interposers: Sequence[Path]) -> dict[str, str]:
 
 
 def merge(base: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:
-    """Returns `base` overridden by `added`, keeping the libraries and search directories of `base`."""
+    """Returns `base` overridden by `added`, keeping the libraries and search directories of `base`. The programs of a
+    simulated driver, next to its libraries, are found before others: a real nvidia-smi does not know its devices."""
     merged = {**base, **added}
     if "LD_PRELOAD" in added:
         theirs = preload.split(base.get("LD_PRELOAD", ""))
         merged["LD_PRELOAD"] = ":".join(preload.ordered(theirs, preload.split(added["LD_PRELOAD"])))
     if "LD_LIBRARY_PATH" in added:
         ours = added["LD_LIBRARY_PATH"]
-        searched = [path for path in base.get("LD_LIBRARY_PATH", "").split(":") if path and path != ours]
-        merged["LD_LIBRARY_PATH"] = ":".join([ours, *searched])
+        merged["LD_LIBRARY_PATH"] = _before(ours, base.get("LD_LIBRARY_PATH", ""))
+        merged["PATH"] = _before(f"{ours}/{SIM_TOOLS}", base.get("PATH", os.defpath))
     return merged
+
+
+def _before(ours: str, searched: str) -> str:
+    return ":".join([ours, *(path for path in searched.split(":") if path and path != ours)])

@@ -248,8 +248,11 @@ def test_programs_find_the_simulated_libraries(tmp_layout, tmp_path):
     assert (bare["GPUSHARE_SIM_DIR"], bare["LD_LIBRARY_PATH"]) == (str(tmp_path), "/sim")
     merged = process.merge({"LD_LIBRARY_PATH": "/a:/b"}, shared)
     assert merged["LD_LIBRARY_PATH"] == "/sim:/a:/b"
+    assert process.merge({"PATH": "/a:/b"}, shared)["PATH"] == "/sim/bin:/a:/b", "nvidia-smi of these devices"
     assert process.merge(merged, shared) == merged, "a run in a run"
-    assert "LD_LIBRARY_PATH" not in process.environment(tmp_layout, "g-1", Node())
+    real = process.environment(tmp_layout, "g-1", Node())
+    assert "LD_LIBRARY_PATH" not in real
+    assert process.merge({"PATH": "/a"}, real)["PATH"] == "/a"
 
 
 def test_no_room_for_a_probe_decides_nothing(tmp_path, monkeypatch):
