@@ -555,6 +555,23 @@ typedef struct CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS_st {
   unsigned int reserved[16];
 } CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS;
 
+typedef int CUprocessState;
+typedef struct CUcheckpointLockArgs_st {
+  unsigned int timeoutMs, reserved0;
+  unsigned long long reserved1[7];
+} CUcheckpointLockArgs;
+
+typedef struct CUcheckpointGpuPair_st {
+  CUuuid oldUuid, newUuid;
+} CUcheckpointGpuPair;
+
+typedef struct CUcheckpointRestoreArgs_st {
+  CUcheckpointGpuPair *gpuPairs;
+  unsigned int gpuPairsCount;
+  char reserved[52 - sizeof(CUcheckpointGpuPair *)];
+  unsigned long long reserved1;
+} CUcheckpointRestoreArgs;
+
 typedef struct CUmulticastObjectProp_st {
   unsigned int numDevices;
   size_t size;

@@ -24,7 +24,7 @@ target_compile_options(fuzzed-interposer PRIVATE ${_checked} -w)
 
 file(GLOB_RECURSE _arbiter CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/native/arbiter/*.c)
 set(_hooks ${CMAKE_SOURCE_DIR}/hooks)
-gpushare_sources(_engine engine/serve.c engine/books.c engine/blocks.c engine/given.c engine/limits.c engine/runlist.c engine/clock.c engine/messages.c)
+gpushare_sources(_engine engine/serve.c engine/books.c engine/blocks.c engine/given.c engine/limits.c engine/checkpoint.c engine/runlist.c engine/clock.c engine/messages.c)
 gpushare_sources(_image sim/program/image.c sim/program/binary.c sim/program/ptx.c sim/program/ptx_check.c sim/program/ptx_syntax.c
                  sim/program/ptx_names.c sim/program/ptx_lexer.c sim/program/place.c sim/program/linked.c
                  sim/program/references.c sim/program/families.c native/image/image.c)

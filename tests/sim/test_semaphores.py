@@ -1,5 +1,5 @@
-"""External semaphores: signals and waits in stream order, within a process and between processes. And attributes of core
-dumps, as a driver keeps them."""
+"""External semaphores: signals and waits in stream order, within a process and between processes. And attributes of
+core dumps, as a driver keeps them."""
 
 import sys
 from typing import Any
@@ -11,8 +11,8 @@ from waiting import until
 IMPORT = """
     import ctypes, os
     kinds = d.CUexternalSemaphoreHandleType
-    OPAQUE, TIMELINE = (
-        kinds.CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD, kinds.CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_FD)
+    OPAQUE = kinds.CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD
+    TIMELINE = kinds.CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_TIMELINE_SEMAPHORE_FD
     def described(fd, kind):
         made = d.CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC()
         made.type, made.handle.fd = kind, fd
@@ -122,7 +122,9 @@ ON_EXCEPTION, TRIGGER_HOST, LIGHTWEIGHT, USER_TRIGGER, FILE, PIPE, FLAGS = range
 
 
 def test_core_dump_attributes(sim: Any) -> None:
-    code = DUMPS + """
+    code = (
+        DUMPS
+        + """
 assert get(of_all, FILE) == f"core.cuda.{socket.gethostname()}.{os.getpid()}".encode()
 assert (get(of_all, ON_EXCEPTION), get(of_all, TRIGGER_HOST)) == (b"", b"\\1")
 assert put(set_all, ON_EXCEPTION, b"\\1") == 0
@@ -139,13 +141,17 @@ assert put(set_all, PIPE, b"/tmp/p\\0") == 0 and put(set_all, USER_TRIGGER, b"\\
 assert put(set_all, PIPE, b"/tmp/q\\0") == 800, "it is open"
 assert [put(set_all, FLAGS, b"\\xff\\0\\0\\0"), put(set_all, 8, b"\\1"), put(set_all, FILE, b"\\0")] == [1, 1, 1]
 """
+    )
     sim.run(sys.executable, "-c", code)
 
 
 def test_variables_of_core_dumps_are_final(sim: Any) -> None:
-    code = DUMPS + """
+    code = (
+        DUMPS
+        + """
 assert (get(of_all, ON_EXCEPTION), get(of_all, FILE)) == (b"\\1", b"/tmp/core")
 assert (put(set_all, ON_EXCEPTION, b"\\0"), put(set_all, FILE, b"/tmp/x\\0")) == (800, 800)
 """
+    )
     env = {"CUDA_ENABLE_COREDUMP_ON_EXCEPTION": "1", "CUDA_COREDUMP_FILE": "/tmp/core"}
     sim.run(sys.executable, "-c", code, env=env)

@@ -21,6 +21,7 @@ static struct sim_wire wire = {.fd = -1};
 static int joined; /* cuInit has succeeded in this process */
 static bool forked;
 
+struct sim_lane **sim_gate;
 struct sim_device sim_devices[SIM_MAX_DEVICES];
 struct sim_hello sim_hello;
 
@@ -237,6 +238,19 @@ CUresult sim_memory_info(CUdevice device, uint64_t *free_bytes, uint64_t *total_
   return CUDA_SUCCESS;
 }
 
+static void open_gate(struct sim_lane *lane) {
+  struct sim_lane **gate = sim_gate;
+  if (gate == NULL) {
+    gate = mmap(NULL, sizeof(void *), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (gate == MAP_FAILED) /* without memory, no checkpoint waits for its calls */
+      return;
+    madvise(gate, sizeof(void *), MADV_WIPEONFORK);
+    __atomic_store_n(&sim_gate, gate, __ATOMIC_RELEASE);
+  }
+  if (*gate == NULL)
+    __atomic_store_n(gate, lane, __ATOMIC_RELEASE);
+}
+
 CUresult sim_device_open(CUdevice device) {
   struct sim_device *state = &sim_devices[device];
   struct sim_reply reply;
@@ -256,5 +270,6 @@ CUresult sim_device_open(CUdevice device) {
   state->bell = fds[1];
   state->cursor = sim_now();
   state->open = true;
+  open_gate(state->page);
   return CUDA_SUCCESS;
 }

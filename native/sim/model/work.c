@@ -100,7 +100,7 @@ static void attend(struct sim_item *item) {
     return;
   item->attended = true;
   item->stream->attended++;
-  sim_devices[item->stream->ctx->device].attended++;
+  sim_attended(item->stream->ctx->device, 1);
   sim_worker_need(item->stream->ctx->device);
 }
 
