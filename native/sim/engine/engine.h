@@ -1,7 +1,8 @@
 /* The engine of the simulated GPU: one thread with one epoll loop. It keeps the accounts of device memory and allocates
  * device time to lanes.
- * books.c: processes, bytes, time. blocks.c: shared memory. limits.c: memory limits of cgroups. runlist.c: which lane
- * has the device at which time. serve.c: the socket. main.c: options and the loop. */
+ * books.c: processes, bytes, time. blocks.c: shared memory. limits.c: memory limits of cgroups. checkpoint.c: processes
+ * that are off the devices for a while. runlist.c: which lane has the device at which time. serve.c: the socket. main.c:
+ * options and the loop. */
 #ifndef ENGINE_H
 #define ENGINE_H
 
