@@ -103,6 +103,8 @@ LANGUAGE = """
 .global .attribute(.managed) .align 4 .u32 managed;
 .const .align 4 .b8 bytes[16] = {0, 0, 128, 63, 0xff, 0, 0, 0};
 .global .u64 there = generic(bytes) + 4;
+.global .align 8 .u8 pieces[8] = {0xFF(there), 0xFF00(there), 0, 0, 0, 0, 0, 0};
+.common .global .align 8 .u64 environment;
 .extern .shared .align 16 .b8 dynamic[];
 .global .texref picture;
 .weak .global .f32 numbers[] = {0f3F800000, 1.5, 1.0e-3, -2.0};
@@ -140,6 +142,7 @@ L1: mov.u32 r, %laneid;
     cp.async.cg.shared.global.L2::128B [dynamic], [d], 16;
     ld.global.L1::evict_last.v4.b32 {v0, v1, v2, v3}, [d + 16];
     mad.lo.s32 r, t, (1 + 2) * 4 % 5, WARP_SZ;
+    prmt.b32 r, t, v0, 0x5410U;
     shfl.sync.idx.b32 r|p, t, 0, 31, 0xffffffff;
     tex.2d.v4.f32.s32 {%f1, %f2, %f3, %f4}, [picture, {r, t}];
     .reg .f32 %f<5>;
@@ -147,7 +150,7 @@ L1: mov.u32 r, %laneid;
     mov.u64 d, %clock64;
     brx.idx r, targets;
 targets: .branchtargets L1, L2;
-L2: atom.global.add.u32 _, [d], 1;
+L2 : atom.global.add.u32 _, [d], 1;
     ret;
 }
 .file 1 "a{b"
@@ -157,6 +160,8 @@ L2: atom.global.add.u32 _, [d], 1;
 
 def test_the_whole_language_is_accepted(worker: Worker) -> None:
     assert worker.get(f"load({HEAD + LANGUAGE!r})") == ["CUDA_SUCCESS", ""]
+    lines = (HEAD + LANGUAGE).replace("\n", "\r\n")
+    assert worker.get(f"load({lines!r})") == ["CUDA_SUCCESS", ""]
     assert worker.get(f"load({SPIN_PTX.read_text()!r})") == ["CUDA_SUCCESS", ""]
 
 
