@@ -27,6 +27,8 @@ INTERPOSER_ML = LIB_DIR / "libgpushare-ml.so"  # SONAME libnvidia-ml.so.1
 # In the order in which a program preloads them. The last two are the first two under the names without a version.
 INTERPOSERS = (INTERPOSER, INTERPOSER_ML, LIB_DIR / "libgpushare-name.so", LIB_DIR / "libgpushare-ml-name.so")
 SIM_LIB_DIR = LIB_DIR / "sim"  # libcuda.so.1, libnvidia-ml.so.1, libcudart, libcublas
+SIM_TOOLS = "bin"  # in SIM_LIB_DIR: programs of the simulated driver
+SIM_SMI = f"{SIM_TOOLS}/nvidia-smi"
 # Replace CUDA libraries that programs bring themselves, which need private tables of a real driver. In SIM_LIB_DIR.
 SIM_RUNTIMES = tuple(
     f"lib{name}.so.{major}" for major in (13, 12) for name in ("cudart", "cublas", "cublasLt", "cupti")

@@ -14,6 +14,7 @@ from gpushare.paths import (
     CONTAINER_SELF,
     INTERPOSERS,
     LOADER_CONFIG,
+    SIM_SMI,
     Layout,
 )
 
@@ -111,7 +112,7 @@ def offer(layout: Layout, name: str, node: Node, devices: Sequence[Granted]) -> 
 
 def _common(layout: Layout, grant_id: str, node: Node) -> list[Mount]:
     """Returns the mounts other than the grant's own directory and the driver."""
-    tools = () if node.simulated else node.driver_tools
+    tools = (node.sim_lib_dir / SIM_SMI,) if node.simulated else node.driver_tools
     return [
         *(Mount(str(tool), f"{_TOOLS}/{tool.name}", optional=True) for tool in tools),
         Mount(str(node.lib_dir), CONTAINER_LIB, shows=tuple(file.name for file in INTERPOSERS)),

@@ -1,12 +1,13 @@
 """The environment of a plain process: with a grant (`gpushare run`), or to use simulated devices without one (`gpushare
 sim exec`)."""
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from gpushare.inject import grantdir, preload
 from gpushare.inject.node import Node
-from gpushare.paths import GRANT_DIR_ENV, INTERPOSERS, SIM_DIR_ENV, SIM_RUNTIMES, Layout
+from gpushare.paths import GRANT_DIR_ENV, INTERPOSERS, SIM_DIR_ENV, SIM_RUNTIMES, SIM_TOOLS, Layout
 
 UNSET = ("CUDA_VISIBLE_DEVICES",)
 """Variables of the outside that have another meaning in a share, where devices are numbered from 0."""
@@ -31,9 +32,14 @@ def _joined(paths: Iterable[Path]) -> str:
 
 def _simulated(lib_dir: Path, interposers: Sequence[Path], names: Sequence[Path]) -> dict[str, str]:
     """The simulated runtimes are preloaded, since a program's DT_RPATH names the directory of its own runtime and takes
-    precedence over LD_LIBRARY_PATH. Compilers such as Triton look for the driver's file in LD_LIBRARY_PATH."""
+    precedence over LD_LIBRARY_PATH. Compilers such as Triton look for the driver's file in LD_LIBRARY_PATH. A real
+    nvidia-smi does not know these devices, so that the simulated one comes first."""
     preloaded = [*interposers, *(lib_dir / name for name in SIM_RUNTIMES)]
-    return {"LD_PRELOAD": _joined(preloaded), "LD_LIBRARY_PATH": _joined([*names, lib_dir])}
+    return {
+        "LD_PRELOAD": _joined(preloaded),
+        "LD_LIBRARY_PATH": _joined([*names, lib_dir]),
+        "PATH": str(lib_dir / SIM_TOOLS),
+    }
 
 
 def merge(base: Mapping[str, str], added: Mapping[str, str], unset: Sequence[str] = ()) -> dict[str, str]:
@@ -43,7 +49,12 @@ def merge(base: Mapping[str, str], added: Mapping[str, str], unset: Sequence[str
         theirs = preload.split(base.get("LD_PRELOAD", ""))
         merged["LD_PRELOAD"] = ":".join(preload.ordered(theirs, preload.split(added["LD_PRELOAD"])))
     if "LD_LIBRARY_PATH" in added:
-        ours = added["LD_LIBRARY_PATH"].split(":")
-        searched = [path for path in base.get("LD_LIBRARY_PATH", "").split(":") if path and path not in ours]
-        merged["LD_LIBRARY_PATH"] = ":".join([*ours, *searched])
+        merged["LD_LIBRARY_PATH"] = _before(added["LD_LIBRARY_PATH"], base.get("LD_LIBRARY_PATH", ""))
+    if "PATH" in added:
+        merged["PATH"] = _before(added["PATH"], base.get("PATH", os.defpath))
     return merged
+
+
+def _before(ours: str, searched: str) -> str:
+    own = ours.split(":")
+    return ":".join([*own, *(path for path in searched.split(":") if path and path not in own)])

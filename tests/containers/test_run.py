@@ -228,6 +228,18 @@ def test_a_grant_of_one_device_shows_that_one_only(short_path):
         two.stop()
 
 
+def test_nvidia_smi_is_the_simulated_devices(node):
+    """A program of the simulated driver, found first in PATH; in a share it shows the share."""
+    listed = node.cli("sim", "exec", "--", "nvidia-smi", "-L")
+    assert (listed.returncode, listed.stderr) == (0, "")
+    assert [line.split("(UUID: ")[1].rstrip(")") for line in listed.stdout.splitlines()] == [
+        device["id"] for device in node.client.devices()
+    ]
+    ask = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader")
+    shared = node.cli("run", "--memory", "1GiB", "--time", "10%", "--", *ask)
+    assert (shared.stdout, shared.stderr) == ("1024 MiB\n", "")
+
+
 def test_a_command_on_the_simulated_devices_without_a_share(node):
     """The command finds the simulated driver and runtime even if it has its own runtime; its status is passed on."""
     code = (

@@ -248,8 +248,11 @@ def test_programs_find_the_simulated_libraries(tmp_layout, tmp_path):
     assert (bare["GPUSHARE_SIM_DIR"], bare["LD_LIBRARY_PATH"]) == (str(tmp_path), "/sim")
     merged = process.merge({"LD_LIBRARY_PATH": "/a:/b"}, shared)
     assert merged["LD_LIBRARY_PATH"] == f"{tmp_layout.names}:/sim:/a:/b", "the interposer before the driver"
+    assert process.merge({"PATH": "/a:/b"}, shared)["PATH"] == "/sim/bin:/a:/b", "nvidia-smi of these devices"
     assert process.merge(merged, shared) == merged, "a run in a run"
-    assert process.environment(tmp_layout, "g-1", Node())["LD_LIBRARY_PATH"] == str(tmp_layout.names)
+    real = process.environment(tmp_layout, "g-1", Node())
+    assert real["LD_LIBRARY_PATH"] == str(tmp_layout.names)
+    assert process.merge({"PATH": "/a"}, real)["PATH"] == "/a"
 
 
 def test_the_drivers_names_lead_to_the_interposer(tmp_layout, tmp_path):
