@@ -116,9 +116,12 @@ static void check_own_mark(void) {
   CHECK(plan(0, known(0x1000, 300000)) == (GS_PLAN_MARK | GS_PLAN_START));
   now += 400000;
   CHECK(plan(0, known(0x1000, 300000)) == GS_PLAN_MARK); /* in the middle of a segment it would show nothing, */
-  /* and before the first launch of a stream, which gets one behind it as well. */
+  /* and before the first launch of a stream, where the function is new: it may be the first of its context. */
   restart();
-  CHECK(plan(0, known(0x1000, 20000)) == (GS_PLAN_MARK | GS_PLAN_START));
+  CHECK(plan(0, gs_meter_function(&meter, 0x3000)) == (GS_PLAN_START | GS_PLAN_SAMPLE | GS_PLAN_HOLD | GS_PLAN_MARK));
+  CHECK(!queues[0].anchored);
+  restart();
+  CHECK(plan(0, known(0x1000, 20000)) == 0 && queues[0].anchored && queues[0].previous_done == now);
   /* Not beside others, nor while the work of the last lease may still be there: that is noted. */
   fresh();
   gs_meter_turn(&meter, 1, now);
