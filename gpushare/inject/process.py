@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpushare.inject import grantdir, preload
 from gpushare.inject.node import Node
-from gpushare.paths import GRANT_DIR_ENV, INTERPOSERS, SIM_DIR_ENV, SIM_RUNTIMES, SIM_TOOLS, Layout
+from gpushare.paths import GRANT_DIR_ENV, INTERPOSERS, SIM_DIR_ENV, SIM_LIB_DIR, SIM_RUNTIMES, SIM_TOOLS, Layout
 
 UNSET = ("CUDA_VISIBLE_DEVICES",)
 """Variables of the outside that have another meaning in a share, where devices are numbered from 0."""
@@ -32,29 +32,26 @@ def _joined(paths: Iterable[Path]) -> str:
 
 def _simulated(lib_dir: Path, interposers: Sequence[Path], names: Sequence[Path]) -> dict[str, str]:
     """The simulated runtimes are preloaded, since a program's DT_RPATH names the directory of its own runtime and takes
-    precedence over LD_LIBRARY_PATH. Compilers such as Triton look for the driver's file in LD_LIBRARY_PATH. A real
-    nvidia-smi does not know these devices, so that the simulated one comes first."""
+    precedence over LD_LIBRARY_PATH. Compilers such as Triton look for the driver's file in LD_LIBRARY_PATH."""
     preloaded = [*interposers, *(lib_dir / name for name in SIM_RUNTIMES)]
-    return {
-        "LD_PRELOAD": _joined(preloaded),
-        "LD_LIBRARY_PATH": _joined([*names, lib_dir]),
-        "PATH": str(lib_dir / SIM_TOOLS),
-    }
+    return {"LD_PRELOAD": _joined(preloaded), "LD_LIBRARY_PATH": _joined([*names, lib_dir])}
 
 
 def merge(base: Mapping[str, str], added: Mapping[str, str], unset: Sequence[str] = ()) -> dict[str, str]:
-    """Returns `base` without `unset`, overridden by `added`, keeping the libraries and search directories of `base`."""
+    """Returns `base` without `unset`, overridden by `added`, keeping the libraries and search directories of `base`. The
+    programs of a simulated driver, next to its libraries, are found before others: a real nvidia-smi does not know its
+    devices."""
     merged = {name: value for name, value in base.items() if name not in unset} | dict(added)
     if "LD_PRELOAD" in added:
         theirs = preload.split(base.get("LD_PRELOAD", ""))
         merged["LD_PRELOAD"] = ":".join(preload.ordered(theirs, preload.split(added["LD_PRELOAD"])))
     if "LD_LIBRARY_PATH" in added:
-        merged["LD_LIBRARY_PATH"] = _before(added["LD_LIBRARY_PATH"], base.get("LD_LIBRARY_PATH", ""))
-    if "PATH" in added:
-        merged["PATH"] = _before(added["PATH"], base.get("PATH", os.defpath))
+        ours = added["LD_LIBRARY_PATH"].split(":")
+        merged["LD_LIBRARY_PATH"] = _before(ours, base.get("LD_LIBRARY_PATH", ""))
+        if tools := [f"{path}/{SIM_TOOLS}" for path in ours if Path(path).name == SIM_LIB_DIR.name]:
+            merged["PATH"] = _before(tools, base.get("PATH", os.defpath))
     return merged
 
 
-def _before(ours: str, searched: str) -> str:
-    own = ours.split(":")
-    return ":".join([*own, *(path for path in searched.split(":") if path and path not in own)])
+def _before(ours: Sequence[str], searched: str) -> str:
+    return ":".join([*ours, *(path for path in searched.split(":") if path and path not in ours)])

@@ -113,7 +113,6 @@ class Plugin:
                 with self._one:
                     self._asked.check(mine, waits=waits())
                 env = daemon.bind(grant["id"], "process", uid=uid, gid=gid)["env"]
-                env.pop("PATH", None)  # Nomad would replace the task's own
             except GpushareError:
                 _release(daemon, grant["id"])
                 raise

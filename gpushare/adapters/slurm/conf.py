@@ -57,7 +57,7 @@ def task(env: Mapping[str, str], unset: Sequence[str]) -> str:
     """Returns the shell text by which the task prolog changes a job's variables; libraries go before the user's."""
     lines = [f'echo "unset {name}"' for name in unset]
     for name, value in env.items():
-        if name in ("LD_PRELOAD", "LD_LIBRARY_PATH", "PATH"):
+        if name in ("LD_PRELOAD", "LD_LIBRARY_PATH"):
             lines.append(f'echo "export {name}={_inner(value)}${{{name}:+:${name}}}"')
         else:
             lines.append(f'echo "export {name}={_inner(value)}"')
