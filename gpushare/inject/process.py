@@ -7,7 +7,15 @@ from pathlib import Path
 
 from gpushare.inject import grantdir, preload
 from gpushare.inject.node import Node
-from gpushare.paths import GRANT_DIR_ENV, INTERPOSERS, SIM_DIR_ENV, SIM_LIB_DIR, SIM_RUNTIMES, SIM_TOOLS, Layout
+from gpushare.paths import (
+    GRANT_DIR_ENV,
+    INTERPOSERS,
+    SIM_DIR_ENV,
+    SIM_LIB_DIR,
+    SIM_RUNTIMES,
+    SIM_TOOLS,
+    Layout,
+)
 
 UNSET = ("CUDA_VISIBLE_DEVICES",)
 """Variables of the outside that have another meaning in a share, where devices are numbered from 0."""
