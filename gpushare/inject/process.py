@@ -46,9 +46,11 @@ def _simulated(lib_dir: Path, interposers: Sequence[Path], names: Sequence[Path]
 
 
 def merge(base: Mapping[str, str], added: Mapping[str, str], unset: Sequence[str] = ()) -> dict[str, str]:
-    """Returns `base` without `unset`, overridden by `added`, keeping the libraries and search directories of `base`. The
-    programs of a simulated driver, next to its libraries, are found before others: a real nvidia-smi does not know its
-    devices."""
+    """Returns `base` without `unset`, overridden by `added`, keeping the libraries and search directories of `base`.
+
+    The programs of a simulated driver, next to its libraries, are found before others: a real nvidia-smi does not know
+    its devices.
+    """
     merged = {name: value for name, value in base.items() if name not in unset} | dict(added)
     if "LD_PRELOAD" in added:
         theirs = preload.split(base.get("LD_PRELOAD", ""))
