@@ -128,8 +128,10 @@ static bool expected_back(const char *path, int code) {
   char lock[PATH_MAX];
   struct stat st;
 
+  if (code == -ECONNREFUSED)
+    return lstat(path, &st) == 0 && S_ISSOCK(st.st_mode); /* else it is no daemon's */
   if (code != -ENOENT)
-    return code == -ECONNREFUSED;
+    return false;
   snprintf(lock, sizeof lock, "%.*sdaemon.lock", name ? (int)(name + 1 - path) : 0, path);
   return lstat(lock, &st) == 0 && S_ISREG(st.st_mode);
 }

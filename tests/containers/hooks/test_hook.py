@@ -79,6 +79,15 @@ def test_daemon_absent(programs, tmp_path):
     assert line(result) == f"gpushare: {missing}: start one with `gpushare daemon`"
 
 
+def test_what_is_no_socket_is_not_waited_for(programs, tmp_path):
+    """Connecting to a file or a directory is refused as by a socket that a killed daemon has left."""
+    (tmp_path / "file").touch()
+    for name in ("", "file"):
+        result = run(programs, tmp_path / name)
+        assert result.returncode == 1
+        assert line(result).endswith("(Connection refused): start one with `gpushare daemon`")
+
+
 def left(path: Path, by: str) -> None:
     """What a daemon leaves that was `killed` or `stopped`."""
     (path.parent / "daemon.lock").touch()
