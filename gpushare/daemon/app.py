@@ -18,32 +18,33 @@ from typing import Any
 from aiohttp import web
 
 from gpushare.arbiter import Arbiter
-from gpushare.daemon import backend as backends
 from gpushare.daemon import config as configuration
-from gpushare.daemon import directories, logs, pulse, workloads
-from gpushare.daemon.api import Api
 from gpushare.daemon.config import Config
-from gpushare.daemon.door import Door
-from gpushare.daemon.exclusion import Exclusion
-from gpushare.daemon.guarding import Guarding, driver
-from gpushare.daemon.missed import all_devices
+from gpushare.daemon.grants.resources import Resources
+from gpushare.daemon.guard.exclusion import Exclusion
+from gpushare.daemon.guard.guarding import Guarding, driver
+from gpushare.daemon.host import backend as backends
+from gpushare.daemon.host import directories, logs, pulse
+from gpushare.daemon.host.pulse import Latency
+from gpushare.daemon.host.readers import Readers
+from gpushare.daemon.http.api import Api
+from gpushare.daemon.http.reception import Reception
 from gpushare.daemon.node import NodeContext
-from gpushare.daemon.pulse import Latency
-from gpushare.daemon.readers import Readers
-from gpushare.daemon.reception import Reception
-from gpushare.daemon.resources import Resources
-from gpushare.daemon.state import State, open_records
-from gpushare.daemon.tenant_socket import bind_unix
-from gpushare.daemon.tenants import Tenants
-from gpushare.daemon.watch import Watch
+from gpushare.daemon.state.missed import all_devices
+from gpushare.daemon.state.state import State, open_records
+from gpushare.daemon.state.tenants import Tenants
+from gpushare.daemon.state.watch import Watch
+from gpushare.daemon.workloads import workloads
+from gpushare.daemon.workloads.door import Door
+from gpushare.daemon.workloads.tenant_socket import bind_unix
 from gpushare.errors import FailedError, GpushareError
 from gpushare.inject import cdi, grantdir, grantfiles, names
 from gpushare.ledger.ledger import Ledger
 from gpushare.node import standins
 from gpushare.node.simulator import LOG_NAME, SOCKET_NAME, Simulator
 from gpushare.paths import Layout, in_memory
-from gpushare.policy.lifecycle import Phase
-from gpushare.policy.shares import DEVICE_MILLI
+from gpushare.policy.grants.lifecycle import Phase
+from gpushare.policy.quota.shares import DEVICE_MILLI
 
 log = logging.getLogger("gpushare")
 

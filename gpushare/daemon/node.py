@@ -14,41 +14,41 @@ from gpushare.api import tenants as tenant_types
 from gpushare.api import types
 from gpushare.api.walls import Enforce
 from gpushare.arbiter import Arbiter
-from gpushare.daemon import view
-from gpushare.daemon.accounts import Accounts
-from gpushare.daemon.adoption import Adoption
-from gpushare.daemon.attempts import Attempts
-from gpushare.daemon.audit import Audit
-from gpushare.daemon.books import Sample, active, shares_got
-from gpushare.daemon.containers import Containers
-from gpushare.daemon.door import Door
-from gpushare.daemon.drains import Drain
-from gpushare.daemon.enforcement import Enforcement
-from gpushare.daemon.evictions import Evictions
-from gpushare.daemon.exclusion import Exclusion
-from gpushare.daemon.explaining import Explaining
-from gpushare.daemon.findings import Findings
-from gpushare.daemon.grants import Grants
-from gpushare.daemon.guarding import Guarding
-from gpushare.daemon.missed import remember
-from gpushare.daemon.peer import Peer
-from gpushare.daemon.planning import Planner
-from gpushare.daemon.preparing import Preparing
-from gpushare.daemon.promises import Fault
-from gpushare.daemon.pulse import Latency
-from gpushare.daemon.readers import Readers
-from gpushare.daemon.receipts import Receipts
-from gpushare.daemon.resources import Resources
-from gpushare.daemon.serving import Serving
-from gpushare.daemon.state import Live, State, now_ns
-from gpushare.daemon.transitions import Transitions
-from gpushare.daemon.watch import Change
+from gpushare.daemon.accounts.accounts import Accounts
+from gpushare.daemon.accounts.explaining import Explaining
+from gpushare.daemon.accounts.receipts import Receipts
+from gpushare.daemon.engines.attempts import Attempts
+from gpushare.daemon.engines.containers import Containers
+from gpushare.daemon.grants import view
+from gpushare.daemon.grants.adoption import Adoption
+from gpushare.daemon.grants.evictions import Evictions
+from gpushare.daemon.grants.grants import Grants
+from gpushare.daemon.grants.planning import Planner
+from gpushare.daemon.grants.preparing import Preparing
+from gpushare.daemon.grants.resources import Resources
+from gpushare.daemon.grants.serving import Serving
+from gpushare.daemon.grants.transitions import Transitions
+from gpushare.daemon.guard.audit import Audit
+from gpushare.daemon.guard.enforcement import Enforcement
+from gpushare.daemon.guard.exclusion import Exclusion
+from gpushare.daemon.guard.findings import Findings
+from gpushare.daemon.guard.guarding import Guarding
+from gpushare.daemon.host.peer import Peer
+from gpushare.daemon.host.pulse import Latency
+from gpushare.daemon.host.readers import Readers
+from gpushare.daemon.state.books import Sample, active, shares_got
+from gpushare.daemon.state.drains import Drain
+from gpushare.daemon.state.missed import remember
+from gpushare.daemon.state.promises import Fault
+from gpushare.daemon.state.state import Live, State, now_ns
+from gpushare.daemon.state.watch import Change
+from gpushare.daemon.workloads.door import Door
 from gpushare.errors import FailedError, GpushareError, NotFoundError, RefusedError, UsageError
 from gpushare.inject.node import Node
 from gpushare.node.devices import Backend, Device
 from gpushare.node.simulator import Simulator
-from gpushare.policy.audit import Act, Rules
-from gpushare.policy.shares import DEVICE_MILLI
+from gpushare.policy.audit.audit import Act, Rules
+from gpushare.policy.quota.shares import DEVICE_MILLI
 
 log = logging.getLogger(__name__)
 

@@ -127,7 +127,7 @@ def test_a_grant_that_ends_takes_a_prepared_part_with_it(client, gang):
 def test_grants_that_cannot_be_made_leave_nothing(make_daemon, gang):
     daemon = make_daemon()
     once = (
-        "import gpushare.daemon.resources as resources",
+        "import gpushare.daemon.grants.resources as resources",
         "make, made = resources.Resources.make, []",
         "def failing(self, live, **how):",
         "    made.append(live)",

@@ -11,7 +11,7 @@ import pytest
 from pagewords import device_limits, managed
 from waiting import until
 
-from gpushare.daemon.resources import Resources
+from gpushare.daemon.grants.resources import Resources
 from gpushare.enforce.cgroup import Hierarchies
 from gpushare.errors import FailedError, NotFoundError, RefusedError, UsageError
 from gpushare.inject.node import Node

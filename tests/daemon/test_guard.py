@@ -7,18 +7,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpushare.daemon.enforcement import Enforcement
-from gpushare.daemon.guarding import Guarding
-from gpushare.daemon.resources import Resources
-from gpushare.daemon.state import GrantRecord, WorkloadRecord
-from gpushare.daemon.workloads import Held
+from gpushare.daemon.grants.resources import Resources
+from gpushare.daemon.guard.enforcement import Enforcement
+from gpushare.daemon.guard.guarding import Guarding
+from gpushare.daemon.state.state import GrantRecord, WorkloadRecord
+from gpushare.daemon.workloads.workloads import Held
 from gpushare.enforce import cgroup
 from gpushare.enforce.walls import Table
 from gpushare.inject.node import DeviceNode, Node
 from gpushare.node.devices import Device
 from gpushare.paths import Layout
-from gpushare.policy.admission import Place
-from gpushare.policy.lifecycle import begin
+from gpushare.policy.grants.admission import Place
+from gpushare.policy.grants.lifecycle import begin
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may attach device programs")
 

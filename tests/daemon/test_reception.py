@@ -14,9 +14,9 @@ from members import answer, ask, connect, member, open_to_members
 from waiting import until
 
 from gpushare.client import Client
-from gpushare.daemon import reception
-from gpushare.daemon.api import LARGE_AT_ONCE
-from gpushare.daemon.routes import BODY_MAX, CONFIG_MAX, ROUTES
+from gpushare.daemon.http import reception
+from gpushare.daemon.http.api import LARGE_AT_ONCE
+from gpushare.daemon.http.routes import BODY_MAX, CONFIG_MAX, ROUTES
 from gpushare.errors import UnreachableError
 
 MIB = 1 << 20

@@ -1,0 +1,329 @@
+"""Makes, adopts and removes what a grant holds outside the daemon's memory: directory, pages, CDI spec, socket."""
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+
+from gpushare.daemon.host.logs import Seldom
+from gpushare.daemon.state.state import GrantRecord, Live
+from gpushare.daemon.workloads.door import Door
+from gpushare.daemon.workloads.tenant_socket import Rules, TenantSocket
+from gpushare.enforce import exclusive
+from gpushare.errors import FailedError, GpushareError
+from gpushare.inject import cdi, grantdir, grantfiles, names, steps
+from gpushare.inject.node import DeviceNode, Granted, Node
+from gpushare.inject.steps import Steps
+from gpushare.inject.unused import Unused
+from gpushare.node.devices import Device
+from gpushare.page_words import DeviceLimits, GrantState, Managed, Slot
+from gpushare.pages import USAGE_BYTES, LimitsPage, UsagePage, new_limits, new_usage
+from gpushare.paths import INTERPOSERS, Layout
+from gpushare.policy.grants.admission import Place
+from gpushare.policy.grants.lifecycle import Kind
+from gpushare.units import PAGE
+
+log = logging.getLogger(__name__)
+
+_seldom = Seldom()
+
+_MINOR_MAX = (1 << 20) - 1  # include/linux/kdev_t.h: MINORBITS
+
+
+class Resources:
+    """Each method makes all of its files or none."""
+
+    def __init__(self, layout: Layout, node: Node, devices: Sequence[Device], door: Door) -> None:
+        self._layout, self._node, self._door = layout, node, door
+        self._devices = {device.id: device for device in devices}
+        parts = [node.lib_dir / path.name for path in INTERPOSERS]
+        if node.sim_dir is not None:
+            parts += [node.sim_lib_dir / name for name in ("libcuda.so.1", "libnvidia-ml.so.1")]
+        self._unused = Unused(layout, node)
+        self._unwritten: set[str] = set()
+        """Grants whose CDI specs could not be written: they are tried again."""
+        self.on_failed: Callable[[Live, str], None] = lambda *_: None
+        """Called with a grant whose files could not be made `later`, and the reason."""
+        self._parts = Steps(*(steps.readable(str(file)) for file in parts))
+
+    def knows(self, record: GrantRecord) -> bool:
+        """Whether this run of the daemon has all of the grant's devices."""
+        return all(place.device in self._devices for place in record.places)
+
+    def renew(self, device: Device) -> None:
+        """A device has come back, possibly with other device nodes."""
+        self._devices[device.id] = device
+
+    def renumber(self, record: GrantRecord) -> None:
+        """Updates the devices' numbers, which are valid for one run of the daemon: a device may be missing or back."""
+        record.places = [replace(place, index=self._devices[place.device].index) for place in record.places]
+
+    def granted(self, record: GrantRecord) -> list[Granted]:
+        """The grant's devices with their nodes, in the order in which the workload sees them."""
+        return [Granted(place.device, tuple(self._devices[place.device].nodes)) for place in record.places]
+
+    def limits(self, place: Place, guarantee_milli: int, limit_milli: int) -> DeviceLimits:
+        """The limits page's words for one place. Shares in milli of the device."""
+        device = self._devices[place.device]
+        return DeviceLimits(
+            device.uuid,
+            place.memory_bytes,
+            -(-device.context_bytes // PAGE) * PAGE,  # so that a program can have all that a context leaves
+            guarantee_milli,
+            limit_milli,
+            instance=device.id.startswith("MIG-"),
+        )
+
+    def _capacity(self, record: GrantRecord) -> list[int]:
+        return [self._devices[place.device].memory_bytes for place in record.places]
+
+    def check_parts(self) -> None:
+        """Raises FailedError when a library cannot be read: a share that nothing would enforce must not start."""
+        if self._node.sim_dir is None and not self._node.driver_files:
+            raise FailedError("the driver's libcuda.so.1 is not in the loader's cache: run ldconfig, then start again")
+        try:
+            # Readable by all users: a loader that cannot read a library to preload prints a warning and runs without
+            # it.
+            self._parts.run("/")
+        except OSError as error:
+            raise FailedError(
+                f"a library is missing or not readable by all users, no share would hold: {error.strerror}:"
+                " install again"
+            ) from None
+
+    def numbers(self, record: GrantRecord) -> tuple[dict[int, set[int]], set[tuple[int, int]]]:
+        """Numbers of device nodes: by major, the present minors of all devices of this node; and the grant's (major,
+        minor). Empty where devices have no nodes."""
+        guarded: dict[int, set[int]] = {}
+        for node in self._nodes():
+            guarded.setdefault(node.major, set()).add(node.minor)
+        granted = [*self._node.common_devices, *(node for device in self.granted(record) for node in device.nodes)]
+        return guarded, {(node.major, node.minor) for node in granted}
+
+    def _nodes(self) -> list[DeviceNode]:
+        return [*self._node.common_devices, *(node for device in self._devices.values() for node in device.nodes)]
+
+    def hidden(self, record: GrantRecord) -> list[str]:
+        """Paths of the nodes of devices that are not the grant's."""
+        granted = {place.device for place in record.places}
+        return [node.path for device in self._devices.values() if device.id not in granted for node in device.nodes]
+
+    def offer(self) -> None:
+        """Writes what is no single grant's: the names for plain processes, and the CDI devices that represent no grant.
+        Raises FailedError."""
+        try:
+            names.make(self._layout, self._node)
+            grantfiles.stand_in(self._layout, self._node)
+            devices = [Granted(device.id, tuple(device.nodes)) for device in self._devices.values()]
+            cdi.write_offers(self._layout, self._node, devices)
+        except OSError as error:
+            raise FailedError(f"{self._layout.names}, or the CDI device of no grant, cannot be made: {error}") from None
+
+    def ranges(self) -> list[exclusive.Range]:
+        """The devices' nodes, as ranges of minors. A real driver's majors are wholly its own, and may get more nodes
+        while the daemon runs; the major of stand-ins is shared with other simulators."""
+        if self._node.simulated:
+            return sorted({(node.major, node.minor, node.minor) for node in self._nodes()})
+        return [(major, 0, _MINOR_MAX) for major in sorted({node.major for node in self._nodes()})]
+
+    def make(self, live: Live, *, later: bool = False) -> None:
+        """Makes the directory with its pages, and the CDI spec unless a plain process has the grant. Raises
+        FailedError. `later`: a container's files are made in a thread, and are there when `made` returns; code that
+        needs them before waits in `_finish`."""
+        record = live.record
+        process = record.life.kind is Kind.PROCESS
+        try:
+            limits = [self.limits(place, place.guaranteed_milli, place.limit_milli) for place in record.places]
+            pages = grantfiles.Pages(
+                new_limits(record.id, limits, managed=Managed[record.request.managed.upper()]),
+                new_usage(record.id),
+                USAGE_BYTES,
+            )
+            if later and not process:
+                spec = cdi.text(self._layout, record.id, self._node, self.granted(record))
+                live.making = self._unused.make(record.id, pages, spec, lambda error: self._was_made(live, error))
+                return
+            kind: grantdir.Kind = "process" if process else "container"
+            grantfiles.create(self._layout, record.id, kind, (record.run_uid, record.run_gid), self._node, pages)
+            if not process:
+                cdi.write_spec(self._layout, record.id, self._node, self.granted(record))
+        except OSError as error:
+            self.unmake(live)
+            raise FailedError(f"grant {record.id} cannot be made in {self._layout.grants}: {error}") from None
+        except BaseException:
+            self.unmake(live)
+            raise
+
+    def _was_made(self, live: Live, error: OSError | None) -> None:
+        live.making = 0
+        if error is None or live.record.phase.ended:
+            return
+        self.unmake(live)
+        try:
+            self.make(live)  # which does more than the thread, such as to make a directory that is missing
+        except Exception as failure:
+            self.on_failed(live, str(failure))
+
+    async def made(self, live: Live) -> None:
+        """Returns when the grant's files are there, or it has ended."""
+        if live.making:
+            await self._unused.thread.done(live.making)
+
+    def _finish(self, live: Live) -> None:
+        if live.making:
+            self._unused.thread.wait(live.making)
+
+    def take_over(self, live: Live, rules: Rules) -> None:
+        """Takes over the grant's files after a restart, and opens them where it is in use. Raises FailedError when a
+        page is missing or invalid, and removes nothing then. No container that runs needs the CDI spec: one that cannot
+        be written ends no grant."""
+        record = live.record
+        try:
+            self._map(live)
+            if record.phase.unused:
+                self._check_whole(live)
+                self.close(live)
+            else:
+                assert live.usage is not None
+                _keep_slots(live, live.usage)
+                self._listen(live, rules)
+        except OSError as error:
+            self.close(live)
+            raise FailedError(f"its files cannot be used: {error}") from None
+        except BaseException:
+            self.close(live)
+            raise
+        if record.life.kind is not Kind.PROCESS:
+            self._specify(record)
+
+    def _specify(self, record: GrantRecord) -> None:
+        try:
+            cdi.write_spec(self._layout, record.id, self._node, self.granted(record))
+        except OSError as error:
+            self._unwritten.add(record.id)
+            _seldom.warning("spec", "grant %s goes on, but its CDI spec cannot be written: %s", record.id, error)
+        else:
+            self._unwritten.discard(record.id)
+
+    def restore(self, grants: Iterable[Live]) -> None:
+        """Called every two seconds: writes the CDI specs that somebody has removed, or that could not be written."""
+        grants = list(grants)
+        self._unwritten &= {live.id for live in grants}
+        try:
+            there = set(os.listdir(self._layout.cdi))
+        except OSError:
+            there = set()
+        if cdi.name(cdi.ANY) not in there:
+            try:
+                self.offer()
+            except FailedError as error:
+                _seldom.warning("offer", "%s", error)
+        for live in grants:
+            made = not live.making and live.record.life.kind is not Kind.PROCESS and self.knows(live.record)
+            if made and (live.id in self._unwritten or cdi.name(live.id) not in there):
+                self._specify(live.record)
+
+    def _check_whole(self, live: Live) -> None:
+        """Raises FailedError where an earlier daemon was killed while it made the directory: then its last file is
+        absent or empty."""
+        last = grantdir.preload_file(self._layout, live.id)
+        if live.record.life.kind is not Kind.PROCESS and not (last.exists() and last.stat().st_size):
+            raise FailedError("its files were not finished")
+
+    def open(self, live: Live, rules: Rules) -> None:
+        """Brings a reserved grant into use: maps its pages, and gives it a bell and a socket, by which processes join.
+        Raises FailedError; `close` or `unmake` takes back what was opened."""
+        self._finish(live)
+        self._map(live)
+        try:
+            self._listen(live, rules)
+        except OSError as error:
+            raise FailedError(f"grant {live.id} has no socket: {error}") from None
+
+    def _map(self, live: Live) -> None:
+        own = grantdir.self_dir(self._layout, live.id)
+        live.limits = LimitsPage.open(own / "limits")
+        live.usage = UsagePage.open(own / "usage")
+        _check_owner(live, live.id)
+        live.usage.set_capacity(self._capacity(live.record))
+
+    def _listen(self, live: Live, rules: Rules) -> None:
+        assert live.limits is not None
+        assert live.usage is not None
+        live.bell = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        own = grantdir.self_dir(self._layout, live.id)
+        live.socket = TenantSocket(own, live.limits, live.usage, live.bell, rules, self._door)
+        live.socket.listen()
+
+    @contextlib.contextmanager
+    def pages(self, live: Live) -> Iterator[tuple[LimitsPage, UsagePage]]:
+        """The grant's pages; mapped for the `with` block where it is not in use. Raises FailedError."""
+        if live.limits is not None and live.usage is not None:
+            yield live.limits, live.usage
+            return
+        self._finish(live)
+        own = grantdir.self_dir(self._layout, live.id)
+        with LimitsPage.open(own / "limits") as limits, UsagePage.open(own / "usage") as usage:
+            yield limits, usage
+
+    def resize(self, live: Live, places: Sequence[Place]) -> None:
+        """Writes the limits of these places into its page. Raises FailedError."""
+        with self.pages(live) as (limits, _):
+            for ordinal, place in enumerate(places):
+                limits.set_device(ordinal, self.limits(place, place.guaranteed_milli, place.limit_milli))
+
+    def close(self, live: Live) -> None:
+        """Closes everything; files and processes stay."""
+        if live.socket is not None:
+            live.socket.close()
+        if live.bell is not None:
+            os.close(live.bell)
+        for page in (live.limits, live.usage):
+            if page is not None:
+                page.close()
+        live.socket = live.bell = live.limits = live.usage = None
+
+    def unmake(self, live: Live, *, soon: bool = False) -> None:
+        """Removes whatever the grant still holds. What cannot be removed is only logged: the grant has ended anyway.
+        `soon`: for a grant that nobody has used: a thread removes its files, which are gone when `removed` returns."""
+        if soon:
+            with contextlib.suppress(OSError):  # there is no memory for a thread, or for a name
+                self._unused.remove(live.id, lambda error: self._remove(live.id) if error is not None else None)
+                return
+        self._finish(live)
+        if live.limits is not None:
+            live.limits.state = GrantState.RELEASED
+        self.close(live)
+        self._remove(live.id)
+
+    def _remove(self, grant_id: str) -> None:
+        for remove in (cdi.remove_spec, grantfiles.remove):
+            try:
+                remove(self._layout, grant_id)
+            except (OSError, GpushareError) as error:
+                log.warning("grant %s: %s", grant_id, error)
+
+    async def removed(self) -> None:
+        """Returns when all removals asked for are done."""
+        await self._unused.thread.done(self._unused.thread.asked)
+
+    def stop(self) -> None:
+        """Called when the daemon stops: finishes what was asked of the thread."""
+        self._unused.thread.close()
+
+
+def _keep_slots(live: Live, usage: UsagePage) -> None:
+    """Gives the processes in the ledger their slots again, including those that have ended meanwhile: their slots are
+    cleared next, which counts what they did."""
+    boot_ns, now_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME), time.monotonic_ns()
+    for member in live.record.members:
+        age_ns = boot_ns - member.started * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+        usage.keep(Slot(member.slot, member.generation, member.pid), now_ns - age_ns)
+
+
+def _check_owner(live: Live, grant_id: str) -> None:
+    for page in (live.limits, live.usage):
+        if page is not None and page.grant != grant_id:
+            raise FailedError(f"page {page.path} belongs to grant {page.grant[:40]!r}")
