@@ -38,9 +38,11 @@ from gpushare.daemon.host.pulse import Latency
 from gpushare.daemon.host.readers import Readers
 from gpushare.daemon.state.books import Sample, active, shares_got
 from gpushare.daemon.state.drains import Drain
+from gpushare.daemon.state.hardware import Hardware
+from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.missed import remember
 from gpushare.daemon.state.promises import Fault
-from gpushare.daemon.state.state import Live, State, now_ns
+from gpushare.daemon.state.state import State, now_ns
 from gpushare.daemon.state.watch import Change
 from gpushare.daemon.workloads.door import Door
 from gpushare.errors import FailedError, GpushareError, NotFoundError, RefusedError, UsageError
@@ -58,6 +60,7 @@ class NodeContext:
     """Built once at start, in the order in which its parts need each other."""
 
     state: State
+    hardware: Hardware
     resources: Resources
     arbiter: Arbiter
     backend: Backend
@@ -93,12 +96,12 @@ class NodeContext:
         state, resources, arbiter = self.state, self.resources, self.arbiter
         self.accounts = Accounts(state, arbiter)
         self.receipts = Receipts(state, arbiter)
-        self.serving = Serving(state, resources, arbiter, self.accounts, self.receipts)
+        self.serving = Serving(state, self.hardware, arbiter, self.accounts, self.receipts)
         self.transitions = Transitions(state, resources, self.serving, arbiter)
         self.evictions = Evictions(state, self.transitions)
         self.enforcement = Enforcement(
             state,
-            resources,
+            self.hardware,
             self.backend,
             self.inject,
             self.enforce,
@@ -115,9 +118,9 @@ class NodeContext:
         self.explaining = Explaining(state, self.receipts)
         self.attempts = Attempts(state.watch.epoch, self.readers)
         self.containers = Containers(
-            state, self.grants, self.transitions, resources, self.inject, self.readers, self.attempts
+            state, self.grants, self.transitions, self.hardware, self.inject, self.readers, self.attempts
         )
-        self.adoption = Adoption(state, resources, self.serving, self.transitions, self.guarding)
+        self.adoption = Adoption(state, self.hardware, resources, self.serving, self.transitions, self.guarding)
         self.findings = Findings(state.watch, self.lookups)
         self.audit = Audit(state, self.backend, self.arbiter, self.findings, self.audit_rules, self.transitions.publish)
         state.on_freed.append(self._drained)
@@ -263,7 +266,7 @@ class NodeContext:
     def _back(self, device: Device) -> None:
         del self.state.faults[device.id]
         self.state.devices[device.index] = device
-        self.resources.renew(device)
+        self.hardware.renew(device)
         try:
             self.resources.offer()
         except FailedError as error:

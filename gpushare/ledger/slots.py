@@ -1,5 +1,5 @@
-"""The ledger's record of a span of time, hour by hour, as gpushare.policy.usage.replay takes it; or minute by minute, and by
-device. Reads every row of the span: call it in a thread."""
+"""The ledger's record of a span of time, hour by hour, as gpushare.policy.usage.replay takes it; or minute by minute,
+and by device. Reads every row of the span: call it in a thread."""
 
 import contextlib
 import sqlite3

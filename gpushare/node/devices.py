@@ -28,7 +28,8 @@ class ContextCost(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Device:
     """`reserved_bytes`: kept by the driver for itself, never granted. `links`: distance to other devices by id, in the
-    terms of gpushare.policy.grants.distance. `unlisted_bytes`: the part of a context that the driver counts for no process."""
+    terms of gpushare.policy.grants.distance. `unlisted_bytes`: the part of a context that the driver counts for no
+    process."""
 
     id: str
     index: int

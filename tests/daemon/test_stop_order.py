@@ -33,7 +33,7 @@ def test_pages_are_closed_after_the_arbiter_has_stopped():
     transitions = SimpleNamespace(
         send=lambda live, event: done.append(("ends", live.name)), wake_at=lambda live, when: None
     )
-    Adoption(grants, resources, serving, transitions, SimpleNamespace()).let_go()
+    Adoption(grants, None, resources, serving, transitions, SimpleNamespace()).let_go()
     assert done == [("ends", "bound"), ("arbiter",), ("pages", "runs"), ("pages", "kept"), ("pages", "prepared")]
 
 

@@ -6,7 +6,8 @@ from gpushare.arbiter import Arbiter
 from gpushare.daemon.accounts.last_counters import Last, LastCounters
 from gpushare.daemon.state import placement
 from gpushare.daemon.state.books import DeviceTime, Instant, Reading, Sample, joined, nobodys, periods, unused
-from gpushare.daemon.state.state import Live, State, instant
+from gpushare.daemon.state.live import Live
+from gpushare.daemon.state.state import State, instant
 from gpushare.ledger.entries import GAP, Period
 from gpushare.ledger.usage import Sums
 

@@ -9,8 +9,10 @@ from gpushare.daemon.accounts.receipts import Receipts
 from gpushare.daemon.state import placement
 from gpushare.daemon.state.books import DeviceBook, Sample
 from gpushare.daemon.state.decisions import share_text
+from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.promises import Promises
-from gpushare.daemon.state.state import GrantRecord, Live, Refusal, State
+from gpushare.daemon.state.records import GrantRecord
+from gpushare.daemon.state.state import Refusal, State
 from gpushare.errors import GpushareError
 from gpushare.policy.grants.admission import Place
 from gpushare.policy.quota.shares import DEVICE_MILLI, Share

@@ -11,7 +11,8 @@ from typing import cast
 from gpushare.api import events as event_types
 from gpushare.arbiter import EVENTS_KEPT, Arbiter, Event, EventKind, Spans, Wanted
 from gpushare.daemon.accounts.wait_history import WaitHistory
-from gpushare.daemon.state.state import Live, State
+from gpushare.daemon.state.live import Live
+from gpushare.daemon.state.state import State
 from gpushare.errors import GoneError, NotFoundError, UsageError
 
 LATEST = 4096

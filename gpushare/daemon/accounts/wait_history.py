@@ -5,7 +5,8 @@ import time
 from collections.abc import Iterable
 
 from gpushare.arbiter import Arbiter
-from gpushare.daemon.state.state import Live, State
+from gpushare.daemon.state.live import Live
+from gpushare.daemon.state.state import State
 from gpushare.policy.grants.admission import Place
 from gpushare.policy.usage.waits import Waited
 

@@ -16,11 +16,12 @@ from gpushare.api.engines import OciEditAnswer, OciEditRequest, OciPlaceAnswer, 
 from gpushare.api.types import BindRequest, GrantRequest
 from gpushare.daemon.engines.attempts import Attempts
 from gpushare.daemon.grants.grants import Grants
-from gpushare.daemon.grants.resources import Resources
 from gpushare.daemon.grants.transitions import Transitions
 from gpushare.daemon.host.peer import Peer, open_pidfd
 from gpushare.daemon.host.readers import Readers
-from gpushare.daemon.state.state import Live, State, now_ns
+from gpushare.daemon.state.hardware import Hardware
+from gpushare.daemon.state.live import Live
+from gpushare.daemon.state.state import State, now_ns
 from gpushare.daemon.workloads import workloads
 from gpushare.errors import FailedError, GpushareError, RefusedError, UsageError
 from gpushare.halfopen import has_gone
@@ -57,13 +58,13 @@ class Containers:
         state: State,
         grants: Grants,
         transitions: Transitions,
-        resources: Resources,
+        hardware: Hardware,
         node: Node,
         readers: Readers,
         attempts: Attempts,
     ) -> None:
         self._state, self._grants, self._transitions = state, grants, transitions
-        self._resources, self._node, self._readers = resources, node, readers
+        self._hardware, self._node, self._readers = hardware, node, readers
         self._attempts = attempts
 
     async def edit(self, peer: Peer, asked: OciEditRequest, connection: socket) -> OciEditAnswer:
@@ -143,7 +144,7 @@ class Containers:
 
     async def _seen(self, live: Live, name: str, config: bytes, bundle: str) -> OciPlaceAnswer:
         """What the container has to see of its grant, and which device nodes it must not."""
-        hidden = self._resources.hidden(live.record) if name != live.id else []
+        hidden = self._hardware.hidden(live.record) if name != live.id else []
         edit = self._edit(live, bundle, created=True)
         root, found, lines, cached = await self._readers.placed(config, edit)
         self._write(live, edit, lines, cached)
@@ -166,7 +167,7 @@ class Containers:
 
     def _edit(self, live: Live, bundle: str | None, *, created: bool = False) -> Edit:
         layout, node = self._state.layout, self._node
-        granted = self._resources.granted(live.record)
+        granted = self._hardware.granted(live.record)
         return Edit(
             bundle=bundle,
             edits=edits.container(layout, live.id, node, granted),

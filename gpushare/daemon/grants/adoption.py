@@ -8,7 +8,10 @@ from gpushare.daemon.grants.serving import Serving
 from gpushare.daemon.grants.transitions import Transitions
 from gpushare.daemon.guard.guarding import Guarding
 from gpushare.daemon.host.peer import reopen_pidfd
-from gpushare.daemon.state.state import GrantRecord, Live, State, boot_ns, now_ns
+from gpushare.daemon.state.hardware import Hardware
+from gpushare.daemon.state.live import Live
+from gpushare.daemon.state.records import GrantRecord
+from gpushare.daemon.state.state import State, boot_ns, now_ns
 from gpushare.daemon.workloads import workloads
 from gpushare.errors import GpushareError
 from gpushare.policy.grants import lifecycle
@@ -21,8 +24,15 @@ class Adoption:
     """Adopts the living grants of the ledger at start, and lets go of them at stop."""
 
     def __init__(
-        self, state: State, resources: Resources, serving: Serving, transitions: Transitions, guarding: Guarding
+        self,
+        state: State,
+        hardware: Hardware,
+        resources: Resources,
+        serving: Serving,
+        transitions: Transitions,
+        guarding: Guarding,
     ) -> None:
+        self._hardware = hardware
         self._state, self._resources, self._serving, self._transitions = state, resources, serving, transitions
         self._guarding = guarding
 
@@ -51,10 +61,10 @@ class Adoption:
             self._state.ledger.set_aside(live.id, reason)
 
     def _adopt(self, live: Live) -> None:
-        if not self._resources.knows(live.record):
+        if not self._hardware.knows(live.record):
             self._transitions.fail(live, "its device is gone")
             return
-        self._resources.renumber(live.record)
+        self._hardware.renumber(live.record)
         try:
             if live.record.phase.unused:
                 self._resources.take_over(live, self._transitions.rules(live))

@@ -1,5 +1,5 @@
-"""Carries out what gpushare.policy.loans.recall decides: grants are asked to give back memory that they have on loan, by an
-event, a file in their directory and a signal, and are ended where they allow that. Called on the event loop only.
+"""Carries out what gpushare.policy.loans.recall decides: grants are asked to give back memory that they have on loan,
+by an event, a file in their directory and a signal, and are ended where they allow that. Called on the event loop only.
 
 A restarted daemon knows of no wants: owners that still want memory ask again, and the borrowers' grace begins anew.
 """
@@ -21,7 +21,8 @@ from gpushare.api.types import GrantRequest, Name
 from gpushare.daemon.grants.loans import Node, on_loan
 from gpushare.daemon.grants.transitions import Transitions
 from gpushare.daemon.host.peer import Peer
-from gpushare.daemon.state.state import Live, State, now_ns
+from gpushare.daemon.state.live import Live
+from gpushare.daemon.state.state import State, now_ns
 from gpushare.daemon.state.terms import rung_word, terms
 from gpushare.daemon.state.watch import Change
 from gpushare.errors import OnLoanError, RefusedError

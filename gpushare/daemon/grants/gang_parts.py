@@ -12,7 +12,8 @@ from gpushare.api.types import GrantRequest
 from gpushare.arbiter import Arbiter
 from gpushare.daemon.grants.view import grant_view
 from gpushare.daemon.state import placement
-from gpushare.daemon.state.state import PartOf, State
+from gpushare.daemon.state.records import PartOf
+from gpushare.daemon.state.state import State
 from gpushare.ledger.ledger import Ledger
 from gpushare.policy.grants import preparation
 from gpushare.policy.grants.preparation import Moment, Preparation

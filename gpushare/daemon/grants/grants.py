@@ -17,8 +17,10 @@ from gpushare.daemon.grants.transitions import Transitions
 from gpushare.daemon.guard.enforcement import Enforcement
 from gpushare.daemon.host.peer import Peer
 from gpushare.daemon.state import placement
+from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.promises import Promises
-from gpushare.daemon.state.state import GrantRecord, Live, PartOf, Refusal, State, WorkloadRecord, now_ns
+from gpushare.daemon.state.records import GrantRecord, PartOf, WorkloadRecord
+from gpushare.daemon.state.state import Refusal, State, now_ns
 from gpushare.daemon.workloads import workloads
 from gpushare.errors import ForbiddenError, GpushareError, RefusedError, UsageError
 from gpushare.policy.grants import lifecycle

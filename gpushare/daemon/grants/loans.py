@@ -5,8 +5,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from gpushare.api.types import GrantRequest
 from gpushare.daemon.state import placement
+from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.promises import Promises
-from gpushare.daemon.state.state import Live, State
+from gpushare.daemon.state.state import State
 from gpushare.daemon.state.terms import memory, terms
 from gpushare.errors import GpushareError
 from gpushare.policy.loans import reclaim

@@ -18,7 +18,9 @@ from gpushare.daemon.grants.gang_parts import GangParts, Key, PartRecord, part_v
 from gpushare.daemon.grants.grants import Grants, key_taken
 from gpushare.daemon.grants.transitions import Transitions
 from gpushare.daemon.host.peer import Peer
-from gpushare.daemon.state.state import Live, PartOf, State, now_ns
+from gpushare.daemon.state.live import Live
+from gpushare.daemon.state.records import PartOf
+from gpushare.daemon.state.state import State, now_ns
 from gpushare.daemon.state.watch import Change
 from gpushare.errors import ForbiddenError, GpushareError, NotFoundError, RefusedError, UsageError
 from gpushare.policy.grants import lifecycle, preparation

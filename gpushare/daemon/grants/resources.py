@@ -5,39 +5,34 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 
 from gpushare.daemon.host.logs import Seldom
-from gpushare.daemon.state.state import GrantRecord, Live
+from gpushare.daemon.state.hardware import Hardware
+from gpushare.daemon.state.live import Live
+from gpushare.daemon.state.records import GrantRecord
 from gpushare.daemon.workloads.door import Door
 from gpushare.daemon.workloads.tenant_socket import Rules, TenantSocket
-from gpushare.enforce import exclusive
 from gpushare.errors import FailedError, GpushareError
 from gpushare.inject import cdi, grantdir, grantfiles, names, steps
-from gpushare.inject.node import DeviceNode, Granted, Node
+from gpushare.inject.node import Node
 from gpushare.inject.steps import Steps
 from gpushare.inject.unused import Unused
-from gpushare.node.devices import Device
-from gpushare.page_words import DeviceLimits, GrantState, Managed, Slot
+from gpushare.page_words import GrantState, Managed, Slot
 from gpushare.pages import USAGE_BYTES, LimitsPage, UsagePage, new_limits, new_usage
 from gpushare.paths import INTERPOSERS, Layout
 from gpushare.policy.grants.admission import Place
 from gpushare.policy.grants.lifecycle import Kind
-from gpushare.units import PAGE
 
 log = logging.getLogger(__name__)
 
 _seldom = Seldom()
 
-_MINOR_MAX = (1 << 20) - 1  # include/linux/kdev_t.h: MINORBITS
-
 
 class Resources:
     """Each method makes all of its files or none."""
 
-    def __init__(self, layout: Layout, node: Node, devices: Sequence[Device], door: Door) -> None:
-        self._layout, self._node, self._door = layout, node, door
-        self._devices = {device.id: device for device in devices}
+    def __init__(self, layout: Layout, node: Node, hardware: Hardware, door: Door) -> None:
+        self._layout, self._node, self._hardware, self._door = layout, node, hardware, door
         parts = [node.lib_dir / path.name for path in INTERPOSERS]
         if node.sim_dir is not None:
             parts += [node.sim_lib_dir / name for name in ("libcuda.so.1", "libnvidia-ml.so.1")]
@@ -47,37 +42,6 @@ class Resources:
         self.on_failed: Callable[[Live, str], None] = lambda *_: None
         """Called with a grant whose files could not be made `later`, and the reason."""
         self._parts = Steps(*(steps.readable(str(file)) for file in parts))
-
-    def knows(self, record: GrantRecord) -> bool:
-        """Whether this run of the daemon has all of the grant's devices."""
-        return all(place.device in self._devices for place in record.places)
-
-    def renew(self, device: Device) -> None:
-        """A device has come back, possibly with other device nodes."""
-        self._devices[device.id] = device
-
-    def renumber(self, record: GrantRecord) -> None:
-        """Updates the devices' numbers, which are valid for one run of the daemon: a device may be missing or back."""
-        record.places = [replace(place, index=self._devices[place.device].index) for place in record.places]
-
-    def granted(self, record: GrantRecord) -> list[Granted]:
-        """The grant's devices with their nodes, in the order in which the workload sees them."""
-        return [Granted(place.device, tuple(self._devices[place.device].nodes)) for place in record.places]
-
-    def limits(self, place: Place, guarantee_milli: int, limit_milli: int) -> DeviceLimits:
-        """The limits page's words for one place. Shares in milli of the device."""
-        device = self._devices[place.device]
-        return DeviceLimits(
-            device.uuid,
-            place.memory_bytes,
-            -(-device.context_bytes // PAGE) * PAGE,  # so that a program can have all that a context leaves
-            guarantee_milli,
-            limit_milli,
-            instance=device.id.startswith("MIG-"),
-        )
-
-    def _capacity(self, record: GrantRecord) -> list[int]:
-        return [self._devices[place.device].memory_bytes for place in record.places]
 
     def check_parts(self) -> None:
         """Raises FailedError when a library cannot be read: a share that nothing would enforce must not start."""
@@ -93,40 +57,16 @@ class Resources:
                 " install again"
             ) from None
 
-    def numbers(self, record: GrantRecord) -> tuple[dict[int, set[int]], set[tuple[int, int]]]:
-        """Numbers of device nodes: by major, the present minors of all devices of this node; and the grant's (major,
-        minor). Empty where devices have no nodes."""
-        guarded: dict[int, set[int]] = {}
-        for node in self._nodes():
-            guarded.setdefault(node.major, set()).add(node.minor)
-        granted = [*self._node.common_devices, *(node for device in self.granted(record) for node in device.nodes)]
-        return guarded, {(node.major, node.minor) for node in granted}
-
-    def _nodes(self) -> list[DeviceNode]:
-        return [*self._node.common_devices, *(node for device in self._devices.values() for node in device.nodes)]
-
-    def hidden(self, record: GrantRecord) -> list[str]:
-        """Paths of the nodes of devices that are not the grant's."""
-        granted = {place.device for place in record.places}
-        return [node.path for device in self._devices.values() if device.id not in granted for node in device.nodes]
-
     def offer(self) -> None:
         """Writes what is no single grant's: the names for plain processes, and the CDI devices that represent no grant.
         Raises FailedError."""
         try:
             names.make(self._layout, self._node)
             grantfiles.stand_in(self._layout, self._node)
-            devices = [Granted(device.id, tuple(device.nodes)) for device in self._devices.values()]
+            devices = self._hardware.all()
             cdi.write_offers(self._layout, self._node, devices)
         except OSError as error:
             raise FailedError(f"{self._layout.names}, or the CDI device of no grant, cannot be made: {error}") from None
-
-    def ranges(self) -> list[exclusive.Range]:
-        """The devices' nodes, as ranges of minors. A real driver's majors are wholly its own, and may get more nodes
-        while the daemon runs; the major of stand-ins is shared with other simulators."""
-        if self._node.simulated:
-            return sorted({(node.major, node.minor, node.minor) for node in self._nodes()})
-        return [(major, 0, _MINOR_MAX) for major in sorted({node.major for node in self._nodes()})]
 
     def make(self, live: Live, *, later: bool = False) -> None:
         """Makes the directory with its pages, and the CDI spec unless a plain process has the grant. Raises
@@ -135,20 +75,22 @@ class Resources:
         record = live.record
         process = record.life.kind is Kind.PROCESS
         try:
-            limits = [self.limits(place, place.guaranteed_milli, place.limit_milli) for place in record.places]
+            limits = [
+                self._hardware.limits(place, place.guaranteed_milli, place.limit_milli) for place in record.places
+            ]
             pages = grantfiles.Pages(
                 new_limits(record.id, limits, managed=Managed[record.request.managed.upper()]),
                 new_usage(record.id),
                 USAGE_BYTES,
             )
             if later and not process:
-                spec = cdi.text(self._layout, record.id, self._node, self.granted(record))
+                spec = cdi.text(self._layout, record.id, self._node, self._hardware.granted(record))
                 live.making = self._unused.make(record.id, pages, spec, lambda error: self._was_made(live, error))
                 return
             kind: grantdir.Kind = "process" if process else "container"
             grantfiles.create(self._layout, record.id, kind, (record.run_uid, record.run_gid), self._node, pages)
             if not process:
-                cdi.write_spec(self._layout, record.id, self._node, self.granted(record))
+                cdi.write_spec(self._layout, record.id, self._node, self._hardware.granted(record))
         except OSError as error:
             self.unmake(live)
             raise FailedError(f"grant {record.id} cannot be made in {self._layout.grants}: {error}") from None
@@ -200,7 +142,7 @@ class Resources:
 
     def _specify(self, record: GrantRecord) -> None:
         try:
-            cdi.write_spec(self._layout, record.id, self._node, self.granted(record))
+            cdi.write_spec(self._layout, record.id, self._node, self._hardware.granted(record))
         except OSError as error:
             self._unwritten.add(record.id)
             _seldom.warning("spec", "grant %s goes on, but its CDI spec cannot be written: %s", record.id, error)
@@ -221,7 +163,7 @@ class Resources:
             except FailedError as error:
                 _seldom.warning("offer", "%s", error)
         for live in grants:
-            made = not live.making and live.record.life.kind is not Kind.PROCESS and self.knows(live.record)
+            made = not live.making and live.record.life.kind is not Kind.PROCESS and self._hardware.knows(live.record)
             if made and (live.id in self._unwritten or cdi.name(live.id) not in there):
                 self._specify(live.record)
 
@@ -247,7 +189,7 @@ class Resources:
         live.limits = LimitsPage.open(own / "limits")
         live.usage = UsagePage.open(own / "usage")
         _check_owner(live, live.id)
-        live.usage.set_capacity(self._capacity(live.record))
+        live.usage.set_capacity(self._hardware.capacity(live.record))
 
     def _listen(self, live: Live, rules: Rules) -> None:
         assert live.limits is not None
@@ -272,7 +214,7 @@ class Resources:
         """Writes the limits of these places into its page. Raises FailedError."""
         with self.pages(live) as (limits, _):
             for ordinal, place in enumerate(places):
-                limits.set_device(ordinal, self.limits(place, place.guaranteed_milli, place.limit_milli))
+                limits.set_device(ordinal, self._hardware.limits(place, place.guaranteed_milli, place.limit_milli))
 
     def close(self, live: Live) -> None:
         """Closes everything; files and processes stay."""

@@ -6,10 +6,11 @@ import logging
 from gpushare.arbiter import Arbiter
 from gpushare.daemon.accounts.accounts import Accounts
 from gpushare.daemon.accounts.receipts import Receipts
-from gpushare.daemon.grants.resources import Resources
 from gpushare.daemon.state import gangs, placement
 from gpushare.daemon.state.books import DeviceBook
-from gpushare.daemon.state.state import Live, State, instant
+from gpushare.daemon.state.hardware import Hardware
+from gpushare.daemon.state.live import Live
+from gpushare.daemon.state.state import State, instant
 from gpushare.ledger.entries import Totals
 from gpushare.page_words import GrantState
 from gpushare.policy.grants.admission import Place
@@ -22,9 +23,9 @@ class Serving:
     """The only caller that adds grants to the arbiter, changes their shares there, and removes them."""
 
     def __init__(
-        self, state: State, resources: Resources, arbiter: Arbiter, accounts: Accounts, receipts: Receipts
+        self, state: State, hardware: Hardware, arbiter: Arbiter, accounts: Accounts, receipts: Receipts
     ) -> None:
-        self._state, self._resources, self._arbiter = state, resources, arbiter
+        self._state, self._hardware, self._arbiter = state, hardware, arbiter
         self._accounts, self._receipts = accounts, receipts
         self._settling: asyncio.Future[None] | None = None
         self._turn: asyncio.Handle | None = None
@@ -115,7 +116,7 @@ class Serving:
                     share.weight,
                     share.tier,
                 )
-                limits = self._resources.limits(place, share.guarantee_milli, share.limit_milli)
+                limits = self._hardware.limits(place, share.guarantee_milli, share.limit_milli)
                 live.limits.set_device(ordinal, limits)
 
     def _places(self, grant: str) -> list[Place]:

@@ -16,7 +16,8 @@ from gpushare.daemon.grants.resources import Resources
 from gpushare.daemon.grants.serving import Serving
 from gpushare.daemon.grants.view import ended_unused, grant_view
 from gpushare.daemon.host.peer import Peer
-from gpushare.daemon.state.state import Live, State, boot_ns, now_ns
+from gpushare.daemon.state.live import Live
+from gpushare.daemon.state.state import State, boot_ns, now_ns
 from gpushare.daemon.state.watch import Change
 from gpushare.daemon.workloads import workloads
 from gpushare.daemon.workloads.tenant_socket import Rules

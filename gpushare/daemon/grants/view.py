@@ -14,7 +14,9 @@ from gpushare.daemon.guard.enforcement import walls_of
 from gpushare.daemon.state import placement
 from gpushare.daemon.state.books import DeviceBook
 from gpushare.daemon.state.gangs import gang_of
-from gpushare.daemon.state.state import GrantRecord, Live, State, now_ns
+from gpushare.daemon.state.live import Live
+from gpushare.daemon.state.records import GrantRecord
+from gpushare.daemon.state.state import State, now_ns
 from gpushare.daemon.state.terms import rung_word, terms
 from gpushare.inject import cdi, edits, grantdir, process
 from gpushare.inject.node import Granted, Node

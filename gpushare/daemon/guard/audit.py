@@ -2,7 +2,7 @@
 have.
 
 While a grant is in use the driver is asked every 50 ms, and at once when a process joins or a workload starts;
-otherwise every second. It is asked in a thread, since it may be slow. What to do is decided in gpushare.policy.audit.audit.
+otherwise every second. It is asked in a thread, since it may be slow. gpushare.policy.audit.audit decides what to do.
 """
 
 import asyncio
@@ -22,7 +22,8 @@ from gpushare.daemon.guard.restraining import Restraining
 from gpushare.daemon.guard.uncharged import Uncharged
 from gpushare.daemon.guard.unowned import Unowned
 from gpushare.daemon.host import peer
-from gpushare.daemon.state.state import Live, State, Workload, now_ns
+from gpushare.daemon.state.live import Live, Workload
+from gpushare.daemon.state.state import State, now_ns
 from gpushare.daemon.state.watch import Change
 from gpushare.daemon.workloads.telling import Telling
 from gpushare.enforce import cgroup, freezer

@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gpushare.api.walls import Enforce, NodeWall, Wall
-from gpushare.daemon.grants.resources import Resources
 from gpushare.daemon.guard.exclusion import Exclusion
 from gpushare.daemon.guard.guarding import Guarding
 from gpushare.daemon.host import peer
-from gpushare.daemon.state.state import GrantRecord, State, WorkloadRecord
+from gpushare.daemon.state.hardware import Hardware
+from gpushare.daemon.state.records import GrantRecord, WorkloadRecord
+from gpushare.daemon.state.state import State
 from gpushare.daemon.workloads.workloads import Held
 from gpushare.enforce import devices
 from gpushare.enforce.cgroup import Cgroup, Hierarchies, has_alone
@@ -44,7 +45,7 @@ class Enforcement:
     def __init__(
         self,
         state: State,
-        resources: Resources,
+        hardware: Hardware,
         backend: Backend,
         inject: Node,
         enforce: Enforce,
@@ -54,7 +55,7 @@ class Enforcement:
         stops: bool = True,
     ) -> None:
         """`stops`: whether the audit stops evaders, or only reports them."""
-        self._state, self._resources, self._backend, self._inject = state, resources, backend, inject
+        self._state, self._hardware, self._backend, self._inject = state, hardware, backend, inject
         self.enforce = enforce
         self._guarding, self._exclusion, self._stops = guarding, exclusion, stops
         self._table = state.walls
@@ -132,7 +133,7 @@ class Enforcement:
             raise FailedError(f"nothing but the interposer would hold it (enforce is required): {why}; {_MEND}")
 
     def _devices(self, record: GrantRecord, held: Held, workload: WorkloadRecord) -> str:
-        guarded, granted = self._resources.numbers(record)
+        guarded, granted = self._hardware.numbers(record)
         if self._guard is None:
             return self._table.why("devices")
         if not guarded:
@@ -153,7 +154,7 @@ class Enforcement:
         self._guard.forget_gone()
         self._listed = {first: group for first, group in self._listed.items() if group.exists()}
         for live in self._state:
-            guarded, granted = self._resources.numbers(live.record)
+            guarded, granted = self._hardware.numbers(live.record)
             for row in live.record.workloads:
                 if row.unguarded or not guarded or (group := self._listing(row)) is None:
                     continue

@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from gpushare.daemon.grants.resources import Resources
-from gpushare.daemon.state.state import GrantRecord, Live, State
+from gpushare.daemon.state.hardware import Hardware
+from gpushare.daemon.state.live import Live
+from gpushare.daemon.state.records import GrantRecord
+from gpushare.daemon.state.state import State
 from gpushare.enforce import exclusive
 from gpushare.enforce.cgroup import Cgroup, Hierarchies
 from gpushare.enforce.exclusive import Exclusive
@@ -27,8 +29,8 @@ _NAME_DIGITS = 6
 class Exclusion:
     """`users`: names or numbers of users that pass without a grant, in addition to root."""
 
-    def __init__(self, state: State, resources: Resources, *, asked: bool, users: Sequence[str]) -> None:
-        self._state, self._resources, self.asked, self._users = state, resources, asked, users
+    def __init__(self, state: State, hardware: Hardware, *, asked: bool, users: Sequence[str]) -> None:
+        self._state, self._hardware, self.asked, self._users = state, hardware, asked, users
         # Named after the run-time directory, so that a daemon does not take another's program for its own.
         digest = hashlib.sha256(os.fsencode(state.layout.run)).hexdigest()
         self._name = f"gpushare_{digest[:_NAME_DIGITS]}"
@@ -46,7 +48,7 @@ class Exclusion:
             return
         if self._state.walls.why(WALL):
             return
-        guarded = self._resources.ranges()
+        guarded = self._hardware.ranges()
         if not guarded or top is None:
             self._lost("simulated devices have no nodes that could be denied")
             return

@@ -19,7 +19,9 @@ from pathlib import Path
 from typing import Literal
 
 from gpushare.daemon.host.logs import Seldom
-from gpushare.daemon.state.state import GrantRecord, Live, State
+from gpushare.daemon.state.live import Live
+from gpushare.daemon.state.records import GrantRecord
+from gpushare.daemon.state.state import State
 from gpushare.enforce import cgroup, rm
 from gpushare.enforce.cgroup import Cgroup
 from gpushare.enforce.guard import Event, Guard, Kind

@@ -9,7 +9,8 @@ from gpushare.api.findings import Finding, Outcome
 from gpushare.arbiter import Arbiter
 from gpushare.daemon.guard.findings import Findings, Key
 from gpushare.daemon.guard.holds import Holds
-from gpushare.daemon.state.state import Live, State, now_ns
+from gpushare.daemon.state.live import Live
+from gpushare.daemon.state.state import State, now_ns
 from gpushare.daemon.state.watch import Change
 from gpushare.enforce.cgroup import Cgroup
 from gpushare.errors import GpushareError

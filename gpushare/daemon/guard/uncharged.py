@@ -4,7 +4,8 @@ counts against its limit. How much that is: gpushare.policy.audit.uncharged."""
 from dataclasses import dataclass
 
 from gpushare.daemon.guard.looking import Look, Looking
-from gpushare.daemon.state.state import Live, State
+from gpushare.daemon.state.live import Live
+from gpushare.daemon.state.state import State
 from gpushare.pages import held
 from gpushare.policy.audit import uncharged
 from gpushare.policy.audit.uncharged import Reading

@@ -24,7 +24,8 @@ from gpushare.daemon.http.reception import Connection, Turns
 from gpushare.daemon.http.routes import ROUTES, Route
 from gpushare.daemon.node import NodeContext
 from gpushare.daemon.state import placement
-from gpushare.daemon.state.state import GrantRecord, Live, decode
+from gpushare.daemon.state.live import Live
+from gpushare.daemon.state.records import GrantRecord, decode
 from gpushare.errors import FailedError, ForbiddenError, GpushareError
 from gpushare.ledger.slots import Cut
 from gpushare.policy.grants.lifecycle import Phase
@@ -271,7 +272,7 @@ class Api:
         asked = http.decoded(request, types.BindRequest)
         live = self._grants.bind(http.peer_of(request), request.match_info["id"], asked, http.socket_of(request))
         await self._context.serving.settled()
-        granted = self._context.resources.granted(live.record)
+        granted = self._context.hardware.granted(live.record)
         return http.json_answer(view.binding(self._state.layout, live.id, asked.kind, self._context.inject, granted))
 
     # Gangs across nodes.

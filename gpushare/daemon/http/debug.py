@@ -3,7 +3,7 @@
 import time
 
 from gpushare.api import debug as debug_types
-from gpushare.daemon.state.state import Live
+from gpushare.daemon.state.live import Live
 from gpushare.page_words import Slot
 from gpushare.pages import LimitsPage, UsagePage
 

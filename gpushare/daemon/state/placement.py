@@ -5,8 +5,9 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from gpushare.api.types import GrantChange, GrantRequest
+from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.promises import WORKLOAD, Promises, gang_id
-from gpushare.daemon.state.state import Live, State
+from gpushare.daemon.state.state import State
 from gpushare.daemon.state.terms import check, memory, terms
 from gpushare.errors import RefusedError, UsageError
 from gpushare.node.devices import MAX_DEVICES

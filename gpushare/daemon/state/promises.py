@@ -71,8 +71,8 @@ class _Seen:
 
 
 class Promises:
-    """Of grants that run in turn, each part counts once (gpushare/policy/grants/turns.py). `devices`, `faults` and `drains`
-    are the daemon's own objects, which the daemon changes."""
+    """Of grants that run in turn, each part counts once (gpushare/policy/grants/turns.py). `devices`, `faults` and
+    `drains` are the daemon's own objects, which the daemon changes."""
 
     def __init__(
         self,

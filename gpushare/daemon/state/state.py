@@ -1,171 +1,33 @@
 """What the daemon knows: one object, changed by the event loop only. Grants survive in the ledger as GrantRecord."""
 
-import select
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
-from msgspec import Struct
 
-from gpushare.api.reclaim import Eviction
 from gpushare.api.tenants import Tenant
-from gpushare.api.types import Class, Grant, GrantRequest
-from gpushare.arbiter import GrantStats
-from gpushare.daemon.state.books import DeviceBook, Instant
+from gpushare.api.types import GrantRequest
+from gpushare.daemon.state.books import Instant
 from gpushare.daemon.state.decisions import REFUSED_KEPT, Decisions
 from gpushare.daemon.state.drains import Drains
 from gpushare.daemon.state.history import History
+from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.promises import Fault, Promises
+from gpushare.daemon.state.records import GrantRecord, decode
 from gpushare.daemon.state.tenants import Tenants
 from gpushare.daemon.state.watch import Watch
-from gpushare.daemon.workloads.tenant_socket import MemberRecord, TenantSocket
-from gpushare.enforce.cgroup import Cgroup
 from gpushare.enforce.walls import Table
 from gpushare.errors import NotFoundError
-from gpushare.inject.pod import Pod
 from gpushare.ledger.ledger import Ledger
 from gpushare.node.devices import Device
-from gpushare.pages import LimitsPage, UsagePage
 from gpushare.paths import Layout
 from gpushare.policy.grants.admission import SMALLEST_MILLI, Place
-from gpushare.policy.grants.lifecycle import Life, Phase
+from gpushare.policy.grants.lifecycle import Phase
 from gpushare.policy.grants.spread import PLACEMENT, Placement
 from gpushare.policy.loans.recall import Policy, Recalls
 from gpushare.policy.quota import standing as quota
-from gpushare.policy.quota.shares import Share
-
-
-class WorkloadRecord(Struct, kw_only=True):
-    """The first process of a container or plain command.
-
-    `started`: as in MemberRecord. `cgroup`: its path, and whether it is a v2 one; None: none of its own.
-    """
-
-    pid: int
-    started: int
-    cgroup: tuple[str, bool] | None
-    # As Cgroup.identity: an engine makes the same path again when it restarts a container. 0: not known.
-    cgroup_id: int = 0
-    # Name of its cgroup's link in Layout.cgroups, where the daemon made the cgroup.
-    link: str = ""
-    # Why nothing keeps it in a cgroup, to its devices and to its memory, and why no tracepoint counts that memory;
-    # empty where that is enforced.
-    loose: str = ""
-    unguarded: str = ""
-    unlimited: str = ""
-    uncharged: str = ""
-
-
-class PartOf(Struct, frozen=True, array_like=True):
-    """Which part of which gang a grant belongs to on this node."""
-
-    gang: str
-    part: str
-
-
-class GrantRecord(Struct, kw_only=True):
-    """What outlives the daemon of a grant's state, as JSON in the ledger.
-
-    `part`: set if it was prepared as part of a gang across nodes. `uid`: its owner's. `run_uid`, `run_gid`: the user
-    who runs plain processes in it. `open`: all processes of that user may join, bound or not. Times are wall time.
-    `expires_boot_ns`: `life.expires_ns` on the clock since boot, which nobody sets.
-    """
-
-    life: Life
-    key: str | None
-    request: GrantRequest
-    uid: int
-    places: list[Place]
-    created_ns: int
-    run_uid: int
-    run_gid: int
-    workloads: list[WorkloadRecord] = msgspec.field(default_factory=list)
-    members: list[MemberRecord] = msgspec.field(default_factory=list)
-    open: bool = False
-    ended_ns: int | None = None
-    part: PartOf | None = None
-    pod: Pod = Pod()
-    expires_boot_ns: int | None = None
-
-    @property
-    def id(self) -> str:
-        """The grant's id, `g-` and 12 hex digits."""
-        return self.life.grant
-
-    @property
-    def tenant(self) -> str:
-        """The name of its tenant."""
-        return self.request.tenant
-
-    @property
-    def class_(self) -> Class:
-        """The kind of work it was asked for."""
-        return self.request.class_
-
-    @property
-    def phase(self) -> Phase:
-        """Its phase."""
-        return self.life.phase
-
-
-@dataclass(slots=True)
-class Workload:
-    """What the daemon needs to notice a workload's end. `pidfd` is None once the first process has ended."""
-
-    record: WorkloadRecord
-    pidfd: int | None
-    cgroup: Cgroup | None
-    poll: select.epoll | None = None
-    events: int | None = None
-
-
-@dataclass(slots=True)
-class Live:
-    """A grant that has not ended, with the daemon's resources for it.
-
-    `eviction`: set while it is asked for memory that it has on loan. `limits` to `socket`: set while it is in use.
-    `handle`: the arbiter's, while the grant is served. `shares`: those pushed last, one per place. `starter`: pidfd of
-    the runtime that is about to start the grant's container. `rv`: number of its last event in the watch stream.
-    `shown`: what watchers saw of it then, while nobody has used it. `exceeded`: the last time that one of its processes
-    took too much memory of the driver, in words. `later`: its files may be made in a thread, for which the caller
-    waits; `making`: the number of that job, 0: none is running.
-    """
-
-    record: GrantRecord
-    rv: int = 0
-    shown: Grant | None = None
-    later: bool = False
-    making: int = 0
-    limits: LimitsPage | None = None
-    usage: UsagePage | None = None
-    bell: int | None = None
-    socket: TenantSocket | None = None
-    handle: int | None = None
-    starter: int | None = None
-    workloads: list[Workload] = field(default_factory=list)
-    books: dict[int, DeviceBook] = field(default_factory=dict)
-    eviction: Eviction | None = None
-    shares: list[Share] = field(default_factory=list)
-    exceeded: str = ""
-
-    @property
-    def id(self) -> str:
-        """The grant's id."""
-        return self.record.id
-
-    def uncharged(self, ordinal: int) -> int:
-        """Bytes of one of its devices that count against its limit although no process was charged for them."""
-        return self.limits.uncharged(ordinal) if self.limits is not None else 0
-
-    def held(self, ordinal: int, stats: GrantStats) -> GrantStats:
-        """The grant's counters on one of its devices, including the uncharged bytes."""
-        uncharged = self.uncharged(ordinal)
-        if not uncharged:
-            return stats
-        size = stats.memory_bytes + uncharged
-        return msgspec.structs.replace(stats, memory_bytes=size, memory_peak_bytes=max(stats.memory_peak_bytes, size))
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,27 +152,6 @@ class State:
             record.ended_ns,
         )
         self.ledger.save(row)
-
-
-def decode(text: str) -> GrantRecord:
-    """A record as `State.save` wrote it. Raises what msgspec raises."""
-    return msgspec.json.decode(text, type=GrantRecord)
-
-
-def open_records(ledger: Ledger) -> list[GrantRecord]:
-    """The records of all grants without an end. A row that cannot be used is set aside."""
-    found = []
-    for grant_id, text in ledger.open_grants():
-        try:
-            record = decode(text)
-        except Exception as error:
-            ledger.set_aside(grant_id, str(error))
-            continue
-        if record.id == grant_id:
-            found.append(record)
-        else:
-            ledger.set_aside(grant_id, f"it has the state of grant {record.id[:40]!r}")
-    return found
 
 
 def now_ns() -> int:

@@ -11,7 +11,7 @@ import subprocess
 
 from gpushare import helper
 from gpushare.daemon.host import peer
-from gpushare.daemon.state.state import Live
+from gpushare.daemon.state.live import Live
 from gpushare.inject import grantdir
 from gpushare.paths import INTERPOSER, LIB_DIR, PROCESS_SELF, Layout
 from gpushare.policy.audit.audit import Act, Rules

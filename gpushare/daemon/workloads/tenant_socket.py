@@ -1,8 +1,8 @@
 """The processes of one grant: they join over its grant.sock (gpushare/wire.py), and their end is seen by pidfd.
 
-The sockets themselves are the door's (daemon/workloads/door.py). A pidfd says that a process is dead; the end of its connection
-alone does not: a program may close all descriptors and go on, or exec another. What it runs then is compared with what
-it ran when it joined.
+The sockets themselves are the door's (daemon/workloads/door.py). A pidfd says that a process is dead; the end of its
+connection alone does not: a program may close all descriptors and go on, or exec another. What it runs then is compared
+with what it ran when it joined.
 Which process holds which slot is remembered here (and in the ledger), never read back from the page, which tenants can
 write.
 """
@@ -17,30 +17,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from msgspec import Struct
-
 from gpushare import wire
 from gpushare.daemon.host import peer
+from gpushare.daemon.state.records import MemberRecord
 from gpushare.daemon.workloads.door import Door
 from gpushare.errors import GpushareError, RefusedError
 from gpushare.pages import LimitsPage, UsagePage
 from gpushare.wire import JoinError, JoinRequest
 
 log = logging.getLogger(__name__)
-
-
-class MemberRecord(Struct, kw_only=True):
-    """A joined process as the ledger keeps it.
-
-    `started`: its start time in clock ticks since boot, which with the pid identifies it even after the pid is reused.
-    `image`: as in peer.Image, of the program that joined; None: not known.
-    """
-
-    pid: int
-    started: int
-    slot: int
-    generation: int
-    image: tuple[str, str] | None = None
 
 
 # While an exec is under way the driver may still hold the old program's memory. The process is examined at this

@@ -14,7 +14,8 @@ from socket import socket
 from typing import Self
 
 from gpushare.daemon.host import peer
-from gpushare.daemon.state.state import Live, Workload, WorkloadRecord
+from gpushare.daemon.state.live import Live, Workload
+from gpushare.daemon.state.records import WorkloadRecord
 from gpushare.enforce import cgroup, devices
 from gpushare.errors import FailedError, ForbiddenError, GpushareError
 

@@ -83,7 +83,7 @@ def entitle(
     capacity: int, tenants: Iterable[TenantState], weights: Mapping[str, Fraction] | None = None
 ) -> Entitlement:
     """The entitlement of each tenant out of `capacity` milli-GPU. `weights`: replace the tenants' own weights above 0
-    (gpushare.policy.quota.history). One that is 0 there borrows what the others of its tier leave: tiers stay strict."""
+    (gpushare.policy.quota.history). One that is 0 there borrows what others of its tier leave: tiers stay strict."""
     by_name = {tenant.name: tenant for tenant in tenants}
     wanted = {name: tenant.wanted for name, tenant in by_name.items()}
     base = {name: min(tenant.guarantee, wanted[name]) for name, tenant in by_name.items()}
