@@ -1,4 +1,4 @@
-"""Notifies a process that is stopped, and why, on its own standard error: its user would otherwise see a program that hangs.
+"""Notifies a process that is stopped, and why, on its own standard error: its user would otherwise see one that hangs.
 
 A helper writes (gpushare/teller), since what a tenant has open as standard error can keep a writer waiting.
 """
