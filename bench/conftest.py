@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import PATIENT, Daemon
+from run.running import PATIENT, Daemon
 
 sys.path.insert(0, str(Path(__file__).parent))
 

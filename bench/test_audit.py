@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from running import Daemon, start
-from waiting import until
+from run.running import Daemon, start
+from run.waiting import until
 
 from gpushare.enforce import freezer
 from gpushare.paths import SIM_DIR_ENV, SIM_LIB_DIR

@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from running import Daemon
+from run.running import Daemon
 
 from gpushare.enforce import cgroup
 from gpushare.paths import INTERPOSERS, LIB_DIR

@@ -5,7 +5,7 @@ import json
 import threading
 
 import pytest
-from slotkubelet import SlotKubelet
+from schedulers.slotkubelet import SlotKubelet
 
 from gpushare.adapters.deviceplugin import RESOURCE
 from gpushare.adapters.deviceplugin.plugin import DevicePlugin, Options

@@ -13,15 +13,16 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-import running
-from waiting import until
+from run import running
+from run.built import SUPPORT
+from run.waiting import until
 
 from gpushare import paths
 from gpushare.client import Client
 from gpushare.errors import GpushareError
 from gpushare.ledger import ledger as ledgers
 
-JOINER = Path(__file__).with_name("joiner.py")
+JOINER = SUPPORT / "run" / "joiner.py"
 
 
 class Daemon(running.Daemon):

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from kubelet import timed
-from running import GPUSHARE, SPIN, Daemon
-from slotkubelet import Refused, SlotKubelet
-from waiting import until
+from run.running import GPUSHARE, SPIN, Daemon
+from run.waiting import until
+from schedulers.kubelet import timed
+from schedulers.slotkubelet import Refused, SlotKubelet
 
 from gpushare.adapters.deviceplugin import RESOURCE
 from gpushare.adapters.deviceplugin.plugin import Allocator, Options

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from apiserver import ApiServer
-from kubelet import Kubelet
-from running import Daemon
-from waiting import until
+from run.running import Daemon
+from run.waiting import until
+from schedulers.apiserver import ApiServer
+from schedulers.kubelet import Kubelet
 
 NODE = "node1"
 QUICK = """

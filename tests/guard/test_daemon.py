@@ -8,10 +8,9 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import built
 import pytest
-import running
-from waiting import until
+from run import built, running
+from run.waiting import until
 
 from gpushare.daemon.guarding import SLACK_BYTES
 

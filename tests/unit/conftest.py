@@ -42,11 +42,11 @@ def tmp_layout(tmp_path: Path) -> Layout:
 
 
 @pytest.fixture
-def golden() -> Callable[[str, Any], None]:
+def golden(request: pytest.FixtureRequest) -> Callable[[str, Any], None]:
     """Compares with a file of expected JSON; with GPUSHARE_UPDATE_GOLDEN=1 writes the file instead."""
 
     def check(name: str, value: Any) -> None:
-        path = Path(__file__).parent / "golden" / name
+        path = request.path.parent / "golden" / name
         if os.environ.get("GPUSHARE_UPDATE_GOLDEN"):
             path.write_text(json.dumps(value, indent=2) + "\n")
         assert value == json.loads(path.read_text())
