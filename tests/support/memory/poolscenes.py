@@ -2,10 +2,10 @@
 
 import ctypes
 import os
-from typing import Any
+from typing import Any, ClassVar
 
 from cuda.bindings import driver as d
-from memory.scenes import FILE, MIB, Scene, failed, row
+from memory.scenes import FILE, MIB, Call, Scene, failed, held
 from memory.scenes import SIZE as LITTLE
 from run.worker import made, ok
 
@@ -20,7 +20,17 @@ def properties(**fields: Any) -> Any:
     return wanted
 
 
-class Pools(Scene):
+class Blocks(Scene):
+    """Blocks of pools."""
+
+    blocks: list[Any]
+
+    def take(self, answer: tuple[Any, ...]) -> None:
+        if not failed(answer):
+            self.blocks.append(answer[1])
+
+
+class Pools(Blocks):
     """A pool with two blocks, of which one is free, and two streams."""
 
     def fill(self) -> None:
@@ -47,63 +57,15 @@ class Pools(Scene):
         ok(d.cuMemPoolTrimTo(self.default, 0))
         ok(d.cuCtxSynchronize())
 
-    def _keep(self, answer: tuple[Any, ...]) -> None:
-        if not failed(answer):
-            self.blocks.append(answer[1])
-
-    @row(f"cuMemAllocFromPoolAsync {ASKED}")
-    def alloc(self) -> None:
-        self._keep(d.cuMemAllocFromPoolAsync(SIZE, self.pool, self.streams[0]))
-
-    @row("cuMemAllocFromPoolAsync")
-    def grow(self) -> None:
-        self._keep(d.cuMemAllocFromPoolAsync(3 * SIZE, self.pool, self.streams[1]))
-
-    @row("cuMemAllocAsync")
-    def alloc_current(self) -> None:
-        d.cuDeviceSetMemPool(0, self.pool)
-        self._keep(d.cuMemAllocAsync(SIZE, self.streams[1]))
-
-    @row("cuMemPoolCreate cuMemAllocFromPoolAsync")
     def create(self) -> None:
         pool = ok(d.cuMemPoolCreate(properties()))
         self.pools.append(pool)
-        self._keep(d.cuMemAllocFromPoolAsync(SIZE, pool, self.streams[0]))
+        self.take(d.cuMemAllocFromPoolAsync(SIZE, pool, self.streams[0]))
 
-    @row(f"cuMemPoolDestroy {ASKED}")
-    def destroy(self) -> None:
-        d.cuMemPoolDestroy(self.pool)
-
-    @row(f"cuMemPoolTrimTo {ASKED}")
-    def trim(self) -> None:
-        d.cuMemPoolTrimTo(self.pool, 0)
-
-    @row(f"cuMemPoolSetAttribute cuStreamSynchronize {ASKED}")
     def let_shrink(self) -> None:
         d.cuMemPoolSetAttribute(self.pool, THRESHOLD, d.cuuint64_t(0))
         d.cuStreamSynchronize(self.streams[1])
 
-    @row("cuMemFreeAsync")
-    def free_async(self) -> None:
-        d.cuMemFreeAsync(self.block, self.streams[0])
-
-    @row("cuMemFreeAsync")
-    def free_elsewhere(self) -> None:
-        d.cuMemFreeAsync(self.block, self.streams[1])
-
-    @row("cuMemFree")
-    def free(self) -> None:
-        d.cuMemFree(self.block)
-
-    @row("cuStreamSynchronize")
-    def wait(self) -> None:
-        d.cuStreamSynchronize(self.streams[1])
-
-    @row("cuStreamDestroy")
-    def end_stream(self) -> None:
-        d.cuStreamDestroy(self.streams[0])
-
-    @row("cuMemPoolExportPointer cuMemPoolImportPointer cuMemFree")
     def share(self) -> None:
         exported = d.cuMemPoolExportToShareableHandle(self.pool, FILE, 0)
         if failed(exported):
@@ -118,6 +80,28 @@ class Pools(Scene):
         if not failed(address):
             d.cuMemFree(address[1])
 
+    calls: ClassVar[dict[str, Call]] = {
+        "alloc": held(
+            f"cuMemAllocFromPoolAsync {ASKED}",
+            lambda s: s.take(d.cuMemAllocFromPoolAsync(SIZE, s.pool, s.streams[0])),
+        ),
+        "grow": lambda s: s.take(d.cuMemAllocFromPoolAsync(3 * SIZE, s.pool, s.streams[1])),
+        "alloc_current": held(
+            "cuMemAllocAsync",
+            lambda s: (d.cuDeviceSetMemPool(0, s.pool), s.take(d.cuMemAllocAsync(SIZE, s.streams[1]))),
+        ),
+        "create": held("cuMemPoolCreate cuMemAllocFromPoolAsync", create),
+        "destroy": held(f"cuMemPoolDestroy {ASKED}", lambda s: d.cuMemPoolDestroy(s.pool)),
+        "trim": held(f"cuMemPoolTrimTo {ASKED}", lambda s: d.cuMemPoolTrimTo(s.pool, 0)),
+        "let_shrink": held(f"cuMemPoolSetAttribute cuStreamSynchronize {ASKED}", let_shrink),
+        "free_async": lambda s: d.cuMemFreeAsync(s.block, s.streams[0]),
+        "free_elsewhere": lambda s: d.cuMemFreeAsync(s.block, s.streams[1]),
+        "free": lambda s: d.cuMemFree(s.block),
+        "wait": lambda s: d.cuStreamSynchronize(s.streams[1]),
+        "end_stream": lambda s: d.cuStreamDestroy(s.streams[0]),
+        "share": held("cuMemPoolExportPointer cuMemPoolImportPointer cuMemFree", share),
+    }
+
 
 class Small(Pools):
     """The same, with a pool that returns freed blocks to the device at once."""
@@ -127,13 +111,11 @@ class Small(Pools):
         ok(d.cuMemPoolSetAttribute(self.pool, THRESHOLD, d.cuuint64_t(0)))
         ok(d.cuStreamSynchronize(self.streams[0]))
 
-    @classmethod
-    def rows(cls) -> list[Any]:
-        return Pools.rows()
-
 
 class Queued(Pools):
     """The same, with another block whose free is queued behind work that ends only with the scene."""
+
+    taken = "alloc destroy trim let_shrink free_async free_elsewhere wait end_stream"
 
     def fill(self) -> None:
         super().fill()
@@ -149,26 +131,18 @@ class Queued(Pools):
         super().close()
         ok(d.cuMemFreeHost(self.host))
 
-    @classmethod
-    def rows(cls) -> list[Any]:
-        taken = {"alloc", "destroy", "trim", "let_shrink", "free_async", "free_elsewhere", "wait", "end_stream"}
-        return [one for one in Pools.rows() if one.name in taken]
-
 
 class Ended(Pools):
     """A block in a destroyed pool."""
+
+    taken = "create free_async free_elsewhere free wait end_stream share destroy"
 
     def fill(self) -> None:
         super().fill()
         ok(d.cuMemPoolDestroy(self.pool))
 
-    @classmethod
-    def rows(cls) -> list[Any]:
-        taken = {"create", "free_async", "free_elsewhere", "free", "wait", "end_stream", "share", "destroy"}
-        return [one for one in Pools.rows() if one.name in taken]
 
-
-class TwoPools(Scene):
+class TwoPools(Blocks):
     """A pool with a block, and the device's default pool with another."""
 
     def fill(self) -> None:
@@ -187,51 +161,25 @@ class TwoPools(Scene):
         ok(d.cuMemPoolTrimTo(ok(d.cuDeviceGetDefaultMemPool(0)), 0))
         ok(d.cuStreamDestroy(self.stream))
 
-    def _keep(self, answer: tuple[Any, ...]) -> None:
-        if not failed(answer):
-            self.blocks.append(answer[1])
-
-    @row("cuMemPoolCreate")
     def create(self) -> None:
         answer = d.cuMemPoolCreate(properties())
         if not failed(answer):
             self.pools.append(answer[1])
 
-    @row("cuMemPoolDestroy")
-    def destroy(self) -> None:
-        d.cuMemPoolDestroy(self.pool)
-
-    @row("cuMemPoolCreate")
-    def replace(self) -> None:
-        d.cuMemPoolDestroy(self.pool)
-        self.create()
-
-    @row("cuMemPoolTrimTo")
-    def trim(self) -> None:
-        d.cuMemPoolTrimTo(self.pool, 0)
-
-    @row("cuMemAllocFromPoolAsync")
-    def alloc_from(self) -> None:
-        self._keep(d.cuMemAllocFromPoolAsync(8 * LITTLE, self.pool, self.stream))
-
-    @row("cuMemAllocAsync")
-    def alloc(self) -> None:
-        self._keep(d.cuMemAllocAsync(8 * LITTLE, self.stream))
-
-    @row("cuMemFreeAsync")
-    def free_async(self) -> None:
-        d.cuMemFreeAsync(self.block, self.stream)
-
-    @row("cuMemFree")
-    def free(self) -> None:
-        d.cuMemFree(self.block)
-
-    @row("cuStreamSynchronize")
-    def wait(self) -> None:
-        d.cuStreamSynchronize(self.stream)
+    calls: ClassVar[dict[str, Call]] = {
+        "create": create,
+        "destroy": lambda s: d.cuMemPoolDestroy(s.pool),
+        "replace": held("cuMemPoolCreate", lambda s: (d.cuMemPoolDestroy(s.pool), s.create())),
+        "trim": lambda s: d.cuMemPoolTrimTo(s.pool, 0),
+        "alloc_from": lambda s: s.take(d.cuMemAllocFromPoolAsync(8 * LITTLE, s.pool, s.stream)),
+        "alloc": lambda s: s.take(d.cuMemAllocAsync(8 * LITTLE, s.stream)),
+        "free_async": lambda s: d.cuMemFreeAsync(s.block, s.stream),
+        "free": lambda s: d.cuMemFree(s.block),
+        "wait": lambda s: d.cuStreamSynchronize(s.stream),
+    }
 
 
-class Current(Scene):
+class Current(Blocks):
     """The pool that the device allocates from where none is named: it is a setting, which other threads change."""
 
     def fill(self) -> None:
@@ -252,37 +200,25 @@ class Current(Scene):
         ok(d.cuMemPoolTrimTo(self.default, 0))
         ok(d.cuStreamDestroy(self.stream))
 
-    def _keep(self, answer: tuple[Any, ...]) -> None:
-        if not failed(answer):
-            self.blocks.append(answer[1])
-
-    @row(f"cuDeviceGetMemPool {ASKED} cuMemAllocAsync")
-    def alloc(self) -> None:
-        self._keep(d.cuMemAllocAsync(2 * SIZE, self.stream))
-
-    @row(f"cuStreamIsCapturing {ASKED} cuMemAllocAsync")
-    def alloc_small(self) -> None:
-        self._keep(d.cuMemAllocAsync(LITTLE, self.stream))
-
-    @row("cuDeviceSetMemPool")
-    def choose_default(self) -> None:
-        d.cuDeviceSetMemPool(0, self.default)
-
-    @row("cuDeviceSetMemPool")
-    def choose_other(self) -> None:
-        d.cuDeviceSetMemPool(0, self.other)
-
-    @row("cuMemPoolDestroy")
-    def destroy(self) -> None:
-        d.cuMemPoolDestroy(self.pool)
-
-    @row("cuMemPoolCreate cuDeviceSetMemPool cuMemPoolDestroy")
     def replace(self) -> None:
         d.cuMemPoolDestroy(self.pool)
         answer = d.cuMemPoolCreate(properties())
         if not failed(answer):
             d.cuDeviceSetMemPool(0, answer[1])
             d.cuMemPoolDestroy(answer[1])
+
+    calls: ClassVar[dict[str, Call]] = {
+        "alloc": held(
+            f"cuDeviceGetMemPool {ASKED} cuMemAllocAsync", lambda s: s.take(d.cuMemAllocAsync(2 * SIZE, s.stream))
+        ),
+        "alloc_small": held(
+            f"cuStreamIsCapturing {ASKED} cuMemAllocAsync", lambda s: s.take(d.cuMemAllocAsync(LITTLE, s.stream))
+        ),
+        "choose_default": lambda s: d.cuDeviceSetMemPool(0, s.default),
+        "choose_other": lambda s: d.cuDeviceSetMemPool(0, s.other),
+        "destroy": lambda s: d.cuMemPoolDestroy(s.pool),
+        "replace": held("cuMemPoolCreate cuDeviceSetMemPool cuMemPoolDestroy", replace),
+    }
 
 
 class GraphMemory(Scene):
@@ -294,47 +230,30 @@ class GraphMemory(Scene):
         memory = made(d.CUDA_MEM_ALLOC_NODE_PARAMS, bytesize=SIZE, poolProps=properties())
         node = ok(d.cuGraphAddMemAllocNode(self.graph, [], 0, memory))
         ok(d.cuGraphAddMemFreeNode(self.graph, [node], 1, memory.dptr))
-        self.execs = [ok(d.cuGraphInstantiate(self.graph, 0))]
+        self.exec = ok(d.cuGraphInstantiate(self.graph, 0))
+        self.made = [(d.cuGraphExecDestroy, self.exec)]
 
     def close(self) -> None:
         ok(d.cuStreamSynchronize(self.stream))
-        for one in self.execs:
-            d.cuGraphExecDestroy(one)
+        super().close()
         ok(d.cuGraphDestroy(self.graph))
         ok(d.cuStreamDestroy(self.stream))
         ok(d.cuDeviceGraphMemTrim(0))
 
-    @row("cuGraphInstantiate")
-    def instantiate(self) -> None:
-        answer = d.cuGraphInstantiate(self.graph, 0)
-        if not failed(answer):
-            self.execs.append(answer[1])
-
-    @row("cuGraphExecDestroy")
-    def destroy(self) -> None:
-        d.cuGraphExecDestroy(self.execs[0])
-
-    @row("cuGraphLaunch")
-    def launch(self) -> None:
-        d.cuGraphLaunch(self.execs[0], self.stream)
-
-    @row("cuGraphUpload")
-    def upload(self) -> None:
-        d.cuGraphUpload(self.execs[0], self.stream)
-
-    @row("cuDeviceGraphMemTrim")
-    def trim(self) -> None:
-        d.cuDeviceGraphMemTrim(0)
-
-    @row("cuGraphLaunch")
     def launch_and_trim(self) -> None:
-        d.cuGraphLaunch(self.execs[0], self.stream)
+        d.cuGraphLaunch(self.exec, self.stream)
         d.cuStreamSynchronize(self.stream)
         d.cuDeviceGraphMemTrim(0)
 
-    @row("cuStreamSynchronize")
-    def wait(self) -> None:
-        d.cuStreamSynchronize(self.stream)
+    calls: ClassVar[dict[str, Call]] = {
+        "instantiate": lambda s: s.keep(d.cuGraphInstantiate(s.graph, 0), d.cuGraphExecDestroy),
+        "destroy": lambda s: d.cuGraphExecDestroy(s.exec),
+        "launch": lambda s: d.cuGraphLaunch(s.exec, s.stream),
+        "upload": lambda s: d.cuGraphUpload(s.exec, s.stream),
+        "trim": lambda s: d.cuDeviceGraphMemTrim(0),
+        "launch_and_trim": launch_and_trim,
+        "wait": lambda s: d.cuStreamSynchronize(s.stream),
+    }
 
 
 QUICK: dict[str, type[Scene]] = {

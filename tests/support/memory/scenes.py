@@ -1,13 +1,14 @@
 """Objects of the driver and the calls that use, make or end them, for pairs.py.
 
-A scene makes objects, which its rows share. A row names the driver functions in which its call can be held.
+A scene makes objects, which its calls share. A call is held in the first driver function that it names, or in those
+that `held` names.
 """
 
 import itertools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from cuda.bindings import driver as d
 from run.worker import access, made, ok, on_device
@@ -19,6 +20,9 @@ SIZE = 8 * MIB  # of each object
 SLOTS = 16  # places for mappings in the reserved addresses
 FILE = d.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 AT_ONCE = 50  # references to one handle, at most
+SPIN = str(paths.SPIN_PTX).encode()
+
+Call = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
@@ -27,15 +31,18 @@ class Row:
 
     name: str
     functions: tuple[str, ...]
-    call: Callable[[Any], Any]
+    call: Call
 
 
-def row(functions: str) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
-    def mark(method: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        method.functions = tuple(functions.split())  # type: ignore[attr-defined]
-        return method
+def held(functions: str, call: Call) -> Call:
+    """A call that is held in these functions, whichever others it makes."""
+    call.functions = tuple(functions.split())  # type: ignore[attr-defined]
+    return call
 
-    return mark
+
+def _functions(call: Call) -> tuple[str, ...]:
+    named = tuple(name for name in call.__code__.co_names if name.startswith("cu"))
+    return tuple(getattr(call, "functions", named[:1]))
 
 
 def failed(answer: tuple[Any, ...]) -> bool:
@@ -43,30 +50,47 @@ def failed(answer: tuple[Any, ...]) -> bool:
 
 
 class Scene:
-    """Objects to be shared. A row appends what it makes to a list, so that `close` can end it."""
+    """Objects to be shared."""
+
+    calls: ClassVar[dict[str, Call]]
+    taken: ClassVar[str] = ""
+    """Which of the calls are made; all if empty."""
 
     def __init__(self) -> None:
+        self.made: list[tuple[Callable[..., Any], Any]] = []
         self.fill()
 
     def fill(self) -> None:
         raise NotImplementedError
 
+    def keep(self, answer: tuple[Any, ...], end: Callable[..., Any]) -> None:
+        """Remembers what a call made, if it did, so that `close` can end it."""
+        if not failed(answer):
+            self.made.append((end, answer[1]))
+
     def close(self) -> None:
-        """Ends everything, ignoring errors for what a row has already ended."""
-        raise NotImplementedError
+        """Ends everything, ignoring errors for what a call has already ended."""
+        for end, one in self.made:
+            end(one)
 
     @classmethod
     def base(cls, context: Any) -> Any:
-        """The context that is current unless a row changes it."""
+        """The context that is current unless a call changes it."""
         return context
 
     @classmethod
     def rows(cls) -> list[Row]:
-        marked = [(name, getattr(cls, name)) for name in vars(cls)]
-        return [Row(name, call.functions, call) for name, call in marked if hasattr(call, "functions")]
+        taken = cls.taken.split() or cls.calls
+        return [Row(name, _functions(call), call) for name, call in cls.calls.items() if name in taken]
 
 
 # ---- physical memory
+
+
+def release_all(handle: Any) -> None:
+    for _ in range(AT_ONCE):
+        if failed(d.cuMemRelease(handle)):
+            break
 
 
 class Physical(Scene):
@@ -83,95 +107,60 @@ class Physical(Scene):
         self.team = ok(d.cuMulticastCreate(made(d.CUmulticastObjectProp, numDevices=1, size=SLOTS * SIZE)))
         ok(d.cuMulticastAddDevice(self.team, 0))
         ok(d.cuMulticastBindMem(self.team, 0, self.h, 0, SIZE, 0))
-        self.handles = [self.h, self.imported, self.team]
+        self.made = [(release_all, handle) for handle in (self.h, self.imported, self.team)]
 
     def close(self) -> None:
-        for handle in self.handles:
-            for _ in range(AT_ONCE):
-                if failed(d.cuMemRelease(handle)):
-                    break
+        super().close()
         for slot in range(SLOTS):
             d.cuMemUnmap(self.at + slot * SIZE, SIZE)
         for fd in self.fds:
             os.close(int(fd))
         ok(d.cuMemAddressFree(self.at, SLOTS * SIZE))
 
-    def _keep(self, answer: tuple[Any, ...]) -> None:
-        if not failed(answer):
-            self.handles.append(answer[1])
+    def map(self, handle: Any) -> None:
+        d.cuMemMap(self.at + next(self.slots) * SIZE, SIZE, 0, handle, 0)
 
-    @row("cuMemCreate")
-    def create(self) -> None:
-        self._keep(d.cuMemCreate(SIZE, on_device(FILE), 0))
-
-    @row("cuMemRelease")
-    def release(self) -> None:
-        d.cuMemRelease(self.h)
-
-    @row("cuMemCreate")
-    def replace(self) -> None:
-        """The second call may guess the handle that this one is about to get."""
-        d.cuMemRelease(self.h)
-        self.create()
-
-    @row("cuMemRelease")
-    def release_import(self) -> None:
-        d.cuMemRelease(self.imported)
-
-    @row("cuMemRelease")
-    def release_team(self) -> None:
-        d.cuMemRelease(self.team)
-
-    @row("cuMemMap")
-    def map(self) -> None:
-        d.cuMemMap(self.at + next(self.slots) * SIZE, SIZE, 0, self.h, 0)
-
-    @row("cuMemMap")
-    def map_import(self) -> None:
-        d.cuMemMap(self.at + next(self.slots) * SIZE, SIZE, 0, self.imported, 0)
-
-    @row("cuMemMap")
-    def map_again(self) -> None:
-        d.cuMemMap(self.at, SIZE, 0, self.h, 0)
-
-    @row("cuMemUnmap")
-    def unmap(self) -> None:
-        d.cuMemUnmap(self.at, SIZE)
-
-    @row("cuMemRetainAllocationHandle")
-    def retain(self) -> None:
-        self._keep(d.cuMemRetainAllocationHandle(self.at))
-
-    @row("cuMemExportToShareableHandle")
     def export(self) -> None:
         answer = d.cuMemExportToShareableHandle(self.h, FILE, 0)
         if not failed(answer):
             self.fds.append(answer[1])
 
-    @row("cuMemImportFromShareableHandle")
     def import_(self) -> None:
         for fd in self.fds[:1]:
-            self._keep(d.cuMemImportFromShareableHandle(fd, FILE))
+            self.keep(d.cuMemImportFromShareableHandle(fd, FILE), release_all)
 
-    @row("cuMemSetAccess")
-    def set_access(self) -> None:
-        d.cuMemSetAccess(self.at, SIZE, [access()], 1)
+    def close_and_release(self) -> None:
+        if self.fds:
+            os.close(self.fds.pop())
+        d.cuMemRelease(self.h)
 
-    @row("cuMulticastBindMem")
-    def bind(self) -> None:
-        d.cuMulticastBindMem(self.team, next(self.offsets) * SIZE, self.h, 0, SIZE, 0)
-
-    @row("cuMulticastBindAddr")
-    def bind_address(self) -> None:
-        d.cuMulticastBindAddr(self.team, next(self.offsets) * SIZE, self.at, SIZE, 0)
-
-    @row("cuMulticastUnbind")
-    def unbind(self) -> None:
-        d.cuMulticastUnbind(self.team, 0, 0, SLOTS * SIZE)
+    calls: ClassVar[dict[str, Call]] = {
+        "create": lambda s: s.keep(d.cuMemCreate(SIZE, on_device(FILE), 0), release_all),
+        "release": lambda s: d.cuMemRelease(s.h),
+        # The second call may guess the handle that this one is about to get.
+        "replace": held("cuMemCreate", lambda s: (d.cuMemRelease(s.h), s.calls["create"](s))),
+        "release_import": lambda s: d.cuMemRelease(s.imported),
+        "release_team": lambda s: d.cuMemRelease(s.team),
+        "map": held("cuMemMap", lambda s: s.map(s.h)),
+        "map_import": held("cuMemMap", lambda s: s.map(s.imported)),
+        "map_again": lambda s: d.cuMemMap(s.at, SIZE, 0, s.h, 0),
+        "unmap": lambda s: d.cuMemUnmap(s.at, SIZE),
+        "retain": lambda s: s.keep(d.cuMemRetainAllocationHandle(s.at), release_all),
+        "export": export,
+        "import_": import_,
+        "set_access": lambda s: d.cuMemSetAccess(s.at, SIZE, [access()], 1),
+        "bind": lambda s: d.cuMulticastBindMem(s.team, next(s.offsets) * SIZE, s.h, 0, SIZE, 0),
+        "bind_address": lambda s: d.cuMulticastBindAddr(s.team, next(s.offsets) * SIZE, s.at, SIZE, 0),
+        "unbind": lambda s: d.cuMulticastUnbind(s.team, 0, 0, SLOTS * SIZE),
+        "close_and_release": close_and_release,
+    }
+    taken = " ".join(name for name in calls if name != "close_and_release")
 
 
 class Bare(Physical):
     """A handle alone: its release frees the memory at once, and the driver reuses its value."""
+
+    taken = "create replace release map map_again unmap retain export bind"
 
     def fill(self) -> None:
         super().fill()
@@ -180,43 +169,26 @@ class Bare(Physical):
         ok(d.cuMemUnmap(self.at, SIZE))
         os.close(self.fds.pop())
 
-    @classmethod
-    def rows(cls) -> list[Row]:
-        taken = {"create", "replace", "release", "map", "map_again", "unmap", "retain", "export", "bind"}
-        return [row for row in Physical.rows() if row.name in taken]
-
 
 class Open(Bare):
     """A handle and a descriptor, which alone also keeps the memory alive."""
+
+    taken = "close_and_release release map export import_"
 
     def fill(self) -> None:
         super().fill()
         self.fds = [ok(d.cuMemExportToShareableHandle(self.h, FILE, 0))]
 
-    @row("cuMemRelease")
-    def close_and_release(self) -> None:
-        if self.fds:
-            os.close(self.fds.pop())
-        d.cuMemRelease(self.h)
-
-    @classmethod
-    def rows(cls) -> list[Row]:
-        own = [Row("close_and_release", ("cuMemRelease",), cls.close_and_release)]
-        return own + [row for row in Physical.rows() if row.name in {"release", "map", "export", "import_"}]
-
 
 class Mapped(Bare):
     """A mapping alone, whose handle is released."""
+
+    taken = "create release map map_again unmap retain bind_address"
 
     def fill(self) -> None:
         super().fill()
         ok(d.cuMemMap(self.at, SIZE, 0, self.h, 0))
         ok(d.cuMemRelease(self.h))
-
-    @classmethod
-    def rows(cls) -> list[Row]:
-        taken = {"create", "release", "map", "map_again", "unmap", "retain", "bind_address"}
-        return [row for row in Physical.rows() if row.name in taken]
 
 
 # ---- memory of a context
@@ -228,47 +200,22 @@ class Pointers(Scene):
     def fill(self) -> None:
         self.p = ok(d.cuMemAlloc(SIZE))
         self.stream = ok(d.cuStreamCreate(0))
-        self.made = [self.p]
+        self.made = [(d.cuMemFree, self.p)]
 
     def close(self) -> None:
-        for pointer in self.made:
-            d.cuMemFree(pointer)
+        super().close()
         ok(d.cuStreamDestroy(self.stream))
 
-    def _keep(self, answer: tuple[Any, ...]) -> None:
-        if not failed(answer):
-            self.made.append(answer[1])
-
-    @row("cuMemAlloc")
-    def alloc(self) -> None:
-        self._keep(d.cuMemAlloc(SIZE))
-
-    @row("cuMemAlloc")
-    def replace(self) -> None:
-        """The second call may free the address that this one is about to get."""
-        d.cuMemFree(self.p)
-        self._keep(d.cuMemAlloc(SIZE))
-
-    @row("cuMemAllocPitch")
-    def pitch(self) -> None:
-        self._keep(d.cuMemAllocPitch(SIZE >> 10, 1 << 10, 4))
-
-    @row("cuMemAllocManaged")
-    def managed(self) -> None:
-        self._keep(d.cuMemAllocManaged(SIZE, 1))
-
-    @row("cuMemFree")
-    def free(self) -> None:
-        d.cuMemFree(self.p)
-
-    @row("cuMemFreeAsync")
-    def free_async(self) -> None:
-        d.cuMemFreeAsync(self.p, self.stream)
-        d.cuStreamSynchronize(self.stream)
-
-    @row("cuIpcGetMemHandle")
-    def share(self) -> None:
-        d.cuIpcGetMemHandle(self.p)
+    calls: ClassVar[dict[str, Call]] = {
+        "alloc": lambda s: s.keep(d.cuMemAlloc(SIZE), d.cuMemFree),
+        # The second call may free the address that this one is about to get.
+        "replace": held("cuMemAlloc", lambda s: (d.cuMemFree(s.p), s.calls["alloc"](s))),
+        "pitch": lambda s: s.keep(d.cuMemAllocPitch(SIZE >> 10, 1 << 10, 4), d.cuMemFree),
+        "managed": lambda s: s.keep(d.cuMemAllocManaged(SIZE, 1), d.cuMemFree),
+        "free": lambda s: d.cuMemFree(s.p),
+        "free_async": lambda s: (d.cuMemFreeAsync(s.p, s.stream), d.cuStreamSynchronize(s.stream)),
+        "share": lambda s: d.cuIpcGetMemHandle(s.p),
+    }
 
 
 SQUARE = made(
@@ -288,109 +235,62 @@ class Arrays(Scene):
         self.mipmap = ok(d.cuMipmappedArrayCreate(SQUARE, 2))
         self.made = [(d.cuArrayDestroy, self.array), (d.cuMipmappedArrayDestroy, self.mipmap)]
 
-    def close(self) -> None:
-        for end, array in self.made:
-            end(array)
-
-    def _keep(self, end: Callable[..., Any], answer: tuple[Any, ...]) -> None:
-        if not failed(answer):
-            self.made.append((end, answer[1]))
-
-    @row("cuArray3DCreate cuArrayGetMemoryRequirements cuArrayDestroy")
     def create(self) -> None:
-        self._keep(d.cuArrayDestroy, d.cuArray3DCreate(SQUARE))
+        self.keep(d.cuArray3DCreate(SQUARE), d.cuArrayDestroy)
 
-    @row("cuArray3DCreate")
-    def replace(self) -> None:
-        d.cuArrayDestroy(self.array)
-        self._keep(d.cuArrayDestroy, d.cuArray3DCreate(SQUARE))
-
-    @row("cuMipmappedArrayCreate cuMipmappedArrayGetMemoryRequirements")
     def create_mipmap(self) -> None:
-        self._keep(d.cuMipmappedArrayDestroy, d.cuMipmappedArrayCreate(SQUARE, 2))
+        self.keep(d.cuMipmappedArrayCreate(SQUARE, 2), d.cuMipmappedArrayDestroy)
 
-    @row("cuArrayDestroy")
-    def destroy(self) -> None:
-        d.cuArrayDestroy(self.array)
-
-    @row("cuMipmappedArrayDestroy")
-    def destroy_mipmap(self) -> None:
-        d.cuMipmappedArrayDestroy(self.mipmap)
+    calls: ClassVar[dict[str, Call]] = {
+        "create": held("cuArray3DCreate cuArrayGetMemoryRequirements cuArrayDestroy", create),
+        "replace": held("cuArray3DCreate", lambda s: (d.cuArrayDestroy(s.array), s.create())),
+        "create_mipmap": held("cuMipmappedArrayCreate cuMipmappedArrayGetMemoryRequirements", create_mipmap),
+        "destroy": lambda s: d.cuArrayDestroy(s.array),
+        "destroy_mipmap": lambda s: d.cuMipmappedArrayDestroy(s.mipmap),
+    }
 
 
 class Contexts(Scene):
     """A context with an allocation, an array and a module."""
 
     def fill(self) -> None:
-        self.made: list[Any] = []
         before = ok(d.cuCtxGetCurrent())
-        self.context = self._create()
+        self.create()
+        self.context = ok(d.cuCtxGetCurrent())
         self.p = ok(d.cuMemAlloc(SIZE))
         self.array = ok(d.cuArray3DCreate(SQUARE))
-        self.module = ok(d.cuModuleLoad(str(paths.SPIN_PTX).encode()))
+        self.module = ok(d.cuModuleLoad(SPIN))
         ok(d.cuCtxSetCurrent(before))
 
-    def close(self) -> None:
-        for context in self.made:
-            d.cuCtxDestroy(context)
+    def create(self) -> None:
+        self.keep(d.cuCtxCreate(None, 0, 0), d.cuCtxDestroy)
 
-    def _create(self) -> Any:
-        answer = d.cuCtxCreate(None, 0, 0)
-        if failed(answer):
-            return None
-        self.made.append(answer[1])
-        return answer[1]
-
-    def _inside(self) -> bool:
+    def enter(self) -> bool:
         return not failed(d.cuCtxSetCurrent(self.context))
 
-    @row("cuCtxCreate")
-    def create(self) -> None:
-        self._create()
+    calls: ClassVar[dict[str, Call]] = {
+        "create": create,
+        "destroy": lambda s: d.cuCtxDestroy(s.context),
+        "replace": held("cuCtxCreate", lambda s: (d.cuCtxDestroy(s.context), s.create())),
+        "alloc": lambda s: s.enter() and d.cuMemAlloc(SIZE),
+        "free": lambda s: s.enter() and d.cuMemFree(s.p),
+        "array_create": held(
+            "cuArray3DCreate cuArrayGetMemoryRequirements", lambda s: s.enter() and d.cuArray3DCreate(SQUARE)
+        ),
+        "array_destroy": lambda s: s.enter() and d.cuArrayDestroy(s.array),
+        "load": lambda s: s.enter() and d.cuModuleLoad(SPIN),
+        "unload": lambda s: s.enter() and d.cuModuleUnload(s.module),
+        "limit": held(
+            "cuCtxSetLimit", lambda s: s.enter() and d.cuCtxSetLimit(d.CUlimit.CU_LIMIT_MALLOC_HEAP_SIZE, 4 * SIZE)
+        ),
+    }
 
-    @row("cuCtxDestroy")
-    def destroy(self) -> None:
-        d.cuCtxDestroy(self.context)
 
-    @row("cuCtxCreate")
-    def replace(self) -> None:
-        d.cuCtxDestroy(self.context)
-        self._create()
-
-    @row("cuMemAlloc")
-    def alloc(self) -> None:
-        if self._inside():
-            d.cuMemAlloc(SIZE)
-
-    @row("cuMemFree")
-    def free(self) -> None:
-        if self._inside():
-            d.cuMemFree(self.p)
-
-    @row("cuArray3DCreate cuArrayGetMemoryRequirements")
-    def array_create(self) -> None:
-        if self._inside():
-            d.cuArray3DCreate(SQUARE)
-
-    @row("cuArrayDestroy")
-    def array_destroy(self) -> None:
-        if self._inside():
-            d.cuArrayDestroy(self.array)
-
-    @row("cuModuleLoad")
-    def load(self) -> None:
-        if self._inside():
-            d.cuModuleLoad(str(paths.SPIN_PTX).encode())
-
-    @row("cuModuleUnload")
-    def unload(self) -> None:
-        if self._inside():
-            d.cuModuleUnload(self.module)
-
-    @row("cuCtxSetLimit")
-    def limit(self) -> None:
-        if self._inside():
-            d.cuCtxSetLimit(d.CUlimit.CU_LIMIT_MALLOC_HEAP_SIZE, 4 * SIZE)
+def end_primary() -> None:
+    for _ in range(AT_ONCE):
+        if failed(d.cuDevicePrimaryCtxRelease(0)):
+            break
+    d.cuDevicePrimaryCtxReset(0)
 
 
 class Primary(Scene):
@@ -404,89 +304,42 @@ class Primary(Scene):
         ok(d.cuCtxSetCurrent(before))
 
     def close(self) -> None:
-        for _ in range(AT_ONCE):
-            if failed(d.cuDevicePrimaryCtxRelease(0)):
-                break
-        d.cuDevicePrimaryCtxReset(0)
+        end_primary()
 
     @classmethod
     def base(cls, context: Any) -> Any:
         ok(d.cuDevicePrimaryCtxReset(0))
-        cls.close(cls.__new__(cls))
+        end_primary()
         return ok(d.cuCtxCreate(None, 0, 0))
 
-    @row("cuDevicePrimaryCtxRetain")
-    def retain(self) -> None:
-        d.cuDevicePrimaryCtxRetain(0)
-
-    @row("cuDevicePrimaryCtxRelease")
-    def release(self) -> None:
-        d.cuDevicePrimaryCtxRelease(0)
-
-    @row("cuDevicePrimaryCtxReset")
-    def reset(self) -> None:
-        d.cuDevicePrimaryCtxReset(0)
-
-    @row("cuMemAlloc")
-    def alloc(self) -> None:
-        if not failed(d.cuCtxSetCurrent(self.context)):
-            d.cuMemAlloc(SIZE)
+    calls: ClassVar[dict[str, Call]] = {
+        "retain": lambda s: d.cuDevicePrimaryCtxRetain(0),
+        "release": lambda s: d.cuDevicePrimaryCtxRelease(0),
+        "reset": lambda s: d.cuDevicePrimaryCtxReset(0),
+        "alloc": held("cuMemAlloc", lambda s: failed(d.cuCtxSetCurrent(s.context)) or d.cuMemAlloc(SIZE)),
+    }
 
 
 class Programs(Scene):
     """A module and a library, whose kernels have not been used yet."""
 
     def fill(self) -> None:
-        self.module = ok(d.cuModuleLoad(str(paths.SPIN_PTX).encode()))
-        self.library = ok(d.cuLibraryLoadFromFile(str(paths.SPIN_PTX).encode(), [], [], 0, [], [], 0))
+        self.module = ok(d.cuModuleLoad(SPIN))
+        self.library = ok(d.cuLibraryLoadFromFile(SPIN, [], [], 0, [], [], 0))
         self.kernel = ok(d.cuLibraryGetKernel(self.library, b"spin_ns"))
         self.made = [(d.cuModuleUnload, self.module), (d.cuLibraryUnload, self.library)]
 
-    def close(self) -> None:
-        for end, program in self.made:
-            end(program)
-
-    def _keep(self, end: Callable[..., Any], answer: tuple[Any, ...]) -> None:
-        if not failed(answer):
-            self.made.append((end, answer[1]))
-
-    @row("cuModuleLoad")
-    def load(self) -> None:
-        self._keep(d.cuModuleUnload, d.cuModuleLoad(str(paths.SPIN_PTX).encode()))
-
-    @row("cuModuleUnload")
-    def unload(self) -> None:
-        d.cuModuleUnload(self.module)
-
-    @row("cuModuleLoad")
-    def replace(self) -> None:
-        d.cuModuleUnload(self.module)
-        self.load()
-
-    @row("cuModuleGetFunction")
-    def function(self) -> None:
-        d.cuModuleGetFunction(self.module, b"spin_ns")
-
-    @row("cuLibraryLoadFromFile")
-    def load_library(self) -> None:
-        answer = d.cuLibraryLoadFromFile(str(paths.SPIN_PTX).encode(), [], [], 0, [], [], 0)
-        self._keep(d.cuLibraryUnload, answer)
-
-    @row("cuLibraryUnload")
-    def unload_library(self) -> None:
-        d.cuLibraryUnload(self.library)
-
-    @row("cuLibraryGetKernel")
-    def get_kernel(self) -> None:
-        d.cuLibraryGetKernel(self.library, b"spin_ns")
-
-    @row("cuKernelGetFunction")
-    def kernel_function(self) -> None:
-        d.cuKernelGetFunction(self.kernel)
-
-    @row("cuLibraryGetModule")
-    def get_module(self) -> None:
-        d.cuLibraryGetModule(self.library)
+    calls: ClassVar[dict[str, Call]] = {
+        "load": lambda s: s.keep(d.cuModuleLoad(SPIN), d.cuModuleUnload),
+        "unload": lambda s: d.cuModuleUnload(s.module),
+        "replace": held("cuModuleLoad", lambda s: (d.cuModuleUnload(s.module), s.calls["load"](s))),
+        "function": lambda s: d.cuModuleGetFunction(s.module, b"spin_ns"),
+        "load_library": lambda s: s.keep(d.cuLibraryLoadFromFile(SPIN, [], [], 0, [], [], 0), d.cuLibraryUnload),
+        "unload_library": lambda s: d.cuLibraryUnload(s.library),
+        "get_kernel": lambda s: d.cuLibraryGetKernel(s.library, b"spin_ns"),
+        "kernel_function": lambda s: d.cuKernelGetFunction(s.kernel),
+        "get_module": lambda s: d.cuLibraryGetModule(s.library),
+    }
 
 
 SCENES: dict[str, type[Scene]] = {
