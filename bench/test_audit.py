@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
-from run.running import Daemon, start
+from run.running import Daemon, copied_driver, start
 from run.waiting import until
 
 from gpushare.enforce import freezer
-from gpushare.paths import SIM_DIR_ENV, SIM_LIB_DIR
+from gpushare.paths import SIM_DIR_ENV
 
 EVADER = Path(__file__).with_name("evader.py")
 TRIALS = int(os.environ.get("GPUSHARE_BENCH_EVADERS", "100"))
@@ -47,7 +47,8 @@ def evade(node: Daemon, file: Path) -> float:
     """Milliseconds from just before the evader's first byte to its last beat."""
     file.write_bytes(bytes(_WORDS.size))
     bare = f"{SIM_DIR_ENV}={node.layout.sim}"
-    command = ("env", "-i", bare, sys.executable, "-S", str(EVADER), str(SIM_LIB_DIR / "libcuda.so.1"), str(file))
+    driver = copied_driver(node.state_dir)
+    command = ("env", "-i", bare, sys.executable, "-S", str(EVADER), str(driver), str(file))
     child = start(node.run("300MiB", "1%", *command), node.env, stderr=False)
     try:
         until(lambda: words(file)[1], "it has the device")
@@ -131,7 +132,7 @@ def test_what_looking_costs(tmp_path_factory, report):
     costs = {}
     for name, seconds in (("with", 0.05), ("without", 3600.0)):
         daemon = Daemon(tmp_path_factory.mktemp(name) / "state", simulate="8x64GiB")
-        daemon.patch("import gpushare.daemon.audit", f"gpushare.daemon.audit.IN_USE_SECONDS = {seconds}")
+        daemon.patch("import gpushare.daemon.guard.audit", f"gpushare.daemon.guard.audit.IN_USE_SECONDS = {seconds}")
         held = []
         try:
             daemon.start()

@@ -105,6 +105,7 @@ class Lib(Protocol):
     GS_SHARE_GANG: int
     GS_SHARE_BESIDE: int
     GS_JOIN_MAGIC: int
+    GS_PASS_MAGIC: int
     GS_WIRE_VERSION: int
     GS_NO_SLOT: int
     GS_JOIN_OK: int

@@ -1,6 +1,7 @@
 """The node API for programs that run on asyncio."""
 
 import asyncio
+import copy
 import json
 import os
 import time
@@ -14,8 +15,10 @@ from yarl import URL
 from gpushare.client import (
     ANSWER_SECONDS,
     ASK_AGAIN_SECONDS,
+    AWAY_AGAIN_SECONDS,
     FOLLOW_AGAIN_SECONDS,
     WATCH_SECONDS,
+    Absence,
     check_socket,
     no_answer,
     refusal,
@@ -36,7 +39,14 @@ class AsyncClient(Verbs):
 
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = client_socket(os.fspath(path) if path is not None else None)
+        self._away_seconds = 0.0
         self._open: aiohttp.ClientSession | None = None
+
+    def patient(self, seconds: float) -> Self:
+        """As Client.patient. Has connections of its own, and is closed by itself."""
+        other = copy.copy(self)
+        other._away_seconds, other._open = seconds, None
+        return other
 
     async def __aenter__(self) -> Self:
         return self
@@ -71,7 +81,9 @@ class AsyncClient(Verbs):
     async def lines(self, target: str, timeout: float | None = None) -> AsyncIterator[Any]:
         """Decoded lines of an NDJSON stream, until it ends. `timeout`: seconds to wait for the next line."""
         try:
-            async with self._ask("GET", target, None, aiohttp.ClientTimeout(total=None, sock_read=timeout)) as response:
+            async with await self._ask(
+                "GET", target, None, aiohttp.ClientTimeout(total=None, sock_read=timeout)
+            ) as response:
                 if response.status >= 400:
                     raise refusal(response.status, await response.read())
                 async for line in response.content:
@@ -81,7 +93,7 @@ class AsyncClient(Verbs):
 
     async def _text(self, method: str, target: str, body: Any, timeout: float | None) -> bytes:
         try:
-            async with self._ask(method, target, body, aiohttp.ClientTimeout(total=timeout)) as response:
+            async with await self._ask(method, target, body, aiohttp.ClientTimeout(total=timeout)) as response:
                 text: bytes = await response.read()
         except _ERRORS as error:
             raise self._gone(error) from None
@@ -89,16 +101,24 @@ class AsyncClient(Verbs):
             raise refusal(response.status, text)
         return text
 
-    def _ask(self, method: str, target: str, body: Any, timeout: aiohttp.ClientTimeout) -> Any:
-        check_socket(self.path)
+    async def _ask(self, method: str, target: str, body: Any, timeout: aiohttp.ClientTimeout) -> aiohttp.ClientResponse:
         data = None if body is None else encoded(body)
         headers = {"Content-Type": "application/json"} if body is not None else {}
         url = URL(f"http://localhost{target}", encoded=True)
-        return self._session().request(method, url, data=data, headers=headers, timeout=timeout, allow_redirects=False)
+        absence = Absence(self.path, self._away_seconds)
+        while True:
+            try:
+                check_socket(self.path)
+                return await self._session().request(
+                    method, url, data=data, headers=headers, timeout=timeout, allow_redirects=False
+                )
+            except UnreachableError as error:
+                absence.check(error)
+            except aiohttp.ClientConnectorError as error:
+                absence.check(no_answer(self.path, error.os_error), error.os_error)
+            await asyncio.sleep(AWAY_AGAIN_SECONDS)
 
     def _gone(self, error: Exception) -> UnreachableError:
-        if isinstance(error, aiohttp.ClientConnectorError):
-            return no_answer(self.path, error.os_error)
         return UnreachableError(f"the daemon at {self.path} went away ({why(error)}): try again")
 
     async def _field(self, name: str, target: str) -> Any:

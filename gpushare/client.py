@@ -3,6 +3,7 @@
 Answers are the JSON objects of gpushare.api.types as plain dicts, so that importing this costs a CLI nothing.
 """
 
+import copy
 import grp
 import json
 import os
@@ -10,7 +11,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from gpushare.errors import (
     BY_CODE,
@@ -21,7 +22,7 @@ from gpushare.errors import (
     UnreachableError,
     UsageError,
 )
-from gpushare.paths import client_socket
+from gpushare.paths import LOCK, client_socket
 from gpushare.verbs import Course, Verbs, creation, encoded, watching
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 ANSWER_SECONDS = 30.0
 ASK_AGAIN_SECONDS = 0.1
 FOLLOW_AGAIN_SECONDS = 0.2
+AWAY_SECONDS = 10.0
+"""Maximum wait of callers on whom a start depends for a daemon that is away; a killed one is back within 3 s."""
+AWAY_AGAIN_SECONDS = 0.05
 WATCH_SECONDS = 30.0
 """Three of the daemon's bookmark intervals: a daemon that sends nothing for that long is gone."""
 
@@ -62,6 +66,14 @@ class Client(Verbs):
 
     def __init__(self, path: str | Path | None = None) -> None:
         self.path = client_socket(os.fspath(path) if path is not None else None)
+        self._away_seconds = 0.0
+
+    def patient(self, seconds: float) -> Self:
+        """The same client, but each call waits up to `seconds` for a daemon that has run here and is away, such as one
+        that is restarted. Where none has run since the machine was started, no call waits."""
+        other = copy.copy(self)
+        other._away_seconds = seconds
+        return other
 
     def call(self, method: str, target: str, body: Any = None, *, timeout: float | None = ANSWER_SECONDS) -> Any:
         """The decoded JSON answer, None for an empty one."""
@@ -103,12 +115,21 @@ class Client(Verbs):
     def _open(self, method: str, target: str, body: Any, timeout: float | None) -> "HTTPResponse":
         from gpushare import transport
 
-        check_socket(self.path)
         data = None if body is None else encoded(body)
-        try:
-            response = transport.request(self.path, method, target, data, timeout)
-        except transport.ERRORS as error:
-            raise no_answer(self.path, error) from None
+        absence = Absence(self.path, self._away_seconds)
+        while True:
+            try:
+                check_socket(self.path)
+            except UnreachableError as error:
+                absence.check(error)
+                time.sleep(AWAY_AGAIN_SECONDS)
+                continue
+            try:
+                response = transport.request(self.path, method, target, data, timeout)
+                break
+            except transport.ERRORS as error:
+                absence.check(no_answer(self.path, error), error)
+            time.sleep(AWAY_AGAIN_SECONDS)
         if response.status >= 400:
             with response:
                 raise refusal(response.status, self._guarded(response.read))
@@ -154,6 +175,34 @@ class Client(Verbs):
                 if (away := course.failed(error)) is not None:
                     yield away
             time.sleep(FOLLOW_AGAIN_SECONDS)
+
+
+class Absence:
+    """The time for which a daemon is away while it is called; waited out for at most `seconds`."""
+
+    def __init__(self, path: Path, seconds: float) -> None:
+        self._path, self._seconds = path, seconds
+        self._began = time.monotonic()
+
+    def check(self, error: UnreachableError, cause: Exception | None = None) -> None:
+        """Returns if the call is to be tried again soon. Raises `error` if the time has passed, which it then says, or
+        its reason is another than that the daemon is away. `cause`: of a failed connection."""
+        waited = time.monotonic() - self._began
+        # Any other failure of a connection may mean that the daemon has begun to carry the request out.
+        away = self._was_here() if cause is None else isinstance(cause, ConnectionRefusedError | FileNotFoundError)
+        if away and waited < self._seconds:
+            return
+        if waited < AWAY_AGAIN_SECONDS:
+            raise error from None
+        raise UnreachableError(f"{error} (waited {waited:.1f} s for it to be back)") from None
+
+    def _was_here(self) -> bool:
+        """Whether there is no socket, and a daemon has run here since the machine was started: each leaves its lock
+        next to its socket (as in hooks/node_api.c)."""
+        try:
+            return not self._path.exists() and self._path.with_name(LOCK).is_file()
+        except OSError:
+            return False
 
 
 def no_answer(path: Path, error: Exception) -> UnreachableError:

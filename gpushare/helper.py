@@ -13,6 +13,8 @@ from pathlib import Path
 
 CAP_DAC_OVERRIDE = 1
 CAP_DAC_READ_SEARCH = 2
+CAP_SETGID = 6
+CAP_SETUID = 7
 CAP_SYS_PTRACE = 19
 ENVIRONMENT = {"LC_ALL": "C.UTF-8"}
 
@@ -60,6 +62,16 @@ def confine(parent: str, *, keep: Collection[int], descriptors: int | None = Non
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != int(parent):
         raise SystemExit
+
+
+def become(uid: int, gid: int) -> None:
+    """Turns this process, which is confined, into one of a user for good, with no capabilities. If it is root's it must
+    have kept CAP_SETUID and CAP_SETGID. The kernel does not kill it with its parent any more. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if os.geteuid() == 0:
+        os.setresgid(gid, gid, gid)
+        os.setresuid(uid, uid, uid)
+        _hold(libc, ())
 
 
 def end_with_parent() -> None:

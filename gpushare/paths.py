@@ -8,6 +8,7 @@ SOCKET_ENV = "GPUSHARE_SOCKET"
 GRANT_DIR_ENV = "GPUSHARE_GRANT_DIR"
 SIM_DIR_ENV = "GPUSHARE_SIM_DIR"
 DEFAULT_SOCKET = Path("/run/gpushare/node.sock")
+LOCK = "daemon.lock"  # in the run-time directory, next to the socket; stays when the daemon has ended
 PRICES = Path("/etc/gpushare/prices.toml")
 
 CONTAINER_DIR = "/run/gpushare"  # what a container gets is mounted here
@@ -17,12 +18,17 @@ CONTAINER_COMPAT = f"{CONTAINER_SELF}/compat"  # a newer driver of the image's o
 CONTAINER_LIB = f"{CONTAINER_DIR}/lib"  # a container's view of LIB_DIR
 CONTAINER_NAMES = f"{CONTAINER_DIR}/names"  # the interposer under the names of the driver's files
 
+# What a plain process of root sees of its grant, in a mount namespace of its own; elsewhere an empty directory.
+PROCESS_SELF = "/run/gpushare/own"
+
 LIB_DIR = Path(__file__).parent / "_lib"
 INTERPOSER = LIB_DIR / "libgpushare.so"  # SONAME libcuda.so.1
 INTERPOSER_ML = LIB_DIR / "libgpushare-ml.so"  # SONAME libnvidia-ml.so.1
 # In the order in which a program preloads them. The last two are the first two under the names without a version.
 INTERPOSERS = (INTERPOSER, INTERPOSER_ML, LIB_DIR / "libgpushare-name.so", LIB_DIR / "libgpushare-ml-name.so")
 SIM_LIB_DIR = LIB_DIR / "sim"  # libcuda.so.1, libnvidia-ml.so.1, libcudart, libcublas
+SIM_TOOLS = "bin"  # in SIM_LIB_DIR: programs of the simulated driver
+SIM_SMI = f"{SIM_TOOLS}/nvidia-smi"
 # Replace CUDA libraries that programs bring themselves, which need private tables of a real driver. In SIM_LIB_DIR.
 SIM_RUNTIMES = tuple(
     f"lib{name}.so.{major}" for major in (13, 12) for name in ("cudart", "cublas", "cublasLt", "cupti")
@@ -90,6 +96,11 @@ class Layout:
     def cgroups(self) -> Path:
         """Links, one for each plain process's grant, to the cgroup that was made for it below its caller's own."""
         return self.run / "cgroups"
+
+    @property
+    def names(self) -> Path:
+        """Links to the interposer under the names of the driver's files, for plain processes (inject/names.py)."""
+        return self.run / "names"
 
     @property
     def sim(self) -> Path:

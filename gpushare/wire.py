@@ -43,6 +43,11 @@ class JoinRequest:
         """Whether it is a join of this version."""
         return (self.magic, self.version) == (lib.GS_JOIN_MAGIC, VERSION)
 
+    @property
+    def wants_page(self) -> bool:
+        """Whether it asks for the usage page, in this version."""
+        return (self.magic, self.version) == (lib.GS_PASS_MAGIC, VERSION)
+
 
 def reply(error: JoinError, text: str = "", *, slot: int = NO_SLOT, generation: int = 0, host_pid: int = 0) -> bytes:
     """The daemon's reply. A long text is truncated."""

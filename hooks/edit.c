@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { EDIT_MS = 15000, NOTICE_MS = 20, NAME_SIZE = 256 };
+enum { NOTICE_MS = 20, NAME_SIZE = 256 };
 
 /* Annotations in which containerd and CRI-O give a container's name in its pod (also in gpushare/inject/nvidia.py). */
 static const char *const pod_names[] = {"io.kubernetes.cri.container-name", "io.kubernetes.container.name"};
@@ -83,7 +83,7 @@ int gs_edit(const char *socket, const char *bundle, bool starts, struct gs_span 
     snprintf(line, GS_LINE_MAX, "out of memory");
     return -ENOMEM;
   }
-  call.timeout_ms = EDIT_MS;
+  call.timeout_ms = GS_START_MS;
   call.body_max = GS_CONFIG_MAX;
   code = gs_node_post(&call, reply, &err);
   free(quoted);

@@ -26,10 +26,7 @@
 
 enum {
   STATE_MAX = 65536,
-  STDIN_MS = 2000, /* the engine writes the state before or right after it starts the hook */
-  /* the daemon sets driver limits in this time; the engine's own timeout (inject/edits.py) is longer */
-  BIND_MS = 10000,
-  PLACE_MS = 15000 /* the daemon also inspects the image */
+  STDIN_MS = 2000 /* the engine writes the state before or right after it starts the hook */
 };
 
 struct request {
@@ -116,7 +113,7 @@ static int forward(const struct request *request, struct gs_span state) {
                          .target = target,
                          .parts = {state},
                          .nparts = 1,
-                         .timeout_ms = BIND_MS,
+                         .timeout_ms = GS_START_MS,
                          .body_max = STATE_MAX};
   if (gs_node_post(&call, &reply, &err))
     return say(err.msg);
@@ -172,7 +169,7 @@ static int place_in(const struct request *request, struct gs_span state, struct 
                          .target = target,
                          .parts = {{"{\"state\":", 9}, state, {",\"config\":", 10}, config, {"}", 1}},
                          .nparts = 5,
-                         .timeout_ms = PLACE_MS,
+                         .timeout_ms = GS_START_MS,
                          .body_max = GS_CONFIG_MAX};
   if (gs_node_post(&call, &reply, &err))
     return say(err.msg);

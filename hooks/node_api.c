@@ -3,17 +3,23 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
-/* Delay between attempts to connect while the daemon's connection backlog is full. */
-enum { RETRY_MS = 10 };
+enum {
+  RETRY_MS = 10,   /* between attempts to connect while the daemon's connection backlog is full */
+  AWAY_MS = 10000, /* maximum wait for a daemon that was here and is away; a killed one is back within 3 s */
+  AWAY_RETRY_MS = 50,
+  LEAVE_MS = 1000 /* time in which a killed daemon's socket goes, once its connections have gone */
+};
 
 static int64_t now_ms(void) {
   struct timespec t;
@@ -100,7 +106,8 @@ static int refuse_rootless(struct gs_err *err) {
   return gs_fail(err, -EPERM, "a rootless engine can give no share: start this container as root");
 }
 
-static int check_peer(int fd, const char *path, struct gs_err *err) {
+/* *pid: the daemon's, 0 where this process cannot see it. */
+static int check_peer(int fd, const char *path, pid_t *pid, struct gs_err *err) {
   struct ucred peer;
   socklen_t size = sizeof peer;
 
@@ -110,11 +117,37 @@ static int check_peer(int fd, const char *path, struct gs_err *err) {
     return is_rootless() ? refuse_rootless(err)
                          : gs_fail(err, -EPERM, "%s is served by uid %u, not by root: not talking to it", path,
                                    (unsigned)peer.uid);
+  *pid = peer.pid;
   return 0;
 }
 
-static int dial(const char *path, int64_t deadline, struct gs_err *err) {
+/* Whether a daemon has run here since the machine was started, so that it can be expected back: a killed one leaves its
+ * socket, and all leave the lock next to it (gpushare/daemon/host/directories.py). Where none has run, nobody waits for one. */
+static bool expected_back(const char *path, int code) {
+  const char *name = strrchr(path, '/');
+  char lock[PATH_MAX];
+  struct stat st;
+
+  if (code == -ECONNREFUSED)
+    return lstat(path, &st) == 0 && S_ISSOCK(st.st_mode); /* else it is no daemon's */
+  if (code != -ENOENT)
+    return false;
+  snprintf(lock, sizeof lock, "%.*sdaemon.lock", name ? (int)(name + 1 - path) : 0, path);
+  return lstat(lock, &st) == 0 && S_ISREG(st.st_mode);
+}
+
+static int no_answer(const char *path, int code, int64_t waited_ms, struct gs_err *err) {
+  if (waited_ms < AWAY_RETRY_MS)
+    return gs_fail(err, code, "no daemon answers at %s (%s): start one with `gpushare daemon`", path, strerror(-code));
+  return gs_fail(err, code,
+                 "no daemon answers at %.80s (%s): waited %d.%d s for it: look why it is away, then try again", path,
+                 strerror(-code), (int)(waited_ms / 1000), (int)(waited_ms / 100 % 10));
+}
+
+/* back_by: until when to wait for a daemon that is away; 0: not at all. pid: as of check_peer. */
+static int dial(const char *path, int64_t deadline, int64_t back_by, pid_t *pid, struct gs_err *err) {
   struct sockaddr_un address = {.sun_family = AF_UNIX};
+  int64_t began = now_ms();
   int fd, code;
 
   if (strlen(path) >= sizeof address.sun_path)
@@ -131,12 +164,14 @@ static int dial(const char *path, int64_t deadline, struct gs_err *err) {
       poll(NULL, 0, RETRY_MS);
       continue;
     }
+    if (now_ms() < back_by && expected_back(path, code) && !is_rootless()) {
+      poll(NULL, 0, AWAY_RETRY_MS);
+      continue;
+    }
     close(fd);
-    if (is_rootless())
-      return refuse_rootless(err);
-    return gs_fail(err, code, "no daemon answers at %s (%s): start one with `gpushare daemon`", path, strerror(-code));
+    return is_rootless() ? refuse_rootless(err) : no_answer(path, code, now_ms() - began, err);
   }
-  code = check_peer(fd, path, err);
+  code = check_peer(fd, path, pid, err);
   if (code) {
     close(fd);
     return code;
@@ -205,10 +240,10 @@ static int exchange(int fd, const struct gs_call *call, int64_t deadline, struct
   return 0;
 }
 
-int gs_node_post(const struct gs_call *call, struct gs_reply *reply, struct gs_err *err) {
-  int64_t deadline = now_ms() + call->timeout_ms;
+static int post_once(const struct gs_call *call, int64_t deadline, int64_t back_by, struct gs_reply *reply, pid_t *pid,
+                     struct gs_err *err) {
+  int fd = dial(call->socket, deadline, back_by, pid, err), code;
   struct gs_err cause;
-  int fd = dial(call->socket, deadline, err), code;
 
   if (fd < 0)
     return fd;
@@ -219,9 +254,36 @@ int gs_node_post(const struct gs_call *call, struct gs_reply *reply, struct gs_e
   return 0;
 }
 
+int gs_node_post(const struct gs_call *call, struct gs_reply *reply, struct gs_err *err) {
+  int64_t began = now_ms(), deadline = began + call->timeout_ms, leaves_by = 0;
+  int64_t back_by = began + (AWAY_MS < call->timeout_ms ? AWAY_MS : call->timeout_ms);
+  unsigned ended = 0;
+  pid_t pid = 0, before;
+  struct gs_err last;
+  int code;
+
+  /* The daemon was killed with our request: the next one gets it too, but no third one, as it may be what kills them. A
+   * daemon that is being killed may still seem to accept. */
+  do {
+    before = pid;
+    code = post_once(call, deadline, back_by, reply, &pid, &last);
+    if (code != -ECONNRESET)
+      break;
+    if (pid != before || !pid) {
+      ended++;
+      leaves_by = now_ms() + LEAVE_MS;
+    }
+    poll(NULL, 0, AWAY_RETRY_MS);
+  } while (ended < 2 && now_ms() < leaves_by);
+  if (code)
+    *err = last;
+  return code;
+}
+
 int gs_node_tell(const struct gs_call *call, struct gs_err *err) {
   int64_t deadline = now_ms() + call->timeout_ms;
-  int fd = dial(call->socket, deadline, err), code;
+  pid_t pid;
+  int fd = dial(call->socket, deadline, 0, &pid, err), code;
 
   if (fd < 0)
     return fd;

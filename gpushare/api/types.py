@@ -11,6 +11,7 @@ from msgspec import Meta, Struct, field
 from gpushare.api.drain import DeviceState
 from gpushare.api.reclaim import Eviction, Grace, MaxRung, Priority, Signal
 from gpushare.api.share import GrantDevice, Health
+from gpushare.api.turns import InTurn
 from gpushare.api.walls import Enforce, NodeWall, Wall
 from gpushare.units import TEXT_MAX
 
@@ -103,9 +104,12 @@ class GrantRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
     `eviction_signal` if one is named; with a `max_rung` of `kill` it is ended after that. `priority`: of a tenant's
     grants, the lower one is asked first.
 
-    `selector`: which devices are suitable (gpushare/policy/selector.py). `placement`: of a single share, among the
-    devices where it fits: the one with most free (`spread`), or the one that it leaves least of (`pack`); left out: as
-    its tenant or the node says.
+    `selector`: which devices are suitable (gpushare/policy/grants/selector.py). `placement`: of a single share, among
+    the devices where it fits: the one with most free (`spread`), or the one that it leaves least of (`pack`); left out:
+    as its tenant or the node says.
+
+    `in_turn`: which parts of a device it shares with grants that never run at the same time; for root only, of one
+    device, and without memory on loan.
 
     `keep`: the grant stays until it is released, whatever happens to its workloads: any number of containers, or of
     processes of one user, run in it at once or in turn. `ttl_seconds`: how long it may stay without a workload
@@ -131,6 +135,7 @@ class GrantRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
     uid: Uid | None = None
     selector: Selector | None = None
     placement: Placement | None = None
+    in_turn: InTurn | None = None
 
 
 class GrantChange(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -205,6 +210,7 @@ class Grant(Struct, kw_only=True):
     managed: Managed = "charge"
     gang: Gang | None = None
     part_of: PartOf | None = None
+    in_turn: InTurn | None = None
     phase: Phase
     devices: list[GrantDevice]
     borrow: bool

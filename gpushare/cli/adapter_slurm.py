@@ -43,6 +43,7 @@ class SlurmAdapter:
 
         from gpushare.adapters.slurm.job import Job
         from gpushare.adapters.slurm.programs import Programs
+        from gpushare.client import AWAY_SECONDS
 
         if not 1 <= args.shards <= 1000:
             raise UsageError(f"{args.shards} shards of a device: give 1 to 1000")
@@ -54,6 +55,8 @@ class SlurmAdapter:
         if args.what == "scripts":
             assert directory is not None
             return _scripts(args, directory)
+        # Slurm drains a node whose prolog or epilog fails.
+        daemon = daemon.patient(AWAY_SECONDS)
         programs = Programs(daemon, Path(os.environ.get("GPUSHARE_SLURM_DIR", "/run/gpushare/slurm")), args.shards)
         if args.what == "reap":
             print("\n".join(programs.reap()))

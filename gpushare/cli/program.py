@@ -9,6 +9,7 @@ from typing import NoReturn
 
 from gpushare.cli.command import say
 from gpushare.errors import GpushareError, UsageError
+from gpushare.paths import SIM_LIB_DIR, SIM_TOOLS
 
 # The statuses that env, timeout and container engines use for failures of their own.
 EXIT_GPUSHARE = 125
@@ -25,8 +26,10 @@ def command(words: list[str]) -> list[str]:
 
 
 def missing(argv: list[str]) -> int:
-    """Returns 0 if the program is found and executable, else the exit status, with a message on stderr."""
-    if shutil.which(argv[0]) is not None:
+    """Returns 0 if the program is found and executable, else the exit status, with a message on stderr. Programs of the
+    simulated driver count as found: only the daemon knows whether the devices are simulated."""
+    path = f"{os.environ.get('PATH', os.defpath)}:{SIM_LIB_DIR / SIM_TOOLS}"
+    if shutil.which(argv[0], path=path) is not None:
         return 0
     found = os.path.exists(argv[0]) and "/" in argv[0]  # noqa: PTH110 - may be a bare name
     say(f"gpushare: {argv[0]}: {'not executable' if found else 'command not found'}", sys.stderr)

@@ -5,13 +5,14 @@ import contextlib
 import os
 import sys
 import time
+from pathlib import Path
 from typing import Any, NoReturn
 
 from gpushare.cli.command import add_json, add_socket, client, closed, print_json, say
 from gpushare.cli.grant import add_share_options, add_wait, rounding, share_request
 from gpushare.cli.parser import Parser
 from gpushare.cli.program import EXIT_GPUSHARE, command, missing, replace
-from gpushare.client import Client
+from gpushare.client import AWAY_SECONDS, Client
 from gpushare.errors import GpushareError, RefusedError, UnreachableError, UsageError
 
 # Time to live of the reservation. The bind follows in one round trip; if this process is killed in between, the share
@@ -37,7 +38,8 @@ class RunCommand:
     def prepare_parser(self, parser: Parser) -> None:
         parser.epilog = (
             "exit status: the command's own; 125 if gpushare failed or refused, 126 or 127 if the command cannot be "
-            "run or found, 2 for a malformed request, 4 if you are not allowed to talk to the daemon"
+            "run or found, 2 for a malformed request, 4 if you are not allowed to talk to the daemon. A command that "
+            "root runs has a mount namespace of its own: what it mounts is not seen outside"
         )
         add_share_options(parser, instead="--grant")
         parser.add_argument(
@@ -56,10 +58,10 @@ class RunCommand:
         argv = command(args.argv)
         if status := missing(argv):
             return status
-        daemon = client(args)
+        daemon = client(args).patient(AWAY_SECONDS)
         try:
             if args.grant is not None:
-                _replace(argv, daemon.bind(args.grant, "process"))
+                _replace(daemon, argv, daemon.bind(args.grant, "process"))
             if args.memory is None or args.time is None:
                 raise UsageError("give --memory and --time, or --grant ID (see `gpushare run --help`)")
             start(daemon, {**share_request(args), "wait_seconds": args.wait}, argv)
@@ -88,10 +90,15 @@ def start_in_turn(daemon: Client, request: dict[str, Any], argv: list[str], seco
             time.sleep(AGAIN_SECONDS)
 
 
-def _replace(argv: list[str], binding: dict[str, Any]) -> NoReturn:
+def _replace(daemon: Client, argv: list[str], binding: dict[str, Any]) -> NoReturn:
     from gpushare.inject.process import merge
 
-    replace(argv, merge(os.environ, binding["env"], binding.get("unset", ())))
+    environment = merge(os.environ, binding["env"], binding.get("unset", ()))
+    if os.geteuid() == 0:
+        from gpushare.inject import apart  # here, since it loads ctypes, which other users' commands do not need
+
+        apart.enter(Path(binding["dir"]), environment, daemon.path)
+    replace(argv, environment)
 
 
 def start(daemon: Client, request: dict[str, Any], argv: list[str]) -> NoReturn:
@@ -102,7 +109,7 @@ def start(daemon: Client, request: dict[str, Any], argv: list[str]) -> NoReturn:
         binding = daemon.bind(grant["id"], "process")
         if line := rounding(grant, request.get("memory")):
             say(f"gpushare: {line}", sys.stderr)
-        _replace(argv, binding)
+        _replace(daemon, argv, binding)
     except BaseException:
         # If the grant is bound already, the release is refused, and the grant ends with this process.
         with contextlib.suppress(GpushareError):

@@ -96,6 +96,13 @@ class Cgroup:
             with contextlib.suppress(OSError), os.scandir(group) as entries:
                 waiting += [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
 
+    def identity(self) -> int:
+        """Returns a number that no other cgroup has, nor a later one with the same path; 0 if it is gone."""
+        try:
+            return self.path.stat().st_ino
+        except OSError:
+            return 0
+
     def populated(self) -> bool:
         """Whether any process is in the cgroup or below it."""
         if not self.v2:

@@ -5,26 +5,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpushare.inject import grantdir
+from gpushare.inject.names import NAMED
 from gpushare.inject.node import DeviceNode, Granted, Node
 from gpushare.paths import (
     CONTAINER_DRIVER,
     CONTAINER_LIB,
     CONTAINER_NAMES,
     CONTAINER_SELF,
-    INTERPOSER,
-    INTERPOSER_ML,
     INTERPOSERS,
     LOADER_CONFIG,
+    SIM_SMI,
     Layout,
 )
 
 CDI_KIND = "gpushare.dev/gpu"
-NAMED = {"libcuda.so.1": INTERPOSER.name, "libnvidia-ml.so.1": INTERPOSER_ML.name}
 PRELOAD_FILE = "/etc/ld.so.preload"
 _LOADER_CONFIG = "/etc/ld.so.conf.d/000-gpushare.conf"  # with it, an `ldconfig` in the container lists the driver
 _TOOLS = "/usr/bin"  # in every image's PATH
 
-# Seconds that an engine waits for a hook: longer than the hook's own timeout, so that the user sees the hook's message.
+# Seconds that an engine waits for a hook: longer than the hook's own timeout (GS_START_MS in hooks/node_api.h), so that
+# the user sees the hook's message.
 HOOK_TIMEOUT_S = 20
 
 
@@ -112,7 +112,7 @@ def offer(layout: Layout, name: str, node: Node, devices: Sequence[Granted]) -> 
 
 def _common(layout: Layout, grant_id: str, node: Node) -> list[Mount]:
     """Returns the mounts other than the grant's own directory and the driver."""
-    tools = () if node.simulated else node.driver_tools
+    tools = (node.sim_lib_dir / SIM_SMI,) if node.simulated else node.driver_tools
     return [
         *(Mount(str(tool), f"{_TOOLS}/{tool.name}", optional=True) for tool in tools),
         Mount(str(node.lib_dir), CONTAINER_LIB, shows=tuple(file.name for file in INTERPOSERS)),

@@ -160,8 +160,14 @@ def for_container(node: Node, own_fs: bool, limits_bytes: int, usage_bytes: int)
 
 def _for_process(node: Node, own_fs: bool, pages: Pages, uid: int, gid: int) -> Iterator[Step]:
     root = os.geteuid() == 0
-    yield steps.directory("", 0o711)
-    yield from _own(node, own_fs, 0o750, len(pages.limits), pages.usage_bytes, 0o600)
+    if uid == 0:
+        # Only root reaches it here. In the namespace of the process (inject/apart.py) it is open to the users that the
+        # process becomes.
+        yield steps.directory("", 0o700)
+        yield from _own(node, own_fs, 0o755, len(pages.limits), pages.usage_bytes, 0o666)
+    else:
+        yield steps.directory("", 0o711)
+        yield from _own(node, own_fs, 0o750, len(pages.limits), pages.usage_bytes, 0o600)
     yield steps.owner("self", 0 if root else steps.AS_IT_IS, gid)
     if root:
         yield steps.owner("self/usage", uid, gid)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.errors import RefusedError, UsageError
-from gpushare.inject import edits, ldcache, nvidia, preload
+from gpushare.inject import edits, ldcache, names, nvidia, preload
 from gpushare.inject.node import DeviceNode
 from gpushare.inject.view import View
 from gpushare.paths import CONTAINER_DIR, CONTAINER_LIB, CONTAINER_NAMES, CONTAINER_SELF
@@ -45,20 +45,6 @@ _SIZING = ("memory", "time", "time-limit", "class")
 _ELSEWHERE = "eviction-signal"
 # Set by the device plugin for the container's slots: defaults for the share where nothing else specifies it.
 _SLOTS = {"slot-memory": "memory", "slot-time": "time"}
-
-_LIBRARY_DIRS = (
-    "/usr/lib/x86_64-linux-gnu",
-    "/usr/lib/aarch64-linux-gnu",
-    "/usr/lib64",
-    "/usr/lib",
-    "/lib/x86_64-linux-gnu",
-    "/lib/aarch64-linux-gnu",
-    "/lib64",
-    "/lib",
-    "/usr/local/nvidia/lib64",
-    "/usr/local/nvidia/lib",
-)
-
 
 _VALUE_MAX = 1024  # characters of an annotation: names have at most 512
 
@@ -187,7 +173,7 @@ def without(config: dict[str, Any], wanted: edits.Edits, lib_dir: Path, preload_
     `apply`."""
     grants = f"{preload_file.parent.parent}/"
     told = {(mount.container, mount.host) for mount in wanted.mounts}
-    over = {str(lib_dir / file) for file in edits.NAMED.values()}
+    over = {str(lib_dir / file) for file in names.NAMED.values()}
 
     def ours(mount: dict[str, Any]) -> bool:
         source = mount.get("source") or ""
@@ -270,7 +256,7 @@ def mounted(mount: edits.Mount) -> dict[str, Any]:
 
 def _driver_copies(config: dict[str, Any], view: View) -> list[tuple[str, Path]]:
     """Returns (path in the container, file on the host) of every driver library that its programs could find."""
-    directories = [*_LIBRARY_DIRS, *_search_path(config)]
+    directories = [*preload.LIBRARY_DIRS, *_search_path(config)]
     directories += [f"/usr/local/{name}/compat" for name in view.names("/usr/local", "cuda")]
     # Most of these are one directory under several names.
     directories = sorted({view.resolve(directory).container for directory in directories})
@@ -338,7 +324,7 @@ def _loader_cache(config: dict[str, Any], view: View) -> bytes | None:
     data = view.read(ldcache.PATH, ldcache.SIZE_MAX + 1)
     if len(data) > ldcache.SIZE_MAX:
         return None
-    return ldcache.added(data, {name: f"{CONTAINER_NAMES}/{name}" for name in edits.NAMED})
+    return ldcache.added(data, {name: f"{CONTAINER_NAMES}/{name}" for name in names.NAMED})
 
 
 def _image_preload(view: View) -> list[str]:

@@ -1,4 +1,4 @@
-"""The order in which libraries are preloaded."""
+"""The order in which libraries are preloaded, and where the driver's are."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -6,6 +6,20 @@ from collections.abc import Iterable, Sequence
 SIZE_MAX = 65536  # bytes of an ld.so.preload that are read
 DRIVERS = ("libcuda.so", "libnvidia-ml.so")
 DRIVER_NAME = re.compile(r"lib(cuda|nvidia-ml)\.so(\.[0-9.]+)?")
+
+LIBRARY_DIRS = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/lib/x86_64-linux-gnu",
+    "/lib/aarch64-linux-gnu",
+    "/lib64",
+    "/lib",
+    "/usr/local/nvidia/lib64",
+    "/usr/local/nvidia/lib",
+)
+"""Directories where distributions, driver packages and container toolkits put the driver's libraries."""
 
 
 def split(variable: str) -> list[str]:

@@ -73,7 +73,7 @@ def refuse_while_required() -> None:
 
 def refuse_while_daemon_runs(where: paths.Layout) -> None:
     """Raises RefusedError if a daemon runs, which systemd may not know of; FailedError if its lock cannot be opened."""
-    lock = where.run / "daemon.lock"
+    lock = where.run / paths.LOCK
     try:
         descriptor = os.open(lock, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -91,5 +91,5 @@ def refuse_while_daemon_runs(where: paths.Layout) -> None:
 def remove_run_files(where: paths.Layout) -> None:
     """Removes what a daemon that has ended leaves; the directory only if no grant is left."""
     with contextlib.suppress(OSError):
-        (where.run / "daemon.lock").unlink()
+        (where.run / paths.LOCK).unlink()
         where.run.rmdir()

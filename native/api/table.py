@@ -48,6 +48,16 @@ def driver() -> list[Symbol]:
     return found
 
 
+def graphics() -> list[Symbol]:
+    """Exported driver functions that cuda.h does not declare; their parameters are not in the table."""
+    found = []
+    for line in (HERE / "graphics.tsv").read_text().splitlines():
+        if not line.startswith("#"):
+            name, base, version, variant = line.split("\t")
+            found.append(Symbol(name, base, int(version), variant.strip("-"), ""))
+    return found
+
+
 def runtime() -> list[RuntimeFunction]:
     found = []
     for line in (HERE / "runtime.tsv").read_text().splitlines():

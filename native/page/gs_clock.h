@@ -9,6 +9,12 @@
 #include <string.h>
 #include <unistd.h>
 
+/* This process's CLOCK_MONOTONIC, ns: the kernel's, also in a program in which another library (libfaketime) has replaced
+ * libc's clock. What is measured by that one is wrong by as much as the program wants. */
+uint64_t gs_clock_own(void);
+/* Sleeps until a time of gs_clock_own, or until a signal. No cancellation point. */
+void gs_clock_sleep(uint64_t until_ns);
+
 /* How far this process's CLOCK_MONOTONIC is ahead of the host's, ns; 0 where /proc does not say. */
 static inline int64_t gs_clock_ahead(void) {
   char text[256], own[64] = "", children[64] = "";

@@ -11,6 +11,11 @@
 
 enum { GS_JOIN_MAGIC = 0x67734a31 /* "gsJ1" */, GS_WIRE_VERSION = 1, GS_NO_SLOT = 0xffff };
 
+/* In place of GS_JOIN_MAGIC in a request: a process that cannot open the usage page by its name, as in a sandbox that
+ * has everything mounted read-only, asks for the page itself before it joins. Slot and generation are as at a first
+ * join. The reply is one to a join, with the page, open for reading and writing, in place of the bell. */
+enum { GS_PASS_MAGIC = 0x67735031 /* "gsP1" */ };
+
 enum gs_join_error { GS_JOIN_OK = 0, GS_JOIN_VERSION = 1, GS_JOIN_FULL = 2, GS_JOIN_REFUSED = 3, GS_JOIN_RELEASED = 4 };
 
 /* slot and generation are GS_NO_SLOT and 0 at the first join. After a restart of the daemon they are the process's

@@ -6,6 +6,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "page/gs_clock.h"
+
 /* Another process decides its announcement within nanoseconds, and a call in progress takes microseconds, unless it was
  * descheduled: yield first, then sleep, and give up after PATIENCE_NS. */
 enum { YIELD_NS = 1000000, NAP_NS = 1000000, PATIENCE_NS = 200000000 };
@@ -54,12 +56,6 @@ static uint64_t room(const struct gs_pages *pages, uint32_t device) {
   return bytes > uncharged ? bytes - uncharged : 0;
 }
 
-static uint64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 /* A direct system call, because libc's nanosleep is a cancellation point: a thread cancelled here would leave its
  * announcement behind. */
 static void nap(uint64_t ns) {
@@ -69,7 +65,7 @@ static void nap(uint64_t ns) {
 
 /* Yields or sleeps briefly. False if PATIENCE_NS have passed since `began`. */
 static bool wait_a_moment(uint64_t began) {
-  uint64_t waited = now_ns() - began;
+  uint64_t waited = gs_clock_own() - began;
   if (waited > PATIENCE_NS)
     return false;
   if (waited < YIELD_NS) {
@@ -110,12 +106,12 @@ static int claim(const struct gs_pages *pages, uint32_t slot, uint32_t device, u
       again = false;
     } else if (sums.lowest < slot) {
       __atomic_store_n(&own->memory_pending, 0, __ATOMIC_SEQ_CST);
-      began = began ? began : now_ns();
+      began = began ? began : gs_clock_own();
       while (undecided(pages, sums.lowest, device) && rc == -EAGAIN)
         if (!wait_a_moment(began))
           rc = -ENOMEM;
     } else if (sums.growing || sums.lowest != UINT32_MAX) { /* else the sum is out of date */
-      began = began ? began : now_ns();
+      began = began ? began : gs_clock_own();
       if (!wait_a_moment(began))
         rc = -ENOMEM;
     }

@@ -5,6 +5,7 @@ import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import tarfile
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from run.waiting import until
 
 from gpushare.inject import grantdir
 from gpushare.inject.node import Node
-from gpushare.paths import CONTAINER_LIB, CONTAINER_NAMES, INTERPOSER, RUNTIME_WRAPPER, SIM_LIB_DIR
+from gpushare.paths import CONTAINER_LIB, CONTAINER_NAMES, HOOK, INTERPOSER, RUNTIME_WRAPPER, SIM_LIB_DIR
 
 pytestmark = pytest.mark.xdist_group("machine")
 
@@ -246,10 +247,44 @@ def test_an_image_asks_for_nothing_in_its_users_name(runtime, pair):
 
 
 def test_no_daemon_no_start(runtime, pair):
-    pair.kill()
+    pair.away()
     result = runtime.run("/bin/echo", "started")
     assert result.returncode != 0 and result.stdout == ""
     assert "no daemon answers" in result.stderr
+
+
+def test_a_daemon_that_was_killed_is_waited_for(runtime, pair):
+    pair.kill()
+    with runtime.start(*ALLOC) as process:
+        pair.start()
+        out, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert '"ok": true' in out
+
+
+def test_a_container_that_is_restarted_meanwhile_is_another(runtime, pair):
+    """As an engine restarts it: in a cgroup of the same path. The device has no room for both."""
+    device = pair.client.devices()[0]["id"]
+    command = runtime.command("/bin/cat", devices=(device,), annotations={**SHARE, "time": "60%"})
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe):
+        [before] = until(lambda: [one for one in pair.client.grants() if one["phase"] == "active"], "it runs")
+        pair.kill()
+        os.kill(before["pid"], signal.SIGKILL)
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        until(lambda: process.poll() is not None or hook_of(process.pid), "its hook waits for the daemon")
+        pair.start()
+        out, said = process.communicate("again\n", timeout=60)
+    assert (process.returncode, out) == (0, "again\n"), said
+
+
+def hook_of(runtime_pid: int) -> bool:
+    """Whether the runtime has started our hook."""
+    with contextlib.suppress(OSError):
+        for children in Path(f"/proc/{runtime_pid}/task").glob("*/children"):
+            if any(Path(f"/proc/{pid}/comm").read_text() == f"{HOOK.name}\n" for pid in children.read_text().split()):
+                return True
+    return False
 
 
 def test_with_the_runtime_wrapper_too(runtime, pair):
@@ -378,7 +413,7 @@ def test_a_newer_driver_of_the_images_is_the_real_one(runtime, pair, rootfs, how
 
 
 NO_WALL = (
-    "from gpushare.daemon.enforcement import Enforcement",
+    "from gpushare.daemon.guard.enforcement import Enforcement",
     "Enforcement._devices = lambda *_: 'this kernel has none'",
 )
 

@@ -249,6 +249,14 @@ def test_memory_limit(podman, node):
     assert result.returncode != 0
 
 
+def test_nvidia_smi_shows_the_share(podman, node):
+    """Every image has it, as those on a node with a real driver."""
+    ask = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader")
+    grant = node.client.create(memory="1GiB", time="30%")
+    result = podman("run", "--rm", "--device", grant["cdi"][0], IMAGE, *ask)
+    assert (result.stdout, result.returncode) == ("gpushare simulated GPU, 1024 MiB\n", 0), result.stderr
+
+
 def test_exec_gets_it_too(podman, node):
     """An exec gets no environment from CDI, but the preload file applies there too."""
     grant = node.client.create(memory="1GiB", time="30%")

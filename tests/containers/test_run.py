@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from run.running import Daemon
+from run.running import GPUSHARE, Daemon
 
 from gpushare.enforce import cgroup
 from gpushare.paths import INTERPOSERS, LIB_DIR
@@ -149,6 +149,15 @@ def test_absent_daemon(node, tmp_path):
     one_line(result, "no daemon at")
 
 
+def test_a_daemon_that_is_restarted_is_waited_for(node):
+    node.kill()
+    command = [*GPUSHARE, "run", "--socket", str(node.layout.socket), *SHARE, "--", "echo", "started"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        node.start()
+        out, said = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "started\n"), said
+
+
 def test_a_user_without_permission(node):
     """Neither root nor in the daemon's group: status 4 and a remedy."""
     # Changes to that user only after all imports, including lazy ones, because only root may be able to read the Python
@@ -217,6 +226,18 @@ def test_a_grant_of_one_device_shows_that_one_only(short_path):
             assert int(run.stdout) == (1 if how[0] == "--gpu" else 2)
     finally:
         two.stop()
+
+
+def test_nvidia_smi_is_the_simulated_devices(node):
+    """A program of the simulated driver, found first in PATH; in a share it shows the share."""
+    listed = node.cli("sim", "exec", "--", "nvidia-smi", "-L")
+    assert (listed.returncode, listed.stderr) == (0, "")
+    assert [line.split("(UUID: ")[1].rstrip(")") for line in listed.stdout.splitlines()] == [
+        device["id"] for device in node.client.devices()
+    ]
+    ask = ("nvidia-smi", "--query-gpu=memory.total", "--format=csv,noheader")
+    shared = node.cli("run", "--memory", "1GiB", "--time", "10%", "--", *ask)
+    assert (shared.stdout, shared.stderr) == ("1024 MiB\n", "")
 
 
 def test_a_command_on_the_simulated_devices_without_a_share(node):

@@ -233,11 +233,30 @@ def test_who_asks_in_nvidias_ways_starts_while_the_daemon_hangs(runc, node):
 
 
 def test_request_without_a_daemon_does_not_start(runc, node, tmp_path):
-    node.kill()
+    node.away()
     result = runc.run("/bin/sh", "-c", "echo started", annotations=SHARE)
     assert result.returncode != 0
     assert result.stdout == ""
     assert said(result).startswith("gpushare: no daemon answers at")
+
+
+@pytest.mark.parametrize("end", ["kill", "terminate"])
+def test_a_daemon_that_is_restarted_is_waited_for(runc, node, end):
+    getattr(node, end)()
+    with runc.start("/bin/echo", "started", annotations=SHARE) as process:
+        node.start()
+        out, said = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "started\n"), said
+
+
+def test_a_daemon_that_is_killed_again_and_again_stops_no_start(runc, node):
+    """Whatever it has answered by then: it is asked again, once for each call."""
+    for _ in range(3):
+        with runc.start("/bin/echo", "started", annotations=SHARE) as process:
+            node.kill()
+            node.start()
+            out, said = process.communicate(timeout=60)
+        assert (process.returncode, out) == (0, "started\n"), said
 
 
 @pytest.mark.parametrize(
@@ -391,7 +410,7 @@ def test_a_start_that_takes_longer_than_its_time_to_live(runc, node, short_path)
         config["hooks"] = {"createRuntime": [{"path": "/bin/sh", "args": ["sh", "-c", f"read line < {gate}"]}]}
 
     short = (
-        "from gpushare.daemon.containers import Containers",
+        "from gpushare.daemon.engines.containers import Containers",
         "made = Containers._grant",
         "Containers._grant = lambda self, peer, wanted: made(self, peer, {**wanted, 'ttl_seconds': 1})",
     )

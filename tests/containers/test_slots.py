@@ -1,14 +1,15 @@
-"""Slots of a device plugin with `--sizes annotations`: from kubelet's request at the plugin's socket to a container
-under runc, which gets what its pod's annotations say, or else what its slots are worth."""
+"""Slots of a device plugin in containers under runc. With `--sizes annotations`: from kubelet's request at the plugin's
+socket to a container, which gets what its pod's annotations say, or else what its slots are worth."""
 
 import json
 import threading
 
 import pytest
+from run.waiting import until
 from schedulers.slotkubelet import SlotKubelet
 
 from gpushare.adapters.deviceplugin import RESOURCE
-from gpushare.adapters.deviceplugin.plugin import DevicePlugin, Options
+from gpushare.adapters.deviceplugin.plugin import Allocator, DevicePlugin, Options
 from gpushare.adapters.deviceplugin.slots import Sizes
 from gpushare.demo.bundle import TENANT_PROGRAM
 
@@ -54,3 +55,25 @@ def test_a_container_has_the_share_of_its_slots(kubelet, node, runc, pod, time, 
         assert runc.grant() == grant["id"]
         container.stdin.close()
         assert container.wait(20) == 0
+
+
+def test_an_init_container_and_the_main_one_have_the_whole_device_in_turn(node, runc):
+    """Slots of `--sizes slots`, which kubelet gives to both when it admits their pod."""
+    device = node.client.devices()[0]["id"]
+    allocator = Allocator(node.client, Options(Sizes(10), RESOURCE, annotations=False, more={}))
+    whole = [f"{device}.{number}" for number in range(10)]
+    init, main = (allocator.allocate([whole])[0].cdi[0].rpartition("=")[2] for _ in range(2))
+    for grant, other in ((init, main), (main, init)):
+        with runc.start(TENANT_PROGRAM, annotations={"grant": grant}) as container:
+            assert json.loads(container.stdout.readline())["event"] == "ready"
+            container.stdin.write("memory\n")
+            container.stdin.flush()
+            assert json.loads(container.stdout.readline())["total_bytes"] == 16 * GIB
+            refused = runc.run("/bin/true", annotations={"grant": other})
+            assert refused.returncode != 0
+            assert f"grant {grant} is in use, and {other} has some of its parts" in refused.stderr
+            container.stdin.close()
+            assert container.wait(20) == 0
+        until(lambda grant=grant: node.client.grant(grant)["phase"] == "bound", "nothing runs in it")
+    for grant in (init, main):
+        node.client.release(grant)

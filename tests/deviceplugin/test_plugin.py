@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from run.running import GPUSHARE, SPIN, Daemon
+from run.running import GPUSHARE, SPIN, Daemon, Tenant
 from run.waiting import until
 from schedulers.kubelet import timed
 from schedulers.slotkubelet import Refused, SlotKubelet
@@ -22,7 +22,7 @@ GIB = 1 << 30
 QUICK = """
 import gpushare.adapters.deviceplugin.plugin as plugin
 plugin.LOOK_SECONDS, plugin.TRUST_SECONDS, plugin.ERROR_SECONDS = 0.05, 0.0, 0.05
-plugin.slots.UNLISTED_SECONDS, plugin.WAIT_SECONDS = 0.5, 30.0
+plugin.slots.UNLISTED_SECONDS, plugin.WAIT_SECONDS = {unlisted}, 30.0
 from gpushare.cli.main import entry
 entry()
 """
@@ -39,8 +39,9 @@ class Site:
         self.devices = [device["id"] for device in self.daemon.client.devices()]
         self.plugin: subprocess.Popen[bytes] | None = None
 
-    def start(self, *options: str) -> None:
-        command = [sys.executable, "-c", QUICK, "adapter", "device-plugin", "--socket", str(self.daemon.layout.socket)]
+    def start(self, *options: str, unlisted: float = 0.5) -> None:
+        quick = QUICK.format(unlisted=unlisted)
+        command = [sys.executable, "-c", quick, "adapter", "device-plugin", "--socket", str(self.daemon.layout.socket)]
         command += ["--kubelet-dir", str(self.directory / "kubelet"), *options]
         with open(self.directory / "plugin.log", "ab") as log:
             self.plugin = subprocess.Popen(command, stdout=log, stderr=log)
@@ -49,6 +50,13 @@ class Site:
         assert self.plugin is not None
         self.plugin.kill()
         self.plugin.wait()
+
+    def restart(self, unlisted: float = 0.5) -> None:
+        """Kills the plugin and starts it again."""
+        self.kill()
+        until(lambda: self.kubelet.streams == 0, "the end of the stream", 30)
+        self.start(unlisted=unlisted)
+        self.kubelet.wait(20)
 
     def said(self) -> str:
         return (self.directory / "plugin.log").read_text()
@@ -124,6 +132,138 @@ def test_slots_that_are_given_again_have_a_new_grant(site):
     [after] = site.daemon.client.grants()
     assert after["id"] != before["id"]
     assert after["devices"][0]["time_milli"] == 200
+
+
+PODS = {
+    "one": [("init", 10), ("main", 10)],
+    "smaller": [("init", 6), ("main", 3), ("main", 4)],
+    "larger": [("init", 2), ("main", 5), ("main", 5)],
+    "several": [("init", 3), ("init", 5), ("init", 4), ("main", 2), ("main", 6)],
+    "sidecars": [("init", 4), ("sidecar", 2), ("init", 5), ("sidecar", 1), ("main", 4), ("main", 1)],
+}
+
+
+@pytest.mark.parametrize("containers", PODS.values(), ids=PODS)
+def test_all_containers_of_a_pod_get_their_shares(site, containers):
+    """A device with ten slots, of which kubelet gives some to an init container first and then to others."""
+    client, device = site.daemon.client, site.devices[0]
+    named = list(site.kubelet.admit("p", slots(site, 0, 10), *containers))
+    grants = {name: grant for grant in client.grants() for name in grant["cdi"]}
+    assert set(grants) == set(named) and len(named) == len(containers)
+    sizes = [grants[name]["devices"][0] for name in named]
+    assert [one["time_milli"] for one in sizes] == [100 * count for _, count in containers]
+    assert [one["memory_limit_bytes"] for one in sizes] == [
+        16 * GIB * count // 10 // PAGE * PAGE for _, count in containers
+    ]
+    taken = next(one["guaranteed"] for one in client.devices() if one["id"] == device)
+    used = len({slot for grant in grants.values() for slot in of_key(grant)})
+    assert taken["time"] == 100 * used
+    assert 0 <= 16 * GIB * used // 10 - taken["memory"] < len(named) << 20, "sizes are rounded down"
+    for name in (named[0], named[-1]):
+        spins(site, grants[name]["id"])
+    assert {one["id"] for one in client.grants()} == {one["id"] for one in grants.values()}, "all may start again"
+    del site.kubelet.pods["p"]
+    until(lambda: client.grants() == [], "the end of all grants")
+
+
+def of_key(grant) -> set[int]:
+    mask = int(grant["key"].split("/")[-2], 16)
+    return {number for number in range(10) if mask >> number & 1}
+
+
+def spins(site, grant: str) -> None:
+    run = [*GPUSHARE, "run", "--socket", str(site.daemon.layout.socket), "--grant", grant, "--"]
+    subprocess.run([*run, str(SPIN), "--seconds", "0.01"], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_slots_of_a_pod_that_never_started_go_to_the_next(site):
+    """As long as kubelet might be giving them to the same pod they are shared in turn, and take no more than once."""
+    list(site.kubelet.admit("failed", slots(site, 0, 10), ("init", 10)))
+    del site.kubelet.pods["failed"]
+    [name] = site.kubelet.admit("next", slots(site, 0, 10), ("main", 10))
+    [grant] = [grant for grant in site.daemon.client.grants() if name in grant["cdi"]]
+    spins(site, grant["id"])
+    del site.kubelet.pods["next"]
+    until(lambda: site.daemon.client.grants() == [], "the end of both")
+
+
+def test_slots_of_several_pods_that_failed_go_to_the_next(site):
+    for first in (0, 5):
+        list(site.kubelet.admit("failed", slots(site, 0, 5, first=first), ("init", 5)))
+        del site.kubelet.pods["failed"]
+    [name] = site.kubelet.admit("next", slots(site, 0, 10), ("main", 10))
+    assert len(site.daemon.client.grants()) == 2, "one of the two might be the same pod's"
+    spins(site, name.rpartition("=")[2])
+    site.kubelet.pods.clear()
+    until(lambda: site.daemon.client.grants() == [], "the end of all")
+
+
+def test_no_pod_has_more_containers_in_turn_than_may_be(site):
+    admitted = site.kubelet.admit("p", slots(site, 0, 10), *[("init", 1)] * 33)
+    with pytest.raises(Refused, match="32 containers of the pod use the same slots"):
+        list(admitted)
+    assert len(site.daemon.client.grants()) == 32
+
+
+def test_slots_of_a_pod_that_failed_end_no_grant_of_another(site):
+    list(site.kubelet.admit("failed", slots(site, 0, 10), ("init", 10)))
+    del site.kubelet.pods["failed"]
+    [name] = site.kubelet.admit("runs", slots(site, 0, 10), ("main", 2))
+    command = [*GPUSHARE, "run", "--socket", str(site.daemon.layout.socket), "--grant", name.rpartition("=")[2], "--"]
+    tenant = Tenant([*command, str(SPIN)])
+    [other] = site.kubelet.admit("next", slots(site, 0, 8, first=2), ("main", 8))
+    assert {one for grant in site.daemon.client.grants() for one in grant["cdi"]} == {name, other}
+    assert tenant.tell("alloc 1GiB")["ok"], "it runs on"
+    tenant.close()
+    site.kubelet.pods.clear()
+    until(lambda: site.daemon.client.grants() == [], "the end of both")
+
+
+def test_a_used_pods_slots_are_never_shared_with_the_next(site):
+    [name] = site.kubelet.admit("a", slots(site, 0, 4), ("main", 4))
+    spins(site, name.rpartition("=")[2])
+    del site.kubelet.pods["a"]
+    [other] = site.kubelet.admit("b", slots(site, 0, 4), ("main", 4))
+    assert [grant["cdi"] for grant in site.daemon.client.grants()] == [[other]]
+
+
+@pytest.fixture
+def slow_site(site) -> Iterator[Site]:
+    """The plugin waits for longer until kubelet lists a pod, as it does in earnest."""
+    site.restart(unlisted=60)
+    yield site
+    site.restart()
+
+
+def test_plugin_and_kubelet_and_daemon_start_again_while_a_pod_is_admitted(slow_site):
+    site = slow_site
+    admitted = site.kubelet.admit("p", slots(site, 0, 10), ("init", 10), ("init", 5), ("main", 3), ("main", 7))
+    named = [next(admitted)]
+    site.restart(unlisted=60)
+    named.append(next(admitted))
+    registered = len(site.kubelet.registered)
+    site.kubelet.stop()
+    site.kubelet.start()
+    until(lambda: len(site.kubelet.registered) > registered, "kubelet's new registration", 30)
+    site.kubelet.wait(20)
+    named.append(next(admitted))
+    site.daemon.kill()
+    site.daemon.start()
+    named += admitted
+    assert {name for grant in site.daemon.client.grants() for name in grant["cdi"]} == set(named)
+    [whole] = [one["guaranteed"]["time"] for one in site.daemon.client.devices() if one["id"] == site.devices[0]]
+    assert whole == 1000
+    site.restart()
+    del site.kubelet.pods["p"]
+    until(lambda: site.daemon.client.grants() == [], "the end of all grants")
+
+
+def test_a_daemon_that_is_away_for_a_moment_fails_no_pod(site):
+    site.daemon.kill()
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(site.kubelet.allocate, slots(site, 0, 1), "a")
+        site.daemon.start()
+        assert waiting.result()["cdi"]
 
 
 def test_an_allocation_that_waits_stops_nobody(site):

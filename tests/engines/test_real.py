@@ -1,19 +1,21 @@
 """Real engines read what `gpushare runtime configure` writes, and a container needs nothing else to get its share. One
 run for each installed engine (tests/support/engines/installed.py)."""
 
+import contextlib
 import json
 import os
 import re
 import signal
 import subprocess
 import tomllib
+from pathlib import Path
 
 import pytest
 from engines.installed import IMAGE, PODMAN, SHARE, SPIN, Docker, allocated, configure, dockers_own, each, running
 from run.waiting import until
 
 from gpushare.engines.edit import ANNOTATIONS
-from gpushare.paths import RUNTIME_WRAPPER
+from gpushare.paths import HOOK, RUNTIME_WRAPPER
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("machine")]
 
@@ -196,3 +198,50 @@ def test_docker_gives_a_grant_by_its_name(program, node, rootfs, short_path, cap
         size = ["GPUSHARE_MEMORY=1GiB", "GPUSHARE_TIME=30%"]
         status, said = docker.run("runc", *SPIN, env=size, DeviceRequests=[asked])
         assert status == 204 and allocated(said), said
+
+
+@each("dockerd")
+def test_docker_restarts_a_container_while_the_daemon_is_away(program, node, rootfs, short_path, capfd):
+    """It tries once: what ends while the daemon is away would be gone for ever."""
+    version = subprocess.run([program, "--version"], capture_output=True, text=True).stdout.split()[2]
+    if int(version.split(".")[0]) < 25:
+        pytest.skip(f"Docker {version} knows no CDI")
+    config, work = short_path / "daemon.json", short_path / "docker"
+    config.write_text(json.dumps(dockers_own(work, **{"cdi-spec-dirs": [str(node.layout.cdi)]})))
+    work.mkdir()
+    configure("docker", config, program)
+    docker = Docker(work / "sock")
+    with running(program, "--config-file", config, ready=docker.is_up, log=short_path / "log", path=program):
+        docker.load(rootfs)
+        always = {
+            "RestartPolicy": {"Name": "always"},
+            "DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["gpushare.dev/gpu=any"]}],
+        }
+        status, name = docker.make("runc", "/bin/sleep", "1000", Annotations=SHARE, **always)
+        assert status == 201, name
+
+        def state() -> dict:
+            return json.loads(docker("GET", f"/containers/{name}/json")[1])["State"]
+
+        try:
+            assert docker("POST", f"/containers/{name}/start")[0] == 204
+            before = state()["Pid"]
+            node.kill()
+            os.kill(before, signal.SIGKILL)
+            until(lambda: started(HOOK.name, str(node.layout.socket)), "the hook of the container's next start", 30)
+            node.start()
+            until(lambda: state()["Running"] and state()["Pid"] not in (0, before), f"it runs again: {state()}", 30)
+            assert state()["Error"] == ""
+            until(lambda: [grant["phase"] for grant in node.client.grants()] == ["active"], "the old grant's end")
+        finally:
+            docker.remove(name)
+        until(lambda: node.client.grants() == [], "the grant ends")
+
+
+def started(*words: str) -> bool:
+    """Whether a process has these words in its command line."""
+    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if set(words) <= set(entry.read_text(errors="replace").split("\0")):
+                return True
+    return False

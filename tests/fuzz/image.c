@@ -40,6 +40,7 @@ bool sim_memory_module_alive(CUdeviceptr address, uint64_t id) { return address 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   static int file = -1;
   static char path[64];
+  char log[SIM_PTX_LOG];
   struct sim_image *image;
   if (file < 0) {
     file = memfd_create("image", 0);
@@ -49,7 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   MUST(size_of.code <= 1ull << 48 && size_of.data <= 1ull << 48);
   (void)gs_image_wrong(data, size);
   MUST(ftruncate(file, 0) == 0 && pwrite(file, data, size, 0) == (ssize_t)size);
-  if (sim_image_load_file(path, NULL, &image) != CUDA_SUCCESS)
+  if (sim_image_load_file(path, NULL, &image, log) != CUDA_SUCCESS)
     return 0;
   CUdeviceptr address;
   size_t bytes;

@@ -36,7 +36,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     take(&in, &answer.error, sizeof answer - offsetof(struct gs_join_reply, error));
     send_reply(ends[1], (const uint8_t *)&answer, sizeof answer, shape % 4);
   }
-  int rc = ask(ends[0], GS_NO_SLOT, 0, &reply, &bell, &err);
+  struct gs_join_request request = {GS_JOIN_MAGIC, GS_WIRE_VERSION, GS_NO_SLOT, 0};
+  int rc = ask(ends[0], request, &reply, &bell, &err);
   if (rc == 0)
     MUST(bell >= 0 && reply.slot < GS_MAX_SLOTS && memchr(reply.message, 0, sizeof reply.message));
   else

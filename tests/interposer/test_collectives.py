@@ -13,7 +13,7 @@ PTX = "".join(
     for name in ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "_Z24ncclDevKernel_SendRecvv", "other", "ncclKernel", "_Z5")
 )
 PRELUDE = f"""
-text = b".version 7.0\\\\n.target sm_52\\\\n.address_size 64\\\\n{PTX}"
+text = b".version 7.0\\n.target sm_52\\n.address_size 64\\n{PTX}"
 name, plain = b"ncclDevKernel_AllReduce_Sum_f32_RING_LL", b"other"
 stream = ok(d.cuStreamCreate(1))
 load = lambda: ok(d.cuModuleLoadData(text))

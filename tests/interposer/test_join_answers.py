@@ -53,9 +53,9 @@ def in_place_of_the_daemon(grant: Grant, message: bytes | None, descriptors: int
         (reply(error=3, text=b"the cupboard is bare"), 0, "refused this process: the cupboard is bare", 1),
         (reply(error=3, text=b"x" * 104), 0, "refused this process: xxx", 1),
         (reply(error=2), 0, "no reason given", 1),
-        (reply(), 0, "no usable slot or bell", 1),
-        (reply(slot=1024), 1, "no usable slot or bell", 1),
-        (reply(slot=1024), 3, "no usable slot or bell", 1),
+        (reply(), 0, "no usable slot or descriptor", 1),
+        (reply(slot=1024), 1, "no usable slot or descriptor", 1),
+        (reply(slot=1024), 3, "no usable slot or descriptor", 1),
         # The daemon may come back, so the join is retried for a while.
         pytest.param(None, 0, "closed the connection", 2, marks=pytest.mark.slow),
     ],

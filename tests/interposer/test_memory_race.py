@@ -8,7 +8,7 @@ from run import built
 from run.running import Daemon
 from run.waiting import until
 
-from gpushare.daemon import peer
+from gpushare.daemon.host import peer
 
 HERE = Path(__file__).resolve().parent
 LIMIT = 2 << 30

@@ -70,6 +70,24 @@ def test_memory_and_processes(
     assert grant.connections == 1, "looking is not joining"
 
 
+def test_nvidia_smi_shows_the_share(
+    grant: Grant, sim: Simulator, start: Callable[..., Client], environment: Callable[..., dict[str, str]]
+) -> None:
+    client = start(grant)
+    client.ok("init", "retain 0", f"alloc {100 * MIB}")
+    neighbour = start(None, **{"GPUSHARE_SIM_DIR": str(sim.directory)})
+    neighbour.ok("init", "retain 0", f"alloc {300 * MIB}")
+
+    def smi(*arguments: str) -> str:
+        command = [paths.SIM_LIB_DIR / paths.SIM_SMI, *arguments]
+        return subprocess.run(command, env=environment(grant), capture_output=True, text=True, check=True).stdout
+
+    used = (CONTEXT >> 20) + 100
+    assert smi("--query-gpu=memory.total,memory.used", "--format=csv,noheader") == f"2048 MiB, {used} MiB\n"
+    assert smi("--query-compute-apps=pid,used_memory", "--format=csv,noheader") == f"{client.pid}, {used} MiB\n"
+    assert str(neighbour.pid) not in smi()
+
+
 def test_without_a_grant_it_is_the_real_one(
     sim: Simulator, start: Callable[..., Client], environment: Callable[..., dict[str, str]]
 ) -> None:

@@ -129,7 +129,7 @@ def test_numbers_and_names_are_those_of_the_share(
     found = [json.loads(line) for line in lines]
     assert {value: shown for value, shown, _, _ in found} == expected
     assert {value: (kept, again) for value, _, kept, again in found} == {value: (value, value) for value in expected}
-    told = [line for line in said.splitlines() if "CUDA_VISIBLE_DEVICES" in line]
+    told = [line for line in said.splitlines() if line.startswith("gpushare: ")]
     assert len(told) == 5, "each of 2, all, too large a number, another's name and an ambiguous one"
     assert "gpushare: CUDA_VISIBLE_DEVICES=2 names no device of this share: it has 2, numbered from 0" in told
 

@@ -9,6 +9,7 @@ import struct
 import tempfile
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -178,13 +179,22 @@ def test_another_engine_and_another_plugin_know_what_was_made(place, engine):
     assert len(place.grants()) == 2
 
 
-def test_a_daemon_that_is_away_refuses_those_who_ask(place, engine):
+def test_a_daemon_that_is_away_refuses_those_who_ask(place):
+    engine = place.fresh(timeout_ms=500)
     place.node.terminate()
-    with pytest.raises(Refused, match="no daemon"):
+    with pytest.raises(Refused, match=r"no daemon at .*\(waited \d+\.\d s for it to be back\)|did not answer"):
         engine.create(SHARE)
     assert engine.create({}).empty
     place.node.start()
-    assert not engine.create(SHARE).empty
+    assert not place.fresh().create(SHARE).empty
+
+
+def test_a_daemon_that_is_restarted_is_waited_for(place, engine):
+    place.node.kill()
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(engine.create, SHARE)
+        place.node.start()
+        assert not waiting.result().empty
 
 
 def test_a_daemon_that_hangs_refuses_in_the_engines_time(place):

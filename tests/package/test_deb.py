@@ -169,4 +169,4 @@ def test_made_checked_installed_used_and_purged(tmp_path):
             used(tmp_path / str(number), Path(lower))
             under_systemd(tmp_path / f"{number}-booted", Path(lower), file)
         said = lintian.stdout.read()
-    assert (lintian.returncode, said) == (0, "")
+    assert (lintian.returncode, said) == (0, ""), said

@@ -159,11 +159,12 @@ static void host_functions(const struct client *c) {
 static void values(const struct client *c) {
   CUstream x, y;
   CUdeviceptr memory;
-  CUevent done;
+  CUevent begun, done;
   unsigned *flag;
   CUdeviceptr flag_address;
   OK(cuStreamCreate(&x, CU_STREAM_NON_BLOCKING));
   OK(cuStreamCreate(&y, CU_STREAM_NON_BLOCKING));
+  OK(cuEventCreate(&begun, 0));
   OK(cuEventCreate(&done, 0));
   OK(cuMemAlloc_v2(&memory, 4096));
   OK(cuMemsetD8_v2(memory, 0, 4096));
@@ -171,10 +172,12 @@ static void values(const struct client *c) {
   OK(cuStreamWaitValue32_v2(x, memory, 7, CU_STREAM_WAIT_VALUE_EQ));
   spin(c, 100 * US, x);
   OK(cuEventRecord(done, x));
+  OK(cuEventRecord(begun, y));
   spin(c, 2 * MS, y);
-  OK(cuStreamWriteValue32_v2(y, memory, 7, 0));
   EXPECT(cuEventQuery(done), CUDA_ERROR_NOT_READY);
+  OK(cuStreamWriteValue32_v2(y, memory, 7, 0));
   OK(cuEventSynchronize(done));
+  CHECK(between(begun, done) >= 2 * MS);
   /* written by the CPU */
   OK(cuMemHostAlloc((void **)&flag, 4096, 2));
   OK(cuMemHostGetDevicePointer_v2(&flag_address, flag, 0));

@@ -168,3 +168,35 @@ def test_only_an_exported_file_can_be_imported(worker: Worker) -> None:
     worker.do("import os; fd = os.memfd_create('x'); os.ftruncate(fd, 5 << 20)")
     assert worker.error(f"d.cuMemImportFromShareableHandle(fd, {SHAREABLE})") == INVALID
     assert worker.error(f"d.cuMemImportFromShareableHandle(12345, {SHAREABLE})") == INVALID
+
+
+def test_multicast_objects(sim: Any) -> None:
+    """Of one device and of two: made, bound, mapped and unmapped. They have no memory of their own."""
+    worker = start(sim)
+    worker.do("""
+        GRAIN, VALUES = 2 << 20, d.CUmulticastGranularity_flags
+        def memory(device):
+            location = made(d.CUmemLocation, type=d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE, id=device)
+            kind = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+            return ok(d.cuMemCreate(GRAIN, made(d.CUmemAllocationProp, type=kind, location=location), 0))
+        def use(devices):
+            how = made(d.CUmulticastObjectProp, numDevices=devices, size=2 * GRAIN)
+            for kind in (VALUES.CU_MULTICAST_GRANULARITY_MINIMUM, VALUES.CU_MULTICAST_GRANULARITY_RECOMMENDED):
+                assert ok(d.cuMulticastGetGranularity(how, kind)) == GRAIN
+            handle, memories = ok(d.cuMulticastCreate(how)), [memory(device) for device in range(devices)]
+            at = ok(d.cuMemAddressReserve(2 * GRAIN, 0, 0, 0))
+            assert d.cuMemMap(at, 2 * GRAIN, 0, handle, 0)[0].name == "CUDA_ERROR_INVALID_VALUE", "of no device yet"
+            for device in range(devices):
+                ok(d.cuMulticastAddDevice(handle, device))
+            for device, one in enumerate(memories):
+                ok(d.cuMulticastBindMem(handle, GRAIN, one, 0, GRAIN, 0))
+            ok(d.cuMemMap(at, 2 * GRAIN, 0, handle, 0))
+            access = made(d.CUmemAccessDesc, flags=d.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+            access.location = made(d.CUmemLocation, type=d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE, id=0)
+            ok(d.cuMemSetAccess(at, 2 * GRAIN, [access], 1))
+            ok(d.cuMemRelease(handle)); ok(d.cuMemUnmap(at, 2 * GRAIN)); ok(d.cuMemAddressFree(at, 2 * GRAIN))
+            [ok(d.cuMemRelease(one)) for one in memories]
+    """)
+    before = held(sim, worker)
+    worker.do("use(1); use(2); use(1)")
+    assert held(sim, worker) == before

@@ -17,7 +17,7 @@ sys.path.insert(0, str(API))
 import table  # noqa: E402 - sys.path is set above
 
 VERSION = 13000  # the simulated driver's; it exports newer functions but does not return them by name
-SYMBOLS = {symbol.name: symbol for symbol in table.driver()}
+SYMBOLS = {symbol.name: symbol for symbol in table.driver() + table.graphics()}
 
 
 def dynamic_symbols() -> set[str]:
@@ -106,10 +106,55 @@ def test_every_entry_of_the_table_is_found():
     assert look_up(*queries) == expected
 
 
+DISPLAY = """
+import ctypes
+lib = ctypes.CDLL("libcuda.so.1")
+count, device = ctypes.c_uint(7), ctypes.c_int()
+before = [lib.cuGLInit(), lib.cuGLGetDevices_v2(ctypes.byref(count), None, 0, 1)]
+lib.cuInit(0)
+after = [lib.cuGLInit(), lib.cuGLGetDevices_v2(ctypes.byref(count), None, 0, 1), count.value]
+after += [lib.cuGLGetDevices(None, None, 0, 1), lib.cuVDPAUGetDevice(ctypes.byref(device), 0, None)]
+print(before, after, lib.cuEGLStreamConsumerConnect(None, None))
+"""
+
+
+def test_there_is_no_display(sim):
+    """NOT_INITIALIZED before cuInit; then NOT_SUPPORTED, and NO_DEVICE of those that ask for devices."""
+    assert sim.python(DISPLAY) == "[3, 3] [801, 100, 0, 1, 100] 801\n"
+
+
+@pytest.mark.parametrize("order", [("libcuda.so", "libcuda.so.1"), ("libcuda.so.1", "libcuda.so")])
+def test_the_name_without_a_version_is_the_same_library(sim, order):
+    code = f"""
+import ctypes
+one, other = (ctypes.CDLL(name) for name in {order!r})
+address = lambda library, name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+print(one.cuInit(0), *(address(one, name) == address(other, name) for name in ("cuMemAlloc_v2", "cuGLInit")))
+"""
+    assert sim.run(sys.executable, "-c", code) == "0 True True\n"
+    nvml = code.replace("libcuda", "libnvidia-ml").replace("one.cuInit(0)", "one.nvmlInit_v2()")
+    nvml = nvml.replace("cuMemAlloc_v2", "nvmlDeviceGetCount_v2").replace("cuGLInit", "nvmlErrorString")
+    assert sim.run(sys.executable, "-c", nvml) == "0 True True\n"
+
+
+LINKED = "int cuInit(unsigned); int nvmlInit_v2(void); int main(void) { return cuInit(0) || nvmlInit_v2(); }"
+
+
+def test_programs_link_with_the_usual_names(sim, tmp_path):
+    """They then need the names with the version, as those that are linked with the real driver."""
+    program = tmp_path / "program"
+    command = ["cc", "-x", "c", "-", "-o", program, f"-L{SIM_LIB_DIR}", "-lcuda", "-lnvidia-ml"]
+    subprocess.run(command, input=LINKED, text=True, check=True)
+    sim.run(program)
+    needed = subprocess.run(["readelf", "-d", program], capture_output=True, text=True, check=True).stdout
+    assert "[libcuda.so.1]" in needed
+    assert "[libnvidia-ml.so.1]" in needed
+
+
 def test_unimplemented_functions_say_so():
     library = ctypes.CDLL(str(LIBRARY))
     assert library.cuGraphicsUnregisterResource(None) == 801
-    assert library.cuCheckpointProcessLock(1, None) == 801
+    assert library.cuLogicalEndpointDestroy(None) == 801
 
 
 def test_without_a_simulator_there_is_no_device(tmp_path):

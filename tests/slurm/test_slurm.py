@@ -12,6 +12,7 @@ from run.waiting import until
 from schedulers import slurm
 
 from gpushare.adapters.slurm import conf
+from gpushare.units import PAGE
 
 pytestmark = [
     pytest.mark.slow,
@@ -83,7 +84,7 @@ def test_two_jobs_share_a_device_by_their_shards_and_a_third_waits(site):
     grants = running(made, daemon, small, large)
     parts = {job: grants[str(job)]["devices"][0] for job in (small, large)}
     assert [parts[job]["time_milli"] for job in (small, large)] == [300, 700]
-    assert parts[small]["memory_limit_bytes"] == 16 * GIB * 30 // 100 >> 20 << 20
+    assert parts[small]["memory_limit_bytes"] == 16 * GIB * 30 // 100 // PAGE * PAGE
     assert parts[large]["memory_limit_bytes"] == 8 * GIB
     assert grants[str(small)]["uid"] == slurm.NOBODY
     pids = [grants[str(job)]["processes"][0] for job in (small, large)]

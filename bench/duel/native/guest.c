@@ -89,12 +89,21 @@ static void signalled(void) {
   flood(duel.spin, new_stream(), 10 * MS, 8);
 }
 
+/* Where the grant has the driver itself: root's commands have it in a mount namespace of their own. */
+static void driver_directory(char *path, size_t size) {
+  static const char own[] = "/run/gpushare/own/driver";
+  const char *grant = getenv("GPUSHARE_GRANT_DIR");
+  if (access(own, F_OK) == 0)
+    snprintf(path, size, "%s", own);
+  else
+    snprintf(path, size, "%s/driver", grant ? grant : "");
+}
+
 /* The driver itself, past the interposer: the preload is dropped, the driver is taken from where the grant has it. */
 static void other_path(void) {
-  const char *grant = getenv("GPUSHARE_GRANT_DIR");
   char path[512], *words[] = {(char *)"duel", (char *)"other-path", NULL};
-  if (getenv("LD_PRELOAD") && grant) {
-    snprintf(path, sizeof path, "%s/driver", grant);
+  if (getenv("LD_PRELOAD")) {
+    driver_directory(path, sizeof path);
     setenv("LD_LIBRARY_PATH", path, 1);
     unsetenv("LD_PRELOAD");
     execv("/proc/self/exe", words);
@@ -118,8 +127,7 @@ static void *its(void *driver, const char *name) {
  * process. */
 static void joined_past(void) {
   enum { DEPTH = 8 };
-  const char *grant = getenv("GPUSHARE_GRANT_DIR");
-  char path[512];
+  char path[480], file[512];
   CUmodule module;
   CUfunction function;
   CUstream stream;
@@ -128,8 +136,9 @@ static void joined_past(void) {
   void *arguments[] = {&ns};
   spin(NULL, US);
   wait_all();
-  snprintf(path, sizeof path, "%s/driver/libcuda.so.1", grant ? grant : "");
-  void *driver = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  driver_directory(path, sizeof path);
+  snprintf(file, sizeof file, "%s/libcuda.so.1", path);
+  void *driver = dlopen(file, RTLD_NOW | RTLD_LOCAL);
   MUST(ITS(cuModuleLoadData)(&module, program()));
   MUST(ITS(cuModuleGetFunction)(&function, module, "spin_ns"));
   MUST(ITS(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING));

@@ -112,7 +112,14 @@ class Stage:
         if arm == "bare":
             return argv, self._bare_environment()
         if arm == "past":
-            argv = ["env", "-i", *(f"{name}={value}" for name, value in self._bare_environment().items()), *argv]
+            from gpushare import paths
+
+            bare = self._bare_environment()
+            # Elsewhere a command of root finds the interposer under the driver's names.
+            bare["LD_LIBRARY_PATH"] = ":".join(
+                filter(None, (f"{paths.PROCESS_SELF}/driver", bare.get("LD_LIBRARY_PATH")))
+            )
+            argv = ["env", "-i", *(f"{name}={value}" for name, value in bare.items()), *argv]
         share = ["--memory", str(memory), "--time", str(time_milli), "--class", class_, "--gpu", str(self.gpu)]
         socket = ["--socket", str(self.client.path)]
         return [sys.executable, "-m", "gpushare", "run", *socket, *share, "--", *argv], clean_environment()

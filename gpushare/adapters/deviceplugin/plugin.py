@@ -15,8 +15,8 @@ from pathlib import Path
 from gpushare.adapters.deviceplugin import slots
 from gpushare.adapters.deviceplugin.kubelet import Answer, Identity, Plugin, Pods, Waits
 from gpushare.adapters.deviceplugin.slots import Json, Sizes
-from gpushare.client import Client
-from gpushare.errors import GpushareError, NotFoundError, UnreachableError
+from gpushare.client import AWAY_SECONDS, Client
+from gpushare.errors import GpushareError, NotFoundError, RefusedError, UnreachableError
 from gpushare.inject import oci
 
 log = logging.getLogger(__name__)
@@ -44,10 +44,10 @@ class Options:
 
 
 class Allocator:
-    """Grants for slots. Called by several threads."""
+    """Grants for slots. Called by several threads. `pods`: where kubelet lists which pods have which."""
 
-    def __init__(self, daemon: Client, options: Options) -> None:
-        self._daemon, self._options = daemon, options
+    def __init__(self, daemon: Client, options: Options, pods: Pods | None = None) -> None:
+        self._daemon, self._options, self._pods = daemon, options, pods
         self._one = threading.Lock()
         self._asked = slots.Asked()
         self._seen: set[str] = set()
@@ -56,23 +56,21 @@ class Allocator:
 
     def allocate(self, containers: list[list[str]], waits: Waits = lambda: True) -> list[Answer]:
         """As kubelet.Allocate."""
-        devices = self._daemon.devices()
+        # kubelet does not repeat an allocation that fails: its pod has failed.
+        daemon = self._daemon.patient(AWAY_SECONDS)
+        devices = daemon.devices()
         wanted = [slots.chosen(names, devices, self._options.sizes) for names in containers]
         if self._options.annotations:
             return [self._annotated(device, those) for device, those in wanted]
         names = [name for names in containers for name in names]
         with self._one:
-            for device_id in {device["id"] for device, _ in wanted}:
-                there = self._daemon.grants(key_prefix=slots.key_prefix(device_id))
-                for stale in slots.overlapping(there, names):
-                    log.info("grant %s: its slots are given to another pod", stale)
-                    self._release(stale)
+            turns = [self._turn(daemon, device, of) for (device, _), of in zip(wanted, containers, strict=True)]
             mine = self._asked.begin(names)
         made: list[Json] = []
         try:
             # Without the lock: other calls continue while this one waits for memory that is on loan.
-            for device, those in wanted:
-                made.append(self._grant(device, those))
+            for (device, those), turn in zip(wanted, turns, strict=True):
+                made.append(self._grant(daemon, device, those, turn))
             with self._one:
                 self._asked.check(mine, waits=waits())
         except GpushareError:
@@ -93,21 +91,51 @@ class Allocator:
             return slots.preferred(available, must, size)
         return slots.preferred(available, must, size, plan["devices"][0]["id"] if plan["fits"] else None)
 
+    def _turn(self, daemon: Client, device: Json, wanted: list[str]) -> str:
+        """Returns the set of grants for slots that are given out: that of another container of the same pod that has
+        some of them, else a new one. Ends the grants of other pods that had them, which are gone."""
+        there = slots.sets(daemon.grants(key_prefix=slots.key_prefix(device["id"])))
+        have = {name: own for name, own in there.items() if not slots.of_set(own).isdisjoint(wanted)}
+        may = [name for name, own in have.items() if slots.may_continue(own, wanted) and not self._was_listed(own)]
+        # A pod uses the slots of one set again; where several seem to be, its is the latest.
+        found = max(may, key=lambda name: int(have[name][-1]["created_ns"]), default=None)
+        for name, own in have.items():
+            if name == found:
+                continue
+            # Not all of the set: it may have grants of several pods, where one failed after its allocation.
+            for stale in slots.overlapping(own, wanted):
+                log.info("grant %s: its slots are given to another pod", stale)
+                self._release(stale)
+        if found is not None and len(have[found]) >= slots.SET_MAX:
+            raise RefusedError(f"{slots.SET_MAX} containers of the pod use the same slots, which is all that may")
+        return found or secrets.token_hex(4)
+
+    def _was_listed(self, grants: list[Json]) -> bool:
+        """Whether kubelet has listed slots of these grants and lists none any more: their pod is gone."""
+        if self._pods is None or self._seen.isdisjoint(grant["id"] for grant in grants):
+            return False
+        try:
+            listed = slots.listed(self._pods.list(self._pods.kubelet()), self._options.resource)
+        except GpushareError as error:
+            log.debug("pods: %s", error)
+            return False
+        return slots.of_set(grants).isdisjoint(listed)
+
     def _annotated(self, device: Json, those: frozenset[int]) -> Answer:
         memory, share = self._options.sizes.of(device, len(those))
         said = {"device": device["id"], "slot-memory": memory, "slot-time": share}
         return Answer(annotations=tuple((oci.PREFIX + name, str(value)) for name, value in said.items()))
 
-    def _grant(self, device: Json, those: frozenset[int]) -> Json:
+    def _grant(self, daemon: Client, device: Json, those: frozenset[int], turn: str) -> Json:
         memory, share = self._options.sizes.of(device, len(those))
-        key = slots.key(device["id"], those, secrets.token_hex(4))
-        grant = self._daemon.create(
+        grant = daemon.create(
             wait_seconds=WAIT_SECONDS,
             memory=memory,
             time=share,
             device=device["id"],
-            key=key,
+            key=slots.key(device["id"], those, secrets.token_hex(4)),
             keep=True,
+            in_turn={"set": turn, "parts": sorted(those)},
             **self._options.more,
         )
         log.info("grant %s: %d slots of %s", grant["id"], len(those), device["id"])
@@ -148,10 +176,10 @@ class DevicePlugin:
     def __init__(self, daemon: Client, kubelet: Path, options: Options) -> None:
         """`kubelet`: its directory, /var/lib/kubelet by default."""
         self._daemon, self._options = daemon, options
-        self._allocator = Allocator(daemon, options)
+        self._pods = Pods(kubelet / "pod-resources" / "kubelet.sock")
+        self._allocator = Allocator(daemon, options, self._pods)
         directory, calls = kubelet / "device-plugins", self._allocator
         self._plugin = Plugin(directory, options.resource, calls.allocate, calls.preferred)
-        self._pods = Pods(kubelet / "pod-resources" / "kubelet.sock")
         self._changed, self._ended = threading.Event(), threading.Event()
         self._said = ""
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from gpushare.errors import RefusedError, UsageError
-from gpushare.policy.shares import DEVICE_MILLI
+from gpushare.policy.quota.shares import DEVICE_MILLI
 from gpushare.units import PAGE
 
 Json: TypeAlias = Any
@@ -18,6 +18,10 @@ SLOTS_MAX = 100
 
 UNLISTED_SECONDS = 30.0
 """Maximum time from the making of a grant until kubelet first lists its pod."""
+
+SET_MAX = 32
+"""Containers of one pod that use slots again."""
+_POOLS_MAX = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,22 +140,67 @@ def names(grant: Json) -> set[str]:
 
 
 def overlapping(grants: Iterable[Json], wanted: Collection[str], keys: str = KEYS) -> list[str]:
-    """Returns the ids of grants that have any of these slots. kubelet allocates only slots that no pod has, so the pods
-    of those grants are gone."""
+    """Returns the ids of grants that have any of these slots. Where a scheduler gives out only slots that nobody has,
+    those who had them are gone."""
     return [grant["id"] for grant in grants if is_slots(grant, keys) and names(grant) & set(wanted)]
+
+
+def sets(grants: Iterable[Json], keys: str = KEYS) -> dict[str, list[Json]]:
+    """Returns the plugin's grants by set: those of one pod that run in turn, oldest first."""
+    out: dict[str, list[Json]] = {}
+    for grant in sorted(grants, key=lambda grant: int(grant["created_ns"])):
+        if is_slots(grant, keys):
+            turn = grant.get("in_turn")
+            out.setdefault(turn["set"] if turn is not None else grant["id"], []).append(grant)
+    return out
+
+
+def of_set(grants: Iterable[Json]) -> frozenset[str]:
+    """Returns the names of all slots of these grants."""
+    return frozenset[str]().union(*map(names, grants))
+
+
+def may_continue(grants: Sequence[Json], wanted: Collection[str]) -> bool:
+    """Whether kubelet may have given `wanted` to one more container of the pod that has this set of grants; if not, the
+    pod is gone.
+
+    kubelet allocates for all containers of a pod before it starts any of them. The slots of an init container may be
+    used again by the pod's later containers, those of another container may not; and a container gets slots that no
+    other has only after all that may be used again (kubelet's devicemanager, since Kubernetes 1.12)."""
+    if any(grant["phase"] != "reserved" for grant in grants):
+        return False
+    used = frozenset[str]()
+    pools = {used}  # what may be left to use again, whichever of the containers are init containers
+    for grant in grants:
+        own = frozenset(names(grant))
+        possible = [pool for pool in pools if _follows(own, pool, used)]
+        pools = {pool | own for pool in possible} | {pool - own for pool in possible}
+        used |= own
+        if len(pools) > _POOLS_MAX:
+            return True
+    return any(_follows(frozenset(wanted), pool, used) for pool in pools)
+
+
+def _follows(own: frozenset[str], pool: frozenset[str], used: frozenset[str]) -> bool:
+    """Whether kubelet gives `own` to a container when `pool` may be used again of what the pod has `used`."""
+    return (own <= pool or pool <= own) and used.isdisjoint(own - pool)
 
 
 def over(
     grants: Iterable[Json], listed: Collection[str], seen: Collection[str], ages: Mapping[str, float], *, trusted: bool
 ) -> list[str]:
-    """Returns the ids of idle grants whose pods are gone. `listed`: slots that kubelet lists for pods. `seen`: grants
-    whose slots it has listed before; others may belong to pods that are not listed yet, and end only after
-    UNLISTED_SECONDS, if kubelet is `trusted` to know all its pods. `ages`: monotonic seconds since each was seen."""
+    """Returns the ids of idle grants whose pods are gone. `listed`: slots that kubelet lists for pods, for as long as
+    they are there; not those of init containers that end. `seen`: grants of whose slots it has listed some before.
+    Others may belong to pods that are not listed yet, or to init containers whose slots no other container has: they
+    end with their set, or after UNLISTED_SECONDS, if kubelet is `trusted` to know all its pods. `ages`: monotonic
+    seconds since each was seen."""
     out = []
-    for grant in grants:
-        old = trusted and ages[grant["id"]] >= UNLISTED_SECONDS
-        if is_slots(grant) and is_idle(grant) and not names(grant) & set(listed) and (old or grant["id"] in seen):
-            out.append(grant["id"])
+    for own in sets(grants).values():
+        ids = [grant["id"] for grant in own]
+        known = any(one in seen for one in ids) or (trusted and all(ages[one] >= UNLISTED_SECONDS for one in ids))
+        all_over = known and all(map(is_idle, own)) and of_set(own).isdisjoint(listed)
+        gone = [grant["id"] for grant in own if is_idle(grant) and names(grant).isdisjoint(listed)]
+        out += ids if all_over else [one for one in gone if one in seen]
     return out
 
 

@@ -22,7 +22,7 @@ from gpushare.adapters.nomad import messages, tasks
 from gpushare.adapters.nomad.tasks import KEYS, Config, Json
 from gpushare.adapters.nomad.usage import Usage
 from gpushare.adapters.rpc import Method, Server
-from gpushare.client import Client
+from gpushare.client import AWAY_SECONDS, Client
 from gpushare.errors import FailedError, GpushareError, NotFoundError, UsageError
 from gpushare.paths import GRANT_DIR_ENV
 
@@ -87,7 +87,7 @@ class Plugin:
         """Reserve: makes a grant for the slots, and ends grants that have any of them: their tasks have ended."""
         ids = request["ids"]
         with self._one:
-            config, daemon = self.config, self._daemon
+            config, daemon = self.config, self._daemon.patient(AWAY_SECONDS)
         sizes = Sizes(config.slots)
         device, those = slots.chosen(ids, daemon.devices(), sizes)
         uid, gid = _user(config.user)

@@ -30,6 +30,7 @@ from gpushare.adapters.nri.connection import (
     refused,
 )
 from gpushare.adapters.protobuf import Message, every, field, number, parse, raw, text
+from gpushare.client import AWAY_SECONDS
 from gpushare.errors import FailedError, GpushareError, UnreachableError
 from gpushare.inject.oci import GRANT
 
@@ -45,6 +46,7 @@ _EVENTS = 1 << _CREATE - 1 | 1 << _REMOVE - 1
 
 _REQUEST_SECONDS = 2.0  # time limit of engines that do not report theirs
 _PART = 0.75  # part of the engine's time limit that the daemon may use
+_AWAY = 0.8  # part of that for which a daemon that is away, such as one that is restarted, is waited for
 _RETRY_SECONDS = (0.1, 0.2, 0.5, 1.0)  # between attempts to connect; the last one for all further ones
 # Engines that reject our adjustments, and what to do instead.
 _UNFIT = {
@@ -144,8 +146,9 @@ class Plugin:
             return b""
         _still_there(connection)
         before = adjustment.config(container, asked)
+        client = self._client.patient(min(self._edit_seconds * _AWAY, AWAY_SECONDS))
         with _at_most(self._edit_seconds):
-            answered = self._client.call("POST", "/v1/oci/edit", {"config": before}, timeout=self._edit_seconds)
+            answered = client.call("POST", "/v1/oci/edit", {"config": before}, timeout=self._edit_seconds)
         grant = answered["grant"]
         if grant is None:
             return b""

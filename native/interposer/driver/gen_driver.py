@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Generates the table of the real driver from native/api and graphics.txt: gen_driver.py OUT_DIR TYPES_HEADER...
+"""Generates the table of the real driver from native/api: gen_driver.py OUT_DIR TYPES_HEADER...
 
 driver_real.h  types, an index for each function, the typed table gs_real
 driver_names.c the names by which the real driver's functions are looked up
@@ -19,15 +19,9 @@ TYPE = re.compile(r"\b(CU[A-Za-z_]\w*|cuuint\d+_t)\b")
 DECLARED = re.compile(r"(?:typedef[^;{}]*?|^})\s*\*?\b(\w+)\s*;|\(\*(\w+)\)\(", re.M)
 
 
-def graphics() -> list[str]:
-    """Exported names that are not in driver.tsv."""
-    lines = (HERE / "graphics.txt").read_text().splitlines()
-    return [line for line in lines if line and not line.startswith("#")]
-
-
 def names() -> list[str]:
     """The names of all functions of the real driver that programs can call, in the order of gs_real."""
-    return [symbol.name for symbol in table.driver()] + graphics()
+    return [symbol.name for symbol in table.driver() + table.graphics()]
 
 
 def opaque_types(symbols: list[table.Symbol], headers: list[str]) -> list[str]:

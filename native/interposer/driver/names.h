@@ -12,7 +12,7 @@ struct gs_known {
 };
 
 extern const struct gs_known gs_called[GS_INDEX_COUNT];
-extern const char *const gs_names[]; /* indexed by enum gs_index, followed by the names in graphics.txt */
+extern const char *const gs_names[]; /* indexed by enum gs_index, followed by the names in graphics.tsv */
 extern const unsigned gs_nnames;
 
 #endif

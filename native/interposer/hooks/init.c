@@ -1,7 +1,20 @@
+#include <stdlib.h>
+
 #include "hooks.h"
 #include "interposer/os/files.h"
 #include "interposer/process/device.h"
 #include "interposer/process/visible.h"
+
+/* Prints a line, once per process, if the driver finds none of the devices that the program asks for, and may open
+ * files. */
+static void mention_nodes(CUresult result) {
+  static uint32_t said;
+  char words[GS_VISIBLE_BYTES];
+  if (result == CUDA_ERROR_NO_DEVICE && !gs_files_short() &&
+      gs_visible_words(gs_process->limits, getenv("CUDA_VISIBLE_DEVICES"), words) > 0 &&
+      __atomic_exchange_n(&said, 1, __ATOMIC_RELAXED) == 0)
+    gs_say("the driver can open no device here: a sandbox has to let their nodes through (bwrap --dev-bind /dev /dev)");
+}
 
 CUresult gs_cuInit(unsigned int flags) {
   CUresult result;
@@ -14,7 +27,9 @@ CUresult gs_cuInit(unsigned int flags) {
     gs_visible_end(result == CUDA_SUCCESS);
   if (joined && result == CUDA_SUCCESS)
     gs_devices_map();
-  else if (joined)
+  else if (joined) {
     gs_files_mention("cuInit", result);
+    mention_nodes(result);
+  }
   return result;
 }

@@ -32,9 +32,9 @@ static struct gs_segment *segment_of(struct gs_queue *queue) {
   return segment->bracketed == queue->sampled_from ? segment : NULL;
 }
 
-/* Whether other streams' work may be in what a bracket shows: they had launches shortly before it, and these were not
- * known to be done, or since. Not to count the samples of the latter kind would favour short ones; so where such are
- * common, what was done before does not matter. */
+/* Whether other streams' work may be in what a bracket shows: they had launches shortly before it, or since. Those
+ * before are no matter if all that was launched then is known to be done. But where launches since are common, short
+ * samples have fewer of them, and to count these alone would favour them: then those before count as well. */
 static bool disturbed(struct gs_meter *meter, const struct gs_queue *queue) {
   enum { COMMON = 8 /* one in so many */ };
   uint64_t other = meter->latest == queue ? meter->other_at : meter->latest_at;

@@ -118,9 +118,9 @@ uint32_t gs_meter_launch(struct gs_meter *meter, struct gs_queue *queue, struct 
     gs_meter_settle(meter, now);
   gs_purse_earn(meter, now, 1 + queue->repeated);
   if (first) {
-    /* Something else may be in front of it, or it may be the first of its context, whose clock is read at this mark. */
-    if (gs_function_unknown(function) || __atomic_load_n(&queue->clouded, __ATOMIC_RELAXED)) {
-      plan |= GS_PLAN_START;
+    /* Something else may be in front of it; or it shows more: how its context's clock runs, how long the function is. */
+    if (queue->unclocked || gs_function_unknown(function) || __atomic_load_n(&queue->clouded, __ATOMIC_RELAXED)) {
+      plan |= function->observed >= GS_METER_TRUSTED ? GS_PLAN_START | GS_PLAN_MARK : GS_PLAN_START;
     } else {
       queue->anchored = true;
       queue->previous_done = now;

@@ -109,7 +109,6 @@ struct gs_segment {
 };
 
 #define GS_METER_AWAY UINT32_MAX /* `others` of a turn: this process has nothing on the device */
-
 enum gs_mark_state { GS_MARK_RECORDING = 0, GS_MARK_RECORDED = 1, GS_MARK_LOST = 2 };
 
 struct gs_mark {
@@ -140,6 +139,7 @@ struct gs_queue {
   uint64_t made;          /* host time after the last launch that gets a mark of its own */
   uint64_t previous_done; /* when the last mark or wait was done, if `anchored` */
   bool anchored;
+  bool unclocked; /* when it was made, no mark had shown yet how its context's clock runs. Set by the caller */
   uint64_t seen_from, seen_to; /* of gs_meter_had_work; 0: it was not called */
   double seen_ns;              /* what was charged for it */
   double again;                /* the next launch is measured in place of one that was chosen out of this many; 0: no */

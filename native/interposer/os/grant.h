@@ -5,8 +5,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The directory of this process's grant, or NULL if there is none. At most 4096 bytes with the NUL. */
+#include "page/gs_err.h"
+
+/* The directory of this process's grant, or NULL if there is none. At most 4096 bytes with the NUL. It may be hidden
+ * from the process: gs_grant_check. */
 const char *gs_grant_dir(void);
+/* A negative errno if the grant's directory is not there for this process, as in a sandbox that does not have it. */
+int gs_grant_check(struct gs_err *err);
 /* Whether the grant is mounted in a container. */
 bool gs_in_container(void);
 

@@ -38,12 +38,7 @@ void gs_clock_find(void) {
   errno = saved;
 }
 
-uint64_t gs_now(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec -
-         (uint64_t)__atomic_load_n(&ahead, __ATOMIC_RELAXED);
-}
+uint64_t gs_now(void) { return gs_clock_own() - (uint64_t)__atomic_load_n(&ahead, __ATOMIC_RELAXED); }
 
 enum { WAKE_ON = 2 };
 

@@ -122,9 +122,8 @@ static int connect_to_daemon(const char *dir, struct gs_err *err) {
   return gs_fail(err, rc, "cannot reach the gpushare daemon at %.100s/grant.sock: %s", dir, strerror(-rc));
 }
 
-/* Sends one request and reads one answer. *bell: the eventfd received, -1 if there was none. */
-static int ask(int fd, uint32_t slot, uint32_t generation, struct gs_join_reply *reply, int *bell, struct gs_err *err) {
-  struct gs_join_request request = {GS_JOIN_MAGIC, GS_WIRE_VERSION, slot, generation};
+/* Sends one request and reads one answer. *given: the descriptor received, -1 if there was none. */
+static int ask(int fd, struct gs_join_request request, struct gs_join_reply *reply, int *given, struct gs_err *err) {
   union {
     struct cmsghdr header;
     char bytes[CMSG_SPACE(sizeof(int))];
@@ -133,7 +132,7 @@ static int ask(int fd, uint32_t slot, uint32_t generation, struct gs_join_reply 
   /* CMSG_LEN, not CMSG_SPACE: the padding has room for a second descriptor, which would never be closed */
   struct msghdr message = {
       .msg_iov = &body, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = CMSG_LEN(sizeof(int))};
-  *bell = -1;
+  *given = -1;
   ssize_t got = send(fd, &request, sizeof request, MSG_NOSIGNAL);
   if (got == (ssize_t)sizeof request)
     do
@@ -143,34 +142,34 @@ static int ask(int fd, uint32_t slot, uint32_t generation, struct gs_join_reply 
     return gs_fail(err, -errno, "the gpushare daemon did not answer: %s", strerror(errno));
   struct cmsghdr *part = CMSG_FIRSTHDR(&message); /* even an empty message may carry one */
   if (part && part->cmsg_type == SCM_RIGHTS && part->cmsg_len >= CMSG_LEN(sizeof(int)))
-    memcpy(bell, CMSG_DATA(part), sizeof *bell);
+    memcpy(given, CMSG_DATA(part), sizeof *given);
   if (got == 0)
     return gs_fail(err, -ECONNRESET, "the gpushare daemon closed the connection");
   if (got != (ssize_t)sizeof *reply || reply->magic != GS_JOIN_MAGIC || reply->version != GS_WIRE_VERSION)
     return gs_fail(err, -EPROTO, "what answers at grant.sock is not a gpushare daemon of this version");
   reply->message[sizeof reply->message - 1] = 0;
-  if (message.msg_flags & MSG_CTRUNC && *bell < 0)
+  if (message.msg_flags & MSG_CTRUNC && *given < 0)
     return gs_files_fail(err);
   if (reply->error != GS_JOIN_OK)
     return gs_fail(err, -EPERM, "the gpushare daemon refused this process: %s",
                    reply->message[0] ? reply->message : "no reason given");
-  if (*bell < 0 || message.msg_flags & MSG_CTRUNC || reply->slot >= GS_MAX_SLOTS)
-    return gs_fail(err, -EPROTO, "the gpushare daemon's answer has no usable slot or bell");
+  if (*given < 0 || message.msg_flags & MSG_CTRUNC || (request.magic == GS_JOIN_MAGIC && reply->slot >= GS_MAX_SLOTS))
+    return gs_fail(err, -EPROTO, "the gpushare daemon's answer has no usable slot or descriptor");
   return 0;
 }
 
-/* One complete attempt; on success *fd and *bell are open. */
-static int try_join(const char *dir, uint32_t slot, uint32_t generation, struct gs_join_reply *reply, int *fd,
-                    int *bell, struct gs_err *err) {
-  *bell = -1;
+/* One complete attempt; on success *fd and *given are open. */
+static int try_ask(const char *dir, struct gs_join_request request, struct gs_join_reply *reply, int *fd, int *given,
+                   struct gs_err *err) {
+  *given = -1;
   *fd = connect_to_daemon(dir, err);
   if (*fd < 0)
     return *fd;
-  int rc = ask(*fd, slot, generation, reply, bell, err);
+  int rc = ask(*fd, request, reply, given, err);
   if (rc < 0) {
     close(*fd);
-    if (*bell >= 0)
-      close(*bell);
+    if (*given >= 0)
+      close(*given);
   }
   return rc;
 }
@@ -183,18 +182,41 @@ static uint64_t patience_ns(int rc) {
   return (rc == -EAGAIN ? CROWD_MS : PATIENCE_MS) * UINT64_C(1000000);
 }
 
-static uint32_t join_grant(struct gs_process *state, const char *dir, struct gs_err *err) {
-  struct gs_pages pages;
-  if (gs_pages_map(dir, &pages, err) < 0)
-    return GS_JOIN_FAILED;
-  struct gs_join_reply reply;
-  int fd, bell, rc;
+/* Repeats an attempt while that may help. */
+static int insist(const char *dir, uint32_t magic, struct gs_join_reply *reply, int *fd, int *given,
+                  struct gs_err *err) {
+  struct gs_join_request request = {magic, GS_WIRE_VERSION, GS_NO_SLOT, 0};
   uint64_t began = gs_now();
-  while ((rc = try_join(dir, GS_NO_SLOT, 0, &reply, &fd, &bell, err)) < 0 && gs_now() - began < patience_ns(rc)) {
+  int rc;
+  while ((rc = try_ask(dir, request, reply, fd, given, err)) < 0 && gs_now() - began < patience_ns(rc)) {
     struct timespec nap = {0, RETRY_MS * 1000000L};
     nanosleep(&nap, NULL);
   }
+  return rc;
+}
+
+/* Maps the pages. A sandbox may have them where nothing can be opened for writing, or the process may have become
+ * another user: then the daemon, which knows its processes by their cgroup, passes the page. */
+static int map_pages(const char *dir, struct gs_pages *pages, struct gs_err *err) {
+  int rc = gs_pages_map(dir, -1, pages, err);
+  if (rc != -EROFS && rc != -EACCES)
+    return rc;
+  struct gs_join_reply reply;
+  int fd, page;
+  rc = insist(dir, GS_PASS_MAGIC, &reply, &fd, &page, err);
   if (rc < 0)
+    return rc;
+  close(fd);
+  rc = gs_pages_map(dir, page, pages, err);
+  close(page);
+  return rc;
+}
+
+static uint32_t join_grant(struct gs_process *state, const char *dir, struct gs_err *err) {
+  struct gs_pages pages;
+  struct gs_join_reply reply;
+  int fd, bell;
+  if (map_pages(dir, &pages, err) < 0 || insist(dir, GS_JOIN_MAGIC, &reply, &fd, &bell, err) < 0)
     return GS_JOIN_FAILED;
   state->limits = pages.limits;
   state->usage = pages.usage;
@@ -223,10 +245,12 @@ uint32_t gs_join(struct gs_process *state) {
   struct gs_err err = {0};
   uint32_t joined = GS_JOIN_FAILED;
   gs_clock_find();
-  if (!gs_driver_present())
-    gs_driver_why(&err);
-  else
-    joined = join_grant(state, dir, &err);
+  if (gs_grant_check(&err) == 0) {
+    if (gs_driver_present())
+      joined = join_grant(state, dir, &err);
+    else
+      gs_driver_why(&err);
+  }
   if (joined == GS_JOIN_FAILED && gs_files_short())
     gs_files_fail(&err);
   if (joined == GS_JOIN_FAILED)
@@ -250,7 +274,8 @@ int gs_rejoin(struct gs_err *err) {
   struct gs_join_reply reply;
   int fd, bell;
   uint32_t epoch = __atomic_load_n(&state->limits->daemon_epoch, __ATOMIC_ACQUIRE);
-  int rc = try_join(gs_grant_dir(), state->slot_index, state->generation, &reply, &fd, &bell, err);
+  struct gs_join_request request = {GS_JOIN_MAGIC, GS_WIRE_VERSION, state->slot_index, state->generation};
+  int rc = try_ask(gs_grant_dir(), request, &reply, &fd, &bell, err);
   if (rc == 0 && (reply.slot != state->slot_index || reply.generation != state->generation)) {
     close(fd);
     close(bell);

@@ -8,7 +8,6 @@
 #include <unistd.h>
 
 #include "interposer/process/process.h"
-#include "page/gs_device_name.h"
 
 #define VARIABLE "CUDA_VISIBLE_DEVICES="
 enum { VARIABLE_BYTES = sizeof VARIABLE - 1 };
@@ -54,9 +53,11 @@ unsigned gs_visible_words(const struct gs_limits *limits, const char *asked, cha
     if (ordinal < 0)
       break;
     at = put(at, limits, ordinal);
-    count++;
-    if (seen >> ordinal & 1) /* the driver decides about a device that is named twice */
+    if (seen >> ordinal & 1) { /* github.com/pytorch/pytorch/pull/92315 */
+      count = 0;
       break;
+    }
+    count++;
     seen |= 1u << ordinal;
     asked = asked[length] ? asked + length + 1 : NULL;
   }
@@ -125,8 +126,8 @@ bool gs_visible_begin(void) {
     char **place = find(VARIABLE, VARIABLE_BYTES);
     const char *asked = place ? *place + VARIABLE_BYTES : NULL;
     static uint32_t said;
-    if (gs_visible_words(gs_process->limits, asked, words) == 0 && asked && !wants_none(asked) &&
-        __atomic_exchange_n(&said, 1, __ATOMIC_RELAXED) == 0)
+    gs_visible_words(gs_process->limits, asked, words);
+    if (*words == '\0' && asked && !wants_none(asked) && __atomic_exchange_n(&said, 1, __ATOMIC_RELAXED) == 0)
       gs_say("CUDA_VISIBLE_DEVICES=%.100s names no device of this share: it has %u, numbered from 0", asked,
              gs_process->ndevices);
     memcpy(entry, VARIABLE, VARIABLE_BYTES);

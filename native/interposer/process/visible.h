@@ -9,14 +9,15 @@
 
 #include <stdbool.h>
 
-#include "page/gs_page.h"
+#include "page/gs_device_name.h"
 
 /* Bytes for as many names as there are devices, one of them twice. */
-enum { GS_VISIBLE_BYTES = (GS_MAX_DEVICES + 1) * 41 };
+enum { GS_VISIBLE_BYTES = (GS_MAX_DEVICES + 1) * sizeof(struct gs_device_name) };
 
 /* Writes to `words`, of GS_VISIBLE_BYTES, what the driver is to read where the program asks for `asked`; NULL: for
  * nothing in particular, so it gets all devices of the grant. An entry that is no device of the grant ends the list, as
- * the driver ends it (CUDA Programming Guide, "CUDA Environment Variables"). Returns the number of devices. */
+ * the driver ends it (CUDA Programming Guide, "CUDA Environment Variables"); one that is named twice is written twice.
+ * Returns how many devices the driver will show: none where one is named twice. */
 unsigned gs_visible_words(const struct gs_limits *limits, const char *asked, char *words);
 
 /* To be called by a joined process before and, if it returned true, after the driver's cuInit; threads may do so at the

@@ -1,10 +1,33 @@
-/* Calls that a test stops (sim_test.h), as seen by the exported functions (generated sim_exports.c). */
+/* What the exported functions (generated sim_exports.c) do around each call: count it, and wait while the process is
+ * locked for a checkpoint; and stop it for a test (sim_test.h). */
 #ifndef SIM_HOLDS_H
 #define SIM_HOLDS_H
 
 #include <stdbool.h>
 
 #include "sim/api/sim_test.h"
+#include "sim/model/process.h"
+
+void sim_await_unlock(const struct sim_lane *gate);
+
+/* Returns what sim_leave needs. */
+static inline struct sim_lane *sim_enter(void) {
+  struct sim_lane **named = __atomic_load_n(&sim_gate, __ATOMIC_ACQUIRE);
+  struct sim_lane *gate = named ? __atomic_load_n(named, __ATOMIC_ACQUIRE) : NULL;
+  while (gate) {
+    __atomic_add_fetch(&gate->calls, 1, __ATOMIC_SEQ_CST);
+    if (__builtin_expect(__atomic_load_n(&gate->locked, __ATOMIC_SEQ_CST) == 0, 1))
+      break;
+    __atomic_sub_fetch(&gate->calls, 1, __ATOMIC_SEQ_CST);
+    sim_await_unlock(gate);
+  }
+  return gate;
+}
+
+static inline void sim_leave(struct sim_lane *gate) {
+  if (gate)
+    __atomic_sub_fetch(&gate->calls, 1, __ATOMIC_SEQ_CST);
+}
 
 extern unsigned sim_holds; /* number of holds that have not stopped a call yet */
 

@@ -1,5 +1,6 @@
 /* Creation and destruction of contexts of every kind. */
 #include "sim/api/contexts.h"
+#include "sim/api/coredump.h"
 #include "sim/memory/memory.h"
 #include "sim/model/model.h"
 #include "sim/model/streams.h"
@@ -24,6 +25,7 @@ CUresult sim_ctx_raise(struct sim_ctx *ctx, unsigned flags) {
   ctx->api_version = SIM_CUDA_VERSION;
   ctx->peers = 0;
   sim_implicit_begin(ctx);
+  sim_coredump_begin(ctx);
   sim_ctx_begin(ctx);
   return CUDA_SUCCESS;
 }
@@ -43,6 +45,7 @@ void sim_ctx_fell(struct sim_ctx *ctx) {
   sim_streams_free(ctx); /* ends captures, which involves all contexts */
   sim_ctx_end(ctx);
   sim_implicit_end(ctx);
+  sim_coredump_end(ctx);
   sim_memory_release(ctx->device, sim_ctx_cost(ctx));
   if (!ctx->primary)
     sim_ctx_free(ctx);

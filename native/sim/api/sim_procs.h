@@ -11,6 +11,9 @@ struct sim_proc {
 extern const struct sim_proc sim_procs[];
 extern const unsigned sim_nprocs;
 
+/* graphics.c: the answer of each function that needs a display, a CUresult */
+int sim_no_display(void);
+
 extern const char *const sim_exports[]; /* the name of every exported driver function */
 extern const unsigned sim_nexports;
 

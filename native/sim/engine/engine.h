@@ -1,7 +1,8 @@
 /* The engine of the simulated GPU: one thread with one epoll loop. It keeps the accounts of device memory and allocates
  * device time to lanes.
- * books.c: processes, bytes, time. blocks.c: shared memory. limits.c: memory limits of cgroups. runlist.c: which lane
- * has the device at which time. serve.c: the socket. main.c: options and the loop. */
+ * books.c: processes, bytes, time. blocks.c: shared memory. limits.c: memory limits of cgroups. checkpoint.c: processes
+ * that are off the devices for a while. runlist.c: which lane has the device at which time. serve.c: the socket. main.c:
+ * options and the loop. */
 #ifndef ENGINE_H
 #define ENGINE_H
 
@@ -54,6 +55,8 @@ struct process {
   unsigned users; /* connections */
   bool alive;
   struct limit *limit; /* found by the last lookup; NULL: none */
+  enum sim_state state;
+  uint64_t saved[SIM_MAX_DEVICES]; /* bytes that it had on each device when it was checkpointed */
   struct share share[SIM_MAX_DEVICES];
   struct process *next;
 };
@@ -111,6 +114,11 @@ int books_meetings(void); /* a memfd that books.c owns, or a negative errno */
 /* Reads a setting an administrator can change, and sets it first unless the request says SIM_KEEP. */
 int books_setting(struct engine *engine, const struct sim_request *request, uint64_t *value);
 
+/* checkpoint.c: -errno, as sim_proto.h says. may_all: the caller may do this to any process; otherwise to those of uid.
+ * Takes ownership of pidfd. */
+int checkpoint_request(struct engine *engine, const struct sim_request *request, int pidfd, bool may_all, uid_t uid,
+                       struct sim_reply *reply);
+
 /* blocks.c: memory that more than one holder can keep. All errors are negative errnos; -ENOENT: no such block, or this
  * process may not hold it. */
 /* Bytes that the process has been charged become a block, held once by the process. reply: id and key. Takes ownership
@@ -142,6 +150,8 @@ int request_limit(struct engine *engine, const struct sim_request *request, int 
 int lane_open(struct engine *engine, struct process *process, uint32_t device, struct lane **lane);
 void lane_close(struct engine *engine, struct lane *lane);
 void lane_bell(struct engine *engine, struct lane *lane); /* the client may have new work */
+void lane_lock(const struct lane *lane, bool locked);     /* the process's calls wait, or no longer */
+bool lane_works(struct lane *lane, uint64_t now);         /* it has kernels that are not done */
 uint64_t lane_busy(struct lane *lane, uint64_t now);      /* device time executed up to now */
 /* Makes the decisions that are due and sets the device's timer. */
 void runlist_run(struct engine *engine, uint32_t device);

@@ -114,6 +114,16 @@ uint64_t lane_busy(struct lane *lane, uint64_t now) {
   return lane->busy_ns;
 }
 
+void lane_lock(const struct lane *lane, bool locked) {
+  __atomic_store_n(&lane->page->locked, locked, __ATOMIC_SEQ_CST);
+  syscall(SYS_futex, &lane->page->locked, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+bool lane_works(struct lane *lane, uint64_t now) {
+  read_report(lane, now);
+  return remaining(lane, now) > 0;
+}
+
 /* True if the lane has runnable work at t. If not, its client must ring the bell when it has new work. */
 static bool has_work(struct lane *lane, uint64_t now, uint64_t t) {
   read_report(lane, now);
@@ -295,6 +305,7 @@ int lane_open(struct engine *engine, struct process *process, uint32_t device, s
   lane->page->magic = SIM_PROTO_MAGIC;
   lane->page->version = SIM_PROTO_VERSION;
   process->share[device].lane = lane;
+  lane_lock(lane, process->state != SIM_RUNNING);
   *out = lane;
   return 0;
 }

@@ -277,6 +277,10 @@ static int answer(struct engine *engine, struct connection *connection, const st
           reply.error = -EPERM;
         }
         break;
+      case SIM_CHECKPOINT:
+        reply.error = checkpoint_request(engine, request, given, administers(connection), connection->peer.uid, &reply);
+        given = -1;
+        break;
       case SIM_STOP:
         if (administers(connection))
           engine->stop = true;

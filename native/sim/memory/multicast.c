@@ -1,4 +1,5 @@
-/* Multicast objects. A binding keeps the bound memory alive. Stores through a multicast address are not modelled. */
+/* Multicast objects. A binding keeps the bound memory alive. Addresses can be mapped, but stores through them are not
+ * modelled. */
 #include <stdlib.h>
 
 #include "sim/memory/vmm.h"

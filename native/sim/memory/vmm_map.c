@@ -108,15 +108,20 @@ static bool reserved(uint64_t base, uint64_t bytes) {
   return false;
 }
 
+/* A multicast object has no memory of its own, and what is stored through its addresses goes nowhere. */
 static CUresult map(uint64_t base, uint64_t bytes, uint64_t offset, struct physical *physical) {
+  enum { OWN = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE };
   struct sim_range range = {.base = base,
                             .bytes = bytes,
                             .pages = {.at = (void *)(uintptr_t)base, .bytes = bytes, .fd = -1},
                             .kind = SIM_RANGE_MAPPED,
-                            .device = sim_physical_device(&physical->prop),
+                            .device = physical->multicast ? __builtin_ctz(physical->multicast->devices)
+                                                          : sim_physical_device(&physical->prop),
                             .owner = physical};
-  void *at = mmap(range.pages.at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
-                  physical->pages.fd, (off_t)(physical->pages.offset + offset));
+  void *at = physical->multicast
+                 ? mmap(range.pages.at, bytes, PROT_READ | PROT_WRITE, OWN, -1, 0)
+                 : mmap(range.pages.at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
+                        physical->pages.fd, (off_t)(physical->pages.offset + offset));
   if (at == MAP_FAILED)
     return CUDA_ERROR_OUT_OF_MEMORY;
   if (!sim_range_add(&range)) {
@@ -139,8 +144,8 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
   if (!physical || offset > physical->bytes || size > physical->bytes - offset || !reserved(ptr, size) ||
       sim_range_overlap(ptr, size))
     result = CUDA_ERROR_INVALID_VALUE;
-  else if (physical->multicast)
-    result = CUDA_ERROR_NOT_SUPPORTED; /* stores to several memories at once are not modelled */
+  else if (physical->multicast && physical->multicast->devices == 0)
+    result = CUDA_ERROR_INVALID_VALUE;
   else
     result = map(ptr, size, offset, physical);
   sim_ranges_unlock();

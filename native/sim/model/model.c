@@ -112,7 +112,7 @@ void sim_item_push(struct sim_item *item) {
   stream->depth += item->counted;
   if (item->attended) {
     stream->attended++;
-    sim_devices[stream->ctx->device].attended++;
+    sim_attended(stream->ctx->device, 1);
   }
   if (item->resource == SIM_WAIT_EVENT && !item->mark->done) {
     item->wait_next = item->mark->waiters;
@@ -204,7 +204,7 @@ void sim_item_complete(struct sim_item *item, uint64_t t) {
   stream->depth -= item->counted;
   if (item->attended) {
     stream->attended--;
-    sim_devices[stream->ctx->device].attended--;
+    sim_attended(stream->ctx->device, -1);
   }
   bool acts = item->run != NULL && item->resource != SIM_HOST;
   in_effect = 1; /* it may free memory */

@@ -103,6 +103,14 @@ struct sim_device {
 };
 
 extern struct sim_device sim_devices[SIM_MAX_DEVICES];
+
+/* Counts items that the worker attends to, also for the engine (SIM_CHECKPOINT). Requires sim_lock. */
+static inline void sim_attended(CUdevice index, int more) {
+  struct sim_device *device = &sim_devices[index];
+  device->attended += (unsigned)more;
+  __atomic_store_n(&device->page->pending, device->attended, __ATOMIC_SEQ_CST);
+}
+
 extern struct sim_hello sim_hello; /* devices as this process sees them (CUDA_VISIBLE_DEVICES applied) */
 void sim_choose_devices(const struct sim_hello *hello); /* fills sim_hello and sim_devices; visible.c */
 

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "page/gs_clock.h"
@@ -18,6 +17,8 @@ static pthread_mutex_t init_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sim_wire wire = {.fd = -1};
 static int joined; /* cuInit has succeeded in this process */
 static bool forked;
+
+struct sim_lane **sim_gate;
 
 /* Disables thread cancellation: the calls that ring the bell and wait are cancellation points, and a cancelled thread
  * would leave the model locked. */
@@ -44,11 +45,7 @@ int64_t sim_ahead(void) {
   return known;
 }
 
-uint64_t sim_now(void) {
-  struct timespec time;
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return (uint64_t)time.tv_sec * 1000000000u + (uint64_t)time.tv_nsec - (uint64_t)sim_ahead();
-}
+uint64_t sim_now(void) { return gs_clock_own() - (uint64_t)sim_ahead(); }
 
 void sim_spin(uint64_t ns) {
   if (ns == 0)
@@ -166,6 +163,19 @@ CUresult sim_memory_info(CUdevice device, uint64_t *free_bytes, uint64_t *total_
   return CUDA_SUCCESS;
 }
 
+static void open_gate(struct sim_lane *lane) {
+  struct sim_lane **gate = sim_gate;
+  if (gate == NULL) {
+    gate = mmap(NULL, sizeof(void *), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (gate == MAP_FAILED) /* without memory, no checkpoint waits for its calls */
+      return;
+    madvise(gate, sizeof(void *), MADV_WIPEONFORK);
+    __atomic_store_n(&sim_gate, gate, __ATOMIC_RELEASE);
+  }
+  if (*gate == NULL)
+    __atomic_store_n(gate, lane, __ATOMIC_RELEASE);
+}
+
 CUresult sim_device_open(CUdevice device) {
   struct sim_device *state = &sim_devices[device];
   struct sim_reply reply;
@@ -185,5 +195,6 @@ CUresult sim_device_open(CUdevice device) {
   state->bell = fds[1];
   state->cursor = sim_now();
   state->open = true;
+  open_gate(state->page);
   return CUDA_SUCCESS;
 }

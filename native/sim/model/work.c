@@ -4,8 +4,8 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <time.h>
 
+#include "page/gs_clock.h"
 #include "sim/model/model.h"
 
 enum {
@@ -14,11 +14,8 @@ enum {
   POLL_VALUE_NS = 50000  /* interval at which memory of a value wait is polled */
 };
 
-static void sleep_until(uint64_t when) {
-  when += (uint64_t)sim_ahead();
-  struct timespec time = {(time_t)(when / 1000000000u), (long)(when % 1000000000u)};
-  clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &time, NULL); /* the caller checks again after an early return */
-}
+/* The caller checks again after an early return. */
+static void sleep_until(uint64_t when) { gs_clock_sleep(when + (uint64_t)sim_ahead()); }
 
 static void pause_until(const struct sim_device *device, uint32_t word, uint64_t when, bool blocking) {
   uint64_t now = sim_now();
@@ -103,7 +100,7 @@ static void attend(struct sim_item *item) {
     return;
   item->attended = true;
   item->stream->attended++;
-  sim_devices[item->stream->ctx->device].attended++;
+  sim_attended(item->stream->ctx->device, 1);
   sim_worker_need(item->stream->ctx->device);
 }
 

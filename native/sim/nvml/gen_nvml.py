@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Writes nvml_stubs.c from native/api/nvml.txt: gen_nvml.py OUT_DIR
+"""Writes nvml_stubs.c and nvml_name.c from native/api/nvml.txt: gen_nvml.py OUT_DIR
 
 A weak definition of every NVML function (an implementation elsewhere in the library replaces it). It returns
 UNINITIALIZED before nvmlInit, INVALID_ARGUMENT for an invalid device handle, NO_PERMISSION if the function would change
-a device, and NOT_SUPPORTED otherwise.
+a device, and NOT_SUPPORTED otherwise. nvml_name.c: as sim_name.c (api/gen_stubs.py), for libnvidia-ml.so.
 """
 
 import re
@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "api"))
+import linkable  # type: ignore[import-not-found]
 import table  # type: ignore[import-not-found]
 
 # Functions whose first argument is a device. The four excluded ones take a PCI address instead.
@@ -39,6 +40,7 @@ def main() -> None:
             f'__attribute__((weak, visibility("default"))) int {name}({parameters});',
             f"int {name}({parameters}) {{ return refuse({ready}, {result}); }}",
         ]
+    (Path(sys.argv[1]) / "nvml_name.c").write_text(linkable.source(table.nvml()))
     (Path(sys.argv[1]) / "nvml_stubs.c").write_text("\n".join(lines) + "\n")
 
 

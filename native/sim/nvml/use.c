@@ -3,6 +3,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "page/gs_clock.h"
 #include "sim/nvml/nvml.h"
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
@@ -152,12 +153,6 @@ NVML_API(nvmlDeviceGetMPSComputeRunningProcesses_v3,
 
 /* ---- busy time --------------------------------------------------------------------------------------------------- */
 
-static uint64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 static unsigned long long wall_us(void) {
   struct timespec now;
   clock_gettime(CLOCK_REALTIME, &now);
@@ -167,16 +162,13 @@ static unsigned long long wall_us(void) {
 /* The shortest interval over which a rate is computed. */
 enum { SHORTEST_NS = 20000000 };
 
-static void pause_ns(uint64_t ns) {
-  struct timespec rest = {.tv_nsec = (long)ns};
-  clock_nanosleep(CLOCK_MONOTONIC, 0, &rest, NULL);
-}
+static void pause_ns(uint64_t ns) { gs_clock_sleep(gs_clock_own() + ns); }
 
 static nvmlReturn_t sample(const struct nvml_device *device, struct nvml_sample *out) {
   struct sim_reply reply;
   nvmlReturn_t result = nvml_call(SIM_DEVICE, device, &reply, NULL, 0);
   if (result == NVML_SUCCESS)
-    *out = (struct nvml_sample){.at_ns = now_ns(), .busy_ns = reply.a};
+    *out = (struct nvml_sample){.at_ns = gs_clock_own(), .busy_ns = reply.a};
   return result;
 }
 
@@ -189,14 +181,14 @@ static unsigned percent(uint64_t busy, uint64_t wall) {
  * second ago; without one it is measured over a short pause. */
 static nvmlReturn_t device_rate(struct nvml_device *device, unsigned *rate) {
   struct nvml_sample last;
-  uint64_t now = now_ns();
+  uint64_t now = gs_clock_own();
   if (device->newer.at_ns == 0 || now - device->newer.at_ns > NVML_WINDOW_NS) {
     nvmlReturn_t result = sample(device, &device->newer);
     if (result != NVML_SUCCESS)
       return result;
     device->older = device->newer;
   }
-  if (now_ns() - device->older.at_ns < SHORTEST_NS)
+  if (gs_clock_own() - device->older.at_ns < SHORTEST_NS)
     pause_ns(SHORTEST_NS);
   nvmlReturn_t result = sample(device, &last);
   if (result != NVML_SUCCESS)
@@ -233,13 +225,13 @@ static nvmlReturn_t process_rates(const struct nvml_device *device, nvmlProcessU
                                   size_t *count) {
   struct sim_process *before = NULL, *after = NULL;
   size_t nbefore = 0, nafter = 0;
-  uint64_t begin = now_ns();
+  uint64_t begin = gs_clock_own();
   nvmlReturn_t result = nvml_processes(device, false, &before, &nbefore);
   if (result == NVML_SUCCESS) {
     pause_ns(SHORTEST_NS);
     result = nvml_processes(device, false, &after, &nafter);
   }
-  uint64_t wall = now_ns() - begin;
+  uint64_t wall = gs_clock_own() - begin;
   *count = 0;
   *out = result == NVML_SUCCESS ? calloc(nafter + 1, sizeof **out) : NULL;
   for (size_t i = 0; *out && i < nafter; i++) {

@@ -92,39 +92,39 @@ static bool add_kernel(struct sim_image *image, struct sim_ctx *ctx, const struc
   return true;
 }
 
-static CUresult load_text(const char *text, struct sim_ctx *ctx, struct sim_image *image) {
+static CUresult load_text(const char *text, struct sim_ctx *ctx, struct sim_image *image, char *log) {
   struct sim_ptx ptx;
+  CUresult result = sim_ptx_check(text, log);
+  if (result)
+    return result;
   sim_ptx_read(text, &ptx);
   bool whole = !ptx.no_memory;
   for (const struct sim_ptx_kernel *kernel = ptx.kernels; whole && kernel; kernel = kernel->next)
     whole = add_kernel(image, ctx, kernel);
   for (const struct sim_ptx_variable *variable = ptx.variables; whole && variable; variable = variable->next)
     whole = add_variable(image, variable);
-  CUresult result = !whole                         ? CUDA_ERROR_OUT_OF_MEMORY
-                    : ptx.broken || !ptx.versioned ? CUDA_ERROR_INVALID_PTX
-                                                   : CUDA_SUCCESS;
   sim_ptx_free(&ptx);
-  return result;
+  return whole ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 /* ---- binaries ---------------------------------------------------------------------------------------------------- */
 
 /* Loads the inputs of a program that was linked here, of which the declarations in texts are known. */
-static CUresult load_linked(struct sim_ctx *ctx, struct sim_image *image) {
+static CUresult load_linked(struct sim_ctx *ctx, struct sim_image *image, char *log) {
   const unsigned char *data;
   size_t at = 0, length;
   bool text;
   CUresult result = CUDA_SUCCESS;
   while (result == CUDA_SUCCESS && sim_linked_next(image->bytes, image->size, &at, &data, &length, &text)) {
     if (text)
-      result = load_text((const char *)data, ctx, image);
+      result = load_text((const char *)data, ctx, image, log);
     else
       image->opaque |= length >= sizeof(Elf64_Ehdr) && sim_binary_compressed(data, length);
   }
   return result;
 }
 
-static CUresult load_binary(const void *data, struct sim_ctx *ctx, struct sim_image *image) {
+static CUresult load_binary(const void *data, struct sim_ctx *ctx, struct sim_image *image, char *log) {
   size_t size = sim_binary_bytes(data);
   if (size == 0)
     return CUDA_ERROR_INVALID_IMAGE;
@@ -135,7 +135,7 @@ static CUresult load_binary(const void *data, struct sim_ctx *ctx, struct sim_im
   image->size = size;
   image->opaque = sim_binary_compressed(image->bytes, size);
   image->loaded = sim_binary_size(image->bytes, size);
-  return load_linked(ctx, image);
+  return load_linked(ctx, image, log);
 }
 
 /* True if the name occurs among the bytes as a whole word. */
@@ -157,25 +157,26 @@ static bool binary_has(const struct sim_image *image, const char *name) {
 
 /* ---- images ------------------------------------------------------------------------------------------------------ */
 
-static CUresult load(const void *data, struct sim_ctx *ctx, struct sim_image *image) {
+static CUresult load(const void *data, struct sim_ctx *ctx, struct sim_image *image, char *log) {
   if (sim_image_form(data) == SIM_FORM_WRAPPER && (data = sim_wrapped(data)) == NULL)
     return CUDA_ERROR_INVALID_IMAGE;
   if (sim_image_form(data) == SIM_FORM_FATBIN || sim_image_form(data) == SIM_FORM_CUBIN)
-    return load_binary(data, ctx, image);
+    return load_binary(data, ctx, image, log);
   const char *text = data;
   while (isspace((unsigned char)*text))
     text++;
   if (*text != '.' && *text != '/')
     return CUDA_ERROR_INVALID_IMAGE;
   image->loaded = sim_text_size(data);
-  return load_text(text, ctx, image);
+  return load_text(data, ctx, image, log);
 }
 
-CUresult sim_image_load(const void *data, struct sim_ctx *ctx, struct sim_image **out) {
+CUresult sim_image_load(const void *data, struct sim_ctx *ctx, struct sim_image **out, char log[SIM_PTX_LOG]) {
   struct sim_image *image = calloc(1, sizeof *image);
+  *log = '\0';
   if (image == NULL)
     return CUDA_ERROR_OUT_OF_MEMORY;
-  CUresult result = load(data, ctx, image);
+  CUresult result = load(data, ctx, image, log);
   if (result == CUDA_SUCCESS && ctx)
     result = sim_image_place(image, ctx, NULL);
   if (result)
@@ -203,8 +204,9 @@ char *sim_image_read_file(const char *path, size_t *bytes) {
   return data;
 }
 
-CUresult sim_image_load_file(const char *path, struct sim_ctx *ctx, struct sim_image **out) {
+CUresult sim_image_load_file(const char *path, struct sim_ctx *ctx, struct sim_image **out, char log[SIM_PTX_LOG]) {
   size_t bytes;
+  *log = '\0';
   char *data = sim_image_read_file(path, &bytes);
   if (data == NULL)
     return access(path, R_OK) == 0 ? CUDA_ERROR_INVALID_IMAGE : CUDA_ERROR_FILE_NOT_FOUND;
@@ -212,7 +214,7 @@ CUresult sim_image_load_file(const char *path, struct sim_ctx *ctx, struct sim_i
   enum sim_image_form form = sim_image_form(data);
   bool binary = form == SIM_FORM_CUBIN || form == SIM_FORM_FATBIN;
   if (form != SIM_FORM_WRAPPER && (!binary || sim_binary_bytes(data) <= bytes))
-    result = sim_image_load(data, ctx, out);
+    result = sim_image_load(data, ctx, out, log);
   free(data);
   return result;
 }

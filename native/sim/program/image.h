@@ -7,6 +7,7 @@
 #include "sim/program/binary.h"
 #include "sim/program/duration.h"
 #include "sim/program/ptx.h"
+#include "sim/program/ptx_check.h"
 
 struct sim_image;
 
@@ -66,9 +67,10 @@ struct sim_placed {
   struct sim_placed *next;
 };
 
-/* Errors: INVALID_IMAGE, INVALID_PTX, OUT_OF_MEMORY. ctx is NULL for a library. */
-CUresult sim_image_load(const void *data, struct sim_ctx *ctx, struct sim_image **image);
-CUresult sim_image_load_file(const char *path, struct sim_ctx *ctx, struct sim_image **image);
+/* Errors: INVALID_IMAGE, OUT_OF_MEMORY, those of sim_ptx_check. ctx is NULL for a library. log: what is wrong with a
+ * text; otherwise empty. */
+CUresult sim_image_load(const void *data, struct sim_ctx *ctx, struct sim_image **image, char log[SIM_PTX_LOG]);
+CUresult sim_image_load_file(const char *path, struct sim_ctx *ctx, struct sim_image **image, char log[SIM_PTX_LOG]);
 /* Reads a whole non-empty file and appends zeros: PTX is text, and the headers of a truncated binary must not be read
  * beyond the buffer. Released with free(). NULL: the file is empty or cannot be read. */
 char *sim_image_read_file(const char *path, size_t *bytes);

@@ -19,7 +19,7 @@ struct sim_jit_options {
 /* Reads a caller's arrays, which must stay valid as long as *out is used. INVALID_VALUE if an option is unknown or an
  * array is missing. */
 CUresult sim_jit_options_read(unsigned count, const CUjit_option *options, void **values, struct sim_jit_options *out);
-/* Fills in the caller's buffers and values. error: one line about the failure; NULL: no text. */
+/* Fills in the caller's buffers and values. error: text about the failure; NULL: none. */
 void sim_jit_options_answer(const struct sim_jit_options *options, const char *error);
 
 #endif

@@ -52,30 +52,33 @@ CUresult cuLinkCreate(unsigned int numOptions, CUjit_option *options, void **opt
 
 /* ---- inputs ------------------------------------------------------------------------------------------------------ */
 
-static CUresult fail(struct sim_link *link, CUresult result, const char *name, const char *what) {
-  char line[256];
-  snprintf(line, sizeof line, "error   : %s in input '%s'", what, name);
-  sim_jit_options_answer(&link->options, line);
+static CUresult fail(struct sim_link *link, CUresult result, const char *name, const char *log) {
+  char line[SIM_PTX_LOG];
+  if (*log == '\0')
+    snprintf(line, sizeof line, "error   : no image of this type in input '%s'", name);
+  sim_jit_options_answer(&link->options, *log ? log : line);
   return result;
 }
 
-static CUresult text_size(const char *text, struct sim_program_size *size) {
+static CUresult text_size(const char *text, struct sim_program_size *size, char log[SIM_PTX_LOG]) {
   struct sim_image *image;
-  CUresult result = sim_image_load(text, NULL, &image);
+  CUresult result = sim_image_load(text, NULL, &image, log);
   if (result)
-    return CUDA_ERROR_INVALID_PTX;
+    return result == CUDA_ERROR_INVALID_IMAGE ? CUDA_ERROR_INVALID_PTX : result;
   *size = image->loaded;
   sim_image_free(image);
   return CUDA_SUCCESS;
 }
 
-/* Checks that the input has the form that its type demands, and computes its size. */
-static CUresult measure(CUjitInputType type, const struct sim_link_input *input, struct sim_program_size *size) {
+/* Checks that the input has the form that its type demands, and computes its size. log: as in sim_image_load. */
+static CUresult measure(CUjitInputType type, const struct sim_link_input *input, struct sim_program_size *size,
+                        char log[SIM_PTX_LOG]) {
   static const char archive[] = "!<arch>\n";
   enum { HEADERS = 64 }; /* of which sim_binary_bytes reads */
+  *log = '\0';
   *size = (struct sim_program_size){.code = input->bytes};
   if (input->text)
-    return text_size((const char *)input->data, size);
+    return text_size((const char *)input->data, size, log);
   if (type == CU_JIT_INPUT_LIBRARY)
     return input->bytes < sizeof archive || memcmp(input->data, archive, sizeof archive - 1) != 0
                ? CUDA_ERROR_INVALID_IMAGE
@@ -110,14 +113,15 @@ static void input_free(struct sim_link_input *input) {
 }
 
 static CUresult add(struct sim_link *link, CUjitInputType type, const void *data, size_t bytes, const char *name) {
+  char log[SIM_PTX_LOG];
   struct sim_program_size size;
   struct sim_link_input *input = input_new(data, bytes, type == CU_JIT_INPUT_PTX);
   if (input == NULL)
     return CUDA_ERROR_OUT_OF_MEMORY;
-  CUresult result = measure(type, input, &size);
+  CUresult result = measure(type, input, &size, log);
   if (result) {
     input_free(input);
-    return fail(link, result, name, result == CUDA_ERROR_INVALID_PTX ? "no valid PTX" : "no image of this type");
+    return fail(link, result, name, log);
   }
   link->size.code += size.code;
   link->size.data += size.data;

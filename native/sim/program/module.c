@@ -47,16 +47,18 @@ static void drop(struct sim_kind *kind, struct sim_module *module) {
 
 /* ---- modules ----------------------------------------------------------------------------------------------------- */
 
-CUresult cuModuleLoadData(CUmodule *module, const void *image) {
+/* log: as in sim_image_load */
+static CUresult load(CUmodule *module, const void *image, char log[SIM_PTX_LOG]) {
   struct sim_ctx *ctx;
   struct sim_image *loaded;
   struct sim_module *made;
   CUresult result = sim_ctx_need(&ctx);
+  *log = '\0';
   if (result)
     return result;
   if (module == NULL || image == NULL)
     return CUDA_ERROR_INVALID_VALUE;
-  result = sim_image_load(image, sim_ctx_owner(ctx), &loaded);
+  result = sim_image_load(image, sim_ctx_owner(ctx), &loaded, log);
   if (result == CUDA_SUCCESS)
     result = make(&module_kind, loaded, sim_ctx_owner(ctx), &made);
   if (result == CUDA_SUCCESS)
@@ -64,24 +66,27 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image) {
   return result;
 }
 
-static const char *load_error(CUresult result) {
-  return result == CUDA_ERROR_INVALID_PTX ? "error   : not a valid PTX text" : NULL;
+CUresult cuModuleLoadData(CUmodule *module, const void *image) {
+  char log[SIM_PTX_LOG];
+  return load(module, image, log);
 }
 
 CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned int numOptions, CUjit_option *options,
                             void **optionValues) {
+  char log[SIM_PTX_LOG];
   struct sim_jit_options jit;
   CUresult result = sim_jit_options_read(numOptions, options, optionValues, &jit);
   if (result)
     return result;
-  result = cuModuleLoadData(module, image);
-  sim_jit_options_answer(&jit, load_error(result));
+  result = load(module, image, log);
+  sim_jit_options_answer(&jit, log);
   return result;
 }
 
 CUresult cuModuleLoadFatBinary(CUmodule *module, const void *fatCubin) { return cuModuleLoadData(module, fatCubin); }
 
 CUresult cuModuleLoad(CUmodule *module, const char *fname) {
+  char log[SIM_PTX_LOG];
   struct sim_ctx *ctx;
   struct sim_image *loaded;
   struct sim_module *made;
@@ -90,7 +95,7 @@ CUresult cuModuleLoad(CUmodule *module, const char *fname) {
     return result;
   if (module == NULL || fname == NULL)
     return CUDA_ERROR_INVALID_VALUE;
-  result = sim_image_load_file(fname, sim_ctx_owner(ctx), &loaded);
+  result = sim_image_load_file(fname, sim_ctx_owner(ctx), &loaded, log);
   if (result == CUDA_SUCCESS)
     result = make(&module_kind, loaded, sim_ctx_owner(ctx), &made);
   if (result == CUDA_SUCCESS)
@@ -231,6 +236,7 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *j
                            unsigned int numJitOptions, CUlibraryOption *libraryOptions, void **libraryOptionValues,
                            unsigned int numLibraryOptions) {
   (void)libraryOptions, (void)libraryOptionValues, (void)numLibraryOptions;
+  char log[SIM_PTX_LOG];
   struct sim_image *image;
   struct sim_jit_options jit;
   CUresult result = sim_ready();
@@ -240,8 +246,8 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *j
     return result;
   if (library == NULL || code == NULL)
     return CUDA_ERROR_INVALID_VALUE;
-  result = sim_image_load(code, NULL, &image);
-  sim_jit_options_answer(&jit, load_error(result));
+  result = sim_image_load(code, NULL, &image, log);
+  sim_jit_options_answer(&jit, log);
   return result ? result : library_make(library, image);
 }
 
@@ -249,6 +255,7 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_o
                                void **jitOptionsValues, unsigned int numJitOptions, CUlibraryOption *libraryOptions,
                                void **libraryOptionValues, unsigned int numLibraryOptions) {
   (void)libraryOptions, (void)libraryOptionValues, (void)numLibraryOptions;
+  char log[SIM_PTX_LOG];
   struct sim_image *image;
   struct sim_jit_options jit;
   CUresult result = sim_ready();
@@ -258,8 +265,8 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_o
     return result;
   if (library == NULL || fileName == NULL)
     return CUDA_ERROR_INVALID_VALUE;
-  result = sim_image_load_file(fileName, NULL, &image);
-  sim_jit_options_answer(&jit, load_error(result));
+  result = sim_image_load_file(fileName, NULL, &image, log);
+  sim_jit_options_answer(&jit, log);
   return result ? result : library_make(library, image);
 }
 

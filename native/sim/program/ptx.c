@@ -4,57 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct lexer {
-  const char *at;
-  const char *word; /* the current token: a word (with a leading dot if it is a directive), a string or a character */
-  size_t length;
-};
-
-static bool word_char(char c) { return isalnum((unsigned char)c) || c == '_' || c == '$' || c == '.' || c == '%'; }
-
-/* The text after white space and comments. */
-static const char *after_blank(const char *p) {
-  for (;;) {
-    while (isspace((unsigned char)*p))
-      p++;
-    if (p[0] == '/' && p[1] == '/') {
-      p += strcspn(p, "\n");
-    } else if (p[0] == '/' && p[1] == '*') {
-      const char *end = strstr(p + 2, "*/");
-      p = end ? end + 2 : p + strlen(p);
-    } else {
-      return p;
-    }
-  }
-}
-
-static bool next(struct lexer *lexer) {
-  const char *p = after_blank(lexer->at);
-  lexer->word = p;
-  if (*p == '"') {
-    p += 1 + strcspn(p + 1, "\"");
-    p += *p == '"';
-  } else if (word_char(*p)) {
-    while (word_char(*p))
-      p++;
-  } else if (*p) {
-    p++;
-  }
-  lexer->at = p;
-  lexer->length = (size_t)(p - lexer->word);
-  return lexer->length > 0;
-}
-
-static bool is(const struct lexer *lexer, const char *word) {
-  return strlen(word) == lexer->length && memcmp(lexer->word, word, lexer->length) == 0;
-}
-
-static bool is_char(const struct lexer *lexer, const char *any) {
-  return lexer->length == 1 && strchr(any, *lexer->word) != NULL;
-}
+#include "sim/program/ptx_lexer.h"
 
 /* Size in bytes of a fundamental type; 0 if the word is not one. */
-static size_t type_bytes(const struct lexer *lexer) {
+static size_t type_bytes(const struct sim_lexer *lexer) {
   static const struct {
     const char *name;
     size_t bytes;
@@ -62,7 +15,7 @@ static size_t type_bytes(const struct lexer *lexer) {
                {".b32", 4}, {".u32", 4}, {".s32", 4},  {".f32", 4},    {".f16x2", 4}, {".b64", 8}, {".u64", 8},
                {".s64", 8}, {".f64", 8}, {".bf16", 2}, {".bf16x2", 4}, {".b128", 16}};
   for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-    if (is(lexer, types[i].name))
+    if (sim_lexer_is(lexer, types[i].name))
       return types[i].bytes;
   return 0;
 }
@@ -83,20 +36,20 @@ static size_t bytes_of(const struct declared *one) {
 }
 
 /* Counts the values of an initialiser, nested or not, up to the closing brace. */
-static size_t initialiser(struct lexer *lexer) {
+static size_t initialiser(struct sim_lexer *lexer) {
   size_t values = 1, depth = 1;
-  while (depth > 0 && next(lexer)) {
-    depth += is_char(lexer, "{");
-    depth -= is_char(lexer, "}");
-    values += is_char(lexer, ",");
+  while (depth > 0 && sim_lexer_next(lexer)) {
+    depth += sim_lexer_is_char(lexer, "{");
+    depth -= sim_lexer_is_char(lexer, "}");
+    values += sim_lexer_is_char(lexer, ",");
   }
   return values;
 }
 
-static void dimension(struct lexer *lexer, struct declared *out) {
-  if (!next(lexer))
+static void dimension(struct sim_lexer *lexer, struct declared *out) {
+  if (!sim_lexer_next(lexer))
     return;
-  if (is_char(lexer, "]"))
+  if (sim_lexer_is_char(lexer, "]"))
     out->open = true;
   else if (__builtin_mul_overflow(out->count, strtoull(lexer->word, NULL, 10), &out->count))
     out->count = SIZE_MAX;
@@ -105,28 +58,28 @@ static void dimension(struct lexer *lexer, struct declared *out) {
 /* Parses one declarator with its initialiser, after a state space (.param, .global...) or after the comma of a list,
  * whose type and alignment are then in *out. Stops at one of `, ; ) {`, which becomes the current token. False if it
  * has no name. */
-static bool declarator(struct lexer *lexer, struct declared *out) {
+static bool declarator(struct sim_lexer *lexer, struct declared *out) {
   bool value = false; /* after the equals sign */
   *out = (struct declared){.kind = out->kind, .element = out->element, .align = out->align, .count = 1};
-  while (next(lexer) && !is_char(lexer, ",;)")) {
+  while (sim_lexer_next(lexer) && !sim_lexer_is_char(lexer, ",;)")) {
     size_t type = type_bytes(lexer);
-    if (is_char(lexer, "="))
+    if (sim_lexer_is_char(lexer, "="))
       value = true;
-    else if (is_char(lexer, "{") && value)
+    else if (sim_lexer_is_char(lexer, "{") && value)
       out->values = initialiser(lexer);
-    else if (is_char(lexer, "{"))
+    else if (sim_lexer_is_char(lexer, "{"))
       break;
     else if (value)
       continue;
-    else if (is(lexer, ".texref") || is(lexer, ".surfref"))
-      out->kind = is(lexer, ".texref") ? SIM_PTX_TEXTURE : SIM_PTX_SURFACE;
-    else if (is(lexer, ".align") && next(lexer))
+    else if (sim_lexer_is(lexer, ".texref") || sim_lexer_is(lexer, ".surfref"))
+      out->kind = sim_lexer_is(lexer, ".texref") ? SIM_PTX_TEXTURE : SIM_PTX_SURFACE;
+    else if (sim_lexer_is(lexer, ".align") && sim_lexer_next(lexer))
       out->align = strtoul(lexer->word, NULL, 10);
-    else if (is_char(lexer, "["))
+    else if (sim_lexer_is_char(lexer, "["))
       dimension(lexer, out);
     else if (type)
       out->element = type;
-    else if (word_char(*lexer->word) && *lexer->word != '.' && !isdigit((unsigned char)*lexer->word)) {
+    else if (sim_lexer_is_word(lexer) && *lexer->word != '.' && !isdigit((unsigned char)*lexer->word)) {
       out->name = lexer->word;
       out->name_length = lexer->length;
     }
@@ -140,11 +93,11 @@ static size_t aligned(size_t at, const struct declared *one) { return (at + one-
 
 /* ---- the text ---------------------------------------------------------------------------------------------------- */
 
-static void parameters(struct lexer *lexer, struct sim_ptx_kernel *kernel) {
+static void parameters(struct sim_lexer *lexer, struct sim_ptx_kernel *kernel) {
   size_t offset = 0;
-  while (next(lexer) && !is_char(lexer, "){")) {
+  while (sim_lexer_next(lexer) && !sim_lexer_is_char(lexer, "){")) {
     struct declared one = {0};
-    if (!is(lexer, ".param"))
+    if (!sim_lexer_is(lexer, ".param"))
       continue;
     bool named = declarator(lexer, &one);
     if (named && kernel->nparams == SIM_PARAMS_MAX) {
@@ -156,16 +109,13 @@ static void parameters(struct lexer *lexer, struct sim_ptx_kernel *kernel) {
       kernel->params[kernel->nparams++] = (struct sim_param){offset, bytes_of(&one)};
       offset += bytes_of(&one);
     }
-    if (is_char(lexer, "){"))
+    if (sim_lexer_is_char(lexer, "){"))
       return;
   }
 }
 
-static struct sim_ptx_kernel *entry(struct lexer *lexer, struct sim_ptx *out) {
-  if (!next(lexer)) {
-    out->broken = true;
-    return NULL;
-  }
+static struct sim_ptx_kernel *entry(struct sim_lexer *lexer, struct sim_ptx *out) {
+  sim_lexer_next(lexer);
   struct sim_ptx_kernel **end = &out->kernels, *kernel = calloc(1, sizeof *kernel);
   if (kernel == NULL) {
     out->no_memory = true;
@@ -175,12 +125,12 @@ static struct sim_ptx_kernel *entry(struct lexer *lexer, struct sim_ptx *out) {
   while (*end)
     end = &(*end)->next;
   *end = kernel;
-  if (*after_blank(lexer->at) == '(' && next(lexer))
+  if (sim_lexer_ahead(lexer) == '(' && sim_lexer_next(lexer))
     parameters(lexer, kernel);
   return kernel;
 }
 
-static void globals(struct lexer *lexer, enum sim_ptx_kind kind, struct sim_ptx *out) {
+static void globals(struct sim_lexer *lexer, enum sim_ptx_kind kind, struct sim_ptx *out) {
   struct declared one = {.kind = kind};
   do {
     struct sim_ptx_variable *variable = NULL;
@@ -194,38 +144,38 @@ static void globals(struct lexer *lexer, enum sim_ptx_kind kind, struct sim_ptx 
     uint64_t bytes = one.kind == SIM_PTX_BYTES ? bytes_of(&one) : 0;
     *variable = (struct sim_ptx_variable){one.kind, one.name, one.name_length, bytes, out->variables};
     out->variables = variable;
-  } while (is_char(lexer, ","));
+  } while (sim_lexer_is_char(lexer, ","));
 }
 
 /* Adds the variables of a declaration in a kernel's body to those of their kind, which form one frame. */
-static void add_variables(struct lexer *lexer, size_t *frame) {
+static void add_variables(struct sim_lexer *lexer, size_t *frame) {
   struct declared one = {0};
   do {
     if (declarator(lexer, &one))
       *frame = aligned(*frame, &one) + bytes_of(&one);
-  } while (is_char(lexer, ","));
+  } while (sim_lexer_is_char(lexer, ","));
 }
 
 void sim_ptx_read(const char *text, struct sim_ptx *out) {
-  struct lexer lexer = {.at = text};
+  struct sim_lexer lexer = {.at = text};
   struct sim_ptx_kernel *body = NULL; /* the kernel whose body is being parsed */
   int depth = 0;
   *out = (struct sim_ptx){0};
-  while (!out->broken && !out->no_memory && next(&lexer)) {
-    if (depth == 0 && is(&lexer, ".entry"))
+  while (!out->no_memory && sim_lexer_next(&lexer)) {
+    if (depth == 0 && sim_lexer_is(&lexer, ".entry"))
       body = entry(&lexer, out);
-    else if (depth == 0 && (is(&lexer, ".global") || is(&lexer, ".const")))
+    else if (depth == 0 && (sim_lexer_is(&lexer, ".global") || sim_lexer_is(&lexer, ".const")))
       globals(&lexer, SIM_PTX_BYTES, out);
-    else if (depth == 0 && (is(&lexer, ".tex") || is(&lexer, ".surf"))) /* the older way to declare a reference */
-      globals(&lexer, is(&lexer, ".tex") ? SIM_PTX_TEXTURE : SIM_PTX_SURFACE, out);
-    else if (depth > 0 && body && is(&lexer, ".local"))
+    else if (depth == 0 &&
+             (sim_lexer_is(&lexer, ".tex") || sim_lexer_is(&lexer, ".surf"))) /* the older way to declare a reference */
+      globals(&lexer, sim_lexer_is(&lexer, ".tex") ? SIM_PTX_TEXTURE : SIM_PTX_SURFACE, out);
+    else if (depth > 0 && body && sim_lexer_is(&lexer, ".local"))
       add_variables(&lexer, &body->local_bytes);
-    else if (depth > 0 && body && is(&lexer, ".shared"))
+    else if (depth > 0 && body && sim_lexer_is(&lexer, ".shared"))
       add_variables(&lexer, &body->shared_bytes);
-    out->versioned |= is(&lexer, ".version");
-    depth += is_char(&lexer, "{");
-    depth -= is_char(&lexer, "}");
-    if (depth == 0 && is_char(&lexer, "};"))
+    depth += sim_lexer_is_char(&lexer, "{");
+    depth -= sim_lexer_is_char(&lexer, "}");
+    if (depth == 0 && sim_lexer_is_char(&lexer, "};"))
       body = NULL;
   }
 }

@@ -37,12 +37,10 @@ struct sim_ptx_variable {
 struct sim_ptx {
   struct sim_ptx_kernel *kernels; /* in the order of the text */
   struct sim_ptx_variable *variables;
-  bool versioned; /* it has the .version directive that every PTX text begins with */
-  bool broken;    /* an entry has no name */
   bool no_memory;
 };
 
-/* text is NUL-terminated. Release the result with sim_ptx_free. */
+/* text is NUL-terminated, and one that sim_ptx_check accepts. Release the result with sim_ptx_free. */
 void sim_ptx_read(const char *text, struct sim_ptx *out);
 void sim_ptx_free(struct sim_ptx *ptx);
 

@@ -63,10 +63,23 @@ enum sim_op_code {
   /* device, with a descriptor of a cgroup v2 directory: the limit on the memory of the processes in it and below;
    * engine/limits.c. -ENOSYS: the driver is older than SIM_DRIVER_LIMITS, -EOPNOTSUPP: not such a directory. */
   SIM_LIMIT_SET = 23, /* a: hard limit or SIM_NO_LIMIT, b: soft limit, stored only. Same permission as SIM_STOP */
-  SIM_LIMIT_GET = 24  /* a: hard limit, b: soft limit, c: bytes that the processes have */
+  SIM_LIMIT_GET = 24, /* a: hard limit, b: soft limit, c: bytes that the processes have */
+  /* a: enum sim_checkpoint, with a pidfd of a client; engine/checkpoint.c. a: enum sim_state after it. -EPERM: another
+   * user's process; -ESRCH: it is no client; -EBADMSG: not possible in its state; -EBUSY: it has work; -EOPNOTSUPP: it
+   * shares memory with other processes; -ENOMEM: a device lacks room, and the process has failed for good */
+  SIM_CHECKPOINT = 25
 };
 #define SIM_NO_LIMIT UINT64_MAX
 enum { SIM_DRIVER_LIMITS = 615, SIM_DRIVER_DEFAULT = 580 };
+
+enum sim_checkpoint {
+  SIM_CHECKPOINT_ASK,  /* changes nothing; -EBUSY while a locked process still has work */
+  SIM_CHECKPOINT_LOCK, /* its calls wait from now on; what it has submitted goes on */
+  SIM_CHECKPOINT_SAVE, /* its memory leaves the devices */
+  SIM_CHECKPOINT_RESTORE,
+  SIM_CHECKPOINT_UNLOCK
+};
+enum sim_state { SIM_RUNNING, SIM_LOCKED, SIM_CHECKPOINTED, SIM_FAILED }; /* as CUprocessState */
 
 /* Settings an administrator can change. The simulation ignores them, except SIM_LOST; tests check who may change them.
  * SIM_LOST = 1 simulates a hardware fault: requests for the device fail with -EIO and its work stops until it is 0
@@ -177,12 +190,15 @@ struct sim_lane {
   /* 0: the engine does not watch this lane because it has no work: ring the bell after publishing a report */
   uint32_t aware;
   uint64_t count;
-  uint64_t reserved0[13];
+  uint32_t locked; /* futex, 1: the process's calls wait (SIM_CHECKPOINT); the same in all its lanes */
+  uint32_t reserved0[25];
   struct sim_interval interval[SIM_INTERVALS];
   /* written by the client */
   uint64_t reports; /* reports written; the latest has the number reports - 1 */
   uint64_t boundaries;
-  uint64_t reserved1[14];
+  uint32_t calls;   /* in progress; counted in one lane of the process */
+  uint32_t pending; /* items of other kinds than kernels: copies, host functions, waits for values */
+  uint64_t reserved1[13];
   struct sim_report report[2];
   uint64_t boundary[SIM_BOUNDARIES];
 };

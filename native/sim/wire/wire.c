@@ -10,21 +10,35 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "page/gs_root.h"
 #include "sim/wire/wire.h"
 
 static bool root_owned(const char *path) {
   struct stat status;
-  return stat(path, &status) == 0 && S_ISDIR(status.st_mode) && status.st_uid == 0;
+  return stat(path, &status) == 0 && S_ISDIR(status.st_mode) && gs_is_roots(status.st_uid);
 }
 
-/* Writes the socket's directory: GPUSHARE_SIM_DIR if set (processes without a grant), otherwise sim/ in
- * GPUSHARE_GRANT_DIR if root owns that, otherwise /run/gpushare/self/sim. */
+/* Whether this process has its grant where root's commands have it (gpushare/inject/apart.py). */
+static bool has_own(const char *own) {
+  int saved = errno; /* a driver that succeeds leaves it */
+  char path[64];
+  snprintf(path, sizeof path, "%s/sim", own);
+  bool has = faccessat(AT_FDCWD, path, X_OK, AT_EACCESS) == 0 && root_owned(own);
+  errno = saved;
+  return has;
+}
+
+/* Writes the socket's directory: GPUSHARE_SIM_DIR if set (processes without a grant), otherwise sim/ in the grant:
+ * in that of root's command, or in GPUSHARE_GRANT_DIR if root owns that, or in a container's. */
 static int directory(char *out, size_t size) {
   const char *dir = getenv("GPUSHARE_SIM_DIR");
   if (dir && *dir)
     return snprintf(out, size, "%s", dir) < (int)size ? 0 : -ENAMETOOLONG;
+  static const char own[] = "/run/gpushare/own";
   const char *grant = getenv("GPUSHARE_GRANT_DIR");
-  if (grant == NULL || !root_owned(grant))
+  if (has_own(own))
+    grant = own;
+  else if (grant == NULL || !root_owned(grant))
     grant = "/run/gpushare/self";
   if (snprintf(out, size, "%s/sim", grant) >= (int)size)
     return -ENAMETOOLONG;

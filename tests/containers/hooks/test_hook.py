@@ -1,10 +1,13 @@
 """gpushare-hook: its requests, its messages, and its failures."""
 
+import contextlib
 import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -15,9 +18,9 @@ from run.waiting import until
 STATE = json.dumps({"ociVersion": "1.0.2", "id": "c1", "status": "created", "pid": 4711, "bundle": "/b"}).encode()
 
 
-def run(programs: Path, socket: Path, state: bytes = STATE, verb: str = "create-runtime", grant: str = "g1"):
+def run(programs: Path, path: Path, state: bytes = STATE, verb: str = "create-runtime", grant: str = "g1"):
     return subprocess.run(
-        [programs / "gpushare-hook", verb, "--grant", grant, "--socket", socket],
+        [programs / "gpushare-hook", verb, "--grant", grant, "--socket", path],
         input=state, capture_output=True, timeout=30, env={"GPUSHARE_SOCKET": "/nowhere"},
     )  # fmt: skip
 
@@ -69,19 +72,109 @@ def test_nonsense_from_the_daemon_is_a_refusal(programs, daemon, answer):
 
 
 def test_daemon_absent(programs, tmp_path):
+    """Where none has run since the machine was started, no start waits for one."""
     result = run(programs, tmp_path / "none.sock")
     assert result.returncode == 1
+    missing = f"no daemon answers at {tmp_path}/none.sock (No such file or directory)"
+    assert line(result) == f"gpushare: {missing}: start one with `gpushare daemon`"
+
+
+def test_what_is_no_socket_is_not_waited_for(programs, tmp_path):
+    """Connecting to a file or a directory is refused as by a socket that a killed daemon has left."""
+    (tmp_path / "file").touch()
+    for name in ("", "file"):
+        result = run(programs, tmp_path / name)
+        assert result.returncode == 1
+        assert line(result).endswith("(Connection refused): start one with `gpushare daemon`")
+
+
+def left(path: Path, by: str) -> None:
+    """What a daemon leaves that was `killed` or `stopped`."""
+    (path.parent / "daemon.lock").touch()
+    if by == "killed":
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(path))
+
+
+@pytest.mark.slow  # 10 s of waiting
+@pytest.mark.parametrize("by", ["killed", "stopped"])
+def test_a_daemon_that_does_not_come_back_is_given_up(programs, tmp_path, by):
+    left(tmp_path / "node.sock", by)
+    began = time.monotonic()
+    result = run(programs, tmp_path / "node.sock")
+    assert result.returncode == 1
     assert "no daemon answers at" in line(result)
-    assert "gpushare daemon" in line(result)
+    assert "waited 10." in line(result)
+    assert "look why it is away" in line(result)
+    assert time.monotonic() - began < 20, "an engine waits for the hook that long"
 
 
-def test_stale_socket(programs, tmp_path):
-    import socket
+@pytest.mark.parametrize("by", ["killed", "stopped"])
+def test_a_daemon_that_comes_back_is_waited_for(programs, daemon, by):
+    path = daemon.path.with_name("other.sock")
+    left(path, by)
+    command = [programs / "gpushare-hook", "create-runtime", "--grant", "g1", "--socket", path]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as hook:
+        hook.stdin.write(STATE)
+        hook.stdin.close()
 
-    server = socket.socket(socket.AF_UNIX)
-    server.bind(str(tmp_path / "stale.sock"))
-    server.close()
-    assert "no daemon answers at" in line(run(programs, tmp_path / "stale.sock"))
+        def has_tried() -> bool:
+            assert hook.poll() is None, hook.stderr.read()
+            with contextlib.suppress(OSError):  # it may close one meanwhile
+                return any(os.readlink(one).startswith("socket:") for one in Path(f"/proc/{hook.pid}/fd").iterdir())
+            return False
+
+        until(has_tried, "it has a socket, and nobody to connect to")
+        path.unlink(missing_ok=True)
+        back = type(daemon)(path)
+        assert hook.wait(30) == 0, hook.stderr.read()
+        back.close()
+    assert [request.body for request in back.requests] == [STATE]
+
+
+MORTAL = """
+import os, socket, sys
+server = socket.socket(socket.AF_UNIX)
+server.bind(sys.argv[1] + ".new")
+server.listen(8)
+os.rename(sys.argv[1] + ".new", sys.argv[1])
+connection, _ = server.accept()
+connection.recv(65536)
+print("asked", flush=True)
+"""
+
+
+@pytest.mark.parametrize("mortal", [1, 2, 3])
+def test_a_request_with_which_a_daemon_ends_goes_to_the_next_one(programs, daemon, tmp_path, mortal):
+    """And to no third one: it may be what kills them."""
+    path = tmp_path / "other.sock"
+    left(path, "killed")
+    command = [programs / "gpushare-hook", "create-runtime", "--grant", "g1", "--socket", path]
+    asked, back = 0, None
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as hook:
+        hook.stdin.write(STATE)
+        hook.stdin.close()
+        for _ in range(mortal):
+            with subprocess.Popen([sys.executable, "-c", MORTAL, path], stdout=subprocess.PIPE) as one:
+                until(lambda one=one: one.poll() is not None or hook.poll() is not None, "it is asked, or nobody is")
+                one.kill()
+                asked += one.stdout.read() == b"asked\n"
+        if hook.poll() is None:
+            path.unlink()
+            back = type(daemon)(path)
+        status = hook.wait(30)
+        said = hook.stderr.read().decode()
+    if back is not None:
+        back.close()
+    assert (asked, status) == ((1, 0) if mortal == 1 else (2, 1)), said
+    assert status == 0 or "it ended meanwhile: try again" in said or "Connection reset by peer" in said
+
+
+def test_a_daemon_that_is_being_killed_may_still_seem_to_accept(programs, daemon):
+    daemon.answer = lambda _: b"" if len(daemon.requests) < 4 else (200, {})
+    assert run(programs, daemon.path).returncode == 0
+    daemon.answer = lambda _: b""
+    assert "it ended meanwhile: try again" in line(run(programs, daemon.path))
 
 
 @pytest.mark.slow  # 10 s of waiting

@@ -7,11 +7,9 @@ import subprocess
 import sys
 
 import pytest
-
-from gpushare import paths
+from run.running import copied_driver
 
 LOAD = "import ctypes, sys; ctypes.CDLL(sys.argv[1]).cuInit(0); print('loaded', flush=True); sys.stdin.read()"
-DRIVER = paths.SIM_LIB_DIR / "libcuda.so.1"
 
 
 @contextlib.contextmanager
@@ -27,7 +25,7 @@ def loaded(daemon, *command):
 
 def test_a_program_that_lost_its_preload(daemon):
     inside = f'exec env -u LD_PRELOAD {sys.executable} -c "$0" "$1"'
-    with loaded(daemon, "sh", "-c", inside, LOAD, DRIVER) as pid:
+    with loaded(daemon, "sh", "-c", inside, LOAD, copied_driver(daemon.state_dir)) as pid:
         said = json.loads(daemon.cli("doctor", "--json").stdout)
     [found] = [one for one in said["findings"] if f"process {pid} has the driver loaded" in one["found"]]
     assert found["level"] == "wrong"

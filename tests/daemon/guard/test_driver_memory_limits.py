@@ -9,7 +9,7 @@ import sys
 import pytest
 from run import built
 from run.built import SUPPORT
-from run.running import GPUSHARE, start
+from run.running import GPUSHARE, copied_driver, start
 from run.waiting import until
 
 from gpushare import paths
@@ -44,9 +44,10 @@ def why(walls, name="memory") -> str:
 
 
 class Evader:
-    """A program in a grant that clears its environment and loads the driver by its path."""
+    """A program in a grant that clears its environment and loads a copy of the driver."""
 
-    def __init__(self, daemon, *words, memory="512MiB", hold=True) -> None:
+    def __init__(self, daemon, trick, *sizes, memory="512MiB", hold=True) -> None:
+        words = trick, copied_driver(daemon.state_dir), *sizes
         bare = ["env", "-i", f"GPUSHARE_SIM_DIR={daemon.sim_dir}", *(["ATTACK_HOLD=1"] if hold else [])]
         self.process = subprocess.Popen(
             daemon.run(memory, "10%", *bare, sys.executable, str(ATTACK), *map(str, words), gpu="0"),
@@ -63,7 +64,7 @@ class Evader:
 
 def test_an_evader_stays_within_its_grant(daemon):
     assert why(daemon.client.node()["walls"]) == ""
-    with Evader(daemon, "driver", LIBRARY, 4096) as evader:
+    with Evader(daemon, "driver", 4096) as evader:
         [grant] = daemon.client.grants()
         assert why(grant["walls"]) == ""
         assert evader.said["last"] == 2, "CUDA_ERROR_OUT_OF_MEMORY"
@@ -73,13 +74,13 @@ def test_an_evader_stays_within_its_grant(daemon):
 
 
 def test_so_does_a_crowd_of_them(daemon):
-    with Evader(daemon, "crowd", LIBRARY, 6, 1024, hold=False) as evader:
+    with Evader(daemon, "crowd", 6, 1024, hold=False) as evader:
         assert 0 < evader.said["mib"] <= 512
         assert daemon.books()["peak_bytes"] <= 512 * MIB
 
 
 def test_it_follows_a_resize(daemon):
-    with Evader(daemon, "driver", LIBRARY, 4096) as evader:
+    with Evader(daemon, "driver", 4096) as evader:
         [grant] = daemon.client.grants()
         assert evader.said["last"] == 2
         daemon.client.resize(grant["id"], memory="1GiB")
@@ -94,7 +95,7 @@ def test_it_follows_a_resize(daemon):
 
 
 def test_a_daemon_that_was_killed_leaves_it(daemon):
-    with Evader(daemon, "driver", LIBRARY, 4096):
+    with Evader(daemon, "driver", 4096):
         daemon.kill()
         daemon.start()
         [grant] = daemon.client.grants()
@@ -106,7 +107,7 @@ def test_an_older_driver_has_none_and_the_node_says_so(make_daemon, tmp_path):
     """The evader then gets all it asks for, which is what the wall prevents."""
     daemon = with_driver(make_daemon, tmp_path, "595")
     assert "driver 595 has no limits per cgroup" in why(daemon.client.node()["walls"])
-    with Evader(daemon, "driver", LIBRARY, 1024) as evader:
+    with Evader(daemon, "driver", 1024) as evader:
         [grant] = daemon.client.grants()
         assert why(grant["walls"]) == why(daemon.client.node()["walls"])
         assert evader.said["mib"] == 1024
@@ -171,8 +172,8 @@ def test_workloads_of_one_grant_that_hold_too_much_together_are_found(make_daemo
     assert why(daemon.client.node()["walls"]) == ""
     grant = daemon.client.create(memory="512MiB", time="10%", keep=True)["id"]
     command = [*GPUSHARE, "run", "--socket", str(daemon.layout.socket), "--grant", grant, "--"]
-    command += [str(built.program("newlinkmap")), str(LIBRARY), "joined"]
-    # Each process may hold more than its share by SLACK_BYTES (gpushare.policy.audit), as code that the driver loaded.
+    command += [str(built.program("newlinkmap")), str(copied_driver(daemon.state_dir)), "joined"]
+    # Each process may hold SLACK_BYTES (gpushare.policy.audit.audit) beyond its share, as code that the driver loaded.
     all_of_them = [start(command, daemon.env, stderr=False) for _ in range(4)]
     try:
         for one in all_of_them:

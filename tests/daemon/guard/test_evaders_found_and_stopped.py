@@ -10,21 +10,21 @@ from pathlib import Path
 import pytest
 from machine import freezer
 from run.built import SUPPORT
-from run.running import SPIN, Tenant, alive, start
+from run.running import SPIN, Tenant, alive, copied_driver, start
 from run.waiting import until
 
-from gpushare.daemon.holds import Holds
+from gpushare.daemon.guard.holds import Holds
 from gpushare.enforce.cgroup import Cgroup, Hierarchies, below
 from gpushare.enforce.freezer import freeze
 from gpushare.errors import FailedError
-from gpushare.paths import SIM_DIR_ENV, SIM_LIB_DIR
+from gpushare.paths import SIM_DIR_ENV
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the daemon has to make cgroups")
 
 
 def past(daemon, *command: str | Path) -> list[str]:
-    """A command that clears the environment and finds the driver by its directory."""
-    bare = (f"LD_LIBRARY_PATH={SIM_LIB_DIR}", f"{SIM_DIR_ENV}={daemon.layout.sim}")
+    """A command that clears the environment and finds a copy of the driver."""
+    bare = (f"LD_LIBRARY_PATH={copied_driver(daemon.state_dir).parent}", f"{SIM_DIR_ENV}={daemon.layout.sim}")
     return ["env", "-i", *bare, *map(str, command)]
 
 
@@ -232,7 +232,7 @@ sys.stdin.readline()
 def test_memory_that_outlives_who_shared_it_is_told(make_daemon):
     """The driver keeps the memory while any process has a descriptor of it. It is reported; no grant is charged, and no
     process is stopped."""
-    daemon = make_daemon().patch("from gpushare.policy import audit", "audit.UNOWNED_NS = 1_000_000_000").start()
+    daemon = make_daemon().patch("from gpushare.policy.audit import audit", "audit.UNOWNED_NS = 1_000_000_000").start()
     process = subprocess.Popen(
         daemon.run("1GiB", "10%", sys.executable, "-c", SHARED, gpu="0"),
         env=daemon.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 from machine import freezer
-from run.built import SUPPORT
-from run.running import SPIN, Running, Tenant
+from run.running import SPIN, Running, Tenant, copied_driver
 from run.waiting import until
 
 from gpushare.paths import SIM_DIR_ENV, SIM_LIB_DIR
@@ -24,7 +23,8 @@ SECONDS = 3.0
 
 def past(daemon: Any, share: str) -> tuple[Running, int, str]:
     """Starts a process that joins a grant and can then work past the interposer; returns it, its pid and its grant."""
-    bare = ("-u", "LD_PRELOAD", f"LD_LIBRARY_PATH={SIM_LIB_DIR}", f"{SIM_DIR_ENV}={daemon.layout.sim}")
+    searched = f"{copied_driver(daemon.state_dir).parent}:{SIM_LIB_DIR}"
+    bare = ("-u", "LD_PRELOAD", f"LD_LIBRARY_PATH={searched}", f"{SIM_DIR_ENV}={daemon.layout.sim}")
     program = SUPPORT / "run" / "pastjoiner.py"
     child = daemon.tenant("env", *bare, sys.executable, str(program), time=share, gpu="0", forked=False)
     word, grant, _, _, pid, _ = child.stdout.readline().split()
@@ -34,7 +34,7 @@ def past(daemon: Any, share: str) -> tuple[Running, int, str]:
 
 def test_who_works_past_its_slot_is_kept_to_its_share(make_daemon, exact):
     daemon = make_daemon().patch(
-        "from gpushare.policy import overuse", "overuse.AHEAD_NS = overuse.FOUND_NS = 300_000_000"
+        "from gpushare.policy.audit import overuse", "overuse.AHEAD_NS = overuse.FOUND_NS = 300_000_000"
     )
     daemon.start()
     honest = Tenant(daemon.run("1GiB", "75%", SPIN, gpu="0"))
@@ -70,7 +70,7 @@ def test_beside_one_that_is_stopped_again_and_again_nobody_is_found(make_daemon)
     """A stopped process cannot say that its work has ended. The arbiter takes it that it still runs, for a while, and
     charges its neighbour for a part of what that has."""
     daemon = make_daemon().patch(
-        "from gpushare.policy import overuse", "overuse.AHEAD_NS = overuse.FOUND_NS = 300_000_000"
+        "from gpushare.policy.audit import overuse", "overuse.AHEAD_NS = overuse.FOUND_NS = 300_000_000"
     )
     daemon.start()
     honest, stopped = (Tenant(daemon.run("1GiB", share, SPIN, gpu="0")) for share in ("25%", "75%"))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from run.built import SUPPORT
+from run.running import copied_driver
 from run.waiting import until
 
 from gpushare import paths
@@ -52,7 +53,7 @@ def test_the_driver_serves_only_the_granted_device(make_daemon, tmp_path):
     config = tmp_path / "gpushare.toml"
     config.write_text('[audit]\nevader = "tell"\n')  # else it is frozen, as it has not joined
     daemon = make_daemon("--simulate", "2x16GiB", "--config", str(config)).start()
-    assert attack(daemon, "driver", LIBRARY, 16, grant={"gpu": "1"})["devices"] == 1
+    assert attack(daemon, "driver", copied_driver(daemon.state_dir), 16, grant={"gpu": "1"})["devices"] == 1
     assert attack(daemon, "driver", LIBRARY, 16)["devices"] == 2
 
 

@@ -8,17 +8,15 @@ import sys
 import pytest
 from run import built
 from run.built import SUPPORT
-from run.running import GPUSHARE, SPIN, Tenant, start
+from run.running import GPUSHARE, SPIN, Tenant, copied_driver, start
 from run.waiting import until
 
-from gpushare import paths
 from gpushare.enforce.cgroup import Hierarchies
 
 pytestmark = pytest.mark.skipif(
     os.geteuid() != 0 or Hierarchies.of().unified is None, reason="needs root and cgroup v2"
 )
 
-LIBRARY = paths.SIM_LIB_DIR / "libcuda.so.1"
 MIB = 1 << 20
 PAST = 512
 
@@ -34,7 +32,9 @@ class Past:
     def __init__(self, daemon, grant: str) -> None:
         command = [*GPUSHARE, "run", "--socket", str(daemon.layout.socket), "--grant", grant, "--"]
         self.process = start(
-            [*command, str(built.program("newlinkmap")), str(LIBRARY), "joined"], daemon.env, stderr=False
+            [*command, str(built.program("newlinkmap")), str(copied_driver(daemon.state_dir)), "joined"],
+            daemon.env,
+            stderr=False,
         )
         assert self.hear() == {"joined": 0, "init": 0}
 

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,9 @@ ASYNC_ONLY = {"close"}
 class InTurn:
     """An AsyncClient with the interface of a Client: each call runs to its end."""
 
-    def __init__(self, path):
+    def __init__(self, client):
         self._runner = asyncio.Runner()
-        self._client = AsyncClient(path)
+        self._client, self._patient = client, []
 
     def __getattr__(self, name):
         verb = getattr(self._client, name)
@@ -33,11 +34,18 @@ class InTurn:
 
         return call
 
+    def patient(self, seconds):
+        client = InTurn(self._client.patient(seconds))
+        self._patient.append(client)
+        return client
+
     def _each(self, stream):
         while (value := self._runner.run(anext(stream, None))) is not None:
             yield value
 
     def end(self):
+        for client in self._patient:
+            client.end()
         self._runner.run(self._client.close())
         self._runner.close()
 
@@ -50,7 +58,7 @@ def either(request):
     def make(path):
         if request.param == "sync":
             return Client(path)
-        made.append(InTurn(path))
+        made.append(InTurn(AsyncClient(path)))
         return made[-1]
 
     yield make
@@ -117,6 +125,20 @@ def test_a_daemon_that_was_killed(fresh, either):
         client.version()
     fresh.start()
     assert client.version()
+
+
+def test_a_patient_client_waits_for_a_daemon_that_was_here(fresh, tmp_path, either):
+    with pytest.raises(UnreachableError, match=r"or name its socket \(--socket, GPUSHARE_SOCKET\)$"):
+        either(tmp_path / "none.sock").patient(60).version()
+    client = either(fresh.layout.socket)
+    for end in (fresh.kill, fresh.terminate):
+        end()
+        with pytest.raises(UnreachableError, match=r"no daemon .*\(waited \d+\.\d s for it to be back\)"):
+            client.patient(0.1).version()
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(client.patient(60).version)
+            fresh.start()
+            assert waiting.result()
 
 
 def test_who_follows_misses_nothing(fresh, either):
@@ -188,7 +210,7 @@ def test_who_may_not_connect_is_told_so(fresh):
     Path(fresh.state_dir).chmod(0o755)
     os.seteuid(65534)
     try:
-        for client in (Client(fresh.layout.socket), InTurn(fresh.layout.socket)):
+        for client in (Client(fresh.layout.socket), InTurn(AsyncClient(fresh.layout.socket))):
             with pytest.raises(UnreachableError, match=r"permission denied: run as root"):
                 client.version()
     finally:

@@ -1,4 +1,5 @@
 /* Memory of another process, which is charged for it: no byte is charged twice. */
+#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include "rows.h"
@@ -212,14 +213,13 @@ void row_cuExternalMemoryGetMappedMipmappedArray(struct rows *r) {
   let_external_go(r, found, ours);
 }
 
+/* Signalled already: a wait for it is over at once. */
 static CUexternalSemaphore semaphore(struct rows *r) {
-  uint64_t about[32] = {1 /* opaque descriptor */, (uint64_t)-1};
+  CUDA_EXTERNAL_SEMAPHORE_HANDLE_DESC description = {.type = CU_EXTERNAL_SEMAPHORE_HANDLE_TYPE_OPAQUE_FD};
   CUexternalSemaphore found = NULL;
-  const void *description = about;
   context(r);
-  r->tentative = true; /* no semaphore exists here that could be imported */
-  if (cuImportExternalSemaphore(&found, description) != CUDA_SUCCESS)
-    found = NULL;
+  description.handle.fd = eventfd(1, EFD_CLOEXEC);
+  need(r, cuImportExternalSemaphore(&found, &description), "a semaphore");
   return found;
 }
 

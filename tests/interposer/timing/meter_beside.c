@@ -233,7 +233,7 @@ static void check_marks_beside_others(void) {
   measured->spread = 10000;
   marked(0, measured, 1, now + 2000);
   gs_meter_reap(&meter, &queues[0], now + 80000, 3, 1);
-  CHECK(near(meter.busy, 80000, 1) && queues[0].balance == 0 && near(measured->estimate, 95900, 100));
+  CHECK(near(meter.busy, 80000, 1) && meter.balance == 0 && near(measured->estimate, 95900, 100));
   /* What was only seen beside others does not bound what this shows. */
   fresh();
   struct gs_function *function = known(0x1000, 20000);

@@ -37,7 +37,7 @@ static void check_carried(void) {
     marked(0, function, 2, now + 200000);
     double missing = 40000 - 5000 - GS_METER_CLOCK_NS, most = GS_METER_KNEE * spread;
     CHECK(near(done(0, now + 200000), 40000 + (most < missing ? most : missing), 1));
-    CHECK(queues[0].balance == 0);
+    CHECK(meter.balance == 0);
   }
   /* Many that had no room for the sum of their means: the means are wrong. */
   fresh();
@@ -60,18 +60,18 @@ static void check_made_up(void) {
     fresh();
     struct gs_segment segment = {.launches = 3, .kinds = cases[i].kinds, .kind = {{known(0x1000, 20000), 0x1000, 3}}};
     segment.kind[0].function->spread = cases[i].spread;
-    queues[0].balance = cases[i].balance;
-    CHECK(near(gs_queue_fit(&queues[0], &segment, 60000, 0, ms), 60000 + cases[i].made_up, 1));
-    CHECK(near(queues[0].balance, cases[i].left, 1));
+    meter.balance = cases[i].balance;
+    CHECK(near(gs_meter_fit(&meter, &segment, 60000, 0, ms), 60000 + cases[i].made_up, 1));
+    CHECK(near(meter.balance, cases[i].left, 1));
   }
   /* What is seen to be longer than the mean is charged: it need not be made up for. */
   for (uint32_t lease = 1; lease <= 3; lease += 2) /* others may have been there, but were not */
     for (double balance = 10000; balance <= 50000; balance += 40000) {
       fresh();
-      queues[0].balance = balance;
+      meter.balance = balance;
       marked(0, known(0x1000, 100000), 1, now + 2000);
       gs_meter_reap(&meter, &queues[0], now + 130000, lease, 1);
-      CHECK(near(meter.busy, 130000, 1) && queues[0].balance == (balance > 30000 ? balance - 30000 : 0));
+      CHECK(near(meter.busy, 130000, 1) && meter.balance == (balance > 30000 ? balance - 30000 : 0));
     }
 }
 
@@ -334,7 +334,7 @@ static void check_unknown_bounds(void) {
   fresh();
   struct gs_function *function = gs_meter_function(&meter, 0x1000);
   queues[0].clouded = true;
-  queues[0].balance = 5000; /* would be charged each time */
+  meter.balance = 5000; /* would be charged each time */
   marked(0, function, 1, now + 2000);
   CHECK(near(done(0, now + 300000), GS_METER_GUESS_NS, 1) && function->estimate == GS_METER_GUESS_NS);
   /* The lease changed meanwhile: what it took counts only until it is seen alone. */

@@ -116,9 +116,13 @@ static void check_own_mark(void) {
   CHECK(plan(0, known(0x1000, 300000)) == (GS_PLAN_MARK | GS_PLAN_START));
   now += 400000;
   CHECK(plan(0, known(0x1000, 300000)) == GS_PLAN_MARK); /* in the middle of a segment it would show nothing, */
-  /* and before the first launch of a stream, which gets one behind it as well. */
+  /* and before the first launch of a stream, where its context's clock is not known yet, or its function is not. */
   restart();
-  CHECK(plan(0, known(0x1000, 20000)) == (GS_PLAN_MARK | GS_PLAN_START));
+  CHECK(plan(0, known(0x1000, 20000)) == (GS_PLAN_MARK | GS_PLAN_START) && !queues[0].anchored);
+  restart();
+  queues[0].unclocked = queues[1].unclocked = false;
+  CHECK(plan(0, gs_meter_function(&meter, 0x3000)) == (GS_PLAN_START | GS_PLAN_SAMPLE | GS_PLAN_HOLD | GS_PLAN_MARK));
+  CHECK(plan(1, known(0x1000, 20000)) == 0 && queues[1].anchored && queues[1].previous_done == now);
   /* Not beside others, nor while the work of the last lease may still be there: that is noted. */
   fresh();
   gs_meter_turn(&meter, 1, now);

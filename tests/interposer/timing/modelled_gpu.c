@@ -356,6 +356,7 @@ void remake_stream(int s) {
   reap();
   take_sample(s);
   memset(&queues[s], 0, sizeof queues[s]);
+  queues[s].unclocked = !clocks[0].set;
 }
 
 void sync_all(void) {
@@ -381,6 +382,8 @@ void restart(void) {
   if (reading > 0)
     meter.mark_most_ns = 12500000; /* as for a program that is alone */
   memset(queues, 0, sizeof queues);
+  for (int s = 0; s < STREAMS; s++)
+    queues[s].unclocked = true;
   memset(clocks, 0, sizeof clocks);
   clocked = 0;
   memset(tail, 0, sizeof tail);

@@ -19,6 +19,8 @@ WAITS = ("sync", "event", "task")
 """The program waits for each launch. The first waits that are late for want of a processor are charged as work: up to
 LATE_NS in all."""
 LATE_NS = 10_000_000
+STALLED_NS = 2_000_000
+"""A thread that launches may lose its processor for so long; until it is back, nothing shows that the device idles."""
 
 
 # Launches per pattern and kernel length: about a third of a second each; a second where the program waits for each.
@@ -26,7 +28,7 @@ def launches(pattern: str, ns: int) -> int:
     if pattern in WAITS:
         return 1_000_000_000 // (15_000 + ns)
     each = {"mix": 5 * ns, "mixhost": 5 * ns, "host": 24_000 + ns}.get(pattern, ns + 3000)
-    return min(20_000, max(400, 300_000_000 // each))
+    return min(60_000, max(400, 300_000_000 // each))
 
 
 @pytest.mark.timing
@@ -47,7 +49,7 @@ def test_metered_against_the_books(
     busy, metered = sim.busy_ns(tenant.pid), grant.slot().busy_ns
     print(f"{pattern} {kernel_us} us: error {metered / busy - 1:+.2%}, busy {busy} of {result['wall_ns']} ns")
     assert busy == pytest.approx(result["truth_ns"], rel=0.01)
-    assert -allowed * busy <= metered - busy <= allowed * busy + (LATE_NS if pattern in WAITS else 0)
+    assert -allowed * busy <= metered - busy <= allowed * busy + (LATE_NS if pattern in WAITS else STALLED_NS)
     tenant.end()
 
 

@@ -27,7 +27,7 @@ from gpushare.errors import GpushareError
 from gpushare.inject import cdi, grantdir, grantfiles
 from gpushare.node import standins
 from gpushare.node.devices import MAX_DEVICES
-from gpushare.paths import SOCKET_ENV, Layout
+from gpushare.paths import LOCK, SIM_LIB_DIR, SOCKET_ENV, Layout
 
 SPIN = paths.LIB_DIR / "gpushare-spin"
 GPUSHARE = (sys.executable, "-m", "gpushare")
@@ -39,8 +39,18 @@ PATIENT = (
     *(f"ledger.{name} = {value}" for name, value in LEDGER_PATIENCE.items()),
 )
 # Readers start with the first job. Started ahead of it, as
-# tests/daemon/state/test_hung_readers_replaced.py tests, most would be unused, for a tenth of all processor time.
-NO_READER_AHEAD = ("from gpushare.daemon import readers", "readers._AHEAD_SECONDS = 10**6")
+# tests/daemon/host/test_hung_readers_replaced.py tests, most would be unused, for a tenth of all processor time.
+NO_READER_AHEAD = ("from gpushare.daemon.host import readers", "readers._AHEAD_SECONDS = 10**6")
+
+
+def copied_driver(directory: Path) -> Path:
+    """A copy of the simulated driver below this directory: programs of `gpushare run` that open it bypass the
+    interposer."""
+    copy = directory / "copies" / "libcuda.so.1"
+    if not copy.exists():
+        copy.parent.mkdir()
+        shutil.copy(SIM_LIB_DIR / copy.name, copy)
+    return copy
 
 
 def alive(pid: int) -> bool:
@@ -149,6 +159,12 @@ class Daemon:
         except GpushareError:
             return False
         return True
+
+    def away(self) -> None:
+        """Leaves the node as if no daemon had run there since the machine was started."""
+        self.kill()
+        self.layout.socket.unlink()
+        (self.layout.run / LOCK).unlink()
 
     def kill(self) -> None:
         assert self.process is not None

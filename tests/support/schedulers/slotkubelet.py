@@ -3,7 +3,9 @@
 Messages are encoded here from the public APIs' field numbers, not by the product's code.
 """
 
+import random
 import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,26 @@ class Refused(Exception):
     """The plugin answered with an error status."""
 
 
+class Reuse:
+    """How kubelet's devicemanager gives slots to the containers of one pod, all of them at the pod's admission: first
+    those that init containers of the pod had, in any order, then free ones. `free`: slots that no pod has."""
+
+    def __init__(self, free: Sequence[str], seed: int) -> None:
+        self.free = list(free)
+        self._again: set[str] = set()
+        self._random = random.Random(seed)
+
+    def take(self, count: int, *, init: bool) -> list[str]:
+        """The slots of the pod's next container. `init`: its slots are used again, as it ends before the next starts;
+        those of a main or a restartable init container are not."""
+        again = sorted(self._again)
+        own = self._random.sample(again, min(count, len(again)))
+        fresh, self.free = self.free[: count - len(own)], self.free[count - len(own) :]
+        own += fresh
+        self._again = self._again | set(own) if init else self._again - set(own)
+        return own
+
+
 class SlotKubelet:
     """`directory`: its root. `slots`: by name, (healthy, NUMA node)."""
 
@@ -25,7 +47,7 @@ class SlotKubelet:
         self.slots: dict[str, tuple[bool, int | None]] = {}
         self.registered: list[dict[str, Any]] = []
         self.streams = 0
-        # Slots, by pod.
+        # Slots, by pod; without those of init containers that end, which kubelet does not list.
         self.pods: dict[str, list[str]] = {}
         self.plugins.mkdir(parents=True, exist_ok=True)
         (directory / "pod-resources").mkdir(exist_ok=True)
@@ -113,6 +135,18 @@ class SlotKubelet:
             "cdi": [first(fields(one), 1) for one in found.get(5, ())],
             "annotations": {first(one, 1): first(one, 2) for one in notes},
         }
+
+    def admit(self, pod: str, free: Sequence[str], *containers: tuple[str, int], seed: int = 0) -> Iterator[str]:
+        """Admits a pod, one container at a time; yields their CDI names. `containers`: kind (`init`, `sidecar`, `main`)
+        and number of slots."""
+        reuse = Reuse(free, seed)
+        self.pods[pod] = []
+        for kind, count in containers:
+            own = reuse.take(count, init=kind == "init")
+            [name] = self.allocate(own)["cdi"]
+            if kind != "init":
+                self.pods[pod] = [*self.pods[pod], *own]
+            yield name
 
     def free(self, device: str) -> list[str]:
         """Healthy slots of a device that no pod has."""

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from schedulers.slotkubelet import Reuse
 
 from gpushare.adapters.deviceplugin import slots
 from gpushare.adapters.deviceplugin.kubelet import Pods
@@ -95,6 +96,69 @@ def test_a_grant_is_over_when_nobody_has_its_slots():
     assert slots.over([idle], set(), {"g"}, old, trusted=False) == ["g"]
     assert slots.overlapping([idle], {"GPU-a.2", "GPU-a.3"}) == ["g"]
     assert slots.overlapping([idle], {"GPU-a.3"}) == []
+
+
+def of(slots_of: list[str], turn: str = "s", phase: str = "reserved"):
+    numbers = {int(name.rpartition(".")[2]) for name in slots_of}
+    return {**grant("GPU-a", numbers, phase=phase), "in_turn": {"set": turn, "parts": sorted(numbers)}}
+
+
+CONTAINERS = st.lists(st.tuples(st.booleans(), st.integers(1, 5)), min_size=1, max_size=6)
+
+
+@given(CONTAINERS, st.lists(st.integers(1, 5), min_size=1, max_size=3), st.integers(0, 1 << 30))
+def test_whatever_kubelet_gives_to_a_pods_containers_is_one_pods(inits, mains, seed):
+    """Init containers, of which some are restartable, and main containers."""
+    reuse, there = Reuse([f"GPU-a.{number}" for number in range(100)], seed), []
+    for init, count in [*inits, *((False, count) for count in mains)]:
+        own = reuse.take(count, init=init)
+        beside = [one for one in slots.sets(there).values() if not slots.of_set(one).isdisjoint(own)]
+        assert len(beside) <= 1
+        assert all(slots.may_continue(one, own) for one in beside)
+        there.append(
+            {**of(own, beside[0][0]["in_turn"]["set"] if beside else str(len(there))), "created_ns": len(there)}
+        )
+    started = [{**there[0], "phase": "active"}, *there[1:]]
+    for one in slots.sets(started).values():
+        if one[0]["phase"] == "active":
+            assert not slots.may_continue(one, list(slots.of_set(one))), "its admission is over"
+
+
+def test_slots_that_no_container_of_the_same_pod_could_get_are_another_pods():
+    init = of(["GPU-a.0", "GPU-a.1", "GPU-a.2"])
+    assert slots.may_continue([init], ["GPU-a.1"])
+    assert slots.may_continue([init], ["GPU-a.0", "GPU-a.1", "GPU-a.2", "GPU-a.9"])
+    assert not slots.may_continue([init], ["GPU-a.2", "GPU-a.3"]), "kubelet would have given those that are left first"
+    assert not slots.may_continue([init, of(["GPU-a.0"])], ["GPU-a.0", "GPU-a.2", "GPU-a.3"])
+
+
+def test_many_containers_take_no_time_to_tell():
+    reuse = Reuse([f"GPU-a.{number}" for number in range(100)], 0)
+    many = [of(reuse.take(40 - number, init=True)) for number in range(30)]
+    assert slots.may_continue(many, reuse.take(3, init=False))
+
+
+def test_a_set_of_grants_ends_as_one():
+    init, main = of(["GPU-a.1", "GPU-a.2"]), {**of(["GPU-a.2"], phase="bound"), "id": "h"}
+    old = dict.fromkeys("gh", slots.UNLISTED_SECONDS)
+    assert slots.over([init, main], {"GPU-a.2"}, "gh", old, trusted=True) == []
+    assert slots.over([init, main], set(), {"h"}, dict.fromkeys("gh", 0.0), trusted=True) == ["g", "h"]
+    assert slots.over([init, {**main, "phase": "active"}], set(), {"h"}, old, trusted=True) == []
+    assert slots.over([init, main], set(), set(), {**old, "h": 0.0}, trusted=True) == [], "made just now"
+    assert slots.over([init, main], set(), set(), old, trusted=True) == ["g", "h"]
+
+
+def test_a_grant_that_was_listed_itself_ends_with_its_own_pod():
+    """Pods share a set where one failed after its allocation."""
+    failed, ran, runs = of(["GPU-a.0", "GPU-a.1"]), of(["GPU-a.0"], phase="bound"), of(["GPU-a.1"], phase="active")
+    there = [failed, {**ran, "id": "h"}, {**runs, "id": "i"}]
+    young = dict.fromkeys("ghi", 0.0)
+    assert slots.over(there, {"GPU-a.1"}, {"g", "h", "i"}, young, trusted=True) == ["h"]
+    assert slots.over([{**one, "phase": "bound"} for one in there], set(), {"h"}, young, trusted=True) == [
+        "g",
+        "h",
+        "i",
+    ]
 
 
 class Listed(Pods):

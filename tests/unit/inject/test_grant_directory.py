@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.inject import grantdir, grantfiles, mounts, process
+from gpushare.inject import grantdir, grantfiles, mounts, names, process
 from gpushare.inject.node import Node
 from gpushare.paths import INTERPOSERS, SIM_RUNTIMES
 
@@ -247,9 +247,28 @@ def test_programs_find_the_simulated_libraries(tmp_layout, tmp_path):
     assert shared["LD_PRELOAD"].split(":") == [*map(str, INTERPOSERS), *runtimes]
     assert (bare["GPUSHARE_SIM_DIR"], bare["LD_LIBRARY_PATH"]) == (str(tmp_path), "/sim")
     merged = process.merge({"LD_LIBRARY_PATH": "/a:/b"}, shared)
-    assert merged["LD_LIBRARY_PATH"] == "/sim:/a:/b"
+    assert merged["LD_LIBRARY_PATH"] == f"{tmp_layout.names}:/sim:/a:/b", "the interposer before the driver"
+    assert process.merge({"PATH": "/a:/b"}, shared)["PATH"] == "/sim/bin:/a:/b", "nvidia-smi of these devices"
     assert process.merge(merged, shared) == merged, "a run in a run"
-    assert "LD_LIBRARY_PATH" not in process.environment(tmp_layout, "g-1", Node())
+    real = process.environment(tmp_layout, "g-1", Node())
+    assert real["LD_LIBRARY_PATH"] == str(tmp_layout.names)
+    assert process.merge({"PATH": "/a"}, real)["PATH"] == "/a"
+
+
+def test_the_drivers_names_lead_to_the_interposer(tmp_layout, tmp_path):
+    """Also after an upgrade, which may move it. No name is missing meanwhile."""
+    tmp_layout.names.parent.mkdir(parents=True)
+    for lib_dir in (tmp_path / "old", tmp_path / "new"):
+        for _ in range(2):
+            names.make(tmp_layout, Node(lib_dir=lib_dir))
+        links = {link.name: str(link.readlink()) for link in tmp_layout.names.iterdir()}
+        cuda, nvml = f"{lib_dir}/libgpushare.so", f"{lib_dir}/libgpushare-ml.so"
+        assert links == {
+            "libcuda.so": cuda, "libcuda.so.1": cuda, "libnvidia-ml.so": nvml, "libnvidia-ml.so.1": nvml,
+        }  # fmt: skip
+    names.remove(tmp_layout)
+    names.remove(tmp_layout)
+    assert not tmp_layout.names.exists()
 
 
 def test_no_room_for_a_probe_decides_nothing(tmp_path, monkeypatch):

@@ -19,6 +19,7 @@
 #include "interposer/time/marks/publish.h"
 #include "interposer/time/marks/residency.h"
 #include "interposer/time/streams/capture.h"
+#include "page/gs_clock.h"
 
 enum {
   TICK_ACTIVE_NS = 50000000, /* interval of the checks of the heartbeat while the program submits */
@@ -166,13 +167,10 @@ static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint6
  * call (ENOSYS), and a seccomp filter that does not know the call may return any error, mostly EPERM. */
 static bool wait_for_any(struct futex_waitv *waiters, uint32_t count, uint64_t timeout) {
   static bool refused; /* used by this thread only; a fork inherits the kernel and the filter */
-  struct timespec until;
   if (refused)
     return false;
-  clock_gettime(CLOCK_MONOTONIC, &until);
-  timeout += (uint64_t)until.tv_nsec;
-  until.tv_sec += (time_t)(timeout / 1000000000);
-  until.tv_nsec = (long)(timeout % 1000000000);
+  uint64_t end = gs_clock_own() + timeout;
+  struct timespec until = {(time_t)(end / 1000000000), (long)(end % 1000000000)};
   long woken = syscall(SYS_FUTEX_WAITV, waiters, count, 0, &until, CLOCK_MONOTONIC);
   if (woken >= 0)
     gs_futex_pass_on((const uint32_t *)(uintptr_t)waiters[woken].address, (uint32_t)waiters[woken].value);

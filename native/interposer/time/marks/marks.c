@@ -130,7 +130,7 @@ static bool device_time(struct gs_context *context, CUevent event, uint64_t *tim
   float ms;
   *known = true;
   if (!context->base) {
-    context->base = event;
+    __atomic_store_n(&context->base, event, __ATOMIC_RELAXED);
     context->base_time = UINT64_C(1) << 62; /* far from 0: other streams' marks may be older */
     *time = context->base_time;
     return true;
@@ -143,7 +143,7 @@ static bool device_time(struct gs_context *context, CUevent event, uint64_t *tim
   if (ms < rebase_ms)
     return false;
   gs_event_give(context, context->base);
-  context->base = event;
+  __atomic_store_n(&context->base, event, __ATOMIC_RELAXED);
   context->base_time = *time;
   return true;
 }

@@ -64,6 +64,7 @@ static struct gs_stream *add(struct gs_time *time, CUstream handle, CUcontext co
     blocking = !(flags & CU_STREAM_NON_BLOCKING);
   __atomic_store_n(&stream->blocking, blocking, __ATOMIC_RELAXED);
   memset(&stream->queue, 0, sizeof stream->queue);
+  stream->queue.unclocked = !__atomic_load_n(&owner->base, __ATOMIC_RELAXED);
   __atomic_store_n(&stream->repeater, NULL, __ATOMIC_RELAXED);
   stream->absorbed = __atomic_load_n(&stream->repeated, __ATOMIC_RELAXED);
   stream->booked = stream->booked_launches = stream->done_launches = 0;
