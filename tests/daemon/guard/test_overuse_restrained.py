@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from machine import freezer
+from run.built import SUPPORT
 from run.running import SPIN, Running, Tenant, copied_driver
 from run.waiting import until
 
