@@ -260,7 +260,8 @@ def test_only_its_owner_and_root(public, gang):
 
 
 def test_the_oldest_that_are_over_are_forgotten(make_daemon):
-    client = make_daemon().quicken("grants.gang_parts", REMEMBERED_MAX=3).start().client
+    few = ("from gpushare.daemon.grants import gang_parts", "gang_parts.REMEMBERED_MAX = 3")
+    client = make_daemon().patch(*few).start().client
     client.prepare("job", [HALF])
     for number in range(5):
         client.abort(f"old-{number}")

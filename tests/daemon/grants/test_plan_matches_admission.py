@@ -140,7 +140,7 @@ def test_keys(client):
 
 
 def test_who_would_lose_what_it_borrows(make_daemon):
-    daemon = make_daemon("--simulate", "1x8GiB").quicken(_TICK_SECONDS=0.1).start()
+    daemon = make_daemon("--simulate", "1x8GiB").quicken(tick=0.1).start()
     client = daemon.client
     client.set_tenant("team-a", {"time": "50%"})
     child = daemon.tenant(str(SPIN), time="0", tenant="default")

@@ -33,7 +33,7 @@ def test_the_life_of_a_grant(daemon, client):
 
 
 def test_who_holds_idle_devices_and_who_is_refused_for_it(make_daemon):
-    daemon = make_daemon("--simulate", "1x8GiB").quicken(_TICK_SECONDS=0.05).start()
+    daemon = make_daemon("--simulate", "1x8GiB").quicken(tick=0.05).start()
     client = daemon.client
     client.set_tenant("team-a", {"time": "50%"})
     assert daemon.cli_here("why").stdout.splitlines() == [

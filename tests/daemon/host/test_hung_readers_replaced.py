@@ -55,7 +55,7 @@ def ended(pid: int) -> bool:
 
 
 def test_one_is_there_before_the_first_job(daemon, client, bundle):
-    with daemon.started_with("readers._AHEAD_SECONDS = 0.1"):
+    with daemon.started_with(reader_ahead=0.1):
         until(lambda: readers(daemon), "a reader")
         before = readers(daemon)
         assert edit(client, bundle)["grant"]
@@ -114,7 +114,8 @@ def test_a_hung_one_is_replaced(daemon, client, bundle):
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount")
 def test_a_file_system_that_does_not_answer(make_daemon, bundle, tmp_path_factory):
     """A reader that waits for it cannot be ended. If too many are stuck, starts are refused with the reason."""
-    daemon = make_daemon().quicken("host.readers", JOB_SECONDS=1.0, _STUCK_MAX=2).start()
+    few = ("from gpushare.daemon.host import readers", "readers._STUCK_MAX = 2")
+    daemon = make_daemon().patch(*few).quicken(reader_job=1.0).start()
     client = daemon.client
     other = tmp_path_factory.mktemp("other")
     (other / "rootfs").mkdir()

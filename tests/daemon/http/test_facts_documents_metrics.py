@@ -271,7 +271,7 @@ def test_config_file(make_daemon, tmp_path):
 
 
 def test_dead_simulator_is_seen(make_daemon):
-    client = make_daemon().quicken(_HEALTH_SECONDS=0.1).start().client
+    client = make_daemon().quicken(health=0.1).start().client
     os.kill(client.node()["sim_pid"], signal.SIGKILL)
     until(lambda: client.devices()[0]["health"] == "unhealthy", "seen")
     with pytest.raises(FailedError, match="simulator"):

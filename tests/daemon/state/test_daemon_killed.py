@@ -157,7 +157,7 @@ def test_stray_files_are_removed(daemon):
 @pytest.mark.parametrize("obstacle", ["full", "read-only", "directories"])
 def test_specs_that_cannot_be_written_end_nothing(make_daemon, obstacle):
     """Containers that run need no CDI spec. What is missing is written as soon as it can be."""
-    daemon = make_daemon().quicken(_HEALTH_SECONDS=0.05).start()
+    daemon = make_daemon().quicken(health=0.05).start()
     client, place = daemon.client, daemon.layout.cdi
     made = [client.create(memory="1GiB", time="10%")["id"] for _ in range(2)]
     running, unused = made

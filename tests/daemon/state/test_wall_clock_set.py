@@ -26,7 +26,8 @@ def clock(make_daemon, shim, tmp_path):
     daemon = make_daemon()
     daemon.env |= {"LD_PRELOAD": os.fspath(shim), "WALLCLOCK": os.fspath(path)}
     (daemon.state_dir / "gpushare.toml").write_text("ledger_seconds = 1\n")
-    daemon.command += ["--config", os.fspath(daemon.state_dir / "gpushare.toml")]
+    daemon.options += ["--config", os.fspath(daemon.state_dir / "gpushare.toml")]
+    daemon.patch()
     with open(path, "r+b") as file, mmap.mmap(file.fileno(), 8) as page:
 
         def put(ns):
@@ -101,7 +102,7 @@ def test_nor_does_it_live_shorter_when_the_clock_was_set_while_no_daemon_ran(clo
 def test_a_runtime_that_hangs_holds_its_grant_no_longer_when_the_clock_was_set_back(clock):
     daemon, put = clock
     daemon.patch("from gpushare.daemon.grants import grants", "grants._ttl_ns = lambda request: 10**9")
-    daemon.quicken("grants.transitions", _STARTER_S=0.05, _STARTER_MAX_S=0.2).start()
+    daemon.quicken(starter=0.05, starter_most=0.2).start()
     annotations = {"gpushare.dev/memory": "1GiB", "gpushare.dev/time": "10%"}
     rootfs = daemon.state_dir / "rootfs"
     rootfs.mkdir()

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, TypeAlias
 
@@ -40,7 +40,7 @@ PATIENT = (
 )
 # Readers start with the first job. Started ahead of it, as
 # tests/daemon/host/test_hung_readers_replaced.py tests, most would be unused, for a tenth of all processor time.
-NO_READER_AHEAD = ("from gpushare.daemon.host import readers", "readers._AHEAD_SECONDS = 10**6")
+NO_READER_AHEAD = {"reader_ahead": 1e6}
 
 
 def copied_driver(directory: Path) -> Path:
@@ -87,8 +87,11 @@ class Daemon:
     forked = True
     """Whether it is forked from a process that has imported the daemon, rather than started as a command."""
 
-    patches = PATIENT + NO_READER_AHEAD
+    patches = PATIENT
     """Python that every daemon runs before it starts."""
+
+    timing: Mapping[str, float] = NO_READER_AHEAD
+    """Seconds by the fields of Timing (gpushare/daemon/timing.py), for every daemon."""
 
     def __init__(
         self, state_dir: Path, simulate: str = "1x16GiB", env: dict[str, str] | None = None, options: Sequence[str] = ()
@@ -100,6 +103,7 @@ class Daemon:
         devices = ["--simulate", simulate] if simulate else []
         self.options = ["daemon", *devices, "--state-dir", os.fspath(state_dir), *options]
         self.statements = list(self.patches)
+        self.intervals = dict(self.timing)
         self.patch()
         self.env = {**os.environ, **(env or {}), SOCKET_ENV: str(self.layout.socket)}
         self.client = Client(self.layout.socket)
@@ -114,22 +118,29 @@ class Daemon:
         """Adds Python statements that the daemon runs before it starts."""
         self.statements += statements
         program = "\n".join((*self.statements, "from gpushare.cli.main import entry", "entry()"))
-        self.command = [sys.executable, "-c", program, *self.options]
+        given = ",".join(f"{name}={seconds}" for name, seconds in self.intervals.items())
+        self.command = [sys.executable, "-c", program, *self.options, *(("--timing", given) if given else ())]
         return self
 
+    def quicken(self, **seconds: float) -> Self:
+        """Sets intervals of the daemon, the fields of Timing (gpushare/daemon/timing.py), so that a test need not wait
+        for them."""
+        self.intervals |= seconds
+        return self.patch()
+
     @contextlib.contextmanager
-    def started_with(self, *statements: str) -> Iterator[None]:
-        """Restarts the daemon with additional statements, as `patch` takes them; at the end restarts it without
-        them."""
+    def started_with(self, *statements: str, **seconds: float) -> Iterator[None]:
+        """Restarts the daemon with additional statements, as `patch` takes them, and other intervals, as `quicken`
+        takes them; at the end restarts it without."""
         self.terminate()
-        before = list(self.statements)
+        before, intervals = list(self.statements), dict(self.intervals)
         try:
-            self.patch(*statements).start()
+            self.quicken(**seconds).patch(*statements).start()
             yield
             self.nothing_left()
         finally:
             self.terminate()
-            self.statements = before
+            self.statements, self.intervals = before, intervals
             self.patch().start()
 
     def start(self) -> Self:

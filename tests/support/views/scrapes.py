@@ -39,7 +39,7 @@ def samples(text: str) -> list[tuple[str, dict[str, str], float]]:
 class Site:
     def __init__(self, directory: Path) -> None:
         self.daemon = Daemon(directory / "state", "2x4GiB")
-        self.daemon.patch("import gpushare.daemon.app", "gpushare.daemon.app._HEALTH_SECONDS = 0.05").start()
+        self.daemon.quicken(health=0.05).start()
         self.client = self.daemon.client
         self.processes: list[subprocess.Popen[str]] = []
         self.pod = self.container(POD)

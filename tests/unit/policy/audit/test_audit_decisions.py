@@ -105,8 +105,8 @@ def test_a_command_line_obeys_nothing(monkeypatch):
 
 
 def test_memory_of_nobody_counts_when_it_lasts():
-    unowned, much = audit.Unowned(), audit.UNOWNED_BYTES + 1
+    unowned, much = audit.Unowned(10), audit.UNOWNED_BYTES + 1
     assert unowned.follow({0: much, 1: much - 1}, 0) == {}
-    assert unowned.follow({0: much, 1: much}, audit.UNOWNED_NS) == {0: much}
-    assert unowned.follow({0: much - 1, 1: much}, 2 * audit.UNOWNED_NS) == {1: much}
-    assert unowned.follow({0: much, 1: much}, 3 * audit.UNOWNED_NS) == {1: much}  # device 0 starts over
+    assert unowned.follow({0: much, 1: much}, 10) == {0: much}
+    assert unowned.follow({0: much - 1, 1: much}, 20) == {1: much}
+    assert unowned.follow({0: much, 1: much}, 30) == {1: much}  # device 0 starts over
