@@ -17,7 +17,7 @@ from gpushare.policy.quota import entitlement, history, tree
 from gpushare.policy.quota.entitlement import TenantState
 from gpushare.policy.quota.solve import solve
 
-VECTORS = json.loads((Path(__file__).parent / "quota_tree_vectors.json").read_text())
+VECTORS = json.loads((Path(__file__).parent / "vectors.json").read_text())
 
 
 @pytest.mark.parametrize("case", VECTORS, ids=[case["case"] for case in VECTORS])
