@@ -34,7 +34,6 @@ from gpushare.policy.grants.lifecycle import Phase
 
 log = logging.getLogger(__name__)
 
-IN_USE_SECONDS = 0.05
 UNUSED_SECONDS = 1.0
 _REST_SECONDS = 0.01
 """Least time between two looks, whatever triggers them."""
@@ -93,7 +92,7 @@ class Audit:
             except Exception:
                 log.exception("the devices were not audited")
             await asyncio.sleep(_REST_SECONDS)
-            wait = (IN_USE_SECONDS if self._in_use() else UNUSED_SECONDS) - _REST_SECONDS
+            wait = (self._state.timing.audit if self._in_use() else UNUSED_SECONDS) - _REST_SECONDS
             try:
                 async with asyncio.timeout(wait):
                     await self._poked.wait()

@@ -125,7 +125,7 @@ class Unowned:
 
     def __init__(self, state: State, backend: Backend, findings: Findings) -> None:
         self._state, self._backend, self._findings = state, backend, findings
-        self._policy = audit.Unowned()
+        self._policy = audit.Unowned(round(state.timing.unowned * 1e9))
         self._at_ns = 0
 
     async def follow(self, snapshot: Snapshot) -> None:

@@ -41,15 +41,9 @@ SLACK_BYTES = 64 * MIB
 
 _LOST = "memory that a workload takes of the driver without the interposer is not held to its limit by the kernel"
 _CONTROL = "/dev/nvidiactl"
-_SETTLE_SECONDS = 10.0
 _SETTLE_REST = 20
 """A look at all descriptors is followed by a pause of this many times its length: a user who ends processes in a row
 must not keep the loop busy. Until then, memory in doubt counts against nobody."""
-_KEPT_SECONDS = 10.0
-"""After a look, memory that was in doubt counts again, but then possibly no process is in a call in which it could be
-signalled. A cgroup that holds too much for this long is killed. Not sooner: helpers of an ended process keep its
-descriptors for a while (PyTorch's data loaders check every 5 s whether it lives), which must not get its successor
-killed."""
 _REPORT_SECONDS = 1.0
 _ROUNDS = 16  # reads of events per call; the ring has room for fewer
 _STAND_IN = re.compile(r"([0-9]{1,4}):([0-9]{1,7}),([0-9.]{1,20})")
@@ -225,7 +219,7 @@ class Tracepoint:
             for number in list(self._cgroups):
                 self._end_if_kept(number, now)
         if self._cgroups:
-            self._settle_at(now + _SETTLE_SECONDS)
+            self._settle_at(now + self._state.timing.settle)
 
     def _end_if_kept(self, number: int, now: float) -> None:
         """Kills, or only reports, a cgroup that holds too much. One that took more while part of what it had was in
@@ -239,7 +233,7 @@ class Tracepoint:
         if held <= limit:
             self._kept_since.pop(number, None)
             return
-        if now - self._kept_since.setdefault(number, now) < _KEPT_SECONDS:
+        if now - self._kept_since.setdefault(number, now) < self._state.timing.kept:
             return
         self._kept_since[number] = now  # reported again after the same time
         done = "go on"
