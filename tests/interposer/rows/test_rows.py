@@ -325,10 +325,25 @@ def test_without_the_lease(
 def test_a_row_without_a_snippet_fails_the_build() -> None:
     rows, found = list(HOOKS), gen_rows.snippets()
     assert gen_rows.problems(rows, found) == []
-    for name in ("cuMemAlloc_v2", "cuGraphLaunch_ptsz", "cuGetExportTable"):
+    for name, alone in (
+        ("cuMemAlloc_v2", ["cuMemAlloc", "cuMemAlloc_v2"]),
+        ("cuGraphLaunch", ["cuGraphLaunch", "cuGraphLaunch_ptsz"]),
+        ("cuGetExportTable", ["cuGetExportTable"]),
+    ):
         without = {key: value for key, value in found.items() if key != name}
-        assert gen_rows.problems(rows, without) == [f"{name}: no snippet in tests/interposer/rows"]
+        missing = [f"{row}: no snippet in tests/interposer/rows" for row in alone]
+        assert gen_rows.problems(rows, without) == missing
         assert len(gen_rows.problems([row for row in rows if row != name], found)) == 1
     group, _ = found["cuMemAlloc_v2"]
     silent = found | {"cuMemAlloc_v2": (group, "  context(r);\n")}
     assert gen_rows.problems(rows, silent) == ["cuMemAlloc_v2: its snippet in memory.c does not call it"]
+
+
+def test_a_snippet_stands_for_functions_that_differ_in_types_only() -> None:
+    found = gen_rows.snippets()
+    assert gen_rows.lender("cuMemcpy2DUnaligned", found) == "cuMemcpy2DAsync_v2"
+    assert gen_rows.adapter("cuLaunchKernel", "cuLaunchKernel_ptsz") is None, "the same types: no adapter"
+    narrowed = gen_rows.adapter("cuMemAllocPitch_v2", "cuMemAllocPitch")
+    assert "own_call.cuMemAllocPitch(&own_dptr, &own_pPitch, (unsigned int)WidthInBytes" in narrowed
+    with pytest.raises(gen_rows.Misfit):
+        gen_rows.adapter("cuCtxCreate_v2", "cuCtxCreate_v4")

@@ -5,13 +5,6 @@
 static void count_up(void *number) { __atomic_add_fetch((unsigned *)number, 1, __ATOMIC_RELEASE); }
 static void count_ten(void *number) { __atomic_add_fetch((unsigned *)number, 10, __ATOMIC_RELEASE); }
 
-static CUgraph empty_graph(struct rows *r) {
-  CUgraph graph = NULL;
-  context(r);
-  need(r, cuGraphCreate(&graph, 0), "a graph");
-  return graph;
-}
-
 /* Two launches of the graph leave `wanted` in `number`. */
 static void twice(struct rows *r, CUgraph graph, unsigned *number, unsigned wanted) {
   CUgraphExec exec = instantiated(r, graph);
@@ -57,26 +50,6 @@ void row_cuGraphHostNodeGetParams(struct rows *r) {
   twice(r, graph, &number, 2);
 }
 
-void row_cuGraphAddNode(struct rows *r) {
-  CUgraph graph = empty_graph(r);
-  CUgraphNode node = NULL;
-  unsigned number = 0;
-  CUgraphNodeParams how = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = {count_up, &number}};
-  if (done(r, start(r)->cuGraphAddNode(&node, graph, NULL, 0, &how)))
-    twice(r, graph, &number, 2);
-  expect(r, how.host.fn == count_up, "the program's own structure was changed");
-}
-
-void row_cuGraphAddNode_v2(struct rows *r) {
-  CUgraph graph = empty_graph(r);
-  CUgraphNode node = NULL;
-  unsigned number = 0;
-  CUgraphNodeParams how = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = {count_up, &number}};
-  if (done(r, start(r)->cuGraphAddNode_v2(&node, graph, NULL, NULL, 0, &how)))
-    twice(r, graph, &number, 2);
-  expect(r, how.host.fn == count_up, "the program's own structure was changed");
-}
-
 void row_cuGraphAddNode_v3(struct rows *r) {
   CUgraph graph = empty_graph(r);
   CUgraphNode node = NULL;
@@ -85,18 +58,6 @@ void row_cuGraphAddNode_v3(struct rows *r) {
   if (done(r, start(r)->cuGraphAddNode_v3(&node, graph, NULL, NULL, 0, &how)))
     twice(r, graph, &number, 2);
   expect(r, how.host.fn == count_up, "the program's own structure was changed");
-}
-
-void row_cuGraphNodeSetParams(struct rows *r) {
-  CUgraph graph = empty_graph(r);
-  CUgraphNode node = NULL;
-  unsigned first = 0, second = 0;
-  const CUDA_HOST_NODE_PARAMS before = {count_up, &first};
-  CUgraphNodeParams how = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = {count_ten, &second}};
-  need(r, cuGraphAddHostNode(&node, graph, NULL, 0, &before), "a call in it");
-  if (done(r, start(r)->cuGraphNodeSetParams(node, &how)))
-    twice(r, graph, &second, 20);
-  expect(r, first == 0, "the old function was called");
 }
 
 void row_cuGraphNodeSetParams_v2(struct rows *r) {

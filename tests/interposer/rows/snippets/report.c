@@ -1,4 +1,4 @@
-/* Memory sizes reported to a program: those of its share, not of the device. The bare driver reports the device, so the
+/* Device attributes, and memory sizes reported to a program: those of its share, not of the device. The bare driver reports the device, so the
  * check for both is that the reports agree with each other. */
 #include "rows.h"
 
@@ -48,4 +48,11 @@ void row_cuDeviceTotalMem_v2(struct rows *r) {
   done(r, start(r)->cuDeviceTotalMem_v2(&bytes, r->device));
   need(r, cuMemGetInfo_v2(&available, &all), "what is left");
   expect(r, bytes > 0 && bytes == all, "another total");
+}
+
+void row_cuDeviceGetAttribute(struct rows *r) {
+  int value = 0;
+  context(r);
+  done(r, start(r)->cuDeviceGetAttribute(&value, 16 /* CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT */, r->device));
+  expect(r, value > 0, "no multiprocessors");
 }

@@ -19,12 +19,6 @@ static CUgraphNode only_node(struct rows *r, CUgraph graph) {
   return node;
 }
 
-static CUgraph kernel_graph(struct rows *r, struct kernel *k) {
-  capture(r, k->stream);
-  need(r, cuLaunchKernel(k->function, 1, 1, 1, 1, 1, 1, 0, k->stream, k->params, NULL), "capture a kernel");
-  return captured(r, k->stream, 1);
-}
-
 static void kernel_in_graph(struct rows *r, struct one *o) {
   kernel_ready(r, &o->kernel, stream(r));
   o->graph = kernel_graph(r, &o->kernel);
@@ -39,12 +33,7 @@ static void launch(struct rows *r, CUgraphExec exec) {
 }
 
 /* It takes the current kernel.ns. */
-static void runs(struct rows *r, struct one *o) {
-  lease(r);
-  need(r, cuEventRecord(o->kernel.before, o->kernel.stream), "record an event");
-  need(r, cuGraphLaunch(o->exec, o->kernel.stream), "launch the graph");
-  kernel_ran(r, &o->kernel);
-}
+static void runs(struct rows *r, struct one *o) { graph_runs(r, o->exec, &o->kernel); }
 
 static CUDA_KERNEL_NODE_PARAMS longer(struct one *o) {
   o->kernel.ns *= LONGER;
@@ -56,16 +45,6 @@ static CUDA_KERNEL_NODE_PARAMS longer(struct one *o) {
                                    .blockDimY = 1,
                                    .blockDimZ = 1,
                                    .kernelParams = o->kernel.params};
-}
-
-void row_cuGraphExecKernelNodeSetParams(struct rows *r) {
-  struct one o;
-  kernel_in_graph(r, &o);
-  const CUDA_KERNEL_NODE_PARAMS how = longer(&o);
-  CUDA_KERNEL_NODE_PARAMS_v1 old;
-  memcpy(&old, &how, sizeof old); /* the old struct is a prefix of the new one */
-  if (done(r, start(r)->cuGraphExecKernelNodeSetParams(o.exec, o.node, &old)))
-    runs(r, &o);
 }
 
 void row_cuGraphExecKernelNodeSetParams_v2(struct rows *r) {
@@ -109,10 +88,9 @@ void row_cuGraphExecUpdate_v2(struct rows *r) {
 
 void row_cuGraphExecChildGraphNodeSetParams(struct rows *r) {
   struct one o;
-  CUgraph outer = NULL;
   CUgraphNode child = NULL;
   kernel_in_graph(r, &o);
-  need(r, cuGraphCreate(&outer, 0), "a graph");
+  CUgraph outer = empty_graph(r);
   need(r, cuGraphAddChildGraphNode(&child, outer, NULL, 0, o.graph), "a graph in it");
   o.exec = instantiated(r, outer);
   o.kernel.ns *= LONGER;
@@ -134,11 +112,10 @@ void row_cuGraphExecDestroy(struct rows *r) {
 /* ---- fills and copies ---- */
 
 void row_cuGraphNodeSetEnabled(struct rows *r) {
-  CUgraph graph = NULL;
   CUgraphNode node = NULL;
   CUDA_MEMSET_NODE_PARAMS fill = {memory(r, BYTES), 0, BYTE, 1, 1, 1};
   put(r, fill.dst, zeroes(), 1);
-  need(r, cuGraphCreate(&graph, 0), "a graph");
+  CUgraph graph = empty_graph(r);
   need(r, cuGraphAddMemsetNode(&node, graph, NULL, 0, &fill, r->ctx), "a fill in it");
   CUgraphExec exec = instantiated(r, graph);
   done(r, start(r)->cuGraphNodeSetEnabled(exec, node, 0));
@@ -150,10 +127,9 @@ void row_cuGraphNodeSetEnabled(struct rows *r) {
 }
 
 void row_cuGraphExecMemsetNodeSetParams(struct rows *r) {
-  CUgraph graph = NULL;
   CUgraphNode node = NULL;
   CUDA_MEMSET_NODE_PARAMS fill = {memory(r, BYTES), 0, BYTE, 1, 1, 1};
-  need(r, cuGraphCreate(&graph, 0), "a graph");
+  CUgraph graph = empty_graph(r);
   need(r, cuGraphAddMemsetNode(&node, graph, NULL, 0, &fill, r->ctx), "a fill in it");
   CUgraphExec exec = instantiated(r, graph);
   fill.value = OTHER;
@@ -163,7 +139,6 @@ void row_cuGraphExecMemsetNodeSetParams(struct rows *r) {
 }
 
 void row_cuGraphExecMemcpyNodeSetParams(struct rows *r) {
-  CUgraph graph = NULL;
   CUgraphNode node = NULL;
   struct copy c = copy_ready(r);
   CUDA_MEMCPY3D how = {.srcMemoryType = CU_MEMORYTYPE_DEVICE,
@@ -173,7 +148,7 @@ void row_cuGraphExecMemcpyNodeSetParams(struct rows *r) {
                        .WidthInBytes = BYTES,
                        .Height = 1,
                        .Depth = 1};
-  need(r, cuGraphCreate(&graph, 0), "a graph");
+  CUgraph graph = empty_graph(r);
   need(r, cuGraphAddMemcpyNode(&node, graph, NULL, 0, &how, r->ctx), "a copy in it");
   CUgraphExec exec = instantiated(r, graph);
   how.srcDevice = c.from;
@@ -187,12 +162,11 @@ void row_cuGraphExecMemcpyNodeSetParams(struct rows *r) {
 static void count_up(void *number) { (*(unsigned *)number)++; }
 
 void row_cuGraphExecHostNodeSetParams(struct rows *r) {
-  CUgraph graph = NULL;
   CUgraphNode node = NULL;
   unsigned first = 0, second = 0;
   CUDA_HOST_NODE_PARAMS how = {count_up, &first};
   context(r);
-  need(r, cuGraphCreate(&graph, 0), "a graph");
+  CUgraph graph = empty_graph(r);
   need(r, cuGraphAddHostNode(&node, graph, NULL, 0, &how), "a call in it");
   CUgraphExec exec = instantiated(r, graph);
   how.userData = &second;
@@ -202,15 +176,13 @@ void row_cuGraphExecHostNodeSetParams(struct rows *r) {
 }
 
 void row_cuGraphExecEventRecordNodeSetEvent(struct rows *r) {
-  CUgraph graph = NULL;
   CUgraphNode node = NULL;
-  CUevent first = NULL, second = NULL;
   float ms = -1;
   context(r);
-  need(r, cuEventCreate(&first, 0), "an event");
-  need(r, cuEventCreate(&second, 0), "an event");
+  CUevent first = new_event(r);
+  CUevent second = new_event(r);
   need(r, cuEventRecord(first, stream(r)), "record it");
-  need(r, cuGraphCreate(&graph, 0), "a graph");
+  CUgraph graph = empty_graph(r);
   need(r, cuGraphAddEventRecordNode(&node, graph, NULL, 0, first), "an event in it");
   CUgraphExec exec = instantiated(r, graph);
   done(r, start(r)->cuGraphExecEventRecordNodeSetEvent(exec, node, second));
@@ -220,17 +192,15 @@ void row_cuGraphExecEventRecordNodeSetEvent(struct rows *r) {
 }
 
 void row_cuGraphExecEventWaitNodeSetEvent(struct rows *r) {
-  CUgraph graph = NULL;
   CUgraphNode node = NULL;
-  CUevent first = NULL, second = NULL;
   CUstream held_stream = NULL;
   context(r);
-  need(r, cuEventCreate(&first, 0), "an event");
-  need(r, cuEventCreate(&second, 0), "an event");
+  CUevent first = new_event(r);
+  CUevent second = new_event(r);
   need(r, cuStreamCreate(&held_stream, 1), "another stream");
   struct hold held = hold(r, held_stream);
   need(r, cuEventRecord(second, held_stream), "record an event");
-  need(r, cuGraphCreate(&graph, 0), "a graph");
+  CUgraph graph = empty_graph(r);
   need(r, cuGraphAddEventWaitNode(&node, graph, NULL, 0, first), "a wait in it");
   CUgraphExec exec = instantiated(r, graph);
   done(r, start(r)->cuGraphExecEventWaitNodeSetEvent(exec, node, second));
@@ -242,13 +212,12 @@ void row_cuGraphExecEventWaitNodeSetEvent(struct rows *r) {
 }
 
 void row_cuGraphExecBatchMemOpNodeSetParams(struct rows *r) {
-  CUgraph graph = NULL;
   CUgraphNode node = NULL;
   CUdeviceptr at = memory(r, 4);
   CUstreamBatchMemOpParams step = {
       .value = {.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32, .address = at, .value = BYTE}};
   CUDA_BATCH_MEM_OP_NODE_PARAMS how = {.ctx = r->ctx, .count = 1, .paramArray = &step};
-  need(r, cuGraphCreate(&graph, 0), "a graph");
+  CUgraph graph = empty_graph(r);
   if (cuGraphAddBatchMemOpNode(&node, graph, NULL, 0, &how) != CUDA_SUCCESS)
     need(r, cuGraphAddEmptyNode(&node, graph, NULL, 0), "a node in it");
   CUgraphExec exec = instantiated(r, graph);

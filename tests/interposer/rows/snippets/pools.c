@@ -55,51 +55,24 @@ static void used_and_freed(struct rows *r, CUdeviceptr at, CUstream on) {
 void row_cuMemAllocAsync(struct rows *r) {
   CUstream on = stream(r);
   CUdeviceptr at = 0;
-  if (done(r, start(r)->cuMemAllocAsync(&at, BYTES, on)))
+  if (done(r, start(r)->cuMemAllocAsync(&at, BYTES, given(r))))
     used_and_freed(r, at, on);
-}
-
-void row_cuMemAllocAsync_ptsz(struct rows *r) {
-  CUdeviceptr at = 0;
-  context(r);
-  if (done(r, start(r)->cuMemAllocAsync_ptsz(&at, BYTES, NULL)))
-    used_and_freed(r, at, CU_STREAM_PER_THREAD);
 }
 
 void row_cuMemAllocFromPoolAsync(struct rows *r) {
   CUmemoryPool from = pool(r);
   CUstream on = stream(r);
   CUdeviceptr at = 0;
-  if (done(r, start(r)->cuMemAllocFromPoolAsync(&at, BYTES, from, on)))
+  if (done(r, start(r)->cuMemAllocFromPoolAsync(&at, BYTES, from, given(r))))
     used_and_freed(r, at, on);
-  need(r, cuMemPoolDestroy(from), "destroy the pool");
-}
-
-void row_cuMemAllocFromPoolAsync_ptsz(struct rows *r) {
-  CUmemoryPool from = pool(r);
-  CUdeviceptr at = 0;
-  if (done(r, start(r)->cuMemAllocFromPoolAsync_ptsz(&at, BYTES, from, NULL)))
-    used_and_freed(r, at, CU_STREAM_PER_THREAD);
   need(r, cuMemPoolDestroy(from), "destroy the pool");
 }
 
 void row_cuMemFreeAsync(struct rows *r) {
   CUmemoryPool of = pool(r);
   CUdeviceptr at = from_pool(r, of, BYTES);
-  CUstream on = stream(r);
   meet(r, "allocated");
-  done(r, start(r)->cuMemFreeAsync(at, on));
-  settle(r);
-  meet(r, "freed");
-  expect(r, attribute(r, of, USED_CURRENT) == 0, "the pool still counts it");
-  need(r, cuMemPoolDestroy(of), "destroy the pool");
-}
-
-void row_cuMemFreeAsync_ptsz(struct rows *r) {
-  CUmemoryPool of = pool(r);
-  CUdeviceptr at = from_pool(r, of, BYTES);
-  meet(r, "allocated");
-  done(r, start(r)->cuMemFreeAsync_ptsz(at, NULL));
+  done(r, start(r)->cuMemFreeAsync(at, given(r)));
   settle(r);
   meet(r, "freed");
   expect(r, attribute(r, of, USED_CURRENT) == 0, "the pool still counts it");

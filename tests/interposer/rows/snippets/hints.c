@@ -1,7 +1,7 @@
 /* Hints about managed memory, and decompression. */
 #include "rows.h"
 
-enum { ATTACH_GLOBAL = 1, READ_MOSTLY = 1 /* CU_MEM_ADVISE_SET_READ_MOSTLY */, HALF = BYTES / 2 };
+enum { ATTACH_GLOBAL = 1, READ_MOSTLY = 1 /* CU_MEM_ADVISE_SET_READ_MOSTLY */ };
 
 static CUdeviceptr managed(struct rows *r) {
   CUdeviceptr at = 0;
@@ -37,25 +37,13 @@ void row_cuMemAdvise_v2(struct rows *r) {
 
 void row_cuMemPrefetchAsync(struct rows *r) {
   CUdeviceptr at = managed(r);
-  if (done(r, start(r)->cuMemPrefetchAsync(at, BYTES, r->device, stream(r))))
-    kept(r, at);
-}
-
-void row_cuMemPrefetchAsync_ptsz(struct rows *r) {
-  CUdeviceptr at = managed(r);
-  if (done(r, start(r)->cuMemPrefetchAsync_ptsz(at, BYTES, r->device, NULL)))
+  if (done(r, start(r)->cuMemPrefetchAsync(at, BYTES, r->device, given(r))))
     kept(r, at);
 }
 
 void row_cuMemPrefetchAsync_v2(struct rows *r) {
   CUdeviceptr at = managed(r);
-  if (done(r, start(r)->cuMemPrefetchAsync_v2(at, BYTES, here(r), 0, stream(r))))
-    kept(r, at);
-}
-
-void row_cuMemPrefetchAsync_v2_ptsz(struct rows *r) {
-  CUdeviceptr at = managed(r);
-  if (done(r, start(r)->cuMemPrefetchAsync_v2_ptsz(at, BYTES, here(r), 0, NULL)))
+  if (done(r, start(r)->cuMemPrefetchAsync_v2(at, BYTES, here(r), 0, given(r))))
     kept(r, at);
 }
 
@@ -73,42 +61,21 @@ static struct parts parts_of(const struct rows *r, CUdeviceptr at) {
 void row_cuMemPrefetchBatchAsync(struct rows *r) {
   CUdeviceptr at = managed(r);
   struct parts p = parts_of(r, at);
-  if (done(r, start(r)->cuMemPrefetchBatchAsync(p.at, p.sizes, 2, p.where, p.first, 1, 0, stream(r))))
-    kept(r, at);
-}
-
-void row_cuMemPrefetchBatchAsync_ptsz(struct rows *r) {
-  CUdeviceptr at = managed(r);
-  struct parts p = parts_of(r, at);
-  if (done(r, start(r)->cuMemPrefetchBatchAsync_ptsz(p.at, p.sizes, 2, p.where, p.first, 1, 0, NULL)))
+  if (done(r, start(r)->cuMemPrefetchBatchAsync(p.at, p.sizes, 2, p.where, p.first, 1, 0, given(r))))
     kept(r, at);
 }
 
 void row_cuMemDiscardAndPrefetchBatchAsync(struct rows *r) {
   CUdeviceptr at = managed(r);
   struct parts p = parts_of(r, at);
-  if (done(r, start(r)->cuMemDiscardAndPrefetchBatchAsync(p.at, p.sizes, 2, p.where, p.first, 1, 0, stream(r))))
-    lost(r, at);
-}
-
-void row_cuMemDiscardAndPrefetchBatchAsync_ptsz(struct rows *r) {
-  CUdeviceptr at = managed(r);
-  struct parts p = parts_of(r, at);
-  if (done(r, start(r)->cuMemDiscardAndPrefetchBatchAsync_ptsz(p.at, p.sizes, 2, p.where, p.first, 1, 0, NULL)))
+  if (done(r, start(r)->cuMemDiscardAndPrefetchBatchAsync(p.at, p.sizes, 2, p.where, p.first, 1, 0, given(r))))
     lost(r, at);
 }
 
 void row_cuMemDiscardBatchAsync(struct rows *r) {
   CUdeviceptr at = managed(r);
   struct parts p = parts_of(r, at);
-  if (done(r, start(r)->cuMemDiscardBatchAsync(p.at, p.sizes, 2, 0, stream(r))))
-    lost(r, at);
-}
-
-void row_cuMemDiscardBatchAsync_ptsz(struct rows *r) {
-  CUdeviceptr at = managed(r);
-  struct parts p = parts_of(r, at);
-  if (done(r, start(r)->cuMemDiscardBatchAsync_ptsz(p.at, p.sizes, 2, 0, NULL)))
+  if (done(r, start(r)->cuMemDiscardBatchAsync(p.at, p.sizes, 2, 0, given(r))))
     lost(r, at);
 }
 
@@ -141,18 +108,8 @@ static struct decompression four_letters(struct rows *r, CUdeviceptr *to) {
 void row_cuMemBatchDecompressAsync(struct rows *r) {
   CUdeviceptr to = 0;
   struct decompression part = four_letters(r, &to);
-  CUstream on = stream(r);
   size_t wrong = 0;
   void *list = &part;
-  if (done(r, work(r)->cuMemBatchDecompressAsync(list, 1, 0, &wrong, on)))
-    holds(r, to, "aaaa", 4);
-}
-
-void row_cuMemBatchDecompressAsync_ptsz(struct rows *r) {
-  CUdeviceptr to = 0;
-  struct decompression part = four_letters(r, &to);
-  size_t wrong = 0;
-  void *list = &part;
-  if (done(r, work(r)->cuMemBatchDecompressAsync_ptsz(list, 1, 0, &wrong, NULL)))
+  if (done(r, work(r)->cuMemBatchDecompressAsync(list, 1, 0, &wrong, given(r))))
     holds(r, to, "aaaa", 4);
 }

@@ -12,14 +12,6 @@ static CUmemAllocationProp on_device_memory(CUmemAllocationHandleType handles) {
                                .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
 }
 
-static CUmemGenericAllocationHandle physical(struct rows *r, CUmemAllocationHandleType handles) {
-  const CUmemAllocationProp how = on_device_memory(handles);
-  CUmemGenericAllocationHandle made = 0;
-  context(r);
-  need(r, cuMemCreate(&made, GRANULE, &how, 0), "physical memory");
-  return made;
-}
-
 static CUdeviceptr space(struct rows *r) {
   CUdeviceptr at = 0;
   context(r);
@@ -160,15 +152,7 @@ void row_cuMemMapArrayAsync(struct rows *r) {
   union tile none = {.room = {0}};
   void *list = &none;
   r->tentative = true; /* no sparse array to map into */
-  done(r, start(r)->cuMemMapArrayAsync(list, 1, stream(r)));
-}
-
-void row_cuMemMapArrayAsync_ptsz(struct rows *r) {
-  union tile none = {.room = {0}};
-  void *list = &none;
-  context(r);
-  r->tentative = true;
-  done(r, start(r)->cuMemMapArrayAsync_ptsz(list, 1, NULL));
+  done(r, start(r)->cuMemMapArrayAsync(list, 1, given(r)));
 }
 
 void row_cuMulticastCreate(struct rows *r) {

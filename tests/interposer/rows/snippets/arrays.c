@@ -14,14 +14,6 @@ static void used_and_freed(struct rows *r, CUarray array) {
   meet(r, "freed");
 }
 
-void row_cuArrayCreate(struct rows *r) {
-  const CUDA_ARRAY_DESCRIPTOR_v1 about = {.Width = WIDTH, .Height = HEIGHT, .Format = FLOAT32, .NumChannels = 1};
-  CUarray array = NULL;
-  context(r);
-  if (done(r, start(r)->cuArrayCreate(&array, &about)))
-    used_and_freed(r, array);
-}
-
 void row_cuArrayCreate_v2(struct rows *r) {
   const CUDA_ARRAY_DESCRIPTOR about = {.Width = WIDTH, .Height = HEIGHT, .Format = FLOAT32, .NumChannels = 1};
   CUarray array = NULL;
@@ -54,15 +46,6 @@ static void cube_used_and_freed(struct rows *r, CUarray cube) {
   same(r, got, pattern(), BYTES, "other bytes in the cube");
   need(r, cuArrayDestroy(cube), "free it");
   meet(r, "freed");
-}
-
-void row_cuArray3DCreate(struct rows *r) {
-  const CUDA_ARRAY3D_DESCRIPTOR_v1 about = {
-      .Width = WIDTH, .Height = HEIGHT / LAYERS, .Depth = LAYERS, .Format = FLOAT32, .NumChannels = 1};
-  CUarray cube = NULL;
-  context(r);
-  if (done(r, start(r)->cuArray3DCreate(&cube, &about)))
-    cube_used_and_freed(r, cube);
 }
 
 void row_cuArray3DCreate_v2(struct rows *r) {

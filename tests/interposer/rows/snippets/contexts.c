@@ -18,15 +18,6 @@ static void gone(struct rows *r, CUcontext made) {
   meet(r, "freed"); /* together with the memory allocated in it */
 }
 
-void row_cuCtxCreate(struct rows *r) {
-  CUcontext made = NULL;
-  need(r, cuInit(0), "cuInit");
-  if (!done(r, start(r)->cuCtxCreate(&made, 0, r->device)))
-    return;
-  works(r, made);
-  gone(r, made);
-}
-
 void row_cuCtxCreate_v2(struct rows *r) {
   CUcontext made = NULL;
   need(r, cuInit(0), "cuInit");
@@ -63,14 +54,6 @@ static CUcontext full_context(struct rows *r) {
   need(r, cuMemAlloc_v2(&at, BYTES), "memory in it");
   meet(r, "allocated");
   return made;
-}
-
-void row_cuCtxDestroy(struct rows *r) {
-  CUcontext made = full_context(r), current = NULL;
-  done(r, start(r)->cuCtxDestroy(made));
-  meet(r, "freed");
-  need(r, cuCtxGetCurrent(&current), "the current context");
-  expect(r, current != made, "a dead context is current");
 }
 
 void row_cuCtxDestroy_v2(struct rows *r) {
@@ -135,26 +118,11 @@ void row_cuDevicePrimaryCtxRetain(struct rows *r) {
   inactive(r);
 }
 
-void row_cuDevicePrimaryCtxRelease(struct rows *r) {
-  works(r, retained(r));
-  done(r, start(r)->cuDevicePrimaryCtxRelease(r->device));
-  meet(r, "freed");
-  done_with(r, CUDA_ERROR_INVALID_CONTEXT, start(r)->cuDevicePrimaryCtxRelease(r->device));
-  inactive(r);
-}
-
 void row_cuDevicePrimaryCtxRelease_v2(struct rows *r) {
   works(r, retained(r));
   done(r, start(r)->cuDevicePrimaryCtxRelease_v2(r->device));
   meet(r, "freed");
   done_with(r, CUDA_ERROR_INVALID_CONTEXT, start(r)->cuDevicePrimaryCtxRelease_v2(r->device));
-  inactive(r);
-}
-
-void row_cuDevicePrimaryCtxReset(struct rows *r) {
-  works(r, retained(r));
-  done(r, start(r)->cuDevicePrimaryCtxReset(r->device));
-  meet(r, "freed");
   inactive(r);
 }
 
@@ -215,8 +183,7 @@ void row_cuGreenCtxDestroy(struct rows *r) {
 
 void row_cuGreenCtxRecordEvent(struct rows *r) {
   CUgreenCtx made = green(r);
-  CUevent event = NULL;
-  need(r, cuEventCreate(&event, 0), "an event");
+  CUevent event = new_event(r);
   if (done(r, start(r)->cuGreenCtxRecordEvent(made, event))) {
     need(r, cuEventSynchronize(event), "wait for the event");
     need(r, cuEventQuery(event), "the event is done");
@@ -227,8 +194,7 @@ void row_cuGreenCtxRecordEvent(struct rows *r) {
 
 void row_cuGreenCtxWaitEvent(struct rows *r) {
   CUgreenCtx made = green(r);
-  CUevent event = NULL;
-  need(r, cuEventCreate(&event, 0), "an event");
+  CUevent event = new_event(r);
   need(r, cuEventRecord(event, NULL), "record it");
   done(r, start(r)->cuGreenCtxWaitEvent(made, event));
   settle(r);
@@ -239,9 +205,8 @@ void row_cuGreenCtxWaitEvent(struct rows *r) {
 /* ---- events of whole contexts ---- */
 
 void row_cuCtxRecordEvent(struct rows *r) {
-  CUevent event = NULL;
   struct hold held = hold(r, stream(r));
-  need(r, cuEventCreate(&event, 0), "an event");
+  CUevent event = new_event(r);
   done(r, start(r)->cuCtxRecordEvent(r->ctx, event));
   expect(r, cuEventQuery(event) == CUDA_ERROR_NOT_READY, "done before the context's work");
   let_go(&held);
@@ -249,11 +214,10 @@ void row_cuCtxRecordEvent(struct rows *r) {
 }
 
 void row_cuCtxWaitEvent(struct rows *r) {
-  CUevent event = NULL;
   CUstream first = stream(r), second = NULL;
   struct hold held = hold(r, first);
   need(r, cuStreamCreate(&second, 1), "another stream");
-  need(r, cuEventCreate(&event, 0), "an event");
+  CUevent event = new_event(r);
   need(r, cuEventRecord(event, first), "record it");
   done(r, start(r)->cuCtxWaitEvent(r->ctx, event));
   need(r, cuEventRecord(event, second), "what comes after it");

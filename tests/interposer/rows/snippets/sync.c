@@ -2,8 +2,7 @@
 #include "rows.h"
 
 static CUevent recorded(struct rows *r, CUstream on) {
-  CUevent event = NULL;
-  need(r, cuEventCreate(&event, 0), "an event");
+  CUevent event = new_event(r);
   need(r, cuEventRecord(event, on), "record it");
   return event;
 }
@@ -15,54 +14,14 @@ static void busy(struct rows *r, struct kernel *k, CUstream on) {
   need(r, cuLaunchKernel(k->function, 1, 1, 1, 1, 1, 1, 0, on, k->params, NULL), "a kernel");
 }
 
-void row_cuEventRecord(struct rows *r) {
-  CUstream on = stream(r);
-  struct hold held = hold(r, on);
-  CUevent event = NULL;
-  need(r, cuEventCreate(&event, 0), "an event");
-  done(r, start(r)->cuEventRecord(event, on));
-  expect(r, cuEventQuery(event) == CUDA_ERROR_NOT_READY, "done before the stream's work");
-  let_go(&held);
-  need(r, cuEventSynchronize(event), "wait for it");
-}
-
 void row_cuEventRecordWithFlags(struct rows *r) {
   CUstream on = stream(r);
   struct hold held = hold(r, on);
-  CUevent event = NULL;
-  need(r, cuEventCreate(&event, 0), "an event");
-  done(r, start(r)->cuEventRecordWithFlags(event, on, 0));
+  CUevent event = new_event(r);
+  done(r, start(r)->cuEventRecordWithFlags(event, given(r), 0));
   expect(r, cuEventQuery(event) == CUDA_ERROR_NOT_READY, "done before the stream's work");
   let_go(&held);
   need(r, cuEventSynchronize(event), "wait for it");
-}
-
-void row_cuEventRecord_ptsz(struct rows *r) {
-  struct hold held = hold(r, CU_STREAM_PER_THREAD);
-  CUevent event = NULL;
-  need(r, cuEventCreate(&event, 0), "an event");
-  done(r, start(r)->cuEventRecord_ptsz(event, NULL));
-  expect(r, cuEventQuery(event) == CUDA_ERROR_NOT_READY, "done before the stream's work");
-  let_go(&held);
-  need(r, cuEventSynchronize(event), "wait for it");
-}
-
-void row_cuEventRecordWithFlags_ptsz(struct rows *r) {
-  struct hold held = hold(r, CU_STREAM_PER_THREAD);
-  CUevent event = NULL;
-  need(r, cuEventCreate(&event, 0), "an event");
-  done(r, start(r)->cuEventRecordWithFlags_ptsz(event, NULL, 0));
-  expect(r, cuEventQuery(event) == CUDA_ERROR_NOT_READY, "done before the stream's work");
-  let_go(&held);
-  need(r, cuEventSynchronize(event), "wait for it");
-}
-
-void row_cuCtxSynchronize(struct rows *r) {
-  struct kernel k;
-  busy(r, &k, stream(r));
-  done(r, start(r)->cuCtxSynchronize());
-  expect(r, cuStreamQuery(k.stream) == CUDA_SUCCESS, "work is left");
-  kernel_ran(r, &k);
 }
 
 void row_cuCtxSynchronize_v2(struct rows *r) {
@@ -76,15 +35,7 @@ void row_cuCtxSynchronize_v2(struct rows *r) {
 void row_cuStreamSynchronize(struct rows *r) {
   struct kernel k;
   busy(r, &k, stream(r));
-  done(r, start(r)->cuStreamSynchronize(k.stream));
-  expect(r, cuStreamQuery(k.stream) == CUDA_SUCCESS, "work is left");
-  kernel_ran(r, &k);
-}
-
-void row_cuStreamSynchronize_ptsz(struct rows *r) {
-  struct kernel k;
-  busy(r, &k, CU_STREAM_PER_THREAD);
-  done(r, start(r)->cuStreamSynchronize_ptsz(NULL));
+  done(r, start(r)->cuStreamSynchronize(given(r)));
   expect(r, cuStreamQuery(k.stream) == CUDA_SUCCESS, "work is left");
   kernel_ran(r, &k);
 }
@@ -92,18 +43,10 @@ void row_cuStreamSynchronize_ptsz(struct rows *r) {
 void row_cuStreamQuery(struct rows *r) {
   CUstream on = stream(r);
   struct hold held = hold(r, on);
-  done_with(r, CUDA_ERROR_NOT_READY, start(r)->cuStreamQuery(on));
+  done_with(r, CUDA_ERROR_NOT_READY, start(r)->cuStreamQuery(given(r)));
   let_go(&held);
   settle(r);
-  done(r, start(r)->cuStreamQuery(on));
-}
-
-void row_cuStreamQuery_ptsz(struct rows *r) {
-  struct hold held = hold(r, CU_STREAM_PER_THREAD);
-  done_with(r, CUDA_ERROR_NOT_READY, start(r)->cuStreamQuery_ptsz(NULL));
-  let_go(&held);
-  settle(r);
-  done(r, start(r)->cuStreamQuery_ptsz(NULL));
+  done(r, start(r)->cuStreamQuery(given(r)));
 }
 
 void row_cuEventSynchronize(struct rows *r) {
@@ -141,24 +84,11 @@ static void streams_go_on(struct rows *r) {
   kernel_ran(r, &k);
 }
 
-void row_cuStreamDestroy(struct rows *r) {
-  struct kernel k;
-  CUstream made = used_stream(r, &k);
-  done(r, start(r)->cuStreamDestroy(made));
-  streams_go_on(r);
-}
-
 void row_cuStreamDestroy_v2(struct rows *r) {
   struct kernel k;
   CUstream made = used_stream(r, &k);
   done(r, start(r)->cuStreamDestroy_v2(made));
   streams_go_on(r);
-}
-
-void row_cuEventDestroy(struct rows *r) {
-  CUevent event = recorded(r, stream(r));
-  done(r, start(r)->cuEventDestroy(event));
-  need(r, cuEventSynchronize(recorded(r, r->stream)), "the next event");
 }
 
 void row_cuEventDestroy_v2(struct rows *r) {

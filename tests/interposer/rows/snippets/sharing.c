@@ -82,22 +82,6 @@ void row_cuMemPoolImportPointer(struct rows *r) {
 
 /* ---- handles between processes ---- */
 
-void row_cuIpcOpenMemHandle(struct rows *r) {
-  struct exporter other = exporter_start(r, "memory");
-  CUipcMemHandle handle;
-  CUdeviceptr at = 0;
-  context(r);
-  memcpy(&handle, other.bytes, sizeof handle);
-  r->tentative = other.result != CUDA_SUCCESS;
-  if (done(r, start(r)->cuIpcOpenMemHandle(&at, handle, PEER_ACCESS))) {
-    meet(r, "allocated");
-    holds(r, at, pattern(), BYTES);
-    need(r, cuIpcCloseMemHandle(at), "close the handle");
-    meet(r, "freed");
-  }
-  exporter_end(&other);
-}
-
 void row_cuIpcOpenMemHandle_v2(struct rows *r) {
   struct exporter other = exporter_start(r, "memory");
   CUipcMemHandle handle;
@@ -114,56 +98,26 @@ void row_cuIpcOpenMemHandle_v2(struct rows *r) {
   exporter_end(&other);
 }
 
-/* ---- memory and semaphores of others (graphics): layouts of cuda.h, with room for newer ones ---- */
-
-union external_memory {
-  struct {
-    int type; /* 1: opaque descriptor */
-    union {
-      int fd;
-      void *room[2];
-    } handle;
-    unsigned long long size;
-    unsigned flags;
-  } about;
-  uint64_t room[32];
-};
-
-union external_buffer {
-  struct {
-    unsigned long long offset, size;
-    unsigned flags;
-  } about;
-  uint64_t room[32];
-};
+/* ---- memory and semaphores of others (graphics) ---- */
 
 /* The process's own physical memory and a descriptor of it. */
-static union external_memory ours_to_import(struct rows *r, CUmemGenericAllocationHandle *ours) {
-  const CUmemAllocationProp how = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                   .requestedHandleTypes = POSIX_FD,
-                                   .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-  union external_memory about = {.about = {.type = 1, .size = GRANULE}};
-  context(r);
-  need(r, cuMemCreate(ours, GRANULE, &how, 0), "physical memory");
-  need(r, cuMemExportToShareableHandle(&about.about.handle.fd, *ours, POSIX_FD, 0), "a descriptor");
-  r->tentative = true;
+static CUDA_EXTERNAL_MEMORY_HANDLE_DESC ours_to_import(struct rows *r, CUmemGenericAllocationHandle *ours) {
+  CUDA_EXTERNAL_MEMORY_HANDLE_DESC about = {.type = CU_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD, .size = GRANULE};
+  *ours = physical(r, POSIX_FD);
+  need(r, cuMemExportToShareableHandle(&about.handle.fd, *ours, POSIX_FD, 0), "a descriptor");
   return about;
 }
 
-/* The same memory, imported as if it were another process's; NULL if the driver refuses. */
+/* The same memory, imported as if it were another process's. */
 static CUexternalMemory external(struct rows *r, CUmemGenericAllocationHandle *ours) {
-  union external_memory about = ours_to_import(r, ours);
-  const void *description = &about;
+  const CUDA_EXTERNAL_MEMORY_HANDLE_DESC about = ours_to_import(r, ours);
   CUexternalMemory found = NULL;
-  /* otherwise the driver owns it */
-  if (cuImportExternalMemory(&found, description) != CUDA_SUCCESS)
-    close(about.about.handle.fd);
+  need(r, cuImportExternalMemory(&found, &about), "import it"); /* the driver owns the descriptor */
   return found;
 }
 
 static void let_external_go(struct rows *r, CUexternalMemory found, CUmemGenericAllocationHandle ours) {
-  if (found)
-    need(r, cuDestroyExternalMemory(found), "let go of the memory");
+  need(r, cuDestroyExternalMemory(found), "let go of the memory");
   need(r, cuMemRelease(ours), "release it");
   meet(r, "freed");
 }
@@ -171,22 +125,18 @@ static void let_external_go(struct rows *r, CUexternalMemory found, CUmemGeneric
 void row_cuImportExternalMemory(struct rows *r) {
   CUmemGenericAllocationHandle ours = 0;
   CUexternalMemory found = NULL;
-  union external_memory about = ours_to_import(r, &ours);
-  const void *description = &about;
-  /* otherwise the driver owns it */
-  if (!done(r, start(r)->cuImportExternalMemory(&found, description)))
-    close(about.about.handle.fd);
+  const CUDA_EXTERNAL_MEMORY_HANDLE_DESC about = ours_to_import(r, &ours);
+  done(r, start(r)->cuImportExternalMemory(&found, &about));
   meet(r, "allocated");
   let_external_go(r, found, ours);
 }
 
 void row_cuExternalMemoryGetMappedBuffer(struct rows *r) {
-  union external_buffer part = {.about = {.size = GRANULE}};
+  const CUDA_EXTERNAL_MEMORY_BUFFER_DESC part = {.size = GRANULE};
   CUmemGenericAllocationHandle ours = 0;
   CUexternalMemory found = external(r, &ours);
   CUdeviceptr at = 0;
-  const void *description = &part;
-  if (done(r, start(r)->cuExternalMemoryGetMappedBuffer(&at, found, description))) {
+  if (done(r, start(r)->cuExternalMemoryGetMappedBuffer(&at, found, &part))) {
     meet(r, "allocated");
     put(r, at, pattern(), BYTES);
     holds(r, at, pattern(), BYTES);
@@ -206,6 +156,7 @@ void row_cuExternalMemoryGetMappedMipmappedArray(struct rows *r) {
   CUexternalMemory found = external(r, &ours);
   CUmipmappedArray array = NULL;
   const void *description = &part;
+  r->tentative = true;
   if (done(r, start(r)->cuExternalMemoryGetMappedMipmappedArray(&array, found, description))) {
     meet(r, "allocated");
     need(r, cuMipmappedArrayDestroy(array), "unmap it");
@@ -226,23 +177,11 @@ static CUexternalSemaphore semaphore(struct rows *r) {
 void row_cuSignalExternalSemaphoresAsync(struct rows *r) {
   CUexternalSemaphore one = semaphore(r);
   uint64_t how[32] = {1};
-  done(r, start(r)->cuSignalExternalSemaphoresAsync(&one, (const void *)how, 1, stream(r)));
-}
-
-void row_cuSignalExternalSemaphoresAsync_ptsz(struct rows *r) {
-  CUexternalSemaphore one = semaphore(r);
-  uint64_t how[32] = {1};
-  done(r, start(r)->cuSignalExternalSemaphoresAsync_ptsz(&one, (const void *)how, 1, NULL));
+  done(r, start(r)->cuSignalExternalSemaphoresAsync(&one, (const void *)how, 1, given(r)));
 }
 
 void row_cuWaitExternalSemaphoresAsync(struct rows *r) {
   CUexternalSemaphore one = semaphore(r);
   uint64_t how[32] = {1};
-  done(r, start(r)->cuWaitExternalSemaphoresAsync(&one, (const void *)how, 1, stream(r)));
-}
-
-void row_cuWaitExternalSemaphoresAsync_ptsz(struct rows *r) {
-  CUexternalSemaphore one = semaphore(r);
-  uint64_t how[32] = {1};
-  done(r, start(r)->cuWaitExternalSemaphoresAsync_ptsz(&one, (const void *)how, 1, NULL));
+  done(r, start(r)->cuWaitExternalSemaphoresAsync(&one, (const void *)how, 1, given(r)));
 }

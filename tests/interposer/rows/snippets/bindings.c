@@ -3,18 +3,6 @@
 
 #include "rows.h"
 
-static const CUmemAllocationProp plain = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                          .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-
-static CUmemGenericAllocationHandle physical(struct rows *r, CUmemAllocationHandleType kind) {
-  CUmemAllocationProp how = plain;
-  CUmemGenericAllocationHandle made = 0;
-  how.requestedHandleTypes = kind;
-  context(r);
-  need(r, cuMemCreate(&made, GRANULE, &how, 0), "physical memory");
-  return made;
-}
-
 void row_cuMemExportToShareableHandle(struct rows *r) {
   CUmemGenericAllocationHandle made = physical(r, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   int fd = -1;
@@ -83,12 +71,6 @@ static void bound(struct rows *r, CUmemGenericAllocationHandle made, CUmemGeneri
   meet(r, "freed");
 }
 
-void row_cuMulticastBindMem(struct rows *r) {
-  CUmemGenericAllocationHandle made = whole_team(r), memory_ = physical(r, CU_MEM_HANDLE_TYPE_NONE);
-  done(r, start(r)->cuMulticastBindMem(made, 0, memory_, 0, GRANULE, 0));
-  bound(r, made, memory_);
-}
-
 void row_cuMulticastBindMem_v2(struct rows *r) {
   CUmemGenericAllocationHandle made = whole_team(r), memory_ = physical(r, CU_MEM_HANDLE_TYPE_NONE);
   done(r, start(r)->cuMulticastBindMem_v2(made, r->device, 0, memory_, 0, GRANULE, 0));
@@ -105,14 +87,6 @@ static CUdeviceptr mapped(struct rows *r, CUmemGenericAllocationHandle memory_) 
 static void unmapped(struct rows *r, CUdeviceptr at) {
   need(r, cuMemUnmap(at, GRANULE), "unmap it");
   need(r, cuMemAddressFree(at, GRANULE), "free the addresses");
-}
-
-void row_cuMulticastBindAddr(struct rows *r) {
-  CUmemGenericAllocationHandle made = whole_team(r), memory_ = physical(r, CU_MEM_HANDLE_TYPE_NONE);
-  CUdeviceptr at = mapped(r, memory_);
-  done(r, start(r)->cuMulticastBindAddr(made, 0, at, GRANULE, 0));
-  unmapped(r, at);
-  bound(r, made, memory_);
 }
 
 void row_cuMulticastBindAddr_v2(struct rows *r) {
