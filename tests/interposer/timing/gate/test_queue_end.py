@@ -17,37 +17,23 @@ WAITS = ("stream", "context", "event", "copy", *busy("query", "event_query"))
 def test_after_a_wait_nothing_is_expected_to_run(
     grant: Grant, sim: Simulator, run: Callable[..., Tenant], wait: str, usual_ns: int, other_ns: int
 ) -> None:
-    """However wrong the estimate was, and however often the program queries again."""
+    """However wrong the estimate was, and however often the program queries again. The arbiter waits for the reported
+    end: it is notified at once of work that is done sooner, since the device would idle for 4 ms otherwise."""
     grant.lease()
     tenant = run("ends", grant, sim, wait, usual_ns, other_ns, ROUNDS)
-    late, early = [], []
+    late, early, rings = [], [], []
     for _ in range(ROUNDS):
         times = tenant.line()
+        rings.append(grant.rings())
         end = grant.slot().queue_end_ns
         late.append(end - times["returned_ns"])
         early.append(times["launched_ns"] + other_ns - end)
-        tenant.process.stdin.write("\n")  # type: ignore[union-attr]
-        tenant.process.stdin.flush()  # type: ignore[union-attr]
+        tenant.tell("")
     print(f"{wait}: end after the return {min(late)}..{max(late)} ns, before the work's end {max(early)} ns at most")
+    print(f"rings {rings}")
     assert max(late) <= 100_000
     assert max(early) <= 500_000
-    tenant.end()
-
-
-@pytest.mark.parametrize("wait", WAITS)
-def test_work_done_sooner_than_was_told_is_told_at_once(
-    grant: Grant, sim: Simulator, run: Callable[..., Tenant], wait: str
-) -> None:
-    """The arbiter waits for the reported end: otherwise the device would idle for 4 ms."""
-    grant.lease()
-    tenant = run("ends", grant, sim, wait, 4 * MS, 20_000, ROUNDS)
-    rings = []
-    for _ in range(ROUNDS):
-        tenant.line()
-        rings.append(grant.rings())
-        tenant.process.stdin.write("\n")  # type: ignore[union-attr]
-        tenant.process.stdin.flush()  # type: ignore[union-attr]
-    print(f"{wait}: rings {rings}")
-    assert min(rings) >= 1
-    assert sum(rings) <= 5 * ROUNDS  # of 7 waits a round
+    if other_ns < usual_ns:
+        assert min(rings) >= 1
+        assert sum(rings) <= 5 * ROUNDS  # of 7 waits a round
     tenant.end()
