@@ -19,7 +19,7 @@ sys.path[:0] = [str(NATIVE / "interposer" / "hooks"), str(NATIVE / "api")]
 import gen_hooks  # type: ignore[import-not-found]  # noqa: E402 - sys.path is set above
 import table  # type: ignore[import-not-found]  # noqa: E402
 
-SNIPPET = re.compile(r"^void row_(\w+)\(struct rows \*r\) \{\n(.*?)^\}$", re.M | re.S)
+SNIPPET = re.compile(r"^void row_(\w+)\(struct rows \*r\) \{(?: (.*?) |\n(.*?)^)\}$", re.M | re.S)
 TYPES = (NATIVE / "api" / "gs_cuda_types.h").read_text()
 SYMBOLS = {symbol.name: symbol for symbol in table.driver()}
 # From a function's base name that of one which does the same in a stream, with wider elements or with options.
@@ -37,8 +37,8 @@ def snippets(directory: Path = HERE / "snippets") -> dict[str, tuple[str, str]]:
     """symbol -> (group, body)"""
     found = {}
     for file in sorted(directory.glob("*.c")):
-        for symbol, body in SNIPPET.findall(file.read_text()):
-            found[symbol] = (file.stem, body)
+        for symbol, line, body in SNIPPET.findall(file.read_text()):
+            found[symbol] = (file.stem, line or body)
     return found
 
 
