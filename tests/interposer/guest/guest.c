@@ -18,19 +18,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "api/gs_cuda.h"
-
-CUresult cuInit(unsigned flags);
-CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
-CUresult cuCtxSetCurrent(CUcontext context);
-CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes);
-CUresult cuMemFree_v2(CUdeviceptr address);
-CUresult cuMemGetInfo_v2(size_t *free, size_t *total);
-CUresult cuModuleLoadData(CUmodule *module, const void *image);
-CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name);
-CUresult cuLaunchKernel(CUfunction function, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz,
-                        unsigned shared, CUstream stream, void **parameters, void **extra);
-CUresult cuCtxSynchronize(void);
+#include "sim_api.h"
 
 extern char **environ;
 static int errors_kept = 1;

@@ -11,61 +11,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "api/gs_cuda_types.h"
-#include "api/gs_cuda.h"
-
-CUresult cuInit(unsigned);
-CUresult cuCtxCreate_v2(CUcontext *, unsigned, CUdevice);
-CUresult cuCtxDestroy_v2(CUcontext);
-CUresult cuCtxSetCurrent(CUcontext);
-CUresult cuCtxGetCurrent(CUcontext *);
-CUresult cuCtxSynchronize(void);
-CUresult cuDevicePrimaryCtxRetain(CUcontext *, CUdevice);
-CUresult cuDevicePrimaryCtxRelease_v2(CUdevice);
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice);
-CUresult cuDeviceGetAttribute(int *, int, CUdevice);
-CUresult cuMemAlloc_v2(CUdeviceptr *, size_t);
-CUresult cuMemAllocPitch_v2(CUdeviceptr *, size_t *, size_t, size_t, unsigned);
-CUresult cuMemAllocManaged(CUdeviceptr *, size_t, unsigned);
-CUresult cuMemFree_v2(CUdeviceptr);
-CUresult cuMemHostAlloc(void **, size_t, unsigned);
-CUresult cuMemAllocAsync(CUdeviceptr *, size_t, CUstream);
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr *, size_t, CUmemoryPool, CUstream);
-CUresult cuMemFreeAsync(CUdeviceptr, CUstream);
-CUresult cuMemPoolCreate(CUmemoryPool *, const CUmemPoolProps *);
-CUresult cuMemPoolDestroy(CUmemoryPool);
-CUresult cuMemPoolTrimTo(CUmemoryPool, size_t);
-CUresult cuMemPoolSetAttribute(CUmemoryPool, int, void *);
-CUresult cuMemPoolGetAttribute(CUmemoryPool, int, void *);
-CUresult cuMemPoolExportToShareableHandle(void *, CUmemoryPool, int, unsigned long long);
-CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *, void *, int, unsigned long long);
-CUresult cuMemPoolExportPointer(void *, CUdeviceptr);
-CUresult cuMemPoolImportPointer(CUdeviceptr *, CUmemoryPool, void *);
-CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *, CUdevice);
-CUresult cuDeviceGetGraphMemAttribute(CUdevice, int, void *);
-CUresult cuDeviceGraphMemTrim(CUdevice);
-CUresult cuStreamCreate(CUstream *, unsigned);
-CUresult cuStreamDestroy_v2(CUstream);
-CUresult cuStreamSynchronize(CUstream);
-CUresult cuStreamBeginCapture_v2(CUstream, int);
-CUresult cuStreamEndCapture(CUstream, CUgraph *);
-CUresult cuStreamWaitValue32_v2(CUstream, CUdeviceptr, unsigned, unsigned);
-CUresult cuEventCreate(CUevent *, unsigned);
-CUresult cuEventRecord(CUevent, CUstream);
-CUresult cuEventSynchronize(CUevent);
-CUresult cuGraphCreate(CUgraph *, unsigned);
-CUresult cuGraphDestroy(CUgraph);
-CUresult cuGraphAddMemAllocNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUDA_MEM_ALLOC_NODE_PARAMS *);
-CUresult cuGraphAddMemFreeNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUdeviceptr);
-CUresult cuGraphAddChildGraphNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUgraph);
-CUresult cuGraphAddNode_v2(CUgraphNode *, CUgraph, const CUgraphNode *, const CUgraphEdgeData *, size_t,
-                           CUgraphNodeParams *);
-CUresult cuGraphAddEmptyNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t);
-CUresult cuGraphInstantiateWithFlags(CUgraphExec *, CUgraph, unsigned long long);
-CUresult cuGraphInstantiateWithParams(CUgraphExec *, CUgraph, CUDA_GRAPH_INSTANTIATE_PARAMS *);
-CUresult cuGraphExecDestroy(CUgraphExec);
-CUresult cuGraphLaunch(CUgraphExec, CUstream);
-CUresult cuGraphUpload(CUgraphExec, CUstream);
+#include "sim_api.h"
 
 enum { MAX = 4096 };
 static CUcontext contexts[MAX];
@@ -239,12 +185,12 @@ enum { DESCRIPTOR = 1 /* CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR */ };
 /* Exports the pool to a descriptor in *fd, and the pointer's export data to a memfd in *data_fd, which other processes
  * open by this process's pid. */
 static CUresult export_pool(CUmemoryPool pool, CUdeviceptr pointer, size_t *fd, size_t *data_fd) {
-  unsigned char data[64];
+  CUmemPoolPtrExportData data;
   int made = -1, file = memfd_create("data", 0);
   CUresult r = cuMemPoolExportToShareableHandle(&made, pool, DESCRIPTOR, 0);
   if (r == CUDA_SUCCESS)
-    r = cuMemPoolExportPointer(data, pointer);
-  if (r == CUDA_SUCCESS && write(file, data, sizeof data) != sizeof data)
+    r = cuMemPoolExportPointer(&data, pointer);
+  if (r == CUDA_SUCCESS && write(file, &data, sizeof data) != sizeof data)
     r = 999;
   *fd = (size_t)made;
   *data_fd = (size_t)file;
@@ -253,17 +199,17 @@ static CUresult export_pool(CUmemoryPool pool, CUdeviceptr pointer, size_t *fd, 
 
 static CUresult import_pool(size_t pid, size_t fd, size_t data_fd) {
   char path[64];
-  unsigned char data[64];
+  CUmemPoolPtrExportData data;
   CUresult r;
   snprintf(path, sizeof path, "/proc/%zu/fd/%zu", pid, fd);
   int pool = open(path, O_RDWR);
   snprintf(path, sizeof path, "/proc/%zu/fd/%zu", pid, data_fd);
   int file = open(path, O_RDWR);
-  if (pread(file, data, sizeof data, 0) != sizeof data)
+  if (pread(file, &data, sizeof data, 0) != sizeof data)
     return 999;
   r = cuMemPoolImportFromShareableHandle(&pools[npools], (void *)(size_t)pool, DESCRIPTOR, 0);
   if (r == CUDA_SUCCESS)
-    r = cuMemPoolImportPointer(&pointers[npointers], pools[npools], data);
+    r = cuMemPoolImportPointer(&pointers[npointers], pools[npools], &data);
   npools += r == CUDA_SUCCESS;
   npointers += r == CUDA_SUCCESS;
   return r;

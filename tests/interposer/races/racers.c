@@ -14,16 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "api/gs_cuda.h"
-
-CUresult cuInit(unsigned);
-CUresult cuDeviceGet(CUdevice *, int);
-CUresult cuCtxCreate_v2(CUcontext *, unsigned, CUdevice);
-CUresult cuCtxSetCurrent(CUcontext);
-CUresult cuMemAlloc_v2(CUdeviceptr *, size_t);
-CUresult cuMemAllocManaged(CUdeviceptr *, size_t, unsigned);
-CUresult cuMemFree_v2(CUdeviceptr);
-CUresult cuMemGetInfo_v2(size_t *, size_t *);
+#include "sim_api.h"
 
 enum { THREADS = 4, HELD = 64, MIB = 1 << 20, PROCESSES = 64, LOOK_EVERY = 8 };
 

@@ -2,13 +2,6 @@
  * kernels that were launched, then waits for its input to end. */
 #include "program.h"
 
-CUresult cuGraphCreate(CUgraph *, unsigned int);
-CUresult cuGraphUpload(CUgraphExec, CUstream);
-CUresult cuGraphAddNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, CUgraphNodeParams *);
-CUresult cuGraphAddKernelNode_v2(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const CUDA_KERNEL_NODE_PARAMS *);
-CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS *);
-CUresult cuGraphConditionalHandleCreate(CUgraphConditionalHandle *, CUgraph, CUcontext, unsigned int, unsigned int);
-
 enum { CHANGE_NS = 10000 /* duration of a kernel that changes a condition or launches a graph */ };
 static CUfunction set, count, launch;
 static CUgraphExec exec;

@@ -4,14 +4,6 @@
 
 #include "program.h"
 
-CUresult cuCtxGetCurrent(CUcontext *);
-CUresult cuLaunchHostFunc(CUstream, CUhostFn, void *);
-CUresult cuLibraryLoadFromFile(CUlibrary *, const char *, void *, void **, unsigned int, void *, void **, unsigned int);
-CUresult cuLibraryGetKernel(CUkernel *, CUlibrary, const char *);
-CUresult cuStreamQuery(CUstream);
-CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus *);
-CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *);
-
 enum { MS = 1000000, US = 1000 };
 
 static const char *ptx;

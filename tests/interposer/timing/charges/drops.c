@@ -4,17 +4,6 @@
  * time of its kernels. */
 #include "program.h"
 
-CUresult cuLibraryLoadFromFile(CUlibrary *, const char *, void *, void **, unsigned int, void *, void **, unsigned int);
-CUresult cuLibraryGetKernel(CUkernel *, CUlibrary, const char *);
-CUresult cuLibraryUnload(CUlibrary);
-CUresult cuModuleLoad(CUmodule *, const char *);
-CUresult cuModuleUnload(CUmodule);
-CUresult cuEventDestroy_v2(CUevent);
-CUresult cuGraphExecDestroy(CUgraphExec);
-CUresult cuGraphDestroy(CUgraph);
-CUresult cuDevicePrimaryCtxRetain(CUcontext *, CUdevice);
-CUresult cuDevicePrimaryCtxReset_v2(CUdevice);
-
 static const char *waits, *ptx;
 static uint64_t n, ns;
 

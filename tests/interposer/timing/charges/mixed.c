@@ -9,14 +9,6 @@
 
 #include "program.h"
 
-CUresult cuGraphCreate(CUgraph *, unsigned int);
-CUresult cuGraphDestroy(CUgraph);
-CUresult cuGraphExecDestroy(CUgraphExec);
-CUresult cuGraphAddKernelNode_v2(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const CUDA_KERNEL_NODE_PARAMS *);
-CUresult cuStreamQuery(CUstream);
-CUresult cuEventQuery(CUevent);
-CUresult cuMemcpyDtoH_v2(void *, CUdeviceptr, size_t);
-
 enum { THREADS = 4, CONTEXTS = 2, STREAMS = 3, GRAPHS = 2, WAYS = 8, SHORTEST_NS = 10000, LONGEST_NS = 20000000 };
 
 struct place {

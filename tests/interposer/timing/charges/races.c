@@ -5,10 +5,6 @@
  * it starts and one when all is done. */
 #include "program.h"
 
-CUresult cuStreamQuery(CUstream);
-CUresult cuEventQuery(CUevent);
-CUresult cuStreamWaitEvent(CUstream, CUevent, unsigned int);
-
 enum { MOST = 8 };
 
 static const char *way;

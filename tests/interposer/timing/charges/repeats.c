@@ -2,9 +2,6 @@
  * captures. */
 #include "program.h"
 
-CUresult cuLibraryLoadFromFile(CUlibrary *, const char *, void *, void **, unsigned int, void *, void **, unsigned int);
-CUresult cuLibraryGetKernel(CUkernel *, CUlibrary, const char *);
-
 static uint64_t taken;
 
 /* A kernel of two blocks; a launch with too many threads is refused. */

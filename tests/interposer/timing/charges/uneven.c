@@ -8,12 +8,6 @@
 
 #include "program.h"
 
-CUresult cuStreamQuery(CUstream);
-CUresult cuEventQuery(CUevent);
-CUresult cuMemFree_v2(CUdeviceptr);
-CUresult cuMemcpyDtoH_v2(void *, CUdeviceptr, size_t);
-CUresult cuLaunchHostFunc(CUstream, void (*)(void *), void *);
-
 static const char *const ways[] = {"stream", "context", "event", "query", "equery", "copy", "free", "flag", "host"};
 enum { WAYS = sizeof ways / sizeof ways[0] };
 

@@ -12,18 +12,6 @@
 
 #include "program.h"
 
-CUresult cuDevicePrimaryCtxRetain(CUcontext *, CUdevice);
-CUresult cuMemHostAlloc(void **, size_t, unsigned int);
-CUresult cuStreamQuery(CUstream);
-CUresult cuEventQuery(CUevent);
-CUresult cuMemFree_v2(CUdeviceptr);
-CUresult cuMemAllocAsync(CUdeviceptr *, size_t, CUstream);
-CUresult cuMemAllocFromPoolAsync(CUdeviceptr *, size_t, CUmemoryPool, CUstream);
-CUresult cuMemFreeAsync(CUdeviceptr, CUstream);
-CUresult cuMemPoolCreate(CUmemoryPool *, const CUmemPoolProps *);
-CUresult cuMemPoolSetAttribute(CUmemoryPool, CUmemPool_attribute, void *);
-CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *, CUdevice);
-
 enum { BATCH = 50, BATCHES = 2000, TRIES = 5, SMALL = 512 };
 
 /* The functions that are compared: ours and the driver's. */

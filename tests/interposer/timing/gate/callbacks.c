@@ -4,17 +4,6 @@
 
 #include "program.h"
 
-CUresult cuLaunchHostFunc(CUstream, CUhostFn, void *);
-CUresult cuStreamAddCallback(CUstream, CUstreamCallback, void *, unsigned int);
-CUresult cuStreamWaitEvent(CUstream, CUevent, unsigned int);
-CUresult cuGraphCreate(CUgraph *, unsigned int);
-CUresult cuGraphAddHostNode(CUgraphNode *, CUgraph, const CUgraphNode *, size_t, const CUDA_HOST_NODE_PARAMS *);
-CUresult cuGraphHostNodeSetParams(CUgraphNode, const CUDA_HOST_NODE_PARAMS *);
-CUresult cuGraphExecHostNodeSetParams(CUgraphExec, CUgraphNode, const CUDA_HOST_NODE_PARAMS *);
-CUresult cuGraphAddNode_v2(CUgraphNode *, CUgraph, const CUgraphNode *, const CUgraphEdgeData *, size_t,
-                           CUgraphNodeParams *);
-CUresult cuGraphExecNodeSetParams(CUgraphExec, CUgraphNode, CUgraphNodeParams *);
-
 struct call {
   int go, calls;
   uint64_t ns, took;

@@ -2,19 +2,6 @@
  * which must be the same with and without gpushare. */
 #include "program.h"
 
-CUresult cuGraphCreate(CUgraph *, unsigned int);
-CUresult cuGraphDestroy(CUgraph);
-CUresult cuGraphExecUpdate_v2(CUgraphExec, CUgraph, CUgraphExecUpdateResultInfo *);
-CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec, CUgraphNode, const CUDA_KERNEL_NODE_PARAMS *);
-CUresult cuGraphKernelNodeGetParams_v2(CUgraphNode, CUDA_KERNEL_NODE_PARAMS *);
-CUresult cuStreamBeginCaptureToGraph(CUstream, CUgraph, const CUgraphNode *, const CUgraphEdgeData *, size_t,
-                                     CUstreamCaptureMode);
-CUresult cuStreamIsCapturing(CUstream, CUstreamCaptureStatus *);
-CUresult cuStreamWaitEvent(CUstream, CUevent, unsigned int);
-CUresult cuStreamQuery(CUstream);
-CUresult cuEventQuery(CUevent);
-CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *);
-
 static int said[256], count;
 static void say(CUresult result) {
   if (count < 256)

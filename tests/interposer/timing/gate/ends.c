@@ -3,10 +3,6 @@
  * round; a line on stdin starts the next round. */
 #include "program.h"
 
-CUresult cuStreamQuery(CUstream);
-CUresult cuEventQuery(CUevent);
-CUresult cuMemcpyDtoH_v2(void *, CUdeviceptr, size_t);
-
 enum { USUAL = 6, POLL_NS = 3000000 };
 
 static CUevent event;

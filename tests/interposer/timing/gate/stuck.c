@@ -2,13 +2,6 @@
  * than the bound admits, in an order that CUDA cannot see. stuck MODE PTX ARGS... Prints one JSON line on stdout. */
 #include "program.h"
 
-CUresult cuDeviceGetCount(int *);
-CUresult cuLaunchHostFunc(CUstream, CUhostFn, void *);
-CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *, void *, unsigned int);
-CUresult cuStreamWaitEvent(CUstream, CUevent, unsigned int);
-CUresult cuIpcGetEventHandle(CUipcEventHandle *, CUevent);
-CUresult cuIpcOpenEventHandle(CUevent *, CUipcEventHandle);
-
 enum { GEQ = 0 };
 
 /* Gives the bound an estimate of the duration. */
