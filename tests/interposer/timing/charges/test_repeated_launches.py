@@ -7,8 +7,6 @@ from handmade import MS, Grant, Simulator, Tenant
 from timed import BUSY
 from waiting import until
 
-pytestmark = [pytest.mark.timing, BUSY]
-
 
 @pytest.mark.parametrize(
     ("mode", "n"), [("refused", 20_000), ("waits", 20_000), ("captures", 100), ("threads", 100), ("ends", 100)]
@@ -24,6 +22,8 @@ def test_every_launch_is_counted(grant: Grant, sim: Simulator, run: Callable[...
     assert grant.slot().busy_ns >= 0.95 * sim.busy_ns(tenant.pid)
 
 
+@BUSY
+@pytest.mark.timing
 def test_a_default_stream_is_another_one_in_each_context(
     make_sim: Callable[..., Simulator], make_grant: Callable[..., Grant], run: Callable[..., Tenant]
 ) -> None:

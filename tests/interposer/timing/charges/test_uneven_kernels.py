@@ -4,9 +4,11 @@ estimate."""
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from handmade import Grant, Simulator, Tenant
+from timed import BUSY
 
 US = 1000
 CASES = [(2, 20, 30_000), (50, 3, 1000), (100, 10, 2000), (20, 20, 500)]
@@ -15,9 +17,10 @@ KNOWN = ["stream", "context", "event", "query", "equery", "copy", "batch"]
 """Ways to wait in which the interposer sees the wait."""
 
 
-def met(ways: list[str]) -> list[tuple[str, int, int, int]]:
+def met(ways: list[str]) -> list[Any]:
     """Each way with two of the cases, and each case with half of the ways."""
-    return [(way, *CASES[number]) for at, way in enumerate(ways) for number in range(at % 2, len(CASES), 2)]
+    cases = [(way, *CASES[number]) for at, way in enumerate(ways) for number in range(at % 2, len(CASES), 2)]
+    return [pytest.param(*case, marks=[BUSY] if case[0] in ("query", "equery") else []) for case in cases]
 
 
 def measured(grant: Grant, sim: Simulator, run: Callable[..., Tenant], way: str, ms: int, *arguments: int) -> float:

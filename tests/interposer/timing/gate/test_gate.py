@@ -10,8 +10,6 @@ from handmade import MS, Grant, Simulator, Tenant
 from timed import BUSY
 from waiting import until
 
-pytestmark = pytest.mark.timing
-
 Run = Callable[..., Tenant]
 
 
@@ -32,6 +30,7 @@ def test_a_launch_waits_for_the_lease(grant: Grant, sim: Simulator, run_tenant: 
     assert result["truth_ns"] == 100_000 * result["launches"]
 
 
+@pytest.mark.timing
 def test_revoked_work_drains(grant: Grant, sim: Simulator, run_tenant: Run) -> None:
     """The work drains within the bound plus one kernel; the time allowed is generous, for a busy machine."""
     tenant = run_tenant(grant, sim, "loop", 100_000)
@@ -60,6 +59,7 @@ def test_revoked_work_drains(grant: Grant, sim: Simulator, run_tenant: Run) -> N
     tenant.end()
 
 
+@pytest.mark.timing
 def test_work_in_flight_is_bounded(grant: Grant, sim: Simulator, run_tenant: Run) -> None:
     """Work in flight is the launched time that the simulator has not executed yet."""
     tenant = run_tenant(grant, sim, "loop", 100_000)
@@ -84,6 +84,7 @@ def test_work_in_flight_is_bounded(grant: Grant, sim: Simulator, run_tenant: Run
     tenant.end()
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("kernel_ms", [6, *(pytest.param(ms, marks=pytest.mark.slow) for ms in (3, 40))])
 def test_kernels_longer_than_the_bound_leave_no_gaps(
     grant: Grant, sim: Simulator, run_tenant: Run, kernel_ms: int
@@ -103,6 +104,7 @@ def test_kernels_longer_than_the_bound_leave_no_gaps(
     tenant.end()
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("kernel_ms", [6, pytest.param(40, marks=pytest.mark.slow)])
 def test_kernels_longer_than_patience_are_bounded_too(
     grant: Grant, sim: Simulator, run_tenant: Run, kernel_ms: int
@@ -123,6 +125,7 @@ def test_kernels_longer_than_patience_are_bounded_too(
     tenant.end()
 
 
+@pytest.mark.timing
 def test_many_threads_are_bounded_together(grant: Grant, sim: Simulator, run_tenant: Run) -> None:
     tenant = run_tenant(grant, sim, "crowd", 24, MS // 2)
     slot = grant.slot()
@@ -139,6 +142,7 @@ def test_many_threads_are_bounded_together(grant: Grant, sim: Simulator, run_ten
     tenant.end()
 
 
+@pytest.mark.timing
 def test_without_the_daemon_the_guarantee_holds(
     make_grant: Callable[..., Grant], sim: Simulator, run_tenant: Run
 ) -> None:
@@ -178,6 +182,7 @@ def test_no_thread_before_the_first_call(grant: Grant, sim: Simulator, run_tenan
     assert with_us["after"] - bare["after"] <= 1
 
 
+@pytest.mark.timing
 def test_handles_come_and_go(grant: Grant, sim: Simulator, run_tenant: Run) -> None:
     grant.lease()
     tenant = run_tenant(grant, sim, "churn", 60)
@@ -189,6 +194,7 @@ def test_handles_come_and_go(grant: Grant, sim: Simulator, run_tenant: Run) -> N
     tenant.end()
 
 
+@pytest.mark.timing
 @BUSY
 def test_many_threads_and_a_restless_lease(grant: Grant, sim: Simulator, run_tenant: Run) -> None:
     tenant = run_tenant(grant, sim, "stress")

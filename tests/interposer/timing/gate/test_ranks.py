@@ -16,7 +16,7 @@ Run = Callable[..., Tenant]
 LIMIT_S = 20  # a collective with a missing rank never ends
 COLLECTIVE = MS // 5
 
-pytestmark = [pytest.mark.timeout(3 * LIMIT_S), pytest.mark.timing]
+pytestmark = pytest.mark.timeout(3 * LIMIT_S)
 keys = itertools.count(1)
 
 
@@ -93,6 +93,7 @@ def apart(grant: Grant, sim: Simulator, tenants: list[Tenant]) -> list[int]:
     return words
 
 
+@pytest.mark.timing
 def test_without_a_cut_the_first_spins(grant: Grant, sim: Simulator, ranks: Callable[[], list[Tenant]]) -> None:
     tenants = ranks()
     apart(grant, sim, tenants)
@@ -132,6 +133,7 @@ def test_with_a_cut_both_stop_at_the_same_one(grant: Grant, sim: Simulator, rank
         do(tenant, "s 0")
 
 
+@pytest.mark.timing
 def test_a_raised_cut_is_seen_at_once(grant: Grant, sim: Simulator, ranks: Callable[[], list[Tenant]]) -> None:
     tenants = ranks()
     took = []
@@ -180,6 +182,7 @@ def test_a_rank_that_may_still_submit_has_not_drained(
         do(tenant, "s 0")
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("under_a_cut", [True, False], ids=["cut", "lease"])
 def test_the_bound_holds_no_rank_back_under_a_cut(
     grant: Grant, sim: Simulator, ranks: Callable[[], list[Tenant]], under_a_cut: bool
@@ -202,6 +205,7 @@ def test_the_bound_holds_no_rank_back_under_a_cut(
         do(tenant, "s 0")
 
 
+@pytest.mark.timing
 def test_a_cut_far_ahead_costs_only_its_grant(
     grant: Grant, make_grant: Callable[..., Grant], sim: Simulator, run: Run
 ) -> None:
@@ -286,6 +290,7 @@ class Arbiter:
         self._thread.join()
 
 
+@pytest.mark.timing
 @BUSY
 @pytest.mark.parametrize(("many", "compute"), [(1, 300_000), (8, 100_000), (40, 20_000)])
 def test_many_revokes_at_any_moment(grant: Grant, sim: Simulator, run: Run, many: int, compute: int) -> None:
@@ -315,6 +320,7 @@ def test_many_revokes_at_any_moment(grant: Grant, sim: Simulator, run: Run, many
         tenant.end()
 
 
+@pytest.mark.timing
 @BUSY
 def test_one_process_on_both_devices(grant: Grant, sim: Simulator, run: Run) -> None:
     tenant = run("ranks", grant, sim, "both", 0, next(keys), 2, 100_000, 50_000, 4, 200)
