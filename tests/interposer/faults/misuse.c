@@ -2,7 +2,8 @@
  * Each is made before cuInit, without a context, with one, after its end, and from an exit handler. Prints the results:
  * "where: call = result". The output must be the same with and without the interposer.
  *
- * Handles are NULL or were valid once, because a driver may crash on any other handle. */
+ * Handles are NULL or were valid once, because a driver may crash on any other handle; the simulated driver refuses
+ * those of pools and graphs that are of no object. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +31,10 @@ static CUfunction function;
 static CUgreenCtx green;
 static CUdevice device;
 static unsigned long long id;
+static uint64_t nothing[8]; /* a handle of the right size, of no object */
+static CUgraph graph;
+static CUgraphExec exec;
+static CUgraphNode node;
 
 static CUarrayMapInfo no_tiles = {.memOperationType = CU_MEM_OPERATION_TYPE_MAP}; /* of no array, with no memory */
 static const CUmemAllocationProp on_device = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -69,7 +74,7 @@ static const char none[] = ".target sm_52\n",
   X(cuMemAllocPitch_v2(&p, &pitch, 2, HUGE, 4)) X(cuMemAllocPitch_v2(&p, &pitch, HALF, HALF, 4)) X(cuMemAllocPitch_v2(&p, &pitch, HUGE, 2, 5)) \
   X(cuMemAllocPitch_v2(NULL, NULL, HUGE, HUGE, 4)) \
   X(cuMemAllocManaged(NULL, 512, 1)) X(cuMemAllocManaged(&p, 0, 1)) X(cuMemAllocManaged(&p, HUGE, 1)) X(cuMemAllocManaged(&p, 512, 7)) \
-  X(cuMemAllocManaged(&p, OVER, 7)) X(cuMemAllocManaged(NULL, OVER, 1)) \
+  X(cuMemAllocManaged(&p, OVER, 7)) X(cuMemAllocManaged(NULL, OVER, 1)) X(cuMemAllocManaged(&p, 512, 0)) X(cuMemAllocManaged(&p, 512, 3)) \
   X(cuMemAdvise(12345, 512, 3, 99)) X(cuMemAdvise(0, 0, 77, -7)) X(cuMemAdvise_v2(12345, 512, 3, nowhere.location)) \
   X(cuMemAdvise_v2(0, HUGE, 3, on_host.location)) \
   X(cuMemFree(0)) X(cuMemFree(12345)) X(cuMemFree_v2(0)) X(cuMemFree_v2(12345)) X(cuMemFree_v2(HUGE)) X(cuMemFree_v2(freed)) \
@@ -80,7 +85,7 @@ static const char none[] = ".target sm_52\n",
   X(cuMemFreeAsync(0, NULL)) X(cuMemFreeAsync(12345, NULL)) X(cuMemFreeAsync(freed, NULL)) X(cuMemFreeAsync_ptsz(12345, NULL)) \
   X(cuMemPoolCreate(NULL, &pool_props)) X(cuMemPoolCreate(&pool, NULL)) X(cuMemPoolCreate(&pool, &pool_nowhere)) X(cuMemPoolCreate(NULL, NULL)) \
   X(cuMemGetDefaultMemPool(NULL, NULL, 1)) X(cuMemGetDefaultMemPool(&other_pool, NULL, 1)) X(cuMemGetMemPool(NULL, NULL, 1)) \
-  X(cuMemGetMemPool(&other_pool, NULL, 99)) X(cuMemPoolDestroy(NULL)) X(cuDeviceSetMemPool(0, NULL)) X(cuDeviceSetMemPool(99, NULL)) X(cuMemSetMemPool(NULL, 1, NULL)) X(cuMemPoolTrimTo(NULL, 0)) X(cuMemPoolTrimTo(NULL, HUGE)) \
+  X(cuMemGetMemPool(&other_pool, NULL, 99)) X(cuMemPoolDestroy(NULL)) X(cuMemPoolDestroy((CUmemoryPool)nothing)) X(cuMemPoolTrimTo((CUmemoryPool)nothing, HUGE)) X(cuMemAllocFromPoolAsync(&p, 512, (CUmemoryPool)nothing, NULL)) X(cuDeviceSetMemPool(0, NULL)) X(cuDeviceSetMemPool(99, NULL)) X(cuMemSetMemPool(NULL, 1, NULL)) X(cuMemPoolTrimTo(NULL, 0)) X(cuMemPoolTrimTo(NULL, HUGE)) \
   X(cuMemPoolImportFromShareableHandle(NULL, NULL, 1, 0)) X(cuMemPoolImportFromShareableHandle(&pool, (void *)-1, 1, 0)) \
   X(cuMemCreate(NULL, 2 << 20, &on_device, 0)) X(cuMemCreate(&handle, 0, &on_device, 0)) X(cuMemCreate(&handle, 1, &on_device, 0)) \
   X(cuMemCreate(&handle, HUGE, &on_device, 0)) X(cuMemCreate(&handle, HALF, &on_device, 0)) X(cuMemCreate(&handle, OVER, &on_device, 0)) \
@@ -115,6 +120,10 @@ static const char none[] = ".target sm_52\n",
   X(cuMulticastBindAddr_v2(0, 0, 0, 0, 0, 0)) X(cuMulticastBindAddr_v2(handle_gone, 99, HUGE, HUGE, HUGE, 0)) \
   X(cuMulticastBindAddr(0, 0, 0, 0, 0)) X(cuMulticastBindAddr(handle_gone, HUGE, HUGE, HUGE, 0)) X(cuMulticastUnbind(0, 0, 0, 0)) \
   X(cuMulticastUnbind(handle_gone, 99, HUGE, HUGE)) X(cuMulticastUnbind(handle_gone, 0, HUGE, HUGE)) \
+  X(cuGraphLaunch(NULL, NULL)) X(cuGraphLaunch((CUgraphExec)nothing, NULL)) X(cuGraphUpload(NULL, NULL)) X(cuGraphExecDestroy(NULL)) \
+  X(cuGraphExecDestroy((CUgraphExec)nothing)) X(cuGraphInstantiateWithFlags(NULL, NULL, 0)) X(cuGraphInstantiateWithFlags(&exec, NULL, 0)) \
+  X(cuGraphInstantiateWithFlags(&exec, (CUgraph)nothing, 0)) X(cuGraphInstantiateWithParams(&exec, NULL, NULL)) X(cuGraphAddMemAllocNode(&node, graph, NULL, 0, NULL)) \
+  X(cuDeviceGraphMemTrim(77)) X(cuDeviceGraphMemTrim(-1)) X(cuDeviceGetAttribute(NULL, 83, 0)) \
   X(cuCtxCreate(NULL, 0, 0)) X(cuCtxCreate(&made, ~0u, 0)) X(cuCtxCreate(&made, 0, 99)) X(cuCtxCreate_v2(NULL, 0, 0)) X(cuCtxCreate_v2(&made, 0, -1)) \
   X(cuCtxCreate_v2(&made, ~0u, 0)) X(cuCtxCreate_v2(NULL, ~0u, 99)) X(cuCtxCreate_v3(NULL, NULL, 0, 0, 0)) X(cuCtxCreate_v3(&made, NULL, 3, 0, 0)) \
   X(cuCtxCreate_v3(&made, NULL, 0, 0, 99)) X(cuCtxCreate_v4(NULL, NULL, 0, 0)) X(cuCtxCreate_v4(&made, NULL, 0, 99)) X(cuCtxCreate_v4(&made, NULL, ~0u, 0)) \

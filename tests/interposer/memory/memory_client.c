@@ -215,60 +215,6 @@ static CUresult import_pool(size_t pid, size_t fd, size_t data_fd) {
   return r;
 }
 
-/* ---- invalid calls ---- */
-
-/* Call number `which` with wrong pointers or sizes; returns 9999 if there is no such call. */
-static CUresult odd(size_t which, size_t size) {
-  CUdeviceptr at;
-  size_t pitch;
-  CUgraphExec exec = (CUgraphExec)&at;
-  CUmemPoolProps props = properties(0, 0), nowhere = properties(77, 0);
-  CUmemoryPool pool, none = (CUmemoryPool)&at;
-  uint64_t value = 0;
-  memset(&at, 0, sizeof at);
-  switch (which) {
-    case 0: return cuMemAlloc_v2(NULL, size);
-    case 1: return cuMemAlloc_v2(&at, size);
-    case 2: return cuMemAllocPitch_v2(NULL, &pitch, size, 4, 4);
-    case 3: return cuMemAllocPitch_v2(&at, NULL, size, 4, 4);
-    case 4: return cuMemAllocPitch_v2(&at, &pitch, size, 4, 3);
-    case 5: return cuMemAllocPitch_v2(&at, &pitch, size, size, 4);
-    case 6: return cuMemAllocManaged(NULL, size, 1);
-    case 7: return cuMemAllocManaged(&at, size, 0);
-    case 8: return cuMemAllocManaged(&at, size, 3);
-    case 9: return cuMemAllocAsync(NULL, size, NULL);
-    case 10: return cuMemAllocAsync(&at, size, NULL);
-    case 11: return cuMemAllocFromPoolAsync(&at, size, NULL, NULL);
-    case 12: return cuMemAllocFromPoolAsync(&at, size, none, NULL);
-    case 13: return cuMemAllocFromPoolAsync(NULL, size, NULL, NULL);
-    case 14: return cuMemFree_v2(0x1234);
-    case 15: return cuMemFree_v2(0);
-    case 16: return cuMemFreeAsync(0x1234, NULL);
-    case 17: return cuMemFreeAsync(0, NULL);
-    case 18: return cuMemPoolCreate(NULL, &props);
-    case 19: return cuMemPoolCreate(&pool, NULL);
-    case 20: return cuMemPoolCreate(&pool, &nowhere);
-    case 21: return cuMemPoolDestroy(NULL);
-    case 22: return cuMemPoolDestroy(none);
-    case 23: return cuMemPoolTrimTo(NULL, 0);
-    case 24: return cuMemPoolTrimTo(none, size);
-    case 25: return cuGraphLaunch(NULL, NULL);
-    case 26: return cuGraphUpload(NULL, NULL);
-    case 27: return cuGraphExecDestroy(NULL);
-    case 28: return cuGraphInstantiateWithFlags(NULL, NULL, 0);
-    case 29: return cuGraphInstantiateWithFlags(&exec, NULL, 0);
-    case 30: return cuGraphInstantiateWithParams(&exec, NULL, NULL);
-    case 31: return cuGraphInstantiateWithFlags(&exec, (CUgraph)&value, 0);
-    case 32: return cuGraphLaunch((CUgraphExec)&value, NULL);
-    case 33: return cuGraphExecDestroy((CUgraphExec)&value);
-    case 34: return cuDeviceGraphMemTrim(77);
-    case 35: return cuDeviceGraphMemTrim(-1);
-    case 36: return cuGraphAddMemAllocNode(NULL, NULL, NULL, 0, NULL);
-    case 37: return cuDeviceGetAttribute(NULL, 83, 0);
-    default: return 9999;
-  }
-}
-
 /* ---- commands ---- */
 
 static int obey(const char *verb, size_t a, size_t b, size_t c) {
@@ -393,8 +339,6 @@ static int obey(const char *verb, size_t a, size_t b, size_t c) {
     one = (size_t)WEXITSTATUS(status);
   } else if (!strcmp(verb, "execself"))
     execl("/proc/self/exe", "memory_client", (char *)NULL);
-  else if (!strcmp(verb, "odd"))
-    one = 1, r = odd(a, b);
   else
     return 0;
   printf("%d %zu %zu\n", (int)r, one, two);

@@ -1,5 +1,5 @@
-"""Managed memory: charged in full, or refused as by a device that does not support it. Invalid calls: the driver's own
-results."""
+"""Managed memory: charged in full, or refused as by a device that does not support it. What ends with a thread, and
+with an exec."""
 
 from collections.abc import Callable
 
@@ -16,8 +16,6 @@ NOT_SUPPORTED = 801
 INVALID = 1
 MANAGED_MEMORY, CONCURRENT_MANAGED_ACCESS = 83, 89  # CU_DEVICE_ATTRIBUTE_*
 DEVICE, MANAGED_KIND = 1, 2  # CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_ALLOCATION_TYPE_MANAGED
-NO_SUCH_CALL = 9999
-SIZES = (0, 1, 4096, 1 << 20, 1 << 40, 1 << 48, 1 << 62, (1 << 63) + 1, (1 << 64) - 512, (1 << 64) - 1)
 Memory = Callable[[Grant], Client]
 
 
@@ -51,31 +49,6 @@ def test_a_grant_can_refuse_managed_memory(grant: Grant, sim: Simulator, memory:
     assert client.ok("attribute 16").one > 0, "other attributes are the device's own"
     client.ok("alloc 512", "async 512 1")
     assert agreed(grant, sim) == CONTEXT + 512 + STEP
-
-
-@pytest.mark.parametrize("when", ["before", "without", "with", "after"])
-def test_odd_calls_get_the_drivers_answer(
-    grant: Grant, sim: Simulator, memory: Memory, bare: Callable[[], Client], when: str
-) -> None:
-    """The same program with and without the interposer, before cuInit, without a context, with one, and after its
-    end."""
-    ours, theirs = memory(grant), bare()
-    steps = {"before": [], "without": ["init"], "with": ["init", "retain 0"], "after": ["init", "retain 0", "reset 0"]}
-    for client in (ours, theirs):
-        client.ok(*steps[when]) if steps[when] else None
-    which, asked = 0, set()
-    while (answer := theirs(f"odd {which} 0").result) != NO_SUCH_CALL:
-        for size in SIZES:
-            expected, got = theirs(f"odd {which} {size}").result, ours(f"odd {which} {size}").result
-            if expected == 0:
-                continue  # a valid size: it succeeds in both, or only in the one with room
-            assert got == expected, f"call {which} with size {size}: {got}, the driver alone says {expected}"
-            asked.add(which)
-        assert ours(f"odd {which} 0").result == answer
-        which += 1
-    assert len(asked) >= 30
-    theirs.kill()
-    until(lambda: grant.charged() == truth(sim), "the other one is gone, and what is left is charged")
 
 
 def test_a_child_and_an_exec_start_with_nothing(grant: Grant, sim: Simulator, client: Client) -> None:
