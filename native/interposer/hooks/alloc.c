@@ -8,21 +8,17 @@
 #include "interposer/memory/pool_blocks.h"
 #include "interposer/memory/pool_map.h"
 #include "interposer/memory/reserve.h"
+#include "interposer/memory/sizes.h"
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
 
-enum {
-  ROUND = 512,      /* granularity of small allocations, which share pages of the device, and of managed memory */
-  PAGE = 2097152,   /* an allocation of more than half of one takes whole ones (seen on an H200 with r580) */
-  PITCH_ROUND = 512 /* the largest row alignment of current devices; corrected from the pitch that the driver chose */
-};
+/* The largest row alignment of current devices; corrected from the pitch that the driver chose. */
+enum { PITCH_ROUND = 512 };
 
-static uint64_t round_up(uint64_t bytes, uint64_t multiple) {
-  return bytes > UINT64_MAX - multiple ? UINT64_MAX : (bytes + multiple - 1) / multiple * multiple;
+/* The bytes that an allocation of device memory takes: pages above half a page (seen on an H200 with r580). */
+static uint64_t taken_by(uint64_t bytes) {
+  return gs_round_up(bytes, bytes <= GS_DEVICE_PAGE / 2 ? GS_BLOCK_ROUND : GS_DEVICE_PAGE);
 }
-
-/* The bytes that an allocation of device memory takes. */
-static uint64_t taken_by(uint64_t bytes) { return round_up(bytes, bytes <= PAGE / 2 ? ROUND : PAGE); }
 
 /* An allocation that is being made. */
 struct charge {
@@ -80,7 +76,7 @@ CUresult gs_cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int f
     return result == CUDA_SUCCESS ? gs_real.cuMemAllocManaged(dptr, bytesize, flags) : result;
   if (plausible && gs_managed_refused() && gs_current_device() != GS_NO_DEVICE)
     return CUDA_ERROR_NOT_SUPPORTED;
-  result = begin(&charge, round_up(bytesize, ROUND), dptr != NULL);
+  result = begin(&charge, gs_round_up(bytesize, GS_BLOCK_ROUND), dptr != NULL);
   if (result != CUDA_SUCCESS)
     return plausible ? result : gs_real.cuMemAllocManaged(dptr, 0, flags); /* reports what is wrong besides the size */
   result = gs_real.cuMemAllocManaged(dptr, bytesize, flags);
@@ -111,7 +107,7 @@ CUresult gs_cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemAllocPitch(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes)
                                   : result;
-  result = begin(&charge, rows_bytes(round_up(WidthInBytes, PITCH_ROUND), Height), dptr && pPitch);
+  result = begin(&charge, rows_bytes(gs_round_up(WidthInBytes, PITCH_ROUND), Height), dptr && pPitch);
   if (result != CUDA_SUCCESS)
     return element_fits(ElementSizeBytes) ? result : gs_real.cuMemAllocPitch(dptr, pPitch, 0, Height, ElementSizeBytes);
   result = gs_real.cuMemAllocPitch(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes);
@@ -129,7 +125,7 @@ CUresult gs_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthIn
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes)
                                   : result;
-  result = begin(&charge, rows_bytes(round_up(WidthInBytes, PITCH_ROUND), Height), dptr && pPitch);
+  result = begin(&charge, rows_bytes(gs_round_up(WidthInBytes, PITCH_ROUND), Height), dptr && pPitch);
   if (result != CUDA_SUCCESS)
     return element_fits(ElementSizeBytes) ? result
                                           : gs_real.cuMemAllocPitch_v2(dptr, pPitch, 0, Height, ElementSizeBytes);

@@ -4,6 +4,7 @@
 #include "interposer/memory/books.h"
 #include "interposer/memory/mappings.h"
 #include "interposer/memory/reserve.h"
+#include "interposer/memory/sizes.h"
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
 #include "interposer/hooks/arrays.h"
@@ -12,8 +13,7 @@
 enum {
   ARRAY_KNOWN = 0x1ff,
   EXTENT_MAX = 1 << 17, /* the maximum of current devices in each dimension */
-  LEVELS_MAX = 21,
-  ROUND = 512
+  LEVELS_MAX = 21
 };
 
 static uint64_t least(uint64_t value) { return value ? value : 1; }
@@ -48,7 +48,7 @@ static uint64_t level_bytes(const CUDA_ARRAY3D_DESCRIPTOR *first, uint64_t eleme
   bool layers = first->Flags & (CUDA_ARRAY3D_LAYERED | CUDA_ARRAY3D_CUBEMAP);
   uint64_t row = least(first->Width >> level) * element;
   uint64_t rows = least(first->Height >> level) * least(layers ? first->Depth : first->Depth >> level);
-  return (row * rows + ROUND - 1) / ROUND * ROUND;
+  return gs_round_up(row * rows, GS_BLOCK_ROUND);
 }
 
 /* Bytes of the elements of all levels. */

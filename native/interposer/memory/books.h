@@ -11,7 +11,7 @@
 #define GPUSHARE_BOOKS_H
 
 #include "interposer/memory/making.h"
-#include "interposer/memory/order.h"
+#include "interposer/memory/underway.h"
 #include "interposer/os/table.h"
 #include "interposer/process/process.h"
 

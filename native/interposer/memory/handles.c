@@ -1,5 +1,7 @@
 #include "interposer/memory/handles.h"
 
+#include "interposer/memory/order.h"
+
 struct gs_handle *gs_handle_next(uint64_t handle, struct gs_handle *before) {
   return gs_table_same(&gs_books()->handles, handle, before);
 }

@@ -16,17 +16,17 @@
 
 #include "interposer/memory/books.h"
 #include "interposer/memory/reserve.h"
+#include "interposer/memory/sizes.h"
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
 
 enum {
-  CHUNK = 2097152,
   STACK_ROUND = 16, /* the local memory of a warp is a multiple of 512 bytes */
   SYNC_LEVEL_BYTES = 860000000,
   LAUNCH_BYTES = 4096 + 512
 };
 
-static uint64_t pieces(uint64_t bytes) { return bytes / CHUNK + (bytes % CHUNK != 0); }
+static uint64_t pieces(uint64_t bytes) { return bytes / GS_DEVICE_PAGE + (bytes % GS_DEVICE_PAGE != 0); }
 
 static uint64_t resident_threads(int ordinal) {
   uint64_t *known = &gs_process->resident_threads[ordinal], threads = __atomic_load_n(known, __ATOMIC_RELAXED);
@@ -44,8 +44,8 @@ static uint64_t resident_threads(int ordinal) {
 }
 
 static uint64_t stack_bytes(int ordinal, uint64_t per_thread) {
-  uint64_t each = (per_thread + STACK_ROUND - 1) / STACK_ROUND * STACK_ROUND;
-  return pieces(each * resident_threads(ordinal)) * CHUNK;
+  uint64_t each = gs_round_up(per_thread, STACK_ROUND);
+  return pieces(each * resident_threads(ordinal)) * GS_DEVICE_PAGE;
 }
 
 static uint64_t key_of(CUcontext context, uint32_t what) { return (uintptr_t)context + what; }
@@ -55,7 +55,7 @@ static uint64_t key_of(CUcontext context, uint32_t what) { return (uintptr_t)con
 /* The pieces that a buffer takes for a value of its limit. */
 static uint64_t buffer_pieces(uint32_t what, uint64_t value) {
   uint64_t each = what == GS_IMPLICIT_SYNC_DEPTH ? SYNC_LEVEL_BYTES : what == GS_IMPLICIT_LAUNCHES ? LAUNCH_BYTES : 1;
-  return pieces(value > UINT64_MAX / each ? UINT64_MAX - CHUNK : value * each);
+  return pieces(value > UINT64_MAX / each ? UINT64_MAX - GS_DEVICE_PAGE : value * each);
 }
 
 /* The context's initial value; the context is current, and its limit unchanged so far. */
@@ -97,8 +97,8 @@ static uint64_t bytes_above(const struct gs_taken *entry, uint32_t what, uint64_
     from = stack_bytes(entry->ordinal, entry->began);
     to = stack_bytes(entry->ordinal, value < GS_STACK_MAX ? value : GS_STACK_MAX);
   } else {
-    from = (uint64_t)entry->began * CHUNK;
-    to = buffer_pieces(what, value) * CHUNK;
+    from = (uint64_t)entry->began * GS_DEVICE_PAGE;
+    to = buffer_pieces(what, value) * GS_DEVICE_PAGE;
   }
   return to > from ? to - from : 0;
 }
@@ -167,7 +167,7 @@ CUresult gs_code_take(CUcontext context, int ordinal, uint64_t bytes) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   gs_lock(&gs_process->implicit_lock);
   if (read_entry(context, GS_IMPLICIT_CODE, &entry)) {
-    uint64_t want = pieces(entry.sure + bytes) * CHUNK;
+    uint64_t want = pieces(entry.sure + bytes) * GS_DEVICE_PAGE;
     if (want > entry.bytes && gs_reserve(ordinal, want - entry.bytes) < 0) {
       result = CUDA_ERROR_OUT_OF_MEMORY;
     } else {
@@ -186,7 +186,7 @@ void gs_code_give(CUcontext context, uint64_t bytes) {
   if (read_entry(context, GS_IMPLICIT_CODE, &entry)) {
     uint64_t before = entry.bytes;
     entry.sure -= bytes < entry.sure ? bytes : entry.sure;
-    entry.bytes = pieces(entry.sure) * CHUNK;
+    entry.bytes = pieces(entry.sure) * GS_DEVICE_PAGE;
     if (write_entry(&entry))
       gs_give_back(entry.ordinal, before - entry.bytes);
   }

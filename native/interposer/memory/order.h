@@ -12,7 +12,7 @@
 #ifndef GPUSHARE_MEMORY_ORDER_H
 #define GPUSHARE_MEMORY_ORDER_H
 
-#include <stdint.h>
+#include "interposer/memory/underway.h"
 
 /* What a call does, as far as it decides which calls wait. */
 enum gs_does {
@@ -25,25 +25,6 @@ enum gs_does {
   GS_IMPORTS = 64,
   GS_NAMES_MANY = 128, /* names handles that are not listed */
   GS_GUESSES = 256     /* names a handle that is not in the books */
-};
-
-enum { GS_UNDERWAY = 256 /* calls at once; further ones wait for a free entry */ };
-
-struct gs_underway {
-  uint64_t number;        /* counts calls; 0: a free entry */
-  uint64_t handle, other; /* that it names; 0: none */
-  uint64_t from, bytes;   /* addresses that it names; 0, 0: none */
-  unsigned does;          /* enum gs_does */
-  int thread;             /* its id in the kernel */
-};
-
-/* All zero is valid. Guarded by the lock of the objects (objects.h). */
-struct gs_order {
-  struct gs_underway call[GS_UNDERWAY];
-  uint32_t places; /* number of entries of `call` that have ever been in use */
-  uint64_t numbers;
-  uint32_t ended; /* counts ends; a futex */
-  uint32_t waiters;
 };
 
 /* To be called around the driver's call and the recording of its effect, with no lock held. The number and thread of

@@ -11,16 +11,6 @@
 #include "interposer/memory/books.h"
 #include "interposer/memory/pool_life.h"
 
-enum {
-  GS_POOL_STEP = 33554432, /* drivers grow a pool by multiples of 32 MiB */
-  GS_POOL_GRAIN = 2097152  /* and by 2 MiB if a step does not fit: the page size of device memory */
-};
-
-/* Rounds up to a multiple; UINT64_MAX if the result would overflow. */
-static inline uint64_t gs_round_up(uint64_t bytes, uint64_t multiple) {
-  return bytes > UINT64_MAX - multiple ? UINT64_MAX : (bytes + multiple - 1) / multiple * multiple;
-}
-
 /* What the driver says about a pool: bytes reserved, and the part of them in use. */
 struct gs_pool_figures {
   uint64_t reserved, used;

@@ -3,6 +3,7 @@
 #include "interposer/memory/async_free.h"
 #include "interposer/memory/pool_map.h"
 #include "interposer/memory/reserve.h"
+#include "interposer/memory/sizes.h"
 #include "interposer/time/streams/streams.h"
 
 /* The call proceeds to the driver. coming: what it may add and was not announced; reserved: what was reserved for
@@ -60,7 +61,7 @@ static bool within_graphs(struct gs_growth *growth, uint64_t bytes) {
 }
 
 static bool begin_graph(struct gs_growth *growth, uint64_t bytes) {
-  uint64_t fine = gs_round_up(bytes, GS_POOL_GRAIN), step = gs_round_up(bytes, GS_POOL_STEP);
+  uint64_t fine = gs_round_up(bytes, GS_DEVICE_PAGE), step = gs_round_up(bytes, GS_POOL_STEP);
   growth->need = bytes;
   if (within_graphs(growth, bytes))
     return true;
@@ -114,7 +115,7 @@ static enum gs_room room_within(const struct gs_growth *growth, uint64_t bytes, 
 }
 
 static bool begin_pool(struct gs_growth *growth, uint64_t bytes, CUstream stream) {
-  uint64_t fine = gs_round_up(bytes, GS_POOL_GRAIN), most;
+  uint64_t fine = gs_round_up(bytes, GS_DEVICE_PAGE), most;
   growth->need = gs_round_up(bytes, GS_POOL_STEP);
   if (reserve_now(growth, growth->need, growth->need))
     return true;
@@ -139,7 +140,7 @@ bool gs_growth_begin(struct gs_growth *growth, uint64_t pool, int ordinal, uint6
 
 /* Whether the bytes are more than the pool or the grant can ever have. */
 static bool hopeless(uint64_t number, int ordinal, uint64_t bytes) {
-  uint64_t fine = gs_round_up(bytes, GS_POOL_GRAIN);
+  uint64_t fine = gs_round_up(bytes, GS_DEVICE_PAGE);
   gs_pools_lock();
   const struct gs_pool *pool = gs_pool_of(number);
   bool over = pool && pool->cap && fine > pool->cap;

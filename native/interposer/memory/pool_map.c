@@ -1,8 +1,8 @@
 #include "interposer/memory/pool_map.h"
 
 #include "interposer/memory/charge.h"
-#include "interposer/memory/pool_charge.h"
 #include "interposer/memory/pool_life.h"
+#include "interposer/memory/sizes.h"
 #include "interposer/process/greens.h"
 
 /* ---- with the lock of the pools' tables held --------------------------------------------------------------------- */
@@ -113,7 +113,7 @@ static struct gs_chunk *chunk_made_in(struct gs_pool *pool, uint64_t address, ui
     return add_chunk(pool, address, growth, growth);
   }
   if (chunk && (doubted || (hidden && chunk->address != address)))
-    return cut(pool, chunk, address, gs_round_up(bytes, pool->cap ? GS_POOL_GRAIN : GS_POOL_STEP));
+    return cut(pool, chunk, address, gs_round_up(bytes, pool->cap ? GS_DEVICE_PAGE : GS_POOL_STEP));
   return chunk;
 }
 

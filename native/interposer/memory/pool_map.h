@@ -6,8 +6,6 @@
 
 #include "interposer/memory/books.h"
 
-enum { GS_BLOCK_ROUND = 512 /* a pool's blocks are multiples of it */ };
-
 /* An announced allocation of `bytes` has returned address, after the pool grew by `growth`: the block lies at the start
  * of the new piece and ends with context. */
 void gs_map_made(uint64_t pool, uint64_t address, uint64_t bytes, uint64_t growth, CUcontext context);

@@ -3,6 +3,7 @@
 #define GPUSHARE_MEMORY_USES_H
 
 #include "interposer/memory/objects.h"
+#include "interposer/memory/order.h"
 
 struct gs_use {
   struct gs_underway *call;

@@ -2,11 +2,7 @@
 #ifndef SIM_PTX_CHECK_H
 #define SIM_PTX_CHECK_H
 
-#include <stddef.h>
-
-#include "api/gs_cuda_types.h"
-
-enum { SIM_PTX_LOG = 256 /* bytes that a message may take */ };
+#include "sim/program/ptx_syntax.h"
 
 /* Statements, brackets, the names of instructions, and that each name is declared; not the types of operands, nor which
  * modifiers an instruction has. Errors: INVALID_PTX, UNSUPPORTED_PTX_VERSION, OUT_OF_MEMORY. log: on an error the

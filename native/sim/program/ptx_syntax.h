@@ -2,7 +2,7 @@
 #ifndef SIM_PTX_SYNTAX_H
 #define SIM_PTX_SYNTAX_H
 
-#include "sim/program/ptx_check.h"
+#include "api/gs_cuda_types.h"
 #include "sim/program/ptx_names.h"
 
 struct sim_ptx_checker {
@@ -13,7 +13,10 @@ struct sim_ptx_checker {
   struct sim_ptx_names names;
 };
 
-enum { SIM_PTX_NEAR = 60 /* characters of a long word that a message shows */ };
+enum {
+  SIM_PTX_LOG = 256, /* bytes that a message may take */
+  SIM_PTX_NEAR = 60  /* characters of a long word that a message shows */
+};
 
 /* Record a mistake, unless there was one before. */
 __attribute__((format(printf, 4, 5))) void sim_ptx_fail(struct sim_ptx_checker *c, CUresult result, const char *at,
