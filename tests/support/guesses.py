@@ -21,7 +21,7 @@ from scenes import FILE, SIZE, failed
 from waiting import until
 from worker import made, ok, on_device
 
-PLACES = 256  # GS_UNDERWAY of native/interposer/memory/order.h
+PLACES = 256  # GS_UNDERWAY of native/interposer/memory/physical/order.h
 
 
 class _Play:

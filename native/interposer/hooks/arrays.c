@@ -1,10 +1,10 @@
 /* CUDA arrays. The padding of their rows is internal to the driver, so the driver is asked: an array with deferred
  * mapping has no memory and reports what the real one will need. If the driver does not create such an array, the sum
  * of the elements is reserved and corrected from the array itself. */
-#include "interposer/memory/books.h"
-#include "interposer/memory/mappings.h"
-#include "interposer/memory/reserve.h"
-#include "interposer/memory/sizes.h"
+#include "interposer/memory/books/books.h"
+#include "interposer/memory/physical/mappings.h"
+#include "interposer/memory/pools/reserve.h"
+#include "interposer/memory/books/sizes.h"
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
 #include "interposer/hooks/arrays.h"

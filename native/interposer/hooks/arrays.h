@@ -3,7 +3,7 @@
 #define GPUSHARE_HOOKS_ARRAYS_H
 
 #include "interposer/hooks/call.h"
-#include "interposer/memory/life.h"
+#include "interposer/memory/books/life.h"
 #include "interposer/process/process.h"
 
 /* The array that a program asks for, whichever descriptor it used. */

@@ -2,7 +2,7 @@
  * bound, no device time; the marks around a long copy keep its time out of that of concurrent kernels. */
 #include "interposer/hooks/copies.h"
 
-#include "interposer/memory/reserve.h"
+#include "interposer/memory/pools/reserve.h"
 #include "interposer/time/marks/marks.h"
 #include "interposer/time/marks/waits.h"
 #include "interposer/time/streams/capture.h"

@@ -2,9 +2,9 @@
  * of it, and as long as what is mapped from that; memory of other processes is charged to them. */
 #include "hooks.h"
 #include "interposer/hooks/arrays.h"
-#include "interposer/memory/exports.h"
-#include "interposer/memory/handles.h"
-#include "interposer/memory/life.h"
+#include "interposer/memory/physical/exports.h"
+#include "interposer/memory/physical/handles.h"
+#include "interposer/memory/books/life.h"
 #include "interposer/os/descriptor.h"
 #include "interposer/process/greens.h"
 

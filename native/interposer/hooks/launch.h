@@ -2,7 +2,7 @@
 #ifndef GPUSHARE_HOOKS_LAUNCH_H
 #define GPUSHARE_HOOKS_LAUNCH_H
 
-#include "interposer/memory/kernels.h"
+#include "interposer/memory/implicit/kernels.h"
 #include "interposer/process/process.h"
 #include "interposer/time/gate/submit.h"
 #include "interposer/time/streams/repeat.h"

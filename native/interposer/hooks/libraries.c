@@ -4,11 +4,11 @@
  * counts as an equal part of the size in the library's image (gs_image.h). The memory is reserved before the driver is
  * called, and given back when the library is unloaded or with the context. */
 #include "hooks.h"
-#include "interposer/memory/books.h"
-#include "interposer/memory/collectives.h"
-#include "interposer/memory/implicit.h"
-#include "interposer/memory/library_code.h"
-#include "interposer/memory/life.h"
+#include "interposer/memory/books/books.h"
+#include "interposer/memory/implicit/collectives.h"
+#include "interposer/memory/implicit/implicit.h"
+#include "interposer/memory/implicit/library_code.h"
+#include "interposer/memory/books/life.h"
 #include "interposer/process/greens.h"
 #include "interposer/hooks/modules.h"
 #include "interposer/process/device.h"

@@ -2,7 +2,7 @@
 #ifndef GPUSHARE_HOOKS_LIMIT_H
 #define GPUSHARE_HOOKS_LIMIT_H
 
-#include "interposer/memory/implicit.h"
+#include "interposer/memory/implicit/implicit.h"
 #include "interposer/process/process.h"
 
 struct gs_around_limit {

@@ -8,11 +8,11 @@
 #include <unistd.h>
 
 #include "hooks.h"
-#include "interposer/memory/books.h"
-#include "interposer/memory/collectives.h"
-#include "interposer/memory/implicit.h"
-#include "interposer/memory/kernels.h"
-#include "interposer/memory/life.h"
+#include "interposer/memory/books/books.h"
+#include "interposer/memory/implicit/collectives.h"
+#include "interposer/memory/implicit/implicit.h"
+#include "interposer/memory/implicit/kernels.h"
+#include "interposer/memory/books/life.h"
 #include "interposer/process/greens.h"
 #include "interposer/time/streams/functions.h"
 #include "interposer/hooks/modules.h"

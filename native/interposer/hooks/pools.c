@@ -1,15 +1,15 @@
 /* Memory pools: which device they are charged to, and which blocks they have. pool_charge.c charges them. */
 #include "hooks.h"
 #include "interposer/hooks/pools.h"
-#include "interposer/memory/charge.h"
-#include "interposer/memory/pool_blocks.h"
-#include "interposer/memory/pool_growth.h"
-#include "interposer/memory/reserve.h"
+#include "interposer/memory/books/charge.h"
+#include "interposer/memory/pools/pool_blocks.h"
+#include "interposer/memory/pools/pool_growth.h"
+#include "interposer/memory/pools/reserve.h"
 #include "interposer/time/streams/streams.h"
 #include "interposer/process/device.h"
 #include "interposer/process/elsewhere.h"
-#include "interposer/memory/pool_charge.h"
-#include "interposer/memory/pool_map.h"
+#include "interposer/memory/pools/pool_charge.h"
+#include "interposer/memory/pools/pool_map.h"
 
 /* ---- which pool -------------------------------------------------------------------------------------------------- */
 

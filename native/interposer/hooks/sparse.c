@@ -3,8 +3,8 @@
  * memory that was ever mapped into it until the array or its context ends, like an import of all of it. */
 #include "interposer/hooks/sparse.h"
 
-#include "interposer/memory/handles.h"
-#include "interposer/memory/mappings.h"
+#include "interposer/memory/physical/handles.h"
+#include "interposer/memory/physical/mappings.h"
 #include "interposer/process/greens.h"
 
 static uint64_t array_of(const CUarrayMapInfo *info) {

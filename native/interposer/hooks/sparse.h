@@ -2,7 +2,7 @@
 #ifndef GPUSHARE_HOOKS_SPARSE_H
 #define GPUSHARE_HOOKS_SPARSE_H
 
-#include "interposer/memory/uses.h"
+#include "interposer/memory/physical/uses.h"
 
 /* To be called before an array without memory is made (false: out of memory), and after; the latter returns the number
  * of its mapping (gs_mapping.made). */

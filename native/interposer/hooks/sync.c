@@ -1,7 +1,7 @@
 #include "interposer/hooks/sync.h"
 
-#include "interposer/memory/async_free.h"
-#include "interposer/memory/reserve.h"
+#include "interposer/memory/pools/async_free.h"
+#include "interposer/memory/pools/reserve.h"
 #include "interposer/process/device.h"
 #include "interposer/time/marks/waits.h"
 #include "interposer/time/streams/streams.h"

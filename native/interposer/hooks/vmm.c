@@ -1,12 +1,12 @@
-/* Virtual memory management: calls that make, share, map, bind and end physical memory. memory/objects.h keeps what
+/* Virtual memory management: calls that make, share, map, bind and end physical memory. memory/physical/objects.h keeps what
  * they hold. No lock is held during the driver's calls, which may wait for work that in turn waits for the program. */
 #include "hooks.h"
 #include "interposer/hooks/vmm.h"
-#include "interposer/memory/exports.h"
-#include "interposer/memory/handles.h"
-#include "interposer/memory/mappings.h"
-#include "interposer/memory/reserve.h"
-#include "interposer/memory/uses.h"
+#include "interposer/memory/physical/exports.h"
+#include "interposer/memory/physical/handles.h"
+#include "interposer/memory/physical/mappings.h"
+#include "interposer/memory/pools/reserve.h"
+#include "interposer/memory/physical/uses.h"
 #include "interposer/os/descriptor.h"
 #include "interposer/process/device.h"
 #include "interposer/process/elsewhere.h"

@@ -6,9 +6,9 @@
 
 #include "interposer/hooks/graphs/bodies.h"
 #include "interposer/hooks/graphs/nodes.h"
-#include "interposer/memory/books.h"
-#include "interposer/memory/collectives.h"
-#include "interposer/memory/sizes.h"
+#include "interposer/memory/books/books.h"
+#include "interposer/memory/implicit/collectives.h"
+#include "interposer/memory/books/sizes.h"
 #include "interposer/process/device.h"
 #include "interposer/process/elsewhere.h"
 #include "interposer/time/marks/waits.h"
