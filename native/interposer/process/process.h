@@ -80,13 +80,13 @@ struct gs_process {
   uint64_t resident_threads[GS_MAX_DEVICES]; /* memory/implicit/implicit.c */
   uint64_t kernels[GS_KNOWN_KERNELS];        /* memory/implicit/kernels.h: kernels that were launched before, hashed */
   uint32_t pool_lock[GS_MAX_DEVICES]; /* memory/pools/pool_charge.c: keeps a pool's figures and charge consistent */
-  /* hooks/pools.c: serialises allocations from the device's pools, also with calls that change its current pool, which
+  /* hooks/memory/pools.c: serialises allocations from the device's pools, also with calls that change its current pool, which
    * pool_changes counts; taken before pool_lock */
   uint32_t alloc_lock[GS_MAX_DEVICES];
   uint32_t pool_changes[GS_MAX_DEVICES];
   uint32_t loose_pools
       [GS_MAX_DEVICES];  /* memory/pools/pool_life.c: number of pools that may shrink when the program waits */
-  uint32_t making_pools; /* hooks/pools.c: taken before all locks of pools */
+  uint32_t making_pools; /* hooks/memory/pools.c: taken before all locks of pools */
   /* stream-ordered frees on the device that may not have happened yet */
   uint32_t frees[GS_MAX_DEVICES];
   /* executable graphs that allocate memory or contain collectives; in most processes none */

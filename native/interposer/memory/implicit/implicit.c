@@ -8,7 +8,7 @@
  *               what the device runtime (kernels that launch kernels) sets aside for waiting parents and for pending
  *               launches, sized by cuCtxSetLimit. Only the maximum per level of parents is documented, so that is
  *               charged; per launch, the maximum size of its parameters plus 512 bytes.
- *   code        programs, see library_code.c and hooks/modules.c.
+ *   code        programs, see library_code.c and hooks/programs/modules.c.
  *
  * All are allocated in pieces of 2 MiB. limits->context_bytes includes what a new context has of them, so only the
  * excess is charged. Each is a struct gs_taken in the books. */

@@ -1,7 +1,7 @@
 /* Physical memory that is mapped into a sparse array lives as long as a tile refers to it. Tiles are mapped and
  * unmapped in the order of a stream, and a program may map many, so they are not tracked one by one: an array holds all
  * memory that was ever mapped into it until the array or its context ends, like an import of all of it. */
-#include "interposer/hooks/sparse.h"
+#include "interposer/hooks/memory/sparse.h"
 
 #include "interposer/memory/physical/handles.h"
 #include "interposer/memory/physical/mappings.h"

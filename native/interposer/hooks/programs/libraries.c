@@ -10,7 +10,7 @@
 #include "interposer/memory/implicit/library_code.h"
 #include "interposer/memory/books/life.h"
 #include "interposer/process/greens.h"
-#include "interposer/hooks/modules.h"
+#include "interposer/hooks/programs/modules.h"
 #include "interposer/process/device.h"
 #include "image/gs_image.h"
 

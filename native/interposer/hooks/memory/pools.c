@@ -1,6 +1,6 @@
 /* Memory pools: which device they are charged to, and which blocks they have. pool_charge.c charges them. */
 #include "hooks.h"
-#include "interposer/hooks/pools.h"
+#include "interposer/hooks/memory/pools.h"
 #include "interposer/memory/books/charge.h"
 #include "interposer/memory/pools/pool_blocks.h"
 #include "interposer/memory/pools/pool_growth.h"

@@ -1,5 +1,5 @@
 #include "hooks.h"
-#include "interposer/hooks/launch.h"
+#include "interposer/hooks/work/launch.h"
 
 #include "interposer/time/marks/waits.h"
 

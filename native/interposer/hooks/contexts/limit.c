@@ -1,4 +1,4 @@
-#include "interposer/hooks/limit.h"
+#include "interposer/hooks/contexts/limit.h"
 
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"

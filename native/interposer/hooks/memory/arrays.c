@@ -7,8 +7,8 @@
 #include "interposer/memory/books/sizes.h"
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
-#include "interposer/hooks/arrays.h"
-#include "interposer/hooks/sparse.h"
+#include "interposer/hooks/memory/arrays.h"
+#include "interposer/hooks/memory/sparse.h"
 
 enum {
   ARRAY_KNOWN = 0x1ff,

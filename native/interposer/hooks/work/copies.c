@@ -1,6 +1,6 @@
 /* Copies and fills. Within the device they are compute work. Over the link they run on copy engines: no lease, no
  * bound, no device time; the marks around a long copy keep its time out of that of concurrent kernels. */
-#include "interposer/hooks/copies.h"
+#include "interposer/hooks/work/copies.h"
 
 #include "interposer/memory/pools/reserve.h"
 #include "interposer/time/marks/marks.h"

@@ -1,7 +1,7 @@
 /* External memory. Memory that this process exported itself (cuMemExportToShareableHandle) lives as long as an import
  * of it, and as long as what is mapped from that; memory of other processes is charged to them. */
 #include "hooks.h"
-#include "interposer/hooks/arrays.h"
+#include "interposer/hooks/memory/arrays.h"
 #include "interposer/memory/physical/exports.h"
 #include "interposer/memory/physical/handles.h"
 #include "interposer/memory/books/life.h"

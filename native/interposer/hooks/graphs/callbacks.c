@@ -6,7 +6,7 @@
  * Each function of the program keeps one place here for the life of the process. The argument that the driver passes
  * goes through unchanged, so no state is kept per call: a graph node may run the function many times, and with a broken
  * context it never runs. A program has few such functions; those beyond PLACES are called directly, and gated. */
-#include "interposer/hooks/callbacks.h"
+#include "interposer/hooks/graphs/callbacks.h"
 #include "interposer/hooks/graphs/nodes.h"
 #include "interposer/time/marks/waits.h"
 #include "interposer/time/thread.h"

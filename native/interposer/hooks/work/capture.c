@@ -1,4 +1,4 @@
-#include "interposer/hooks/capture.h"
+#include "interposer/hooks/work/capture.h"
 
 #include "interposer/process/device.h"
 #include "interposer/time/marks/contexts.h"

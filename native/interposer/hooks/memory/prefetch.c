@@ -2,9 +2,9 @@
  * not move to a device that is not part of the grant. Plain memory of the program, where a device can use it (HMM,
  * ATS), is charged to nobody, so it is not moved to a device: these calls are hints, and a hint to keep it on the host,
  * which the driver checks and orders in the stream like the original, is a correct answer to them. */
-#include "interposer/hooks/prefetch.h"
+#include "interposer/hooks/memory/prefetch.h"
 
-#include "interposer/hooks/copies.h"
+#include "interposer/hooks/work/copies.h"
 #include "interposer/process/elsewhere.h"
 
 static const CUmemLocation ON_HOST = {CU_MEM_LOCATION_TYPE_HOST, 0};

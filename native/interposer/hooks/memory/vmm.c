@@ -1,7 +1,7 @@
-/* Virtual memory management: calls that make, share, map, bind and end physical memory. memory/physical/objects.h keeps what
- * they hold. No lock is held during the driver's calls, which may wait for work that in turn waits for the program. */
+/* Virtual memory management: calls that make, share, map, bind and end physical memory. memory/physical/objects.h keeps
+ * what they hold. No lock is held during the driver's calls, which may wait for work that in turn waits for the program. */
 #include "hooks.h"
-#include "interposer/hooks/vmm.h"
+#include "interposer/hooks/memory/vmm.h"
 #include "interposer/memory/physical/exports.h"
 #include "interposer/memory/physical/handles.h"
 #include "interposer/memory/physical/mappings.h"

@@ -15,7 +15,7 @@
 #include "interposer/memory/books/life.h"
 #include "interposer/process/greens.h"
 #include "interposer/time/streams/functions.h"
-#include "interposer/hooks/modules.h"
+#include "interposer/hooks/programs/modules.h"
 #include "interposer/process/device.h"
 #include "image/gs_image.h"
 #include "interposer/os/system.h"

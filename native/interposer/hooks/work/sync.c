@@ -1,4 +1,4 @@
-#include "interposer/hooks/sync.h"
+#include "interposer/hooks/work/sync.h"
 
 #include "interposer/memory/pools/async_free.h"
 #include "interposer/memory/pools/reserve.h"

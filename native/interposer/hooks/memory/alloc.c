@@ -1,6 +1,6 @@
 /* cuMemAlloc and its family: reserve the memory, call the driver, then keep the charge or give it back. */
 #include "hooks.h"
-#include "interposer/hooks/alloc.h"
+#include "interposer/hooks/memory/alloc.h"
 #include "interposer/memory/pools/async_free.h"
 #include "interposer/memory/books/charge.h"
 #include "interposer/memory/books/life.h"
