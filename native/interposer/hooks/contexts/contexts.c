@@ -10,7 +10,7 @@
 #include "interposer/memory/pools/pool_blocks.h"
 #include "interposer/memory/pools/pool_charge.h"
 #include "interposer/memory/pools/reserve.h"
-#include "interposer/os/files.h"
+#include "interposer/os/files/files.h"
 #include "interposer/process/device.h"
 #include "interposer/process/elsewhere.h"
 #include "interposer/process/trace.h"

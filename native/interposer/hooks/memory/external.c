@@ -5,7 +5,7 @@
 #include "interposer/memory/physical/exports.h"
 #include "interposer/memory/physical/handles.h"
 #include "interposer/memory/books/life.h"
-#include "interposer/os/descriptor.h"
+#include "interposer/os/files/descriptor.h"
 #include "interposer/process/greens.h"
 
 CUresult gs_cuImportExternalMemory(CUexternalMemory *extMem_out,

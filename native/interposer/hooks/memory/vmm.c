@@ -1,5 +1,6 @@
 /* Virtual memory management: calls that make, share, map, bind and end physical memory. memory/physical/objects.h keeps
- * what they hold. No lock is held during the driver's calls, which may wait for work that in turn waits for the program. */
+ * what they hold. No lock is held during the driver's calls, which may wait for work that in turn waits for the
+ * program. */
 #include "hooks.h"
 #include "interposer/hooks/memory/vmm.h"
 #include "interposer/memory/physical/exports.h"
@@ -7,7 +8,7 @@
 #include "interposer/memory/physical/mappings.h"
 #include "interposer/memory/pools/reserve.h"
 #include "interposer/memory/physical/uses.h"
-#include "interposer/os/descriptor.h"
+#include "interposer/os/files/descriptor.h"
 #include "interposer/process/device.h"
 #include "interposer/process/elsewhere.h"
 

@@ -112,7 +112,7 @@ struct gs_binding {
 struct gs_export {
   uint64_t name; /* of a descriptor: gs_descriptor_file */
   uint64_t object;
-  uint64_t byte; /* os/descriptor.h */
+  uint64_t byte; /* os/files/descriptor.h */
   int watcher;   /* the same for all records with this name */
   bool holds;    /* the descriptor is open, which keeps the object */
 };

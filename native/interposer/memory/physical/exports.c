@@ -1,7 +1,7 @@
 #include "interposer/memory/physical/exports.h"
 
 #include "interposer/memory/physical/handles.h"
-#include "interposer/os/descriptor.h"
+#include "interposer/os/files/descriptor.h"
 
 enum { PID_SHIFT = 40 /* the locked byte of a descriptor: host pid, then a number unique in this process */ };
 

@@ -1,7 +1,7 @@
 #include "interposer/memory/physical/objects.h"
 
 #include "interposer/memory/books/charge.h"
-#include "interposer/os/descriptor.h"
+#include "interposer/os/files/descriptor.h"
 #include "interposer/process/device.h"
 
 struct gs_object *gs_object_find(uint64_t number) { return gs_table_find(&gs_books()->objects, number); }

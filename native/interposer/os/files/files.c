@@ -1,4 +1,4 @@
-#include "interposer/os/files.h"
+#include "interposer/os/files/files.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "interposer/os/descriptor.h"
+#include "interposer/os/files/descriptor.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,4 +1,4 @@
-#include "interposer/os/pages.h"
+#include "interposer/os/files/pages.h"
 
 #include <errno.h>
 #include <fcntl.h>

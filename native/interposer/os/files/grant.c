@@ -1,4 +1,4 @@
-#include "interposer/os/grant.h"
+#include "interposer/os/files/grant.h"
 
 #include <dlfcn.h>
 #include <errno.h>
