@@ -76,7 +76,7 @@ static bool has_no_memory(const CUDA_ARRAY3D_DESCRIPTOR *descriptor) {
   return descriptor->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING);
 }
 
-/* ---- arrays in the books: also those without memory, so that each call that destroys one finds it --------------------- */
+/* ---- arrays in the books: also those without memory, so that each call that destroys one finds it */
 
 void gs_array_begin(struct gs_maker *maker, CUcontext context) {
   gs_maker_begin(maker, &gs_books()->arrays_made, context);
