@@ -249,6 +249,7 @@ static const struct map_use maps_enter[] = {
   {1279, MAP_ATTEMPTS}, {1294, MAP_EVENTS}, {1350, MAP_ATTEMPTS}, {1365, MAP_EVENTS},
 };
 static const uint32_t functions_enter[] = {0};
+static const struct program_text text_enter = {code_enter, maps_enter, functions_enter, 1402, 39, 1};
 static const uint64_t code_leave[] = {
   0x00000000000018bf, 0x00000000000006b4, 0x00000000ff206a63, 0x000000000000a2bf, 0xffffff2000000207, 0x0000000000000118,
   0x0000000000000000, 0x0000000100000085, 0x00000000000007bf, 0x0000000002450715, 0x0000000000008379, 0x0000000000207161,
@@ -470,6 +471,7 @@ static const struct map_use maps_leave[] = {
   {1187, MAP_MEMORY}, {1201, MAP_MEMORY}, {1206, MAP_BOOKS},
 };
 static const uint32_t functions_leave[] = {0, 1014, 1072};
+static const struct program_text text_leave = {code_leave, maps_leave, functions_leave, 1221, 58, 3};
 static const uint64_t code_exited[] = {
   0x00000000000001b4, 0x00000000fff81a63, 0x000000000000a2bf, 0xfffffff800000207, 0x0000000000000118, 0x0000000000000000,
   0x0000000100000085, 0x00000000000006bf, 0x0000000e00000085, 0x0000002000000077, 0x00000000fff40a63, 0x0000000000490615,
@@ -499,6 +501,7 @@ static const struct map_use maps_exited[] = {
   {94, MAP_MEMORY}, {102, MAP_SETTINGS}, {117, MAP_BOOKS},
 };
 static const uint32_t functions_exited[] = {0, 87};
+static const struct program_text text_exited = {code_exited, maps_exited, functions_exited, 132, 8, 2};
 static const uint64_t code_begin[] = {
   0x00000000000006b4, 0x00000000fffc6a63, 0x000000000000a2bf, 0xfffffffc00000207, 0x0000000000000118, 0x0000000000000000,
   0x0000000100000085, 0x0000000000030015, 0x0000000000106063, 0x00000001000001b7, 0x00000000000810db, 0x00000000000000b4,
@@ -508,6 +511,7 @@ static const struct map_use maps_begin[] = {
   {4, MAP_SETTINGS},
 };
 static const uint32_t functions_begin[] = {0};
+static const struct program_text text_begin = {code_begin, maps_begin, functions_begin, 13, 1, 1};
 static const uint64_t code_look[] = {
   0x00000000000018bf, 0x00000000000007b4, 0x00000000ffd87a63, 0x000000000000a2bf, 0xffffffd800000207, 0x0000000000000118,
   0x0000000000000000, 0x0000000100000085, 0x00000000000006bf, 0x00000000ffd87a63, 0x000000000000a2bf, 0xffffffd800000207,
@@ -537,6 +541,7 @@ static const struct map_use maps_look[] = {
   {5, MAP_SETTINGS}, {12, MAP_LAYOUT}, {125, MAP_SEEN},
 };
 static const uint32_t functions_look[] = {0};
+static const struct program_text text_look = {code_look, maps_look, functions_look, 134, 3, 1};
 static const uint64_t code_settle[] = {
   0x00000000000001b4, 0x00000000fff01a63, 0x000000000000a2bf, 0xfffffff000000207, 0x0000000000000118, 0x0000000000000000,
   0x0000000100000085, 0x00000000000001b7, 0x00000000fff81a7b, 0x00000000000c0015, 0x0000000000080179, 0x00000000fff01a7b,
@@ -585,5 +590,6 @@ static const struct map_use maps_settle[] = {
   {223, MAP_BOOKS},
 };
 static const uint32_t functions_settle[] = {0, 24};
+static const struct program_text text_settle = {code_settle, maps_settle, functions_settle, 240, 11, 2};
 /* clang-format on */
 #endif
