@@ -13,7 +13,7 @@ from gpushare.api.reclaim import Eviction, Grace, MaxRung, Priority, Signal
 from gpushare.api.share import GrantDevice, Health
 from gpushare.api.turns import InTurn
 from gpushare.api.walls import Enforce, NodeWall, Wall
-from gpushare.units import TEXT_MAX
+from gpushare.text.units import TEXT_MAX
 
 Class = Literal["interactive", "inference", "training"]
 Phase = Literal["prepared", "reserved", "bound", "active", "suspended", "released", "expired", "failed"]
@@ -41,7 +41,7 @@ Name = Literal[
 TTL_SECONDS = 120
 
 # The OpenAPI document states for each field what the daemon's own checks accept; these give better error messages.
-# Patterns are those of gpushare/units.py, ranges those of gpushare/daemon/{placement,tenants,gangs}.py.
+# Patterns are those of gpushare/text/units.py, ranges those of gpushare/daemon/{placement,tenants,gangs}.py.
 _WHOLE = r"[0-9]*[1-9][0-9]*"
 SIZE = rf"({_WHOLE}(\.[0-9]+)?|0+\.{_WHOLE}) ?(Ki|Mi|Gi|Ti)B?|{_WHOLE}(\.0+)?"
 _PERCENT = rf"(0*100(\.0+)?|0*[1-9][0-9]?(\.[0-9]+)?|0+\.{_WHOLE}) ?%"

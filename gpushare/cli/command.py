@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gpushare.cli.parser import Example, Parser
 from gpushare.errors import UsageError
-from gpushare.printable import printable
-from gpushare.units import parse_memory, parse_time
+from gpushare.text.printable import printable
+from gpushare.text.units import parse_memory, parse_time
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,7 +46,7 @@ def add_verbs(parser: Parser, places: Mapping[str, str], dest: str) -> dict[str,
     the parsed arguments that will hold the Command."""
     verbs, made = parser.add_subparsers(metavar="VERB", required=True), {}
     for name, place in places.items():
-        module, _, kind = place.partition(".")
+        module, _, kind = place.rpartition(".")
         command: Command = getattr(import_module(f"gpushare.cli.{module}"), kind)()
         made[name] = add_verb(verbs, name, command.__doc__ or "", *command.examples)
         made[name].set_defaults(**{dest: command})

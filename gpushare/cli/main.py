@@ -12,53 +12,53 @@ from gpushare.cli.parser import Parser
 from gpushare.errors import FailedError, GpushareError
 
 GROUPS: tuple[tuple[str, dict[str, str]], ...] = (
-    ("try it", {"demo": "demo.DemoCommand", "sim": "sim.SimCommand"}),
+    ("try it", {"demo": "node.demo.DemoCommand", "sim": "node.sim.SimCommand"}),
     (
         "run a node",
         {
-            "install": "install.InstallCommand",
-            "daemon": "daemon.DaemonCommand",
-            "doctor": "doctor.DoctorCommand",
-            "uninstall": "install.UninstallCommand",
+            "install": "node.install.InstallCommand",
+            "daemon": "node.daemon.DaemonCommand",
+            "doctor": "node.doctor.DoctorCommand",
+            "uninstall": "node.install.UninstallCommand",
         },
     ),
     (
         "use it",
         {
-            "run": "run.RunCommand",
-            "plan": "plan.PlanCommand",
-            "grant": "grant.GrantCommand",
-            "gang": "gang.GangCommand",
+            "run": "grants.run.RunCommand",
+            "plan": "grants.plan.PlanCommand",
+            "grant": "grants.grant.GrantCommand",
+            "gang": "grants.gang.GangCommand",
         },
     ),
     (
         "look",
         {
-            "ps": "show.PsCommand",
-            "top": "show.TopCommand",
-            "dashboard": "dashboard.DashboardCommand",
-            "devices": "show.DevicesCommand",
-            "why": "why.WhyCommand",
-            "events": "watch.EventsCommand",
-            "watch": "watch.WatchCommand",
-            "usage": "usage.UsageCommand",
+            "ps": "look.show.PsCommand",
+            "top": "look.show.TopCommand",
+            "dashboard": "look.dashboard.DashboardCommand",
+            "devices": "look.show.DevicesCommand",
+            "why": "look.why.WhyCommand",
+            "events": "look.watch.EventsCommand",
+            "watch": "look.watch.WatchCommand",
+            "usage": "usage.usage.UsageCommand",
         },
     ),
     (
         "administer",
         {
-            "tenants": "tenants.TenantsCommand",
-            "quota": "quota.QuotaCommand",
-            "drain": "drain.DrainCommand",
-            "undrain": "drain.UndrainCommand",
+            "tenants": "grants.tenants.TenantsCommand",
+            "quota": "grants.quota.QuotaCommand",
+            "drain": "node.drain.DrainCommand",
+            "undrain": "node.drain.UndrainCommand",
         },
     ),
     (
         "integrate",
         {
-            "runtime": "runtime.RuntimeCommand",
-            "adapter": "adapter.AdapterCommand",
-            "labels": "labels.LabelsCommand",
+            "runtime": "node.runtime.RuntimeCommand",
+            "adapter": "adapters.adapter.AdapterCommand",
+            "labels": "node.labels.LabelsCommand",
             "completion": "completion.CompletionCommand",
         },
     ),
@@ -112,7 +112,7 @@ def _run(given: Sequence[str]) -> int:
     if completion.asked():
         completion.answer(build_parser())
     if not given:
-        from gpushare.cli import first
+        from gpushare.cli.node import first
 
         first.show()
         return 0

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from gpushare.arbiter import Arbiter
+from gpushare.binding.arbiter import Arbiter
 from gpushare.daemon import placement
 from gpushare.daemon.books import DeviceTime, Instant, Reading, Sample, joined, nobodys, periods, unused
 from gpushare.daemon.last_counters import Last, LastCounters

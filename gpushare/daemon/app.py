@@ -17,7 +17,7 @@ from typing import Any
 
 from aiohttp import web
 
-from gpushare.arbiter import Arbiter
+from gpushare.binding.arbiter import Arbiter
 from gpushare.daemon import backend as backends
 from gpushare.daemon import config as configuration
 from gpushare.daemon import directories, logs, pulse, workloads

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from gpushare.api.findings import Act as Done
 from gpushare.api.findings import Finding, FindingKind, Outcome
-from gpushare.arbiter import Arbiter
+from gpushare.binding.arbiter import Arbiter
 from gpushare.daemon import peer
 from gpushare.daemon.counted import Counted
 from gpushare.daemon.findings import Findings, Key

@@ -9,11 +9,10 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from gpushare import arbiter as arbiter_api
-from gpushare import toml
 from gpushare.api.reclaim import GRACE_SECONDS_MAX, MaxRung
 from gpushare.api.types import Placement
 from gpushare.api.walls import Enforce
+from gpushare.binding import arbiter as arbiter_api
 from gpushare.daemon.history import History
 from gpushare.errors import UsageError
 from gpushare.policy import admission
@@ -22,6 +21,7 @@ from gpushare.policy.recall import Policy
 from gpushare.policy.reclaim import Rung, rung_of
 from gpushare.policy.shares import DEVICE_MILLI
 from gpushare.policy.spread import PLACEMENT
+from gpushare.text import toml
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 

@@ -23,12 +23,12 @@ from gpushare.daemon.resources import Resources
 from gpushare.daemon.state import Live, State, now_ns
 from gpushare.daemon.transitions import Transitions
 from gpushare.errors import FailedError, GpushareError, RefusedError, UsageError
-from gpushare.halfopen import has_gone
 from gpushare.inject import cdi, edits, grantdir, grantfiles, mounts, oci
 from gpushare.inject.node import Node
 from gpushare.inject.pod import pod_of
 from gpushare.policy import lifecycle
 from gpushare.policy.lifecycle import Kind, Phase
+from gpushare.processes.halfopen import has_gone
 from gpushare.reader import Edit
 
 log = logging.getLogger(__name__)

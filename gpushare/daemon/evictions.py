@@ -29,7 +29,7 @@ from gpushare.inject import grantfiles
 from gpushare.policy import lifecycle
 from gpushare.policy.recall import Ask, End, Over, Step
 from gpushare.policy.reclaim import Rung
-from gpushare.units import format_size
+from gpushare.text.units import format_size
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from gpushare.api.gangs import GangPart
 from gpushare.api.types import GrantRequest
-from gpushare.arbiter import Arbiter
+from gpushare.binding.arbiter import Arbiter
 from gpushare.daemon import placement
 from gpushare.daemon.state import PartOf, State
 from gpushare.daemon.view import grant_view

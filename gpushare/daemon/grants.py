@@ -9,7 +9,7 @@ from collections.abc import Callable
 from socket import socket
 
 from gpushare.api.types import TTL_SECONDS, BindRequest, GrantChange, GrantRequest
-from gpushare.arbiter import Arbiter
+from gpushare.binding.arbiter import Arbiter
 from gpushare.daemon import placement, workloads
 from gpushare.daemon.enforcement import Enforcement
 from gpushare.daemon.evictions import Evictions

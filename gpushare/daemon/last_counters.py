@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import dataclass
 
-from gpushare.arbiter import GrantStats
+from gpushare.binding.arbiter import GrantStats
 from gpushare.inject.pod import Pod
 
 KEPT_SECONDS = 120.0

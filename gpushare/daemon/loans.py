@@ -12,7 +12,7 @@ from gpushare.errors import GpushareError
 from gpushare.policy import reclaim
 from gpushare.policy.loans import Family
 from gpushare.policy.reclaim import Loan, Need, Rung, Standing
-from gpushare.units import parse_memory
+from gpushare.text.units import parse_memory
 
 
 def on_loan(live: Live) -> int:

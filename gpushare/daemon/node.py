@@ -13,7 +13,7 @@ from gpushare.api import drain as drain_types
 from gpushare.api import tenants as tenant_types
 from gpushare.api import types
 from gpushare.api.walls import Enforce
-from gpushare.arbiter import Arbiter
+from gpushare.binding.arbiter import Arbiter
 from gpushare.daemon import view
 from gpushare.daemon.accounts import Accounts
 from gpushare.daemon.adoption import Adoption

@@ -17,7 +17,7 @@ from gpushare.policy.shares import Share, shares
 from gpushare.policy.spread import Placement
 from gpushare.policy.taken import Holding, Taken
 from gpushare.policy.tenant import TenantPolicy
-from gpushare.units import parse_time
+from gpushare.text.units import parse_time
 
 TTL_SECONDS_MAX = 86400
 _KEY_MAX = 256

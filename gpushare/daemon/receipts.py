@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from gpushare.api import events as event_types
-from gpushare.arbiter import EVENTS_KEPT, Arbiter, Event, EventKind, Spans, Wanted
+from gpushare.binding.arbiter import EVENTS_KEPT, Arbiter, Event, EventKind, Spans, Wanted
 from gpushare.daemon.state import Live, State
 from gpushare.daemon.wait_history import WaitHistory
 from gpushare.errors import GoneError, NotFoundError, UsageError

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from gpushare.binding.page_words import DeviceLimits, GrantState, Managed, Slot
+from gpushare.binding.pages import USAGE_BYTES, LimitsPage, UsagePage, new_limits, new_usage
 from gpushare.daemon.door import Door
 from gpushare.daemon.logs import Seldom
 from gpushare.daemon.state import GrantRecord, Live
@@ -18,12 +20,10 @@ from gpushare.inject.node import DeviceNode, Granted, Node
 from gpushare.inject.steps import Steps
 from gpushare.inject.unused import Unused
 from gpushare.node.devices import Device
-from gpushare.page_words import DeviceLimits, GrantState, Managed, Slot
-from gpushare.pages import USAGE_BYTES, LimitsPage, UsagePage, new_limits, new_usage
 from gpushare.paths import INTERPOSERS, Layout
 from gpushare.policy.admission import Place
 from gpushare.policy.lifecycle import Kind
-from gpushare.units import PAGE
+from gpushare.text.units import PAGE
 
 log = logging.getLogger(__name__)
 

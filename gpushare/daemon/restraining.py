@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from gpushare.api.findings import Finding, Outcome
-from gpushare.arbiter import Arbiter
+from gpushare.binding.arbiter import Arbiter
 from gpushare.daemon.findings import Findings, Key
 from gpushare.daemon.holds import Holds
 from gpushare.daemon.state import Live, State, now_ns

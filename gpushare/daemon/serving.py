@@ -3,7 +3,8 @@
 import asyncio
 import logging
 
-from gpushare.arbiter import Arbiter
+from gpushare.binding.arbiter import Arbiter
+from gpushare.binding.page_words import GrantState
 from gpushare.daemon import gangs, placement
 from gpushare.daemon.accounts import Accounts
 from gpushare.daemon.books import DeviceBook
@@ -11,7 +12,6 @@ from gpushare.daemon.receipts import Receipts
 from gpushare.daemon.resources import Resources
 from gpushare.daemon.state import Live, State, instant
 from gpushare.ledger.entries import Totals
-from gpushare.page_words import GrantState
 from gpushare.policy.admission import Place
 from gpushare.policy.shares import Share, entitlements
 

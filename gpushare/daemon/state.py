@@ -12,7 +12,8 @@ from msgspec import Struct
 from gpushare.api.reclaim import Eviction
 from gpushare.api.tenants import Tenant
 from gpushare.api.types import Class, Grant, GrantRequest
-from gpushare.arbiter import GrantStats
+from gpushare.binding.arbiter import GrantStats
+from gpushare.binding.pages import LimitsPage, UsagePage
 from gpushare.daemon.books import DeviceBook, Instant
 from gpushare.daemon.decisions import REFUSED_KEPT, Decisions
 from gpushare.daemon.drains import Drains
@@ -27,7 +28,6 @@ from gpushare.errors import NotFoundError
 from gpushare.inject.pod import Pod
 from gpushare.ledger.ledger import Ledger
 from gpushare.node.devices import Device
-from gpushare.pages import LimitsPage, UsagePage
 from gpushare.paths import Layout
 from gpushare.policy import quota
 from gpushare.policy.admission import SMALLEST_MILLI, Place

@@ -9,13 +9,13 @@ import logging
 import os
 import subprocess
 
-from gpushare import helper
 from gpushare.daemon import peer
 from gpushare.daemon.state import Live
 from gpushare.inject import grantdir
 from gpushare.paths import INTERPOSER, LIB_DIR, PROCESS_SELF, Layout
 from gpushare.policy.audit import Act, Rules
 from gpushare.policy.lifecycle import Kind
+from gpushare.processes import helper
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from gpushare.api.types import Name
-from gpushare.arbiter import Arbiter
+from gpushare.binding.arbiter import Arbiter
+from gpushare.binding.wire import JoinError
 from gpushare.daemon import workloads
 from gpushare.daemon.peer import Peer
 from gpushare.daemon.resources import Resources
@@ -23,7 +24,6 @@ from gpushare.daemon.watch import Change
 from gpushare.errors import FailedError
 from gpushare.policy import lifecycle
 from gpushare.policy.lifecycle import Kind, Phase
-from gpushare.wire import JoinError
 
 log = logging.getLogger(__name__)
 

@@ -3,9 +3,9 @@ counts against its limit. How much that is: gpushare.policy.uncharged."""
 
 from dataclasses import dataclass
 
+from gpushare.binding.pages import held
 from gpushare.daemon.looking import Look, Looking
 from gpushare.daemon.state import Live, State
-from gpushare.pages import held
 from gpushare.policy import uncharged
 from gpushare.policy.uncharged import Reading
 

@@ -9,7 +9,7 @@ from gpushare.api import tenants as tenant_types
 from gpushare.api import types
 from gpushare.api.drain import DeviceState
 from gpushare.api.share import GrantDevice
-from gpushare.arbiter import Arbiter, DeviceStats, GrantStats
+from gpushare.binding.arbiter import Arbiter, DeviceStats, GrantStats
 from gpushare.daemon import placement
 from gpushare.daemon.books import DeviceBook
 from gpushare.daemon.enforcement import walls_of
@@ -26,7 +26,7 @@ from gpushare.policy.admission import Place
 from gpushare.policy.capacity import Standing
 from gpushare.policy.shares import DEVICE_MILLI, Share
 from gpushare.tenants.quotas import Tenant
-from gpushare.units import PAGE
+from gpushare.text.units import PAGE
 
 
 def _grant_device(

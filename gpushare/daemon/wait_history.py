@@ -4,7 +4,7 @@ estimated."""
 import time
 from collections.abc import Iterable
 
-from gpushare.arbiter import Arbiter
+from gpushare.binding.arbiter import Arbiter
 from gpushare.daemon.state import Live, State
 from gpushare.policy.admission import Place
 from gpushare.policy.waits import Waited

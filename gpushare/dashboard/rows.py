@@ -4,7 +4,7 @@ are, are left out, since a page is sent a row for each grant that changed."""
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from gpushare import overview, sentences
+from gpushare.text import overview, sentences
 
 Json: TypeAlias = Any
 """A wire type of gpushare.api as a plain dict, or the part of it that pages show."""

@@ -5,7 +5,7 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
-from gpushare.helper import end_with_parent
+from gpushare.processes.helper import end_with_parent
 
 _FIRST_SECONDS, _LAST_SECONDS = 1.0, 30.0
 """Pause between two starts, doubled after each short run."""

@@ -15,8 +15,8 @@ from typing import Any
 from gpushare.client import Client
 from gpushare.demo.interrupts import uninterrupted
 from gpushare.errors import FailedError, UnreachableError
-from gpushare.helper import end_with_parent
 from gpushare.paths import Layout
+from gpushare.processes.helper import end_with_parent
 
 SIMULATED_DEVICE = "1x16GiB"
 START_SECONDS = 20.0

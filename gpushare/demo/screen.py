@@ -5,7 +5,7 @@ from typing import Any
 from gpushare.demo.live import GREEN, RED, Table, painted
 from gpushare.demo.story import Tick
 from gpushare.demo.verdict import Claim, Facts, Tenant
-from gpushare.units import format_size, format_time
+from gpushare.text.units import format_size, format_time
 
 PHASES = {
     "both": "both tenants want the device",

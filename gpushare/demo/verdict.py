@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from gpushare.units import format_size, format_time
+from gpushare.text.units import format_size, format_time
 
 SHARE_ERROR_MILLI = 20  # two points
 BORROWED_MILLI = 950

@@ -18,7 +18,7 @@ from typing import Self
 from gpushare._native import ffi, lib
 from gpushare.enforce.rm import Layout, Nodes
 from gpushare.errors import FailedError
-from gpushare.units import PAGE
+from gpushare.text.units import PAGE
 
 _EVENTS_AT_ONCE = 64
 # TCSETS2, for the self-test: a terminal ioctl that takes a struct and has the number of the driver's allocation (0x2B).

@@ -12,7 +12,7 @@ from gpushare.enforce.cgroup import Cgroup, Hierarchies, below
 from gpushare.enforce.subject import Subject, throw_away
 from gpushare.enforce.walls import Wall
 from gpushare.errors import FailedError
-from gpushare.units import MIB
+from gpushare.text.units import MIB
 
 LINK = "trial"
 """Name prefix of the links to the throw-away cgroups, by which the next daemon finds those that a killed one left."""

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from gpushare import toml
 from gpushare.api.tenants import TENANT_NAME, TenantPolicy
 from gpushare.errors import FailedError, GpushareError, RefusedError, UsageError
+from gpushare.text import toml
 
 _NAME = re.compile(TENANT_NAME, re.ASCII)
 _ABOUT = re.compile(r"tenant ([^\s:]+): (.*)", re.DOTALL)

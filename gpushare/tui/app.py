@@ -15,7 +15,7 @@ from textual.widgets import Input
 
 from gpushare.client import Client
 from gpushare.errors import GpushareError
-from gpushare.printable import printable
+from gpushare.text.printable import printable
 from gpushare.tui.asking import Story, aside, look, story
 from gpushare.tui.columns import DEVICES, GRANTS, TENANTS, TEXTS, Spans
 from gpushare.tui.dialogs import Help, Release, Resize

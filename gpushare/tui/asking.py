@@ -11,9 +11,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from gpushare import sentences
 from gpushare.client import Client
 from gpushare.errors import NotFoundError
+from gpushare.text import sentences
 from gpushare.tui.model import Answers, Json
 
 PATIENCE_SECONDS = 5.0

@@ -13,10 +13,10 @@ from textual.worker import Worker
 
 from gpushare.client import Client
 from gpushare.errors import GpushareError
-from gpushare.printable import printable
+from gpushare.text.printable import printable
+from gpushare.text.units import format_size, format_time
 from gpushare.tui.asking import aside
 from gpushare.tui.model import GrantRow
-from gpushare.units import format_size, format_time
 
 HELP = """\
 ↑ ↓ PgUp PgDn Home End   move          Tab   the next table

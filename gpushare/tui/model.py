@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-from gpushare.overview import DeviceTime, device_time
+from gpushare.text.overview import DeviceTime, device_time
 
 Json: TypeAlias = Any
 """A Grant, Device or Tenant of gpushare.api as a plain dict."""

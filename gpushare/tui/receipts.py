@@ -5,7 +5,7 @@ import textwrap
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
-from gpushare.printable import printable
+from gpushare.text.printable import printable
 from gpushare.tui.asking import Story
 from gpushare.tui.columns import Spans
 from gpushare.tui.sheet import Line, Sheet

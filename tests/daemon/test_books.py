@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from gpushare.arbiter import GrantStats, Spans
+from gpushare.binding.arbiter import GrantStats, Spans
 from gpushare.daemon.books import DeviceBook, Instant, Sample, periods, shares_got
 from gpushare.ledger.entries import Totals
 from gpushare.policy.lending import Had

@@ -8,7 +8,7 @@ import built
 import pytest
 from waiting import until
 
-from gpushare.pages import LimitsPage, UsagePage
+from gpushare.binding.pages import LimitsPage, UsagePage
 
 N = 1000
 

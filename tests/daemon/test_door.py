@@ -18,14 +18,14 @@ from joinmessages import answered, request
 from madepages import limits_page, usage_page
 from waiting import until
 
-from gpushare import helper
+from gpushare.binding.page_words import DeviceLimits
+from gpushare.binding.wire import JoinError
 from gpushare.daemon import door
 from gpushare.daemon.door import Door
 from gpushare.daemon.tenant_socket import Rules, TenantSocket
 from gpushare.door import grants
 from gpushare.door.messages import Asked, Ended
-from gpushare.page_words import DeviceLimits
-from gpushare.wire import JoinError
+from gpushare.processes import helper
 
 # Many mappings, then many joins: a scan of the mappings at the end of each connection took 40 ms.
 CROWDED = """
@@ -155,7 +155,7 @@ def test_the_door_may_do_nothing(daemon):
 
 RESTRICTED = """
 import os, sys
-from gpushare import helper
+from gpushare.processes import helper
 helper.confine(str(os.getppid()), keep={helper.CAP_DAC_READ_SEARCH, helper.CAP_SYS_PTRACE})
 print([line.split()[1] for line in open("/proc/self/status") if line.startswith("CapEff")][0])
 """

@@ -11,14 +11,14 @@ import pytest
 from pagewords import device_limits, managed
 from waiting import until
 
+from gpushare.binding.page_words import Managed
+from gpushare.binding.pages import LimitsPage
 from gpushare.daemon.resources import Resources
 from gpushare.enforce.cgroup import Hierarchies
 from gpushare.errors import FailedError, NotFoundError, RefusedError, UsageError
 from gpushare.inject.node import Node
-from gpushare.page_words import Managed
-from gpushare.pages import LimitsPage
 from gpushare.paths import Layout
-from gpushare.units import PAGE
+from gpushare.text.units import PAGE
 
 GIB = 1 << 30
 

@@ -14,8 +14,8 @@ from joinmessages import answered, request
 from waiting import until
 
 from gpushare._native import ffi
-from gpushare.pages import LimitsPage, UsagePage
-from gpushare.wire import JoinError
+from gpushare.binding.pages import LimitsPage, UsagePage
+from gpushare.binding.wire import JoinError
 
 JOINER = Path(__file__).with_name("joiner.py")
 

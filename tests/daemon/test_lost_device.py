@@ -9,8 +9,8 @@ from running import Tenant, alive
 from simulated import SETTING, SETTING_LOST, Wire
 from waiting import until
 
+from gpushare.binding.pages import LimitsPage
 from gpushare.errors import RefusedError
-from gpushare.pages import LimitsPage
 
 GIB = 1 << 30
 TOLD = ("DeviceHealth", "CapacityChanged", "QuotaDegraded", "QuotaRestored")

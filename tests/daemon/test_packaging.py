@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from gpushare.api.tenants import TenantPolicy
-from gpushare.cli import prices
+from gpushare.cli.usage import prices
 from gpushare.daemon.config import Config
 
 PACKAGING = Path(__file__).parents[2] / "packaging"

@@ -12,11 +12,11 @@ import time
 import pytest
 from waiting import until
 
+from gpushare.binding.pages import LimitsPage
 from gpushare.daemon import directories
 from gpushare.daemon.peer import start_time
 from gpushare.errors import FailedError, GpushareError
 from gpushare.inject import cdi
-from gpushare.pages import LimitsPage
 
 
 def tell(child, word):

@@ -7,7 +7,7 @@ import subprocess
 import built
 from madepages import limits_page, usage_page
 
-from gpushare.page_words import DeviceLimits
+from gpushare.binding.page_words import DeviceLimits
 
 
 class Grant:

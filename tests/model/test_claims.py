@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from virtual_node import ffi, lib
 from waiting import until
 
-from gpushare.arbiter import EventKind, Word
+from gpushare.binding.arbiter import EventKind, Word
 from gpushare.policy.shares import Share
 
 MOST = 2**63 - 1

@@ -14,7 +14,7 @@ from pagewords import heartbeat
 from waiting import until
 
 from gpushare._native import ffi, lib
-from gpushare.arbiter import EVENTS_KEPT, Arbiter, Config, EventKind, Rule
+from gpushare.binding.arbiter import EVENTS_KEPT, Arbiter, Config, EventKind, Rule
 from gpushare.errors import FailedError
 from gpushare.policy.shares import Share
 

@@ -13,7 +13,7 @@ from running import SPIN, Daemon
 from waiting import until
 
 from gpushare import __version__
-from gpushare.units import PAGE
+from gpushare.text.units import PAGE
 
 GIB = 1 << 30
 

@@ -12,7 +12,7 @@ from running import GPUSHARE, SPIN, Daemon
 from waiting import until
 
 from gpushare.adapters.slurm import conf
-from gpushare.units import PAGE
+from gpushare.text.units import PAGE
 
 pytestmark = [
     pytest.mark.slow,

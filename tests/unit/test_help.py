@@ -13,12 +13,12 @@ from typing import get_args
 import pytest
 from commandlines import parsers, words
 
-from gpushare import rules
 from gpushare.api.events import EventKind
 from gpushare.api.reclaim import Signal
 from gpushare.cli.main import GROUPS, build_parser, main
-from gpushare.cli.progress import Progress
+from gpushare.cli.usage.progress import Progress
 from gpushare.errors import UsageError
+from gpushare.text import rules
 
 ROOT = Path(__file__).parents[2]
 MOST = 80

@@ -8,7 +8,7 @@ from gpushare.demo.live import Row, Table
 from gpushare.demo.teams.script import Act, Step, Team
 from gpushare.demo.teams.story import Outcome
 from gpushare.demo.verdict import Claim
-from gpushare.units import format_time
+from gpushare.text.units import format_time
 
 RECLAIM_MS = 20.0  # one lease
 _LINES = 4  # up to this many tenants have a line each

@@ -1,0 +1,90 @@
+"""gpushare why"""
+
+import argparse
+from datetime import UTC, datetime
+
+from gpushare.cli.command import add_json, add_socket, checked, client, print_json, say
+from gpushare.cli.parser import Parser
+from gpushare.client.verbs import segment
+from gpushare.errors import UsageError
+
+
+class WhyCommand:
+    """the last decisions about a grant, or about the whole node
+
+    Without a grant: who holds idle devices, and who waits while others have more than they are entitled to.
+    """
+
+    examples = (
+        ("gpushare why", "who holds idle devices; who waits while others have too much"),
+        ("gpushare why g-1a2b3c", "decisions about this grant, and its present state"),
+        ("gpushare why --idle-holders --idle-seconds 600", "who has held memory for ten minutes without work"),
+    )
+
+    def prepare_parser(self, parser: Parser) -> None:
+        parser.add_argument("grant", nargs="?", help="the grant's id, also of an ended one (default: the whole node)")
+        parser.add_argument(
+            "--limit",
+            type=checked(_number),
+            metavar="N",
+            help="with a grant: show at most N lease decisions (default 20)",
+        )
+        parser.add_argument("--idle-holders", action="store_true", help="only who holds memory and computes nothing")
+        parser.add_argument(
+            "--waiting",
+            action="store_true",
+            help="only who waits with less than they are entitled to, while others have more",
+        )
+        parser.add_argument(
+            "--idle-seconds",
+            type=checked(_number),
+            metavar="S",
+            help="seconds without work that count as idle (default 30)",
+        )
+        add_json(parser)
+        add_socket(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        if args.grant is not None:
+            if args.idle_holders or args.waiting or args.idle_seconds is not None:
+                raise UsageError("a grant is named: --idle-holders and --waiting are questions about the whole node")
+            return _grant(args)
+        if args.limit is not None:
+            raise UsageError("--limit is for the decisions about a grant: name one")
+        query = "" if args.idle_seconds is None else f"?idle_seconds={args.idle_seconds}"
+        found = client(args).call("GET", f"/v1/explain{query}")
+        asked = [name for name in ("idle_holders", "waiting") if getattr(args, name)] or ["idle_holders", "waiting"]
+        if args.json:
+            print_json({name: found[name] for name in asked})
+            return 0
+        for name in asked:
+            for line in [row["text"] for row in found[name]] or [_NOBODY[name]]:
+                say(line)
+        return 0
+
+
+_NOBODY = {
+    "idle_holders": "no grant holds a device without work",
+    "waiting": "nobody waits for time that is due",
+}
+
+
+def _grant(args: argparse.Namespace) -> int:
+    query = "" if args.limit is None else f"?limit={args.limit}"
+    found = client(args).call("GET", f"/v1/explain/{segment(args.grant)}{query}")
+    if args.json:
+        print_json(found)
+        return 0
+    say(f"{found['grant']} of {found['tenant']}, {found['phase']}")
+    for line in found["now"]:
+        say(f"now           {line}")
+    for decision in found["decisions"]:
+        at = datetime.fromtimestamp(decision["at_ns"] / 1e9, UTC).astimezone()
+        say(f"{at:%H:%M:%S}.{at.microsecond // 1000:03}  {decision['text']}")
+    return 0
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 9:
+        raise UsageError(f"{text!r} is not a number: give 0 or more")
+    return int(text)
