@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gpushare import __version__
 from gpushare.cli import completion
-from gpushare.cli.command import Command, add_verbs, say
+from gpushare.cli.command import add_verbs, say
 from gpushare.cli.parser import Parser
 from gpushare.errors import FailedError, GpushareError
 
@@ -81,7 +81,7 @@ def build_parser(only: str | None = None) -> Parser:
         ("gpushare run --help", "help on one verb"),
     )
     parser.add_argument("--version", action="version", version=f"gpushare {__version__}", help="print the version")
-    add_verbs(parser, VERBS if only is None else {only: VERBS[only]}, "command")
+    add_verbs(parser, VERBS if only is None else {only: VERBS[only]})
     return parser
 
 
@@ -119,8 +119,8 @@ def _run(given: Sequence[str]) -> int:
     if given[0] == "help":
         given = [*given[1:], "--help"]
     args = build_parser(given[0] if given[0] in VERBS else None).parse_args(given)
-    command: Command = args.command
-    return command.run(args)
+    status: int = args.run(args)
+    return status
 
 
 def _failed(error: GpushareError) -> int:

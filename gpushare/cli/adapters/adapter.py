@@ -3,9 +3,7 @@
 One verb per engine or scheduler, each a Command in its own file.
 """
 
-import argparse
-
-from gpushare.cli.command import Command, add_socket, add_verbs
+from gpushare.cli.command import Family, add_socket, add_verbs
 from gpushare.cli.parser import Parser
 
 ADAPTERS = {
@@ -20,7 +18,7 @@ ADAPTERS = {
 }
 
 
-class AdapterCommand:
+class AdapterCommand(Family):
     """run the adapter for an engine, a scheduler or Prometheus"""
 
     examples = (
@@ -29,9 +27,5 @@ class AdapterCommand:
     )
 
     def prepare_parser(self, parser: Parser) -> None:
-        for verb in add_verbs(parser, ADAPTERS, "adapter").values():
+        for verb in add_verbs(parser, ADAPTERS):
             add_socket(verb)
-
-    def run(self, args: argparse.Namespace) -> int:
-        adapter: Command = args.adapter
-        return adapter.run(args)

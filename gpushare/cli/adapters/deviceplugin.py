@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 from gpushare.adapters.deviceplugin import RESOURCE
-from gpushare.cli.command import client
+from gpushare.cli.command import Command, client
 from gpushare.cli.parser import Parser
 from gpushare.errors import FailedError, UsageError
 
@@ -13,7 +13,7 @@ KUBELET = Path("/var/lib/kubelet")
 SLOTS = 10
 
 
-class DevicePluginAdapter:
+class DevicePluginAdapter(Command):
     """offer pods slots of devices, on Kubernetes clusters without DRA (root)"""
 
     examples = (
@@ -25,9 +25,7 @@ class DevicePluginAdapter:
     )
 
     def prepare_parser(self, parser: Parser) -> None:
-        parser.add_argument(
-            "--slots", type=int, default=SLOTS, metavar="N", help=f"slots of each device (default {SLOTS})"
-        )
+        parser.option("--slots", "N", f"slots of each device (default {SLOTS})", int, default=SLOTS)
         parser.add_argument(
             "--sizes",
             choices=("slots", "annotations"),
@@ -35,15 +33,9 @@ class DevicePluginAdapter:
             help="size of a container's share: its part of the device's slots (default), or its pod's annotations, and "
             "its slots where there are none (needs the gpushare runtime handler or NRI plugin)",
         )
-        parser.add_argument(
-            "--tenant", metavar="NAME", help="tenant that the grants belong to, with --sizes slots (default: default)"
-        )
-        parser.add_argument(
-            "--resource", default=RESOURCE, metavar="NAME", help=f"resource name that pods request (default {RESOURCE})"
-        )
-        parser.add_argument(
-            "--kubelet-dir", type=Path, metavar="DIR", default=KUBELET, help=f"kubelet's directory (default {KUBELET})"
-        )
+        parser.option("--tenant", "NAME", "tenant that the grants belong to, with --sizes slots (default: default)")
+        parser.option("--resource", "NAME", f"resource name that pods request (default {RESOURCE})", default=RESOURCE)
+        parser.option("--kubelet-dir", "DIR", f"kubelet's directory (default {KUBELET})", Path, default=KUBELET)
 
     def run(self, args: argparse.Namespace) -> int:
         import logging

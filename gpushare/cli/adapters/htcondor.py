@@ -3,7 +3,7 @@
 import argparse
 import os
 
-from gpushare.cli.command import client
+from gpushare.cli.command import Command, client
 from gpushare.cli.parser import Parser
 from gpushare.errors import UsageError
 
@@ -11,7 +11,7 @@ TURN_SECONDS = 10.0
 """Maximum wait for the end of the previous job in the same slot."""
 
 
-class HtcondorAdapter:
+class HtcondorAdapter(Command):
     """give HTCondor jobs slots of devices
 
     Without a command, prints devices in the format of condor_gpu_discovery; with one, runs it in the share of the
@@ -24,10 +24,8 @@ class HtcondorAdapter:
     )
 
     def prepare_parser(self, parser: Parser) -> None:
-        parser.add_argument("--slots", type=int, default=1, metavar="N", help="slots of each device (default 1)")
-        parser.add_argument(
-            "--tenant", default=None, metavar="T", help="tenant that the shares belong to (default: default)"
-        )
+        parser.option("--slots", "N", "slots of each device (default 1)", int, default=1)
+        parser.option("--tenant", "T", "tenant that the shares belong to (default: default)", default=None)
         parser.add_argument(
             "argv",
             nargs=argparse.REMAINDER,

@@ -5,31 +5,24 @@ import os
 import signal
 from pathlib import Path
 
-from gpushare.cli.command import client
+from gpushare.cli.command import Command, client
 from gpushare.cli.parser import Parser
 from gpushare.errors import FailedError, UsageError
 
 KUBELET = Path("/var/lib/kubelet")
 
 
-class KubernetesAdapter:
+class KubernetesAdapter(Command):
     """serve pods' resource claims as a DRA driver (Kubernetes 1.34 and later; root)"""
 
     examples = (("sudo gpushare adapter kubernetes --node n1 --kubeconfig /etc/n1.conf", "outside a pod"),)
 
     def prepare_parser(self, parser: Parser) -> None:
-        parser.add_argument(
-            "--node", default=os.environ.get("NODE_NAME"), metavar="NAME", help="the node's name (default $NODE_NAME)"
+        parser.option("--node", "NAME", "the node's name (default $NODE_NAME)", default=os.environ.get("NODE_NAME"))
+        parser.option(
+            "--kubeconfig", "FILE", "kubeconfig file for the API server (default: the pod's service account)", Path
         )
-        parser.add_argument(
-            "--kubeconfig",
-            type=Path,
-            metavar="FILE",
-            help="kubeconfig file for the API server (default: the pod's service account)",
-        )
-        parser.add_argument(
-            "--kubelet-dir", type=Path, metavar="DIR", default=KUBELET, help=f"kubelet's directory (default {KUBELET})"
-        )
+        parser.option("--kubelet-dir", "DIR", f"kubelet's directory (default {KUBELET})", Path, default=KUBELET)
 
     def run(self, args: argparse.Namespace) -> int:
         import logging

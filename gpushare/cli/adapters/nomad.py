@@ -4,17 +4,14 @@ import argparse
 import signal
 import sys
 
-from gpushare.cli.parser import Parser
+from gpushare.cli.command import Command
 from gpushare.errors import FailedError
 
 
-class NomadAdapter:
+class NomadAdapter(Command):
     """give Nomad tasks slots of devices; started by Nomad's agent"""
 
     examples = (("gpushare adapter nomad", "as Nomad's agent starts it"),)
-
-    def prepare_parser(self, parser: Parser) -> None:
-        pass
 
     def run(self, args: argparse.Namespace) -> int:
         import json

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-from gpushare.cli.command import client
+from gpushare.cli.command import Command, client
 from gpushare.cli.parser import Parser
 
 NRI_SOCKET = Path("/var/run/nri/nri.sock")
@@ -16,18 +16,14 @@ def _end(_signal: int, _frame: object) -> NoReturn:
     sys.exit(0)
 
 
-class NriAdapter:
+class NriAdapter(Command):
     """give containers their shares under containerd (1.7 and later) and CRI-O (root)"""
 
     examples = (("sudo gpushare adapter nri", "as gpushare-nri.service runs it"),)
 
     def prepare_parser(self, parser: Parser) -> None:
-        parser.add_argument(
-            "--nri-socket",
-            type=Path,
-            metavar="PATH",
-            default=NRI_SOCKET,
-            help=f"the engine's NRI socket (default {NRI_SOCKET})",
+        parser.option(
+            "--nri-socket", "PATH", f"the engine's NRI socket (default {NRI_SOCKET})", Path, default=NRI_SOCKET
         )
 
     def run(self, args: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 
-from gpushare.cli.command import client
+from gpushare.cli.command import Command, client
 from gpushare.cli.parser import Parser
 from gpushare.errors import FailedError, UsageError
 from gpushare.paths import MONITORING
@@ -25,7 +25,7 @@ def _address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-class PrometheusAdapter:
+class PrometheusAdapter(Command):
     """serve /metrics over TCP, for Prometheus to scrape (members of group gpushare)"""
 
     examples = (
@@ -34,16 +34,14 @@ class PrometheusAdapter:
     )
 
     def prepare_parser(self, parser: Parser) -> None:
-        parser.add_argument(
+        parser.option(
             "--listen",
-            metavar="HOST:PORT",
+            "HOST:PORT",
+            f"address to listen on (default {LISTEN}; port 0: any); any client can see who uses what",
             default=LISTEN,
-            help=f"address to listen on (default {LISTEN}; port 0: any); any client can see who uses what",
         )
-        parser.add_argument(
-            "--dcgm-names",
-            action="store_true",
-            help="also serve use and memory under dcgm-exporter's names; not on nodes that run dcgm-exporter",
+        parser.flag(
+            "--dcgm-names", "also serve use and memory under dcgm-exporter's names; not on nodes that run dcgm-exporter"
         )
         parser.add_argument(
             "--print",

@@ -2,7 +2,7 @@
 
 import argparse
 
-from gpushare.cli.command import client
+from gpushare.cli.command import Command, client
 from gpushare.cli.grants.grant import add_share_options, share_request
 from gpushare.cli.parser import Parser
 
@@ -10,7 +10,7 @@ TURN_SECONDS = 30.0
 """Maximum wait for the end of the previous worker: Ray reassigns a worker's resources before its process has ended."""
 
 
-class RayAdapter:
+class RayAdapter(Command):
     """run a Ray worker in its own grant (called by gpushare.adapters.ray.plugin)"""
 
     examples = (("gpushare adapter ray --memory 4GiB --time 30% -- python3 worker.py", "as the plugin calls it"),)

@@ -6,7 +6,7 @@ import socket
 import sys
 from pathlib import Path
 
-from gpushare.cli.command import client
+from gpushare.cli.command import Command, client
 from gpushare.cli.parser import Parser
 from gpushare.errors import UsageError
 
@@ -14,7 +14,7 @@ PER_DEVICE = 100
 WHAT = ("conf", "scripts", "prolog", "epilog", "reap")
 
 
-class SlurmAdapter:
+class SlurmAdapter(Command):
     """enforce Slurm's gres/shard (root)
 
     conf and scripts are for configuring Slurm, prolog and epilog for slurmd.
@@ -34,9 +34,7 @@ class SlurmAdapter:
             " epilog: called by those scripts; reap: end grants of jobs that ended without an epilog",
         )
         parser.add_argument("to", nargs="?", type=Path, metavar="DIR", help="with scripts: directory to write them to")
-        parser.add_argument(
-            "--shards", type=int, default=PER_DEVICE, metavar="N", help=f"shards per device (default {PER_DEVICE})"
-        )
+        parser.option("--shards", "N", f"shards per device (default {PER_DEVICE})", int, default=PER_DEVICE)
 
     def run(self, args: argparse.Namespace) -> int:
         import logging

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gpushare.cli.command import add_json, add_socket, add_verb, checked, client, print_json, table
+from gpushare.cli.command import Family, add_json, add_socket, answer, client, print_json, table
 from gpushare.cli.grants.grant import add_share_options, share_request, time_to_live
 from gpushare.cli.parser import Parser
 from gpushare.errors import UsageError
@@ -14,7 +14,7 @@ from gpushare.errors import UsageError
 _TITLES = ("GANG", "PART", "PHASE", "UID", "GRANTS")
 
 
-class GangCommand:
+class GangCommand(Family):
     """reserve a job's shares on several nodes, all or none
 
     A scheduler prepares a part of the job on each node, then commits all parts or aborts them: the job gets its shares
@@ -27,11 +27,10 @@ class GangCommand:
     )
 
     def prepare_parser(self, parser: Parser) -> None:
-        verbs = parser.add_subparsers(metavar="VERB", required=True)
 
-        prepare = add_verb(
-            verbs,
+        prepare = parser.verb(
             "prepare",
+            self._prepare,
             "reserve the grants of a part; nothing can run in them before the commit",
             ("gpushare gang prepare job-8 --memory 4GiB --time 50%", "one grant on this node"),
             (
@@ -40,61 +39,39 @@ class GangCommand:
             ),
         )
         add_share_options(prepare, instead="--grants")
-        prepare.add_argument(
-            "--grants", metavar="FILE", help="instead: a JSON list of grants, as POST /v1/grants takes them; - is stdin"
-        )
-        prepare.add_argument("--keep", action="store_true", help="keep the grant until it is released")
-        prepare.add_argument(
-            "--ttl",
-            type=checked(time_to_live),
-            metavar="S",
-            help="seconds within which the part must be committed (default 60)",
-        )
-        prepare.set_defaults(verb=self._prepare)
+        prepare.option("--grants", "FILE", "instead: a JSON list of grants, as POST /v1/grants takes them; - is stdin")
+        prepare.flag("--keep", "keep the grant until it is released")
+        prepare.option("--ttl", "S", "seconds within which the part must be committed (default 60)", time_to_live)
 
-        commit = add_verb(
-            verbs,
+        commit = parser.verb(
             "commit",
+            self._commit,
             "let programs run in the grants of a part",
             ("gpushare gang commit job-8", "its grants can be used now"),
         )
-        commit.set_defaults(verb=self._commit)
 
-        abort = add_verb(
-            verbs,
+        abort = parser.verb(
             "abort",
+            self._abort,
             "end a part for good, even before it is prepared",
             ("gpushare gang abort job-9", "ends its grants here; a later prepare is refused"),
         )
-        abort.set_defaults(verb=self._abort)
 
         for verb in (prepare, commit, abort):
             verb.add_argument("id", help="the gang's id; use a new one for each attempt to place the job")
-            verb.add_argument(
-                "--part", metavar="NAME", help="name of the part, if the gang has several on this node (default 0)"
-            )
-            verb.add_argument(
-                "--uid",
-                type=int,
-                metavar="UID",
-                help="user id of the gang's owner, when called by root (default: the caller)",
-            )
+            verb.option("--part", "NAME", "name of the part, if the gang has several on this node (default 0)")
+            verb.option("--uid", "UID", "user id of the gang's owner, when called by root (default: the caller)", int)
 
-        every = add_verb(
-            verbs,
+        every = parser.verb(
             "list",
+            self._list,
             "all parts on this node, including recently ended ones",
             ("gpushare gang list", "each part with its phase and grants"),
         )
-        every.set_defaults(verb=self._list)
 
         for verb in (prepare, commit, abort, every):
             add_json(verb)
             add_socket(verb)
-
-    def run(self, args: argparse.Namespace) -> int:
-        status: int = args.verb(args)
-        return status
 
     def _prepare(self, args: argparse.Namespace) -> int:
         shares = [given is not None for given in (args.memory, args.time)]
@@ -130,11 +107,7 @@ def _row(part: Any) -> list[object]:
 
 
 def _print(args: argparse.Namespace, part: Any) -> int:
-    if args.json:
-        print_json(part)
-    else:
-        print(" ".join([part["phase"], *(one["id"] for one in part["grants"])]))
-    return 0
+    return answer(args, part, lambda: print(" ".join([part["phase"], *(one["id"] for one in part["grants"])])))
 
 
 def _read(name: str) -> list[dict[str, Any]]:

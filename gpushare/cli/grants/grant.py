@@ -7,63 +7,60 @@ import sys
 from typing import Any
 
 from gpushare.cli.command import (
+    Family,
     add_json,
     add_socket,
-    add_verb,
-    checked,
+    answer,
     client,
     memory_argument,
-    print_json,
     say,
-    time_argument,
+    whole,
 )
 from gpushare.cli.look import render
-from gpushare.cli.parser import Parser
+from gpushare.cli.parser import Parser, checked
 from gpushare.errors import UsageError
 from gpushare.text import rules
-from gpushare.text.units import PAGE, format_size
+from gpushare.text.units import PAGE, format_size, parse_time
 
 WAIT_SECONDS = 60.0
+_count = whole("a number of devices", 1, 16)
+time_to_live = whole("a number of seconds", 1, 86400)
 EVICTION_SIGNAL_ENV = "GPUSHARE_EVICTION_SIGNAL"
 
 
-def add_share_options(parser: argparse.ArgumentParser, *, instead: str | None = None) -> None:
+def add_share_options(parser: Parser, *, instead: str | None = None) -> None:
     """Adds the options that describe a share. `share_request` reads them back. `instead`: the option that replaces a
     share, so that --memory and --time are not required here and the caller checks for one or the other."""
     required, needed = instead is None, f" (needed without {instead})" if instead else ""
-    parser.add_argument(
+    parser.option(
         "--memory",
+        "SIZE",
+        f"memory on each device, as 8GiB, 512MiB or 35%% of it{needed}",
+        memory_argument,
         required=required,
-        type=checked(memory_argument),
-        metavar="SIZE",
-        help=f"memory on each device, as 8GiB, 512MiB or 35%% of it{needed}",
     )
-    parser.add_argument(
+    parser.option(
         "--time",
+        "SHARE",
+        f"guaranteed time of each device, as 30%%, 0.3 or 300 (milli); 0: only what others leave idle{needed}",
+        parse_time,
         required=required,
-        type=checked(time_argument),
-        metavar="SHARE",
-        help=f"guaranteed time of each device, as 30%%, 0.3 or 300 (milli); 0: only what others leave idle{needed}",
     )
-    parser.add_argument(
+    parser.option(
         "--time-limit",
-        type=checked(time_argument),
-        metavar="SHARE",
-        help="upper limit of the time, borrowed time included; as --time (default 100%%)",
+        "SHARE",
+        "upper limit of the time, borrowed time included; as --time (default 100%%)",
+        parse_time,
     )
-    parser.add_argument(
-        "--devices", type=checked(_count), default=1, metavar="N", help="number of devices, 1 to 16 (default 1)"
+    parser.option(
+        "--devices", "N", "number of devices, 1 to 16 (default 1)", whole("a number of devices", 1, 16), default=1
     )
-    parser.add_argument("--gpu", default="any", metavar="ID", help="id or index of the device (default any)")
-    parser.add_argument(
-        "--selector",
-        metavar="EXPR",
-        help="only devices that match, as \"memory >= 40Gi && arch == 'Hopper'\" (default any)",
+    parser.option("--gpu", "ID", "id or index of the device (default any)", default="any")
+    parser.option(
+        "--selector", "EXPR", "only devices that match, as \"memory >= 40Gi && arch == 'Hopper'\" (default any)"
     )
     add_placement(parser, "default: as the tenant or the node says")
-    parser.add_argument(
-        "--tenant", default=None, metavar="T", help="tenant that the share belongs to (default: the tenant `default`)"
-    )
+    parser.option("--tenant", "T", "tenant that the share belongs to (default: the tenant `default`)", default=None)
     parser.add_argument(
         "--class",
         dest="class_",
@@ -71,10 +68,10 @@ def add_share_options(parser: argparse.ArgumentParser, *, instead: str | None = 
         default="training",
         help="kind of work: interactive is served first when it wakes (default training)",
     )
-    parser.add_argument(
+    parser.option(
         "--gang",
-        metavar="ID[:SIZE]",
-        help="the job that this grant is part of, and the job's total number of devices (default: none)",
+        "ID[:SIZE]",
+        "the job that this grant is part of, and the job's total number of devices (default: none)",
     )
     parser.add_argument(
         "--leases",
@@ -90,7 +87,7 @@ def add_share_options(parser: argparse.ArgumentParser, *, instead: str | None = 
     )
 
 
-def add_placement(parser: argparse.ArgumentParser, otherwise: str) -> None:
+def add_placement(parser: Parser, otherwise: str) -> None:
     """Adds `--placement`. `otherwise`: what holds without it."""
     parser.add_argument(
         "--placement",
@@ -100,7 +97,7 @@ def add_placement(parser: argparse.ArgumentParser, otherwise: str) -> None:
     )
 
 
-def _add_loan_options(parser: argparse.ArgumentParser) -> None:
+def _add_loan_options(parser: Parser) -> None:
     parser.add_argument(
         "--borrow-memory",
         nargs="?",
@@ -115,11 +112,8 @@ def _add_loan_options(parser: argparse.ArgumentParser) -> None:
         choices=("evict", "kill"),
         help="a grant with borrowed memory is asked to give it back (evict, default), and ended if it does not (kill)",
     )
-    parser.add_argument(
-        "--grace",
-        type=checked(_duration),
-        metavar="S",
-        help="seconds to give it back (default and maximum: the node's `[reclaim] grace_seconds`)",
+    parser.option(
+        "--grace", "S", "seconds to give it back (default and maximum: the node's `[reclaim] grace_seconds`)", _duration
     )
     parser.add_argument(
         "--eviction-signal",
@@ -130,19 +124,17 @@ def _add_loan_options(parser: argparse.ArgumentParser) -> None:
         help=f"signal for the grant's first process when it is asked: {', '.join(rules.EVICTION_SIGNALS)} (default"
         f" ${EVICTION_SIGNAL_ENV}, else none)",
     )
-    parser.add_argument(
-        "--priority", type=int, metavar="N", help="among a tenant's grants, the lowest is asked first (default 0)"
-    )
+    parser.option("--priority", "N", "among a tenant's grants, the lowest is asked first (default 0)", int)
 
 
-def add_wait(parser: argparse.ArgumentParser) -> None:
+def add_wait(parser: Parser) -> None:
     """Adds `--wait`, for verbs that create a grant."""
-    parser.add_argument(
+    parser.option(
         "--wait",
-        type=checked(_duration),
+        "S",
+        "seconds to wait for guaranteed memory that others have on loan (default %(default)g)",
+        _duration,
         default=WAIT_SECONDS,
-        metavar="S",
-        help="seconds to wait for guaranteed memory that others have on loan (default %(default)g)",
     )
 
 
@@ -168,15 +160,15 @@ def share_request(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def rounding(grant: Any, asked: int | str | None) -> str:
-    """Returns a line about memory that was asked for as a size and that no device gives to the byte; empty if there is
-    none, or if a part of a device was asked for."""
+def say_rounding(grant: Any, asked: int | str | None) -> None:
+    """Prints to stderr if memory was asked for as a size, not as a part of a device, and no device gives it to the
+    byte."""
     for device in grant["devices"] if isinstance(asked, int) else ():
-        has, wanted = device["memory_limit_bytes"], device.get("memory_asked_bytes", 0)
+        has, wanted = device["memory_limit_bytes"], device["memory_asked_bytes"]
         if has < wanted:
-            pages = f"devices give memory in pages of {format_size(PAGE)}"
-            return f"the share has {format_size(has)} of memory, {format_size(wanted)} were asked for: {pages}"
-    return ""
+            line = f"the share has {format_size(has)} of memory, {format_size(wanted)} were asked for"
+            say(f"gpushare: {line}: devices give memory in pages of {format_size(PAGE)}", sys.stderr)
+            return
 
 
 def _gang(gang: str | None, leases: str | None) -> str | None:
@@ -185,12 +177,6 @@ def _gang(gang: str | None, leases: str | None) -> str | None:
         return gang
     name, _, size = (gang or "").partition(":")
     return f"{name}:{size}:{leases}"
-
-
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= 16:
-        raise UsageError(f"{text!r} is not a number of devices: give 1 to 16")
-    return int(text)
 
 
 def _duration(text: str) -> float:
@@ -203,14 +189,7 @@ def _duration(text: str) -> float:
     return seconds
 
 
-def time_to_live(text: str) -> int:
-    """Parses a time to live in seconds. Raises UsageError."""
-    if not text.isascii() or not text.isdecimal() or not 1 <= int(text) <= 86400:
-        raise UsageError(f"{text!r} is not a number of seconds: give 1 to 86400")
-    return int(text)
-
-
-class GrantCommand:
+class GrantCommand(Family):
     """create, show, resize and release grants"""
 
     examples = (
@@ -223,153 +202,110 @@ class GrantCommand:
     )
 
     def prepare_parser(self, parser: Parser) -> None:
-        verbs = parser.add_subparsers(metavar="VERB", required=True)
-
-        create = add_verb(
-            verbs,
+        create = parser.verb(
             "create",
+            self._create,
             "reserve a share for a container or process, and print the grant's id",
             ("gpushare grant create --memory 4GiB --time 25%", "4 GiB, a quarter of the time, and what is idle"),
             ("gpushare grant create --memory 1GiB --time 0.1 --tenant default", "of a named tenant"),
             ("gpushare grant create --memory 1GiB --time 100 --keep", "kept until it is released, for several runs"),
         )
         add_share_options(create)
-        create.add_argument(
-            "--key",
-            metavar="NAME",
-            help="idempotency key (default none): the same request with the same key returns the same grant",
+        create.option(
+            "--key", "NAME", "idempotency key (default none): the same request with the same key returns the same grant"
         )
-        create.add_argument(
+        create.option(
             "--ttl",
-            type=checked(time_to_live),
-            metavar="S",
-            help="seconds until an unused grant expires, 1 to 86400 (default 120; with --keep, never)",
+            "S",
+            "seconds until an unused grant expires, 1 to 86400 (default 120; with --keep, never)",
+            time_to_live,
         )
-        create.add_argument(
-            "--keep", action="store_true", help="keep the grant until it is released, whatever runs in it"
-        )
+        create.flag("--keep", "keep the grant until it is released, whatever runs in it")
         add_wait(create)
-        create.set_defaults(verb=self._create)
 
-        show = add_verb(
-            verbs, "show", "one grant: its share, use and processes", ("gpushare grant show g-1a2b3c", "all of it")
+        show = parser.verb(
+            "show", self._show, "one grant: its share, use and processes", ("gpushare grant show g-1a2b3c", "all of it")
         )
         show.add_argument("id", help="the grant's id")
-        show.set_defaults(verb=self._show)
 
-        debug = add_verb(
-            verbs,
+        debug = parser.verb(
             "debug",
+            self._debug,
             "internals of a grant: its lease words, its processes and their latest events",
             ("gpushare grant debug g-1a2b3c", "when a program hangs, and `gpushare why` does not say why"),
         )
         debug.add_argument("id", help="the grant's id")
-        debug.set_defaults(verb=self._debug)
 
-        every = add_verb(
-            verbs,
+        every = parser.verb(
             "list",
+            self._list,
             "all grants, as `gpushare ps` shows them",
             ("gpushare grant list --all", "including ended grants"),
         )
-        every.add_argument("--all", action="store_true", help="also recently ended grants (default: only live ones)")
-        every.set_defaults(verb=self._list)
+        every.flag("--all", "also recently ended grants (default: only live ones)")
 
-        resize = add_verb(
-            verbs,
+        resize = parser.verb(
             "resize",
+            self._resize,
             "change a share while it is in use",
             ("gpushare grant resize g-1a2b3c --time 50%", "half of the time from now on"),
             ("gpushare grant resize g-1a2b3c --memory 2GiB --time-limit 50%", "less memory; never more than half"),
         )
         resize.add_argument("id", help="the grant's id")
-        resize.add_argument(
-            "--memory",
-            type=checked(memory_argument),
-            metavar="SIZE",
-            help="as 8GiB or 35%%, not below what it holds now (default: unchanged)",
+        resize.option(
+            "--memory", "SIZE", "as 8GiB or 35%%, not below what it holds now (default: unchanged)", memory_argument
         )
-        resize.add_argument(
-            "--time",
-            type=checked(time_argument),
-            metavar="SHARE",
-            help="as 30%%, 0.3 or 300 (milli) (default: unchanged)",
+        resize.option("--time", "SHARE", "as 30%%, 0.3 or 300 (milli) (default: unchanged)", parse_time)
+        resize.option(
+            "--time-limit", "SHARE", "upper limit of the time, written as --time (default: unchanged)", parse_time
         )
-        resize.add_argument(
-            "--time-limit",
-            type=checked(time_argument),
-            metavar="SHARE",
-            help="upper limit of the time, written as --time (default: unchanged)",
-        )
-        resize.set_defaults(verb=self._resize)
 
-        release = add_verb(
-            verbs,
+        release = parser.verb(
             "release",
+            self._release,
             "end grants and kill what runs in them",
             ("gpushare grant release g-1a2b3c", "its memory and time are free again"),
         )
         release.add_argument("id", nargs="+", help="the grants' ids")
-        release.set_defaults(verb=self._release)
 
         for verb in (create, show, debug, every, resize, release):
             add_json(verb)
             add_socket(verb)
 
-    def run(self, args: argparse.Namespace) -> int:
-        status: int = args.verb(args)
-        return status
-
     def _create(self, args: argparse.Namespace) -> int:
         more = {"key": args.key, "ttl_seconds": args.ttl, "keep": args.keep or None}
         grant = client(args).create(**share_request(args), **more, wait_seconds=args.wait)
-        if args.json:
-            print_json(grant)
-        else:
+
+        def show() -> None:
             print(grant["id"])
-            if line := rounding(grant, args.memory):
-                say(f"gpushare: {line}", sys.stderr)
-        return 0
+            say_rounding(grant, args.memory)
+
+        return answer(args, grant, show)
 
     def _show(self, args: argparse.Namespace) -> int:
         grant = client(args).grant(args.id)
-        if args.json:
-            print_json(grant)
-        else:
-            render.grant(grant)
-        return 0
+        return answer(args, grant, lambda: render.grant(grant))
 
     def _debug(self, args: argparse.Namespace) -> int:
         found = client(args).debug(args.id)
-        if args.json:
-            print_json(found)
-        else:
-            render.debug(found)
-        return 0
+        return answer(args, found, lambda: render.debug(found))
 
     def _list(self, args: argparse.Namespace) -> int:
         grants = client(args).grants(ended=args.all)
-        if args.json:
-            print_json({"grants": grants})
-        else:
-            render.grants(grants)
-        return 0
+        return answer(args, {"grants": grants}, lambda: render.grants(grants))
 
     def _resize(self, args: argparse.Namespace) -> int:
         if args.memory is None and args.time is None and args.time_limit is None:
             raise UsageError("nothing to change: give --memory, --time or --time-limit")
         grant = client(args).resize(args.id, memory=args.memory, time=args.time, time_limit=args.time_limit)
-        if args.json:
-            print_json(grant)
-        else:
+
+        def show() -> None:
             render.grant(grant)
-            if line := rounding(grant, args.memory):
-                say(f"gpushare: {line}", sys.stderr)
-        return 0
+            say_rounding(grant, args.memory)
+
+        return answer(args, grant, show)
 
     def _release(self, args: argparse.Namespace) -> int:
         daemon = client(args)
         ended = [daemon.release(grant_id) for grant_id in args.id]
-        if args.json:
-            print_json({"grants": ended})
-        return 0
+        return answer(args, {"grants": ended})

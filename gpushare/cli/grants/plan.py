@@ -3,14 +3,14 @@
 import argparse
 from typing import Any
 
-from gpushare.cli.command import add_json, add_socket, client, print_json, say
+from gpushare.cli.command import Command, add_json, add_socket, answer, client, say_each
 from gpushare.cli.grants.grant import add_share_options, share_request
 from gpushare.cli.parser import Parser
 from gpushare.errors import RefusedError
 from gpushare.text.units import PAGE, format_size, format_time
 
 
-class PlanCommand:
+class PlanCommand(Command):
     """whether a share would fit, and who would lose; changes nothing
 
     Prints where it would be placed, how long similar grants waited there, and which grants would lose what they borrow.
@@ -29,11 +29,7 @@ class PlanCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         found = client(args).plan(**share_request(args))
-        if args.json:
-            print_json(found)
-        else:
-            for line in sentences(found, args.tenant or "default"):
-                say(line)
+        answer(args, found, lambda: say_each(sentences(found, args.tenant or "default")))
         return 0 if found["fits"] else RefusedError.exit_code
 
 
@@ -42,7 +38,8 @@ def sentences(plan: Any, tenant: str) -> list[str]:
     if not plan["fits"]:
         return [f"does not fit: {reason}" for reason in plan["reasons"]] + [_asked(one) for one in plan["victims"]]
     lines = [
-        f"fits on device {device['index']} ({device['id']}): {_gets(device, tenant)}{_because(device)}"
+        f"fits on device {device['index']} ({device['id']}): {_gets(device, tenant)}"
+        + (f"; {device['why']}" if device["why"] else "")
         for device in plan["devices"]
     ]
     if (wait := plan["wait_ms"]) is not None:
@@ -57,14 +54,9 @@ def sentences(plan: Any, tenant: str) -> list[str]:
     return lines
 
 
-def _because(device: Any) -> str:
-    """Returns why this device; nothing from a daemon of an earlier version."""
-    return f"; {why}" if (why := device.get("why")) else ""
-
-
 def _gets(device: Any, tenant: str) -> str:
     memory, asked, guaranteed = format_size(device["memory_bytes"]), device["time_milli"], device["guaranteed_milli"]
-    if device["memory_bytes"] < (wanted := device.get("memory_asked_bytes", 0)):
+    if device["memory_bytes"] < (wanted := device["memory_asked_bytes"]):
         memory += f" ({format_size(wanted)} in whole pages of {format_size(PAGE)})"
     if not asked:
         return f"{memory} of memory, and the time that others leave idle"

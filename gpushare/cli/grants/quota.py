@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpushare.cli.command import add_verb, print_json
+from gpushare.cli.command import Family, print_json
 from gpushare.cli.parser import Parser
 from gpushare.errors import UsageError
 
@@ -21,16 +21,15 @@ def _object(pairs: Sequence[tuple[str, object]]) -> dict[str, object]:
     return found
 
 
-class QuotaCommand:
+class QuotaCommand(Family):
     """compute tenants' entitlements; needs no daemon"""
 
     examples = (("gpushare quota solve state.json", "entitlements of the tenants described in the file"),)
 
     def prepare_parser(self, parser: Parser) -> None:
-        verbs = parser.add_subparsers(metavar="VERB", required=True)
-        solve = add_verb(
-            verbs,
+        solve = parser.verb(
             "solve",
+            self._solve,
             "print entitlements as JSON: {entitlement: {NAME: milli}, degraded}",
             ("gpushare quota solve state.json", "state from a file"),
             ("gpushare quota solve - < state.json", "state from stdin"),
@@ -43,12 +42,7 @@ class QuotaCommand:
             " and one below g caps g too; usage decides ties, and with k above 0 heavy users borrow less"
             " (docs/tenants.md); - is stdin",
         )
-        solve.add_argument("--json", action="store_true", help="accepted for uniformity: the output is always JSON")
-        solve.set_defaults(verb=self._solve)
-
-    def run(self, args: argparse.Namespace) -> int:
-        status: int = args.verb(args)
-        return status
+        solve.flag("--json", "accepted for uniformity: the output is always JSON")
 
     def _solve(self, args: argparse.Namespace) -> int:
         from gpushare.policy.solve import solve

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gpushare.cli.command import add_json, add_socket, client, closed, print_json, say
-from gpushare.cli.grants.grant import add_share_options, add_wait, rounding, share_request
+from gpushare.cli.command import Command, add_json, add_socket, client, closed, print_json, say
+from gpushare.cli.grants.grant import add_share_options, add_wait, say_rounding, share_request
 from gpushare.cli.parser import Parser
 from gpushare.cli.program import EXIT_GPUSHARE, command, missing, replace
 from gpushare.client import AWAY_SECONDS, Client
@@ -22,7 +22,7 @@ RESERVE_SECONDS = 10
 AGAIN_SECONDS = 0.2
 
 
-class RunCommand:
+class RunCommand(Command):
     """run a command with a share of a device"""
 
     examples = (
@@ -42,10 +42,8 @@ class RunCommand:
             "root runs has a mount namespace of its own: what it mounts is not seen outside"
         )
         add_share_options(parser, instead="--grant")
-        parser.add_argument(
-            "--grant",
-            metavar="ID",
-            help="run in this grant, made with --keep (default: a new one, which ends with the command)",
+        parser.option(
+            "--grant", "ID", "run in this grant, made with --keep (default: a new one, which ends with the command)"
         )
         add_wait(parser)
         add_json(parser)
@@ -93,7 +91,7 @@ def start_in_turn(daemon: Client, request: dict[str, Any], argv: list[str], seco
 def _replace(daemon: Client, argv: list[str], binding: dict[str, Any]) -> NoReturn:
     from gpushare.inject.process import merge
 
-    environment = merge(os.environ, binding["env"], binding.get("unset", ()))
+    environment = merge(os.environ, binding["env"], binding["unset"])
     if os.geteuid() == 0:
         from gpushare.inject import apart  # here, since it loads ctypes, which other users' commands do not need
 
@@ -107,8 +105,7 @@ def start(daemon: Client, request: dict[str, Any], argv: list[str]) -> NoReturn:
     grant = daemon.create(**request, ttl_seconds=RESERVE_SECONDS)
     try:
         binding = daemon.bind(grant["id"], "process")
-        if line := rounding(grant, request.get("memory")):
-            say(f"gpushare: {line}", sys.stderr)
+        say_rounding(grant, request.get("memory"))
         _replace(daemon, argv, binding)
     except BaseException:
         # If the grant is bound already, the release is refused, and the grant ends with this process.

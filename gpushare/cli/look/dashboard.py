@@ -2,19 +2,16 @@
 
 import argparse
 
-from gpushare.cli.command import add_socket
+from gpushare.cli.command import Command, add_socket, whole
 from gpushare.cli.parser import Parser
 
 PORT = 9419
 
 
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) <= 5 and int(text) <= 65535):
-        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no port: give a number up to 65535, or 0 for any")
-    return int(text)
+_port = whole("a port", 0, 65535, "give a number up to 65535, or 0 for any")
 
 
-class DashboardCommand:
+class DashboardCommand(Command):
     """serve a live web page about one or more nodes
 
     Listens on loopback and prints the page's URL, which contains an access token.
@@ -33,14 +30,8 @@ class DashboardCommand:
             metavar="NAME=WHERE",
             help="a node to show, by its socket or as ssh:HOST[:/PATH] (repeatable; default: this node)",
         )
-        parser.add_argument(
-            "--port", type=_port, default=PORT, metavar="N", help=f"port on loopback (default {PORT}; 0: any free port)"
-        )
-        parser.add_argument(
-            "--allow-changes",
-            action="store_true",
-            help="let the page release and resize grants, as the user who starts it (not root)",
-        )
+        parser.option("--port", "N", f"port on loopback (default {PORT}; 0: any free port)", _port, default=PORT)
+        parser.flag("--allow-changes", "let the page release and resize grants, as the user who starts it (not root)")
         add_socket(parser)
 
     def run(self, args: argparse.Namespace) -> int:

@@ -77,8 +77,8 @@ _TENANT_TITLES = (
 
 
 def tenants(found: list[Any]) -> None:
-    """Prints one row per tenant, below its parent. Times are of the last second, on the whole node, and include all
-    tenants below it."""
+    """Prints one row per tenant, below its parent, and a line for each that is degraded. Times are of the last second,
+    on the whole node, and include all tenants below it."""
     rows = []
     for tenant, level in _tree(found, None, 0):
         now = tenant["now"]
@@ -97,6 +97,9 @@ def tenants(found: list[Any]) -> None:
             ]
         )
     table(_TENANT_TITLES, rows)
+    for tenant in found:
+        if tenant["degraded"]:
+            say(f"{tenant['name']} is degraded, devices do not work: it has {degraded(tenant)}")
 
 
 def _weight(tenant: Any) -> str:
@@ -148,9 +151,9 @@ def grant(found: Any) -> None:
     for text in (found["reason"], found["notice"]):
         if text:
             say(f"  {text}")
-    if found.get("gang"):
+    if found["gang"]:
         say(f"  gang        {_gang(found['gang'], len(found['devices']))}")
-    if (of := found.get("part_of")) is not None:
+    if (of := found["part_of"]) is not None:
         say(f"  part        {of['part']} of gang {of['gang']} across nodes")
     if found["phase"] in ("reserved", "bound", "active"):
         say(f"  CDI device  {' '.join(found['cdi'])}")

@@ -6,18 +6,19 @@ import sys
 import time
 from collections.abc import Callable
 
-from gpushare.cli.command import add_json, add_socket, checked, client, print_json, say, table
+from gpushare.cli.command import Command, add_json, add_socket, client, print_json, say, table, whole
 from gpushare.cli.look import render
 from gpushare.cli.parser import Parser
 from gpushare.errors import UsageError
 
 INTERVAL_SECONDS = 2.0
+_REFRESHES = whole("a number of refreshes", 1, 10**9 - 1, "give 1 or more")
 _CLEAR = "\x1b[H\x1b[2J"
 """Moves the cursor home and clears the screen."""
 _NO_VIEW = "the whole-screen view needs Textual: pip install 'gpushare[tui]'; --plain is this table without this line"
 
 
-class DevicesCommand:
+class DevicesCommand(Command):
     """list devices, and how much of each is granted"""
 
     examples = (("gpushare devices", "a line for each"), ("gpushare devices --json", "with all known details"))
@@ -38,7 +39,7 @@ class DevicesCommand:
         return 0
 
 
-class PsCommand:
+class PsCommand(Command):
     """list grants, with each one's share and use"""
 
     examples = (
@@ -48,8 +49,8 @@ class PsCommand:
     )
 
     def prepare_parser(self, parser: Parser) -> None:
-        parser.add_argument("--all", action="store_true", help="also recently ended grants")
-        parser.add_argument("--watch", action="store_true", help="repeat; with --json, one object per line")
+        parser.flag("--all", "also recently ended grants")
+        parser.flag("--watch", "repeat; with --json, one object per line")
         _add_pace(parser)
         add_json(parser)
         add_socket(parser)
@@ -73,7 +74,7 @@ class PsCommand:
         return _again(args.interval, args.count if args.watch else 1, show)
 
 
-class TopCommand:
+class TopCommand(Command):
     """live full-screen view of devices, grants and tenants"""
 
     examples = (
@@ -84,9 +85,7 @@ class TopCommand:
 
     def prepare_parser(self, parser: Parser) -> None:
         _add_pace(parser)
-        parser.add_argument(
-            "--plain", action="store_true", help="print the table even where the full-screen view is available"
-        )
+        parser.flag("--plain", "print the table even where the full-screen view is available")
         add_socket(parser)
 
     def run(self, args: argparse.Namespace) -> int:
@@ -117,17 +116,11 @@ class TopCommand:
                 print(f"gpushare: {_NO_VIEW}", file=sys.stderr)
 
 
-def _add_pace(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--interval",
-        type=checked(_interval),
-        default=INTERVAL_SECONDS,
-        metavar="S",
-        help="seconds between refreshes (default %(default)g)",
+def _add_pace(parser: Parser) -> None:
+    parser.option(
+        "--interval", "S", "seconds between refreshes (default %(default)g)", _interval, default=INTERVAL_SECONDS
     )
-    parser.add_argument(
-        "--count", type=checked(_count), default=0, metavar="N", help="stop after N refreshes (default never)"
-    )
+    parser.option("--count", "N", "stop after N refreshes (default never)", _REFRESHES, default=0)
 
 
 def _again(interval: float, count: int, show: Callable[[], None]) -> int:
@@ -167,9 +160,3 @@ def _interval(text: str) -> float:
     if not 0.1 <= seconds <= 3600:
         raise UsageError(f"{text!r} is not an interval: give 0.1 to 3600 seconds")
     return seconds
-
-
-def _count(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"{text!r} is not a number of refreshes: give 1 or more")
-    return int(text)

@@ -3,8 +3,10 @@
 import argparse
 import json
 import sys
+from collections.abc import Callable
+from typing import Any
 
-from gpushare.cli.command import add_json, add_socket, client, print_json, say
+from gpushare.cli.command import Command, add_json, add_socket, answer, client, print_json, say_each
 from gpushare.cli.look import render
 from gpushare.cli.parser import Parser
 from gpushare.client.verbs import query_of
@@ -12,7 +14,7 @@ from gpushare.errors import UnreachableError
 from gpushare.text import rules, sentences
 
 
-class WatchCommand:
+class WatchCommand(Command):
     """print every change as it happens, one JSON object per line"""
 
     examples = (
@@ -21,12 +23,7 @@ class WatchCommand:
     )
 
     def prepare_parser(self, parser: Parser) -> None:
-        parser.add_argument(
-            "--since",
-            type=int,
-            metavar="RV",
-            help="start with changes after this number, `rv` in JSON (default: from now on)",
-        )
+        parser.option("--since", "RV", "start with changes after this number, `rv` in JSON (default: from now on)", int)
         add_socket(parser)
 
     def run(self, args: argparse.Namespace) -> int:
@@ -35,7 +32,7 @@ class WatchCommand:
         raise UnreachableError("the daemon ended: list again when it is back")
 
 
-class EventsCommand:
+class EventsCommand(Command):
     """receipts: who waited for whom, how long, and why
 
     Who got, lost or handed over a device, on whose behalf, by which rule, and how long it took.
@@ -48,82 +45,44 @@ class EventsCommand:
     )
 
     def prepare_parser(self, parser: Parser) -> None:
-        parser.add_argument(
-            "--after",
-            type=int,
-            metavar="SEQ",
-            help="only events after this number, `seq` in JSON (default: the latest)",
+        parser.option("--after", "SEQ", "only events after this number, `seq` in JSON (default: the latest)", int)
+        parser.option(
+            "--epoch", "N", "run of the daemon that --after belongs to; fails if that run has ended (default any)", int
         )
-        parser.add_argument(
-            "--epoch",
-            type=int,
-            metavar="N",
-            help="run of the daemon that --after belongs to; fails if that run has ended (default any)",
-        )
-        parser.add_argument("--limit", type=int, metavar="N", help="at most N events (default 4096)")
-        parser.add_argument("--grant", metavar="ID", help="only events of this grant, or on its behalf")
-        parser.add_argument("--tenant", metavar="NAME", help="only events of this tenant's grants, or on their behalf")
-        parser.add_argument("--device", metavar="N", help="only events on this device, by index or id")
+        parser.option("--limit", "N", "at most N events (default 4096)", int)
+        parser.option("--grant", "ID", "only events of this grant, or on its behalf")
+        parser.option("--tenant", "NAME", "only events of this tenant's grants, or on their behalf")
+        parser.option("--device", "N", "only events on this device, by index or id")
         parser.add_argument(
             "--kind", choices=rules.EVENT_KINDS, metavar="KIND", help=f"only {', '.join(rules.EVENT_KINDS)}"
         )
-        parser.add_argument(
-            "--attempts",
-            action="store_true",
-            help="instead: containers without a share that asked for a GPU in NVIDIA's ways",
-        )
-        parser.add_argument(
-            "--findings",
-            action="store_true",
-            help="instead: processes past their share or without one, and what was done",
-        )
-        parser.add_argument("--summary", action="store_true", help="instead: how long each tenant waited in total")
+        parser.flag("--attempts", "instead: containers without a share that asked for a GPU in NVIDIA's ways")
+        parser.flag("--findings", "instead: processes past their share or without one, and what was done")
+        parser.flag("--summary", "instead: how long each tenant waited in total")
         add_json(parser)
         add_socket(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         if args.summary:
-            return self._summary(args)
+            found = client(args).call("GET", "/v1/waits")
+            return answer(args, found, lambda: render.waits(found["tenants"]))
         if args.attempts:
-            return self._attempts(args)
+            return _listed(args, "attempts", sentences.attempt)
         if args.findings:
-            return self._findings(args)
+            return _listed(args, "findings", sentences.finding)
         names = ("after", "epoch", "limit", "grant", "tenant", "device", "kind")
         asked = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
         found = client(args).call("GET", f"/v1/events?{query_of(asked)}")
         if args.json:
             print_json(found)
             return 0
-        _print([sentences.event(event) for event in found["events"]], "no events")
+        say_each([sentences.event(event) for event in found["events"]] or ["no events"])
         if found["lost"]:
             print(f"gpushare: {found['lost']} older events are not in the record any more", file=sys.stderr)
         return 0
 
-    def _attempts(self, args: argparse.Namespace) -> int:
-        found = client(args).call("GET", "/v1/attempts")
-        if args.json:
-            print_json(found)
-        else:
-            _print([sentences.attempt(attempt) for attempt in found["attempts"]], "no attempts")
-        return 0
 
-    def _findings(self, args: argparse.Namespace) -> int:
-        found = client(args).call("GET", "/v1/findings")
-        if args.json:
-            print_json(found)
-        else:
-            _print([sentences.finding(finding) for finding in found["findings"]], "no findings")
-        return 0
-
-    def _summary(self, args: argparse.Namespace) -> int:
-        found = client(args).call("GET", "/v1/waits")
-        if args.json:
-            print_json(found)
-        else:
-            render.waits(found["tenants"])
-        return 0
-
-
-def _print(lines: list[str], without: str) -> None:
-    for line in lines or [without]:
-        say(line)
+def _listed(args: argparse.Namespace, what: str, sentence: Callable[[Any], str]) -> int:
+    """Prints a line for each of what `/v1/WHAT` lists."""
+    found = client(args).call("GET", f"/v1/{what}")
+    return answer(args, found, lambda: say_each([sentence(one) for one in found[what]] or [f"no {what}"]))

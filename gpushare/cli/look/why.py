@@ -2,14 +2,17 @@
 
 import argparse
 from datetime import UTC, datetime
+from typing import Any
 
-from gpushare.cli.command import add_json, add_socket, checked, client, print_json, say
+from gpushare.cli.command import Command, add_json, add_socket, answer, client, say, say_each, whole
 from gpushare.cli.parser import Parser
 from gpushare.client.verbs import segment
 from gpushare.errors import UsageError
 
+_number = whole("a number", 0, 10**9 - 1, "give 0 or more")
 
-class WhyCommand:
+
+class WhyCommand(Command):
     """the last decisions about a grant, or about the whole node
 
     Without a grant: who holds idle devices, and who waits while others have more than they are entitled to.
@@ -23,24 +26,10 @@ class WhyCommand:
 
     def prepare_parser(self, parser: Parser) -> None:
         parser.add_argument("grant", nargs="?", help="the grant's id, also of an ended one (default: the whole node)")
-        parser.add_argument(
-            "--limit",
-            type=checked(_number),
-            metavar="N",
-            help="with a grant: show at most N lease decisions (default 20)",
-        )
-        parser.add_argument("--idle-holders", action="store_true", help="only who holds memory and computes nothing")
-        parser.add_argument(
-            "--waiting",
-            action="store_true",
-            help="only who waits with less than they are entitled to, while others have more",
-        )
-        parser.add_argument(
-            "--idle-seconds",
-            type=checked(_number),
-            metavar="S",
-            help="seconds without work that count as idle (default 30)",
-        )
+        parser.option("--limit", "N", "with a grant: show at most N lease decisions (default 20)", _number)
+        parser.flag("--idle-holders", "only who holds memory and computes nothing")
+        parser.flag("--waiting", "only who waits with less than they are entitled to, while others have more")
+        parser.option("--idle-seconds", "S", "seconds without work that count as idle (default 30)", _number)
         add_json(parser)
         add_socket(parser)
 
@@ -54,13 +43,12 @@ class WhyCommand:
         query = "" if args.idle_seconds is None else f"?idle_seconds={args.idle_seconds}"
         found = client(args).call("GET", f"/v1/explain{query}")
         asked = [name for name in ("idle_holders", "waiting") if getattr(args, name)] or ["idle_holders", "waiting"]
-        if args.json:
-            print_json({name: found[name] for name in asked})
-            return 0
-        for name in asked:
-            for line in [row["text"] for row in found[name]] or [_NOBODY[name]]:
-                say(line)
-        return 0
+
+        def show() -> None:
+            for name in asked:
+                say_each([row["text"] for row in found[name]] or [_NOBODY[name]])
+
+        return answer(args, {name: found[name] for name in asked}, show)
 
 
 _NOBODY = {
@@ -72,19 +60,12 @@ _NOBODY = {
 def _grant(args: argparse.Namespace) -> int:
     query = "" if args.limit is None else f"?limit={args.limit}"
     found = client(args).call("GET", f"/v1/explain/{segment(args.grant)}{query}")
-    if args.json:
-        print_json(found)
-        return 0
+    return answer(args, found, lambda: _show(found))
+
+
+def _show(found: Any) -> None:
     say(f"{found['grant']} of {found['tenant']}, {found['phase']}")
-    for line in found["now"]:
-        say(f"now           {line}")
+    say_each(f"now           {line}" for line in found["now"])
     for decision in found["decisions"]:
         at = datetime.fromtimestamp(decision["at_ns"] / 1e9, UTC).astimezone()
         say(f"{at:%H:%M:%S}.{at.microsecond // 1000:03}  {decision['text']}")
-    return 0
-
-
-def _number(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or len(text) > 9:
-        raise UsageError(f"{text!r} is not a number: give 0 or more")
-    return int(text)

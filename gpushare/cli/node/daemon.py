@@ -5,7 +5,7 @@ import os
 import signal
 from pathlib import Path
 
-from gpushare.cli.command import checked
+from gpushare.cli.command import Command
 from gpushare.cli.parser import Parser
 from gpushare.errors import UsageError
 
@@ -23,7 +23,7 @@ def _directory(text: str) -> Path:
     return Path(text)
 
 
-class DaemonCommand:
+class DaemonCommand(Command):
     """run this node's daemon: devices, grants, leases, ledger"""
 
     examples = (
@@ -37,27 +37,17 @@ class DaemonCommand:
 
     def prepare_parser(self, parser: Parser) -> None:
         parser.epilog = "SIGHUP (`systemctl reload gpushare`) rereads tenants.toml; from a terminal it ends the daemon"
-        parser.add_argument(
-            "--config", type=Path, metavar="FILE", help="configuration file (default /etc/gpushare/gpushare.toml)"
-        )
-        parser.add_argument(
+        parser.option("--config", "FILE", "configuration file (default /etc/gpushare/gpushare.toml)", Path)
+        parser.option(
             "--simulate",
-            type=checked(_simulate),
-            metavar="NxSIZE",
-            help="serve N simulated devices with SIZE of memory each, as 2x16GiB (default: real ones)",
+            "NxSIZE",
+            "serve N simulated devices with SIZE of memory each, as 2x16GiB (default: real ones)",
+            _simulate,
         )
-        parser.add_argument(
-            "--state-dir",
-            type=checked(_directory),
-            metavar="DIR",
-            help="keep all run-time files below DIR (default: their usual places)",
+        parser.option(
+            "--state-dir", "DIR", "keep all run-time files below DIR (default: their usual places)", _directory
         )
-        parser.add_argument(
-            "--socket",
-            type=checked(_directory),
-            metavar="PATH",
-            help="the socket to listen on (default /run/gpushare/node.sock)",
-        )
+        parser.option("--socket", "PATH", "the socket to listen on (default /run/gpushare/node.sock)", _directory)
         parser.add_argument(
             "--log-level",
             choices=("debug", "info", "warning", "error"),

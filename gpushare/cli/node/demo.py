@@ -2,18 +2,11 @@
 
 import argparse
 
-from gpushare.cli.command import add_json, checked, print_json
+from gpushare.cli.command import Command, add_json, print_json, whole
 from gpushare.cli.parser import Parser
-from gpushare.errors import UsageError
 
 
-def _seconds(text: str) -> float:
-    if not text.isascii() or not text.isdecimal() or not 2 <= int(text) <= 600:
-        raise UsageError(f"{text!r} is not a number of seconds: give 2 to 600")
-    return float(text)
-
-
-class DemoCommand:
+class DemoCommand(Command):
     """show two containers sharing one device: live table, verdict
 
     Runs real containers under runc on this machine's device, or on a simulated one if there is no NVIDIA driver, and
@@ -34,11 +27,11 @@ class DemoCommand:
             help="containers: two under runc on one device (default); teams: quotas, lending and reclaim on eight"
             " simulated devices",
         )
-        parser.add_argument(
+        parser.option(
             "--phase-seconds",
-            type=checked(_seconds),
-            metavar="S",
-            help="length of each measurement, 2 to 600 seconds (default 5 for containers, 2 for teams)",
+            "S",
+            "length of each measurement, 2 to 600 seconds (default 5 for containers, 2 for teams)",
+            whole("a number of seconds", 2, 600),
         )
         add_json(parser)
 

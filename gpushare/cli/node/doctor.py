@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpushare.cli.command import add_json, add_socket, client, print_json, say
+from gpushare.cli.command import Command, add_json, add_socket, client, print_json, say
 from gpushare.cli.look import render
 from gpushare.cli.parser import Parser
 
@@ -47,7 +47,7 @@ def _look(daemon: "Client") -> "Iterator[Finding]":
         yield from audited.lasting(daemon)
 
 
-class DoctorCommand:
+class DoctorCommand(Command):
     """check this node: what is missing or wrong, and how to fix it
 
     Checks the machine, the installation, the engines, the daemon and what runs; changes nothing. Root sees more. Each

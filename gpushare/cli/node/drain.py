@@ -2,11 +2,11 @@
 
 import argparse
 
-from gpushare.cli.command import add_json, add_socket, client, print_json
+from gpushare.cli.command import Command, add_json, add_socket, answer, client
 from gpushare.cli.parser import Parser
 
 
-class DrainCommand:
+class DrainCommand(Command):
     """stop new grants on a device; existing grants continue"""
 
     examples = (
@@ -16,25 +16,18 @@ class DrainCommand:
 
     def prepare_parser(self, parser: Parser) -> None:
         parser.add_argument("device", help="its index or id, as `gpushare devices` shows them")
-        parser.add_argument(
-            "--reason",
-            default="",
-            metavar="TEXT",
-            help="reason shown when a grant is refused because of it (default none)",
+        parser.option(
+            "--reason", "TEXT", "reason shown when a grant is refused because of it (default none)", default=""
         )
         add_json(parser)
         add_socket(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         device = client(args).drain(args.device, args.reason)
-        if args.json:
-            print_json(device)
-        else:
-            print(f"device {device['index']} ({device['id']}) is {device['state']}")
-        return 0
+        return answer(args, device, lambda: print(f"device {device['index']} ({device['id']}) is {device['state']}"))
 
 
-class UndrainCommand:
+class UndrainCommand(Command):
     """allow grants on a drained device again"""
 
     examples = (("gpushare undrain 0", "device 0 gets grants again"),)
@@ -46,8 +39,4 @@ class UndrainCommand:
 
     def run(self, args: argparse.Namespace) -> int:
         device = client(args).undrain(args.device)
-        if args.json:
-            print_json(device)
-        else:
-            print(f"device {device['index']} ({device['id']}) takes grants again")
-        return 0
+        return answer(args, device, lambda: print(f"device {device['index']} ({device['id']}) takes grants again"))

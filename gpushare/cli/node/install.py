@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpushare import __version__
+from gpushare.cli.command import Command
 from gpushare.cli.node.runtime import ENGINE_NAMES
 from gpushare.cli.parser import Parser
 from gpushare.errors import FailedError, UsageError
@@ -21,15 +22,11 @@ _WORDS = {"put": "wrote", "replace": "replaced", "remove": "removed", "left": "l
 _WOULD = {"put": "write", "replace": "replace", "remove": "remove", "left": "leave"}
 
 
-def _root_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--root",
-        type=Path,
-        default=Path("/"),
-        metavar="DIR",
-        help="act on the root file system in DIR (default /, this machine's)",
+def _root_options(parser: Parser) -> None:
+    parser.option(
+        "--root", "DIR", "act on the root file system in DIR (default /, this machine's)", Path, default=Path("/")
     )
-    parser.add_argument("--dry-run", action="store_true", help="print what would be done and change nothing")
+    parser.flag("--dry-run", "print what would be done and change nothing")
 
 
 def _open(directory: Path) -> "Root":
@@ -48,7 +45,7 @@ def _tell(root: "Root", step: "Step", *, dry: bool) -> None:
         print(f"{said}: {step.why}" if step.why else said)
 
 
-class InstallCommand:
+class InstallCommand(Command):
     """make this machine a node: unit, group, configuration
 
     A second run changes nothing; after an upgrade of gpushare it installs the new version's files and restarts the
@@ -63,7 +60,7 @@ class InstallCommand:
     def prepare_parser(self, parser: Parser) -> None:
         parser.epilog = "`gpushare runtime configure` sets up engines; those found here are listed at the end."
         _root_options(parser)
-        parser.add_argument("--no-start", action="store_true", help="do not start the daemon now, only at boot")
+        parser.flag("--no-start", "do not start the daemon now, only at boot")
         parser.add_argument(
             "--engine",
             action="append",
@@ -163,7 +160,7 @@ class InstallCommand:
             service.command("systemctl", "try-restart", NRI_UNIT, PROMETHEUS_UNIT)  # where they were enabled
 
 
-class UninstallCommand:
+class UninstallCommand(Command):
     """remove what `gpushare install` put on this machine
 
     Files changed since then are left in place and listed. Refuses while grants live.
@@ -176,15 +173,10 @@ class UninstallCommand:
 
     def prepare_parser(self, parser: Parser) -> None:
         _root_options(parser)
-        parser.add_argument(
-            "--purge",
-            action="store_true",
-            help="also remove the node's records in /var/lib/gpushare and the group (default: keep them)",
-        )
-        parser.add_argument(
+        parser.flag("--purge", "also remove the node's records in /var/lib/gpushare and the group (default: keep them)")
+        parser.flag(
             "--force",
-            action="store_true",
-            help="proceed although grants live (they continue without leases) or an engine requires the NRI plugin",
+            "proceed although grants live (they continue without leases) or an engine requires the NRI plugin",
         )
 
     def run(self, args: argparse.Namespace) -> int:

@@ -5,7 +5,7 @@ import re
 from collections import Counter
 from typing import Any
 
-from gpushare.cli.command import add_socket, client, print_json
+from gpushare.cli.command import Command, add_socket, client, print_json
 from gpushare.cli.parser import Parser
 
 PREFIX = "gpushare.dev/gpu."
@@ -14,7 +14,7 @@ _MIB = 1 << 20
 _SHARDS = 100
 
 
-class LabelsCommand:
+class LabelsCommand(Command):
     """describe this node's devices for schedulers
 
     Prints labels for Kubernetes' Node Feature Discovery, JSON, or lines of Slurm's gres.conf.

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpushare.cli.command import add_json, add_verb, checked, print_json
+from gpushare.cli.command import Family, add_json, print_json
 from gpushare.cli.parser import Parser
 from gpushare.errors import UsageError
 
@@ -30,7 +30,7 @@ def _absolute(text: str) -> Path:
     return Path(text)
 
 
-class RuntimeCommand:
+class RuntimeCommand(Family):
     """configure docker, podman, containerd, CRI-O, k3s and RKE2"""
 
     examples = (
@@ -39,25 +39,24 @@ class RuntimeCommand:
     )
 
     def prepare_parser(self, parser: Parser) -> None:
-        verbs = parser.add_subparsers(metavar="VERB", required=True)
-        configure = add_verb(
-            verbs,
+        configure = parser.verb(
             "configure",
+            self._configure,
             "add gpushare's runtime to an engine's configuration (root)",
             ("gpushare runtime configure --engine docker --dry-run", "what would be changed, as a diff"),
             ("sudo gpushare runtime configure --engine podman", "containers may ask podman for shares"),
             ("sudo gpushare runtime configure --engine containerd --nri", "through NRI, required for each container"),
             ("sudo gpushare runtime configure --engine k3s --restart", "the containerd of k3s, by its template"),
         )
-        configure.set_defaults(verb=self._configure, undo=False)
-        unconfigure = add_verb(
-            verbs,
+        configure.set_defaults(undo=False)
+        unconfigure = parser.verb(
             "unconfigure",
+            self._configure,
             "remove what `configure` added to an engine's configuration (root)",
             ("gpushare runtime unconfigure --engine docker --dry-run", "what would be removed, as a diff"),
             ("sudo gpushare runtime unconfigure --engine docker --restart", "docker no longer knows gpushare"),
         )
-        unconfigure.set_defaults(verb=self._configure, undo=True)
+        unconfigure.set_defaults(undo=True)
         for verb in (configure, unconfigure):
             verb.add_argument(
                 "--engine",
@@ -67,22 +66,14 @@ class RuntimeCommand:
                 metavar="ENGINE",
                 help=f"engine to configure: {', '.join(ENGINE_NAMES)}",
             )
-            verb.add_argument("--dry-run", action="store_true", help="print the change as a diff and write nothing")
-            verb.add_argument(
-                "--restart",
-                action="store_true",
-                help="make the engine read the change now, by a reload if it supports one",
-            )
-        configure.add_argument(
+            verb.flag("--dry-run", "print the change as a diff and write nothing")
+            verb.flag("--restart", "make the engine read the change now, by a reload if it supports one")
+        configure.flag(
             "--set-as-default",
-            action="store_true",
-            help="use it for all containers; those without a request are unaffected (default: only those that name it)",
+            "use it for all containers; those without a request are unaffected (default: only those that name it)",
         )
-        configure.add_argument(
-            "--runtime-path",
-            type=checked(_absolute),
-            metavar="PATH",
-            help="path of the runtime (default: the installed gpushare-runtime)",
+        configure.option(
+            "--runtime-path", "PATH", "path of the runtime (default: the installed gpushare-runtime)", _absolute
         )
         configure.add_argument(
             "--enable-cdi", action=argparse.BooleanOptionalAction, default=True,
@@ -94,14 +85,13 @@ class RuntimeCommand:
             "required (also --nri alone): if the engine supports it, no container starts without that plugin",
         )  # fmt: skip
 
-        status = add_verb(
-            verbs,
+        status = parser.verb(
             "status",
+            self._status,
             "each engine on this node: version, configured or not, what is missing\n\nExit status 1 if anything is.",
             ("gpushare runtime status", "all installed engines"),
             ("gpushare runtime status --engine crio --json", "one engine, as JSON"),
         )
-        status.set_defaults(verb=self._status)
         status.add_argument(
             "--engine",
             "--runtime",
@@ -111,37 +101,23 @@ class RuntimeCommand:
         )
         add_json(status)
         for verb in (configure, unconfigure, status):
-            verb.add_argument(
-                "--config", type=Path, metavar="PATH", help="the engine's configuration file (default: the usual one)"
-            )
-            verb.add_argument(
+            verb.option("--config", "PATH", "the engine's configuration file (default: the usual one)", Path)
+            verb.option(
                 "--executable-path",
-                type=Path,
-                metavar="PATH",
-                help="the engine's executable, run to get its version (default: found in PATH)",
+                "PATH",
+                "the engine's executable, run to get its version (default: found in PATH)",
+                Path,
             )
-            verb.add_argument(
-                "--hooks-dir", type=Path, metavar="PATH", help="podman's hooks directory (default: the usual one)"
-            )
+            verb.option("--hooks-dir", "PATH", "podman's hooks directory (default: the usual one)", Path)
 
-        manifest = add_verb(
-            verbs,
+        manifest = parser.verb(
             "manifest",
+            self._manifest,
             "print a Kubernetes RuntimeClass, for `kubectl apply -f -`",
             ("gpushare runtime manifest | kubectl apply -f -", "pods can then set runtimeClassName: gpushare"),
         )
-        manifest.set_defaults(verb=self._manifest)
         for verb in (configure, unconfigure, status, manifest):
-            verb.add_argument(
-                "--runtime-name",
-                type=checked(_name),
-                metavar="NAME",
-                help="the runtime's name for containers (default gpushare)",
-            )
-
-    def run(self, args: argparse.Namespace) -> int:
-        result: int = args.verb(args)
-        return result
+            verb.option("--runtime-name", "NAME", "the runtime's name for containers (default gpushare)", _name)
 
     def _options(self, args: argparse.Namespace) -> "Options":
         from gpushare.engines.edit import Options

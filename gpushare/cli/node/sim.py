@@ -4,21 +4,17 @@ import argparse
 import os
 from pathlib import Path
 
-from gpushare.cli.command import add_json, add_socket, add_verb, checked, client, print_json, table
-from gpushare.cli.parser import Parser
+from gpushare.cli.command import Family, add_json, add_socket, answer, client, print_json, table, whole
+from gpushare.cli.parser import Parser, checked
 from gpushare.cli.program import command, missing, replace
-from gpushare.errors import FailedError, RefusedError, UsageError
+from gpushare.errors import FailedError, RefusedError
 from gpushare.paths import SIM_LIB_DIR
 from gpushare.text.units import format_size
 
-
-def _index(text: str) -> int:
-    if not text.isascii() or not text.isdecimal() or len(text) > 3:
-        raise UsageError(f"{text!r} is not the index of a device: `gpushare devices` shows them")
-    return int(text)
+_index = whole("the index of a device", 0, 999, "`gpushare devices` shows them")
 
 
-class SimCommand:
+class SimCommand(Family):
     """the simulated GPU: libraries, counters, device faults
 
     Its kernels compute nothing and take a modelled time; memory and copies are real.
@@ -30,27 +26,24 @@ class SimCommand:
     )
 
     def prepare_parser(self, parser: Parser) -> None:
-        verbs = parser.add_subparsers(metavar="VERB", required=True)
-        libdir = add_verb(
-            verbs,
+        libdir = parser.verb(
             "libdir",
+            self._libdir,
             "print the directory of the simulated libcuda.so.1 and libnvidia-ml.so.1",
             ("gpushare sim libdir", "for LD_LIBRARY_PATH"),
         )
         add_json(libdir)
-        libdir.set_defaults(verb=self._libdir)
-        stats = add_verb(
-            verbs,
+        stats = parser.verb(
             "stats",
+            self._stats,
             "print time and memory of each process, as the simulator counted them",
             ("gpushare sim stats --json", "in ns and bytes, with exact peaks"),
         )
         add_json(stats)
         add_socket(stats)
-        stats.set_defaults(verb=self._stats)
-        execute = add_verb(
-            verbs,
+        execute = parser.verb(
             "exec",
+            self._exec,
             "run a command on the simulated devices without a share; kernels compute nothing",
             ("gpushare sim exec -- python3 train.py", "alongside programs with shares"),
         )
@@ -58,36 +51,27 @@ class SimCommand:
         execute.add_argument(
             "argv", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command and its arguments"
         )
-        execute.set_defaults(verb=self._exec)
-        lose = add_verb(
-            verbs,
+        lose = parser.verb(
             "lose",
+            self._set_lost,
             "make a device fail, as after a hardware fault (root)",
             ("sudo gpushare sim lose 0", "to see what happens to grants and guarantees"),
         )
-        restore = add_verb(
-            verbs,
+        restore = parser.verb(
             "restore",
+            self._set_lost,
             "make a lost device work again (root)",
             ("sudo gpushare sim restore 0", "everything is as before"),
         )
         for verb, lost in ((lose, True), (restore, False)):
             verb.add_argument("device", type=checked(_index), help="its index, as `gpushare devices` shows it")
             add_socket(verb)
-            verb.set_defaults(verb=self._set_lost, lost=lost)
-
-    def run(self, args: argparse.Namespace) -> int:
-        status: int = args.verb(args)
-        return status
+            verb.set_defaults(lost=lost)
 
     def _libdir(self, args: argparse.Namespace) -> int:
         if not SIM_LIB_DIR.is_dir():
             raise FailedError(f"{SIM_LIB_DIR} does not exist: build the project with `make build`")
-        if args.json:
-            print_json({"libdir": str(SIM_LIB_DIR)})
-        else:
-            print(SIM_LIB_DIR)
-        return 0
+        return answer(args, {"libdir": str(SIM_LIB_DIR)}, lambda: print(SIM_LIB_DIR))
 
     def _exec(self, args: argparse.Namespace) -> int:
         argv = command(args.argv)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpushare.cli.command import add_json, add_socket, add_verb, checked, client, print_json, table
+from gpushare.cli.command import Command, add_json, add_socket, client, print_json, table
 from gpushare.cli.parser import Parser
 from gpushare.cli.usage import replay
 from gpushare.cli.usage.replay import hours, shown_hour
@@ -58,17 +58,12 @@ def moment(text: str) -> int:
     return max(0, int(when.timestamp() * 10**9))
 
 
-def _add_span(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--since",
-        type=checked(moment),
-        metavar="T",
-        help="start: 30d, 12h or 90m ago, or 2026-11-01 in UTC (default 30d)",
-    )
-    parser.add_argument("--until", type=checked(moment), metavar="T", help="end, written as --since (default now)")
+def _add_span(parser: Parser) -> None:
+    parser.option("--since", "T", "start: 30d, 12h or 90m ago, or 2026-11-01 in UTC (default 30d)", moment)
+    parser.option("--until", "T", "end, written as --since (default now)", moment)
 
 
-class UsageCommand:
+class UsageCommand(Command):
     """what tenants used, borrowed, lent and waited, and the cost
 
     Read from the ledger, which can be audited (verify) and replayed under other quotas (replay).
@@ -83,40 +78,28 @@ class UsageCommand:
 
     def prepare_parser(self, parser: Parser) -> None:
         self._options(parser)
-        parser.set_defaults(verb=self._show)
-        verbs = parser.add_subparsers(metavar="VERB")
-        verify = add_verb(
-            verbs,
+        verify = parser.verb(
             "verify",
+            self._verify,
             "audit the ledger's hash chain and sums; names the first bad row",
             ("sudo gpushare usage verify", "the daemon's ledger"),
         )
-        verify.add_argument(
-            "--file", type=Path, metavar="FILE", help="ledger file (default: the daemon's, which needs root)"
-        )
-        verify.set_defaults(verb=self._verify)
+        verify.option("--file", "FILE", "ledger file (default: the daemon's, which needs root)", Path)
         add_json(verify)
         add_socket(verify)
-        other = add_verb(
-            verbs,
+        other = parser.verb(
             "replay",
+            replay.run,
             "replay the record under other quotas: who would have waited, what would have been idle",
             ("gpushare usage replay --tenants new.toml --since 30d", "before new.toml becomes tenants.toml"),
         )
-        other.add_argument(
-            "--tenants",
-            type=Path,
-            metavar="FILE",
-            required=True,
-            help="quotas to replay under, in the format of tenants.toml",
-        )
+        other.option("--tenants", "FILE", "quotas to replay under, in the format of tenants.toml", Path, required=True)
         _add_span(other)
         other.add_argument("--format", choices=("table", "json"), help="output format (default table)")
-        other.set_defaults(verb=replay.run)
         add_json(other)
         add_socket(other)
 
-    def _options(self, parser: argparse.ArgumentParser) -> None:
+    def _options(self, parser: Parser) -> None:
         parser.add_argument(
             "--by",
             choices=tuple(_NAMES),
@@ -124,22 +107,18 @@ class UsageCommand:
             help="what each row is for (default tenant)",
         )
         _add_span(parser)
-        parser.add_argument("--tenant", metavar="T", help="only this tenant and those below it (default all)")
+        parser.option("--tenant", "T", "only this tenant and those below it (default all)")
         parser.add_argument(
             "--format",
             choices=("table", "csv", "json", "focus", "svg"),
             help="output format; svg: a chart of tenants over time (default table)",
         )
-        parser.add_argument("--output", type=Path, metavar="FILE", help="file to write to (default stdout)")
-        parser.add_argument("--prices", type=Path, metavar="FILE", help=f"price list (default {PRICES}, if it exists)")
+        parser.option("--output", "FILE", "file to write to (default stdout)", Path)
+        parser.option("--prices", "FILE", f"price list (default {PRICES}, if it exists)", Path)
         add_json(parser)
         add_socket(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        status: int = args.verb(args)
-        return status
-
-    def _show(self, args: argparse.Namespace) -> int:
         form = "json" if args.json else args.format or "table"
         if args.output is None:
             return self._print(args, form)
