@@ -53,8 +53,8 @@ class File:
                 return begins[low] + 1
 
 
-def read(path: Path) -> File:
-    """Reads a file. Raises FileNotFoundError, and UsageError with the file, the line and the reason. A pipe or a
+def read(path: Path, parse_float: Callable[[str], Any] = float) -> File:
+    """Reads a file. `parse_float`: as tomllib takes it. Raises FileNotFoundError, and UsageError with the file, the line and the reason. A pipe or a
     device, which may never end, is not read."""
     try:
         if path.exists() and not path.is_file():
@@ -71,7 +71,7 @@ def read(path: Path) -> File:
         line = data.count(b"\n", 0, error.start) + 1
         raise UsageError(f"{path}:{line}: byte {data[error.start]:#04x} is not UTF-8: save it as UTF-8") from None
     try:
-        return File(path, text, tomllib.loads(text))
+        return File(path, text, tomllib.loads(text, parse_float=parse_float))
     except (ValueError, RecursionError) as error:
         line, said = _mistake(text, error)
         raise UsageError(f"{path}:{line}: {said}") from None
