@@ -54,8 +54,8 @@ class File:
 
 
 def read(path: Path, parse_float: Callable[[str], Any] = float) -> File:
-    """Reads a file. `parse_float`: as tomllib takes it. Raises FileNotFoundError, and UsageError with the file, the line and the reason. A pipe or a
-    device, which may never end, is not read."""
+    """Reads a file. `parse_float`: as tomllib takes it. Raises FileNotFoundError, and UsageError with the file, the
+    line and the reason. A pipe or a device, which may never end, is not read."""
     try:
         if path.exists() and not path.is_file():
             raise UsageError(f"{path}: it is not a file")

@@ -20,9 +20,9 @@ from waiting import until
 
 from gpushare.binding.page_words import DeviceLimits
 from gpushare.binding.wire import JoinError
-from gpushare.daemon import door
-from gpushare.daemon.door import Door
-from gpushare.daemon.tenant_socket import Rules, TenantSocket
+from gpushare.daemon.workloads import door
+from gpushare.daemon.workloads.door import Door
+from gpushare.daemon.workloads.tenant_socket import Rules, TenantSocket
 from gpushare.door import grants
 from gpushare.door.messages import Asked, Ended
 from gpushare.processes import helper

@@ -11,8 +11,8 @@ from madepages import limits_page, usage_page
 from gpushare._native import ffi
 from gpushare.binding.page_words import DeviceLimits
 from gpushare.binding.wire import NO_SLOT, JoinError
-from gpushare.daemon.door import Door
-from gpushare.daemon.tenant_socket import Rules, TenantSocket
+from gpushare.daemon.workloads.door import Door
+from gpushare.daemon.workloads.tenant_socket import Rules, TenantSocket
 from gpushare.errors import FailedError
 
 

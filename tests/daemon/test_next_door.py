@@ -11,9 +11,9 @@ from madepages import limits_page, usage_page
 
 from gpushare.binding.page_words import DeviceLimits
 from gpushare.binding.wire import JoinError
-from gpushare.daemon import door
-from gpushare.daemon.door import Door
-from gpushare.daemon.tenant_socket import Rules, TenantSocket
+from gpushare.daemon.workloads import door
+from gpushare.daemon.workloads.door import Door
+from gpushare.daemon.workloads.tenant_socket import Rules, TenantSocket
 from gpushare.door import grants
 
 

@@ -14,7 +14,7 @@ from waiting import until
 from gpushare.binding.arbiter import Arbiter, EventKind, ShareFlags
 from gpushare.binding.page_words import DeviceLimits
 from gpushare.errors import FailedError
-from gpushare.policy.shares import Share
+from gpushare.policy.quota.shares import Share
 
 DEVICES = [0, 1]
 

@@ -35,8 +35,12 @@ IMPORTED = {
         *("gpushare.api.types", "gpushare.api.usage", "gpushare.api.why", "gpushare.binding.arbiter"),
         *("gpushare.inject.cdi", "gpushare.inject.oci", "gpushare.inject.pod", "gpushare.node.simulated"),
         *("gpushare.reader",),
-        "gpushare.reader",
-        *("gpushare.policy.admission", "gpushare.policy.selector", "gpushare.policy.shares", "gpushare.tenants.file"),
+        *(
+            "gpushare.policy.grants.admission",
+            "gpushare.policy.grants.selector",
+            "gpushare.policy.quota.shares",
+            "gpushare.tenants.file",
+        ),
     ),
     "daemon": ("gpushare.cli.main", "gpushare.daemon.app", "gpushare.node.simulated"),
 }

@@ -45,7 +45,7 @@ class QuotaCommand(Family):
         solve.flag("--json", "accepted for uniformity: the output is always JSON")
 
     def _solve(self, args: argparse.Namespace) -> int:
-        from gpushare.policy.solve import solve
+        from gpushare.policy.quota.solve import solve
 
         try:
             data = sys.stdin.buffer.read() if args.state == "-" else Path(args.state).read_bytes()

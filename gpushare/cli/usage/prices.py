@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpushare.errors import UsageError
 from gpushare.paths import PRICES
-from gpushare.policy.billing import Prices
+from gpushare.policy.usage.billing import Prices
 from gpushare.text import toml
 
 _KEYS = ("guaranteed", "borrowed", "scavenged", "memory_gib")
