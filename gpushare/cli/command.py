@@ -65,6 +65,12 @@ def add_json(parser: Parser) -> None:
     parser.flag("--json", "print JSON, with integers in bytes, nanoseconds and milli")
 
 
+def add_common(parser: Parser) -> None:
+    """Adds the options of a verb that asks the daemon and prints its answer."""
+    add_json(parser)
+    add_socket(parser)
+
+
 def client(args: argparse.Namespace) -> "Client":
     """Returns a client of the node API at the socket that the options name. It connects at its first call."""
     from gpushare.client import Client

@@ -81,6 +81,17 @@ class Node:
         while any(grant["id"] in grants for grant in self.client.grants()) and time.monotonic() < deadline:
             time.sleep(0.05)
 
+    def events(self, after: int, query: str = "") -> tuple[list[Any], int]:
+        """Returns the arbiter's events after number `after`, and the number to continue from. `query`: only some, as
+        `&kind=lease`."""
+        found: list[Any] = []
+        while True:
+            answer = self.client.call("GET", f"/v1/events?after={after}{query}")
+            if not answer["events"] and answer["after"] == after:
+                return found, after
+            found += answer["events"]
+            after = answer["after"]
+
     @uninterrupted()
     def end(self) -> None:
         """Ends the daemon and the simulator, and removes what they leave outside the directory."""

@@ -4,7 +4,7 @@ from typing import Any
 
 from gpushare.demo.live import GREEN, RED, Table, painted
 from gpushare.demo.story import Tick
-from gpushare.demo.verdict import Claim, Facts, Tenant
+from gpushare.demo.verdict import Claim, Facts, Tenant, claims_as_json
 from gpushare.text.units import format_size, format_time
 
 PHASES = {
@@ -103,6 +103,5 @@ def as_json(device: dict[str, Any], facts: Facts, claims: list[Claim]) -> dict[s
         "reclaim_ms": facts.reclaim_ms,
         "oom_refused_at_bytes": facts.refused_at_bytes,
         "kills": facts.kills,
-        "verdict": "pass" if all(claim.ok for claim in claims) else "fail",
-        "claims": [{"claim": claim.claim, "ok": claim.ok, "measured": claim.measured} for claim in claims],
+        **claims_as_json(claims),
     }

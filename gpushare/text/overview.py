@@ -1,13 +1,26 @@
-"""How devices spent the last second, from two answers of the node API. Pure: for `top` and the dashboard."""
+"""What answers of the node API add up to, for the command line, `top` and the dashboard. Pure."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 Json: TypeAlias = Any
-"""A Device or a Grant of gpushare.api.types, as a plain dict."""
+"""A wire type of gpushare.api, as a plain dict."""
 
 WHOLE = 1000
+
+
+def tree(tenants: Sequence[Json], parent: str | None = None, level: int = 0) -> Iterator[tuple[Json, int]]:
+    """Each tenant with its depth, below its parent."""
+    for tenant in tenants:
+        if tenant["parent"] == parent:
+            yield tenant, level
+            yield from tree(tenants, tenant["name"], level + 1)
+
+
+def guaranteed_milli(device: Json) -> int:
+    """The guaranteed time that a grant is served with on a device, or will be. `device`: a GrantDevice."""
+    return int(device["served_milli"] if device["served_limit_milli"] else device["guaranteed_milli"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,13 @@ from typing import Any
 from gpushare.text import rules
 from gpushare.text.units import format_size, format_time
 
+_DAY = "%Y-%m-%d %H:%M:%S"
+
+
+def clock(at_ns: int, form: str = "%H:%M:%S.%f") -> str:
+    """A moment as local time."""
+    return datetime.fromtimestamp(at_ns / 1e9, UTC).astimezone().strftime(form)
+
 
 def ms(ns: int) -> str:
     """Milliseconds with three decimals, as in "1.030 ms"."""
@@ -44,19 +51,17 @@ def _happened(event: Any) -> str:
 
 def event(event: Any) -> str:
     """One receipt, one line."""
-    at = datetime.fromtimestamp(event["at_ns"] / 1e9, UTC).astimezone()
     why = [rules.LEASE[event["rule"]]] if event["rule"] in rules.LEASE else []
     if event["guarantee_milli"]:
         why.append(f"guarantee {format_time(event['guarantee_milli'])}, had {format_time(event['had_milli'])}")
     said = f": {'; '.join(why)}" if why else ""
-    return f"{at:%H:%M:%S.%f}  device {event['device']}  {_who(event, 'grant')}  {_happened(event)}{said}"
+    return f"{clock(event['at_ns'])}  device {event['device']}  {_who(event, 'grant')}  {_happened(event)}{said}"
 
 
 def attempt(attempt: Any) -> str:
     """One container that asked for a GPU in another way, one line."""
-    at = datetime.fromtimestamp(attempt["at_ns"] / 1e9, UTC).astimezone()
-    ways = ", ".join(attempt["by"])
-    return f"{at:%Y-%m-%d %H:%M:%S}  container {attempt['container']}  {attempt['path']}: asked for a GPU by {ways}"
+    who, ways = f"container {attempt['container']}  {attempt['path']}", ", ".join(attempt["by"])
+    return f"{clock(attempt['at_ns'], _DAY)}  {who}: asked for a GPU by {ways}"
 
 
 _FOUND = {
@@ -70,11 +75,10 @@ _FOUND = {
 
 def finding(finding: Any) -> str:
     """One finding of the audit, one line."""
-    at = datetime.fromtimestamp(finding["at_ns"] / 1e9, UTC).astimezone()
     what = _FOUND.get(finding["kind"], finding["kind"]).format(**finding)
     size = format_size(finding["memory_bytes"]) if finding["memory_bytes"] is not None else "?"
     done = finding["act"] + (f" after {ms(finding['stop_ns'])}" if finding["stop_ns"] is not None else "")
     note = f" ({finding['note']})" if finding["note"] else ""
     over = f"; {finding['outcome']}" if finding["outcome"] else ""
     who = f"process {finding['pid']} [{finding['command'] or '?'}] " if finding["pid"] else ""
-    return f"{at:%Y-%m-%d %H:%M:%S}  {who}{what}: {size}; {done}{note}{over}"
+    return f"{clock(finding['at_ns'], _DAY)}  {who}{what}: {size}; {done}{note}{over}"

@@ -62,34 +62,34 @@ def parse_time(text: str) -> int:
     """`30%`, `0.3` (a decimal point is a fraction) or `300` (an integer is milli) -> milli-GPU of one device. 0 is
     allowed: a share that only borrows."""
     stripped = _stripped("time", text)
-    if match := _PERCENT.fullmatch(stripped):
-        milli = Decimal(match[1]) * 10
-    elif _FRACTION.fullmatch(stripped):
-        milli = Decimal(stripped) * 1000
-    elif _MILLI.fullmatch(stripped):
-        milli = Decimal(stripped)
-    else:
+    milli = Decimal(stripped) * 1000 if _FRACTION.fullmatch(stripped) else _milli(stripped)
+    if milli is None:
         raise UsageError(f"time {text!r} is not a share: write 30%, 0.3 or 300 (milli)")
-    if milli != int(milli):
-        raise UsageError(f"time {text!r} is finer than one milli-GPU: round it to 0.1%")
-    if not 0 <= milli <= 1000:
+    if _whole(text, milli) > 1000:
         raise UsageError(f"time {text!r} is out of range: give at most 100%, 1.0 or 1000")
     return int(milli)
 
 
 def parse_node_time(text: str) -> int:
     """A tenant's share of all devices of the node together: `600%` or `6000` (milli) -> milli. 0 is allowed."""
-    stripped = _stripped("time", text)
-    if match := _PERCENT.fullmatch(stripped):
-        milli = Decimal(match[1]) * 10
-    elif _MILLI.fullmatch(stripped):
-        milli = Decimal(stripped)
-    else:
+    milli = _milli(_stripped("time", text))
+    if milli is None:
         raise UsageError(f"time {text!r} is not a share of the node: write 75%, or 6000 (milli) for six devices")
+    if _whole(text, milli) > _NODE_MILLI_MAX:
+        raise UsageError(f"time {text!r} is out of range: a node has at most {_NODE_MILLI_MAX} (16 devices)")
+    return int(milli)
+
+
+def _milli(stripped: str) -> Decimal | None:
+    """A percentage or a number of milli."""
+    if match := _PERCENT.fullmatch(stripped):
+        return Decimal(match[1]) * 10
+    return Decimal(stripped) if _MILLI.fullmatch(stripped) else None
+
+
+def _whole(text: str, milli: Decimal) -> int:
     if milli != int(milli):
         raise UsageError(f"time {text!r} is finer than one milli-GPU: round it to 0.1%")
-    if milli > _NODE_MILLI_MAX:
-        raise UsageError(f"time {text!r} is out of range: a node has at most {_NODE_MILLI_MAX} (16 devices)")
     return int(milli)
 
 

@@ -5,7 +5,6 @@ import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -83,13 +82,9 @@ def story(client: Client, grant: str) -> Story:
     found = client.call("GET", f"/v1/events?grant={name}&limit={RECEIPTS}", timeout=PATIENCE_SECONDS)
     told = [(event["at_ns"], sentences.event(event)) for event in found["events"]]
     told += [
-        (decision["at_ns"], f"{_clock(decision['at_ns'])}  {decision['text']}")
+        (decision["at_ns"], f"{sentences.clock(decision['at_ns'])}  {decision['text']}")
         for decision in why["decisions"]
         if decision["what"] not in _OF_LEASES
     ]
     told.sort(key=lambda one: one[0], reverse=True)
     return Story(grant, why["now"] or [f"its phase is {why['phase']}"], [text for _, text in told])
-
-
-def _clock(at_ns: int) -> str:
-    return f"{datetime.fromtimestamp(at_ns / 1e9, UTC).astimezone():%H:%M:%S.%f}"

@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 import pytest
 
 from gpushare.cli.main import main
+from gpushare.cli.usage import usage
 from gpushare.cli.usage.picture import picture
-from gpushare.cli.usage.usage import usage
 
 HOUR = 3600 * 10**9
 DAY = 24 * HOUR

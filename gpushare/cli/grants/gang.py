@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gpushare.cli.command import Family, add_json, add_socket, answer, client, print_json, table
+from gpushare.cli.command import Family, add_common, answer, client, print_json, table
 from gpushare.cli.grants.grant import add_share_options, share_request, time_to_live
 from gpushare.cli.parser import Parser
 from gpushare.errors import UsageError
@@ -70,8 +70,7 @@ class GangCommand(Family):
         )
 
         for verb in (prepare, commit, abort, every):
-            add_json(verb)
-            add_socket(verb)
+            add_common(verb)
 
     def _prepare(self, args: argparse.Namespace) -> int:
         shares = [given is not None for given in (args.memory, args.time)]

@@ -8,8 +8,7 @@ from typing import Any
 
 from gpushare.cli.command import (
     Family,
-    add_json,
-    add_socket,
+    add_common,
     answer,
     client,
     memory_argument,
@@ -269,8 +268,7 @@ class GrantCommand(Family):
         release.add_argument("id", nargs="+", help="the grants' ids")
 
         for verb in (create, show, debug, every, resize, release):
-            add_json(verb)
-            add_socket(verb)
+            add_common(verb)
 
     def _create(self, args: argparse.Namespace) -> int:
         more = {"key": args.key, "ttl_seconds": args.ttl, "keep": args.keep or None}

@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from gpushare.cli.command import Command, add_json, add_socket, answer, client, say_each
+from gpushare.cli.command import Command, add_common, answer, client, say_each
 from gpushare.cli.grants.grant import add_share_options, share_request
 from gpushare.cli.parser import Parser
 from gpushare.errors import RefusedError
@@ -24,8 +24,7 @@ class PlanCommand(Command):
     def prepare_parser(self, parser: Parser) -> None:
         parser.epilog = "exit status: 0 if it fits, 3 if not"
         add_share_options(parser)
-        add_json(parser)
-        add_socket(parser)
+        add_common(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         found = client(args).plan(**share_request(args))

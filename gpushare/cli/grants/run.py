@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gpushare.cli.command import Command, add_json, add_socket, client, closed, print_json, say
+from gpushare.cli.command import Command, add_common, client, closed, print_json, say
 from gpushare.cli.grants.grant import add_share_options, add_wait, say_rounding, share_request
 from gpushare.cli.parser import Parser
 from gpushare.cli.program import EXIT_GPUSHARE, command, missing, replace
@@ -46,8 +46,7 @@ class RunCommand(Command):
             "--grant", "ID", "run in this grant, made with --keep (default: a new one, which ends with the command)"
         )
         add_wait(parser)
-        add_json(parser)
-        add_socket(parser)
+        add_common(parser)
         parser.add_argument(
             "argv", nargs=argparse.REMAINDER, metavar="-- CMD ...", help="the command and its arguments"
         )

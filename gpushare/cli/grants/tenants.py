@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from gpushare.cli.command import Family, add_json, add_socket, answer, client
+from gpushare.cli.command import Family, add_common, answer, client
 from gpushare.cli.grants.grant import add_placement
 from gpushare.cli.look import render
 from gpushare.cli.parser import Parser
@@ -77,8 +77,7 @@ class TenantsCommand(Family):
         )
         remove.add_argument("name", help="the tenant's name")
         for verb in (every, define, remove):
-            add_json(verb)
-            add_socket(verb)
+            add_common(verb)
 
     def _list(self, args: argparse.Namespace) -> int:
         found = client(args).tenants()

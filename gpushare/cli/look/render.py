@@ -1,11 +1,10 @@
 """Grants and devices as text."""
 
-from collections.abc import Iterator
-from datetime import UTC, datetime
 from typing import Any
 
 from gpushare.cli.command import NOTHING, say, table
-from gpushare.text.sentences import ms
+from gpushare.text.overview import guaranteed_milli, tree
+from gpushare.text.sentences import clock, ms
 from gpushare.text.units import format_size, format_time
 
 GRANT_TITLES = (
@@ -48,13 +47,7 @@ def _last_second(grant: Any, device: Any) -> list[str]:
     if grant["phase"] in _ENDED:
         return [NOTHING] * 5
     times = (device[name] for name in ("borrowed_milli", "lent_milli", "waited_milli"))
-    return [format_time(_guaranteed(device)), format_time(device["used_milli"]), *map(_some, times)]
-
-
-def _guaranteed(device: Any) -> int:
-    """Returns the guaranteed milli that the grant is served with, or will be."""
-    served = device["served_milli"] if device["served_limit_milli"] else device["guaranteed_milli"]
-    return int(served)
+    return [format_time(guaranteed_milli(device)), format_time(device["used_milli"]), *map(_some, times)]
 
 
 def _some(milli: int) -> str:
@@ -80,7 +73,7 @@ def tenants(found: list[Any]) -> None:
     """Prints one row per tenant, below its parent, and a line for each that is degraded. Times are of the last second,
     on the whole node, and include all tenants below it."""
     rows = []
-    for tenant, level in _tree(found, None, 0):
+    for tenant, level in tree(found):
         now = tenant["now"]
         rows.append(
             [
@@ -108,13 +101,6 @@ def _weight(tenant: Any) -> str:
     return str(tenant["weight"]) if now == tenant["weight"] else f"{tenant['weight']} ({now:g})"
 
 
-def _tree(found: list[Any], parent: str | None, level: int) -> Iterator[tuple[Any, int]]:
-    for tenant in found:
-        if tenant["parent"] == parent:
-            yield tenant, level
-            yield from _tree(found, tenant["name"], level + 1)
-
-
 def grants(found: list[Any]) -> None:
     """Prints the table of `ps` and `grant list`, and notices for owners."""
     if not found:
@@ -136,7 +122,7 @@ def grant_notices(found: list[Any]) -> None:
 
 def _waits(device: Any) -> str:
     """Returns why the grant waited for much of the last second, if its guarantee explains it; else empty."""
-    guaranteed, used = _guaranteed(device), device["used_milli"]
+    guaranteed, used = guaranteed_milli(device), device["used_milli"]
     if device["waited_milli"] < _LONG_MILLI or used < guaranteed:
         return ""
     waits = f"waited {format_time(device['waited_milli'])} of the last second for device {device['index']}"
@@ -206,11 +192,7 @@ def debug(found: Any) -> None:
             say(f"  device {device['ordinal']}    {', '.join(state)}")
         for event in process["events"]:
             where = "" if event["device"] is None else f"device {event['device']}: "
-            say(f"  {_clock(event['at_ns'])}  {event['area']:8}  {where}{event['text']}")
-
-
-def _clock(at_ns: int) -> str:
-    return f"{datetime.fromtimestamp(at_ns / 1e9, UTC).astimezone():%H:%M:%S.%f}"
+            say(f"  {clock(event['at_ns'])}  {event['area']:8}  {where}{event['text']}")
 
 
 def _served(device: Any) -> str:

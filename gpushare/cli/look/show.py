@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from gpushare.cli.command import Command, add_json, add_socket, client, print_json, say, table, whole
+from gpushare.cli.command import Command, add_common, add_socket, client, print_json, say, table, whole
 from gpushare.cli.look import render
 from gpushare.cli.parser import Parser
 from gpushare.errors import UsageError
@@ -24,8 +24,7 @@ class DevicesCommand(Command):
     examples = (("gpushare devices", "a line for each"), ("gpushare devices --json", "with all known details"))
 
     def prepare_parser(self, parser: Parser) -> None:
-        add_json(parser)
-        add_socket(parser)
+        add_common(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         daemon = client(args)
@@ -52,8 +51,7 @@ class PsCommand(Command):
         parser.flag("--all", "also recently ended grants")
         parser.flag("--watch", "repeat; with --json, one object per line")
         _add_pace(parser)
-        add_json(parser)
-        add_socket(parser)
+        add_common(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         if not args.watch and (args.interval, args.count) != (INTERVAL_SECONDS, 0):

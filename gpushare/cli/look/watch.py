@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from gpushare.cli.command import Command, add_json, add_socket, answer, client, print_json, say_each
+from gpushare.cli.command import Command, add_common, add_socket, answer, client, print_json, say_each
 from gpushare.cli.look import render
 from gpushare.cli.parser import Parser
 from gpushare.client.verbs import query_of
@@ -59,8 +59,7 @@ class EventsCommand(Command):
         parser.flag("--attempts", "instead: containers without a share that asked for a GPU in NVIDIA's ways")
         parser.flag("--findings", "instead: processes past their share or without one, and what was done")
         parser.flag("--summary", "instead: how long each tenant waited in total")
-        add_json(parser)
-        add_socket(parser)
+        add_common(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         if args.summary:

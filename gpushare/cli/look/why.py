@@ -1,13 +1,13 @@
 """gpushare why"""
 
 import argparse
-from datetime import UTC, datetime
 from typing import Any
 
-from gpushare.cli.command import Command, add_json, add_socket, answer, client, say, say_each, whole
+from gpushare.cli.command import Command, add_common, answer, client, say, say_each, whole
 from gpushare.cli.parser import Parser
 from gpushare.client.verbs import segment
 from gpushare.errors import UsageError
+from gpushare.text.sentences import clock
 
 _number = whole("a number", 0, 10**9 - 1, "give 0 or more")
 
@@ -30,8 +30,7 @@ class WhyCommand(Command):
         parser.flag("--idle-holders", "only who holds memory and computes nothing")
         parser.flag("--waiting", "only who waits with less than they are entitled to, while others have more")
         parser.option("--idle-seconds", "S", "seconds without work that count as idle (default 30)", _number)
-        add_json(parser)
-        add_socket(parser)
+        add_common(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         if args.grant is not None:
@@ -67,5 +66,4 @@ def _show(found: Any) -> None:
     say(f"{found['grant']} of {found['tenant']}, {found['phase']}")
     say_each(f"now           {line}" for line in found["now"])
     for decision in found["decisions"]:
-        at = datetime.fromtimestamp(decision["at_ns"] / 1e9, UTC).astimezone()
-        say(f"{at:%H:%M:%S}.{at.microsecond // 1000:03}  {decision['text']}")
+        say(f"{clock(decision['at_ns'])[:-3]}  {decision['text']}")

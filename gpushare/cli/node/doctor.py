@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpushare.cli.command import Command, add_json, add_socket, client, print_json, say
+from gpushare.cli.command import Command, add_common, client, print_json, say
 from gpushare.cli.look import render
 from gpushare.cli.parser import Parser
 
@@ -60,8 +60,7 @@ class DoctorCommand(Command):
     )
 
     def prepare_parser(self, parser: Parser) -> None:
-        add_json(parser)
-        add_socket(parser)
+        add_common(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         findings = list(_look(client(args)))

@@ -2,7 +2,7 @@
 
 import argparse
 
-from gpushare.cli.command import Command, add_json, add_socket, answer, client
+from gpushare.cli.command import Command, add_common, answer, client
 from gpushare.cli.parser import Parser
 
 
@@ -19,8 +19,7 @@ class DrainCommand(Command):
         parser.option(
             "--reason", "TEXT", "reason shown when a grant is refused because of it (default none)", default=""
         )
-        add_json(parser)
-        add_socket(parser)
+        add_common(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         device = client(args).drain(args.device, args.reason)
@@ -34,8 +33,7 @@ class UndrainCommand(Command):
 
     def prepare_parser(self, parser: Parser) -> None:
         parser.add_argument("device", help="its index or id, as `gpushare devices` shows them")
-        add_json(parser)
-        add_socket(parser)
+        add_common(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         device = client(args).undrain(args.device)

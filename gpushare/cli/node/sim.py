@@ -4,7 +4,7 @@ import argparse
 import os
 from pathlib import Path
 
-from gpushare.cli.command import Family, add_json, add_socket, answer, client, print_json, table, whole
+from gpushare.cli.command import Family, add_common, add_json, add_socket, answer, client, print_json, table, whole
 from gpushare.cli.parser import Parser, checked
 from gpushare.cli.program import command, missing, replace
 from gpushare.errors import FailedError, RefusedError
@@ -39,8 +39,7 @@ class SimCommand(Family):
             "print time and memory of each process, as the simulator counted them",
             ("gpushare sim stats --json", "in ns and bytes, with exact peaks"),
         )
-        add_json(stats)
-        add_socket(stats)
+        add_common(stats)
         execute = parser.verb(
             "exec",
             self._exec,

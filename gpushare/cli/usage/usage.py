@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpushare.cli.command import Command, add_json, add_socket, client, print_json, table
+from gpushare.cli.command import Command, add_common, client, print_json, table
 from gpushare.cli.parser import Parser
 from gpushare.cli.usage import replay
 from gpushare.cli.usage.replay import hours, shown_hour
@@ -85,8 +85,7 @@ class UsageCommand(Command):
             ("sudo gpushare usage verify", "the daemon's ledger"),
         )
         verify.option("--file", "FILE", "ledger file (default: the daemon's, which needs root)", Path)
-        add_json(verify)
-        add_socket(verify)
+        add_common(verify)
         other = parser.verb(
             "replay",
             replay.run,
@@ -96,8 +95,7 @@ class UsageCommand(Command):
         other.option("--tenants", "FILE", "quotas to replay under, in the format of tenants.toml", Path, required=True)
         _add_span(other)
         other.add_argument("--format", choices=("table", "json"), help="output format (default table)")
-        add_json(other)
-        add_socket(other)
+        add_common(other)
 
     def _options(self, parser: Parser) -> None:
         parser.add_argument(
@@ -115,8 +113,7 @@ class UsageCommand(Command):
         )
         parser.option("--output", "FILE", "file to write to (default stdout)", Path)
         parser.option("--prices", "FILE", f"price list (default {PRICES}, if it exists)", Path)
-        add_json(parser)
-        add_socket(parser)
+        add_common(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         form = "json" if args.json else args.format or "table"

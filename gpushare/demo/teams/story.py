@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import quote
 
 from gpushare.demo.interrupts import uninterrupted
@@ -237,16 +237,6 @@ class Story:
         grants = {grant["pid"]: grant["id"] for grant in self._node.client.grants()}
         first: dict[str, float] = {}
         for tenant in {worker.team.name for worker in woken}:
-            for event in self._leases(seen, tenant):
+            for event in self._node.events(seen, f"&kind=lease&tenant={quote(tenant)}")[0]:
                 first.setdefault(event["grant"], event["value_ns"] / 1e6)
         return tuple(first[grants[worker.pid]] for worker in woken if grants[worker.pid] in first)
-
-    def _leases(self, after: int, tenant: str) -> list[Any]:
-        found: list[Any] = []
-        while True:
-            asked = f"/v1/events?after={after}&kind=lease&tenant={quote(tenant)}"
-            answer = self._node.client.call("GET", asked)
-            if not answer["events"] and answer["after"] == after:
-                return found
-            found += answer["events"]
-            after = answer["after"]
