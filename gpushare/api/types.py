@@ -106,7 +106,7 @@ class GrantRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
 
     `selector`: which devices are suitable (gpushare/policy/grants/selector.py). `placement`: of a single share, among
     the devices where it fits: the one with most free (`spread`), or the one that it leaves least of (`pack`); left out:
-    as its tenant or the node says.
+    as its tenant or the node sets it.
 
     `in_turn`: which parts of a device it shares with grants that never run at the same time; for root only, of one
     device, and without memory on loan.
@@ -316,7 +316,7 @@ class Node(Struct, kw_only=True):
     """Facts about this node, and where its run-time files are. `have`: the part of `capacity` on devices that work.
     `degraded`: some tenant has less than its guarantee because of devices that do not work. `loop_latency_max_ns`:
     longest turn of the daemon's loop in the last minute, for which every call had to wait. `enforce`, `walls`: see
-    SECURITY.md. `placement`: of shares for which neither request nor tenant says one."""
+    SECURITY.md. `placement`: of shares for which neither request nor tenant sets one."""
 
     version: str
     epoch: int
@@ -346,7 +346,7 @@ class Node(Struct, kw_only=True):
 
 
 class SimDevice(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`lost`: the simulated device answers no request, and its work stands still."""
+    """`lost`: the simulated device answers no request, and its work pauses."""
 
     lost: bool
 

@@ -74,7 +74,7 @@ class _Page:
 
     @property
     def grant(self) -> str:
-        """The id of the grant that the page says it belongs to."""
+        """The id of the grant that the page names as its own."""
         return ffi.string(self.pointer.grant, lib.GS_GRANT_ID_BYTES).decode("ascii", errors="replace")
 
     def close(self) -> None:
@@ -220,7 +220,7 @@ class UsagePage(_Page):
         return (Slot(i, seat.generation, seat.pid) for i, seat in enumerate(self.seats.seat) if seat.taken)
 
     def live_slots(self, limits: LimitsPage) -> Iterator[Slot]:
-        """Slots that are taken, and those that only the page says are, which a tenant may have written."""
+        """Slots that are taken, and those that only the page marks so, which a tenant may have written."""
         for index in range(min(limits.slots_high, MAX_SLOTS)):
             slot, seat = self.pointer.slot[index], self.seats.seat[index]
             if seat.taken or lib.gs_load32(ffi.addressof(slot, "state")) == lib.GS_SLOT_LIVE:
@@ -228,7 +228,7 @@ class UsagePage(_Page):
                 yield Slot(index, known.generation, known.pid)
 
     def usage(self, index: int, ordinal: int) -> SlotUsage:
-        """What the page says of a process on one device, by its ordinal in the grant; numbers are capped at 2^63 - 1.
+        """What a process reports of itself on one device, by its ordinal in the grant; numbers are capped at 2^63 - 1.
         For display only: charging uses the arbiter's validated values."""
         words = self.pointer.slot[index].device[ordinal]
 

@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except SystemExit:  # argparse has printed the help or the version
             sys.stdout.flush()
             raise
-        sys.stdout.flush()  # here, where a full disk can still be told
+        sys.stdout.flush()  # here, where a full disk can still be reported
     except GpushareError as error:
         return _failed(error)
     except KeyboardInterrupt:

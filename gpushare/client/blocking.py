@@ -161,7 +161,7 @@ class Client(Verbs):
     def follow(self) -> Iterator[Any]:
         """Yields all grants, then every change, without end and without a gap: the events of `watch` without its
         bookmarks. An event of type `listed` has all grants: it comes first, and again wherever changes were missed
-        because the daemon ended or this reader was slow. One of type `away` says why the daemon does not answer, once
+        because the daemon ended or this reader was slow. One of type `away` has the reason why no daemon answers, once
         per outage."""
         course = Course()
         while True:
@@ -185,8 +185,8 @@ class Absence:
         self._began = time.monotonic()
 
     def check(self, error: UnreachableError, cause: Exception | None = None) -> None:
-        """Returns if the call is to be tried again soon. Raises `error` if the time has passed, which it then says, or
-        its reason is another than that the daemon is away. `cause`: of a failed connection."""
+        """Returns if the call is to be tried again soon. Raises `error`, with the time waited, if that has passed, or
+        if its reason is another than that the daemon is away. `cause`: of a failed connection."""
         waited = time.monotonic() - self._began
         # Any other failure of a connection may mean that the daemon has begun to carry the request out.
         away = self._was_here() if cause is None else isinstance(cause, ConnectionRefusedError | FileNotFoundError)

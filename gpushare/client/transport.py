@@ -42,7 +42,7 @@ def request(
     try:
         with contextlib.suppress(
             BrokenPipeError, ConnectionResetError
-        ):  # refused before the request was read: the answer says why
+        ):  # refused before the request was read: the answer has the reason
             connection.request(method, target, body, headers)
         return connection.getresponse()
     except BaseException:

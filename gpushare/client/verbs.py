@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode
 
 from gpushare.errors import GoneError, GpushareError, UsageError
 
-# Of names that are not UTF-8, the bytes are sent as they are: the daemon's answer says what is wrong with them.
+# Of names that are not UTF-8, the bytes are sent as they are: the daemon's answer names what is wrong with them.
 
 
 def segment(name: str) -> str:

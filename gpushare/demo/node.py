@@ -66,8 +66,8 @@ class Node:
                 facts = self.client.node()
                 break
             if self._process.poll() is not None:
-                said = self._log.read_text(errors="replace").strip().splitlines()
-                raise FailedError(f"the daemon did not start: {said[-1] if said else 'it said nothing'}")
+                lines = self._log.read_text(errors="replace").strip().splitlines()
+                raise FailedError(f"the daemon did not start: {lines[-1] if lines else 'it said nothing'}")
             if time.monotonic() > deadline:
                 raise FailedError(f"the daemon did not answer within {START_SECONDS:.0f} s: see {self._log}")
             time.sleep(0.05)

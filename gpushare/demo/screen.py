@@ -77,8 +77,8 @@ def verdict(claims: list[Claim]) -> None:
     for claim in claims:
         print(f"  {painted('ok  ', GREEN) if claim.ok else painted('FAIL', RED)}  {claim.claim}: {claim.measured}")
     passed = all(claim.ok for claim in claims)
-    said = painted("PASS", GREEN) if passed else painted("FAIL", RED)
-    print(f"\n{said}: {sum(claim.ok for claim in claims)} of {len(claims)} claims hold")
+    result = painted("PASS", GREEN) if passed else painted("FAIL", RED)
+    print(f"\n{result}: {sum(claim.ok for claim in claims)} of {len(claims)} claims hold")
 
 
 def as_json(device: dict[str, Any], facts: Facts, claims: list[Claim]) -> dict[str, Any]:

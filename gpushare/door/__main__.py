@@ -15,7 +15,7 @@ _LOOKS_MAX = 16
 
 
 class Door:
-    """Carries out what the daemon says."""
+    """Carries out what the daemon asks for."""
 
     def __init__(self, daemon: socket.socket, *, guarded: bool) -> None:
         self._daemon, self._guarded = daemon, guarded

@@ -43,7 +43,7 @@ def confine(parent: str, *, keep: Collection[int], descriptors: int | None = Non
     `descriptors`: limit of open files. The uid stays: a FUSE file system that root has mounted for itself, as some
     tools do for images, is visible to no other uid. Raises OSError; SystemExit where the parent has already ended.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent says when to stop
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to all; the parent decides when to stop
     for limit, value in (
         (resource.RLIMIT_AS, _MEMORY_BYTES),
         (resource.RLIMIT_CORE, 0),

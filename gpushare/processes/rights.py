@@ -113,15 +113,15 @@ class GuardedSocket(socket.socket):
         """Reads what is left, up to the first descriptors. Returns whether nothing is left and nothing more can
         come."""
         self.setblocking(False)
-        # Credentials tell an empty message, which may be followed by one with descriptors, from the end. A stream has
-        # no empty messages, and credentials at its end too.
+        # Credentials distinguish an empty message, which may be followed by one with descriptors, from the end. A
+        # stream has no empty messages, and credentials at its end too.
         self.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self.shutdown(socket.SHUT_RD)
         while True:
-            data, told, found, _ = self.recvmsg(_READ_BYTES, _CREDENTIALS_BYTES, socket.MSG_PEEK)
+            data, credentials, found, _ = self.recvmsg(_READ_BYTES, _CREDENTIALS_BYTES, socket.MSG_PEEK)
             if found & socket.MSG_CTRUNC:
                 return False
-            if not data and (self.type == socket.SOCK_STREAM or not told):
+            if not data and (self.type == socket.SOCK_STREAM or not credentials):
                 return True
             super().recv(max(1, len(data)))
 

@@ -42,8 +42,8 @@ def _happened(event: Any) -> str:
         still = ", though it still ran" if event["running"] else ""
         return f"gave the device up{whom} after {reclaim}{still}"
     if kind == "lie":
-        said = f"{event['word']} = {event['value']} in the slot of process {event['pid']}"
-        return f"says what cannot be: {said}; from now on charged by the most it could have used"
+        claim = f"{event['word']} = {event['value']} in the slot of process {event['pid']}"
+        return f"says what cannot be: {claim}; from now on charged by the most it could have used"
     if kind == "late":
         return f"still runs {reclaim} after its revoke"
     return "wants the device again" if kind == "wake" else str(kind)
@@ -54,8 +54,8 @@ def event(event: Any) -> str:
     why = [rules.LEASE[event["rule"]]] if event["rule"] in rules.LEASE else []
     if event["guarantee_milli"]:
         why.append(f"guarantee {format_time(event['guarantee_milli'])}, had {format_time(event['had_milli'])}")
-    said = f": {'; '.join(why)}" if why else ""
-    return f"{clock(event['at_ns'])}  device {event['device']}  {_who(event, 'grant')}  {_happened(event)}{said}"
+    reasons = f": {'; '.join(why)}" if why else ""
+    return f"{clock(event['at_ns'])}  device {event['device']}  {_who(event, 'grant')}  {_happened(event)}{reasons}"
 
 
 def attempt(attempt: Any) -> str:

@@ -46,8 +46,8 @@ class File:
             middle = (low + high) // 2
             # Those below the middle are tried first: lines between two statements belong to the first.
             for index in (*range(middle, low, -1), *range(middle + 1, high)):
-                if (said := before(index)) is not None:
-                    low, high = (low, index) if _has(said, keys) else (index, high)
+                if (values := before(index)) is not None:
+                    low, high = (low, index) if _has(values, keys) else (index, high)
                     break
             else:
                 return begins[low] + 1
@@ -73,17 +73,17 @@ def read(path: Path, parse_float: Callable[[str], Any] = float) -> File:
     try:
         return File(path, text, tomllib.loads(text, parse_float=parse_float))
     except (ValueError, RecursionError) as error:
-        line, said = _mistake(text, error)
-        raise UsageError(f"{path}:{line}: {said}") from None
+        line, reason = _mistake(text, error)
+        raise UsageError(f"{path}:{line}: {reason}") from None
 
 
 def _mistake(text: str, error: Exception) -> tuple[int, str]:
-    said = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
-    place = _PARSER_PLACE.search(said)
+    reason = "it is nested too deep" if isinstance(error, RecursionError) else str(error)
+    place = _PARSER_PLACE.search(reason)
     if place is not None:
-        return int(place[1] or text.rstrip().count("\n") + 1), _PARSER_PLACE.sub("", said)
+        return int(place[1] or text.rstrip().count("\n") + 1), _PARSER_PLACE.sub("", reason)
     lines = text.split("\n")
-    return _first(len(lines), lambda number: _fails_alike("\n".join(lines[:number]), error)), said
+    return _first(len(lines), lambda number: _fails_alike("\n".join(lines[:number]), error)), reason
 
 
 def _fails_alike(text: str, error: Exception) -> bool:

@@ -14,7 +14,7 @@ from gpushare.text.units import format_size, format_time
 from gpushare.tui.model import DeviceRow, GrantRow, TenantRow, history_line, widths
 
 Spans: TypeAlias = tuple[tuple[str, str], ...]
-"""A line: pieces of text, each with the name of its style (gpushare/tui/looks.py)."""
+"""A line: pieces of text, each with the name of its style (gpushare/tui/styles.py)."""
 
 NOTHING = "-"
 FILLS = ("█", "▒", "/", "·")

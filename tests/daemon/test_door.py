@@ -394,7 +394,7 @@ def test_a_connection_that_says_nothing_is_closed(sockets, monkeypatch):
         joined.recv(16)
     joined.close()
     sockets.settle()
-    assert sockets.sent[-1] == Ended(sockets.asked()[0], told=True)
+    assert sockets.sent[-1] == Ended(sockets.asked()[0], answered=True)
     silent.close()
 
 

@@ -16,7 +16,7 @@ from tops import screen
 from waiting import until
 
 from gpushare.tui.app import Top
-from gpushare.tui.asking import look
+from gpushare.tui.queries import look
 
 pytestmark = pytest.mark.xdist_group("top")
 

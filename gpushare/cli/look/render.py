@@ -205,14 +205,14 @@ def _served(device: Any) -> str:
 
 
 def _in_words(device: Any) -> str:
-    said = [
+    parts = [
         f"{what} {format_time(device[name])}"
         for what, name in (("got", "used_milli"), ("lent", "lent_milli"), ("waited", "waited_milli"))
         if device[name]
     ]
-    if said and device["borrowed_milli"]:
-        said[0] += f" ({format_time(device['borrowed_milli'])} borrowed)"
-    return f"in the last second {', '.join(said)}" if said else ""
+    if parts and device["borrowed_milli"]:
+        parts[0] += f" ({format_time(device['borrowed_milli'])} borrowed)"
+    return f"in the last second {', '.join(parts)}" if parts else ""
 
 
 def _gang(gang: Any, here: int) -> str:

@@ -32,18 +32,18 @@ def _look(daemon: "Client") -> "Iterator[Finding]":
     yield from installed.look()
     yield from engines.look()
     yield from node.group(daemon.path)
-    said, findings = node.ask(daemon)
+    answers, findings = node.query(daemon)
     yield from findings
-    yield machine.pages(Path(said.node["grants_dir"]) if said.node else Layout.of().grants)
-    yield from _degraded(said.tenants)
-    living = None if said.grants is None else {grant["id"] for grant in said.grants}
+    yield machine.pages(Path(answers.node["grants_dir"]) if answers.node else Layout.of().grants)
+    yield from _degraded(answers.tenants)
+    living = None if answers.grants is None else {grant["id"] for grant in answers.grants}
     if daemon.path == DEFAULT_SOCKET:  # for other daemons, only their answers can be examined
-        yield from node.leftovers(Layout.of(), said)
+        yield from node.leftovers(Layout.of(), answers)
         yield from cdi.look(list(_CDI), living)
-        yield from containers.without_share(said.grants)
-    if said.grants:
-        yield from containers.unjoined(daemon, said.grants)
-    if said.grants is not None:
+        yield from containers.without_share(answers.grants)
+    if answers.grants:
+        yield from containers.unjoined(daemon, answers.grants)
+    if answers.grants is not None:
         yield from audited.lasting(daemon)
 
 

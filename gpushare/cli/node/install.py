@@ -38,11 +38,11 @@ def _open(directory: Path) -> "Root":
     return root
 
 
-def _tell(root: "Root", step: "Step", *, dry: bool) -> None:
+def _report(root: "Root", step: "Step", *, dry: bool) -> None:
     word = (_WOULD if dry else _WORDS).get(step.what)
     if word and (step.what != "left" or step.why):
-        said = f"{'would ' if dry else ''}{word} {root.at(step.path)}"
-        print(f"{said}: {step.why}" if step.why else said)
+        line = f"{'would ' if dry else ''}{word} {root.at(step.path)}"
+        print(f"{line}: {step.why}" if step.why else line)
 
 
 class InstallCommand(Command):
@@ -89,7 +89,7 @@ class InstallCommand(Command):
             changes = any(step.what in place.CHANGES for step in steps)
             if args.dry_run or not (changes or not manifest.complete or manifest.version != __version__):
                 for step in steps:
-                    _tell(root, step, dry=args.dry_run)
+                    _report(root, step, dry=args.dry_run)
                 if not changes:
                     print("nothing to change")
             else:
@@ -100,7 +100,7 @@ class InstallCommand(Command):
             else:
                 configuration.carry_out(planned)
         if root.machine:
-            _say_engines()
+            _list_engines()
         return 0
 
     def _carry_out(self, root: "Root", steps: "list[Step]", manifest: "Manifest", *, start: bool) -> None:
@@ -109,7 +109,7 @@ class InstallCommand(Command):
         from gpushare.install.service import GROUP
 
         for step in place.put(root, steps, manifest):
-            _tell(root, step, dry=False)
+            _report(root, step, dry=False)
         if root.machine:
             self._group(root, manifest)
             disabled = any(step.what == "left" and step.item and step.item.kind == "enable" for step in steps)
@@ -204,7 +204,7 @@ class UninstallCommand(Command):
             place.check(root, steps)
             if args.dry_run:
                 for step in steps:
-                    _tell(root, step, dry=True)
+                    _report(root, step, dry=True)
                 if args.purge:
                     print(f"would remove {root.at(STATE)} with all in it")
                 return 0
@@ -213,14 +213,14 @@ class UninstallCommand(Command):
             if args.purge and root.machine:
                 conditions.refuse_while_daemon_runs(where)
             for step in place.take(root, steps, manifest):
-                _tell(root, step, dry=False)
+                _report(root, step, dry=False)
             if root.machine and service.runs():
                 service.command("systemctl", "daemon-reload")
             self._state(root, manifest, purge=args.purge)
             if args.purge and root.machine:
                 conditions.remove_run_files(where)
         if root.machine:
-            _say_configured()
+            _list_configured()
         return 0
 
     def _stop(self) -> None:
@@ -259,7 +259,7 @@ class UninstallCommand(Command):
             print(f"left the group {service.GROUP}: {why}" if why else f"removed the group {service.GROUP}")
 
 
-def _say_engines() -> None:
+def _list_engines() -> None:
     from gpushare.engines import configuration
     from gpushare.engines.edit import Options
 
@@ -272,7 +272,7 @@ def _say_engines() -> None:
         print(f"  {one.engine} {one.version or ''}: {to_do}")
 
 
-def _say_configured() -> None:
+def _list_configured() -> None:
     from gpushare.engines import configuration
     from gpushare.engines.edit import Options
 

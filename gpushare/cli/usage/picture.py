@@ -124,7 +124,7 @@ def picture(found: Any, tenant: str | None, simulated: bool) -> str:
     idle = max(0, capacity - sum(line.used for line in lines))
     span = f"{_moment(found['since_ns'])} to {_moment(found['until_ns'])} UTC"
     devices = "simulated devices" if simulated else "devices"
-    canvas = Canvas(f"What tenants used of the {devices}, {span}", _told(lines, idle, capacity))
+    canvas = Canvas(f"What tenants used of the {devices}, {span}", _summary(lines, idle, capacity))
     canvas.text(16, 26, f"What tenants used of the {devices}", "ink h")
     canvas.text(16, 46, f"{span}; time of one device, by {times.called}", "dim")
     _charts(canvas, times, bins, lines)
@@ -136,7 +136,7 @@ def _moment(ns: int) -> str:
     return datetime.fromtimestamp(ns // 10**9, UTC).strftime("%Y-%m-%d %H:%M")
 
 
-def _told(lines: Sequence[_Line], idle: int, capacity: int) -> str:
+def _summary(lines: Sequence[_Line], idle: int, capacity: int) -> str:
     if not capacity:
         return "Nothing was recorded."
     parts = [f"{plain(line.name)} used {hours(line.used)} and waited {hours(line.waited)}" for line in lines]

@@ -21,14 +21,14 @@ class Progress:
         self._what, self._out = what, out or sys.stderr
         self._live = self._out.isatty()
         self._next = time.monotonic() + quiet
-        self._said = -1
+        self._shown = -1
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         """Clears the line."""
-        if self._live and self._said >= 0:
+        if self._live and self._shown >= 0:
             self._write(_LINE)
 
     def at(self, done: int = 0, of: int = 0) -> None:
@@ -39,10 +39,10 @@ class Progress:
         far = f": {done} of {of} ({100 * done // of} %)" if of else ""
         if self._live:
             self._next = now + _REDRAW_SECONDS
-            self._said = 0
+            self._shown = 0
             self._write(f"{_LINE}{self._what}{far}")
-        elif (part := _PARTS * done // of if of else 0) > self._said:
-            self._said = part
+        elif (part := _PARTS * done // of if of else 0) > self._shown:
+            self._shown = part
             self._write(f"{self._what}{far}\n")
 
     def over(self, items: Sequence[Item]) -> Iterator[Item]:

@@ -36,8 +36,8 @@ def run(args: argparse.Namespace) -> int:
     with Progress("replaying what was recorded") as progress:
         found = replay(progress.over(slots), quotas)
     if args.json or args.format == "json":
-        told = {**asdict(found), "tenants": [{"name": name, **asdict(one)} for name, one in found.tenants.items()]}
-        print_json({"since_ns": recorded["since_ns"], "until_ns": recorded["until_ns"], **told})
+        outcome = {**asdict(found), "tenants": [{"name": name, **asdict(one)} for name, one in found.tenants.items()]}
+        print_json({"since_ns": recorded["since_ns"], "until_ns": recorded["until_ns"], **outcome})
     else:
         _table(found)
     return 0

@@ -119,10 +119,10 @@ class UsageCommand(Command):
         form = "json" if args.json else args.format or "table"
         if args.output is None:
             return self._print(args, form)
-        with contextlib.redirect_stdout(io.StringIO()) as said:
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
             self._print(args, form)
         try:
-            args.output.write_text(said.getvalue(), encoding="utf-8")
+            args.output.write_text(printed.getvalue(), encoding="utf-8")
         except OSError as error:
             raise FailedError(f"{args.output} cannot be written: {error.strerror}") from None
         return 0
@@ -233,7 +233,7 @@ def _devices(spent: Any) -> str:
         return "devices: nothing is recorded"
     parts = [("used", spent["used_ns"]), ("idle", spent["idle_ns"]), ("switching", spent["switching_ns"])]
     parts += [("without a daemon", spent["missed_ns"])] if spent["missed_ns"] else []
-    told = ", ".join(f"{100 * ns / wall:.1f} % {name}" for name, ns in parts)
+    parts_of_time = ", ".join(f"{100 * ns / wall:.1f} % {name}" for name, ns in parts)
     if spent["idle_with_waiters_ns"]:
-        told += f" ({hours(spent['idle_with_waiters_ns'])} of it idle while grants waited)"
-    return f"devices: {told}; of {hours(wall)}"
+        parts_of_time += f" ({hours(spent['idle_with_waiters_ns'])} of it idle while grants waited)"
+    return f"devices: {parts_of_time}; of {hours(wall)}"

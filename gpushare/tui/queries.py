@@ -16,7 +16,7 @@ from gpushare.text import sentences
 from gpushare.tui.model import Answers, Json
 
 PATIENCE_SECONDS = 5.0
-"""Timeout for an answer: after it the screen says that its data is old."""
+"""Timeout for an answer: after it the screen marks its data as old."""
 RECEIPTS = 100
 """Maximum number of receipts shown of a grant, newest first."""
 _OF_LEASES = frozenset({"served", "taken", "took", "gave_up", "waited", "late", "lie"})
@@ -31,7 +31,7 @@ async def aside(work: Callable[[], Found]) -> Found:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[Found] = loop.create_future()
 
-    def tell(found: Found | None, error: Exception | None) -> None:
+    def deliver(found: Found | None, error: Exception | None) -> None:
         if done.cancelled():
             return
         if error is not None:
@@ -46,7 +46,7 @@ async def aside(work: Callable[[], Found]) -> Found:
         except Exception as raised:
             error = raised
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody awaits the result
-            loop.call_soon_threadsafe(tell, found, error)
+            loop.call_soon_threadsafe(deliver, found, error)
 
     threading.Thread(target=run, daemon=True).start()
     return await done
@@ -54,11 +54,11 @@ async def aside(work: Callable[[], Found]) -> Found:
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """The history of one grant. `now`: its current state. `told`: receipts and decisions, newest first."""
+    """The history of one grant. `now`: its current state. `lines`: receipts and decisions, newest first."""
 
     grant: str
     now: list[str]
-    told: list[str]
+    lines: list[str]
 
 
 def look(client: Client) -> Answers:
@@ -80,11 +80,11 @@ def story(client: Client, grant: str) -> Story:
     except NotFoundError as error:
         return Story(grant, [str(error)], [])
     found = client.call("GET", f"/v1/events?grant={name}&limit={RECEIPTS}", timeout=PATIENCE_SECONDS)
-    told = [(event["at_ns"], sentences.event(event)) for event in found["events"]]
-    told += [
+    lines = [(event["at_ns"], sentences.event(event)) for event in found["events"]]
+    lines += [
         (decision["at_ns"], f"{sentences.clock(decision['at_ns'])}  {decision['text']}")
         for decision in why["decisions"]
         if decision["what"] not in _OF_LEASES
     ]
-    told.sort(key=lambda one: one[0], reverse=True)
-    return Story(grant, why["now"] or [f"its phase is {why['phase']}"], [text for _, text in told])
+    lines.sort(key=lambda one: one[0], reverse=True)
+    return Story(grant, why["now"] or [f"its phase is {why['phase']}"], [text for _, text in lines])

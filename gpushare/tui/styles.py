@@ -20,7 +20,7 @@ _COLOURED = {
     "quiet": Style(dim=True),
     "alarm": Style(reverse=True, bold=True),
 }
-LOOKS = {name: look.without_color for name, look in _COLOURED.items()} if os.environ.get("NO_COLOR") else _COLOURED
+STYLES = {name: look.without_color for name, look in _COLOURED.items()} if os.environ.get("NO_COLOR") else _COLOURED
 CURSOR = Style(reverse=True)
 MARKED = Style(bold=True)
 """The cursor's line while its table does not have the focus."""
