@@ -4,7 +4,6 @@ import enum
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from types import TracebackType
 from typing import Any, Self
 
 from msgspec import Struct
@@ -289,9 +288,7 @@ class Arbiter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def add(

@@ -8,7 +8,6 @@ import errno
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from gpushare._native import ffi, lib
@@ -45,7 +44,8 @@ class _Page:
         self.pointer: Any = ffi.cast(self._TYPE, out[0])
 
     @classmethod
-    def _take(cls, path: Path, writable: bool) -> Self:
+    def open(cls, path: Path, *, writable: bool = True) -> Self:
+        """Maps an existing page. Raises FailedError where the file is missing or is not a valid page."""
         flags = os.O_RDWR if writable else os.O_RDONLY
         try:
             descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -86,9 +86,7 @@ class _Page:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -98,11 +96,6 @@ class LimitsPage(_Page):
     _BYTES = LIMITS_BYTES
     _TYPE = "struct gs_limits *"
     _CHECK = lib.gs_limits_check
-
-    @classmethod
-    def open(cls, path: Path, *, writable: bool = True) -> Self:
-        """Maps an existing page. Raises FailedError where the file is missing or is not a valid page."""
-        return cls._take(path, writable)
 
     @property
     def ndevices(self) -> int:
@@ -176,11 +169,6 @@ class UsagePage(_Page):
     def __init__(self, path: Path, descriptor: int, writable: bool) -> None:
         super().__init__(path, descriptor, writable)
         self.seats: Any = ffi.new("struct gs_seats *")  # this process's record of the slots, which the arbiter uses
-
-    @classmethod
-    def open(cls, path: Path, *, writable: bool = True) -> Self:
-        """Maps an existing page. Raises FailedError where the file is missing or is not a valid page."""
-        return cls._take(path, writable)
 
     def claim(self, limits: LimitsPage, pid: int) -> Slot:
         """A slot for the process `pid` (host pid, from peer credentials). Raises RefusedError when all are taken, or

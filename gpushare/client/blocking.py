@@ -77,32 +77,25 @@ class Client(Verbs):
 
     def call(self, method: str, target: str, body: Any = None, *, timeout: float | None = ANSWER_SECONDS) -> Any:
         """The decoded JSON answer, None for an empty one."""
-        response = self._open(method, target, body, timeout)
-        try:
-            text = self._guarded(response.read)
-        finally:
-            response.close()
+        text = self._text(method, target, body, timeout)
         return json.loads(text) if text else None
 
     def text(self, target: str, *, timeout: float | None = ANSWER_SECONDS) -> str:
         """The body of an answer as text, such as that of /metrics."""
-        response = self._open("GET", target, None, timeout)
-        try:
-            return str(self._guarded(response.read), "utf-8")
-        finally:
-            response.close()
+        return str(self._text("GET", target, None, timeout), "utf-8")
+
+    def _text(self, method: str, target: str, body: Any, timeout: float | None) -> bytes:
+        with self._open(method, target, body, timeout) as response:
+            return self._guarded(response.read)
 
     def lines(self, target: str, timeout: float | None = None) -> Iterator[Any]:
         """Decoded lines of an NDJSON stream, until it ends. `timeout`: seconds to wait for the next line."""
-        response = self._open("GET", target, None, timeout)
-        try:
+        with self._open("GET", target, None, timeout) as response:
             rest = b""
             # Not readline, which reports a truncated stream as a normal end.
             while part := self._guarded(response.read1):
                 *lines, rest = (rest + part).split(b"\n")
                 yield from map(json.loads, lines)
-        finally:
-            response.close()
 
     def _guarded(self, read: Callable[[], bytes]) -> bytes:
         from gpushare.client.transport import ERRORS

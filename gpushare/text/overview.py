@@ -1,8 +1,7 @@
 """What answers of the node API add up to, for the command line, `top` and the dashboard. Pure."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 Json: TypeAlias = Any
 """A wire type of gpushare.api, as a plain dict."""
@@ -23,8 +22,7 @@ def guaranteed_milli(device: Json) -> int:
     return int(device["served_milli"] if device["served_limit_milli"] else device["guaranteed_milli"])
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceTime:
+class DeviceTime(NamedTuple):
     """Milli of one device's last second; together 1000. `guaranteed`, `borrowed`: used by grants within and beyond what
     they are guaranteed. `switching`: from one grant to the next. `idle`: the rest."""
 

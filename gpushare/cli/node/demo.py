@@ -5,6 +5,8 @@ import argparse
 from gpushare.cli.command import Command, add_json, print_json, whole
 from gpushare.cli.parser import Parser
 
+_seconds = whole("a number of seconds", 2, 600)
+
 
 class DemoCommand(Command):
     """show two containers sharing one device: live table, verdict
@@ -31,7 +33,7 @@ class DemoCommand(Command):
             "--phase-seconds",
             "S",
             "length of each measurement, 2 to 600 seconds (default 5 for containers, 2 for teams)",
-            whole("a number of seconds", 2, 600),
+            _seconds,
         )
         add_json(parser)
 
