@@ -69,7 +69,6 @@ def script(path: Path) -> Callable[[], None]:
 
 
 STEPS: list[tuple[str, Callable[[], None]]] = [
-    ("bench/results/*.svg from the stored results", script(ROOT / "bench" / "pictures")),
     ("docs/pictures/demo.svg: gpushare demo", lambda: played("demo.svg", 26, 2)),
     ("README.md: what its verdict says", told),
     ("docs/pictures/demo-teams.svg: gpushare demo --scenario teams",

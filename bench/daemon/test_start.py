@@ -1,11 +1,13 @@
-"""How long a start takes with a long history in the ledger."""
+"""How long a start takes with a long history in the ledger, and what an idle daemon costs."""
 
+import os
 import sqlite3
 import time
 from contextlib import closing
 from pathlib import Path
 
 from running import Daemon
+from waiting import until
 
 from gpushare.ledger.entries import Period
 
@@ -70,3 +72,24 @@ def test_start_with_a_long_history(tmp_path: Path, report) -> None:
         "<= 1 s",
         full <= 1,
     )
+
+
+def test_daemon_idle(node: Daemon, report) -> None:
+    assert node.process is not None
+    proc = Path(f"/proc/{node.process.pid}")
+    until(lambda: not node.client.grants(), seconds=5)
+
+    def cpu_seconds() -> float:
+        fields = (proc / "stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    before, at = cpu_seconds(), time.monotonic()
+    time.sleep(10)
+    used = 100 * (cpu_seconds() - before) / (time.monotonic() - at)
+    pss = next(
+        int(line.split()[1]) / 1024
+        for line in (proc / "smaps_rollup").read_text().splitlines()
+        if line.startswith("Pss:")
+    )
+    report("daemon idle, CPU", f"{used:.2f} % of a core over 10 s", "one core", "<= 1 %", used <= 1)
+    report("daemon idle, memory", f"{pss:.0f} MiB PSS", "-", "<= 70 MiB", pss <= 70)

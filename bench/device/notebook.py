@@ -1,10 +1,10 @@
 """A notebook-like program: now and then a cell of 20 ms of device time, and nothing in between.
 
-notebook.py PTX SECONDS SEED [PERIOD_MS]
+notebook.py PTX SECONDS SEED [PERIOD_MS [KERNELS [KERNEL_NS]]]
 
-One cell per period (default 1000 ms: 2 % of the device) at a random moment of it. Prints {"event": "ready"}, waits for
-a line, then works and prints {"waits_ns": [...], "cells_ns": [...]}: for each cell, the time that its first kernel took
-beyond its length, and the time of the whole cell.
+One cell per period (default 1000 ms: 2 % of the device) at a random moment of it; shorter ones are like requests to a
+server. Prints {"event": "ready"}, waits for a line, then works and prints {"waits_ns": [...], "cells_ns": [...]}: for
+each cell, the time that its first kernel took beyond its length, and the time of the whole cell.
 """
 
 import ctypes
@@ -14,16 +14,13 @@ import sys
 import time
 from pathlib import Path
 
-KERNEL_NS, KERNELS = 2_000_000, 10
+WORK = (1000, 10, 2_000_000)
+"""Without arguments: the period in ms, how many kernels, and how long each is."""
 
 
 def main() -> None:
-    ptx, seconds, seed, period_ms = (
-        sys.argv[1],
-        float(sys.argv[2]),
-        int(sys.argv[3]),
-        float((sys.argv[4:] or ["1000"])[0]),
-    )
+    ptx, seconds, seed, *work = sys.argv[1:]
+    period, kernels, kernel_ns = map(int, [*work, *map(str, WORK[len(work) :])])
     cuda = ctypes.CDLL("libcuda.so.1")
 
     def call(name: str, *arguments: object) -> None:
@@ -37,7 +34,7 @@ def main() -> None:
     call("cuCtxSetCurrent", context)
     call("cuModuleLoadData", ctypes.byref(module), Path(ptx).read_bytes() + b"\0")
     call("cuModuleGetFunction", ctypes.byref(function), module, b"spin_ns")
-    length = ctypes.c_uint64(KERNEL_NS)
+    length = ctypes.c_uint64(kernel_ns)
     arguments = (ctypes.c_void_p * 1)(ctypes.addressof(length))
 
     def launch() -> None:
@@ -45,18 +42,17 @@ def main() -> None:
 
     print(json.dumps({"event": "ready"}), flush=True)
     sys.stdin.readline()
-    chance = random.Random(seed)
+    chance = random.Random(int(seed))
     waits, cells = [], []
     begin = time.monotonic()
-    period = period_ms / 1000
-    for number in range(int(seconds / period)):
-        at = begin + (number + chance.random() * 0.9) * period
+    for number in range(int(1000 * float(seconds) / period)):
+        at = begin + (number + chance.random() * 0.9) * period / 1000
         time.sleep(max(0.0, at - time.monotonic()))
         start = time.monotonic_ns()
         launch()
         call("cuCtxSynchronize")
-        waits.append(time.monotonic_ns() - start - KERNEL_NS)
-        for _ in range(KERNELS - 1):
+        waits.append(time.monotonic_ns() - start - kernel_ns)
+        for _ in range(kernels - 1):
             launch()
         call("cuCtxSynchronize")
         cells.append(time.monotonic_ns() - start)

@@ -19,7 +19,6 @@ from handmade import Grant, Simulator
 
 from gpushare import paths
 
-PTX = Path(__file__).resolve().parents[1] / "native" / "clients" / "spin.ptx"
 ROUNDS = 5
 Loop = Callable[[bool, int, int], dict[str, Any]]
 
@@ -37,7 +36,7 @@ def loop(tmp_path: Path) -> Any:
         if shared:
             del env["GPUSHARE_SIM_DIR"]
             env |= {"LD_PRELOAD": str(paths.INTERPOSER), "GPUSHARE_GRANT_DIR": str(grant.directory)}
-        command = [built.program("launchwall"), PTX, str(launches), str(kernel_ns)]
+        command = [built.program("launchwall"), paths.SPIN_PTX, str(launches), str(kernel_ns)]
         return dict(json.loads(subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout))
 
     yield run

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 from running import Daemon, Tenant
-from test_numbers import bare
+from test_lending import bare
+
+from gpushare import paths
 
 USERS = 20
 SECONDS = 20.0
 LEASE_MS = 20  # a lease of another notebook
-HERE = Path(__file__).parent
-PTX = HERE.parent / "native/clients/spin.ptx"
+PROGRAM = Path(__file__).with_name("notebook.py")
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +35,7 @@ def notebooks(node: Daemon, *, shared: bool) -> Iterator[list[subprocess.Popen[s
     with ExitStack() as opened:
         processes = []
         for number in range(USERS):
-            program = [sys.executable, str(HERE / "notebook.py"), str(PTX), str(SECONDS), str(number)]
+            program = [sys.executable, str(PROGRAM), str(paths.SPIN_PTX), str(SECONDS), str(number)]
             share = {"tenant": f"user-{number:02}", "class": "interactive"}
             command = node.run("512MiB", "50", *program, **share) if shared else [*bare(node)[:-1], *program]
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

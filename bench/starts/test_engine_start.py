@@ -16,7 +16,7 @@ import cri
 import pytest
 from engines import IMAGE, PODMAN, SHARE, Docker, configure, dockers_own, programs, running
 from running import Daemon
-from test_numbers import _bundle
+from test_runc import bundle
 
 from gpushare.paths import RUNTIME_WRAPPER
 
@@ -93,7 +93,7 @@ def test_a_runtime(runtime: str, node: Daemon, report: Callable[..., None], shor
     ours = [RUNTIME_WRAPPER, f"--gpushare-socket={node.layout.socket}"]
     if runtime != "runc":
         ours.append(f"--gpushare-runtime={shutil.which(runtime)}")
-    plain, asking = _bundle(tmp_path / "plain"), _bundle(tmp_path / "asking")
+    plain, asking = bundle(tmp_path / "plain"), bundle(tmp_path / "asking")
     config = json.loads((asking / "config.json").read_text())
     config["annotations"] = SHARE
 

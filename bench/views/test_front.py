@@ -123,3 +123,16 @@ def test_ps(report, hundred):
         "<= 120 ms",
         found <= 120,
     )
+
+
+def test_help(report, benchmark) -> None:
+    def once(command: tuple[str, ...]) -> float:
+        at = time.perf_counter()
+        subprocess.run(command, check=True, capture_output=True)
+        return 1000 * (time.perf_counter() - at)
+
+    times = []
+    benchmark.pedantic(lambda: times.append(once((*GPUSHARE, "--help"))), rounds=15, iterations=1, warmup_rounds=1)
+    empty = statistics.median(once((sys.executable, "-c", "pass")) for _ in range(15))
+    took = statistics.median(times)
+    report("gpushare --help", f"{took:.0f} ms", f"an empty Python: {empty:.0f} ms", "<= 150 ms", took <= 150)

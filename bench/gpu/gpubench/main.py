@@ -18,7 +18,7 @@ from gpubench.groups import GROUPS, PREFLIGHT, Group, select
 from gpubench.results import Results, keep_logs, merged, save
 from gpubench.worker import say
 
-RESULTS = machine.ROOT / "bench" / "results"
+RESULTS = machine.ROOT / "bench" / "results" / "gpu"
 GROUP_SECONDS = 530
 """Of a run of one group, build included."""
 _LEAST_SECONDS = 20  # a group begun with less left would measure nothing

@@ -9,16 +9,18 @@ import subprocess
 import tempfile
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arbiterbench import load
+import built
+import quiet
 from gpubench.config import clean_environment
+from judge import Round
 from running import Daemon
 from waiting import until
 
-from duelbench.evasions import Evasion
-from duelbench.judge import Round
+from gpushare import paths
 
 HONEST_MILLI, EVADER_MILLI = 750, 250
 MEMORY, MEMORY_BYTES = "2GiB", 2 << 30
@@ -30,6 +32,36 @@ _PAID_SECONDS = 5.0
 """In so long one that was found has stood still for what it had before: a second of the device, at 25 %."""
 
 Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Evasion:
+    """A function of the program `duel`, which lists them itself. `devices`: of its grant, each with an honest tenant.
+    `grants`: what its share is split into, a process each. `open`: why nothing holds it; empty for all that must be
+    held. `options`: further ones of `gpushare run`, as words of `name=value`. `seconds`: the shortest duel that shows
+    something. `found`: what holds it are the daemon's findings; the duel begins when it is found."""
+
+    name: str
+    kind: str
+    about: str
+    devices: int
+    grants: int
+    open: str
+    options: str
+    seconds: float
+    found: bool
+
+    @property
+    def of_memory(self) -> bool:
+        return self.kind == "memory"
+
+
+def known() -> list[Evasion]:
+    """All evasions, in the order of the table; the first is no evasion but the control."""
+    command = [built.program("duel"), "--list"]
+    env = {"LD_LIBRARY_PATH": str(paths.SIM_LIB_DIR)}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=env)
+    return [Evasion(**json.loads(line)) for line in done.stdout.splitlines()]
 
 
 class MatchError(Exception):
@@ -54,9 +86,9 @@ class _Tenant:
             found = selector.select(_READY_SECONDS)
         line = self.process.stdout.readline() if found else b""
         if not line or json.loads(line).get("event") != "ready":
-            raise MatchError(f"did not start: {line.decode()!r} {self.said()}")
+            raise MatchError(f"did not start: {line.decode()!r} {self.stderr()}")
 
-    def said(self) -> str:
+    def stderr(self) -> str:
         return self._errors.read_text()[-400:]
 
     def check(self) -> None:
@@ -64,7 +96,7 @@ class _Tenant:
             return
         assert self.process.stdout is not None
         rest = self.process.stdout.read(1000).decode() if self.process.returncode >= 0 else ""
-        raise MatchError(f"ended with {self.process.returncode}: {rest!r} {self.said()}")
+        raise MatchError(f"ended with {self.process.returncode}: {rest!r} {self.stderr()}")
 
     def end(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -75,14 +107,14 @@ class _Tenant:
 
 
 class _Match:
-    def __init__(self, evasion: Evasion, program: Path, scratch: Path, cleanup: ExitStack) -> None:
-        self.evasion, self._program, self._scratch, self._cleanup = evasion, program, scratch, cleanup
+    def __init__(self, evasion: Evasion, scratch: Path, cleanup: ExitStack) -> None:
+        self.evasion, self._scratch, self._cleanup = evasion, scratch, cleanup
         self.daemon = Daemon(scratch / "state", f"{evasion.devices}x16GiB", clean_environment())
         cleanup.callback(self.daemon.stop)
         self.daemon.start()
 
     def tenant(self, milli: int, name: str, *arguments: str, **options: str) -> _Tenant:
-        command = self.daemon.run(MEMORY, str(milli), self._program, name, *arguments, **options)
+        command = self.daemon.run(MEMORY, str(milli), built.program("duel"), name, *arguments, **options)
         tenant = _Tenant(command, self._scratch / f"{name}.err")
         self._cleanup.callback(tenant.end)
         return tenant
@@ -125,12 +157,12 @@ class _Match:
         pids = {tenant.process.pid for tenant in honest}
         before_seconds, before_ns = self.until_found(pids) if self.evasion.found else (0.0, 0)
         time.sleep(_PAID_SECONDS if self.evasion.found else WARM_SECONDS)
-        load_before, before, metered = load.snapshot(), self.books(), self.metered(pids)
+        usage, before, metered = quiet.Usage.now(), self.books(), self.metered(pids)
         waited, began = _waited_ns(pids), time.monotonic_ns()
         time.sleep(seconds)
         waited = (_waited_ns(pids) - waited) / (time.monotonic_ns() - began)
         after, metered = self.books(), self.metered(pids) - metered
-        crowded = load.crowded(load.between(load_before, load.snapshot()))
+        crowded = quiet.why_not(*quiet.Usage.now().others(usage)) or ""
         for tenant in tenants:
             tenant.check()
         mine = [_honest(last, pids) - _honest(first, pids) for first, last in zip(before, after, strict=True)]
@@ -181,9 +213,9 @@ def _waited_ns(pids: set[int]) -> float:
     return sum(int((task / "schedstat").read_text().split()[1]) for task in tasks)
 
 
-def play(evasion: Evasion, program: Path, seconds: float) -> Round:
+def play(evasion: Evasion, seconds: float) -> Round:
     """Raises MatchError, or what a program's failure raises."""
     with ExitStack() as cleanup:
         scratch = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="gsd-", dir="/tmp")))
-        match = _Match(evasion, program, scratch, cleanup)
+        match = _Match(evasion, scratch, cleanup)
         return match.duel_of_memory(seconds) if evasion.of_memory else match.duel_of_time(seconds)

@@ -1,11 +1,8 @@
 """Who won: pure arithmetic on the simulator's books."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import median
-from typing import Any
-
-Json = dict[str, Any]
 
 SHARE = 0.73
 """Of the device time that both used, the least that the honest tenant of 75 % gets."""
@@ -25,11 +22,12 @@ LITTLE = 0.005
 @dataclass(frozen=True)
 class Round:
     """One duel. `honest_ns`, `evader_ns`, `wall_ns`: per device, by the simulator's books, within the window.
-    `metered_ns`: what the evader's grants were charged on all devices in it. `peak_bytes`, `left_bytes`: of the device,
-    while the evader ran alone, and after its end. `waited`: the part of the window that the honest tenants' threads
-    waited for a processor; who gets none does not launch. `found`: kinds of what the daemon found of the evader's
-    grants; `before_ns`, `before_seconds`: what that had beyond its share until then, of one that has to be found, and
-    how long that took."""
+    `metered_ns`: what the evader's grants were charged on all devices in it. `peak_bytes`, `left_bytes`: of the
+    device, while the evader ran alone, and after its end. `crowded`: what other programs had of the processors,
+    where that was much. `waited`: the part of the window that the honest tenants' threads waited for a processor,
+    without which they launch nothing. `found`: kinds of the daemon's findings about the evader's grants;
+    `before_ns`, `before_seconds`: what that had beyond its share until then, of one that has to be found, and how
+    long that took."""
 
     seconds: float
     honest_ns: Sequence[int] = ()
@@ -39,7 +37,7 @@ class Round:
     limit_bytes: int = 0
     peak_bytes: int = 0
     left_bytes: int = 0
-    crowded: bool = False
+    crowded: str = ""
     waited: float = 0.0
     found: Sequence[str] = ()
     before_ns: int = 0
@@ -61,9 +59,6 @@ class Round:
 
     def over_bytes(self) -> int:
         return max(0, self.peak_bytes - self.limit_bytes)
-
-    def row(self) -> Json:
-        return asdict(self)
 
 
 @dataclass(frozen=True)
