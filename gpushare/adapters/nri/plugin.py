@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpushare.adapters.common import Changes
 from gpushare.adapters.nri import adjustment
 from gpushare.adapters.nri.connection import (
     REQUEST,
@@ -67,7 +68,7 @@ class Plugin:
         # Grants made for containers that are not removed yet, by container id.
         self._made: dict[str, str] = {}
         self._listed: set[str] = set()
-        self._said = ""
+        self._changes = Changes(log)
 
     def run(self) -> None:
         """Serves the engine at the socket, and reconnects when it restarts; never returns."""
@@ -76,17 +77,11 @@ class Plugin:
             try:
                 connection = _connect(self._engine)
             except (OSError, GpushareError) as error:
-                self._say(f"no engine at {self._engine}: {_why(error)}")
+                self._changes.log(f"no engine at {self._engine}: {_why(error)}")
             else:
                 if self._serve(connection):
                     wait = iter(_RETRY_SECONDS)
             time.sleep(_UNFIT_SECONDS if self._unfit else next(wait, _RETRY_SECONDS[-1]))
-
-    def _say(self, line: str) -> None:
-        """Logs a line unless it repeats the one before."""
-        if line != self._said:
-            log.info("%s", line)
-        self._said = line
 
     def _serve(self, connection: Connection) -> bool:
         """Serves until the connection ends; returns whether the engine had configured this plugin."""
@@ -98,9 +93,9 @@ class Plugin:
                     self._answer(connection, message)
                 elif message.connection == TO_ENGINE and (reason := refused(message.payload)):
                     raise FailedError(f"it refused the plugin: {reason}")
-            self._say(f"the engine at {self._engine} ended the connection")
+            self._changes.log(f"the engine at {self._engine} ended the connection")
         except (OSError, ValueError, GpushareError) as error:
-            self._say(f"the engine at {self._engine}: {_why(error)}")
+            self._changes.log(f"the engine at {self._engine}: {_why(error)}")
         finally:
             connection.close()
         return self._configured
@@ -127,7 +122,7 @@ class Plugin:
             raise FailedError(_UNFIT[engine])
         self._edit_seconds = (number(given, 5) / 1000 or _REQUEST_SECONDS) * _PART
         self._configured = True
-        self._say(f"registered with {engine} {text(given, 3)} at {self._engine}")
+        self._changes.log(f"registered with {engine} {text(given, 3)} at {self._engine}")
         return field(2, _EVENTS)
 
     def _synchronize(self, _connection: Connection, given: Message) -> bytes:
