@@ -17,7 +17,7 @@ KERNEL_NS = 300_000
 POINTS, POINTS_IN_A_SECOND, WORK, CPU = 2, 3, 0.98, 0.02
 SAMPLES = 10
 """Per second."""
-STARTING = 8
+STARTING = 4
 """Tenants at a time."""
 CROWD = [10 + round(41 * place / 31) for place in range(32)]
 """Shares of 1.0 to 5.1 % of one device, 967 together."""
