@@ -203,7 +203,7 @@ def svg(made: Recording, title: str, rows: int, speed: float = 1) -> str:
     for one in sorted(made.shown, key=lambda one: (one.row, one.begins)):
         gone = "" if one.ends is None else ' visibility="hidden"'
         lines.append(f'<g class="m {moves.line(one)}"{gone}>{"".join(_text(one.row, run) for run in one.runs)}</g>')
-    told = "\n".join(one.text() for one in made.last()[-rows:])
+    words = "\n".join(one.text() for one in made.last()[-rows:])
     style = (
         f"text{{font:{SIZE}px ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace;white-space:pre}}"
     )
@@ -212,7 +212,7 @@ def svg(made: Recording, title: str, rows: int, speed: float = 1) -> str:
     size = f'width="{width}" height="{high}" viewBox="0 0 {width} {high}"'
     return "\n".join([
         f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="title desc">',
-        f'<title id="title">{escape(title, quote=False)}</title><desc id="desc">{escape(told, quote=False)}</desc>',
+        f'<title id="title">{escape(title, quote=False)}</title><desc id="desc">{escape(words, quote=False)}</desc>',
         f"<style>{style}{_rules(0)}{dark}{moves.rules()}</style>",
         f'<clipPath id="window"><rect y="{HEAD}" width="{width}" height="{high - HEAD - 2}"/></clipPath>',
         f'<rect class="p" x=".5" y=".5" width="{width - 1}" height="{high - 1}" rx="8"/>',

@@ -67,7 +67,7 @@ def measured(starts: dict[str, Start]) -> dict[str, list[float]]:
     return found
 
 
-def told(report: Callable[..., None], name: str, times: dict[str, list[float]], most: float | None) -> None:
+def reported(report: Callable[..., None], name: str, times: dict[str, list[float]], most: float | None) -> None:
     """Reports an engine. `most`: milliseconds that a share may add, where no request may add 1; None: both bounds are
     the spread of the engine's own starts."""
     own = statistics.median(times["own"])
@@ -110,7 +110,7 @@ def test_a_runtime(runtime: str, node: Daemon, report: Callable[..., None], shor
         starts["own"]()
     except AssertionError as error:
         pytest.skip(f"{runtime} starts nothing on this machine: {error}")
-    told(report, runtime, measured(starts), 5.0)
+    reported(report, runtime, measured(starts), 5.0)
 
 
 def installed(name: str) -> Path:
@@ -154,7 +154,7 @@ def test_podman(
             "none": lambda: podman("--runtime", "gpushare", "run", "--rm", IMAGE, TRUE),
             "share": lambda: podman("--runtime", "gpushare", "run", "--rm", *asked, IMAGE, TRUE),
         }
-        told(report, "podman", measured(starts), None)
+        reported(report, "podman", measured(starts), None)
     finally:
         with contextlib.suppress(AssertionError):
             podman("rm", "--all", "--force")
@@ -176,15 +176,15 @@ def test_docker(
         docker.load(rootfs)
 
         def start(runtime: str, annotations: dict[str, str]) -> None:
-            status, said = docker.run(runtime, TRUE, Annotations=annotations)
-            assert status == 204, said
+            status, answer = docker.run(runtime, TRUE, Annotations=annotations)
+            assert status == 204, answer
 
         starts = {
             "own": lambda: start("plain", {}),
             "none": lambda: start("gpushare", {}),
             "share": lambda: start("gpushare", SHARE),
         }
-        told(report, "docker", measured(starts), None)
+        reported(report, "docker", measured(starts), None)
 
 
 def test_containerd(
@@ -217,4 +217,4 @@ def test_containerd(
             "none": lambda: start("--runc-binary", wrapper),
             "share": lambda: start("--runc-binary", wrapper, *asked),
         }
-        told(report, "containerd (ctr)", measured(starts), None)
+        reported(report, "containerd (ctr)", measured(starts), None)

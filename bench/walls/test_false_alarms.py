@@ -74,8 +74,8 @@ def come_and_go(node: Daemon, choose: random.Random) -> int:
     finally:
         for child in children:
             child.kill()
-        said = [child.communicate() for child in children]
-    assert not any(ended), said
+        output = [child.communicate() for child in children]
+    assert not any(ended), output
     return AT_ONCE + 1
 
 

@@ -39,7 +39,7 @@ class Tenant:
         )
         group.add(self.process.pid)
 
-    def say(self, *words: object) -> str:
+    def ask(self, *words: object) -> str:
         self.process.stdin.write(" ".join(map(str, words)) + "\n")
         return self.process.stdout.readline()
 
@@ -75,7 +75,7 @@ def test_cost_of_a_call(report) -> None:
             for attached in (False, True):
                 number = guard.limit(group.path, 1 << 50) if attached else 0
                 for what in WHAT:
-                    found.setdefault((what, attached), []).append(int(tenant.say("time", CALLS, what)))
+                    found.setdefault((what, attached), []).append(int(tenant.ask("time", CALLS, what)))
                 if attached:
                     guard.forget(number)
         for what, (name, bound) in WHAT.items():
@@ -98,7 +98,7 @@ def test_until_a_process_has_ended(report) -> None:
         for _ in range(KILLS):
             tenant = Tenant(path, group)
             began = time.perf_counter_ns()
-            assert tenant.say("alloc", 1, 10, 128 * MIB, 0) == ""
+            assert tenant.ask("alloc", 1, 10, 128 * MIB, 0) == ""
             assert tenant.process.wait() == -9
             took.append((time.perf_counter_ns() - began) / 1e6)
             tenant.end()
@@ -211,7 +211,7 @@ def test_cost_of_an_open(report, name: str) -> None:
 
         def took(where: str, path: str, wanted: int) -> int:
             groups[where].add(tenant.process.pid)
-            found = int(tenant.say("opens", OPEN_CALLS, wanted, path))
+            found = int(tenant.ask("opens", OPEN_CALLS, wanted, path))
             assert found > 0, f"{path} in {where}: not errno {wanted}"
             return found
 
