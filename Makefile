@@ -107,7 +107,7 @@ bench: $(VENV)/.ready-test build tree-test tree-arm ## the numbers: ratios withi
 	$(BIN)/pytest bench --benchmark-columns=median,min,max,stddev
 
 pictures: $(VENV)/.ready-test build ## the pictures of README and docs, of real runs; on a quiet machine
-	$(BIN)/python scripts/pictures.py
+	$(BIN)/python scripts/pictures
 
 dist: $(VENV)/.ready-test build ## a release: sources, wheels and Debian packages for x86_64 and aarch64, SBOMs, SHA256SUMS
 	$(BIN)/python scripts/dist

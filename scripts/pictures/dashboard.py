@@ -1,5 +1,5 @@
 """Pictures of the dashboard for docs/dashboard.md, with its own simulated node, on which real processes share two
-devices for a while. Run as `.venv/bin/python scripts/pictures_dashboard.py`."""
+devices for a while. Run as `.venv/bin/python scripts/pictures/dashboard.py`."""
 
 import sys
 import tempfile
@@ -7,7 +7,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
 from browser import chromium, opened  # noqa: E402 - not in the installed package

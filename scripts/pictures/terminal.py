@@ -1,6 +1,6 @@
 """A program's run in a terminal as SVG: every line as text, animated as it ran, or still where motion is unwanted.
 
-    scripts/terminal_picture.py --title "gpushare demo" --output demo.svg -- gpushare demo
+    scripts/pictures/terminal.py --title "gpushare demo" --output demo.svg -- gpushare demo
 
 The program runs in its own terminal, which is too high to scroll; the picture shows the rows above its last line.
 """

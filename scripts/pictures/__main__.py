@@ -1,6 +1,6 @@
 """Makes the pictures of the README and the documentation, each of a real run: `make pictures`.
 
-scripts/pictures.py [WORD...]     # only the steps whose line contains one of the words
+scripts/pictures [WORD...]     # only the steps whose line contains one of the words
 """
 
 import html
@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "scripts"))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(Path(__file__).parent))
 
-import sample_usage  # noqa: E402
-import terminal_picture  # noqa: E402
+import terminal  # noqa: E402
+import usage  # noqa: E402
 
 PICTURES, README = ROOT / "docs" / "pictures", ROOT / "README.md"
 BEGIN, END = "<!-- verdict: written by make pictures -->", "<!-- end of verdict -->"
@@ -33,48 +33,48 @@ def save(name: str, text: str) -> None:
     (PICTURES / name).write_text(text)
 
 
-def said(picture: str) -> str:
+def verdict(picture: str) -> str:
     """The verdict in a picture of the demo, as text for the README, for readers who do not see pictures."""
     shown = html.unescape(picture.partition('<desc id="desc">')[2].partition("</desc>")[0])
-    verdict = shown.partition("verdict\n")[2].rstrip()
-    return f"{BEGIN}\n```\n{verdict}\n```\n{END}"
+    lines = shown.partition("verdict\n")[2].rstrip()
+    return f"{BEGIN}\n```\n{lines}\n```\n{END}"
 
 
-def told() -> None:
+def write_verdict() -> None:
     """Writes the verdict into the README."""
     text = README.read_text()
     before, after = text.partition(BEGIN)[0], text.partition(END)[2]
-    README.write_text(before + said((PICTURES / "demo.svg").read_text()) + after)
+    README.write_text(before + verdict((PICTURES / "demo.svg").read_text()) + after)
 
 
 def played(name: str, rows: int, speed: float, *words: str) -> None:
     """Records a scenario of the demo as a picture."""
-    made = terminal_picture.record([*GPUSHARE, "demo", *words])
+    made = terminal.record([*GPUSHARE, "demo", *words])
     if made.status:
         raise RuntimeError(f"gpushare demo {' '.join(words)} ended with {made.status}:\n{made.text()}")
     where = "simulated device" if "SIMULATED" in made.text() else "NVIDIA device"
     command = " ".join(["gpushare demo", *words])
     title = f"$ {command}    ({where}, {time.strftime('%Y-%m-%d')}, {speed:g} times as fast)"
-    save(name, terminal_picture.svg(made, title, rows, speed))
+    save(name, terminal.svg(made, title, rows, speed))
 
 
 def used() -> None:
     """Saves the output of `gpushare usage --format svg` for a made-up ledger."""
-    save("usage.svg", sample_usage.picture())
+    save("usage.svg", usage.picture())
 
 
-def script(path: Path) -> Callable[[], None]:
-    """A step that runs the script of one view."""
-    return lambda: subprocess.run([sys.executable, str(path)], check=True) and None
+def seen() -> None:
+    """Makes the pictures of the dashboard: in a process of its own, which imports what tests import."""
+    subprocess.run([sys.executable, str(Path(__file__).with_name("dashboard.py"))], check=True)
 
 
 STEPS: list[tuple[str, Callable[[], None]]] = [
     ("docs/pictures/demo.svg: gpushare demo", lambda: played("demo.svg", 26, 2)),
-    ("README.md: what its verdict says", told),
+    ("README.md: its verdict", write_verdict),
     ("docs/pictures/demo-teams.svg: gpushare demo --scenario teams",
      lambda: played("demo-teams.svg", 22, 4, "--scenario", "teams")),
     ("docs/pictures/usage.svg: gpushare usage --format svg", used),
-    *((f"docs/pictures: {path.name}", script(path)) for path in sorted((ROOT / "scripts").glob("pictures_*.py"))),
+    ("docs/pictures/dashboard-*.png: gpushare dashboard", seen),
 ]  # fmt: skip
 
 
@@ -84,8 +84,8 @@ def main() -> int:
         return 2
     PICTURES.mkdir(exist_ok=True)
     steps = [one for one in STEPS if not sys.argv[1:] or any(word in one[0] for word in sys.argv[1:])]
-    for number, (told, step) in enumerate(steps, 1):
-        print(f"{number}/{len(steps)} {told}", flush=True)
+    for number, (title, step) in enumerate(steps, 1):
+        print(f"{number}/{len(steps)} {title}", flush=True)
         step()
     return 0
 
