@@ -75,7 +75,7 @@ def running(node: Daemon, commands: Sequence[list[str]], kernel_ns: int) -> Iter
             ends.callback(process.kill)
             pids.append(process.pid)
             if number % STARTING == 0 or number == len(commands):
-                until(all_work, "all work", 60)
+                until(all_work, "all work", 120)
         time.sleep(1)
         yield pids
 
@@ -118,7 +118,7 @@ def test_share_error(node: Daemon, report, shares: tuple[int, ...]) -> None:
            f"<= {100 * CPU:.0f} %", cpu <= CPU)  # fmt: skip
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 def test_crowd(report) -> None:
     """256 processes, 32 on each of eight devices."""
     with daemon_apart(simulate="8x16GiB") as node:

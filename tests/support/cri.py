@@ -11,9 +11,8 @@ from pathlib import Path
 
 import cgroups
 import grpc
+from protobuf import parse, text
 from waiting import until
-
-from gpushare.adapters.protobuf import parse, text
 
 _NUMBERS = itertools.count()
 IMAGE = "docker.io/library/gpushare-engines:1"
