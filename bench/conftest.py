@@ -63,7 +63,9 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     if _rows:
         terminalreporter.section("compared with the stored run")
-        for line in record.side_by_side(record.stored(_kind(config)), _rows, whole=_whole(config)):
+        stored = record.stored(_kind(config))
+        whole = _whole(config) and bool(stored)
+        for line in record.side_by_side(stored or record.stored("bench"), _rows, whole=whole):
             terminalreporter.write_line(line)
 
 
