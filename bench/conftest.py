@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import quiet
-from running import PATIENT, Daemon
+from run.running import Daemon
+from timing import quiet
 
 BENCH = Path(__file__).resolve().parent
 sys.path[:0] = [str(BENCH), *(str(path) for path in sorted(BENCH.iterdir()) if path.is_dir())]
@@ -18,7 +18,7 @@ import record  # noqa: E402
 
 os.environ["PYTHONSAFEPATH"] = "1"  # the installed package, not the tree
 os.environ[quiet.MARK] = str(os.getpid())  # tells what is started here from other programs
-Daemon.patches = PATIENT  # daemons start a reader ahead, as installed ones do
+Daemon.timing = {}  # daemons start a reader ahead, as installed ones do
 _rows: list[dict[str, Any]] = []
 
 

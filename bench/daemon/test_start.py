@@ -6,8 +6,8 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from running import Daemon
-from waiting import until
+from run.running import Daemon
+from run.waiting import until
 
 from gpushare.ledger.entries import Period
 

@@ -6,8 +6,8 @@ import statistics
 import subprocess
 import time
 
-from running import SPIN, Daemon
-from waiting import until
+from run.running import SPIN, Daemon
+from run.waiting import until
 
 from gpushare import paths
 

@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
-import built
 import pytest
-from handmade import Grant, Simulator, Tenant
+from pages.handmade import Grant, Simulator, Tenant
+from run import built
 
 PATTERNS = {
     "b2b": "back to back",

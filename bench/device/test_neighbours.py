@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from running import SPIN, Daemon, Tenant, daemon_apart
+from run.running import SPIN, Daemon, Tenant, daemon_apart
 from test_lending import bare
 
 from gpushare import paths

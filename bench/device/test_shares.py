@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from running import SPIN, Daemon, daemon_apart
+from run.running import SPIN, Daemon, daemon_apart
+from run.waiting import until
 from test_lending import bare
-from waiting import until
 
 KERNEL_NS = 300_000
 POINTS, POINTS_IN_A_SECOND, WORK, CPU = 2, 3, 0.98, 0.02

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import built
-import quiet
 from gpubench.config import clean_environment
 from judge import Round
-from running import Daemon
-from waiting import until
+from run import built
+from run.running import Daemon
+from run.waiting import until
+from timing import quiet
 
 from gpushare import paths
 

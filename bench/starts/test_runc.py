@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from running import Daemon
+from run.running import Daemon
 
 from gpushare import paths
 
