@@ -346,7 +346,6 @@ class _Daemon:
         context.preparing.close()
         context.audit.close()
         context.adoption.let_go()
-        context.resources.stop()
         context.exclusion.close()
         # Killed processes may take a moment to leave their cgroups; the next start removes what is left then.
         deadline = time.monotonic() + _LEAVE_SECONDS

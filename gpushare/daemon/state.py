@@ -129,15 +129,12 @@ class Live:
     `handle`: the arbiter's, while the grant is served. `shares`: those pushed last, one per place. `starter`: pidfd of
     the runtime that is about to start the grant's container. `rv`: number of its last event in the watch stream.
     `shown`: what watchers saw of it then, while nobody has used it. `exceeded`: the last time that one of its processes
-    took too much memory of the driver, in words. `later`: its files may be made in a thread, for which the caller
-    waits; `making`: the number of that job, 0: none is running.
+    took too much memory of the driver, in words.
     """
 
     record: GrantRecord
     rv: int = 0
     shown: Grant | None = None
-    later: bool = False
-    making: int = 0
     limits: LimitsPage | None = None
     usage: UsagePage | None = None
     bell: int | None = None

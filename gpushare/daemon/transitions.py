@@ -20,7 +20,6 @@ from gpushare.daemon.state import Live, State, boot_ns, now_ns
 from gpushare.daemon.tenant_socket import Rules
 from gpushare.daemon.view import ended_unused, grant_view
 from gpushare.daemon.watch import Change
-from gpushare.errors import FailedError
 from gpushare.policy import lifecycle
 from gpushare.policy.lifecycle import Kind, Phase
 from gpushare.wire import JoinError
@@ -36,7 +35,6 @@ class Transitions:
 
     def __init__(self, state: State, resources: Resources, serving: Serving, arbiter: Arbiter) -> None:
         self._state, self._resources, self._serving, self._arbiter = state, resources, serving, arbiter
-        resources.on_failed = self.fail
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.before_end: list[Callable[[], None]] = []
         """Called before a grant ends because its processes have ended: what is known of them is reported first."""
@@ -76,7 +74,7 @@ class Transitions:
     def _step(self, live: Live, step: lifecycle.Instruction) -> None:
         match step:
             case lifecycle.Prepare():
-                self._resources.make(live, later=live.later)
+                self._resources.make(live)
             case lifecycle.Serve():
                 self._open(live)
                 self._serving.serve(live, {})
@@ -104,8 +102,6 @@ class Transitions:
         before anybody has used them."""
         if live.record.life.kind is Kind.PROCESS:
             self._resources.unmake(live)
-            if live.record.phase.ended:  # its files could not be made `later`, as `unmake` has found out
-                raise FailedError(live.record.life.reason)
             self._resources.make(live)
         self._resources.open(live, self.rules(live))
 
@@ -115,7 +111,7 @@ class Transitions:
             workloads.close(workload)
         live.workloads.clear()
         live.record.members = []
-        self._resources.unmake(live, soon=live.record.life.kind is None and live.record.phase is Phase.RELEASED)
+        self._resources.unmake(live)
         if live.record.life.kind is Kind.PROCESS:
             for name in workloads.cgroup_names(self._state.layout.cgroups, live.id):
                 workloads.remove_cgroup(self._state.layout.cgroups, name)

@@ -134,7 +134,7 @@ def grant_view(
         devices=devices,
         borrow=any(place.borrows for place in record.places),
         cdi=[cdi.device_name(record.id)],
-        dir=grantdir.self_name(state.layout, record.id),
+        dir=str(grantdir.self_dir(state.layout, record.id)),
         pid=life.pid,
         kind=life.kind.value if life.kind is not None else None,
         uid=record.uid,
@@ -334,7 +334,7 @@ def driver_dir(sim_lib_dir: Path, files: tuple[Path, ...], simulated: bool) -> s
 
 def binding(layout: Layout, grant_id: str, kind: types.Kind, node: Node, granted: Sequence[Granted]) -> types.Binding:
     """What the workload of a bound grant needs: the environment of a process, or the mounts of a container too."""
-    directory = grantdir.self_name(layout, grant_id)
+    directory = str(grantdir.self_dir(layout, grant_id))
     if kind == "process":
         environment = process.environment(layout, grant_id, node)
         return types.Binding(grant=grant_id, dir=directory, env=environment, mounts=[], unset=list(process.UNSET))
