@@ -126,7 +126,7 @@ class Resources:
         grants = list(grants)
         self._unwritten &= {live.id for live in grants}
         try:
-            there = set(os.listdir(self._layout.cdi))
+            there = {path.name for path in self._layout.cdi.iterdir()}
         except OSError:
             there = set()
         if cdi.name(cdi.ANY) not in there:

@@ -14,7 +14,7 @@ from gpushare.api.types import Name
 from gpushare.arbiter import Arbiter
 from gpushare.daemon.grants.resources import Resources
 from gpushare.daemon.grants.serving import Serving
-from gpushare.daemon.grants.view import ended_unused, grant_view
+from gpushare.daemon.grants.view import grant_view
 from gpushare.daemon.host.peer import Peer
 from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.state import State, boot_ns, now_ns
@@ -156,12 +156,7 @@ class Transitions:
 
         def build(rv: int) -> Any:
             live.rv = rv
-            if live.shown is not None and change == "removed":
-                live.shown = ended_unused(live.shown, live)
-                return live.shown
-            shown = grant_view(self._state, live.record, live, self._arbiter)
-            live.shown = shown if live.record.life.kind is None else None
-            return shown
+            return grant_view(self._state, live.record, live, self._arbiter)
 
         self._state.watch.publish("grant", change, build, name)
         for tell in self._state.on_changed:

@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from msgspec import structs
-
 from gpushare.api import tenants as tenant_types
 from gpushare.api import types
 from gpushare.api.drain import DeviceState
@@ -153,21 +151,6 @@ def grant_view(
         grace_seconds=found.grace_ns / 1e9,
         eviction=live.eviction if live is not None else None,
         rv=live.rv if live is not None else 0,
-    )
-
-
-def ended_unused(shown: types.Grant, live: Live) -> types.Grant:
-    """The view of an ended grant that nobody had used, made from `shown`, its view before: making all of it again takes
-    longer than ending the grant."""
-    record = live.record
-    return structs.replace(
-        shown,
-        phase=record.life.phase.value,
-        expires_ns=record.life.expires_ns,
-        ended_ns=record.ended_ns,
-        reason=record.life.reason,
-        notice="",
-        rv=live.rv,
     )
 
 

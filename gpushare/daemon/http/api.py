@@ -231,8 +231,7 @@ class Api:
         http.check_there(request)
         asker = request.query.get("asker", "")
         live, new = self._grants.create(peer, asked, member=member, asker=asker)
-        # A new grant is unused: the view built at its creation still holds.
-        return http.json_answer((live.shown if new else None) or self._grant(live), 201 if new else 200)
+        return http.json_answer(self._grant(live), 201 if new else 200)
 
     async def plan(self, request: web.Request) -> web.Response:
         several = http.has_field(request, "grants")
@@ -261,7 +260,7 @@ class Api:
     async def release_grant(self, request: web.Request) -> web.Response:
         live = self._grants.release(http.peer_of(request), request.match_info["id"])
         await self._context.serving.settled()
-        return http.json_answer(live.shown or self._ended(live.record))
+        return http.json_answer(self._ended(live.record))
 
     async def bind_grant(self, request: web.Request) -> web.Response:
         asked = http.decoded(request, types.BindRequest)

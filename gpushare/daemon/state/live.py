@@ -7,7 +7,6 @@ from typing import Protocol
 import msgspec
 
 from gpushare.api.reclaim import Eviction
-from gpushare.api.types import Grant
 from gpushare.arbiter import GrantStats
 from gpushare.daemon.state.books import DeviceBook
 from gpushare.daemon.state.records import GrantRecord, MemberRecord, WorkloadRecord
@@ -48,13 +47,11 @@ class Live:
     `eviction`: set while it is asked for memory that it has on loan. `limits` to `socket`: set while it is in use.
     `handle`: the arbiter's, while the grant is served. `shares`: those pushed last, one per place. `starter`: pidfd of
     the runtime that is about to start the grant's container. `rv`: number of its last event in the watch stream.
-    `shown`: what watchers saw of it then, while nobody has used it. `exceeded`: the last time that one of its processes
-    took too much memory of the driver, in words.
+    `exceeded`: the last time that one of its processes took too much memory of the driver, in words.
     """
 
     record: GrantRecord
     rv: int = 0
-    shown: Grant | None = None
     limits: LimitsPage | None = None
     usage: UsagePage | None = None
     bell: int | None = None
