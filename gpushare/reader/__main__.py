@@ -50,16 +50,20 @@ class Reader:
     def _answer(self, job: Job) -> Answer:
         match job:
             case Config():
-                self._config = config.load(job.text)
+                self._read(job.text)
                 return _asks(self._config, job)
             case Edit():
                 if job.text is not None:
-                    self._config = config.load(job.text)
+                    self._read(job.text)
                 return _edited(self._config, job)
             case Member():
                 return Found(text="1" if members.is_member(job.uid, job.gid, job.users, job.groups) else "")
             case Command():
                 return Found(text=commands.command(job.pid))
+
+    def _read(self, text: bytes) -> None:
+        self._config = {}  # never another container's, whatever this text is
+        self._config = config.load(text)
 
 
 def _asks(found: dict[str, Any], job: Config) -> Asks:
