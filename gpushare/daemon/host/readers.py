@@ -12,6 +12,7 @@ from typing import TypeVar
 import msgspec
 
 from gpushare import helper
+from gpushare.daemon.timing import Timing
 from gpushare.errors import BY_CODE, FailedError, GpushareError, RefusedError
 from gpushare.reader import (
     HEAD,
@@ -31,11 +32,9 @@ from gpushare.reader import (
 
 log = logging.getLogger(__name__)
 
-JOB_SECONDS = 2.0
-# With _START_SECONDS and two jobs, less than the runtime wrapper waits (hooks/edit.c: 15 s).
+# With _START_SECONDS and the time for two jobs, less than the runtime wrapper waits (hooks/edit.c: 15 s).
 _QUEUE_SECONDS = 5.0
 _START_SECONDS = 5.0  # for an interpreter to start on a fully loaded machine
-_AHEAD_SECONDS = 1.0
 _AT_ONCE = 4
 _LARGE_BYTES = 1 << 20  # a process that has read this much keeps the memory: it is replaced
 # A killed process stays while it waits for a file system that does not answer. With this many of them no more are
@@ -46,7 +45,8 @@ _Wanted = TypeVar("_Wanted", Asks, Edited, Found)
 
 
 class _Worker:
-    def __init__(self) -> None:
+    def __init__(self, job_seconds: float) -> None:
+        self._job_seconds = job_seconds
         self._channel, theirs = socket.socketpair()
         with theirs:
             try:
@@ -80,11 +80,11 @@ class _Worker:
         try:
             async with asyncio.timeout(_START_SECONDS):
                 await self._begin()
-            async with asyncio.timeout(JOB_SECONDS):
+            async with asyncio.timeout(self._job_seconds):
                 data = await self._ask(message)
         except TimeoutError:
             self.failed = True
-            raise FailedError(f"{what} took longer than {JOB_SECONDS:.0f} s to read") from None
+            raise FailedError(f"{what} took longer than {self._job_seconds:.0f} s to read") from None
         except (OSError, EOFError):
             self.failed = True
             raise FailedError(f"the process that read {what} ended: try again") from None
@@ -151,7 +151,8 @@ class Reading:
 class Readers:
     """Belongs to the event loop. `start` before the first job, `close` at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, timing: Timing) -> None:
+        self._timing = timing
         self._idle: list[_Worker] = []
         self._busy: set[_Worker] = set()
         self._killed: list[_Worker] = []
@@ -164,7 +165,7 @@ class Readers:
     def start(self) -> None:
         """Schedules the start of one process ahead of the first job: an interpreter takes some 80 ms, which the
         daemon's own start does not wait for."""
-        self._ahead = asyncio.get_running_loop().call_later(_AHEAD_SECONDS, self._start_ahead)
+        self._ahead = asyncio.get_running_loop().call_later(self._timing.reader_ahead, self._start_ahead)
 
     def _start_ahead(self) -> None:
         if not self._idle and not self._busy:
@@ -249,7 +250,7 @@ class Readers:
             raise RefusedError(
                 f"{_STUCK_MAX} processes that read bundles wait for file systems that do not answer: unmount those"
             )
-        return _Worker()
+        return _Worker(self._timing.reader_job)
 
     def _end(self, worker: _Worker) -> None:
         worker.kill()
