@@ -1,4 +1,4 @@
-"""gpushare.toml: what an administrator sets. Options of the command line override it."""
+"""gpushare.text.toml: what an administrator sets. Options of the command line override it."""
 
 import operator
 import re
