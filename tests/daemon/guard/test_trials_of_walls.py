@@ -46,6 +46,7 @@ def nothing(*_: object) -> None:
     ],
 )
 def test_one_that_does_nothing_is_found(tmp_path, monkeypatch, where, what, wall, why):
+    monkeypatch.setattr("gpushare.enforce.trial._ANSWER_SECONDS", 0.5)
     monkeypatch.setattr("gpushare.enforce.devices.Controller.hold", nothing)
     monkeypatch.setattr(where, what, nothing)
     found = tried(tmp_path)

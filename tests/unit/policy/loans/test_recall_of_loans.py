@@ -194,7 +194,7 @@ MOVES = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(MOVES)
 def test_never_a_tenant_within_its_guarantee_and_never_for_nothing(moves: list[tuple[str, str, int, Rung]]) -> None:
     world, recalls = Node({"a": 20, "b": 80, "c": 0}), Recalls()
