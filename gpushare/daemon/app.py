@@ -23,7 +23,7 @@ from gpushare.daemon.devices.health import all_devices
 from gpushare.daemon.grants import strays
 from gpushare.daemon.grants.resources import Resources
 from gpushare.daemon.guard.exclusion import Exclusion
-from gpushare.daemon.guard.guarding import Guarding, driver
+from gpushare.daemon.guard.tracepoint import Tracepoint, driver
 from gpushare.daemon.host import backend as backends
 from gpushare.daemon.host import directories, logs, pulse
 from gpushare.daemon.host.pulse import Latency
@@ -238,8 +238,8 @@ class _Daemon:
         cleanup.callback(door.close)
         hardware = Hardware(inject, found)
         resources = Resources(layout, inject, hardware, door)
-        guarding = Guarding(state, driver(inject, backend.driver_version), self._config.guard.tracepoint)
-        cleanup.callback(guarding.close)
+        tracepoint = Tracepoint(state, driver(inject, backend.driver_version), self._config.guard.tracepoint)
+        cleanup.callback(tracepoint.close)
         context = NodeContext(
             state,
             hardware,
@@ -253,7 +253,7 @@ class _Daemon:
             door,
             self._latency,
             self._config.enforce,
-            guarding,
+            tracepoint,
             Exclusion(state, hardware, asked=self._config.exclusive, users=self._config.exclusive_users),
             configuration.audit(self._config.audit),
         )
@@ -317,7 +317,7 @@ class _Daemon:
                     written = now
                     context.accounts.write(reading)
                 context.measuring.measure(reading.samples)
-                context.enforcement.renew()
+                context.walls.renew()
             except Exception:
                 log.exception("this second is not measured")
 

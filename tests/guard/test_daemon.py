@@ -12,7 +12,7 @@ import pytest
 from run import built, running
 from run.waiting import until
 
-from gpushare.daemon.guard.guarding import SLACK_BYTES
+from gpushare.daemon.guard.tracepoint import SLACK_BYTES
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 

@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class Transitions:
-    """Sends events to the state machine, carries its instructions out in order, and tells the watchers."""
+    """Sends events to the state machine, carries its instructions out in order, and publishes them."""
 
     def __init__(self, state: State, resources: Resources, serving: Serving, arbiter: Arbiter) -> None:
         self._state, self._resources, self._serving, self._arbiter = state, resources, serving, arbiter
@@ -185,10 +185,10 @@ class Transitions:
             if any(place.device in devices for place in live.record.places):
                 self.publish(live, "changed")
 
-    def exceeded(self, live: Live, said: str) -> None:
-        """Called when processes of the grant took more memory of the driver than the grant may have. `said`: a
+    def exceeded(self, live: Live, reason: str) -> None:
+        """Called when processes of the grant took more memory of the driver than the grant may have. `reason`: a
         sentence."""
-        live.exceeded = said
+        live.exceeded = reason
         self.publish(live, "changed", "MemoryExceeded")
 
     # Workloads and processes.

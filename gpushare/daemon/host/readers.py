@@ -123,7 +123,7 @@ class Readers:
                 log.warning("process %d, which reads bundles, does not end", worker.process.pid)
 
     async def asks(self, config: bytes, *, environment: bool = False) -> dict[str, str | int] | None:
-        """What a config.json asks for, as oci.request says. `environment`: or else, as oci.request_by_environment says.
+        """What a config.json asks for, by oci.request. `environment`: or else, by oci.request_by_environment.
         Raises UsageError, or FailedError when reading takes too long."""
         return (await self._do(Job(config=config, environment=environment), "config.json")).asks
 

@@ -90,7 +90,7 @@ class State:
         return grant_id in self._grants
 
     def live(self, grant_id: str) -> Live:
-        """The grant. Raises NotFoundError, which says whether it has ended or never existed."""
+        """The grant. Raises NotFoundError, whose text is whether it has ended or never existed."""
         found = self._grants.get(grant_id)
         if found is not None:
             return found

@@ -216,13 +216,13 @@ from gpushare.daemon.grants.evictions import Evictions
 from gpushare.policy.loans.reclaim import Rung
 class Park:
     limit_ns = 10**10
-    def __init__(self, state): self.state = state
+    def __init__(self, transitions): self.transitions = transitions
     def start(self, live, cannot):
         if live.record.request.priority:
             return cannot("it cannot be parked")
         small = [dataclasses.replace(place, memory_bytes=1 << 30, borrowed_bytes=0) for place in live.record.places]
-        self.state.move(live, small)
-node.Evictions = lambda state, transitions: Evictions(state, transitions, {Rung.SUSPEND: Park(state)})
+        self.transitions.move(live, small)
+node.Evictions = lambda state, transitions: Evictions(state, transitions, {Rung.SUSPEND: Park(transitions)})
 """
 
 

@@ -7,8 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpushare.daemon.guard.enforcement import Enforcement
-from gpushare.daemon.guard.guarding import Guarding
+from gpushare.daemon.guard.tracepoint import Tracepoint
+from gpushare.daemon.guard.walls import Walls
 from gpushare.daemon.state.hardware import Hardware
 from gpushare.daemon.state.records import GrantRecord, WorkloadRecord
 from gpushare.daemon.workloads.workloads import Held
@@ -29,11 +29,11 @@ OPENS = "for one in null zero; do (: < /dev/$one) && echo $one; done"
 
 
 @pytest.fixture
-def enforcement(tmp_path) -> Enforcement:
+def walls(tmp_path) -> Walls:
     devices = [Device(f"GPU-{i}", i, i, "n", "", 1 << 30, nodes=(node,)) for i, node in enumerate((NULL, ZERO))]
     layout = Layout.of(tmp_path)
     state = SimpleNamespace(layout=layout, walls=Table(), devices=[], faults={})
-    made = Enforcement(state, Hardware(Node(), devices), None, Node(), "best", Guarding(state, None, "kill"), NOT_ASKED)
+    made = Walls(state, Hardware(Node(), devices), None, Node(), "best", Tracepoint(state, None, "kill"), NOT_ASKED)
     made.start()
     assert not os.listdir(layout.cgroups), "the throw-away cgroups are gone"
     return made
@@ -45,19 +45,19 @@ def a_grant() -> GrantRecord:
     return GrantRecord(life=life, key=None, request=None, uid=0, places=places, created_ns=0, run_uid=0, run_gid=0)
 
 
-def put_up(enforcement, group, pid, link="") -> WorkloadRecord:
+def put_up(walls, group, pid, link="") -> WorkloadRecord:
     workload = WorkloadRecord(pid=pid, started=0, cgroup=None)
-    enforcement.put_up(a_grant(), Held(group, "", link), workload)
+    walls.put_up(a_grant(), Held(group, "", link), workload)
     return workload
 
 
-def test_only_granted_nodes_open(enforcement):
+def test_only_granted_nodes_open(walls):
     if (unified := cgroup.Hierarchies.of().unified) is None:
         pytest.skip("no cgroup v2 on this machine")
     group = cgroup.Cgroup(unified / NAME, v2=True)
     group.make()
     try:
-        assert put_up(enforcement, group, os.getpid()).unguarded == ""
+        assert put_up(walls, group, os.getpid()).unguarded == ""
         script = f"echo $$ > {group.path}/cgroup.procs; {OPENS}"
         done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
         assert done.stdout == "null\n"
@@ -77,8 +77,8 @@ def v1(monkeypatch) -> cgroup.Hierarchies:
     return alone
 
 
-def test_the_v1_controller_for_a_plain_command(v1, enforcement):
-    assert {one.name for one in enforcement.facts() if one.holds} >= {"cgroup", "devices", "freezer"}
+def test_the_v1_controller_for_a_plain_command(v1, walls):
+    assert {one.name for one in walls.facts() if one.holds} >= {"cgroup", "devices", "freezer"}
     process = subprocess.Popen(
         ["sh", "-c", f"read line; {OPENS}; mkdir $0/inner; echo $$ > $0/inner/cgroup.procs; {OPENS}", str(v1.devices)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -87,9 +87,9 @@ def test_the_v1_controller_for_a_plain_command(v1, enforcement):
         group = cgroup.below(process.pid, NAME)
         group.make()
         group.add(process.pid)
-        assert put_up(enforcement, group, process.pid, link=NAME).unguarded == ""
+        assert put_up(walls, group, process.pid, link=NAME).unguarded == ""
         said, _ = process.communicate("\n")
-    links = enforcement._state.layout.cgroups
+    links = walls._state.layout.cgroups
     [link] = links.iterdir()
     assert "gpushare-" in os.fspath(link.readlink()) and link.readlink().is_relative_to(v1.devices)
     os.rmdir(v1.devices / "inner")
@@ -97,7 +97,7 @@ def test_the_v1_controller_for_a_plain_command(v1, enforcement):
     assert said == "null\nnull\nzero\n", "a process that root lets leave its cgroup is free"
 
 
-def test_the_v1_controller_beside_an_engines_own_rules(v1, enforcement):
+def test_the_v1_controller_beside_an_engines_own_rules(v1, walls):
     """Rules as runc leaves them: only listed devices are permitted, and the list permits too much."""
     made = [cgroup.Cgroup(v1.freezer / NAME, v2=False), cgroup.Cgroup(v1.devices / NAME, v2=False)]
     for one in made:
@@ -111,19 +111,19 @@ def test_the_v1_controller_beside_an_engines_own_rules(v1, enforcement):
         text=True, preexec_fn=lambda: [one.add(os.getpid()) for one in made],
     )  # fmt: skip
     with process:
-        assert put_up(enforcement, made[0], process.pid).unguarded == ""
+        assert put_up(walls, made[0], process.pid).unguarded == ""
         said, _ = process.communicate("\n")
     assert said == "null\n"
     for one in made:
         assert one.remove()
 
 
-def test_a_cgroup_that_is_not_the_containers_alone_is_left(v1, enforcement):
+def test_a_cgroup_that_is_not_the_containers_alone_is_left(v1, walls):
     here = Path("/proc/self/cgroup").read_text()
     child = subprocess.Popen(["sleep", "100"])
     try:
         with pytest.raises(Exception, match=r"for process .* alone"):
-            put_up(enforcement, cgroup.Cgroup(v1.freezer, v2=False), child.pid)
+            put_up(walls, cgroup.Cgroup(v1.freezer, v2=False), child.pid)
     finally:
         child.kill()
         child.wait()

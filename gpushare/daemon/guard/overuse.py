@@ -5,12 +5,12 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from gpushare.api.findings import Finding, Outcome
+from gpushare.api.findings import Outcome
 from gpushare.arbiter import Arbiter
-from gpushare.daemon.guard.findings import Findings, Key
+from gpushare.daemon.guard.findings import Findings, Key, finding
 from gpushare.daemon.guard.holds import Holds
 from gpushare.daemon.state.live import Live
-from gpushare.daemon.state.state import State, now_ns
+from gpushare.daemon.state.state import State
 from gpushare.daemon.state.watch import Change
 from gpushare.enforce.cgroup import Cgroup
 from gpushare.errors import GpushareError
@@ -38,7 +38,7 @@ class _Case:
     groups: list[Cgroup] = field(default_factory=list)
 
 
-class Restraining:
+class Overuse:
     """Belongs to the event loop."""
 
     def __init__(
@@ -58,7 +58,7 @@ class Restraining:
         self._found = 0
 
     def follow(self, used: _Used, at_ns: int) -> None:
-        """`used`: device time of each process so far, as the driver says; `at_ns`: monotonic, when it was asked."""
+        """`used`: device time of each process so far, as the driver reports; `at_ns`: monotonic, when it was asked."""
         self._forget()
         wall_ns = at_ns - self._at_ns
         if wall_ns < _LOOK_NS and not self._found:
@@ -104,17 +104,11 @@ class Restraining:
             return
         held = self._rules.evader is not Act.TELL
         reachable = any(workload.cgroup is not None for workload in live.workloads)
-        found = Finding(
-            seq=0,
-            kind="overuse",
-            at_ns=now_ns(),
-            device=device,
-            device_id=self._state.devices[device].id,
-            grant=live.id,
-            tenant=live.record.tenant,
-            pid=pid,
-            command="",
-            memory_bytes=None,
+        found = finding(
+            self._state,
+            case.key,
+            device,
+            live,
             busy_ns=self._used[device, pid],
             act="held" if held and reachable else "told",
             note=NO_CGROUP if held and not reachable else "",

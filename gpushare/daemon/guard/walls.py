@@ -1,6 +1,6 @@
 """Installs walls against workloads that bypass the interposer: those that this node has, at each workload.
 
-Walls are tested once, when the daemon starts. A wall that fails then is left out, and grants say so; if one that held
+Walls are tested once, when the daemon starts. A wall that fails then is left out, which grants show; if one that held
 cannot be installed later, the grant that it was for ends.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gpushare.api.walls import Enforce, NodeWall, Wall
 from gpushare.daemon.guard.exclusion import Exclusion
-from gpushare.daemon.guard.guarding import Guarding
+from gpushare.daemon.guard.tracepoint import Tracepoint
 from gpushare.daemon.host import peer
 from gpushare.daemon.state.hardware import Hardware
 from gpushare.daemon.state.records import GrantRecord, WorkloadRecord
@@ -39,7 +39,7 @@ _KEPT: dict[Keeps, str] = {
 _MEND = 'see `gpushare doctor`; enforce = "best" in gpushare.toml goes on without'
 
 
-class Enforcement:
+class Walls:
     """`enforce`: as gpushare.toml says."""
 
     def __init__(
@@ -49,7 +49,7 @@ class Enforcement:
         backend: Backend,
         inject: Node,
         enforce: Enforce,
-        guarding: Guarding,
+        tracepoint: Tracepoint,
         exclusion: Exclusion,
         *,
         stops: bool = True,
@@ -57,7 +57,7 @@ class Enforcement:
         """`stops`: whether the audit stops evaders, or only reports them."""
         self._state, self._hardware, self._backend, self._inject = state, hardware, backend, inject
         self.enforce = enforce
-        self._guarding, self._exclusion, self._stops = guarding, exclusion, stops
+        self._tracepoint, self._exclusion, self._stops = tracepoint, exclusion, stops
         self._table = state.walls
         self._guard: devices.Guard | None = None
         self._listed: dict[tuple[int, int], Path] = {}
@@ -126,7 +126,7 @@ class Enforcement:
         self._exclusion.admit(record, held.cgroup)
         workload.loose = held.why
         workload.unguarded = self._devices(record, held, workload) or held.why
-        workload.uncharged = self._guarding.hold(record, held.cgroup) or held.why
+        workload.uncharged = self._tracepoint.hold(record, held.cgroup) or held.why
         workload.unlimited = self._memory(record, held) or held.why
         own = workload.loose or workload.unguarded or (workload.unlimited if not self._table.why("memory") else "")
         if self.enforce == "required" and (why := own):

@@ -73,7 +73,7 @@ def driver(node: Node, version: str, environment: Mapping[str, str] = os.environ
     return Driver((rm.Nodes(int(found[1]), minor, minor),), found[3])
 
 
-class Guarding:
+class Tracepoint:
     """`why`: why this tier limits no memory, empty where it does."""
 
     def __init__(self, state: State, found: Driver | None, mode: Mode) -> None:

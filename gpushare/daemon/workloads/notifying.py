@@ -1,4 +1,4 @@
-"""Tells a process that is stopped why, on its own standard error: its user would otherwise see a program that hangs.
+"""Notifies a process that is stopped, and why, on its own standard error: its user would otherwise see one that hangs.
 
 A helper writes (gpushare/teller), since what a tenant has open as standard error can keep a writer waiting.
 """
@@ -24,7 +24,7 @@ _SECONDS = 20.0
 _WAITING_MAX = 64
 
 
-class Telling:
+class Notifier:
     """Belongs to the event loop."""
 
     def __init__(self, layout: Layout, rules: Rules) -> None:
@@ -33,7 +33,7 @@ class Telling:
         self._tasks: set[asyncio.Task[None]] = set()
         self._left: list[subprocess.Popen[bytes]] = []
 
-    def tell(self, live: Live, pid: int, started: int) -> None:
+    def notify(self, live: Live, pid: int, started: int) -> None:
         """Tells a process of the grant that it is stopped since it has not joined. Best effort, one at a time: the line
         is missing where the process has closed its standard error, or nobody reads that."""
         if len(self._tasks) >= _WAITING_MAX:
@@ -83,7 +83,7 @@ class Telling:
                     env=helper.ENVIRONMENT,
                 )
             except OSError as error:
-                log.warning("process %d is not told that it is stopped: %s", pid, error.strerror)
+                log.warning("process %d is not notified that it is stopped: %s", pid, error.strerror)
                 return
             finally:
                 os.close(pidfd)
