@@ -58,7 +58,7 @@ def machine(tmp_path) -> Machine:
     return Machine(tmp_path)
 
 
-CASES = sorted(path.name.removesuffix(".after") for path in GOLDEN.glob("*.after"))
+CASES = sorted(f"{path.parent.name}-{path.name.removesuffix('.after')}" for path in GOLDEN.glob("*/*.after"))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -67,7 +67,8 @@ def test_golden(machine, case, capsys):
     version, _, kind = case.partition(",")
     options = ["--set-as-default"] if kind.endswith("-default") else []
     options += ["--nri"] if kind.endswith("-nri") else []
-    before, after = GOLDEN / f"{case}.before", GOLDEN / f"{case}.after"
+    engine, _, name = case.partition("-")
+    before, after = (GOLDEN / engine / f"{name}.{when}" for when in ("before", "after"))
     if before.exists():
         machine.config.write_bytes(before.read_bytes())
     untouched = machine.tree()
