@@ -7,7 +7,7 @@ import shutil
 import sys
 
 import pytest
-from machine.nobody import as_nobody, open_to
+from machine.members import as_nobody, open_to_members
 
 from gpushare.cli import first
 from gpushare.cli.main import main
@@ -63,12 +63,12 @@ def test_the_socket_is_not_for_this_user(said, public):
     def ask():
         raise Said(said(socket))
 
-    open_to(public, group.gr_gid)
+    open_to_members(public.layout.socket, group.gr_gid)
     text = as_nobody(ask)
     assert "permission denied" in text
     assert commands(text)[0] == f"sudo adduser nobody {group.gr_name}"
     assert "systemctl" not in text
-    open_to(public, 0)
+    open_to_members(public.layout.socket, 0)
     assert "root alone" in as_nobody(ask)
 
 

@@ -8,7 +8,7 @@ import sys
 from itertools import count
 
 import pytest
-from machine.nobody import NOBODY, as_nobody, open_to
+from machine.members import NOBODY, as_nobody, open_to_members
 from run.built import ROOT
 from run.waiting import until
 
@@ -241,7 +241,7 @@ def test_what_makes_no_sense(client, gang, change, said):
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_only_its_owner_and_root(public, gang):
     path, root = public.layout.socket, public.client
-    open_to(public, NOBODY)
+    open_to_members(public.layout.socket)
     root.prepare(gang, [HALF])
     for call in ("commit", "abort"):
         said = as_nobody(lambda call=call: getattr(Client(path), call)(gang, uid=0))

@@ -1,7 +1,7 @@
 """Drained devices take no new grants; the grants that they have continue."""
 
 import pytest
-from machine.nobody import NOBODY, as_nobody, open_to
+from machine.members import as_nobody, open_to_members
 from run.running import SPIN, Tenant
 from run.waiting import until
 
@@ -92,7 +92,7 @@ def test_what_makes_no_sense_changes_nothing(client, device, reason, error):
 
 
 def test_root_alone_drains(public):
-    open_to(public, NOBODY)
+    open_to_members(public.layout.socket)
     said = as_nobody(lambda: Client(public.layout.socket).drain("0"))
     assert said.startswith(ForbiddenError.__name__)
 

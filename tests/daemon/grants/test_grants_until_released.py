@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 
 import pytest
-from machine.nobody import NOBODY, as_nobody, open_to
+from machine.members import NOBODY, as_nobody, open_to_members
 from run.running import GPUSHARE, SPIN, Tenant
 from run.waiting import until
 
@@ -154,8 +154,8 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become 
 
 @needs_root
 def test_users_bind_only_their_own(public):
-    path, gid = public.layout.socket, NOBODY
-    open_to(public, gid)
+    path = public.layout.socket
+    open_to_members(public.layout.socket)
     theirs = public.client.create(memory=GIB, time=100, keep=True, uid=NOBODY, key="job")
     assert theirs["uid"] == NOBODY
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as roots:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from machine.nobody import NOBODY, open_to
+from machine.members import NOBODY, open_to_members
 from run.running import SPIN, Running, copied_driver, start
 from run.waiting import until
 
@@ -62,7 +62,7 @@ sys.exit(main.main(sys.argv[1:]))
 
 def as_user(daemon, script: str) -> subprocess.CompletedProcess[str]:
     """As `shell`, by an ordinary user."""
-    open_to(daemon, NOBODY)
+    open_to_members(daemon.layout.socket)
     command = [sys.executable, "-c", USERS_RUN, "run", "--memory", "1GiB", "--time", "25%", "--", "sh", "-c", script]
     return subprocess.run(command, env=daemon.env, capture_output=True, text=True, timeout=60, check=False)
 
@@ -118,7 +118,7 @@ def test_a_run_in_a_run_has_the_inner_share(public, probe):
 
 def test_a_users_run_in_roots_has_the_inner_share(public, probe):
     code = USERS_RUN.replace("'", "'\\''")
-    open_to(public, NOBODY)
+    open_to_members(public.layout.socket)
     inner = f"{sys.executable} -c '{code}' run --memory 2GiB --time 25% -- {probe} libcuda.so.1"
     done = shell(public, inner)
     if " shared:" in Path("/proc/self/mountinfo").read_text():
