@@ -74,7 +74,12 @@ class DaemonCommand:
             help="lowest level logged to stderr (default info); debug logs every decision",
         )
 
-        parser.add_argument("--timing", type=checked(_timing), help=argparse.SUPPRESS)
+        parser.add_argument(
+            "--timing",
+            type=checked(_timing),
+            metavar="NAME=SECONDS,...",
+            help="for tests: other intervals and deadlines than the default ones, as health=0.1,tick=0.5",
+        )
 
     def run(self, args: argparse.Namespace) -> int:
         if not os.isatty(0):

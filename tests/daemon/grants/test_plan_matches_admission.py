@@ -147,14 +147,19 @@ def test_who_would_lose_what_it_borrows(make_daemon):
     child.stdin.write("run 1000000\n")
     child.stdin.flush()
     request = {"memory": "1GiB", "time": "40%", "tenant": "team-a"}
-    [victim] = until(lambda: client.call("POST", "/v1/plan", request)["victims"], "the loan is seen", 20)
-    [loan] = client.grants()
+
+    def lent() -> tuple[dict, dict, str] | None:
+        """All in one window: on a busy machine it may have nothing in the next one."""
+        victims, [loan] = client.call("POST", "/v1/plan", request)["victims"], client.grants()
+        text = daemon.cli_here("plan", "--memory", "1GiB", "--time", "40%", "--tenant", "team-a").stdout
+        return (victims[0], loan, text) if victims and loan["devices"][0]["borrowed_milli"] else None
+
+    victim, loan, text = until(lent, "the loan is seen", 20)
     [device] = loan["devices"]
-    assert 0 < device["borrowed_milli"] <= device["used_milli"] <= 1000
+    assert device["borrowed_milli"] <= device["used_milli"] <= 1000
     assert (victim["grant"], victim["tenant"], victim["index"]) == (loan["id"], "default", 0)
     assert (victim["rung"], victim["rule"]) == ("throttle", "guarantee")
     assert 0 < victim["time_milli"] <= 400
-    text = daemon.cli_here("plan", "--memory", "1GiB", "--time", "40%", "--tenant", "team-a").stdout
     assert f"{loan['id']} of default would lose" in text
 
 
