@@ -37,14 +37,6 @@ SAYING_THE_VERSION = (
 LINES_MAX = 700
 PRODUCT_LINES_MAX = 400  # of a Python file in gpushare/
 FILES_MAX = 20  # in a folder of tests/, beside its rooms
-CROWDED = {
-    "tests/interposer": 76,
-    "tests/interposer/rows": 33,
-    "tests/interposer/timing": 51,
-    "tests/model": 29,
-    "tests/sim": 43,
-}
-"""Folders that still have more. They get rooms, and no more files."""
 
 
 def tracked() -> list[Path]:
@@ -121,9 +113,9 @@ def crowded() -> list[str]:
     names = [path.relative_to(ROOT) for path in tracked() if path.name != "__init__.py"]
     counts = Counter(name.parent.as_posix() for name in names if name.parts[0] == "tests")
     return [
-        f"{folder} has {count} files, {most} at most: give it rooms"
+        f"{folder} has {count} files, {FILES_MAX} at most: give it rooms"
         for folder, count in sorted(counts.items())
-        if count > (most := CROWDED.get(folder, FILES_MAX))
+        if count > FILES_MAX
     ]
 
 
