@@ -88,8 +88,8 @@ def test_time_adds_up_over_a_killed_daemon(make_daemon, tmp_path):
 def check_picture(daemon, file):
     done = daemon.cli("usage", "--format", "svg", "--output", file)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    said = [element.text for element in ElementTree.parse(file).iter("{http://www.w3.org/2000/svg}text")]
-    assert said[0] == "What tenants used of the simulated devices" and {"default", "scav"} < set(said)
+    answer = [element.text for element in ElementTree.parse(file).iter("{http://www.w3.org/2000/svg}text")]
+    assert answer[0] == "What tenants used of the simulated devices" and {"default", "scav"} < set(answer)
 
 
 def check_replay(daemon, rows, other):

@@ -156,7 +156,7 @@ def test_one_whose_files_were_not_finished_ends_with_the_next_daemon(daemon):
     assert daemon.grant_dirs() == {other}
 
 
-def test_who_binds_one_that_cannot_be_made_is_told(make_daemon, gate, idle):
+def test_who_binds_one_that_cannot_be_made_is_notified(make_daemon, gate, idle):
     """Even if its files could be made at the next try."""
     once = (
         "import os, gpushare.daemon.grants.resources as resources",
@@ -189,7 +189,7 @@ def test_a_directory_of_specs_that_was_removed_is_made_again(daemon):
     assert files(daemon, grant) == (True, True)
 
 
-def test_where_they_cannot_be_made_the_grant_ends_and_its_owner_is_told(daemon):
+def test_where_they_cannot_be_made_the_grant_ends_and_its_owner_is_notified(daemon):
     shutil.rmtree(daemon.layout.cdi)
     daemon.layout.cdi.touch()
     with pytest.raises(FailedError, match="cannot be made"):

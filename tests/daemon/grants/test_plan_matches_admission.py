@@ -116,12 +116,12 @@ def test_what_makes_no_sense_is_answered_as_admission_answers_it(client):
         {"memory": "a lot", "time": "10%"},
         {"memory": "1GiB", "time": "10%", "colour": "red"},
     ):
-        said = []
+        answer = []
         for path in ("/v1/grants", "/v1/plan"):
             with pytest.raises(UsageError) as refused:
                 client.call("POST", path, request)
-            said.append((type(refused.value), str(refused.value).replace(path, "")))
-        assert said[0] == said[1]
+            answer.append((type(refused.value), str(refused.value).replace(path, "")))
+        assert answer[0] == answer[1]
         with pytest.raises(GpushareError, match=r"grants\[1\]"):
             plans(client, {"memory": "1GiB", "time": "10%"}, request)
     for bad in ([], [{"memory": "1GiB", "time": 1}] * 101, [{}], [3], "x"):
@@ -171,7 +171,7 @@ def test_the_command(daemon):
     why = "of 2 devices that fit it has most free"
     assert first.endswith(f"1GiB of memory and 25% of its time, all out of the guarantee of default; {why}")
     assert first.startswith("fits on device 0 (GPU-")
-    assert any(said in second for said in waits)
+    assert any(answer in second for answer in waits)
     refused = daemon.cli_here("plan", "--memory", "17GiB", "--time", "25%")
     assert (refused.returncode, refused.stderr) == (3, "")
     assert refused.stdout.startswith("does not fit: 17GiB of memory does not fit on device 0")

@@ -14,10 +14,10 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become 
 
 
 def test_outsiders_cannot_connect(public):
-    said = as_nobody(lambda: Client(public.layout.socket).version())
-    assert said.startswith("UnreachableError")
-    assert "permission denied" in said
-    assert "run as root" in said
+    answer = as_nobody(lambda: Client(public.layout.socket).version())
+    assert answer.startswith("UnreachableError")
+    assert "permission denied" in answer
+    assert "run as root" in answer
 
 
 def test_a_tenant_for_users_and_groups_by_name(public):
@@ -73,8 +73,8 @@ def test_members_of_the_group_act_for_themselves_only(public):
 def test_same_key_of_another_user_is_another_grant(public):
     open_to_members(public.layout.socket)
     mine = public.client.create(memory="1GiB", time="10%", key="job")
-    said = as_nobody(lambda: Client(public.layout.socket).create(memory="1GiB", time="10%", key="job"))
-    assert said == "ok"
+    answer = as_nobody(lambda: Client(public.layout.socket).create(memory="1GiB", time="10%", key="job"))
+    assert answer == "ok"
     assert {grant["uid"] for grant in public.client.grants()} == {0, NOBODY}
     assert mine["key"] == "job"
 

@@ -62,7 +62,7 @@ def test_periods_are_as_long_as_they_took(clock):
 
 
 @pytest.mark.parametrize("offset", [-DAY, DAY])
-def test_what_is_reserved_or_prepared_is_held_for_as_long_as_it_said(clock, offset):
+def test_what_is_reserved_or_prepared_is_held_for_its_time(clock, offset):
     """The clock is set while the daemon runs, and the other way while no daemon runs."""
     daemon, put = clock
     client = daemon.start().client

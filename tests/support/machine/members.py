@@ -39,8 +39,8 @@ def member(work: Callable[[Callable[[object], None]], object]) -> Iterator[Calla
             os._exit(0)
     os.close(write)
     try:
-        with open(read) as told:
-            yield lambda: json.loads(told.readline())
+        with open(read) as notified:
+            yield lambda: json.loads(notified.readline())
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -53,8 +53,8 @@ def as_nobody(work: Callable[[], object]) -> Any:
         work()
         tell("ok")
 
-    with member(done) as told:
-        return told()
+    with member(done) as notified:
+        return notified()
 
 
 def connect(path: Path, timeout: float = 20) -> socket.socket:

@@ -50,7 +50,7 @@ def test_what_was_measured_of_the_target(pictures, measured, target, holds, rati
     assert found == (None if ratio is None else pytest.approx(ratio))
 
 
-def test_a_row_that_missed_says_so(pictures):
+def test_a_row_that_missed_shows_it(pictures):
     facts = {"date": "2026-01-01", "machine": "m", "command": "c", "commit": "abc"}
     rows = [
         {"name": "<good>", "measured": "1 ms", "target": "<= 2 ms", "holds": True},
@@ -58,9 +58,9 @@ def test_a_row_that_missed_says_so(pictures):
         {"name": "told", "measured": "4 ms", "target": "none", "holds": True},
     ]
     root = ElementTree.fromstring(pictures.drawn({**facts, "rows": rows}))
-    said = [element.text for element in root.iter(f"{SVG}text")]
-    assert said[0] == "3 numbers against their targets, 1 missed" and "simulated device" in said[1]
-    assert said[-6:] == [
+    answer = [element.text for element in root.iter(f"{SVG}text")]
+    assert answer[0] == "3 numbers against their targets, 1 missed" and "simulated device" in answer[1]
+    assert answer[-6:] == [
         *("<good>", "1 ms   (target <= 2 ms)", "bad", "3 ms   (target <= 2 ms): missed", "told", "4 ms   (target none)")
     ]
     bars = [box for box in root.iter(f"{SVG}rect") if box.get("fill") and float(box.get("height")) == 10]

@@ -73,7 +73,7 @@ def test_a_program_that_writes_too_much(recorder):
         recorder.record(["seq", "1000"])
 
 
-def test_the_readme_says_what_its_picture_shows():
+def test_the_readme_states_what_its_picture_shows():
     spec = importlib.util.spec_from_file_location("pictures", SCRIPTS / "pictures.py")
     pictures = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(pictures)

@@ -39,26 +39,26 @@ class Told:
         return number
 
 
-def test_all_is_done_in_order_when_it_says_so_and_what_fails_is_told(tmp_path):
+def test_all_is_done_in_order_and_what_fails_is_reported(tmp_path):
     async def remove() -> None:
         thread = FileThread()
-        told = Told(thread)
+        notified = Told(thread)
         await thread.done(thread.asked)
         assert "gs-files" not in threads(), "before there is anything to do"
         for number in range(1, 301):
             more = ["more"] if number % 100 == 50 else []
-            assert told.remove(directory(tmp_path, f"d{number}", *more)) == number == thread.asked
+            assert notified.remove(directory(tmp_path, f"d{number}", *more)) == number == thread.asked
             if number % 70 == 0:
                 await thread.done(number)
                 assert not (tmp_path / f"d{number}").exists()
             if number % 90 == 0:
                 thread.wait(number)
-                assert told.of[number - 1 :] == [(number, "")]
+                assert notified.of[number - 1 :] == [(number, "")]
         assert "gs-files" in threads()
         await asyncio.gather(*(thread.done(thread.asked) for _ in range(3)))
         assert sorted(path.name for path in tmp_path.iterdir()) == ["d150", "d250", "d50"]
-        assert [number for number, _ in told.of] == list(range(1, 301))
-        failed = {number: text for number, text in told.of if text}
+        assert [number for number, _ in notified.of] == list(range(1, 301))
+        failed = {number: text for number, text in notified.of if text}
         assert list(failed) == [50, 150, 250]
         assert all("not empty" in text and f"/d{number}" in text for number, text in failed.items())
         thread.close()
@@ -70,47 +70,47 @@ def test_all_is_done_in_order_when_it_says_so_and_what_fails_is_told(tmp_path):
 def test_what_is_left_is_done_before_it_is_closed(tmp_path):
     async def remove() -> None:
         thread = FileThread()
-        told = Told(thread)
+        notified = Told(thread)
         for number in range(200):
-            told.remove(directory(tmp_path, f"d{number}"))
-        told.remove(tmp_path / "absent")
+            notified.remove(directory(tmp_path, f"d{number}"))
+        notified.remove(tmp_path / "absent")
         waiting = asyncio.create_task(thread.done(thread.asked))
         await asyncio.sleep(0)
         thread.close()
         await waiting
         thread.close()
-        assert [bool(text) for _, text in told.of] == [False] * 200 + [True]
+        assert [bool(text) for _, text in notified.of] == [False] * 200 + [True]
 
     asyncio.run(remove())
     assert list(tmp_path.iterdir()) == []
 
 
-def test_who_fails_when_it_is_told_keeps_nobody_from_being_told(tmp_path, caplog):
+def test_who_fails_when_it_is_notified_keeps_nobody_from_being_notified(tmp_path, caplog):
     def fails(error: OSError | None) -> None:
         raise RuntimeError(f"told {error}")
 
     async def remove() -> None:
         thread = FileThread()
-        told = Told(thread)
+        notified = Told(thread)
         number = thread.run(REMOVAL, directory(tmp_path, "one"), fails)
-        await asyncio.gather(thread.done(number), thread.done(told.remove(directory(tmp_path, "two"))))
-        assert told.of == [(2, "")]
+        await asyncio.gather(thread.done(number), thread.done(notified.remove(directory(tmp_path, "two"))))
+        assert notified.of == [(2, "")]
         thread.close()
 
     asyncio.run(remove())
     assert "told None" in caplog.text
 
 
-def test_who_waits_for_another_when_it_is_told_takes_no_failure_from_it(tmp_path):
+def test_who_waits_for_another_when_it_is_notified_takes_no_failure_from_it(tmp_path):
     async def remove() -> None:
         thread = FileThread()
-        told = Told(thread)
+        notified = Told(thread)
         first = thread.run(REMOVAL, tmp_path / "absent", lambda _: thread.wait(2))
-        told.remove(tmp_path / "absent too")
+        notified.remove(tmp_path / "absent too")
         while first_done(thread) < 2:
             await asyncio.sleep(0.001)
         await thread.done(first)
-        assert [(number, "absent too" in text) for number, text in told.of] == [(2, True)]
+        assert [(number, "absent too" in text) for number, text in notified.of] == [(2, True)]
         thread.close()
 
     asyncio.run(remove())

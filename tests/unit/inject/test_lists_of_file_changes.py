@@ -56,7 +56,7 @@ def test_a_replacement_appears_whole_whatever_was_there(tmp_path):
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_what_is_no_file_that_all_may_read_is_told(tmp_path):
+def test_what_is_no_file_that_all_may_read_is_reported(tmp_path):
     file = tmp_path / "file"
     look = Steps(steps.readable(str(file)))
     with pytest.raises(FileNotFoundError, match=rf"cannot use a file \(No such file or directory\): {file}$"):
