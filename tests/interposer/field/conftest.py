@@ -4,10 +4,10 @@ concerns one operation."""
 import os
 from collections.abc import Callable, Iterator
 
-import built
 import pytest
-from driverclient import Client
-from handmade import Grant, Simulator
+from pages.handmade import Grant, Simulator
+from run import built
+from run.driverclient import Client
 
 from gpushare import paths
 

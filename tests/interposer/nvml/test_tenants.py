@@ -10,10 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pynvml
-from driverclient import CONTEXT, MIB
-from handmade import SLOTS, Grant, Simulator
-from viewer import USE, Inside
-from waiting import until
+from pages.handmade import SLOTS, Grant, Simulator
+from run.driverclient import CONTEXT, MIB
+from run.viewer import USE, Inside
+from run.waiting import until
 
 LIMIT = 2 << 30
 

@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable
 
 import pytest
-from handmade import Grant, Simulator, Tenant
-from timed import BUSY
-from waiting import until
+from pages.handmade import Grant, Simulator, Tenant
+from run.waiting import until
+from timing.timed import BUSY
 
 PATTERNS = ("b2b", "host", "sync", "mix", "mixhost", "two", "burst")
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from handmade import Grant, Simulator, Tenant
-from timed import BUSY
+from pages.handmade import Grant, Simulator, Tenant
+from timing.timed import BUSY
 
 US = 1000
 CASES = [(2, 20, 30_000), (50, 3, 1000), (100, 10, 2000), (20, 20, 500)]
