@@ -98,12 +98,11 @@ static volatile int crowd_over;
 
 static void *floods(void *argument) {
   uint64_t ns = *(uint64_t *)argument;
-  void *arguments[] = {&ns};
   CUstream own;
   OK(cuCtxSetCurrent(context));
   OK(cuStreamCreate(&own, 1));
   while (!crowd_over)
-    OK(cuLaunchKernel(kernels[0], 1, 1, 1, 1, 1, 1, 0, own, arguments, NULL));
+    launch_of(kernels[0], ns, own);
   return NULL;
 }
 
@@ -146,8 +145,7 @@ static void capture(int mode, int n, uint64_t ns, bool told) {
   while (!capturing) {
   }
   if (told) {
-    printf("{\"runs\": true}\n");
-    fflush(stdout);
+    report("{\"runs\": true}\n");
     if (read(0, &(char){0}, 1) != 1)
       exit(2);
   }
@@ -164,8 +162,7 @@ static void capture(int mode, int n, uint64_t ns, bool told) {
   }
   captured = 1;
   if (told) {
-    printf("{\"nodes\": %zu}\n", nodes);
-    fflush(stdout);
+    report("{\"nodes\": %zu}\n", nodes);
   }
   pthread_join(thread, NULL);
   OK(cuGraphInstantiateWithFlags(&executable, graph, 0));
@@ -249,11 +246,10 @@ static void stress(void) {
 
 static void *endless(void *argument) {
   uint64_t ns = 100000;
-  void *arguments[] = {&ns};
   OK(cuCtxSetCurrent(context));
   for (;;) {
     pthread_testcancel();
-    OK(cuLaunchKernel(kernels[0], 1, 1, 1, 1, 1, 1, 0, streams[0], arguments, NULL));
+    launch_of(kernels[0], ns, streams[0]);
     __atomic_add_fetch(&truth, ns, __ATOMIC_RELAXED);
   }
   return argument;
@@ -297,13 +293,13 @@ int main(int argc, char **argv) {
   }
   start(ptx);
   if (!strcmp(mode, "pattern"))
-    pattern(argv[3], atoi(argv[4]), strtoull(argv[5], NULL, 10));
+    pattern(argv[3], atoi(argv[4]), number(argv[5]));
   else if (!strcmp(mode, "loop"))
-    loop(strtoull(argv[3], NULL, 10));
+    loop(number(argv[3]));
   else if (!strcmp(mode, "crowd"))
-    crowd(atoi(argv[3]), strtoull(argv[4], NULL, 10));
+    crowd(atoi(argv[3]), number(argv[4]));
   else if (!strcmp(mode, "capture"))
-    capture(atoi(argv[3]), atoi(argv[4]), strtoull(argv[5], NULL, 10), argc > 6);
+    capture(atoi(argv[3]), atoi(argv[4]), number(argv[5]), argc > 6);
   else if (!strcmp(mode, "stress"))
     stress();
   else if (!strcmp(mode, "cancelled"))
@@ -311,12 +307,9 @@ int main(int argc, char **argv) {
   else if (!strcmp(mode, "churn"))
     churn(ptx, atoi(argv[3]));
   else if (!strcmp(mode, "copies"))
-    copies(atoi(argv[3]), strtoull(argv[4], NULL, 10), strtoull(argv[5], NULL, 10));
+    copies(atoi(argv[3]), number(argv[4]), number(argv[5]));
   else
     return 2;
   fflush(stdout);
-  /* The test reads the pages while the process is still alive. */
-  while (read(0, &(char){0}, 1) > 0) {
-  }
-  return 0;
+  return stay();
 }
