@@ -6,6 +6,8 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from gpushare.binding.page_words import GrantState, Managed, Slot
+from gpushare.binding.pages import USAGE_BYTES, LimitsPage, UsagePage, new_limits, new_usage
 from gpushare.daemon.host.logs import Seldom
 from gpushare.daemon.state.hardware import Hardware
 from gpushare.daemon.state.live import Live
@@ -17,8 +19,6 @@ from gpushare.inject import cdi, grantdir, grantfiles, names, steps
 from gpushare.inject.node import Node
 from gpushare.inject.steps import Steps
 from gpushare.inject.unused import Unused
-from gpushare.page_words import GrantState, Managed, Slot
-from gpushare.pages import USAGE_BYTES, LimitsPage, UsagePage, new_limits, new_usage
 from gpushare.paths import INTERPOSERS, Layout
 from gpushare.policy.grants.admission import Place
 from gpushare.policy.grants.lifecycle import Kind

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gpushare import helper
 from gpushare.api.engines import PlacedMount
 from gpushare.daemon.timing import Timing
 from gpushare.errors import BY_CODE, FailedError, GpushareError, RefusedError
+from gpushare.processes import helper
 from gpushare.reader import HEAD, MESSAGE_MAX, Answer, Edit, Job, Member
 
 log = logging.getLogger(__name__)

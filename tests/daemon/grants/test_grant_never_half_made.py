@@ -11,10 +11,10 @@ import pytest
 from pages.pagewords import device_limits
 from run.waiting import until
 
+from gpushare.binding.pages import LimitsPage
 from gpushare.client import Client
 from gpushare.errors import FailedError
 from gpushare.inject import grantdir
-from gpushare.pages import LimitsPage
 
 # Before each job, the thread writes into a FIFO, where it blocks until the FIFO is opened for reading.
 HELD = """
