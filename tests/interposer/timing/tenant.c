@@ -65,7 +65,7 @@ static void pattern(const char *name, int n, uint64_t ns) {
   printf("{\"truth_ns\": %llu, \"wall_ns\": %llu}\n", (unsigned long long)truth, (unsigned long long)(ended - began));
 }
 
-static bool told_to_end(void) {
+static bool input_closed(void) {
   struct pollfd input = {0, POLLIN, 0};
   return poll(&input, 1, 0) != 0;
 }
@@ -74,7 +74,7 @@ static bool told_to_end(void) {
 static void loop(uint64_t ns) {
   uint64_t worst = 0, count = 0;
   errno = 0;
-  while (!told_to_end()) {
+  while (!input_closed()) {
     for (int i = 0; i < 16; i++) {
       uint64_t before = now(), took;
       errno = 4242;
@@ -111,7 +111,7 @@ static void crowd(int n, uint64_t ns) {
   pthread_t threads[64];
   for (int i = 0; i < n; i++)
     pthread_create(&threads[i], NULL, floods, &ns);
-  while (!told_to_end())
+  while (!input_closed())
     usleep(1000);
   crowd_over = 1;
   for (int i = 0; i < n; i++)
@@ -133,8 +133,8 @@ static void *beside(void *argument) {
   return argument;
 }
 
-/* told: waits for a byte on stdin before it captures, and prints a line when it has. */
-static void capture(int mode, int n, uint64_t ns, bool told) {
+/* stepwise: waits for a byte on stdin before it captures, and prints a line when it has. */
+static void capture(int mode, int n, uint64_t ns, bool stepwise) {
   CUgraph graph;
   CUgraphExec executable;
   pthread_t thread;
@@ -144,7 +144,7 @@ static void capture(int mode, int n, uint64_t ns, bool told) {
   pthread_create(&thread, NULL, beside, NULL);
   while (!capturing) {
   }
-  if (told) {
+  if (stepwise) {
     report("{\"runs\": true}\n");
     if (read(0, &(char){0}, 1) != 1)
       exit(2);
@@ -161,7 +161,7 @@ static void capture(int mode, int n, uint64_t ns, bool told) {
     }
   }
   captured = 1;
-  if (told) {
+  if (stepwise) {
     report("{\"nodes\": %zu}\n", nodes);
   }
   pthread_join(thread, NULL);

@@ -62,7 +62,7 @@ static CUgraphExec executable(CUgraph graph) {
   return made;
 }
 
-/* A graph that calls `launches`, built as the mode says. */
+/* A graph that calls `launches`, built by the mode. */
 static CUgraphExec graph_of(const char *mode, struct call *call) {
   const CUDA_HOST_NODE_PARAMS how = {launches, call}, other = {nothing, NULL};
   CUgraphNodeParams any = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = how};
