@@ -28,7 +28,7 @@ tracepoint = "kill"
 def start(directory, terminal, version="580.65.06", config=KILL, **seconds: float) -> running.Daemon:
     """`seconds`: as Daemon.quicken takes them."""
     directory.mkdir()
-    file = directory / "gpushare.text.toml"
+    file = directory / "gpushare.toml"
     file.write_text(config)
     standing = f"{terminal.nodes.major}:{terminal.nodes.first},{version}"
     daemon = running.Daemon(directory / "s", env={"GPUSHARE_SIM_RM": standing}, options=["--config", str(file)])
@@ -208,7 +208,7 @@ def test_where_the_kernel_refuses(tmp_path, terminal):
         daemon.terminate()
         refuse = "def refuse(self, layout): raise guard.FailedError('the kernel refused the BPF map settings')"
         daemon.patch("from gpushare.enforce import guard", refuse, "guard.Guard.__init__ = refuse")
-        (daemon.state_dir.parent / "gpushare.text.toml").write_text(KILL)
+        (daemon.state_dir.parent / "gpushare.toml").write_text(KILL)
         daemon.start()
         assert "refused the BPF map" in walls(daemon.client.node())[TRACEPOINT]["why"]
         one = Run(daemon, terminal)

@@ -306,7 +306,7 @@ def test_what_cannot_be_served_is_refused_with_the_number(tmp_path):
 
 
 def test_the_smallest_share_follows_the_arbiters_configuration(make_daemon, tmp_path):
-    config = tmp_path / "gpushare.text.toml"
+    config = tmp_path / "gpushare.toml"
     config.write_text('simulate = "1x4GiB"\n[arbiter]\ncredit_floor_ms = 5\nbucket_ms = 150\n')
     client = make_daemon("--config", str(config)).start().client
     with pytest.raises(RefusedError, match=r"3\.3% is too small to be served: ask for 3\.4% or more"):
@@ -317,7 +317,7 @@ def test_the_smallest_share_follows_the_arbiters_configuration(make_daemon, tmp_
 
 
 def test_a_bucket_that_cannot_hold_the_floor_is_said_at_the_start(make_daemon, tmp_path):
-    config = tmp_path / "gpushare.text.toml"
+    config = tmp_path / "gpushare.toml"
     config.write_text('simulate = "1x4GiB"\n[arbiter]\ncredit_floor_ms = 500\n')
     done = make_daemon("--config", str(config)).cli("daemon", "--config", str(config), "--state-dir", tmp_path / "s")
     assert done.returncode == 2

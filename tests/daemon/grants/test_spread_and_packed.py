@@ -46,7 +46,7 @@ def test_whole_devices_that_are_guaranteed_stay_whole(four):
 
 
 def test_the_request_comes_before_the_tenant_and_that_before_the_node(make_daemon, tmp_path):
-    config = tmp_path / "gpushare.text.toml"
+    config = tmp_path / "gpushare.toml"
     config.write_text('placement = "pack"\n')
     daemon = make_daemon("--simulate", "4x16GiB", "--config", str(config)).start()
     client = daemon.client

@@ -27,7 +27,7 @@ MIB = 1 << 20
 
 
 def with_driver(make_daemon, tmp_path, release: str):
-    config = tmp_path / "gpushare.text.toml"
+    config = tmp_path / "gpushare.toml"
     config.write_text('[audit]\nevader = "tell"\n')  # only the wall may stop evaders
     daemon = make_daemon("--simulate", "2x16GiB", "--config", str(config))
     daemon.env["GPUSHARE_SIM_DRIVER"] = release

@@ -128,7 +128,7 @@ def test_one_outside_of_all_grants_is_told_and_goes_on(daemon):
 
 
 def test_an_evader_is_killed_after_the_grace(make_daemon, tmp_path):
-    config = tmp_path / "gpushare.text.toml"
+    config = tmp_path / "gpushare.toml"
     config.write_text('simulate = "1x16GiB"\n[audit]\nevader = "kill"\ngrace_seconds = 0.1\n')
     daemon = make_daemon("--config", str(config)).start()
     child, grant = evade(daemon)
@@ -196,7 +196,7 @@ def test_neither_the_daemons_own_cgroup_nor_the_root_is_ever_frozen(tmp_path):
 
 
 def test_a_bad_rule_is_refused(make_daemon, tmp_path):
-    config = tmp_path / "gpushare.text.toml"
+    config = tmp_path / "gpushare.toml"
     for text, said in (('evader = "hang"', "evader"), ("grace_seconds = -1", "grace_seconds is -1")):
         config.write_text(f"[audit]\n{text}\n")
         done = make_daemon().cli("daemon", "--config", config)

@@ -127,7 +127,7 @@ def test_with_v1_alone(make_daemon):
 
 def test_required_refuses_where_one_is_missing(make_daemon, tmp_path):
     """The daemon starts and says why it binds nothing; no grant is left over."""
-    config = tmp_path / "gpushare.text.toml"
+    config = tmp_path / "gpushare.toml"
     config.write_text('enforce = "required"\n')
     drop = "-sys_admin,-bpf,-perfmon,-net_admin"
     daemon = make_daemon("--simulate", "1x16GiB", "--config", str(config))
@@ -169,7 +169,7 @@ def test_the_watch_holds_where_the_driver_lists_who_uses_a_device(make_daemon, t
     found = walls(blind.start().client.node())
     assert found["watch"] == "the driver does not list a process that uses a device, or under another pid"
     assert found["freezer"] == "", "they are tried one by one"
-    config = tmp_path / "gpushare.text.toml"
+    config = tmp_path / "gpushare.toml"
     config.write_text('[audit]\nevader = "tell"\n')
     told = make_daemon("--simulate", "1x16GiB", "--config", str(config)).start()
     [watch] = [wall for wall in told.client.node()["walls"] if wall["name"] == "watch"]

@@ -260,7 +260,7 @@ def test_readiness_is_told_to_systemd(make_daemon, tmp_path):
 
 
 def test_config_file(make_daemon, tmp_path):
-    config = tmp_path / "gpushare.text.toml"
+    config = tmp_path / "gpushare.toml"
     config.write_text('simulate = "1x4GiB"\nledger_seconds = 1\n[arbiter]\nlease_ms = 10\n')
     daemon = make_daemon("--config", str(config)).start()
     assert daemon.client.devices()[0]["capacity"]["memory"] == 4 * GIB

@@ -115,7 +115,7 @@ def test_a_resize_while_leases_are_out(client, spin, split):
 
 @pytest.mark.slow
 def test_what_was_borrowed_lately_counts_where_the_node_says_so(make_daemon, tmp_path):
-    config = tmp_path / "gpushare.text.toml"
+    config = tmp_path / "gpushare.toml"
     config.write_text(
         'simulate = "1x4GiB"\nledger_seconds = 1\n[policy]\nusage_factor = 1\nusage_half_life_seconds = 600\n'
     )

@@ -25,8 +25,8 @@ def clock(make_daemon, shim, tmp_path):
     path.write_bytes(bytes(8))
     daemon = make_daemon()
     daemon.env |= {"LD_PRELOAD": os.fspath(shim), "WALLCLOCK": os.fspath(path)}
-    (daemon.state_dir / "gpushare.text.toml").write_text("ledger_seconds = 1\n")
-    daemon.options += ["--config", os.fspath(daemon.state_dir / "gpushare.text.toml")]
+    (daemon.state_dir / "gpushare.toml").write_text("ledger_seconds = 1\n")
+    daemon.options += ["--config", os.fspath(daemon.state_dir / "gpushare.toml")]
     daemon.patch()
     with open(path, "r+b") as file, mmap.mmap(file.fileno(), 8) as page:
 

@@ -239,7 +239,7 @@ def test_one_in_a_sandbox_is_told_what_to_bind(public):
 
 
 def test_one_that_is_to_be_killed_is_told_when(make_daemon, tmp_path):
-    config = tmp_path / "gpushare.text.toml"
+    config = tmp_path / "gpushare.toml"
     config.write_text('simulate = "1x16GiB"\n[audit]\nevader = "kill"\ngrace_seconds = 3\n')
     daemon = make_daemon("--config", str(config)).start()
     with evade(daemon, f"exec {past(daemon)}") as child:

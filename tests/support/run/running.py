@@ -327,8 +327,8 @@ def daemon_apart(
     """A daemon in its own directory, whose path, unlike tmp_path, is short enough for a socket address. `config`: the
     text of gpushare.toml."""
     directory = Path(tempfile.mkdtemp(prefix="gst-"))
-    (directory / "gpushare.text.toml").write_text(config)
-    node = kind(directory, simulate, env, ["--config", str(directory / "gpushare.text.toml")])
+    (directory / "gpushare.toml").write_text(config)
+    node = kind(directory, simulate, env, ["--config", str(directory / "gpushare.toml")])
     try:
         yield node.start()
     finally:

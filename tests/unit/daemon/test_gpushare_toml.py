@@ -1,4 +1,4 @@
-"""gpushare.text.toml: what it may say, and where mistakes are reported."""
+"""gpushare.toml: what it may say, and where mistakes are reported."""
 
 import pytest
 
@@ -23,7 +23,7 @@ from gpushare.errors import UsageError
     ],
 )  # fmt: skip
 def test_a_mistake_is_told_with_its_line(tmp_path, text, line, said):
-    path = tmp_path / "gpushare.text.toml"
+    path = tmp_path / "gpushare.toml"
     path.write_text(text)
     with pytest.raises(UsageError) as caught:
         config.load(path)
@@ -31,19 +31,19 @@ def test_a_mistake_is_told_with_its_line(tmp_path, text, line, said):
 
 
 def test_a_byte_order_mark_is_read_over(tmp_path):
-    path = tmp_path / "gpushare.text.toml"
+    path = tmp_path / "gpushare.toml"
     path.write_bytes(b'\xef\xbb\xbfplacement = "pack"\n')
     assert config.load(path).placement == "pack"
     path.write_bytes(b'\xef\xbb\xbfgroup = "a"\nplacement = "binpack"\n')
-    with pytest.raises(UsageError, match=r"gpushare.text.toml:2: Invalid enum value 'binpack'"):
+    with pytest.raises(UsageError, match=r"gpushare.toml:2: Invalid enum value 'binpack'"):
         config.load(path)
     path.write_bytes(b'\xef\xbb\xbfgroup = "a"\nx = "\xe9"\n')
-    with pytest.raises(UsageError, match=r"gpushare.text.toml:2: byte 0xe9 is not UTF-8"):
+    with pytest.raises(UsageError, match=r"gpushare.toml:2: byte 0xe9 is not UTF-8"):
         config.load(path)
 
 
 def test_what_is_said_of_policy(tmp_path):
-    path = tmp_path / "gpushare.text.toml"
+    path = tmp_path / "gpushare.toml"
     path.write_text("[policy]\nusage_factor = 1.5\nusage_half_life_seconds = 60\n")
     assert config.history(config.load(path).policy).factor == 1.5
     path.write_text("")
