@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT / "bench" / "gpu"))
 
 from gpubench import readme  # noqa: E402 - not in the installed package
 
-PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "SECURITY.md", "docs/*.md", "native/**/README.md")
+PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "SECURITY.md", "docs/**/*.md", "native/**/README.md")
 # In backticks: a file or folder with a slash in its name, possibly with a function of that file.
 NAMED = re.compile(r"`((?:gpushare|native|hooks|tests|bench|scripts|packaging|docs)/[\w./-]*)(?::(\w+))?`")
 
@@ -31,7 +31,7 @@ SAYING_THE_VERSION = (
     ("packaging/kubernetes/chart/Chart.yaml", r"^(?:version|appVersion): (.*)$"),
     ("packaging/kubernetes/chart/values.yaml", r"^image: gpushare:(.*)$"),
     ("packaging/kubernetes/Containerfile", r"-t gpushare:(\S+)"),
-    ("docs/*.md", r"-t gpushare:(\S+)"),
+    ("docs/**/*.md", r"-t gpushare:(\S+)"),
 )
 LINES_MAX = 700
 PRODUCT_LINES_MAX = 400  # of a Python file in gpushare/

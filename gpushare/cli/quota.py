@@ -41,7 +41,7 @@ class QuotaCommand:
             help='{"C": 8000, "k": 0, "tenants": [{"name", "parent", "g", "demand", "w", "tier", "limit", "usage"}]} in'
             " milli; demand is of a tenant's own grants, entitlement includes all tenants below; a limit is optional,"
             " and one below g caps g too; usage decides ties, and with k above 0 heavy users borrow less"
-            " (docs/tenants.md); - is stdin",
+            " (docs/guides/tenants.md); - is stdin",
         )
         solve.add_argument("--json", action="store_true", help="accepted for uniformity: the output is always JSON")
         solve.set_defaults(verb=self._solve)

@@ -48,7 +48,7 @@ class ArbiterConfig(Struct, forbid_unknown_fields=True):
 
 
 class PolicyConfig(Struct, forbid_unknown_fields=True):
-    """How much recent borrowing counts against tenants' weights (docs/tenants.md); 0: not at all."""
+    """How much recent borrowing counts against tenants' weights (docs/guides/tenants.md); 0: not at all."""
 
     usage_factor: float = 0
     usage_half_life_seconds: float = 3600

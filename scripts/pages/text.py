@@ -4,7 +4,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
-WIDTH = 118
+WIDTH = 100
 _MARKUP = re.compile(r"[*<>\[\]\\]|(?<!\w)_|_(?!\w)")
 
 
@@ -27,6 +27,11 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 def paragraphs(docstring: str) -> list[str]:
     """The paragraphs of a docstring, each in one line."""
     return [" ".join(part.split()) for part in re.split(r"\n\s*\n", textwrap.dedent(docstring)) if part.strip()]
+
+
+def anchor(heading: str) -> str:
+    """The anchor of a heading, as GitHub and the site make it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def wrapped(text: str, indent: str = "") -> str:

@@ -269,7 +269,7 @@ def test_the_oldest_that_are_over_are_forgotten(make_daemon):
 
 
 def test_the_commands_of_the_page(daemon):
-    page = (ROOT / "docs/gangs.md").read_text()
+    page = (ROOT / "docs/guides/gangs.md").read_text()
     [block] = re.findall(r"^```sh\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     said = []
     for line in block.splitlines():

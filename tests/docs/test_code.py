@@ -123,9 +123,9 @@ def test_variables_of_the_environment_are_all_there():
 
 
 def test_figures_are_those_of_the_results():
-    """Each figure of docs/exact.md is in the stored result named next to it."""
-    rows = re.findall(r"^\| [^|]+ \| ([^|]+) \| ([^|]+) \| \[[^]]+\]\(\.\./(bench/results/[^)]+)\) \|$",
-                      (ROOT / "docs/exact.md").read_text(), re.MULTILINE)  # fmt: skip
+    """Each figure of docs/concepts/exact.md is in the stored result named next to it."""
+    rows = re.findall(r"^\| [^|]+ \| ([^|]+) \| ([^|]+) \| \[[^]]+\]\(\.\./\.\./(bench/results/[^)]+)\) \|$",
+                      (ROOT / "docs/concepts/exact.md").read_text(), re.MULTILINE)  # fmt: skip
     assert len(rows) >= 10
     for measured, against, name in rows:
         stored = (ROOT / name).read_text()

@@ -22,7 +22,8 @@ def test_they_are_current():
 
 
 def test_each_fault_that_the_doctor_tells_is_declared():
-    """Otherwise docs/troubleshooting.md would miss it: a Finding constructed directly may only say that all is well."""
+    """Otherwise docs/guides/troubleshooting would miss it: a Finding constructed directly may only state that all is
+    well."""
     count = 0
     for path in [*(ROOT / "gpushare/doctor").glob("*.py"), ROOT / "gpushare/cli/doctor.py"]:
         if path.name == "finding.py":
@@ -34,15 +35,15 @@ def test_each_fault_that_the_doctor_tells_is_declared():
     assert count > 5
 
 
-def test_each_check_of_the_doctor_is_on_the_page():
-    said = (DOCS / "troubleshooting.md").read_text()
+def test_each_check_of_the_doctor_is_on_a_page():
+    shown = "".join(page.read_text() for page in (DOCS / "guides/troubleshooting").glob("*.md"))
     declared = sum(
         getattr(node.func, "id", "") == "Check"
         for path in (ROOT / "gpushare/doctor").glob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call)
     )
-    assert said.count("**Do:**") == declared > 40
+    assert shown.count("**Do:**") == declared > 40
 
 
 def test_each_key_of_the_configuration_has_a_meaning():

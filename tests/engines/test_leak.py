@@ -1,7 +1,7 @@
 """What a container without a grant can do with the machine's GPU nodes, whatever it requests.
 
-docs/compatibility.md lists the results. An engine whose user tells it to hand out devices does so: these cases are here
-too, and show that the probe sees an open node.
+docs/reference/compatibility.md lists the results. An engine whose user tells it to hand out devices does so: these
+cases are here too, and show that the probe sees an open node.
 """
 
 import itertools
