@@ -51,9 +51,9 @@ def _outside(text: str) -> str:
 
 def _entry(check: Check) -> str:
     # Four spaces, since the site's Markdown counts them from the margin.
-    parts = (f"-   **{check.level}**: {_shown(check.found)}", check.why, f"**Do:** {_shown(check.mend)}")
-    first, *rest = (wrapped(part, "    ") for part in parts)
-    return "\n".join((first, *(f"    {part}" for part in rest))) + "\n"
+    parts = (f"**{check.level}**: {_shown(check.found)}", check.why, f"**Do:** {_shown(check.mend)}")
+    starts = ("-   ", "    ", "    ")
+    return "\n".join(wrapped(part, "    ", first) for part, first in zip(parts, starts, strict=True)) + "\n"
 
 
 def _heading(what: str) -> str:

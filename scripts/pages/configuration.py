@@ -34,7 +34,8 @@ What each tenant is guaranteed: a table `[tenants.NAME]` per tenant
 after a manual change run `systemctl reload gpushare`.
 """,
     "prices.toml": """\
-Prices per hour, for `gpushare usage` ([usage](../guides/usage.md)). The command reads them at each call.
+Prices per hour, for `gpushare usage` ([usage](../guides/usage.md)). The command reads them at each
+call.
 """,
 }
 _TITLES = ("key", "value", "default", "meaning")

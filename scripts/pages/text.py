@@ -34,10 +34,19 @@ def anchor(heading: str) -> str:
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
-def wrapped(text: str, indent: str = "") -> str:
-    """A paragraph, wrapped to WIDTH. `indent`: of all lines but the first."""
-    kept = textwrap.wrap(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(kept) + "\n"
+def wrapped(text: str, indent: str = "", first: str = "") -> str:
+    """A paragraph in lines of WIDTH, broken outside `code` only. `first`: how its first line begins; `indent`: how the
+    others do."""
+    whole = re.sub(r"`[^`]*`", lambda code: code[0].replace(" ", "\0"), text)
+    lines = textwrap.wrap(
+        whole,
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines).replace("\0", " ") + "\n"
 
 
 def escaped(text: str) -> str:
