@@ -12,7 +12,7 @@ import editorconfig
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench" / "gpu"))
 
-from gpubench import readme  # noqa: E402 - not in the installed package
+from gpubench import published  # noqa: E402 - not in the installed package
 
 PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "SECURITY.md", "docs/**/*.md", "native/**/README.md")
 # In backticks: a file or folder with a slash in its name, possibly with a function of that file.
@@ -33,6 +33,8 @@ SAYING_THE_VERSION = (
     ("packaging/kubernetes/Containerfile", r"-t gpushare:(\S+)"),
     ("docs/**/*.md", r"-t gpushare:(\S+)"),
 )
+PROSE_WIDTH = 100
+"""Of the lines of the root's pages and of docs/, except tables, code and comments."""
 LINES_MAX = 700
 PRODUCT_LINES_MAX = 400  # of a Python file in gpushare/
 
@@ -54,6 +56,20 @@ def lost_names() -> list[str]:
                 found.append(f"{said}, which does not exist")
             elif function and not re.search(DEFINED.get(path.suffix, r"\b{}\b").format(function), path.read_text()):
                 found.append(f"{said}:{function}, which is not defined in that file")
+    return found
+
+
+def wide_prose() -> list[str]:
+    """Lines of prose that are wider than a page."""
+    found = []
+    for page in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]):
+        is_code = False
+        for number, line in enumerate(page.read_text().splitlines(), 1):
+            text = line.strip()
+            if text.startswith("```"):
+                is_code = not is_code
+            elif not is_code and len(line) > PROSE_WIDTH and not text.startswith(("|", "#", "<!--", "![")):
+                found.append(f"{page.relative_to(ROOT)}:{number} has {len(line)} columns, {PROSE_WIDTH} at most")
     return found
 
 
@@ -107,7 +123,7 @@ def other_versions() -> list[str]:
 
 
 def problems() -> list[str]:
-    found = lost_names() + unlike_editorconfig() + other_versions()
+    found = lost_names() + wide_prose() + unlike_editorconfig() + other_versions()
     for path in tracked():
         name = path.relative_to(ROOT).as_posix()
         most = PRODUCT_LINES_MAX if path.suffix == ".py" and name.startswith("gpushare/") else LINES_MAX
@@ -118,9 +134,9 @@ def problems() -> list[str]:
                 if re.match(r"\s*(import|from) pynvml", line) and name != "gpushare/node/probe.py":
                     found.append(f"{name} imports pynvml: only gpushare/node/nvml.py and probe.py may")
     try:
-        old = [path.relative_to(ROOT).as_posix() for path in readme.stale(ROOT)]
-        again = "`bench/gpu/run --merge` of that result writes it"
-        found += [f"{name}: its block of real GPUs is not what bench/results gives: {again}" for name in old]
+        if published.is_stale(ROOT):
+            again = "`bench/gpu/run --merge` of that result writes it"
+            found.append(f"{published.PAGE}: its block of real GPUs is not what bench/results gives: {again}")
     except ValueError as error:
         found.append(str(error))
     return found

@@ -1,14 +1,16 @@
-"""The newest result of a real GPU in README.md and in bench/README.md: a block between two lines, made of what
-bench/results holds."""
+"""The newest result of a real GPU on the page about exactness: a block between two lines, made of what bench/results
+holds."""
 
 import json
+import textwrap
 from pathlib import Path
 
 from gpubench.results import Json, incomplete, machine, newest, targets, when
 
 BEGIN, END = "<!-- real GPU: written by bench/gpu/run from bench/results -->", "<!-- end of real GPU -->"
 NONE = "No real GPU has been measured yet: every number here is from the simulated device."
-FILES = ("README.md", "bench/README.md")
+PAGE = "docs/concepts/exact.md"
+LINK = "../../bench/results"
 
 
 def latest(results: Path) -> tuple[Path, Json] | None:
@@ -22,22 +24,25 @@ def latest(results: Path) -> tuple[Path, Json] | None:
     return max(found)[1:] if found else None
 
 
-def block(name: str, results: Path) -> str:
-    """For this file of the checkout, without the lines around it."""
+def _prose(text: str) -> list[str]:
+    return textwrap.wrap(text, 100, break_long_words=False, break_on_hyphens=False)
+
+
+def block(results: Path) -> str:
+    """Without the lines around it."""
     if (found := latest(results)) is None:
         return NONE
     path, document = found
-    link = f"{'bench/results' if name == 'README.md' else 'results'}/{path.stem}.md"
     best = newest(document)
     runs = [run for run, _ in best.values()] or [document["runs"][-1]]
     dates, commits, machines = (
         ", ".join(dict.fromkeys(fact(run) for run in runs))
         for fact in (lambda run: run["date"], lambda run: run["commit"], machine)
     )
-    lines = [f"On a real GPU: **{runs[-1]['gpu']}**, {machines}; {dates}, at {commits}. [All numbers]({link})."]
-    lines += targets(best)
+    head = f"Newest run: **{runs[-1]['gpu']}**, {machines}; {dates}, at {commits}."
+    lines = _prose(f"{head} [All numbers]({LINK}/{path.stem}.md).") + targets(best)
     if short := incomplete(best):
-        lines += ["", f"Not complete: {short}."]
+        lines += ["", *_prose(f"Not complete: {short}.")]
     return "\n".join(lines)
 
 
@@ -46,27 +51,19 @@ def replaced(text: str, new: str) -> str:
     before, begin, rest = text.partition(BEGIN + "\n")
     _, end, after = rest.partition(END)
     if not begin or not end or BEGIN in after or END in after:
-        raise ValueError(f"has no block of real GPUs: a line {BEGIN!r} and a line {END!r}")
+        raise ValueError(f"{PAGE} has no block of real GPUs: a line {BEGIN!r} and a line {END!r}")
     return f"{before}{begin}{new}\n{end}{after}"
 
 
-def stale(root: Path) -> dict[Path, str]:
-    """Files whose block is not what the stored results give -> what they should hold. Raises ValueError."""
-    found = {}
-    for name in FILES:
-        text = (root / name).read_text()
-        try:
-            new = replaced(text, block(name, root / "bench" / "results"))
-        except ValueError as error:
-            raise ValueError(f"{name} {error}") from None
-        if new != text:
-            found[root / name] = new
-    return found
+def is_stale(root: Path) -> bool:
+    """Whether the page's block is not what the stored results give. Raises ValueError, OSError."""
+    text = (root / PAGE).read_text()
+    return replaced(text, block(root / "bench" / "results")) != text
 
 
-def refresh(root: Path) -> list[str]:
-    """Names of the files that were rewritten. Raises ValueError, OSError."""
-    changed = stale(root)
-    for path, text in changed.items():
-        path.write_text(text)
-    return [path.relative_to(root).as_posix() for path in changed]
+def refresh(root: Path) -> bool:
+    """Writes the block; returns whether it was another. Raises ValueError, OSError."""
+    if not is_stale(root):
+        return False
+    (root / PAGE).write_text(replaced((root / PAGE).read_text(), block(root / "bench" / "results")))
+    return True
