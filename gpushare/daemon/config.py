@@ -65,7 +65,8 @@ class ReclaimConfig(Struct, forbid_unknown_fields=True):
 
 class GuardConfig(Struct, forbid_unknown_fields=True):
     """`tracepoint`: what happens to a process that takes more device memory from the driver than its grant may have. By
-    default it is only logged: code that the driver loads for a program whose grant is full counts too (SECURITY.md)."""
+    default it is only logged: code that the driver loads for a program whose grant is full counts too
+    (docs/security/walls.md)."""
 
     tracepoint: Literal["kill", "log", "off"] = "log"
 

@@ -1,7 +1,7 @@
 """Generates pages of docs/ from the product's own texts: `python scripts/pages` writes them, `--check` compares.
 
 docs/guides/troubleshooting is made from the doctor's checks, docs/reference from the node API's description, from the
-types of the configuration and its commented files, and from the errors.
+types of the configuration and its commented files, and from the errors, docs/security/promises.md from marks of tests.
 """
 
 import sys
@@ -11,6 +11,7 @@ import api
 import checks
 import configuration
 import exits
+import promises
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -21,13 +22,19 @@ def pages() -> dict[str, str]:
         "reference/api.md": api.page(),
         "reference/configuration.md": configuration.page(),
         "reference/exit-status.md": exits.page(),
+        "security/promises.md": promises.page(),
     }
 
 
 def main() -> int:
     """Writes or checks the pages; returns the exit status."""
+    try:
+        found = pages()
+    except ValueError as error:
+        print(error, file=sys.stderr)
+        return 1
     wrong = 0
-    for name, text in pages().items():
+    for name, text in found.items():
         path = DOCS / name
         if sys.argv[1:] != ["--check"]:
             path.parent.mkdir(parents=True, exist_ok=True)

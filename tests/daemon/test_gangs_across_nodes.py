@@ -142,6 +142,7 @@ def test_grants_that_cannot_be_made_leave_nothing(make_daemon, gang):
     assert len(client.prepare(gang, [HALF] * 3)["grants"]) == 3
 
 
+@pytest.mark.promise("gang-parts-are-the-owners")
 def test_what_is_not_committed_in_time_is_given_back(client, gang, phase_of):
     part = client.prepare(gang, [HALF, {**HALF, "ttl_seconds": 300}], ttl_seconds=1)
     until(lambda: not client.grants(), "it expires")
@@ -239,6 +240,7 @@ def test_what_makes_no_sense(client, gang, change, said):
         client.prepare(**{"gang": gang, "grants": [HALF], **change})
 
 
+@pytest.mark.promise("gang-parts-are-the-owners")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_only_its_owner_and_root(public, gang):
     path, root = public.layout.socket, public.client
@@ -260,6 +262,7 @@ def test_only_its_owner_and_root(public, gang):
     assert as_nobody(lambda: Client(path).abort(f"{gang}.3")) == "ok"
 
 
+@pytest.mark.promise("gang-parts-are-the-owners")
 def test_the_oldest_that_are_over_are_forgotten(make_daemon):
     client = make_daemon().quicken("gang_parts", REMEMBERED_MAX=3).start().client
     client.prepare("job", [HALF])

@@ -52,6 +52,7 @@ def put_up(enforcement, group, pid, link="") -> WorkloadRecord:
     return workload
 
 
+@pytest.mark.promise("own-nodes-only")
 def test_only_granted_nodes_open(enforcement):
     if (unified := cgroup.Hierarchies.of().unified) is None:
         pytest.skip("no cgroup v2 on this machine")

@@ -1,7 +1,9 @@
 """Pages generated from the product are complete."""
 
 import ast
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +21,26 @@ DOCS = ROOT / "docs"
 def test_they_are_current():
     done = subprocess.run([sys.executable, ROOT / "scripts/pages", "--check"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_promise_without_a_test_and_a_test_without_its_promise_are_found(tmp_path):
+    """In a copy of the pages' generator, with promises of its own."""
+    (tmp_path / "docs/security").mkdir(parents=True)
+    (tmp_path / "tests").mkdir()
+    shutil.copytree(ROOT / "scripts/pages", tmp_path / "scripts/pages")
+    promises = tmp_path / "docs/security/promises.toml"
+    promises.write_text('[[section]]\ntitle = "t"\n[section.promises.kept]\ntext = "it is kept"\nby = "this"\n')
+    test = tmp_path / "tests/test_it.py"
+
+    def page(marks: str) -> subprocess.CompletedProcess[str]:
+        test.write_text(f"import pytest\n{marks}\ndef test_it(): pass\n")
+        call = [sys.executable, "-c", "import promises; print(promises.page())"]
+        env = {**os.environ, "PYTHONPATH": str(tmp_path / "scripts/pages")}
+        return subprocess.run(call, env=env, capture_output=True, text=True)
+
+    assert "| it is kept | this | `tests/test_it.py:test_it` |" in page('@pytest.mark.promise("kept")').stdout
+    assert "no test is marked with kept" in page("").stderr
+    assert "has no promise other, which" in page('@pytest.mark.promise("kept", "other")').stderr
 
 
 def test_each_fault_that_the_doctor_tells_is_declared():

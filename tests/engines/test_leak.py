@@ -99,6 +99,7 @@ def test_a_runtime_started_by_the_wrapper(program, nodes, short_path):
     assert seen("privileged", privileged) == {*NODES, OWN}
 
 
+@pytest.mark.promise("no-request-no-gpu")
 @pytest.mark.slow
 @each("podman")
 def test_podman(program, nodes, alone, rootfs, short_path):
@@ -151,6 +152,7 @@ def test_podman(program, nodes, alone, rootfs, short_path):
         podman("rmi", "--all", "--force")
 
 
+@pytest.mark.promise("no-request-no-gpu")
 @pytest.mark.slow
 @each("dockerd")
 def test_docker(program, nodes, alone, rootfs, short_path, capfd):
@@ -196,6 +198,7 @@ def test_docker(program, nodes, alone, rootfs, short_path, capfd):
             assert usable(said) == {*NODES, OWN}
 
 
+@pytest.mark.promise("no-request-no-gpu")
 @pytest.mark.slow
 @each("containerd")
 def test_containerd(program, nodes, alone, rootfs, short_path, capfd):

@@ -163,6 +163,7 @@ def test_rules_and_dashboard_come_with_the_wheel(what, capsys):
     assert capsys.readouterr().out == (ROOT / "packaging" / FILES[what]).read_text()
 
 
+@pytest.mark.promise("metrics-port")
 def test_the_adapter_answers_one_question(site):
     address = site.adapter
     status, text = read(address)
@@ -184,6 +185,7 @@ def test_the_adapter_answers_one_question(site):
     assert until(lambda: read(address)[0] == 200, "it asks again", 20)
 
 
+@pytest.mark.promise("metrics-port")
 def test_those_who_ask_nothing_shut_nobody_out(site):
     where = urlsplit(site.adapter)
     with contextlib.ExitStack() as idle:

@@ -42,6 +42,7 @@ def decide(code: bytes, kind: int, major: int, minor: int) -> int:
     raise AssertionError("does not end")
 
 
+@pytest.mark.promise("own-nodes-only")
 def test_decisions():
     code = device_program.program({195, 511}, {(195, 0), (195, 255), (511, 0)})
     allowed = {(major, minor) for major in (1, 195, 511) for minor in (0, 1, 7, 255) if decide(code, 2, major, minor)}
@@ -77,6 +78,7 @@ def opens(group: cgroup.Cgroup, path: str) -> bool:
     return result.returncode == 0
 
 
+@pytest.mark.promise("own-nodes-only")
 def test_kernel_holds_it(group):
     assert opens(group, "/dev/zero")
     device_program.attach(group.path, {1}, {NULL, (1, 8), (1, 9)})

@@ -46,6 +46,7 @@ def fill(directory):
 # Numbers.
 
 
+@pytest.mark.promise("ledger-survives")
 @pytest.mark.parametrize("number", [HUGE, HUGE - 1, 1 << 200, -1, -HUGE])
 @pytest.mark.parametrize("name", entries.NUMBERS)
 def test_no_number_is_too_large_for_the_ledger(number, name):
@@ -257,6 +258,7 @@ class Flaky:
 FAULTS = [None, None, ledgers.FailedError("full"), keepers.DamagedError("torn"), OverflowError("bug")]
 
 
+@pytest.mark.promise("ledger-survives")
 @given(
     steps=st.lists(
         st.tuples(
