@@ -132,7 +132,7 @@ def test_what_looking_costs(tmp_path_factory, report):
     costs = {}
     for name, seconds in (("with", 0.05), ("without", 3600.0)):
         daemon = Daemon(tmp_path_factory.mktemp(name) / "state", simulate="8x64GiB")
-        daemon.patch("import gpushare.daemon.audit", f"gpushare.daemon.audit.IN_USE_SECONDS = {seconds}")
+        daemon.patch("import gpushare.daemon.guard.audit", f"gpushare.daemon.guard.audit.IN_USE_SECONDS = {seconds}")
         held = []
         try:
             daemon.start()

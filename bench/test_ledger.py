@@ -25,7 +25,7 @@ COST_SECONDS = 130
 """Long enough that rows of two minutes go to the disk."""
 _COUNTED = """
 import time as _t
-from gpushare.daemon.accounts import Accounts as _A
+from gpushare.daemon.accounts.accounts import Accounts as _A
 from gpushare.ledger.keeper import Keeper as _K
 _spent = {}
 def _counted(cls, name, told=False):

@@ -12,7 +12,7 @@ from msgspec import Struct
 from gpushare._native import ffi, lib
 from gpushare.errors import FailedError
 from gpushare.pages import LimitsPage, UsagePage
-from gpushare.policy.shares import Share
+from gpushare.policy.quota.shares import Share
 
 MAX_DEVICES = lib.GS_ARBITER_MAX_DEVICES
 EVENTS_KEPT = lib.GS_ARBITER_EVENTS

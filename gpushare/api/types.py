@@ -104,9 +104,9 @@ class GrantRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
     `eviction_signal` if one is named; with a `max_rung` of `kill` it is ended after that. `priority`: of a tenant's
     grants, the lower one is asked first.
 
-    `selector`: which devices are suitable (gpushare/policy/selector.py). `placement`: of a single share, among the
-    devices where it fits: the one with most free (`spread`), or the one that it leaves least of (`pack`); left out: as
-    its tenant or the node says.
+    `selector`: which devices are suitable (gpushare/policy/grants/selector.py). `placement`: of a single share, among
+    the devices where it fits: the one with most free (`spread`), or the one that it leaves least of (`pack`); left out:
+    as its tenant or the node says.
 
     `in_turn`: which parts of a device it shares with grants that never run at the same time; for root only, of one
     device, and without memory on loan.

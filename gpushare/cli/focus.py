@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any, TextIO
 
 from gpushare import __version__
-from gpushare.policy.billing import Charge, Prices, charges
+from gpushare.policy.usage.billing import Charge, Prices, charges
 
 COLUMNS = (
     *("AvailabilityZone", "BilledCost", "BillingAccountId", "BillingAccountName", "BillingCurrency"),

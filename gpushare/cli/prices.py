@@ -8,7 +8,7 @@ from typing import Any
 
 from gpushare.errors import UsageError
 from gpushare.paths import PRICES
-from gpushare.policy.billing import Prices
+from gpushare.policy.usage.billing import Prices
 
 DEFAULT = PRICES
 _KEYS = ("guaranteed", "borrowed", "scavenged", "memory_gib")

@@ -51,7 +51,7 @@ class QuotaCommand:
         return status
 
     def _solve(self, args: argparse.Namespace) -> int:
-        from gpushare.policy.solve import solve
+        from gpushare.policy.quota.solve import solve
 
         try:
             data = sys.stdin.buffer.read() if args.state == "-" else Path(args.state).read_bytes()

@@ -12,8 +12,8 @@ from gpushare.cli.progress import Progress
 from gpushare.errors import UsageError
 
 if TYPE_CHECKING:
-    from gpushare.policy.entitlement import TenantState
-    from gpushare.policy.replay import Outcome, Replay, Slot
+    from gpushare.policy.quota.entitlement import TenantState
+    from gpushare.policy.usage.replay import Outcome, Replay, Slot
 
 _TITLES = ("TENANT", "USED", "WAITED", "WOULD USE", "BORROWED", "WAIT", "UNUSED", "SHORT", "LONGEST", "WHEN")
 
@@ -25,7 +25,7 @@ def run(args: argparse.Namespace) -> int:
     """Replays the daemon's record under the quotas in the file `args.tenants`, and returns the exit status."""
     from dataclasses import asdict, fields
 
-    from gpushare.policy.replay import Slot, replay
+    from gpushare.policy.usage.replay import Slot, replay
 
     api = client(args)
     node = api.node()["capacity"]
@@ -51,7 +51,7 @@ def _capacity(slots: Sequence["Slot"]) -> int:
 
 def _quotas(path: Path, time: int, memory: int) -> list["TenantState"]:
     """Returns the quotas of a file, `default` included. Raises UsageError or RefusedError with file and line."""
-    from gpushare.policy.entitlement import TenantState
+    from gpushare.policy.quota.entitlement import TenantState
     from gpushare.tenants import quotas
 
     if not path.exists():

@@ -24,7 +24,7 @@ from gpushare.paths import PRICES
 if TYPE_CHECKING:
     from decimal import Decimal
 
-    from gpushare.policy.billing import Prices
+    from gpushare.policy.usage.billing import Prices
 
 _AGO = re.compile(r"([0-9]{1,6})([smhdw])")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -205,7 +205,7 @@ def _named(row: Any, by: str) -> list[str]:
 
 
 def _cost(row: Any, cost: "Prices") -> "Decimal":
-    from gpushare.policy import billing
+    from gpushare.policy.usage import billing
 
     return billing.cost(row, cost)
 

@@ -11,39 +11,41 @@ import os
 import resource
 import signal
 import socket
-import time
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
 from gpushare.arbiter import Arbiter
-from gpushare.daemon import backend as backends
 from gpushare.daemon import config as configuration
-from gpushare.daemon import directories, logs, pulse, workloads
-from gpushare.daemon.api import Api
 from gpushare.daemon.config import Config
-from gpushare.daemon.door import Door
-from gpushare.daemon.exclusion import Exclusion
-from gpushare.daemon.guarding import Guarding, driver
-from gpushare.daemon.missed import all_devices
+from gpushare.daemon.grants import strays
+from gpushare.daemon.grants.resources import Resources
+from gpushare.daemon.guard.exclusion import Exclusion
+from gpushare.daemon.guard.guarding import Guarding, driver
+from gpushare.daemon.host import backend as backends
+from gpushare.daemon.host import directories, logs, pulse
+from gpushare.daemon.host.pulse import Latency
+from gpushare.daemon.host.readers import Readers
+from gpushare.daemon.http.api import Api
+from gpushare.daemon.http.reception import Reception
 from gpushare.daemon.node import NodeContext
-from gpushare.daemon.pulse import Latency
-from gpushare.daemon.readers import Readers
-from gpushare.daemon.reception import Reception
-from gpushare.daemon.resources import Resources
-from gpushare.daemon.state import State, open_records
-from gpushare.daemon.tenant_socket import bind_unix
-from gpushare.daemon.tenants import Tenants
-from gpushare.daemon.watch import Watch
+from gpushare.daemon.state.hardware import Hardware
+from gpushare.daemon.state.missed import all_devices
+from gpushare.daemon.state.records import open_records
+from gpushare.daemon.state.state import State
+from gpushare.daemon.state.tenants import Tenants
+from gpushare.daemon.state.watch import Watch
+from gpushare.daemon.workloads.door import Door
+from gpushare.daemon.workloads.tenant_socket import bind_unix
 from gpushare.errors import FailedError, GpushareError
-from gpushare.inject import cdi, grantdir, grantfiles, names
+from gpushare.inject import grantfiles
 from gpushare.ledger.ledger import Ledger
 from gpushare.node import standins
-from gpushare.node.simulator import LOG_NAME, SOCKET_NAME, Simulator
+from gpushare.node.simulator import SOCKET_NAME, Simulator
 from gpushare.paths import Layout, in_memory
-from gpushare.policy.lifecycle import Phase
-from gpushare.policy.shares import DEVICE_MILLI
+from gpushare.policy.grants.lifecycle import Phase
+from gpushare.policy.quota.shares import DEVICE_MILLI
 
 log = logging.getLogger("gpushare")
 
@@ -51,7 +53,6 @@ _TICK_SECONDS = 1.0
 _IDLE_LEDGER_SECONDS = 60.0
 _HEALTH_SECONDS = 2.0
 _PROBE_SECONDS = 70.0
-_LEAVE_SECONDS = 1.0
 _M_MMAP_THRESHOLD = -3  # malloc.h
 _DAY_NS = 86_400_000_000_000
 
@@ -228,11 +229,13 @@ class _Daemon:
         except OSError as error:
             raise FailedError(f"the door cannot be started: {error.strerror}") from None
         cleanup.callback(door.close)
-        resources = Resources(layout, inject, found, door)
+        hardware = Hardware(inject, found)
+        resources = Resources(layout, inject, hardware, door)
         guarding = Guarding(state, driver(inject, backend.driver_version), self._config.guard.tracepoint)
         cleanup.callback(guarding.close)
         context = NodeContext(
             state,
+            hardware,
             resources,
             arbiter,
             backend,
@@ -244,7 +247,7 @@ class _Daemon:
             self._latency,
             self._config.enforce,
             guarding,
-            Exclusion(state, resources, asked=self._config.exclusive, users=self._config.exclusive_users),
+            Exclusion(state, hardware, asked=self._config.exclusive, users=self._config.exclusive_users),
             configuration.audit(self._config.audit),
         )
         cleanup.callback(self._close, context)
@@ -256,30 +259,12 @@ class _Daemon:
         context.exclusion.start()
         context.evictions.start()
         if ledger.readable:  # otherwise they may belong to living grants
-            self._remove_strays(state)
+            strays.remove(state)
         try:
             resources.offer()
         except FailedError as error:  # grants go on, and it is tried again (Resources.restore)
             log.warning("%s", error)
         return context
-
-    def _remove_strays(self, state: State) -> None:
-        """Removes files and cgroups of grants that have ended or were never recorded: a kill between two steps leaves
-        them."""
-        layout = self._layout
-        for directory in layout.grants.iterdir():
-            if directory.name not in state and directory.name != grantdir.STAND_IN and directory.is_dir():
-                with contextlib.suppress(OSError):
-                    grantfiles.remove(layout, directory.name)
-        specs = layout.cdi.glob("gpushare.dev-gpu_g-*.json")
-        strays = [spec for spec in specs if spec.stem.removeprefix("gpushare.dev-gpu_") not in state]
-        for stray in (*strays, *layout.cdi.glob(".gpushare.dev-gpu_*.tmp")):
-            try:
-                stray.unlink(missing_ok=True)
-            except OSError as error:  # a directory, or a file system that takes no writes
-                log.warning("%s stays (%s): remove it by hand", stray, error.strerror)
-        for name in _stray_cgroups(state):
-            workloads.remove_cgroup(layout.cgroups, name)
 
     async def _serve(self, context: NodeContext, cleanup: contextlib.AsyncExitStack) -> None:
         path = self._layout.socket
@@ -348,31 +333,13 @@ class _Daemon:
         context.adoption.let_go()
         context.resources.stop()
         context.exclusion.close()
-        # Killed processes may take a moment to leave their cgroups; the next start removes what is left then.
-        deadline = time.monotonic() + _LEAVE_SECONDS
-        while _stray_cgroups(context.state) and time.monotonic() < deadline:
-            for name in _stray_cgroups(context.state):
-                workloads.remove_cgroup_now(self._layout.cgroups, name)
-            time.sleep(0.01)
+        strays.await_empty_cgroups(context.state)
         if not any(live.record.phase is Phase.ACTIVE for live in context.state):
             self._stop_simulator()
         if not list(context.state):
             context.state.ledger.close()  # which has files in these directories until all is written
-            self._remove_run_files()
+            strays.remove_run_files(self._layout)
         context.backend.close()
-
-    def _remove_run_files(self) -> None:
-        """Called when no grant is left: removes run-time files and empty directories. Foreign files in them stay."""
-        layout = self._layout
-        for path in (layout.sim / SOCKET_NAME, layout.sim.with_name(LOG_NAME)):
-            path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            cdi.remove_spec(layout, cdi.ANY)
-            grantfiles.remove(layout, grantdir.STAND_IN)
-            names.remove(layout)
-        for directory in (layout.sim, layout.grants, layout.cgroups):
-            with contextlib.suppress(OSError):
-                directory.rmdir()
 
     def _stop_simulator(self, *, cleanup_only: bool = False) -> None:
         """Stops the simulator, unless it has clients: then it goes on, as hardware would."""
@@ -385,12 +352,6 @@ class _Daemon:
                 standins.forget(self._layout.sim, len(simulator.devices))
         if cleanup_only:
             simulator.close()
-
-
-def _stray_cgroups(state: State) -> list[str]:
-    """Cgroups left by ended grants of this daemon."""
-    names = workloads.cgroup_names(state.layout.cgroups)
-    return [name for name in names if workloads.grant_of(name) not in state]
 
 
 async def _cancel(task: "asyncio.Task[None]") -> None:

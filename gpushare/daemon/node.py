@@ -14,41 +14,43 @@ from gpushare.api import tenants as tenant_types
 from gpushare.api import types
 from gpushare.api.walls import Enforce
 from gpushare.arbiter import Arbiter
-from gpushare.daemon import view
-from gpushare.daemon.accounts import Accounts
-from gpushare.daemon.adoption import Adoption
-from gpushare.daemon.attempts import Attempts
-from gpushare.daemon.audit import Audit
-from gpushare.daemon.books import Sample, active, shares_got
-from gpushare.daemon.containers import Containers
-from gpushare.daemon.door import Door
-from gpushare.daemon.drains import Drain
-from gpushare.daemon.enforcement import Enforcement
-from gpushare.daemon.evictions import Evictions
-from gpushare.daemon.exclusion import Exclusion
-from gpushare.daemon.explaining import Explaining
-from gpushare.daemon.findings import Findings
-from gpushare.daemon.grants import Grants
-from gpushare.daemon.guarding import Guarding
-from gpushare.daemon.missed import remember
-from gpushare.daemon.peer import Peer
-from gpushare.daemon.planning import Planner
-from gpushare.daemon.preparing import Preparing
-from gpushare.daemon.promises import Fault
-from gpushare.daemon.pulse import Latency
-from gpushare.daemon.readers import Readers
-from gpushare.daemon.receipts import Receipts
-from gpushare.daemon.resources import Resources
-from gpushare.daemon.serving import Serving
-from gpushare.daemon.state import Live, State, now_ns
-from gpushare.daemon.transitions import Transitions
-from gpushare.daemon.watch import Change
+from gpushare.daemon.accounts.accounts import Accounts
+from gpushare.daemon.accounts.explaining import Explaining
+from gpushare.daemon.accounts.receipts import Receipts
+from gpushare.daemon.engines.attempts import Attempts
+from gpushare.daemon.engines.containers import Containers
+from gpushare.daemon.grants import view
+from gpushare.daemon.grants.adoption import Adoption
+from gpushare.daemon.grants.evictions import Evictions
+from gpushare.daemon.grants.grants import Grants
+from gpushare.daemon.grants.planning import Planner
+from gpushare.daemon.grants.preparing import Preparing
+from gpushare.daemon.grants.resources import Resources
+from gpushare.daemon.grants.serving import Serving
+from gpushare.daemon.grants.transitions import Transitions
+from gpushare.daemon.guard.audit import Audit
+from gpushare.daemon.guard.enforcement import Enforcement
+from gpushare.daemon.guard.exclusion import Exclusion
+from gpushare.daemon.guard.findings import Findings
+from gpushare.daemon.guard.guarding import Guarding
+from gpushare.daemon.host.peer import Peer
+from gpushare.daemon.host.pulse import Latency
+from gpushare.daemon.host.readers import Readers
+from gpushare.daemon.state.books import Sample, active, shares_got
+from gpushare.daemon.state.drains import Drain
+from gpushare.daemon.state.hardware import Hardware
+from gpushare.daemon.state.live import Live
+from gpushare.daemon.state.missed import remember
+from gpushare.daemon.state.promises import Fault
+from gpushare.daemon.state.state import State, now_ns
+from gpushare.daemon.state.watch import Change
+from gpushare.daemon.workloads.door import Door
 from gpushare.errors import FailedError, GpushareError, NotFoundError, RefusedError, UsageError
 from gpushare.inject.node import Node
 from gpushare.node.devices import Backend, Device
 from gpushare.node.simulator import Simulator
-from gpushare.policy.audit import Act, Rules
-from gpushare.policy.shares import DEVICE_MILLI
+from gpushare.policy.audit.audit import Act, Rules
+from gpushare.policy.quota.shares import DEVICE_MILLI
 
 log = logging.getLogger(__name__)
 
@@ -58,6 +60,7 @@ class NodeContext:
     """Built once at start, in the order in which its parts need each other."""
 
     state: State
+    hardware: Hardware
     resources: Resources
     arbiter: Arbiter
     backend: Backend
@@ -93,12 +96,12 @@ class NodeContext:
         state, resources, arbiter = self.state, self.resources, self.arbiter
         self.accounts = Accounts(state, arbiter)
         self.receipts = Receipts(state, arbiter)
-        self.serving = Serving(state, resources, arbiter, self.accounts, self.receipts)
+        self.serving = Serving(state, self.hardware, arbiter, self.accounts, self.receipts)
         self.transitions = Transitions(state, resources, self.serving, arbiter)
         self.evictions = Evictions(state, self.transitions)
         self.enforcement = Enforcement(
             state,
-            resources,
+            self.hardware,
             self.backend,
             self.inject,
             self.enforce,
@@ -115,9 +118,9 @@ class NodeContext:
         self.explaining = Explaining(state, self.receipts)
         self.attempts = Attempts(state.watch.epoch, self.readers)
         self.containers = Containers(
-            state, self.grants, self.transitions, resources, self.inject, self.readers, self.attempts
+            state, self.grants, self.transitions, self.hardware, self.inject, self.readers, self.attempts
         )
-        self.adoption = Adoption(state, resources, self.serving, self.transitions, self.guarding)
+        self.adoption = Adoption(state, self.hardware, resources, self.serving, self.transitions, self.guarding)
         self.findings = Findings(state.watch, self.lookups)
         self.audit = Audit(state, self.backend, self.arbiter, self.findings, self.audit_rules, self.transitions.publish)
         state.on_freed.append(self._drained)
@@ -263,7 +266,7 @@ class NodeContext:
     def _back(self, device: Device) -> None:
         del self.state.faults[device.id]
         self.state.devices[device.index] = device
-        self.resources.renew(device)
+        self.hardware.renew(device)
         try:
             self.resources.offer()
         except FailedError as error:

@@ -414,7 +414,7 @@ def test_a_newer_driver_of_the_images_is_the_real_one(runtime, pair, rootfs, how
 
 
 NO_WALL = (
-    "from gpushare.daemon.enforcement import Enforcement",
+    "from gpushare.daemon.guard.enforcement import Enforcement",
     "Enforcement._devices = lambda *_: 'this kernel has none'",
 )
 

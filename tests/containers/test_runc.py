@@ -417,7 +417,7 @@ def test_a_start_that_takes_longer_than_its_time_to_live(runc, node, short_path)
         config["hooks"] = {"createRuntime": [{"path": "/bin/sh", "args": ["sh", "-c", f"read line < {gate}"]}]}
 
     short = (
-        "from gpushare.daemon.containers import Containers",
+        "from gpushare.daemon.engines.containers import Containers",
         "made = Containers._grant",
         "Containers._grant = lambda self, peer, wanted: made(self, peer, {**wanted, 'ttl_seconds': 1})",
     )

@@ -16,7 +16,7 @@ from waiting import until
 
 from gpushare import __version__
 from gpushare.daemon import config as configuration
-from gpushare.daemon.routes import ROUTES
+from gpushare.daemon.http.routes import ROUTES
 from gpushare.errors import FailedError, NotFoundError, UsageError
 
 GIB = 1 << 30

@@ -12,7 +12,7 @@ import pytest
 from running import SPIN, Tenant, alive, copied_driver, start
 from waiting import until
 
-from gpushare.daemon.holds import Holds
+from gpushare.daemon.guard.holds import Holds
 from gpushare.enforce.cgroup import Cgroup, Hierarchies, below
 from gpushare.enforce.freezer import freeze
 from gpushare.errors import FailedError
@@ -233,7 +233,7 @@ sys.stdin.readline()
 def test_memory_that_outlives_who_shared_it_is_told(make_daemon):
     """The driver keeps the memory while any process has a descriptor of it. It is reported; no grant is charged, and no
     process is stopped."""
-    daemon = make_daemon().patch("from gpushare.policy import audit", "audit.UNOWNED_NS = 1_000_000_000").start()
+    daemon = make_daemon().patch("from gpushare.policy.audit import audit", "audit.UNOWNED_NS = 1_000_000_000").start()
     process = subprocess.Popen(
         daemon.run("1GiB", "10%", sys.executable, "-c", SHARED, gpu="0"),
         env=daemon.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1,

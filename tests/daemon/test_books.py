@@ -3,9 +3,9 @@
 from msgspec.structs import replace
 
 from gpushare.arbiter import GrantStats, Spans
-from gpushare.daemon.books import DeviceBook, Instant, Sample, periods, shares_got
+from gpushare.daemon.state.books import DeviceBook, Instant, Sample, periods, shares_got
 from gpushare.ledger.entries import Totals
-from gpushare.policy.lending import Had
+from gpushare.policy.quota.lending import Had
 
 ZERO = GrantStats(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, False, False, 0, False)
 SECOND = 1_000_000_000

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.core import NotSet
 from schemathesis.generation import GenerationMode
 
-from gpushare.daemon import openapi
+from gpushare.daemon.http import openapi
 
 DOCUMENT = openapi.document()
 OPERATIONS = {found.ok().label: found.ok() for found in schemathesis.openapi.from_dict(DOCUMENT).get_all_operations()}

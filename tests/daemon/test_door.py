@@ -19,9 +19,9 @@ from madepages import limits_page, usage_page
 from waiting import until
 
 from gpushare import helper
-from gpushare.daemon import door
-from gpushare.daemon.door import Door
-from gpushare.daemon.tenant_socket import Rules, TenantSocket
+from gpushare.daemon.workloads import door
+from gpushare.daemon.workloads.door import Door
+from gpushare.daemon.workloads.tenant_socket import Rules, TenantSocket
 from gpushare.door import grants
 from gpushare.door.messages import Asked, Ended
 from gpushare.page_words import DeviceLimits

@@ -6,7 +6,7 @@ from running import SPIN, Tenant
 from waiting import until
 
 from gpushare.client import Client
-from gpushare.daemon.drains import FILE, Drains
+from gpushare.daemon.state.drains import FILE, Drains
 from gpushare.errors import ForbiddenError, NotFoundError, RefusedError, UsageError
 
 GIB = 1 << 30

@@ -174,7 +174,7 @@ def test_workloads_of_one_grant_that_hold_too_much_together_are_found(make_daemo
     grant = daemon.client.create(memory="512MiB", time="10%", keep=True)["id"]
     command = [*GPUSHARE, "run", "--socket", str(daemon.layout.socket), "--grant", grant, "--"]
     command += [str(built.program("newlinkmap")), str(copied_driver(daemon.state_dir)), "joined"]
-    # Each process may hold more than its share by SLACK_BYTES (gpushare.policy.audit), as code that the driver loaded.
+    # Each process may hold SLACK_BYTES (gpushare.policy.audit.audit) beyond its share, as code that the driver loaded.
     all_of_them = [start(command, daemon.env, stderr=False) for _ in range(4)]
     try:
         for one in all_of_them:

@@ -213,8 +213,8 @@ def test_a_daemon_that_starts_again_asks_nobody(make_daemon):
 
 ENGINE = """
 import dataclasses, gpushare.daemon.node as node
-from gpushare.daemon.evictions import Evictions
-from gpushare.policy.reclaim import Rung
+from gpushare.daemon.grants.evictions import Evictions
+from gpushare.policy.loans.reclaim import Rung
 class Park:
     limit_ns = 10**10
     def __init__(self, state): self.state = state

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from gpushare.api.tenants import TenantPolicy
-from gpushare.daemon.tenants import Tenants
+from gpushare.daemon.state.tenants import Tenants
 from gpushare.errors import GpushareError, RefusedError, UsageError
 
 GIB = 1 << 30

@@ -17,7 +17,7 @@ from members import connect, member, open_to_members
 from running import Daemon
 
 from gpushare.client import Client
-from gpushare.daemon.reception import USER_CONNECTIONS
+from gpushare.daemon.http.reception import USER_CONNECTIONS
 
 ANSWER_SECONDS = 0.1
 REQUESTS = [

@@ -127,7 +127,7 @@ def test_a_grant_that_ends_takes_a_prepared_part_with_it(client, gang):
 def test_grants_that_cannot_be_made_leave_nothing(make_daemon, gang):
     daemon = make_daemon()
     once = (
-        "import gpushare.daemon.resources as resources",
+        "import gpushare.daemon.grants.resources as resources",
         "make, made = resources.Resources.make, []",
         "def failing(self, live, **how):",
         "    made.append(live)",
@@ -264,7 +264,7 @@ def test_only_its_owner_and_root(public, gang):
 
 @pytest.mark.promise("gang-parts-are-the-owners")
 def test_the_oldest_that_are_over_are_forgotten(make_daemon):
-    client = make_daemon().quicken("gang_parts", REMEMBERED_MAX=3).start().client
+    client = make_daemon().quicken("grants.gang_parts", REMEMBERED_MAX=3).start().client
     client.prepare("job", [HALF])
     for number in range(5):
         client.abort(f"old-{number}")

@@ -152,7 +152,7 @@ class Schedulers(RuleBasedStateMachine):
 @pytest.fixture
 def nodes(make_daemon):
     made = [make_daemon("--simulate", simulated) for simulated in ("2x16GiB", "1x16GiB")]
-    return [daemon.quicken("preparing", _SECOND_NS=TICK_NS).start() for daemon in made]
+    return [daemon.quicken("grants.preparing", _SECOND_NS=TICK_NS).start() for daemon in made]
 
 
 @pytest.mark.parametrize("kills", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["messages", "and kills"])

@@ -78,14 +78,14 @@ def test_they_survive_a_reboot_with_what_is_left_of_their_time(make_daemon):
 
 # Where the daemon is killed: (module, function, before or after the call, which call).
 POINTS = [
-    ("grants", "Grants.prepare", "before", 2),
-    ("grants", "Grants.prepare", "after", 2),
-    ("gang_parts", "GangParts.put", "before", 1),
-    ("gang_parts", "GangParts.put", "after", 1),
-    ("transitions", "Transitions.send", "before", 2),
-    ("transitions", "Transitions.send", "after", 2),
-    ("api", "Api._part", "before", 1),
-    ("http", "json_answer", "before", 1),
+    ("grants.grants", "Grants.prepare", "before", 2),
+    ("grants.grants", "Grants.prepare", "after", 2),
+    ("grants.gang_parts", "GangParts.put", "before", 1),
+    ("grants.gang_parts", "GangParts.put", "after", 1),
+    ("grants.transitions", "Transitions.send", "before", 2),
+    ("grants.transitions", "Transitions.send", "after", 2),
+    ("http.api", "Api._part", "before", 1),
+    ("http.requests", "json_answer", "before", 1),
 ]
 KILLER = """
 import importlib, os, pathlib, signal
@@ -110,7 +110,7 @@ arm({module!r}, {name!r}, {when!r}, {number!r}, pathlib.Path({flag!r}))
 
 def some(points):
     """All points; those that differ least from others are marked slow."""
-    quick = {("grants", "after"), ("gang_parts", "after"), ("http", "before")}
+    quick = {("grants.grants", "after"), ("grants.gang_parts", "after"), ("http.requests", "before")}
     return [
         pytest.param(
             point, marks=() if (point[0], point[2]) in quick else pytest.mark.slow, id=" ".join(map(str, point))
@@ -142,7 +142,7 @@ def killed_in(daemon, flag, call):
 
 
 # A new grant sees no transitions.
-@pytest.mark.parametrize("point", some(point for point in POINTS if point[0] != "transitions"))
+@pytest.mark.parametrize("point", some(point for point in POINTS if point[0] != "grants.transitions"))
 def test_a_prepare_that_is_killed_is_there_or_not_and_may_be_asked_again(armed, point):
     daemon, flag = armed(point)
     client = daemon.client
@@ -158,7 +158,7 @@ def test_a_prepare_that_is_killed_is_there_or_not_and_may_be_asked_again(armed, 
 
 
 @pytest.mark.parametrize("decision", ["commit", "abort"])
-@pytest.mark.parametrize("point", some(point for point in POINTS if point[0] != "grants"))
+@pytest.mark.parametrize("point", some(point for point in POINTS if point[0] != "grants.grants"))
 def test_a_decision_that_is_killed_is_made_or_not_and_may_be_asked_again(armed, point, decision):
     daemon, flag = armed(point)
     client = daemon.client

@@ -11,7 +11,8 @@ import pytest
 from pagewords import device_limits, managed
 from waiting import until
 
-from gpushare.daemon.resources import Resources
+from gpushare.daemon.grants.resources import Resources
+from gpushare.daemon.state.hardware import Hardware
 from gpushare.enforce.cgroup import Hierarchies
 from gpushare.errors import FailedError, NotFoundError, RefusedError, UsageError
 from gpushare.inject.node import Node
@@ -144,7 +145,8 @@ def test_a_grant_that_cannot_be_made_leaves_nothing(daemon, client):
 def test_a_missing_library_starts_nothing(tmp_path):
     libraries = tmp_path / "lib"
     libraries.mkdir()
-    resources = Resources(Layout.of(tmp_path), Node(sim_dir=tmp_path, lib_dir=libraries), [], None)
+    node = Node(sim_dir=tmp_path, lib_dir=libraries)
+    resources = Resources(Layout.of(tmp_path), node, Hardware(node, []), None)
     with pytest.raises(FailedError, match=r"libgpushare\.so"):
         resources.check_parts()
     (libraries / "libgpushare.so").touch()

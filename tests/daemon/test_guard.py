@@ -7,18 +7,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpushare.daemon.enforcement import Enforcement
-from gpushare.daemon.guarding import Guarding
-from gpushare.daemon.resources import Resources
-from gpushare.daemon.state import GrantRecord, WorkloadRecord
-from gpushare.daemon.workloads import Held
+from gpushare.daemon.guard.enforcement import Enforcement
+from gpushare.daemon.guard.guarding import Guarding
+from gpushare.daemon.state.hardware import Hardware
+from gpushare.daemon.state.records import GrantRecord, WorkloadRecord
+from gpushare.daemon.workloads.workloads import Held
 from gpushare.enforce import cgroup
 from gpushare.enforce.walls import Table
 from gpushare.inject.node import DeviceNode, Node
 from gpushare.node.devices import Device
 from gpushare.paths import Layout
-from gpushare.policy.admission import Place
-from gpushare.policy.lifecycle import begin
+from gpushare.policy.grants.admission import Place
+from gpushare.policy.grants.lifecycle import begin
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root may attach device programs")
 
@@ -33,8 +33,7 @@ def enforcement(tmp_path) -> Enforcement:
     devices = [Device(f"GPU-{i}", i, i, "n", "", 1 << 30, nodes=(node,)) for i, node in enumerate((NULL, ZERO))]
     layout = Layout.of(tmp_path)
     state = SimpleNamespace(layout=layout, walls=Table(), devices=[], faults={})
-    resources = Resources(layout, Node(), devices, None)
-    made = Enforcement(state, resources, None, Node(), "best", Guarding(state, None, "kill"), NOT_ASKED)
+    made = Enforcement(state, Hardware(Node(), devices), None, Node(), "best", Guarding(state, None, "kill"), NOT_ASKED)
     made.start()
     assert not os.listdir(layout.cgroups), "the throw-away cgroups are gone"
     return made

@@ -8,7 +8,7 @@ import socket
 import pytest
 from waiting import until
 
-from gpushare.daemon import reception
+from gpushare.daemon.http import reception
 
 SHARE = json.dumps({"memory": "1GiB", "time": "10%"}).encode()
 

@@ -9,8 +9,8 @@ from joinmessages import answered, request
 from madepages import limits_page, usage_page
 
 from gpushare._native import ffi
-from gpushare.daemon.door import Door
-from gpushare.daemon.tenant_socket import Rules, TenantSocket
+from gpushare.daemon.workloads.door import Door
+from gpushare.daemon.workloads.tenant_socket import Rules, TenantSocket
 from gpushare.errors import FailedError
 from gpushare.page_words import DeviceLimits
 from gpushare.wire import NO_SLOT, JoinError

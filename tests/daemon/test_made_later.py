@@ -159,7 +159,7 @@ def test_one_whose_files_were_not_finished_ends_with_the_next_daemon(daemon):
 def test_who_binds_one_that_cannot_be_made_is_told(make_daemon, gate, idle):
     """Even if its files could be made at the next try."""
     once = (
-        "import os, gpushare.daemon.resources as resources",
+        "import os, gpushare.daemon.grants.resources as resources",
         "from gpushare.errors import FailedError",
         "make, tried = resources.Resources.make, []",
         "def failing(self, live, *, later=False):",

@@ -9,9 +9,9 @@ import socket
 from joinmessages import answered, request
 from madepages import limits_page, usage_page
 
-from gpushare.daemon import door
-from gpushare.daemon.door import Door
-from gpushare.daemon.tenant_socket import Rules, TenantSocket
+from gpushare.daemon.workloads import door
+from gpushare.daemon.workloads.door import Door
+from gpushare.daemon.workloads.tenant_socket import Rules, TenantSocket
 from gpushare.door import grants
 from gpushare.page_words import DeviceLimits
 from gpushare.wire import JoinError

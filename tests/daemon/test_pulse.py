@@ -8,7 +8,7 @@ import socket
 import pytest
 from waiting import until
 
-from gpushare.daemon.pulse import BUCKETS, Latency
+from gpushare.daemon.host.pulse import BUCKETS, Latency
 
 
 def test_longest_is_that_of_the_last_minute():
@@ -39,8 +39,8 @@ def test_latency_is_a_metric(client):
 
 def test_a_turn_that_takes_long_is_seen(make_daemon):
     held = "lambda: (asyncio.get_running_loop().call_later(0.2, time.sleep, 0.7), beat())[1]"
-    change = f"import asyncio, time; beat = gpushare.daemon.pulse.beat; gpushare.daemon.pulse.beat = {held}"
-    client = make_daemon().patch("import gpushare.daemon.pulse", change).start().client
+    change = f"import asyncio, time; beat = gpushare.daemon.host.pulse.beat; gpushare.daemon.host.pulse.beat = {held}"
+    client = make_daemon().patch("import gpushare.daemon.host.pulse", change).start().client
     until(lambda: client.node()["loop_latency_max_ns"] >= 700_000_000, "seen")
     below = dict(re.findall(r'gpushare_loop_latency_seconds_bucket\{le="([^"]+)"\} (\d+)', client.text("/metrics")))
     assert int(below["+Inf"]) > int(below["0.25"])

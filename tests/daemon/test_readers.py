@@ -115,7 +115,7 @@ def test_a_hung_one_is_replaced(daemon, client, bundle):
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount")
 def test_a_file_system_that_does_not_answer(make_daemon, bundle, tmp_path_factory):
     """A reader that waits for it cannot be ended. If too many are stuck, starts are refused with the reason."""
-    daemon = make_daemon().quicken("readers", JOB_SECONDS=1.0, _STUCK_MAX=2).start()
+    daemon = make_daemon().quicken("host.readers", JOB_SECONDS=1.0, _STUCK_MAX=2).start()
     client = daemon.client
     other = tmp_path_factory.mktemp("other")
     (other / "rootfs").mkdir()

@@ -14,9 +14,9 @@ from members import answer, ask, connect, member, open_to_members
 from waiting import until
 
 from gpushare.client import Client
-from gpushare.daemon import reception
-from gpushare.daemon.api import LARGE_AT_ONCE
-from gpushare.daemon.routes import BODY_MAX, CONFIG_MAX, ROUTES
+from gpushare.daemon.http import reception
+from gpushare.daemon.http.api import LARGE_AT_ONCE
+from gpushare.daemon.http.routes import BODY_MAX, CONFIG_MAX, ROUTES
 from gpushare.errors import UnreachableError
 
 MIB = 1 << 20
@@ -79,8 +79,8 @@ def test_a_user_has_a_bounded_number_of_connections(public):
 def test_halves_of_requests_end(make_daemon):
     daemon = (
         make_daemon()
-        .quicken("reception", IDLE_SECONDS=0.3, _LINGER_SECONDS=0.1)
-        .quicken("http", BODY_SECONDS=0.3)
+        .quicken("http.reception", IDLE_SECONDS=0.3, _LINGER_SECONDS=0.1)
+        .quicken("http.requests", BODY_SECONDS=0.3)
         .start()
     )
     path = daemon.layout.socket
@@ -176,7 +176,7 @@ def test_bodies_of_members_are_small_and_those_for_root_are_not_read(public):
 
 
 def test_an_answer_that_nobody_reads_ends_the_connection(make_daemon):
-    daemon = make_daemon().quicken("reception", SEND_SECONDS=0.3).start()
+    daemon = make_daemon().quicken("http.reception", SEND_SECONDS=0.3).start()
     path, pid = daemon.layout.socket, daemon.process.pid
     before = status(pid, "VmRSS")
     asked = b"GET /openapi.json HTTP/1.1\r\nHost: x\r\n\r\n" * 100
@@ -202,7 +202,7 @@ def ended(one, text):
 @pytest.mark.promise("stalled-requests-end")
 @pytest.mark.slow
 def test_a_watcher_that_does_not_read_is_dropped(make_daemon):
-    daemon = make_daemon().quicken("reception", SEND_SECONDS=0.3).start()
+    daemon = make_daemon().quicken("http.reception", SEND_SECONDS=0.3).start()
     with connect(daemon.layout.socket) as watcher:
         watcher.sendall(b"GET /v1/watch HTTP/1.1\r\nHost: x\r\n\r\n")
 
@@ -217,7 +217,7 @@ def test_a_watcher_that_does_not_read_is_dropped(make_daemon):
 @pytest.mark.promise("descriptors-block-nothing")
 @pytest.mark.parametrize("by_kernel", [True, False])
 def test_descriptors_do_not_reach_the_loop(make_daemon, by_kernel):
-    daemon = make_daemon().quicken("reception", REFUSED_BY_KERNEL=by_kernel).start()
+    daemon = make_daemon().quicken("http.reception", REFUSED_BY_KERNEL=by_kernel).start()
     open_to_members(daemon.layout.socket)
     path, pid = daemon.layout.socket, daemon.process.pid
     before = len(os.listdir(f"/proc/{pid}/fd"))

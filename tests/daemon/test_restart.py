@@ -12,8 +12,8 @@ import time
 import pytest
 from waiting import until
 
-from gpushare.daemon import directories
-from gpushare.daemon.peer import start_time
+from gpushare.daemon.host import directories
+from gpushare.daemon.host.peer import start_time
 from gpushare.errors import FailedError, GpushareError
 from gpushare.inject import cdi
 from gpushare.pages import LimitsPage

@@ -11,8 +11,8 @@ import madepages
 import pytest
 from running import SPIN, Tenant, alive
 
-from gpushare.daemon.adoption import Adoption
-from gpushare.policy.lifecycle import Phase
+from gpushare.daemon.grants.adoption import Adoption
+from gpushare.policy.grants.lifecycle import Phase
 
 
 def test_pages_are_closed_after_the_arbiter_has_stopped():
@@ -33,7 +33,7 @@ def test_pages_are_closed_after_the_arbiter_has_stopped():
     transitions = SimpleNamespace(
         send=lambda live, event: done.append(("ends", live.name)), wake_at=lambda live, when: None
     )
-    Adoption(grants, resources, serving, transitions, SimpleNamespace()).let_go()
+    Adoption(grants, None, resources, serving, transitions, SimpleNamespace()).let_go()
     assert done == [("ends", "bound"), ("arbiter",), ("pages", "runs"), ("pages", "kept"), ("pages", "prepared")]
 
 
@@ -71,7 +71,7 @@ from madepages import limits_page, usage_page
 from gpushare.arbiter import Arbiter
 from gpushare.page_words import DeviceLimits
 from gpushare.pages import LimitsPage, UsagePage
-from gpushare.policy.shares import Share
+from gpushare.policy.quota.shares import Share
 directory, rounds = Path(sys.argv[1]), int(sys.argv[2])
 bells = [os.eventfd(0, os.EFD_NONBLOCK) for _ in range(3)]
 for number, bell in enumerate(bells):

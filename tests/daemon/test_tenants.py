@@ -8,8 +8,8 @@ import pytest
 from waiting import until
 
 from gpushare.api.tenants import TenantPolicy
-from gpushare.daemon.peer import Peer
-from gpushare.daemon.tenants import Tenants
+from gpushare.daemon.host.peer import Peer
+from gpushare.daemon.state.tenants import Tenants
 from gpushare.errors import ForbiddenError, NotFoundError, RefusedError, UsageError
 from gpushare.reader.members import is_member
 from gpushare.tenants.quotas import parse

@@ -100,8 +100,8 @@ def test_nor_does_it_live_shorter_when_the_clock_was_set_while_no_daemon_ran(clo
 
 def test_a_runtime_that_hangs_holds_its_grant_no_longer_when_the_clock_was_set_back(clock):
     daemon, put = clock
-    daemon.patch("from gpushare.daemon import grants", "grants._ttl_ns = lambda request: 10**9")
-    daemon.quicken("transitions", _STARTER_S=0.05, _STARTER_MAX_S=0.2).start()
+    daemon.patch("from gpushare.daemon.grants import grants", "grants._ttl_ns = lambda request: 10**9")
+    daemon.quicken("grants.transitions", _STARTER_S=0.05, _STARTER_MAX_S=0.2).start()
     annotations = {"gpushare.dev/memory": "1GiB", "gpushare.dev/time": "10%"}
     rootfs = daemon.state_dir / "rootfs"
     rootfs.mkdir()

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from gpushare.daemon.watch import RING, Watch
+from gpushare.daemon.state.watch import RING, Watch
 from gpushare.errors import GoneError, UsageError
 
 

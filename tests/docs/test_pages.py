@@ -13,7 +13,7 @@ from pagecode import ROOT
 
 from gpushare.api.tenants import TenantPolicy
 from gpushare.daemon.config import Config
-from gpushare.daemon.routes import ROUTES
+from gpushare.daemon.http.routes import ROUTES
 
 DOCS = ROOT / "docs"
 

@@ -41,7 +41,7 @@ EVERY = {*NODES, OWN}
 KEPT = {"/dev/nvidiactl"}
 # The node's devices are those of NODES; a grant has none of them but nvidiactl.
 OTHERS_DEVICE = (
-    "from gpushare.daemon.resources import Resources",
+    "from gpushare.daemon.grants.resources import Resources",
     "Resources.numbers = lambda self, record: ({195: {0, 255}}, {(195, 255)})",
 )
 

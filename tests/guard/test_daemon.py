@@ -13,7 +13,7 @@ import pytest
 import running
 from waiting import until
 
-from gpushare.daemon.guarding import SLACK_BYTES
+from gpushare.daemon.guard.guarding import SLACK_BYTES
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -27,7 +27,7 @@ tracepoint = "kill"
 
 
 def start(directory, terminal, version="580.65.06", config=KILL, **constants: float) -> running.Daemon:
-    """`constants`: overrides for constants of gpushare/daemon/guarding.py."""
+    """`constants`: overrides for constants of gpushare/daemon/guard/guarding.py."""
     directory.mkdir()
     file = directory / "gpushare.toml"
     file.write_text(config)
@@ -35,7 +35,7 @@ def start(directory, terminal, version="580.65.06", config=KILL, **constants: fl
     daemon = running.Daemon(directory / "s", env={"GPUSHARE_SIM_RM": standing}, options=["--config", str(file)])
     if constants:
         values = [f"guarding.{name} = {value}" for name, value in constants.items()]
-        daemon.patch("from gpushare.daemon import guarding", *values)
+        daemon.patch("from gpushare.daemon.guard import guarding", *values)
     return daemon.start()
 
 

@@ -8,7 +8,7 @@ import pytest
 from running import Daemon
 from waiting import until
 
-from gpushare.daemon import peer
+from gpushare.daemon.host import peer
 
 HERE = Path(__file__).resolve().parent
 LIMIT = 2 << 30

@@ -10,7 +10,7 @@ from virtual_node import ffi, lib
 from waiting import until
 
 from gpushare.arbiter import EventKind, Word
-from gpushare.policy.shares import Share
+from gpushare.policy.quota.shares import Share
 
 MOST = 2**63 - 1
 SLACK = lib.GS_CLAIM_SLACK_NS

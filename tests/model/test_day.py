@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from virtual_device import MS, Model
 
 from gpushare.arbiter import GrantStats
-from gpushare.daemon.books import DeviceBook, DeviceTime, Instant, Sample, nobodys, periods, unused
+from gpushare.daemon.state.books import DeviceBook, DeviceTime, Instant, Sample, nobodys, periods, unused
 from gpushare.ledger.entries import GAP, IDLE, Entries, Totals
 from gpushare.ledger.file import LedgerFile
 from gpushare.ledger.verify import verify

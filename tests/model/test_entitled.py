@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from virtual_device import Model
 from virtual_node import MS
 
-from gpushare.policy import tree
-from gpushare.policy.capacity import shrink
-from gpushare.policy.entitlement import TenantState, entitle
-from gpushare.policy.shares import DEVICE_MILLI, Placed, shares
-from gpushare.policy.tenant import TenantPolicy
+from gpushare.policy.quota import tree
+from gpushare.policy.quota.capacity import shrink
+from gpushare.policy.quota.entitlement import TenantState, entitle
+from gpushare.policy.quota.shares import DEVICE_MILLI, Placed, shares
+from gpushare.policy.quota.tenant import TenantPolicy
 
 SECOND = 1000 * MS
 SETTLING, SPAN = 2 * SECOND, 20 * SECOND

@@ -14,7 +14,7 @@ from waiting import until
 from gpushare.arbiter import Arbiter, EventKind, ShareFlags
 from gpushare.errors import FailedError
 from gpushare.page_words import DeviceLimits
-from gpushare.policy.shares import Share
+from gpushare.policy.quota.shares import Share
 
 DEVICES = [0, 1]
 

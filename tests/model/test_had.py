@@ -1,5 +1,5 @@
 """What a grant is taken to have had of the device covers what it executed, whatever others claim, in virtual time: so
-an honest tenant is never found to use more than it reports (gpushare.policy.overuse)."""
+an honest tenant is never found to use more than it reports (gpushare.policy.audit.overuse)."""
 
 import random
 
@@ -10,7 +10,7 @@ from test_forged import Flickers, Random, Says
 from virtual_device import Model
 from virtual_node import MS
 
-from gpushare.policy.overuse import FOUND_NS, Account
+from gpushare.policy.audit.overuse import FOUND_NS, Account
 
 SECOND = 1000 * MS
 LIARS = (0, 1)

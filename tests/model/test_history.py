@@ -5,10 +5,10 @@ import math
 import pytest
 from virtual_device import MS, Model
 
-from gpushare.daemon.history import History
-from gpushare.policy.quota import Had, now
-from gpushare.policy.shares import DEVICE_MILLI, Placed, shares
-from gpushare.policy.tenant import TenantPolicy
+from gpushare.daemon.state.history import History
+from gpushare.policy.quota.shares import DEVICE_MILLI, Placed, shares
+from gpushare.policy.quota.standing import Had, now
+from gpushare.policy.quota.tenant import TenantPolicy
 
 DEVICE = "d"
 SECOND = 1000 * MS

@@ -16,7 +16,7 @@ from waiting import until
 from gpushare._native import ffi, lib
 from gpushare.arbiter import EVENTS_KEPT, Arbiter, Config, EventKind, Rule
 from gpushare.errors import FailedError
-from gpushare.policy.shares import Share
+from gpushare.policy.quota.shares import Share
 
 MS = 1_000_000
 FUTEX = 202 if os.uname().machine == "x86_64" else 98  # the system call

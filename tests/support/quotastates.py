@@ -2,7 +2,7 @@
 
 from hypothesis import strategies as st
 
-from gpushare.policy.entitlement import TenantState
+from gpushare.policy.quota.entitlement import TenantState
 
 milli = st.integers(0, 4000)
 

@@ -40,7 +40,7 @@ PATIENT = (
 )
 # Readers start with the first job. Started ahead of it, as tests/daemon/test_readers.py tests, most would be unused,
 # for a tenth of all processor time.
-NO_READER_AHEAD = ("from gpushare.daemon import readers", "readers._AHEAD_SECONDS = 10**6")
+NO_READER_AHEAD = ("from gpushare.daemon.host import readers", "readers._AHEAD_SECONDS = 10**6")
 
 
 def copied_driver(directory: Path) -> Path:

@@ -34,7 +34,12 @@ IMPORTED = {
         *("gpushare.cli.main", "gpushare.cli.run", "gpushare.cli.show", "gpushare.client", "gpushare.transport"),
         *("gpushare.api.types", "gpushare.api.usage", "gpushare.api.why", "gpushare.arbiter", "gpushare.reader"),
         *("gpushare.inject.cdi", "gpushare.inject.oci", "gpushare.inject.pod", "gpushare.node.simulated"),
-        *("gpushare.policy.admission", "gpushare.policy.selector", "gpushare.policy.shares", "gpushare.tenants.file"),
+        *(
+            "gpushare.policy.grants.admission",
+            "gpushare.policy.grants.selector",
+            "gpushare.policy.quota.shares",
+            "gpushare.tenants.file",
+        ),
     ),
     "daemon": ("gpushare.cli.main", "gpushare.daemon.app", "gpushare.node.simulated"),
 }

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from gpushare.node.nvml import Worked
-from gpushare.policy import audit
-from gpushare.policy.audit import Act, Program, Rules, Stranger
+from gpushare.policy.audit import audit
+from gpushare.policy.audit.audit import Act, Program, Rules, Stranger
 from gpushare.reader import commands
 
 ONE = Program(10, 5, ("a", "b"))

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.policy.capacity import Promise, shrink, standing
-from gpushare.policy.entitlement import TenantState, entitle
-from gpushare.policy.shares import Placed
+from gpushare.policy.quota.capacity import Promise, shrink, standing
+from gpushare.policy.quota.entitlement import TenantState, entitle
+from gpushare.policy.quota.shares import Placed
 
 DEVICES = ("d0", "d1", "d2")
 

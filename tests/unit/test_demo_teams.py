@@ -7,7 +7,7 @@ import pytest
 from gpushare.demo.teams import show
 from gpushare.demo.teams.script import ACTS, QUOTA
 from gpushare.demo.teams.story import Outcome
-from gpushare.policy.entitlement import TenantState, entitle
+from gpushare.policy.quota.entitlement import TenantState, entitle
 
 STEPS = [(act, step) for act in ACTS for step in act.steps]
 

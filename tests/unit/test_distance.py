@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.errors import RefusedError
-from gpushare.policy.admission import Choice, Device, Holding, Request, Tenant, admit, place
-from gpushare.policy.distance import LEVELS, all_alike, farthest, nearest, rank
-from gpushare.policy.taken import Taken
+from gpushare.policy.grants.admission import Choice, Device, Holding, Request, Tenant, admit, place
+from gpushare.policy.grants.distance import LEVELS, all_alike, farthest, nearest, rank
+from gpushare.policy.grants.taken import Taken
 from gpushare.units import GIB
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from quotastates import milli, states, wanted
 
 from gpushare.errors import UsageError
-from gpushare.policy.entitlement import Part, TenantState, entitle, water_fill
-from gpushare.policy.solve import solve
+from gpushare.policy.quota.entitlement import Part, TenantState, entitle, water_fill
+from gpushare.policy.quota.solve import solve
 
 VECTORS = json.loads((Path(__file__).parent / "quota_vectors.json").read_text())
 

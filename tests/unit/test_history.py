@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from quotastates import states, trees, wanted
 
 from gpushare.errors import UsageError
-from gpushare.policy import entitlement, tree
-from gpushare.policy.entitlement import TenantState
-from gpushare.policy.history import corrected, decayed
-from gpushare.policy.solve import solve
+from gpushare.policy.quota import entitlement, tree
+from gpushare.policy.quota.entitlement import TenantState
+from gpushare.policy.quota.history import corrected, decayed
+from gpushare.policy.quota.solve import solve
 
 factors = st.sampled_from([0.25, 1, 3, 1000]) | st.floats(0, 10)
 

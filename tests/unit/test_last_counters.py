@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from gpushare.arbiter import GrantStats
-from gpushare.daemon.last_counters import KEPT, KEPT_SECONDS, Last, LastCounters
+from gpushare.daemon.accounts.last_counters import KEPT, KEPT_SECONDS, Last, LastCounters
 from gpushare.inject.pod import Pod
 
 NOTHING = GrantStats(*(0,) * 10, waiting=False, held=False, processes=0, runnable=False)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.cli import render
-from gpushare.policy.lending import Had, Span, had
+from gpushare.policy.quota.lending import Had, Span, had
 
 SECOND = 1_000_000_000
 MS = 1_000_000

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from gpushare.arbiter import GrantStats
-from gpushare.daemon.books import DeviceBook, Instant, Sample, joined, periods
+from gpushare.daemon.state.books import DeviceBook, Instant, Sample, joined, periods
 from gpushare.ledger.entries import Period, Totals
 
 NOTHING = GrantStats(*(0,) * 10, waiting=False, held=False, processes=0, runnable=False)

@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.errors import RefusedError
-from gpushare.policy import lifecycle as lc
-from gpushare.policy.lifecycle import Kind, Phase, advance, begin
+from gpushare.policy.grants import lifecycle as lc
+from gpushare.policy.grants.lifecycle import Kind, Phase, advance, begin
 
 SECOND = 1_000_000_000
 RESERVED = (0, "g-1", 120 * SECOND)

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.policy.admission import Tenant
-from gpushare.policy.loans import Family
+from gpushare.policy.grants.admission import Tenant
+from gpushare.policy.loans.loans import Family
 
 
 def tree(*rows: tuple[str, int]) -> dict[str, Tenant]:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.policy.losses import Claim, Loss, losses
-from gpushare.policy.waits import Waited
+from gpushare.policy.quota.losses import Claim, Loss, losses
+from gpushare.policy.usage.waits import Waited
 
 
 def claim(name: str, guarantee: int, wants: int, weight: int = 1, tier: int = 0) -> Claim:

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.policy import overuse
-from gpushare.policy.overuse import Account
+from gpushare.policy.audit import overuse
+from gpushare.policy.audit.overuse import Account
 
 MS = 1_000_000
 SECOND = 1000 * MS

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.errors import GoneError, RefusedError
-from gpushare.policy import preparation as pr
-from gpushare.policy.preparation import REMEMBERED_NS, Moment, Preparation, Stage
+from gpushare.policy.grants import preparation as pr
+from gpushare.policy.grants.preparation import REMEMBERED_NS, Moment, Preparation, Stage
 
 SECOND = 1_000_000_000
 DAY = 86_400 * SECOND

@@ -1,7 +1,7 @@
 """Tenants' standings, from what their grants had in a second."""
 
-from gpushare.policy.quota import Had, now
-from gpushare.policy.tenant import TenantPolicy
+from gpushare.policy.quota.standing import Had, now
+from gpushare.policy.quota.tenant import TenantPolicy
 
 LAB = {
     "ml": TenantPolicy("ml", 1000),

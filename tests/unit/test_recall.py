@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare.policy import reclaim
-from gpushare.policy.recall import WANT_NS, Ask, End, Over, Policy, Recalls, Step
-from gpushare.policy.reclaim import Loan, Need, Rung, Standing
+from gpushare.policy.loans import reclaim
+from gpushare.policy.loans.recall import WANT_NS, Ask, End, Over, Policy, Recalls, Step
+from gpushare.policy.loans.reclaim import Loan, Need, Rung, Standing
 
 GRACE = 30
 CAPACITY = 100

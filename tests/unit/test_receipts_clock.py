@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpushare.daemon import receipts
+from gpushare.daemon.accounts import receipts
 
 BOOT_NS = 1_700_000_000_000_000_000
 MS = 1_000_000

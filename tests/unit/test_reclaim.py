@@ -6,8 +6,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.policy import reclaim
-from gpushare.policy.reclaim import Clock, Event, Failed, Loan, Need, Reclaim, Rule, Rung, Standing
+from gpushare.policy.loans import reclaim
+from gpushare.policy.loans.reclaim import Clock, Event, Failed, Loan, Need, Reclaim, Rule, Rung, Standing
 
 RUNGS = (Rung.EVICT, Rung.KILL)
 

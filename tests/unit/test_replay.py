@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare.errors import UsageError
-from gpushare.policy.entitlement import TenantState
-from gpushare.policy.replay import Slot, replay
+from gpushare.policy.quota.entitlement import TenantState
+from gpushare.policy.usage.replay import Slot, replay
 
 HOUR = 3600 * 10**9
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.errors import UsageError
-from gpushare.policy.selector import NAMES, facts, matches, parse, version
+from gpushare.policy.grants.selector import NAMES, facts, matches, parse, version
 
 GIB = 1 << 30
 H200 = facts(

@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.policy.shares import DEVICE_MILLI, Placed, Share, Workload, entitlements, shares
-from gpushare.policy.tenant import TenantPolicy
+from gpushare.policy.quota.shares import DEVICE_MILLI, Placed, Share, Workload, entitlements, shares
+from gpushare.policy.quota.tenant import TenantPolicy
 
 
 def policies(**guarantees):

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpushare.policy import shares as policy
-from gpushare.policy.entitlement import Part, water_fill
-from gpushare.policy.shares import DEVICE_MILLI, Placed
-from gpushare.policy.tenant import TenantPolicy
+from gpushare.policy.quota import shares as policy
+from gpushare.policy.quota.entitlement import Part, water_fill
+from gpushare.policy.quota.shares import DEVICE_MILLI, Placed
+from gpushare.policy.quota.tenant import TenantPolicy
 
 
 def limits(tenants, placed, milli, running):

@@ -6,8 +6,8 @@ import secrets
 from dataclasses import replace
 
 from gpushare.errors import RefusedError
-from gpushare.policy.admission import WORKING_BYTES, Device, Request, Tenant, place
-from gpushare.policy.taken import Holding, Taken
+from gpushare.policy.grants.admission import WORKING_BYTES, Device, Request, Tenant, place
+from gpushare.policy.grants.taken import Holding, Taken
 from gpushare.units import GIB, PAGE
 
 CONTEXT = 16 << 20

@@ -5,15 +5,15 @@ from hypothesis import strategies as st
 
 from gpushare.api.tenants import TenantPolicy
 from gpushare.api.types import GrantRequest
-from gpushare.daemon.promises import Fault, Promises
-from gpushare.daemon.tenants import Tenants
+from gpushare.daemon.state.promises import Fault, Promises
+from gpushare.daemon.state.tenants import Tenants
 from gpushare.errors import NotFoundError, RefusedError
 from gpushare.node.devices import Device
-from gpushare.policy import admission
-from gpushare.policy.admission import Place
-from gpushare.policy.entitlement import Part, water_fill
-from gpushare.policy.shares import Placed
-from gpushare.policy.taken import Holding, Sum, Taken
+from gpushare.policy.grants import admission
+from gpushare.policy.grants.admission import Place
+from gpushare.policy.grants.taken import Holding, Sum, Taken
+from gpushare.policy.quota.entitlement import Part, water_fill
+from gpushare.policy.quota.shares import Placed
 from gpushare.units import GIB
 
 DEVICES = [Device(f"GPU-{i}", i, i, "sim", "", (16 + 8 * i) * GIB, reserved_bytes=i * GIB) for i in range(3)]

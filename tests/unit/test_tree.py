@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from quotastates import trees
 
 from gpushare.errors import UsageError
-from gpushare.policy import entitlement, history, tree
-from gpushare.policy.entitlement import TenantState
-from gpushare.policy.solve import solve
+from gpushare.policy.quota import entitlement, history, tree
+from gpushare.policy.quota.entitlement import TenantState
+from gpushare.policy.quota.solve import solve
 
 VECTORS = json.loads((Path(__file__).parent / "quota_tree_vectors.json").read_text())
 

@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.adapters.deviceplugin.slots import Sizes
-from gpushare.policy import turns
-from gpushare.policy.admission import Place
-from gpushare.policy.turns import Member
+from gpushare.policy.grants import turns
+from gpushare.policy.grants.admission import Place
+from gpushare.policy.grants.turns import Member
 
 COUNT = 7  # does not divide what a device has
 DEVICE = {"capacity": {"memory": (16 << 30) + 12345, "time": 1000}}

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.policy.uncharged import KEPT, READINGS, Reading, Uncharged
+from gpushare.policy.audit.uncharged import KEPT, READINGS, Reading, Uncharged
 
 KEY = ("g", 0)
 MIB = 1 << 20

@@ -10,7 +10,7 @@ import pytest
 
 from gpushare.cli import focus, prices, usage
 from gpushare.errors import UsageError
-from gpushare.policy.billing import Prices, charges, cost
+from gpushare.policy.usage.billing import Prices, charges, cost
 
 HOUR = 3600 * 10**9
 GIBH = 3600 << 30

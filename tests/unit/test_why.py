@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.api.events import LeaseEvent
-from gpushare.daemon import decisions, lease_story
-from gpushare.daemon.decisions import Decisions
-from gpushare.policy.admission import Choice, Place
-from gpushare.policy.spread import Chosen
-from gpushare.policy.tenant import TenantPolicy
-from gpushare.policy.unfair import SLACK_MILLI, Use, behind, stands
+from gpushare.daemon.accounts import lease_story
+from gpushare.daemon.state import decisions
+from gpushare.daemon.state.decisions import Decisions
+from gpushare.policy.grants.admission import Choice, Place
+from gpushare.policy.grants.spread import Chosen
+from gpushare.policy.quota.tenant import TenantPolicy
+from gpushare.policy.usage.unfair import SLACK_MILLI, Use, behind, stands
 
 MS = 1_000_000
 

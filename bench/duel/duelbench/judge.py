@@ -15,7 +15,7 @@ FILL = 0.5
 """The same for memory, of the limit."""
 BEFORE_NS = 3_000_000_000
 """What an evader that has to be found may have beyond its share before: two seconds of the device by what is decided
-(gpushare.policy.overuse), and at most another until the next look."""
+(gpushare.policy.audit.overuse), and at most another until the next look."""
 WAITED = 0.1
 """An honest tenant that waited longer than this part of the time for a processor has lost by that."""
 LITTLE = 0.005

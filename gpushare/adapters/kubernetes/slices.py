@@ -11,7 +11,7 @@ from typing import Any
 from kubernetes.utils.quantity import parse_quantity
 
 from gpushare.adapters.kubernetes import DRIVER
-from gpushare.policy.admission import SMALLEST_MILLI, WORKING_BYTES
+from gpushare.policy.grants.admission import SMALLEST_MILLI, WORKING_BYTES
 from gpushare.units import MIB, PAGE
 
 Json = dict[str, Any]

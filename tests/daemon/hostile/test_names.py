@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from gpushare.daemon import peer
+from gpushare.daemon.host import peer
 
 PR_SET_NAME = 15
 
