@@ -35,6 +35,7 @@ SAYING_THE_VERSION = (
 )
 PROSE_WIDTH = 100
 """Of the lines of the root's pages and of docs/, except tables, code and comments."""
+FRAGMENT = re.compile(r"(?:\+[\w-]+|\d+)\.(?:security|added|changed|removed|fixed)\.md|README\.md")
 LINES_MAX = 700
 PRODUCT_LINES_MAX = 400  # of a Python file in gpushare/
 
@@ -62,7 +63,7 @@ def lost_names() -> list[str]:
 def wide_prose() -> list[str]:
     """Lines of prose that are wider than a page."""
     found = []
-    for page in sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]):
+    for page in sorted(path for pattern in ("*.md", "docs/**/*.md", "changelog.d/*") for path in ROOT.glob(pattern)):
         is_code = False
         for number, line in enumerate(page.read_text().splitlines(), 1):
             text = line.strip()
@@ -71,6 +72,12 @@ def wide_prose() -> list[str]:
             elif not is_code and len(line) > PROSE_WIDTH and not text.startswith(("|", "#", "<!--", "![")):
                 found.append(f"{page.relative_to(ROOT)}:{number} has {len(line)} columns, {PROSE_WIDTH} at most")
     return found
+
+
+def misnamed_fragments() -> list[str]:
+    """Files of changelog.d that towncrier would not take."""
+    names = sorted(path.name for path in ROOT.glob("changelog.d/*"))
+    return [f"changelog.d/{name}: see changelog.d/README.md" for name in names if not FRAGMENT.fullmatch(name)]
 
 
 def unlike_editorconfig() -> list[str]:
@@ -123,7 +130,7 @@ def other_versions() -> list[str]:
 
 
 def problems() -> list[str]:
-    found = lost_names() + wide_prose() + unlike_editorconfig() + other_versions()
+    found = lost_names() + wide_prose() + misnamed_fragments() + unlike_editorconfig() + other_versions()
     for path in tracked():
         name = path.relative_to(ROOT).as_posix()
         most = PRODUCT_LINES_MAX if path.suffix == ".py" and name.startswith("gpushare/") else LINES_MAX
