@@ -19,6 +19,7 @@ from aiohttp import web
 from gpushare.arbiter import Arbiter
 from gpushare.daemon import config as configuration
 from gpushare.daemon.config import Config
+from gpushare.daemon.devices.health import all_devices
 from gpushare.daemon.grants import strays
 from gpushare.daemon.grants.resources import Resources
 from gpushare.daemon.guard.exclusion import Exclusion
@@ -31,7 +32,6 @@ from gpushare.daemon.http.api import Api
 from gpushare.daemon.http.reception import Reception
 from gpushare.daemon.node import NodeContext
 from gpushare.daemon.state.hardware import Hardware
-from gpushare.daemon.state.missed import all_devices
 from gpushare.daemon.state.records import open_records
 from gpushare.daemon.state.state import State
 from gpushare.daemon.state.tenants import Tenants
@@ -147,7 +147,7 @@ class _Daemon:
         async with contextlib.AsyncExitStack() as cleanup:
             try:
                 context = self._context = self._open(cleanup)
-                await context.check_health()
+                await context.health.check()
                 await self._serve(context, cleanup)
             except BaseException:
                 self._context = None
@@ -160,7 +160,7 @@ class _Daemon:
                 asyncio.create_task(one)
                 for one in (self._tick(context), self._check_health(context), context.audit.run(), pulse.beat())
             ]
-            for one in (asyncio.create_task(context.recall()), *loops):
+            for one in (asyncio.create_task(context.measuring.recall()), *loops):
                 cleanup.push_async_callback(_cancel, one)
             done, _ = await asyncio.wait(
                 {asyncio.create_task(stop.wait()), *loops}, return_when=asyncio.FIRST_COMPLETED
@@ -172,7 +172,7 @@ class _Daemon:
 
     def _reload(self) -> None:
         if self._context is not None:
-            self._context.reload_tenants()
+            self._context.tenancy.reload()
 
     # Start.
 
@@ -309,7 +309,7 @@ class _Daemon:
                 if served or before or now - written >= _IDLE_LEDGER_SECONDS:
                     written = now
                     context.accounts.write(reading)
-                context.measure(reading.samples)
+                context.measuring.measure(reading.samples)
                 context.enforcement.renew()
             except Exception:
                 log.exception("this second is not measured")
@@ -318,7 +318,7 @@ class _Daemon:
         while True:
             await asyncio.sleep(_HEALTH_SECONDS)
             try:
-                await context.check_health()
+                await context.health.check()
             except Exception:
                 log.exception("the devices' health is not known")
 

@@ -1,7 +1,8 @@
 """Generates pages of docs/ from the product's own texts: `python scripts/pages` writes them, `--check` compares.
 
 docs/guides/troubleshooting is made from the doctor's checks, docs/reference from the node API's description, from the
-types of the configuration and its commented files, and from the errors, docs/security/promises.md from marks of tests.
+types of the configuration and its commented files, and from the errors, docs/security/promises.md from marks of tests,
+the rooms of docs/concepts/inside from docstrings.
 """
 
 import sys
@@ -12,6 +13,7 @@ import checks
 import configuration
 import exits
 import promises
+import rooms
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -19,6 +21,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 def pages() -> dict[str, str]:
     """Each generated page, by its name in docs/."""
     return checks.pages() | {
+        "concepts/inside/rooms.md": rooms.page(),
         "reference/api.md": api.page(),
         "reference/configuration.md": configuration.page(),
         "reference/exit-status.md": exits.page(),

@@ -3,7 +3,7 @@
 import sqlite3
 from contextlib import closing
 
-from gpushare.daemon.state.missed import all_devices, choose, remember
+from gpushare.daemon.devices.health import all_devices, choose, remember
 from gpushare.inject.node import DeviceNode
 from gpushare.ledger.ledger import Ledger
 from gpushare.ledger.schema import STEPS

@@ -57,7 +57,7 @@ class Adoption:
             self._transitions.fail(live, reason)
         except Exception:
             log.exception("grant %s cannot be ended in order", live.id)
-            self._state.remove(live)
+            self._transitions.forget(live)
             self._state.ledger.set_aside(live.id, reason)
 
     def _adopt(self, live: Live) -> None:

@@ -62,11 +62,10 @@ class Evictions:
         self._node = Node(state, self._requests, _MILD - self._engines.keys())
         self._timer: asyncio.TimerHandle | None = None
         self._gone: list[str] = []
-        self._changed = self._busy = False
+        self._changed = self._busy = self._closed = False
         self.asked: dict[str, Eviction] = {}
         self.ended: Counter[tuple[str, str]] = Counter()
         state.recalls.clocks = {rung: engine.limit_ns for rung, engine in self._engines.items()}
-        state.on_freed.append(self._freed)
 
     def start(self) -> None:
         """Removes the eviction files of an earlier run."""
@@ -76,7 +75,7 @@ class Evictions:
 
     def close(self) -> None:
         """Asks nobody any more: removes the eviction files."""
-        self._state.on_freed.remove(self._freed)
+        self._closed = True
         if self._timer is not None:
             self._timer.cancel()
         self.start()
@@ -143,7 +142,10 @@ class Evictions:
 
     # What borrowers do.
 
-    def _freed(self, live: Live) -> None:
+    def freed(self, live: Live) -> None:
+        """Called with a grant that has ended or has other places."""
+        if self._closed:
+            return
         if not self._state.recalls.wants and live.id not in self._state.recalls.running:
             return
         self._changed = True

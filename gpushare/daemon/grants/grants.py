@@ -326,7 +326,7 @@ class Grants:
                 )
         self._resources.resize(live, places)
         self._state.decisions.resized(grant_id, record.tenant, record.places, places)
-        self._state.move(live, places)
+        self._transitions.move(live, places)
         self._enforcement.resize(record)
         live.shares = []  # the page has lost them: all are pushed again
         self._serving.refresh_shares()

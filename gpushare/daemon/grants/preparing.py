@@ -48,7 +48,6 @@ class Preparing:
         self._state, self._grants, self._transitions, self._arbiter = state, grants, transitions, arbiter
         self._parts = GangParts(state.ledger)
         self._timers: dict[Key, asyncio.TimerHandle] = {}
-        state.on_freed.append(self._freed)
 
     def shown(self, part: PartRecord) -> types.GangPart:
         """A part as it is now."""
@@ -188,7 +187,7 @@ class Preparing:
             case Stage.EXPIRED:
                 self._transitions.send(live, lifecycle.Lapsed(reason))
 
-    def _freed(self, live: Live) -> None:
+    def freed(self, live: Live) -> None:
         """Called when a grant has ended, or has other places: a part that lost it may end."""
         part = self._parts.of_grant(live.id) if live.record.phase.ended else None
         if part is None:

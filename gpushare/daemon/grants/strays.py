@@ -1,4 +1,4 @@
-"""Files and cgroups that grants leave which have ended, or were never recorded: a kill between two steps leaves them."""
+"""Files and cgroups of grants that have ended or were never recorded: a kill between two steps leaves them."""
 
 import contextlib
 import logging

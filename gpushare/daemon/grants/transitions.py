@@ -6,12 +6,12 @@ adopts it or ends it (daemon/grants/adoption.py).
 
 import asyncio
 import logging
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from gpushare.api.types import Name
 from gpushare.arbiter import Arbiter
+from gpushare.daemon.grants.followers import Followers
 from gpushare.daemon.grants.resources import Resources
 from gpushare.daemon.grants.serving import Serving
 from gpushare.daemon.grants.view import ended_unused, grant_view
@@ -23,6 +23,7 @@ from gpushare.daemon.workloads import workloads
 from gpushare.daemon.workloads.tenant_socket import Rules
 from gpushare.errors import FailedError
 from gpushare.policy.grants import lifecycle
+from gpushare.policy.grants.admission import Place
 from gpushare.policy.grants.lifecycle import Kind, Phase
 from gpushare.wire import JoinError
 
@@ -39,8 +40,8 @@ class Transitions:
         self._state, self._resources, self._serving, self._arbiter = state, resources, serving, arbiter
         resources.on_failed = self.fail
         self._timers: dict[str, asyncio.TimerHandle] = {}
-        self.before_end: list[Callable[[], None]] = []
-        """Called before a grant ends because its processes have ended: what is known of them is reported first."""
+        self.followers: Followers
+        """Set once all of them are made (daemon/node.py)."""
 
     def begin(self, live: Live, steps: tuple[lifecycle.Instruction, ...]) -> None:
         """Adds a new grant and carries out the first steps of its life. If one fails, the grant ends."""
@@ -151,7 +152,17 @@ class Transitions:
         self._state.save(live.record)
         self.publish(live, "removed" if phase.ended else "added" if phase.unused and not live.rv else "changed")
         if phase.ended:
-            self._state.remove(live)
+            self.forget(live)
+
+    def forget(self, live: Live) -> None:
+        """Called with a grant that has ended."""
+        self._state.remove(live)
+        self.followers.ended(live)
+
+    def move(self, live: Live, places: list[Place]) -> None:
+        """Gives a grant other places than it had."""
+        self._state.move(live, places)
+        self.followers.moved(live)
 
     # Watchers.
 
@@ -168,8 +179,7 @@ class Transitions:
             return shown
 
         self._state.watch.publish("grant", change, build, name)
-        for tell in self._state.on_changed:
-            tell(live)
+        self.followers.changed(live)
 
     def publish_on(self, devices: set[str]) -> None:
         """Publishes all grants on these devices, which failed or came back. No grant is ended: what ran there may go on
@@ -190,8 +200,7 @@ class Transitions:
         """Ends the grant where none of its workloads lives; one that is kept forgets those that have ended."""
         if live.record.phase.ended:
             return
-        for tell in self.before_end:
-            tell()
+        self.followers.ending()
         if live.record.life.keep:
             self._forget_dead(live)
         if not live.record.open and not any(map(workloads.alive, live.workloads)):

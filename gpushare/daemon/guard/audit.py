@@ -79,10 +79,10 @@ class Audit:
         self._poked = asyncio.Event()
         self.looks = 0
         """Number of looks so far."""
-        state.on_changed.append(self._changed)
         state.notices.append(self._notices)
 
-    def _changed(self, live: Live) -> None:
+    def changed(self, live: Live) -> None:
+        """Called when workloads of a grant have started or ended: the devices are looked at now."""
         if live.workloads:  # without workloads nothing can run
             self._poked.set()
 

@@ -57,14 +57,12 @@ class Exclusion:
             for uid in (0, *_numbers(self._users)):
                 self._program.passes.add(exclusive.user(uid))
             for live in self._state:
-                self._changed(live)
+                self.changed(live)
             self._program.attach(top)
         except FailedError as error:
             self._close()
             self._lost(str(error))
             return
-        self._state.on_changed.append(self._changed)
-        self._state.on_freed.append(self._changed)
 
     def _lost(self, why: str) -> None:
         wall = next(one for one in self._state.walls.standing if one.name == WALL)
@@ -86,9 +84,9 @@ class Exclusion:
         if self._program is not None:
             self._pass(record.id, self._passing.get(record.id, set()) | {exclusive.user(record.run_uid)})
 
-    def _changed(self, live: Live) -> None:
+    def changed(self, live: Live) -> None:
         """Called when workloads of the grant have started or ended, or the grant has ended."""
-        if self._program is None:  # the daemon stops
+        if self._program is None:  # not started yet, not asked for, or the daemon stops
             return
         try:
             self._pass(live.id, self._wanted(live))

@@ -50,7 +50,7 @@ _KEPT_SECONDS = 10.0
 signalled. A cgroup that holds too much for this long is killed. Not sooner: helpers of an ended process keep its
 descriptors for a while (PyTorch's data loaders check every 5 s whether it lives), which must not get its successor
 killed."""
-_TELL_SECONDS = 1.0
+_REPORT_SECONDS = 1.0
 _ROUNDS = 16  # reads of events per call; the ring has room for fewer
 _STAND_IN = re.compile(r"([0-9]{1,4}):([0-9]{1,7}),([0-9.]{1,20})")
 
@@ -88,11 +88,11 @@ class Guarding:
         self._cgroups: dict[int, tuple[str, Path]] = {}
         self._settle: asyncio.TimerHandle | None = None
         self._settled = 0.0  # time of the loop's clock before which there is no other look
-        self._told_at: dict[str, float] = {}
+        self._reported_at: dict[str, float] = {}
         self._kept_since: dict[int, float] = {}
         """By cgroup that holds too much: time of the first look that found it."""
         self._signal = 0
-        self._told: Callable[[Live, str], None] | None = None
+        self._exceeded: Callable[[Live, str], None] | None = None
         self.why = "simulated devices take no ioctls"
         if found is None:
             return
@@ -123,10 +123,9 @@ class Guarding:
             self.why = "it only logs, as configured"
         asyncio.get_running_loop().add_reader(self._guard.descriptor, self.listen)
 
-    def start(self, told: Callable[[Live, str], None]) -> None:
-        """Follows changes of grants from now on. `told`: called with each grant that took too much, and a sentence."""
-        self._told = told
-        self._state.on_freed.append(self._changed)
+    def start(self, exceeded: Callable[[Live, str], None]) -> None:
+        """`exceeded`: called with each grant that took too much from now on, and a sentence."""
+        self._exceeded = exceeded
 
     def close(self) -> None:
         """Closes the guard: it does not hold living grants until the next start."""
@@ -152,13 +151,13 @@ class Guarding:
         self._cgroups[number] = (record.id, group.path)
         return self.why
 
-    def _changed(self, live: Live) -> None:
-        """A grant has ended or has other places."""
+    def changed(self, live: Live) -> None:
+        """Called when a grant has ended or has other places."""
         for number, (owner, path) in list(self._cgroups.items()):
             if owner != live.id:
                 continue
             if live.record.phase.ended:
-                self._told_at.pop(live.id, None)
+                self._reported_at.pop(live.id, None)
                 self._forget(number)
             elif self._guard is not None:
                 with contextlib.suppress(FailedError):  # a cgroup that is gone
@@ -179,22 +178,22 @@ class Guarding:
             events = self._guard.events()
             for event in events:
                 if event.kind is not Kind.LEFT:
-                    self._tell(event)
+                    self._report(event)
             left = left or any(event.kind is Kind.LEFT for event in events)
             if not events:
                 break
         if left:
             self._settle_at(self._settled)
 
-    def _tell(self, event: Event) -> None:
+    def _report(self, event: Event) -> None:
         """Reports an event, at most once a second per grant: a process may cause many in a row."""
         grant, now = self._cgroups.get(event.cgroup, ("", None))[0], time.monotonic()
-        if grant not in self._state or now < self._told_at.get(grant, 0.0):
+        if grant not in self._state or now < self._reported_at.get(grant, 0.0):
             return
-        self._told_at[grant] = now + _TELL_SECONDS
+        self._reported_at[grant] = now + _REPORT_SECONDS
         log.warning("grant %s: %s", grant, sentence(event))
-        if event.kind in (Kind.OVER, Kind.HIDDEN) and self._told is not None:
-            self._told(self._state.live(grant), sentence(event))
+        if event.kind in (Kind.OVER, Kind.HIDDEN) and self._exceeded is not None:
+            self._exceeded(self._state.live(grant), sentence(event))
 
     def _settle_at(self, when: float) -> None:
         """Schedules `_settle_now` for this time of the loop's clock, unless it is due before."""
@@ -250,10 +249,10 @@ class Guarding:
                 done = "were killed"
             except FailedError as error:
                 done = f"could not be killed ({error})"
-        said = f"its processes keep {held} bytes of the driver's memory, and may have {limit}: they {done}"
-        log.warning("grant %s: %s", grant, said)
-        if self._told is not None:
-            self._told(live, said)
+        kept = f"its processes keep {held} bytes of the driver's memory, and may have {limit}: they {done}"
+        log.warning("grant %s: %s", grant, kept)
+        if self._exceeded is not None:
+            self._exceeded(live, kept)
 
 
 def sentence(event: Event) -> str:

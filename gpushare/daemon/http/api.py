@@ -123,26 +123,28 @@ class Api:
     async def devices(self, request: web.Request) -> web.Response:
         del request
         watch = self._state.watch
-        found = await self._context.device_views()
+        found = await self._context.devices.views()
         return http.json_answer(types.Devices(epoch=watch.epoch, rv=watch.rv, devices=found))
 
     async def sim_stats(self, request: web.Request) -> web.Response:
         del request
-        return http.json_answer(await self._context.sim_stats())
+        return http.json_answer(await self._context.devices.sim_stats())
 
     async def set_sim_device(self, request: web.Request) -> web.Response:
         asked = http.decoded(request, types.SimDevice)
-        await self._context.set_sim_lost(request.match_info["index"], lost=asked.lost)
+        await self._context.devices.set_sim_lost(request.match_info["index"], lost=asked.lost)
         return web.Response(status=204)
 
     async def drain(self, request: web.Request) -> web.Response:
-        return http.json_answer(await self._context.drain(http.decoded(request, drain_types.DrainRequest)))
+        return http.json_answer(await self._context.devices.drain(http.decoded(request, drain_types.DrainRequest)))
 
     async def undrain(self, request: web.Request) -> web.Response:
-        return http.json_answer(await self._context.undrain(http.decoded(request, drain_types.UndrainRequest).device))
+        return http.json_answer(
+            await self._context.devices.undrain(http.decoded(request, drain_types.UndrainRequest).device)
+        )
 
     async def metrics(self, request: web.Request) -> web.Response:
-        found = await self._context.device_views()
+        found = await self._context.devices.views()
         await self._turns.take(http.peer_of(request).uid)
         text = await metrics.text(self._context, found)
         return web.Response(text=text, content_type="text/plain", headers={"X-Content-Type-Options": "nosniff"})
@@ -202,11 +204,11 @@ class Api:
 
     async def set_tenant(self, request: web.Request) -> web.Response:
         policy = http.decoded(request, tenant_types.TenantPolicy)
-        return http.json_answer(self._context.set_tenant(request.match_info["name"], policy))
+        return http.json_answer(self._context.tenancy.set(request.match_info["name"], policy))
 
     async def remove_tenant(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
-        self._context.remove_tenant(name, request.query.get("source", tenant_types.FILE))
+        self._context.tenancy.remove(name, request.query.get("source", tenant_types.FILE))
         return web.Response(status=204)
 
     # Grants.
@@ -228,7 +230,7 @@ class Api:
 
     async def create_grant(self, request: web.Request) -> web.Response:
         peer, asked = http.peer_of(request), http.decoded(request, types.GrantRequest)
-        member = await self._context.is_member(peer, asked.tenant)
+        member = await self._context.tenancy.is_member(peer, asked.tenant)
         http.check_there(request)
         asker = request.query.get("asker", "")
         live, new = self._grants.create(peer, asked, member=member, asker=asker, later=True)
@@ -241,7 +243,7 @@ class Api:
     async def plan(self, request: web.Request) -> web.Response:
         several = http.has_field(request, "grants")
         asked = http.decoded(request, PlanList).grants if several else [http.decoded(request, types.GrantRequest)]
-        plans = await self._context.planner.plan(http.peer_of(request), asked, self._context.is_member)
+        plans = await self._context.planner.plan(http.peer_of(request), asked, self._context.tenancy.is_member)
         whole = Plans(fits=all(plan.fits for plan in plans), plans=plans)
         return http.json_answer(whole if several else plans[0])
 
@@ -287,7 +289,7 @@ class Api:
     async def prepare_gang(self, request: web.Request) -> web.Response:
         peer, asked = http.peer_of(request), http.decoded(request, gang_types.GangPrepare)
         tenants = dict.fromkeys(one.tenant for one in asked.grants)
-        members = {tenant: await self._context.is_member(peer, tenant) for tenant in tenants}
+        members = {tenant: await self._context.tenancy.is_member(peer, tenant) for tenant in tenants}
         http.check_there(request)
         part, new = self._context.preparing.prepare(
             peer, request.match_info["gang"], asked, members, request.query.get("asker", "")

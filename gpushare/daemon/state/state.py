@@ -42,8 +42,7 @@ class Refusal:
 class State:
     """`smallest_milli`: the smallest guarantee that the arbiter can serve. `placement`: the node's. `faults`: by id of
     the device. `refused`: the latest. `measured`: how often what grants had was measured. `standing`: what the standing
-    of tenants was worked out from, and that standing; `tenants_shown`: the same of their views. `on_freed`: called with
-    each grant that has ended or has other places, `on_changed`: with each that is published to watchers. `notices`:
+    of tenants was worked out from, and that standing; `tenants_shown`: the same of their views. `notices`:
     yield what a grant's owner has to know now."""
 
     def __init__(
@@ -63,8 +62,6 @@ class State:
         self.history = history or History()
         self.reclaim_policy = reclaim_policy or Policy()
         self.recalls = Recalls()
-        self.on_freed: list[Callable[[Live], None]] = []
-        self.on_changed: list[Callable[[Live], None]] = []
         self.notices: list[Callable[[Live], Iterator[str]]] = []
         self.faults: dict[str, Fault] = {}
         self.measured = 0
@@ -121,7 +118,6 @@ class State:
         """Gives a grant other places than it had."""
         live.record.places = places
         self.promises.put(live.id, live.record.request, places)
-        self._freed(live)
 
     def remove(self, live: Live) -> None:
         """Removes a grant that has ended; the ledger keeps it."""
@@ -132,11 +128,6 @@ class State:
             del self._keys[record.uid, record.key]
         self.promises.drop(live.id)
         self.decisions.ends(live.id)
-        self._freed(live)
-
-    def _freed(self, live: Live) -> None:
-        for tell in self.on_freed:
-            tell(live)
 
     def save(self, record: GrantRecord) -> None:
         """Writes the record to the ledger, where it outlives a killed daemon."""
