@@ -15,10 +15,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import built
 import pytest
-from running import SPIN, Daemon, Tenant, start
-from waiting import until
+from run import built
+from run.running import SPIN, Daemon, Tenant, start
+from run.waiting import until
 
 from gpushare.client import Client
 from gpushare.demo import stage, story

@@ -5,11 +5,11 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import built
 import pytest
-from driverclient import Client
-from handmade import Grant, Simulator
-from viewer import Inside
+from pages.handmade import Grant, Simulator
+from run import built
+from run.driverclient import Client
+from run.viewer import Inside
 
 from gpushare import paths
 

@@ -9,11 +9,11 @@ import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import built
 import pytest
-from driverclient import CONTEXT, LIMIT, OUT_OF_MEMORY, WAYS, Client, truth
-from handmade import Grant, Simulator
-from waiting import until
+from pages.handmade import Grant, Simulator
+from run import built
+from run.driverclient import CONTEXT, LIMIT, OUT_OF_MEMORY, WAYS, Client, truth
+from run.waiting import until
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from handmade import Grant, Simulator
-from interposed import Interposed
+from pages.handmade import Grant, Simulator
+from run.interposed import Interposed
 
 PTX = "".join(
     f".visible .entry {name}()\\n{{\\n\\tret;\\n}}\\n"

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from driverclient import CONTEXT, MIB
-from handmade import MS, Grant, Simulator
-from interposed import Interposed
-from waiting import until
+from pages.handmade import MS, Grant, Simulator
+from run.driverclient import CONTEXT, MIB
+from run.interposed import Interposed
+from run.waiting import until
 
 from gpushare import paths
 

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from driverclient import CONTEXT, MIB
-from handmade import MS, Grant, Simulator
-from interposed import CHUNK, Interposed, chunks, ptx
-from waiting import until
+from pages.handmade import MS, Grant, Simulator
+from run.driverclient import CONTEXT, MIB
+from run.interposed import CHUNK, Interposed, chunks, ptx
+from run.waiting import until
 
 LIMIT = 2 << 30
 Start = Callable[..., Interposed]

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from driverclient import CONTEXT, MIB
-from handmade import Grant, Simulator
-from interposed import CHUNK, Interposed, Spawner, ptx
-from simworker import Worker
+from pages.handmade import Grant, Simulator
+from run.driverclient import CONTEXT, MIB
+from run.interposed import CHUNK, Interposed, Spawner, ptx
+from run.simworker import Worker
 
 OUT = "CUDA_ERROR_OUT_OF_MEMORY"
 LOCAL = 4096  # bytes per thread, more than in a new context

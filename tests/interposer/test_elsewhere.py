@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from handmade import Grant, Simulator
-from interposed import Interposed
+from pages.handmade import Grant, Simulator
+from run.interposed import Interposed
 
 from gpushare import paths
 

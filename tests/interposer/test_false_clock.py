@@ -5,9 +5,9 @@ import sys
 import time
 from collections.abc import Callable
 
-import built
 import pytest
-from handmade import Grant, Simulator
+from pages.handmade import Grant, Simulator
+from run import built
 
 from gpushare import paths
 

@@ -6,11 +6,11 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import built
 import pytest
-from driverclient import CONTEXT, MIB
-from handmade import MS, Grant, Simulator
-from interposed import CHUNK, Interposed, ptx
+from pages.handmade import MS, Grant, Simulator
+from run import built
+from run.driverclient import CONTEXT, MIB
+from run.interposed import CHUNK, Interposed, ptx
 
 from gpushare import paths
 

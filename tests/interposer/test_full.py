@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from driverclient import CONTEXT, MIB
-from handmade import Grant, Simulator
-from interposed import Interposed
-from memorybooks import peak
+from memory.memorybooks import peak
+from pages.handmade import Grant, Simulator
+from run.driverclient import CONTEXT, MIB
+from run.interposed import Interposed
 
 OUT, FINE = "CUDA_ERROR_OUT_OF_MEMORY", "CUDA_SUCCESS"
 BUSY = "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"

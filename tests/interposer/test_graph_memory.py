@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from driverclient import CONTEXT, MIB, OUT_OF_MEMORY, Client
-from handmade import Grant, Simulator
-from memorybooks import agreed, peak, truth
-from waiting import until
+from memory.memorybooks import agreed, peak, truth
+from pages.handmade import Grant, Simulator
+from run.driverclient import CONTEXT, MIB, OUT_OF_MEMORY, Client
+from run.waiting import until
 
 INVALID = 1
 AUTO_FREE = 1

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import built
 import pytest
-from handmade import Grant
+from pages.handmade import Grant
+from run import built
 
 from gpushare import paths
 

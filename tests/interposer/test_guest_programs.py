@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import built
 import pytest
-from handmade import Grant, Simulator
-from waiting import until
+from pages.handmade import Grant, Simulator
+from run import built
+from run.waiting import until
 
 from gpushare import paths
 from gpushare.inject import process

@@ -8,15 +8,13 @@ import random
 from collections.abc import Iterator
 from pathlib import Path
 
-import built
 import pytest
-from historyclient import Client
-from historymachine import LIMIT, PICKS, SIZES, Processes
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
-from keeper import Keeper
-from memorymodel import (
+from memory.historyclient import Client
+from memory.historymachine import LIMIT, PICKS, SIZES, Processes
+from memory.memorymodel import (
     CONTEXT,
     MIB,
     OK,
@@ -30,8 +28,10 @@ from memorymodel import (
     pool_growth,
     up,
 )
-from running import Daemon
-from waiting import until
+from run import built
+from run.keeper import Keeper
+from run.running import Daemon
+from run.waiting import until
 
 SPACE = 16 * VMM
 

@@ -1,8 +1,8 @@
 """The simulated driver can hold a call that the interposer makes, before or after it takes effect."""
 
 import pytest
-from handmade import Grant, Simulator
-from interposed import Interposed
+from pages.handmade import Grant, Simulator
+from run.interposed import Interposed
 
 GRAIN = 2 << 20
 
@@ -13,7 +13,7 @@ def test_the_driver_is_held_below_the_hook(sim: Simulator, grant: Grant, when: s
     try:
         before = worker.charged()
         worker.do(f"""
-            import holds
+            from memory import holds
             handle = ok(d.cuMemCreate(2 << 20, on_device(), 0))
             one = holds.Operation(lambda: ok(d.cuMemRelease(handle)))
             hold = holds.Hold("cuMemRelease", holds.{when}, one.native_id)

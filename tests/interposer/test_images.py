@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from driverclient import CONTEXT, MIB
-from handmade import Grant, Simulator
-from interposed import Interposed, chunks
+from pages.handmade import Grant, Simulator
+from run.driverclient import CONTEXT, MIB
+from run.interposed import Interposed, chunks
 
 ALLOCATED, NO_BYTES = 2, 8  # SHF_ALLOC, SHT_NOBITS
 FATBIN, WRAPPER = 0xBA55ED50, 0x466243B1

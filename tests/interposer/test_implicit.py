@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from driverclient import CONTEXT, MIB
-from handmade import Grant, Simulator
-from interposed import CHUNK, Interposed, chunks, ptx
+from pages.handmade import Grant, Simulator
+from run.driverclient import CONTEXT, MIB
+from run.interposed import CHUNK, Interposed, chunks, ptx
 
 LIMIT = 2 << 30
 THREADS = 108 * 2048  # resident threads of the simulated device

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from driverclient import CONTEXT, MIB
-from handmade import Grant, Simulator
-from interposed import Interposed
-from waiting import until
+from pages.handmade import Grant, Simulator
+from run.driverclient import CONTEXT, MIB
+from run.interposed import Interposed
+from run.waiting import until
 
 UNIT = 2 * MIB  # of cuMemCreate
 SHARED = "d.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR"

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from driverclient import Client
-from handmade import LIMITS_BYTES, USAGE_BYTES, Grant, Simulator
-from waiting import until
+from pages.handmade import LIMITS_BYTES, USAGE_BYTES, Grant, Simulator
+from run.driverclient import Client
+from run.waiting import until
 
 from gpushare import paths
 

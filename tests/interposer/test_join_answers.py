@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
-from driverclient import Client
-from handmade import Grant, Simulator
-from joinmessages import reply
-from waiting import until
+from pages.handmade import Grant, Simulator
+from pages.joinmessages import reply
+from run.driverclient import Client
+from run.waiting import until
 
 NOT_READY = 802
 Start = Callable[..., Client]

@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 
 import pytest
-from running import Daemon, Tenant, alive
-from waiting import until
+from run.running import Daemon, Tenant, alive
+from run.waiting import until
 
 from gpushare import paths
 from gpushare.errors import GpushareError

@@ -10,10 +10,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import built
-import hooktable
 import pytest
-from handmade import Grant
+from pages.handmade import Grant
+from run import built
+from values import hooktable
 
 from gpushare import paths
 

@@ -4,10 +4,10 @@ results."""
 from collections.abc import Callable
 
 import pytest
-from driverclient import CONTEXT, MIB, OUT_OF_MEMORY, Client
-from handmade import Grant, Simulator
-from memorybooks import agreed, truth
-from waiting import until
+from memory.memorybooks import agreed, truth
+from pages.handmade import Grant, Simulator
+from run.driverclient import CONTEXT, MIB, OUT_OF_MEMORY, Client
+from run.waiting import until
 
 from gpushare._native import lib
 

@@ -5,9 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from driverclient import CONTEXT, LIMIT, MIB, OUT_OF_MEMORY, WAYS, Client, truth
-from handmade import Grant, Simulator
-from waiting import until
+from pages.handmade import Grant, Simulator
+from run.driverclient import CONTEXT, LIMIT, MIB, OUT_OF_MEMORY, WAYS, Client, truth
+from run.waiting import until
 
 VMM = 2 * MIB
 POOL = 32 * MIB

@@ -3,10 +3,10 @@
 import subprocess
 from pathlib import Path
 
-import built
 import pytest
-from running import Daemon
-from waiting import until
+from run import built
+from run.running import Daemon
+from run.waiting import until
 
 from gpushare.daemon.host import peer
 

@@ -4,11 +4,11 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
-import built
-import hooktable
 import pytest
-from handmade import Grant, Simulator
-from interposed import Spawner
+from pages.handmade import Grant, Simulator
+from run import built
+from run.interposed import Spawner
+from values import hooktable
 
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE.parents[1] / "native"

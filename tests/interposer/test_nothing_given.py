@@ -3,11 +3,11 @@ join was refused it is that there is no GPU."""
 
 from collections.abc import Callable, Iterator
 
-import hooktable
 import pytest
-from handmade import Grant, Simulator
-from interposed import Spawner
-from simworker import Worker
+from pages.handmade import Grant, Simulator
+from run.interposed import Spawner
+from run.simworker import Worker
+from values import hooktable
 
 NOT_READY = 802
 ROWS = [(row.symbol, row.kind) for row in hooktable.ROWS]

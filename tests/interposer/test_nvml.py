@@ -6,8 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from driverclient import CONTEXT, MIB, Client
-from handmade import Grant, Simulator
+from pages.handmade import Grant, Simulator
+from run.driverclient import CONTEXT, MIB, Client
 
 from gpushare import paths
 

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import built
 import pynvml
 import pytest
-from handmade import Grant, Simulator
-from viewer import Inside
+from pages.handmade import Grant, Simulator
+from run import built
+from run.viewer import Inside
 
 from gpushare import paths
 

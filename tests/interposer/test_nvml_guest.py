@@ -9,12 +9,12 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-import built
 import pynvml
 import pytest
-from driverclient import CONTEXT, MIB
-from handmade import LIMITS_BYTES, SLOTS, Grant, Simulator
-from viewer import USE, Inside
+from pages.handmade import LIMITS_BYTES, SLOTS, Grant, Simulator
+from run import built
+from run.driverclient import CONTEXT, MIB
+from run.viewer import USE, Inside
 
 LIMIT = 2 << 30
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import built
 import pynvml
 import pytest
-from handmade import Grant, Simulator
+from pages.handmade import Grant, Simulator
+from run import built
 
 from gpushare import paths
 

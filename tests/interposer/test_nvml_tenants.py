@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pynvml
 import pytest
-from driverclient import CONTEXT, MIB
-from handmade import SLOTS, Grant, Simulator
-from viewer import USE, Inside
-from waiting import until
+from pages.handmade import SLOTS, Grant, Simulator
+from run.driverclient import CONTEXT, MIB
+from run.viewer import USE, Inside
+from run.waiting import until
 
 LIMIT = 2 << 30
 

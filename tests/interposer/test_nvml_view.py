@@ -5,9 +5,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from driverclient import CONTEXT, MIB, Client
-from handmade import Grant, Simulator
-from viewer import Inside, bytes_of
+from pages.handmade import Grant, Simulator
+from run.driverclient import CONTEXT, MIB, Client
+from run.viewer import Inside, bytes_of
 
 LIMIT = 2 << 30
 

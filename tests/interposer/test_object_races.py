@@ -1,9 +1,9 @@
 """Threads that make random driver calls on objects that they share. The reference is the simulator's accounting."""
 
-import built
 import pytest
-from handmade import Grant, Simulator
-from interposed import Spawner
+from pages.handmade import Grant, Simulator
+from run import built
+from run.interposed import Spawner
 
 SHORT, LONG = 20_000, 150_000
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-from driverclient import CONTEXT
-from handmade import Grant, Simulator
-from interposed import Interposed
+from pages.handmade import Grant, Simulator
+from run.driverclient import CONTEXT
+from run.interposed import Interposed
 
 MIB = 1 << 20
 LIMIT = 2 << 30

@@ -2,8 +2,8 @@
 nothing hangs."""
 
 import pytest
-from handmade import Grant, Simulator
-from interposed import Interposed
+from pages.handmade import Grant, Simulator
+from run.interposed import Interposed
 
 MEMORY = ["physical", "bare", "open", "mapped", "pointers", "arrays"]
 POOLS = ["two pools", "queued frees", "ended pools", "current pool", "graph memory"]
@@ -14,7 +14,7 @@ LARGE = [pytest.param(scene, marks=pytest.mark.slow) for scene in ("pools", "sma
 def test_pairs(sim: Simulator, grant: Grant, scene: str) -> None:
     worker = Interposed(sim, grant)
     try:
-        worker.do("import pairs")
+        worker.do("from memory import pairs")
         wrong = worker.get(f"pairs.run({scene!r}, ctx)")
         assert not wrong, "\n".join(wrong)
         assert worker.charged() == worker.truth()

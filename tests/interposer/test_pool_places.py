@@ -4,9 +4,9 @@ accounting: in a full grant nothing is then allocated as if the piece were still
 from collections.abc import Iterator
 
 import pytest
-from handmade import Grant, Simulator
-from interposed import TAKING_FROM_POOLS, Interposed
-from memorybooks import agreed
+from memory.memorybooks import agreed
+from pages.handmade import Grant, Simulator
+from run.interposed import TAKING_FROM_POOLS, Interposed
 
 MIB = 1 << 20
 STEP = 32 * MIB

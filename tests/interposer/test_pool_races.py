@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from handmade import Grant, Simulator
-from interposed import TAKING_FROM_POOLS, Interposed
-from memorybooks import agreed
-from waiting import until
+from memory.memorybooks import agreed
+from pages.handmade import Grant, Simulator
+from run.interposed import TAKING_FROM_POOLS, Interposed
+from run.waiting import until
 
 MIB = 1 << 20
 STEP = 32 * MIB
@@ -38,7 +38,7 @@ def test_another_pool_becomes_the_current_one(
     """While an allocation from the pool that was current is on its way to the driver."""
     worker = start()
     worker.do("""
-        from poolscenes import properties
+        from memory.poolscenes import properties
         own, other = ok(d.cuMemPoolCreate(properties())), ok(d.cuMemPoolCreate(properties()))
         ok(d.cuDeviceSetMemPool(0, own))
     """)

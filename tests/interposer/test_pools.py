@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 from threading import Timer
 
 import pytest
-from driverclient import CONTEXT, MIB, OUT_OF_MEMORY, Client
-from handmade import Grant, Simulator
-from interposed import Interposed
-from memorybooks import agreed, truth
+from memory.memorybooks import agreed, truth
+from pages.handmade import Grant, Simulator
+from run.driverclient import CONTEXT, MIB, OUT_OF_MEMORY, Client
+from run.interposed import Interposed
 
 STEP = 32 * MIB
 LIMIT = 2 << 30  # of a hand-made grant

@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import built
 import pytest
-from driverclient import truth
-from handmade import Grant, Simulator
+from pages.handmade import Grant, Simulator
+from run import built
+from run.driverclient import truth
 
 from gpushare import paths
 

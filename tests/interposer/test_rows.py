@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import built
 import pytest
-from handmade import MS, Grant, Simulator, Slot
-from waiting import until
+from pages.handmade import MS, Grant, Simulator, Slot
+from run import built
+from run.waiting import until
 
 from gpushare import paths
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from handmade import Grant, Simulator
-from interposed import Interposed
-from waiting import until
+from pages.handmade import Grant, Simulator
+from run.interposed import Interposed
+from run.waiting import until
 
 FUTEX_WAITV = 449
 MEMBARRIER = {"x86_64": 324, "aarch64": 283}[os.uname().machine]

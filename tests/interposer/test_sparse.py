@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 import pytest
-from driverclient import CONTEXT, MIB
-from handmade import Grant, Simulator
-from interposed import Interposed
+from pages.handmade import Grant, Simulator
+from run.driverclient import CONTEXT, MIB
+from run.interposed import Interposed
 
 LIMIT = 2 << 30
 OUT = "CUDA_ERROR_OUT_OF_MEMORY"

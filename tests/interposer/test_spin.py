@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from waiting import until
+from run.waiting import until
 
 from gpushare.paths import LIB_DIR, SIM_BINARY, SIM_LIB_DIR, SPIN_PTX
 

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from driverclient import CONTEXT
-from handmade import Grant, Simulator
-from interposed import Interposed, Spawner, ptx
-from simworker import Worker
-from waiting import until
+from pages.handmade import Grant, Simulator
+from run.driverclient import CONTEXT
+from run.interposed import Interposed, Spawner, ptx
+from run.simworker import Worker
+from run.waiting import until
 
 OUT, NOT_READY = "CUDA_ERROR_OUT_OF_MEMORY", 802
 PLACES = 31  # records before a table first grows

@@ -2,8 +2,8 @@
 goes uncharged, and nothing stays charged."""
 
 import pytest
-from handmade import Grant, Simulator
-from interposed import Interposed
+from pages.handmade import Grant, Simulator
+from run.interposed import Interposed
 
 KINDS = ["memory", "memory in order", "block of a pool", "buffer", "array", "mipmap", "physical", "module", "library"]
 
@@ -13,7 +13,7 @@ def _play(sim: Simulator, grant: Grant, module: str, call: str) -> None:
     out."""
     worker = Interposed(sim, grant)
     try:
-        worker.do(f"import {module}")
+        worker.do(f"from memory import {module}")
         assert worker.get(f"{module}.{call}") == []
         assert worker.charged() == worker.truth()
         assert sim.books()["devices"][0]["peak_bytes"] <= grant.limits.device[0].memory_bytes

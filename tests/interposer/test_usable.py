@@ -5,11 +5,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import built
 import pytest
-from handmade import Grant, Simulator
-from historyclient import Client
-from memorymodel import CONTEXT, MIB, OK, OUT_OF_MEMORY
+from memory.historyclient import Client
+from memory.memorymodel import CONTEXT, MIB, OK, OUT_OF_MEMORY
+from pages.handmade import Grant, Simulator
+from run import built
 
 LIMIT = 2 << 30  # of a hand-made grant
 STEP = 2 * MIB

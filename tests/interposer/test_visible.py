@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from handmade import Grant, Simulator
+from pages.handmade import Grant, Simulator
 
 # For each value on its command line (- for none): in a child of its own, what CUDA then shows, by the last byte of each
 # UUID, and the variable afterwards, in C, in Python, and in a program that the child starts.

@@ -4,12 +4,12 @@ the simulator's accounting; its holds fix the order of events."""
 import time
 
 import pytest
-from handmade import MS, Grant, Simulator
-from interposed import Interposed
+from pages.handmade import MS, Grant, Simulator
+from run.interposed import Interposed
 
 SHORT, LONG = 20_000, 200 * MS
 PRELUDE = f"""
-import holds
+from memory import holds
 text = b".version 7.0\\n.target sm_52\\n.address_size 64\\n"
 text += b".visible .entry spin_ns(.param .u64 ns)\\n{{\\n\\tret;\\n}}\\n"
 spin = ok(d.cuModuleGetFunction(ok(d.cuModuleLoadData(text)), b"spin_ns"))
@@ -185,7 +185,8 @@ def test_a_record_that_took_long(sim: Simulator, grant: Grant) -> None:
     worker = Interposed(sim, grant)
     try:
         worker.do(f"""
-            import holds, time
+            import time
+            from memory import holds
             text = b".version 7.0\\n.target sm_52\\n.address_size 64\\n"
             text += b".visible .entry spin_ns(.param .u64 ns)\\n{{\\n\\tret;\\n}}\\n"
             spin = ok(d.cuModuleGetFunction(ok(d.cuModuleLoadData(text)), b"spin_ns"))

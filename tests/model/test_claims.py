@@ -6,8 +6,8 @@ import subprocess
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from run.waiting import until
 from virtual_node import ffi, lib
-from waiting import until
 
 from gpushare.arbiter import EventKind, Word
 from gpushare.policy.quota.shares import Share

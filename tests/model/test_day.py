@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from virtual_device import MS, Model
 
 from gpushare.arbiter import GrantStats
-from gpushare.daemon.state.books import DeviceBook, DeviceTime, Instant, Sample, nobodys, periods, unused
+from gpushare.daemon.state.books import DeviceBook, DeviceTime, Instant, Sample, periods, unowned, unused
 from gpushare.ledger.entries import GAP, IDLE, Entries, Totals
 from gpushare.ledger.file import LedgerFile
 from gpushare.ledger.verify import verify
@@ -88,7 +88,7 @@ def test_a_day_adds_up(tmp_path):
             file.begin(number, "boot", back - kept)
             gaps = Entries()
             for run in runs:
-                gaps.add(nobodys(GAP, run.device, kept, back, back - kept))
+                gaps.add(unowned(GAP, run.device, kept, back, back - kept))
             file.write(number, gaps)
             runs = [Run(device, back) for device in "xy"]
     whole = kept - EPOCH

@@ -5,8 +5,8 @@ import itertools
 import json
 import subprocess
 
-import built
 import pytest
+from run import built
 
 CORNERS = [(1, 6, 0), (1, 20, 1), (2, 20, 0)]
 """(depth, lease in ms, late) of the cases that are not marked slow."""

@@ -6,10 +6,10 @@ import struct
 import subprocess
 import time
 
-import built
 import pytest
-from madepages import limits_page, usage_page
-from waiting import until
+from pages.madepages import limits_page, usage_page
+from run import built
+from run.waiting import until
 
 from gpushare.arbiter import Arbiter, EventKind, ShareFlags
 from gpushare.errors import FailedError

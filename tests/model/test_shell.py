@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from page_tenants import Grant
-from pagewords import heartbeat
-from waiting import until
+from pages.pagewords import heartbeat
+from run.waiting import until
 
 from gpushare._native import ffi, lib
 from gpushare.arbiter import EVENTS_KEPT, Arbiter, Config, EventKind, Rule

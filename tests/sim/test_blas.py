@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from simulated import LOADED
+from run.simulated import LOADED
 
 from gpushare.paths import SIM_LIB_DIR
 

@@ -3,8 +3,8 @@
 import random
 
 import pytest
-from simulated import LOADED, kill, read_line, tell
-from waiting import until
+from run.simulated import LOADED, kill, read_line, tell
+from run.waiting import until
 
 
 def test_short_kernels_of_many_processes_all_get_done(sim, compiled):

@@ -4,8 +4,8 @@ import threading
 from typing import Any
 
 import pytest
-from simworker import CONTEXT, Worker, held, start
-from waiting import until
+from run.simworker import CONTEXT, Worker, held, start
+from run.waiting import until
 
 from gpushare.paths import SIM_LIB_DIR, SIM_SMI, SPIN_PTX
 

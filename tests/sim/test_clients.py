@@ -1,7 +1,7 @@
 """C programs against the driver: each runs its own checks and prints which one failed."""
 
 import pytest
-from simulated import read_line, tell
+from run.simulated import read_line, tell
 
 
 @pytest.mark.parametrize("program", ["errors.c", "streams.c", "graphs.c", "programs.c", "sparse.c"])

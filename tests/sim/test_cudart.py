@@ -6,8 +6,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import built
 import pytest
+from run import built
 
 from gpushare.paths import SIM_LIB_DIR
 

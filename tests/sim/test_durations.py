@@ -4,8 +4,8 @@ import ctypes
 import itertools
 import struct
 
-import built
 import pytest
+from run import built
 
 SMS, THREADS, SHARED, RESERVED = 108, 2048, 167_936, 1024  # native/sim/model/card.h
 SHORTEST, BYTES = 2_000, 1_555.2  # ns; bytes per ns

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from simulated import (
+from run.simulated import (
     CLIENT,
     CONTROL,
     HELLO,
@@ -27,7 +27,7 @@ from simulated import (
     Wire,
     read_line,
 )
-from waiting import until
+from run.waiting import until
 
 from gpushare.paths import SIM_BINARY
 

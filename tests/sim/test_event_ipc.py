@@ -6,8 +6,8 @@ import time
 from typing import Any
 
 import pytest
-from simworker import Worker, start
-from waiting import until
+from run.simworker import Worker, start
+from run.waiting import until
 
 FLAGS = 2 | 4  # no timing, interprocess
 

@@ -3,11 +3,12 @@
 from typing import Any
 
 import pytest
-from simworker import Worker, held, start
+from run.simworker import Worker, held, start
 
 GRAIN = 2 << 20
 SETUP = """
-import holds, threading
+import threading
+from memory import holds
 def current():
     ok(d.cuCtxSetCurrent(ctx))
 def alloc():

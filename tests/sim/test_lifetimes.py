@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from simulated import CONTEXT
-from simworker import Worker, WorkerError, held, start
-from waiting import until
+from run.simulated import CONTEXT
+from run.simworker import Worker, WorkerError, held, start
+from run.waiting import until
 
 GRAIN = 2 << 20
 STEP = 32 << 20  # by which a pool grows
@@ -66,7 +66,7 @@ def checked(worker: Worker) -> Iterator[Worker]:
     """At the end, if the worker still lives, its own objects add up to what the books say."""
     yield worker
     if worker.process.poll() is None:
-        worker.do("import holds; holds.check_books()")
+        worker.do("from memory import holds; holds.check_books()")
 
 
 @pytest.fixture
@@ -232,13 +232,14 @@ def test_every_kind_of_memory_is_in_the_sum(sim: Any, one: Worker) -> None:
         ok(d.cuGraphLaunch(graph, s)); ok(d.cuStreamSynchronize(s))
         fd = export(h); k = take(fd); x = external(os.dup(fd), 3); b = buffer(x); i = ok(d.cuIpcGetMemHandle(p))
         ok(d.cuDevicePrimaryCtxRetain(1))
-        import holds
+        from memory import holds
     """
     one.do(kinds)
     assert held(sim, one) > 100 << 20
     one.do("holds.check_books(0); holds.check_books(1)")
     one.do(f"""
-        import pathlib, simulated
+        import pathlib
+        from run import simulated
         wire = simulated.Wire(pathlib.Path({str(sim.socket)!r}), simulated.CLIENT)
         wire.call(simulated.MEM_ALLOC, 0, 512)
     """)
@@ -425,7 +426,8 @@ def test_memory_made_in_a_green_context_is_its_devices(sim: Any, one: Worker) ->
 
 
 RACE = """
-    import random, threading, holds
+    import random, threading
+    from memory import holds
     SHARED = {name: [] for name in ("alloc", "async", "handle", "array", "context", "pool", "fd", "stream")}
     KEEP = 6
     def put_in(kind, value):

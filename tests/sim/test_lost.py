@@ -3,8 +3,19 @@
 import errno
 
 import pytest
-from simulated import DEVICE, LANE_OPEN, MEM_ALLOC, MEM_INFO, PROCESSES, SETTING, SETTING_LOST, Wire, read_line, tell
-from waiting import until
+from run.simulated import (
+    DEVICE,
+    LANE_OPEN,
+    MEM_ALLOC,
+    MEM_INFO,
+    PROCESSES,
+    SETTING,
+    SETTING_LOST,
+    Wire,
+    read_line,
+    tell,
+)
+from run.waiting import until
 
 MS = 1_000_000
 

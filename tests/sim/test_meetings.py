@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable
 
 import pytest
-from simulated import Sim
-from simworker import Worker, start
-from waiting import until
+from run.simulated import Sim
+from run.simworker import Worker, start
+from run.waiting import until
 
 MS = 1_000_000
 PTX = (

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from simworker import CONTEXT, Worker, held, start
-from waiting import until
+from run.simworker import CONTEXT, Worker, held, start
+from run.waiting import until
 
 OOM = "CUDA_ERROR_OUT_OF_MEMORY"
 INVALID = "CUDA_ERROR_INVALID_VALUE"

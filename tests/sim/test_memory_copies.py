@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from simworker import Worker, start
+from run.simworker import Worker, start
 
 INVALID = "CUDA_ERROR_INVALID_VALUE"
 SPIN = (

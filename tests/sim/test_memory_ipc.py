@@ -4,8 +4,8 @@ import os
 import signal
 from typing import Any
 
-from simworker import held, start
-from waiting import until
+from run.simworker import held, start
+from run.waiting import until
 
 
 def test_two_processes_see_the_same_bytes(sim: Any) -> None:

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from simworker import Worker, start
-from simworker import held as held_in_all
+from run.simworker import Worker, start
+from run.simworker import held as held_in_all
 
 STEP = 32 << 20
 MIB = 1 << 20

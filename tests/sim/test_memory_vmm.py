@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simworker import Worker, held, start
+from run.simworker import Worker, held, start
 
 GRAIN = 2 << 20
 INVALID = "CUDA_ERROR_INVALID_VALUE"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pynvml
 import pytest
-from simworker import CONTEXT, Worker, start
+from run.simworker import CONTEXT, Worker, start
 
 from gpushare.paths import SIM_LIB_DIR
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from simworker import Worker, start
+from run.simworker import Worker, start
 
 from gpushare.paths import SPIN_PTX
 

@@ -4,7 +4,7 @@ import struct
 from typing import Any
 
 import pytest
-from runtimes import MAJORS, START
+from values.runtimes import MAJORS, START
 
 OBJECTS = """
 class Channels(ctypes.Structure):

@@ -5,7 +5,7 @@ import subprocess
 from typing import Any
 
 import pytest
-from runtimes import MAJORS, START, table
+from values.runtimes import MAJORS, START, table
 
 from gpushare.paths import SIM_LIB_DIR
 

@@ -5,8 +5,8 @@ import sys
 from typing import Any
 
 import pytest
-from simworker import Worker, start
-from waiting import until
+from run.simworker import Worker, start
+from run.waiting import until
 
 IMPORT = """
     import ctypes, os

@@ -5,8 +5,8 @@ import signal
 import time
 
 import pytest
-from simulated import LOADED, kill, read_line, tell
-from waiting import until
+from run.simulated import LOADED, kill, read_line, tell
+from run.waiting import until
 
 MS = 1_000_000
 GIB = 1 << 30

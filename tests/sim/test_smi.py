@@ -7,7 +7,7 @@ import xml.etree.ElementTree as ElementTree
 from typing import Any
 
 import pytest
-from simworker import CONTEXT, start
+from run.simworker import CONTEXT, start
 
 from gpushare.paths import SIM_LIB_DIR, SIM_SMI, SPIN_PTX
 

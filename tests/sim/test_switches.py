@@ -3,8 +3,8 @@
 import time
 
 import pytest
-from simulated import VIEWER, Wire, read_line, tell
-from waiting import until
+from run.simulated import VIEWER, Wire, read_line, tell
+from run.waiting import until
 
 MS = 1_000_000
 TIMES = 15

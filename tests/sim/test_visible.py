@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from simulated import LOADED
+from run.simulated import LOADED
 
 COUNT = (
     "import ctypes; l = ctypes.CDLL('libcuda.so.1'); r = l.cuInit(0); "

@@ -5,10 +5,10 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import built
 import pytest
-from driverclient import Client
-from handmade import Grant, Simulator
+from pages.handmade import Grant, Simulator
+from run import built
+from run.driverclient import Client
 
 from gpushare import paths
 

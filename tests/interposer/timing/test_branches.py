@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from handmade import MS, Grant, Simulator, Tenant
+from pages.handmade import MS, Grant, Simulator, Tenant
 
 pytestmark = pytest.mark.timing
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import pytest
-from handmade import MS, Grant, Simulator, Tenant
-from waiting import until
+from pages.handmade import MS, Grant, Simulator, Tenant
+from run.waiting import until
 
 pytestmark = pytest.mark.timing
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import pytest
-from handmade import Grant, Simulator, Tenant
-from waiting import until
+from pages.handmade import Grant, Simulator, Tenant
+from run.waiting import until
 
 GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2
 

@@ -4,9 +4,9 @@ The reference is the simulator."""
 from collections.abc import Callable
 
 import pytest
-from handmade import MS, Grant, Simulator, Tenant
-from timed import busy
-from waiting import until
+from pages.handmade import MS, Grant, Simulator, Tenant
+from run.waiting import until
+from timing.timed import busy
 
 US = 1000
 LONG = 400  # ms

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 import pytest
-from handmade import MS, Grant, Simulator, Tenant
-from timed import busy
-from waiting import until
+from pages.handmade import MS, Grant, Simulator, Tenant
+from run.waiting import until
+from timing.timed import busy
 
 pytestmark = pytest.mark.timing
 

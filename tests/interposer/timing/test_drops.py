@@ -4,7 +4,7 @@ nobody asks about either."""
 from collections.abc import Callable
 
 import pytest
-from handmade import MS, Grant, Simulator, Tenant
+from pages.handmade import MS, Grant, Simulator, Tenant
 
 pytestmark = pytest.mark.timing
 

@@ -6,9 +6,9 @@ import time
 from collections.abc import Callable
 
 import pytest
-from handmade import MS, Grant, Simulator, Tenant
-from timed import BUSY
-from waiting import until
+from pages.handmade import MS, Grant, Simulator, Tenant
+from run.waiting import until
+from timing.timed import BUSY
 
 pytestmark = pytest.mark.timing
 

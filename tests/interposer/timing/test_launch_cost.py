@@ -8,10 +8,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import built
 import pytest
-from handmade import Grant
-from timed import BUSY
+from pages.handmade import Grant
+from run import built
+from timing.timed import BUSY
 
 from gpushare import paths
 

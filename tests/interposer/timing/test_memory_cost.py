@@ -5,8 +5,8 @@ import os
 import platform
 
 import pytest
-from handmade import Grant, Simulator
-from memorycost import Held, added
+from pages.handmade import Grant, Simulator
+from timing.memorycost import Held, added
 
 MUCH = Held(allocations=600, blocks=300, pools=8, streams=40)
 NOISE = 500

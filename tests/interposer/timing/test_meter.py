@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from handmade import Grant, Simulator, Tenant
-from timed import BUSY, busy
-from waiting import until
+from pages.handmade import Grant, Simulator, Tenant
+from run.waiting import until
+from timing.timed import BUSY, busy
 
 HERE = Path(__file__).resolve().parent
 NATIVE = HERE.parents[2] / "native"

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 
 import pytest
-from handmade import MS, Grant, Simulator, Tenant
-from metered import judge, windows
-from timed import BUSY
+from pages.handmade import MS, Grant, Simulator, Tenant
+from timing.metered import judge, windows
+from timing.timed import BUSY
 
 pytestmark = [pytest.mark.timing, BUSY]
 

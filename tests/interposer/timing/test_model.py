@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from itertools import product
 from statistics import fmean
 
-import built
 import pytest
+from run import built
 
 US, MS = 1000, 1_000_000
 SEED = int(os.environ.get("GPUSHARE_MODEL_SEED") or secrets.randbelow(1 << 40))

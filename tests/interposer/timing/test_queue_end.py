@@ -3,8 +3,8 @@
 from collections.abc import Callable
 
 import pytest
-from handmade import MS, Grant, Simulator, Tenant
-from timed import busy
+from pages.handmade import MS, Grant, Simulator, Tenant
+from timing.timed import busy
 
 pytestmark = pytest.mark.timing
 

@@ -8,9 +8,9 @@ import time
 from collections.abc import Callable
 
 import pytest
-from handmade import MS, Grant, Simulator, Tenant
-from timed import BUSY
-from waiting import until
+from pages.handmade import MS, Grant, Simulator, Tenant
+from run.waiting import until
+from timing.timed import BUSY
 
 Run = Callable[..., Tenant]
 LIMIT_S = 20  # a collective with a missing rank never ends

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from handmade import MS, Grant, Simulator, Tenant
-from waiting import until
+from pages.handmade import MS, Grant, Simulator, Tenant
+from run.waiting import until
 
 Run = Callable[..., Tenant]
 DEPENDENT = 1

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from handmade import Grant, Simulator, Tenant
+from pages.handmade import Grant, Simulator, Tenant
 
 US = 1000
 CASES = [(2, 20, 30_000), (50, 3, 1000), (100, 10, 2000), (20, 20, 500)]

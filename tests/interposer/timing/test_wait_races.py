@@ -4,8 +4,8 @@ from collections.abc import Callable
 from itertools import cycle
 
 import pytest
-from handmade import Grant, Simulator, Tenant
-from metered import judge, windows
+from pages.handmade import Grant, Simulator, Tenant
+from timing.metered import judge, windows
 
 pytestmark = pytest.mark.timing
 
