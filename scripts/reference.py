@@ -57,10 +57,15 @@ def invocation(action: argparse.Action) -> str:
     return f"{names} [{value}]" if action.nargs == "?" else f"{names} {value}"
 
 
+def shown(parser: Parser) -> list[argparse.Action]:
+    """A parser's actions, without those that are for the tests alone."""
+    return [action for action in parser._actions if action.help != argparse.SUPPRESS]
+
+
 def synopsis(parser: Parser) -> list[str]:
     """The synopsis, in words that must not be broken across lines."""
     words = [parser.prog]
-    for action in parser._actions:
+    for action in shown(parser):
         if isinstance(action, argparse._SubParsersAction):
             words.append("VERB ..." if action.required else "[VERB ...]")
         elif action.option_strings and action.dest != "help":
@@ -93,7 +98,7 @@ def status(parser: Parser) -> str:
 
 def options(parser: Parser) -> list[tuple[str, str]]:
     """All arguments and options, and their help."""
-    own = [action for action in parser._actions if not isinstance(action, argparse._SubParsersAction)]
+    own = [action for action in shown(parser) if not isinstance(action, argparse._SubParsersAction)]
     return [(invocation(action), said(parser, action)) for action in own if action.dest != "help"]
 
 
