@@ -5,7 +5,7 @@ from run.running import Tenant
 from run.waiting import until
 
 SECOND = 1_000_000_000
-# Shares of the device's time, with tolerance; tests/model/test_core.py shows them exactly in virtual time.
+# Shares of the device's time, with tolerance; tests/model/core/test_leases.py shows them exactly in virtual time.
 ROUGH = {"seconds": 0.7, "within": 0.08}
 EXACT = {"seconds": 2, "within": 0.03}
 

@@ -1,4 +1,4 @@
-"""tests/interposer/history_client.c as a process driven by a test."""
+"""tests/interposer/memory/history_client.c as a process driven by a test."""
 
 import contextlib
 import os

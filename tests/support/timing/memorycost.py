@@ -1,4 +1,4 @@
-"""The cost of waits and allocations, by what the program holds (tests/interposer/timing/memorycost.c)."""
+"""The cost of waits and allocations, by what the program holds (tests/interposer/timing/cost/memorycost.c)."""
 
 import json
 import os

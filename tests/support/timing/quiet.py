@@ -90,7 +90,7 @@ class Usage(NamedTuple):
 
 
 ALLOWED = 0.15
-"""The part of the processors that others may have. In 800 runs of tests/interposer/timing/test_meter.py beside busy
+"""The part of the processors that others may have. In 800 runs of timing/charges/test_meter.py beside busy
 loops, the meter's error against the simulator's books was at most 0.7 % where they had less than a tenth, 1.3 % up to
 here, 2.7 % up to six tenths (the first tests failed at a fifth), and 4.7 % beyond; 2 to 5 % are allowed."""
 BLUR_S = 2 * TICK_S
