@@ -16,7 +16,7 @@ from typing import Any
 
 from aiohttp import web
 
-from gpushare.arbiter import Arbiter
+from gpushare.binding.arbiter import Arbiter
 from gpushare.daemon import config as configuration
 from gpushare.daemon.config import Config
 from gpushare.daemon.devices.health import all_devices
@@ -338,7 +338,6 @@ class _Daemon:
         context.preparing.close()
         context.audit.close()
         context.adoption.let_go()
-        context.resources.stop()
         context.exclusion.close()
         strays.await_empty_cgroups(context.state)
         if not any(live.record.phase is Phase.ACTIVE for live in context.state):

@@ -132,7 +132,7 @@ def checkout(tmp_path, monkeypatch):
     page = tmp_path / published.PAGE
     page.parent.mkdir(parents=True)
     shutil.copy(machine.ROOT / published.PAGE, page)
-    results = tmp_path / "bench" / "results"
+    results = tmp_path / published.RESULTS
     results.mkdir(parents=True)
     published.refresh(tmp_path)
     monkeypatch.setattr(machine, "ROOT", tmp_path)
@@ -145,7 +145,7 @@ def shown(checkout) -> str:
 
 
 def test_the_page_shows_the_newest_real_gpu(checkout, tmp_path):
-    results = checkout / "bench" / "results"
+    results = checkout / published.RESULTS
     save(results / "simulated-2026-01-03.json", {"runs": [run("shares", row("x", 1), simulated=True)]})
     (results / "other.json").write_text("[]")
     assert not published.is_stale(checkout)
@@ -159,7 +159,7 @@ def test_the_page_shows_the_newest_real_gpu(checkout, tmp_path):
     text = shown(checkout)
     assert published.NONE not in text
     assert "**NVIDIA LATE**, No Processor; driver 580.1, CUDA 13.0; 2026-01-02, at abc1234." in text
-    assert "](../../bench/results/a-2026-01-02.md)" in text
+    assert "](../../bench/results/gpu/a-2026-01-02.md)" in text
     assert "| reclaim | 1 of 1 | wake | 2 ms | <= 3: met |" in text
     assert "`clients` (not run)" in " ".join(text.split())
     assert "NVIDIA EARLY" not in text

@@ -10,11 +10,11 @@ from gpubench.results import Json, incomplete, machine, newest, targets, when
 BEGIN, END = "<!-- real GPU: written by bench/gpu/run from bench/results -->", "<!-- end of real GPU -->"
 NONE = "No real GPU has been measured yet: every number here is from the simulated device."
 PAGE = "docs/concepts/exact.md"
-LINK = "../../bench/results"
+RESULTS = "bench/results/gpu"
 
 
 def latest(results: Path) -> tuple[Path, Json] | None:
-    """The real GPU's that was measured last. Other benchmarks keep theirs in the same directory."""
+    """The result of the real GPU that was measured last."""
     found = []
     for path in sorted(results.glob("*.json")):
         document = json.loads(path.read_text())
@@ -40,7 +40,7 @@ def block(results: Path) -> str:
         for fact in (lambda run: run["date"], lambda run: run["commit"], machine)
     )
     head = f"Newest run: **{runs[-1]['gpu']}**, {machines}; {dates}, at {commits}."
-    lines = _prose(f"{head} [All numbers]({LINK}/{path.stem}.md).") + targets(best)
+    lines = _prose(f"{head} [All numbers](../../{RESULTS}/{path.stem}.md).") + targets(best)
     if short := incomplete(best):
         lines += ["", *_prose(f"Not complete: {short}.")]
     return "\n".join(lines)
@@ -58,12 +58,12 @@ def replaced(text: str, new: str) -> str:
 def is_stale(root: Path) -> bool:
     """Whether the page's block is not what the stored results give. Raises ValueError, OSError."""
     text = (root / PAGE).read_text()
-    return replaced(text, block(root / "bench" / "results")) != text
+    return replaced(text, block(root / RESULTS)) != text
 
 
 def refresh(root: Path) -> bool:
     """Writes the block; returns whether it was another. Raises ValueError, OSError."""
     if not is_stale(root):
         return False
-    (root / PAGE).write_text(replaced((root / PAGE).read_text(), block(root / "bench" / "results")))
+    (root / PAGE).write_text(replaced((root / PAGE).read_text(), block(root / RESULTS)))
     return True

@@ -3,13 +3,11 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from msgspec import structs
-
 from gpushare.api import tenants as tenant_types
 from gpushare.api import types
 from gpushare.api.drain import DeviceState
 from gpushare.api.share import GrantDevice
-from gpushare.arbiter import Arbiter, DeviceStats, GrantStats
+from gpushare.binding.arbiter import Arbiter, DeviceStats, GrantStats
 from gpushare.daemon.guard.walls import walls_of
 from gpushare.daemon.state import placement
 from gpushare.daemon.state.books import DeviceBook
@@ -28,7 +26,7 @@ from gpushare.policy.quota import standing as quota
 from gpushare.policy.quota.capacity import Standing
 from gpushare.policy.quota.shares import DEVICE_MILLI, Share
 from gpushare.tenants.quotas import Tenant
-from gpushare.units import PAGE
+from gpushare.text.units import PAGE
 
 
 def _grant_device(
@@ -136,7 +134,7 @@ def grant_view(
         devices=devices,
         borrow=any(place.borrows for place in record.places),
         cdi=[cdi.device_name(record.id)],
-        dir=grantdir.self_name(state.layout, record.id),
+        dir=str(grantdir.self_dir(state.layout, record.id)),
         pid=life.pid,
         kind=life.kind.value if life.kind is not None else None,
         uid=record.uid,
@@ -153,21 +151,6 @@ def grant_view(
         grace_seconds=found.grace_ns / 1e9,
         eviction=live.eviction if live is not None else None,
         rv=live.rv if live is not None else 0,
-    )
-
-
-def ended_unused(shown: types.Grant, live: Live) -> types.Grant:
-    """The view of an ended grant that nobody had used, made from `shown`, its view before: making all of it again takes
-    longer than ending the grant."""
-    record = live.record
-    return structs.replace(
-        shown,
-        phase=record.life.phase.value,
-        expires_ns=record.life.expires_ns,
-        ended_ns=record.ended_ns,
-        reason=record.life.reason,
-        notice="",
-        rv=live.rv,
     )
 
 
@@ -336,7 +319,7 @@ def driver_dir(sim_lib_dir: Path, files: tuple[Path, ...], simulated: bool) -> s
 
 def binding(layout: Layout, grant_id: str, kind: types.Kind, node: Node, granted: Sequence[Granted]) -> types.Binding:
     """What the workload of a bound grant needs: the environment of a process, or the mounts of a container too."""
-    directory = grantdir.self_name(layout, grant_id)
+    directory = str(grantdir.self_dir(layout, grant_id))
     if kind == "process":
         environment = process.environment(layout, grant_id, node)
         return types.Binding(grant=grant_id, dir=directory, env=environment, mounts=[], unset=list(process.UNSET))

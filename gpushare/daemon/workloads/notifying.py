@@ -9,13 +9,13 @@ import logging
 import os
 import subprocess
 
-from gpushare import helper
 from gpushare.daemon.host import peer
 from gpushare.daemon.state.live import Live
 from gpushare.inject import grantdir
 from gpushare.paths import INTERPOSER, LIB_DIR, PROCESS_SELF, Layout
 from gpushare.policy.audit.audit import Act, Rules
 from gpushare.policy.grants.lifecycle import Kind
+from gpushare.processes import helper
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Notifier:
         is missing where the process has closed its standard error, or nobody reads that."""
         if len(self._tasks) >= _WAITING_MAX:
             return
-        places = grantdir.self_name(self._layout, live.id), str(INTERPOSER)
+        places = str(grantdir.self_dir(self._layout, live.id)), str(INTERPOSER)
         task = asyncio.get_running_loop().create_task(self._tell(pid, started, *self._lines(live, pid), *places))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

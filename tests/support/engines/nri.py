@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Self
 
 from engines.cri import message
+from engines.protobuf import every, mapping, number, parse, raw, text, texts
 from run.waiting import until
-
-from gpushare.adapters.protobuf import every, mapping, number, parse, raw, text, texts
 
 QUICK = """
 import gpushare.adapters.nri.plugin as plugin

@@ -116,7 +116,7 @@ def test_remove_is_idempotent_and_follows_nothing(tmp_layout, node, tmp_path, fi
 
 def test_what_cannot_be_made_is_said(tmp_layout, node):
     own = create(tmp_layout, "container", node)
-    with pytest.raises(FileExistsError, match=rf"cannot make a directory \(File exists\): {own.parent}$"):
+    with pytest.raises(FileExistsError, match=str(own.parent)):
         create(tmp_layout, "container", node)
 
 
@@ -170,7 +170,7 @@ def test_what_is_put_into_it_meanwhile_is_removed_too(tmp_layout):
     try:
         for _ in range(1000):
             (top / "self").mkdir(parents=True)
-            grantfiles.remove_anyhow(top)
+            grantfiles.remove(tmp_layout, "g-1")
             assert not top.exists()
     finally:
         over.set()

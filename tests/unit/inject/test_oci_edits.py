@@ -55,8 +55,9 @@ def edit(layout, node, bundle, wanted, devices=(GPU,)):
 
 
 def apply(layout, node, bundle, wanted):
-    own = grantdir.preload_file(layout, GRANT), grantdir.cache_file(layout, GRANT)
-    return oci.apply(wanted, bundle, edits.container(layout, GRANT, node), node.lib_dir, *own)
+    files = oci.Files(node.lib_dir, grantdir.preload_file(layout, GRANT), grantdir.cache_file(layout, GRANT))
+    found = oci.apply(wanted, bundle, edits.container(layout, GRANT, node), files)
+    return found.config, found.preload, found.cache
 
 
 def mounted(edited) -> dict[str, str]:

@@ -10,9 +10,9 @@ from pages.pagewords import device_limits, memory_bytes
 from run.built import SUPPORT
 
 from gpushare._native import ffi, lib
+from gpushare.binding.page_words import DeviceLimits, GrantState, Slot
+from gpushare.binding.pages import LIMITS_BYTES, MAX_SLOTS, USAGE_BYTES, LimitsPage, UsagePage
 from gpushare.errors import FailedError, RefusedError, UsageError
-from gpushare.page_words import DeviceLimits, GrantState, Slot
-from gpushare.pages import LIMITS_BYTES, MAX_SLOTS, USAGE_BYTES, LimitsPage, UsagePage
 
 GIB = 1 << 30
 SUPPORTED = {**os.environ, "PYTHONPATH": str(SUPPORT)}
@@ -53,10 +53,10 @@ def test_modes_are_as_asked_whatever_the_umask_says(tmp_path):
 
 
 def test_a_page_is_never_made_over_another_file(tmp_path, pages):
-    with pytest.raises(OSError, match=r"cannot create a file \(File exists"):
+    with pytest.raises(OSError, match="File exists"):
         limits_page(tmp_path / "limits", "g-2", [DEVICE])
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OSError, match=r"cannot create a file \(File exists"):
+    with pytest.raises(OSError, match="File exists"):
         usage_page(tmp_path / "link", "g-2")
     assert not (tmp_path / "elsewhere").exists()
 
@@ -272,4 +272,4 @@ def test_a_full_tmpfs_is_an_error_when_the_page_is_made_not_a_signal_later(tmp_p
     script = 'mount -t tmpfs -o size=16k tmpfs "$0" && exec "$1" -c "$2" "$0/usage"'
     command = ["unshare", "--mount", "sh", "-c", script, str(tmp_path), sys.executable, code]
     done = subprocess.run(command, env=SUPPORTED, capture_output=True, text=True, check=False)
-    assert "cannot make room for a file (No space left" in done.stderr, done.stderr
+    assert "No space left" in done.stderr, done.stderr
