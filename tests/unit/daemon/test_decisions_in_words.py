@@ -14,7 +14,7 @@ from gpushare.daemon.state.decisions import Decisions
 from gpushare.policy.grants.admission import Choice, Place
 from gpushare.policy.grants.spread import Chosen
 from gpushare.policy.quota.tenant import TenantPolicy
-from gpushare.policy.usage.unfair import SLACK_MILLI, Use, behind, stands
+from gpushare.policy.usage.unfair import SLACK_MILLI, Use, behind, standings_of
 
 MS = 1_000_000
 
@@ -170,7 +170,7 @@ rows = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["d0", "d1"]),
 @given(rows)
 def test_nobody_is_named_who_has_what_is_due(found):
     uses = [Use(f"g-{number}", *row) for number, row in enumerate(found)]
-    standing = stands(POLICIES, uses, devices=2)
+    standing = standings_of(POLICIES, uses, devices=2)
     assert sum(one.entitled_milli for one in standing.values()) <= 2000
     for one in behind(POLICIES, uses, devices=2):
         assert one.who.used_milli < one.who.entitled_milli - SLACK_MILLI
