@@ -42,7 +42,7 @@ RECLAIM = [
 
 
 def test_the_one_who_lost_is_told_who_took_it_and_by_which_rule():
-    taken, left = lease_story.told("g-a", RECLAIM)
+    taken, left = lease_story.decisions("g-a", RECLAIM)
     assert taken.text == (
         "borrowed lease on device 3 taken after 6.6 ms: g-b of team-b was below its guarantee"
         " (guaranteed 75%, had 62%; rule guarantee)"
@@ -53,7 +53,7 @@ def test_the_one_who_lost_is_told_who_took_it_and_by_which_rule():
 
 
 def test_the_one_who_won_is_told_how_long_it_waited_and_for_whom():
-    took, served, gave = lease_story.told("g-b", RECLAIM)
+    took, served, gave = lease_story.decisions("g-b", RECLAIM)
     assert took.text == (
         "device 3 taken from g-a of team-a after 6.6 ms: this grant was below its guarantee"
         " (guaranteed 75%, had 62%; rule guarantee)"
