@@ -26,7 +26,7 @@ from gpushare.ledger.recent import Recent
 from gpushare.ledger.sqlite_file import DamagedError, failures
 from gpushare.ledger.usage import By, Key, Span, Sums
 from gpushare.node.devices import ContextCost
-from gpushare.policy.replay import Slot
+from gpushare.policy.usage.replay import Slot
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ _COLUMNS = ", ".join(
 # `moved`: how many of the rows that were recorded in this boot of the machine are in the file (recent.py: `seq`).
 _MOVED = "moved INTEGER NOT NULL DEFAULT 0"
 # `quarantine`: rows that could not be used. `source`: the table. `row_id`: its rowid there. `content`: what it had.
-# `parts`: of gangs; `id`: whose, of which gang, which part; `state`: gpushare.daemon.preparing.PartRecord as JSON.
+# `parts`: of gangs; `id`: whose, of which gang, which part; `state`: daemon.grants.preparing.PartRecord as JSON.
 # `chains`: `anchor_id`, `anchor_hash`: of the last row that is no more in the table, or was there before the chain.
 _SCHEMA = f"""
 CREATE TABLE runs (

@@ -1,5 +1,5 @@
-"""The ledger's record of a span of time, hour by hour, as gpushare.policy.replay takes it; or minute by minute, and by
-device. Reads every row of the span: call it in a thread."""
+"""The ledger's record of a span of time, hour by hour, as gpushare.policy.usage.replay takes it; or minute by minute,
+and by device. Reads every row of the span: call it in a thread."""
 
 import sqlite3
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ from gpushare.errors import UsageError
 from gpushare.ledger.entries import IDLE
 from gpushare.ledger.sqlite_file import sums, whole
 from gpushare.ledger.usage import DAY_NS, HOUR_NS, MINUTE_NS, TABLES, Span
-from gpushare.policy.replay import Slot
+from gpushare.policy.usage.replay import Slot
 
 NUMBERS_MAX = 200_000
 """Most rows in an answer: tenants and devices of each slot. 64 and 8 in a year are 80,000."""

@@ -41,7 +41,7 @@ class Stage:
         return self._client
 
     def configure(self, settings: str) -> None:
-        """The daemon is another one from now on, with this text as its gpushare.toml."""
+        """The daemon is another one from now on, with this text as its gpushare.text.toml."""
         self.close()
         self._settings = settings
 
@@ -55,8 +55,8 @@ class Stage:
         if self.simulated:
             command += ["--simulate", "1x16GiB"]
         if self._settings:
-            (self.work / "gpushare.toml").write_text(self._settings)
-            command += ["--config", str(self.work / "gpushare.toml")]
+            (self.work / "gpushare.text.toml").write_text(self._settings)
+            command += ["--config", str(self.work / "gpushare.text.toml")]
         with open(log, "ab") as out:
             self._daemon = subprocess.Popen(
                 command,

@@ -10,9 +10,9 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from ledgerrows import in_file, period, row, used
 from msgspec.structs import replace
-from waiting import until
+from run.waiting import until
+from values.ledgerrows import in_file, period, row, used
 
 from gpushare.ledger import entries, salvage
 from gpushare.ledger import ledger as ledgers

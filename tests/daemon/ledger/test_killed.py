@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ledgerrows import in_file, period, row, used
-from waiting import until
+from run.waiting import until
+from values.ledgerrows import in_file, period, row, used
 
 from gpushare.errors import FailedError
 from gpushare.ledger import ledger as ledgers

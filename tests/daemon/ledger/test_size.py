@@ -3,8 +3,8 @@
 import sqlite3
 from contextlib import closing
 
-from ledgerrows import batch, period, row
 from msgspec.structs import replace
+from values.ledgerrows import batch, period, row
 
 from gpushare.ledger.entries import IDLE, SWITCHING
 from gpushare.ledger.file import LedgerFile

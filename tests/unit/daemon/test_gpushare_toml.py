@@ -1,0 +1,50 @@
+"""gpushare.text.toml: what it may say, and where mistakes are reported."""
+
+import pytest
+
+from gpushare.daemon import config
+from gpushare.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("# x\nsimulte = 1\n", 2, "unknown field `simulte`"),
+        ("ledger_days = 1\n\n[arbiter]\nleas_ms = 1\n", 4, "unknown field `leas_ms`"),
+        ("[policy]\nusage_factor = '1'\n", 2, "Expected `float`, got `str`"),
+        ("[policy]\nusage_factor = -0.1\n", 2, "policy.usage_factor is -0.1: give 0 to 3"),
+        ("[policy]\nusage_factor = 3.1\n", 2, "policy.usage_factor is 3.1: give 0 to 3"),
+        ("[policy]\n\nusage_factor = nan\n", 3, "policy.usage_factor is nan: give 0 to 3"),
+        ("policy = {usage_factor = 1, usage_half_life_seconds = 0.5}\n", 1,
+         "policy.usage_half_life_seconds is 0.5: give 1 to 2678400"),
+        ("[policy]\nusage_half_life_seconds = inf\n", 2, "policy.usage_half_life_seconds is inf"),
+        ("ledger_seconds = 0\n", 1, "ledger_seconds is 0: give 1 to 3600"),
+        ("ledger_seconds = 1\nnot toml\n", 2, "Expected"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_told_with_its_line(tmp_path, text, line, said):
+    path = tmp_path / "gpushare.text.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        config.load(path)
+    assert str(caught.value).startswith(f"{path}:{line}: ") and said in str(caught.value)
+
+
+def test_a_byte_order_mark_is_read_over(tmp_path):
+    path = tmp_path / "gpushare.text.toml"
+    path.write_bytes(b'\xef\xbb\xbfplacement = "pack"\n')
+    assert config.load(path).placement == "pack"
+    path.write_bytes(b'\xef\xbb\xbfgroup = "a"\nplacement = "binpack"\n')
+    with pytest.raises(UsageError, match=r"gpushare.text.toml:2: Invalid enum value 'binpack'"):
+        config.load(path)
+    path.write_bytes(b'\xef\xbb\xbfgroup = "a"\nx = "\xe9"\n')
+    with pytest.raises(UsageError, match=r"gpushare.text.toml:2: byte 0xe9 is not UTF-8"):
+        config.load(path)
+
+
+def test_what_is_said_of_policy(tmp_path):
+    path = tmp_path / "gpushare.text.toml"
+    path.write_text("[policy]\nusage_factor = 1.5\nusage_half_life_seconds = 60\n")
+    assert config.history(config.load(path).policy).factor == 1.5
+    path.write_text("")
+    assert config.history(config.load(path).policy).factor == 0
