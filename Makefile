@@ -13,7 +13,7 @@ WORKERS ?= $(shell echo $$(($$(nproc) * 2)))
 PARALLEL = timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -n $(WORKERS) --dist loadgroup --durations=15
 
 # What measures time, most of which it waits: a few at once, then those alone that the others, or other programs, kept from
-# measuring anything. A failure is final (tests/support/timed.py).
+# measuring anything. A failure is final (tests/support/timing/timed.py).
 measured = timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest -n $(2) --dist loadgroup --no-loadscope-reorder --durations=10 $(1) && \
   timeout --signal=INT $(TEST_LIMIT) $(BIN)/pytest --not-run --durations=10 $(1)
 

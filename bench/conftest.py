@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import PATIENT, Daemon
+from run.running import Daemon
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 import record
 
 os.environ["PYTHONSAFEPATH"] = "1"  # the installed package, not the tree
-Daemon.patches = PATIENT  # daemons start a reader ahead, as installed ones do
+Daemon.timing = {}  # daemons start a reader ahead, as installed ones do
 _rows: list[dict[str, Any]] = []
 _compared: list[str] = []
 

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from running import Daemon, copied_driver, start
-from waiting import until
+from run.running import Daemon, copied_driver, start
+from run.waiting import until
 
 from gpushare.enforce import freezer
 from gpushare.paths import SIM_DIR_ENV
@@ -132,7 +132,7 @@ def test_what_looking_costs(tmp_path_factory, report):
     costs = {}
     for name, seconds in (("with", 0.05), ("without", 3600.0)):
         daemon = Daemon(tmp_path_factory.mktemp(name) / "state", simulate="8x64GiB")
-        daemon.patch("import gpushare.daemon.guard.audit", f"gpushare.daemon.guard.audit.IN_USE_SECONDS = {seconds}")
+        daemon.quicken(audit=seconds)
         held = []
         try:
             daemon.start()

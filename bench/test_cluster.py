@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apiserver import ApiServer, claim
-from kubelet import Kubelet, timed
-from running import GPUSHARE, Daemon
-from waiting import until
+from run.running import GPUSHARE, Daemon
+from run.waiting import until
+from schedulers.apiserver import ApiServer, claim
+from schedulers.kubelet import Kubelet, timed
 
 from gpushare.adapters.kubernetes import pace, slices
 from gpushare.adapters.kubernetes.cluster import WATCH_SECONDS

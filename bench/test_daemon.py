@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 from keptopen import Connection, Requests, create, release, request
-from running import Daemon
+from run.running import Daemon
 
 FAILS_BELOW = 700
 """Grants made and released per second below which the test fails. The target is 1,000, which a busy machine or a slow

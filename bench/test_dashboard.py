@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import chromium, opened
-from dashboards import Dashboard, dashboard
 from keptopen import Requests, create
-from running import Daemon
-from waiting import until
+from run.running import Daemon
+from run.waiting import until
+from views.browser import chromium, opened
+from views.dashboards import Dashboard, dashboard
 
 GRANTS, TENANTS, PAGES = 100, 10, 5
 LOADS, CHANGES = 7, 60

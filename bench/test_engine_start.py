@@ -12,10 +12,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import cri
 import pytest
-from engines import IMAGE, PODMAN, SHARE, Docker, configure, dockers_own, programs, running
-from running import Daemon
+from engines import cri
+from engines.installed import IMAGE, PODMAN, SHARE, Docker, configure, dockers_own, programs, running
+from run.running import Daemon
 from test_numbers import _bundle
 
 from gpushare.paths import RUNTIME_WRAPPER

@@ -15,10 +15,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import built
 import pytest
-from running import SPIN, Daemon, Tenant, start
-from waiting import until
+from run import built
+from run.running import SPIN, Daemon, Tenant, start
+from run.waiting import until
 
 from gpushare.client import Client
 from gpushare.demo import stage, story
@@ -29,8 +29,8 @@ from gpushare.paths import Layout
 SECONDS = float(os.environ.get("GPUSHARE_BENCH_HONEST_SECONDS", "30"))
 TRAINING = Path(__file__).parents[1] / "tests" / "frameworks" / "programs.py"
 LIVES = ("use", "fork-first", "fork-untouched", "fork-after", "vfork", "exec", "threads", "atexit")
-"""Modes of tests/interposer/lives.c: programs that fork, exec and end in every way. Not `clone`: a child that the C
-library does not know of may find the loader's lock held for ever."""
+"""Modes of tests/interposer/guest/lives.c: programs that fork, exec and end in every way. Not `clone`: a child that
+the C library does not know of may find the loader's lock held for ever."""
 AT_ONCE = 3
 BURN, BUSY = "while True: pass", ("", ", a busy loop on each core")
 FILL = "fill 4GiB 2MiB"

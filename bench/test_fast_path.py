@@ -11,9 +11,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import built
 import pytest
-from handmade import Grant
+from pages.handmade import Grant
+from run import built
 
 from gpushare import paths
 

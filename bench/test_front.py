@@ -13,9 +13,9 @@ from collections.abc import Iterator
 
 import pytest
 from keptopen import Requests, create, release, request
-from running import GPUSHARE, Daemon, Tenant
+from run.running import GPUSHARE, Daemon, Tenant
+from run.waiting import until
 from terminals import cpu_ns, in_terminal
-from waiting import until
 
 from gpushare.cli.look.show import INTERVAL_SECONDS
 

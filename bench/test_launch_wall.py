@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import built
 import pytest
-from handmade import Grant, Simulator
+from pages.handmade import Grant, Simulator
+from run import built
 
 from gpushare import paths
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import ledgeryear
 import pytest
 from keptopen import Requests, create, release, request
-from running import Daemon
+from run.running import Daemon
 
 pytestmark = pytest.mark.timeout(900)
 TENANTS = 64

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from handmade import Grant, Simulator
-from memorycost import Held, added
+from pages.handmade import Grant, Simulator
+from timing.memorycost import Held, added
 
 WAIT_NS, ALLOC_ASYNC_NS, ALLOC_PART = 100, 300, 0.05
 WAITS = ("cuStreamSynchronize", "cuStreamQuery", "cuCtxSynchronize", "cuEventSynchronize", "cuEventQuery")

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import built
 import pytest
 import record
-from handmade import Grant, Simulator, Tenant
+from pages.handmade import Grant, Simulator, Tenant
 from picture import PATTERNS
+from run import built
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "tests" / "interposer" / "timing" / "tenant.c"

@@ -5,7 +5,7 @@ import os
 import statistics
 from pathlib import Path
 
-from running import Daemon
+from run.running import Daemon
 from test_daemon import busy, living, meanwhile, p99, times  # noqa: F401 - busy is a fixture
 
 TENANTS, GRANTS, CALLS = 64, 200, 200

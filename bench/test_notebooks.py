@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from running import Daemon, Tenant
+from run.running import Daemon, Tenant
 from test_numbers import bare
 
 USERS = 20

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from running import GPUSHARE, SPIN, Daemon, Tenant
-from waiting import until
+from run.running import GPUSHARE, SPIN, Daemon, Tenant
+from run.waiting import until
 
 from gpushare import paths
 

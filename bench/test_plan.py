@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 
 import pytest
 from keptopen import Requests, create, release, request
-from running import Daemon
+from run.running import Daemon
 
 GRANTS = 200
 TENANTS = 20

@@ -8,9 +8,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from kubelet import timed
-from running import GPUSHARE, Daemon
-from slotkubelet import SlotKubelet
+from run.running import GPUSHARE, Daemon
+from schedulers.kubelet import timed
+from schedulers.slotkubelet import SlotKubelet
 
 ROUNDS, CALLS, BESIDE = 5, 60, 100
 BOUND_MS = 20

@@ -5,7 +5,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from running import Daemon
+from run.running import Daemon
 
 from gpushare.ledger.entries import Period
 

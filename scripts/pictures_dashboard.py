@@ -10,9 +10,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
-from browser import chromium, opened  # noqa: E402 - not in the installed package
-from dashboards import dashboard  # noqa: E402
-from running import Daemon  # noqa: E402
+from run.running import Daemon  # noqa: E402
+from views.browser import chromium, opened  # noqa: E402 - not in the installed package
+from views.dashboards import dashboard  # noqa: E402
 
 PICTURES = ROOT / "docs" / "pictures"
 BYTES_MAX = 120_000

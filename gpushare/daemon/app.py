@@ -23,7 +23,7 @@ from gpushare.daemon.devices.health import all_devices
 from gpushare.daemon.grants import strays
 from gpushare.daemon.grants.resources import Resources
 from gpushare.daemon.guard.exclusion import Exclusion
-from gpushare.daemon.guard.guarding import Guarding, driver
+from gpushare.daemon.guard.tracepoint import Tracepoint, driver
 from gpushare.daemon.host import backend as backends
 from gpushare.daemon.host import directories, logs, pulse
 from gpushare.daemon.host.pulse import Latency
@@ -36,6 +36,7 @@ from gpushare.daemon.state.records import open_records
 from gpushare.daemon.state.state import State
 from gpushare.daemon.state.tenants import Tenants
 from gpushare.daemon.state.watch import Watch
+from gpushare.daemon.timing import Timing
 from gpushare.daemon.workloads.door import Door
 from gpushare.daemon.workloads.tenant_socket import bind_unix
 from gpushare.errors import FailedError, GpushareError
@@ -49,9 +50,7 @@ from gpushare.policy.quota.shares import DEVICE_MILLI
 
 log = logging.getLogger("gpushare")
 
-_TICK_SECONDS = 1.0
 _IDLE_LEDGER_SECONDS = 60.0
-_HEALTH_SECONDS = 2.0
 _PROBE_SECONDS = 70.0
 _M_MMAP_THRESHOLD = -3  # malloc.h
 _DAY_NS = 86_400_000_000_000
@@ -63,6 +62,7 @@ def main(
     state_dir: Path | None,
     socket_path: Path | None,
     log_level: str | None,
+    timing: Timing | None = None,
 ) -> int:
     """Serves until SIGTERM or SIGINT. An argument that is None takes its value from the configuration file. Raises
     GpushareError when it cannot start.
@@ -88,7 +88,7 @@ def main(
         gc.set_threshold(*_COLLECT)
         latency = Latency()
         with asyncio.Runner(loop_factory=functools.partial(pulse.Loop, latency)) as runner:
-            return runner.run(_Daemon(config, layout, simulate, tenants_file, latency).run())
+            return runner.run(_Daemon(config, layout, simulate, tenants_file, latency, timing or Timing()).run())
 
 
 _COLLECT = 20_000, 20, 50
@@ -128,9 +128,15 @@ def _return_large_memory() -> None:
 
 class _Daemon:
     def __init__(
-        self, config: Config, layout: Layout, simulate: str | None, tenants_file: Path, latency: Latency
+        self,
+        config: Config,
+        layout: Layout,
+        simulate: str | None,
+        tenants_file: Path,
+        latency: Latency,
+        timing: Timing,
     ) -> None:
-        self._latency = latency
+        self._latency, self._timing = latency, timing
         self._config, self._layout, self._simulate, self._tenants_file = config, layout, simulate, tenants_file
         self._simulator: Simulator | None = None
         self._context: NodeContext | None = None
@@ -216,10 +222,11 @@ class _Daemon:
             configuration.history(self._config.policy),
             configuration.reclaim(self._config.reclaim),
             self._config.placement,
+            self._timing,
         )
         arbiter = Arbiter(arbiter_config)
         cleanup.callback(arbiter.close)
-        readers, lookups = Readers(), Readers()
+        readers, lookups = Readers(self._timing), Readers(self._timing)
         for one in (readers, lookups):
             cleanup.callback(one.close)
         readers.start()
@@ -231,8 +238,8 @@ class _Daemon:
         cleanup.callback(door.close)
         hardware = Hardware(inject, found)
         resources = Resources(layout, inject, hardware, door)
-        guarding = Guarding(state, driver(inject, backend.driver_version), self._config.guard.tracepoint)
-        cleanup.callback(guarding.close)
+        tracepoint = Tracepoint(state, driver(inject, backend.driver_version), self._config.guard.tracepoint)
+        cleanup.callback(tracepoint.close)
         context = NodeContext(
             state,
             hardware,
@@ -246,7 +253,7 @@ class _Daemon:
             door,
             self._latency,
             self._config.enforce,
-            guarding,
+            tracepoint,
             Exclusion(state, hardware, asked=self._config.exclusive, users=self._config.exclusive_users),
             configuration.audit(self._config.audit),
         )
@@ -279,7 +286,7 @@ class _Daemon:
         await runner.setup()
         cleanup.push_async_callback(runner.cleanup)
         assert runner.server is not None
-        reception = Reception(listener, runner.server)
+        reception = Reception(listener, runner.server, self._timing)
         cleanup.callback(reception.close)
         # Before the runner's cleanup, which would wait for open streams.
         cleanup.callback(context.state.watch.close)
@@ -301,7 +308,7 @@ class _Daemon:
         context.accounts.begin()
         served = False
         while True:
-            await asyncio.sleep(_TICK_SECONDS)
+            await asyncio.sleep(self._timing.tick)
             try:
                 reading = context.accounts.read()
                 before, served = served, bool(reading.samples)
@@ -310,13 +317,13 @@ class _Daemon:
                     written = now
                     context.accounts.write(reading)
                 context.measuring.measure(reading.samples)
-                context.enforcement.renew()
+                context.walls.renew()
             except Exception:
                 log.exception("this second is not measured")
 
     async def _check_health(self, context: NodeContext) -> None:
         while True:
-            await asyncio.sleep(_HEALTH_SECONDS)
+            await asyncio.sleep(self._timing.health)
             try:
                 await context.health.check()
             except Exception:

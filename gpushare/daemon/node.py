@@ -29,10 +29,10 @@ from gpushare.daemon.grants.serving import Serving
 from gpushare.daemon.grants.tenancy import Tenancy
 from gpushare.daemon.grants.transitions import Transitions
 from gpushare.daemon.guard.audit import Audit
-from gpushare.daemon.guard.enforcement import Enforcement
 from gpushare.daemon.guard.exclusion import Exclusion
 from gpushare.daemon.guard.findings import Findings
-from gpushare.daemon.guard.guarding import Guarding
+from gpushare.daemon.guard.tracepoint import Tracepoint
+from gpushare.daemon.guard.walls import Walls
 from gpushare.daemon.host.pulse import Latency
 from gpushare.daemon.host.readers import Readers
 from gpushare.daemon.state.hardware import Hardware
@@ -62,7 +62,7 @@ class NodeContext:
     door: Door
     latency: Latency
     enforce: Enforce
-    guarding: Guarding
+    tracepoint: Tracepoint
     exclusion: Exclusion
     audit_rules: Rules
     started_ns: int = field(default_factory=now_ns)
@@ -70,7 +70,7 @@ class NodeContext:
     receipts: Receipts = field(init=False)
     serving: Serving = field(init=False)
     transitions: Transitions = field(init=False)
-    enforcement: Enforcement = field(init=False)
+    walls: Walls = field(init=False)
     grants: Grants = field(init=False)
     preparing: Preparing = field(init=False)
     planner: Planner = field(init=False)
@@ -93,20 +93,18 @@ class NodeContext:
         self.serving = Serving(state, self.hardware, arbiter, self.accounts, self.receipts)
         self.transitions = Transitions(state, resources, self.serving, arbiter)
         self.evictions = Evictions(state, self.transitions)
-        self.enforcement = Enforcement(
+        self.walls = Walls(
             state,
             self.hardware,
             self.backend,
             self.inject,
             self.enforce,
-            self.guarding,
+            self.tracepoint,
             self.exclusion,
             stops=self.audit_rules.evader is not Act.TELL,
         )
-        self.enforcement.start()
-        self.grants = Grants(
-            state, resources, self.serving, self.transitions, arbiter, self.evictions, self.enforcement
-        )
+        self.walls.start()
+        self.grants = Grants(state, resources, self.serving, self.transitions, arbiter, self.evictions, self.walls)
         self.preparing = Preparing(state, self.grants, self.transitions, arbiter)
         self.planner = Planner(state, self.grants, resources, self.receipts.history, self.evictions)
         self.explaining = Explaining(state, self.receipts)
@@ -114,7 +112,7 @@ class NodeContext:
         self.containers = Containers(
             state, self.grants, self.transitions, self.hardware, self.inject, self.readers, self.attempts
         )
-        self.adoption = Adoption(state, self.hardware, resources, self.serving, self.transitions, self.guarding)
+        self.adoption = Adoption(state, self.hardware, resources, self.serving, self.transitions, self.tracepoint)
         self.findings = Findings(state.watch, self.lookups)
         self.audit = Audit(state, self.backend, self.arbiter, self.findings, self.audit_rules, self.transitions.publish)
         self.tenancy = Tenancy(state, self.serving, self.lookups)
@@ -131,9 +129,9 @@ class NodeContext:
             self.tenancy,
             self.facts,
         )
-        self.guarding.start(self.transitions.exceeded)
+        self.tracepoint.start(self.transitions.exceeded)
         self.transitions.followers = Followers(
-            self.audit, self.guarding, self.exclusion, self.evictions, self.preparing, self.devices
+            self.audit, self.tracepoint, self.exclusion, self.evictions, self.preparing, self.devices
         )
 
     def facts(self) -> types.Node:
@@ -165,7 +163,7 @@ class NodeContext:
             loop_latency_max_ns=round(self.latency.longest(time.monotonic()) * 1e9),
             ledger=view.ledger_view(self.state.ledger.health),
             enforce=self.enforce,
-            walls=self.enforcement.facts(),
+            walls=self.walls.facts(),
             placement=self.state.placement,
         )
 

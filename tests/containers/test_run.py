@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from running import GPUSHARE, Daemon
+from run.running import GPUSHARE, Daemon
 
 from gpushare.enforce import cgroup
 from gpushare.paths import INTERPOSERS, LIB_DIR

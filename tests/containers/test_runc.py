@@ -9,9 +9,9 @@ import threading
 import time
 from pathlib import Path
 
-import built
 import pytest
-from waiting import until
+from run import built
+from run.waiting import until
 
 from gpushare.demo.bundle import TENANT_PROGRAM
 from gpushare.inject import grantdir

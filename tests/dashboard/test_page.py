@@ -5,11 +5,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from browser import chromium, opened
-from dashboards import dashboard
 from playwright.sync_api import expect
-from running import Daemon
-from waiting import until
+from run.running import Daemon
+from run.waiting import until
+from views.browser import chromium, opened
+from views.dashboards import dashboard
 
 pytestmark = pytest.mark.xdist_group("dashboard")
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from dashboards import Told, dashboard
-from running import GPUSHARE, alive, start
-from waiting import until
+from run.running import GPUSHARE, alive, start
+from run.waiting import until
+from views.dashboards import Told, dashboard
 
 from gpushare.dashboard import connections
 from gpushare.dashboard.readers import QUEUE_BYTES_MAX, Readers

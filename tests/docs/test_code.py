@@ -8,7 +8,7 @@ import tomllib
 
 import pytest
 import yaml
-from pagecode import ROOT, SHELL, blocks, commands, mentions, pages
+from views.pagecode import ROOT, SHELL, blocks, commands, mentions, pages
 
 from gpushare.cli.main import build_parser
 from gpushare.cli.usage import prices

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from msgspec.structs import fields
-from pagecode import ROOT
+from views.pagecode import ROOT
 
 from gpushare.api.tenants import TenantPolicy
 from gpushare.daemon.config import Config

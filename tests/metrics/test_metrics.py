@@ -12,8 +12,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from scrapes import dashboard, samples
-from waiting import until
+from run.waiting import until
+from views.scrapes import dashboard, samples
 
 from gpushare.adapters.prometheus import server as server_of
 from gpushare.adapters.prometheus.server import CONNECTIONS_MAX, Server, request_of

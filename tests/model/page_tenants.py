@@ -4,8 +4,8 @@ import os
 import signal
 import subprocess
 
-import built
-from madepages import limits_page, usage_page
+from pages.madepages import limits_page, usage_page
+from run import built
 
 from gpushare.binding.page_words import DeviceLimits
 

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from nomadclient import Agent, Refused
-from running import SPIN, Daemon
-from waiting import until
+from run.running import SPIN, Daemon
+from run.waiting import until
+from schedulers.nomadclient import Agent, Refused
 
 from gpushare import __version__
 from gpushare.text.units import PAGE

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from gpubench.config import clean_environment
-from running import Daemon
+from run.running import Daemon
 
 from arbiterbench.workloads import Tenant, Workload
 from gpushare import paths

@@ -14,8 +14,8 @@ from typing import Any
 
 from arbiterbench import load
 from gpubench.config import clean_environment
-from running import Daemon
-from waiting import until
+from run.running import Daemon
+from run.waiting import until
 
 from duelbench.evasions import Evasion
 from duelbench.judge import Round

@@ -4,10 +4,14 @@ import argparse
 import os
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpushare.cli.command import Command
-from gpushare.cli.parser import Parser
+from gpushare.cli.parser import Parser, checked
 from gpushare.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpushare.daemon.timing import Timing
 
 
 def _simulate(text: str) -> str:
@@ -21,6 +25,12 @@ def _directory(text: str) -> Path:
     if not text.strip():
         raise UsageError("the directory's name is empty")
     return Path(text)
+
+
+def _timing(text: str) -> "Timing":
+    from gpushare.daemon.timing import Timing
+
+    return Timing.parse(text)
 
 
 class DaemonCommand(Command):
@@ -54,10 +64,12 @@ class DaemonCommand(Command):
             help="lowest level logged to stderr (default info); debug logs every decision",
         )
 
+        parser.add_argument("--timing", type=checked(_timing), help=argparse.SUPPRESS)
+
     def run(self, args: argparse.Namespace) -> int:
         if not os.isatty(0):
             # Whoever asks a daemon that starts to reread its files does not mean to end it: it has yet to read them.
             signal.signal(signal.SIGHUP, lambda *_: None)
         from gpushare.daemon import app
 
-        return app.main(args.config, args.simulate, args.state_dir, args.socket, args.log_level)
+        return app.main(args.config, args.simulate, args.state_dir, args.socket, args.log_level, args.timing)

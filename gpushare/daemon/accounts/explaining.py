@@ -49,8 +49,8 @@ class Explaining:
         state = self._state
         ended = None if grant_id in state else state.ended(grant_id)
         record = ended or state.live(grant_id).record
-        events = await self._receipts.latest_of(grant_id, 2 * limit)  # one decision is often told by two events
-        leases = lease_story.told(grant_id, events)[-limit:] if limit else []
+        events = await self._receipts.latest_of(grant_id, 2 * limit)  # two events often make one decision
+        leases = lease_story.decisions(grant_id, events)[-limit:] if limit else []
         own = state.decisions.of(grant_id)
         if not any(decision.what == "admitted" for decision in own):
             own = [*_admitted(record), *own]

@@ -8,7 +8,7 @@ from gpushare.text import rules
 from gpushare.text.units import format_time
 
 
-def told(grant: str, events: Sequence[LeaseEvent]) -> list[Decision]:
+def decisions(grant: str, events: Sequence[LeaseEvent]) -> list[Decision]:
     """Returns decisions in the order of `events`, oldest first."""
     return [found for number, event in enumerate(events) if (found := _one(grant, event, events[number + 1 :]))]
 
@@ -31,8 +31,8 @@ def _one(grant: str, event: LeaseEvent, later: Sequence[LeaseEvent]) -> Decision
                     event, "late", f"still ran on device {event.device} {_ms(event.reclaim_ns)} after that"
                 )
             case "lie":
-                said = f"process {event.pid} says {event.word} = {event.value}, which cannot be"
-                return _decision(event, "lie", f"{said}: charged by the most it could have used until it has ended")
+                claim = f"process {event.pid} says {event.word} = {event.value}, which cannot be"
+                return _decision(event, "lie", f"{claim}: charged by the most it could have used until it has ended")
         return None
     if event.kind == "revoke" and event.other == grant:
         return _took(event, _until_done(event, later))

@@ -27,7 +27,7 @@ async def slots(ledger: Ledger, since: int | None, until: int | None, cut: Cut) 
     """Returns the answer to GET /v1/usage/slots. Defaults and errors as in `usage`."""
     since, until, end = _moments(since, until)
     found = await asyncio.to_thread(ledger.slots, Span(since, end), cut)
-    told = [
+    shown = [
         types.UsageSlot(
             begins_ns=slot.begins_ns,
             length_ns=slot.length_ns,
@@ -38,7 +38,7 @@ async def slots(ledger: Ledger, since: int | None, until: int | None, cut: Cut) 
         )
         for slot in found
     ]
-    return types.UsageSlots(since_ns=since, until_ns=until, slots=told)
+    return types.UsageSlots(since_ns=since, until_ns=until, slots=shown)
 
 
 def _moments(since: int | None, until: int | None) -> tuple[int, int, int]:

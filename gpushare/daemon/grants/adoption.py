@@ -6,7 +6,7 @@ from dataclasses import replace
 from gpushare.daemon.grants.resources import Resources
 from gpushare.daemon.grants.serving import Serving
 from gpushare.daemon.grants.transitions import Transitions
-from gpushare.daemon.guard.guarding import Guarding
+from gpushare.daemon.guard.tracepoint import Tracepoint
 from gpushare.daemon.host.peer import reopen_pidfd
 from gpushare.daemon.state.hardware import Hardware
 from gpushare.daemon.state.live import Live
@@ -30,11 +30,11 @@ class Adoption:
         resources: Resources,
         serving: Serving,
         transitions: Transitions,
-        guarding: Guarding,
+        tracepoint: Tracepoint,
     ) -> None:
         self._hardware = hardware
         self._state, self._resources, self._serving, self._transitions = state, resources, serving, transitions
-        self._guarding = guarding
+        self._tracepoint = tracepoint
 
     def adopt(self, record: GrantRecord, *, rebooted: bool) -> None:
         """Adopts a grant that has no end in the ledger: it goes on if its workload lives, and ends otherwise. A failure
@@ -85,7 +85,7 @@ class Adoption:
             return
         self._resources.take_over(live, self._transitions.rules(live))
         for workload in live.workloads:
-            self._guarding.hold(record, workload.cgroup)
+            self._tracepoint.hold(record, workload.cgroup)
         self._serving.serve(live, self._state.ledger.totals(record.id))
         assert live.limits is not None
         assert live.socket is not None

@@ -42,7 +42,7 @@ _PLANNED = "plan"
 
 class Engine(Protocol):
     """Carries out a rung that is milder than `evict`: frees memory of a grant without its help, and makes its places
-    smaller accordingly (State.move)."""
+    smaller accordingly (Transitions.move)."""
 
     limit_ns: int
     """How long it may take."""
@@ -83,7 +83,7 @@ class Evictions:
     # What owners do.
 
     def refused(self, peer: Peer, request: GrantRequest, asker: str, refusal: RefusedError) -> RefusedError:
-        """Returns what to tell the owner: the refusal itself, or that others are asked to give back what it wants."""
+        """Returns the answer to the owner: the refusal itself, or that others are asked to give back what it wants."""
         if type(refusal) is not RefusedError or not any(map(on_loan, self._state)):
             return refusal
         key, recalls = _key(peer, request, asker), self._state.recalls
@@ -251,7 +251,7 @@ class Evictions:
             self._transitions.publish(live, "changed")
         self._tell(done, "removed", "EvictionResolved")
 
-    # Who is told.
+    # Who is notified.
 
     def _decide(self, live: Live, asked: Eviction, text: str) -> None:
         self._state.decisions.add(

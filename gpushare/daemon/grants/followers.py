@@ -10,7 +10,7 @@ from typing import Protocol
 
 from gpushare.daemon.guard.audit import Audit
 from gpushare.daemon.guard.exclusion import Exclusion
-from gpushare.daemon.guard.guarding import Guarding
+from gpushare.daemon.guard.tracepoint import Tracepoint
 from gpushare.daemon.state.live import Live
 
 
@@ -26,7 +26,7 @@ class Followers:
     """`evictions`, `preparing` and `devices` use transitions themselves, and are therefore not named by class."""
 
     audit: Audit
-    guarding: Guarding
+    tracepoint: Tracepoint
     exclusion: Exclusion
     evictions: Freed
     preparing: Freed
@@ -34,7 +34,7 @@ class Followers:
 
     def ending(self) -> None:
         """The processes of a grant have ended, and the grant may end: what is known of them is reported first."""
-        self.guarding.listen()
+        self.tracepoint.listen()
 
     def changed(self, live: Live) -> None:
         """A grant was published to watchers: workloads have started or ended, or its phase is another."""
@@ -50,5 +50,5 @@ class Followers:
         self.evictions.freed(live)  # who waits for its memory is asked again
         self.preparing.freed(live)  # its gang may lose this part
         self.devices.freed(live)  # its devices may be drained now
-        self.guarding.changed(live)  # its cgroups are charged no more, or up to another limit
+        self.tracepoint.changed(live)  # its cgroups are charged no more, or up to another limit
         self.exclusion.changed(live)  # its processes cannot open devices any more

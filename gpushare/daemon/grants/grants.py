@@ -14,7 +14,7 @@ from gpushare.daemon.grants.evictions import Evictions
 from gpushare.daemon.grants.resources import Resources
 from gpushare.daemon.grants.serving import Serving
 from gpushare.daemon.grants.transitions import Transitions
-from gpushare.daemon.guard.enforcement import Enforcement
+from gpushare.daemon.guard.walls import Walls
 from gpushare.daemon.host.peer import Peer
 from gpushare.daemon.state import placement
 from gpushare.daemon.state.live import Live
@@ -60,9 +60,9 @@ class Grants:
         transitions: Transitions,
         arbiter: Arbiter,
         evictions: Evictions,
-        enforcement: Enforcement,
+        walls: Walls,
     ) -> None:
-        self._enforcement = enforcement
+        self._walls = walls
         self._state, self._resources, self._serving = state, resources, serving
         self._transitions, self._arbiter, self._evictions = transitions, arbiter, evictions
 
@@ -205,7 +205,7 @@ class Grants:
 
     def check_walls(self) -> None:
         """Called before a grant is bound. Raises RefusedError where a required wall is missing."""
-        self._enforcement.check_node()
+        self._walls.check_node()
 
     def _bind_user(self, live: Live, peer: Peer, request: BindRequest) -> None:
         """Binds the grant to all processes of a user. Whoever releases the grant, such as a scheduler, also decides
@@ -216,10 +216,10 @@ class Grants:
             raise ForbiddenError("only root may open a grant to all processes of a user")
         if request.pid is not None or not live.record.life.keep:
             raise UsageError("only a grant that is kept is opened to a user: create it with keep, and leave pid out")
-        self._enforcement.check_open()
+        self._walls.check_open()
         self._check_turn(live)
         self._bind_as(live, request.uid, request.gid)
-        self._enforcement.open_to(live.record)
+        self._walls.open_to(live.record)
         live.record.open = True
         if live.record.phase is Phase.BOUND:
             self._transitions.send(live, lifecycle.Started(now_ns(), None))
@@ -272,7 +272,7 @@ class Grants:
                 cgroup_id=found.identity() if found is not None else 0,
                 link=held.link,
             )
-            self._enforcement.put_up(live.record, held, record)
+            self._walls.put_up(live.record, held, record)
             live.record.workloads.append(record)
             workloads.watch(live, record, process.take(), lambda: self._transitions.emptied_if_dead(live))
             self._transitions.send(live, lifecycle.Started(now_ns(), process.pid))
@@ -327,7 +327,7 @@ class Grants:
         self._resources.resize(live, places)
         self._state.decisions.resized(grant_id, record.tenant, record.places, places)
         self._transitions.move(live, places)
-        self._enforcement.resize(record)
+        self._walls.resize(record)
         live.shares = []  # the page has lost them: all are pushed again
         self._serving.refresh_shares()
         self._state.save(record)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpushare.api import plan as plan_types
 from gpushare.api.types import GrantRequest
-from gpushare.daemon.accounts.wait_history import WaitHistory
+from gpushare.daemon.accounts.receipts import WaitHistory
 from gpushare.daemon.grants.evictions import Evictions
 from gpushare.daemon.grants.grants import Grants, key_taken
 from gpushare.daemon.grants.resources import Resources

@@ -31,7 +31,6 @@ from gpushare.policy.grants.preparation import Preparation, Stage
 log = logging.getLogger(__name__)
 
 _OVER_SHOWN = 100
-_SECOND_NS = 1_000_000_000
 _TOLD: dict[Stage, tuple[Change, Name]] = {
     Stage.PREPARED: ("added", "GangPrepared"),
     Stage.COMMITTED: ("changed", "GangCommitted"),
@@ -81,7 +80,8 @@ class Preparing:
                 raise RefusedError(f"{known.name} was prepared with another request: use another id")
             return known, False
         choices = self._choose(peer, requests, members, asker)
-        life = preparation.prepared(self._parts.now(), asked.ttl_seconds * _SECOND_NS)
+        ttl_ns = round(asked.ttl_seconds * self._state.timing.prepared * 1e9)
+        life = preparation.prepared(self._parts.now(), ttl_ns)
         part = PartRecord(uid=key[0], of=key[1], requests=requests, ttl_seconds=asked.ttl_seconds, grants=[], life=life)
         with self._state.ledger.together():
             self._reserve(peer, part, choices, asker)

@@ -29,12 +29,9 @@ from gpushare.policy.grants.lifecycle import Kind, Phase
 
 log = logging.getLogger(__name__)
 
-_STARTER_S = 1.0  # between two looks at an expired grant whose container is being started
-_STARTER_MAX_S = 100.0  # for at most this long
-
 
 class Transitions:
-    """Sends events to the state machine, carries its instructions out in order, and tells the watchers."""
+    """Sends events to the state machine, carries its instructions out in order, and publishes them."""
 
     def __init__(self, state: State, resources: Resources, serving: Serving, arbiter: Arbiter) -> None:
         self._state, self._resources, self._serving, self._arbiter = state, resources, serving, arbiter
@@ -138,9 +135,9 @@ class Transitions:
         runtime of its container lives, a grant waits for longer: the machine may be slow, and the runtime's end ends
         the grant. `late_s`: for how long it has."""
         self._timers.pop(live.id, None)
-        if live.starter is not None and late_s < _STARTER_MAX_S:
-            loop, late_s = asyncio.get_running_loop(), late_s + _STARTER_S
-            self._timers[live.id] = loop.call_later(_STARTER_S, self._clock, live, due_ns, late_s)
+        if live.starter is not None and late_s < self._state.timing.starter_most:
+            loop, late_s = asyncio.get_running_loop(), late_s + self._state.timing.starter
+            self._timers[live.id] = loop.call_later(self._state.timing.starter, self._clock, live, due_ns, late_s)
             return
         self.send(live, lifecycle.Clock(due_ns))
 
@@ -188,10 +185,10 @@ class Transitions:
             if any(place.device in devices for place in live.record.places):
                 self.publish(live, "changed")
 
-    def exceeded(self, live: Live, said: str) -> None:
-        """Called when processes of the grant took more memory of the driver than the grant may have. `said`: a
+    def exceeded(self, live: Live, reason: str) -> None:
+        """Called when processes of the grant took more memory of the driver than the grant may have. `reason`: a
         sentence."""
-        live.exceeded = said
+        live.exceeded = reason
         self.publish(live, "changed", "MemoryExceeded")
 
     # Workloads and processes.

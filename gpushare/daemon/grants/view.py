@@ -10,7 +10,7 @@ from gpushare.api import types
 from gpushare.api.drain import DeviceState
 from gpushare.api.share import GrantDevice
 from gpushare.binding.arbiter import Arbiter, DeviceStats, GrantStats
-from gpushare.daemon.guard.enforcement import walls_of
+from gpushare.daemon.guard.walls import walls_of
 from gpushare.daemon.state import placement
 from gpushare.daemon.state.books import DeviceBook
 from gpushare.daemon.state.gangs import gang_of

@@ -14,18 +14,16 @@ from collections.abc import Callable, Iterator
 from gpushare.api.findings import Act as Done
 from gpushare.api.findings import Finding, FindingKind, Outcome
 from gpushare.binding.arbiter import Arbiter
-from gpushare.daemon.guard.counted import Counted
-from gpushare.daemon.guard.findings import Findings, Key
+from gpushare.daemon.guard.driver_snapshot import DriverSnapshots, Snapshot
+from gpushare.daemon.guard.findings import Findings, Key, finding
 from gpushare.daemon.guard.holds import Holds, stopped
-from gpushare.daemon.guard.looking import Look, Looking
-from gpushare.daemon.guard.restraining import Restraining
-from gpushare.daemon.guard.uncharged import Uncharged
-from gpushare.daemon.guard.unowned import Unowned
+from gpushare.daemon.guard.memory import GroupMemory, Uncharged, Unowned
+from gpushare.daemon.guard.overuse import Overuse
 from gpushare.daemon.host import peer
 from gpushare.daemon.state.live import Live, Workload
-from gpushare.daemon.state.state import State, now_ns
+from gpushare.daemon.state.state import State
 from gpushare.daemon.state.watch import Change
-from gpushare.daemon.workloads.telling import Telling
+from gpushare.daemon.workloads.notifying import Notifier
 from gpushare.enforce import cgroup, freezer
 from gpushare.enforce.cgroup import Cgroup
 from gpushare.errors import GpushareError
@@ -36,7 +34,6 @@ from gpushare.policy.grants.lifecycle import Phase
 
 log = logging.getLogger(__name__)
 
-IN_USE_SECONDS = 0.05
 UNUSED_SECONDS = 1.0
 _REST_SECONDS = 0.01
 """Least time between two looks, whatever triggers them."""
@@ -66,11 +63,11 @@ class Audit:
         self._state, self._backend, self._findings, self._rules = state, backend, findings, rules
         self._publish = publish
         self.holds = Holds(state.layout.run / "frozen")
-        self._restraining = Restraining(state, arbiter, findings, self.holds, rules, publish)
-        self._looking = Looking(backend, state.devices)
-        self._uncharged = Uncharged(state, self._looking)
-        self._telling = Telling(state.layout, rules)
-        self._unowned, self._counted = Unowned(state, backend, findings), Counted(state, backend)
+        self._overuse = Overuse(state, arbiter, findings, self.holds, rules, publish)
+        self._snapshots = DriverSnapshots(backend, state.devices)
+        self._uncharged = Uncharged(state, self._snapshots)
+        self._notifier = Notifier(state.layout, rules)
+        self._unowned, self._group_memory = Unowned(state, backend, findings), GroupMemory(state, backend)
         self._groups: dict[Key, Cgroup] = {}
         self._since: dict[Key, int] = {}
         """Monotonic ns at which each finding was made."""
@@ -95,7 +92,7 @@ class Audit:
             except Exception:
                 log.exception("the devices were not audited")
             await asyncio.sleep(_REST_SECONDS)
-            wait = (IN_USE_SECONDS if self._in_use() else UNUSED_SECONDS) - _REST_SECONDS
+            wait = (self._state.timing.audit if self._in_use() else UNUSED_SECONDS) - _REST_SECONDS
             try:
                 async with asyncio.timeout(wait):
                     await self._poked.wait()
@@ -106,38 +103,38 @@ class Audit:
         return any(live.record.phase is Phase.ACTIVE for live in self._state)
 
     async def _round(self) -> None:
-        look = await self._look()
-        new = [one for one in self._strangers(look) if self._key(one) not in self._findings]
+        snapshot = await self._take()
+        new = [one for one in self._strangers(snapshot) if self._key(one) not in self._findings]
         if new:
-            # A second look, which begins after it is known that they had not joined (audit.confirmed).
-            again = await self._look()
+            # A second snapshot, which is begun after it is known that they had not joined (audit.confirmed).
+            again = await self._take()
             for one in audit.confirmed(new, self._strangers(again), self._joined()):
                 if self._key(one) not in self._findings and not self._findings.full:
-                    await self._found(one, look.at_ns)
-            look = again
-        await self._uncharged.follow(look)
-        await self._counted.follow(look.at_ns)
-        await self._looking.compare(look, {row.device for row in self._held(look) if audit.exceeds(row)})
-        for row in self._excesses.follow(self._held(look), look.at_ns):
+                    await self._found(one, snapshot.at_ns)
+            snapshot = again
+        await self._uncharged.follow(snapshot)
+        await self._group_memory.follow(snapshot.at_ns)
+        await self._snapshots.compare(snapshot, {row.device for row in self._held(snapshot) if audit.exceeds(row)})
+        for row in self._excesses.follow(self._held(snapshot), snapshot.at_ns):
             self._exceeds(row)
-        self._follow(look)
-        self._restraining.follow(look.used, look.at_ns)
-        await self._unowned.follow(look.listed, look.held, look.at_ns)
+        self._follow(snapshot)
+        self._overuse.follow(snapshot.used, snapshot.at_ns)
+        await self._unowned.follow(snapshot)
         self.holds.renew()
-        if len(look.listed) == len(self._state.devices):
+        if len(snapshot.listed) == len(self._state.devices):
             self.holds.forget_left()
 
-    # Looking.
+    # What the driver reports.
 
-    async def _look(self) -> Look:
+    async def _take(self) -> Snapshot:
         self.looks += 1
-        return await asyncio.to_thread(self._looking.look, len(self._state.devices), frozenset(self._joined()))
+        return await asyncio.to_thread(self._snapshots.take, len(self._state.devices), frozenset(self._joined()))
 
     def _joined(self) -> dict[int, int]:
         return {member.pid: member.started for live in self._state for member in live.record.members}
 
-    def _strangers(self, look: Look) -> list[Stranger]:
-        if not look.unknown:
+    def _strangers(self, snapshot: Snapshot) -> list[Stranger]:
+        if not snapshot.unknown:
             return []
         joined = self._joined()
         groups = {
@@ -149,7 +146,7 @@ class Audit:
         firsts = {workload.record.pid: live.id for live in self._state for workload in live.workloads}
         users = {live.record.run_uid: live.id for live in self._state if live.record.open}
         found = []
-        for one in look.unknown:
+        for one in snapshot.unknown:
             if one.program.pid in joined:
                 continue
             inside = (groups.get(path) for path in (one.group, *one.group.parents)) if one.group is not None else ()
@@ -162,19 +159,19 @@ class Audit:
         kind: FindingKind = "evader" if one.grant else "outside"
         return Key(kind, one.grant, one.program.pid, one.program.started)
 
-    def _held(self, look: Look) -> Iterator[audit.Held]:
+    def _held(self, snapshot: Snapshot) -> Iterator[audit.Held]:
         """Yields what the joined processes hold, by grant and device: their sum, or what the driver counts for the
         grant's cgroups where that is more."""
         for live in self._state:
             members = {member.pid: member.started for member in live.record.members}
             for place in live.record.places:
-                pids = members.keys() & look.listed.get(place.index, set())
-                sizes = {pid: look.held.get((place.index, pid), 0) for pid in pids}
+                pids = members.keys() & snapshot.listed.get(place.index, set())
+                sizes = {pid: snapshot.held.get((place.index, pid), 0) for pid in pids}
                 if sizes:
                     most = max(sizes, key=lambda pid: sizes[pid])
                     largest = Program(most, members[most])
-                    listed = sum(sizes.values()) - look.twice.get(place.index, 0)
-                    size = max(listed, self._counted.of(live.id, place.index))
+                    listed = sum(sizes.values()) - snapshot.twice.get(place.index, 0)
+                    size = max(listed, self._group_memory.of(live.id, place.index))
                     yield audit.Held(live.id, place.index, size, place.memory_bytes, len(sizes), largest)
 
     # What is found.
@@ -182,7 +179,7 @@ class Audit:
     async def _found(self, one: Stranger, seen_ns: int) -> None:
         key = self._key(one)
         live = self._state.live(one.grant) if one.grant in self._state else None
-        found = self._finding(key, live, one.device, one.memory_bytes, one.busy_ns)
+        found = finding(self._state, key, one.device, live, memory_bytes=one.memory_bytes, busy_ns=one.busy_ns)
         group = None
         if audit.act(one, self._rules, 0) is not Act.TELL:
             found.act, found.note, group = self._stop(key, live)
@@ -190,29 +187,12 @@ class Audit:
         self._since[key] = seen_ns
         if live is not None:
             self._publish(live, "changed")
-            if found.act != "told" and self._findings.is_told(key):
-                self._telling.tell(live, key.pid, key.started)
+            if found.act != "told" and self._findings.is_reported(key):
+                self._notifier.notify(live, key.pid, key.started)
         if group is not None:
             task = asyncio.get_running_loop().create_task(self._stopped(key, found, group, seen_ns))
             self._waiting.add(task)
             task.add_done_callback(self._waiting.discard)
-
-    def _finding(self, key: Key, live: Live | None, device: int, memory_bytes: int | None, busy_ns: int) -> Finding:
-        """A finding on which nothing has been done yet."""
-        return Finding(
-            seq=0,
-            kind=key.kind,
-            at_ns=now_ns(),
-            device=self._state.devices[device].index,
-            device_id=self._state.devices[device].id,
-            grant=key.grant or None,
-            tenant=live.record.tenant if live is not None else None,
-            pid=key.pid,
-            command="",
-            memory_bytes=memory_bytes,
-            busy_ns=busy_ns,
-            act="told",
-        )
 
     async def _stopped(self, key: Key, found: Finding, group: Cgroup, seen_ns: int) -> None:
         """Notes how long it took to stop, while the audit goes on."""
@@ -229,7 +209,7 @@ class Audit:
         if any(known.kind == "excess" and known.grant == row.grant for known in self._findings.lasting()):
             return
         live = self._state.live(row.grant)
-        found = self._finding(key, live, row.device, row.held_bytes, 0)
+        found = finding(self._state, key, row.device, live, memory_bytes=row.held_bytes)
         if self._rules.evader is not Act.TELL:
             found.act, found.note, _ = self._stop(key, live)
         self._findings.add(key, found)
@@ -274,15 +254,15 @@ class Audit:
 
     # What becomes of it.
 
-    def _follow(self, look: Look) -> None:
+    def _follow(self, snapshot: Snapshot) -> None:
         keys = [key for key in self._findings.lasting() if key.kind in ("evader", "outside", "excess")]
         if not keys:
             return
         joined, grants = self._joined(), {live.id for live in self._state}
-        over_now = {(row.grant, row.device) for row in self._held(look) if audit.exceeds(row)}
+        over_now = {(row.grant, row.device) for row in self._held(snapshot) if audit.exceeds(row)}
         for key in keys:
             found = self._findings[key]
-            listed = look.listed.get(found.device)
+            listed = snapshot.listed.get(found.device)
             excess = key.kind == "excess"
             still = (key.grant, found.device) in over_now if excess else listed is not None and key.pid in listed
             over = audit.outcome(
@@ -345,7 +325,7 @@ class Audit:
     def close(self) -> None:
         """Called when the daemon stops: evaders stay stopped, and the next daemon looks again."""
         self._findings.close()
-        self._restraining.close()
-        self._telling.close()
+        self._overuse.close()
+        self._notifier.close()
         for task in self._waiting:
             task.cancel()

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from gpushare.api import findings as wire
 from gpushare.daemon.host import logs
 from gpushare.daemon.host.readers import Readers
-from gpushare.daemon.state.state import now_ns
+from gpushare.daemon.state.live import Live
+from gpushare.daemon.state.state import State, now_ns
 from gpushare.daemon.state.watch import Change, Watch
 from gpushare.errors import GpushareError
 
 KEPT = 256
 _OPEN_MAX = 4096
-_TOLD_PER_GRANT = 8
+_REPORTED_PER_GRANT = 8
 """Lasting findings of a grant that are reported. Further processes that a tenant forks are stopped like the first, but
 neither published nor logged."""
 
@@ -30,6 +31,35 @@ class Key:
     started: int
 
 
+def finding(
+    state: State,
+    key: Key,
+    device: int,
+    live: Live | None = None,
+    *,
+    memory_bytes: int | None = None,
+    busy_ns: int = 0,
+    act: wire.Act = "told",
+    note: str = "",
+) -> wire.Finding:
+    """A new finding; its number and command line are not known yet. `device`: by number. `act`: what has been done."""
+    return wire.Finding(
+        seq=0,
+        kind=key.kind,
+        at_ns=now_ns(),
+        device=device,
+        device_id=state.devices[device].id,
+        grant=key.grant or None,
+        tenant=live.record.tenant if live is not None else None,
+        pid=key.pid,
+        command="",
+        memory_bytes=memory_bytes,
+        busy_ns=busy_ns,
+        act=act,
+        note=note,
+    )
+
+
 class Findings:
     """Belongs to the event loop."""
 
@@ -39,7 +69,7 @@ class Findings:
         self._open: dict[Key, wire.Finding] = {}
         self._lasting: Counter[str] = Counter()
         """Number of lasting findings by grant."""
-        self._told: set[int] = set()
+        self._reported: set[int] = set()
         """Sequence numbers of the lasting findings that are reported."""
         self._total = 0
         self.counts: Counter[wire.FindingKind] = Counter()
@@ -68,9 +98,9 @@ class Findings:
             (found for key, found in self._open.items() if key.grant == grant) if grant in self._lasting else iter(())
         )
 
-    def is_told(self, key: Key) -> bool:
+    def is_reported(self, key: Key) -> bool:
         """Whether a lasting finding is among those of its grant that are reported."""
-        return self._open[key].seq in self._told
+        return self._open[key].seq in self._reported
 
     def count(self, kind: wire.FindingKind) -> int:
         """Number of lasting findings of a kind."""
@@ -83,9 +113,9 @@ class Findings:
         self.counts[key.kind] += 1
         self._open[key] = found
         self._lasting[key.grant] += 1
-        if self._lasting[key.grant] > _TOLD_PER_GRANT:
+        if self._lasting[key.grant] > _REPORTED_PER_GRANT:
             return
-        self._told.add(found.seq)
+        self._reported.add(found.seq)
         self._kept.append(found)
         self._publish(found, "added")
         task = asyncio.get_running_loop().create_task(self._name(key, found))
@@ -124,10 +154,10 @@ class Findings:
             del self._lasting[key.grant]
         found.outcome, found.ended_ns = outcome, now_ns()
         self._publish(found, "removed")
-        self._told.discard(found.seq)
+        self._reported.discard(found.seq)
 
     def _publish(self, found: wire.Finding, change: Change) -> None:
-        if found.seq in self._told:
+        if found.seq in self._reported:
             self._watch.publish("finding", change, lambda _: found)
 
     def shown(self) -> wire.Findings:

@@ -45,7 +45,7 @@ def real(ledger: Ledger) -> Backend:
 
 
 def simulated(layout: Layout, simulate: str) -> tuple[Backend, Simulator]:
-    """Simulated devices as `--simulate` says, from the simulator that already runs if it has the same devices.
+    """Simulated devices as `--simulate` names them, from the simulator that already runs if it has the same devices.
 
     Raises FailedError where one with other devices is in use.
     """

@@ -50,5 +50,5 @@ class Seldom:
             self._causes[cause] = (since, left_out + 1)
             return
         self._causes[cause] = (now, 0)
-        more = f" ({left_out} times more since it was said last)" if left_out else ""
+        more = f" ({left_out} times more since its last line)" if left_out else ""
         _log.warning(text + more, *values)

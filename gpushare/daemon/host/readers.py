@@ -12,17 +12,16 @@ from collections.abc import Sequence
 import msgspec
 
 from gpushare.api.engines import PlacedMount
+from gpushare.daemon.timing import Timing
 from gpushare.errors import BY_CODE, FailedError, GpushareError, RefusedError
 from gpushare.processes import helper
 from gpushare.reader import HEAD, MESSAGE_MAX, Answer, Edit, Job, Member
 
 log = logging.getLogger(__name__)
 
-JOB_SECONDS = 2.0
-# With _START_SECONDS and JOB_SECONDS, less than the runtime wrapper waits (hooks/edit.c: 15 s).
+# With _START_SECONDS and the time for a job, less than the runtime wrapper waits (hooks/edit.c: 15 s).
 _QUEUE_SECONDS = 6.0
 _START_SECONDS = 5.0  # for an interpreter to start on a fully loaded machine
-_AHEAD_SECONDS = 1.0
 _AT_ONCE = 4
 _LARGE_BYTES = 1 << 20  # a process that has read this much keeps the memory: it is replaced
 # A killed process stays while it waits for a file system that does not answer. With this many of them no more are
@@ -86,7 +85,8 @@ def _where(edit: Edit) -> str:
 class Readers:
     """Belongs to the event loop. `start` before the first job, `close` at the end."""
 
-    def __init__(self) -> None:
+    def __init__(self, timing: Timing) -> None:
+        self._timing = timing
         self._idle: list[_Worker] = []
         self._busy: set[_Worker] = set()
         self._killed: list[_Worker] = []
@@ -99,7 +99,7 @@ class Readers:
     def start(self) -> None:
         """Schedules the start of one process ahead of the first job: an interpreter takes some 80 ms, which the
         daemon's own start does not wait for."""
-        self._ahead = asyncio.get_running_loop().call_later(_AHEAD_SECONDS, self._start_ahead)
+        self._ahead = asyncio.get_running_loop().call_later(self._timing.reader_ahead, self._start_ahead)
 
     def _start_ahead(self) -> None:
         if not self._idle and not self._busy:
@@ -123,7 +123,7 @@ class Readers:
                 log.warning("process %d, which reads bundles, does not end", worker.process.pid)
 
     async def asks(self, config: bytes, *, environment: bool = False) -> dict[str, str | int] | None:
-        """What a config.json asks for, as oci.request says. `environment`: or else, as oci.request_by_environment says.
+        """What a config.json asks for, by oci.request. `environment`: or else, by oci.request_by_environment.
         Raises UsageError, or FailedError when reading takes too long."""
         return (await self._do(Job(config=config, environment=environment), "config.json")).asks
 
@@ -185,12 +185,12 @@ class Readers:
         try:
             async with asyncio.timeout(_START_SECONDS):
                 await worker.begun()
-            async with asyncio.timeout(JOB_SECONDS):
+            async with asyncio.timeout(self._timing.reader_job):
                 answer = await worker.ask(message)
             done = True
         except TimeoutError:
             self.failures += 1
-            raise FailedError(f"{what} took longer than {JOB_SECONDS:.0f} s to read") from None
+            raise FailedError(f"{what} took longer than {self._timing.reader_job:.0f} s to read") from None
         except (OSError, EOFError):
             self.failures += 1
             raise FailedError(f"the process that read {what} ended: try again") from None

@@ -86,7 +86,7 @@ class Api:
 
         async def answered(request: web.Request, connection: Connection) -> web.StreamResponse:
             if route.body is not None:
-                request[http.BODY] = await http.read_body(request, route.body_max)
+                request[http.BODY] = await http.read_body(request, route.body_max, self._state.timing.body)
             if route.stream:
                 await self._turn(route, connection)
                 return await handler(request)

@@ -23,6 +23,7 @@ from gpushare.api import types
 from gpushare.daemon.host.logs import Seldom
 from gpushare.daemon.host.peer import Peer, credentials
 from gpushare.daemon.http.routes import methods
+from gpushare.daemon.timing import Timing
 from gpushare.errors import FailedError, GpushareError, MethodError, UnreachableError, UsageError
 from gpushare.processes import rights
 from gpushare.processes.halfopen import HalfOpen
@@ -32,10 +33,6 @@ ALL_CONNECTIONS = 256
 """Of all users but root, together."""
 USER_ANSWERS = 8
 ROOT_ANSWERS = 64
-IDLE_SECONDS = 60.0
-"""Time for a request's header to arrive, from the connection's start or the last answer."""
-SEND_SECONDS = 20.0
-"""Time for an answer, or a line of a stream, to be read."""
 REFUSED_BY_KERNEL = True
 """Whether the kernel refuses descriptors that peers send, where it can; tests try the other way too."""
 
@@ -43,7 +40,6 @@ _BACKLOG = 64  # short: a new connection, also root's, waits behind all of it
 _ACCEPTS_PER_TURN = 32
 _READ_BYTES = 1 << 12  # parsed without a pause, for each connection in each turn: well below a millisecond
 _ROOT_READ_BYTES = 1 << 16
-_LINGER_SECONDS = 2.0  # an unwanted body is read for this long, so that its sender gets the answer
 _CALLS_PER_TURN = 16
 _TURN_SECONDS = 1e-3
 _SPARE = 8
@@ -124,10 +120,10 @@ class Connection(HalfOpen):
         super().__init__(
             server,
             loop=asyncio.get_running_loop(),
-            keepalive_timeout=IDLE_SECONDS,
+            keepalive_timeout=reception.timing.idle,
             tcp_keepalive=False,
             access_log=None,
-            lingering_time=_LINGER_SECONDS,
+            lingering_time=reception.timing.linger,
             read_bufsize=_ROOT_READ_BYTES if user.peer.is_root else _READ_BYTES,
             auto_decompress=False,
         )
@@ -156,11 +152,10 @@ class Connection(HalfOpen):
         self._reception.left(self.user)
 
     def pause_writing(self) -> None:
-        """See asyncio.Protocol. The write buffer is full: the connection is aborted unless the peer reads within
-        SEND_SECONDS."""
+        """See asyncio.Protocol. The write buffer is full: the connection is aborted unless the peer reads soon."""
         super().pause_writing()
         assert self.transport is not None
-        self._late = self._loop.call_later(SEND_SECONDS, self.transport.abort)
+        self._late = self._loop.call_later(self._reception.timing.send, self.transport.abort)
 
     def resume_writing(self) -> None:
         """See asyncio.Protocol."""
@@ -210,6 +205,7 @@ class Reception:
 
     listener: socket.socket
     server: web.Server
+    timing: Timing
     seldom: Seldom = field(default_factory=Seldom)
     _users: dict[int, User] = field(default_factory=dict)
     _spare: list[int] = field(default_factory=list)

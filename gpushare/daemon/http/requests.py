@@ -16,8 +16,6 @@ from gpushare.daemon.http.reception import Connection, refusal
 from gpushare.daemon.http.routes import Route
 from gpushare.errors import FailedError, GpushareError, MethodError, NotFoundError, UsageError
 
-BODY_SECONDS = 20.0
-
 BODY = web.RequestKey("body", bytearray)
 
 log = logging.getLogger(__name__)
@@ -74,8 +72,8 @@ def has_field(request: web.Request, name: str) -> bool:
         return False
 
 
-async def read_body(request: web.Request, limit: int) -> bytearray:
-    """Reads the request's body, of `limit` bytes at most. Raises UsageError."""
+async def read_body(request: web.Request, limit: int, seconds: float) -> bytearray:
+    """Reads the request's body, of `limit` bytes at most, in at most so many seconds. Raises UsageError."""
     too_large = UsageError(f"the request's body is larger than {limit} bytes")
     if (request.content_length or 0) > limit:
         raise too_large
@@ -92,13 +90,13 @@ async def read_body(request: web.Request, limit: int) -> bytearray:
             raise too_large
         return body
     try:
-        async with asyncio.timeout(BODY_SECONDS):
+        async with asyncio.timeout(seconds):
             async for chunk in request.content.iter_any():
                 body += chunk
                 if len(body) > limit:
                     raise too_large
     except TimeoutError:
-        raise UsageError(f"the request's body did not arrive within {BODY_SECONDS:g} s") from None
+        raise UsageError(f"the request's body did not arrive within {seconds:g} s") from None
     return body
 
 

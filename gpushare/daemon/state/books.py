@@ -224,8 +224,8 @@ class _Lending:
         self.unused_ns += part.unused_ns
 
     def lent(self, part: _Part) -> int:
-        nobodys = max(0, part.wall_ns - self.granted_ns)
-        return lending.lent(part.unused_ns, nobodys + self.unused_ns, self.borrowed_ns - part.borrowed_ns)
+        unowned = max(0, part.wall_ns - self.granted_ns)
+        return lending.lent(part.unused_ns, unowned + self.unused_ns, self.borrowed_ns - part.borrowed_ns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -253,13 +253,13 @@ def unused(device: str, before: DeviceTime, now: DeviceTime) -> list[Period]:
     switching = max(0, now.switch_ns - before.switch_ns)
     idle = max(0, now.at.mono_ns - before.at.mono_ns - max(0, now.leased_ns - before.leased_ns) - switching)
     waited = max(0, now.idle_with_waiters_ns - before.idle_with_waiters_ns)
-    rows = [nobodys(entries.IDLE, device, from_ns, to_ns, idle, waited)]
+    rows = [unowned(entries.IDLE, device, from_ns, to_ns, idle, waited)]
     if switching:
-        rows.append(nobodys(entries.SWITCHING, device, from_ns, to_ns, switching))
+        rows.append(unowned(entries.SWITCHING, device, from_ns, to_ns, switching))
     return rows
 
 
-def nobodys(what: str, device: str, from_ns: int, to_ns: int, ns: int, waited_ns: int = 0) -> Period:
+def unowned(what: str, device: str, from_ns: int, to_ns: int, ns: int, waited_ns: int = 0) -> Period:
     """A row for time of a device that no grant had. `waited_ns`: how much of it passed while grants waited."""
     return Period(
         grant_id=what,

@@ -1,4 +1,4 @@
-"""Devices that take no new grants because an administrator said so. Drains are kept in a file, so they outlive the
+"""Devices that take no new grants by an administrator's decision. Drains are kept in a file, so they outlive the
 daemon."""
 
 import contextlib

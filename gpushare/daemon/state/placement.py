@@ -43,7 +43,7 @@ def _devices(wanted: int | str) -> tuple[int | str, ...] | None:
 
 
 def _request(request: GrantRequest, borrow: int | str, placement: Placement) -> admission.Request:
-    """The request as admission takes it. `placement`: where the request says none. Raises UsageError for any field that
+    """The request as admission takes it. `placement`: where the request has none. Raises UsageError for any field that
     makes no sense."""
     if request.ttl_seconds is not None and not 1 <= request.ttl_seconds <= TTL_SECONDS_MAX:
         raise UsageError(f"ttl_seconds {request.ttl_seconds} is out of range: give 1 to {TTL_SECONDS_MAX}")
@@ -66,7 +66,7 @@ def _request(request: GrantRequest, borrow: int | str, placement: Placement) -> 
 
 
 def of_tenant(state: State, tenant: str) -> Placement:
-    """The placement of a tenant's shares whose requests say none."""
+    """The placement of a tenant's shares whose requests have none."""
     return state.tenants.placement(tenant) or state.placement
 
 

@@ -18,6 +18,7 @@ from gpushare.daemon.state.promises import Fault, Promises
 from gpushare.daemon.state.records import GrantRecord, decode
 from gpushare.daemon.state.tenants import Tenants
 from gpushare.daemon.state.watch import Watch
+from gpushare.daemon.timing import Timing
 from gpushare.enforce.walls import Table
 from gpushare.errors import NotFoundError
 from gpushare.ledger.ledger import Ledger
@@ -56,7 +57,9 @@ class State:
         history: History | None = None,
         reclaim_policy: Policy | None = None,
         placement: Placement = PLACEMENT,
+        timing: Timing | None = None,
     ) -> None:
+        self.timing = timing or Timing()
         self.smallest_milli = smallest_milli
         self.placement = placement
         self.history = history or History()
@@ -87,7 +90,7 @@ class State:
         return grant_id in self._grants
 
     def live(self, grant_id: str) -> Live:
-        """The grant. Raises NotFoundError, which says whether it has ended or never existed."""
+        """The grant. Raises NotFoundError, whose text is whether it has ended or never existed."""
         found = self._grants.get(grant_id)
         if found is not None:
             return found

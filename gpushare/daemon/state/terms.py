@@ -1,4 +1,4 @@
-"""What a request says about its memory: how much, and how memory on loan may be reclaimed."""
+"""A request's terms for memory: how much, and how memory on loan may be reclaimed."""
 
 import functools
 from dataclasses import dataclass

@@ -40,8 +40,8 @@ class Guests(Protocol):
     def asked(self, connection: int, who: Peer, pidfd: int | None, message: bytes) -> None:
         """Handles a request, to be answered by `Door.answer`. Owns `pidfd`; None: the process is gone."""
 
-    def ended(self, connection: int, *, told: bool) -> None:
-        """A connection that was answered with a bell has ended. `told`: the answer was delivered."""
+    def ended(self, connection: int, *, delivered: bool) -> None:
+        """A connection that was answered with a bell has ended. `delivered`: the answer was."""
 
     def lost(self) -> None:
         """All connections are gone, including unanswered ones."""
@@ -169,7 +169,7 @@ class Door:
             try:
                 entry.guests.lost()
             except Exception:
-                log.exception("a grant was not told that its connections are gone")
+                log.exception("a grant was not notified that its connections are gone")
         self.restarts += 1
         if lived > _START_AGAIN_S:
             self._again()
@@ -304,9 +304,9 @@ class Door:
                     entry.guests.asked(connection, Peer(pid, uid, gid), descriptor, request)
                 elif descriptor is not None:
                     os.close(descriptor)
-            case messages.Ended(connection, told):
+            case messages.Ended(connection, delivered):
                 if (guests := self._forget(connection)) is not None:
-                    guests.ended(connection, told=told)
+                    guests.ended(connection, delivered=delivered)
             case messages.Looked(pid, word):
                 for answer in self._looks.pop(pid, ()):
                     if not answer.done():

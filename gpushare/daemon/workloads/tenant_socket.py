@@ -40,18 +40,18 @@ _EXEC_DEADLINE_S = 5.0
 _WRITE_S = 50e-6
 
 _BEFORE = 0
-"""`told_over` of a process that joined an earlier run of the daemon or of its door: no connection has this number."""
+"""`answered_over` of a process that joined an earlier run of the daemon or of its door: no connection has it."""
 
 
 @dataclass(slots=True, eq=False)
 class _Member:
-    """`connection`: the door's number for it. `told_over`: the connection over which the process was told its slot;
-    None: it was not told yet."""
+    """`connection`: the door's number for it. `answered_over`: the one over which the process was given its slot;
+    None: it was not given it yet."""
 
     record: MemberRecord
     pidfd: int
     connection: int | None = None
-    told_over: int | None = None
+    answered_over: int | None = None
     exec_end: "asyncio.Task[None] | None" = None
 
 
@@ -101,7 +101,7 @@ class TenantSocket:
         for record in records:
             pidfd = peer.reopen_pidfd(record.pid, record.started)
             if pidfd is not None and record.slot not in self._members:
-                self._add(_Member(record, pidfd, told_over=_BEFORE))
+                self._add(_Member(record, pidfd, answered_over=_BEFORE))
         for slot in list(self._usage.live_slots(self._limits)):
             if slot.index not in self._members:
                 self._rules.clear(slot.index)
@@ -163,13 +163,13 @@ class TenantSocket:
         finally:
             os.close(page)
 
-    def ended(self, connection: int, *, told: bool) -> None:
+    def ended(self, connection: int, *, delivered: bool) -> None:
         """Handles the end of a connection that stayed open."""
         member = next((each for each in self._members.values() if each.connection == connection), None)
         if member is None:
             return
         member.connection = None
-        if not told and member.told_over == connection:
+        if not delivered and member.answered_over == connection:
             self._dead(member)  # it does not know that it has a slot, and takes another when it asks again
             return
         now = peer.status(member.record.pid)
@@ -180,10 +180,10 @@ class TenantSocket:
     def lost(self) -> None:
         """The door has ended. Processes that know their slots present them to the next one."""
         self._answers.clear()
-        untold = [member for member in self._members.values() if member.told_over is None]
+        untold = [member for member in self._members.values() if member.answered_over is None]
         for member in self._members.values():
             member.connection = None
-            member.told_over = _BEFORE  # the next door counts connections anew
+            member.answered_over = _BEFORE  # the next door counts connections anew
         for member in untold:
             self._forget(member)
         if untold:
@@ -204,7 +204,7 @@ class TenantSocket:
         except Exception as failure:
             text = self._reason(failure)
             for connection, member in answers:
-                if member.told_over is None:
+                if member.answered_over is None:
                     self._forget(member)
                 self._door.answer(connection, wire.reply(JoinError.REFUSED, text))
             self._rules.changed()
@@ -230,8 +230,8 @@ class TenantSocket:
         message = wire.reply(JoinError.OK, slot=record.slot, generation=record.generation, host_pid=record.pid)
         self._hang_up(member)
         member.connection = connection
-        if member.told_over is None:
-            member.told_over = connection
+        if member.answered_over is None:
+            member.answered_over = connection
         self._door.answer(connection, message, self._bell)
 
     def _admit(self, who: peer.Peer, pidfd: int | None, message: bytes) -> tuple[JoinError, str, _Member | None]:

@@ -128,8 +128,6 @@ class Excesses:
         return [row for key, row in over.items() if now_ns - self._since[key] >= EXCESS_NS]
 
 
-UNOWNED_NS = 10_000_000_000
-"""How long a device has to hold unowned memory: the driver frees with a delay what a process leaves."""
 UNOWNED_BYTES = 256 << 20
 """How much a driver may use itself beyond what it reserves."""
 
@@ -138,12 +136,14 @@ class Unowned:
     """Devices whose memory in use is more than what their processes have: shared memory that outlives its owner is
     charged to nobody."""
 
-    def __init__(self) -> None:
+    def __init__(self, after_ns: int) -> None:
+        """`after_ns`: how long a device has to hold it."""
+        self._after_ns = after_ns
         self._since: dict[int, int] = {}
 
     def follow(self, extra: Mapping[int, int], now_ns: int) -> dict[int, int]:
-        """Unowned bytes by device, for devices with more than UNOWNED_BYTES in every call for UNOWNED_NS. `extra`: in
-        use on each device beyond what it reserves and its processes have."""
+        """Unowned bytes by device, for devices with more than UNOWNED_BYTES in every call for so long. `extra`: in use
+        on each device beyond what it reserves and its processes have."""
         over = {device: size for device, size in extra.items() if size > UNOWNED_BYTES}
         self._since = {device: self._since.get(device, now_ns) for device in over}
-        return {device: size for device, size in over.items() if now_ns - self._since[device] >= UNOWNED_NS}
+        return {device: size for device, size in over.items() if now_ns - self._since[device] >= self._after_ns}

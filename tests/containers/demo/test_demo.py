@@ -16,7 +16,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from waiting import until
+from run.waiting import until
 
 from gpushare.inject import grantfiles
 from gpushare.paths import Layout
