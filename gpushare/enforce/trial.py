@@ -103,12 +103,12 @@ class Trial:
             if len(group.pids()) != 2:
                 return "a process that has left its session is not seen in its cgroup"
             group.kill()
-            return "" if subject.ended(_ANSWER_SECONDS) else "what is killed by its cgroup goes on"
+            return "" if subject.ends_within(_ANSWER_SECONDS) else "what is killed by its cgroup goes on"
 
     def _devices(self) -> str:
         found = []
         for guard in (devices.Program(), devices.Controller()):
-            if not _there(guard):
+            if not _is_mounted_for(guard):
                 continue
             try:
                 why = self._broken(guard)
@@ -225,6 +225,6 @@ def _listed(driver: Driver, subject: Subject) -> str:
     return why
 
 
-def _there(guard: devices.Guard) -> bool:
+def _is_mounted_for(guard: devices.Guard) -> bool:
     where = Hierarchies.of()
     return (where.unified if guard.v2 else where.devices) is not None
