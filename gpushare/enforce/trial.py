@@ -25,6 +25,17 @@ _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 _DRIVER_SECONDS = 20.0  # for a context on a device that must wake up first
 
 
+_LOST = {
+    "cgroup": "processes of a grant that do not join are not known, and are not ended with it",
+    "devices": "a workload opens every device node that its user or its engine lets it open",
+    "memory": "a program that goes round the interposer takes more memory than its grant has",
+    "freezer": "a program that goes on without a lease can only be ended, not slowed down",
+    "watch": "a program that uses a device without having joined is not found, or goes on",
+    "exclusive": "users without a grant open the nodes of the devices, and use them beside all shares",
+}
+"""What is lost without each wall."""
+
+
 @dataclass(frozen=True, slots=True)
 class Driver:
     """A device's driver, for testing its limits. `limit`: sets the bytes that a cgroup may have; raises FailedError if
@@ -55,46 +66,14 @@ class Trial:
     def walls(self) -> list[Wall]:
         """Returns the walls in the order in which they must be tried."""
         walls = [
-            Wall(
-                "cgroup",
-                "processes",
-                "processes of a grant that do not join are not known, and are not ended with it",
-                self._cgroup,
-            ),
-            Wall(
-                "devices",
-                "devices",
-                "a workload opens every device node that its user or its engine lets it open",
-                self._devices,
-            ),
-            Wall(
-                "memory",
-                "memory",
-                "a program that goes round the interposer takes more memory than its grant has",
-                self._memory,
-            ),
-            Wall(
-                "freezer",
-                "time",
-                "a program that goes on without a lease can only be ended, not slowed down",
-                self._freezer,
-            ),
-            Wall(
-                "watch",
-                "evaders",
-                "a program that uses a device without having joined is not found, or goes on",
-                self._watch,
-            ),
+            Wall("cgroup", "processes", _LOST["cgroup"], self._cgroup),
+            Wall("devices", "devices", _LOST["devices"], self._devices),
+            Wall("memory", "memory", _LOST["memory"], self._memory),
+            Wall("freezer", "time", _LOST["freezer"], self._freezer),
+            Wall("watch", "evaders", _LOST["watch"], self._watch),
         ]
         if self._exclusive:
-            walls.append(
-                Wall(
-                    "exclusive",
-                    "others",
-                    "users without a grant open the nodes of the devices, and use them beside all shares",
-                    self._others,
-                )
-            )
+            walls.append(Wall("exclusive", "others", _LOST["exclusive"], self._others))
         return walls
 
     def _cgroup(self) -> str:
