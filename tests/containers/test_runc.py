@@ -23,7 +23,7 @@ SHARE = {"memory": "1GiB", "time": "30%"}
 PRELOADED = (*grantdir.INTERPOSERS, *(f"{CONTAINER_DRIVER}/{name}" for name in SIM_RUNTIMES))
 
 
-def said(result) -> str:
+def answer(result) -> str:
     return result.stderr.strip().splitlines()[-1]
 
 
@@ -242,7 +242,7 @@ def test_request_without_a_daemon_does_not_start(runc, node, tmp_path):
     result = runc.run("/bin/sh", "-c", "echo started", annotations=SHARE)
     assert result.returncode != 0
     assert result.stdout == ""
-    assert said(result).startswith("gpushare: no daemon answers at")
+    assert answer(result).startswith("gpushare: no daemon answers at")
 
 
 @pytest.mark.parametrize("end", ["kill", "terminate"])
@@ -250,8 +250,8 @@ def test_a_daemon_that_is_restarted_is_waited_for(runc, node, end):
     getattr(node, end)()
     with runc.start("/bin/echo", "started", annotations=SHARE) as process:
         node.start()
-        out, said = process.communicate(timeout=60)
-    assert (process.returncode, out) == (0, "started\n"), said
+        out, answer = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "started\n"), answer
 
 
 def test_a_daemon_that_is_killed_again_and_again_stops_no_start(runc, node):
@@ -260,13 +260,13 @@ def test_a_daemon_that_is_killed_again_and_again_stops_no_start(runc, node):
         with runc.start("/bin/echo", "started", annotations=SHARE) as process:
             node.kill()
             node.start()
-            out, said = process.communicate(timeout=60)
-        assert (process.returncode, out) == (0, "started\n"), said
+            out, answer = process.communicate(timeout=60)
+        assert (process.returncode, out) == (0, "started\n"), answer
 
 
 @pytest.mark.promise("no-start-without-share")
 @pytest.mark.parametrize(
-    ("annotations", "says"),
+    ("annotations", "message"),
     [
         ({"memory": "17GiB", "time": "30%"}, "17GiB"),
         ({"memory": "12 GiBs", "time": "30%"}, "12 GiBs"),
@@ -281,11 +281,11 @@ def test_a_daemon_that_is_killed_again_and_again_stops_no_start(runc, node):
         ({"grant": "g-000000000000"}, "g-000000000000"),
     ],
 )
-def test_refusal_stops_the_start_with_the_reason(runc, node, annotations, says):
+def test_refusal_stops_the_start_with_the_reason(runc, node, annotations, message):
     result = runc.run("/bin/sh", "-c", "echo started", annotations=annotations)
     assert result.returncode != 0
     assert result.stdout == ""
-    assert result.stderr.count("\n") == 1 and says in result.stderr, result.stderr
+    assert result.stderr.count("\n") == 1 and message in result.stderr, result.stderr
 
 
 @pytest.mark.promise("request-read-one-way")
@@ -306,7 +306,7 @@ def test_the_hooks_refusal_reaches_the_terminal(runc, node):
         until(lambda: node.client.grant(grant["id"])["phase"] == "active", "the first one runs")
         second = runc.run("/bin/echo", "started", annotations={"grant": grant["id"]})
         assert second.returncode != 0 and second.stdout == ""
-        assert grant["id"] in said(second)
+        assert grant["id"] in answer(second)
         first.stdin.close()
         assert first.wait(20) == 0
 
