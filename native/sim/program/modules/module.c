@@ -18,9 +18,6 @@ static struct sim_kind module_kind = {sizeof(struct sim_module), 0x6d6f6475, NUL
 static struct sim_kind library_kind = {sizeof(struct sim_module), 0x6c696272, NULL};
 
 static CUresult get(const void *handle, const struct sim_kind *kind, struct sim_module **module) {
-  CUresult result = sim_ready();
-  if (result)
-    return result;
   *module = (struct sim_module *)(uintptr_t)handle;
   return *module && (*module)->magic == kind->magic ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
@@ -213,9 +210,6 @@ CUresult cuModuleGetSurfRef(CUsurfref *pSurfRef, CUmodule hmod, const char *name
 }
 
 CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode) {
-  CUresult result = sim_ready();
-  if (result)
-    return result;
   if (mode == NULL)
     return CUDA_ERROR_INVALID_VALUE;
   *mode = 2; /* CU_MODULE_LAZY_LOADING */
@@ -239,9 +233,7 @@ CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *j
   char log[SIM_PTX_LOG];
   struct sim_image *image;
   struct sim_jit_options jit;
-  CUresult result = sim_ready();
-  if (result == CUDA_SUCCESS)
-    result = sim_jit_options_read(numJitOptions, jitOptions, jitOptionsValues, &jit);
+  CUresult result = sim_jit_options_read(numJitOptions, jitOptions, jitOptionsValues, &jit);
   if (result)
     return result;
   if (library == NULL || code == NULL)
@@ -258,9 +250,7 @@ CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_o
   char log[SIM_PTX_LOG];
   struct sim_image *image;
   struct sim_jit_options jit;
-  CUresult result = sim_ready();
-  if (result == CUDA_SUCCESS)
-    result = sim_jit_options_read(numJitOptions, jitOptions, jitOptionsValues, &jit);
+  CUresult result = sim_jit_options_read(numJitOptions, jitOptions, jitOptionsValues, &jit);
   if (result)
     return result;
   if (library == NULL || fileName == NULL)
