@@ -122,7 +122,7 @@ static int check_peer(int fd, const char *path, pid_t *pid, struct gs_err *err) 
 }
 
 /* Whether a daemon has run here since the machine was started, so that it can be expected back: a killed one leaves its
- * socket, and all leave the lock next to it (gpushare/daemon/directories.py). Where none has run, nobody waits for one. */
+ * socket, and all leave the lock next to it (gpushare/daemon/host/directories.py). Where none has run, nobody waits for one. */
 static bool expected_back(const char *path, int code) {
   const char *name = strrchr(path, '/');
   char lock[PATH_MAX];

@@ -26,7 +26,7 @@ DEFINED = {
 }
 
 # Files that state the version, and the text around it.
-SAYING_THE_VERSION = (
+WITH_THE_VERSION = (
     ("gpushare/__init__.py", r'^__version__ = "(.*)"$'),
     ("packaging/kubernetes/chart/Chart.yaml", r"^(?:version|appVersion): (.*)$"),
     ("packaging/kubernetes/chart/values.yaml", r"^image: gpushare:(.*)$"),
@@ -49,11 +49,11 @@ def lost_names() -> list[str]:
     found = []
     for page in sorted(path for pattern in PAGES for path in ROOT.glob(pattern)):
         for name, function in NAMED.findall(page.read_text()):
-            path, said = ROOT / name, f"{page.relative_to(ROOT)} names {name}"
+            path, mention = ROOT / name, f"{page.relative_to(ROOT)} names {name}"
             if not path.exists():
-                found.append(f"{said}, which does not exist")
+                found.append(f"{mention}, which does not exist")
             elif function and not re.search(DEFINED.get(path.suffix, r"\b{}\b").format(function), path.read_text()):
-                found.append(f"{said}:{function}, which is not defined in that file")
+                found.append(f"{mention}:{function}, which is not defined in that file")
     return found
 
 
@@ -85,24 +85,24 @@ def other_versions() -> list[str]:
     places."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     found = []
-    for pattern, said in SAYING_THE_VERSION:
+    for pattern, expression in WITH_THE_VERSION:
         for path in sorted(ROOT.glob(pattern)):
-            every = re.findall(said, path.read_text(), re.MULTILINE)
+            every = re.findall(expression, path.read_text(), re.MULTILINE)
             if "*" not in pattern and not every:
-                found.append(f"{path.relative_to(ROOT)} says no version")
+                found.append(f"{path.relative_to(ROOT)} has no version")
             found += [
-                f"{path.relative_to(ROOT)} says {one}, pyproject.toml {version}" for one in every if one != version
+                f"{path.relative_to(ROOT)} has {one}, pyproject.toml {version}" for one in every if one != version
             ]
     sections = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     if sections[:1] != [version]:
-        found.append(f"CHANGELOG.md begins with a section for {sections[0]}, pyproject.toml says {version}")
+        found.append(f"CHANGELOG.md begins with a section for {sections[0]}, pyproject.toml has {version}")
     if sections != sorted(set(sections), key=lambda one: [*map(int, one.split("."))], reverse=True):
         found.append("CHANGELOG.md: its versions are not in order, the newest first")
     tags = subprocess.run(
         ["git", "tag", "--points-at", "HEAD", "v*"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     return found + [
-        f"this commit is {tag}, pyproject.toml says {version}" for tag in tags.stdout.split() if tag != f"v{version}"
+        f"this commit is {tag}, pyproject.toml has {version}" for tag in tags.stdout.split() if tag != f"v{version}"
     ]
 
 

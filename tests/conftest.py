@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import quiet
-import timed
 from hypothesis import HealthCheck, settings
-from running import Daemon
+from run.running import Daemon
+from timing import quiet, timed
 
 # The installed package is tested: programs started here must not import from their working directory.
 os.environ["PYTHONSAFEPATH"] = "1"
@@ -35,7 +34,7 @@ settings.register_profile("many", max_examples=100, **calm)
 settings.load_profile("few")
 
 # These tests use names that are global on the machine: engines, control groups.
-MACHINE_WIDE = ("containers", "unit/test_cgroup.py", "unit/test_device_program.py")
+MACHINE_WIDE = ("containers", "unit/enforce")
 # What the tests in each of these directories share is expensive to start, so one process runs them all.
 TOGETHER = ("dra",)
 TIMING = Path(__file__).parent / "interposer/timing"

@@ -11,47 +11,47 @@ import os
 import resource
 import signal
 import socket
-import time
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
-from gpushare.arbiter import Arbiter
-from gpushare.daemon import backend as backends
+from gpushare.binding.arbiter import Arbiter
 from gpushare.daemon import config as configuration
-from gpushare.daemon import directories, logs, pulse, workloads
-from gpushare.daemon.api import Api
 from gpushare.daemon.config import Config
-from gpushare.daemon.door import Door
-from gpushare.daemon.exclusion import Exclusion
-from gpushare.daemon.guarding import Guarding, driver
-from gpushare.daemon.missed import all_devices
+from gpushare.daemon.devices.health import all_devices
+from gpushare.daemon.grants import strays
+from gpushare.daemon.grants.resources import Resources
+from gpushare.daemon.guard.exclusion import Exclusion
+from gpushare.daemon.guard.tracepoint import Tracepoint, driver
+from gpushare.daemon.host import backend as backends
+from gpushare.daemon.host import directories, logs, pulse
+from gpushare.daemon.host.pulse import Latency
+from gpushare.daemon.host.readers import Readers
+from gpushare.daemon.http.api import Api
+from gpushare.daemon.http.reception import Reception
 from gpushare.daemon.node import NodeContext
-from gpushare.daemon.pulse import Latency
-from gpushare.daemon.readers import Readers
-from gpushare.daemon.reception import Reception
-from gpushare.daemon.resources import Resources
-from gpushare.daemon.state import State, open_records
-from gpushare.daemon.tenant_socket import bind_unix
-from gpushare.daemon.tenants import Tenants
-from gpushare.daemon.watch import Watch
+from gpushare.daemon.state.hardware import Hardware
+from gpushare.daemon.state.records import open_records
+from gpushare.daemon.state.state import State
+from gpushare.daemon.state.tenants import Tenants
+from gpushare.daemon.state.watch import Watch
+from gpushare.daemon.timing import Timing
+from gpushare.daemon.workloads.door import Door
+from gpushare.daemon.workloads.tenant_socket import bind_unix
 from gpushare.errors import FailedError, GpushareError
-from gpushare.inject import cdi, grantdir, grantfiles, names
+from gpushare.inject import grantfiles
 from gpushare.ledger.ledger import Ledger
 from gpushare.node import standins
-from gpushare.node.simulator import LOG_NAME, SOCKET_NAME, Simulator
+from gpushare.node.simulator import SOCKET_NAME, Simulator
 from gpushare.paths import Layout, in_memory
-from gpushare.policy.lifecycle import Phase
-from gpushare.policy.shares import DEVICE_MILLI
+from gpushare.policy.grants.lifecycle import Phase
+from gpushare.policy.quota.shares import DEVICE_MILLI
 
 log = logging.getLogger("gpushare")
 
-_TICK_SECONDS = 1.0
 _IDLE_LEDGER_SECONDS = 60.0
-_HEALTH_SECONDS = 2.0
 _PROBE_SECONDS = 70.0
-_LEAVE_SECONDS = 1.0
 _M_MMAP_THRESHOLD = -3  # malloc.h
 _DAY_NS = 86_400_000_000_000
 
@@ -62,6 +62,7 @@ def main(
     state_dir: Path | None,
     socket_path: Path | None,
     log_level: str | None,
+    timing: Timing | None = None,
 ) -> int:
     """Serves until SIGTERM or SIGINT. An argument that is None takes its value from the configuration file. Raises
     GpushareError when it cannot start.
@@ -87,7 +88,7 @@ def main(
         gc.set_threshold(*_COLLECT)
         latency = Latency()
         with asyncio.Runner(loop_factory=functools.partial(pulse.Loop, latency)) as runner:
-            return runner.run(_Daemon(config, layout, simulate, tenants_file, latency).run())
+            return runner.run(_Daemon(config, layout, simulate, tenants_file, latency, timing or Timing()).run())
 
 
 _COLLECT = 20_000, 20, 50
@@ -127,9 +128,15 @@ def _return_large_memory() -> None:
 
 class _Daemon:
     def __init__(
-        self, config: Config, layout: Layout, simulate: str | None, tenants_file: Path, latency: Latency
+        self,
+        config: Config,
+        layout: Layout,
+        simulate: str | None,
+        tenants_file: Path,
+        latency: Latency,
+        timing: Timing,
     ) -> None:
-        self._latency = latency
+        self._latency, self._timing = latency, timing
         self._config, self._layout, self._simulate, self._tenants_file = config, layout, simulate, tenants_file
         self._simulator: Simulator | None = None
         self._context: NodeContext | None = None
@@ -146,7 +153,7 @@ class _Daemon:
         async with contextlib.AsyncExitStack() as cleanup:
             try:
                 context = self._context = self._open(cleanup)
-                await context.check_health()
+                await context.health.check()
                 await self._serve(context, cleanup)
             except BaseException:
                 self._context = None
@@ -159,7 +166,7 @@ class _Daemon:
                 asyncio.create_task(one)
                 for one in (self._tick(context), self._check_health(context), context.audit.run(), pulse.beat())
             ]
-            for one in (asyncio.create_task(context.recall()), *loops):
+            for one in (asyncio.create_task(context.measuring.recall()), *loops):
                 cleanup.push_async_callback(_cancel, one)
             done, _ = await asyncio.wait(
                 {asyncio.create_task(stop.wait()), *loops}, return_when=asyncio.FIRST_COMPLETED
@@ -171,7 +178,7 @@ class _Daemon:
 
     def _reload(self) -> None:
         if self._context is not None:
-            self._context.reload_tenants()
+            self._context.tenancy.reload()
 
     # Start.
 
@@ -215,10 +222,11 @@ class _Daemon:
             configuration.history(self._config.policy),
             configuration.reclaim(self._config.reclaim),
             self._config.placement,
+            self._timing,
         )
         arbiter = Arbiter(arbiter_config)
         cleanup.callback(arbiter.close)
-        readers, lookups = Readers(), Readers()
+        readers, lookups = Readers(self._timing), Readers(self._timing)
         for one in (readers, lookups):
             cleanup.callback(one.close)
         readers.start()
@@ -228,11 +236,13 @@ class _Daemon:
         except OSError as error:
             raise FailedError(f"the door cannot be started: {error.strerror}") from None
         cleanup.callback(door.close)
-        resources = Resources(layout, inject, found, door)
-        guarding = Guarding(state, driver(inject, backend.driver_version), self._config.guard.tracepoint)
-        cleanup.callback(guarding.close)
+        hardware = Hardware(inject, found)
+        resources = Resources(layout, inject, hardware, door)
+        tracepoint = Tracepoint(state, driver(inject, backend.driver_version), self._config.guard.tracepoint)
+        cleanup.callback(tracepoint.close)
         context = NodeContext(
             state,
+            hardware,
             resources,
             arbiter,
             backend,
@@ -243,8 +253,8 @@ class _Daemon:
             door,
             self._latency,
             self._config.enforce,
-            guarding,
-            Exclusion(state, resources, asked=self._config.exclusive, users=self._config.exclusive_users),
+            tracepoint,
+            Exclusion(state, hardware, asked=self._config.exclusive, users=self._config.exclusive_users),
             configuration.audit(self._config.audit),
         )
         cleanup.callback(self._close, context)
@@ -256,30 +266,12 @@ class _Daemon:
         context.exclusion.start()
         context.evictions.start()
         if ledger.readable:  # otherwise they may belong to living grants
-            self._remove_strays(state)
+            strays.remove(state)
         try:
             resources.offer()
         except FailedError as error:  # grants go on, and it is tried again (Resources.restore)
             log.warning("%s", error)
         return context
-
-    def _remove_strays(self, state: State) -> None:
-        """Removes files and cgroups of grants that have ended or were never recorded: a kill between two steps leaves
-        them."""
-        layout = self._layout
-        for directory in layout.grants.iterdir():
-            if directory.name not in state and directory.name != grantdir.STAND_IN and directory.is_dir():
-                with contextlib.suppress(OSError):
-                    grantfiles.remove(layout, directory.name)
-        specs = layout.cdi.glob("gpushare.dev-gpu_g-*.json")
-        strays = [spec for spec in specs if spec.stem.removeprefix("gpushare.dev-gpu_") not in state]
-        for stray in (*strays, *layout.cdi.glob(".gpushare.dev-gpu_*.tmp")):
-            try:
-                stray.unlink(missing_ok=True)
-            except OSError as error:  # a directory, or a file system that takes no writes
-                log.warning("%s stays (%s): remove it by hand", stray, error.strerror)
-        for name in _stray_cgroups(state):
-            workloads.remove_cgroup(layout.cgroups, name)
 
     async def _serve(self, context: NodeContext, cleanup: contextlib.AsyncExitStack) -> None:
         path = self._layout.socket
@@ -294,7 +286,7 @@ class _Daemon:
         await runner.setup()
         cleanup.push_async_callback(runner.cleanup)
         assert runner.server is not None
-        reception = Reception(listener, runner.server)
+        reception = Reception(listener, runner.server, self._timing)
         cleanup.callback(reception.close)
         # Before the runner's cleanup, which would wait for open streams.
         cleanup.callback(context.state.watch.close)
@@ -316,7 +308,7 @@ class _Daemon:
         context.accounts.begin()
         served = False
         while True:
-            await asyncio.sleep(_TICK_SECONDS)
+            await asyncio.sleep(self._timing.tick)
             try:
                 reading = context.accounts.read()
                 before, served = served, bool(reading.samples)
@@ -324,16 +316,16 @@ class _Daemon:
                 if served or before or now - written >= _IDLE_LEDGER_SECONDS:
                     written = now
                     context.accounts.write(reading)
-                context.measure(reading.samples)
-                context.enforcement.renew()
+                context.measuring.measure(reading.samples)
+                context.walls.renew()
             except Exception:
                 log.exception("this second is not measured")
 
     async def _check_health(self, context: NodeContext) -> None:
         while True:
-            await asyncio.sleep(_HEALTH_SECONDS)
+            await asyncio.sleep(self._timing.health)
             try:
-                await context.check_health()
+                await context.health.check()
             except Exception:
                 log.exception("the devices' health is not known")
 
@@ -346,33 +338,14 @@ class _Daemon:
         context.preparing.close()
         context.audit.close()
         context.adoption.let_go()
-        context.resources.stop()
         context.exclusion.close()
-        # Killed processes may take a moment to leave their cgroups; the next start removes what is left then.
-        deadline = time.monotonic() + _LEAVE_SECONDS
-        while _stray_cgroups(context.state) and time.monotonic() < deadline:
-            for name in _stray_cgroups(context.state):
-                workloads.remove_cgroup_now(self._layout.cgroups, name)
-            time.sleep(0.01)
+        strays.await_empty_cgroups(context.state)
         if not any(live.record.phase is Phase.ACTIVE for live in context.state):
             self._stop_simulator()
         if not list(context.state):
             context.state.ledger.close()  # which has files in these directories until all is written
-            self._remove_run_files()
+            strays.remove_run_files(self._layout)
         context.backend.close()
-
-    def _remove_run_files(self) -> None:
-        """Called when no grant is left: removes run-time files and empty directories. Foreign files in them stay."""
-        layout = self._layout
-        for path in (layout.sim / SOCKET_NAME, layout.sim.with_name(LOG_NAME)):
-            path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            cdi.remove_spec(layout, cdi.ANY)
-            grantfiles.remove(layout, grantdir.STAND_IN)
-            names.remove(layout)
-        for directory in (layout.sim, layout.grants, layout.cgroups):
-            with contextlib.suppress(OSError):
-                directory.rmdir()
 
     def _stop_simulator(self, *, cleanup_only: bool = False) -> None:
         """Stops the simulator, unless it has clients: then it goes on, as hardware would."""
@@ -385,12 +358,6 @@ class _Daemon:
                 standins.forget(self._layout.sim, len(simulator.devices))
         if cleanup_only:
             simulator.close()
-
-
-def _stray_cgroups(state: State) -> list[str]:
-    """Cgroups left by ended grants of this daemon."""
-    names = workloads.cgroup_names(state.layout.cgroups)
-    return [name for name in names if workloads.grant_of(name) not in state]
 
 
 async def _cancel(task: "asyncio.Task[None]") -> None:

@@ -9,19 +9,19 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from gpushare import arbiter as arbiter_api
-from gpushare import toml
 from gpushare.api.reclaim import GRACE_SECONDS_MAX, MaxRung
 from gpushare.api.types import Placement
 from gpushare.api.walls import Enforce
-from gpushare.daemon.history import History
+from gpushare.binding import arbiter as arbiter_api
+from gpushare.daemon.state.history import History
 from gpushare.errors import UsageError
-from gpushare.policy import admission
-from gpushare.policy.audit import Act, Rules
-from gpushare.policy.recall import Policy
-from gpushare.policy.reclaim import Rung, rung_of
-from gpushare.policy.shares import DEVICE_MILLI
-from gpushare.policy.spread import PLACEMENT
+from gpushare.policy.audit.audit import Act, Rules
+from gpushare.policy.grants import admission
+from gpushare.policy.grants.spread import PLACEMENT
+from gpushare.policy.loans.recall import Policy
+from gpushare.policy.loans.reclaim import Rung, rung_of
+from gpushare.policy.quota.shares import DEVICE_MILLI
+from gpushare.text import toml
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -55,7 +55,7 @@ class PolicyConfig(Struct, forbid_unknown_fields=True):
 
 
 class ReclaimConfig(Struct, forbid_unknown_fields=True):
-    """How memory on loan is reclaimed: gpushare.policy.recall.Policy, in seconds."""
+    """How memory on loan is reclaimed: gpushare.policy.loans.recall.Policy, in seconds."""
 
     max_rung: MaxRung = "kill"
     lend_to: Literal["evict", "kill"] = "evict"
@@ -71,7 +71,7 @@ class GuardConfig(Struct, forbid_unknown_fields=True):
 
 
 class AuditConfig(Struct, forbid_unknown_fields=True):
-    """What is done to processes that use a device without a share: gpushare.policy.audit.Rules, in seconds."""
+    """What is done to processes that use a device without a share: gpushare.policy.audit.audit.Rules, in seconds."""
 
     evader: Literal["tell", "freeze", "kill"] = "freeze"
     outside: Literal["tell", "freeze", "kill"] = "tell"

@@ -25,7 +25,7 @@ from gpushare.ledger.keeper import RETRY_SECONDS, Keeper
 from gpushare.ledger.sqlite_file import DamagedError
 from gpushare.ledger.usage import By, Key, Span, Sums
 from gpushare.node.devices import ContextCost
-from gpushare.policy.replay import Slot
+from gpushare.policy.usage.replay import Slot
 
 log = logging.getLogger(__name__)
 

@@ -72,7 +72,7 @@ _BEGIN = "".join(
     f"FROM (SELECT COALESCE(MAX(id), 0) AS n FROM {name});"
     for name in CHAINED
 )
-# `id`: whose, of which gang, which part. `state`: gpushare.daemon.preparing.PartRecord as JSON.
+# `id`: whose, of which gang, which part. `state`: gpushare.daemon.grants.preparing.PartRecord as JSON.
 _PARTS = "CREATE TABLE parts (id TEXT PRIMARY KEY, state TEXT NOT NULL, at_ns INTEGER NOT NULL) STRICT;"
 # Costs of contexts are measured again: it is not known which part of the old ones the driver lists.
 _LISTED = """

@@ -1,5 +1,5 @@
-"""The ledger's record of a span of time, hour by hour, as gpushare.policy.replay takes it; or minute by minute, and by
-device. Reads every row of the span: call it in a thread."""
+"""The ledger's record of a span of time, hour by hour, as gpushare.policy.usage.replay takes it; or minute by minute,
+and by device. Reads every row of the span: call it in a thread."""
 
 import contextlib
 import sqlite3
@@ -13,7 +13,7 @@ from gpushare.ledger.entries import IDLE, Period
 from gpushare.ledger.schema import CHAINED
 from gpushare.ledger.sqlite_file import failures
 from gpushare.ledger.usage import DAY_NS, HOUR_NS, MINUTE_NS, Span
-from gpushare.policy.replay import Slot
+from gpushare.policy.usage.replay import Slot
 
 NUMBERS_MAX = 200_000
 """Most rows in an answer: tenants and devices of each slot. 64 and 8 in a year are 80,000."""

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import field as struct_field
 
 from gpushare.ledger.entries import Entries, GrantRow
-from gpushare.policy.lifecycle import Phase
+from gpushare.policy.grants.lifecycle import Phase
 
 _BYTES_MAX = 64 << 20
 _CREATE = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW

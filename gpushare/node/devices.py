@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 
 from gpushare.errors import UsageError
 from gpushare.inject.node import DeviceNode, Node
-from gpushare.policy import selector
-from gpushare.units import parse_size
+from gpushare.policy.grants import selector
+from gpushare.text.units import parse_size
 
 MAX_DEVICES = 16  # GS_ARBITER_MAX_DEVICES
 
@@ -28,7 +28,8 @@ class ContextCost(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Device:
     """`reserved_bytes`: kept by the driver for itself, never granted. `links`: distance to other devices by id, in the
-    terms of gpushare.policy.distance. `unlisted_bytes`: the part of a context that the driver counts for no process."""
+    terms of gpushare.policy.grants.distance. `unlisted_bytes`: the part of a context that the driver counts for no
+    process."""
 
     id: str
     index: int

@@ -1,10 +1,10 @@
-"""Distances between devices, as NVML reports them, in the terms of gpushare.policy.distance."""
+"""Distances between devices, as NVML reports them, in the terms of gpushare.policy.grants.distance."""
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpushare.policy.distance import Links
+from gpushare.policy.grants.distance import Links
 
 # nvmlGpuTopologyLevel_t
 _LEVELS = {0: "internal", 10: "single", 20: "multiple", 30: "hostbridge", 40: "node", 50: "system"}

@@ -9,10 +9,10 @@ from pathlib import Path
 from gpushare.api import tenants as types
 from gpushare.api.tenants import TenantPolicy
 from gpushare.errors import RefusedError, UsageError
-from gpushare.policy import admission
-from gpushare.policy.spread import Placement
+from gpushare.policy.grants import admission
+from gpushare.policy.grants.spread import Placement
 from gpushare.tenants import file
-from gpushare.units import format_size, format_time, parse_node_time, parse_size
+from gpushare.text.units import format_size, format_time, parse_node_time, parse_size
 
 DEFAULT = "default"
 BUILT_IN = "built-in"

@@ -1,5 +1,5 @@
 /* The part of the CUDA driver ABI that the interposer, the simulated driver and their tests use, declared from the
- * public documentation. tests/unit/test_abi.py compares it with cuda.h if a toolkit is installed. */
+ * public documentation. tests/unit/node/test_abi_of_cuda_h.py compares it with cuda.h if a toolkit is installed. */
 #ifndef GS_CUDA_H
 #define GS_CUDA_H
 

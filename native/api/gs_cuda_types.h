@@ -1,5 +1,5 @@
 /* More of the CUDA driver ABI: types and constants that the simulated driver uses or the interposer inspects, declared
- * from the public documentation. tests/unit/test_abi.py compares them with cuda.h if a toolkit is installed. Types
+ * from the public documentation. tests/unit/node/test_abi_of_cuda_h.py compares them with cuda.h if a toolkit is installed. Types
  * whose contents are not needed are declared in the generated headers (driver_real.h, sim_api.h). */
 #ifndef GS_CUDA_TYPES_H
 #define GS_CUDA_TYPES_H

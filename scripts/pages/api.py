@@ -7,7 +7,7 @@ from typing import Any
 
 from text import escaped, made_from, paragraphs, table, wrapped
 
-from gpushare.daemon import openapi
+from gpushare.daemon.http import openapi
 
 HEAD = """# Node API reference
 
@@ -95,7 +95,7 @@ def _type(name: str, schema: Schema) -> str:
 def page() -> str:
     """The whole page."""
     document = openapi.document()
-    text = made_from("gpushare/daemon/routes.py and gpushare/api") + HEAD + "## Calls\n\n"
+    text = made_from("gpushare/daemon/http/routes.py and gpushare/api") + HEAD + "## Calls\n\n"
     calls = [(path, method, call) for path, methods in document["paths"].items() for method, call in methods.items()]
     rows = [
         (f"[{method.upper()} {path}](#{_anchor(f'{method} {path}')})", escaped(call["summary"]))

@@ -8,10 +8,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import cgroups
 import pytest
-from cdi_engine import Runtime
-from running import Daemon, daemon_apart
+from engines.cdi_engine import Runtime
+from machine import cgroups
+from run.running import Daemon, daemon_apart
 
 from gpushare.demo import bundle
 from gpushare.paths import RUNTIME_WRAPPER

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cdi_engine import ALLOC, SHARE, SPIN, allocated
-from engines import make_rootfs
-from running import Daemon
-from waiting import until
+from engines.cdi_engine import ALLOC, SHARE, SPIN, allocated
+from engines.installed import make_rootfs
+from run.running import Daemon
+from run.waiting import until
 
 from gpushare.inject import grantdir
 from gpushare.inject.node import Node
@@ -413,8 +413,8 @@ def test_a_newer_driver_of_the_images_is_the_real_one(runtime, pair, rootfs, how
 
 
 NO_WALL = (
-    "from gpushare.daemon.enforcement import Enforcement",
-    "Enforcement._devices = lambda *_: 'this kernel has none'",
+    "from gpushare.daemon.guard.walls import Walls",
+    "Walls._devices = lambda *_: 'this kernel has none'",
 )
 
 

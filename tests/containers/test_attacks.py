@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import intruders
-import joinmessages
 import pytest
-from intruders import (
+from hostile import intruders
+from hostile.intruders import (
     ATTACK,
     DRIVER,
     MIB,
@@ -29,13 +28,14 @@ from intruders import (
     with_shared,
     words,
 )
-from running import Daemon, daemon_apart
-from waiting import until
+from pages import joinmessages
+from run.running import Daemon, daemon_apart
+from run.waiting import until
 
 from gpushare._native import ffi, lib
+from gpushare.binding.pages import LimitsPage
 from gpushare.demo.bundle import TENANT_PROGRAM
 from gpushare.node import standins
-from gpushare.pages import LimitsPage
 
 SHARE = {"memory": "512MiB", "time": "20%", "device": "0"}
 OUT_OF_MEMORY = 2

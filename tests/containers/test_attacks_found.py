@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import freezer
 import pytest
-from intruders import (
+from hostile.intruders import (
     DRIVER,
     MIB,
     SHARED,
@@ -24,8 +23,9 @@ from intruders import (
     with_shared,
     words,
 )
-from running import Daemon, alive, daemon_apart
-from waiting import until
+from machine import freezer
+from run.running import Daemon, alive, daemon_apart
+from run.waiting import until
 
 from gpushare.demo.bundle import TENANT_PROGRAM
 from gpushare.enforce import cgroup

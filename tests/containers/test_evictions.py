@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from waiting import until
+from run.waiting import until
 
 pytestmark = pytest.mark.xdist_group("machine")
 

@@ -9,9 +9,9 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import built
 import pytest
-from handmade import Grant, Simulator
+from pages.handmade import Grant, Simulator
+from run import built
 
 from gpushare.demo.bundle import TENANT_PROGRAM
 from gpushare.paths import SIM_LIB_DIR

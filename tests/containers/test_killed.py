@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import cdi_apply
 import pytest
-from running import Daemon, alive
-from waiting import until
+from engines import cdi_apply
+from run.running import Daemon, alive
+from run.waiting import until
 
 from gpushare.paths import HOOK
 

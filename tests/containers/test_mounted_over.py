@@ -4,9 +4,9 @@ container does not start. With CDI in Docker's order, which mounts what a user a
 import os
 from pathlib import Path
 
-import older_kernel
 import pytest
-from cdi_engine import ALLOC, SHARE, SPIN, allocated
+from engines import older_kernel
+from engines.cdi_engine import ALLOC, SHARE, SPIN, allocated
 
 from gpushare.inject.edits import NAMED
 from gpushare.paths import CONTAINER_LIB, CONTAINER_SELF, RUNTIME_WRAPPER

@@ -4,7 +4,7 @@ import json
 import subprocess
 
 import pytest
-from waiting import until
+from run.waiting import until
 
 from gpushare.demo.bundle import TENANT_PROGRAM
 

@@ -16,10 +16,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import built
 import pytest
-from engines import programs
-from waiting import until
+from engines.installed import programs
+from run import built
+from run.waiting import until
 
 from gpushare.engines.podman import HOOK_FILE, hook_text
 from gpushare.inject import grantdir

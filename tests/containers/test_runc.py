@@ -9,9 +9,9 @@ import threading
 import time
 from pathlib import Path
 
-import built
 import pytest
-from waiting import until
+from run import built
+from run.waiting import until
 
 from gpushare.demo.bundle import TENANT_PROGRAM
 from gpushare.inject import grantdir
@@ -410,7 +410,7 @@ def test_a_start_that_takes_longer_than_its_time_to_live(runc, node, short_path)
         config["hooks"] = {"createRuntime": [{"path": "/bin/sh", "args": ["sh", "-c", f"read line < {gate}"]}]}
 
     short = (
-        "from gpushare.daemon.containers import Containers",
+        "from gpushare.daemon.engines.containers import Containers",
         "made = Containers._grant",
         "Containers._grant = lambda self, peer, wanted: made(self, peer, {**wanted, 'ttl_seconds': 1})",
     )

@@ -5,8 +5,8 @@ import json
 import threading
 
 import pytest
-from slotkubelet import SlotKubelet
-from waiting import until
+from run.waiting import until
+from schedulers.slotkubelet import SlotKubelet
 
 from gpushare.adapters.deviceplugin import RESOURCE
 from gpushare.adapters.deviceplugin.plugin import Allocator, DevicePlugin, Options

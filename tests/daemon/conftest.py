@@ -10,30 +10,25 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import pytest
-import running
-from waiting import until
+from run import running
+from run.built import SUPPORT
+from run.waiting import until
 
 from gpushare import paths
 from gpushare.client import Client
 from gpushare.errors import GpushareError
 from gpushare.ledger import ledger as ledgers
 
-JOINER = Path(__file__).with_name("joiner.py")
+JOINER = SUPPORT / "run" / "joiner.py"
 
 
 class Daemon(running.Daemon):
     def __init__(self, state_dir: Path, *options: str) -> None:
         super().__init__(state_dir, "" if options else "2x16GiB", options=options)
         self.children: list[running.Running] = []
-
-    def quicken(self, module: str = "app", /, **seconds: float) -> Self:
-        """Changes constants of a module of gpushare/daemon for this daemon, such as the interval of health checks, to
-        avoid waits."""
-        changes = (f"gpushare.daemon.{module}.{name} = {value}" for name, value in seconds.items())
-        return self.patch(f"import gpushare.daemon.{module}", *changes)
 
     def tenant(
         self, *command: str, memory: str = "1GiB", time: str = "25%", forked: bool = True, **options: str
@@ -152,7 +147,7 @@ def shared() -> Iterator[Shared]:
 @pytest.fixture(scope="session")
 def shared_attentive() -> Iterator[Shared]:
     with maker() as make:
-        yield Shared(lambda: make().quicken(_HEALTH_SECONDS=0.05))
+        yield Shared(lambda: make().quicken(health=0.05))
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from dashboards import Dashboard, dashboard
-from running import Daemon
+from run.running import Daemon
+from views.dashboards import Dashboard, dashboard
 
 
 @pytest.fixture(scope="module")

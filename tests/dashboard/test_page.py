@@ -5,11 +5,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from browser import chromium, opened
-from dashboards import dashboard
 from playwright.sync_api import expect
-from running import Daemon
-from waiting import until
+from run.running import Daemon
+from run.waiting import until
+from views.browser import chromium, opened
+from views.dashboards import dashboard
 
 pytestmark = pytest.mark.xdist_group("dashboard")
 
@@ -162,7 +162,7 @@ def test_200_grants_by_keyboard_alone(node, browser, url, grants):
         live(page)
         expect(page.locator("#grant-table tbody tr")).to_have_count(200)
         longest = page.evaluate(_LONGEST_FRAME)
-        assert longest < 3000  # on a machine however busy; bench/test_dashboard.py has the number
+        assert longest < 3000  # on a machine however busy; bench/views/test_dashboard.py has the number
         page.keyboard.press("Tab")
         expect(page.locator(".skip")).to_be_focused()
         ring = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")

@@ -16,9 +16,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from dashboards import Told, dashboard
-from running import GPUSHARE, alive, start
-from waiting import until
+from run.running import GPUSHARE, alive, start
+from run.waiting import until
+from views.dashboards import Told, dashboard
 
 from gpushare.dashboard import connections
 from gpushare.dashboard.readers import QUEUE_BYTES_MAX, Readers
@@ -363,8 +363,8 @@ def test_bad_options_are_one_line(node, tmp_path):
         (("--node", f"a={path}", "--socket", path), 2, "--socket and --node"),
         (("--node", "a=ssh:there"), 2, "your own user"),
         (("--allow-changes",), 2, "changes nothing"),
-        (("--port", "65536"), 2, "no port"),
-        (("--port", "x\ny"), 2, "no port"),
+        (("--port", "65536"), 2, "not a port"),
+        (("--port", "x\ny"), 2, "not a port"),
     ]
     for options, status, words in cases:
         child = start([*GPUSHARE, "dashboard", *options], forked=True)

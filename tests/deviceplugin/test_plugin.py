@@ -8,15 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from kubelet import timed
-from running import GPUSHARE, SPIN, Daemon, Tenant
-from slotkubelet import Refused, SlotKubelet
-from waiting import until
+from run.running import GPUSHARE, SPIN, Daemon, Tenant
+from run.waiting import until
+from schedulers.kubelet import timed
+from schedulers.slotkubelet import Refused, SlotKubelet
 
 from gpushare.adapters.deviceplugin import RESOURCE
 from gpushare.adapters.deviceplugin.plugin import Allocator, Options
 from gpushare.adapters.deviceplugin.slots import Sizes
-from gpushare.units import PAGE
+from gpushare.text.units import PAGE
 
 GIB = 1 << 30
 QUICK = """
@@ -35,7 +35,7 @@ class Site:
         self.directory = directory
         self.kubelet = SlotKubelet(directory / "kubelet")
         self.daemon = Daemon(directory / "state", "2x16GiB")
-        self.daemon.patch("import gpushare.daemon.app", "gpushare.daemon.app._HEALTH_SECONDS = 0.05").start()
+        self.daemon.quicken(health=0.05).start()
         self.devices = [device["id"] for device in self.daemon.client.devices()]
         self.plugin: subprocess.Popen[bytes] | None = None
 

@@ -10,11 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
-import slurm
-from cri import IMAGE, configuration, image_archive
-from engines import PODMAN, make_rootfs
-from ownroot import OwnRoot
-from pagecode import ROOT, blocks
+from engines.cri import IMAGE, configuration, image_archive
+from engines.installed import PODMAN, make_rootfs
+from machine.ownroot import OwnRoot
+from schedulers import slurm
+from views.pagecode import ROOT, blocks
 
 from gpushare.paths import RUNTIME_WRAPPER
 

@@ -12,8 +12,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 from markdown_it import MarkdownIt
-from pagecode import ROOT
 from playwright.sync_api import sync_playwright
+from views.pagecode import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("site")]
 

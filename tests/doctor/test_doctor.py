@@ -7,7 +7,7 @@ import shutil
 import sys
 
 import pytest
-from ownroot import OwnRoot
+from machine.ownroot import OwnRoot
 
 from gpushare import paths
 from gpushare.paths import HOOK, LIB_DIR

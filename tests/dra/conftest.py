@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from apiserver import ApiServer
-from kubelet import Kubelet
-from running import Daemon
-from waiting import until
+from run.running import Daemon
+from run.waiting import until
+from schedulers.apiserver import ApiServer
+from schedulers.kubelet import Kubelet
 
 NODE = "node1"
 QUICK = """
@@ -39,7 +39,7 @@ class Site:
         self.api.add_node(NODE)
         self.config = self.api.kubeconfig(directory / "kubeconfig")
         self.daemon = Daemon(directory / "state", "2x16GiB")
-        self.daemon.patch("import gpushare.daemon.app", "gpushare.daemon.app._HEALTH_SECONDS = 0.05").start()
+        self.daemon.quicken(health=0.05).start()
         self.driver: subprocess.Popen[bytes] | None = None
         self.devices = [device["id"].lower() for device in self.daemon.client.devices()]
 

@@ -4,10 +4,10 @@ import shutil
 import subprocess
 
 import pytest
-from apiserver import claim, opaque
-from kubelet import V1, V1BETA1, timed
-from running import GPUSHARE, SPIN, Tenant
-from waiting import until
+from run.running import GPUSHARE, SPIN, Tenant
+from run.waiting import until
+from schedulers.apiserver import claim, opaque
+from schedulers.kubelet import V1, V1BETA1, timed
 
 GIB = 1 << 30
 QUARTER = {"memory": "4Gi", "time": "250", "shares": "1"}

@@ -3,8 +3,8 @@
 import threading
 
 import pytest
-from apiserver import claim
-from waiting import until
+from run.waiting import until
+from schedulers.apiserver import claim
 
 SMALL = {"memory": "272Mi", "time": "5", "shares": "1"}
 AWAY = "gpu.gpushare.dev/unreachable"

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engines import make_rootfs, root_of
-from running import Daemon
+from engines.installed import make_rootfs, root_of
+from run.running import Daemon
 
 from gpushare.paths import RUNTIME_WRAPPER
 

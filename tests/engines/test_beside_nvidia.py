@@ -1,6 +1,7 @@
 """NVIDIA's container toolkit on a node with our shares: its runtime, its CDI device and `--gpus`, alongside our shares
 and in one container with them. The toolkit is run where it is unpacked under GPUSHARE_ENGINES. There are no driver and
-devices, so it takes what it hands out from a CDI spec, with nodes of NVIDIA's major (tests/support/gpunodes.py).
+devices, so it takes what it hands out from a CDI spec, with nodes of NVIDIA's major
+(tests/support/engines/gpunodes.py).
 """
 
 import contextlib
@@ -13,14 +14,26 @@ import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import cgroups
 import grpc
 import pytest
-from cri import Cri, configuration, image_archive, message
-from engines import IMAGE, PODMAN, SHARE, SPIN, Docker, allocated, configure, dockers_own, each, programs, running
-from gpunodes import NODES, OWN, PROBE, shown, usable
-from nri import Plugin
-from waiting import until
+from engines.cri import Cri, configuration, image_archive, message
+from engines.gpunodes import NODES, OWN, PROBE, shown, usable
+from engines.installed import (
+    IMAGE,
+    PODMAN,
+    SHARE,
+    SPIN,
+    Docker,
+    allocated,
+    configure,
+    dockers_own,
+    each,
+    programs,
+    running,
+)
+from engines.nri import Plugin
+from machine import cgroups
+from run.waiting import until
 
 from gpushare.demo import bundle
 from gpushare.engines.configuration import ENGINES
@@ -41,7 +54,7 @@ EVERY = {*NODES, OWN}
 KEPT = {"/dev/nvidiactl"}
 # The node's devices are those of NODES; a grant has none of them but nvidiactl.
 OTHERS_DEVICE = (
-    "from gpushare.daemon.resources import Resources",
+    "from gpushare.daemon.grants.resources import Resources",
     "Resources.numbers = lambda self, record: ({195: {0, 255}}, {(195, 255)})",
 )
 

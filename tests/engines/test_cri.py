@@ -2,11 +2,11 @@
 
 import subprocess
 
-import cgroups
 import grpc
 import pytest
-from cri import Cri, configuration, empty_dir, image_archive, message
-from engines import SHARE, SPIN, allocated, configure, each, running
+from engines.cri import Cri, configuration, empty_dir, image_archive, message
+from engines.installed import SHARE, SPIN, allocated, configure, each, running
+from machine import cgroups
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("machine")]
 

@@ -12,10 +12,10 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import cgroups
 import pytest
-from engines import IMAGE, PODMAN, SHARE, SPIN, allocated, configure, each, programs
-from waiting import until
+from engines.installed import IMAGE, PODMAN, SHARE, SPIN, allocated, configure, each, programs
+from machine import cgroups
+from run.waiting import until
 
 from gpushare.demo import bundle
 from gpushare.engines.podman import HOOK_FILE, hook_text

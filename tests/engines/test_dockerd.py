@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from waiting import until
+from run.waiting import until
 
 from gpushare.cli.main import main
 from gpushare.engines import dockerd

@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import cgroups
 import grpc
 import pytest
-from cri import Cri, configuration, image_archive
-from engines import IMAGE, PODMAN, SHARE, SPIN, Docker, allocated, configure, dockers_own, each, running
-from running import Daemon, alive
-from waiting import until
+from engines.cri import Cri, configuration, image_archive
+from engines.installed import IMAGE, PODMAN, SHARE, SPIN, Docker, allocated, configure, dockers_own, each, running
+from machine import cgroups
+from run.running import Daemon, alive
+from run.waiting import until
 
 from gpushare.engines.configuration import ENGINES
 from gpushare.engines.edit import Options, installed

@@ -6,9 +6,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import cri
 import pytest
-from engines import IMAGE, Docker, allocated, configure, dockers_own, each, running
+from engines import cri
+from engines.installed import IMAGE, Docker, allocated, configure, dockers_own, each, running
 
 from gpushare.engines.configuration import ENGINES
 from gpushare.engines.edit import Options, installed

@@ -11,13 +11,13 @@ import re
 import subprocess
 from collections.abc import Iterator
 
-import cgroups
-import cri
 import grpc
 import pytest
-from cri import configuration, image_archive
-from engines import IMAGE, PODMAN, Docker, configure, dockers_own, each, running
-from gpunodes import NODES, OWN, PROBE, shown, usable
+from engines import cri
+from engines.cri import configuration, image_archive
+from engines.gpunodes import NODES, OWN, PROBE, shown, usable
+from engines.installed import IMAGE, PODMAN, Docker, configure, dockers_own, each, running
+from machine import cgroups
 
 from gpushare.demo import bundle
 from gpushare.engines.configuration import ENGINES

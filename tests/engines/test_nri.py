@@ -7,15 +7,15 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import cgroups
 import grpc
 import pytest
-from cri import Cri, configuration, empty_dir, image_archive
-from engines import SHARE, SPIN, Docker, allocated, configure, dockers_own, each, running
-from gpunodes import OWN, PROBE, usable
-from nri import Plugin
-from running import Daemon
-from waiting import until
+from engines.cri import Cri, configuration, empty_dir, image_archive
+from engines.gpunodes import OWN, PROBE, usable
+from engines.installed import SHARE, SPIN, Docker, allocated, configure, dockers_own, each, running
+from engines.nri import Plugin
+from machine import cgroups
+from run.running import Daemon
+from run.waiting import until
 
 from gpushare.engines.configuration import ENGINES
 from gpushare.engines.edit import Options, Version, installed

@@ -1,5 +1,5 @@
 """Real engines read what `gpushare runtime configure` writes, and a container needs nothing else to get its share. One
-run for each installed engine (tests/support/engines.py)."""
+run for each installed engine (tests/support/engines/installed.py)."""
 
 import contextlib
 import json
@@ -11,8 +11,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from engines import IMAGE, PODMAN, SHARE, SPIN, Docker, allocated, configure, dockers_own, each, running
-from waiting import until
+from engines.installed import IMAGE, PODMAN, SHARE, SPIN, Docker, allocated, configure, dockers_own, each, running
+from run.waiting import until
 
 from gpushare.engines.edit import ANNOTATIONS
 from gpushare.paths import HOOK, RUNTIME_WRAPPER

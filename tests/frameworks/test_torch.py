@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 import pytest
-import running
-from waiting import until
+from run import running
+from run.waiting import until
 
 PROGRAMS, ALONE = (Path(__file__).with_name(name) for name in ("programs.py", "alone.py"))
 LIMIT = 4 << 30

@@ -5,8 +5,8 @@ import re
 import subprocess
 from pathlib import Path
 
-import built
 import pytest
+from run import built
 
 from gpushare import paths
 

@@ -4,8 +4,8 @@ import ctypes
 import random
 from collections.abc import Callable
 
-import built
 import pytest
+from run import built
 
 TimeOfLaunches = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint64)
 

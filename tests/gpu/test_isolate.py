@@ -9,8 +9,8 @@ from gpubench import isolate, machine
 from gpubench.config import Config
 from gpubench.groups import Group
 from gpubench.results import Results
-from running import alive
-from waiting import until
+from run.running import alive
+from run.waiting import until
 
 from gpushare import paths
 

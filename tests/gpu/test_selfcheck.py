@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from gpubench import machine
 from gpubench.groups import GROUPS, PREFLIGHT
-from running import alive
-from waiting import until
+from run.running import alive
+from run.waiting import until
 
 RUN = machine.ROOT / "bench" / "gpu" / "run"
 pytestmark = [

@@ -8,9 +8,9 @@ import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import built
 import pytest
-from waiting import until
+from run import built
+from run.waiting import until
 
 from gpushare._native import lib
 from gpushare.enforce import rm

@@ -8,12 +8,11 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import built
 import pytest
-import running
-from waiting import until
+from run import built, running
+from run.waiting import until
 
-from gpushare.daemon.guarding import SLACK_BYTES
+from gpushare.daemon.guard.tracepoint import SLACK_BYTES
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
@@ -26,17 +25,14 @@ tracepoint = "kill"
 """
 
 
-def start(directory, terminal, version="580.65.06", config=KILL, **constants: float) -> running.Daemon:
-    """`constants`: overrides for constants of gpushare/daemon/guarding.py."""
+def start(directory, terminal, version="580.65.06", config=KILL, **seconds: float) -> running.Daemon:
+    """`seconds`: as Daemon.quicken takes them."""
     directory.mkdir()
     file = directory / "gpushare.toml"
     file.write_text(config)
     standing = f"{terminal.nodes.major}:{terminal.nodes.first},{version}"
     daemon = running.Daemon(directory / "s", env={"GPUSHARE_SIM_RM": standing}, options=["--config", str(file)])
-    if constants:
-        values = [f"guarding.{name} = {value}" for name, value in constants.items()]
-        daemon.patch("from gpushare.daemon import guarding", *values)
-    return daemon.start()
+    return daemon.quicken(**seconds).start()
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +90,7 @@ def test_an_evader_is_killed_and_told(node, terminal):
     assert f"may have {LIMIT}" in node.log.read_text()
 
 
-QUICK = {"_SETTLE_SECONDS": 0.1, "_KEPT_SECONDS": 2}
+QUICK = {"settle": 0.1, "kept": 2}
 
 
 def beyond_by_a_helper(daemon: running.Daemon, terminal) -> tuple[Run, int]:

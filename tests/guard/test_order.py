@@ -4,11 +4,11 @@ process of a cgroup within its limit is signalled, and no memory that is held st
 import ctypes
 from collections.abc import Iterator
 
-import built
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from run import built
 
 MIB = 1 << 20
 PAGE = 2 * MIB

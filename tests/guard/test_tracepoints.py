@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 import pytest
-from waiting import until
+from run.waiting import until
 
 from gpushare.enforce import rm
 from gpushare.enforce.cgroup import Cgroup

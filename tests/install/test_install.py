@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from waiting import until
+from run.waiting import until
 
 from gpushare.cli.main import main
 from gpushare.install.items import items

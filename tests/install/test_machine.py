@@ -4,7 +4,7 @@ arguments, and a running daemon."""
 import sys
 
 import pytest
-from ownroot import OwnRoot
+from machine.ownroot import OwnRoot
 
 from gpushare import paths
 

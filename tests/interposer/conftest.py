@@ -5,16 +5,13 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import built
 import pytest
-from driverclient import Client
-from handmade import Grant, Simulator
-from viewer import Inside
+from pages.handmade import Grant, Simulator
+from run import built
+from run.driverclient import Client
+from run.viewer import Inside
 
 from gpushare import paths
-
-HERE = Path(__file__).resolve().parent
-NATIVE = HERE.parents[1] / "native"
 
 
 @pytest.fixture(scope="session")
@@ -114,23 +111,6 @@ def memory(memory_program: Path, environment: Callable[..., dict[str, str]]) -> 
 
     def run(grant: Grant) -> Client:
         made.append(Client(memory_program, "linked", environment(grant)))
-        return made[-1]
-
-    yield run
-    for client in made:
-        client.kill()
-
-
-@pytest.fixture
-def bare(
-    sim: Simulator, memory_program: Path, environment: Callable[..., dict[str, str]]
-) -> Iterator[Callable[[], Client]]:
-    """Starts memory_client.c without the interposer, for the driver's own answers."""
-    made: list[Client] = []
-
-    def run() -> Client:
-        env = {**environment(None, ""), "GPUSHARE_SIM_DIR": str(sim.directory)}
-        made.append(Client(memory_program, "linked", env))
         return made[-1]
 
     yield run

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from scrapes import Site
+from views.scrapes import Site
 
 
 @pytest.fixture(scope="module")

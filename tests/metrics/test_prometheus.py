@@ -9,8 +9,8 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-from scrapes import Site, dashboard
-from waiting import until
+from run.waiting import until
+from views.scrapes import Site, dashboard
 
 # Queries as in dashboards for dcgm-exporter.
 DCGM = (

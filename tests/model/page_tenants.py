@@ -4,10 +4,10 @@ import os
 import signal
 import subprocess
 
-import built
-from madepages import limits_page, usage_page
+from pages.madepages import limits_page, usage_page
+from run import built
 
-from gpushare.page_words import DeviceLimits
+from gpushare.binding.page_words import DeviceLimits
 
 
 class Grant:

@@ -6,7 +6,7 @@ lease is given twice, and that deciding terminates."""
 import importlib.util
 import math
 
-import built
+from run import built
 
 _spec = importlib.util.spec_from_file_location("_virtual", built.program("_virtual.abi3.so"))
 _module = importlib.util.module_from_spec(_spec)

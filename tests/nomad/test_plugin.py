@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from nomadclient import Agent, Refused
-from running import SPIN, Daemon
-from waiting import until
+from run.running import SPIN, Daemon
+from run.waiting import until
+from schedulers.nomadclient import Agent, Refused
 
 from gpushare import __version__
-from gpushare.units import PAGE
+from gpushare.text.units import PAGE
 
 GIB = 1 << 30
 

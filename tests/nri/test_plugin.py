@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from cri import message
-from nri import Engine, Plugin, Refused
-from running import Daemon
-from waiting import until
+from engines.cri import message
+from engines.nri import Engine, Plugin, Refused
+from run.running import Daemon
+from run.waiting import until
 
 from gpushare.paths import CONTAINER_SELF
 

@@ -8,11 +8,10 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import debianroots
 import pytest
-import releases
-from bootedroot import booted
-from ownroot import OwnRoot
+from machine import debianroots, releases
+from machine.bootedroot import booted
+from machine.ownroot import OwnRoot
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("package")]
 

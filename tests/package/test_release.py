@@ -18,15 +18,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import releases
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
+from machine import releases
 from packaging.requirements import Requirement
 from releasing import wheels
-from running import SPIN, Tenant
-from waiting import until
+from run.running import SPIN, Tenant
+from run.waiting import until
 
 from gpushare.client import Client
 from gpushare.errors import GpushareError

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from running import SPIN, Daemon
-from waiting import until
+from run.running import SPIN, Daemon
+from run.waiting import until
 
 PYTHON = os.environ.get("GPUSHARE_RAY_PYTHON", "")
 PLUGINS = [{"class": "gpushare.adapters.ray.plugin.Plugin"}]

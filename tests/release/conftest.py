@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import releases
+from machine import releases
 
 BUILD = releases.ROOT / "build" / "release"
 Say = Callable[[str], None]

@@ -11,13 +11,12 @@ import tarfile
 import zipfile
 from pathlib import Path
 
-import debianroots
 import pytest
-import releases
-from bootedroot import booted
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
-from emulated import emulated
+from machine import debianroots, releases
+from machine.bootedroot import booted
+from machine.emulated import emulated
 from releasing.common import arch_of
 from releasing.libraries import fetched
 from releasing.wheels import contents

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import built
 import pytest
-from simulated import Sim
+from run import built
+from run.simulated import Sim
 
 
 @pytest.fixture

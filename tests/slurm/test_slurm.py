@@ -7,12 +7,12 @@ import tempfile
 from pathlib import Path
 
 import pytest
-import slurm
-from running import GPUSHARE, SPIN, Daemon
-from waiting import until
+from run.running import GPUSHARE, SPIN, Daemon
+from run.waiting import until
+from schedulers import slurm
 
 from gpushare.adapters.slurm import conf
-from gpushare.units import PAGE
+from gpushare.text.units import PAGE
 
 pytestmark = [
     pytest.mark.slow,

@@ -41,14 +41,26 @@ def tmp_layout(tmp_path: Path) -> Layout:
     return Layout(tmp_path / "run", tmp_path, tmp_path / "cdi", tmp_path / "run" / "node.sock")
 
 
+def _written(value: Any, indent: str = "") -> str:
+    """JSON with everything on one line that fits there."""
+    line = json.dumps(value)
+    if not isinstance(value, dict | list) or len(indent) + len(line) <= 160:
+        return line
+    inner = indent + "  "
+    pairs = [(f"{json.dumps(key)}: ", one) for key, one in value.items()] if isinstance(value, dict) else []
+    rows = [f"{inner}{name}{_written(one, inner)}" for name, one in pairs or (("", one) for one in value)]
+    start, end = "{}" if pairs else "[]"
+    return f"{start}\n" + ",\n".join(rows) + f"\n{indent}{end}"
+
+
 @pytest.fixture
-def golden() -> Callable[[str, Any], None]:
+def golden(request: pytest.FixtureRequest) -> Callable[[str, Any], None]:
     """Compares with a file of expected JSON; with GPUSHARE_UPDATE_GOLDEN=1 writes the file instead."""
 
     def check(name: str, value: Any) -> None:
-        path = Path(__file__).parent / "golden" / name
+        path = request.path.parent / "golden" / name
         if os.environ.get("GPUSHARE_UPDATE_GOLDEN"):
-            path.write_text(json.dumps(value, indent=2) + "\n")
+            path.write_text(_written(value) + "\n")
         assert value == json.loads(path.read_text())
 
     return check
@@ -56,9 +68,9 @@ def golden() -> Callable[[str, Any], None]:
 
 @pytest.fixture(scope="session")
 def recorder() -> Any:
-    """scripts/terminal_picture.py, as a module."""
-    path = Path(__file__).parents[2] / "scripts" / "terminal_picture.py"
-    spec = importlib.util.spec_from_file_location("terminal_picture", path)
+    """scripts/pictures/terminal.py, as a module."""
+    path = Path(__file__).parents[2] / "scripts" / "pictures" / "terminal.py"
+    spec = importlib.util.spec_from_file_location("terminal", path)
     assert spec is not None and spec.loader is not None
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

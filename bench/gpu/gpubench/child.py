@@ -11,7 +11,7 @@ from types import FrameType
 from gpubench import cgroups
 from gpubench.config import Config, MissingError
 from gpubench.context import Context
-from gpubench.worker import say
+from gpubench.worker import show
 
 _END_SECONDS = 25  # more than isolate allows, which may itself have ended
 
@@ -28,7 +28,7 @@ def main() -> int:
     module, _, function = name.partition(":")
     config = Config.read(Path(path))
     if lack := cgroups.provide(Path(config.work) / "cgroup"):
-        say(lack)
+        show(lack)
     context = Context(config)
     try:
         getattr(importlib.import_module(module), function)(context)

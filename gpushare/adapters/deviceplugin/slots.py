@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from gpushare.errors import RefusedError, UsageError
-from gpushare.policy.shares import DEVICE_MILLI
-from gpushare.units import PAGE
+from gpushare.policy.quota.shares import DEVICE_MILLI
+from gpushare.text.units import PAGE
 
 Json: TypeAlias = Any
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 from gpushare.errors import UsageError
-from gpushare.policy.shares import DEVICE_MILLI
+from gpushare.policy.quota.shares import DEVICE_MILLI
 
 Json: TypeAlias = Any
 

@@ -8,7 +8,7 @@ from typing import Any
 from gpushare.adapters.kubernetes import DRIVER
 from gpushare.adapters.kubernetes.slices import Json, amount, device_name
 from gpushare.errors import FailedError, UsageError
-from gpushare.policy.shares import DEVICE_MILLI
+from gpushare.policy.quota.shares import DEVICE_MILLI
 
 KEYS = "kubernetes/claim/"
 """Prefix of the key of every grant of a claim."""

@@ -11,8 +11,8 @@ from typing import Any
 from kubernetes.utils.quantity import parse_quantity
 
 from gpushare.adapters.kubernetes import DRIVER
-from gpushare.policy.admission import SMALLEST_MILLI, WORKING_BYTES
-from gpushare.units import MIB, PAGE
+from gpushare.policy.grants.admission import SMALLEST_MILLI, WORKING_BYTES
+from gpushare.text.units import MIB, PAGE
 
 Json = dict[str, Any]
 

@@ -1,6 +1,6 @@
 /* Functions with which a test controls the simulated driver from inside the process that uses it. The simulated
  * libcuda.so.1 exports them alongside NVIDIA's names; a real driver has none of them. Find them with dlsym in that
- * library itself: an interposer in front of it does not forward them. tests/support/holds.py is the Python side.
+ * library itself: an interposer in front of it does not forward them. tests/support/memory/holds.py is the Python side.
  *
  * Holds. A hold stops one call of one driver function: the next one by a given thread, or by any thread. It may be the
  * program's own call or one that an interposer makes inside another call. Stopped BEFORE, the call has had no effect;

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from waiting import until
+from run.waiting import until
 
 STATE = json.dumps({"ociVersion": "1.0.2", "id": "c1", "status": "created", "pid": 4711, "bundle": "/b"}).encode()
 

@@ -4,10 +4,10 @@ import ctypes
 import json
 from pathlib import Path
 
-import built
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from run import built
 
 SOURCE = Path(__file__).parents[3] / "hooks" / "json.c"
 

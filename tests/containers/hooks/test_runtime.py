@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from waiting import until
+from run.waiting import until
 
 # A runtime that only prints its arguments.
 RUNTIME = """#!/bin/sh

@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import hostile
-import hostileprobe
 import pytest
-from hostilehouse import House
-from running import SPIN, Tenant
+from hostile import probe as hostileprobe
+from hostile import program as hostile
+from hostile.house import House
+from run.running import SPIN, Tenant
 
 SEED, STEPS = (os.environ.get(f"GPUSHARE_HOSTILE_{name}") for name in ("SEED", "STEPS"))
 

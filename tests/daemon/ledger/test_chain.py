@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from ledgerrows import in_file, period
+from values.ledgerrows import in_file, period
 
 from gpushare.ledger import chained
 from gpushare.ledger.entries import Entries

@@ -10,8 +10,8 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from ledgerrows import in_file, period, row, used
-from waiting import until
+from run.waiting import until
+from values.ledgerrows import in_file, period, row, used
 
 from gpushare.ledger import keeper as keepers
 from gpushare.ledger import salvage

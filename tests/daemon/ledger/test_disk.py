@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ledgerrows import in_file, period, row, used
 from msgspec.structs import replace
-from waiting import until
+from run.waiting import until
+from values.ledgerrows import in_file, period, row, used
 
 from gpushare.ledger import entries, salvage
 from gpushare.ledger import keeper as keepers

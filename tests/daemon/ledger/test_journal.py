@@ -10,8 +10,8 @@ from contextlib import closing
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from ledgerrows import in_file, period, row, used
-from waiting import until
+from run.waiting import until
+from values.ledgerrows import in_file, period, row, used
 
 from gpushare.errors import FailedError
 from gpushare.ledger import journal as journals

@@ -6,8 +6,8 @@ from contextlib import closing
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from ledgerrows import in_file, period
 from msgspec.structs import replace
+from values.ledgerrows import in_file, period
 
 from gpushare.ledger import chained, rollup
 from gpushare.ledger.entries import GAP, IDLE, LARGEST, REST, SUMS, Entries

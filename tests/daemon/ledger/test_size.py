@@ -3,8 +3,8 @@
 import sqlite3
 from contextlib import closing
 
-from ledgerrows import period, row
 from msgspec.structs import replace
+from values.ledgerrows import period, row
 
 from gpushare.ledger.entries import IDLE, SWITCHING, Entries
 from gpushare.ledger.file import LedgerFile

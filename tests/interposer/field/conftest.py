@@ -1,36 +1,15 @@
-"""Tests of failures seen in the field: with a real daemon if the failure concerns the whole system, with a hand-made
-grant if it concerns one operation."""
+"""Failures seen in the field: with a real daemon if the failure concerns the whole system, with a hand-made grant if it
+concerns one operation."""
 
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
-import built
 import pytest
-from driverclient import Client
-from handmade import Grant, Simulator
+from pages.handmade import Grant, Simulator
+from run import built
+from run.driverclient import Client
 
 from gpushare import paths
-
-HERE = Path(__file__).resolve().parent
-
-
-@pytest.fixture
-def sim(tmp_path: Path) -> Iterator[Simulator]:
-    simulator = Simulator(tmp_path / "sim")
-    yield simulator
-    simulator.stop()
-
-
-@pytest.fixture
-def grant(tmp_path: Path, sim: Simulator) -> Iterator[Grant]:
-    """2 GiB of the 4 GiB device, with a lease."""
-    if os.geteuid() != 0:
-        pytest.skip("a grant directory is trusted only when root owns it")
-    made = Grant(tmp_path / "grant", sim)
-    made.lease()
-    yield made
-    made.close()
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import built
 import pytest
-from running import Daemon, Tenant
-from waiting import until
+from run import built
+from run.running import Daemon, Tenant
+from run.waiting import until
 
 from gpushare import paths
 

@@ -5,8 +5,8 @@ import sys
 import time
 from pathlib import Path
 
-from running import SPIN, Daemon
-from waiting import until
+from run.running import SPIN, Daemon
+from run.waiting import until
 
 HERE = Path(__file__).resolve().parent
 COUNT = 200

@@ -4,8 +4,8 @@ import os
 import subprocess
 from collections.abc import Callable
 
-from driverclient import Client
-from handmade import Grant, Simulator
+from pages.handmade import Grant, Simulator
+from run.driverclient import Client
 
 from gpushare import paths
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from driverclient import CONTEXT, MIB, OUT_OF_MEMORY, Client
-from handmade import Grant, Simulator
-from running import SPIN, Daemon, Tenant
-from waiting import until
+from pages.handmade import Grant, Simulator
+from run.driverclient import CONTEXT, MIB, OUT_OF_MEMORY, Client
+from run.running import SPIN, Daemon, Tenant
+from run.waiting import until
 
 from gpushare.errors import RefusedError
 

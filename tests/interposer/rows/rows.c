@@ -16,6 +16,8 @@
 
 int rows_main(int argc, char **argv);
 
+struct calls own_call;
+
 static struct {
   const char *entry, *origin, *group;
   bool gated, ran;
@@ -177,7 +179,9 @@ static void run(const struct row *row) {
     fail(&r, "not found", 0);
     return report(&r, pointers);
   }
-  memcpy((char *)&r.call + row->slot, &function, sizeof function);
+  void *called = row->adapter ? row->adapter : function;
+  memcpy((char *)&own_call + row->own_slot, &function, sizeof function);
+  memcpy((char *)&r.call + row->slot, &called, sizeof called);
   row->snippet(&r);
   if (r.calls == 0 && !r.failed)
     fail(&r, "was never called", 0);

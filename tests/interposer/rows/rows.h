@@ -1,5 +1,6 @@
-/* One snippet per row of hooks.tsv: `void row_<symbol>(struct rows *r)` sets up its objects through the linked
- * functions of the driver, calls its own function through start(r)-> or work(r)->, and checks the result.
+/* The rows of hooks.tsv are called by snippets: `void row_<symbol>(struct rows *r)` sets up its objects through the
+ * linked functions of the driver, calls its function through start(r)-> or work(r)->, and checks the result. Functions
+ * that differ only in their types, their default stream or whether they take one share a snippet (gen_rows.py).
  *
  * The program is synchronised with the test: it prints a JSON line at each point that the test inspects ("at") and
  * continues when it reads a line. It prints one line per row ("row", "result", "ok" ...) when the row is done. */
@@ -16,17 +17,22 @@
 
 struct row {
   const char *group, *symbol, *base;
-  int version, per_thread;
-  size_t slot; /* of the function's pointer in struct calls */
+  int version;
+  bool per_thread; /* its default stream is the calling thread's */
+  bool takes_stream;
+  bool narrow;           /* addresses of 32 bits */
+  size_t own_slot, slot; /* in struct calls: of its pointer, and of the pointer that the snippet calls */
   void *linked;
+  void *adapter; /* what the snippet calls, if not the function itself */
   void (*snippet)(struct rows *r);
 };
 extern const struct row row_table[];
 extern const unsigned row_count;
+extern struct calls own_call; /* the row's own function, for adapters */
 
 struct rows {
   const struct row *row;
-  struct calls call; /* the row's own function, found in the way under test; every other pointer is NULL */
+  struct calls call; /* the row's function, found in the way under test, as the snippet calls it; all others are NULL */
   CUdevice device;
   CUcontext ctx;
   CUstream stream;
@@ -71,9 +77,13 @@ enum {
 };
 
 CUcontext context(struct rows *r); /* current; created on first use, destroyed after the row */
-CUstream stream(struct rows *r);   /* in that context */
+CUstream stream(struct rows *r); /* in that context: the row's default stream, or one that is destroyed after the row */
+CUstream given(struct rows *r);  /* the same as an argument of the row's function */
 /* Device memory at an address that the 32-bit functions can use too. */
 CUdeviceptr memory(struct rows *r, size_t bytes);
+CUmemGenericAllocationHandle physical(struct rows *r, CUmemAllocationHandleType kind); /* memory of GRANULE bytes */
+CUevent new_event(struct rows *r);                                                     /* of the current context */
+CUgraph empty_graph(struct rows *r);
 CUarray array_1d(struct rows *r); /* of BYTES */
 CUarray array_2d(struct rows *r); /* of BYTES in rows of PITCH bytes */
 unsigned char *zeroes(void);      /* BYTES of zeroed host memory, a different buffer with each call */
@@ -101,7 +111,12 @@ void kernel_ran(struct rows *r, struct kernel *k);
 /* Work submitted to `on` between the two becomes a graph of `nodes` nodes. */
 void capture(struct rows *r, CUstream on);
 CUgraph captured(struct rows *r, CUstream on, size_t nodes);
+/* Begins a capture of the row's stream, if its function takes one. */
+bool captured_too(struct rows *r);
 CUgraphExec instantiated(struct rows *r, CUgraph graph);
+/* A graph of the kernel, captured in its stream; and a launch of it there. */
+CUgraph kernel_graph(struct rows *r, struct kernel *k);
+void graph_runs(struct rows *r, CUgraphExec exec, struct kernel *k);
 
 /* Blocks a stream until it is opened: later work in it does not run. */
 struct hold {
@@ -110,6 +125,8 @@ struct hold {
 };
 struct hold hold(struct rows *r, CUstream on);
 void let_go(struct hold *held);
+
+/* ---- exporter.c ---- */
 
 /* Another process of the same program that shares memory with this one. */
 struct exporter {
@@ -122,7 +139,9 @@ struct exporter exporter_start(struct rows *r, const char *what);
 void exporter_end(struct exporter *other);
 int exporter_main(const char *what, int socket);
 
-/* ---- copy_support.c ---- */
+/* ---- copying ---- */
+
+enum { HALF = BYTES / 2, ACCESS_IN_STREAM = 1 };
 
 struct copy {
   CUdeviceptr from, to;
@@ -135,5 +154,6 @@ struct copy copy_ready(struct rows *r);
 void on_device(struct rows *r, const struct copy *c);
 void in_array(struct rows *r, const struct copy *c);
 void on_host(struct rows *r, const struct copy *c);
+CUdeviceptr number(const void *at); /* a host address as unified functions take it */
 
 #endif

@@ -1,16 +1,7 @@
 /* Setup of snippets before they call their function, through the linked functions of the driver. */
-#define _GNU_SOURCE
-#include <fcntl.h>
-#include <spawn.h>
-#include <stdlib.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
 #include "rows.h"
 
 extern const char rows_ptx[];
-extern char **environ;
 
 enum { KERNEL_NS = 100000, FLOAT32 = 0x20 };
 
@@ -26,9 +17,16 @@ CUcontext context(struct rows *r) {
 
 CUstream stream(struct rows *r) {
   context(r);
+  if (r->row->per_thread)
+    return CU_STREAM_PER_THREAD;
   if (r->stream == NULL)
     need(r, cuStreamCreate(&r->stream, 0), "a stream");
   return r->stream;
+}
+
+CUstream given(struct rows *r) {
+  CUstream on = stream(r);
+  return r->row->per_thread ? NULL : on;
 }
 
 CUdeviceptr memory(struct rows *r, size_t bytes) {
@@ -36,6 +34,29 @@ CUdeviceptr memory(struct rows *r, size_t bytes) {
   context(r);
   need(r, cuMemAlloc(&at, (unsigned)bytes), "device memory");
   return at;
+}
+
+CUmemGenericAllocationHandle physical(struct rows *r, CUmemAllocationHandleType kind) {
+  const CUmemAllocationProp how = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                   .requestedHandleTypes = kind,
+                                   .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
+  CUmemGenericAllocationHandle made = 0;
+  context(r);
+  need(r, cuMemCreate(&made, GRANULE, &how, 0), "physical memory");
+  return made;
+}
+
+CUevent new_event(struct rows *r) {
+  CUevent event = NULL;
+  need(r, cuEventCreate(&event, 0), "an event");
+  return event;
+}
+
+CUgraph empty_graph(struct rows *r) {
+  CUgraph graph = NULL;
+  context(r);
+  need(r, cuGraphCreate(&graph, 0), "a graph");
+  return graph;
 }
 
 CUarray array_1d(struct rows *r) {
@@ -112,6 +133,31 @@ void put_array(struct rows *r, CUarray array, const void *from) {
   need(r, cuMemcpy2D_v2(&copy), "a copy into the array");
 }
 
+/* ---- copies ---- */
+
+CUdeviceptr number(const void *at) { return (CUdeviceptr)(uintptr_t)at; }
+
+struct copy copy_ready(struct rows *r) {
+  struct copy c = {.from = memory(r, BYTES),
+                   .to = memory(r, BYTES),
+                   .array_from = array_1d(r),
+                   .array_to = array_1d(r),
+                   .host_from = pattern(),
+                   .host_to = zeroes()};
+  put(r, c.from, pattern(), BYTES);
+  put(r, c.to, c.host_to, BYTES);
+  put_array(r, c.array_from, pattern());
+  put_array(r, c.array_to, c.host_to);
+  return c;
+}
+
+void on_device(struct rows *r, const struct copy *c) { holds(r, c->to, pattern(), BYTES); }
+void in_array(struct rows *r, const struct copy *c) { array_holds(r, c->array_to, pattern()); }
+void on_host(struct rows *r, const struct copy *c) {
+  settle(r);
+  same(r, c->host_to, pattern(), BYTES, "other bytes on the host");
+}
+
 /* ---- kernels and graphs ---- */
 
 void kernel_ready(struct rows *r, struct kernel *k, CUstream on) {
@@ -148,10 +194,29 @@ CUgraph captured(struct rows *r, CUstream on, size_t nodes) {
   return graph;
 }
 
+bool captured_too(struct rows *r) {
+  if (r->row->takes_stream)
+    capture(r, stream(r));
+  return r->row->takes_stream;
+}
+
 CUgraphExec instantiated(struct rows *r, CUgraph graph) {
   CUgraphExec exec = NULL;
   need(r, cuGraphInstantiateWithFlags(&exec, graph, 0), "instantiate the graph");
   return exec;
+}
+
+CUgraph kernel_graph(struct rows *r, struct kernel *k) {
+  capture(r, k->stream);
+  need(r, cuLaunchKernel(k->function, 1, 1, 1, 1, 1, 1, 0, k->stream, k->params, NULL), "capture a kernel");
+  return captured(r, k->stream, 1);
+}
+
+void graph_runs(struct rows *r, CUgraphExec exec, struct kernel *k) {
+  lease(r);
+  need(r, cuEventRecord(k->before, k->stream), "record an event");
+  need(r, cuGraphLaunch(exec, k->stream), "launch the graph");
+  kernel_ran(r, k);
 }
 
 struct hold hold(struct rows *r, CUstream on) {
@@ -166,124 +231,3 @@ struct hold hold(struct rows *r, CUstream on) {
 }
 
 void let_go(struct hold *held) { __atomic_store_n(held->flag, 1, __ATOMIC_RELEASE); }
-
-/* ---- the other process ---- */
-
-struct sent {
-  CUresult result;
-  unsigned char bytes[64];
-};
-
-static void send_to(int socket, const struct sent *what, int fd) {
-  union {
-    char room[CMSG_SPACE(sizeof(int))];
-    struct cmsghdr align;
-  } control = {.room = {0}};
-  struct iovec part = {(void *)what, sizeof *what};
-  struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-  if (fd >= 0) {
-    message.msg_control = control.room;
-    message.msg_controllen = sizeof control.room;
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    *header = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof fd), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-    memcpy(CMSG_DATA(header), &fd, sizeof fd);
-  }
-  if (sendmsg(socket, &message, 0) < 0)
-    _exit(7);
-}
-
-static int receive_from(int socket, struct sent *what) {
-  union {
-    char room[CMSG_SPACE(sizeof(int))];
-    struct cmsghdr align;
-  } control;
-  struct iovec part = {what, sizeof *what};
-  struct msghdr message = {
-      .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room};
-  int fd = -1;
-  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != (ssize_t)sizeof *what)
-    what->result = CUDA_ERROR_UNKNOWN;
-  struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-  if (header && header->cmsg_type == SCM_RIGHTS)
-    memcpy(&fd, CMSG_DATA(header), sizeof fd);
-  return fd;
-}
-
-struct exporter exporter_start(struct rows *r, const char *what) {
-  struct exporter other = {.fd = -1};
-  struct sent sent = {0};
-  int pair[2];
-  char number[16];
-  char *arguments[] = {"rows", "exporter", (char *)what, number, NULL};
-  posix_spawn_file_actions_t actions;
-  if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
-    _exit(7);
-  enum { THEIRS = 9 };
-  snprintf(number, sizeof number, "%d", THEIRS);
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_adddup2(&actions, pair[1], THEIRS);
-  posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  if (posix_spawn(&other.pid, "/proc/self/exe", &actions, NULL, arguments, environ) != 0)
-    _exit(7);
-  posix_spawn_file_actions_destroy(&actions);
-  close(pair[1]);
-  other.socket = pair[0];
-  other.fd = receive_from(other.socket, &sent);
-  other.result = sent.result;
-  memcpy(other.bytes, sent.bytes, sizeof other.bytes);
-  (void)r;
-  return other;
-}
-
-void exporter_end(struct exporter *other) {
-  close(other->socket); /* it waits for that */
-  if (other->fd >= 0)
-    close(other->fd);
-  waitpid(other->pid, NULL, 0);
-}
-
-static CUresult export_pool(struct sent *sent, int *fd) {
-  const CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
-                                     .handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
-                                     .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
-  CUmemoryPool pool;
-  CUdeviceptr at;
-  CUmemPoolPtrExportData about = {{0}};
-  CUresult result = cuMemPoolCreate(&pool, &properties);
-  if (result == CUDA_SUCCESS)
-    result = cuMemPoolExportToShareableHandle(fd, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
-  if (result == CUDA_SUCCESS)
-    result = cuMemAllocFromPoolAsync(&at, BYTES, pool, NULL);
-  if (result == CUDA_SUCCESS)
-    result = cuMemcpyHtoD_v2(at, pattern(), BYTES);
-  if (result == CUDA_SUCCESS)
-    result = cuMemPoolExportPointer(&about, at);
-  memcpy(sent->bytes, &about, sizeof sent->bytes);
-  return result;
-}
-
-static CUresult export_memory(struct sent *sent) {
-  CUdeviceptr at;
-  CUipcMemHandle handle = {{0}};
-  CUresult result = cuMemAlloc_v2(&at, BYTES);
-  if (result == CUDA_SUCCESS)
-    result = cuMemcpyHtoD_v2(at, pattern(), BYTES);
-  if (result == CUDA_SUCCESS)
-    result = cuIpcGetMemHandle(&handle, at);
-  memcpy(sent->bytes, &handle, sizeof sent->bytes);
-  return result;
-}
-
-int exporter_main(const char *what, int socket) {
-  struct sent sent = {0};
-  CUcontext ctx;
-  int fd = -1;
-  char end;
-  sent.result = cuInit(0);
-  if (sent.result == CUDA_SUCCESS)
-    sent.result = cuCtxCreate_v2(&ctx, 0, 0);
-  if (sent.result == CUDA_SUCCESS)
-    sent.result = strcmp(what, "pool") == 0 ? export_pool(&sent, &fd) : export_memory(&sent);
-  send_to(socket, &sent, fd);
-  return read(socket, &end, 1) > 0;
-}

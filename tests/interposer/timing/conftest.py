@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-import built
 import pytest
-from handmade import Grant, Simulator, Tenant
+from pages.handmade import Grant, Simulator, Tenant
+from run import built
 
 HERE = Path(__file__).resolve().parent
 INCLUDE = HERE.parents[2] / "native"

@@ -1,0 +1,1 @@
+"""What grants got, waited for and used: counters, the ledger's periods, receipts, explanations."""

@@ -1,0 +1,101 @@
+"""Devices as the node API shows them, and what administrators do with them."""
+
+import asyncio
+import logging
+
+from gpushare.api import drain as drain_types
+from gpushare.api import types
+from gpushare.binding.arbiter import Arbiter
+from gpushare.daemon.grants import view
+from gpushare.daemon.state.drains import Drain
+from gpushare.daemon.state.live import Live
+from gpushare.daemon.state.state import State, now_ns
+from gpushare.errors import GpushareError, NotFoundError, UsageError
+from gpushare.node.devices import Backend, Device
+from gpushare.node.simulator import Simulator
+
+log = logging.getLogger(__name__)
+
+
+class Devices:
+    """Belongs to the event loop."""
+
+    def __init__(self, state: State, backend: Backend, arbiter: Arbiter, simulator: Simulator | None) -> None:
+        self._state, self._backend, self._arbiter, self._simulator = state, backend, arbiter, simulator
+
+    async def views(self) -> list[types.Device]:
+        """Returns the answer to GET /v1/devices. Asks the driver for memory in use, in a thread: it may be slow."""
+        used = await asyncio.to_thread(self._memory_used)
+        return [self._view(device, used[device.index]) for device in self._state.devices]
+
+    def _view(self, device: Device, used: int) -> types.Device:
+        stats = self._arbiter.device_stats(device.index)
+        return view.device_view(device, self._backend.name, self._state, stats, used)
+
+    def _memory_used(self) -> list[int]:
+        used = []
+        for device in self._state.devices:
+            try:
+                used.append(self._backend.memory_used(device.index))
+            except GpushareError:
+                used.append(0)
+        return used
+
+    def publish(self, device: Device, name: types.Name) -> types.Device:
+        """Publishes the device as it is now, and returns that."""
+        shown = self._view(device, 0)
+        self._state.watch.publish("device", "changed", lambda _: shown, name)
+        return shown
+
+    def _named(self, name: str) -> Device:
+        for device in self._state.devices:
+            if name in (device.id, str(device.index)):
+                return device
+        raise NotFoundError(f"there is no device {name[:80]!r}: `gpushare devices` shows what there is")
+
+    # Drains.
+
+    async def drain(self, asked: drain_types.DrainRequest) -> types.Device:
+        """Drains a device: it takes no new grants from now on. Raises NotFoundError, UsageError or FailedError."""
+        if len(asked.reason) > drain_types.REASON_MAX or not (asked.reason.isascii() and asked.reason.isprintable()):
+            raise UsageError(f"the reason is one line of ASCII of at most {drain_types.REASON_MAX} characters")
+        device = self._named(asked.device)
+        # In a thread: a disk may be slow.
+        await asyncio.to_thread(self._state.drains.put, device.id, Drain(now_ns(), asked.reason))
+        log.info("device %d (%s) is drained: %s", device.index, device.id, asked.reason or "no reason given")
+        return self.publish(device, "DeviceDrain")
+
+    async def undrain(self, name: str) -> types.Device:
+        """Ends a drain: the device takes grants again. One that is not drained is left as it is. Raises NotFoundError
+        or FailedError."""
+        device = self._named(name)
+        await asyncio.to_thread(self._state.drains.remove, device.id)
+        log.info("device %d (%s) takes grants again", device.index, device.id)
+        return self.publish(device, "DeviceDrain")
+
+    def freed(self, live: Live) -> None:
+        """Publishes those devices of a grant that has ended which are now drained."""
+        for place in live.record.places:
+            if view.device_state(place.device, self._state) == "drained":
+                self.publish(self._state.devices[place.index], "DeviceDrain")
+
+    # The simulator.
+
+    async def sim_stats(self) -> object:
+        """The simulator's own books. Raises NotFoundError where the devices are real."""
+        return await asyncio.to_thread(self._simulated().stats)
+
+    async def set_sim_lost(self, index: str, *, lost: bool) -> None:
+        """Makes a simulated device stop working or work again. Raises NotFoundError for one that is not there."""
+        simulator = self._simulated()
+        if index not in {str(device.index) for device in self._state.devices}:
+            raise NotFoundError(f"there is no device {index[:20]!r}: give its index as `gpushare devices` shows it")
+        number = simulator.number(self._state.devices[int(index)].id)
+        if number is None:
+            raise NotFoundError(f"the simulator does not have device {index}: it was started with others")
+        await asyncio.to_thread(simulator.set_lost, number, lost=lost)
+
+    def _simulated(self) -> Simulator:
+        if self._simulator is None:
+            raise NotFoundError("the devices are real: there is no simulator")
+        return self._simulator

@@ -1,0 +1,1 @@
+"""The calls that container engines make, through hook, wrapper or plugin."""

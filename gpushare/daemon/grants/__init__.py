@@ -1,0 +1,1 @@
+"""The life of grants: requests, admission, files, leases, memory on loan, restarts, the end."""

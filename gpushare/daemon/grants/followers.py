@@ -1,0 +1,54 @@
+"""Who acts, in this order, when something has become of a grant.
+
+What the grant itself goes through at its end is a list of instructions (gpushare/policy/grants/lifecycle.py) that
+`Transitions` carries out: the arbiter serves it no more and its last numbers go to the ledger (`Serving.stop`), what
+runs in it is killed, its files are removed, its record is written. Then `ended` is called.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpushare.daemon.guard.audit import Audit
+from gpushare.daemon.guard.exclusion import Exclusion
+from gpushare.daemon.guard.tracepoint import Tracepoint
+from gpushare.daemon.state.live import Live
+
+
+class Freed(Protocol):
+    """Acts on what a grant had and has no more."""
+
+    def freed(self, live: Live) -> None:
+        """Called with a grant that has ended or has other places."""
+
+
+@dataclass(frozen=True, slots=True)
+class Followers:
+    """`evictions`, `preparing` and `devices` use transitions themselves, and are therefore not named by class."""
+
+    audit: Audit
+    tracepoint: Tracepoint
+    exclusion: Exclusion
+    evictions: Freed
+    preparing: Freed
+    devices: Freed
+
+    def ending(self) -> None:
+        """The processes of a grant have ended, and the grant may end: what is known of them is reported first."""
+        self.tracepoint.listen()
+
+    def changed(self, live: Live) -> None:
+        """A grant was published to watchers: workloads have started or ended, or its phase is another."""
+        self.audit.changed(live)
+        self.exclusion.changed(live)
+
+    def moved(self, live: Live) -> None:
+        """A grant has other places."""
+        self.ended(live)
+
+    def ended(self, live: Live) -> None:
+        """A grant has ended, and the state has it no more."""
+        self.evictions.freed(live)  # who waits for its memory is asked again
+        self.preparing.freed(live)  # its gang may lose this part
+        self.devices.freed(live)  # its devices may be drained now
+        self.tracepoint.changed(live)  # its cgroups are charged no more, or up to another limit
+        self.exclusion.changed(live)  # its processes cannot open devices any more

@@ -1,0 +1,331 @@
+"""State as the wire types show it."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from gpushare.api import tenants as tenant_types
+from gpushare.api import types
+from gpushare.api.drain import DeviceState
+from gpushare.api.share import GrantDevice
+from gpushare.binding.arbiter import Arbiter, DeviceStats, GrantStats
+from gpushare.daemon.guard.walls import walls_of
+from gpushare.daemon.state import placement
+from gpushare.daemon.state.books import DeviceBook
+from gpushare.daemon.state.gangs import gang_of
+from gpushare.daemon.state.live import Live
+from gpushare.daemon.state.records import GrantRecord
+from gpushare.daemon.state.state import State, now_ns
+from gpushare.daemon.state.terms import rung_word, terms
+from gpushare.inject import cdi, edits, grantdir, process
+from gpushare.inject.node import Granted, Node
+from gpushare.ledger.ledger import Health
+from gpushare.node.devices import Device
+from gpushare.paths import Layout
+from gpushare.policy.grants.admission import Place
+from gpushare.policy.quota import standing as quota
+from gpushare.policy.quota.capacity import Standing
+from gpushare.policy.quota.shares import DEVICE_MILLI, Share
+from gpushare.tenants.quotas import Tenant
+from gpushare.text.units import PAGE
+
+
+def _grant_device(
+    ordinal: int, place: Place, state: State, kept: int, live: Live | None, share: Share | None, arbiter: Arbiter
+) -> GrantDevice:
+    """`ordinal`: of the device in the grant. `share`: what the grant is served with here, None where it is not served.
+    Returns the same object as before where nothing has changed."""
+    healthy = live is None or place.device not in state.faults
+    book = live.books.get(place.index) if live is not None and live.handle is not None else None
+    if book is None:
+        return _placed(place, kept, healthy)
+    assert live is not None and live.handle is not None
+    stats = live.held(ordinal, book.total(arbiter.grant_stats(live.handle, place.index)))
+    uncharged = live.uncharged(ordinal)
+    made_of = (place, kept, healthy, share, stats, uncharged, book.had, book.share_got_milli, book.entitled_milli)
+    if book.shown is None or book.shown[0] != made_of:
+        book.shown = made_of, _served(_placed(place, kept, healthy), book, stats, share, uncharged)
+    return book.shown[1]
+
+
+def _placed(place: Place, kept: int, healthy: bool) -> GrantDevice:
+    return GrantDevice(
+        id=place.device,
+        index=place.index,
+        memory_limit_bytes=place.memory_bytes,
+        time_milli=place.time_milli,
+        time_limit_milli=place.limit_milli,
+        guaranteed_milli=kept,
+        memory_borrowed_bytes=place.borrowed_bytes,
+        memory_asked_bytes=place.asked_bytes or place.memory_bytes,
+        health="healthy" if healthy else "unhealthy",
+    )
+
+
+def _served(
+    shown: GrantDevice, book: DeviceBook, stats: GrantStats, share: Share | None, uncharged: int
+) -> GrantDevice:
+    if share is not None:
+        shown.served_milli, shown.served_limit_milli = share.guarantee_milli, share.limit_milli
+    shown.memory_uncharged_bytes = uncharged
+    shown.memory_bytes = stats.memory_bytes
+    shown.memory_peak_bytes = stats.memory_peak_bytes
+    shown.busy_ns = stats.busy_ns
+    shown.leased_ns = stats.leased_ns
+    shown.borrowed_ns = stats.borrowed_ns
+    shown.wait_ns = stats.wait_ns
+    shown.leases, shown.revokes = stats.leases, stats.revokes
+    waited, reclaimed = stats.waited, stats.reclaimed
+    shown.waits, shown.wait_max_ns, shown.wait_histogram = waited.count, waited.max_ns, list(waited.buckets)
+    shown.reclaims, shown.reclaim_ns, shown.reclaim_max_ns = reclaimed.count, reclaimed.total_ns, reclaimed.max_ns
+    shown.reclaim_histogram = list(reclaimed.buckets)
+    shown.wake_to_lease_max_ns = stats.wake_to_lease_max_ns
+    shown.share_got_milli, shown.entitled_milli = book.share_got_milli, book.entitled_milli
+    shown.used_milli, shown.borrowed_milli = book.had.used_milli, book.had.borrowed_milli
+    shown.lent_milli, shown.waited_milli = book.had.lent_milli, book.had.waited_milli
+    shown.waiting, shown.held, shown.marked = stats.waiting, stats.held, stats.marked
+    return shown
+
+
+def ended_views(state: State, records: Sequence[GrantRecord], arbiter: Arbiter) -> list[types.Grant]:
+    """Views of ended grants, with the ledger's numbers."""
+    # A grant that was never used has no totals.
+    totals = state.ledger.totals_of([record.id for record in records if record.life.kind is not None])
+    shown = []
+    for record in records:
+        grant, own = grant_view(state, record, None, arbiter), totals.get(record.id, {})
+        for device in grant.devices:
+            if (total := own.get(device.id)) is not None:
+                device.busy_ns, device.leased_ns = total.busy_ns, total.used_ns
+                device.borrowed_ns, device.wait_ns = total.borrowed_ns, total.waited_ns
+                device.memory_peak_bytes = total.memory_peak_bytes
+                device.waits, device.wait_max_ns = total.waits, total.wait_max_ns
+                device.reclaims, device.reclaim_ns = total.reclaims, total.reclaim_ns
+                device.reclaim_max_ns = total.reclaim_max_ns
+        shown.append(grant)
+    return shown
+
+
+def grant_view(
+    state: State, record: GrantRecord, live: Live | None, arbiter: Arbiter, stands: Standing | None = None
+) -> types.Grant:
+    """A grant. `live` is None for one that has ended: its numbers are left out (ended_views).
+
+    `stands`: computed once by a caller who shows many.
+    """
+    kept = (stands or placement.standing(state)).kept if live is not None else {}
+    shares: list[Share | None] = [*live.shares] if live is not None and live.shares else [None] * len(record.places)
+    devices = [
+        _grant_device(
+            at, place, state, kept.get((record.id, place.device), place.guaranteed_milli), live, share, arbiter
+        )
+        for at, (place, share) in enumerate(zip(record.places, shares, strict=True))
+    ]
+    life, found = record.life, terms(record.request, state.reclaim_policy)
+    return types.Grant(
+        id=record.id,
+        key=record.key,
+        tenant=record.tenant,
+        class_=record.class_,
+        managed=record.request.managed,
+        gang=gang_of(record.request),
+        part_of=types.PartOf(gang=record.part.gang, part=record.part.part) if record.part is not None else None,
+        in_turn=record.request.in_turn,
+        phase=life.phase.value,
+        devices=devices,
+        borrow=any(place.borrows for place in record.places),
+        cdi=[cdi.device_name(record.id)],
+        dir=str(grantdir.self_dir(state.layout, record.id)),
+        pid=life.pid,
+        kind=life.kind.value if life.kind is not None else None,
+        uid=record.uid,
+        processes=sorted({member.pid for member in record.members}),
+        keep=life.keep,
+        created_ns=record.created_ns,
+        expires_ns=life.expires_ns,
+        ended_ns=record.ended_ns,
+        reason=life.reason,
+        notice=_notice(state, live) if live is not None else "",
+        walls=walls_of(record, state.walls),
+        priority=record.request.priority,
+        max_rung=rung_word(found.max_rung),
+        grace_seconds=found.grace_ns / 1e9,
+        eviction=live.eviction if live is not None else None,
+        rv=live.rv if live is not None else 0,
+    )
+
+
+def _notice(state: State, live: Live) -> str:
+    faults = state.faults
+    found = [
+        f"device {place.index} ({place.device}) does not work: {faults[place.device].reason}"
+        for place in (live.record.places if faults else ())
+        if place.device in faults
+    ]
+    found += [live.exceeded] if live.exceeded else []
+    if (asked := live.eviction) is not None and asked.rung == "evict":
+        ended = ", or it is ended" if asked.max_rung == "kill" else ""
+        left = max(0, asked.deadline_ns - now_ns()) / 1e9
+        found.append(f"{asked.reason}: end it or make it smaller within {left:.1f} s{ended}")
+    found += (notice for notices in state.notices for notice in notices(live))
+    return "; ".join(found)
+
+
+def ledger_view(health: Health) -> types.LedgerHealth:
+    """The health of the ledger."""
+    return types.LedgerHealth(
+        healthy=not health.reason,
+        reason=health.reason,
+        since_ns=health.since_ns,
+        waiting=health.waiting,
+        lost=health.lost,
+        set_aside=health.set_aside,
+        damaged=list(health.damaged),
+    )
+
+
+def device_view(device: Device, backend: str, state: State, stats: DeviceStats, used: int) -> types.Device:
+    """A device. `backend`: the backend's name. `used`: bytes of its memory in use, as the driver reports."""
+    fault, drain = state.faults.get(device.id), state.drains.get(device.id)
+    taken = state.promises.now.taken.on(device.id)
+    guaranteed = types.Quantity(time=taken.reserved_milli, memory=taken.memory_bytes)
+    return types.Device(
+        id=device.id,
+        index=device.index,
+        minor=device.minor,
+        backend="simulated" if backend == "simulated" else "native",
+        name=device.name,
+        pci_bus_id=device.pci_bus_id,
+        capacity=types.Quantity(time=1000, memory=device.memory_bytes),
+        reserved=types.Quantity(time=0, memory=device.reserved_bytes),
+        guaranteed=guaranteed,
+        allocatable=types.Quantity(
+            time=max(0, 1000 - guaranteed.time),
+            memory=max(0, device.memory_bytes - device.reserved_bytes - guaranteed.memory) // PAGE * PAGE,
+        )
+        if fault is None and drain is None
+        else types.Quantity(time=0, memory=0),
+        context_bytes=device.context_bytes,
+        memory_used_bytes=used,
+        attributes=device.attributes,
+        links=device.links,
+        health="healthy" if fault is None else "unhealthy",
+        health_reason=fault.reason if fault is not None else "",
+        unhealthy_since_ns=fault.since_ns if fault is not None else None,
+        state=device_state(device.id, state),
+        drain_reason=drain.reason if drain is not None else "",
+        drained_since_ns=drain.since_ns if drain is not None else None,
+        wall_ns=stats.wall_ns,
+        leased_ns=stats.leased_ns,
+        switch_ns=stats.switch_ns,
+        idle_ns=stats.idle_ns,
+        idle_with_waiters_ns=stats.idle_with_waiters_ns,
+    )
+
+
+def device_state(device: str, state: State) -> DeviceState:
+    """Whether the device takes new grants, and whether it still has some where it does not."""
+    if device not in state.drains:
+        return "ready"
+    return "draining" if any(place.device == device for live in state for place in live.record.places) else "drained"
+
+
+def tenant_views(state: State) -> list[tenant_types.Tenant]:
+    """All tenants, in a list that is kept until something has changed."""
+    made_of = *_tenants_made_of(state), state.promises.changes, state.history.usage
+    if state.tenants_shown is None or state.tenants_shown[0] != made_of:
+        stands, families, now = placement.standing(state), state.tenants.families(), tenants_now(state)
+        shown = [_tenant_view(one, state, stands, families[one.name], now[one.name]) for one in state.tenants]
+        state.tenants_shown = made_of, shown
+    return state.tenants_shown[1]
+
+
+def tenant_view(name: str, state: State) -> tenant_types.Tenant:
+    """One tenant. Raises NotFoundError."""
+    known = state.tenants[name]
+    return next(shown for shown in tenant_views(state) if shown.name == known.name)
+
+
+def tenants_now(state: State) -> Mapping[str, quota.Now]:
+    """The present standing of all tenants. It is worked out again when something has changed, usually once a second."""
+    made_of = _tenants_made_of(state)
+    if state.standing is None or state.standing[0] != made_of:
+        state.standing = made_of, _tenants_now(state)
+    return state.standing[1]
+
+
+def _tenants_made_of(state: State) -> tuple[object, ...]:
+    return state.measured, state.watch.rv, state.promises.now, state.history.weights
+
+
+def _tenants_now(state: State) -> dict[str, quota.Now]:
+    had: dict[str, quota.Had] = {}
+    for live in state:
+        for place in live.record.places:
+            book = live.books.get(place.index)
+            if book is not None and (book.had.used_milli or book.had.waited_milli):
+                own = had.get(live.record.tenant, quota.Had())
+                had[live.record.tenant] = quota.Had(
+                    wants=own.wants + place.limit_milli,
+                    used=own.used + book.had.used_milli,
+                    waited=own.waited + book.had.waited_milli,
+                    due=(own.due or 0) + book.entitled_milli,
+                )
+    working = sum(device.id not in state.faults for device in state.devices)
+    stands = placement.standing(state)
+    short = frozenset(tenant.name for tenant in state.tenants if stands.degraded(tenant.name))
+    return quota.now(state.promises.now.policies, had, DEVICE_MILLI * working, short, state.history.weights)
+
+
+def _tenant_view(
+    tenant: Tenant, state: State, stands: Standing, family: Sequence[str], now: quota.Now
+) -> tenant_types.Tenant:
+    taken = state.promises.now.taken.of(tenant.name)
+    return tenant_types.Tenant(
+        name=tenant.name,
+        parent=state.tenants.parent(tenant.name),
+        guarantee=types.Quantity(time=tenant.time, memory=tenant.memory),
+        have=types.Quantity(
+            time=sum(stands.have[name].time for name in family),
+            memory=sum(stands.have[name].memory for name in family),
+        ),
+        degraded=any(stands.degraded(name) for name in family),
+        limit_time=tenant.time_limit,
+        weight=tenant.weight,
+        tier=tenant.tier,
+        users=list(tenant.users),
+        groups=list(tenant.groups),
+        source=tenant.source,
+        allocated=types.Quantity(time=taken.time_milli, memory=taken.memory_bytes),
+        grants=state.promises.grants(tenant.name),
+        placement=placement.of_tenant(state, tenant.name),
+        now=tenant_types.TenantNow(
+            state=now.state,
+            demand_milli=now.demand,
+            entitlement_milli=now.entitlement,
+            used_milli=now.used,
+            borrowed_milli=now.borrowed,
+            lent_milli=now.lent,
+            waited_milli=now.waited,
+            usage_milli_seconds=round(state.history.usage.get(tenant.name, 0)),
+            weight=float(state.history.weights.get(tenant.name, tenant.weight)),
+        ),
+    )
+
+
+def driver_dir(sim_lib_dir: Path, files: tuple[Path, ...], simulated: bool) -> str:
+    """The host's directory of the libraries that programs in a container get as the driver; empty: unknown."""
+    return str(sim_lib_dir) if simulated else str(files[0].parent) if files else ""
+
+
+def binding(layout: Layout, grant_id: str, kind: types.Kind, node: Node, granted: Sequence[Granted]) -> types.Binding:
+    """What the workload of a bound grant needs: the environment of a process, or the mounts of a container too."""
+    directory = str(grantdir.self_dir(layout, grant_id))
+    if kind == "process":
+        environment = process.environment(layout, grant_id, node)
+        return types.Binding(grant=grant_id, dir=directory, env=environment, mounts=[], unset=list(process.UNSET))
+    wanted = edits.container(layout, grant_id, node, granted)
+    mounts = [
+        types.Mount(source=mount.host, destination=mount.container, options=mount.options) for mount in wanted.mounts
+    ]
+    pairs = (variable.partition("=") for variable in wanted.env)
+    return types.Binding(grant=grant_id, dir=directory, env={name: value for name, _, value in pairs}, mounts=mounts)

@@ -1,0 +1,1 @@
+"""The node API over its socket: connections, routes, decoding, answers, metrics."""

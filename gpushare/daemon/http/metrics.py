@@ -1,0 +1,321 @@
+"""Prometheus text exposition of what the daemon knows."""
+
+import asyncio
+import itertools
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import get_args
+
+from msgspec.structs import fields
+
+from gpushare.api import events as event_types
+from gpushare.api import findings as finding_types
+from gpushare.api import types
+from gpushare.api.tenants import Tenant
+from gpushare.binding.arbiter import LATENCY_BUCKETS, GrantStats, Spans
+from gpushare.daemon.grants.view import grant_view, tenant_views
+from gpushare.daemon.host.pulse import BUCKETS, Latency
+from gpushare.daemon.node import NodeContext
+from gpushare.inject.pod import Pod
+from gpushare.ledger.usage import Sums
+from gpushare.policy.loans.recall import Outcome
+from gpushare.policy.loans.reclaim import Rung
+
+Sample = tuple[dict[str, str], float]
+
+
+def _escape(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+def _family(name: str, kind: str, text: str, samples: Iterable[Sample]) -> list[str]:
+    lines = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
+    for labels, value in samples:
+        inside = ",".join(f'{key}="{_escape(label)}"' for key, label in labels.items())
+        number = repr(value) if isinstance(value, float) else str(value)
+        lines.append(f"{name}{{{inside}}} {number}" if inside else f"{name} {number}")
+    return lines
+
+
+# Ends of a histogram's bucket lines, without the count; most histograms are empty.
+_UP_TO = [f',le="{(1 << power) / 1e6}"}} ' for power in range(LATENCY_BUCKETS - 1)]
+_NONE_UP_TO = "".join(f"{end}0\n@" for end in _UP_TO)
+
+
+def _histogram(name: str, label: str, found: Spans) -> str:
+    """A histogram of one grant on one device. `label`: the labels of all its lines."""
+    line = f"{name}_bucket{{{label}"
+    if found.count:
+        below = itertools.accumulate(found.buckets[:-1])
+        buckets = "".join(f"{line}{end}{count}\n" for end, count in zip(_UP_TO, below, strict=True)) + line
+    else:
+        buckets = line + _NONE_UP_TO.replace("@", line)
+    return (
+        f'{buckets},le="+Inf"}} {found.count}\n{name}_count{{{label}}} {found.count}\n'
+        f"{name}_sum{{{label}}} {found.total_ns / 1e9}"
+    )
+
+
+def _loop_latency(latency: Latency) -> list[str]:
+    name = "gpushare_loop_latency_seconds"
+    lines = [f"# HELP {name} Turns of the daemon's loop: nothing waits for longer than one", f"# TYPE {name} histogram"]
+    for bound, count in zip(BUCKETS, itertools.accumulate(latency.below), strict=True):
+        lines.append(f'{name}_bucket{{le="{bound}"}} {count}')
+    lines.append(f'{name}_bucket{{le="+Inf"}} {latency.count}')
+    return [*lines, f"{name}_count {latency.count}", f"{name}_sum {latency.total}"]
+
+
+def _pod(pod: Pod) -> str:
+    return "".join(f',{name}="{_escape(getattr(pod, name))}"' for name in _POD if getattr(pod, name))
+
+
+def _wakes(stats: GrantStats) -> Spans:
+    return Spans(sum(stats.wake_to_lease), stats.wake_to_lease_ns, stats.wake_to_lease_max_ns, stats.wake_to_lease)
+
+
+@dataclass(frozen=True, slots=True)
+class _Counter:
+    """A family with one sample per grant and device: a field of the device's view, divided by `scale`."""
+
+    name: str
+    kind: str
+    text: str
+    field: str
+    scale: float = 1
+
+
+_COUNTERS = (
+    _Counter("gpushare_grant_busy_seconds_total", "counter", "Metered work", "busy_ns", 1e9),
+    _Counter("gpushare_grant_leased_seconds_total", "counter", "Time with a lease", "leased_ns", 1e9),
+    _Counter(
+        "gpushare_grant_borrowed_seconds_total", "counter", "Leased time beyond the guarantee", "borrowed_ns", 1e9
+    ),
+    _Counter("gpushare_grant_wait_seconds_total", "counter", "Time spent waiting for a lease", "wait_ns", 1e9),
+    _Counter("gpushare_grant_memory_bytes", "gauge", "Device memory held", "memory_bytes"),
+    _Counter("gpushare_grant_memory_limit_bytes", "gauge", "Most device memory it may hold", "memory_limit_bytes"),
+    _Counter("gpushare_grant_memory_borrowed_bytes", "gauge", "Of that, on loan from others", "memory_borrowed_bytes"),
+    _Counter("gpushare_grant_marked_processes", "gauge", "Processes that say of themselves what cannot be", "marked"),
+    _Counter("gpushare_grant_time_milli", "gauge", "Time share, 1000 is the whole device", "time_milli"),
+    _Counter("gpushare_grant_lent_milli", "gauge", "Of its time, lent to others in the last second", "lent_milli"),
+)
+_HISTOGRAMS: tuple[tuple[str, str, Callable[[GrantStats], Spans]], ...] = (
+    ("gpushare_lease_wait_seconds", "Waits for a lease that are over", lambda stats: stats.waited),
+    ("gpushare_wake_to_lease_seconds", "Those of them that began as a grant woke", _wakes),
+    (
+        "gpushare_reclaim_seconds",
+        "From taking a lease in mid-work until that work was done",
+        lambda stats: stats.reclaimed,
+    ),
+)
+_POD = tuple(field.name for field in fields(Pod))
+_AT_ONCE = 32
+"""Grants after which others' calls are answered: a thousand grants take a tenth of a second."""
+
+
+async def _grants(context: NodeContext) -> list[str]:
+    state, arbiter = context.state, context.arbiter
+    families = [[f"# HELP {family.name} {family.text}", f"# TYPE {family.name} {family.kind}"] for family in _COUNTERS]
+    histograms = [[f"# HELP {name} {text}", f"# TYPE {name} histogram"] for name, text, _ in _HISTOGRAMS]
+    shown = set()
+    for number, live in enumerate(state):
+        if number % _AT_ONCE == 0:
+            await asyncio.sleep(0)
+        if live.id not in state:
+            continue  # it ended meanwhile
+        shown.add(live.id)
+        of_grant = f'grant="{live.id}",tenant="{_escape(live.record.tenant)}"{_pod(live.record.pod)}'
+        for device in grant_view(state, live.record, live, arbiter).devices:
+            label = f'{of_grant},gpu_uuid="{device.id}"'
+            for lines, family in zip(families, _COUNTERS, strict=True):
+                lines.append(f"{family.name}{{{label}}} {getattr(device, family.field) / family.scale!r}")
+            if live.handle is None:
+                continue
+            stats = arbiter.grant_stats(live.handle, device.index)
+            for lines, (name, _, spans) in zip(histograms, _HISTOGRAMS, strict=True):
+                lines.append(_histogram(name, label, spans(stats)))
+    for last in context.accounts.last.rows(time.monotonic()):
+        if last.grant in shown:
+            continue
+        label = f'grant="{last.grant}",tenant="{_escape(last.tenant)}"{_pod(last.pod)},gpu_uuid="{last.device}"'
+        for lines, family in zip(families, _COUNTERS, strict=True):
+            if family.kind == "counter":
+                lines.append(f"{family.name}{{{label}}} {getattr(last.stats, family.field) / family.scale!r}")
+    return [line for lines in (*families, *histograms) for line in lines]
+
+
+_TENANT_MILLI: tuple[tuple[str, str, Callable[[Tenant], int]], ...] = (
+    ("guarantee", "Guaranteed time, 1000 is one device", lambda tenant: tenant.guarantee.time),
+    ("have", "What is left of the guaranteed time on the devices that work", lambda tenant: tenant.have.time),
+    ("limit", "Most time a tenant's grants may ask for", lambda tenant: tenant.limit_time),
+    ("allocated", "Time that its grants were given", lambda tenant: tenant.allocated.time),
+    ("entitlement", "Time that it should get now", lambda tenant: tenant.now.entitlement_milli),
+    ("demand", "Time that it wants now", lambda tenant: tenant.now.demand_milli),
+    ("used", "Time that it had in the last second", lambda tenant: tenant.now.used_milli),
+    ("borrowed", "Of that, beyond its guarantee", lambda tenant: tenant.now.borrowed_milli),
+    ("lent", "Of its guarantee, used by others in the last second", lambda tenant: tenant.now.lent_milli),
+)
+_BYTE_SECONDS = (1 << 20) / 1e3
+_TENANT_SUMS: tuple[tuple[str, str, str, dict[str, Callable[[Sums], float]]], ...] = (
+    (
+        "gpu_seconds_total",
+        "Time with a lease, over all devices, by whose time it was",
+        "class",
+        {
+            "guaranteed": lambda sums: (sums.used_ns - sums.borrowed_ns) / 1e9,
+            "borrowed": lambda sums: (sums.borrowed_ns - sums.scavenged_ns) / 1e9,
+            "scavenged": lambda sums: sums.scavenged_ns / 1e9,
+        },
+    ),
+    ("busy_seconds_total", "Metered work, over all devices", "", {"": lambda sums: sums.busy_ns / 1e9}),
+    ("lent_seconds_total", "Guaranteed time that others used", "", {"": lambda sums: sums.lent_ns / 1e9}),
+    (
+        "wait_seconds_total",
+        "Time its grants waited for a lease: while they were owed guaranteed time, had used what their limit allows, or"
+        " had had their guarantee",
+        "reason",
+        {
+            "owed": lambda sums: sums.waited_owed_ns / 1e9,
+            "limit": lambda sums: sums.waited_limit_ns / 1e9,
+            "surplus": lambda sums: max(0, sums.waited_ns - sums.waited_owed_ns - sums.waited_limit_ns) / 1e9,
+        },
+    ),
+    (
+        "memory_byte_seconds_total",
+        "Device memory held, times how long",
+        "tier",
+        {"device": lambda sums: sums.memory_mib_ms * _BYTE_SECONDS},
+    ),
+)
+
+
+def _tenants(context: NodeContext) -> list[str]:
+    lines, found, sums = [], tenant_views(context.state), context.accounts.sums
+    for name, text, value in _TENANT_MILLI:
+        of_each = (({"tenant": tenant.name}, value(tenant)) for tenant in found)
+        lines += _family(f"gpushare_tenant_{name}_milli", "gauge", text, of_each)
+    kept = sorted({tenant.name for tenant in found} | sums.keys())
+    for name, text, label, kinds in _TENANT_SUMS:
+        samples = [
+            ({"tenant": tenant, **({label: kind} if label else {})}, value(sums.get(tenant) or Sums()))
+            for tenant in kept
+            for kind, value in kinds.items()
+        ]
+        lines += _family(f"gpushare_tenant_{name}", "counter", text, samples)
+    owed = (({"tenant": name}, (sums.get(name) or Sums()).waited_owed_ns / 1e9) for name in kept)
+    text = "Time its grants waited although they were owed guaranteed time: must stay near 0"
+    return lines + _family("gpushare_guarantee_deficit_seconds_total", "counter", text, owed)
+
+
+async def text(context: NodeContext, devices: list[types.Device]) -> str:
+    """The body of /metrics. `devices`: as the node API shows them."""
+    state = context.state
+
+    def per_device(value: "str") -> list[Sample]:
+        return [({"gpu_uuid": device.id}, getattr(device, value) / 1e9) for device in devices]
+
+    ledger = state.ledger.health
+    lines = [
+        *_family(
+            "gpushare_device_leased_seconds_total",
+            "counter",
+            "Time leased to grants since the daemon started",
+            per_device("leased_ns"),
+        ),
+        *_family(
+            "gpushare_device_idle_seconds_total", "counter", "Time in which nobody had a lease", per_device("idle_ns")
+        ),
+        *_family(
+            "gpushare_device_busy_seconds_total",
+            "counter",
+            "Metered work of all grants since the daemon started",
+            [({"gpu_uuid": device.id}, context.accounts.busy_ns.get(device.id, 0) / 1e9) for device in devices],
+        ),
+        *_family(
+            "gpushare_device_memory_bytes",
+            "gauge",
+            "Device memory there is",
+            [({"gpu_uuid": device.id}, device.capacity.memory) for device in devices],
+        ),
+        *_family("gpushare_device_switch_seconds_total", "counter", "Time between leases", per_device("switch_ns")),
+        *_family(
+            "gpushare_device_idle_with_waiters_seconds_total",
+            "counter",
+            "Idle time while a grant waited: must stay near 0",
+            per_device("idle_with_waiters_ns"),
+        ),
+        *_family(
+            "gpushare_device_memory_used_bytes",
+            "gauge",
+            "Device memory in use by anybody",
+            [({"gpu_uuid": device.id}, device.memory_used_bytes) for device in devices],
+        ),
+        *_family(
+            "gpushare_device_health",
+            "gauge",
+            "1 when the device works, 0 when it does not",
+            [({"gpu_uuid": device.id}, int(device.health == "healthy")) for device in devices],
+        ),
+        *_family("gpushare_ledger_healthy", "gauge", "1 when it can be written", [({}, int(not ledger.reason))]),
+        *_family("gpushare_ledger_waiting_rows", "gauge", "Rows that are kept until it can", [({}, ledger.waiting)]),
+        *_family("gpushare_ledger_lost_rows_total", "counter", "Rows that were given up", [({}, ledger.lost)]),
+        *_family("gpushare_ledger_set_aside_rows", "gauge", "Rows that could not be used", [({}, ledger.set_aside)]),
+        *_family(
+            "gpushare_helper_failures_total",
+            "counter",
+            "Helper processes that hung or ended, and were started again",
+            [
+                ({"helper": "door"}, context.door.restarts),
+                ({"helper": "reader"}, context.readers.failures),
+                ({"helper": "lookup"}, context.lookups.failures),
+            ],
+        ),
+        *_family(
+            "gpushare_evictions",
+            "gauge",
+            "Grants that are asked for memory that they have on loan",
+            [({}, len(context.evictions.asked))],
+        ),
+        *_family(
+            "gpushare_reclaims_total",
+            "counter",
+            "Loans of memory that were wanted back, by the last rung and how it ended",
+            [
+                ({"rung": rung.word, "outcome": outcome.replace(" ", "_")}, context.evictions.ended[rung.word, outcome])
+                for rung in (Rung.EVICT, Rung.KILL)
+                for outcome in get_args(Outcome)
+            ],
+        ),
+        *_family(
+            "gpushare_attempts_total",
+            "counter",
+            "Containers without a share that asked for a GPU in NVIDIA's ways",
+            [
+                ({"by": way, "path": path}, context.attempts.counts[way, path])
+                for way in get_args(event_types.Way)
+                for path in get_args(event_types.Path)
+            ],
+        ),
+        *_family(
+            "gpushare_attempts_unread_total",
+            "counter",
+            "Containers of which it is not known whether they did",
+            [({}, context.attempts.unread)],
+        ),
+        *_family(
+            "gpushare_findings_total",
+            "counter",
+            "Processes past their share, or without one, that the driver listed",
+            [({"kind": kind}, context.findings.counts[kind]) for kind in get_args(finding_types.FindingKind)],
+        ),
+        *_family(
+            "gpushare_findings",
+            "gauge",
+            "Those of them that last",
+            [({"kind": kind}, context.findings.count(kind)) for kind in get_args(finding_types.FindingKind)],
+        ),
+        *_tenants(context),
+        *await _grants(context),
+        *_loop_latency(context.latency),
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,1 @@
+"""What the daemon knows of devices, tenants and grants, and what follows from it. Changes nothing outside."""

@@ -1,0 +1,198 @@
+"""Translates between the node API's requests, the daemon's state and the pure rules of gpushare.policy."""
+
+import functools
+from collections.abc import Collection
+from dataclasses import replace
+
+from gpushare.api.types import GrantChange, GrantRequest
+from gpushare.daemon.state.live import Live
+from gpushare.daemon.state.promises import WORKLOAD, Promises, gang_id
+from gpushare.daemon.state.state import State
+from gpushare.daemon.state.terms import check, memory, terms
+from gpushare.errors import RefusedError, UsageError
+from gpushare.node.devices import MAX_DEVICES
+from gpushare.policy.grants import admission, selector, turns
+from gpushare.policy.grants.admission import Choice, Place
+from gpushare.policy.grants.spread import Placement
+from gpushare.policy.grants.taken import Holding, Taken
+from gpushare.policy.quota.capacity import Standing
+from gpushare.policy.quota.shares import Share, shares
+from gpushare.policy.quota.tenant import TenantPolicy
+from gpushare.text.units import parse_time
+
+TTL_SECONDS_MAX = 86400
+_KEY_MAX = 256
+_SET_MAX = 128
+
+
+@functools.lru_cache(maxsize=256)
+def _time(value: int | str) -> int:
+    return parse_time(str(value))
+
+
+@functools.lru_cache(maxsize=256)
+def _selector(text: str) -> selector.Node:
+    return selector.parse(text)
+
+
+def _devices(wanted: int | str) -> tuple[int | str, ...] | None:
+    if wanted == "any":
+        return None
+    names = str(wanted).split(",")
+    return tuple(int(text) if text.isascii() and text.isdecimal() and len(text) < 4 else text for text in names)
+
+
+def _request(request: GrantRequest, borrow: int | str, placement: Placement) -> admission.Request:
+    """The request as admission takes it. `placement`: where the request has none. Raises UsageError for any field that
+    makes no sense."""
+    if request.ttl_seconds is not None and not 1 <= request.ttl_seconds <= TTL_SECONDS_MAX:
+        raise UsageError(f"ttl_seconds {request.ttl_seconds} is out of range: give 1 to {TTL_SECONDS_MAX}")
+    if request.key is not None and not 1 <= len(request.key) <= _KEY_MAX:
+        raise UsageError(f"the key has {len(request.key)} characters: give 1 to {_KEY_MAX}")
+    if not 1 <= request.devices <= MAX_DEVICES:
+        raise UsageError(f"devices {request.devices} is out of range: give 1 to {MAX_DEVICES}")
+    return admission.Request(
+        tenant=request.tenant,
+        memory=memory(request.memory),
+        time_milli=_time(request.time),
+        limit_milli=_time(request.time_limit),
+        devices=request.devices,
+        device=_devices(request.device),
+        gang=gang_id(request),
+        selector=_selector(request.selector) if request.selector is not None else None,
+        borrow=borrow,
+        placement=request.placement or placement,
+    )
+
+
+def of_tenant(state: State, tenant: str) -> Placement:
+    """The placement of a tenant's shares whose requests have none."""
+    return state.tenants.placement(tenant) or state.placement
+
+
+def standing(state: State) -> Standing:
+    """What remains of every tenant's guarantee and of every grant's reservation on the devices that work."""
+    return state.promises.now.standing
+
+
+def place(
+    state: State, request: GrantRequest, choices: list[Choice] | None = None, promises: Promises | None = None
+) -> list[Place]:
+    """Returns the places of a new grant, and adds to `choices` why these. `promises`: of the grants that are there, by
+    default the node's. Raises UsageError, NotFoundError or RefusedError; changes nothing."""
+    check(request, state.reclaim_policy)
+    # While an owner wants its memory back, nobody gets more of it on loan.
+    borrow = terms(request, state.reclaim_policy).borrow if not state.recalls.open else 0
+    asked, promises = _request(request, borrow, of_tenant(state, request.tenant)), promises or state.promises
+    if request.in_turn is not None:
+        _check_in_turn(request)
+        if beside := promises.beside(request):
+            parts = frozenset(request.in_turn.parts)
+            return _place_in_turn(asked, parts, beside, promises, state.smallest_milli, choices)
+    now = promises.now
+    return admission.place(asked, now.devices, now.tenants, now.taken, state.smallest_milli, choices)
+
+
+def _check_in_turn(request: GrantRequest) -> None:
+    assert request.in_turn is not None
+    if request.devices != 1 or request.borrow_memory:
+        raise UsageError("grants that run in turn share parts of one device, none of it on loan: ask for one device")
+    if not 1 <= len(request.in_turn.set) <= _SET_MAX:
+        raise UsageError(f"a set's name has 1 to {_SET_MAX} characters, not {len(request.in_turn.set)}: shorten it")
+
+
+def _place_in_turn(
+    asked: admission.Request,
+    parts: frozenset[int],
+    beside: list[tuple[str, turns.Member]],
+    promises: Promises,
+    smallest_milli: int,
+    choices: list[Choice] | None,
+) -> list[Place]:
+    """As `place`, next to the other grants of the set: room is needed for all their parts together."""
+    now, there = promises.now, beside[0][1].place.device
+    indices = [(device.index,) for device in now.devices if device.id == there]
+    if asked.device not in (None, (there,), *indices):
+        raise RefusedError(f"the grants of its set are on device {there}: ask for that one")
+    asked = replace(asked, device=(there,))
+    # What it would be on an empty device, which also checks its own size.
+    [alone] = admission.place(asked, now.devices, now.tenants, Taken(), smallest_milli)
+    whole = turns.together([*(member for _, member in beside), turns.Member(parts, alone)])
+    taken, found = now.taken.copy(), list[Choice]()
+    for grant, _ in beside:
+        taken.drop(grant, there)
+    asked = replace(asked, memory=whole.memory_bytes, time_milli=whole.time_milli)
+    [all_parts] = admission.place(asked, now.devices, now.tenants, taken, smallest_milli, found)
+    own = replace(alone, guaranteed_milli=min(alone.guaranteed_milli, all_parts.guaranteed_milli))
+    if choices is not None:
+        choices.append(replace(found[0], place=own))
+    return [own]
+
+
+def resize(state: State, live: Live, change: GrantChange) -> list[Place]:
+    """The grant's places after the change, on the same devices. Raises like `place`; changes nothing."""
+    record = live.record
+    if len(state.promises.beside(record.request)) > 1:
+        raise RefusedError(f"grant {live.id} runs in turn with others, and they share what they have: create another")
+    now = state.promises.now
+    borrow = terms(record.request, state.reclaim_policy).borrow if not state.recalls.open else 0
+    others = [holding for holding in now.taken if holding.grant != live.id]
+    # It keeps its place on a device that does not work.
+    devices = [replace(device, fault="") for device in now.devices]
+    found = []
+    for old in record.places:
+        asked = admission.Request(
+            tenant=record.tenant,
+            memory=old.memory_bytes if change.memory is None else memory(change.memory),
+            time_milli=old.time_milli if change.time is None else _time(change.time),
+            limit_milli=old.limit_milli if change.time_limit is None else _time(change.time_limit),
+            device=old.device,
+            borrow=max(borrow, old.borrowed_bytes) if isinstance(borrow, int) else borrow,
+        )
+        admitted = admission.admit(asked, devices, now.tenants, others, state.smallest_milli)[0]
+        found.append(admitted)
+        # Admission of the grant's next device counts this one as taken.
+        others.append(
+            Holding(
+                record.id,
+                record.tenant,
+                admitted.device,
+                admitted.memory_bytes,
+                admitted.time_milli,
+                admitted.guaranteed_milli,
+                admitted.limit_milli,
+            )
+        )
+    return found
+
+
+def arbiter_shares(state: State, runnable: Collection[str] | None = None) -> dict[str, list[Share]]:
+    """Shares of all grants that are served: by grant id, one per place.
+
+    `runnable`: ids of grants that have work, None: all may have. On a device that does not work nothing is guaranteed.
+    """
+    served = {live.id: live for live in state if live.handle is not None}
+    placed = [row for row in state.promises.placed(served) if row.device not in state.faults]
+    # A tenant that was removed from the file keeps only what its living grants had reserved.
+    names = {live.record.tenant for live in served.values()}
+    tenants = {name: TenantPolicy(name, 0) for name in names} | state.promises.now.policies
+    found = shares(tenants, placed, runnable, state.history.weights)
+    return {
+        grant: [
+            found.get((grant, place.device)) or _share_of_nothing(live, place, tenants[live.record.tenant])
+            for place in live.record.places
+        ]
+        for grant, live in served.items()
+    }
+
+
+def _share_of_nothing(live: Live, place: Place, policy: TenantPolicy) -> Share:
+    return Share(0, place.limit_milli, policy.weight, policy.tier, WORKLOAD[live.record.class_])
+
+
+def first_shares(live: Live) -> list[Share]:
+    """The shares that a grant is served with until those of all grants are computed together."""
+    return [
+        Share(place.guaranteed_milli, place.limit_milli, 1, 0, WORKLOAD[live.record.class_])
+        for place in live.record.places
+    ]

@@ -1,0 +1,118 @@
+"""What outlives the daemon of a grant: its record, as JSON in the ledger."""
+
+import msgspec
+from msgspec import Struct
+
+from gpushare.api.types import Class, GrantRequest
+from gpushare.inject.pod import Pod
+from gpushare.ledger.ledger import Ledger
+from gpushare.policy.grants.admission import Place
+from gpushare.policy.grants.lifecycle import Life, Phase
+
+
+class MemberRecord(Struct, kw_only=True):
+    """A joined process as the ledger keeps it.
+
+    `started`: its start time in clock ticks since boot, which with the pid identifies it even after the pid is reused.
+    `image`: as in peer.Image, of the program that joined; None: not known.
+    """
+
+    pid: int
+    started: int
+    slot: int
+    generation: int
+    image: tuple[str, str] | None = None
+
+
+class WorkloadRecord(Struct, kw_only=True):
+    """The first process of a container or plain command.
+
+    `started`: as in MemberRecord. `cgroup`: its path, and whether it is a v2 one; None: none of its own.
+    """
+
+    pid: int
+    started: int
+    cgroup: tuple[str, bool] | None
+    # As Cgroup.identity: an engine makes the same path again when it restarts a container. 0: not known.
+    cgroup_id: int = 0
+    # Name of its cgroup's link in Layout.cgroups, where the daemon made the cgroup.
+    link: str = ""
+    # Why nothing keeps it in a cgroup, to its devices and to its memory, and why no tracepoint counts that memory;
+    # empty where that is enforced.
+    loose: str = ""
+    unguarded: str = ""
+    unlimited: str = ""
+    uncharged: str = ""
+
+
+class PartOf(Struct, frozen=True, array_like=True):
+    """Which part of which gang a grant belongs to on this node."""
+
+    gang: str
+    part: str
+
+
+class GrantRecord(Struct, kw_only=True):
+    """What outlives the daemon of a grant's state, as JSON in the ledger.
+
+    `part`: set if it was prepared as part of a gang across nodes. `uid`: its owner's. `run_uid`, `run_gid`: the user
+    who runs plain processes in it. `open`: all processes of that user may join, bound or not. Times are wall time.
+    `expires_boot_ns`: `life.expires_ns` on the clock since boot, which nobody sets.
+    """
+
+    life: Life
+    key: str | None
+    request: GrantRequest
+    uid: int
+    places: list[Place]
+    created_ns: int
+    run_uid: int
+    run_gid: int
+    workloads: list[WorkloadRecord] = msgspec.field(default_factory=list)
+    members: list[MemberRecord] = msgspec.field(default_factory=list)
+    open: bool = False
+    ended_ns: int | None = None
+    part: PartOf | None = None
+    pod: Pod = Pod()
+    expires_boot_ns: int | None = None
+
+    @property
+    def id(self) -> str:
+        """The grant's id, `g-` and 12 hex digits."""
+        return self.life.grant
+
+    @property
+    def tenant(self) -> str:
+        """The name of its tenant."""
+        return self.request.tenant
+
+    @property
+    def class_(self) -> Class:
+        """The kind of work it was asked for."""
+        return self.request.class_
+
+    @property
+    def phase(self) -> Phase:
+        """Its phase."""
+        return self.life.phase
+
+
+def decode(text: str) -> GrantRecord:
+    """A record as `State.save` wrote it. Raises what msgspec raises."""
+    return msgspec.json.decode(text, type=GrantRecord)
+
+
+def open_records(ledger: Ledger) -> list[GrantRecord]:
+    """The records of all grants without an end. A row that cannot be used is set aside."""
+    found = []
+    for grant_id, text in ledger.open_grants():
+        try:
+            record = decode(text)
+        except Exception as error:
+            ledger.set_aside(grant_id, str(error))
+            continue
+        if record.id == grant_id:
+            found.append(record)
+        else:
+            ledger.set_aside(grant_id, f"it has the state of grant {record.id[:40]!r}")
+    return found

@@ -1,0 +1,1 @@
+"""What the driver counts, compared with the books."""

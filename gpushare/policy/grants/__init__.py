@@ -1,0 +1,1 @@
+"""May a grant be given, on which devices, and what becomes of it."""

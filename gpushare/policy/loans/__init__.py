@@ -1,0 +1,1 @@
+"""Memory on loan, and how it is taken back."""

@@ -1,0 +1,1 @@
+"""What usage cost, how long waits were, what other quotas would have given."""

@@ -1,0 +1,104 @@
+"""`gpushare` without arguments, in each state in which a new user may find a node."""
+
+import contextlib
+import grp
+import io
+import shutil
+import sys
+
+import pytest
+from machine.nobody import as_nobody, open_to
+
+from gpushare.cli.main import main
+from gpushare.cli.node import first
+from gpushare.doctor import installed
+
+
+class Said(Exception):
+    """Carries the output from a call as another user."""
+
+
+@pytest.fixture
+def said(daemon, tmp_path, monkeypatch):
+    """A call that returns what `gpushare` prints for a socket, on a machine without gpushare's unit and without
+    engines."""
+    monkeypatch.setattr(installed, "UNITS", (str(tmp_path / "units"),))
+    which = shutil.which  # searches the default path, too
+    monkeypatch.setattr(shutil, "which", lambda name, *_, **__: which(name, path=str(tmp_path / "bin")))
+    (tmp_path / "units").mkdir()
+    (tmp_path / "bin").mkdir()
+
+    def call(socket):
+        monkeypatch.setenv("GPUSHARE_SOCKET", str(socket))
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            assert main([]) == 0
+        assert all(len(line) <= 100 for line in out.getvalue().splitlines() if str(socket) not in line)
+        return out.getvalue()
+
+    return call
+
+
+def commands(text):
+    return [line.strip() for line in text.splitlines() if line.startswith("  ") and not line.startswith("   ")]
+
+
+def test_nothing_is_installed(said, tmp_path):
+    text = said(tmp_path / "none.sock")
+    assert f"no daemon at {tmp_path}/none.sock" in text
+    assert commands(text)[:2] == ["gpushare demo", "gpushare install"]
+
+
+def test_it_is_installed_and_does_not_run(said, tmp_path):
+    (tmp_path / "units" / "gpushare.service").write_text("")
+    text = said(tmp_path / "none.sock")
+    assert commands(text)[:2] == ["sudo systemctl start gpushare", "journalctl -u gpushare"]
+    assert "gpushare install" not in text
+
+
+def test_the_socket_is_not_for_this_user(said, public):
+    group = next(one for one in grp.getgrall() if one.gr_gid not in (0, 65534))
+    socket = public.layout.socket
+    said(socket)  # imports everything: the other user cannot read the modules' directory
+
+    def ask():
+        raise Said(said(socket))
+
+    open_to(public, group.gr_gid)
+    text = as_nobody(ask)
+    assert "permission denied" in text
+    assert commands(text)[0] == f"sudo adduser nobody {group.gr_name}"
+    assert "systemctl" not in text
+    open_to(public, 0)
+    assert "root alone" in as_nobody(ask)
+
+
+def test_a_node_without_an_engine(said, daemon):
+    text = said(daemon.layout.socket)
+    assert f"{len(daemon.client.devices())} simulated devices, 0 grants" in text
+    assert commands(text)[0].startswith("gpushare run --memory ")
+    assert "runtime configure" not in text
+
+
+def test_a_node_with_an_engine_that_was_not_told(said, daemon, tmp_path):
+    engine = tmp_path / "bin" / "dockerd"
+    engine.write_text("#!/bin/sh\necho Docker version 27.0.1, build 1\n")
+    engine.chmod(0o755)
+    assert commands(said(daemon.layout.socket))[0] == "gpushare runtime configure --engine docker --restart"
+
+
+def test_all_is_set(said, daemon):
+    daemon.client.create(memory="1GiB", time=100)
+    text = said(daemon.layout.socket)
+    assert "1 grant." in text
+    assert commands(text)[:3] == ["gpushare top", "gpushare ps", "gpushare why"]
+
+
+def test_sudo_finds_the_command(monkeypatch, tmp_path):
+    monkeypatch.setattr(first.os, "geteuid", lambda: 1000)
+    for found, command in (
+        (None, f"sudo {sys.executable} -m gpushare demo"),
+        ("/usr/bin/gpushare", "sudo gpushare demo"),
+        ("/opt/gpushare/bin/gpushare", "sudo /opt/gpushare/bin/gpushare demo"),
+    ):
+        monkeypatch.setattr(shutil, "which", lambda _, found=found: found)
+        assert first._as_root("demo") == command

@@ -1,0 +1,43 @@
+/* The total charge of two processes of one grant that use the device at the same time. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "interposer/meter/meter.h"
+#include "page/gs_page.h"
+#include "../../../support/check.h"
+
+/* Equal, to within a word at either end. */
+static bool nearly(double found, double expected) {
+  const double word = 1 << GS_CHARGED_SHIFT;
+  return found > expected - 2 * word && found < expected + 2 * word;
+}
+
+int main(void) {
+  static uint64_t charged[GS_CHARGED_WORDS];
+  static struct gs_meter meter, other;
+  const uint64_t ms = 1000000, known = (uint64_t)GS_CHARGED_WORDS << GS_CHARGED_SHIFT;
+  uint64_t now = 1000000000000u;
+  meter.charged = other.charged = charged;
+  meter.residents = other.residents = 2;
+  /* Both wait for the device in the same 10 ms. */
+  CHECK(nearly(gs_timeline_add(&meter, now, now + 10 * ms, 10e6, 1), 10e6));
+  CHECK(nearly(gs_timeline_add(&other, now, now + 10 * ms, 10e6, 1), 0));
+  CHECK(nearly(gs_timeline_add(&other, now + 8 * ms, now + 12 * ms, 4e6, 1), 2e6));
+  /* One worked for 3 and the other for 6 of the same 10 ms, at unknown times: both are charged in full. */
+  now += 20 * ms;
+  CHECK(nearly(gs_timeline_add(&meter, now, now + 10 * ms, 3e6, 1), 3e6));
+  CHECK(nearly(gs_timeline_add(&other, now, now + 10 * ms, 6e6, 1), 6e6));
+  CHECK(nearly(gs_timeline_add(&other, now, now + 10 * ms, 10e6, 1), 1e6));
+  /* One worked for the first 5 ms; the other's 5 ms of the 10 fit into the rest. */
+  now += 20 * ms;
+  CHECK(nearly(gs_timeline_add(&meter, now, now + 5 * ms, 5e6, 1), 5e6));
+  CHECK(nearly(gs_timeline_add(&other, now, now + 10 * ms, 5e6, 1), 5e6));
+  /* Time further back than the words record is charged in part. */
+  now += 20 * ms;
+  CHECK(nearly(gs_timeline_add(&meter, now, now + 2 * known, 2 * (double)known, 1), 1.5 * (double)known));
+  CHECK(nearly(gs_timeline_add(&other, now, now + known / 2, (double)known / 2, 1), (double)known / 4));
+  /* Forged words. */
+  memset(charged, 0xff, sizeof charged);
+  CHECK(nearly(gs_timeline_add(&meter, now + 3 * known, now + 3 * known + 10 * ms, 10e6, 1), 5e6));
+}

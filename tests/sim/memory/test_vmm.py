@@ -1,0 +1,202 @@
+"""Virtual memory management: physical memory lives until its last handle and its last mapping are gone."""
+
+import array
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run.simworker import Worker, held, start
+
+GRAIN = 2 << 20
+INVALID = "CUDA_ERROR_INVALID_VALUE"
+SHAREABLE = "d.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR"
+
+
+@pytest.fixture
+def worker(sim: Any) -> Worker:
+    return start(sim)
+
+
+def test_granularity_and_properties(worker: Worker) -> None:
+    assert worker.get("ok(d.cuMemGetAllocationGranularity(on_device(), 0))") == GRAIN
+    assert worker.get("ok(d.cuMemGetAllocationGranularity(on_device(), 1))") == GRAIN
+    worker.do("h = ok(d.cuMemCreate(2 << 20, on_device(device=1), 0))")
+    assert worker.get("int(ok(d.cuMemGetAllocationPropertiesFromHandle(h)).location.id)") == 1
+
+
+def test_a_mapping_reads_and_writes_after_access_was_given(sim: Any, worker: Worker) -> None:
+    worker.do("h = ok(d.cuMemCreate(4 << 20, on_device(), 0)); a = ok(d.cuMemAddressReserve(8 << 20, 0, 0, 0))")
+    assert held(sim, worker) == 2 * GRAIN
+    worker.do("""
+        ok(d.cuMemMap(d.CUdeviceptr(int(a) + (2 << 20)), 4 << 20, 0, h, 0)); m = d.CUdeviceptr(int(a) + (2 << 20))
+    """)
+    assert worker.error("d.cuMemcpyHtoD(m, bytes(100), 100)") == INVALID
+    worker.do("ok(d.cuMemSetAccess(m, 4 << 20, [access()], 1)); put(m, b'abc' * 1000)")
+    assert worker.get("get(m, 3000) == b'abc' * 1000")
+    assert worker.error("d.cuMemcpyHtoD(a, bytes(100), 100)") == INVALID
+    assert held(sim, worker) == 2 * GRAIN
+
+
+def test_release_and_unmap_in_any_order(sim: Any, worker: Worker) -> None:
+    make = """
+        h = ok(d.cuMemCreate(2 << 20, on_device(), 0)); a = ok(d.cuMemAddressReserve(2 << 20, 0, 0, 0))
+        ok(d.cuMemMap(a, 2 << 20, 0, h, 0))
+    """
+    worker.do(make)
+    worker.do("ok(d.cuMemRelease(h))")
+    assert held(sim, worker) == GRAIN
+    worker.do("ok(d.cuMemUnmap(a, 2 << 20))")
+    assert held(sim, worker) == 0
+    worker.do("ok(d.cuMemAddressFree(a, 2 << 20))")
+    worker.do(make)
+    worker.do("ok(d.cuMemUnmap(a, 2 << 20))")
+    assert held(sim, worker) == GRAIN
+    worker.do("ok(d.cuMemRelease(h))")
+    assert held(sim, worker) == 0
+    assert worker.error("d.cuMemRelease(h)") == INVALID
+
+
+def test_a_retained_handle_keeps_the_memory(sim: Any, worker: Worker) -> None:
+    worker.do("""
+        h = ok(d.cuMemCreate(2 << 20, on_device(), 0)); a = ok(d.cuMemAddressReserve(2 << 20, 0, 0, 0))
+        ok(d.cuMemMap(a, 2 << 20, 0, h, 0))
+    """)
+    worker.do("again = ok(d.cuMemRetainAllocationHandle(int(a)))")
+    assert worker.get("int(again) == int(h)")
+    worker.do("ok(d.cuMemRelease(h)); ok(d.cuMemUnmap(a, 2 << 20))")
+    assert held(sim, worker) == GRAIN
+    worker.do("ok(d.cuMemRelease(again))")
+    assert held(sim, worker) == 0
+
+
+def test_one_memory_at_two_addresses(worker: Worker) -> None:
+    worker.do("""
+        h = ok(d.cuMemCreate(2 << 20, on_device(), 0)); a = ok(d.cuMemAddressReserve(4 << 20, 0, 0, 0))
+        b = d.CUdeviceptr(int(a) + (2 << 20))
+        ok(d.cuMemMap(a, 2 << 20, 0, h, 0)); ok(d.cuMemMap(b, 2 << 20, 0, h, 0))
+        ok(d.cuMemSetAccess(a, 4 << 20, [access()], 1))
+        put(a, b'seen twice')
+    """)
+    assert worker.get("get(b, 10) == b'seen twice'")
+    worker.do("ok(d.cuMemUnmap(a, 4 << 20)); ok(d.cuMemAddressFree(a, 4 << 20)); ok(d.cuMemRelease(h))")
+
+
+def test_a_copy_may_span_neighbouring_mappings(worker: Worker) -> None:
+    worker.do("""
+        a = ok(d.cuMemAddressReserve(4 << 20, 0, 0, 0)); size = 2 << 20
+        for i in (0, 1):
+            h = ok(d.cuMemCreate(size, on_device(), 0))
+            ok(d.cuMemMap(d.CUdeviceptr(int(a) + i * size), size, 0, h, 0)); ok(d.cuMemRelease(h))
+        ok(d.cuMemSetAccess(a, 4 << 20, [access()], 1))
+        edge = d.CUdeviceptr(int(a) + size - 5); put(edge, b'0123456789')
+    """)
+    assert worker.get("get(edge, 10) == b'0123456789'")
+
+
+@pytest.mark.parametrize(
+    ("call", "result"),
+    [
+        ("d.cuMemCreate(1000, on_device(), 0)", INVALID),
+        ("d.cuMemCreate(0, on_device(), 0)", INVALID),
+        ("d.cuMemCreate(1 << 63, on_device(), 0)", "CUDA_ERROR_OUT_OF_MEMORY"),
+        ("d.cuMemCreate(16 << 30, on_device(), 0)", "CUDA_ERROR_OUT_OF_MEMORY"),
+        ("d.cuMemCreate(2 << 20, on_device(device=7), 0)", "CUDA_ERROR_INVALID_DEVICE"),
+        ("d.cuMemAddressReserve(1000, 0, 0, 0)", INVALID),
+        ("d.cuMemMap(d.CUdeviceptr(int(a) + (2 << 20)), 4 << 20, 0, h, 0)", INVALID),
+        ("d.cuMemMap(a, 2 << 20, 2 << 20, h, 0)", INVALID),
+        ("d.cuMemUnmap(a, 2 << 20)", INVALID),
+        ("d.cuMemAddressFree(a, 2 << 20)", INVALID),
+        ("d.cuMemFree(a)", INVALID),
+        ("d.cuMemExportToShareableHandle(h, " + SHAREABLE + ", 0)", INVALID),
+    ],
+)
+def test_refusals(worker: Worker, sim: Any, call: str, result: str) -> None:
+    worker.do("h = ok(d.cuMemCreate(2 << 20, on_device(), 0)); a = ok(d.cuMemAddressReserve(4 << 20, 0, 0, 0))")
+    assert worker.error(call) == result
+    assert held(sim, worker) == GRAIN
+
+
+def test_an_exported_handle_shows_another_process_the_same_bytes(sim: Any, tmp_path: Path) -> None:
+    one, two = start(sim), start(sim, env={"CUDA_VISIBLE_DEVICES": "1,0"}, device=1)
+    path = tmp_path / "handle.sock"
+    one.do(f"""
+        import array, socket
+        h = ok(d.cuMemCreate(2 << 20, on_device({SHAREABLE}), 0))
+        a = ok(d.cuMemAddressReserve(2 << 20, 0, 0, 0)); ok(d.cuMemMap(a, 2 << 20, 0, h, 0))
+        ok(d.cuMemSetAccess(a, 2 << 20, [access()], 1))
+        put(a, b'from one')
+        fd = ok(d.cuMemExportToShareableHandle(h, {SHAREABLE}, 0))
+        there = socket.socket(socket.AF_UNIX)
+    """)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+        listener.listen(2)
+        one.do(f"""
+            there.connect({str(path)!r})
+            there.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [int(fd)]))])
+        """)
+        received = listener.accept()[0]
+        _, control, _, _ = received.recvmsg(1, socket.CMSG_SPACE(4))
+        descriptor = array.array("i")
+        descriptor.frombytes(control[0][2])
+        two.do(f"import array, socket; there = socket.socket(socket.AF_UNIX); there.connect({str(path)!r})")
+        sending = listener.accept()[0]
+        sending.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptor)])
+        two.do("fd = array.array('i'); fd.frombytes(there.recvmsg(1, socket.CMSG_SPACE(4))[1][0][2]); fd = fd[0]")
+        received.close()
+        sending.close()
+    os.close(descriptor[0])
+    two.do(f"""
+        h = ok(d.cuMemImportFromShareableHandle(fd, {SHAREABLE}))
+        a = ok(d.cuMemAddressReserve(2 << 20, 0, 0, 0)); ok(d.cuMemMap(a, 2 << 20, 0, h, 0))
+        ok(d.cuMemSetAccess(a, 2 << 20, [access(1)], 1))
+    """)
+    assert two.get("get(a, 8) == b'from one'")
+    assert two.get("int(ok(d.cuMemGetAllocationPropertiesFromHandle(h)).location.id)") == 1
+    two.do("put(a, b'from two')")
+    assert one.get("get(a, 8) == b'from two'")
+    assert held(sim, one) == GRAIN
+    assert held(sim, two) == 0
+    one.do("ok(d.cuMemUnmap(a, 2 << 20)); ok(d.cuMemRelease(h))")
+    assert two.get("get(a, 8) == b'from two'")
+    assert held(sim, one) == GRAIN, "the importer has it"
+
+
+def test_only_an_exported_file_can_be_imported(worker: Worker) -> None:
+    worker.do("import os; fd = os.memfd_create('x'); os.ftruncate(fd, 5 << 20)")
+    assert worker.error(f"d.cuMemImportFromShareableHandle(fd, {SHAREABLE})") == INVALID
+    assert worker.error(f"d.cuMemImportFromShareableHandle(12345, {SHAREABLE})") == INVALID
+
+
+def test_multicast_objects(sim: Any) -> None:
+    """Of one device and of two: made, bound, mapped and unmapped. They have no memory of their own."""
+    worker = start(sim)
+    worker.do("""
+        GRAIN, VALUES = 2 << 20, d.CUmulticastGranularity_flags
+        def memory(device):
+            location = made(d.CUmemLocation, type=d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE, id=device)
+            kind = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+            return ok(d.cuMemCreate(GRAIN, made(d.CUmemAllocationProp, type=kind, location=location), 0))
+        def use(devices):
+            how = made(d.CUmulticastObjectProp, numDevices=devices, size=2 * GRAIN)
+            for kind in (VALUES.CU_MULTICAST_GRANULARITY_MINIMUM, VALUES.CU_MULTICAST_GRANULARITY_RECOMMENDED):
+                assert ok(d.cuMulticastGetGranularity(how, kind)) == GRAIN
+            handle, memories = ok(d.cuMulticastCreate(how)), [memory(device) for device in range(devices)]
+            at = ok(d.cuMemAddressReserve(2 * GRAIN, 0, 0, 0))
+            assert d.cuMemMap(at, 2 * GRAIN, 0, handle, 0)[0].name == "CUDA_ERROR_INVALID_VALUE", "of no device yet"
+            for device in range(devices):
+                ok(d.cuMulticastAddDevice(handle, device))
+            for device, one in enumerate(memories):
+                ok(d.cuMulticastBindMem(handle, GRAIN, one, 0, GRAIN, 0))
+            ok(d.cuMemMap(at, 2 * GRAIN, 0, handle, 0))
+            access = made(d.CUmemAccessDesc, flags=d.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+            access.location = made(d.CUmemLocation, type=d.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE, id=0)
+            ok(d.cuMemSetAccess(at, 2 * GRAIN, [access], 1))
+            ok(d.cuMemRelease(handle)); ok(d.cuMemUnmap(at, 2 * GRAIN)); ok(d.cuMemAddressFree(at, 2 * GRAIN))
+            [ok(d.cuMemRelease(one)) for one in memories]
+    """)
+    before = held(sim, worker)
+    worker.do("use(1); use(2); use(1)")
+    assert held(sim, worker) == before

@@ -1,0 +1,150 @@
+"""`gpushare usage` as text, CSV, JSON and FOCUS, and prices."""
+
+import csv
+import io
+import json
+from decimal import Decimal
+from types import SimpleNamespace
+
+import pytest
+
+from gpushare.cli.usage import focus, prices, usage
+from gpushare.errors import UsageError
+from gpushare.policy.usage.billing import Prices, charges, cost
+
+HOUR = 3600 * 10**9
+GIBH = 3600 << 30
+DAY = 1_792_800_000 // 86400 * 86400 * 10**9
+ROWS = [
+    {"tenant": "ml/bob", "grant": "g-1", "device": "GPU-0", "begins_ns": DAY, "guaranteed_ns": 10 * HOUR,
+     "borrowed_ns": 5 * HOUR, "lent_ns": HOUR // 2, "waited_ns": 90 * 10**9, "memory_byte_s": 24 * GIBH, "waits": 7},
+    {"tenant": "scav", "grant": "g-2", "device": "GPU-1", "begins_ns": DAY, "scavenged_ns": 4 * HOUR, "reclaims": 3},
+]  # fmt: skip
+SPENT = {
+    "wall_ns": 40 * HOUR, "used_ns": 19 * HOUR, "idle_ns": 19 * HOUR, "switching_ns": HOUR, "missed_ns": HOUR,
+    "idle_with_waiters_ns": 0,
+}  # fmt: skip
+PRICES = "currency = 'EUR'\nguaranteed = 2.50\nborrowed = 0.5\nscavenged = 0.1\nmemory_gib = 0.01\n"
+
+
+@pytest.fixture
+def said(monkeypatch, capsys, tmp_path):
+    def run(*arguments, priced=True):
+        asked = {}
+
+        def answer(**query):
+            asked.update(query)
+            return {
+                "since_ns": 1,
+                "until_ns": 2,
+                "by": query["by"],
+                "rows": [dict(row) for row in ROWS],
+                "devices": SPENT,
+            }
+
+        monkeypatch.setattr(usage, "client", lambda args: SimpleNamespace(usage=answer))
+        monkeypatch.setattr("os.uname", lambda: SimpleNamespace(nodename="node-1"))
+        file = tmp_path / "p.toml"
+        file.write_text(PRICES)
+        from gpushare.cli.main import main
+
+        assert main(["usage", *arguments, *(("--prices", str(file)) if priced else ())]) == 0
+        return capsys.readouterr().out, asked
+
+    return run
+
+
+def test_as_a_table(said):
+    text, asked = said("--since", "2026-11-01", "--tenant", "ml")
+    assert text.splitlines() == [
+        "TENANT  GUARANTEED  BORROWED  SCAVENGED     LENT  WAITED     MEMORY  COST EUR",
+        "ml/bob      10.00h     5.00h          -  30.0min  1.5min  24.00GiBh     27.74",
+        "scav             -         -      4.00h        -       -          -      0.40",
+        "together 28.14 EUR",
+        "devices: 47.5 % used, 47.5 % idle, 2.5 % switching, 2.5 % without a daemon; of 40.00h",
+    ]
+    assert asked == {"by": "tenant", "since": 1793491200 * 10**9, "until": None, "tenant": "ml"}
+
+
+def test_as_csv_and_json(said):
+    text, _ = said("--format", "csv", "--by", "grant")
+    first, second = csv.DictReader(io.StringIO(text))
+    assert (first["grant"], first["guaranteed_ns"], first["cost"], first["currency"]) == (
+        "g-1",
+        str(10 * HOUR),
+        "27.740000",
+        "EUR",
+    )
+    assert (second["tenant"], second["scavenged_ns"], second["borrowed_ns"], second["reclaims"]) == (
+        "scav",
+        str(4 * HOUR),
+        "0",
+        "3",
+    )
+    value = json.loads(said("--json")[0])
+    assert value["rows"][1]["cost"] == "0.400000" and value["currency"] == "EUR" and value["devices"] == SPENT
+    assert "cost" not in json.loads(said("--format", "json", priced=False)[0])["rows"][0]
+
+
+def test_as_focus(said):
+    text, asked = said("--format", "focus")
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert asked["by"] == "charge" and set(rows[0]) == set(focus.COLUMNS)
+    assert [(row["SkuId"], row["ConsumedQuantity"], row["ConsumedUnit"], row["BilledCost"]) for row in rows] == [
+        ("gpu-guaranteed", "10", "GPU hours", "25"),
+        ("gpu-borrowed", "5", "GPU hours", "2.5"),
+        ("gpu-memory", "24", "GiB hours", "0.24"),
+        ("gpu-scavenged", "4", "GPU hours", "0.4"),
+    ]
+    one = rows[0]
+    assert (one["ChargePeriodStart"], one["ChargePeriodEnd"]) == ("2026-10-24T00:00:00Z", "2026-10-25T00:00:00Z")
+    assert (one["BillingPeriodStart"], one["BillingPeriodEnd"]) == ("2026-10-01T00:00:00Z", "2026-11-01T00:00:00Z")
+    assert (one["BillingAccountId"], one["SubAccountId"], one["ResourceId"]) == ("node-1", "ml/bob", "g-1/GPU-0")
+    assert one["BilledCost"] == one["EffectiveCost"] == one["ListCost"] == one["ContractedCost"]
+
+
+def test_a_bill_adds_up_to_the_last_digit():
+    tenth = Prices("EUR", *[Decimal("0.1")] * 4)
+    row = {"guaranteed_ns": HOUR, "borrowed_ns": HOUR, "scavenged_ns": HOUR, "memory_byte_s": 0}
+    assert cost(row, tenth) == Decimal("0.3")
+    assert [charge.what for charge in charges(row, tenth)] == ["guaranteed", "borrowed", "scavenged"]
+
+
+def test_prices_with_a_byte_order_mark(tmp_path):
+    path = tmp_path / "prices.toml"
+    path.write_bytes(b'\xef\xbb\xbfcurrency = "EUR"\nguaranteed = 2\n')
+    assert prices.load(path).currency == "EUR"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("currency = 'EUR'\nguaranteed = -1\n", 2, "guaranteed is '-1'"),
+        ("currency = 'EUR'\n\nborrowed = 'much'\n", 3, "borrowed is 'much'"),
+        ("currency = 'euro'\n", 1, "give three letters"),
+        ("guaranteed = 1\n", None, "currency is 'None'"),
+        ("currency = 'EUR'\nguarantee = 1\n", 2, "unknown 'guarantee'"),
+        ("currency = 'EUR'\nguaranteed = inf\n", 2, "guaranteed is"),
+        ("currency = 'EUR'\nguaranteed = nan\n", 2, "guaranteed is"),
+        ("currency = 'EUR'\nguaranteed = 1e99\n", 2, "guaranteed is"),
+        ("currency = 'EUR'\nguaranteed = true\n", 2, "guaranteed is"),
+        ("currency = 'EUR'\nx = = 1\n", 2, "Invalid"),
+    ],
+)
+def test_prices_that_make_no_sense_are_told_with_their_line(tmp_path, text, line, said):
+    path = tmp_path / "p.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        prices.load(path)
+    assert str(caught.value).startswith(f"{path}:{line}: " if line else f"{path}: ") and said in str(caught.value)
+
+
+def test_times_people_write(monkeypatch):
+    monkeypatch.setattr("time.time_ns", lambda: 10 * 86400 * 10**9)
+    assert [usage.moment(text) for text in ("2d", "12h", "90m")] == [
+        (10 * 86400 - s) * 10**9 for s in (2 * 86400, 12 * 3600, 5400)
+    ]
+    assert usage.moment("1970-01-02T01:00:00+01:00") == usage.moment("1970-01-02") == 86400 * 10**9
+    for text in ("", "yesterday", "3y", "-1d", "2026-13-01"):
+        with pytest.raises(UsageError, match="is no time"):
+            usage.moment(text)

@@ -1,0 +1,109 @@
+import contextlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare.errors import BY_CODE, GpushareError, UsageError
+from gpushare.text.units import GIB, MIB, format_size, format_time, parse_memory, parse_size, parse_time
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [
+        ("8GiB", 8 * GIB),
+        ("8Gi", 8 * GIB),
+        ("512MiB", 512 * MIB),
+        ("1.5GiB", 3 * GIB // 2),
+        ("8 GiB", 8 * GIB),
+        ("4096", 4096),
+    ],
+)
+def test_sizes_people_write(text, size):
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "12 GiBs",
+        "-3",
+        "NaN",
+        "inf",
+        "1e9",
+        "8GB",
+        "8gib",
+        "0",
+        "0GiB",
+        "0.1",
+        "17TiB",
+        "8GiB 8GiB",
+        "٣GiB",
+        "140%",
+        "0" * 61 + "8GiB",
+    ],
+)
+def test_sizes_that_make_no_sense(text):
+    with pytest.raises(UsageError) as caught:
+        parse_size(text)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "milli"),
+    [
+        ("30%", 300),
+        ("12.5%", 125),
+        ("0.3", 300),
+        ("1.0", 1000),
+        ("300", 300),
+        ("100%", 1000),
+        ("1", 1),
+        ("0", 0),
+        ("0%", 0),
+        ("0.0", 0),
+    ],
+)
+def test_times_people_write(text, milli):
+    assert parse_time(text) == milli
+
+
+@pytest.mark.parametrize("text", ["", "-3", "140%", "NaN", "1.5", "1001", "12.34%", "0.0001", "30 percent", ".3"])
+def test_times_that_make_no_sense(text):
+    with pytest.raises(UsageError):
+        parse_time(text)
+
+
+def test_memory_as_part_of_a_device():
+    assert parse_memory("35%", 1000) == 350
+    with pytest.raises(UsageError):
+        parse_memory("101%", 1000)
+
+
+@given(st.integers(1, 16 << 40))
+def test_plain_bytes_survive(size):
+    assert parse_size(str(size)) == size
+
+
+@given(st.integers(1, 1023))
+def test_whole_units_survive_printing(gib):
+    assert parse_size(format_size(gib * GIB)) == gib * GIB
+
+
+@given(st.integers(1, 1000))
+def test_times_survive_printing(milli):
+    assert parse_time(format_time(milli)) == milli
+
+
+@given(st.text(max_size=12))
+def test_any_text_is_parsed_or_refused(text):
+    with contextlib.suppress(UsageError):
+        assert parse_size(text) > 0
+    with contextlib.suppress(UsageError):
+        assert 0 <= parse_time(text) <= 1000
+
+
+def test_every_error_has_its_own_code():
+    kinds = {kind for kind in BY_CODE.values() if kind is not GpushareError}
+    assert len({kind.code for kind in kinds}) == len(kinds)
