@@ -76,8 +76,11 @@ def arguments(symbol: table.Symbol) -> str:
     return ", ".join(NAME.findall(parameter)[0] for parameter in symbol.parameters.split(",") if parameter != "void")
 
 
-# Not of a context or of its work: these never wait for the end of a checkpoint, and need no cuInit.
+# Not of a context or of its work: these never wait for the end of a checkpoint.
 FREE = re.compile(r"^cu(Checkpoint\w+|GetProcAddress|GetExportTable|DriverGetVersion|Init|GetError(Name|String))$")
+
+# These need no cuInit.
+EARLY = re.compile(rf"{FREE.pattern}|^cuCoredump(Get|Set)AttributeGlobal$")
 
 
 def exports(symbols: list[table.Symbol]) -> str:
@@ -92,7 +95,7 @@ def exports(symbols: list[table.Symbol]) -> str:
             f"  struct sim_lane *gate_ = {'NULL' if FREE.match(symbol.base) else 'sim_enter()'};",
             "  if (sim_holds_any())",
             f"    sim_hold_here({names}, GS_SIM_BEFORE);",
-            f"  CUresult called_ = {call if FREE.match(symbol.base) else f'sim_ready() ? sim_ready() : {call}'};",
+            f"  CUresult called_ = {call if EARLY.match(symbol.base) else f'sim_ready() ? sim_ready() : {call}'};",
             "  if (sim_holds_any())",
             f"    sim_hold_here({names}, GS_SIM_AFTER);",
             "  sim_leave(gate_);",

@@ -3,12 +3,20 @@
 #include "sim/api/sim_procs.h"
 #include "sim/model/process.h"
 
-int sim_no_display(void) { return CUDA_ERROR_NOT_SUPPORTED; }
+int sim_no_display(void) {
+  CUresult result = sim_ready();
+  return result ? result : CUDA_ERROR_NOT_SUPPORTED;
+}
 
 #define EXPORTED __attribute__((visibility("default"))) CUresult
 
 /* No device of this library draws what the program sees. */
-static CUresult no_device(const void *out) { return out ? CUDA_ERROR_NO_DEVICE : CUDA_ERROR_INVALID_VALUE; }
+static CUresult no_device(const void *out) {
+  CUresult result = sim_ready();
+  if (result)
+    return result;
+  return out ? CUDA_ERROR_NO_DEVICE : CUDA_ERROR_INVALID_VALUE;
+}
 
 EXPORTED cuGLGetDevices_v2(unsigned *count, CUdevice *devices, unsigned room, int list);
 EXPORTED cuGLGetDevices_v2(unsigned *count, CUdevice *devices, unsigned room, int list) {

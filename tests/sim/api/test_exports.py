@@ -1,6 +1,5 @@
 """Exports, and look-ups through cuGetProcAddress: by version and by default stream."""
 
-import ctypes
 import json
 import subprocess
 import sys
@@ -107,7 +106,6 @@ def test_every_entry_of_the_table_is_found():
 
 
 DISPLAY = """
-import ctypes
 lib = ctypes.CDLL("libcuda.so.1")
 count, device = ctypes.c_uint(7), ctypes.c_int()
 before = [lib.cuGLInit(), lib.cuGLGetDevices_v2(ctypes.byref(count), None, 0, 1)]
@@ -126,7 +124,6 @@ def test_there_is_no_display(sim):
 @pytest.mark.parametrize("order", [("libcuda.so", "libcuda.so.1"), ("libcuda.so.1", "libcuda.so")])
 def test_the_name_without_a_version_is_the_same_library(sim, order):
     code = f"""
-import ctypes
 one, other = (ctypes.CDLL(name) for name in {order!r})
 address = lambda library, name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value
 print(one.cuInit(0), *(address(one, name) == address(other, name) for name in ("cuMemAlloc_v2", "cuGLInit")))
@@ -151,10 +148,11 @@ def test_programs_link_with_the_usual_names(sim, tmp_path):
     assert "[libnvidia-ml.so.1]" in needed
 
 
-def test_unimplemented_functions_say_so():
-    library = ctypes.CDLL(str(LIBRARY))
-    assert library.cuGraphicsUnregisterResource(None) == 801
-    assert library.cuLogicalEndpointDestroy(None) == 801
+def test_unimplemented_functions_say_so(sim):
+    """NOT_INITIALIZED before cuInit, then NOT_SUPPORTED."""
+    answers = "cuda.cuGraphicsUnregisterResource(None), cuda.cuLogicalEndpointDestroy(None)"
+    code = f"import ctypes; cuda = ctypes.CDLL('libcuda.so.1'); print({answers}, cuda.cuInit(0), {answers})"
+    assert sim.run(sys.executable, "-c", code) == "3 3 0 801 801\n"
 
 
 def test_without_a_simulator_there_is_no_device(tmp_path):
