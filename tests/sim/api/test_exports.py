@@ -106,6 +106,7 @@ def test_every_entry_of_the_table_is_found():
 
 
 DISPLAY = """
+import ctypes
 lib = ctypes.CDLL("libcuda.so.1")
 count, device = ctypes.c_uint(7), ctypes.c_int()
 before = [lib.cuGLInit(), lib.cuGLGetDevices_v2(ctypes.byref(count), None, 0, 1)]
@@ -124,6 +125,7 @@ def test_there_is_no_display(sim):
 @pytest.mark.parametrize("order", [("libcuda.so", "libcuda.so.1"), ("libcuda.so.1", "libcuda.so")])
 def test_the_name_without_a_version_is_the_same_library(sim, order):
     code = f"""
+import ctypes
 one, other = (ctypes.CDLL(name) for name in {order!r})
 address = lambda library, name: ctypes.cast(getattr(library, name), ctypes.c_void_p).value
 print(one.cuInit(0), *(address(one, name) == address(other, name) for name in ("cuMemAlloc_v2", "cuGLInit")))
