@@ -96,6 +96,7 @@ def test_python_tenant(node):
     assert (ready["event"], memory["total_bytes"], alloc["ok"]) == ("ready", 1 << 30, False)
 
 
+@pytest.mark.promise("no-start-without-share")
 def test_refusal_is_125_with_the_reason(node):
     result = node.cli("run", "--memory", "17GiB", "--time", "30%", "--", "echo", "started")
     assert (result.returncode, result.stdout) == (125, "")
@@ -154,8 +155,8 @@ def test_a_daemon_that_is_restarted_is_waited_for(node):
     command = [*GPUSHARE, "run", "--socket", str(node.layout.socket), *SHARE, "--", "echo", "started"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         node.start()
-        out, said = process.communicate(timeout=60)
-    assert (process.returncode, out) == (0, "started\n"), said
+        out, reply = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "started\n"), reply
 
 
 def test_a_user_without_permission(node):

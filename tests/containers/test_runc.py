@@ -23,10 +23,11 @@ SHARE = {"memory": "1GiB", "time": "30%"}
 PRELOADED = (*grantdir.INTERPOSERS, *(f"{CONTAINER_DRIVER}/{name}" for name in SIM_RUNTIMES))
 
 
-def said(result) -> str:
+def answer(result) -> str:
     return result.stderr.strip().splitlines()[-1]
 
 
+@pytest.mark.promise("own-limits")
 def test_container_sees_its_share(runc):
     script = """
         cat /etc/ld.so.preload
@@ -43,6 +44,7 @@ def test_container_sees_its_share(runc):
     ]  # fmt: skip
 
 
+@pytest.mark.promise("own-files-only")
 def test_a_neighbours_grant_is_out_of_reach(runc, node):
     other = node.client.create(memory="1GiB", time=100)
     try:
@@ -67,6 +69,7 @@ print(os.stat("/run/gpushare/self/usage").st_size - end < 4 << 20)
 """
 
 
+@pytest.mark.promise("page-room-is-own")
 def test_a_container_grows_its_page_into_nobody_elses_room(runc, node):
     result = runc.run("/usr/bin/python3", "-c", GROW, annotations=SHARE)
     assert result.returncode == 0, result.stderr
@@ -197,6 +200,7 @@ def test_no_request_starts_without_a_daemon_and_sees_no_gpu(runc, node):
     assert "hooks" not in runc.config()
 
 
+@pytest.mark.promise("other-requests-are-reported")
 def test_who_asks_in_nvidias_ways_gets_none_and_is_seen(runc, node):
     def attempts() -> list[dict]:
         return node.client.call("GET", "/v1/attempts")["attempts"]
@@ -221,6 +225,7 @@ def test_who_asks_in_nvidias_ways_gets_none_and_is_seen(runc, node):
     assert attempts()[-1]["by"] == ["environment"]
 
 
+@pytest.mark.promise("other-requests-are-reported")
 def test_who_asks_in_nvidias_ways_starts_while_the_daemon_hangs(runc, node):
     node.process.send_signal(signal.SIGSTOP)
     try:
@@ -237,7 +242,7 @@ def test_request_without_a_daemon_does_not_start(runc, node, tmp_path):
     result = runc.run("/bin/sh", "-c", "echo started", annotations=SHARE)
     assert result.returncode != 0
     assert result.stdout == ""
-    assert said(result).startswith("gpushare: no daemon answers at")
+    assert answer(result).startswith("gpushare: no daemon answers at")
 
 
 @pytest.mark.parametrize("end", ["kill", "terminate"])
@@ -245,8 +250,8 @@ def test_a_daemon_that_is_restarted_is_waited_for(runc, node, end):
     getattr(node, end)()
     with runc.start("/bin/echo", "started", annotations=SHARE) as process:
         node.start()
-        out, said = process.communicate(timeout=60)
-    assert (process.returncode, out) == (0, "started\n"), said
+        out, answer = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "started\n"), answer
 
 
 def test_a_daemon_that_is_killed_again_and_again_stops_no_start(runc, node):
@@ -255,12 +260,13 @@ def test_a_daemon_that_is_killed_again_and_again_stops_no_start(runc, node):
         with runc.start("/bin/echo", "started", annotations=SHARE) as process:
             node.kill()
             node.start()
-            out, said = process.communicate(timeout=60)
-        assert (process.returncode, out) == (0, "started\n"), said
+            out, answer = process.communicate(timeout=60)
+        assert (process.returncode, out) == (0, "started\n"), answer
 
 
+@pytest.mark.promise("no-start-without-share")
 @pytest.mark.parametrize(
-    ("annotations", "says"),
+    ("annotations", "message"),
     [
         ({"memory": "17GiB", "time": "30%"}, "17GiB"),
         ({"memory": "12 GiBs", "time": "30%"}, "12 GiBs"),
@@ -275,13 +281,14 @@ def test_a_daemon_that_is_killed_again_and_again_stops_no_start(runc, node):
         ({"grant": "g-000000000000"}, "g-000000000000"),
     ],
 )
-def test_refusal_stops_the_start_with_the_reason(runc, node, annotations, says):
+def test_refusal_stops_the_start_with_the_reason(runc, node, annotations, message):
     result = runc.run("/bin/sh", "-c", "echo started", annotations=annotations)
     assert result.returncode != 0
     assert result.stdout == ""
-    assert result.stderr.count("\n") == 1 and says in result.stderr, result.stderr
+    assert result.stderr.count("\n") == 1 and message in result.stderr, result.stderr
 
 
+@pytest.mark.promise("request-read-one-way")
 def test_an_annotation_in_capitals_starts_no_container_without_a_share(runc, node):
     result = runc.run(
         "/bin/echo", "started", change=lambda config: config["annotations"].update({"GpuShare.Dev/time": "1%"})
@@ -299,7 +306,7 @@ def test_the_hooks_refusal_reaches_the_terminal(runc, node):
         until(lambda: node.client.grant(grant["id"])["phase"] == "active", "the first one runs")
         second = runc.run("/bin/echo", "started", annotations={"grant": grant["id"]})
         assert second.returncode != 0 and second.stdout == ""
-        assert grant["id"] in said(second)
+        assert grant["id"] in answer(second)
         first.stdin.close()
         assert first.wait(20) == 0
 

@@ -158,10 +158,10 @@ def test_a_refusal_is_where_the_engine_reads_it(wrapper, daemon, bundle, tmp_pat
     log = tmp_path / "log.json"
     log.write_text('{"level":"info","msg":"before"}\n')
     options = [option.replace("L", str(log)) for option in options]
-    said = line(wrapper("--root", "/r", *options, "create", "-b", bundle, "c1"))
+    reply = line(wrapper("--root", "/r", *options, "create", "-b", bundle, "c1"))
     *_, last = map(json.loads, log.read_text().splitlines())
-    assert last == {"level": "error", "msg": said.strip()}
-    assert 'no "share" left' in said
+    assert last == {"level": "error", "msg": reply.strip()}
+    assert 'no "share" left' in reply
 
 
 def test_no_log_in_another_format_and_none_through_a_link(wrapper, daemon, bundle, tmp_path):
@@ -179,8 +179,9 @@ NOTICED = [
 ]
 
 
+@pytest.mark.promise("other-requests-are-reported")
 @pytest.mark.parametrize("config", NOTICED)
-def test_who_may_ask_in_another_way_is_told_of_and_started(wrapper, daemon, bundle, config):
+def test_who_may_ask_in_another_way_is_notified_of_and_started(wrapper, daemon, bundle, config):
     text = json.dumps(config, separators=(",", ":"))
     (bundle / "config.json").write_text(text)
     daemon.answer = lambda _: (500, {})
@@ -260,11 +261,13 @@ def test_daemon_that_ends_meanwhile(wrapper, daemon, bundle):
     assert json.loads((bundle / "config.json").read_text()) == ASKS
 
 
+@pytest.mark.promise("hook-reads-no-bundle-trust")
 def test_wrong_peer(programs, runtime, bundle, foreign_socket):
     wrapper = Wrapper(programs / "gpushare-runtime", runtime, foreign_socket)
     assert "not by root" in line(wrapper("create", "-b", bundle, "c1"))
 
 
+@pytest.mark.promise("hook-reads-no-bundle-trust")
 def test_symlinked_config_is_not_rewritten(wrapper, daemon, bundle, tmp_path):
     target = tmp_path / "elsewhere.json"
     (bundle / "config.json").rename(target)
@@ -294,6 +297,7 @@ def test_config_that_is_no_file(wrapper, bundle):
     assert "not a regular file" in line(wrapper("create", "-b", bundle, "c1"))
 
 
+@pytest.mark.promise("hook-reads-no-bundle-trust")
 def test_oversized_config(wrapper, bundle):
     with open(bundle / "config.json", "r+b") as file:
         file.truncate((8 << 20) + 1)
@@ -337,7 +341,7 @@ def test_settings_file(programs, runtime, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("mode", "uid", "text", "says"),
+    ("mode", "uid", "text", "message"),
     [
         (0o666, 0, "runtime = {}", "only root can write"),
         (0o664, 0, "runtime = {}", "only root can write"),
@@ -349,10 +353,10 @@ def test_settings_file(programs, runtime, tmp_path):
         (0o644, 0, "#" * 5000, "more than 4096 bytes"),
     ],
 )
-def test_bad_settings_start_nothing(programs, runtime, tmp_path, mode, uid, text, says):
+def test_bad_settings_start_nothing(programs, runtime, tmp_path, mode, uid, text, message):
     result = settings(programs, tmp_path, text.format(runtime), mode, uid)
     assert result.returncode == 1
-    assert says in result.stderr
+    assert message in result.stderr
     assert result.stdout == ""
 
 

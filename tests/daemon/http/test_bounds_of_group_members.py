@@ -45,6 +45,7 @@ def processor_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+@pytest.mark.promise("members-block-nobody")
 def test_a_user_has_a_bounded_number_of_connections(public):
     path = public.layout.socket
     before = public.log.read_text()
@@ -59,21 +60,22 @@ def test_a_user_has_a_bounded_number_of_connections(public):
         except UnreachableError as error:
             tell(str(error))
 
-    with member(take_all) as told:
-        assert told() == [503] * 20
-        assert f"{reception.USER_CONNECTIONS} connections" in told()
+    with member(take_all) as notified:
+        assert notified() == [503] * 20
+        assert f"{reception.USER_CONNECTIONS} connections" in notified()
         assert public.client.version()  # root is served
 
     def served(tell):
         until(lambda: ask(path, VERSION)[0] == 200, "served")
         tell("served")
 
-    with member(served) as told:
-        assert told() == "served"
+    with member(served) as notified:
+        assert notified() == "served"
     lines = public.log.read_text()[len(before) :].splitlines()
     assert len(lines) <= 1, lines
 
 
+@pytest.mark.promise("stalled-requests-end")
 def test_halves_of_requests_end(make_daemon):
     daemon = make_daemon().quicken(idle=0.3, body=0.3, linger=0.1).start()
     path = daemon.layout.socket
@@ -113,8 +115,8 @@ def test_without_descriptors_it_waits_and_root_gets_in(make_daemon):
     with contextlib.ExitStack() as held:
 
         def member_is_refused():
-            with member(lambda tell: tell(ask(path, VERSION)[0])) as told:
-                return told() == 503
+            with member(lambda tell: tell(ask(path, VERSION)[0])) as notified:
+                return notified() == 503
 
         # Root's connections are not limited: they use up all descriptors but the reserve.
         while not member_is_refused():
@@ -136,6 +138,7 @@ def test_without_descriptors_it_waits_and_root_gets_in(make_daemon):
     until(daemon.answers, "it serves again")
 
 
+@pytest.mark.promise("requests-take-little-memory")
 def test_large_bodies_are_few_and_their_memory_is_returned(make_daemon):
     daemon = make_daemon().start()
     path, pid = daemon.layout.socket, daemon.process.pid
@@ -160,9 +163,9 @@ def test_bodies_of_members_are_small_and_those_for_root_are_not_read(public):
             head = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (target, len(body))
             tell([ask(path, head + body)[0] for _ in range(10)])
 
-    with member(send) as told:
-        assert told() == [403] * 10
-        assert told() == [400] * 10
+    with member(send) as notified:
+        assert notified() == [403] * 10
+        assert notified() == [400] * 10
     assert status(pid, "VmHWM") - before < 4 * MIB
     assert BODY_MAX < MIB
 
@@ -191,6 +194,7 @@ def ended(one, text):
     return False
 
 
+@pytest.mark.promise("stalled-requests-end")
 @pytest.mark.slow
 def test_a_watcher_that_does_not_read_is_dropped(make_daemon):
     daemon = make_daemon().quicken(send=0.3).start()
@@ -205,6 +209,7 @@ def test_a_watcher_that_does_not_read_is_dropped(make_daemon):
     assert daemon.client.version()
 
 
+@pytest.mark.promise("descriptors-block-nothing")
 @pytest.mark.parametrize("by_kernel", [True, False])
 def test_descriptors_do_not_reach_the_loop(make_daemon, by_kernel):
     way = ("from gpushare.daemon.http import reception", f"reception.REFUSED_BY_KERNEL = {by_kernel}")
@@ -232,8 +237,8 @@ def test_descriptors_do_not_reach_the_loop(make_daemon, by_kernel):
             reader.detach()  # kept open, but never read
         tell("sent")
 
-    with member(send) as told:
-        assert told() == "sent"
+    with member(send) as notified:
+        assert notified() == "sent"
         assert daemon.client.version()
         until(lambda: len(os.listdir(f"/proc/{pid}/fd")) <= before + 1, "nothing stays")
 
@@ -257,6 +262,7 @@ def post(target, body, *lines):
     return b"\r\n".join(head) + b"\r\n\r\n" + body
 
 
+@pytest.mark.promise("invalid-requests-answered")
 @pytest.mark.parametrize(
     "text",
     [

@@ -56,6 +56,7 @@ def joined_pair(daemon):
     return child, liar, honest
 
 
+@pytest.mark.promise("claims-are-bounded")
 def test_any_number_in_any_word(daemon):
     began = time.monotonic_ns()
     _, liar, honest = joined_pair(daemon)
@@ -76,9 +77,9 @@ def test_any_number_in_any_word(daemon):
         assert "1 processes say what cannot be" in daemon.cli_here("grant", "show", liar).stdout
         for name in ("gpushare_grant_busy_seconds_total", "gpushare_grant_memory_bytes"):
             assert metric(daemon, name, liar) <= capacity
-    told = daemon.client.call("GET", f"/v1/events?grant={liar}&kind=lie")["events"]
-    assert {"state", "generation", "pid", "memory", "busy", "waiting"} <= {event["word"] for event in told}
-    assert len({(event["word"], event["pid"]) for event in told}) == len(told)
+    notified = daemon.client.call("GET", f"/v1/events?grant={liar}&kind=lie")["events"]
+    assert {"state", "generation", "pid", "memory", "busy", "waiting"} <= {event["word"] for event in notified}
+    assert len({(event["word"], event["pid"]) for event in notified}) == len(notified)
     assert "says what cannot be" in daemon.cli_here("events", "--grant", liar, "--kind", "lie").stdout
     assert not daemon.client.call("GET", f"/v1/events?grant={honest}&kind=lie")["events"]
     daemon.client.release(liar)
@@ -152,6 +153,7 @@ def test_who_does_not_lie_is_believed_whatever_happens_to_it(fresh):
             tenant.kill()
 
 
+@pytest.mark.promise("page-names-no-processes")
 @pytest.mark.slow
 def test_pages_of_random_bytes(fresh):
     began = time.monotonic_ns()

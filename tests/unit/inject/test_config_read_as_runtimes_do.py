@@ -27,6 +27,7 @@ def test_escapes_are_read():
     assert oci.request(config.load(text)) == {"memory": "1GiB", "time": "25%", "ttl_seconds": 20}
 
 
+@pytest.mark.promise("request-read-one-way")
 @pytest.mark.parametrize(
     "text",
     [
@@ -119,7 +120,7 @@ WANTED = edits.Edits(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(NAMES, VALUES, max_size=8))
 def test_whatever_a_config_is_there_is_an_answer(tmp_path, value):
     """Any config is edited or gets a one-line error, also that of a container that exists already; an edited config can

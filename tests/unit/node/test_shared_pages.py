@@ -41,7 +41,7 @@ def test_what_was_written_is_read_back_by_another_mapping(tmp_path, pages):
         assert pages[0].renew_daemon_epoch() == 2 == seen.daemon_epoch
 
 
-def test_modes_are_as_asked_whatever_the_umask_says(tmp_path):
+def test_modes_are_as_asked_whatever_the_umask_states(tmp_path):
     old = os.umask(0o077)
     try:
         limits_page(tmp_path / "limits", "g", [DEVICE]).close()
@@ -65,6 +65,7 @@ def offset(field):
     return {"magic": 0, "version": 4, "size": 8, "count": 12, "grant": 16}[field]
 
 
+@pytest.mark.promise("page-misleads-nobody")
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
@@ -84,6 +85,7 @@ def test_a_foreign_or_corrupt_limits_page_is_refused(tmp_path, pages, field, val
         LimitsPage.open(tmp_path / "limits")
 
 
+@pytest.mark.promise("page-misleads-nobody")
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [("magic", lib.GS_LIMITS_MAGIC, "magic"), ("version", 0, "version 0"), ("count", 5, "5 slots")],
@@ -161,6 +163,7 @@ def test_memory_is_summed_over_live_slots_only(pages):
     assert memory_bytes(usage, limits, 0) == 103
 
 
+@pytest.mark.promise("page-names-no-processes")
 def test_what_a_tenant_writes_frees_no_slot_and_takes_none(pages):
     limits, usage = pages
     usage.claim(limits, 10)
@@ -196,7 +199,7 @@ def test_no_number_of_a_page_is_larger_than_the_ledger_can_keep(pages, value):
     assert {getattr(seen, name) for name in names} == {2**63 - 1}
 
 
-def test_a_page_truncated_under_our_hands_reads_as_zeros_and_says_so(tmp_path, pages):
+def test_a_page_truncated_under_our_hands_reads_as_zeros_and_reports_it(tmp_path, pages):
     limits, usage = pages
     usage.claim(limits, 10)
     assert not usage.torn

@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -89,7 +90,7 @@ def test_who_gives_nothing_back_is_ended_after_the_grace_where_it_allows_that() 
     assert (outcomes(steps), ended(steps)) == ({"one": "ended"}, ["one"])
 
 
-def test_who_may_not_be_ended_stays_and_the_owner_is_told() -> None:
+def test_who_may_not_be_ended_stays_and_the_owner_is_notified() -> None:
     world, recalls = node(one=Grant("a", 90, Rung.EVICT)), Recalls()
     recalls.wanted(0, "w", "b", world)
     steps = recalls.look(GRACE, world)
@@ -110,6 +111,7 @@ def test_who_borrows_after_others_refused_is_asked() -> None:
     assert asked(recalls.wanted(GRACE + 5, "w", "b", world)) == ["new"]
 
 
+@pytest.mark.promise("no-grant-is-sacrificed")
 def test_nobody_is_ended_who_would_not_make_room() -> None:
     """Only both together would make room. As one may not be ended, neither is the other."""
     world = node(stays=Grant("a", 45, Rung.EVICT), goes=Grant("a", 50))
@@ -194,7 +196,8 @@ MOVES = st.lists(
 )
 
 
-@settings(max_examples=300)
+@pytest.mark.promise("no-grant-is-sacrificed")
+@settings(max_examples=100)
 @given(MOVES)
 def test_never_a_tenant_within_its_guarantee_and_never_for_nothing(moves: list[tuple[str, str, int, Rung]]) -> None:
     world, recalls = Node({"a": 20, "b": 80, "c": 0}), Recalls()
