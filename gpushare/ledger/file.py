@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpushare.errors import FailedError
-from gpushare.ledger import chained, rollup
+from gpushare.ledger import chain, rollup
 from gpushare.ledger.entries import Batch
 from gpushare.ledger.schema import CHAINED, SCHEMA_VERSION, STEPS
 from gpushare.ledger.sqlite_file import UNREADABLE, DamagedError, connect, failures
@@ -205,14 +205,14 @@ class LedgerFile:
                     self.insert("parts", None, "INSERT OR REPLACE INTO parts VALUES (?, ?, ?)", (name, state, now))
                 else:
                     self._db.execute("DELETE FROM parts WHERE id = ?", (name,))
-            chained.append(self._db, self.insert, "periods", [(run, *row) for row in batch.periods])
+            chain.append(self._db, self.insert, "periods", [(run, *row) for row in batch.periods])
             self._db.execute("UPDATE runs SET seen_ns = ?, moved = MAX(moved, ?) WHERE run = ?", (now, batch.last, run))
 
     def begin_again(self) -> None:
         """Makes the chains begin after the existing rows, which came from another file. What has not ended is to be
         written again, since that file may have lost it."""
         with self._writing():
-            chained.begin(self._db)
+            chain.begin(self._db)
             self._db.execute("UPDATE runs SET moved = 0")
 
     def insert(self, table: str, row_id: int | None, statement: str, values: tuple[Any, ...]) -> bool:
@@ -284,7 +284,7 @@ class LedgerFile:
         """Drops ended grants, periods, devices and rows set aside that are older than `before_ns`, some at once.
         Returns whether there may be more."""
         with self._writing():
-            dropped = max(chained.forget(self._db, table, before_ns, _FORGET_ROWS) for table in CHAINED)
+            dropped = max(chain.forget(self._db, table, before_ns, _FORGET_ROWS) for table in CHAINED)
             for table, when in (("grants", "ended_ns"), ("devices", "seen_ns"), ("quarantine", "at_ns")):
                 some = f"SELECT rowid FROM {table} WHERE {when} < ? LIMIT {_FORGET_ROWS}"
                 query = f"DELETE FROM {table} WHERE rowid IN ({some})"
