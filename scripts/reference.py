@@ -22,7 +22,7 @@ from gpushare.cli.parser import Parser  # noqa: E402
 
 PAGE = ROOT / "docs" / "reference" / "cli.md"
 FILES = {
-    "gpushare.text.toml": "configuration of the gpushare daemon",
+    "gpushare.toml": "configuration of the gpushare daemon",
     "tenants.toml": "who is guaranteed what on a node of gpushare",
     "prices.toml": "what an hour of a device costs, for gpushare usage",
 }
@@ -246,7 +246,7 @@ def related(name: str) -> list[tuple[str, int]]:
     ours = {"gpushare-runtime": [("gpushare-runtime", 8)], "gpushare": [*everything, ("gpushare-runtime", 8)]}
     own = [("gpushare", 1)] if name != "gpushare" else []
     files = {
-        "gpushare-daemon": ["gpushare.text.toml", "tenants.toml"],
+        "gpushare-daemon": ["gpushare.toml", "tenants.toml"],
         "gpushare-tenants": ["tenants.toml"],
         "gpushare-usage": ["prices.toml"],
         "gpushare": list(FILES),

@@ -1,4 +1,4 @@
-"""gpushare.text.toml: what an administrator sets. Options of the command line override it."""
+"""gpushare.toml: what an administrator sets. Options of the command line override it."""
 
 import operator
 import re

@@ -113,7 +113,7 @@ def _unit() -> Iterator[Finding]:
 def _permissions() -> Iterator[Finding]:
     layout = paths.Layout.of()
     directories = [path for path in (_CONFIG, layout.run, layout.state, layout.cdi) if path.exists()]
-    config = [path for path in (_CONFIG / "gpushare.text.toml", _CONFIG / "tenants.toml") if path.exists()]
+    config = [path for path in (_CONFIG / "gpushare.toml", _CONFIG / "tenants.toml") if path.exists()]
     for path in [*directories, *config, paths.LIB_DIR, *paths.INTERPOSERS, paths.HOOK, paths.RUNTIME_WRAPPER]:
         try:
             files.check_writers(path, path.stat())

@@ -36,7 +36,7 @@ def check_own_files() -> None:
 def layout(root: Root) -> paths.Layout:
     """Returns the paths of this node's daemon, as configured in gpushare.toml."""
     try:
-        text = files.read(root.at(CONFIG / "gpushare.text.toml"))
+        text = files.read(root.at(CONFIG / "gpushare.toml"))
         known = tomllib.loads(text or "")
     except (GpushareError, ValueError):
         known = {}

@@ -63,7 +63,7 @@ def items(root: Path = Path("/")) -> list[Item]:
     }
     script = Path(sysconfig.get_path("scripts")) / "gpushare"
     return [
-        Item(CONFIG / "gpushare.text.toml", "config", packaged["gpushare.text.toml"]),
+        Item(CONFIG / "gpushare.toml", "config", packaged["gpushare.toml"]),
         Item(CONFIG / "tenants.toml", "config", packaged["tenants.toml"]),
         Item(CONFIG / "prices.toml", "config", packaged["prices.toml"]),
         Item(SYSUSERS, "part", packaged["gpushare.sysusers"]),

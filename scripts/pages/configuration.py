@@ -23,7 +23,7 @@ defaults apply. A mistake is reported with its file, line and key, and leaves th
 
 """
 FILES = {
-    "gpushare.text.toml": """\
+    "gpushare.toml": """\
 Read by the daemon when it starts; `gpushare daemon --config FILE` names another one. Command-line options
 override it. An unknown key is refused.
 """,
@@ -87,7 +87,7 @@ def _row(key: str, kind: str, default: str, meaning: str) -> tuple[str, ...]:
 
 def _node() -> str:
     text, rows, section = "", list[tuple[str, ...]](), ""
-    meanings = explained("gpushare.text.toml")
+    meanings = explained("gpushare.toml")
     for key, kind, default in leaves(Config):
         head = key.rpartition(".")[0]
         if head != section:
@@ -120,7 +120,7 @@ def _prices() -> str:
 def page() -> str:
     """The whole page."""
     text = made_from("gpushare/daemon/config.py and packaging/*.toml") + HEAD
-    made: Mapping[str, Any] = {"gpushare.text.toml": _node, "tenants.toml": _tenants, "prices.toml": _prices}
+    made: Mapping[str, Any] = {"gpushare.toml": _node, "tenants.toml": _tenants, "prices.toml": _prices}
     for name, about in FILES.items():
         text += f"## {name}\n\n{about}\n{made[name]()}"
     return text.rstrip("\n") + "\n"

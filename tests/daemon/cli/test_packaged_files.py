@@ -24,12 +24,12 @@ def uncommented(name):
 
 
 def test_installed_files_change_nothing():
-    for name in ("gpushare.text.toml", "tenants.toml", "prices.toml"):
+    for name in ("gpushare.toml", "tenants.toml", "prices.toml"):
         assert tomllib.loads((PACKAGING / name).read_text()) == {}
 
 
 def test_examples_of_the_configuration_are_its_defaults():
-    shown = uncommented("gpushare.text.toml")
+    shown = uncommented("gpushare.toml")
     assert shown.pop("simulate") == "2x16GiB"
     assert msgspec.convert(shown, Config) == Config()
     assert set(shown) | {"simulate"} == {field.name for field in msgspec.structs.fields(Config)}
@@ -97,5 +97,5 @@ def test_unit_is_what_systemd_understands(tmp_path, name):
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", path], capture_output=True, text=True, check=False, timeout=60
     )
-    said = [line for line in done.stderr.splitlines() if "gpushare" in line]
-    assert (done.returncode, said) == (0, [])
+    answer = [line for line in done.stderr.splitlines() if "gpushare" in line]
+    assert (done.returncode, answer) == (0, [])

@@ -29,7 +29,7 @@ OPENS, DENIED = "ENXIO", "EPERM"
 @pytest.fixture
 def start(make_daemon, tmp_path):
     def make(*lines: str) -> Daemon:
-        config = tmp_path / "gpushare.text.toml"
+        config = tmp_path / "gpushare.toml"
         config.write_text("\n".join(lines))
         return make_daemon("--simulate", "2x16GiB", "--config", str(config))
 

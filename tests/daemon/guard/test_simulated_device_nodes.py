@@ -50,7 +50,7 @@ def test_a_grant_opens_its_own_node_alone(daemon):
 
 
 def test_the_driver_serves_only_the_granted_device(make_daemon, tmp_path):
-    config = tmp_path / "gpushare.text.toml"
+    config = tmp_path / "gpushare.toml"
     config.write_text('[audit]\nevader = "tell"\n')  # else it is frozen, as it has not joined
     daemon = make_daemon("--simulate", "2x16GiB", "--config", str(config)).start()
     assert attack(daemon, "driver", copied_driver(daemon.state_dir), 16, grant={"gpu": "1"})["devices"] == 1
@@ -80,8 +80,8 @@ def test_whoever_rewrites_its_own_rules_leaves_ours(daemon, tmp_path):
         [grant] = daemon.client.grants()
         assert {wall["name"]: wall["why"] for wall in grant["walls"]}["devices"] == ""
         device_program.attach(daemon.cgroup(grant["id"]).path, {250}, set())  # theirs, which permits all nodes
-        said, _ = process.communicate("\n")
-    found = json.loads(said)
+        answer, _ = process.communicate("\n")
+    found = json.loads(answer)
     assert (found[own], found[other]) == ("ENXIO", "EPERM")
 
 

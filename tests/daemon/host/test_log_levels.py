@@ -36,7 +36,7 @@ def test_decisions_are_lines_of_the_debug_log(make_daemon):
 
 @pytest.mark.parametrize("level", ["info", "warning"])
 def test_other_levels_have_no_decisions(make_daemon, tmp_path, level):
-    config = tmp_path / "gpushare.text.toml"
+    config = tmp_path / "gpushare.toml"
     config.write_text(f'log_level = "{level}"\n')
     daemon = make_daemon("--simulate", "1x16GiB", "--config", str(config)).start()
     daemon.client.create(memory="1GiB", time=250)
@@ -60,7 +60,7 @@ def test_an_unknown_level_is_refused(make_daemon, tmp_path):
     done = daemon.cli("daemon", "--log-level", "loud")
     assert done.returncode == 2
     assert "loud" in done.stderr
-    config = tmp_path / "gpushare.text.toml"
+    config = tmp_path / "gpushare.toml"
     config.write_text('log_level = "loud"\n')
     done = daemon.cli("daemon", "--config", str(config))
     assert done.returncode == 2
