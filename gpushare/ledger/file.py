@@ -88,7 +88,7 @@ class LedgerFile:
 
     def _open_to_read(self) -> None:
         """For a disk that cannot be written. Where SQLite may not create the log's index, it reads a file without a log
-        only if told that nobody writes it."""
+        only as one that never changes."""
         log = Path(f"{self.path}-wal")
         quiet = not log.exists() or not log.stat().st_size
         self._db = connect(self.path, "?mode=ro&immutable=1" if quiet else "?mode=ro")
@@ -118,7 +118,7 @@ class LedgerFile:
 
     def replaced(self) -> bool:
         """Whether somebody has, since the last write, moved the file or its log away, or truncated one of them: SQLite
-        would go on with a file that nobody can open any more."""
+        would go on with a file that has no name any more."""
         try:
             return not self._follows(self._look())
         except OSError:
@@ -169,9 +169,10 @@ class LedgerFile:
 
     def moved(self, boot: str) -> int:
         """Up to which one it has the rows that were recorded in this boot of the machine (Batch.last)."""
+        # A mark of the future is damage: rows that come until then would be taken for written.
+        query = "SELECT COALESCE(MAX(moved), 0) FROM runs WHERE boot_id = ? AND moved <= ?"
         with failures(self.path):
-            found = self._db.execute("SELECT COALESCE(MAX(moved), 0) FROM runs WHERE boot_id = ?", (boot,)).fetchone()
-        return int(found[0])
+            return int(self._db.execute(query, (boot, time.clock_gettime_ns(time.CLOCK_BOOTTIME))).fetchone()[0])
 
     def begin(self, run: int, boot: str, gap_ns: int) -> None:
         """Records once that a run has begun."""

@@ -64,8 +64,8 @@ _merged = attrgetter("memory_bytes", *SUMS, *MAXIMA, "grant_id", "device", "from
 
 
 class Recent:
-    """For any thread; nobody waits for a disk. `on_tmpfs`: whether all of it outlives a killed daemon. `lost`: how many
-    rows of ended grants were dropped because too many waited."""
+    """Any thread may call it; no call waits for a disk. `on_tmpfs`: whether all of it outlives a killed daemon. `lost`:
+    how many rows of ended grants were dropped because too many waited."""
 
     def __init__(self, directory: Path | None) -> None:
         """`directory`: the parent of the grants' directories, on tmpfs. None: all is kept in memory."""
@@ -82,6 +82,10 @@ class Recent:
             self._begin(self._path)
         newest = ", ".join(f"(SELECT COALESCE(MAX(seq), 0) FROM {name})" for name in _TABLES)
         self._seq = int(self._rows(f"SELECT MAX({newest})")[0][0])
+        if self._seq > time.clock_gettime_ns(time.CLOCK_BOOTTIME):  # of an earlier boot: the directory is on a disk
+            self._seq = 0
+            for name in _TABLES:
+                self._rows(f"UPDATE {name} SET seq = 1 WHERE seq > 1")
         self.complete()  # what an earlier run recorded is not merged with what this one does
 
     @property
@@ -294,7 +298,7 @@ def _in_memory() -> sqlite3.Connection:
 
 
 def _on_tmpfs(path: Path) -> sqlite3.Connection:
-    """Opens or creates it; an exception of SQLite says that it is damaged."""
+    """Opens or creates it; an exception of SQLite shows its damage."""
     os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     # Without locks, since the daemon has one; so the log needs no file for its index.
     return _prepared(connect(path, "?vfs=unix-none"))

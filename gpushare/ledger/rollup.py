@@ -41,7 +41,7 @@ STEPS = (
 
 def roll(db: sqlite3.Connection, insert: Insert, now_ns: int) -> bool:
     """Rolls up some old rows. Returns whether there may be more. Rows that are not what was written stay as they are:
-    afterwards nobody could tell which they were."""
+    afterwards it could not be found out which they were."""
     found = [_roll(db, insert, step, now_ns) for step in STEPS]
     return any(found)
 
@@ -55,7 +55,7 @@ def _roll(db: sqlite3.Connection, insert: Insert, step: Step, now_ns: int) -> bo
     last = min(_with_begun(db, step, last, before_ns), _units(db, step, first))
     if fault := chain.fault(db, step.source, last)[0]:
         log.error(
-            "ledger: %s: %s: its rows are kept as they are; `gpushare usage verify` says more", step.source, fault
+            "ledger: %s: %s: its rows are kept as they are; `gpushare usage verify` shows more", step.source, fault
         )
         return False
     chain.append(db, insert, step.target, _merged(db, step, last))
