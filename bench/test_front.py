@@ -17,7 +17,7 @@ from run.running import GPUSHARE, Daemon, Tenant
 from run.waiting import until
 from terminals import cpu_ns, in_terminal
 
-from gpushare.cli.show import INTERVAL_SECONDS
+from gpushare.cli.look.show import INTERVAL_SECONDS
 
 GRANTS = 100
 WORKING = 12

@@ -13,7 +13,7 @@ GpushareError
 └── FailedError           gpushare, the kernel or the driver failed                        1   500  failed
 
 `cli/main.py` turns them into exit statuses, `daemon/http/requests.py` into answers, `client.py` answers into errors.
-`gpushare run` keeps its command's statuses apart from ours (`cli/run.py`).
+`gpushare run` keeps its command's statuses apart from ours (`cli/grants/run.py`).
 
 A message is one line: what happened, why, what to do.
 """

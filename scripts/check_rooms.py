@@ -1,29 +1,38 @@
-"""The rooms of the C code: includes and calls have one direction (rooms.toml), and there are no cycles of calls between
-files.
+"""The rooms of the C code: includes and uses have one direction (rooms.toml), no parts depend on each other in a
+circle, and no folder has more files than one can survey.
 
-usage: check_rooms.py BUILD, a build of this tree. Includes are read from the sources. Calls are read from the object
-files: a symbol that is undefined in one file and defined in another one of the same target. Generated sources belong to
-no room.
+usage: check_rooms.py BUILD, a build of this tree. Includes are read from the sources. A use is either a symbol that is
+undefined in one object file and defined in another one of the same target, or a function, macro or constant that a
+header defines and another file names. A part is a source with the header of its name. Generated sources belong to no
+room.
 """
 
 import re
 import subprocess
 import sys
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+COMMENT_OR_STRING = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"', re.DOTALL)
+# What a header defines and not only declares.
+INLINE = re.compile(r"^static inline [^;{=(]*?\b(\w+)\([^;{]*\{", re.MULTILINE)
+MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)(?=\S*[ \t]+\S)", re.MULTILINE)
+ENUM = re.compile(r"\benum\b[^;{()]*\{([^}]*)\}")
+CONSTANT = re.compile(r"(?:^|,)\s*(\w+)")
 # nm's letters: U is undefined; T, D, B, R, V, W and similar are defined. Lower case is local to the file.
 UNDEFINED, DEFINED = "U", frozenset("TDBRVWCGS")
+
+FILES_MAX = 20  # in one folder, without its subfolders
 
 Graph = dict[str, set[str]]
 
 
-def sources() -> list[str]:
-    """The tracked C files of the product."""
+def files() -> list[str]:
+    """The tracked files of the C houses."""
     listed = subprocess.run(
         ["git", "ls-files", "-co", "--exclude-standard", "native", "hooks"],
         cwd=ROOT,
@@ -31,7 +40,7 @@ def sources() -> list[str]:
         text=True,
         check=True,
     )
-    return [name for name in listed.stdout.split() if name.endswith((".c", ".h", ".S")) and (ROOT / name).is_file()]
+    return [name for name in listed.stdout.split() if (ROOT / name).is_file()]
 
 
 def allowed(rules: dict[str, list[dict[str, list[str]]]]) -> Graph:
@@ -105,6 +114,45 @@ def calls(build: Path, known: set[str]) -> Graph:
     return found
 
 
+def defined_in(header: str) -> set[str]:
+    """The inline functions, macros and constants that a header's text (without comments) defines."""
+    constants = {name for body in ENUM.findall(header) for name in CONSTANT.findall(body)}
+    return {*INLINE.findall(header), *MACRO.findall(header), *constants}
+
+
+def header_uses(texts: dict[str, str], included: Graph) -> Graph:
+    """file -> the headers, included directly or not, of which it names something that they define."""
+    defined = {name: defined_in(text) for name, text in texts.items() if name.endswith(".h")}
+    found = {}
+    for name, text in texts.items():
+        words, reached, ahead = set(re.findall(r"\w+", text)), {name}, [name]
+        while ahead:
+            new = included.get(ahead.pop(), set()) - reached
+            reached |= new
+            ahead += new
+        found[name] = {other for other in reached - {name} if words & defined.get(other, set())}
+    return found
+
+
+def parts(graph: Graph) -> Graph:
+    """The same uses between parts: a source and the header of its name are one."""
+    found: Graph = defaultdict(set)
+    for name, others in graph.items():
+        part = name.rsplit(".", 1)[0]
+        found[part] |= {other.rsplit(".", 1)[0] for other in others} - {part}
+    return found
+
+
+def crowded(names: Iterable[str]) -> list[str]:
+    """The folders with more than FILES_MAX files."""
+    counts = Counter(name.rpartition("/")[0] for name in names)
+    return [
+        f"{folder} has {count} files, {FILES_MAX} at most: give it rooms"
+        for folder, count in sorted(counts.items())
+        if count > FILES_MAX
+    ]
+
+
 def circles(graph: Graph) -> list[list[str]]:
     """The groups of files that reach each other (Tarjan's strongly connected components of more than one file)."""
     index: dict[str, int] = {}
@@ -135,13 +183,14 @@ def circles(graph: Graph) -> list[list[str]]:
 
 
 def problems(build: Path) -> list[str]:
-    names = sources()
-    may = allowed(tomllib.loads((Path(__file__).parent / "rooms.toml").read_text()))
-    said, called = includes(names), calls(build, set(names))
+    every = files()
+    names = [name for name in every if name.endswith((".c", ".h", ".S"))]
+    may = allowed(tomllib.loads((ROOT / "scripts" / "rooms.toml").read_text()))
+    included, called = includes(names), calls(build, set(names))
     if not called:
         return [f"{build} has no object files of this tree: build it first"]
     found = [f"{name} lies in no room of scripts/rooms.toml" for name in names if room_of(name, may) is None]
-    for verb, graph in (("includes", said), ("uses a symbol of", called)):
+    for verb, graph in (("includes", included), ("uses a symbol of", called)):
         for name, others in sorted(graph.items()):
             room = room_of(name, may)
             wrong = {other: room_of(other, may) for other in sorted(others)}
@@ -150,8 +199,13 @@ def problems(build: Path) -> list[str]:
                 for other, home in wrong.items()
                 if room and home and home not in may[room]
             ]
-        found += [f"files in a circle ({verb}): {', '.join(group)}" for group in circles(graph)]
-    return found
+    found += [f"headers in a circle: {', '.join(group)}" for group in circles(included)]
+    texts = {name: COMMENT_OR_STRING.sub(" ", (ROOT / name).read_text()) for name in names}
+    used = header_uses(texts, included)
+    for name, others in called.items():
+        used[name] |= others
+    found += [f"parts in a circle: {', '.join(group)}" for group in circles(parts(used))]
+    return found + crowded(every)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Compiles native/guard/guard.bpf.c into native/guard/programs.h: guard_programs.py [--check]
+"""Compiles the BPF programs of native/guard into headers: guard_programs.py [--check]
 
 The product contains the instructions of its BPF programs, so that building it needs no BPF compiler, and a node no
-compiler at all. With --check nothing is written, and it is an error if programs.h differs from what the source gives;
+compiler at all. With --check nothing is written, and it is an error if a header differs from what its source gives;
 if the compiler that made it is missing, that is reported and is not an error. Other compiler versions give other
 instructions.
 """
@@ -15,10 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE, TARGET = ROOT / "native/guard/guard.bpf.c", ROOT / "native/guard/programs.h"
+GUARD = ROOT / "native/guard"
 CLANG = "clang-14"  # Debian 12's; scripts/setup installs it
 FLAGS = ("-target", "bpf", "-mcpu=v3", "-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-Wno-unused-parameter")
-PROGRAMS = ("enter", "leave", "exited", "begin", "look", "settle")
+# By source; its header is named after it.
+PROGRAMS = {
+    "guard.bpf.c": ("enter", "leave", "exited", "begin", "look", "settle"),
+    "devices.bpf.c": ("nodes", "exclusive"),
+}
 PER_LINE, USES_PER_LINE = 6, 5
 
 # elf(5), and BPF's relocation for a 64-bit immediate.
@@ -83,9 +87,7 @@ class Elf:
             if one.kind == SHT_REL and one.info == section:
                 for offset, info in struct.iter_unpack("<QQ", one.data):
                     if info & 0xFFFFFFFF != R_BPF_64_64:
-                        raise SystemExit(
-                            f"{SOURCE.name}: a relocation of kind {info & 0xFFFFFFFF}: inline all functions"
-                        )
+                        raise SystemExit(f"a relocation of kind {info & 0xFFFFFFFF}: inline all functions")
                     found.append((offset // 8, self.symbols[info >> 32]))
         return found
 
@@ -94,10 +96,10 @@ def _text(strings: bytes, at: int) -> str:
     return strings[at : strings.index(b"\0", at)].decode()
 
 
-def programs(elf: Elf) -> list[Program]:
+def programs(elf: Elf, names: tuple[str, ...]) -> list[Program]:
     """The programs. Behind each are copies of the functions that it passes to the kernel, as the kernel requires."""
     found = []
-    for name in PROGRAMS:
+    for name in names:
         index = elf.section(f"program/{name}")
         program = Program(name, bytearray(elf.sections[index].data))
         begins: dict[str, int] = {}
@@ -127,15 +129,16 @@ def _append(elf: Elf, program: Program, symbol: Symbol) -> int:
 
 def _map(symbol: Symbol) -> str:
     if not symbol.name.startswith(MAP_PREFIX):
-        raise SystemExit(f"{SOURCE.name}: {symbol.name!r} is neither a map nor a function")
+        raise SystemExit(f"{symbol.name!r} is neither a map nor a function")
     return symbol.name.removeprefix(MAP_PREFIX)
 
 
-def header(found: list[Program]) -> str:
+def header(source: str, found: list[Program]) -> str:
+    once = f"GS_{source.partition('.')[0].upper()}_PROGRAMS_H"
     lines = [
-        f"/* Made by scripts/guard_programs.py from {SOURCE.name}, with {CLANG}: not to be edited. */",
-        "#ifndef GS_GUARD_PROGRAMS_H",
-        "#define GS_GUARD_PROGRAMS_H",
+        f"/* Made by scripts/guard_programs.py from {source}, with {CLANG}: not to be edited. */",
+        f"#ifndef {once}",
+        f"#define {once}",
         "/* clang-format off */",
     ]
     for program in found:
@@ -149,29 +152,36 @@ def header(found: list[Program]) -> str:
         lines.append("};")
         starts = ", ".join(map(str, [0, *program.functions]))
         lines.append(f"static const uint32_t functions_{program.name}[] = {{{starts}}};")
+        lines.append(
+            f"static const struct program_text text_{program.name} = {{code_{program.name}, maps_{program.name}, "
+            f"functions_{program.name}, {len(words)}, {len(uses)}, {len(program.functions) + 1}}};"
+        )
     return "\n".join([*lines, "/* clang-format on */", "#endif", ""])
 
 
-def compiled() -> str:
+def compiled(source: str) -> str:
     with tempfile.TemporaryDirectory() as directory:
-        made = Path(directory) / "guard.o"
-        command = [CLANG, *FLAGS, "-I", str(ROOT / "native"), "-c", str(SOURCE), "-o", str(made)]
+        made = Path(directory) / "programs.o"
+        command = [CLANG, *FLAGS, "-I", str(ROOT / "native"), "-c", str(GUARD / source), "-o", str(made)]
         subprocess.run(command, check=True)
-        return header(programs(Elf(made.read_bytes())))
+        return header(source, programs(Elf(made.read_bytes()), PROGRAMS[source]))
 
 
 def main() -> int:
-    try:
-        text = compiled()
-    except FileNotFoundError:
-        print(f"guard_programs: {CLANG} is not here: {TARGET.name} is used as it is")
-        return 0 if "--check" in sys.argv else 1
-    if "--check" not in sys.argv:
-        TARGET.write_text(text)
-    elif text != TARGET.read_text():
-        print(f"{TARGET.relative_to(ROOT)} is not what {SOURCE.name} gives: run scripts/guard_programs.py")
-        return 1
-    return 0
+    stale = 0
+    for source in PROGRAMS:
+        target = GUARD / f"{source.partition('.')[0]}_programs.h"
+        try:
+            text = compiled(source)
+        except FileNotFoundError:
+            print(f"guard_programs: {CLANG} is not here: {target.name} is used as it is")
+            return 0 if "--check" in sys.argv else 1
+        if "--check" not in sys.argv:
+            target.write_text(text)
+        elif text != target.read_text():
+            print(f"{target.relative_to(ROOT)} is not what {source} gives: run scripts/guard_programs.py")
+            stale = 1
+    return stale
 
 
 if __name__ == "__main__":

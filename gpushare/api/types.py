@@ -13,7 +13,7 @@ from gpushare.api.reclaim import Eviction, Grace, MaxRung, Priority, Signal
 from gpushare.api.share import GrantDevice, Health
 from gpushare.api.turns import InTurn
 from gpushare.api.walls import Enforce, NodeWall, Wall
-from gpushare.units import TEXT_MAX
+from gpushare.text.units import TEXT_MAX
 
 Class = Literal["interactive", "inference", "training"]
 Phase = Literal["prepared", "reserved", "bound", "active", "suspended", "released", "expired", "failed"]
@@ -41,7 +41,7 @@ Name = Literal[
 TTL_SECONDS = 120
 
 # The OpenAPI document states for each field what the daemon's own checks accept; these give better error messages.
-# Patterns are those of gpushare/units.py, ranges those of gpushare/daemon/{placement,tenants,gangs}.py.
+# Patterns are those of gpushare/text/units.py, ranges those of gpushare/daemon/{placement,tenants,gangs}.py.
 _WHOLE = r"[0-9]*[1-9][0-9]*"
 SIZE = rf"({_WHOLE}(\.[0-9]+)?|0+\.{_WHOLE}) ?(Ki|Mi|Gi|Ti)B?|{_WHOLE}(\.0+)?"
 _PERCENT = rf"(0*100(\.0+)?|0*[1-9][0-9]?(\.[0-9]+)?|0+\.{_WHOLE}) ?%"
@@ -106,7 +106,7 @@ class GrantRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
 
     `selector`: which devices are suitable (gpushare/policy/grants/selector.py). `placement`: of a single share, among
     the devices where it fits: the one with most free (`spread`), or the one that it leaves least of (`pack`); left out:
-    as its tenant or the node says.
+    as its tenant or the node sets it.
 
     `in_turn`: which parts of a device it shares with grants that never run at the same time; for root only, of one
     device, and without memory on loan.
@@ -316,7 +316,7 @@ class Node(Struct, kw_only=True):
     """Facts about this node, and where its run-time files are. `have`: the part of `capacity` on devices that work.
     `degraded`: some tenant has less than its guarantee because of devices that do not work. `loop_latency_max_ns`:
     longest turn of the daemon's loop in the last minute, for which every call had to wait. `enforce`, `walls`: see
-    SECURITY.md. `placement`: of shares for which neither request nor tenant says one."""
+    SECURITY.md. `placement`: of shares for which neither request nor tenant sets one."""
 
     version: str
     epoch: int
@@ -346,7 +346,7 @@ class Node(Struct, kw_only=True):
 
 
 class SimDevice(Struct, forbid_unknown_fields=True, kw_only=True):
-    """`lost`: the simulated device answers no request, and its work stands still."""
+    """`lost`: the simulated device answers no request, and its work pauses."""
 
     lost: bool
 

@@ -4,14 +4,14 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gpushare.cli.parser import Example, Parser
 from gpushare.errors import UsageError
-from gpushare.printable import printable
-from gpushare.units import parse_memory, parse_time
+from gpushare.text.printable import printable
+from gpushare.text.units import parse_memory
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,58 +19,56 @@ if TYPE_CHECKING:
     from gpushare.client import Client
 
 
+_DIGITS_MAX = 9
+_SHOWN = 80
 NOTHING = "-"
 """Shown in tables instead of a number that is zero or absent."""
 
 
-class Command(Protocol):
-    """One verb or verb family. The class docstring is its help text; its first line is shown in the list of verbs.
-    `examples` end the help. `run` returns the exit status."""
+class Command:
+    """One verb. The class docstring is its help text; its first line is shown in the list of verbs.
+    `examples`, at least one, end the help."""
 
-    @property
-    def examples(self) -> tuple[Example, ...]:
-        """At least one."""
-        ...
+    examples: tuple[Example, ...] = ()
 
     def prepare_parser(self, parser: Parser) -> None:
         """Adds the verb's options and its own verbs."""
-        ...
 
     def run(self, args: argparse.Namespace) -> int:
         """Executes the verb and returns the exit status. Raises GpushareError, which cli/main.py reports."""
-        ...
+        raise NotImplementedError
 
 
-def add_verbs(parser: Parser, places: Mapping[str, str], dest: str) -> dict[str, Parser]:
-    """Adds verbs and returns each one's parser. `places`: by verb, `MODULE.CLASS` in this package. `dest`: attribute of
-    the parsed arguments that will hold the Command."""
-    verbs, made = parser.add_subparsers(metavar="VERB", required=True), {}
+class Family(Command):
+    """A verb that only has other verbs below it; each names the function that executes it."""
+
+
+def add_verbs(parser: Parser, places: Mapping[str, str]) -> list[Parser]:
+    """Adds verbs and returns their parsers. `places`: by verb, `MODULE.CLASS` in this package."""
+    made = []
     for name, place in places.items():
-        module, _, kind = place.partition(".")
+        module, _, kind = place.rpartition(".")
         command: Command = getattr(import_module(f"gpushare.cli.{module}"), kind)()
-        made[name] = add_verb(verbs, name, command.__doc__ or "", *command.examples)
-        made[name].set_defaults(**{dest: command})
-        command.prepare_parser(made[name])
+        run = None if isinstance(command, Family) else command.run
+        made.append(parser.verb(name, run, command.__doc__ or "", *command.examples))
+        command.prepare_parser(made[-1])
     return made
 
 
-def add_verb(verbs: Any, name: str, text: str, *examples: Example) -> Parser:
-    """Adds a verb. `text`: what it does; its first line is shown in the list of verbs."""
-    parser: Parser = verbs.add_parser(name, help=text.partition("\n")[0], description=text)
-    parser.examples = examples
-    return parser
-
-
-def add_socket(parser: argparse.ArgumentParser) -> None:
+def add_socket(parser: Parser) -> None:
     """Adds the option that names the daemon's socket."""
-    parser.add_argument(
-        "--socket", metavar="PATH", help="the daemon's socket (default $GPUSHARE_SOCKET, else /run/gpushare/node.sock)"
-    )
+    parser.option("--socket", "PATH", "the daemon's socket (default $GPUSHARE_SOCKET, else /run/gpushare/node.sock)")
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
+def add_json(parser: Parser) -> None:
     """Adds the option for machine-readable output."""
-    parser.add_argument("--json", action="store_true", help="print JSON, with integers in bytes, nanoseconds and milli")
+    parser.flag("--json", "print JSON, with integers in bytes, nanoseconds and milli")
+
+
+def add_common(parser: Parser) -> None:
+    """Adds the options of a verb that asks the daemon and prints its answer."""
+    add_json(parser)
+    add_socket(parser)
 
 
 def client(args: argparse.Namespace) -> "Client":
@@ -92,25 +90,30 @@ def closed(path: "Path") -> bool:
 
 
 def memory_argument(text: str) -> int | str:
-    """For argparse's `type`: bytes, or a percentage that the daemon applies to the device it picks."""
+    """For Parser.option: bytes, or a percentage that the daemon applies to the device it picks."""
     return text.strip() if text.strip().endswith("%") and parse_memory(text, 1 << 40) else parse_memory(text, 0)
 
 
-def time_argument(text: str) -> int:
-    """For argparse's `type`: milli-GPU of one device. Raises UsageError."""
-    return parse_time(text)
+def whole(what: str, least: int, most: int, advice: str = "") -> Callable[[str], int]:
+    """For Parser.option: parses a number without a sign. `what`: what it is, with its article. `advice`: what to give,
+    where that is not just a number from `least` to `most`."""
+
+    def parse(text: str) -> int:
+        if text.isascii() and text.isdecimal() and len(text) <= _DIGITS_MAX and least <= int(text) <= most:
+            return int(text)
+        raise UsageError(f"{text[:_SHOWN]!r} is not {what}: {advice or f'give {least} to {most}'}")
+
+    return parse
 
 
-def checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """Wraps `parse` so that argparse shows our message: for a ValueError it would name only the type."""
-
-    def convert(text: str) -> Any:
-        try:
-            return parse(text)
-        except UsageError as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
-
-    return convert
+def answer(args: argparse.Namespace, value: Any, show: Callable[[], None] | None = None) -> int:
+    """Prints an answer of the daemon, as JSON if the options ask for that, else by `show`; None: nothing. Returns the
+    exit status."""
+    if args.json:
+        print_json(value)
+    elif show is not None:
+        show()
+    return 0
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:
@@ -121,6 +124,12 @@ def print_json(value: Any, indent: int | None = 2) -> None:
 def say(text: str, out: Any = None) -> None:
     """Prints one line for people, with control characters escaped: names in it may come from other users."""
     print(printable(text), file=out or sys.stdout)
+
+
+def say_each(lines: Iterable[str]) -> None:
+    """As `say`, for each of these lines."""
+    for line in lines:
+        say(line)
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[object]], out: Any = None) -> None:

@@ -89,12 +89,12 @@ def _command(files: Callable[..., Any]) -> Callable[..., Any]:
     return offer
 
 
-def _tell(parser: argparse.ArgumentParser, files: Callable[..., Any], verb: str = "") -> None:
+def _attach(parser: argparse.ArgumentParser, files: Callable[..., Any], verb: str = "") -> None:
     """Attaches a completer to each argument of the parser and of its subparsers."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for name, below in action.choices.items():
-                _tell(below, files, verb or name)
+                _attach(below, files, verb or name)
         elif kind := _OF_VERB.get((verb, action.dest)) or _NAMED.get(action.dest):
             action.completer = _Daemon(kind)  # type: ignore[attr-defined] # argcomplete looks for it there
         elif action.dest == "argv":
@@ -108,7 +108,7 @@ def answer(parser: argparse.ArgumentParser) -> None:
     import argcomplete
     from argcomplete.completers import FilesCompleter, SuppressCompleter
 
-    _tell(parser, FilesCompleter())
+    _attach(parser, FilesCompleter())
     nothing = SuppressCompleter()  # argcomplete's default, files, would mislead
     argcomplete.autocomplete(parser, always_complete_options=False, default_completer=nothing)
 

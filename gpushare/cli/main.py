@@ -7,58 +7,58 @@ from collections.abc import Sequence
 
 from gpushare import __version__
 from gpushare.cli import completion
-from gpushare.cli.command import Command, add_verbs, say
+from gpushare.cli.command import add_verbs, say
 from gpushare.cli.parser import Parser
 from gpushare.errors import FailedError, GpushareError
 
 GROUPS: tuple[tuple[str, dict[str, str]], ...] = (
-    ("try it", {"demo": "demo.DemoCommand", "sim": "sim.SimCommand"}),
+    ("try it", {"demo": "node.demo.DemoCommand", "sim": "node.sim.SimCommand"}),
     (
         "run a node",
         {
-            "install": "install.InstallCommand",
-            "daemon": "daemon.DaemonCommand",
-            "doctor": "doctor.DoctorCommand",
-            "uninstall": "install.UninstallCommand",
+            "install": "node.install.InstallCommand",
+            "daemon": "node.daemon.DaemonCommand",
+            "doctor": "node.doctor.DoctorCommand",
+            "uninstall": "node.install.UninstallCommand",
         },
     ),
     (
         "use it",
         {
-            "run": "run.RunCommand",
-            "plan": "plan.PlanCommand",
-            "grant": "grant.GrantCommand",
-            "gang": "gang.GangCommand",
+            "run": "grants.run.RunCommand",
+            "plan": "grants.plan.PlanCommand",
+            "grant": "grants.grant.GrantCommand",
+            "gang": "grants.gang.GangCommand",
         },
     ),
     (
         "look",
         {
-            "ps": "show.PsCommand",
-            "top": "show.TopCommand",
-            "dashboard": "dashboard.DashboardCommand",
-            "devices": "show.DevicesCommand",
-            "why": "why.WhyCommand",
-            "events": "watch.EventsCommand",
-            "watch": "watch.WatchCommand",
-            "usage": "usage.UsageCommand",
+            "ps": "look.show.PsCommand",
+            "top": "look.show.TopCommand",
+            "dashboard": "look.dashboard.DashboardCommand",
+            "devices": "look.show.DevicesCommand",
+            "why": "look.why.WhyCommand",
+            "events": "look.watch.EventsCommand",
+            "watch": "look.watch.WatchCommand",
+            "usage": "usage.usage.UsageCommand",
         },
     ),
     (
         "administer",
         {
-            "tenants": "tenants.TenantsCommand",
-            "quota": "quota.QuotaCommand",
-            "drain": "drain.DrainCommand",
-            "undrain": "drain.UndrainCommand",
+            "tenants": "grants.tenants.TenantsCommand",
+            "quota": "grants.quota.QuotaCommand",
+            "drain": "node.drain.DrainCommand",
+            "undrain": "node.drain.UndrainCommand",
         },
     ),
     (
         "integrate",
         {
-            "runtime": "runtime.RuntimeCommand",
-            "adapter": "adapter.AdapterCommand",
-            "labels": "labels.LabelsCommand",
+            "runtime": "node.runtime.RuntimeCommand",
+            "adapter": "adapters.adapter.AdapterCommand",
+            "labels": "node.labels.LabelsCommand",
             "completion": "completion.CompletionCommand",
         },
     ),
@@ -81,7 +81,7 @@ def build_parser(only: str | None = None) -> Parser:
         ("gpushare run --help", "help on one verb"),
     )
     parser.add_argument("--version", action="version", version=f"gpushare {__version__}", help="print the version")
-    add_verbs(parser, VERBS if only is None else {only: VERBS[only]}, "command")
+    add_verbs(parser, VERBS if only is None else {only: VERBS[only]})
     return parser
 
 
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         except SystemExit:  # argparse has printed the help or the version
             sys.stdout.flush()
             raise
-        sys.stdout.flush()  # here, where a full disk can still be told
+        sys.stdout.flush()  # here, where a full disk can still be reported
     except GpushareError as error:
         return _failed(error)
     except KeyboardInterrupt:
@@ -112,15 +112,15 @@ def _run(given: Sequence[str]) -> int:
     if completion.asked():
         completion.answer(build_parser())
     if not given:
-        from gpushare.cli import first
+        from gpushare.cli.node import first
 
         first.show()
         return 0
     if given[0] == "help":
         given = [*given[1:], "--help"]
     args = build_parser(given[0] if given[0] in VERBS else None).parse_args(given)
-    command: Command = args.command
-    return command.run(args)
+    status: int = args.run(args)
+    return status
 
 
 def _failed(error: GpushareError) -> int:

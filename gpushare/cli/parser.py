@@ -3,13 +3,16 @@
 import argparse
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import wraps
 from typing import Any, NoReturn
 
 from gpushare.errors import UsageError
 
 Example = tuple[str, str]
 """A command line, and its description."""
+Run = Callable[[argparse.Namespace], int]
+"""Executes a verb and returns the exit status."""
 Section = tuple[str, list[argparse.Action]]
 """A title, and the options and arguments below it."""
 
@@ -73,6 +76,27 @@ class Parser(argparse.ArgumentParser):
         self.examples: Sequence[Example] = ()
         self.groups: Sequence[tuple[str, Iterable[str]]] = ()
         self._given: list[str] = []
+        self._below: Any = None
+
+    def option(self, name: str, metavar: str, text: str, parse: Callable[[str], Any] = str, **more: Any) -> None:
+        """Adds an option with a value. `text`: its help. `parse`: returns the value of what was given; its UsageError
+        is shown. `more`: as add_argument takes it."""
+        self.add_argument(name, metavar=metavar, help=text, type=checked(parse), **more)
+
+    def flag(self, name: str, text: str) -> None:
+        """Adds an option without a value. `text`: its help."""
+        self.add_argument(name, action="store_true", help=text)
+
+    def verb(self, name: str, run: Run | None, text: str, *examples: Example) -> "Parser":
+        """Adds a verb below this one. `run`: executes it; None if it only has other verbs below it. `text`: what it
+        does; its first line is shown in the list of verbs."""
+        if self._below is None:
+            self._below = self.add_subparsers(metavar="VERB", required=self.get_default("run") is None)
+        below: Parser = self._below.add_parser(name, help=text.partition("\n")[0], description=text)
+        below.examples = examples
+        if run is not None:
+            below.set_defaults(run=run)
+        return below
 
     def verbs(self) -> dict[str, "Parser"]:
         """Returns the subparsers by name; empty for a parser without verbs."""
@@ -180,6 +204,19 @@ class Parser(argparse.ArgumentParser):
         if " " not in self.prog and word in _ELSEWHERE:
             found = [_ELSEWHERE[word], *same]
         return [f"`{self.prog} {line}`" for line in found[:_NEAR]]
+
+
+def checked(parse: Callable[[str], Any]) -> Callable[[str], Any]:
+    """Wraps `parse` so that argparse shows our message: for a ValueError it would name only the type."""
+
+    @wraps(parse)
+    def convert(text: str) -> Any:
+        try:
+            return parse(text)
+        except UsageError as error:
+            raise argparse.ArgumentTypeError(str(error)) from None
+
+    return convert
 
 
 def _near(word: str, known: Iterable[str]) -> list[str]:

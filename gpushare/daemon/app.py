@@ -16,7 +16,7 @@ from typing import Any
 
 from aiohttp import web
 
-from gpushare.arbiter import Arbiter
+from gpushare.binding.arbiter import Arbiter
 from gpushare.daemon import config as configuration
 from gpushare.daemon.config import Config
 from gpushare.daemon.devices.health import all_devices

@@ -9,11 +9,10 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from gpushare import arbiter as arbiter_api
-from gpushare import toml
 from gpushare.api.reclaim import GRACE_SECONDS_MAX, MaxRung
 from gpushare.api.types import Placement
 from gpushare.api.walls import Enforce
+from gpushare.binding import arbiter as arbiter_api
 from gpushare.daemon.state.history import History
 from gpushare.errors import UsageError
 from gpushare.policy.audit.audit import Act, Rules
@@ -22,6 +21,7 @@ from gpushare.policy.grants.spread import PLACEMENT
 from gpushare.policy.loans.recall import Policy
 from gpushare.policy.loans.reclaim import Rung, rung_of
 from gpushare.policy.quota.shares import DEVICE_MILLI
+from gpushare.text import toml
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 

@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
-from gpushare.halfopen import HalfOpen
+from gpushare.processes.halfopen import HalfOpen
 
 CONNECTIONS_MAX = 96
 CONNECTION_SECONDS = 15.0

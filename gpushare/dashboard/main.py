@@ -16,7 +16,7 @@ from gpushare.dashboard.readers import Readers
 from gpushare.dashboard.server import Site, assets
 from gpushare.dashboard.sources import Source
 from gpushare.errors import FailedError, UsageError
-from gpushare.helper import NOBODY, become_nobody
+from gpushare.processes.helper import NOBODY, become_nobody
 
 _TOKEN_BYTES = 24
 

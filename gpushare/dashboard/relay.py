@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from gpushare.helper import CAP_DAC_OVERRIDE, become_nobody, end_with_parent
+from gpushare.processes.helper import CAP_DAC_OVERRIDE, become_nobody, end_with_parent
 
 _COPY_BYTES = 64 << 10
 _CREDENTIALS = struct.Struct("iII")

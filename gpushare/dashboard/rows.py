@@ -4,13 +4,13 @@ are, are left out, since a page is sent a row for each grant that changed."""
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from gpushare import overview, sentences
+from gpushare.text import overview, sentences
 
 Json: TypeAlias = Any
 """A wire type of gpushare.api as a plain dict, or the part of it that pages show."""
 
 RECEIPTS_MAX = 40
-_TOLD = frozenset(("lease", "left", "late", "lie"))
+_OF_WAITS = frozenset(("lease", "left", "late", "lie"))
 """Kinds of receipts that say how long a grant waited, for which one and why; the others are steps in between."""
 _WAITED_NS = 1000
 """A shorter wait does not count: the device was free."""
@@ -156,10 +156,12 @@ def standing(found: Json) -> Json:
 
 def receipts(events: Iterable[Json]) -> list[Json]:
     """Returns receipts of waits, latest first. `events`: LeaseEvents, oldest first."""
-    told = [one for one in events if one["kind"] in _TOLD and (one["kind"] != "lease" or one["wait_ns"] >= _WAITED_NS)]
+    waits = [
+        one for one in events if one["kind"] in _OF_WAITS and (one["kind"] != "lease" or one["wait_ns"] >= _WAITED_NS)
+    ]
     return [
         {"kind": one["kind"], "grant": one["grant"], "text": sentences.event(one)}
-        for one in reversed(told[-RECEIPTS_MAX:])
+        for one in reversed(waits[-RECEIPTS_MAX:])
     ]
 
 

@@ -5,13 +5,13 @@ import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
-from gpushare.helper import end_with_parent
+from gpushare.processes.helper import end_with_parent
 
 _FIRST_SECONDS, _LAST_SECONDS = 1.0, 30.0
 """Pause between two starts, doubled after each short run."""
 _GOOD_SECONDS = 30.0
 """A run longer than this counts as a working connection."""
-_SAID_MAX = 300
+_LINE_SHOWN_MAX = 300
 _LINE_MAX = 4096
 
 # No prompts, which nobody could answer; a dead connection is noticed within 15 s.
@@ -67,9 +67,9 @@ class Tunnel:
             return
         try:
             assert ssh.stderr is not None
-            said = await _last_line(ssh.stderr)
+            last = await _last_line(ssh.stderr)
             status = await ssh.wait()
-            self._ended(f"ssh to {self._host} ended: {said or f'status {status}'}")
+            self._ended(f"ssh to {self._host} ended: {last or f'status {status}'}")
         finally:
             with contextlib.suppress(ProcessLookupError):
                 ssh.terminate()
@@ -84,4 +84,4 @@ async def _last_line(stream: asyncio.StreamReader) -> str:
     while part := await stream.read(_LINE_MAX):
         last = (last + part)[-_LINE_MAX:]
     lines = [line for line in last.decode(errors="replace").splitlines() if line.strip()]
-    return "".join(one if one.isprintable() else "?" for one in lines[-1].strip())[:_SAID_MAX] if lines else ""
+    return "".join(one if one.isprintable() else "?" for one in lines[-1].strip())[:_LINE_SHOWN_MAX] if lines else ""

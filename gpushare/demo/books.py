@@ -58,14 +58,17 @@ class Books:
 
 def shares_of_demand(before: Page, after: Page) -> dict[str, int]:
     """Milli of the device time that all tenants got together: the guaranteed value while all of them have work."""
-    busy = {tenant: after.readings[tenant].busy_ns - before.readings[tenant].busy_ns for tenant in after.readings}
+    busy = _busy(before, after)
     return _milli(busy, sum(busy.values()))
 
 
 def shares_of_wall(before: Page, after: Page) -> dict[str, int]:
     """Milli of the elapsed time: the relevant value while a tenant is idle."""
-    busy = {tenant: after.readings[tenant].busy_ns - before.readings[tenant].busy_ns for tenant in after.readings}
-    return _milli(busy, after.wall_ns - before.wall_ns)
+    return _milli(_busy(before, after), after.wall_ns - before.wall_ns)
+
+
+def _busy(before: Page, after: Page) -> dict[str, int]:
+    return {name: reading.busy_ns - before.readings[name].busy_ns for name, reading in after.readings.items()}
 
 
 def _milli(busy: dict[str, int], whole: int) -> dict[str, int]:

@@ -15,8 +15,8 @@ from typing import Any
 from gpushare.client import Client
 from gpushare.demo.interrupts import uninterrupted
 from gpushare.errors import FailedError, UnreachableError
-from gpushare.helper import end_with_parent
 from gpushare.paths import Layout
+from gpushare.processes.helper import end_with_parent
 
 SIMULATED_DEVICE = "1x16GiB"
 START_SECONDS = 20.0
@@ -66,8 +66,8 @@ class Node:
                 facts = self.client.node()
                 break
             if self._process.poll() is not None:
-                said = self._log.read_text(errors="replace").strip().splitlines()
-                raise FailedError(f"the daemon did not start: {said[-1] if said else 'it said nothing'}")
+                lines = self._log.read_text(errors="replace").strip().splitlines()
+                raise FailedError(f"the daemon did not start: {lines[-1] if lines else 'it said nothing'}")
             if time.monotonic() > deadline:
                 raise FailedError(f"the daemon did not answer within {START_SECONDS:.0f} s: see {self._log}")
             time.sleep(0.05)
@@ -80,6 +80,17 @@ class Node:
         deadline = time.monotonic() + END_SECONDS
         while any(grant["id"] in grants for grant in self.client.grants()) and time.monotonic() < deadline:
             time.sleep(0.05)
+
+    def events(self, after: int, query: str = "") -> tuple[list[Any], int]:
+        """Returns the arbiter's events after number `after`, and the number to continue from. `query`: only some, as
+        `&kind=lease`."""
+        found: list[Any] = []
+        while True:
+            answer = self.client.call("GET", f"/v1/events?after={after}{query}")
+            if not answer["events"] and answer["after"] == after:
+                return found, after
+            found += answer["events"]
+            after = answer["after"]
 
     @uninterrupted()
     def end(self) -> None:

@@ -42,10 +42,10 @@ class Program:
 
     def ready(self) -> dict[str, Any]:
         """Waits until it has its device; returns its report. Raises FailedError with the last line of its stderr."""
-        said = self._answer(START_SECONDS)
-        if said.get("event") != "ready":
-            raise FailedError(f"{self.what}: {said}")
-        return said
+        report = self._answer(START_SECONDS)
+        if report.get("event") != "ready":
+            raise FailedError(f"{self.what}: {report}")
+        return report
 
     def running(self) -> bool:
         """Whether its process still runs."""
@@ -58,10 +58,10 @@ class Program:
 
     def ask(self, command: str) -> dict[str, Any]:
         """Sends one command and returns the program's answer."""
-        self.tell(command)
+        self.send(command)
         return self.answer()
 
-    def tell(self, command: str) -> None:
+    def send(self, command: str) -> None:
         """Sends one command; its `answer` must be read before the next command."""
         assert self._process is not None and self._process.stdin is not None
         try:
@@ -125,5 +125,5 @@ class Program:
     def _epitaph(self) -> str:
         assert self._process is not None
         status = self._process.wait(END_SECONDS)
-        said = self._stderr.read_text().strip().splitlines()
-        return f"{self.what} ended with status {status}: {said[-1] if said else 'without a word'}"
+        lines = self._stderr.read_text().strip().splitlines()
+        return f"{self.what} ended with status {status}: {lines[-1] if lines else 'without a word'}"

@@ -4,8 +4,8 @@ from typing import Any
 
 from gpushare.demo.live import GREEN, RED, Table, painted
 from gpushare.demo.story import Tick
-from gpushare.demo.verdict import Claim, Facts, Tenant
-from gpushare.units import format_size, format_time
+from gpushare.demo.verdict import Claim, Facts, Tenant, claims_as_json
+from gpushare.text.units import format_size, format_time
 
 PHASES = {
     "both": "both tenants want the device",
@@ -77,8 +77,8 @@ def verdict(claims: list[Claim]) -> None:
     for claim in claims:
         print(f"  {painted('ok  ', GREEN) if claim.ok else painted('FAIL', RED)}  {claim.claim}: {claim.measured}")
     passed = all(claim.ok for claim in claims)
-    said = painted("PASS", GREEN) if passed else painted("FAIL", RED)
-    print(f"\n{said}: {sum(claim.ok for claim in claims)} of {len(claims)} claims hold")
+    result = painted("PASS", GREEN) if passed else painted("FAIL", RED)
+    print(f"\n{result}: {sum(claim.ok for claim in claims)} of {len(claims)} claims hold")
 
 
 def as_json(device: dict[str, Any], facts: Facts, claims: list[Claim]) -> dict[str, Any]:
@@ -103,6 +103,5 @@ def as_json(device: dict[str, Any], facts: Facts, claims: list[Claim]) -> dict[s
         "reclaim_ms": facts.reclaim_ms,
         "oom_refused_at_bytes": facts.refused_at_bytes,
         "kills": facts.kills,
-        "verdict": "pass" if all(claim.ok for claim in claims) else "fail",
-        "claims": [{"claim": claim.claim, "ok": claim.ok, "measured": claim.measured} for claim in claims],
+        **claims_as_json(claims),
     }

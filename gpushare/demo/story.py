@@ -87,7 +87,7 @@ class Story:
         self._measure("owner_idle", shares_of_wall)
 
     def _owner_back(self) -> None:
-        seen = self._events(0)[1]
+        seen = self._node.events(0)[1]
         self._owner.ask(f"run {KERNEL_NS}")
         self.facts.reclaim_ms = self._first_lease(seen)
         self._measure("owner_back", shares_of_demand)
@@ -144,21 +144,11 @@ class Story:
         assert self._books is not None
         return self._books.read()
 
-    def _events(self, after: int) -> tuple[list[Any], int]:
-        """All events after `after`, and the position to continue from."""
-        found: list[Any] = []
-        while True:
-            answer = self._node.client.call("GET", f"/v1/events?after={after}")
-            if not answer["events"]:
-                return found, answer["after"]
-            found += answer["events"]
-            after = answer["after"]
-
     def _first_lease(self, after: int) -> float:
         """ms from the owner's wake to its lease, as recorded by the arbiter."""
         deadline = time.monotonic() + RECLAIM_SECONDS
         while time.monotonic() < deadline:
-            events, after = self._events(after)
+            events, after = self._node.events(after)
             for event in events:
                 if event["kind"] == "lease" and event["grant"] == self._grants[OWNER.name]:
                     return float(event["value_ns"]) / 1e6

@@ -1,8 +1,10 @@
 """The claims and whether they held: a pure function of the measurements."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
-from gpushare.units import format_size, format_time
+from gpushare.text.units import format_size, format_time
 
 SHARE_ERROR_MILLI = 20  # two points
 BORROWED_MILLI = 950
@@ -53,6 +55,11 @@ class Claim:
     claim: str
     ok: bool
     measured: str
+
+
+def claims_as_json(claims: Sequence[Claim]) -> dict[str, Any]:
+    """The claims and the verdict for `--json`."""
+    return {"verdict": "pass" if all(claim.ok for claim in claims) else "fail", "claims": [*map(asdict, claims)]}
 
 
 def claims(facts: Facts) -> list[Claim]:

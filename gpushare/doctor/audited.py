@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from gpushare.client import Client
 from gpushare.doctor.finding import Check, Finding
 from gpushare.errors import GpushareError
-from gpushare.units import format_size
+from gpushare.text.units import format_size
 
 OUTSIDE = Check(
     "audit",

@@ -2,12 +2,12 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from gpushare import paths
-from gpushare.doctor import yaml_text
 from gpushare.doctor.finding import Check, Finding, read, shortened
 from gpushare.inject.edits import CDI_KIND
 
@@ -41,6 +41,9 @@ OLD_DRIVER = Check(
 )
 
 _FOREIGN = "nvidia.com/gpu"
+# As nvidia-ctk writes YAML, a key on a line of its own. Nodes below /dev come and go with the driver's modules.
+_YAML_KIND = re.compile(rf"^kind: *[\"']?{_FOREIGN}\b", re.MULTILINE)
+_YAML_FILE = re.compile(r"""^[ -]*hostPath: *["']?(/(?!dev/)[^"'\n]*?)["']? *$""", re.MULTILINE)
 
 
 def look(directories: list[Path], living: set[str] | None) -> Iterator[Finding]:
@@ -52,6 +55,9 @@ def look(directories: list[Path], living: set[str] | None) -> Iterator[Finding]:
         except OSError:
             continue
         for path in files:
+            if path.suffix == ".yaml":
+                yield from _drivers(path, _named_by_yaml((read(path) or b"").decode(errors="replace")))
+                continue
             spec = _parse(path)
             if spec is None:
                 if path.name.startswith("gpushare.dev-"):
@@ -59,16 +65,16 @@ def look(directories: list[Path], living: set[str] | None) -> Iterator[Finding]:
             elif spec.get("kind") == CDI_KIND:
                 yield from _ours(path, spec, living, stale)
             elif spec.get("kind") == _FOREIGN:
-                yield from _drivers(path, spec)
+                mounts = (mount for edits in _edits(spec) for mount in _objects(edits.get("mounts")))
+                yield from _drivers(path, [str(mount.get("hostPath")) for mount in mounts])
     if stale:
         yield GONE(specs=shortened(stale))
 
 
 def _parse(path: Path) -> dict[str, Any] | None:
     """Returns None if it is no object that could be read."""
-    text = read(path) or b""
     try:
-        spec = json.loads(text) if path.suffix == ".json" else yaml_text.parse(text.decode())
+        spec = json.loads(read(path) or b"")
     except (ValueError, RecursionError):
         return None
     return spec if isinstance(spec, dict) else None
@@ -97,9 +103,13 @@ def _ours(path: Path, spec: dict[str, Any], living: set[str] | None, stale: list
         yield OTHER_VERSION(path=path, hook=other[0], how="which is not there" if gone else f"not {paths.HOOK}")
 
 
-def _drivers(path: Path, spec: dict[str, Any]) -> Iterator[Finding]:
+def _named_by_yaml(text: str) -> list[str]:
+    """Returns the files that NVIDIA's spec in YAML mounts; empty for any other spec."""
+    return _YAML_FILE.findall(text) if _YAML_KIND.search(text) else []
+
+
+def _drivers(path: Path, named: list[str]) -> Iterator[Finding]:
     """NVIDIA's spec names files of one version of the driver, which an upgrade removes."""
-    named = [str(mount.get("hostPath")) for edits in _edits(spec) for mount in _objects(edits.get("mounts"))]
     gone = [name for name in named if name.startswith("/") and not os.path.lexists(name)]
     if gone:
         yield OLD_DRIVER(path=path, files=shortened(gone, 2))

@@ -146,7 +146,7 @@ DEGRADED = Check(
 
 
 @dataclass(slots=True)
-class Said:
+class Answers:
     """What the daemon answered. `grants`: None if it did not answer."""
 
     node: dict[str, Any] = field(default_factory=dict)
@@ -155,13 +155,13 @@ class Said:
     grants: list[Any] | None = None
 
 
-def ask(client: Client) -> tuple[Said, list[Finding]]:
-    """Asks the daemon. Returns its answers, and the findings about the daemon itself."""
+def query(client: Client) -> tuple[Answers, list[Finding]]:
+    """Queries the daemon. Returns its answers, and the findings about the daemon itself."""
     try:
-        said = Said(client.node(), client.devices(), client.tenants(), client.grants())
+        answers = Answers(client.node(), client.devices(), client.tenants(), client.grants())
     except GpushareError as error:
-        return Said(), [_unreachable(client.path, error)]
-    return said, list(_daemon(client, said))
+        return Answers(), [_unreachable(client.path, error)]
+    return answers, list(_daemon(client, answers))
 
 
 def _unreachable(path: Path, error: GpushareError) -> Finding:
@@ -194,8 +194,8 @@ def _admission(info: os.stat_result) -> str:
     return f"sudo adduser USER {name}, then log in again"
 
 
-def _daemon(client: Client, said: Said) -> Iterator[Finding]:
-    node = said.node
+def _daemon(client: Client, answers: Answers) -> Iterator[Finding]:
+    node = answers.node
     kind = "simulated" if node["simulated"] else "real"
     found = f"{client.path}: {node['devices']} {kind} devices, version {node['version']}"
     if node["version"] != __version__:
@@ -204,10 +204,10 @@ def _daemon(client: Client, said: Said) -> Iterator[Finding]:
         yield Finding("daemon", "ok", found)
     yield from _ledger(node["ledger"])
     yield from _walls(node)
-    for device in said.devices:
+    for device in answers.devices:
         if device["health"] != "healthy":
             yield DEVICE(index=device["index"], id=device["id"], reason=device["health_reason"])
-    for grant in said.grants or ():
+    for grant in answers.grants or ():
         for wall in grant["walls"]:
             if wall["name"] == "devices" and not wall["holds"] and not node["simulated"]:
                 yield NO_PROGRAM(grant=grant["id"], why=wall["why"])
@@ -255,14 +255,14 @@ def group(path: Path) -> Iterator[Finding]:
         yield NOT_THE_GROUPS(path=path, gid=info.st_gid, mode=f"{stat.S_IMODE(info.st_mode):o}")
 
 
-def leftovers(layout: paths.Layout, said: Said) -> Iterator[Finding]:
+def leftovers(layout: paths.Layout, answers: Answers) -> Iterator[Finding]:
     """Yields findings about what killed daemons have left; the next daemon takes it over or removes it."""
     grants = sorted(one.name for one in _entries(layout.grants) if one.name.startswith("g-"))
-    if said.grants is None:
+    if answers.grants is None:
         if grants and not _locked(layout.run / "daemon.lock"):
             yield ABANDONED(grants=shortened(grants))
         return
-    known = {grant["id"] for grant in said.grants}
+    known = {grant["id"] for grant in answers.grants}
     if strays := [name for name in grants if name not in known]:
         yield STRAYS(grants=shortened(strays), directory=layout.grants)
     strays = [one.name for one in _entries(layout.cgroups) if one.name.partition(".")[0] not in known]

@@ -5,17 +5,17 @@ import select
 import socket
 import threading
 
-from gpushare import rights
 from gpushare.door import messages
 from gpushare.door.grants import Grants
-from gpushare.helper import CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE, confine
+from gpushare.processes import rights
+from gpushare.processes.helper import CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE, confine
 
 _LOOKS_MAX = 16
 """Most processes looked at concurrently. Each look is a thread, since a process can keep it waiting."""
 
 
 class Door:
-    """Carries out what the daemon says."""
+    """Carries out what the daemon asks for."""
 
     def __init__(self, daemon: socket.socket, *, guarded: bool) -> None:
         self._daemon, self._guarded = daemon, guarded
@@ -78,7 +78,7 @@ class Door:
 
 def main(daemon: str, guarded: str = "") -> None:
     """Serves until the daemon closes the socket or ends. `daemon`: its pid. `guarded`: not empty: acts as on a kernel
-    that does not refuse descriptors at their sender (gpushare/rights.py)."""
+    that does not refuse descriptors at their sender (gpushare/processes/rights.py)."""
     confine(daemon, keep={CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE})  # to read /proc/PID/syscall
     with socket.socket(fileno=os.dup(0)) as channel:  # not inherited, unlike 0
         Door(channel, guarded=bool(guarded)).serve()

@@ -1,7 +1,7 @@
 """The sockets of grants and the connections to them, without the daemon: accepts, reads one request, answers, watches.
 
-A connection is `waiting` until its request has come, `asked` until the daemon answers, and `told` from then on: nothing
-more is read from it, and only its end matters.
+A connection is `waiting` until its request has come, `asked` until the daemon answers, and `answered` from then on:
+nothing more is read from it, and only its end matters.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ class _Connection:
     socket: socket.socket
     grant: "_Grant"
     since: float
-    told: bool = False
+    answered: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -67,11 +67,11 @@ class Grants:
         self._numbers = 0
         self._resting: dict[_Grant, float] = {}
         """Paused listeners' grants, and until when."""
-        self._silent_looked = time.monotonic()
+        self._silent_checked = time.monotonic()
         # Half of the descriptors stay free for listeners and for what the daemon passes.
         self._connections_max = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
 
-    # What the daemon says.
+    # What the daemon asks for.
 
     def open(self, number: int, listener: socket.socket) -> None:
         """Serves a listener from now on, and owns it."""
@@ -103,13 +103,13 @@ class Grants:
                 socket.send_fds(connection.socket, [message], [bell])
         except OSError:
             self._close(connection)
-            self._send(Ended(number, told=False), None)
+            self._send(Ended(number, answered=False), None)
             return
         if bell is None:
             self._close(connection)
             return
         # A process has nothing more to say: later sends fail at its end, what it has already sent is dropped.
-        connection.told = True
+        connection.answered = True
         with contextlib.suppress(OSError):
             connection.socket.shutdown(socket.SHUT_RD)
             while connection.socket.recv(REQUEST_MAX):
@@ -122,7 +122,7 @@ class Grants:
         if connection is None:
             return
         self._close(connection)
-        if not connection.told:
+        if not connection.answered:
             connection.grant.asked -= 1
             self._read_on(connection.grant)
 
@@ -133,9 +133,9 @@ class Grants:
         found = self._by_descriptor.get(descriptor)
         if isinstance(found, _Grant):
             self._accept(found)
-        elif found is not None and found.told:
+        elif found is not None and found.answered:
             self._close(found)
-            self._send(Ended(found.number, told=True), None)
+            self._send(Ended(found.number, answered=True), None)
         elif found is not None:
             self._read(found)
 
@@ -209,8 +209,8 @@ class Grants:
             del self._resting[grant]
             if grant.number in self._grants:
                 self._watch(grant, grant.listener, select.EPOLLIN)
-        if now >= self._silent_looked + _TICK_S:
-            self._silent_looked = now
+        if now >= self._silent_checked + _TICK_S:
+            self._silent_checked = now
             self._close_silent(now - _SILENT_S)
         return max(0.0, min([*self._resting.values(), now + _TICK_S]) - now)
 
@@ -218,7 +218,7 @@ class Grants:
         for grant in self._grants.values():
             silent = [each for each in grant.connections.values() if each.since < before]
             for connection in silent:
-                if connection.socket.fileno() in self._by_descriptor and not connection.told:
+                if connection.socket.fileno() in self._by_descriptor and not connection.answered:
                     self._close(connection)
 
     def _rest(self, grant: _Grant, until: float) -> None:

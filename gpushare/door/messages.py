@@ -59,10 +59,10 @@ class Asked(Struct, array_like=True, tag=7):
 
 
 class Ended(Struct, array_like=True, tag=8):
-    """door: a connection to which an answer was sent with a descriptor has ended. `told`: the answer was delivered."""
+    """door: a connection to which an answer was sent with a descriptor has ended. `answered`: it was delivered."""
 
     connection: int
-    told: bool
+    answered: bool
 
 
 class Looked(Struct, array_like=True, tag=9):

@@ -215,19 +215,25 @@ def of_process(pid: int, hierarchies: Hierarchies | None = None) -> Cgroup | Non
 
 def _of_process(pid: int, where: Hierarchies) -> Cgroup | None:
     """Like of_process, but returns the root cgroup too; None for a cgroup outside the daemon's cgroup namespace."""
+    for controllers, parts in memberships(pid):
+        top = where.unified if not controllers else None
+        if where.unified is None and "freezer" in controllers:
+            top = where.freezer
+        if top is not None:
+            return Cgroup(top.joinpath(*parts), v2=top == where.unified) if ".." not in parts else None
+    return None
+
+
+def memberships(pid: int | str) -> Iterator[tuple[list[str], list[str]]]:
+    """Yields the controllers of each hierarchy (none: v2) and the parts of the process's path there. Raises FailedError
+    if the process has ended."""
     try:
         lines = Path(f"/proc/{pid}/cgroup").read_text(errors="replace").split("\n")  # names may contain \r
     except OSError:
         raise FailedError(f"process {pid} ended") from None
     for line in filter(None, lines):
         _, controllers, path = line.split(":", 2)
-        top = where.unified if controllers == "" else None
-        if where.unified is None and "freezer" in controllers.split(","):
-            top = where.freezer
-        if top is not None:
-            parts = [part for part in path.split("/") if part]
-            return Cgroup(top.joinpath(*parts), v2=top == where.unified) if ".." not in parts else None
-    return None
+        yield [name for name in controllers.split(",") if name], [part for part in path.split("/") if part]
 
 
 def own_of_process(pid: int, hierarchies: Hierarchies | None = None) -> Cgroup | None:

@@ -1,48 +1,66 @@
-"""The cgroup device program, by which the kernel enforces which GPU device nodes a workload may open.
+"""The cgroup device programs (native/guard/gs_devices.h): the kernel enforces by them which device nodes may be opened.
 
-The engine's own device rules stay in force: every program on the path to the root must allow an open. This one only
-denies device files of guarded majors that are not granted.
+The engine's own device rules stay in force: every program on the path to the root must allow an open. `attach` is for a
+workload's cgroup; the others serve gpushare/enforce/exclusive.py.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
-from gpushare.enforce import bpf
-from gpushare.enforce.bpf import R1, R2, R3, instruction, leave
+from gpushare._native import ffi, lib
+from gpushare.errors import FailedError
 
-
-def program(guarded: Iterable[int], granted: Iterable[tuple[int, int]]) -> bytes:
-    """Returns BPF instructions that deny character devices whose major is in `guarded` and whose (major, minor) is not
-    in `granted`."""
-    allow, deny = leave(1), leave(0)
-    wanted = sorted(set(granted))
-    code = character()
-    for major in sorted(set(guarded)):
-        minors = b""
-        for minor in [minor for found, minor in wanted if found == major]:
-            minors += instruction(bpf.JNE_IMM, R3, offset=2, immediate=minor) + allow
-        minors += deny
-        code += instruction(bpf.JNE_IMM, R2, offset=len(minors) // 8, immediate=major) + minors
-    return code + allow
-
-
-def character() -> bytes:
-    """Returns the prologue: allows anything that is not a character device; else r2 = major and r3 = minor."""
-    code = instruction(bpf.LDX_W, R2, R1, bpf.CONTEXT_ACCESS_TYPE)
-    code += instruction(bpf.AND_IMM, R2, immediate=0xFFFF)
-    code += instruction(bpf.JEQ_IMM, R2, offset=2, immediate=bpf.DEVCG_DEV_CHAR) + leave(1)
-    code += instruction(bpf.LDX_W, R2, R1, bpf.CONTEXT_MAJOR)
-    return code + instruction(bpf.LDX_W, R3, R1, bpf.CONTEXT_MINOR)
+_ATTACHED_MAX = 64  # the kernel's limit per cgroup (BPF_CGROUP_MAX_PROGS)
 
 
 def attach(cgroup: Path, guarded: Iterable[int], granted: Iterable[tuple[int, int]]) -> None:
-    """Loads the program and attaches it to a v2 cgroup for the cgroup's lifetime.
-
-    `guarded`: majors of which everything is denied except `granted`, the (major, minor) pairs. Raises FailedError.
-    """
-    descriptor = bpf.load(program(guarded, granted))
+    """Attaches a program to a v2 cgroup for the cgroup's lifetime: it denies character devices whose major is in
+    `guarded` and whose (major, minor) is not in `granted`. Raises FailedError."""
+    err = ffi.new("struct gs_err *")
+    majors = ffi.new("uint32_t[]", sorted(set(guarded)))
+    nodes = ffi.new("struct gs_device_node[]", sorted(set(granted)))
+    program = checked(lib.gs_devices_load(majors, len(majors), nodes, len(nodes), err), err)
     try:
-        bpf.attach(cgroup, descriptor)
+        put(cgroup, program)
     finally:
-        os.close(descriptor)
+        os.close(program)
+
+
+def put(cgroup: Path, program: int) -> None:
+    """Attaches a loaded program to a v2 cgroup, alongside programs that are there. Raises FailedError."""
+    _change(lib.gs_device_attach, cgroup, program)
+
+
+def detach(cgroup: Path, program: int) -> None:
+    """Detaches the program. Raises FailedError, also if it is not attached."""
+    _change(lib.gs_device_detach, cgroup, program)
+
+
+def attached(cgroup: Path, name: str) -> list[int]:
+    """Returns descriptors of the programs with this name that are attached to the cgroup itself; the caller closes
+    them. Raises FailedError."""
+    found = ffi.new("int[]", _ATTACHED_MAX)
+    return list(found[0 : _change(lib.gs_device_attached, cgroup, name.encode(), found, _ATTACHED_MAX)])
+
+
+def checked(found: int, err: Any) -> int:
+    """Returns what a function of gs_devices.h returned. Raises FailedError with its message."""
+    if found < 0:
+        raise FailedError(ffi.string(err.msg).decode(errors="replace"))
+    return found
+
+
+def _change(act: Callable[..., int], cgroup: Path, *arguments: object) -> int:
+    err = ffi.new("struct gs_err *")
+    try:
+        directory = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise FailedError(f"cgroup {cgroup} cannot be opened: {error.strerror}") from None
+    try:
+        return checked(act(directory, *arguments, err), err)
+    except FailedError as error:
+        raise FailedError(f"cgroup {cgroup}: {error}") from None
+    finally:
+        os.close(directory)

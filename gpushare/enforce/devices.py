@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gpushare.enforce import device_program
-from gpushare.enforce.cgroup import Cgroup, Hierarchies
+from gpushare.enforce.cgroup import Cgroup, Hierarchies, memberships
 from gpushare.enforce.subject import Subject
 from gpushare.errors import FailedError
 
@@ -113,16 +113,9 @@ def beside(group: Cgroup, where: Hierarchies) -> Cgroup:
 def of_controller(pid: int | str, where: Hierarchies) -> Path | None:
     """Returns the path of a process's v1 devices cgroup; None if there is none. Raises FailedError if the process has
     ended."""
-    if where.devices is None:
-        return None
-    try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text(errors="replace").split("\n")
-    except OSError:
-        raise FailedError(f"process {pid} ended") from None
-    for line in filter(None, lines):
-        _, controllers, path = line.split(":", 2)
-        parts = [part for part in path.split("/") if part]
-        if "devices" in controllers.split(",") and ".." not in parts:
+    for controllers, parts in memberships(pid) if where.devices is not None else ():
+        if "devices" in controllers and ".." not in parts:
+            assert where.devices is not None
             return where.devices.joinpath(*parts)
     return None
 

@@ -1,5 +1,5 @@
-"""The exclusive program: attached to the root cgroup, it denies the devices' nodes to every process without a grant.
-A map lists the exceptions: cgroups, including all below them, and users.
+"""The exclusive program (native/guard/gs_devices.h): attached to the root cgroup, it denies the devices' nodes to every
+process without a grant. A map lists the exceptions: cgroups, including all below them, and users.
 
 The program stays attached when the daemon ends, so that a restart leaves no gap. The next daemon attaches its own and
 then detaches the earlier one, which it recognises by name.
@@ -11,10 +11,10 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from gpushare.enforce import bpf
-from gpushare.enforce.bpf import R0, R1, R2, R3, R10, instruction, leave
+from gpushare._native import ffi, lib
+from gpushare.enforce import device_program
 from gpushare.enforce.cgroup import Cgroup
-from gpushare.enforce.device_program import character
+from gpushare.enforce.device_program import checked
 from gpushare.enforce.subject import Subject
 from gpushare.errors import FailedError
 
@@ -23,15 +23,11 @@ Range = tuple[int, int, int]
 
 _DEVICE = Path("/dev/zero"), (1, 5)  # which every machine has
 _PASSES_MAX = 1 << 16
-_DEPTH = 32
-"""Cgroup levels that are checked, without the root: engines and systemd nest about ten."""
-_USER_BIT = 1 << 63
-"""Distinguishes users from cgroups, whose numbers count up from 1."""
 
 
 def user(uid: int) -> int:
     """Returns a user's key in the map."""
-    return _USER_BIT | uid
+    return int(lib.gs_pass_of_user(uid))
 
 
 def group(cgroup: Path) -> int:
@@ -40,46 +36,6 @@ def group(cgroup: Path) -> int:
         return cgroup.stat().st_ino
     except OSError as error:
         raise FailedError(f"cgroup {cgroup} cannot be looked at: {error.strerror}") from None
-
-
-def program(guarded: Iterable[Range], passes: int) -> bytes:
-    """Returns the BPF instructions. `passes`: descriptor of the map."""
-    rest = leave(1)
-    for major, first, last in guarded:
-        rest = (
-            instruction(bpf.JNE_IMM, R2, offset=3, immediate=major)
-            + instruction(bpf.JLT_IMM, R3, offset=2, immediate=first)
-            + instruction(bpf.JGT_IMM, R3, offset=1, immediate=last)
-            + instruction(bpf.JA, offset=len(rest) // 8)
-            + rest
-        )
-    return character() + rest + _user(passes) + b"".join(_level(passes, n) for n in range(1, _DEPTH + 1)) + leave(0)
-
-
-def _user(passes: int) -> bytes:
-    code = instruction(bpf.CALL, immediate=bpf.GET_UID_GID)
-    code += instruction(bpf.MOV32, R0, R0)  # the upper half is the gid
-    code += instruction(bpf.LD_IMM64, R1) + instruction(0, immediate=-(1 << 31))  # _USER_BIT
-    return code + instruction(bpf.OR, R0, R1) + _allow_if_in(passes)
-
-
-def _level(passes: int, level: int) -> bytes:
-    code = instruction(bpf.MOV_IMM, R1, immediate=level)
-    code += instruction(bpf.CALL, immediate=bpf.GET_ANCESTOR_CGROUP_ID)
-    return code + instruction(bpf.JNE_IMM, R0, offset=2, immediate=0) + leave(0) + _allow_if_in(passes)
-
-
-def _allow_if_in(passes: int) -> bytes:
-    """Returns instructions that allow the open if the number in r0 is in the map."""
-    return (
-        instruction(bpf.STX_DW, R10, R0, offset=-8)
-        + bpf.map_address(R1, passes)
-        + instruction(bpf.MOV, R2, R10)
-        + instruction(bpf.ADD_IMM, R2, immediate=-8)
-        + instruction(bpf.CALL, immediate=bpf.MAP_LOOKUP)
-        + instruction(bpf.JEQ_IMM, R0, offset=2, immediate=0)
-        + leave(1)
-    )
 
 
 def broken(own: Cgroup, subject: Subject) -> str:
@@ -94,10 +50,10 @@ def broken(own: Cgroup, subject: Subject) -> str:
         if (code := subject.opens(path)) != errno.EPERM:
             return f"a process without a grant that opens a device gets: {os.strerror(code)}"
         for number in (group(own.path), user(os.geteuid())):
-            tried.passes.add(number)
+            tried.admit(number)
             if (code := subject.opens(path)) != 0:
                 return f"a process that may open a device gets: {os.strerror(code)}"
-            tried.passes.discard(number)
+            tried.expel(number)
     finally:
         tried.close()
     return ""
@@ -108,42 +64,53 @@ class Exclusive:
     6.1 such programs cannot look up a process's ancestor cgroups."""
 
     def __init__(self, guarded: Iterable[Range], name: str) -> None:
-        """`name`: the program's, as bpf.load takes it."""
-        self._name = name
-        self.passes = bpf.Numbers(name, _PASSES_MAX)
-        try:
-            self._program = bpf.load(program(guarded, self.passes.descriptor), name)
-        except FailedError:
-            self.passes.close()
-            raise
+        """`name`: at most 15 letters, digits and `_`."""
+        self._name, self._err = name, ffi.new("struct gs_err *")
+        ranges = ffi.new("struct gs_device_ranges *")
+        wanted = list(guarded)
+        if len(wanted) > len(ranges.range):
+            raise FailedError(f"the devices have nodes in {len(wanted)} ranges, {len(ranges.range)} at most")
+        ranges.range[0 : len(wanted)] = wanted
+        ranges.count = len(wanted)
+        passes = ffi.new("int *")
+        loaded = lib.gs_exclusive_load(ranges, name.encode(), _PASSES_MAX, passes, self._err)
+        self._program, self._passes = checked(loaded, self._err), passes[0]
+
+    def admit(self, number: int) -> None:
+        """Lets a user or cgroup pass; no error if it passes already. Raises FailedError."""
+        checked(lib.gs_exclusive_pass(self._passes, number, True, self._err), self._err)
+
+    def expel(self, number: int) -> None:
+        """Ends that; no error if it does not pass. Raises FailedError."""
+        checked(lib.gs_exclusive_pass(self._passes, number, False, self._err), self._err)
 
     def attach(self, cgroup: Path) -> None:
         """Attaches the program, then detaches any earlier ones of the same name. Raises FailedError."""
         with _programs(cgroup, self._name) as before:
-            bpf.attach(cgroup, self._program)
+            device_program.put(cgroup, self._program)
             try:
                 for program in before:
-                    bpf.detach(cgroup, program)
+                    device_program.detach(cgroup, program)
             except FailedError:
-                bpf.detach(cgroup, self._program)  # its map would stay empty
+                device_program.detach(cgroup, self._program)  # its map would stay empty
                 raise
 
     def close(self) -> None:
         """Closes the descriptors. An attached program stays attached."""
         os.close(self._program)
-        self.passes.close()
+        os.close(self._passes)
 
 
 def take_away(cgroup: Path, name: str) -> None:
     """Detaches all programs of this name. Raises FailedError."""
     with _programs(cgroup, name) as found:
         for program in found:
-            bpf.detach(cgroup, program)
+            device_program.detach(cgroup, program)
 
 
 @contextlib.contextmanager
 def _programs(cgroup: Path, name: str) -> Iterator[list[int]]:
-    found = bpf.attached(cgroup, name)
+    found = device_program.attached(cgroup, name)
     try:
         yield found
     finally:

@@ -12,13 +12,12 @@ import select
 import signal
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from gpushare._native import ffi, lib
 from gpushare.enforce.rm import Layout, Nodes
 from gpushare.errors import FailedError
-from gpushare.units import PAGE
+from gpushare.text.units import PAGE
 
 _EVENTS_AT_ONCE = 64
 # TCSETS2, for the self-test: a terminal ioctl that takes a struct and has the number of the driver's allocation (0x2B).
@@ -81,7 +80,7 @@ class Guard:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

@@ -38,8 +38,8 @@ class Subject:
         except OSError as error:
             raise FailedError(f"{PROBE} cannot be started ({error.strerror}): install again") from None
         try:
-            if (said := self._line(_ANSWER_SECONDS)) != "in":
-                raise FailedError(f"no process can be moved to a cgroup: {said or 'it ended'}")  # noqa: TRY301
+            if (answer := self._line(_ANSWER_SECONDS)) != "in":
+                raise FailedError(f"no process can be moved to a cgroup: {answer or 'it ended'}")  # noqa: TRY301
         except BaseException:
             self.close()
             raise
@@ -85,10 +85,10 @@ class Subject:
         return int(small), int(large)
 
     def send_ping(self) -> None:
-        """Sends a ping; `says` reports whether the answer came."""
+        """Sends a ping; `answers_ping` reports whether the answer came."""
         self._write("ping")
 
-    def says(self, seconds: float) -> bool:
+    def answers_ping(self, seconds: float) -> bool:
         """Whether the answer to a ping comes within that time."""
         try:
             return self._line(seconds) == "0"
@@ -104,9 +104,9 @@ class Subject:
 
     def _ask(self, command: str, seconds: float = _ANSWER_SECONDS) -> str:
         self._write(command)
-        if not (said := self._line(seconds)):
+        if not (answer := self._line(seconds)):
             raise FailedError(f"what tries the walls ended at `{command}`")
-        return said
+        return answer
 
     def _write(self, command: str) -> None:
         assert self._process.stdin is not None

@@ -12,7 +12,7 @@ from gpushare.enforce.cgroup import Cgroup, Hierarchies, below
 from gpushare.enforce.subject import Subject, throw_away
 from gpushare.enforce.walls import Wall
 from gpushare.errors import FailedError
-from gpushare.units import MIB
+from gpushare.text.units import MIB
 
 LINK = "trial"
 """Name prefix of the links to the throw-away cgroups, by which the next daemon finds those that a killed one left."""
@@ -161,11 +161,11 @@ class Trial:
                         return f"no process is frozen within {_ANSWER_SECONDS:g} s"
                     time.sleep(0.0001)
                 subject.send_ping()
-                if subject.says(_QUIET_SECONDS):
+                if subject.answers_ping(_QUIET_SECONDS):
                     return "a frozen process goes on"
             finally:
                 freezer.thaw(group)
-            return "" if subject.says(_ANSWER_SECONDS) else "a thawed process does not go on"
+            return "" if subject.answers_ping(_ANSWER_SECONDS) else "a thawed process does not go on"
 
     def _watch(self) -> str:
         """Uses the result of the memory test, or repeats its first step if that did not get so far."""

@@ -50,7 +50,7 @@ class Table:
     standing: list[Standing] = field(default_factory=list)
 
     def try_all(self, walls: Sequence[Wall]) -> None:
-        """Tries them one after the other, and says in the log which are lost."""
+        """Tries them one after the other, and logs which are lost."""
         for wall in walls:
             self.add(wall.name, wall.keeps, wall.lost, _tried(wall))
 

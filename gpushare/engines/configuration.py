@@ -120,7 +120,7 @@ def _process_of(pidfile: Path, engine: Engine) -> int | None:
 
 
 def reload(engine: Engine) -> str:
-    """Makes the engine read its configuration; returns what was done. Raises FailedError, which says what to do."""
+    """Makes the engine read its configuration; returns what was done. Raises FailedError, with what to do."""
     how = engine.reload
     if not how.command:
         return how.note
@@ -170,7 +170,7 @@ class Status:
 
 def _status(engine: Engine, options: Options) -> Status:
     version = installed(engine, options)
-    said = ".".join(map(str, version)) if version else None
+    shown = ".".join(map(str, version)) if version else None
     missing: list[str] = []
     configured, file, notes = False, str(options.config or ""), []
     try:
@@ -189,7 +189,7 @@ def _status(engine: Engine, options: Options) -> Status:
         missing.append(str(error))
     if not os.access(options.runtime_path, os.X_OK):
         missing.append(f"{options.runtime_path} is not there or cannot be executed")
-    return Status(engine.name, said, configured, file, missing, notes)
+    return Status(engine.name, shown, configured, file, missing, notes)
 
 
 def status(options: Options, name: str | None) -> Iterator[Status]:

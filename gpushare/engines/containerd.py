@@ -15,6 +15,7 @@ from typing import Any
 
 from gpushare.engines import files, nri, toml_text
 from gpushare.engines.edit import ANNOTATIONS, Edit, Facts, Options, Reload, Version, spec_dirs_lack, toml_edit
+from gpushare.engines.toml_text import table
 from gpushare.errors import FailedError
 from gpushare.paths import RUNTIME_WRAPPER
 
@@ -22,14 +23,6 @@ _CRI = {1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runti
 MERGES = (2, 1)  # the first version that merges the tables of imported files into those of the main file
 _FILE = Path("/etc/containerd/config.toml")
 _SHIM = "io.containerd.runc.v2"
-
-
-def _table(document: Mapping[str, Any], *path: str) -> dict[str, Any]:
-    """Returns the table at the path; empty if there is none."""
-    value: Any = document
-    for name in path:
-        value = value.get(name, {}) if isinstance(value, dict) else {}
-    return value if isinstance(value, dict) else {}
 
 
 def _format(document: Mapping[str, Any]) -> int:
@@ -81,7 +74,7 @@ def _counts(path: Path, version: Version | None, plugin: Callable[[Mapping[str, 
     if text is None or version is None or version >= MERGES:
         return path
     document = toml_text.parse(toml_text.strip(text, str(path)), str(path))
-    replacing = [name for name, value in _imported(path, document) if _table(value, *plugin(value))]
+    replacing = [name for name, value in _imported(path, document) if table(value, *plugin(value))]
     return replacing[-1] if replacing else path
 
 
@@ -119,16 +112,16 @@ def settings(path: Path, text: str, options: Options, version: Version | None) -
         )
     cri = _cri(document)
     whole = _whole(path, document)
-    if main and version and version < MERGES and _table(main[1], *cri) and not _table(document, *cri):
+    if main and version and version < MERGES and table(main[1], *cri) and not table(document, *cri):
         raise FailedError(
             f"{path} is left alone: containerd before 2.1 would take its settings for pods in place of all those of "
             f"{main[0]}: name that file"
         )
-    here = _table(whole, *cri, "containerd")
-    runtimes = _table(here, "runtimes")
-    usual = _table(runtimes, str(here.get("default_runtime_name", "runc")))
+    here = table(whole, *cri, "containerd")
+    runtimes = table(here, "runtimes")
+    usual = table(runtimes, str(here.get("default_runtime_name", "runc")))
     if not str(usual.get("runtime_type", "")).startswith("io.containerd.runc."):
-        usual = _table(runtimes, "runc") or {"runtime_type": _SHIM}
+        usual = table(runtimes, "runc") or {"runtime_type": _SHIM}
     model = {"runtime_type": _SHIM, **{key: value for key, value in usual.items() if not isinstance(value, dict)}}
     for key in ("pod_annotations", "container_annotations"):
         model[key] = [*(name for name in model.get(key, []) if name not in ANNOTATIONS), *ANNOTATIONS]
@@ -140,7 +133,7 @@ def settings(path: Path, text: str, options: Options, version: Version | None) -
         wanted[(*handlers, "runc")] = {"runtime_type": _SHIM}
     wanted[(*handlers, options.runtime_name)] = model
     wanted[(*handlers, options.runtime_name, "options")] = {
-        **_table(usual, "options"),
+        **table(usual, "options"),
         "BinaryName": str(options.runtime_path),
     }
     if options.set_as_default:
@@ -167,20 +160,20 @@ def wanted(path: Path, text: str, options: Options, version: Version | None) -> 
 def handler(path: Path, document: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Returns the runtime handler of this name that the main file, with these settings, and its imports have; empty if
     there is none."""
-    return _table(_whole(path, document, ours=True), *_cri(document), "containerd", "runtimes", name)
+    return table(_whole(path, document, ours=True), *_cri(document), "containerd", "runtimes", name)
 
 
 def has_cdi(document: Mapping[str, Any]) -> bool:
     """Whether the file turns CDI on, which is off by default before 2.0."""
-    return _table(document, *_cri(document)).get("enable_cdi") is True
+    return table(document, *_cri(document)).get("enable_cdi") is True
 
 
 def _is_copied(path: Path, text: str, options: Options) -> bool:
     """Whether a text without our blocks contains our handler: another program has rewritten the file, such as
     nvidia-ctk, which drops comments and copies what it finds into a file of its own."""
     document = toml_text.parse(text, str(path))
-    handler = _table(document, *_cri(document), "containerd", "runtimes", options.runtime_name)
-    binary = str(_table(handler, "options").get("BinaryName", ""))
+    handler = table(document, *_cri(document), "containerd", "runtimes", options.runtime_name)
+    binary = str(table(handler, "options").get("BinaryName", ""))
     return Path(binary).name == RUNTIME_WRAPPER.name or binary == str(options.runtime_path)
 
 
@@ -195,14 +188,14 @@ def _without_copies(path: Path, text: str, before: str, options: Options, versio
     handlers = (*_cri(document), "containerd", "runtimes")
     most_of_ours = _joined(settings(path, before, most, version), nri_settings(path, before, most, version))
     keys = {}
-    for table, ours in most_of_ours.items():
-        if table[: len(handlers)] != handlers:
+    for at, ours in most_of_ours.items():
+        if at[: len(handlers)] != handlers:
             for key, value in ours.items():
-                then = toml_text.at(earlier, (*table, key))
-                if toml_text.at(document, (*table, key)) == value != then:
-                    keys[(*table, key)] = then
-    fresh = [table for table in most_of_ours if table and toml_text.at(earlier, table) is None]
-    gone = [table for table in fresh if toml_text.emptied(document, table, keys)]
+                then = toml_text.at(earlier, (*at, key))
+                if toml_text.at(document, (*at, key)) == value != then:
+                    keys[(*at, key)] = then
+    fresh = [at for at in most_of_ours if at and toml_text.at(earlier, at) is None]
+    gone = [at for at in fresh if toml_text.emptied(document, at, keys)]
     return toml_text.without(text, [(*handlers, options.runtime_name), *gone], keys, str(path))
 
 
@@ -243,9 +236,9 @@ def facts_of(path: Path, document: Mapping[str, Any], version: Version | None) -
     if version and version < (1, 7):
         facts.notes.append("containerd before 1.7 ignores CDI requests: ask by annotations")
     else:
-        facts.lacks.extend(spec_dirs_lack(_table(whole, *_cri(document)).get("cdi_spec_dirs"), "cdi_spec_dirs"))
-    here = _table(whole, *_cri(document), "containerd")
-    usual = _table(here, "runtimes", str(here.get("default_runtime_name", "runc")), "options").get("BinaryName")
+        facts.lacks.extend(spec_dirs_lack(table(whole, *_cri(document)).get("cdi_spec_dirs"), "cdi_spec_dirs"))
+    here = table(whole, *_cri(document), "containerd")
+    usual = table(here, "runtimes", str(here.get("default_runtime_name", "runc")), "options").get("BinaryName")
     if usual and Path(usual).name not in ("runc", RUNTIME_WRAPPER.name):
         facts.notes.append(
             f"the default runtime is {usual}, gpushare-runtime starts runc: /etc/gpushare/runtime.conf says which"

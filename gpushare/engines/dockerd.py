@@ -107,7 +107,7 @@ def _of_unit() -> Iterator[Flag]:
 
 
 def _expanded(command: str, path: Path, variables: dict[str, tuple[str, Path]]) -> Iterator[Flag]:
-    """A word `$NAME` is the words of the variable's value; `${NAME}` is that value, wherever it stands."""
+    """A word `$NAME` is the words of the variable's value; `${NAME}` is that value, wherever it occurs."""
     parts: list[tuple[list[str], str]] = []
     for word in _split(command)[1:]:
         place = str(path)

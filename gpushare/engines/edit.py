@@ -21,7 +21,7 @@ Nri = Literal["required", "optional"]
 @dataclass(frozen=True, slots=True)
 class Options:
     """Options from the command line. `config`: file to edit instead of the engine's usual one. `executable`: the
-    engine's program, asked for its version. `hooks_dir`: where podman looks for hooks. `nri`: turn NRI on for our
+    engine's program, run for its version. `hooks_dir`: where podman looks for hooks. `nri`: turn NRI on for our
     plugin, required or optional."""
 
     runtime_name: str = "gpushare"
@@ -112,7 +112,7 @@ def version_of(path: str) -> Version | None:
 
 def spec_dirs_lack(directories: Any, setting: str) -> list[str]:
     """Returns what prevents an engine from finding the daemon's CDI specs; empty if nothing does. `directories`: where
-    it looks for specs; None: at the usual places. `setting`: that says so."""
+    it looks for specs; None: at the usual places. `setting`: the one that sets them."""
     ours = Layout.of().cdi
     if not isinstance(directories, list) or ours.resolve() in (Path(str(one)).resolve() for one in directories):
         return []

@@ -56,7 +56,7 @@ def _directory(path: Path) -> Path:
 def program_of(path: Path) -> str | None:
     """Returns which program writes the main file to which the file at the path belongs: `k3s` or `rke2`; None: neither.
 
-    A template without their base leaves no header, and before the first start there is no file: then the place tells,
+    A template without their base leaves no header, and before the first start there is no file: then the place decides,
     or the name of the template.
     """
     directory = _directory(path)
@@ -110,7 +110,7 @@ class K3s:
         return _Place(directory, version, text, document, None if path.name == _GENERATED else path)
 
     def _containerd(self, options: Options, place: _Place) -> Version | None:
-        """The version of its containerd; None: not known, but 2.0 or later, as the format tells."""
+        """The version of its containerd; None: not known, but 2.0 or later, by the format."""
         program = options.executable
         if program is None or program.name in self.executables:
             program = place.directory.parent.parent.parent / self._bundled
@@ -153,9 +153,9 @@ class K3s:
     def _into_template(self, path: Path, text: str, place: _Place, options: Options, known: Version | None) -> str:
         self._check_ran(place)
         if not text.strip() and not _has_base(place.version):
-            said = ".".join(map(str, place.version or ()))
+            shown = ".".join(map(str, place.version or ()))
             raise FailedError(
-                f"{self.name} {said} knows no base template, so that a template has to hold all settings: upgrade it, "
+                f"{self.name} {shown} knows no base template, so that a template has to hold all settings: upgrade it, "
                 f"or write {path} first"
             )
         # CDI is on without a setting from containerd 2.0 on, and before that a template cannot turn it on (facts).
@@ -166,9 +166,9 @@ class K3s:
             there = toml_text.at(place.document, table)
             missing = {key: value for key, value in keys.items() if not _is(there, key, value)}
             if missing and (table in taken or not table):
-                said = f"[{'.'.join(table)}]" if table else "the keys before the first table"
+                place_in = f"[{'.'.join(table)}]" if table else "the keys before the first table"
                 raise FailedError(
-                    f"{path} is left alone: {', '.join(missing)} would have to be added to {said}, which is there "
+                    f"{path} is left alone: {', '.join(missing)} would have to be added to {place_in}, which is there "
                     "already, and which TOML takes once: take it out of the template, or leave the option out"
                 )
             if missing:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gpushare.engines.edit import Facts, Version
+from gpushare.engines.toml_text import table
 from gpushare.errors import FailedError
 
 PLUGIN = "gpushare"
@@ -26,13 +27,6 @@ def _required(present: Mapping[str, Any], enable: str, plugins: str, toleration:
     return {enable: True, plugins: [*names, PLUGIN], toleration: present.get(toleration) or TOLERATION}
 
 
-def _table(document: Mapping[str, Any], *path: str) -> dict[str, Any]:
-    value: Any = document
-    for name in path:
-        value = value.get(name) if isinstance(value, dict) else None
-    return value if isinstance(value, dict) else {}
-
-
 def containerd_table(format_of_file: int) -> tuple[str, str]:
     """Returns the path of NRI's table in a file of that format."""
     return "plugins", "nri" if format_of_file < 2 else _CONTAINERD
@@ -46,7 +40,7 @@ def containerd(
     if version and version < SINCE:
         raise FailedError("containerd before 1.7 has no NRI: leave --nri out, and use the runtime handler")
     tables: Tables = {}
-    here = _table(whole, *at)
+    here = table(whole, *at)
     off = {_CONTAINERD, at[1]}
     disabled = document.get("disabled_plugins", [])
     if isinstance(disabled, list) and off.intersection(map(str, disabled)):
@@ -56,7 +50,7 @@ def containerd(
         tables[at]["disable_connections"] = False
     if required and (version is None or version >= _REQUIRES):
         tables[(*at, "default_validator")] = _required(
-            _table(here, "default_validator"), "enable", "required_plugins", "tolerate_missing_plugins_annotation"
+            table(here, "default_validator"), "enable", "required_plugins", "tolerate_missing_plugins_annotation"
         )
     return tables
 
@@ -65,7 +59,7 @@ def containerd_facts(whole: Mapping[str, Any], at: tuple[str, str], version: Ver
     """Adds findings about containerd's NRI. Before 2.0 it is off by default."""
     if version is None or version < SINCE:
         return
-    here = _table(whole, *at)
+    here = table(whole, *at)
     names = whole.get("disabled_plugins", [])
     if here.get("disable", version < (2,)) or _CONTAINERD in names or at[1] in names:
         facts.notes.append("NRI is off: only containers of our runtime can ask for a share; --nri turns it on")
@@ -77,18 +71,18 @@ def containerd_facts(whole: Mapping[str, Any], at: tuple[str, str], version: Ver
             "with neither share nor GPU"
         )
     else:
-        validator = _table(here, "default_validator")
+        validator = table(here, "default_validator")
         _plugin_required(bool(validator.get("enable")), validator.get("required_plugins", []), facts)
 
 
 def crio(present: Mapping[str, Any], required: bool) -> Tables:
     """Returns the settings for CRI-O's file. `present`: all of CRI-O's settings without ours."""
     tables: Tables = {("crio", "nri"): {"enable_nri": True}}
-    if _table(present, "crio", "nri").get("nri_disable_connections"):
+    if table(present, "crio", "nri").get("nri_disable_connections"):
         tables["crio", "nri"]["nri_disable_connections"] = False
     if required:
         tables["crio", "nri", "default_validator"] = _required(
-            _table(present, "crio", "nri", "default_validator"),
+            table(present, "crio", "nri", "default_validator"),
             "nri_enable_default_validator",
             "nri_validator_required_plugins",
             "nri_validator_tolerate_missing_plugins_annotation",
@@ -98,12 +92,12 @@ def crio(present: Mapping[str, Any], required: bool) -> Tables:
 
 def crio_facts(whole: Mapping[str, Any], facts: Facts) -> None:
     """Adds findings about CRI-O's NRI."""
-    here = _table(whole, "crio", "nri")
+    here = table(whole, "crio", "nri")
     if not here.get("enable_nri", True):
         facts.notes.append("NRI is off: only containers of our runtime can ask for a share; --nri turns it on")
         return
     _connections(here.get("nri_disable_connections", False), here.get("nri_listen"), facts)
-    validator = _table(here, "default_validator")
+    validator = table(here, "default_validator")
     enabled = bool(validator.get("nri_enable_default_validator"))
     _plugin_required(enabled, validator.get("nri_validator_required_plugins", []), facts)
 

@@ -132,6 +132,12 @@ def at(document: Any, path: Path) -> Any:
     return document
 
 
+def table(document: Any, *path: str) -> dict[str, Any]:
+    """Returns the document's table at the path; empty if there is none."""
+    found = at(document, path)
+    return found if isinstance(found, dict) else {}
+
+
 def _expected(document: dict[str, Any], settings: Settings) -> dict[str, Any]:
     for path, keys in settings.items():
         table = document

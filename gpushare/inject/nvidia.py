@@ -13,7 +13,7 @@ from typing import Any
 
 from gpushare.errors import UsageError
 from gpushare.paths import CONTAINER_SELF
-from gpushare.units import MIB, TEXT_MAX, format_size
+from gpushare.text.units import MIB, TEXT_MAX, format_size
 
 _PREFIX = "nvidia.com/container."
 # Annotations in which containerd and CRI-O give the container's name in its pod (also in hooks/edit.c).

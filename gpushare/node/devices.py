@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from gpushare.errors import UsageError
 from gpushare.inject.node import DeviceNode, Node
 from gpushare.policy.grants import selector
-from gpushare.units import parse_size
+from gpushare.text.units import parse_size
 
 MAX_DEVICES = 16  # GS_ARBITER_MAX_DEVICES
 

@@ -55,10 +55,6 @@ def load() -> Any:
     return pynvml
 
 
-def _text(value: bytes | str) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else value
-
-
 def device_node(path: str) -> DeviceNode | None:
     """Returns the device node at a path; None if there is no character device."""
     import stat
@@ -170,7 +166,7 @@ class NvmlBackend:
         self.contexts: dict[str, ContextCost] = {}
         """The probe's measurements, by device id."""
         try:
-            self.driver_version = _text(self._nvml.nvmlSystemGetDriverVersion())
+            self.driver_version = str(self._nvml.nvmlSystemGetDriverVersion())
             count = min(self._nvml.nvmlDeviceGetCount(), MAX_DEVICES)
         except self._nvml.NVMLError as error:
             raise FailedError(f"the NVIDIA driver does not answer ({error}): see dmesg and `nvidia-smi`") from None
@@ -195,7 +191,7 @@ class NvmlBackend:
     def _linked(self) -> dict[str, dict[str, str]]:
         """Returns the links of each working device, by id."""
         working = [(self._optional("nvmlDeviceGetUUID", handle), handle) for handle in self._handles if handle]
-        return linked(self._nvml, {_text(name): handle for name, handle in working if name is not None})
+        return linked(self._nvml, {name: handle for name, handle in working if name is not None})
 
     def _optional(self, function: str, *arguments: Any) -> Any:
         """Calls an NVML function; None if this driver or device does not support it."""
@@ -206,7 +202,7 @@ class NvmlBackend:
 
     def ids(self) -> list[str]:
         """Returns the ids of the devices that were found."""
-        return [_text(self._nvml.nvmlDeviceGetUUID(handle)) for handle in self._handles if handle is not None]
+        return [str(self._nvml.nvmlDeviceGetUUID(handle)) for handle in self._handles if handle is not None]
 
     def devices(self) -> list[Device]:
         return [self.device(index) for index in range(len(self._handles))]
@@ -233,7 +229,7 @@ class NvmlBackend:
 
     def _device(self, index: int) -> Device:
         nvml, handle = self._nvml, self._handles[index]
-        device_id = _text(nvml.nvmlDeviceGetUUID(handle))
+        device_id = str(nvml.nvmlDeviceGetUUID(handle))
         minor = nvml.nvmlDeviceGetMinorNumber(handle)
         memory = self._optional("nvmlDeviceGetMemoryInfo", handle, getattr(nvml, "nvmlMemory_v2", None))
         reserved = memory.reserved if memory is not None else 0
@@ -245,7 +241,7 @@ class NvmlBackend:
                 attributes["architecture"] = name
         if (cuda := self._optional("nvmlSystemGetCudaDriverVersion")) is not None:
             attributes["cuda_driver_version"] = f"{cuda // 1000}.{cuda % 1000 // 10}"
-        bus_id = _text(nvml.nvmlDeviceGetPciInfo(handle).busId).lower()
+        bus_id = str(nvml.nvmlDeviceGetPciInfo(handle).busId).lower()
         if (root := pcie_root(bus_id)) is not None:
             attributes["pcie_root"] = root
         if (numa := numa_node(bus_id)) is not None:
@@ -258,7 +254,7 @@ class NvmlBackend:
             id=device_id,
             index=index,
             minor=minor,
-            name=_text(nvml.nvmlDeviceGetName(handle)),
+            name=str(nvml.nvmlDeviceGetName(handle)),
             pci_bus_id=bus_id,
             memory_bytes=total,
             reserved_bytes=reserved,

@@ -32,7 +32,7 @@ class SimulatedBackend:
     def __init__(self, simulator: Simulator, directory: Path) -> None:
         self._simulator = simulator
         self._directory = directory
-        self._looker: Simulator | None = None
+        self._viewer: Simulator | None = None
         """A connection for `processes` only, so that a slow answer does not delay other requests."""
         self.nodes = self._nodes(range(len(simulator.devices)))
         everything = [self._device(number) for number in range(len(simulator.devices))]
@@ -90,15 +90,15 @@ class SimulatedBackend:
 
     def processes(self, index: int) -> list[DeviceProcess]:
         number = self._simulator.number(self._devices[index].id)
-        if self._looker is None:
-            self._looker = Simulator.connect(self._directory)
-        if number is None or self._looker is None:
+        if self._viewer is None:
+            self._viewer = Simulator.connect(self._directory)
+        if number is None or self._viewer is None:
             raise FailedError("the simulator does not have it, or has ended")
         try:
-            return [DeviceProcess(pid, held, busy) for pid, busy, held in self._looker.processes(number)]
+            return [DeviceProcess(pid, held, busy) for pid, busy, held in self._viewer.processes(number)]
         except FailedError:
-            self._looker.close()  # a late answer must not be taken for the next request's
-            self._looker = None
+            self._viewer.close()  # a late answer must not be taken for the next request's
+            self._viewer = None
             raise
 
     def fault(self, index: int) -> str:
@@ -137,6 +137,6 @@ class SimulatedBackend:
         return Node(sim_dir=self._directory)
 
     def close(self) -> None:
-        if self._looker is not None:
-            self._looker.close()
+        if self._viewer is not None:
+            self._viewer.close()
         self._simulator.close()

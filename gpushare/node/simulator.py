@@ -168,8 +168,8 @@ class Simulator:
             time.sleep(0.005)
         process.kill()
         process.wait()
-        said = directory.with_name(LOG_NAME).read_text(errors="replace").strip().splitlines()
-        reason = said[0].removeprefix("gpushare-sim: ") if said else f"it ended with status {process.returncode}"
+        lines = directory.with_name(LOG_NAME).read_text(errors="replace").strip().splitlines()
+        reason = lines[0].removeprefix("gpushare-sim: ") if lines else f"it ended with status {process.returncode}"
         raise FailedError(f"the simulator did not start: {reason}")
 
     def _exchange(
@@ -235,7 +235,7 @@ class Simulator:
         return any(self.clients(index) for index in range(len(self.devices)))
 
     def set_lost(self, device: int, *, lost: bool) -> None:
-        """Makes a device lost, or restores it. A lost device answers no request, and its work stands still."""
+        """Makes a device lost, or restores it. A lost device answers no request, and its work pauses."""
         self._request(SETTING, device, SETTING_LOST, int(lost))
 
     def limit(self, device: int, group: Path, hard: int) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from gpushare.errors import GpushareError, UsageError
-from gpushare.helper import CAP_DAC_READ_SEARCH, confine
 from gpushare.inject import nvidia, oci, placing
+from gpushare.processes.helper import CAP_DAC_READ_SEARCH, confine
 from gpushare.reader import (
     HEAD,
     Answer,

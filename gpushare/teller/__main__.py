@@ -7,7 +7,7 @@ import select
 import signal
 from pathlib import Path
 
-from gpushare.helper import CAP_DAC_READ_SEARCH, CAP_SETGID, CAP_SETUID, CAP_SYS_PTRACE, become, confine
+from gpushare.processes.helper import CAP_DAC_READ_SEARCH, CAP_SETGID, CAP_SETUID, CAP_SYS_PTRACE, become, confine
 
 SECONDS = 10
 """What it looks at may not answer, nor what it writes to, though that said that it takes more."""

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from gpushare import toml
 from gpushare.api.tenants import TENANT_NAME, TenantPolicy
 from gpushare.errors import FailedError, GpushareError, RefusedError, UsageError
+from gpushare.text import toml
 
 _NAME = re.compile(TENANT_NAME, re.ASCII)
 _ABOUT = re.compile(r"tenant ([^\s:]+): (.*)", re.DOTALL)
@@ -35,9 +35,9 @@ class Policies:
             about = _ABOUT.match(str(error))
             raise type(error)(f"{self._place(*about.groups()) if about else self._place()}: {error}") from None
 
-    def _place(self, name: str = "", said: str = "") -> str:
+    def _place(self, name: str = "", message: str = "") -> str:
         assert self.file is not None
-        return _place(self.file, name, said)
+        return _place(self.file, name, message)
 
 
 def check_name(name: str) -> str:
@@ -77,10 +77,10 @@ def _policy(file: toml.File, name: str, table: Any) -> TenantPolicy:
         raise UsageError(f"{_place(file, name, str(error))}: tenant {name}: {error}") from None
 
 
-def _place(file: toml.File, name: str, said: str) -> str:
-    """Place of the key of this tenant that `said` names first, or of the tenant."""
+def _place(file: toml.File, name: str, message: str) -> str:
+    """Place of the key of this tenant that `message` names first, or of the tenant."""
     table = file.values.get("tenants", {}).get(name, {})
-    found = [(match.start(), key) for key in table if (match := re.search(rf"(?<!\w){re.escape(key)}(?!\w)", said))]
+    found = [(match.start(), key) for key in table if (match := re.search(rf"(?<!\w){re.escape(key)}(?!\w)", message))]
     return file.place("tenants", name, *(key for _, key in sorted(found)[:1]))
 
 
@@ -102,8 +102,8 @@ def write(
     except RefusedError as error:
         raise RefusedError(f"{path} was changed by hand: {error}, there or here, nothing was changed") from None
     except (UsageError, ValueError) as error:
-        said = str(error) if isinstance(error, UsageError) else f"{path}: {error}"
-        raise UsageError(f"{said}: mend it first, nothing was changed") from None
+        message = str(error) if isinstance(error, UsageError) else f"{path}: {error}"
+        raise UsageError(f"{message}: mend it first, nothing was changed") from None
     wanted = dict(now.file.values.get("tenants", {})) if now.file is not None else {}
     wanted.pop(name, None)
     if policy is not None:

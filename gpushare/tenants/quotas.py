@@ -12,7 +12,7 @@ from gpushare.errors import RefusedError, UsageError
 from gpushare.policy.grants import admission
 from gpushare.policy.grants.spread import Placement
 from gpushare.tenants import file
-from gpushare.units import format_size, format_time, parse_node_time, parse_size
+from gpushare.text.units import format_size, format_time, parse_node_time, parse_size
 
 DEFAULT = "default"
 BUILT_IN = "built-in"

@@ -15,17 +15,17 @@ from textual.widgets import Input
 
 from gpushare.client import Client
 from gpushare.errors import GpushareError
-from gpushare.printable import printable
-from gpushare.tui.asking import Story, aside, look, story
+from gpushare.text.printable import printable
 from gpushare.tui.columns import DEVICES, GRANTS, TENANTS, TEXTS, Spans
 from gpushare.tui.dialogs import Help, Release, Resize
 from gpushare.tui.model import Answers, DeviceRow, GrantRow, Model, Picture, TenantRow, chosen
+from gpushare.tui.queries import Story, aside, look, story
 from gpushare.tui.receipts import Receipts
 from gpushare.tui.sheet import Line, Table
 
 TALL = 36
 """Minimum lines of a terminal to show grants and tenants at once."""
-_SAID_SECONDS = 8.0
+_MESSAGE_SECONDS = 8.0
 _KEYS = "? help  q end  / filter  s sort  Enter receipts  r resize  x release  t tenants"
 
 
@@ -71,7 +71,7 @@ class Top(App[int]):
         self._wanted = ""
         self._sort = GRANTS[0]
         self._main, self._tall = "grants", False
-        self._said, self._said_until = "", 0.0
+        self._message, self._message_until = "", 0.0
         self._again = asyncio.Event()
         self._simulated = any(device["backend"] == "simulated" for device in first.devices)
         self.status, self.keys = Line(id="status"), Line(id="keys")
@@ -116,14 +116,14 @@ class Top(App[int]):
                 pass
             self._again.clear()
             try:
-                answers, told = await aside(partial(_ask, self._client, self.receipts.grant))
+                answers, receipts = await aside(partial(_ask, self._client, self.receipts.grant))
             except GpushareError as error:
                 self._away = self._away or str(error)
             else:
                 looks += 1
                 self._picture, self._seen_at, self._away = self._model.look(answers), time.time(), ""
-                if told is not None:
-                    self.receipts.show(told)
+                if receipts is not None:
+                    self.receipts.show(receipts)
             self._show()
         self.exit(0)
 
@@ -151,10 +151,10 @@ class Top(App[int]):
 
     def _show_lines(self) -> None:
         self.status.show(self._status())
-        said = self._said if time.monotonic() < self._said_until else ""
+        message = self._message if time.monotonic() < self._message_until else ""
         row = self.grants.current
         notice = f"{row.id}: {row.notice}" if row is not None and row.notice and self._main == "grants" else ""
-        text = printable(said or notice)
+        text = printable(message or notice)
         self.keys.show(((text, "warning"),) if text else ((_KEYS, "quiet"),))
 
     def _status(self) -> Spans:
@@ -168,8 +168,8 @@ class Top(App[int]):
         filtered = f"  {len(self.grants.rows)} with /{printable(self._wanted)}" if self._wanted else ""
         return (("gpushare ", "title"), (printable(platform.node()), ""), (text, ""), (filtered, "warning"))
 
-    def _say(self, text: str) -> None:
-        self._said, self._said_until = text, time.monotonic() + _SAID_SECONDS
+    def _show_message(self, text: str) -> None:
+        self._message, self._message_until = text, time.monotonic() + _MESSAGE_SECONDS
         self._show_lines()
 
     def _arrange(self) -> None:
@@ -284,9 +284,9 @@ class Top(App[int]):
         if (row := self._meant()) is not None:
             self.push_screen(Resize(self._client, row), self._done)
 
-    def _done(self, said: str | None) -> None:
-        if said:
-            self._say(said)
+    def _done(self, message: str | None) -> None:
+        if message:
+            self._show_message(message)
             self._again.set()
 
 

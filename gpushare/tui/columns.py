@@ -8,13 +8,13 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from rich.cells import cell_len, set_cell_size
 
-from gpushare.overview import DeviceTime
-from gpushare.printable import printable
+from gpushare.text.overview import DeviceTime
+from gpushare.text.printable import printable
+from gpushare.text.units import format_size, format_time
 from gpushare.tui.model import DeviceRow, GrantRow, TenantRow, history_line, widths
-from gpushare.units import format_size, format_time
 
 Spans: TypeAlias = tuple[tuple[str, str], ...]
-"""A line: pieces of text, each with the name of its style (gpushare/tui/looks.py)."""
+"""A line: pieces of text, each with the name of its style (gpushare/tui/styles.py)."""
 
 NOTHING = "-"
 FILLS = ("█", "▒", "/", "·")

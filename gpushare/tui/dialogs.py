@@ -13,10 +13,10 @@ from textual.worker import Worker
 
 from gpushare.client import Client
 from gpushare.errors import GpushareError
-from gpushare.printable import printable
-from gpushare.tui.asking import aside
+from gpushare.text.printable import printable
+from gpushare.text.units import format_size, format_time
 from gpushare.tui.model import GrantRow
-from gpushare.units import format_size, format_time
+from gpushare.tui.queries import aside
 
 HELP = """\
 ↑ ↓ PgUp PgDn Home End   move          Tab   the next table
@@ -87,27 +87,27 @@ class Ask(Dialog):
     def __init__(self, client: Client, row: GrantRow) -> None:
         super().__init__()
         self._client, self._row = client, row
-        self._said = _text("", "refusal")
+        self._reply = _text("", "refusal")
         self._doing: Worker[None] | None = None
 
     def do(self, work: Callable[[], object], done: str) -> None:
         """Runs `work` off the event loop, then closes with the result `done`, or shows the refusal. Ignored while
         another call runs."""
         if self._doing is None or self._doing.is_finished:
-            self._say("...")
+            self._show_reply("...")
             self._doing = self.run_worker(self._do(work, done))
 
     async def _do(self, work: Callable[[], object], done: str) -> None:
         try:
             await aside(work)
         except GpushareError as error:
-            self._say(str(error))
+            self._show_reply(str(error))
         else:
             if self.is_current:
                 self.dismiss(done)
 
-    def _say(self, text: str) -> None:
-        self._said.update(printable(text))
+    def _show_reply(self, text: str) -> None:
+        self._reply.update(printable(text))
 
 
 class Release(Ask):
@@ -126,7 +126,7 @@ class Release(Ask):
         with Vertical():
             yield _text(f"Release {row.id} of {row.tenant}?", "title")
             yield _text(f"The grant ends, and what runs in it is killed: {processes}.")
-            yield self._said
+            yield self._reply
             with Horizontal(id="buttons"):
                 yield Button("n  keep it", id="keep", compact=True)
                 yield Button("y  release it", id="release", compact=True)
@@ -174,7 +174,7 @@ class Resize(Ask):
                 with Horizontal():
                     yield _text(self.FIELDS[name], "name")
                     yield field
-            yield self._said
+            yield self._reply
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Resizes by all fields that were changed."""
@@ -182,8 +182,8 @@ class Resize(Ask):
         given = {name: field.value.strip() for name, field in self._inputs.items()}
         change = {name: text for name, text in given.items() if text and text != self._was[name]}
         if not change:
-            self._say("nothing is changed yet: write for example 8GiB, 30%")
+            self._show_reply("nothing is changed yet: write for example 8GiB, 30%")
             return
         grant = self._row.id
-        said = ", ".join(f"{self.FIELDS[name]} {text}" for name, text in change.items())
-        self.do(lambda: self._client.resize(grant, **change), f"{grant} has {said}")
+        changed = ", ".join(f"{self.FIELDS[name]} {text}" for name, text in change.items())
+        self.do(lambda: self._client.resize(grant, **change), f"{grant} has {changed}")

@@ -1,12 +1,12 @@
 """The data of `gpushare top`, from answers of the node API: rows with recent history, sorted and filtered. Pure."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
 
-from gpushare.overview import DeviceTime, device_time
+from gpushare.text.overview import DeviceTime, device_time, guaranteed_milli, tree
 
 Json: TypeAlias = Any
 """A Grant, Device or Tenant of gpushare.api as a plain dict."""
@@ -109,12 +109,11 @@ class Model:
         self._history = {row.key: self._history[row.key] for row in grants}
         devices = [self._device(device, answers.grants) for device in answers.devices]
         self._devices = {device["id"]: device for device in answers.devices}
-        return Picture(devices, grants, list(_tree(answers.tenants, None, 0)))
+        return Picture(devices, grants, [_tenant(*one) for one in tree(answers.tenants)])
 
     def _grant(self, grant: Json, device: Json) -> GrantRow:
         history = self._history.setdefault((grant["id"], device["index"]), deque(maxlen=KEPT))
         history.append(device["used_milli"])
-        served = device["served_limit_milli"]
         gang = (grant.get("gang") or {}).get("id") or ""
         named = (grant["id"], grant["tenant"], grant["phase"], grant["class"], gang, grant["notice"])
         return GrantRow(
@@ -126,7 +125,7 @@ class Model:
             limit_milli=device["time_limit_milli"],
             got_milli=device["used_milli"],
             entitled_milli=device["entitled_milli"],
-            guaranteed_milli=device["served_milli"] if served else device["guaranteed_milli"],
+            guaranteed_milli=guaranteed_milli(device),
             borrowed_milli=device["borrowed_milli"],
             lent_milli=device["lent_milli"],
             waited_milli=device["waited_milli"],
@@ -154,23 +153,20 @@ class Model:
         )
 
 
-def _tree(tenants: Sequence[Json], parent: str | None, level: int) -> Iterable[TenantRow]:
-    for tenant in tenants:
-        if tenant["parent"] == parent:
-            now = tenant["now"]
-            yield TenantRow(
-                name=tenant["name"],
-                level=level,
-                state=now["state"].replace("_", " "),
-                guarantee_milli=tenant["guarantee"]["time"],
-                entitled_milli=now["entitlement_milli"],
-                used_milli=now["used_milli"],
-                borrowed_milli=now["borrowed_milli"],
-                lent_milli=now["lent_milli"],
-                waited_milli=now["waited_milli"],
-                grants=tenant["grants"],
-            )
-            yield from _tree(tenants, tenant["name"], level + 1)
+def _tenant(tenant: Json, level: int) -> TenantRow:
+    now = tenant["now"]
+    return TenantRow(
+        name=tenant["name"],
+        level=level,
+        state=now["state"].replace("_", " "),
+        guarantee_milli=tenant["guarantee"]["time"],
+        entitled_milli=now["entitlement_milli"],
+        used_milli=now["used_milli"],
+        borrowed_milli=now["borrowed_milli"],
+        lent_milli=now["lent_milli"],
+        waited_milli=now["waited_milli"],
+        grants=tenant["grants"],
+    )
 
 
 SortKey: TypeAlias = Callable[[GrantRow], Any]

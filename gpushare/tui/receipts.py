@@ -5,9 +5,9 @@ import textwrap
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
-from gpushare.printable import printable
-from gpushare.tui.asking import Story
+from gpushare.text.printable import printable
 from gpushare.tui.columns import Spans
+from gpushare.tui.queries import Story
 from gpushare.tui.sheet import Line, Sheet
 
 
@@ -59,12 +59,12 @@ class Receipts(Vertical):
             self._lines = [(("...", "quiet"),)] if self.grant else []
         else:
             width = max(20, self.size.width - 1)
-            parts = [(line, "title") for line in self._story.now] + [(line, "") for line in self._story.told]
+            parts = [(line, "title") for line in self._story.now] + [(line, "") for line in self._story.lines]
             self._lines = [
                 ((line, look),)
                 for text, look in parts
                 for line in textwrap.wrap(printable(text), width, subsequent_indent=" " * 4)
             ]
-            if not self._story.told:
+            if not self._story.lines:
                 self._lines.append((("nothing is recorded of it yet", "quiet"),))
         self.body.again(len(self._lines))

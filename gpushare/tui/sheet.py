@@ -17,13 +17,13 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from gpushare.tui.columns import Column, Layout, Row, Spans, layout
-from gpushare.tui.looks import CURSOR, DIMMED, LOOKS, MARKED
+from gpushare.tui.styles import CURSOR, DIMMED, MARKED, STYLES
 
 
 def _strip(line: Spans, width: int, over: Style | None = None) -> Strip:
     if over is CURSOR:  # one bar, ignoring the cells' styles
         return Strip([Segment("".join(text for text, _ in line), over)]).adjust_cell_length(width, over)
-    pieces = [Segment(text, LOOKS[look] if over is None else LOOKS[look] + over) for text, look in line]
+    pieces = [Segment(text, STYLES[look] if over is None else STYLES[look] + over) for text, look in line]
     return Strip(pieces).adjust_cell_length(width, over)
 
 

@@ -13,7 +13,12 @@ enum {
   MAP_DELETE = 3,
   MAP_NEXT_KEY = 4,
   PROG_LOAD = 5,
+  PROG_ATTACH = 8,
+  PROG_DETACH = 9,
   PROG_TEST_RUN = 10,
+  PROG_BY_ID = 13,
+  INFO_BY_FD = 15,
+  PROG_QUERY = 16,
   RAW_TRACEPOINT_OPEN = 17,
   BTF_LOAD = 18,
   LINK_CREATE = 28,
@@ -22,6 +27,9 @@ enum {
 
 #define LOG_BYTES (256 << 10)
 #define MOST_FUNCTIONS 8
+#define CGROUP_DEVICE 6 /* BPF_CGROUP_DEVICE */
+#define ALLOW_MULTI 2   /* BPF_F_ALLOW_MULTI: beside other programs */
+#define INFO_NAME 64    /* offset of the name in struct bpf_prog_info */
 
 /* Long enough for all calls here. A kernel whose union is shorter accepts it if the rest is 0. */
 union attribute {
@@ -67,6 +75,19 @@ union attribute {
     uint32_t repeat, took, context_in_size, context_out_size;
     uint64_t context_in, context_out;
   } run;
+  struct {
+    uint32_t target, program, type, flags;
+  } attach;
+  struct {
+    uint32_t target, type, flags, attached;
+    uint64_t ids;
+    uint32_t count;
+  } query;
+  struct {
+    uint32_t fd, size;
+    uint64_t at;
+  } info;
+  uint32_t id;
   char bytes[144];
 };
 
@@ -77,8 +98,8 @@ static int call(int command, union attribute *attribute) {
   return found < 0 ? -errno : (int)found;
 }
 
-int bpf_map_new(const char *name, uint32_t type, uint32_t key, uint32_t value, uint32_t entries) {
-  union attribute with = {.map = {.type = type, .key = key, .value = value, .entries = entries}};
+int bpf_map_new(const char *name, uint32_t type, uint32_t key, uint32_t value, uint32_t entries, uint32_t flags) {
+  union attribute with = {.map = {.type = type, .key = key, .value = value, .entries = entries, .flags = flags}};
   strncpy(with.map.name, name, sizeof with.map.name - 1);
   return call(MAP_CREATE, &with);
 }
@@ -136,30 +157,45 @@ static const char *last_line(char *log) {
   return end ? end + 1 : log;
 }
 
-int bpf_program_load(const struct program *program, struct gs_err *err) {
+/* A copy of the instructions with the maps' descriptors in place; NULL: out of memory. */
+static uint64_t *with_maps(const struct program_text *text, const int *maps) {
+  const uint64_t from_map = 1 << 12; /* BPF_PSEUDO_MAP_FD in the instruction's source register */
+  uint64_t *code = malloc(text->words * sizeof *code);
+  if (!code)
+    return NULL;
+  memcpy(code, text->code, text->words * sizeof *code);
+  for (uint32_t i = 0; i < text->nuses; i++) {
+    struct map_use use = text->uses[i];
+    code[use.at] = (code[use.at] & 0xffffffff) | from_map | (uint64_t)maps[use.map] << 32;
+  }
+  return code;
+}
+
+static int load(const struct program *program, const uint64_t *code, struct gs_err *err) {
+  const struct program_text *text = program->text;
   struct {
     uint32_t at, type;
   } functions[MOST_FUNCTIONS];
   union attribute with = {.program = {.type = program->type,
-                                      .words = program->words,
-                                      .code = address(program->code),
+                                      .words = text->words,
+                                      .code = address(code),
                                       .license = address("GPL"),
                                       .attach = program->attach,
                                       .attach_to = program->attach_to}};
   strncpy(with.program.name, program->name, sizeof with.program.name - 1);
   int types = -1;
-  if (program->nfunctions > MOST_FUNCTIONS)
+  if (text->nfunctions > MOST_FUNCTIONS)
     return gs_fail(err, -E2BIG, "%s has too many functions", program->name);
-  if (program->nfunctions > 1) {
+  if (text->nfunctions > 1) {
     types = load_types();
     if (types < 0)
       return gs_fail(err, types, "the kernel refused the types of a BPF program: %s", strerror(-types));
-    for (uint32_t i = 0; i < program->nfunctions; i++)
-      functions[i].at = program->functions[i], functions[i].type = 3;
+    for (uint32_t i = 0; i < text->nfunctions; i++)
+      functions[i].at = text->functions[i], functions[i].type = 3;
     with.program.btf = (uint32_t)types;
     with.program.functions = address(functions);
     with.program.function_size = sizeof functions[0];
-    with.program.nfunctions = program->nfunctions;
+    with.program.nfunctions = text->nfunctions;
   }
   int found = call(PROG_LOAD, &with);
   if (found < 0 && found != -EPERM) {
@@ -178,12 +214,51 @@ int bpf_program_load(const struct program *program, struct gs_err *err) {
               log ? last_line(log) : "");
     free(log);
   } else if (found < 0) {
-    gs_fail(err, found, "the kernel refused the BPF program %s: %s: it needs CAP_BPF and CAP_PERFMON, or root",
-            program->name, strerror(-found));
+    gs_fail(err, found, "the kernel refused the BPF program %s: %s: it needs CAP_BPF and %s, or root", program->name,
+            strerror(-found), program->type == PROGRAM_CGROUP_DEVICE ? "CAP_NET_ADMIN" : "CAP_PERFMON");
   }
   if (types >= 0)
     close(types);
   return found;
+}
+
+int bpf_program_load(const struct program *program, const int *maps, struct gs_err *err) {
+  uint64_t *code = with_maps(program->text, maps);
+  int found = code ? load(program, code, err) : gs_fail(err, -ENOMEM, "out of memory");
+  free(code);
+  return found;
+}
+
+int bpf_program_open(uint32_t id, char name[16]) {
+  char info[INFO_NAME + 16] = {0};
+  int program = call(PROG_BY_ID, &(union attribute){.id = id});
+  if (program < 0)
+    return program;
+  union attribute with = {.info = {.fd = (uint32_t)program, .size = sizeof info, .at = address(info)}};
+  int status = call(INFO_BY_FD, &with);
+  if (status < 0) {
+    close(program);
+    return status;
+  }
+  memcpy(name, info + INFO_NAME, 16);
+  return program;
+}
+
+static int change(int command, int cgroup, int program, uint32_t flags) {
+  union attribute with = {
+      .attach = {.target = (uint32_t)cgroup, .program = (uint32_t)program, .type = CGROUP_DEVICE, .flags = flags}};
+  return call(command, &with);
+}
+
+int bpf_cgroup_attach(int cgroup, int program) { return change(PROG_ATTACH, cgroup, program, ALLOW_MULTI); }
+
+int bpf_cgroup_detach(int cgroup, int program) { return change(PROG_DETACH, cgroup, program, 0); }
+
+int bpf_cgroup_programs(int cgroup, uint32_t *ids, uint32_t count) {
+  union attribute with = {
+      .query = {.target = (uint32_t)cgroup, .type = CGROUP_DEVICE, .ids = address(ids), .count = count}};
+  int status = call(PROG_QUERY, &with);
+  return status < 0 ? status : (int)with.query.count;
 }
 
 int bpf_tracepoint_open(const char *name, int program) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0
  *
  * The BPF programs of the guard. The kernel offers some helpers only to programs under its own licence, hence the
- * choice. scripts/guard_programs.py compiles this file into programs.h, which is what is built into the product.
+ * choice. scripts/guard_programs.py compiles this file into guard_programs.h, which is what is built into the product.
  *
  * An ioctl's parameters lie in the process's memory, where its other threads can change them: they are read before and
  * after the driver has read them, and the larger size counts. Whether the driver agreed is known from the system call's

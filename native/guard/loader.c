@@ -27,11 +27,7 @@ enum {
   MAPS,
 };
 
-struct map_use {
-  uint32_t at, map; /* at: the instruction that loads the map's descriptor */
-};
-
-#include "guard/programs.h"
+#include "guard/guard_programs.h"
 
 static const struct {
   const char *name;
@@ -55,27 +51,17 @@ static const struct {
 enum { ENTER, LEAVE, EXITED, BEGIN, LOOK, SETTLE, PROGRAMS };
 enum { LINKS = EXITED + 1 };
 
-#define CODE(name) \
-  #name, code_##name, sizeof code_##name / 8, maps_##name, sizeof maps_##name / sizeof *maps_##name, functions_##name, \
-      sizeof functions_##name / 4
-
 /* Those with a tracepoint are attached to it. The others are run by gs_guard_settle. */
 static const struct {
-  const char *tracepoint;
-  const char *name;
-  const uint64_t *code;
-  uint32_t words;
-  const struct map_use *uses;
-  uint32_t nuses;
-  const uint32_t *functions;
-  uint32_t nfunctions;
+  const char *tracepoint, *name;
+  const struct program_text *text;
 } programs[PROGRAMS] = {
-    [ENTER] = {"sys_enter", CODE(enter)},
-    [LEAVE] = {"sys_exit", CODE(leave)},
-    [EXITED] = {"sched_process_exit", CODE(exited)},
-    [BEGIN] = {NULL, CODE(begin)},
-    [LOOK] = {NULL, CODE(look)},
-    [SETTLE] = {NULL, CODE(settle)},
+    [ENTER] = {"sys_enter", "enter", &text_enter},
+    [LEAVE] = {"sys_exit", "leave", &text_leave},
+    [EXITED] = {"sched_process_exit", "exited", &text_exited},
+    [BEGIN] = {NULL, "begin", &text_begin},
+    [LOOK] = {NULL, "look", &text_look},
+    [SETTLE] = {NULL, "settle", &text_settle},
 };
 
 struct gs_guard {
@@ -102,7 +88,7 @@ void gs_guard_close(struct gs_guard *guard) {
 
 static int make_maps(struct gs_guard *guard, struct gs_err *err) {
   for (int i = 0; i < MAPS; i++) {
-    guard->maps[i] = bpf_map_new(maps[i].name, maps[i].type, maps[i].key, maps[i].value, maps[i].entries);
+    guard->maps[i] = bpf_map_new(maps[i].name, maps[i].type, maps[i].key, maps[i].value, maps[i].entries, 0);
     if (guard->maps[i] < 0)
       return gs_fail(err, guard->maps[i], "the kernel refused the BPF map %s: %s%s", maps[i].name,
                      strerror(-guard->maps[i]), guard->maps[i] == -EPERM ? ": it needs CAP_BPF, or root" : "");
@@ -116,21 +102,9 @@ static int load(struct gs_guard *guard, int which, uint32_t iterator, struct gs_
       .type = which == LOOK ? PROGRAM_TRACING : PROGRAM_RAW_TRACEPOINT,
       .attach = which == LOOK ? ATTACH_ITERATOR : 0,
       .attach_to = which == LOOK ? iterator : 0,
-      .words = programs[which].words,
-      .functions = programs[which].functions,
-      .nfunctions = programs[which].nfunctions,
+      .text = programs[which].text,
   };
-  const uint64_t from_map = 1 << 12; /* BPF_PSEUDO_MAP_FD in the instruction's source register */
-  program.code = malloc(8 * (size_t)program.words);
-  if (!program.code)
-    return gs_fail(err, -ENOMEM, "out of memory");
-  memcpy(program.code, programs[which].code, 8 * (size_t)program.words);
-  for (uint32_t i = 0; i < programs[which].nuses; i++) {
-    struct map_use use = programs[which].uses[i];
-    program.code[use.at] = (program.code[use.at] & 0xffffffff) | from_map | (uint64_t)guard->maps[use.map] << 32;
-  }
-  guard->programs[which] = bpf_program_load(&program, err);
-  free(program.code);
+  guard->programs[which] = bpf_program_load(&program, guard->maps, err);
   return guard->programs[which] < 0 ? guard->programs[which] : 0;
 }
 

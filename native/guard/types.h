@@ -16,6 +16,7 @@ static long (*const bpf_map_update_elem)(void *map, const void *key, const void 
 static long (*const bpf_map_delete_elem)(void *map, const void *key) = (void *)3;
 static uint64_t (*const bpf_ktime_get_ns)(void) = (void *)5;
 static uint64_t (*const bpf_get_current_pid_tgid)(void) = (void *)14;
+static uint64_t (*const bpf_get_current_uid_gid)(void) = (void *)15;
 static long (*const bpf_get_current_comm)(void *out, uint32_t size) = (void *)16;
 static uint64_t (*const bpf_get_current_task)(void) = (void *)35;
 static uint64_t (*const bpf_get_current_cgroup_id)(void) = (void *)80;

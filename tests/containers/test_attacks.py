@@ -33,9 +33,9 @@ from run.running import Daemon, daemon_apart
 from run.waiting import until
 
 from gpushare._native import ffi, lib
+from gpushare.binding.pages import LimitsPage
 from gpushare.demo.bundle import TENANT_PROGRAM
 from gpushare.node import standins
-from gpushare.pages import LimitsPage
 
 SHARE = {"memory": "512MiB", "time": "20%", "device": "0"}
 OUT_OF_MEMORY = 2

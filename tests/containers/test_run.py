@@ -163,7 +163,7 @@ def test_a_user_without_permission(node):
     # Changes to that user only after all imports, including lazy ones, because only root may be able to read the Python
     # installation.
     code = (
-        "import os, sys; from gpushare import client, transport; from gpushare.cli import main\n"
+        "import os, sys; from gpushare import client; import gpushare.client.transport; from gpushare.cli import main\n"
         "main.build_parser().parse_args(sys.argv[1:])\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534); sys.exit(main.main(sys.argv[1:]))"
     )

@@ -363,8 +363,8 @@ def test_bad_options_are_one_line(node, tmp_path):
         (("--node", f"a={path}", "--socket", path), 2, "--socket and --node"),
         (("--node", "a=ssh:there"), 2, "your own user"),
         (("--allow-changes",), 2, "changes nothing"),
-        (("--port", "65536"), 2, "no port"),
-        (("--port", "x\ny"), 2, "no port"),
+        (("--port", "65536"), 2, "not a port"),
+        (("--port", "x\ny"), 2, "not a port"),
     ]
     for options, status, words in cases:
         child = start([*GPUSHARE, "dashboard", *options], forked=True)

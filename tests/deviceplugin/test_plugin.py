@@ -16,7 +16,7 @@ from schedulers.slotkubelet import Refused, SlotKubelet
 from gpushare.adapters.deviceplugin import RESOURCE
 from gpushare.adapters.deviceplugin.plugin import Allocator, Options
 from gpushare.adapters.deviceplugin.slots import Sizes
-from gpushare.units import PAGE
+from gpushare.text.units import PAGE
 
 GIB = 1 << 30
 QUICK = """

@@ -24,7 +24,7 @@ def test_they_are_current():
 def test_each_fault_that_the_doctor_tells_is_declared():
     """Otherwise docs/troubleshooting.md would miss it: a Finding constructed directly may only say that all is well."""
     count = 0
-    for path in [*(ROOT / "gpushare/doctor").glob("*.py"), ROOT / "gpushare/cli/doctor.py"]:
+    for path in [*(ROOT / "gpushare/doctor").glob("*.py"), ROOT / "gpushare/cli/node/doctor.py"]:
         if path.name == "finding.py":
             continue
         for node in ast.walk(ast.parse(path.read_text())):

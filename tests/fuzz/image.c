@@ -5,7 +5,7 @@
 #include "fuzz.h"
 #include "image/gs_image.h"
 #include "sim/model/card.h"
-#include "sim/program/image.h"
+#include "sim/program/images/image.h"
 
 /* Functions of the simulated driver that image.c needs. */
 void sim_lock(void) {}

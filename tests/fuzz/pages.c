@@ -9,7 +9,7 @@
 #include "fuzz.h"
 #include "interposer/os/guest.h"
 #include "interposer/nvml/ml.h"
-#include "interposer/os/pages.h"
+#include "interposer/os/files/pages.h"
 
 enum { FIRST_SLOTS = 4 };
 

@@ -17,7 +17,7 @@ from views.scrapes import dashboard, samples
 
 from gpushare.adapters.prometheus import server as server_of
 from gpushare.adapters.prometheus.server import CONNECTIONS_MAX, Server, request_of
-from gpushare.cli.adapter_prometheus import FILES
+from gpushare.cli.adapters.prometheus import FILES
 from gpushare.cli.main import main
 from gpushare.inject.pod import LABEL_MAX, Pod, pod_of
 

@@ -7,7 +7,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from page_tenants import Grant
 
-from gpushare.arbiter import Arbiter
+from gpushare.binding.arbiter import Arbiter
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import subprocess
 from pages.madepages import limits_page, usage_page
 from run import built
 
-from gpushare.page_words import DeviceLimits
+from gpushare.binding.page_words import DeviceLimits
 
 
 class Grant:

@@ -13,7 +13,7 @@ from run.waiting import until
 from schedulers.nomadclient import Agent, Refused
 
 from gpushare import __version__
-from gpushare.units import PAGE
+from gpushare.text.units import PAGE
 
 GIB = 1 << 30
 

@@ -12,7 +12,7 @@ from run.waiting import until
 from schedulers import slurm
 
 from gpushare.adapters.slurm import conf
-from gpushare.units import PAGE
+from gpushare.text.units import PAGE
 
 pytestmark = [
     pytest.mark.slow,

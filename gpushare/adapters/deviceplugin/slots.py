@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from gpushare.errors import RefusedError, UsageError
 from gpushare.policy.quota.shares import DEVICE_MILLI
-from gpushare.units import PAGE
+from gpushare.text.units import PAGE
 
 Json: TypeAlias = Any
 

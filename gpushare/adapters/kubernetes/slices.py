@@ -12,7 +12,7 @@ from kubernetes.utils.quantity import parse_quantity
 
 from gpushare.adapters.kubernetes import DRIVER
 from gpushare.policy.grants.admission import SMALLEST_MILLI, WORKING_BYTES
-from gpushare.units import MIB, PAGE
+from gpushare.text.units import MIB, PAGE
 
 Json = dict[str, Any]
 

@@ -15,7 +15,7 @@ from gpushare.adapters.kubernetes import DRIVER
 from gpushare.adapters.kubernetes.claims import PARAMETERS, Wanted
 from gpushare.adapters.kubernetes.slices import Json, device_name
 from gpushare.errors import FailedError, NotFoundError, UnreachableError
-from gpushare.units import format_size, format_time
+from gpushare.text.units import format_size, format_time
 
 if TYPE_CHECKING:
     from gpushare.adapters.kubernetes.cluster import Cluster

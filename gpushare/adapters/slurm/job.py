@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpushare.errors import FailedError, UsageError
-from gpushare.units import PAGE
+from gpushare.text.units import PAGE
 
 Json = dict[str, Any]
 

@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from gpushare.arbiter import Arbiter, GrantStats
+from gpushare.binding.arbiter import Arbiter, GrantStats
 from gpushare.daemon.state import placement
 from gpushare.daemon.state.books import DeviceTime, Instant, Reading, Sample, joined, periods, unowned, unused
 from gpushare.daemon.state.live import Live

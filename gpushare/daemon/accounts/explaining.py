@@ -18,7 +18,7 @@ from gpushare.policy.grants.admission import Place
 from gpushare.policy.quota.shares import DEVICE_MILLI, Share
 from gpushare.policy.usage import unfair
 from gpushare.policy.usage.unfair import Behind, Stand, Use
-from gpushare.units import format_size, format_time, parse_time
+from gpushare.text.units import format_size, format_time, parse_time
 
 DECISIONS = 20
 """Decisions on leases in an answer, unless the request gives a number."""

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
-from gpushare import rules
 from gpushare.api.events import LeaseEvent
 from gpushare.api.why import Decision
-from gpushare.units import format_time
+from gpushare.text import rules
+from gpushare.text.units import format_time
 
 
 def decisions(grant: str, events: Sequence[LeaseEvent]) -> list[Decision]:

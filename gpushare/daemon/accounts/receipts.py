@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from gpushare.api import events as event_types
-from gpushare.arbiter import EVENTS_KEPT, Arbiter, Event, EventKind, Spans, Wanted
+from gpushare.binding.arbiter import EVENTS_KEPT, Arbiter, Event, EventKind, Spans, Wanted
 from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.state import State
 from gpushare.errors import GoneError, NotFoundError, UsageError

@@ -5,7 +5,7 @@ import logging
 
 from gpushare.api import drain as drain_types
 from gpushare.api import types
-from gpushare.arbiter import Arbiter
+from gpushare.binding.arbiter import Arbiter
 from gpushare.daemon.grants import view
 from gpushare.daemon.state.drains import Drain
 from gpushare.daemon.state.live import Live

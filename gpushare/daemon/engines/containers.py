@@ -32,12 +32,12 @@ from gpushare.daemon.state.live import Live, Prepared
 from gpushare.daemon.state.state import State, now_ns
 from gpushare.daemon.workloads import workloads
 from gpushare.errors import FailedError, RefusedError, UsageError
-from gpushare.halfopen import has_gone
 from gpushare.inject import cdi, edits, grantdir, grantfiles, mounts, oci
 from gpushare.inject.node import Node
 from gpushare.inject.pod import pod_of
 from gpushare.policy.grants import lifecycle
 from gpushare.policy.grants.lifecycle import Kind, Phase
+from gpushare.processes.halfopen import has_gone
 from gpushare.reader import Asks, Edit, Edited
 
 log = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ from gpushare.inject import grantfiles
 from gpushare.policy.grants import lifecycle
 from gpushare.policy.loans.recall import Ask, End, Over, Step
 from gpushare.policy.loans.reclaim import Rung
-from gpushare.units import format_size
+from gpushare.text.units import format_size
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from gpushare.api.gangs import GangPart
 from gpushare.api.types import GrantRequest
-from gpushare.arbiter import Arbiter
+from gpushare.binding.arbiter import Arbiter
 from gpushare.daemon.grants.view import grant_view
 from gpushare.daemon.state import placement
 from gpushare.daemon.state.records import PartOf

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from socket import socket
 
 from gpushare.api.types import TTL_SECONDS, BindRequest, GrantChange, GrantRequest
-from gpushare.arbiter import Arbiter
+from gpushare.binding.arbiter import Arbiter
 from gpushare.daemon.grants.evictions import Evictions
 from gpushare.daemon.grants.resources import Resources
 from gpushare.daemon.grants.serving import Serving

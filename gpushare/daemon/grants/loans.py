@@ -13,7 +13,7 @@ from gpushare.errors import GpushareError
 from gpushare.policy.loans import reclaim
 from gpushare.policy.loans.loans import Family
 from gpushare.policy.loans.reclaim import Loan, Need, Rung, Standing
-from gpushare.units import parse_memory
+from gpushare.text.units import parse_memory
 
 
 def on_loan(live: Live) -> int:

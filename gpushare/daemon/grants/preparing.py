@@ -13,7 +13,7 @@ import msgspec
 
 from gpushare.api import gangs as types
 from gpushare.api.types import GrantRequest, Name
-from gpushare.arbiter import Arbiter
+from gpushare.binding.arbiter import Arbiter
 from gpushare.daemon.grants.gang_parts import GangParts, Key, PartRecord, part_view
 from gpushare.daemon.grants.grants import Grants, key_taken
 from gpushare.daemon.grants.transitions import Transitions

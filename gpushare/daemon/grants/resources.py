@@ -7,6 +7,8 @@ import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
+from gpushare.binding.page_words import GrantState, Managed, Slot
+from gpushare.binding.pages import USAGE_BYTES, LimitsPage, UsagePage, new_limits, new_usage
 from gpushare.daemon.host.logs import Seldom
 from gpushare.daemon.state.hardware import Hardware
 from gpushare.daemon.state.live import Live
@@ -16,8 +18,6 @@ from gpushare.daemon.workloads.tenant_socket import Rules, TenantSocket
 from gpushare.errors import FailedError, GpushareError
 from gpushare.inject import cdi, grantdir, grantfiles, names
 from gpushare.inject.node import Node
-from gpushare.page_words import GrantState, Managed, Slot
-from gpushare.pages import USAGE_BYTES, LimitsPage, UsagePage, new_limits, new_usage
 from gpushare.paths import INTERPOSERS, Layout
 from gpushare.policy.grants.admission import Place
 from gpushare.policy.grants.lifecycle import Kind

@@ -3,7 +3,8 @@
 import asyncio
 import logging
 
-from gpushare.arbiter import Arbiter
+from gpushare.binding.arbiter import Arbiter
+from gpushare.binding.page_words import GrantState
 from gpushare.daemon.accounts.accounts import Accounts
 from gpushare.daemon.accounts.receipts import Receipts
 from gpushare.daemon.state import gangs, placement
@@ -12,7 +13,6 @@ from gpushare.daemon.state.hardware import Hardware
 from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.state import State, instant
 from gpushare.ledger.entries import Totals
-from gpushare.page_words import GrantState
 from gpushare.policy.grants.admission import Place
 from gpushare.policy.quota.shares import Share, entitlements
 

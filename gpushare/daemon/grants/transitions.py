@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from gpushare.api.types import Name
-from gpushare.arbiter import Arbiter
+from gpushare.binding.arbiter import Arbiter
+from gpushare.binding.wire import JoinError
 from gpushare.daemon.grants.followers import Followers
 from gpushare.daemon.grants.resources import Resources
 from gpushare.daemon.grants.serving import Serving
@@ -24,7 +25,6 @@ from gpushare.daemon.workloads.tenant_socket import Rules
 from gpushare.policy.grants import lifecycle
 from gpushare.policy.grants.admission import Place
 from gpushare.policy.grants.lifecycle import Kind, Phase
-from gpushare.wire import JoinError
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ from gpushare.api import tenants as tenant_types
 from gpushare.api import types
 from gpushare.api.drain import DeviceState
 from gpushare.api.share import GrantDevice
-from gpushare.arbiter import Arbiter, DeviceStats, GrantStats
+from gpushare.binding.arbiter import Arbiter, DeviceStats, GrantStats
 from gpushare.daemon.guard.walls import walls_of
 from gpushare.daemon.state import placement
 from gpushare.daemon.state.books import DeviceBook
@@ -26,7 +26,7 @@ from gpushare.policy.quota import standing as quota
 from gpushare.policy.quota.capacity import Standing
 from gpushare.policy.quota.shares import DEVICE_MILLI, Share
 from gpushare.tenants.quotas import Tenant
-from gpushare.units import PAGE
+from gpushare.text.units import PAGE
 
 
 def _grant_device(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 from gpushare.api.findings import Act as Done
 from gpushare.api.findings import Finding, FindingKind, Outcome
-from gpushare.arbiter import Arbiter
+from gpushare.binding.arbiter import Arbiter
 from gpushare.daemon.guard.driver_snapshot import DriverSnapshots, Snapshot
 from gpushare.daemon.guard.findings import Findings, Key, finding
 from gpushare.daemon.guard.holds import Holds, stopped

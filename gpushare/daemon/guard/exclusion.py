@@ -55,7 +55,7 @@ class Exclusion:
         try:
             self._program = Exclusive(guarded, self._name)
             for uid in (0, *_numbers(self._users)):
-                self._program.passes.add(exclusive.user(uid))
+                self._program.admit(exclusive.user(uid))
             for live in self._state:
                 self.changed(live)
             self._program.attach(top)
@@ -108,13 +108,13 @@ class Exclusion:
         assert self._program is not None
         before = self._passing.get(grant, set())
         for number in wanted - before:
-            self._program.passes.add(number)
+            self._program.admit(number)
             self._counts[number] += 1
         for number in before - wanted:
             self._counts[number] -= 1
             if not self._counts[number]:  # a user may have several grants
                 del self._counts[number]
-                self._program.passes.discard(number)
+                self._program.expel(number)
         if wanted:
             self._passing[grant] = wanted
         else:

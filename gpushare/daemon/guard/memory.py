@@ -4,13 +4,13 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpushare.binding.pages import held
 from gpushare.daemon.guard.driver_snapshot import DriverSnapshots, Snapshot
 from gpushare.daemon.guard.findings import Findings, Key, finding
 from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.state import State
 from gpushare.errors import GpushareError
 from gpushare.node.devices import Backend
-from gpushare.pages import held
 from gpushare.policy.audit import audit, uncharged
 from gpushare.policy.audit.uncharged import Reading
 

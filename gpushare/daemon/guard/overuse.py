@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from gpushare.api.findings import Outcome
-from gpushare.arbiter import Arbiter
+from gpushare.binding.arbiter import Arbiter
 from gpushare.daemon.guard.findings import Findings, Key, finding
 from gpushare.daemon.guard.holds import Holds
 from gpushare.daemon.state.live import Live

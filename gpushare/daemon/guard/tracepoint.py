@@ -27,7 +27,7 @@ from gpushare.enforce.cgroup import Cgroup
 from gpushare.enforce.guard import Event, Guard, Kind
 from gpushare.errors import FailedError, GpushareError, UsageError
 from gpushare.inject.node import Node
-from gpushare.units import MIB
+from gpushare.text.units import MIB
 
 log = logging.getLogger(__name__)
 

@@ -11,9 +11,9 @@ from typing import TypeVar
 
 import msgspec
 
-from gpushare import helper
 from gpushare.daemon.timing import Timing
 from gpushare.errors import BY_CODE, FailedError, GpushareError, RefusedError
+from gpushare.processes import helper
 from gpushare.reader import (
     HEAD,
     MESSAGE_MAX,

@@ -3,9 +3,9 @@
 import time
 
 from gpushare.api import debug as debug_types
+from gpushare.binding.page_words import Slot
+from gpushare.binding.pages import LimitsPage, UsagePage
 from gpushare.daemon.state.live import Live
-from gpushare.page_words import Slot
-from gpushare.pages import LimitsPage, UsagePage
 
 
 def grant(live: Live, limits: LimitsPage, usage: UsagePage) -> debug_types.GrantDebug:

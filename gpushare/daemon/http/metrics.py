@@ -13,7 +13,7 @@ from gpushare.api import events as event_types
 from gpushare.api import findings as finding_types
 from gpushare.api import types
 from gpushare.api.tenants import Tenant
-from gpushare.arbiter import LATENCY_BUCKETS, GrantStats, Spans
+from gpushare.binding.arbiter import LATENCY_BUCKETS, GrantStats, Spans
 from gpushare.daemon.grants.view import grant_view, tenant_views
 from gpushare.daemon.host.pulse import BUCKETS, Latency
 from gpushare.daemon.node import NodeContext

@@ -19,14 +19,14 @@ import msgspec
 from aiohttp import web
 from aiohttp.http_exceptions import BadHttpMethod
 
-from gpushare import rights
 from gpushare.api import types
 from gpushare.daemon.host.logs import Seldom
 from gpushare.daemon.host.peer import Peer, credentials
 from gpushare.daemon.http.routes import methods
 from gpushare.daemon.timing import Timing
 from gpushare.errors import FailedError, GpushareError, MethodError, UnreachableError, UsageError
-from gpushare.halfopen import HalfOpen
+from gpushare.processes import rights
+from gpushare.processes.halfopen import HalfOpen
 
 USER_CONNECTIONS = 64
 ALL_CONNECTIONS = 256
@@ -213,7 +213,7 @@ class Reception:
     _pause: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Listens. Descriptors that peers send are refused (gpushare/rights.py)."""
+        """Listens. Descriptors that peers send are refused (gpushare/processes/rights.py)."""
         self.listener = rights.refuse(self.listener, by_kernel=REFUSED_BY_KERNEL)
         self.listener.setblocking(False)
         self.listener.listen(_BACKLOG)

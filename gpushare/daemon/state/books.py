@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpushare.api.share import GrantDevice
-from gpushare.arbiter import GrantStats
+from gpushare.binding.arbiter import GrantStats
 from gpushare.ledger import entries
 from gpushare.ledger.entries import Period, Totals
 from gpushare.policy.quota import lending

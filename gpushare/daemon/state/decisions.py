@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gpushare.api.why import Decision, What
 from gpushare.policy.grants.admission import Choice, Place
-from gpushare.units import format_size, format_time
+from gpushare.text.units import format_size, format_time
 
 PER_GRANT = 16
 ENDED_KEPT = 256

@@ -5,7 +5,7 @@ from typing import get_args
 import msgspec
 
 from gpushare.api.types import Gang, GrantRequest, Leases
-from gpushare.arbiter import ShareFlags
+from gpushare.binding.arbiter import ShareFlags
 from gpushare.errors import UsageError
 
 _ID_MAX = 128

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gpushare.binding.page_words import DeviceLimits
 from gpushare.daemon.state.records import GrantRecord
 from gpushare.enforce import exclusive
 from gpushare.inject.node import DeviceNode, Granted, Node
 from gpushare.node.devices import Device
-from gpushare.page_words import DeviceLimits
 from gpushare.policy.grants.admission import Place
-from gpushare.units import PAGE
+from gpushare.text.units import PAGE
 
 _MINOR_MAX = (1 << 20) - 1  # include/linux/kdev_t.h: MINORBITS
 

@@ -9,11 +9,11 @@ import msgspec
 
 from gpushare.api.engines import PlacedMount
 from gpushare.api.reclaim import Eviction
-from gpushare.arbiter import GrantStats
+from gpushare.binding.arbiter import GrantStats
+from gpushare.binding.pages import LimitsPage, UsagePage
 from gpushare.daemon.state.books import DeviceBook
 from gpushare.daemon.state.records import GrantRecord, MemberRecord, WorkloadRecord
 from gpushare.enforce.cgroup import Cgroup
-from gpushare.pages import LimitsPage, UsagePage
 from gpushare.policy.quota.shares import Share
 
 

@@ -18,7 +18,7 @@ from gpushare.policy.grants.taken import Holding, Taken
 from gpushare.policy.quota.capacity import Standing
 from gpushare.policy.quota.shares import Share, shares
 from gpushare.policy.quota.tenant import TenantPolicy
-from gpushare.units import parse_time
+from gpushare.text.units import parse_time
 
 TTL_SECONDS_MAX = 86400
 _KEY_MAX = 256

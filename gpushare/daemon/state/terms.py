@@ -10,7 +10,7 @@ from gpushare.errors import RefusedError, UsageError
 from gpushare.policy.loans import reclaim
 from gpushare.policy.loans.recall import Policy
 from gpushare.policy.loans.reclaim import Rung
-from gpushare.units import parse_memory
+from gpushare.text.units import parse_memory
 
 
 @functools.lru_cache(maxsize=256)

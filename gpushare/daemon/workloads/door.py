@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
-from gpushare import helper, rights
 from gpushare.daemon.host.peer import Peer
 from gpushare.door import messages
+from gpushare.processes import helper, rights
 
 log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Door:
     grant anew."""
 
     def __init__(self, *, guarded: bool = False) -> None:
-        """Starts the door. `guarded`: as on kernels before 6.16, for tests (gpushare/rights.py). Raises OSError."""
+        """Starts the door. `guarded`: as on kernels before 6.16, for tests (processes/rights.py). Raises OSError."""
         self._guarded = guarded
         self._loop = asyncio.get_running_loop()
         self._guests: dict[int, _Entry] = {}

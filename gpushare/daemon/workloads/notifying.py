@@ -9,13 +9,13 @@ import logging
 import os
 import subprocess
 
-from gpushare import helper
 from gpushare.daemon.host import peer
 from gpushare.daemon.state.live import Live
 from gpushare.inject import grantdir
 from gpushare.paths import INTERPOSER, LIB_DIR, PROCESS_SELF, Layout
 from gpushare.policy.audit.audit import Act, Rules
 from gpushare.policy.grants.lifecycle import Kind
+from gpushare.processes import helper
 
 log = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The processes of one grant: they join over its grant.sock (gpushare/wire.py), and their end is seen by pidfd.
+"""The processes of one grant: they join over its grant.sock (gpushare/binding/wire.py), and their end is seen by pidfd.
 
 The sockets themselves are the door's (daemon/workloads/door.py). A pidfd says that a process is dead; the end of its
 connection alone does not: a program may close all descriptors and go on, or exec another. What it runs then is compared
@@ -17,13 +17,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpushare import wire
+from gpushare.binding import wire
+from gpushare.binding.pages import LimitsPage, UsagePage
+from gpushare.binding.wire import JoinError, JoinRequest
 from gpushare.daemon.host import peer
 from gpushare.daemon.state.records import MemberRecord
 from gpushare.daemon.workloads.door import Door
 from gpushare.errors import GpushareError, RefusedError
-from gpushare.pages import LimitsPage, UsagePage
-from gpushare.wire import JoinError, JoinRequest
 
 log = logging.getLogger(__name__)
 

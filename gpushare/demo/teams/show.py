@@ -7,8 +7,8 @@ from typing import Any
 from gpushare.demo.live import Row, Table
 from gpushare.demo.teams.script import Act, Step, Team
 from gpushare.demo.teams.story import Outcome
-from gpushare.demo.verdict import Claim
-from gpushare.units import format_time
+from gpushare.demo.verdict import Claim, claims_as_json
+from gpushare.text.units import format_time
 
 RECLAIM_MS = 20.0  # one lease
 _LINES = 4  # up to this many tenants have a line each
@@ -125,6 +125,5 @@ def as_json(outcomes: Sequence[Outcome], found: Sequence[Claim]) -> dict[str, An
             }
             for one in outcomes
         ],
-        "verdict": "pass" if all(claim.ok for claim in found) else "fail",
-        "claims": [{"claim": claim.claim, "ok": claim.ok, "measured": claim.measured} for claim in found],
+        **claims_as_json(found),
     }

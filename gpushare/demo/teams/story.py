@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 from urllib.parse import quote
 
 from gpushare.demo.interrupts import uninterrupted
@@ -21,7 +21,7 @@ MEMORY = "512MiB"
 SETTLE_SECONDS = 1.0  # excluded after each change: the guarantee is a share over whole seconds
 DEVICE_MILLI = 1000
 TICK_SECONDS = 0.5
-SAY_SECONDS = 1.0
+REPORT_SECONDS = 1.0
 AT_ONCE = 4
 """Processes that start together: with more, on a small machine, grants expire before they are bound."""
 DEVICE_SECONDS = 10.0
@@ -119,11 +119,11 @@ class Story:
 
     def _start_workers(self) -> None:
         """Starts the processes, reporting progress."""
-        count, said = len(self._workers), time.monotonic()
+        count, reported_at = len(self._workers), time.monotonic()
         for first in range(0, count, AT_ONCE):
-            if time.monotonic() > said + SAY_SECONDS:
+            if time.monotonic() > reported_at + REPORT_SECONDS:
                 self._say(f"{first} of {count} have their devices")
-                said = time.monotonic()
+                reported_at = time.monotonic()
             some = self._workers[first : first + AT_ONCE]
             for worker in some:
                 worker.program.begin(self._command(worker))
@@ -182,15 +182,15 @@ class Story:
         working = [worker for worker in self._workers if worker.works]
         if any(worker not in due for worker in working):
             # A borrower that waits in a launch reads no command before the owner of its device rests too.
-            self._tell(working, "idle")
-        self._tell([worker for worker in due if not worker.works and worker in working], f"run {KERNEL_NS}")
+            self._send(working, "idle")
+        self._send([worker for worker in due if not worker.works and worker in working], f"run {KERNEL_NS}")
         woken = [worker for worker in due if not worker.works]
-        self._tell(woken, f"run {KERNEL_NS}")
+        self._send(woken, f"run {KERNEL_NS}")
         return [worker for worker in woken if worker.milli == DEVICE_MILLI]
 
-    def _tell(self, workers: list[_Worker], command: str) -> None:
+    def _send(self, workers: list[_Worker], command: str) -> None:
         for worker in workers:
-            worker.program.tell(command)
+            worker.program.send(command)
         for worker in workers:
             worker.program.answer()
             worker.works = command != "idle"
@@ -237,16 +237,6 @@ class Story:
         grants = {grant["pid"]: grant["id"] for grant in self._node.client.grants()}
         first: dict[str, float] = {}
         for tenant in {worker.team.name for worker in woken}:
-            for event in self._leases(seen, tenant):
+            for event in self._node.events(seen, f"&kind=lease&tenant={quote(tenant)}")[0]:
                 first.setdefault(event["grant"], event["value_ns"] / 1e6)
         return tuple(first[grants[worker.pid]] for worker in woken if grants[worker.pid] in first)
-
-    def _leases(self, after: int, tenant: str) -> list[Any]:
-        found: list[Any] = []
-        while True:
-            asked = f"/v1/events?after={after}&kind=lease&tenant={quote(tenant)}"
-            answer = self._node.client.call("GET", asked)
-            if not answer["events"] and answer["after"] == after:
-                return found
-            found += answer["events"]
-            after = answer["after"]

@@ -22,7 +22,7 @@ from gpushare.policy.grants.spread import PLACEMENT, Placement
 from gpushare.policy.grants.taken import Holding, Taken
 from gpushare.policy.quota.shares import DEVICE_MILLI
 from gpushare.policy.quota.tenant import TenantPolicy
-from gpushare.units import MIB, PAGE, format_size, format_time, parse_memory
+from gpushare.text.units import MIB, PAGE, format_size, format_time, parse_memory
 
 WORKING_BYTES = 256 * MIB
 """Least memory of a grant in addition to a context's: with less, programs fail in obscure ways."""

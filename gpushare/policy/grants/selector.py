@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from gpushare.errors import UsageError
-from gpushare.units import parse_size
+from gpushare.text.units import parse_size
 
 TEXT_MAX = 512
 """Characters of a selector."""

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "interposer/driver/names.h"
-#include "interposer/os/grant.h"
+#include "interposer/os/files/grant.h"
 
 enum found { UNKNOWN, PRESENT, ABSENT };
 

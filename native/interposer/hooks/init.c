@@ -1,7 +1,7 @@
 #include <stdlib.h>
 
 #include "hooks.h"
-#include "interposer/os/files.h"
+#include "interposer/os/files/files.h"
 #include "interposer/process/device.h"
 #include "interposer/process/visible.h"
 

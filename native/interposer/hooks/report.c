@@ -1,7 +1,7 @@
 /* Reports the grant's memory to the program, never that of others. */
 #include "hooks.h"
 #include "interposer/hooks/report.h"
-#include "interposer/memory/exports.h"
+#include "interposer/memory/physical/exports.h"
 #include "interposer/process/device.h"
 #include "page/page.h"
 

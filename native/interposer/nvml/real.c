@@ -3,7 +3,7 @@
 #include <errno.h>
 #include <string.h>
 
-#include "interposer/os/grant.h"
+#include "interposer/os/files/grant.h"
 #include "interposer/os/guest.h"
 #include "interposer/nvml/ml.h"
 

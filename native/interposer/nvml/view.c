@@ -4,11 +4,11 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "interposer/os/grant.h"
+#include "interposer/os/files/grant.h"
 #include "interposer/os/guest.h"
 #include "interposer/nvml/ml.h"
 #include "interposer/os/system.h"
-#include "interposer/os/pages.h"
+#include "interposer/os/files/pages.h"
 
 enum known { UNKNOWN, READABLE, UNREADABLE };
 

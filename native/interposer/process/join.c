@@ -15,11 +15,11 @@
 
 #include "interposer/process/device.h"
 #include "interposer/driver/driver.h"
-#include "interposer/os/files.h"
-#include "interposer/os/grant.h"
+#include "interposer/os/files/files.h"
+#include "interposer/os/files/grant.h"
 #include "page/gs_wire.h"
 #include "interposer/os/system.h"
-#include "interposer/os/pages.h"
+#include "interposer/os/files/pages.h"
 #include "interposer/process/trace.h"
 
 enum {

@@ -65,34 +65,35 @@ struct gs_process {
   /* the total memory reported to the program: the limit at its first CUDA call, for the life of the process */
   uint64_t total_bytes[GS_MAX_DEVICES];
   uint32_t join_lock;
-  uint32_t reserve_lock[GS_MAX_DEVICES]; /* memory/charge.c */
+  uint32_t reserve_lock[GS_MAX_DEVICES]; /* memory/books/charge.c */
   uint32_t context_lock[GS_MAX_DEVICES]; /* hooks/contexts: the primary context of the device */
   uint32_t gone_lock;                    /* hooks/contexts: taken after context_lock */
   CUcontext primary[GS_MAX_DEVICES];     /* hooks/contexts: the active primary context */
   uint64_t primary_id[GS_MAX_DEVICES];   /* the driver's number of that context; 0 if it has none */
   uint32_t ending[GS_MAX_DEVICES];       /* calls in progress that may end a context */
-  uint32_t events_lock[GS_MAX_DEVICES];  /* memory/async_free.c */
+  uint32_t events_lock[GS_MAX_DEVICES];  /* memory/pools/async_free.c */
   struct gs_green_list greens;
   uint32_t contexts;      /* live contexts made by calls that the interposer saw */
-  uint32_t implicit_lock; /* memory/implicit.c */
-  /* memory/kernels.h: incremented when handles of kernels or contexts may have been reused */
+  uint32_t implicit_lock; /* memory/implicit/implicit.c */
+  /* memory/implicit/kernels.h: incremented when handles of kernels or contexts may have been reused */
   uint32_t kernel_generation;
-  uint64_t resident_threads[GS_MAX_DEVICES]; /* memory/implicit.c */
-  uint64_t kernels[GS_KNOWN_KERNELS];        /* memory/kernels.h: kernels that were launched before, hashed */
-  uint32_t pool_lock[GS_MAX_DEVICES];        /* memory/pool_charge.c: keeps a pool's figures and charge consistent */
-  /* hooks/pools.c: serialises allocations from the device's pools, also with calls that change its current pool, which
+  uint64_t resident_threads[GS_MAX_DEVICES]; /* memory/implicit/implicit.c */
+  uint64_t kernels[GS_KNOWN_KERNELS];        /* memory/implicit/kernels.h: kernels that were launched before, hashed */
+  uint32_t pool_lock[GS_MAX_DEVICES]; /* memory/pools/pool_charge.c: keeps a pool's figures and charge consistent */
+  /* hooks/memory/pools.c: serialises allocations from the device's pools, also with calls that change its current pool, which
    * pool_changes counts; taken before pool_lock */
   uint32_t alloc_lock[GS_MAX_DEVICES];
   uint32_t pool_changes[GS_MAX_DEVICES];
-  uint32_t loose_pools[GS_MAX_DEVICES]; /* memory/pool_life.c: number of pools that may shrink when the program waits */
-  uint32_t making_pools;                /* hooks/pools.c: taken before all locks of pools */
+  uint32_t loose_pools
+      [GS_MAX_DEVICES];  /* memory/pools/pool_life.c: number of pools that may shrink when the program waits */
+  uint32_t making_pools; /* hooks/memory/pools.c: taken before all locks of pools */
   /* stream-ordered frees on the device that may not have happened yet */
   uint32_t frees[GS_MAX_DEVICES];
   /* executable graphs that allocate memory or contain collectives; in most processes none */
   uint32_t graphs;
   uint32_t collectives;   /* number of collective functions ever found */
   struct gs_time *time;   /* time/create.c */
-  struct gs_books *books; /* memory/books.c */
+  struct gs_books *books; /* memory/books/books.c */
 };
 
 enum { GS_NO_DEVICE = -1 /* as an ordinal: no device, or one that is not part of this grant */ };

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 
 #include "sim/model/capture.h"
-#include "sim/model/shared_event.h"
-#include "sim/model/streams.h"
+#include "sim/model/streams/shared_event.h"
+#include "sim/model/time/streams.h"
 
 CUresult cuEventCreate(CUevent *phEvent, unsigned int Flags) {
   struct sim_ctx *ctx;

@@ -1,5 +1,5 @@
 /* The API of streams. */
-#include "sim/model/streams.h"
+#include "sim/model/time/streams.h"
 
 CUresult cuCtxGetStreamPriorityRange(int *leastPriority, int *greatestPriority) {
   struct sim_ctx *ctx;

@@ -1,7 +1,7 @@
 /* Attributes of streams. */
 #include <string.h>
 
-#include "sim/model/streams.h"
+#include "sim/model/time/streams.h"
 
 static bool of_streams(CUstreamAttrID id) { return id != SIM_ATTRIBUTE_COOPERATIVE; }
 

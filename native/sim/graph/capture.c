@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include "sim/graph/graph.h"
-#include "sim/model/streams.h"
+#include "sim/model/time/streams.h"
 
 /* ---- beginning and ending ---------------------------------------------------------------------------------------- */
 

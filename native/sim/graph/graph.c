@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "sim/graph/conditions.h"
-#include "sim/program/image.h"
+#include "sim/program/images/image.h"
 
 struct sim_kind sim_graph_kind = {sizeof(struct sim_graph), 0x67726170, NULL};
 struct sim_kind sim_node_kind = {sizeof(struct sim_graph_node), 0x6e6f6465, NULL};

@@ -7,7 +7,7 @@
 #include "sim/graph/conditions.h"
 #include "sim/graph/launchable.h"
 #include "sim/graph/graph.h"
-#include "sim/program/image.h"
+#include "sim/program/images/image.h"
 #include "sim/memory/memory.h"
 
 static struct sim_kind exec_kind = {sizeof(struct sim_graph_exec), 0x65786563, NULL};

@@ -5,7 +5,7 @@
 
 #include "sim/graph/conditions.h"
 #include "sim/graph/graph.h"
-#include "sim/program/image.h"
+#include "sim/program/images/image.h"
 
 static CUdeviceptr address_in(const void *payload) { return *(const CUdeviceptr *)payload; }
 static void run_uncommit(void *payload) { sim_graph_mem_uncommit(address_in(payload)); }

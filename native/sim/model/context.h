@@ -33,7 +33,7 @@ struct sim_ctx {
   size_t limit[16];
   uint32_t peers; /* one bit per device whose memory this context may access */
   unsigned cache_config, shared_config;
-  struct sim_coredump *coredump; /* owned by api/coredump.c; NULL: the process's */
+  struct sim_coredump *coredump; /* owned by api/contexts/coredump.c; NULL: the process's */
   struct sim_implicit {
     uint64_t images, code_charged; /* bytes of the context's programs, and the memory charged for them */
     /* local memory per thread that the device is prepared for, and the memory charged beyond a new context's */

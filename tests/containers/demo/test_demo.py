@@ -24,7 +24,8 @@ from gpushare.paths import Layout
 DEMO = [sys.executable, "-m", "gpushare", "demo"]
 # Shortens the phases and the settling time before each; the command line requires phases of at least 2 s.
 SHORT = """
-from gpushare.cli import demo, main
+from gpushare.cli import main
+from gpushare.cli.node import demo
 from gpushare.demo import story
 demo._seconds, story.SETTLE_SECONDS = float, {settle}
 main.entry()
@@ -218,7 +219,8 @@ def test_without_runc(environment):
 
 
 TEAMS = """
-from gpushare.cli import demo, main
+from gpushare.cli import main
+from gpushare.cli.node import demo
 from gpushare.demo.teams import script, story
 import gpushare.demo.main
 gpushare.demo.main.ACTS = (script.QUOTA,)

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from gpushare.arbiter import GrantStats, Spans
+from gpushare.binding.arbiter import GrantStats, Spans
 from gpushare.daemon.state.books import DeviceBook, Instant, Sample, periods, shares_got
 from gpushare.ledger.entries import Totals
 from gpushare.policy.quota.lending import Had

@@ -9,8 +9,8 @@ import sys
 import pytest
 from machine.nobody import as_nobody, open_to
 
-from gpushare.cli import first
 from gpushare.cli.main import main
+from gpushare.cli.node import first
 from gpushare.doctor import installed
 
 

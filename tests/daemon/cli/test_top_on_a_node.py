@@ -16,7 +16,7 @@ from run.waiting import until
 from views.tops import screen
 
 from gpushare.tui.app import Top
-from gpushare.tui.asking import look
+from gpushare.tui.queries import look
 
 pytestmark = pytest.mark.xdist_group("top")
 

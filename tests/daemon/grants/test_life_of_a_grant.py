@@ -11,15 +11,15 @@ import pytest
 from pages.pagewords import device_limits, managed
 from run.waiting import until
 
+from gpushare.binding.page_words import Managed
+from gpushare.binding.pages import LimitsPage
 from gpushare.daemon.grants.resources import Resources
 from gpushare.daemon.state.hardware import Hardware
 from gpushare.enforce.cgroup import Hierarchies
 from gpushare.errors import FailedError, NotFoundError, RefusedError, UsageError
 from gpushare.inject.node import Node
-from gpushare.page_words import Managed
-from gpushare.pages import LimitsPage
 from gpushare.paths import Layout
-from gpushare.units import PAGE
+from gpushare.text.units import PAGE
 
 GIB = 1 << 30
 

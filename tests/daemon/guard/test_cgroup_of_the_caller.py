@@ -24,7 +24,8 @@ USER = 64123  # a uid that no user has
 # Asks for a share as USER, as `gpushare run` does, then moves itself to the cgroups that it is told.
 CALLER = """
 import os, sys
-from gpushare import client, transport
+from gpushare import client
+from gpushare.client import transport
 from http import client as http
 daemon = client.Client(sys.argv[1])
 os.setgroups([]); os.setgid({user}); os.setuid({user})

@@ -11,7 +11,7 @@ from run.built import SUPPORT
 from run.running import Daemon
 from run.waiting import until
 
-from gpushare.enforce import bpf
+from gpushare.enforce import device_program
 from gpushare.enforce.cgroup import Hierarchies
 from gpushare.errors import RefusedError
 from gpushare.node import standins
@@ -51,7 +51,7 @@ def opens(daemon: Daemon, user: int | str, *before: str) -> list[str]:
 def programs(daemon: Daemon) -> int:
     """Number of this daemon's programs attached to the root cgroup."""
     digest = hashlib.sha256(os.fsencode(daemon.layout.run)).hexdigest()
-    found = bpf.attached(Hierarchies.of().unified, f"gpushare_{digest[:6]}")
+    found = device_program.attached(Hierarchies.of().unified, f"gpushare_{digest[:6]}")
     for one in found:
         os.close(one)
     return len(found)

@@ -146,7 +146,7 @@ def test_a_user_database_that_hangs(daemon, client):
     os.chown(path, 0, 64123)
     path.chmod(0o660)
     code = (
-        "import os, sys; from gpushare import client, transport; from http import client as http\n"
+        "import os, sys; from gpushare import client; import gpushare.client.transport\n"
         "os.setgroups([]); os.setgid(64123); os.setuid(64123)\n"
         "try: client.Client(sys.argv[1]).create(memory='1GiB', time='10%', tenant='named')\n"
         "except Exception as error: print(error)"
@@ -264,7 +264,7 @@ def test_configs_that_take_memory(daemon, client, bundle, values):
     assert before
     response = client._open("GET", "/v1/version", None, 5)
     response.close()
-    from gpushare import transport
+    from gpushare.client import transport
 
     body = b'{"bundle":"%s","config":%s}' % (os.fsencode(bundle), text)
     with transport.request(client.path, "POST", "/v1/oci/edit", body, 20) as answer:

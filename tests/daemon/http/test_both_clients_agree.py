@@ -12,8 +12,8 @@ from run.waiting import until
 
 from gpushare.aio import AsyncClient
 from gpushare.client import Client
+from gpushare.client.verbs import Course
 from gpushare.errors import GoneError, NotFoundError, RefusedError, UnreachableError, UsageError
-from gpushare.verbs import Course
 
 ASYNC_ONLY = {"close"}
 

@@ -9,8 +9,8 @@ from run.running import Tenant, alive
 from run.simulated import SETTING, SETTING_LOST, Wire
 from run.waiting import until
 
+from gpushare.binding.pages import LimitsPage
 from gpushare.errors import RefusedError
-from gpushare.pages import LimitsPage
 
 GIB = 1 << 30
 TOLD = ("DeviceHealth", "CapacityChanged", "QuotaDegraded", "QuotaRestored")

@@ -22,8 +22,8 @@ from run.simworker import Worker
 from run.waiting import until
 
 from gpushare import paths
+from gpushare.binding.pages import LimitsPage, UsagePage
 from gpushare.inject import grantdir
-from gpushare.pages import LimitsPage, UsagePage
 
 MS = 1_000_000
 SECOND = 1000 * MS
@@ -348,7 +348,7 @@ def test_a_liar(daemon, sim, spin, worker, lies):
     grant, at = grant_of(daemon, liar.pid), newest(daemon)
     liar.do("""
 import time
-from gpushare.pages import UsagePage
+from gpushare.binding.pages import UsagePage
 usage = UsagePage.open(os.environ["GPUSHARE_GRANT_DIR"] + "/usage")
 words = next(slot for slot in usage.pointer.slot if slot.pid == os.getpid()).device[0]
 now = time.monotonic_ns

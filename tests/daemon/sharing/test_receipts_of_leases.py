@@ -10,8 +10,8 @@ import pytest
 from run.running import SPIN
 from run.waiting import until
 
+from gpushare.binding.pages import LimitsPage, UsagePage
 from gpushare.inject import grantdir
-from gpushare.pages import LimitsPage, UsagePage
 
 MS = 1_000_000
 COUNTS = ("waits", "reclaims")

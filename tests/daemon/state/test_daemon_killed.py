@@ -13,11 +13,11 @@ import pytest
 from run.built import SUPPORT
 from run.waiting import until
 
+from gpushare.binding.pages import LimitsPage
 from gpushare.daemon.host import directories
 from gpushare.daemon.host.peer import start_time
 from gpushare.errors import FailedError, GpushareError
 from gpushare.inject import cdi
-from gpushare.pages import LimitsPage
 
 
 def tell(child, word):

@@ -12,8 +12,8 @@ import pytest
 from run.running import GPUSHARE, SPIN, Tenant
 from run.waiting import until
 
+from gpushare.binding.pages import LimitsPage, UsagePage
 from gpushare.errors import FailedError, RefusedError
-from gpushare.pages import LimitsPage, UsagePage
 
 
 def change(daemon, *statements):

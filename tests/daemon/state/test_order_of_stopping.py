@@ -68,9 +68,9 @@ def test_pages_may_be_closed_as_soon_as_the_arbiter_is(tmp_path):
 import os, sys, threading
 from pathlib import Path
 from pages.madepages import limits_page, usage_page
-from gpushare.arbiter import Arbiter
-from gpushare.page_words import DeviceLimits
-from gpushare.pages import LimitsPage, UsagePage
+from gpushare.binding.arbiter import Arbiter
+from gpushare.binding.page_words import DeviceLimits
+from gpushare.binding.pages import LimitsPage, UsagePage
 from gpushare.policy.quota.shares import Share
 directory, rounds = Path(sys.argv[1]), int(sys.argv[2])
 bells = [os.eventfd(0, os.EFD_NONBLOCK) for _ in range(3)]

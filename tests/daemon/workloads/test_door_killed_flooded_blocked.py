@@ -19,14 +19,14 @@ from run import doors
 from run.built import SUPPORT
 from run.waiting import until
 
-from gpushare import helper
+from gpushare.binding.page_words import DeviceLimits
+from gpushare.binding.wire import JoinError
 from gpushare.daemon.workloads import door
 from gpushare.daemon.workloads.door import Door
 from gpushare.daemon.workloads.tenant_socket import Rules, TenantSocket
 from gpushare.door import grants
 from gpushare.door.messages import Asked, Ended
-from gpushare.page_words import DeviceLimits
-from gpushare.wire import JoinError
+from gpushare.processes import helper
 
 # Many mappings, then many joins: a scan of the mappings at the end of each connection took 40 ms.
 CROWDED = """
@@ -156,7 +156,7 @@ def test_the_door_may_do_nothing(daemon):
 
 RESTRICTED = """
 import os, sys
-from gpushare import helper
+from gpushare.processes import helper
 helper.confine(str(os.getppid()), keep={helper.CAP_DAC_READ_SEARCH, helper.CAP_SYS_PTRACE})
 print([line.split()[1] for line in open("/proc/self/status") if line.startswith("CapEff")][0])
 """
@@ -395,7 +395,7 @@ def test_a_connection_that_says_nothing_is_closed(sockets, monkeypatch):
         joined.recv(16)
     joined.close()
     sockets.settle()
-    assert sockets.sent[-1] == Ended(sockets.asked()[0], told=True)
+    assert sockets.sent[-1] == Ended(sockets.asked()[0], answered=True)
     silent.close()
 
 

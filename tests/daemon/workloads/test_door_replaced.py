@@ -9,12 +9,12 @@ import socket
 from pages.joinmessages import answered, request
 from pages.madepages import limits_page, usage_page
 
+from gpushare.binding.page_words import DeviceLimits
+from gpushare.binding.wire import JoinError
 from gpushare.daemon.workloads import door
 from gpushare.daemon.workloads.door import Door
 from gpushare.daemon.workloads.tenant_socket import Rules, TenantSocket
 from gpushare.door import grants
-from gpushare.page_words import DeviceLimits
-from gpushare.wire import JoinError
 
 
 class House:

@@ -9,11 +9,11 @@ from pages.joinmessages import answered, request
 from pages.madepages import limits_page, usage_page
 
 from gpushare._native import ffi
+from gpushare.binding.page_words import DeviceLimits
+from gpushare.binding.wire import NO_SLOT, JoinError
 from gpushare.daemon.workloads.door import Door
 from gpushare.daemon.workloads.tenant_socket import Rules, TenantSocket
 from gpushare.errors import FailedError
-from gpushare.page_words import DeviceLimits
-from gpushare.wire import NO_SLOT, JoinError
 
 
 @pytest.fixture

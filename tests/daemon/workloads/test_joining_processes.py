@@ -14,8 +14,8 @@ from run.built import SUPPORT
 from run.waiting import until
 
 from gpushare._native import ffi
-from gpushare.pages import LimitsPage, UsagePage
-from gpushare.wire import JoinError
+from gpushare.binding.pages import LimitsPage, UsagePage
+from gpushare.binding.wire import JoinError
 
 JOINER = SUPPORT / "run" / "joiner.py"
 

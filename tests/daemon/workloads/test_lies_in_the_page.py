@@ -9,8 +9,8 @@ import pytest
 from run.running import SPIN, Tenant
 from run.waiting import until
 
+from gpushare.binding.pages import UsagePage
 from gpushare.inject import grantdir
-from gpushare.pages import UsagePage
 
 MOST = 2**63 - 1
 GIB = 1 << 30

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from run.waiting import until
 
+from gpushare.binding.pages import USAGE_BYTES
 from gpushare.inject import grantdir
-from gpushare.pages import USAGE_BYTES
 
 MIB = 1 << 20
 

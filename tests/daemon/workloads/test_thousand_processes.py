@@ -8,7 +8,7 @@ import pytest
 from run import built
 from run.waiting import until
 
-from gpushare.pages import LimitsPage, UsagePage
+from gpushare.binding.pages import LimitsPage, UsagePage
 
 N = 1000
 

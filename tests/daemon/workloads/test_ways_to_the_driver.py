@@ -13,9 +13,10 @@ from machine.nobody import NOBODY, open_to
 from run.running import SPIN, Running, copied_driver, start
 from run.waiting import until
 
-from gpushare import helper, wire
 from gpushare._native import ffi, lib
+from gpushare.binding import wire
 from gpushare.paths import LIB_DIR, PROCESS_SELF, SIM_LIB_DIR
+from gpushare.processes import helper
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="the daemon has to make cgroups, and root becomes others")
 
@@ -51,8 +52,10 @@ def shell(daemon, script: str) -> subprocess.CompletedProcess[str]:
 # `gpushare ARGUMENTS` as an ordinary user, after all imports: only root may be able to read the interpreter.
 USERS_RUN = f"""
 import os, sys
-from gpushare import client, transport
-from gpushare.cli import main, run
+from gpushare import client
+from gpushare.client import transport
+from gpushare.cli import main
+from gpushare.cli.grants import run
 from gpushare.inject import process
 main.build_parser().parse_args(sys.argv[1:])
 os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 from virtual_device import MS, Model
 
-from gpushare.arbiter import GrantStats
+from gpushare.binding.arbiter import GrantStats
 from gpushare.daemon.state.books import DeviceBook, DeviceTime, Instant, Sample, periods, unowned, unused
 from gpushare.ledger.entries import GAP, IDLE, Entries, Totals
 from gpushare.ledger.file import LedgerFile

@@ -11,9 +11,9 @@ from pages.madepages import limits_page, usage_page
 from run import built
 from run.waiting import until
 
-from gpushare.arbiter import Arbiter, EventKind, ShareFlags
+from gpushare.binding.arbiter import Arbiter, EventKind, ShareFlags
+from gpushare.binding.page_words import DeviceLimits
 from gpushare.errors import FailedError
-from gpushare.page_words import DeviceLimits
 from gpushare.policy.quota.shares import Share
 
 DEVICES = [0, 1]

@@ -14,7 +14,7 @@ from pages.pagewords import heartbeat
 from run.waiting import until
 
 from gpushare._native import ffi, lib
-from gpushare.arbiter import EVENTS_KEPT, Arbiter, Config, EventKind, Rule
+from gpushare.binding.arbiter import EVENTS_KEPT, Arbiter, Config, EventKind, Rule
 from gpushare.errors import FailedError
 from gpushare.policy.quota.shares import Share
 

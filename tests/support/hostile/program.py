@@ -99,8 +99,7 @@ def main() -> None:
     # Imports everything before it drops root: the interpreter's directory may be closed to the other user.
     import encodings.idna
 
-    from gpushare import transport
-    from gpushare.client import Client
+    from gpushare.client import Client, transport
     from gpushare.errors import GpushareError
 
     assert transport and encodings.idna

@@ -21,7 +21,7 @@ from memory.scenes import FILE, SIZE, failed
 from run.waiting import until
 from run.worker import made, ok, on_device
 
-PLACES = 256  # GS_UNDERWAY of native/interposer/memory/order.h
+PLACES = 256  # GS_UNDERWAY of native/interposer/memory/physical/order.h
 
 
 class _Play:

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpushare.binding.page_words import DeviceLimits
+from gpushare.binding.pages import LIMITS_BYTES, USAGE_BYTES, LimitsPage, UsagePage, new_limits, new_usage
 from gpushare.inject import files
-from gpushare.page_words import DeviceLimits
-from gpushare.pages import LIMITS_BYTES, USAGE_BYTES, LimitsPage, UsagePage, new_limits, new_usage
 
 
 def limits_page(path: Path, grant: str, devices: Sequence[DeviceLimits]) -> LimitsPage:

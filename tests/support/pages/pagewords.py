@@ -1,8 +1,8 @@
 """Fields of the shared pages that only tests read."""
 
 from gpushare._native import ffi, lib
-from gpushare.page_words import DeviceLimits, Managed
-from gpushare.pages import LimitsPage, UsagePage
+from gpushare.binding.page_words import DeviceLimits, Managed
+from gpushare.binding.pages import LimitsPage, UsagePage
 
 
 def device_limits(page: LimitsPage) -> list[DeviceLimits]:

@@ -31,9 +31,10 @@ IMPORTED = {
     # Without the daemon's own modules: tests change their constants before other modules import these by name.
     "gpushare": (
         *("aiohttp.web", "csv", "http.client", "sqlite3", "tomlkit"),
-        *("gpushare.cli.main", "gpushare.cli.run", "gpushare.cli.show", "gpushare.client", "gpushare.transport"),
-        *("gpushare.api.types", "gpushare.api.usage", "gpushare.api.why", "gpushare.arbiter", "gpushare.reader"),
+        *("gpushare.cli.main", "gpushare.cli.grants.run", "gpushare.cli.look.show", "gpushare.client.transport"),
+        *("gpushare.api.types", "gpushare.api.usage", "gpushare.api.why", "gpushare.binding.arbiter"),
         *("gpushare.inject.cdi", "gpushare.inject.oci", "gpushare.inject.pod", "gpushare.node.simulated"),
+        *("gpushare.reader",),
         *(
             "gpushare.policy.grants.admission",
             "gpushare.policy.grants.selector",

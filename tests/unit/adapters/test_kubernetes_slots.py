@@ -14,7 +14,7 @@ from gpushare.adapters.deviceplugin.slots import Sizes
 from gpushare.client import Client
 from gpushare.errors import RefusedError, UsageError
 from gpushare.inject import oci
-from gpushare.units import PAGE
+from gpushare.text.units import PAGE
 
 GIB = 1 << 30
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpushare.adapters.slurm import conf
 from gpushare.adapters.slurm.job import Has, Job, by_slurm, has, job_of, numbers, requests, words
 from gpushare.errors import FailedError, UsageError
-from gpushare.units import PAGE
+from gpushare.text.units import PAGE
 
 GIB = 1 << 30
 DEVICES = [

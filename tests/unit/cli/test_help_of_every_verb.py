@@ -13,12 +13,12 @@ import pytest
 from run.built import ROOT
 from views.commandlines import parsers, words
 
-from gpushare import rules
 from gpushare.api.events import EventKind
 from gpushare.api.reclaim import Signal
 from gpushare.cli.main import GROUPS, build_parser, main
-from gpushare.cli.progress import Progress
+from gpushare.cli.usage.progress import Progress
 from gpushare.errors import UsageError
+from gpushare.text import rules
 
 MOST = 80
 

@@ -3,11 +3,12 @@
 import pytest
 from views.tops import grant
 
-from gpushare import sentences
-from gpushare.cli import main, render
+from gpushare.cli import main
 from gpushare.cli.command import say, table
+from gpushare.cli.look import render
 from gpushare.errors import RefusedError
-from gpushare.printable import printable
+from gpushare.text import sentences
+from gpushare.text.printable import printable
 
 EVIL = "\x1b]0;mine\x07\x9b2J\r\n\N{RIGHT-TO-LEFT OVERRIDE}x"
 TAMED = "\\x1b]0;mine\\x07\\x9b2J\\r\\n\\u202ex"

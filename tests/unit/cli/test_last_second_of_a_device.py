@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.overview import DeviceTime, device_time
+from gpushare.text.overview import DeviceTime, device_time
 
 
 def device(wall_ns=0, switch_ns=0):

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from views.tops import GIB, device, grant, tenant
 
-from gpushare.overview import DeviceTime
+from gpushare.text.overview import DeviceTime
 from gpushare.tui import columns
 from gpushare.tui.model import KEPT, Answers, Model, chosen, history_line, widths
 

@@ -7,9 +7,9 @@ import pytest
 from rich.style import Style
 from views.tops import Answering, device, grant, screen, tenant
 
-from gpushare.tui import looks, sheet
+from gpushare.tui import sheet, styles
 from gpushare.tui.app import Top
-from gpushare.tui.asking import look
+from gpushare.tui.queries import look
 
 EVIL = "\x1b[2J\x9b31m[bold red]x[/] \N{RIGHT-TO-LEFT OVERRIDE}\x07" + "w" * 200
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u202a-\u202e\u2066-\u2069]")
@@ -187,7 +187,7 @@ def test_what_did_not_change_is_not_drawn_again(monkeypatch):
 
 
 def test_looks_are_apart_without_colours():
-    assert {name for name, look in looks.LOOKS.items() if look.color} == {
+    assert {name for name, look in styles.STYLES.items() if look.color} == {
         *("guaranteed", "borrowed", "switching", "history", "warning")
     }
-    assert looks.LOOKS["warning"].without_color != Style()
+    assert styles.STYLES["warning"].without_color != Style()

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpushare.cli import focus, prices, usage
+from gpushare.cli.usage import focus, prices, usage
 from gpushare.errors import UsageError
 from gpushare.policy.usage.billing import Prices, charges, cost
 

@@ -7,9 +7,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from gpushare.cli import usage
 from gpushare.cli.main import main
-from gpushare.cli.usage_picture import picture
+from gpushare.cli.usage import usage
+from gpushare.cli.usage.picture import picture
 
 HOUR = 3600 * 10**9
 DAY = 24 * HOUR

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpushare.cli import replay
 from gpushare.cli.main import main
+from gpushare.cli.usage import replay
 
 HOUR = 3600 * 10**9
 AT = 1_792_800_000 // 3600 * HOUR

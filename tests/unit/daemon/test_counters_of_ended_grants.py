@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from gpushare.arbiter import GrantStats
+from gpushare.binding.arbiter import GrantStats
 from gpushare.daemon.accounts.accounts import KEPT, KEPT_SECONDS, Last, LastCounters
 from gpushare.inject.pod import Pod
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gpushare.arbiter import GrantStats
+from gpushare.binding.arbiter import GrantStats
 from gpushare.daemon.state.books import DeviceBook, Instant, Sample, joined, periods
 from gpushare.ledger.entries import Period, Totals
 

@@ -14,7 +14,7 @@ from gpushare.policy.grants.admission import Place
 from gpushare.policy.grants.taken import Holding, Sum, Taken
 from gpushare.policy.quota.entitlement import Part, water_fill
 from gpushare.policy.quota.shares import Placed
-from gpushare.units import GIB
+from gpushare.text.units import GIB
 
 DEVICES = [Device(f"GPU-{i}", i, i, "sim", "", (16 + 8 * i) * GIB, reserved_bytes=i * GIB) for i in range(3)]
 TENANTS = ("default", "a", "b", "gone")

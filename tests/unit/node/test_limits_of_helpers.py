@@ -6,7 +6,7 @@ import sys
 PROGRAM = """
 import os, resource
 resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
-from gpushare.helper import confine
+from gpushare.processes.helper import confine
 confine(str(os.getppid()), keep=set(), descriptors=256)
 print(resource.getrlimit(resource.RLIMIT_NOFILE), resource.getrlimit(resource.RLIMIT_AS)[0] >> 30)
 """

@@ -10,9 +10,9 @@ from pages.pagewords import device_limits, memory_bytes
 from run.built import SUPPORT
 
 from gpushare._native import ffi, lib
+from gpushare.binding.page_words import DeviceLimits, GrantState, Slot
+from gpushare.binding.pages import LIMITS_BYTES, MAX_SLOTS, USAGE_BYTES, LimitsPage, UsagePage
 from gpushare.errors import FailedError, RefusedError, UsageError
-from gpushare.page_words import DeviceLimits, GrantState, Slot
-from gpushare.pages import LIMITS_BYTES, MAX_SLOTS, USAGE_BYTES, LimitsPage, UsagePage
 
 GIB = 1 << 30
 SUPPORTED = {**os.environ, "PYTHONPATH": str(SUPPORT)}

@@ -10,7 +10,7 @@ import struct
 import pytest
 from run.waiting import until
 
-from gpushare import rights
+from gpushare.processes import rights
 
 KINDS = [socket.SOCK_STREAM, socket.SOCK_SEQPACKET]
 LINGER_SECONDS = 900

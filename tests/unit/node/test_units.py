@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.errors import BY_CODE, GpushareError, UsageError
-from gpushare.units import GIB, MIB, format_size, format_time, parse_memory, parse_size, parse_time
+from gpushare.text.units import GIB, MIB, format_size, format_time, parse_memory, parse_size, parse_time
 
 
 @pytest.mark.parametrize(

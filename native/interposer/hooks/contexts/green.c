@@ -2,8 +2,8 @@
  * the primary context, which each green context keeps alive. */
 #include "hooks.h"
 #include "interposer/hooks/contexts/contexts.h"
-#include "interposer/memory/books.h"
-#include "interposer/memory/charge.h"
+#include "interposer/memory/books/books.h"
+#include "interposer/memory/books/charge.h"
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
 #include "interposer/time/gate/start.h"

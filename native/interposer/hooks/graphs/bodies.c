@@ -1,6 +1,6 @@
 #include "interposer/hooks/graphs/bodies.h"
 
-#include "interposer/memory/books.h"
+#include "interposer/memory/books/books.h"
 
 CUresult gs_bodies_begin(struct gs_around_bodies *around, CUgraphNode *node, const CUgraphNodeParams *params) {
   around->node = node;

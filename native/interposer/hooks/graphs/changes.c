@@ -5,8 +5,8 @@
 
 #include "interposer/hooks/graphs/executables.h"
 #include "interposer/hooks/graphs/nodes.h"
-#include "interposer/memory/books.h"
-#include "interposer/memory/collectives.h"
+#include "interposer/memory/books/books.h"
+#include "interposer/memory/implicit/collectives.h"
 #include "interposer/process/device.h"
 
 /* ---- what nodes were changed to ---------------------------------------------------------------------------------- */

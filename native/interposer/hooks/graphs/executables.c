@@ -6,9 +6,9 @@
 
 #include "interposer/hooks/graphs/bodies.h"
 #include "interposer/hooks/graphs/nodes.h"
-#include "interposer/memory/books.h"
-#include "interposer/memory/collectives.h"
-#include "interposer/memory/pool_charge.h"
+#include "interposer/memory/books/books.h"
+#include "interposer/memory/implicit/collectives.h"
+#include "interposer/memory/books/sizes.h"
 #include "interposer/process/device.h"
 #include "interposer/process/elsewhere.h"
 #include "interposer/time/marks/waits.h"
@@ -42,7 +42,7 @@ static void add_node(CUgraphNode node, struct gs_graph_need *need) {
   if (ordinal == GS_NO_DEVICE)
     return;
   need->devices |= 1u << ordinal;
-  need->bytes[ordinal] = add(need->bytes[ordinal], gs_round_up(params.bytesize, GS_POOL_GRAIN));
+  need->bytes[ordinal] = add(need->bytes[ordinal], gs_round_up(params.bytesize, GS_DEVICE_PAGE));
 }
 
 /* False: out of memory. */

@@ -2,7 +2,7 @@
 #ifndef GPUSHARE_GRAPH_EXECUTABLES_H
 #define GPUSHARE_GRAPH_EXECUTABLES_H
 
-#include "interposer/memory/life.h"
+#include "interposer/memory/books/life.h"
 #include "interposer/process/process.h"
 
 /* What a launch of a graph needs on each device. */

@@ -5,7 +5,7 @@
 #include "interposer/hooks/graphs/changes.h"
 #include "interposer/hooks/graphs/executables.h"
 #include "interposer/hooks/graphs/nodes.h"
-#include "interposer/memory/implicit.h"
+#include "interposer/memory/implicit/implicit.h"
 #include "interposer/time/gate/submit.h"
 
 static inline uint64_t gs_graph_key(CUgraphExec graph) { return (uint64_t)(uintptr_t)graph; }

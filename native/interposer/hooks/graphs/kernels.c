@@ -6,8 +6,8 @@
 
 #include "interposer/hooks/graphs/bodies.h"
 #include "interposer/hooks/graphs/nodes.h"
-#include "interposer/memory/kernels.h"
-#include "interposer/memory/library_code.h"
+#include "interposer/memory/implicit/kernels.h"
+#include "interposer/memory/implicit/library_code.h"
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
 

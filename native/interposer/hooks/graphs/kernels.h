@@ -2,7 +2,7 @@
 #ifndef GPUSHARE_GRAPH_KERNELS_H
 #define GPUSHARE_GRAPH_KERNELS_H
 
-#include "interposer/memory/implicit.h"
+#include "interposer/memory/implicit/implicit.h"
 
 /* Reserves what the kernels of a graph need, until gs_implicit_end. growing is always set, also on errors. */
 CUresult gs_graph_kernels_begin(struct gs_growing *growing, CUgraph graph);

@@ -2,8 +2,8 @@
 #include "interposer/hooks/graphs/graphs.h"
 #include "interposer/hooks/graphs/kernels.h"
 #include "interposer/hooks/graphs/memory.h"
-#include "interposer/memory/books.h"
-#include "interposer/memory/reserve.h"
+#include "interposer/memory/books/books.h"
+#include "interposer/memory/pools/reserve.h"
 #include "interposer/process/device.h"
 #include "interposer/process/elsewhere.h"
 

@@ -2,8 +2,8 @@
  * launched or uploaded, by at most what the graph's nodes allocate, and shrinks when it is trimmed. */
 #include "interposer/hooks/graphs/memory.h"
 
-#include "interposer/memory/books.h"
-#include "interposer/memory/pool_growth.h"
+#include "interposer/memory/books/books.h"
+#include "interposer/memory/pools/pool_growth.h"
 
 void gs_graph_memory_end(struct gs_graph_need *need) {
   for (int ordinal = 0; ordinal < GS_MAX_DEVICES; ordinal++)

@@ -1,6 +1,6 @@
 #include "interposer/hooks/graphs/nodes.h"
 
-#include "interposer/memory/library_code.h"
+#include "interposer/memory/implicit/library_code.h"
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gpushare.errors import NotFoundError, RefusedError, UsageError
 from gpushare.policy.grants.admission import GRANTS_MAX, Device, Holding, Request, Tenant, admit
 from gpushare.policy.quota.shares import DEVICE_MILLI
-from gpushare.units import GIB, MIB
+from gpushare.text.units import GIB, MIB
 
 CONTEXT = 16 * MIB
 

@@ -10,7 +10,7 @@ from gpushare.errors import RefusedError
 from gpushare.policy.grants.admission import Choice, Device, Holding, Request, Tenant, admit, place
 from gpushare.policy.grants.distance import LEVELS, all_alike, farthest, nearest, rank
 from gpushare.policy.grants.taken import Taken
-from gpushare.units import GIB
+from gpushare.text.units import GIB
 
 
 def links_of(count, level):

@@ -8,7 +8,7 @@ from dataclasses import replace
 from gpushare.errors import RefusedError
 from gpushare.policy.grants.admission import WORKING_BYTES, Device, Request, Tenant, place
 from gpushare.policy.grants.taken import Holding, Taken
-from gpushare.units import GIB, PAGE
+from gpushare.text.units import GIB, PAGE
 
 CONTEXT = 16 << 20
 LEAST = CONTEXT + WORKING_BYTES

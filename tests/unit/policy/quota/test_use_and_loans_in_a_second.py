@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.cli import render
+from gpushare.cli.look import render
 from gpushare.policy.quota.lending import Had, Span, had
 
 SECOND = 1_000_000_000

@@ -1,0 +1,1 @@
+"""Verbs that run an adapter, one module for each engine, scheduler or monitoring system."""

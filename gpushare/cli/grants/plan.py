@@ -1,0 +1,88 @@
+"""gpushare plan"""
+
+import argparse
+from typing import Any
+
+from gpushare.cli.command import Command, add_common, answer, client, say_each
+from gpushare.cli.grants.grant import add_share_options, share_request
+from gpushare.cli.parser import Parser
+from gpushare.errors import RefusedError
+from gpushare.text.units import PAGE, format_size, format_time
+
+
+class PlanCommand(Command):
+    """whether a share would fit, and who would lose; changes nothing
+
+    Prints where it would be placed, how long similar grants waited there, and which grants would lose what they borrow.
+    """
+
+    examples = (
+        ("gpushare plan --memory 8GiB --time 30%", "where it would go, and which grants would lose borrowed time"),
+        ("gpushare plan --memory 8GiB --time 30% --devices 2 --json", "two devices near each other, as JSON"),
+    )
+
+    def prepare_parser(self, parser: Parser) -> None:
+        parser.epilog = "exit status: 0 if it fits, 3 if not"
+        add_share_options(parser)
+        add_common(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        found = client(args).plan(**share_request(args))
+        answer(args, found, lambda: say_each(sentences(found, args.tenant or "default")))
+        return 0 if found["fits"] else RefusedError.exit_code
+
+
+def sentences(plan: Any, tenant: str) -> list[str]:
+    """Returns a plan as text for people."""
+    if not plan["fits"]:
+        return [f"does not fit: {reason}" for reason in plan["reasons"]] + [_asked(one) for one in plan["victims"]]
+    lines = [
+        f"fits on device {device['index']} ({device['id']}): {_gets(device, tenant)}"
+        + (f"; {device['why']}" if device["why"] else "")
+        for device in plan["devices"]
+    ]
+    if (wait := plan["wait_ms"]) is not None:
+        kind = "borrow" if plan["class"] == "borrow" else "are guaranteed their time"
+        lines.append(
+            f"grants there that {kind} waited {wait['p50']:.1f} ms in the median, {wait['p99']:.1f} ms in 99 of 100"
+            f" ({wait['waits']} waits)"
+        )
+    else:
+        lines.append("no such grant has waited there yet, so nothing says how long this one would")
+    lines += [_victim(victim) for victim in plan["victims"]]
+    return lines
+
+
+def _gets(device: Any, tenant: str) -> str:
+    memory, asked, guaranteed = format_size(device["memory_bytes"]), device["time_milli"], device["guaranteed_milli"]
+    if device["memory_bytes"] < (wanted := device["memory_asked_bytes"]):
+        memory += f" ({format_size(wanted)} in whole pages of {format_size(PAGE)})"
+    if not asked:
+        return f"{memory} of memory, and the time that others leave idle"
+    gets, of = f"{memory} of memory and {format_time(asked)} of its time", f"the guarantee of {tenant}"
+    if guaranteed == asked:
+        return f"{gets}, all out of {of}"
+    if not guaranteed:
+        return f"{gets}, all borrowed: nothing is left of {of}"
+    return f"{gets}, {format_time(guaranteed)} out of {of}, {format_time(asked - guaranteed)} borrowed"
+
+
+_RULES = {
+    "guarantee": "what this request is guaranteed",
+    "tier": "the higher tier of this request",
+    "weight": "what is lent is split by weight",
+}
+
+
+def _asked(victim: Any) -> str:
+    then = ", and ended after its grace" if victim["max_rung"] == "kill" else ""
+    return (
+        f"{victim['grant']} of {victim['tenant']} would be asked ({victim['rung']}) for the"
+        f" {format_size(victim['memory_bytes'])} that it has on loan on device {victim['index']}{then}"
+    )
+
+
+def _victim(victim: Any) -> str:
+    who, lost = f"{victim['grant']} of {victim['tenant']}", format_time(victim["time_milli"])
+    why = _RULES.get(victim["rule"], victim["rule"])
+    return f"{who} would lose {lost} that it borrows on device {victim['index']} ({victim['rung']}): {why}"

@@ -1,0 +1,1 @@
+"""Verbs that show what happens now: grants, devices, events, reasons."""

@@ -1,0 +1,270 @@
+"""Grants and devices as text."""
+
+from typing import Any
+
+from gpushare.cli.command import NOTHING, say, table
+from gpushare.text.overview import guaranteed_milli, tree
+from gpushare.text.sentences import clock, ms
+from gpushare.text.units import format_size, format_time
+
+GRANT_TITLES = (
+    *("GRANT", "TENANT", "PHASE", "DEV", "ASKED", "GUARANTEED", "GOT", "BORROWED", "LENT", "WAITED"),
+    *("MEMORY", "LIMIT", "LEASES", "PIDS"),
+)
+_ENDED = ("released", "expired", "failed")
+_LONG_MILLI = 500
+"""A longer wait, in ms of the last second, is explained."""
+
+
+def grant_rows(grants: list[Any]) -> list[list[object]]:
+    """Returns one row per grant and device; times are of the last second."""
+    return [
+        [
+            grant["id"],
+            grant["tenant"],
+            grant["phase"],
+            device["index"],
+            format_time(device["time_milli"]),
+            *_last_second(grant, device),
+            format_size(device["memory_bytes"]),
+            _limit(device),
+            device["leases"],
+            len(grant["processes"]),
+        ]
+        for grant in grants
+        for device in grant["devices"]
+    ]
+
+
+def _limit(device: Any) -> str:
+    """Returns the memory limit, and how much of it is borrowed."""
+    limit, borrowed = format_size(device["memory_limit_bytes"]), device["memory_borrowed_bytes"]
+    return f"{limit}, {format_size(borrowed)} borrowed" if borrowed else limit
+
+
+def _last_second(grant: Any, device: Any) -> list[str]:
+    """Returns the columns from GUARANTEED to WAITED, empty for a grant that has ended."""
+    if grant["phase"] in _ENDED:
+        return [NOTHING] * 5
+    times = (device[name] for name in ("borrowed_milli", "lent_milli", "waited_milli"))
+    return [format_time(guaranteed_milli(device)), format_time(device["used_milli"]), *map(_some, times)]
+
+
+def _some(milli: int) -> str:
+    return format_time(milli) if milli else NOTHING
+
+
+def degraded(tenant: Any) -> str:
+    """Returns how much of the tenant's guarantee the working devices can serve."""
+    promised, have = tenant["guarantee"], tenant["have"]
+    text = f"{format_time(have['time'])} of {format_time(promised['time'])} of time"
+    if have["memory"] != promised["memory"]:
+        text += f", {format_size(have['memory'])} of {format_size(promised['memory'])} of memory"
+    return text
+
+
+_TENANT_TITLES = (
+    *("TENANT", "STATE", "GUARANTEED", "ENTITLED", "USED", "BORROWED", "LENT", "WAITED"),
+    *("MEMORY", "WEIGHT", "TIER", "GRANTS"),
+)
+
+
+def tenants(found: list[Any]) -> None:
+    """Prints one row per tenant, below its parent, and a line for each that is degraded. Times are of the last second,
+    on the whole node, and include all tenants below it."""
+    rows = []
+    for tenant, level in tree(found):
+        now = tenant["now"]
+        rows.append(
+            [
+                "  " * level + tenant["name"],
+                now["state"].replace("_", " "),
+                format_time(tenant["guarantee"]["time"]),
+                format_time(now["entitlement_milli"]),
+                format_time(now["used_milli"]),
+                *(_some(now[name]) for name in ("borrowed_milli", "lent_milli", "waited_milli")),
+                format_size(tenant["guarantee"]["memory"]),
+                _weight(tenant),
+                tenant["tier"],
+                tenant["grants"],
+            ]
+        )
+    table(_TENANT_TITLES, rows)
+    for tenant in found:
+        if tenant["degraded"]:
+            say(f"{tenant['name']} is degraded, devices do not work: it has {degraded(tenant)}")
+
+
+def _weight(tenant: Any) -> str:
+    """Returns the weight, with its present value if past borrowing has changed that."""
+    now = tenant["now"]["weight"]
+    return str(tenant["weight"]) if now == tenant["weight"] else f"{tenant['weight']} ({now:g})"
+
+
+def grants(found: list[Any]) -> None:
+    """Prints the table of `ps` and `grant list`, and notices for owners."""
+    if not found:
+        say("no grants")
+        return
+    table(GRANT_TITLES, grant_rows(found))
+    grant_notices(found)
+
+
+def grant_notices(found: list[Any]) -> None:
+    """Prints a line for each notice to a grant's owner, and for each long wait."""
+    for one in found:
+        if one["notice"]:
+            say(f"{one['id']}: {one['notice']}")
+        for device in one["devices"]:
+            if why := _waits(device):
+                say(f"{one['id']}: {why}")
+
+
+def _waits(device: Any) -> str:
+    """Returns why the grant waited for much of the last second, if its guarantee explains it; else empty."""
+    guaranteed, used = guaranteed_milli(device), device["used_milli"]
+    if device["waited_milli"] < _LONG_MILLI or used < guaranteed:
+        return ""
+    waits = f"waited {format_time(device['waited_milli'])} of the last second for device {device['index']}"
+    if not guaranteed:
+        return f"{waits}: it is guaranteed nothing there and gets what others leave idle"
+    return f"{waits}: it had its guarantee of {format_time(guaranteed)}, what others leave idle comes on top"
+
+
+def grant(found: Any) -> None:
+    """Prints one grant in full, for `grant show`."""
+    say(f"{found['id']}  {found['phase']}  tenant {found['tenant']}, class {found['class']}")
+    for text in (found["reason"], found["notice"]):
+        if text:
+            say(f"  {text}")
+    if found["gang"]:
+        say(f"  gang        {_gang(found['gang'], len(found['devices']))}")
+    if (of := found["part_of"]) is not None:
+        say(f"  part        {of['part']} of gang {of['gang']} across nodes")
+    if found["phase"] in ("reserved", "bound", "active"):
+        say(f"  CDI device  {' '.join(found['cdi'])}")
+        say(f"  directory   {found['dir']}")
+    if found["processes"]:
+        say(f"  processes   {' '.join(map(str, found['processes']))}")
+    for wall in found["walls"]:
+        if not wall["holds"]:
+            say(f"  not held    {wall['name']}: {wall['why']}")
+    for device in found["devices"]:
+        say(
+            f"  device {device['index']}    time {format_time(device['time_milli'])} "
+            f"(limit {format_time(device['time_limit_milli'])}){_served(device)}, memory "
+            f"{format_size(device['memory_bytes'])} of {format_size(device['memory_limit_bytes'])} "
+            f"(peak {format_size(device['memory_peak_bytes'])})"
+        )
+        if used := _in_words(device):
+            say(f"              {used}")
+        say(
+            f"              busy {_seconds(device['busy_ns'])}, leased {_seconds(device['leased_ns'])} in "
+            f"{device['leases']} leases, waited {_seconds(device['wait_ns'])} in {device['waits']} waits "
+            f"(longest {ms(device['wait_max_ns'])}), taken back {device['reclaims']} times "
+            f"(longest {ms(device['reclaim_max_ns'])})"
+        )
+        if device["marked"]:
+            count = device["marked"]
+            say(f"              {count} processes say what cannot be: charged by the most it could have used")
+
+
+def debug(found: Any) -> None:
+    """Prints a grant's internals: a line per lease, a paragraph per process."""
+    say(f"{found['grant']}  served by {found['daemon_epoch']} daemon(s) so far, {len(found['processes'])} processes")
+    for lease in found["leases"]:
+        say(
+            f"  device {lease['ordinal']}    lease {lease['epoch']} {'held' if lease['held'] else 'not held'}, "
+            f"{'contended' if lease['contended'] else 'alone'}, at most {ms(lease['bound_ns'])} in flight"
+        )
+    for process in found["processes"]:
+        say(f"process {process['pid']}  slot {process['slot']}")
+        for device in process["devices"]:
+            state = [
+                f"{format_size(device['memory_bytes'])} held",
+                f"busy {_seconds(device['busy_ns'])} in {device['launches']} launches",
+                f"waited {_seconds(device['wait_ns'])}",
+                f"{device['waiting']} threads wait",
+                f"{ms(device['queue_ns'])} in flight",
+                f"drained for lease {device['drained_epoch']}",
+                *(["dependent"] if device["dependent"] else []),
+            ]
+            say(f"  device {device['ordinal']}    {', '.join(state)}")
+        for event in process["events"]:
+            where = "" if event["device"] is None else f"device {event['device']}: "
+            say(f"  {clock(event['at_ns'])}  {event['area']:8}  {where}{event['text']}")
+
+
+def _served(device: Any) -> str:
+    """Returns the time the grant is served with if its tenant's guarantee or limit changes what it asked for."""
+    asked = (device["time_milli"], device["time_limit_milli"])
+    served = (device["served_milli"], device["served_limit_milli"])
+    if served in (asked, (0, 0)):
+        return ""
+    return f", now {format_time(served[0])} guaranteed, at most {format_time(served[1])}"
+
+
+def _in_words(device: Any) -> str:
+    parts = [
+        f"{what} {format_time(device[name])}"
+        for what, name in (("got", "used_milli"), ("lent", "lent_milli"), ("waited", "waited_milli"))
+        if device[name]
+    ]
+    if parts and device["borrowed_milli"]:
+        parts[0] += f" ({format_time(device['borrowed_milli'])} borrowed)"
+    return f"in the last second {', '.join(parts)}" if parts else ""
+
+
+def _gang(gang: Any, here: int) -> str:
+    name = gang.get("id") or "without a name"
+    if gang["size"] > here:
+        return f"{name}: {here} of {gang['size']} devices are here, their leases are shared with others"
+    return f"{name}: leases of its devices are {'given together' if gang['leases'] == 'together' else 'independent'}"
+
+
+def _seconds(value: int) -> str:
+    return f"{value / 1e9:.3f} s"
+
+
+def devices(found: list[Any]) -> None:
+    """Prints the table of `devices`."""
+    rows = [
+        [
+            device["index"],
+            device["id"],
+            device["name"],
+            format_size(device["capacity"]["memory"]),
+            format_size(device["memory_used_bytes"]),
+            format_time(device["guaranteed"]["time"]),
+            format_size(device["guaranteed"]["memory"]),
+            device["health"] if device["state"] == "ready" else f"{device['health']}, {device['state']}",
+        ]
+        for device in found
+    ]
+    table(("DEV", "ID", "NAME", "MEMORY", "USED", "GRANTED", "GRANTED MEM", "HEALTH"), rows)
+    for device in found:
+        if device["health"] != "healthy":
+            say(f"device {device['index']} ({device['id']}) does not work: {device['health_reason']}")
+        if device["state"] != "ready":
+            why = f": {device['drain_reason']}" if device["drain_reason"] else ""
+            say(f"device {device['index']} ({device['id']}) takes no new grants{why}: `gpushare undrain` ends that")
+
+
+def waits(tenants: list[Any]) -> None:
+    """Prints the table of `events --summary`."""
+    titles = ("TENANT", "WAITS", "WAITED", "MEAN", "LONGEST", "RECLAIMS", "TOOK", "MEAN", "LONGEST")
+    rows = [
+        [
+            tenant["tenant"],
+            tenant["waits"],
+            _seconds(tenant["wait_ns"]),
+            ms(tenant["wait_ns"] // max(1, tenant["waits"])),
+            ms(tenant["wait_max_ns"]),
+            tenant["reclaims"],
+            _seconds(tenant["reclaim_ns"]),
+            ms(tenant["reclaim_ns"] // max(1, tenant["reclaims"])),
+            ms(tenant["reclaim_max_ns"]),
+        ]
+        for tenant in tenants
+    ]
+    table(titles, rows)

@@ -1,0 +1,160 @@
+"""gpushare devices | ps | top"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable
+
+from gpushare.cli.command import Command, add_common, add_socket, client, print_json, say, table, whole
+from gpushare.cli.look import render
+from gpushare.cli.parser import Parser
+from gpushare.errors import UsageError
+
+INTERVAL_SECONDS = 2.0
+_REFRESHES = whole("a number of refreshes", 1, 10**9 - 1, "give 1 or more")
+_CLEAR = "\x1b[H\x1b[2J"
+"""Moves the cursor home and clears the screen."""
+_NO_VIEW = "the whole-screen view needs Textual: pip install 'gpushare[tui]'; --plain is this table without this line"
+
+
+class DevicesCommand(Command):
+    """list devices, and how much of each is granted"""
+
+    examples = (("gpushare devices", "a line for each"), ("gpushare devices --json", "with all known details"))
+
+    def prepare_parser(self, parser: Parser) -> None:
+        add_common(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        daemon = client(args)
+        devices = daemon.devices()
+        if args.json:
+            print_json({"devices": devices})
+            return 0
+        if daemon.node()["simulated"]:
+            say("These devices are simulated: no NVIDIA GPU is used.")
+        render.devices(devices)
+        return 0
+
+
+class PsCommand(Command):
+    """list grants, with each one's share and use"""
+
+    examples = (
+        ("gpushare ps", "each grant's share, and what it got in the last second"),
+        ("gpushare ps --all --json", "with recently ended grants, as JSON"),
+        ("gpushare ps --watch --interval 10", "every 10 s, also into a pipe"),
+    )
+
+    def prepare_parser(self, parser: Parser) -> None:
+        parser.flag("--all", "also recently ended grants")
+        parser.flag("--watch", "repeat; with --json, one object per line")
+        _add_pace(parser)
+        add_common(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        if not args.watch and (args.interval, args.count) != (INTERVAL_SECONDS, 0):
+            raise UsageError("--interval and --count are of --watch: give that too")
+        daemon = client(args)
+
+        def show() -> None:
+            grants = daemon.grants(ended=args.all)
+            if args.json:
+                print_json({"grants": grants}, None if args.watch else 2)
+                return
+            if args.watch:
+                _begin_again()
+            render.grants(grants)
+            if args.watch and not _redraws():
+                print()
+
+        return _again(args.interval, args.count if args.watch else 1, show)
+
+
+class TopCommand(Command):
+    """live full-screen view of devices, grants and tenants"""
+
+    examples = (
+        ("gpushare top", "? shows the keys; docs/top.md explains the columns"),
+        ("gpushare top --interval 5 --count 12", "for one minute"),
+        ("gpushare top --plain", "only the table"),
+    )
+
+    def prepare_parser(self, parser: Parser) -> None:
+        _add_pace(parser)
+        parser.flag("--plain", "print the table even where the full-screen view is available")
+        add_socket(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        daemon = client(args)
+        missing = False
+        if not args.plain and _can_draw():
+            try:
+                from gpushare.tui import app
+            except ModuleNotFoundError as error:
+                if (error.name or "").partition(".")[0] not in ("textual", "rich"):
+                    raise
+                missing = True
+            else:
+                return app.run(daemon, args.interval, args.count)
+
+        def show() -> None:
+            grants, devices = daemon.grants(), daemon.devices()
+            _begin_again()
+            render.devices(devices)
+            print()
+            table(render.GRANT_TITLES, render.grant_rows(grants))
+            render.grant_notices(grants)
+
+        try:
+            return _again(args.interval, args.count, show)
+        finally:
+            if missing:  # at the end, since each table clears the screen
+                print(f"gpushare: {_NO_VIEW}", file=sys.stderr)
+
+
+def _add_pace(parser: Parser) -> None:
+    parser.option(
+        "--interval", "S", "seconds between refreshes (default %(default)g)", _interval, default=INTERVAL_SECONDS
+    )
+    parser.option("--count", "N", "stop after N refreshes (default never)", _REFRESHES, default=0)
+
+
+def _again(interval: float, count: int, show: Callable[[], None]) -> int:
+    """Calls `show` every `interval` seconds, `count` times or for ever (0)."""
+    shown = 0
+    while True:
+        show()
+        sys.stdout.flush()
+        shown += 1
+        if shown == count:
+            return 0
+        time.sleep(interval)
+
+
+def _redraws() -> bool:
+    """Returns whether each table replaces the one before it on the screen."""
+    return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+
+
+def _begin_again() -> None:
+    if _redraws():
+        sys.stdout.write(_CLEAR)
+
+
+def _can_draw() -> bool:
+    """Returns whether there is a full screen for Textual, which reads from stdin and draws on stderr."""
+    streams = (sys.stdin, sys.stdout, sys.stderr)
+    whole = all(stream.isatty() for stream in streams) and os.environ.get("TERM", "dumb") != "dumb"
+    return whole and (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
+
+
+def _interval(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.1 <= seconds <= 3600:
+        raise UsageError(f"{text!r} is not an interval: give 0.1 to 3600 seconds")
+    return seconds

@@ -1,0 +1,75 @@
+"""gpushare daemon."""
+
+import argparse
+import os
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpushare.cli.command import Command
+from gpushare.cli.parser import Parser
+from gpushare.errors import UsageError
+
+if TYPE_CHECKING:
+    from gpushare.daemon.timing import Timing
+
+
+def _simulate(text: str) -> str:
+    from gpushare.node.devices import parse_simulate
+
+    parse_simulate(text)
+    return text
+
+
+def _directory(text: str) -> Path:
+    if not text.strip():
+        raise UsageError("the directory's name is empty")
+    return Path(text)
+
+
+def _timing(text: str) -> "Timing":
+    from gpushare.daemon.timing import Timing
+
+    return Timing.parse(text)
+
+
+class DaemonCommand(Command):
+    """run this node's daemon: devices, grants, leases, ledger"""
+
+    examples = (
+        ("gpushare daemon", "this machine's devices, configured by /etc/gpushare/gpushare.toml"),
+        ("gpushare daemon --simulate 2x16GiB", "two simulated devices of 16 GiB each; needs no GPU"),
+        (
+            "gpushare daemon --simulate 1x8GiB --state-dir /tmp/node",
+            "alongside another daemon: all its files are in that directory",
+        ),
+    )
+
+    def prepare_parser(self, parser: Parser) -> None:
+        parser.epilog = "SIGHUP (`systemctl reload gpushare`) rereads tenants.toml; from a terminal it ends the daemon"
+        parser.option("--config", "FILE", "configuration file (default /etc/gpushare/gpushare.toml)", Path)
+        parser.option(
+            "--simulate",
+            "NxSIZE",
+            "serve N simulated devices with SIZE of memory each, as 2x16GiB (default: real ones)",
+            _simulate,
+        )
+        parser.option(
+            "--state-dir", "DIR", "keep all run-time files below DIR (default: their usual places)", _directory
+        )
+        parser.option("--socket", "PATH", "the socket to listen on (default /run/gpushare/node.sock)", _directory)
+        parser.add_argument(
+            "--log-level",
+            choices=("debug", "info", "warning", "error"),
+            help="lowest level logged to stderr (default info); debug logs every decision",
+        )
+
+        parser.option("--timing", "TIMING", argparse.SUPPRESS, _timing)
+
+    def run(self, args: argparse.Namespace) -> int:
+        if not os.isatty(0):
+            # Whoever asks a daemon that starts to reread its files does not mean to end it: it has yet to read them.
+            signal.signal(signal.SIGHUP, lambda *_: None)
+        from gpushare.daemon import app
+
+        return app.main(args.config, args.simulate, args.state_dir, args.socket, args.log_level, args.timing)

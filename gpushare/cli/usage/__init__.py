@@ -1,0 +1,1 @@
+"""`gpushare usage`: tables, pictures, bills, and the recalculation of past hours."""

@@ -1,0 +1,195 @@
+"""The verbs of the node API, shared by both clients: gpushare.client, which blocks, and gpushare.aio, to be awaited."""
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from gpushare.errors import GoneError, GpushareError, UsageError
+
+# Of names that are not UTF-8, the bytes are sent as they are: the daemon's answer names what is wrong with them.
+
+
+def segment(name: str) -> str:
+    """A name as a segment of a target."""
+    return quote(name, safe="", errors="surrogateescape")
+
+
+def query_of(given: Mapping[str, object]) -> str:
+    """The query of a target."""
+    return urlencode(given, errors="surrogateescape")
+
+
+def encoded(body: Any) -> bytes:
+    """A body as JSON. Raises UsageError for text that is not UTF-8."""
+    try:
+        return json.dumps(body, allow_nan=False, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        shown = error.object[max(0, error.start - 20) : error.end].encode("utf-8", "backslashreplace").decode()
+        raise UsageError(f"the request is not UTF-8 after '{shown}': write it in UTF-8") from None
+
+
+class Verbs:
+    """Each verb returns what `call` does: JSON objects of gpushare.api as plain dicts, or an awaitable of them. Each
+    raises the GpushareError with which the daemon answered, or UnreachableError."""
+
+    def call(self, method: str, target: str, body: Any = None) -> Any:
+        """The decoded JSON answer, None for an empty one."""
+        raise NotImplementedError
+
+    def _field(self, name: str, target: str) -> Any:
+        """One field of the answer to a GET."""
+        raise NotImplementedError
+
+    def version(self) -> Any:
+        """A Version."""
+        return self.call("GET", "/v1/version")
+
+    def node(self) -> Any:
+        """A Node."""
+        return self.call("GET", "/v1/node")
+
+    def devices(self) -> Any:
+        """A list of Device."""
+        return self._field("devices", "/v1/devices")
+
+    def tenants(self) -> Any:
+        """A list of Tenant."""
+        return self._field("tenants", "/v1/tenants")
+
+    def grants(self, *, ended: bool = False, key_prefix: str = "") -> Any:
+        """A list of Grant; with `ended` also those that ended most recently. `key_prefix`: only those whose key begins
+        with it."""
+        query = query_of({**({"ended": 1} if ended else {}), **({"key_prefix": key_prefix} if key_prefix else {})})
+        return self._field("grants", f"/v1/grants?{query}" if query else "/v1/grants")
+
+    def grant(self, grant_id: str) -> Any:
+        """A Grant, also one that has ended. Raises NotFoundError."""
+        return self.call("GET", f"/v1/grants/{segment(grant_id)}")
+
+    def debug(self, grant_id: str) -> Any:
+        """A GrantDebug: the grant's pages, and the last events of its processes."""
+        return self.call("GET", f"/v1/grants/{segment(grant_id)}/debug")
+
+    def plan(self, **request: Any) -> Any:
+        """A Plan of what `create` would do; changes nothing."""
+        return self.call("POST", "/v1/plan", fields(request))
+
+    def bind(self, grant_id: str, kind: str, **whose: int | None) -> Any:
+        """A Binding, of this process (`process`) or for a `container`. `whose`: `pid`, `uid`, `gid` as in BindRequest.
+
+        Raises RefusedError where the grant is in use.
+        """
+        body = fields({"kind": kind, **whose})
+        return self.call("POST", f"/v1/grants/{segment(grant_id)}/bind", body)
+
+    def resize(self, grant_id: str, **change: Any) -> Any:
+        """The Grant after the change. Fields of GrantChange; None is left out. Raises RefusedError."""
+        body = {name: value for name, value in change.items() if value is not None}
+        return self.call("PATCH", f"/v1/grants/{segment(grant_id)}", body)
+
+    def release(self, grant_id: str) -> Any:
+        """Ends a grant and kills what runs in it. The Grant as it ended."""
+        return self.call("DELETE", f"/v1/grants/{segment(grant_id)}")
+
+    def gangs(self) -> Any:
+        """A list of GangPart: parts that gangs across nodes have on this node, or had recently."""
+        return self._field("parts", "/v1/gangs")
+
+    def prepare(self, gang: str, grants: list[dict[str, Any]], **more: Any) -> Any:
+        """A GangPart: room for all these grants, each with fields of GrantRequest, or for none. `more`: the fields of
+        GangPrepare, `part`, `ttl_seconds` and `uid`. Nothing runs in it before it is committed.
+
+        Raises RefusedError where it does not fit, OnLoanError where a later retry will fit, and GoneError where it was
+        aborted or has expired.
+        """
+        body = {"grants": [fields(grant) for grant in grants], **fields(more)}
+        return self.call("POST", f"/v1/gangs/{segment(gang)}/prepare", body)
+
+    def commit(self, gang: str, **which: Any) -> Any:
+        """The GangPart, whose grants may be used from now on. `which`: `part` and `uid`, as they were prepared. Raises
+        NotFoundError, or GoneError where it was aborted or has expired."""
+        return self.call("POST", f"/v1/gangs/{segment(gang)}/commit", fields(which))
+
+    def abort(self, gang: str, **which: Any) -> Any:
+        """The GangPart, which holds nothing from now on and cannot be prepared again. `which`: as for `commit`. Raises
+        RefusedError where it is committed."""
+        return self.call("POST", f"/v1/gangs/{segment(gang)}/abort", fields(which))
+
+    def set_tenant(self, name: str, policy: dict[str, Any]) -> Any:
+        """Makes a tenant or replaces its whole policy (a TenantPolicy). The Tenant. For root only."""
+        return self.call("PUT", f"/v1/tenants/{segment(name)}", policy)
+
+    def remove_tenant(self, name: str, source: str = "") -> Any:
+        """Removes a tenant. Raises RefusedError where it has grants, tenants below it, or another `source`. For root
+        only."""
+        query = f"?source={segment(source)}" if source else ""
+        return self.call("DELETE", f"/v1/tenants/{segment(name)}{query}")
+
+    def usage(self, **query: object) -> Any:
+        """A Usage. `query`: as `GET /v1/usage` takes it; None is left out."""
+        given = {name: str(value) for name, value in query.items() if value is not None}
+        return self.call("GET", f"/v1/usage?{query_of(given)}")
+
+    def usage_slots(self, **query: object) -> Any:
+        """A UsageSlots. `query`: as `GET /v1/usage/slots` takes it; None is left out."""
+        given = {name: value for name, value in query.items() if value is not None}
+        return self.call("GET", f"/v1/usage/slots?{query_of(given)}")
+
+    def drain(self, device: str, reason: str = "") -> Any:
+        """The Device, which takes no new grants from now on. For root only. Raises NotFoundError."""
+        return self.call("POST", "/v1/drain", {"device": device, "reason": reason})
+
+    def undrain(self, device: str) -> Any:
+        """The Device, which takes grants again. For root only. Raises NotFoundError."""
+        return self.call("POST", "/v1/undrain", {"device": device})
+
+    def sim_stats(self) -> Any:
+        """The simulator's own books. Raises NotFoundError where the devices are real."""
+        return self.call("GET", "/v1/sim/stats")
+
+    def set_sim_lost(self, device: int, *, lost: bool) -> Any:
+        """Lets a simulated device, by its index, stop working or work again. For root only."""
+        return self.call("PUT", f"/v1/sim/devices/{device}", {"lost": lost})
+
+
+class Course:
+    """The events that `follow` adds to those of the watch: a new list of all grants and, once per outage, that the
+    daemon is away."""
+
+    def __init__(self) -> None:
+        self._away = False
+
+    def listed(self, answer: dict[str, Any]) -> dict[str, Any]:
+        """The event with all grants. `answer`: a Grants."""
+        self._away = False
+        return _event(answer["rv"], answer["epoch"], "grants", "listed", answer["grants"])
+
+    def failed(self, error: GpushareError) -> dict[str, Any] | None:
+        """The `away` event. None: it was already reported, or the daemon answers and only its record does not reach
+        back."""
+        if self._away or isinstance(error, GoneError):
+            return None
+        self._away = True
+        return _event(None, None, "node", "away", {"why": str(error)})
+
+
+def _event(rv: int | None, epoch: int | None, kind: str, what: str, found: Any) -> dict[str, Any]:
+    return {"rv": rv, "epoch": epoch, "kind": kind, "type": what, "name": "", "object": found}
+
+
+def creation(request: dict[str, Any], *, again: bool) -> tuple[str, dict[str, Any]]:
+    """Target and body of a POST of a grant. `again`: the request is repeated while what it asks for is on loan."""
+    target = f"/v1/grants?asker={os.urandom(8).hex()}" if again else "/v1/grants"
+    return target, fields(request)
+
+
+def watching(since: int | None) -> str:
+    """The target of a watch from this number on, or from now."""
+    return "/v1/watch" if since is None else f"/v1/watch?since={since}"
+
+
+def fields(request: dict[str, Any]) -> dict[str, Any]:
+    """The fields that are not None, by their names in JSON."""
+    return {name.rstrip("_"): value for name, value in request.items() if value is not None}

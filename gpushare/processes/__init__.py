@@ -1,0 +1,1 @@
+"""What our processes have in common: the privileges they give up, the descriptors they refuse, how connections end."""

@@ -1,0 +1,50 @@
+"""What answers of the node API add up to, for the command line, `top` and the dashboard. Pure."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+Json: TypeAlias = Any
+"""A wire type of gpushare.api, as a plain dict."""
+
+WHOLE = 1000
+
+
+def tree(tenants: Sequence[Json], parent: str | None = None, level: int = 0) -> Iterator[tuple[Json, int]]:
+    """Each tenant with its depth, below its parent."""
+    for tenant in tenants:
+        if tenant["parent"] == parent:
+            yield tenant, level
+            yield from tree(tenants, tenant["name"], level + 1)
+
+
+def guaranteed_milli(device: Json) -> int:
+    """The guaranteed time that a grant is served with on a device, or will be. `device`: a GrantDevice."""
+    return int(device["served_milli"] if device["served_limit_milli"] else device["guaranteed_milli"])
+
+
+class DeviceTime(NamedTuple):
+    """Milli of one device's last second; together 1000. `guaranteed`, `borrowed`: used by grants within and beyond what
+    they are guaranteed. `switching`: from one grant to the next. `idle`: the rest."""
+
+    guaranteed: int
+    borrowed: int
+    switching: int
+    idle: int
+
+
+def device_time(device: Json, before: Json | None, grants: Sequence[Json]) -> DeviceTime:
+    """`before`: an earlier reading of the same device, to compute switching; None at first. `grants`: the node's."""
+    used = borrowed = 0
+    for grant in grants:
+        for part in grant["devices"]:
+            if part["id"] == device["id"]:
+                used += part["used_milli"]
+                borrowed += part["borrowed_milli"]
+    wall = device["wall_ns"] - before["wall_ns"] if before is not None else 0
+    # A restarted daemon counts from zero: the first reading then shows no switching.
+    switched = WHOLE * (device["switch_ns"] - before["switch_ns"]) // wall if before is not None and wall > 0 else 0
+    # Grants and devices are read at different moments: the parts can add up to more than a second.
+    used = min(used, WHOLE)
+    borrowed = min(borrowed, used)
+    switching = min(max(switched, 0), WHOLE - used)
+    return DeviceTime(used - borrowed, borrowed, switching, WHOLE - used - switching)

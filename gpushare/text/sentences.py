@@ -1,0 +1,84 @@
+"""Receipts, attempts and findings of the node API as sentences, for the command line and the dashboard."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from gpushare.text import rules
+from gpushare.text.units import format_size, format_time
+
+_DAY = "%Y-%m-%d %H:%M:%S"
+
+
+def clock(at_ns: int, form: str = "%H:%M:%S.%f") -> str:
+    """A moment as local time."""
+    return datetime.fromtimestamp(at_ns / 1e9, UTC).astimezone().strftime(form)
+
+
+def ms(ns: int) -> str:
+    """Milliseconds with three decimals, as in "1.030 ms"."""
+    return f"{ns / 1e6:.3f} ms"
+
+
+def _who(event: Any, which: str) -> str:
+    tenant = event["other_tenant" if which == "other" else "tenant"]
+    return f"{event[which]} of {tenant}" if event[which] else "a grant that ended"
+
+
+def _happened(event: Any) -> str:
+    kind, wait, reclaim = event["kind"], ms(event["wait_ns"]), ms(event["reclaim_ns"])
+    whom = f" for {_who(event, 'other')}" if event["other"] else ""
+    if kind == "lease":
+        before = f", {reclaim} of it for what {_who(event, 'other')} still ran" if event["reclaim_ns"] else ""
+        return f"served after {wait}{before}{' (woke)' if event['woke'] else ''}"
+    if kind == "left":
+        return f"waits no more after {wait}, without a lease"
+    if kind == "beside":
+        return f"has its lease back beside others, {reclaim} after the revoke"
+    if kind == "revoke":
+        return f"lost {'a borrowed lease' if event['level'] == 'surplus' else 'its lease'}{whom}"
+    if kind == "handover":
+        return f"handed over to {_who(event, 'other')} after {reclaim}"
+    if kind == "drained":
+        still = ", though it still ran" if event["running"] else ""
+        return f"gave the device up{whom} after {reclaim}{still}"
+    if kind == "lie":
+        claim = f"{event['word']} = {event['value']} in the slot of process {event['pid']}"
+        return f"says what cannot be: {claim}; from now on charged by the most it could have used"
+    if kind == "late":
+        return f"still runs {reclaim} after its revoke"
+    return "wants the device again" if kind == "wake" else str(kind)
+
+
+def event(event: Any) -> str:
+    """One receipt, one line."""
+    why = [rules.LEASE[event["rule"]]] if event["rule"] in rules.LEASE else []
+    if event["guarantee_milli"]:
+        why.append(f"guarantee {format_time(event['guarantee_milli'])}, had {format_time(event['had_milli'])}")
+    reasons = f": {'; '.join(why)}" if why else ""
+    return f"{clock(event['at_ns'])}  device {event['device']}  {_who(event, 'grant')}  {_happened(event)}{reasons}"
+
+
+def attempt(attempt: Any) -> str:
+    """One container that asked for a GPU in another way, one line."""
+    who, ways = f"container {attempt['container']}  {attempt['path']}", ", ".join(attempt["by"])
+    return f"{clock(attempt['at_ns'], _DAY)}  {who}: asked for a GPU by {ways}"
+
+
+_FOUND = {
+    "evader": "uses device {device} from within grant {grant} of {tenant} and has not joined",
+    "excess": "and the others of grant {grant} of {tenant} hold more of device {device} than they may",
+    "overuse": "and the others of grant {grant} of {tenant} use device {device} for longer than it is charged",
+    "outside": "uses device {device} and is in no grant",
+    "unowned": "device {device} has memory in use that no process has",
+}
+
+
+def finding(finding: Any) -> str:
+    """One finding of the audit, one line."""
+    what = _FOUND.get(finding["kind"], finding["kind"]).format(**finding)
+    size = format_size(finding["memory_bytes"]) if finding["memory_bytes"] is not None else "?"
+    done = finding["act"] + (f" after {ms(finding['stop_ns'])}" if finding["stop_ns"] is not None else "")
+    note = f" ({finding['note']})" if finding["note"] else ""
+    over = f"; {finding['outcome']}" if finding["outcome"] else ""
+    who = f"process {finding['pid']} [{finding['command'] or '?'}] " if finding["pid"] else ""
+    return f"{clock(finding['at_ns'], _DAY)}  {who}{what}: {size}; {done}{note}{over}"

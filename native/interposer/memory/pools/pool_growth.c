@@ -1,0 +1,165 @@
+#include "interposer/memory/pools/pool_growth.h"
+
+#include "interposer/memory/pools/async_free.h"
+#include "interposer/memory/pools/pool_map.h"
+#include "interposer/memory/pools/reserve.h"
+#include "interposer/memory/books/sizes.h"
+#include "interposer/time/streams/streams.h"
+
+/* The call proceeds to the driver. coming: what it may add and was not announced; reserved: what was reserved for
+ * it. */
+static void go(struct gs_growth *growth, uint64_t coming, uint64_t reserved) {
+  gs_pools_lock();
+  struct gs_pool *pool = gs_pool_of(growth->pool);
+  if (pool) {
+    pool->coming += coming;
+    pool->growing += reserved;
+    pool->bytes += reserved;
+    pool->busy++;
+    if (coming)
+      pool->grown = 0;
+    growth->handle = gs_pool_askable(pool) ? pool->handle : 0;
+  }
+  gs_pools_unlock();
+}
+
+static bool reserve(struct gs_growth *growth, uint64_t coming, uint64_t bytes) {
+  bool fits = gs_reserve_growth(growth->ordinal, bytes) == 0;
+  if (fits)
+    go(growth, coming, bytes);
+  return fits;
+}
+
+static bool reserve_now(struct gs_growth *growth, uint64_t coming, uint64_t bytes) {
+  bool fits = gs_grow_now(growth->ordinal, bytes, false) == 0;
+  if (fits)
+    go(growth, coming, bytes);
+  return fits;
+}
+
+/* ---- graphs ------------------------------------------------------------------------------------------------------ */
+
+/* Whether the bytes fit in the free memory of the graph pool, which belongs first to the calls in progress. What is in
+ * use plus what these may add never exceeds the charge, even if the pool is trimmed meanwhile. Graphs map any free
+ * pages. */
+static bool within_graphs(struct gs_growth *growth, uint64_t bytes) {
+  struct gs_pool_figures now;
+  bool room = false;
+  gs_lock(&gs_process->pool_lock[growth->ordinal]);
+  bool known = gs_pool_ask_known(growth->pool, &now);
+  gs_pools_lock();
+  struct gs_pool *pool = gs_pool_of(growth->pool);
+  if (pool && known)
+    room = pool->bytes >= now.used && pool->bytes - now.used >= bytes && pool->bytes - now.used - bytes >= pool->coming;
+  if (room) {
+    pool->coming += bytes;
+    pool->busy++;
+  }
+  gs_pools_unlock();
+  gs_unlock(&gs_process->pool_lock[growth->ordinal]);
+  return room;
+}
+
+static bool begin_graph(struct gs_growth *growth, uint64_t bytes) {
+  uint64_t fine = gs_round_up(bytes, GS_DEVICE_PAGE), step = gs_round_up(bytes, GS_POOL_STEP);
+  growth->need = bytes;
+  if (within_graphs(growth, bytes))
+    return true;
+  growth->need = step;
+  if (reserve_now(growth, step, step))
+    return true;
+  growth->need = fine;
+  return reserve(growth, fine, fine);
+}
+
+/* ---- pools of the driver ----------------------------------------------------------------------------------------- */
+
+/* From now on the charge does not fall below what the call may need. Returns the most by which it may have to rise: a
+ * pool does not exceed its cap. */
+static uint64_t announce(const struct gs_growth *growth) {
+  uint64_t most = growth->need;
+  gs_pools_lock();
+  struct gs_pool *pool = gs_pool_of(growth->pool);
+  if (pool) {
+    pool->coming += growth->need;
+    pool->grown = 0;
+    uint64_t rest = pool->cap > pool->bytes ? pool->cap - pool->bytes : 0;
+    if (pool->cap && most > rest)
+      most = rest;
+  }
+  gs_pools_unlock();
+  return most;
+}
+
+static void withdraw(const struct gs_growth *growth) {
+  gs_pools_lock();
+  struct gs_pool *pool = gs_pool_of(growth->pool);
+  if (pool)
+    pool->coming -= growth->need;
+  gs_pools_unlock();
+  gs_pool_settle(growth->pool, growth->ordinal);
+}
+
+/* Searches all blocks of the pool, which takes long if there are many. */
+static enum gs_room room_within(const struct gs_growth *growth, uint64_t bytes, CUstream stream) {
+  struct gs_pool_figures now;
+  enum gs_room room = GS_NO_ROOM;
+  struct gs_wanted wanted = {growth->pool, gs_round_up(bytes, GS_BLOCK_ROUND), growth->need, stream,
+                             gs_stream_owner(stream)};
+  bool exact = gs_pool_refresh(growth->pool, growth->ordinal);
+  gs_lock(&gs_process->pool_lock[growth->ordinal]);
+  if (gs_pool_ask_known(growth->pool, &now))
+    room = gs_map_room(&wanted, now.reserved, exact);
+  gs_unlock(&gs_process->pool_lock[growth->ordinal]);
+  return room;
+}
+
+static bool begin_pool(struct gs_growth *growth, uint64_t bytes, CUstream stream) {
+  uint64_t fine = gs_round_up(bytes, GS_DEVICE_PAGE), most;
+  growth->need = gs_round_up(bytes, GS_POOL_STEP);
+  if (reserve_now(growth, growth->need, growth->need))
+    return true;
+  most = announce(growth);
+  enum gs_room room = room_within(growth, bytes, stream);
+  if (room == GS_ROOM) {
+    go(growth, 0, 0);
+    return true;
+  }
+  if (reserve(growth, 0, most) || (room == GS_ROOM_TO_GROW_FINELY && fine < most && reserve(growth, 0, fine)))
+    return true;
+  withdraw(growth);
+  return false;
+}
+
+/* ------------------------------------------------------------------------------------------------------------------ */
+
+bool gs_growth_begin(struct gs_growth *growth, uint64_t pool, int ordinal, uint64_t bytes, CUstream stream) {
+  *growth = (struct gs_growth){.pool = pool, .ordinal = ordinal};
+  return gs_is_graph_pool(pool) ? begin_graph(growth, bytes) : begin_pool(growth, bytes, stream);
+}
+
+/* Whether the bytes are more than the pool or the grant can ever have. */
+static bool hopeless(uint64_t number, int ordinal, uint64_t bytes) {
+  uint64_t fine = gs_round_up(bytes, GS_DEVICE_PAGE);
+  gs_pools_lock();
+  const struct gs_pool *pool = gs_pool_of(number);
+  bool over = pool && pool->cap && fine > pool->cap;
+  gs_pools_unlock();
+  return over || fine > gs_process->limits->device[ordinal].memory_bytes;
+}
+
+bool gs_growth_make_room(uint64_t pool, int ordinal, uint64_t bytes, CUstream stream) {
+  if (hopeless(pool, ordinal, bytes))
+    return false;
+  if (gs_time() && __atomic_load_n(&gs_time()->captures, __ATOMIC_ACQUIRE) > 0)
+    return false; /* a wait would end the capture */
+  if (gs_real.cuStreamSynchronize(stream) != CUDA_SUCCESS)
+    return false;
+  gs_frees_settle(ordinal);
+  gs_pools_trim(ordinal);
+  return true;
+}
+
+bool gs_growth_end(struct gs_growth *growth) {
+  return gs_pool_call_ended(growth->pool, growth->ordinal, growth->handle, growth->need, &growth->grew);
+}

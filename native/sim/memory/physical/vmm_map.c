@@ -1,0 +1,238 @@
+/* Virtual memory management: reserved address ranges, and mapping of physical memory. */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#include "sim/memory/physical/vmm.h"
+
+/* Keeps the addresses reserved, without the memory that was behind them. Work that still uses them accesses meaningless
+ * pages instead of raising a signal. If the kernel has no memory for that mapping, the old pages remain. */
+static void reserve_again(const struct sim_pages *pages) {
+  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE;
+  void *at = mmap(pages->at, pages->bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+  (void)at;
+}
+
+struct reservation {
+  uint64_t base, bytes;
+  struct reservation *next;
+};
+
+/* Guarded by sim_ranges_lock. */
+static struct {
+  struct reservation *reservations;
+} all;
+
+enum { ACCESS_NONE = 0, ACCESS_READ = 1, ACCESS_READ_WRITE = 3 };
+
+/* ---- addresses --------------------------------------------------------------------------------------------------- */
+
+/* Reserves `bytes` of address space at a multiple of alignment, at `hint` if that address is free. */
+static void *reserve_space(uint64_t bytes, uint64_t alignment, uint64_t hint) {
+  enum { FLAGS = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE };
+  if (hint && hint % alignment == 0) {
+    void *at = mmap((void *)(uintptr_t)hint, bytes, PROT_NONE, FLAGS | MAP_FIXED_NOREPLACE, -1, 0);
+    if (at != MAP_FAILED && (uint64_t)(uintptr_t)at == hint)
+      return at;
+    if (at != MAP_FAILED)
+      munmap(at, bytes);
+  }
+  uint8_t *wide = mmap(NULL, bytes + alignment, PROT_NONE, FLAGS, -1, 0);
+  if (wide == MAP_FAILED)
+    return NULL;
+  uint8_t *at = (uint8_t *)(uintptr_t)sim_round_up((uint64_t)(uintptr_t)wide, alignment);
+  if (at > wide)
+    munmap(wide, (size_t)(at - wide));
+  munmap(at + bytes, (size_t)(wide + bytes + alignment - (at + bytes)));
+  return at;
+}
+
+CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
+                             unsigned long long flags) {
+  CUresult result = sim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!ptr || size == 0 || size % SIM_VMM_GRANULARITY || flags || (alignment & (alignment - 1)))
+    return CUDA_ERROR_INVALID_VALUE;
+  if (size > SIM_ADDRESS_SPACE || alignment > SIM_ADDRESS_SPACE)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  if (alignment < SIM_VMM_GRANULARITY)
+    alignment = SIM_VMM_GRANULARITY;
+  struct reservation *made = malloc(sizeof *made);
+  if (!made)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  void *at = reserve_space(size, alignment, addr);
+  if (!at) {
+    free(made);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  made->base = (uint64_t)(uintptr_t)at;
+  made->bytes = size;
+  sim_ranges_lock();
+  made->next = all.reservations;
+  all.reservations = made;
+  sim_ranges_unlock();
+  *ptr = made->base;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
+  struct reservation *gone = NULL;
+  CUresult result = sim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  sim_ranges_lock();
+  struct reservation **link = &all.reservations;
+  while (*link && ((*link)->base != ptr || (*link)->bytes != size))
+    link = &(*link)->next;
+  if (!*link || sim_range_overlap(ptr, size)) {
+    result = CUDA_ERROR_INVALID_VALUE;
+  } else {
+    gone = *link;
+    *link = gone->next;
+  }
+  sim_ranges_unlock();
+  if (gone) {
+    munmap((void *)(uintptr_t)gone->base, gone->bytes);
+    free(gone);
+  }
+  return result;
+}
+
+/* ---- mappings ---------------------------------------------------------------------------------------------------- */
+
+static bool reserved(uint64_t base, uint64_t bytes) {
+  for (const struct reservation *each = all.reservations; each; each = each->next)
+    if (base >= each->base && base - each->base < each->bytes && bytes <= each->bytes - (base - each->base))
+      return true;
+  return false;
+}
+
+/* A multicast object has no memory of its own, and what is stored through its addresses goes nowhere. */
+static CUresult map(uint64_t base, uint64_t bytes, uint64_t offset, struct physical *physical) {
+  enum { OWN = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE };
+  struct sim_range range = {.base = base,
+                            .bytes = bytes,
+                            .pages = {.at = (void *)(uintptr_t)base, .bytes = bytes, .fd = -1},
+                            .kind = SIM_RANGE_MAPPED,
+                            .device = physical->multicast ? __builtin_ctz(physical->multicast->devices)
+                                                          : sim_physical_device(&physical->prop),
+                            .owner = physical};
+  void *at = physical->multicast
+                 ? mmap(range.pages.at, bytes, PROT_READ | PROT_WRITE, OWN, -1, 0)
+                 : mmap(range.pages.at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
+                        physical->pages.fd, (off_t)(physical->pages.offset + offset));
+  if (at == MAP_FAILED)
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!sim_range_add(&range)) {
+    reserve_again(&range.pages);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+  }
+  physical->mappings++;
+  return CUDA_SUCCESS;
+}
+
+CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags) {
+  CUresult result = sim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (size == 0 || size % SIM_VMM_GRANULARITY || ptr % SIM_VMM_GRANULARITY || offset % SIM_VMM_GRANULARITY || flags)
+    return CUDA_ERROR_INVALID_VALUE;
+  sim_ranges_lock();
+  struct physical *physical = sim_physical_of(handle);
+  if (!physical || offset > physical->bytes || size > physical->bytes - offset || !reserved(ptr, size) ||
+      sim_range_overlap(ptr, size))
+    result = CUDA_ERROR_INVALID_VALUE;
+  else if (physical->multicast && physical->multicast->devices == 0)
+    result = CUDA_ERROR_INVALID_VALUE;
+  else
+    result = map(ptr, size, offset, physical);
+  sim_ranges_unlock();
+  return result;
+}
+
+/* True if [base, base + bytes) consists of whole mappings without a gap. */
+static bool whole_mappings(uint64_t base, uint64_t bytes) {
+  uint64_t at = base;
+  while (at < base + bytes) {
+    struct sim_range *range = sim_range_at(at);
+    if (!range || range->kind != SIM_RANGE_MAPPED || range->bytes > base + bytes - at)
+      return false;
+    at += range->bytes;
+  }
+  return bytes > 0;
+}
+
+static void unmap(struct sim_range *range) {
+  struct physical *physical = range->owner;
+  reserve_again(&range->pages);
+  sim_range_remove(range);
+  physical->mappings--;
+  sim_physical_check(physical);
+}
+
+CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
+  CUresult result = sim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (size > SIM_ADDRESS_SPACE)
+    return CUDA_ERROR_INVALID_VALUE;
+  for (CUdevice device = 0; sim_device_valid(device); device++)
+    sim_device_wait(device); /* queued work may touch the mapping */
+  sim_ranges_lock();
+  if (whole_mappings(ptr, size)) {
+    for (uint64_t at = ptr; at < ptr + size;) {
+      struct sim_range *range = sim_range_at(at);
+      at += range->bytes;
+      unmap(range);
+    }
+  } else {
+    result = CUDA_ERROR_INVALID_VALUE;
+  }
+  sim_ranges_unlock();
+  return result;
+}
+
+/* Access rights are one flag per mapping: in the simulator every device can access all memory. */
+CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count) {
+  CUresult result = sim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  if (!desc || count == 0 || size > SIM_ADDRESS_SPACE)
+    return CUDA_ERROR_INVALID_VALUE;
+  bool readable = false;
+  for (size_t i = 0; i < count; i++) {
+    if (desc[i].flags != ACCESS_NONE && desc[i].flags != ACCESS_READ && desc[i].flags != ACCESS_READ_WRITE)
+      return CUDA_ERROR_INVALID_VALUE;
+    if (desc[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && !sim_device_valid(desc[i].location.id))
+      return CUDA_ERROR_INVALID_DEVICE;
+    readable = readable || desc[i].flags != ACCESS_NONE;
+  }
+  sim_ranges_lock();
+  if (whole_mappings(ptr, size)) {
+    for (uint64_t at = ptr; at < ptr + size;) {
+      struct sim_range *range = sim_range_at(at);
+      range->readable = readable;
+      at += range->bytes;
+    }
+  } else {
+    result = CUDA_ERROR_INVALID_VALUE;
+  }
+  sim_ranges_unlock();
+  return result;
+}
+
+CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr) {
+  CUresult result = sim_ready();
+  if (result != CUDA_SUCCESS)
+    return result;
+  sim_ranges_lock();
+  struct sim_range *range = sim_range_find(ptr);
+  if (!flags || !location || !range || range->kind != SIM_RANGE_MAPPED)
+    result = CUDA_ERROR_INVALID_VALUE;
+  else
+    *flags = range->readable ? ACCESS_READ_WRITE : ACCESS_NONE;
+  sim_ranges_unlock();
+  return result;
+}
