@@ -24,7 +24,7 @@ _GANG_SIZE_MAX = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """`memory`: bytes, or a checked percentage as text, of the device that is chosen later. `borrow`: how much of it may
+    """`memory`: bytes, or a checked percentage as text, of the device that is chosen later. `borrow`: how much may
     be on loan; 0: none. `gang`: with its size filled in. `max_rung`, `grace_ns`: how time and memory may be taken back
     from it, limited to what this node allows."""
 
