@@ -104,10 +104,10 @@ test-release: $(VENV)/.ready-test build ## the last commit's release: made twice
 test-build: tree-test $(TREES:%=tree-%) ## the programs that tests start: all their build trees
 
 bench: $(VENV)/.ready-test build tree-test tree-arm ## the numbers: ratios within one run, written to bench/results
-	$(BIN)/pytest bench --benchmark-columns=median,min,max,stddev
+	$(BIN)/pytest bench
 
 pictures: $(VENV)/.ready-test build ## the pictures of README and docs, of real runs; on a quiet machine
-	$(BIN)/python scripts/pictures.py
+	$(BIN)/python scripts/pictures
 
 dist: $(VENV)/.ready-test build ## a release: sources, wheels and Debian packages for x86_64 and aarch64, SBOMs, SHA256SUMS
 	$(BIN)/python scripts/dist

@@ -1,5 +1,5 @@
 """Each number is a ratio or a difference within one run. Results, with date and machine, go to bench/results, and are
-printed next to the newest stored run."""
+printed next to the stored run's."""
 
 import os
 import sys
@@ -9,39 +9,30 @@ from typing import Any
 
 import pytest
 from run.running import Daemon
+from timing import quiet
 
-sys.path.insert(0, str(Path(__file__).parent))
+BENCH = Path(__file__).resolve().parent
+sys.path[:0] = [str(BENCH), *(str(path) for path in sorted(BENCH.iterdir()) if path.is_dir())]
 
-import record
+import record  # noqa: E402
 
 os.environ["PYTHONSAFEPATH"] = "1"  # the installed package, not the tree
+os.environ[quiet.MARK] = str(os.getpid())  # tells what is started here from other programs
 Daemon.timing = {}  # daemons start a reader ahead, as installed ones do
 _rows: list[dict[str, Any]] = []
-_compared: list[str] = []
 
 
-_STORED = {
-    "bench": ("simulated", "make bench"),
-    "bench/test_daemon.py": ("daemon-simulated", "pytest bench/test_daemon.py"),
-    "bench/test_ledger.py": ("ledger-simulated", "pytest bench/test_ledger.py"),
-    "bench/test_plan.py": ("plan-simulated", "pytest bench/test_plan.py"),
-    "bench/test_engine_start.py": ("engines-simulated", "pytest bench/test_engine_start.py"),
-    "bench/test_cluster.py": ("cluster-simulated", "pytest bench/test_cluster.py"),
-    "bench/test_slots.py": ("slots-simulated", "pytest bench/test_slots.py"),
-    "bench/test_metrics.py": ("metrics-simulated", "pytest bench/test_metrics.py"),
-    "bench/test_audit.py": ("audit-simulated", "pytest bench/test_audit.py"),
-    "bench/test_false_alarms.py": ("alarms-simulated", "pytest bench/test_false_alarms.py"),
-    "bench/test_guard.py": ("guard-simulated", "pytest bench/test_guard.py"),
-    "bench/test_front.py": ("front-simulated", "pytest bench/test_front.py"),
-    "bench/test_notebooks.py": ("notebooks-simulated", "pytest bench/test_notebooks.py"),
-    "bench/test_dashboard.py": ("dashboard-simulated", "pytest bench/test_dashboard.py"),
-}
-"""Runs whose results are stored: pytest's arguments -> (name of the results, command)."""
+def _kind(config: pytest.Config) -> str:
+    """The name of the result that this run is of: of one file, without `test_`; else `bench`."""
+    given = Path(config.args[0])
+    return given.stem.removeprefix("test_") if len(config.args) == 1 and given.suffix == ".py" else "bench"
 
 
-def _kind(config: pytest.Config) -> tuple[str, str] | None:
-    """The entry of this run; None if it is only a part of one, which is not stored."""
-    return _STORED.get(" ".join(config.args)) if not config.getoption("keyword") else None
+def _whole(config: pytest.Config) -> bool:
+    """Whether the run is all of it: a part is not stored."""
+    given = Path(config.args[0])
+    whole = given.suffix == ".py" or given.resolve() == BENCH
+    return whole and len(config.args) == 1 and not config.getoption("keyword")
 
 
 class Report:
@@ -56,18 +47,8 @@ class Report:
 
 
 @pytest.fixture(scope="session")
-def report(request: pytest.FixtureRequest) -> Iterator[Report]:
-    kind = _kind(request.config)
-    stored = record.newest(kind[0] if kind is not None else "simulated")
-    yield Report()
-    old, new = ({row["name"]: row["measured"] for row in rows} for rows in (stored.get("rows", []), _rows))
-    _compared.extend(record.side_by_side(stored, old, new, whole=kind is not None))
-
-
-@pytest.fixture(scope="session")
-def compared() -> list[str]:
-    """Lines to print at the end of the run; other benchmarks add theirs."""
-    return _compared
+def report() -> Report:
+    return Report()
 
 
 @pytest.fixture(scope="module")
@@ -79,22 +60,19 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
         daemon.stop()
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if _compared:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if _rows:
         terminalreporter.section("compared with the stored run")
-        for line in _compared:
+        stored = record.stored(_kind(config))
+        whole = _whole(config) and bool(stored)
+        for line in record.side_by_side(stored or record.stored("bench"), _rows, whole=whole):
             terminalreporter.write_line(line)
 
 
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    kind = _kind(session.config)
-    if not _rows or session.testsfailed or kind is None:
-        return
-    facts = record.facts()
-    name, command = kind
-    lines = [f"# Simulated GPU, {facts['date']}", "", f"{facts['machine']}; `{command}` at {facts['commit']}", "",
-             "| number | measured | baseline of the same run | target | |", "|---|---|---|---|---|"]  # fmt: skip
-    for row in _rows:
-        verdict = "ok" if row["holds"] else "missed"
-        lines.append(f"| {row['name']} | {row['measured']} | {row['baseline']} | {row['target']} | {verdict} |")
-    record.save(name, {**facts, "command": command, "rows": _rows}, lines)
+@pytest.hookimpl(wrapper=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    """Stores the result after the terminal's summary has compared it with the stored one."""
+    yield
+    if _rows and not session.testsfailed and _whole(session.config):
+        kind = _kind(session.config)
+        record.save(kind, "make bench" if kind == "bench" else f"pytest {session.config.args[0]}", _rows)

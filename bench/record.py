@@ -1,53 +1,49 @@
 """The record of `make bench`: what a run writes to bench/results, and the stored run that it is compared with."""
 
 import json
-import os
-import platform
 import re
 import statistics
-import subprocess
-import time
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import picture
+BENCH = Path(__file__).resolve().parent
+sys.path.append(str(BENCH / "gpu"))
 
-RESULTS = Path(__file__).parent / "results"
+from gpubench import machine  # noqa: E402 - of the checkout
+
+RESULTS = BENCH / "results" / "simulated"
 _NUMBER = re.compile(r"(?<![\w.])[-+]?\d+(?:\.\d+)?")
 
 
-def _cpu() -> str:
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
-            return line.partition(":")[2].strip()
-    return platform.machine()
-
-
 def facts() -> dict[str, str]:
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
-    return {
-        "device": "simulated",
-        "machine": f"{_cpu()}, {os.cpu_count()} cores, Linux {platform.release()}",
-        "date": time.strftime("%Y-%m-%d"),
-        "command": "make bench",
-        "commit": commit,
-    }
+    found = machine.facts(simulated=True)
+    return {"device": "simulated", **{name: found[name] for name in ("machine", "date", "commit")}}
 
 
-def newest(kind: str, results: Path = RESULTS) -> dict[str, Any]:
-    """The stored run of this kind with the latest date; empty if there is none. `kind`: the file name up to the
-    date."""
-    files = sorted(results.glob(f"{kind}-[0-9]*.json"))
-    return json.loads(files[-1].read_text()) if files else {}
+def stored(kind: str, results: Path = RESULTS) -> dict[str, Any]:
+    """The stored run of this kind, which is the newest; empty if there is none."""
+    path = results / "data" / f"{kind}.json"
+    return dict(json.loads(path.read_text())) if path.exists() else {}
 
 
-def save(kind: str, document: dict[str, Any], table: Iterable[str]) -> None:
-    RESULTS.mkdir(exist_ok=True)
-    stem = RESULTS / f"{kind}-{document['date']}"
-    stem.with_suffix(".json").write_text(json.dumps(document, indent=1) + "\n")
-    stem.with_suffix(".md").write_text("\n".join(table) + "\n")
-    stem.with_suffix(".svg").write_text(picture.of(document))
+def save(kind: str, command: str, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Replaces the stored run of this kind."""
+    document = {**facts(), "command": command, "rows": rows}
+    lines = [f"# Simulated GPU, {document['date']}", "",
+             f"{document['machine']}; `{command}` at {document['commit']}", "", *table(rows)]  # fmt: skip
+    (RESULTS / "data").mkdir(parents=True, exist_ok=True)
+    (RESULTS / "data" / f"{kind}.json").write_text(json.dumps(document, indent=1) + "\n")
+    (RESULTS / f"{kind}.md").write_text("\n".join(lines) + "\n")
+
+
+def table(rows: Iterable[Mapping[str, Any]]) -> list[str]:
+    lines = ["| number | measured | baseline of the same run | target | |", "|---|---|---|---|---|"]
+    for row in rows:
+        verdict = "ok" if row["holds"] else "missed"
+        lines.append(f"| {row['name']} | {row['measured']} | {row['baseline']} | {row['target']} | {verdict} |")
+    return lines
 
 
 def ratio(measured: str, stored: str) -> str:
@@ -83,11 +79,12 @@ def verdict(before: Sequence[Row], now: Sequence[Row]) -> str:
     return "worse" if max(new) < min(old) else "better" if min(new) > max(old) else "same"
 
 
-def side_by_side(stored: dict[str, Any], old: dict[str, str], new: dict[str, str], *, whole: bool = True) -> list[str]:
-    """A line for each row of this run and, if it is `whole`, for each row that only the stored run has. `old` and
-    `new`: name of a row -> what was measured."""
+def side_by_side(stored: dict[str, Any], rows: Sequence[Mapping[str, Any]], *, whole: bool = True) -> list[str]:
+    """A line for each row of this run and, if it is `whole`, for each row that only the stored run has."""
     if not stored:
         return ["no run is stored to compare with"]
+    old = {row["name"]: row["measured"] for row in stored.get("rows", [])}
+    new = {row["name"]: row["measured"] for row in rows}
     lines = [f"against {stored['date']} at {stored.get('commit', '?')}, {stored.get('machine', '?')}:"]
     for name, measured in new.items():
         before = old.get(name)

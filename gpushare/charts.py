@@ -105,12 +105,6 @@ class Canvas:
         thick = "" if width == 1 else f' stroke-width="{_n(width)}"'
         self._drawn.append(f'<line x1="{_n(x1)}" y1="{_n(y1)}" x2="{_n(x2)}" y2="{_n(y2)}" class="{kind}"{thick}/>')
 
-    def curve(self, points: Sequence[tuple[float, float]], colour: int) -> None:
-        """A line through all of them, with a dot at each."""
-        through = " ".join(f"{_n(x)},{_n(y)}" for x, y in points)
-        self._drawn.append(f'<polyline points="{through}" class="s-c{colour}" stroke-width="2"/>')
-        self._drawn += [f'<circle cx="{_n(x)}" cy="{_n(y)}" r="3" class="c{colour}"/>' for x, y in points]
-
     def svg(self, height: float) -> str:
         """The document."""
         size = f'width="{self.width}" height="{_n(height)}" viewBox="0 0 {self.width} {_n(height)}"'

@@ -1,10 +1,11 @@
-"""Checks that no linter makes: versions agree, file sizes are within limits, generated tables are current, NVML has one
-importer."""
+"""Checks that no linter makes: versions agree, files and folders are within limits, generated tables are current, NVML
+has one importer."""
 
 import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import editorconfig
@@ -26,7 +27,7 @@ DEFINED = {
 }
 
 # Files that state the version, and the text around it.
-SAYING_THE_VERSION = (
+WITH_THE_VERSION = (
     ("gpushare/__init__.py", r'^__version__ = "(.*)"$'),
     ("packaging/kubernetes/chart/Chart.yaml", r"^(?:version|appVersion): (.*)$"),
     ("packaging/kubernetes/chart/values.yaml", r"^image: gpushare:(.*)$"),
@@ -35,6 +36,7 @@ SAYING_THE_VERSION = (
 )
 LINES_MAX = 700
 PRODUCT_LINES_MAX = 400  # of a Python file in gpushare/
+FILES_MAX = 20  # in a folder of tests/, beside its rooms
 
 
 def tracked() -> list[Path]:
@@ -49,11 +51,11 @@ def lost_names() -> list[str]:
     found = []
     for page in sorted(path for pattern in PAGES for path in ROOT.glob(pattern)):
         for name, function in NAMED.findall(page.read_text()):
-            path, said = ROOT / name, f"{page.relative_to(ROOT)} names {name}"
+            path, mention = ROOT / name, f"{page.relative_to(ROOT)} names {name}"
             if not path.exists():
-                found.append(f"{said}, which does not exist")
+                found.append(f"{mention}, which does not exist")
             elif function and not re.search(DEFINED.get(path.suffix, r"\b{}\b").format(function), path.read_text()):
-                found.append(f"{said}:{function}, which is not defined in that file")
+                found.append(f"{mention}:{function}, which is not defined in that file")
     return found
 
 
@@ -85,29 +87,40 @@ def other_versions() -> list[str]:
     places."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
     found = []
-    for pattern, said in SAYING_THE_VERSION:
+    for pattern, expression in WITH_THE_VERSION:
         for path in sorted(ROOT.glob(pattern)):
-            every = re.findall(said, path.read_text(), re.MULTILINE)
+            every = re.findall(expression, path.read_text(), re.MULTILINE)
             if "*" not in pattern and not every:
-                found.append(f"{path.relative_to(ROOT)} says no version")
+                found.append(f"{path.relative_to(ROOT)} has no version")
             found += [
-                f"{path.relative_to(ROOT)} says {one}, pyproject.toml {version}" for one in every if one != version
+                f"{path.relative_to(ROOT)} has {one}, pyproject.toml {version}" for one in every if one != version
             ]
     sections = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
     if sections[:1] != [version]:
-        found.append(f"CHANGELOG.md begins with a section for {sections[0]}, pyproject.toml says {version}")
+        found.append(f"CHANGELOG.md begins with a section for {sections[0]}, pyproject.toml has {version}")
     if sections != sorted(set(sections), key=lambda one: [*map(int, one.split("."))], reverse=True):
         found.append("CHANGELOG.md: its versions are not in order, the newest first")
     tags = subprocess.run(
         ["git", "tag", "--points-at", "HEAD", "v*"], cwd=ROOT, capture_output=True, text=True, check=True
     )
     return found + [
-        f"this commit is {tag}, pyproject.toml says {version}" for tag in tags.stdout.split() if tag != f"v{version}"
+        f"this commit is {tag}, pyproject.toml has {version}" for tag in tags.stdout.split() if tag != f"v{version}"
+    ]
+
+
+def crowded() -> list[str]:
+    """Folders of tests/ with too many files."""
+    names = [path.relative_to(ROOT) for path in tracked() if path.name != "__init__.py"]
+    counts = Counter(name.parent.as_posix() for name in names if name.parts[0] == "tests")
+    return [
+        f"{folder} has {count} files, {FILES_MAX} at most: give it rooms"
+        for folder, count in sorted(counts.items())
+        if count > FILES_MAX
     ]
 
 
 def problems() -> list[str]:
-    found = lost_names() + unlike_editorconfig() + other_versions()
+    found = lost_names() + unlike_editorconfig() + other_versions() + crowded()
     for path in tracked():
         name = path.relative_to(ROOT).as_posix()
         most = PRODUCT_LINES_MAX if path.suffix == ".py" and name.startswith("gpushare/") else LINES_MAX

@@ -7,12 +7,16 @@ if the compiler that made it is missing, that is reported and is not an error. O
 instructions.
 """
 
+import io
 import struct
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from elftools.elf.elffile import ELFFile
+from elftools.elf.sections import Symbol
 
 ROOT = Path(__file__).resolve().parent.parent
 GUARD = ROOT / "native/guard"
@@ -25,30 +29,11 @@ PROGRAMS = {
 }
 PER_LINE, USES_PER_LINE = 6, 5
 
-# elf(5), and BPF's relocation for a 64-bit immediate.
-SHT_SYMTAB, SHT_REL = 2, 9
-STT_FUNC = 2
 R_BPF_64_64 = 1
+"""BPF's relocation for a 64-bit immediate."""
 # include/uapi/linux/bpf.h
 LD_IMM64, PSEUDO_FUNC = 0x18, 4
 MAP_PREFIX = "gs_map_"
-
-
-@dataclass
-class Section:
-    name: str
-    kind: int
-    data: bytes
-    info: int
-
-
-@dataclass
-class Symbol:
-    name: str
-    kind: int
-    section: int
-    value: int
-    size: int
 
 
 @dataclass
@@ -61,50 +46,27 @@ class Program:
     """Offsets of its other functions, in instructions."""
 
 
-class Elf:
-    def __init__(self, data: bytes) -> None:
-        (table,) = struct.unpack_from("<Q", data, 0x28)
-        size, count, names = struct.unpack_from("<HHH", data, 0x3A)
-        rows = [struct.unpack_from("<IIQQQQIIQQ", data, table + index * size) for index in range(count)]
-        strings = data[rows[names][4] :]
-        self.sections = [
-            Section(_text(strings, row[0]), row[1], data[row[4] : row[4] + row[5]], row[7]) for row in rows
-        ]
-        symbols = next(index for index, section in enumerate(self.sections) if section.kind == SHT_SYMTAB)
-        names_of = self.sections[rows[symbols][6]].data
-        self.symbols = [
-            Symbol(_text(names_of, name), info & 15, section, value, size)
-            for name, info, _, section, value, size in struct.iter_unpack("<IBBHQQ", self.sections[symbols].data)
-        ]
-
-    def section(self, name: str) -> int:
-        return next(index for index, section in enumerate(self.sections) if section.name == name)
-
-    def relocations(self, section: int) -> list[tuple[int, Symbol]]:
-        """(instruction, symbol) of a section."""
-        found = []
-        for one in self.sections:
-            if one.kind == SHT_REL and one.info == section:
-                for offset, info in struct.iter_unpack("<QQ", one.data):
-                    if info & 0xFFFFFFFF != R_BPF_64_64:
-                        raise SystemExit(f"a relocation of kind {info & 0xFFFFFFFF}: inline all functions")
-                    found.append((offset // 8, self.symbols[info >> 32]))
-        return found
+def relocations(elf: ELFFile, section: int) -> list[tuple[int, Symbol]]:
+    """(instruction, symbol) of a section."""
+    found = []
+    for one in elf.iter_sections("SHT_REL"):
+        symbols = elf.get_section(one["sh_link"])
+        for relocation in one.iter_relocations() if one["sh_info"] == section else ():
+            if (kind := relocation["r_info_type"]) != R_BPF_64_64:
+                raise SystemExit(f"a relocation of kind {kind}: inline all functions")
+            found.append((relocation["r_offset"] // 8, symbols.get_symbol(relocation["r_info_sym"])))
+    return found
 
 
-def _text(strings: bytes, at: int) -> str:
-    return strings[at : strings.index(b"\0", at)].decode()
-
-
-def programs(elf: Elf, names: tuple[str, ...]) -> list[Program]:
+def programs(elf: ELFFile, names: tuple[str, ...]) -> list[Program]:
     """The programs. Behind each are copies of the functions that it passes to the kernel, as the kernel requires."""
     found = []
     for name in names:
-        index = elf.section(f"program/{name}")
-        program = Program(name, bytearray(elf.sections[index].data))
+        index = elf.get_section_index(f"program/{name}")
+        program = Program(name, bytearray(elf.get_section(index).data()))
         begins: dict[str, int] = {}
-        for at, symbol in elf.relocations(index):
-            if symbol.kind != STT_FUNC:
+        for at, symbol in relocations(elf, index):
+            if symbol["st_info"]["type"] != "STT_FUNC":
                 program.maps.append((at, _map(symbol)))
                 continue
             if symbol.name not in begins:
@@ -117,12 +79,13 @@ def programs(elf: Elf, names: tuple[str, ...]) -> list[Program]:
     return found
 
 
-def _append(elf: Elf, program: Program, symbol: Symbol) -> int:
-    text, begin, first = elf.sections[symbol.section].data, len(program.code) // 8, symbol.value // 8
-    program.code += text[symbol.value : symbol.value + symbol.size]
+def _append(elf: ELFFile, program: Program, symbol: Symbol) -> int:
+    section, at_byte, size = symbol["st_shndx"], symbol["st_value"], symbol["st_size"]
+    begin, first = len(program.code) // 8, at_byte // 8
+    program.code += elf.get_section(section).data()[at_byte : at_byte + size]
     program.functions.append(begin)
-    for at, used in elf.relocations(symbol.section):
-        if first <= at < first + symbol.size // 8:
+    for at, used in relocations(elf, section):
+        if first <= at < first + size // 8:
             program.maps.append((begin + at - first, _map(used)))
     return begin
 
@@ -164,7 +127,7 @@ def compiled(source: str) -> str:
         made = Path(directory) / "programs.o"
         command = [CLANG, *FLAGS, "-I", str(ROOT / "native"), "-c", str(GUARD / source), "-o", str(made)]
         subprocess.run(command, check=True)
-        return header(source, programs(Elf(made.read_bytes()), PROGRAMS[source]))
+        return header(source, programs(ELFFile(io.BytesIO(made.read_bytes())), PROGRAMS[source]))
 
 
 def main() -> int:

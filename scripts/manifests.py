@@ -74,7 +74,7 @@ def main() -> int:
             path.parent.mkdir(exist_ok=True)
             path.write_text(text)
         elif not path.exists() or path.read_text() != text:
-            print(f"{path} is not what the chart says: run make manifests", file=sys.stderr)
+            print(f"{path} is not what the chart gives: run make manifests", file=sys.stderr)
             wrong = 1
     return wrong
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """The reference of the command line, made from its parser and from the commented files of packaging/.
 
-reference.py writes docs/reference/cli.md; --check says whether it is current; --man DIR writes the manual pages into
-DIR/man1, DIR/man5 and DIR/man8. Needs nothing but Python, as the build of the wheel runs it.
+reference.py writes docs/reference/cli.md; --check compares; --man DIR writes the manual pages into DIR/man1,
+DIR/man5 and DIR/man8. Needs nothing but Python, as the build of the wheel runs it.
 """
 
 import argparse
@@ -56,10 +56,15 @@ def invocation(action: argparse.Action) -> str:
     return f"{names} [{value}]" if action.nargs == "?" else f"{names} {value}"
 
 
+def shown(parser: Parser) -> list[argparse.Action]:
+    """The arguments and options that `--help` shows."""
+    return [action for action in parser._actions if action.help != argparse.SUPPRESS]
+
+
 def synopsis(parser: Parser) -> list[str]:
     """The synopsis, in words that must not be broken across lines."""
     words = [parser.prog]
-    for action in parser._actions:
+    for action in shown(parser):
         if isinstance(action, argparse._SubParsersAction):
             words.append("VERB ..." if action.required else "[VERB ...]")
         elif action.option_strings and action.dest != "help":
@@ -71,7 +76,7 @@ def synopsis(parser: Parser) -> list[str]:
     return words
 
 
-def said(parser: Parser, action: argparse.Action) -> str:
+def help_text(parser: Parser, action: argparse.Action) -> str:
     """The help text of an argument or option."""
     return parser._get_formatter()._expand_help(action)
 
@@ -92,8 +97,8 @@ def status(parser: Parser) -> str:
 
 def options(parser: Parser) -> list[tuple[str, str]]:
     """All arguments and options, and their help."""
-    own = [action for action in parser._actions if not isinstance(action, argparse._SubParsersAction)]
-    return [(invocation(action), said(parser, action)) for action in own if action.dest != "help"]
+    own = [action for action in shown(parser) if not isinstance(action, argparse._SubParsersAction)]
+    return [(invocation(action), help_text(parser, action)) for action in own if action.dest != "help"]
 
 
 # Markdown.
@@ -320,7 +325,7 @@ def main() -> int:
     if given.check:
         if PAGE.is_file() and PAGE.read_text() == text:
             return 0
-        print(f"{PAGE.relative_to(ROOT)} is not what the parser says: run scripts/reference.py", file=sys.stderr)
+        print(f"{PAGE.relative_to(ROOT)} is not what the parser gives: run scripts/reference.py", file=sys.stderr)
         return 1
     PAGE.parent.mkdir(exist_ok=True)
     PAGE.write_text(text)

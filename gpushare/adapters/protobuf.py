@@ -1,6 +1,6 @@
 """The part of protobuf's wire format that the adapters' messages need. Fields are identified by number."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TypeAlias
 
 Message: TypeAlias = dict[int, list[int | bytes]]
@@ -31,11 +31,6 @@ def field(number: int, *values: Given) -> bytes:
             raw = value.encode() if isinstance(value, str) else value
             out += _varint(number << 3 | _LENGTH) + _varint(len(raw)) + raw
     return out
-
-
-def entries(number: int, values: Mapping[str, str]) -> bytes:
-    """Encodes a map field."""
-    return field(number, *(field(1, key) + field(2, value) for key, value in values.items()))
 
 
 def parse(data: bytes) -> Message:
@@ -88,19 +83,3 @@ def raw(message: Message, of: int) -> bytes:
 def every(message: Message, of: int) -> Iterable[bytes]:
     """Returns all bytes values of a repeated field."""
     return (value for value in message.get(of, ()) if isinstance(value, bytes))
-
-
-def text(message: Message, of: int) -> str:
-    """Returns a string field. Raises ValueError if it is not UTF-8."""
-    return raw(message, of).decode()
-
-
-def texts(message: Message, of: int) -> list[str]:
-    """Returns a repeated string field. Raises ValueError if one is not UTF-8."""
-    return [value.decode() for value in every(message, of)]
-
-
-def mapping(message: Message, of: int) -> dict[str, str]:
-    """Returns a map field of strings. Raises ValueError."""
-    pairs = [parse(entry) for entry in every(message, of)]
-    return {text(pair, 1): text(pair, 2) for pair in pairs}

@@ -46,8 +46,8 @@ _STATUS: tuple[tuple[type[Exception], grpc.StatusCode], ...] = (
 
 @dataclass(frozen=True)
 class Method:
-    """`handler`: takes the request and a function that says whether the caller still waits; returns the answer, or for
-    a `stream` an iterable of answers. Its GpushareError or ValueError becomes the call's status. `listens`: the
+    """`handler`: takes the request and a function for whether the caller still waits; returns the answer, or for a
+    `stream` an iterable of answers. Its GpushareError or ValueError becomes the call's status. `listens`: the
     requests are a stream too, of which the handler gets only the first."""
 
     request: Table
@@ -110,12 +110,12 @@ def _check_name(path: Path) -> None:
 
 def _handler(method: Method) -> "grpc.RpcMethodHandler[bytes, bytes]":
     def one(request: bytes, context: grpc.ServicerContext) -> bytes:
-        with _told(context):
+        with _as_status(context):
             return method.answer.encode(method.handler(method.request.decode(request), context.is_active))
         raise AssertionError("unreachable")
 
     def stream(request: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
-        with _told(context):
+        with _as_status(context):
             answers: Iterable[dict[str, Any]] = method.handler(method.request.decode(request), context.is_active)
             yield from map(method.answer.encode, answers)
 
@@ -128,7 +128,7 @@ def _handler(method: Method) -> "grpc.RpcMethodHandler[bytes, bytes]":
 
 
 @contextlib.contextmanager
-def _told(context: grpc.ServicerContext) -> Iterator[None]:
+def _as_status(context: grpc.ServicerContext) -> Iterator[None]:
     """Turns errors into the call's status."""
     try:
         yield

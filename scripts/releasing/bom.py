@@ -42,9 +42,9 @@ def digest(data: bytes) -> list[HashType]:
 
 
 def licence(library: Library) -> str:
-    said = (library.metadata.get("License-Expression") or library.metadata.get("License") or "").strip()
-    if said and "\n" not in said:
-        return SPDX.get(said, said)
+    license = (library.metadata.get("License-Expression") or library.metadata.get("License") or "").strip()
+    if license and "\n" not in license:
+        return SPDX.get(license, license)
     trove = [line for line in library.metadata.get_all("Classifier") or [] if line.startswith("License :: ")]
     names = sorted({line.rpartition(" :: ")[2] for line in trove})
     return " AND ".join(SPDX.get(name, name) for name in names)

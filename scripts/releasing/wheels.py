@@ -74,8 +74,8 @@ def finished(raw: Path, arch: Arch, into: Path) -> Path:
     [info] = {name.split("/")[0] for name in files if name.split("/")[0].endswith(".dist-info")}
     metadata = email.message_from_string(files[f"{info}/METADATA"].decode())
     tag = f"cp311-abi3-{PLATFORM}_{arch.machine}"
-    said = [line for line in files[f"{info}/WHEEL"].decode().splitlines() if line and not line.startswith("Tag:")]
-    files[f"{info}/WHEEL"] = "\n".join([*said, f"Tag: {tag}", ""]).encode()
+    kept = [line for line in files[f"{info}/WHEEL"].decode().splitlines() if line and not line.startswith("Tag:")]
+    files[f"{info}/WHEEL"] = "\n".join([*kept, f"Tag: {tag}", ""]).encode()
     programs = {name: data for name, data in files.items() if data[:4] == b"\x7fELF"}
     bill = bom.of_wheel(metadata["Version"], tag, programs, fetched(arch), arch).encode()
     files[f"{info}/sboms/gpushare.cdx.json"] = bill
@@ -126,7 +126,7 @@ def audit(wheel: Path) -> None:
         made = [*Path(directory).iterdir()]
         if done.returncode or [one.name for one in made] != [wheel.name]:
             found = ", ".join(one.name for one in made) or done.stderr
-            sys.exit(f"{wheel.name} is not what its name says: auditwheel makes {found}")
+            sys.exit(f"{wheel.name} is not what its name stands for: auditwheel makes {found}")
         ours, theirs = contents(wheel), contents(made[0])
         if different := sorted(name for name in ours.keys() | theirs.keys() if ours.get(name) != theirs.get(name)):
             sys.exit(f"auditwheel would change {', '.join(different)} of {wheel.name}")

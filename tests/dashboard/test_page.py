@@ -103,7 +103,7 @@ def test_work_is_shown(node, browser):
         node.client.remove_tenant(tenant)
 
 
-def test_it_says_that_the_daemon_is_away_and_goes_on_when_it_is_back(node, browser, url, grants):
+def test_it_states_that_the_daemon_is_away_and_goes_on_when_it_is_back(node, browser, url, grants):
     (name,) = grants()
     with opened(browser, url) as page:
         live(page)
@@ -162,7 +162,7 @@ def test_200_grants_by_keyboard_alone(node, browser, url, grants):
         live(page)
         expect(page.locator("#grant-table tbody tr")).to_have_count(200)
         longest = page.evaluate(_LONGEST_FRAME)
-        assert longest < 3000  # on a machine however busy; bench/test_dashboard.py has the number
+        assert longest < 3000  # on a machine however busy; bench/views/test_dashboard.py has the number
         page.keyboard.press("Tab")
         expect(page.locator(".skip")).to_be_focused()
         ring = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")

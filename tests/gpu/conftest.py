@@ -4,4 +4,4 @@ import sys
 from pathlib import Path
 
 BENCH = Path(__file__).resolve().parents[2] / "bench"
-sys.path[:0] = [str(BENCH), str(BENCH / "arbiter"), str(BENCH / "duel"), str(BENCH / "gpu")]
+sys.path[:0] = [str(BENCH), str(BENCH / "duel"), str(BENCH / "gpu")]

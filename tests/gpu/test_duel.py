@@ -1,19 +1,15 @@
 """bench/duel: its arithmetic, and two duels whose end is certain. The benchmark judges the evasions."""
 
-import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 
+import duels
+import judge
+import match
 import pytest
-from duelbench import evasions, judge, main, match, report
-from duelbench.evasions import Evasion
-from gpubench.machine import ROOT
+from match import Evasion
 
-RUN = ROOT / "bench" / "duel" / "run"
 GIB = 1 << 30
-root = pytest.mark.skipif(os.geteuid() != 0, reason="bench/duel/run needs root")
 
 
 def evasion(name: str, **changes: object) -> Evasion:
@@ -74,66 +70,35 @@ def test_the_median_of_the_rounds_counts_for_time_and_the_worst_for_memory():
     assert judge.of_memory([left], False).state == "won"
 
 
-def test_evasions_are_chosen_by_name_and_kind():
-    known = [evasion("one"), evasion("two", kind="memory"), evasion("three")]
-    assert [found.name for found in main.chosen([], known)] == ["one", "two", "three"]
-    assert [found.name for found in main.chosen(["uneven"], known)] == ["one", "three"]
-    with pytest.raises(ValueError, match="there is no four"):
-        main.chosen(["four"], known)
-
-
 def test_a_duel_is_played_again_only_where_it_was_not_held(monkeypatch):
-    def outcome(*rounds: judge.Round) -> report.Outcome:
+    def outcome(*rounds: judge.Round) -> tuple[str, int]:
         left = list(rounds)
-        monkeypatch.setattr(main, "play", lambda *_: left.pop(0))
-        return main._outcome(evasion("one"), RUN, 1, 3)
+        monkeypatch.setattr(match, "play", lambda *_: left.pop(0))
+        verdict, played = duels.played(evasion("one"))
+        return verdict.state, len(played)
 
     good, bad = of_time(750, 250), of_time(500, 500)
-    assert len(outcome(good).rounds) == 1
-    assert outcome(bad, good, bad).verdict.state == "won"
-    assert outcome(bad, good, good).verdict.state == "held"
-    assert len(outcome(bad, good, good).rounds) == 3
+    assert outcome(good) == ("held", 1)
+    assert outcome(bad, good, bad) == ("won", 3)
+    assert outcome(bad, good, good) == ("held", 3)
 
     def broken(*_: object) -> judge.Round:
         raise match.MatchError("it ended")
 
-    monkeypatch.setattr(main, "play", broken)
-    assert main._outcome(evasion("one"), RUN, 1, 3).verdict == judge.Verdict("broken", "-", "it ended")
-
-
-def test_the_result_says_what_is_open(tmp_path):
-    outcomes = [
-        report.Outcome(evasion("one"), [of_time(750, 250, metered=250)], judge.of_time([of_time(750, 250)], False)),
-        report.Outcome(evasion("two", open="by design"), [], judge.Verdict("open", "50.0 %")),
-    ]
-    facts = {"machine": "m", "date": "2026-01-02", "commit": "c", "command": "x", "minutes": 1.0}
-    table = report.write(tmp_path, facts, outcomes).read_text()
-    assert "2 duels: 1 held, 1 open" in table
-    assert "- two: by design" in table
-    stored = json.loads((tmp_path / "duel-simulated-2026-01-02.json").read_text())
-    assert [duel["state"] for duel in stored["duels"]] == ["held", "open"]
-    assert stored["duels"][0]["rounds"][0]["honest_ns"] == [750]
+    monkeypatch.setattr(match, "play", broken)
+    assert duels.played(evasion("one"))[0] == judge.Verdict("broken", "-", "it ended")
 
 
 @pytest.mark.slow
-@root
-def test_duels_are_judged_by_the_simulator(tmp_path):
+@pytest.mark.skipif(os.geteuid() != 0, reason="the daemon of a duel needs root")
+def test_duels_are_judged_by_the_simulator():
     """A tenant that evades nothing, and one duel for memory, half a second each. Shares over so short a time are not
     judged here, but both sides work, and the charge equals the use."""
-    program = evasions.build(tmp_path / "program")
-    known = {found.name: found for found in evasions.known(program)}
-    assert len({found.name for found in known.values()}) == len(evasions.known(program))
-    played = match.play(known["honest"], program, 0.5)
+    known = {found.name: found for found in match.known()}
+    assert len(known) == len(match.known())
+    played = match.play(known["honest"], 0.5)
     assert played.honest_ns[0] > 0
     assert played.evader_ns[0] > 0
     assert sum(played.honest_ns) + sum(played.evader_ns) <= 1.01 * sum(played.wall_ns)
     assert played.metered() == pytest.approx(1, abs=0.2)
-
-    words = [sys.executable, RUN, "release-map", "--seconds", "0.5", "--rounds", "1", "--out", tmp_path / "out"]
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
-    done = subprocess.run(words, cwd=ROOT, env=env, capture_output=True, text=True, timeout=110, check=False)
-    (file,) = (tmp_path / "out").glob("*.json")
-    (row,) = json.loads(file.read_text())["duels"]
-    assert row["rounds"][0]["peak_bytes"] > 0, done.stderr
-    assert done.returncode == (0 if row["state"] == "held" else 1)
-    assert row["name"] in done.stdout
+    assert match.play(known["release-map"], 0.5).peak_bytes > 0

@@ -6,26 +6,29 @@ import pytest
 import record
 
 
-def test_the_newest_stored_run_of_a_kind_is_compared_with(tmp_path):
-    for name in ("simulated-2026-01-09", "simulated-2026-02-01", "metering-simulated-2026-03-01"):
-        (tmp_path / f"{name}.json").write_text(json.dumps({"name": name}))
-    assert record.newest("simulated", tmp_path) == {"name": "simulated-2026-02-01"}
-    assert record.newest("other", tmp_path) == {}
+def test_the_stored_run_of_a_kind_is_compared_with(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "bench.json").write_text(json.dumps({"date": "2026-01-09"}))
+    assert record.stored("bench", tmp_path) == {"date": "2026-01-09"}
+    assert record.stored("other", tmp_path) == {}
 
 
 def test_rows_stand_next_to_the_stored_ones_with_their_ratio():
-    stored = {"date": "d", "commit": "c", "machine": "m"}
-    old = {"wake": "p50 1.00 ms, p99 1.06 ms", "loss": "+0.00 %", "gone": "3 ms"}
-    new = {"wake": "p50 1.25 ms, p99 1.30 ms", "loss": "+0.10 %", "new": "5 ns"}
-    assert record.side_by_side(stored, old, new) == [
+    def rows(**measured: str) -> list[dict]:
+        return [{"name": name, "measured": text} for name, text in measured.items()]
+
+    old = rows(wake="p50 1.00 ms, p99 1.06 ms", loss="+0.00 %", gone="3 ms")
+    new = rows(wake="p50 1.25 ms, p99 1.30 ms", loss="+0.10 %", new="5 ns")
+    stored = {"date": "d", "commit": "c", "machine": "m", "rows": old}
+    assert record.side_by_side(stored, new) == [
         "against d at c, m:",
         "  wake: p50 1.25 ms, p99 1.30 ms | stored p50 1.00 ms, p99 1.06 ms, ratio 1.25",
         "  loss: +0.10 % | stored +0.00 %, ratio -",
         "  new: 5 ns | not in the stored run",
         "  gone: not measured in this run | stored 3 ms",
     ]
-    assert len(record.side_by_side(stored, old, new, whole=False)) == 4
-    assert record.side_by_side({}, {}, new) == ["no run is stored to compare with"]
+    assert len(record.side_by_side(stored, new, whole=False)) == 4
+    assert record.side_by_side({}, new) == ["no run is stored to compare with"]
 
 
 @pytest.mark.parametrize(

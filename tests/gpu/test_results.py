@@ -132,8 +132,8 @@ def checkout(tmp_path, monkeypatch):
     for name in readme.FILES:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(machine.ROOT / name, tmp_path / name)
-    results = tmp_path / "bench" / "results"
-    results.mkdir()
+    results = tmp_path / "bench" / "results" / "gpu"
+    results.mkdir(parents=True)
     readme.refresh(tmp_path)
     monkeypatch.setattr(machine, "ROOT", tmp_path)
     monkeypatch.setattr(main, "RESULTS", results)
@@ -145,7 +145,7 @@ def texts(checkout):
 
 
 def test_both_readme_files_show_the_newest_real_gpu(checkout, tmp_path):
-    results = checkout / "bench" / "results"
+    results = checkout / "bench" / "results" / "gpu"
     save(results / "simulated-2026-01-03.json", {"runs": [run("shares", row("x", 1), simulated=True)]})
     (results / "other.json").write_text("[]")
     assert readme.stale(checkout) == {}
@@ -156,7 +156,7 @@ def test_both_readme_files_show_the_newest_real_gpu(checkout, tmp_path):
     assert len(readme.stale(checkout)) == 2
     assert readme.refresh(checkout) == ["README.md", "bench/README.md"]
     assert readme.refresh(checkout) == []
-    for text, link in zip(texts(checkout), ("bench/results", "results"), strict=True):
+    for text, link in zip(texts(checkout), ("bench/results/gpu", "results/gpu"), strict=True):
         assert readme.NONE not in text
         assert "**NVIDIA LATE**, No Processor; driver 580.1, CUDA 13.0; 2026-01-02, at abc1234." in text
         assert f"]({link}/a-2026-01-02.md)" in text

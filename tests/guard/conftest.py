@@ -79,7 +79,7 @@ class Held:
         Cgroup(path, v2=True).add(made.process.pid)
         return made
 
-    def told(self, kind: Kind) -> Event:
+    def report(self, kind: Kind) -> Event:
         """Returns the next event of this kind for this cgroup, and discards all others."""
         found: list[Event] = []
 

@@ -75,7 +75,7 @@ def walls(found: dict) -> dict[str, dict]:
     return {wall["name"]: wall for wall in found["walls"]}
 
 
-def test_an_evader_is_killed_and_told(node, terminal):
+def test_an_evader_is_killed_and_notified(node, terminal):
     one = Run(node, terminal)
     grant = one.grant()
     assert walls(node.client.node())[TRACEPOINT]["holds"]
@@ -84,9 +84,9 @@ def test_an_evader_is_killed_and_told(node, terminal):
     assert one.alloc(11, 1 << 30) == "0\n"
     assert one.alloc(12, 2 * SLACK_BYTES) == ""
     assert one.end() == -9
-    told = next(event["object"] for event in node.client.watch(since, 20) if event["name"] == "MemoryExceeded")
-    assert told["id"] == grant["id"]
-    assert f"asked the driver for {2 * SLACK_BYTES} bytes past the limit and was killed" in told["notice"]
+    exceeded = next(event["object"] for event in node.client.watch(since, 20) if event["name"] == "MemoryExceeded")
+    assert exceeded["id"] == grant["id"]
+    assert f"asked the driver for {2 * SLACK_BYTES} bytes past the limit and was killed" in exceeded["notice"]
     assert f"may have {LIMIT}" in node.log.read_text()
 
 
@@ -118,9 +118,11 @@ def test_who_took_more_while_it_was_in_doubt_is_killed_without_another_call(tmp_
         since = daemon.client.call("GET", "/v1/grants")["rv"]
         one, _ = beyond_by_a_helper(daemon, terminal)
         assert one.process.wait(20) == -9
-        told = next(event["object"] for event in daemon.client.watch(since, 20) if event["name"] == "MemoryExceeded")
-        assert "its processes keep" in told["notice"]
-        assert "they were killed" in told["notice"]
+        exceeded = next(
+            event["object"] for event in daemon.client.watch(since, 20) if event["name"] == "MemoryExceeded"
+        )
+        assert "its processes keep" in exceeded["notice"]
+        assert "they were killed" in exceeded["notice"]
         assert honest.alloc(13, MIB) == "0\n", "it held too much for a moment, and lives"
         assert (honest.end(), one.end()) == (0, -9)
     finally:
@@ -132,8 +134,10 @@ def test_where_it_only_logs_it_goes_on_with_what_it_keeps(tmp_path, terminal):
     try:
         since = daemon.client.call("GET", "/v1/grants")["rv"]
         one, helper = beyond_by_a_helper(daemon, terminal)
-        told = next(event["object"] for event in daemon.client.watch(since, 20) if event["name"] == "MemoryExceeded")
-        assert "they go on" in told["notice"]
+        exceeded = next(
+            event["object"] for event in daemon.client.watch(since, 20) if event["name"] == "MemoryExceeded"
+        )
+        assert "they go on" in exceeded["notice"]
         os.kill(helper, signal.SIGKILL)
         assert one.alloc(13, MIB) == "0\n"
         assert one.end() == 0
@@ -194,14 +198,14 @@ def test_where_it_only_logs(tmp_path, terminal, version, config, why):
         assert why in found["why"]
         one = Run(daemon, terminal)
         assert one.alloc(11, 2 << 30) == "0\n"
-        until(lambda: "goes on" in one.grant()["notice"], "the grant says so")
+        until(lambda: "goes on" in one.grant()["notice"], "the grant shows it")
         assert one.end() == 0
     finally:
         daemon.stop()
 
 
 def test_where_the_kernel_refuses(tmp_path, terminal):
-    """The daemon starts, and says that this wall does not hold."""
+    """The daemon starts, and reports that this wall does not hold."""
     daemon = start(tmp_path / "node", terminal, config='[guard]\ntracepoint = "off"')
     try:
         assert "turned off" in walls(daemon.client.node())[TRACEPOINT]["why"]

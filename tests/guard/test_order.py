@@ -37,7 +37,7 @@ class Played:
     def free(self, process: int, fd: int, number: int) -> None:
         self.lib.played_free(process, fd, CLIENT, number)
 
-    def looking(self) -> Iterator[None]:
+    def snapshot(self) -> Iterator[None]:
         """A look in steps: the caller decides when each one happens."""
         self.look_begins()
         for process in range(PROCESSES):
@@ -48,7 +48,7 @@ class Played:
         self.look_settles()
 
     def look(self) -> None:
-        for _ in self.looking():
+        for _ in self.snapshot():
             pass
 
     @property
@@ -71,11 +71,11 @@ def test_the_next_one_may_have_what_one_had_that_ended_during_a_look(played):
     """The look had already seen the ended process's descriptor; an honest process was once killed for that."""
     first = played.process(-1)
     assert played.alloc(first, played.open(first), 10, 6) == 0
-    looking = played.looking()
+    snapshot = played.snapshot()
     for _ in range(FDS + 1):
-        next(looking)
+        next(snapshot)
     ended(played, first)
-    for _ in looking:
+    for _ in snapshot:
         pass
     second = played.process(-1)
     assert played.alloc(second, played.open(second), 11, 6) == 0
@@ -106,11 +106,11 @@ def test_who_has_processes_end_in_every_look_is_counted_all_the_same(played):
     for look in range(4):
         other = played.process(keeper)
         played.alloc(other, fd, 20 + look, 0)  # it holds an object of the file, so its end is examined
-        looking = played.looking()
+        snapshot = played.snapshot()
         for _ in range(2 * FDS):
-            next(looking)
+            next(snapshot)
         ended(played, other if look else first)
-        for _ in looking:
+        for _ in snapshot:
             pass
     assert played.pages[0] - played.pages[1] >= 6
     assert played.alloc(keeper, fd, 30, 1) == 9
@@ -138,13 +138,13 @@ def test_one_that_moves_its_descriptor_in_every_look_is_counted(played):
     first, last = [played.open(one) for _ in range(FDS)][:: FDS - 1]
     assert played.alloc(one, last, 10, 6) == 0
     for _ in range(3):
-        looking = played.looking()
+        snapshot = played.snapshot()
         for _ in range(FDS):
-            next(looking)
+            next(snapshot)
         played.close(one, first)
         assert played.dup(one, last) == first
         played.close(one, last)
-        for _ in looking:
+        for _ in snapshot:
             pass
         assert played.pages == (6, 0)
         assert played.dup(one, first) == last
@@ -262,7 +262,7 @@ class Order(RuleBasedStateMachine):
 
     @rule(steps=st.integers(1, 3 * FDS))
     def look_on(self, steps):
-        self.look = self.look or self.played.looking()
+        self.look = self.look or self.played.snapshot()
         for _ in range(steps):
             if next(self.look, self) is self:
                 self.look = None

@@ -28,7 +28,7 @@ def test_the_limit(held):
     assert held.books().used == 64 * MIB
     assert tenant.alloc(3, 2 * MIB) is None
     assert tenant.status() == -9
-    event = held.told(Kind.OVER)
+    event = held.report(Kind.OVER)
     assert (event.pid, event.command) == (tenant.process.pid, "rmtenant")
     assert (event.bytes, event.used, event.limit, event.signal) == (2 * MIB, 66 * MIB, 64 * MIB, 9)
 
@@ -54,7 +54,7 @@ def test_the_pages_of_the_driver(held, asked, charged):
 
 def test_sizes_that_overflow(held):
     assert held.tenant().alloc(1, 2**64 - 1) is None
-    event = held.told(Kind.OVER)
+    event = held.report(Kind.OVER)
     assert event.bytes == 1 << 48
 
 
@@ -109,7 +109,7 @@ def test_memory_that_another_client_has_too(held, guard):
     assert held.books().used == 8 * MIB
     assert other.say("dup", 72, 10, 71, 10) == 0
     tenant.end()
-    held.told(Kind.LEFT)
+    held.report(Kind.LEFT)
     guard.settle()
     assert (held.books().used, held.books().doubt) == (8 * MIB, 0)
     assert other.say("free", 72, 10) == 0
@@ -132,7 +132,7 @@ def test_what_ends_gives_back(held, guard, number):
     else:
         tenant.process.stdin.close()
     tenant.status()
-    held.told(Kind.LEFT)
+    held.report(Kind.LEFT)
     books = held.books()
     assert (books.used, books.doubt) == (40 * MIB, 40 * MIB)
     after = held.tenant()
@@ -147,7 +147,7 @@ def test_a_child_that_has_the_descriptor_keeps_the_memory(held, guard):
     assert tenant.alloc(1, 40 * MIB) == 0
     child = tenant.say("child")
     tenant.end()
-    held.told(Kind.LEFT)
+    held.report(Kind.LEFT)
     guard.settle()
     books = held.books()
     assert (books.used, books.doubt) == (40 * MIB, 0)
@@ -208,7 +208,7 @@ def test_threads_at_once(held, guard):
     assert (books.used, books.allocations, books.pending) == (8 * 16 * (64 << 10), 128, 0)
     assert beyond.say("threads", 8, 64, 2 * MIB) is None
     assert beyond.status() == -9
-    assert held.told(Kind.OVER).pid == beyond.process.pid
+    assert held.report(Kind.OVER).pid == beyond.process.pid
     assert within.alloc(1, 64 << 10) == 0
     guard.settle()
     assert held.books().used == 129 * (64 << 10)
@@ -247,12 +247,12 @@ def test_other_devices_do_not_count(held, guard, terminal):
     assert held.books().allocations == 1
 
 
-def test_told_only(hold):
+def test_reported_only(hold):
     """As when the driver's version is not known."""
     one = hold(number=0)
     tenant = one.tenant()
     assert tenant.alloc(1, 128 * MIB) == 0
-    assert one.told(Kind.OVER).signal == 0
+    assert one.report(Kind.OVER).signal == 0
     assert (tenant.alloc(2, 2 * MIB), one.books().over) == (0, 2)
 
 
@@ -271,7 +271,7 @@ class TestWordsThatChange:
 
     def test_more(self, held):
         assert held.tenant().say("changed", 1, 2 * MIB, 128 * MIB, 0x40) is None
-        assert held.told(Kind.OVER).bytes == 128 * MIB
+        assert held.report(Kind.OVER).bytes == 128 * MIB
 
     def test_less(self, held):
         assert held.tenant().say("changed", 1, 32 * MIB, 2 * MIB, 0x40) == 0
@@ -280,7 +280,7 @@ class TestWordsThatChange:
     def test_another_class(self, held):
         tenant = held.tenant()
         assert tenant.say("changed", 1, 32 * MIB, 32 * MIB, 0x3E) == 0
-        assert held.told(Kind.CHANGED).pid == tenant.process.pid
+        assert held.report(Kind.CHANGED).pid == tenant.process.pid
         assert held.books().used == 32 * MIB
 
     def test_that_are_not_there_yet(self, held):
@@ -291,7 +291,7 @@ class TestWordsThatChange:
         tenant = held.tenant()
         assert tenant.say("hidden", 1) is None
         assert tenant.status() == -9
-        assert held.told(Kind.HIDDEN).pid == tenant.process.pid
+        assert held.report(Kind.HIDDEN).pid == tenant.process.pid
 
 
 def test_too_many_objects_harm_their_cgroup_alone(hold):
@@ -300,7 +300,7 @@ def test_too_many_objects_harm_their_cgroup_alone(hold):
     assert tenant.say("threads", 1, 8300, 64 << 10) == 0
     books = many.books()
     assert (books.used, books.objects, books.lost) == (8300 * (64 << 10), 8192, (8300 - 8192) * (64 << 10))
-    assert many.told(Kind.UNRECORDED).bytes == 64 << 10
+    assert many.report(Kind.UNRECORDED).bytes == 64 << 10
     assert tenant.say("free", 1, 2) == 0
     assert many.books().used == books.lost
     neighbour = other.tenant()

@@ -36,7 +36,7 @@ class Prometheus:
     def __init__(self, directory: Path, target: str) -> None:
         rules = (PACKAGING / "prometheus/gpushare.rules.yml").read_text()
         # The rules' minutes become seconds.
-        (directory / "gpushare.text.rules.yml").write_text(rules.replace("for: 1m", "for: 300ms"))
+        (directory / "gpushare.rules.yml").write_text(rules.replace("for: 1m", "for: 300ms"))
         config = (PACKAGING / "prometheus/prometheus.yml").read_text().replace("127.0.0.1:9417", target)
         config = config.replace("scrape_interval: 15s", "scrape_interval: 300ms\n    scrape_timeout: 300ms")
         (directory / "prometheus.yml").write_text("global: {evaluation_interval: 200ms}\n" + config)

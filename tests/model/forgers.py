@@ -17,7 +17,7 @@ class Claims:
         liar.processes = self.processes
 
     def change(self, liar, now):
-        liar.says_undrained, liar.says_busy_until_ns = 1, now + SECOND
+        liar.claims_undrained, liar.claims_busy_until_ns = 1, now + SECOND
 
 
 class Flickers(Claims):
@@ -33,7 +33,7 @@ class Flickers(Claims):
 
     def change(self, liar, now):
         busy = now // MS % self.period < self.period // 2
-        liar.says_undrained, liar.says_busy_until_ns = int(busy), now + SECOND if busy else 0
+        liar.claims_undrained, liar.claims_busy_until_ns = int(busy), now + SECOND if busy else 0
         liar.waiting = 1
         liar.launches += 1
 
@@ -49,8 +49,8 @@ class Random(Flickers):
     def change(self, liar, now):
         draw = self.pick.random
         if draw() < 0.1:
-            liar.says_undrained = int(draw() < self.busy)
-            liar.says_busy_until_ns = now + self.pick.choice((1, 10, 100, 1000)) * MS if draw() < self.ends else 0
+            liar.claims_undrained = int(draw() < self.busy)
+            liar.claims_busy_until_ns = now + self.pick.choice((1, 10, 100, 1000)) * MS if draw() < self.ends else 0
             liar.waiting = int(draw() < self.waits)
             liar.processes = self.pick.choice((1, 1, 4, 16))
         liar.launches += draw() < self.launches

@@ -125,7 +125,7 @@ static void look(const struct virtual_node *node, struct virtual_device *device,
   bool waits_for_kernel = t->gap && t->queued > 0;
   if (!t->stopped)
     t->waiting = t->work > 0 && (waits_for_kernel ? t->ahead : !t->held && node->now_ns >= t->ready_ns);
-  bool runs = t->queued > 0 || t->says_undrained, drained = t->queued <= DRAINED_NS;
+  bool runs = t->queued > 0 || t->claims_undrained, drained = t->queued <= DRAINED_NS;
   if (t->queued > 0 && !t->expected)
     t->busy_until_ns = (uint64_t)((double)node->now_ns + takes(t, running));
   if (t->queued > 0 && t->expected) {
@@ -139,8 +139,8 @@ static void look(const struct virtual_node *node, struct virtual_device *device,
       .running = runs ? (uint32_t)processes(t) : 0,
       .launches = t->launches,
       .busy_ns = (uint64_t)t->metered,
-      .busy_until_ns = t->says_busy_until_ns ? t->says_busy_until_ns : t->busy_until_ns,
-      .drained = drained && !t->says_undrained,
+      .busy_until_ns = t->claims_busy_until_ns ? t->claims_busy_until_ns : t->busy_until_ns,
+      .drained = drained && !t->claims_undrained,
   };
 }
 

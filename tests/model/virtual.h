@@ -32,8 +32,8 @@ struct virtual_tenant {
   uint64_t woke_ns;  /* when it began to wait for the device; 0: it does not wait */
   uint64_t ready_ns, submitted_ns, busy_until_ns;
   /* What its page reports instead of the truth; 0: the truth. */
-  uint64_t says_busy_until_ns;
-  uint32_t says_undrained, says_spins;
+  uint64_t claims_busy_until_ns;
+  uint32_t claims_undrained, says_spins;
 };
 
 struct virtual_device {

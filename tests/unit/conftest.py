@@ -68,9 +68,9 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, Any], None]:
 
 @pytest.fixture(scope="session")
 def recorder() -> Any:
-    """scripts/terminal_picture.py, as a module."""
-    path = Path(__file__).parents[2] / "scripts" / "terminal_picture.py"
-    spec = importlib.util.spec_from_file_location("terminal_picture", path)
+    """scripts/pictures/terminal.py, as a module."""
+    path = Path(__file__).parents[2] / "scripts" / "pictures" / "terminal.py"
+    spec = importlib.util.spec_from_file_location("terminal", path)
     assert spec is not None and spec.loader is not None
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

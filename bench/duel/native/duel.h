@@ -11,8 +11,8 @@
 enum { US = 1000, MS = 1000000, MIB = 1 << 20 };
 
 /* `about`: what it tries, for the table. `devices`: how many its grant has, each with an honest tenant; 0 means 1.
- * `grants`: the share split into so many grants with a process each; 0 means 1. `open`: why it may win, where SECURITY.md
- * says that nothing holds it; NULL for all others. `options`: further ones of `gpushare run`, as
+ * `grants`: the share split into so many grants with a process each; 0 means 1. `open`: why it may win, where by SECURITY.md
+ * nothing holds it; NULL for all others. `options`: further ones of `gpushare run`, as
  * `class=interactive`. `bare`: it calls `start` itself. `seconds`:
  * how long it is watched at least, where its work comes in lumps that a short look would count in or out. `found`: only
  * the daemon's findings hold it: what counts as its share begins when it is found. */

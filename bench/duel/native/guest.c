@@ -206,6 +206,6 @@ const struct evasion guest_evasions[] = {
      .run = joined_past,
      .seconds = 10,
      .found = true},
-    {.name = "forged", .about = "the usage page says nothing was done", .run = forged, .open = GUEST},
+    {.name = "forged", .about = "the usage page shows nothing as done", .run = forged, .open = GUEST},
     {0},
 };

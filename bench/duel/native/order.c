@@ -1,4 +1,4 @@
-/* Orders between streams, and waits that say less than they seem to. */
+/* Orders between streams, and waits that show less than they seem to. */
 #include "duel.h"
 
 enum { DEPTH = 16 };
@@ -75,7 +75,7 @@ static void event_order(void) {
   }
 }
 
-/* An event behind long work is recorded again in an idle stream, and then says that it is done. */
+/* An event behind long work is recorded again in an idle stream, and then counts as done. */
 static void rerecorded(void (*record)(CUevent event, CUstream idle)) {
   CUstream stream = new_stream(), idle = new_stream();
   CUevent event, done;
@@ -89,7 +89,7 @@ static void rerecorded(void (*record)(CUevent event, CUstream idle)) {
     MUST(cuEventSynchronize(event));
     for (int i = 0; i < 35; i++)
       sleep_ns(MS);
-    /* an event that was recorded after other work says nothing about the stream as a whole */
+    /* an event that was recorded after other work shows nothing about the stream as a whole */
     MUST(cuEventRecord(done, stream));
     spin(stream, 2 * US);
     MUST(cuEventSynchronize(done));

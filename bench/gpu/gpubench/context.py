@@ -15,7 +15,7 @@ from gpubench.stats import Spread, number
 Item = TypeVar("Item")
 _SIMULATED_SCALE, _SIMULATED_SECONDS = 0.02, 0.12
 _LEAST_REPEATS = 3
-"""A spread of fewer says nothing."""
+"""A spread of fewer shows nothing."""
 
 
 def _found(module: str) -> bool:
@@ -82,7 +82,7 @@ class Context:
         limit: float | None = None,
         judged: float | None = None,
     ) -> None:
-        """`value` None: `text` says it. `values`: the numbers behind the text. `limit`: the target; it is met where
+        """`value` None: `text` has it. `values`: the numbers behind the text. `limit`: the target; it is met where
         `judged`, or the value where that is not given, is no greater."""
         spread = value if isinstance(value, Spread) else None
         plain = value.median if isinstance(value, Spread) else value

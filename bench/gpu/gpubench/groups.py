@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Group:
-    """`function` is MODULE:FUNCTION. `real`: it cannot run on the simulated device. `shares`: it says nothing where
+    """`function` is MODULE:FUNCTION. `real`: it cannot run on the simulated device. `shares`: it shows nothing where
     gpushare cannot run. `seconds`: its limit; with the build before it, a group stays under 9 minutes."""
 
     name: str

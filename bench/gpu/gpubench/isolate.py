@@ -14,7 +14,7 @@ from typing import Any
 
 from gpubench.groups import Group
 from gpubench.process import end_group, reap, tied
-from gpubench.worker import say
+from gpubench.worker import show
 
 _GRACE_SECONDS = 20.0
 END_SECONDS = _GRACE_SECONDS + 5
@@ -30,7 +30,7 @@ def _take(line: bytes, entry: dict[str, Any]) -> None:
         else:  # "failed" or "unable"
             entry["state"], entry["reason"] = {"failed": "failed", "unable": "skipped"}[key], value
     except (ValueError, KeyError, AttributeError):
-        say(f"  not a row: {line.decode(errors='replace')[:200]}")  # a library printed to stdout
+        show(f"  not a row: {line.decode(errors='replace')[:200]}")  # a library printed to stdout
 
 
 def _read(process: "subprocess.Popen[bytes]", end: float, take: Callable[[bytes], None]) -> bool:

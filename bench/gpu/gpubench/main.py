@@ -16,9 +16,9 @@ from gpubench import build, isolate, machine, readme
 from gpubench.config import Config, clean_environment
 from gpubench.groups import GROUPS, PREFLIGHT, Group, select
 from gpubench.results import Results, keep_logs, merged, save
-from gpubench.worker import say
+from gpubench.worker import show
 
-RESULTS = machine.ROOT / "bench" / "results"
+RESULTS = machine.ROOT / "bench" / "results" / "gpu"
 GROUP_SECONDS = 530
 """Of a run of one group, build included."""
 _LEAST_SECONDS = 20  # a group begun with less left would measure nothing
@@ -84,9 +84,9 @@ def _refresh(path: Path) -> None:
         return
     try:
         for name in readme.refresh(machine.ROOT):
-            say(f"written: {name}")
+            show(f"written: {name}")
     except (OSError, ValueError, KeyError) as error:
-        say(f"README.md and bench/README.md do not show this result: {type(error).__name__}: {error}")
+        show(f"README.md and bench/README.md do not show this result: {type(error).__name__}: {error}")
 
 
 def merge(files: list[Path], out: Path | None) -> int:
@@ -102,7 +102,7 @@ def merge(files: list[Path], out: Path | None) -> int:
         save(path, merged(documents))
     except (OSError, ValueError, KeyError, IndexError, TypeError) as error:
         return _fail(f"--merge: {error}")
-    say(f"written: {path}")
+    show(f"written: {path}")
     _refresh(path)
     return 0
 
@@ -121,10 +121,10 @@ def _groups(groups: list[Group], results: Results, config: Path, env: dict[str, 
         elif left < _LEAST_SECONDS:
             entry["state"], entry["reason"] = "not run", "of the time for everything, too little was left"
         else:
-            say(f"{number} of {len(groups)}: {group.title} (`{group.name}`, at most {left:.0f} s)")
+            show(f"{number} of {len(groups)}: {group.title} (`{group.name}`, at most {left:.0f} s)")
             isolate.run(group, config, env, left, entry, results.write)
         if entry["state"] != "ok":
-            say(f"  {entry['state']}: {entry['reason']}")
+            show(f"  {entry['state']}: {entry['reason']}")
             good = False
             fit = fit and group is not PREFLIGHT
     results.write()
@@ -138,11 +138,11 @@ def _measure(args: argparse.Namespace, groups: list[Group], work: Path) -> int:
     facts["commit"] = args.commit or facts["commit"]
     if not facts["gpu"]:
         raise build.BuildError(f"nvidia-smi shows no GPU {args.gpu}: is the driver loaded?")
-    say("building gpushare and the programs that measure")
+    show("building gpushare and the programs that measure")
     paths = build.gpushare(args, work)
     not_built = build.programs(work / "build.log", work / "programs", gpu=None if args.simulated else args.gpu)
     for reason in not_built.values():
-        say(f"  {reason}")
+        show(f"  {reason}")
     config = work / "config.json"
     Config(args.simulated, str(work), str(work / "programs"), not_built, args.gpu, args.scale).save(config)
     own = [str(Path(__file__).resolve().parents[1]), *map(str, paths), os.environ.get("PYTHONPATH", "")]
@@ -157,7 +157,7 @@ def _measure(args: argparse.Namespace, groups: list[Group], work: Path) -> int:
             keep_logs(work, results.path.with_suffix(".logs.txt"))
         _refresh(results.path)
     print(results.path.with_suffix(".md").read_text())
-    say(f"written: {results.path}")
+    show(f"written: {results.path}")
     return 0 if good else 1
 
 
@@ -184,7 +184,7 @@ def main() -> int:
         return _fail(f"there is no group {error}: see --list")
     machine.find_driver_programs()
     if not args.simulated and shutil.which("nvidia-smi") is None:
-        say("no NVIDIA driver is here: this tries the programs on the simulated device, and proves no number")
+        show("no NVIDIA driver is here: this tries the programs on the simulated device, and proves no number")
         args.simulated = True
     if args.simulated and args.out is not None and args.out.resolve() == RESULTS.resolve():
         return _fail("simulated runs prove no number: their output does not go to bench/results")
@@ -202,6 +202,6 @@ def main() -> int:
         return _fail(str(error))
     finally:
         if keep:
-            say(f"logs: {work}")
+            show(f"logs: {work}")
         else:
             shutil.rmtree(work, ignore_errors=True)

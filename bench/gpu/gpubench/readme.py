@@ -12,7 +12,7 @@ FILES = ("README.md", "bench/README.md")
 
 
 def latest(results: Path) -> tuple[Path, Json] | None:
-    """The real GPU's that was measured last. Other benchmarks keep theirs in the same directory."""
+    """The result of the real GPU that was measured last."""
     found = []
     for path in sorted(results.glob("*.json")):
         document = json.loads(path.read_text())
@@ -27,7 +27,7 @@ def block(name: str, results: Path) -> str:
     if (found := latest(results)) is None:
         return NONE
     path, document = found
-    link = f"{'bench/results' if name == 'README.md' else 'results'}/{path.stem}.md"
+    link = f"{'bench/results/gpu' if name == 'README.md' else 'results/gpu'}/{path.stem}.md"
     best = newest(document)
     runs = [run for run, _ in best.values()] or [document["runs"][-1]]
     dates, commits, machines = (
@@ -56,7 +56,7 @@ def stale(root: Path) -> dict[Path, str]:
     for name in FILES:
         text = (root / name).read_text()
         try:
-            new = replaced(text, block(name, root / "bench" / "results"))
+            new = replaced(text, block(name, root / "bench" / "results" / "gpu"))
         except ValueError as error:
             raise ValueError(f"{name} {error}") from None
         if new != text:

@@ -1,6 +1,6 @@
 """The result file, written anew after every row so that nothing measured is lost, and the table made from it.
 
-A file holds runs: one per command. The table shows each group's newest complete result and says which commit it is of.
+A file holds runs: one per command. The table shows each group's newest complete result and the commit that it is of.
 """
 
 import json
@@ -143,10 +143,10 @@ def markdown(document: Json) -> str:
     several = len({machine(run) for run in document["runs"]}) > 1
     software = [f"Python {last['python']}", *(f"{name} {version}" for name, version in last["packages"].items())]
     lines = [f"# {last['gpu']}, {last['date']}{mark}", ""]
-    lines += ["Several machines: each group says which." if several else f"{machine(last)}; {', '.join(software)}.", ""]
+    lines += ["Several machines: see each group." if several else f"{machine(last)}; {', '.join(software)}.", ""]
     lines += ["Numbers in brackets are the lowest and the highest of n."]
     if short := incomplete(found):
-        lines += ["", f"Not complete, the end says why: {short}."]
+        lines += ["", f"Not complete, for reasons at the end: {short}."]
     lines += targets(found)
     for group in GROUPS:
         if group.name not in found or not found[group.name][1]["rows"]:

@@ -150,5 +150,5 @@ def rate(report: Json) -> float:
     return 1e9 * float(report["units"]) / float(report["wall_ns"])
 
 
-def say(text: str) -> None:
+def show(text: str) -> None:
     print(text, file=sys.stderr, flush=True)

@@ -21,7 +21,7 @@ static CUcontext context, second;
 static CUmodule spin_module, big_stack_module;
 static CUstream stream;
 
-static void say(const char *event) {
+static void answer(const char *event) {
   size_t available = 0, total = 0;
   if (context)
     MUST(cuMemGetInfo_v2(&available, &total));
@@ -85,7 +85,7 @@ static void step(const char *line, const char *spin_file, const char *big_stack_
     puts("{\"event\": \"unknown\"}");
     return;
   }
-  say(line);
+  answer(line);
 }
 
 int main(int argc, char **argv) {

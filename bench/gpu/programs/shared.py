@@ -28,12 +28,12 @@ def must(result: int) -> None:
         sys.exit(1)
 
 
-def importer(given: int, told: int) -> None:
+def importer(given: int, done: int) -> None:
     handle = Handle.from_buffer_copy(os.read(given, HANDLE_BYTES))
     address = ctypes.c_uint64()
     cuda = start()
     must(cuda.cuIpcOpenMemHandle_v2(ctypes.byref(address), handle, 1))  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
-    os.write(told, b"1")
+    os.write(done, b"1")
     os.read(given, 1)
 
 
@@ -49,15 +49,15 @@ def exporter(size: int, give: int, hear: int, child: int) -> None:
 
 
 given, give = os.pipe()
-hear, told = os.pipe()
+hear, done = os.pipe()
 child = os.fork()  # before CUDA, which does not survive it
 if child == 0:
     os.close(give)
     os.close(hear)
-    importer(given, told)
+    importer(given, done)
     os._exit(0)
 os.close(given)
-os.close(told)
+os.close(done)
 exporter(int(sys.argv[1]), give, hear, child)
 os.close(give)
 os.waitpid(child, 0)

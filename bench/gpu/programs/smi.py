@@ -1,6 +1,6 @@
 """nvidia-smi next to a program that holds memory, in one share: smi.py BYTES COMMAND...
 
-Starts COMMAND (a load program), lets it allocate BYTES, prints what nvidia-smi says as one JSON object, and ends with
+Starts COMMAND (a load program), lets it allocate BYTES, prints what nvidia-smi shows as one JSON object, and ends with
 its stdin; until then the memory is held, and what is started keeps its grant.
 """
 
@@ -12,7 +12,7 @@ size, *command = sys.argv[1:]
 
 
 class RefusedError(Exception):
-    """nvidia-smi gave no answer, or none that says what was asked."""
+    """nvidia-smi gave no answer, or none with what was asked for."""
 
 
 def smi(query: str) -> list[list[str]]:

@@ -152,7 +152,7 @@ KINDS: dict[str, Callable[[], Step]] = {
 }
 
 
-def say(**facts: Any) -> None:
+def answer(**facts: Any) -> None:
     print(json.dumps(facts), flush=True)
 
 
@@ -187,16 +187,16 @@ class Program:
     def handle(self, command: str) -> bool:
         if command == "run":
             self.times, self.began, self.running = [], time.monotonic(), True
-            say(event="run")
+            answer(event="run")
         elif command == "idle":
             self.running = False
             latency = summary(self.times) if self.times else None
             wall = int(1e9 * (time.monotonic() - self.began))
-            say(event="idle", units=len(self.times), wall_ns=wall, latency_ns=latency)
+            answer(event="idle", units=len(self.times), wall_ns=wall, latency_ns=latency)
         elif command == "quit":
             return False
         else:
-            say(event="unknown")
+            answer(event="unknown")
         return True
 
     def serve(self) -> None:
@@ -220,7 +220,7 @@ def main() -> None:
     program = Program(step, float(sys.argv[2]) / 1000 if len(sys.argv) > 2 else 0.0)
     for _ in range(5):
         program.one()
-    say(event="ready", pid=os.getpid())
+    answer(event="ready", pid=os.getpid())
     program.serve()
 
 

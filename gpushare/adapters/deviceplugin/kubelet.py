@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpushare.adapters.common import Changes
 from gpushare.adapters.deviceplugin.slots import Slot
 from gpushare.adapters.messages import EMPTY, Table, flag, keyed, message, text, whole
 from gpushare.adapters.rpc import Caller, Method, Server
@@ -55,8 +56,8 @@ class Answer:
 
 
 Allocate = Callable[[list[list[str]], Waits], list[Answer]]
-"""Takes the slots of each container, and a function that says whether kubelet still waits. Raises GpushareError if none
-of the containers may start."""
+"""Takes the slots of each container, and a function that returns whether kubelet still waits. Raises GpushareError if
+none of the containers may start."""
 Prefer = Callable[[Sequence[str], Sequence[str], int], list[str]]
 """As slots.preferred."""
 
@@ -106,14 +107,14 @@ class Plugin:
         self._allocate, self._prefer = allocate, prefer
         self._server: Server | None = None
         self._registered: Identity | None = None
-        self._said = ""
+        self._changes = Changes(log)
 
     def keep(self) -> None:
         """Makes the socket and registers it if either is missing. To be called periodically."""
         try:
             found = (self._directory / "kubelet.sock").stat()
         except OSError:
-            self._say(f"no kubelet at {self._directory}: waiting for one")
+            self._changes.log(f"no kubelet at {self._directory}: waiting for one")
             self._registered = None
             return
         kubelet = found.st_ino, found.st_ctime_ns
@@ -127,21 +128,16 @@ class Plugin:
                 offer = {"version": VERSION, "endpoint": _ENDPOINT, "resource": self._resource}
                 caller.call(f"/{VERSION}.Registration/Register", _REGISTER, EMPTY, **offer, options={"preferred": True})
         except GpushareError as error:
-            self._say(f"kubelet does not take {self._resource}: {error}")
+            self._changes.log(f"kubelet does not take {self._resource}: {error}")
             return
         self._registered = kubelet
-        self._say(f"kubelet has registered {self._resource}")
+        self._changes.log(f"kubelet has registered {self._resource}")
 
     def stop(self) -> None:
         """Closes the socket and its streams. kubelet then drops the slots; its pods stay."""
         if self._server is not None:
             self._server.stop()
             self._server = None
-
-    def _say(self, line: str) -> None:
-        if line != self._said:
-            log.info("%s", line)
-        self._said = line
 
     def _methods(self) -> dict[str, Method]:
         return {

@@ -12,11 +12,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpushare.adapters import common
+from gpushare.adapters.common import Changes
 from gpushare.adapters.deviceplugin import slots
 from gpushare.adapters.deviceplugin.kubelet import Answer, Identity, Plugin, Pods, Waits
 from gpushare.adapters.deviceplugin.slots import Json, Sizes
 from gpushare.client import AWAY_SECONDS, Client
-from gpushare.errors import GpushareError, NotFoundError, RefusedError, UnreachableError
+from gpushare.errors import GpushareError, RefusedError
 from gpushare.inject import oci
 
 log = logging.getLogger(__name__)
@@ -75,7 +77,7 @@ class Allocator:
                 self._asked.check(mine, waits=waits())
         except GpushareError:
             for grant in made:
-                self._release(grant["id"])
+                common.release(self._daemon, grant["id"])
             raise
         finally:
             with self._one:
@@ -105,7 +107,7 @@ class Allocator:
             # Not all of the set: it may have grants of several pods, where one failed after its allocation.
             for stale in slots.overlapping(own, wanted):
                 log.info("grant %s: its slots are given to another pod", stale)
-                self._release(stale)
+                common.release(self._daemon, stale)
         if found is not None and len(have[found]) >= slots.SET_MAX:
             raise RefusedError(f"{slots.SET_MAX} containers of the pod use the same slots, which is all that may")
         return found or secrets.token_hex(4)
@@ -123,8 +125,8 @@ class Allocator:
 
     def _annotated(self, device: Json, those: frozenset[int]) -> Answer:
         memory, share = self._options.sizes.of(device, len(those))
-        said = {"device": device["id"], "slot-memory": memory, "slot-time": share}
-        return Answer(annotations=tuple((oci.PREFIX + name, str(value)) for name, value in said.items()))
+        request = {"device": device["id"], "slot-memory": memory, "slot-time": share}
+        return Answer(annotations=tuple((oci.PREFIX + name, str(value)) for name, value in request.items()))
 
     def _grant(self, daemon: Client, device: Json, those: frozenset[int], turn: str) -> Json:
         memory, share = self._options.sizes.of(device, len(those))
@@ -153,7 +155,7 @@ class Allocator:
             ours = [grant for grant in self._daemon.grants() if slots.is_slots(grant)]
             self._seen &= {grant["id"] for grant in ours}
             self._since = {grant["id"]: self._since.get(grant["id"], now) for grant in ours}
-            # Also look for grants that are in use: unless seen listed once, they could not be told from new ones later.
+            # Also look for grants that are in use: unless seen listed once, they would be taken for new ones later.
             if not any(slots.is_idle(grant) or grant["id"] not in self._seen for grant in ours):
                 return
             listed = slots.listed(pods.list(kubelet), self._options.resource)
@@ -161,13 +163,7 @@ class Allocator:
             ages = {grant_id: now - since for grant_id, since in self._since.items()}
             for one in slots.over(ours, listed, self._seen, ages, trusted=trusted):
                 log.info("grant %s: its pod is gone", one)
-                self._release(one)
-
-    def _release(self, grant_id: str) -> None:
-        try:
-            self._daemon.release(grant_id)
-        except NotFoundError:
-            log.debug("grant %s has ended already", grant_id)
+                common.release(self._daemon, one)
 
 
 class DevicePlugin:
@@ -181,7 +177,7 @@ class DevicePlugin:
         directory, calls = kubelet / "device-plugins", self._allocator
         self._plugin = Plugin(directory, options.resource, calls.allocate, calls.preferred)
         self._changed, self._ended = threading.Event(), threading.Event()
-        self._said = ""
+        self._changes = Changes(log, logging.WARNING)
 
     def stop(self) -> None:
         """Makes `run` return soon."""
@@ -197,9 +193,9 @@ class DevicePlugin:
             try:
                 grants = self._daemon.grants()
                 self._plugin.shown.put(slots.slots(self._daemon.devices(), grants, self._options.sizes))
-                self._say("")
+                self._changes.log("")
             except GpushareError as error:
-                self._say(f"the slots stay as they were: {error}")
+                self._changes.log(f"the slots stay as they were: {error}")
                 self._ended.wait(ERROR_SECONDS)
                 continue
             self._changed.wait()
@@ -223,19 +219,4 @@ class DevicePlugin:
 
     def _watch(self) -> None:
         """Wakes `run` whenever something may have changed."""
-        while not self._ended.is_set():
-            try:
-                for event in self._daemon.watch():
-                    if event["kind"] in ("device", "node", "grant"):
-                        self._changed.set()
-            except UnreachableError as error:
-                log.debug("watch: %s", error)
-            except GpushareError as error:
-                log.warning("watch: %s", error)
-            self._ended.wait(ERROR_SECONDS)
-            self._changed.set()
-
-    def _say(self, line: str) -> None:
-        if line and line != self._said:
-            log.warning("%s", line)
-        self._said = line
+        common.watch(lambda: self._daemon, self._ended, self._changed.set, retry_seconds=ERROR_SECONDS)

@@ -124,13 +124,13 @@ def _slices_of(node: str) -> str:
 
 def _refused(error: client.ApiException) -> Exception:
     try:
-        said = json.loads(error.body or "")["message"]
+        why = json.loads(error.body or "")["message"]
     except (TypeError, ValueError, KeyError):
-        said = error.reason
+        why = error.reason
     if error.status == _NOT_FOUND:
-        return NotFoundError(f"the API server: {said}")
+        return NotFoundError(f"the API server: {why}")
     if error.status == _CONFLICT:
-        return _ConflictError(f"the API server: {said}: it was changed meanwhile, and is read again")
+        return _ConflictError(f"the API server: {why}: it was changed meanwhile, and is read again")
     if error.status >= 500 or error.status == 429:
-        return UnreachableError(f"the API server: {said}")
-    return FailedError(f"the API server: {said}")
+        return UnreachableError(f"the API server: {why}")
+    return FailedError(f"the API server: {why}")

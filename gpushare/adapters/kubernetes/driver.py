@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpushare.adapters import common
 from gpushare.adapters.kubernetes import claims, slices, statuses
 from gpushare.adapters.kubernetes.kubelet import Claim, Device, Health, Kubelet, Waits
 from gpushare.adapters.kubernetes.pace import Pace
@@ -101,7 +102,7 @@ class Preparer:
         keys = {one.ask["key"] for one in wanted}
         before = {grant["key"]: grant for grant in grants}
         for key in before.keys() - keys:  # of an earlier allocation whose end kubelet did not report
-            self._release(before[key]["id"])
+            common.release(self._daemon, before[key]["id"])
         found: list[Device] = []
         made: list[Json] = []
         try:
@@ -116,9 +117,9 @@ class Preparer:
         except BaseException:
             # kubelet will retry; until then the claim must not hold grants that it cannot use.
             for grant in made:
-                self._release(grant["id"])
+                common.release(self._daemon, grant["id"])
             raise
-        self._tell(claim, wanted, before)
+        self._queue_status(claim, wanted, before)
         return found
 
     def _there(self, uid: str) -> tuple[list[str], list[Json], list[Json]]:
@@ -126,7 +127,7 @@ class Preparer:
         tenants = [tenant["name"] for tenant in self._daemon.tenants()]
         return tenants, self._daemon.devices() if self.devices is None else self.devices, self._grants(uid)
 
-    def _tell(self, claim: Json, wanted: Sequence[claims.Wanted], grants: Mapping[str, Json]) -> None:
+    def _queue_status(self, claim: Json, wanted: Sequence[claims.Wanted], grants: Mapping[str, Json]) -> None:
         """Queues the claim's grants for its status. `grants`: by key."""
         got = [(one, grants.get(one.ask["key"])) for one in wanted]
         self.statuses.put(claim, [entry for one, grant in got if grant for entry in statuses.entries(one, grant)])
@@ -139,7 +140,7 @@ class Preparer:
                 with self._alone(claim.uid, waits):
                     self.statuses.drop(claim.uid)
                     for grant in self._grants(claim.uid):
-                        self._release(grant["id"])
+                        common.release(self._daemon, grant["id"])
                 answers[claim.uid] = ""
             except GpushareError as error:
                 answers[claim.uid] = str(error)
@@ -155,11 +156,11 @@ class Preparer:
         stale = claims.stale(grants, found, self._node)
         for grant_id in stale:
             log.info("grant %s: its claim is gone", grant_id)
-            self._release(grant_id)
+            common.release(self._daemon, grant_id)
         by_key = {grant["key"]: grant for grant in grants if grant["id"] not in stale}
         for claim in found:
             with contextlib.suppress(GpushareError, LookupError, TypeError, ValueError):
-                self._tell(claim, claims.wanted(claim, self._node, self.devices or (), ()), by_key)
+                self._queue_status(claim, claims.wanted(claim, self._node, self.devices or (), ()), by_key)
         return stale
 
     def _claims(self) -> Iterator[Json]:
@@ -169,12 +170,6 @@ class Preparer:
         ):
             with contextlib.suppress(NotFoundError):
                 yield self._cluster.claim(namespace, name)
-
-    def _release(self, grant_id: str) -> None:
-        try:
-            self._daemon.release(grant_id)
-        except NotFoundError:
-            log.debug("grant %s has ended already", grant_id)
 
     def _grants(self, uid: str) -> list[Json]:
         found: list[Json] = self._daemon.grants(key_prefix=claims.key_of(uid))
@@ -323,17 +318,9 @@ class Driver:
 
     def _watch(self) -> None:
         """Wakes `run` whenever something may have changed; `run` then reads the state from the daemon's lists."""
-        while not self._ended.is_set():
-            try:
-                for event in self._daemon.watch():
-                    if event["kind"] in ("device", "node") or self._is_others(event):
-                        self._changed.set()
-            except UnreachableError:
-                self._ended.wait(RETRY_SECONDS[0])
-            except GpushareError as error:
-                log.warning("watch: %s", error)
-                self._ended.wait(RETRY_SECONDS[0])
-            self._changed.set()
+        common.watch(
+            lambda: self._daemon, self._ended, self._changed.set, matters=_matters, retry_seconds=RETRY_SECONDS[0]
+        )
 
     def _watch_slice(self) -> None:
         while not self._ended.is_set():
@@ -360,7 +347,9 @@ class Driver:
         self._publisher.look_again()
         self._changed.set()
 
-    @staticmethod
-    def _is_others(event: Json) -> bool:
-        """Whether the event is about a grant that is not a claim's. Of any type: a resize is `changed` too."""
-        return event["kind"] == "grant" and event["object"] is not None and not claims.is_claims(event["object"])
+
+def _matters(event: Json) -> bool:
+    """Whether the event can change the slice: grants of claims do not. Of any type: a resize is `changed` too."""
+    if event["kind"] == "grant":
+        return event["object"] is not None and not claims.is_claims(event["object"])
+    return event["kind"] in ("device", "node")

@@ -61,7 +61,7 @@ def _entry(pool: str, device: str, share: str | None, grant: Json, part: Json) -
     return found
 
 
-def told(claim: Json, devices: Sequence[Json]) -> bool:
+def has_entries(claim: Json, devices: Sequence[Json]) -> bool:
     """Whether the claim's status has all these entries already."""
     known = {_key(one): one.get("data") for one in (claim.get("status") or {}).get("devices") or ()}
     return all(known.get(_key(one)) == one["data"] for one in devices)
@@ -92,7 +92,7 @@ class Statuses:
         metadata = claim["metadata"]
         with self._changed:
             self._due.pop(metadata["uid"], None)
-            if not told(claim, devices) and len(self._due) < WAITING_MAX:
+            if not has_entries(claim, devices) and len(self._due) < WAITING_MAX:
                 self._due[metadata["uid"]] = metadata["namespace"], metadata["name"], devices
                 self._changed.notify()
 
@@ -121,7 +121,7 @@ class Statuses:
         """Writes one status. False: to be retried."""
         try:
             claim = self._cluster.claim(namespace, name)
-            if claim["metadata"]["uid"] != uid or told(claim, devices):
+            if claim["metadata"]["uid"] != uid or has_entries(claim, devices):
                 return True
             return self._cluster.put_claim_status(with_entries(claim, devices))
         except NotFoundError:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare import __version__
+from gpushare.adapters import common
 from gpushare.adapters.deviceplugin import slots
 from gpushare.adapters.deviceplugin.slots import Sizes
 from gpushare.adapters.messages import EMPTY
@@ -23,7 +24,7 @@ from gpushare.adapters.nomad.tasks import KEYS, Config, Json
 from gpushare.adapters.nomad.usage import Usage
 from gpushare.adapters.rpc import Method, Server
 from gpushare.client import AWAY_SECONDS, Client
-from gpushare.errors import FailedError, GpushareError, NotFoundError, UsageError
+from gpushare.errors import FailedError, GpushareError, UsageError
 from gpushare.paths import GRANT_DIR_ENV
 
 log = logging.getLogger(__name__)
@@ -33,6 +34,8 @@ LOOK_SECONDS = 5.0
 WAIT_SECONDS = 5.0
 """Maximum wait for memory that is on loan."""
 STATS_SECONDS = 5.0
+WATCH_SECONDS = 60.0
+"""Timeout of a watch, after which the daemon of the configuration is watched, which may be another one by then."""
 THREADS = 64
 """Each stream occupies one throughout, and each reservation while it waits."""
 
@@ -50,7 +53,6 @@ class Plugin:
         self._watch, self._usage, self._asked = tasks.Watch(), Usage(), slots.Asked()
         self.ended = threading.Event()
         self._changed = threading.Condition()
-        self._said: Json = None
 
     @property
     def _sizes(self) -> Sizes:
@@ -66,15 +68,15 @@ class Plugin:
 
     def fingerprint(self, _request: Json, waits: Waits) -> Iterator[Json]:
         """Fingerprint: yields all devices at first and whenever one changes."""
-        said = None
+        shown = None
         while waits() and not self.ended.is_set():
             try:
                 now = tasks.fingerprint(self._daemon.devices(), self._daemon.grants(), self._sizes)
             except GpushareError as error:
                 log.warning("devices stay as they were: %s", error)
-                now = said
-            if now != said:
-                said = now
+                now = shown
+            if now != shown:
+                shown = now
                 yield now
             self._wait_for_change()
 
@@ -96,7 +98,7 @@ class Plugin:
             there = daemon.grants(key_prefix=slots.key_prefix(device["id"], KEYS))
             for stale in slots.overlapping(there, ids, KEYS):
                 log.info("grant %s: its slots are given to another task", stale)
-                _release(daemon, stale)
+                common.release(daemon, stale)
             mine = self._asked.begin(ids)
         try:
             # Without the lock: other calls continue while this one waits for memory that is on loan.
@@ -114,7 +116,7 @@ class Plugin:
                     self._asked.check(mine, waits=waits())
                 env = daemon.bind(grant["id"], "process", uid=uid, gid=gid)["env"]
             except GpushareError:
-                _release(daemon, grant["id"])
+                common.release(daemon, grant["id"])
                 raise
         finally:
             with self._one:
@@ -144,26 +146,15 @@ class Plugin:
             used = self._usage.used({grant["id"]: grant["dir"] for grant in ours})
             for one in self._watch.look(ours, used, self.config, time.monotonic_ns()):
                 log.info("grant %s: its task is over", one)
-                _release(self._daemon, one)
+                common.release(self._daemon, one)
 
     def watch(self) -> None:
         """Wakes `fingerprint` at changes, until the end."""
-        while not self.ended.is_set():
-            try:
-                for event in self._daemon.watch(timeout=STATS_SECONDS * 12):
-                    if event["kind"] in ("device", "node", "grant"):
-                        with self._changed:
-                            self._changed.notify_all()
-            except GpushareError as error:
-                log.debug("watch: %s", error)
-                self.ended.wait(1.0)
+        common.watch(lambda: self._daemon, self.ended, self._wake, timeout=WATCH_SECONDS)
 
-
-def _release(daemon: Client, grant_id: str) -> None:
-    try:
-        daemon.release(grant_id)
-    except NotFoundError:
-        log.debug("grant %s has ended already", grant_id)
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
 
 
 def _user(name: str) -> tuple[int, int]:
@@ -251,14 +242,14 @@ def handshake(environment: dict[str, str]) -> int:
     return next((one for one in messages.VERSIONS if one in offered), messages.VERSIONS[0])
 
 
-def serve(plugin: Plugin, say: Callable[[str], Any]) -> None:
-    """Serves until Nomad calls Shutdown. `say`: writes the handshake line that Nomad waits for. Raises UsageError, and
-    FailedError when Nomad's process has ended."""
+def serve(plugin: Plugin, write: Callable[[str], Any]) -> None:
+    """Serves until Nomad calls Shutdown. `write`: passes Nomad the handshake line that it waits for. Raises UsageError,
+    and FailedError when Nomad's process has ended."""
     version = handshake(dict(os.environ))
     parent = os.getppid()
     with tempfile.TemporaryDirectory(prefix="gpushare-nomad-") as directory:
         server = Server(Path(directory) / "plugin.sock", services(plugin), threads=THREADS)
-        say(f"{messages.CORE_VERSION}|{version}|unix|{server.path}|grpc|\n")
+        write(f"{messages.CORE_VERSION}|{version}|unix|{server.path}|grpc|\n")
         threading.Thread(target=plugin.watch, name="watch", daemon=True).start()
         while not plugin.ended.wait(LOOK_SECONDS):
             if os.getppid() != parent:

@@ -41,8 +41,8 @@ SCHEMA = {
 def config(given: bytes) -> Config:
     """Decodes Nomad's msgpack, in which settings missing from the agent's configuration are null. Raises UsageError."""
     try:
-        said = msgspec.msgpack.decode(given) if given else {}
-        found = msgspec.convert({name: value for name, value in (said or {}).items() if value is not None}, Config)
+        settings = msgspec.msgpack.decode(given) if given else {}
+        found = msgspec.convert({name: value for name, value in (settings or {}).items() if value is not None}, Config)
     except (msgspec.MsgspecError, AttributeError, UnicodeError) as error:
         raise UsageError(f"the configuration of plugin gpushare makes no sense: {error}") from None
     if not 1 <= found.slots <= slots.SLOTS_MAX:
@@ -61,7 +61,7 @@ def _group(device: Json, shown: Mapping[str, bool], sizes: Sizes) -> Json:
     names = [slots.slot_name(device["id"], number) for number in range(sizes.count)]
     why = device["health_reason"] or "the device is drained, or other grants of the node have its room"
     place = {"locality": {"pci_bus_id": device["pci_bus_id"]}}
-    said = {name: {"string": device["attributes"][name]} for name in _ATTRIBUTES if name in device["attributes"]}
+    attributes = {name: {"string": device["attributes"][name]} for name in _ATTRIBUTES if name in device["attributes"]}
     memory = {"memory": device["capacity"]["memory"], "slot_memory": sizes.of(device, 1)[0]}
     return {
         "vendor": VENDOR,
@@ -71,7 +71,7 @@ def _group(device: Json, shown: Mapping[str, bool], sizes: Sizes) -> Json:
             {"id": name, "healthy": shown[name], "reason": "" if shown[name] else why, **place} for name in names
         ],
         "attributes": {
-            **said,
+            **attributes,
             "model": {"string": device["name"]},
             **{name: {"int": value // _MIB, "unit": "MiB"} for name, value in memory.items()},
         },

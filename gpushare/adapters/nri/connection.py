@@ -9,7 +9,6 @@ import socket
 import struct
 from typing import NamedTuple
 
-from gpushare.adapters.protobuf import field, number, parse, raw, text
 from gpushare.errors import FailedError
 
 MESSAGE_MAX = 4 << 20  # ttrpc's limit
@@ -22,8 +21,6 @@ _FRAME_MAX = MESSAGE_MAX + _HEAD.size
 # The engine reads a frame into a buffer of this size and fails on a larger one.
 _CHUNK = 4096
 _REST_SECONDS = 10.0  # for the rest of a frame that has begun, and for sending
-
-_UNKNOWN, _UNIMPLEMENTED = 2, 12  # gRPC status codes
 
 
 class Incoming(NamedTuple):
@@ -103,30 +100,3 @@ class Connection:
         whole = _HEAD.pack(len(payload), stream, kind, 0) + payload
         parts = [whole[at : at + _CHUNK] for at in range(0, len(whole), _CHUNK)]
         self._socket.sendall(b"".join(_FRAME.pack(connection, len(part)) + part for part in parts))
-
-
-def call(service: str, method: str, payload: bytes) -> bytes:
-    """Encodes a request."""
-    return field(1, service) + field(2, method) + field(3, payload)
-
-
-def called(request: bytes) -> tuple[str, bytes]:
-    """Returns a request's method and payload. Raises ValueError."""
-    message = parse(request)
-    return text(message, 2), raw(message, 3)
-
-
-def answer(payload: bytes) -> bytes:
-    """Encodes the response to a request that succeeded."""
-    return field(2, payload)
-
-
-def refusal(line: str, *, unimplemented: bool = False) -> bytes:
-    """Encodes the response to a request that failed."""
-    return field(1, field(1, _UNIMPLEMENTED if unimplemented else _UNKNOWN) + field(2, line))
-
-
-def refused(response: bytes) -> str | None:
-    """Returns why a request failed, from its response; None if it succeeded. Raises ValueError."""
-    status = parse(raw(parse(response), 1))
-    return (text(status, 2) or "without a reason") if number(status, 1) else None

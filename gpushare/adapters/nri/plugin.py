@@ -13,23 +13,12 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gpushare.adapters.nri import adjustment
-from gpushare.adapters.nri.connection import (
-    REQUEST,
-    RESPONSE,
-    TO_ENGINE,
-    TO_PLUGIN,
-    Connection,
-    Incoming,
-    answer,
-    call,
-    called,
-    refusal,
-    refused,
-)
-from gpushare.adapters.protobuf import Message, every, field, number, parse, raw, text
+from gpushare.adapters.common import Changes
+from gpushare.adapters.messages import EMPTY, Table
+from gpushare.adapters.nri import adjustment, messages
+from gpushare.adapters.nri.connection import REQUEST, RESPONSE, TO_ENGINE, TO_PLUGIN, Connection, Incoming
 from gpushare.client import AWAY_SECONDS
 from gpushare.errors import FailedError, GpushareError, UnreachableError
 from gpushare.inject.oci import GRANT
@@ -39,10 +28,11 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+Json = dict[str, Any]
+
 NAME, INDEX = "gpushare", "10"  # plugins are asked in the order of their index
-_RUNTIME = "nri.pkg.api.v1alpha1.Runtime"
-_CREATE, _REMOVE = 4, 11  # of NRI's enum Event
-_EVENTS = 1 << _CREATE - 1 | 1 << _REMOVE - 1
+_EVENTS = 1 << messages.CREATE_EVENT - 1 | 1 << messages.REMOVE_EVENT - 1
+_UNKNOWN, _UNIMPLEMENTED = 2, 12  # gRPC status codes
 
 _REQUEST_SECONDS = 2.0  # time limit of engines that do not report theirs
 _PART = 0.75  # part of the engine's time limit that the daemon may use
@@ -67,7 +57,7 @@ class Plugin:
         # Grants made for containers that are not removed yet, by container id.
         self._made: dict[str, str] = {}
         self._listed: set[str] = set()
-        self._said = ""
+        self._changes = Changes(log)
 
     def run(self) -> None:
         """Serves the engine at the socket, and reconnects when it restarts; never returns."""
@@ -76,74 +66,71 @@ class Plugin:
             try:
                 connection = _connect(self._engine)
             except (OSError, GpushareError) as error:
-                self._say(f"no engine at {self._engine}: {_why(error)}")
+                self._changes.log(f"no engine at {self._engine}: {_why(error)}")
             else:
                 if self._serve(connection):
                     wait = iter(_RETRY_SECONDS)
             time.sleep(_UNFIT_SECONDS if self._unfit else next(wait, _RETRY_SECONDS[-1]))
 
-    def _say(self, line: str) -> None:
-        """Logs a line unless it repeats the one before."""
-        if line != self._said:
-            log.info("%s", line)
-        self._said = line
-
     def _serve(self, connection: Connection) -> bool:
         """Serves until the connection ends; returns whether the engine had configured this plugin."""
         self._configured = self._unfit = False
         try:
-            connection.send(TO_ENGINE, 1, REQUEST, call(_RUNTIME, "RegisterPlugin", field(1, NAME) + field(2, INDEX)))
+            offer = messages.REGISTER.encode({"name": NAME, "index": INDEX})
+            call = {"service": messages.RUNTIME, "method": "RegisterPlugin", "payload": offer}
+            connection.send(TO_ENGINE, 1, REQUEST, messages.CALL.encode(call))
             while (message := connection.receive()) is not None:
                 if message.connection == TO_PLUGIN and message.kind == REQUEST:
                     self._answer(connection, message)
-                elif message.connection == TO_ENGINE and (reason := refused(message.payload)):
+                elif message.connection == TO_ENGINE and (reason := _refusal(message.payload)):
                     raise FailedError(f"it refused the plugin: {reason}")
-            self._say(f"the engine at {self._engine} ended the connection")
+            self._changes.log(f"the engine at {self._engine} ended the connection")
         except (OSError, ValueError, GpushareError) as error:
-            self._say(f"the engine at {self._engine}: {_why(error)}")
+            self._changes.log(f"the engine at {self._engine}: {_why(error)}")
         finally:
             connection.close()
         return self._configured
 
     def _answer(self, connection: Connection, message: Incoming) -> None:
         try:
-            method, given = called(message.payload)
-            handler = _METHODS.get(method)
-            if handler is None:
-                out = refusal(f"the plugin {NAME} has no {method}", unimplemented=True)
-            else:
-                out = answer(handler(self, connection, parse(given)))
+            call = messages.CALL.decode(message.payload)
+            out = self._called(connection, call["method"], call["payload"])
         except (ValueError, KeyError, TypeError) as error:
-            out = refusal(f"gpushare: what the engine says of the container cannot be read: {error}")
+            out = _refused(_UNKNOWN, f"gpushare: what the engine says of the container cannot be read: {error}")
         except GpushareError as error:
             log.info("refused: %s", error)
-            out = refusal(f"gpushare: {error}")
-        connection.send(TO_PLUGIN, message.stream, RESPONSE, out)
+            out = _refused(_UNKNOWN, f"gpushare: {error}")
+        connection.send(TO_PLUGIN, message.stream, RESPONSE, messages.ANSWER.encode(out))
 
-    def _configure(self, _connection: Connection, given: Message) -> bytes:
-        engine = text(given, 2)
+    def _called(self, connection: Connection, method: str, payload: bytes) -> Json:
+        if method not in _METHODS:
+            return _refused(_UNIMPLEMENTED, f"the plugin {NAME} has no {method}")
+        request, answer, handler = _METHODS[method]
+        return {"payload": answer.encode(handler(self, connection, request.decode(payload)))}
+
+    def _configure(self, _connection: Connection, given: Json) -> Json:
+        engine = given["engine"]
         self._unfit = engine in _UNFIT
         if self._unfit:
             raise FailedError(_UNFIT[engine])
-        self._edit_seconds = (number(given, 5) / 1000 or _REQUEST_SECONDS) * _PART
+        self._edit_seconds = (given["timeout_ms"] / 1000 or _REQUEST_SECONDS) * _PART
         self._configured = True
-        self._say(f"registered with {engine} {text(given, 3)} at {self._engine}")
-        return field(2, _EVENTS)
+        self._changes.log(f"registered with {engine} {given['version']} at {self._engine}")
+        return {"events": _EVENTS}
 
-    def _synchronize(self, _connection: Connection, given: Message) -> bytes:
+    def _synchronize(self, _connection: Connection, given: Json) -> Json:
         """Takes the list of existing containers, in one or more messages, and forgets the grants of all others."""
-        self._listed |= {adjustment.identity(parse(container)) for container in every(given, 2)}
-        more = number(given, 3)
-        if not more:
+        self._listed |= {container["id"] for container in given["containers"]}
+        if not given["more"]:
             self._made = {name: grant for name, grant in self._made.items() if name in self._listed}
             self._listed = set()
-        return field(2, more)
+        return {"more": given["more"]}
 
-    def _create(self, connection: Connection, given: Message) -> bytes:
-        pod, container = parse(raw(given, 1)), parse(raw(given, 2))
-        asked = adjustment.request(pod, container)
+    def _create(self, connection: Connection, given: Json) -> Json:
+        asked = adjustment.request(messages.POD.decode(given["pod"]), messages.NAMED.decode(given["container"]))
         if not asked:
-            return b""
+            return {}
+        container = messages.CONTAINER.decode(given["container"])
         _still_there(connection)
         before = adjustment.config(container, asked)
         client = self._client.patient(min(self._edit_seconds * _AWAY, AWAY_SECONDS))
@@ -151,8 +138,8 @@ class Plugin:
             answered = client.call("POST", "/v1/oci/edit", {"config": before}, timeout=self._edit_seconds)
         grant = answered["grant"]
         if grant is None:
-            return b""
-        name = adjustment.identity(container)
+            return {}
+        name = container["id"]
         if GRANT not in asked:
             self._made[name] = grant
         try:
@@ -162,7 +149,7 @@ class Plugin:
             self._give_back(name)
             raise
         log.info("container %s has grant %s", name, grant)
-        return field(1, edits)
+        return {"adjust": edits}
 
     def _give_back(self, container: str) -> None:
         """Ends the grant that was made for a container, unless that has run: then it ends with its processes."""
@@ -175,28 +162,37 @@ class Plugin:
         except GpushareError as error:
             log.info("grant %s runs out by itself: %s", grant, error)
 
-    def _removed(self, _connection: Connection, given: Message) -> bytes:
-        self._give_back(adjustment.identity(parse(raw(given, 2))))
-        return b""
+    def _removed(self, _connection: Connection, given: Json) -> Json:
+        self._give_back(messages.NAMED.decode(given["container"])["id"])
+        return {}
 
-    def _state_change(self, _connection: Connection, given: Message) -> bytes:
+    def _state_change(self, connection: Connection, given: Json) -> Json:
         """Handles events that have no call of their own in some engines."""
-        if number(given, 1) == _REMOVE:
-            self._give_back(adjustment.identity(parse(raw(given, 3))))
-        return b""
+        return self._removed(connection, given) if given["event"] == messages.REMOVE_EVENT else {}
 
-    def _nothing(self, _connection: Connection, _given: Message) -> bytes:
-        return b""
+    def _nothing(self, _connection: Connection, _given: Json) -> Json:
+        return {}
 
 
-_METHODS: dict[str, Callable[[Plugin, Connection, Message], bytes]] = {
-    "Configure": Plugin._configure,
-    "Synchronize": Plugin._synchronize,
-    "CreateContainer": Plugin._create,
-    "RemoveContainer": Plugin._removed,
-    "StateChange": Plugin._state_change,
-    "Shutdown": Plugin._nothing,
+_METHODS: dict[str, tuple[Table, Table, Callable[[Plugin, Connection, Json], Json]]] = {
+    "Configure": (messages.CONFIGURE, messages.CONFIGURED, Plugin._configure),
+    "Synchronize": (messages.SYNCHRONIZE, messages.SYNCHRONIZED, Plugin._synchronize),
+    "CreateContainer": (messages.CREATE, messages.CREATED, Plugin._create),
+    "RemoveContainer": (messages.REMOVE, EMPTY, Plugin._removed),
+    "StateChange": (messages.CHANGE, EMPTY, Plugin._state_change),
+    "Shutdown": (EMPTY, EMPTY, Plugin._nothing),
 }
+"""Request, answer and handler of each call."""
+
+
+def _refused(code: int, line: str) -> Json:
+    return {"status": {"code": code, "message": line}}
+
+
+def _refusal(answer: bytes) -> str | None:
+    """Returns why a request failed, from its answer; None if it succeeded. Raises ValueError."""
+    status = messages.ANSWER.decode(answer)["status"]
+    return (status["message"] or "without a reason") if status and status["code"] else None
 
 
 @contextlib.contextmanager

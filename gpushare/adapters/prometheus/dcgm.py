@@ -120,7 +120,7 @@ class Names:
         )
 
     def _label(self, device: Json) -> str:
-        said = {
+        labels = {
             "gpu": device["index"],
             "UUID": device["id"],
             "pci_bus_id": device["pci_bus_id"],
@@ -128,7 +128,7 @@ class Names:
             "modelName": device["name"],
             "Hostname": self._host,
         }
-        return ",".join(f'{name}="{_escaped(str(value))}"' for name, value in said.items())
+        return ",".join(f'{name}="{_escaped(str(value))}"' for name, value in labels.items())
 
 
 def _who(who: Who) -> str:

@@ -96,7 +96,7 @@ def numbers(text: str) -> tuple[int, ...]:
 
 
 def by_slurm(described: str, name: str, wckey: str) -> str:
-    """Returns what Slurm itself says in `scontrol show job --details --oneliner`, from the job's state to its devices.
+    """Returns what Slurm itself writes in `scontrol show job --details --oneliner`, from job state to devices.
 
     Users choose other fields freely, and scontrol does not quote them, so that a job's name may look like fields. Two
     of them, `name` and `wckey`, come before that part. Raises FailedError if they are not as given.

@@ -71,7 +71,7 @@ def _listed(job_id: str) -> tuple[str, str]:
 
 
 def described(job_id: str) -> str:
-    """Returns what Slurm says of a job and of its devices. Raises FailedError."""
+    """Returns what Slurm shows of a job and of its devices. Raises FailedError."""
     alone, _ = _listed(job_id)
     name, wckey = (squeue(alone, field).removesuffix("\n") for field in ("%j", "%w"))
     return job.by_slurm(scontrol("show", "job", "--details", "--oneliner", alone), name, wckey)

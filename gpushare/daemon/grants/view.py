@@ -105,13 +105,13 @@ def ended_views(state: State, records: Sequence[GrantRecord], arbiter: Arbiter) 
 
 
 def grant_view(
-    state: State, record: GrantRecord, live: Live | None, arbiter: Arbiter, stands: Standing | None = None
+    state: State, record: GrantRecord, live: Live | None, arbiter: Arbiter, standing: Standing | None = None
 ) -> types.Grant:
     """A grant. `live` is None for one that has ended: its numbers are left out (ended_views).
 
-    `stands`: computed once by a caller who shows many.
+    `standing`: computed once by a caller who shows many.
     """
-    kept = (stands or placement.standing(state)).kept if live is not None else {}
+    kept = (standing or placement.standing(state)).kept if live is not None else {}
     shares: list[Share | None] = [*live.shares] if live is not None and live.shares else [None] * len(record.places)
     devices = [
         _grant_device(
@@ -232,8 +232,8 @@ def tenant_views(state: State) -> list[tenant_types.Tenant]:
     """All tenants, in a list that is kept until something has changed."""
     made_of = *_tenants_made_of(state), state.promises.changes, state.history.usage
     if state.tenants_shown is None or state.tenants_shown[0] != made_of:
-        stands, families, now = placement.standing(state), state.tenants.families(), tenants_now(state)
-        shown = [_tenant_view(one, state, stands, families[one.name], now[one.name]) for one in state.tenants]
+        standing, families, now = placement.standing(state), state.tenants.families(), tenants_now(state)
+        shown = [_tenant_view(one, state, standing, families[one.name], now[one.name]) for one in state.tenants]
         state.tenants_shown = made_of, shown
     return state.tenants_shown[1]
 
@@ -270,13 +270,13 @@ def _tenants_now(state: State) -> dict[str, quota.Now]:
                     due=(own.due or 0) + book.entitled_milli,
                 )
     working = sum(device.id not in state.faults for device in state.devices)
-    stands = placement.standing(state)
-    short = frozenset(tenant.name for tenant in state.tenants if stands.degraded(tenant.name))
+    standing = placement.standing(state)
+    short = frozenset(tenant.name for tenant in state.tenants if standing.degraded(tenant.name))
     return quota.now(state.promises.now.policies, had, DEVICE_MILLI * working, short, state.history.weights)
 
 
 def _tenant_view(
-    tenant: Tenant, state: State, stands: Standing, family: Sequence[str], now: quota.Now
+    tenant: Tenant, state: State, standing: Standing, family: Sequence[str], now: quota.Now
 ) -> tenant_types.Tenant:
     taken = state.promises.now.taken.of(tenant.name)
     return tenant_types.Tenant(
@@ -284,10 +284,10 @@ def _tenant_view(
         parent=state.tenants.parent(tenant.name),
         guarantee=types.Quantity(time=tenant.time, memory=tenant.memory),
         have=types.Quantity(
-            time=sum(stands.have[name].time for name in family),
-            memory=sum(stands.have[name].memory for name in family),
+            time=sum(standing.have[name].time for name in family),
+            memory=sum(standing.have[name].memory for name in family),
         ),
-        degraded=any(stands.degraded(name) for name in family),
+        degraded=any(standing.degraded(name) for name in family),
         limit_time=tenant.time_limit,
         weight=tenant.weight,
         tier=tenant.tier,

@@ -214,14 +214,14 @@ class Api:
 
     async def grants(self, request: web.Request) -> web.Response:
         watch = self._state.watch
-        stands, arbiter = placement.standing(self._state), self._context.arbiter
+        standing, arbiter = placement.standing(self._state), self._context.arbiter
         prefix = request.query.get("key_prefix", "")
 
         def asked(record: GrantRecord) -> bool:
             return (record.key or "").startswith(prefix)
 
         lives = [live for live in self._state if asked(live.record)]
-        found = [view.grant_view(self._state, live.record, live, arbiter, stands) for live in lives]
+        found = [view.grant_view(self._state, live.record, live, arbiter, standing) for live in lives]
         if http.number(request, "ended"):
             ended = [record for record in self._state.ledger.ended_grants(ENDED_SHOWN, decode) if asked(record)]
             found += view.ended_views(self._state, ended, arbiter)

@@ -70,7 +70,7 @@ def test_open_grants_survive_and_closed_ones_stay_readable(tmp_path):
     again.close()
 
 
-def test_who_is_told_of_a_grant_has_it_after_a_kill(make_daemon):
+def test_who_is_notified_of_a_grant_has_it_after_a_kill(make_daemon):
     slow = (
         "import time; from gpushare.ledger.file import LedgerFile as F; write = F.write; "
         "F.write = lambda *a: (time.sleep(0.1), write(*a)); import gpushare.ledger.ledger as l; l.WAIT_SECONDS = 60"

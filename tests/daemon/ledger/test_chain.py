@@ -76,8 +76,8 @@ def test_any_one_change_is_found(template, tmp_path_factory, kind, row, away):
                 named = row - 1
             case _:
                 db.execute(f"UPDATE periods SET {kind} = 77 + {kind} WHERE id = ?", (row,))
-    said, before, _ = fault(path)
-    assert (f"row {named} " in said or f"rows after {named} " in said) and before == right, said
+    answer, before, _ = fault(path)
+    assert (f"row {named} " in answer or f"rows after {named} " in answer) and before == right, answer
 
 
 def test_rows_that_others_put_there_lose_none_of_ours(tmp_path):

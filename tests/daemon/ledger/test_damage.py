@@ -69,7 +69,7 @@ def test_one_of_another_version_is_moved_aside(path, opened):
     usable(ledger, path)
 
 
-def test_one_of_which_sqlite_says_what_is_no_text(path, opened):
+def test_one_of_which_sqlite_states_what_is_no_text(path, opened):
     filled(opened)
     content = path.read_bytes()
     assert content.count(b"CREATE TABLE runs") == 1

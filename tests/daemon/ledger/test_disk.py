@@ -223,7 +223,7 @@ def test_a_start_does_not_wait_for_a_disk_that_does_not_answer(path, opened, mon
     assert (run,) in in_file(path, "SELECT run FROM runs")
 
 
-def test_what_waits_is_bounded_and_told(monkeypatch):
+def test_what_waits_is_bounded_and_reported(monkeypatch):
     monkeypatch.setattr(entries, "KEPT_MAX", 10)
     kept = Entries()
     for number in range(100):
@@ -282,12 +282,12 @@ def test_the_ledger_adds_up_whatever_fails(tmp_path_factory, steps, period_s):
             return keeper
 
         keeper = start()
-        said, open_grants, states = {}, {}, {}
+        answer, open_grants, states = {}, {}, {}
         for at, (grant, ns, fault, act) in enumerate(steps):
             flaky.errors = [fault]
             batch = Entries()
             batch.add(period(grant, used=ns, at=at))
-            said[grant] = said.get(grant, 0) + ns
+            answer[grant] = answer.get(grant, 0) + ns
             if act == "s":
                 open_grants[grant] = states[grant] = str(at)
                 batch.save(row(grant, state=str(at)))
@@ -299,14 +299,14 @@ def test_the_ledger_adds_up_whatever_fails(tmp_path_factory, steps, period_s):
             if act == "k":  # killed: another one begins with what is there
                 keeper._file and keeper._file.close()
                 keeper = start()
-            assert {name: keeper.totals(name).get("GPU-1", Totals()).used_ns for name in said} == said
+            assert {name: keeper.totals(name).get("GPU-1", Totals()).used_ns for name in answer} == answer
             assert {name: kept.state for name, kept in keeper.open.items()} == open_grants
         flaky.errors = []
         keeper.take(Entries(), pressing=True)
         keeper.take(Entries(), pressing=True)
         keeper.stop()
         assert keeper.waiting == 0
-    assert dict(in_file(top / "ledger.db", "SELECT grant_id, SUM(used_ns) FROM periods GROUP BY 1")) == said
+    assert dict(in_file(top / "ledger.db", "SELECT grant_id, SUM(used_ns) FROM periods GROUP BY 1")) == answer
     assert dict(in_file(top / "ledger.db", "SELECT id, state FROM grants")) == states
     assert in_file(top / "ledger.db", "SELECT COUNT(*) FROM quarantine") == [(0,)]
     assert in_file(top / "ledger.db", "PRAGMA user_version") == [(SCHEMA_VERSION,)]

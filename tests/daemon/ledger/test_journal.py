@@ -193,7 +193,7 @@ def test_a_journal_that_nobody_cuts_stays_small(tmp_path, monkeypatch):
     assert states(Journal(tmp_path).read()) == {"g-0": "999", "g-1": "997", "g-2": "998"}
 
 
-def test_a_directory_that_takes_nothing_is_said(tmp_path):
+def test_a_directory_that_takes_nothing_is_reported(tmp_path):
     (tmp_path / "file").write_text("")
     assert not Journal(tmp_path / "file").add(batch("a", "1"), Entries())
     assert not Journal(None).add(batch("a", "1"), Entries())
@@ -254,11 +254,11 @@ def test_the_last_word_of_each_grant_outlives_kills_at_any_moment(tmp_path_facto
         patch.setattr(keepers, "RETRY_SECONDS", 0.0)
         patch.setattr(keepers, "_RETRY_FACTOR", 0)
         patch.setattr(keepers.LedgerFile, "write", written)
-        node, said = Node(tmp_path_factory.mktemp("journal")), {}
+        node, answer = Node(tmp_path_factory.mktemp("journal")), {}
         for at, (what, flag) in enumerate(steps, 1):
             if isinstance(what, str):
                 node.save(what, str(at), at if flag else None)
-                said[what] = (str(at), flag)
+                answer[what] = (str(at), flag)
                 continue
             failing[0] = flag
             node.turn(what)
@@ -266,11 +266,11 @@ def test_the_last_word_of_each_grant_outlives_kills_at_any_moment(tmp_path_facto
             if what < 3:
                 node.kill()
                 assert {name: kept.state for name, kept in node.keeper.open.items()} == {
-                    name: state for name, (state, ended) in said.items() if not ended
+                    name: state for name, (state, ended) in answer.items() if not ended
                 }
         node.turn(3)
         assert node.keeper.safe
         found = in_file(node.path, "SELECT id, state, ended_ns NOT NULL FROM grants")
-        assert {name: (state, bool(ended)) for name, state, ended in found} == said
+        assert {name: (state, bool(ended)) for name, state, ended in found} == answer
         assert list(node.tmpfs.glob("ledger.*")) == []
         node.keeper.stop()

@@ -66,7 +66,7 @@ def test_what_lives_on_is_metered_and_bounded(
     assert sim.busy_ns(worker.pid) >= 50 * MS, "2 ms may be in flight"
     worker.do("ok(d.cuCtxSynchronize())")
     assert sim.busy_ns(worker.pid) == 60 * MS
-    until(lambda: abs(grant.slot().busy_ns - 60 * MS) < 6 * MS, f"the meter says it: {grant.slot().busy_ns}")
+    until(lambda: abs(grant.slot().busy_ns - 60 * MS) < 6 * MS, f"metered: {grant.slot().busy_ns}")
 
 
 @pytest.mark.parametrize("way", ["release", "detach"])
@@ -123,7 +123,7 @@ def test_what_ends_has_not_drained(start: Callable[..., Interposed], sim: Simula
     assert sim.busy_ns(worker.pid) >= 203 * MS
     worker.do("thread.join()")
     assert worker.get("over") == [0]
-    assert abs(grant.slot().busy_ns - 205 * MS) < 20 * MS, f"the meter says it: {grant.slot().busy_ns}"
+    assert abs(grant.slot().busy_ns - 205 * MS) < 20 * MS, f"metered: {grant.slot().busy_ns}"
     assert worker.charged() == 0
 
 
@@ -163,7 +163,7 @@ def test_a_streams_handle_comes_back_on_another_device(two: Callable[[], Interpo
 
 
 @pytest.mark.xdist_group("timing")
-def test_work_for_a_stream_that_is_gone_is_nobodys(
+def test_work_for_a_stream_that_is_gone_is_unowned(
     start: Callable[..., Interposed], sim: Simulator, grant: Grant
 ) -> None:
     """A program launches into a stream of a destroyed context, and later gets the same handle for another stream."""
@@ -186,7 +186,7 @@ def test_work_for_a_stream_that_is_gone_is_nobodys(
     worker.do("for _ in range(30): spin(1_000_000, again)")
     assert sim.busy_ns(worker.pid) >= 55 * MS, "the other context's end took none of its marks"
     worker.do("ok(d.cuStreamSynchronize(again))")
-    until(lambda: abs(grant.slot().busy_ns - 60 * MS) < 6 * MS, f"the meter says it: {grant.slot().busy_ns}")
+    until(lambda: abs(grant.slot().busy_ns - 60 * MS) < 6 * MS, f"metered: {grant.slot().busy_ns}")
 
 
 # ---- captures that are never ended
@@ -226,15 +226,15 @@ def test_a_capture_left_open_ends_with_what_it_was_in(
     worker.do(SPIN + "\n    beside = ok(d.cuStreamCreate(1))")
 
     def metered() -> bool:
-        before, said = sim.busy_ns(worker.pid), grant.slot().busy_ns
+        before, metered_before = sim.busy_ns(worker.pid), grant.slot().busy_ns
         worker.do("for _ in range(100): spin(100_000, beside)\nok(d.cuStreamSynchronize(beside))")
         assert sim.busy_ns(worker.pid) == before + 10 * MS
-        return abs(grant.slot().busy_ns - said - 10 * MS) < MS
+        return abs(grant.slot().busy_ns - metered_before - 10 * MS) < MS
 
     if way == "thread":  # no call reports this end; a periodic check finds it
         until(metered, "its work is measured")
     else:
-        assert sum(metered() for _ in range(3)) >= 2, "its work is measured, as the median of three says"
+        assert sum(metered() for _ in range(3)) >= 2, "its work is measured, by the median of three"
 
 
 # ---- calls that block on the program

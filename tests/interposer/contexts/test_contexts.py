@@ -183,7 +183,7 @@ def test_streams_of_a_green_context_are_gated_and_metered(
     """)
     worker.do("spin(50); ok(d.cuGreenCtxRecordEvent(g, e)); ok(d.cuEventSynchronize(e)); ok(d.cuStreamSynchronize(s))")
     assert sim.busy_ns(worker.pid) == 50 * MS
-    until(lambda: abs(grant.slot().busy_ns - 50 * MS) < 5 * MS, "the meter says what the device did")
+    until(lambda: abs(grant.slot().busy_ns - 50 * MS) < 5 * MS, "the meter has what the device did")
     assert grant.slot().launches == 50
     grant.revoke()
     worker.do("late = threading.Thread(target=spin, args=(1,)); late.start()")

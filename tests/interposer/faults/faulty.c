@@ -14,7 +14,7 @@
 
 enum { TOLD_BYTES = 4096 };
 
-static const char *told(const char *name) {
+static const char *fault_of(const char *name) {
   static const char *words;
   char word[80];
   if (!words) {
@@ -44,7 +44,7 @@ typedef CUresult (*any)(WORDS(uintptr_t));
 #define FAULTY(name) \
   CUresult name(WORDS(uintptr_t)); \
   CUresult name(WORDS(uintptr_t)) { \
-    const char *fault = told(#name); \
+    const char *fault = fault_of(#name); \
     if (fault && atoi(fault) < 0) \
       abort(); \
     return fault ? (CUresult)atoi(fault) : ((any)real(#name))(a, b, c, d, e, f, g, h, i, j, k, l); \
@@ -68,7 +68,7 @@ FAULTY(cuLaunchKernel) FAULTY(cuMemPoolCreate) FAULTY(cuMemPoolDestroy)
     CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned int element);
 CUresult cuMemAllocPitch_v2(CUdeviceptr *address, size_t *pitch, size_t width, size_t height, unsigned int element) {
   CUresult (*allocate)(CUdeviceptr *, size_t *, size_t, size_t, unsigned int) = real("cuMemAllocPitch_v2");
-  return allocate(address, pitch, told("pitch") ? width + 4096 : width, height, element);
+  return allocate(address, pitch, fault_of("pitch") ? width + 4096 : width, height, element);
 }
 
 /* deferred=: arrays with deferred mapping can be created, as on newer hardware, one at a time. needs=N: an array
@@ -78,7 +78,7 @@ static CUDA_ARRAY3D_DESCRIPTOR imagined;
 
 static CUresult create(CUDA_ARRAY3D_DESCRIPTOR **array, const CUDA_ARRAY3D_DESCRIPTOR *about, uintptr_t levels,
                        const char *name) {
-  if (!told("deferred") || !(about->Flags & DEFERRED_MAPPING))
+  if (!fault_of("deferred") || !(about->Flags & DEFERRED_MAPPING))
     return ((CUresult (*)(void *, const void *, uintptr_t))real(name))(array, about, levels);
   imagined = *about;
   *array = &imagined;
@@ -95,7 +95,7 @@ CUresult cuMipmappedArrayCreate(void *array, const CUDA_ARRAY3D_DESCRIPTOR *abou
 
 static CUresult requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *needs, const void *array, CUdevice device,
                              const char *name) {
-  const char *fault = told(name), *times = told("needs");
+  const char *fault = fault_of(name), *times = fault_of("needs");
   CUresult result = fault ? (CUresult)atoi(fault) : CUDA_SUCCESS;
   if (array == &imagined)
     /* floats, with the rounding of the simulated device */
@@ -117,7 +117,7 @@ CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *n
 }
 
 static CUresult destroy(const void *array, const char *name) {
-  const char *fault = told(name);
+  const char *fault = fault_of(name);
   if (fault || array == &imagined)
     return fault ? (CUresult)atoi(fault) : CUDA_SUCCESS;
   return ((CUresult (*)(const void *))real(name))(array);

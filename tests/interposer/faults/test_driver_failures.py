@@ -255,7 +255,7 @@ def test_work_goes_on_when_it_cannot_be_timed(
     assert not worker.get("work.is_alive()")
 
 
-def test_a_free_in_stream_order_that_nothing_tells_of(worker: Interposed, faults: Faults) -> None:
+def test_a_free_in_stream_order_that_nothing_shows(worker: Interposed, faults: Faults) -> None:
     worker.do(SPIN)
     worker.do("p, q = ok(d.cuMemAlloc(3000000)), ok(d.cuMemAlloc(3000000))")
     before = worker.charged()

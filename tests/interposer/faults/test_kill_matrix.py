@@ -212,7 +212,7 @@ def test_stopped_tenant_does_not_stop_its_neighbour(node: Daemon) -> None:
     until(lambda: nothing_left(node), seconds=20)
 
 
-def test_files_are_where_the_state_dir_says(node: Daemon, tmp_path: Path) -> None:
+def test_files_are_in_the_state_dir(node: Daemon, tmp_path: Path) -> None:
     """Two daemons on one machine do not interfere."""
     second = Daemon(tmp_path / "second").start()
     try:

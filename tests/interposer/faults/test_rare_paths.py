@@ -112,11 +112,11 @@ def test_one_launch_on_several_devices(tmp_path: Path) -> None:
 
 def test_a_gate_without_a_thread(grant: Grant, sim: Simulator, tmp_path: Path) -> None:
     """If no thread can be started, leases still apply, and one line names the missing feature."""
-    worker, told = Worker(Spawner(sim, grant)), tmp_path / "told"
+    worker, errors = Worker(Spawner(sim, grant)), tmp_path / "errors"
     try:
         worker.do(f"""
             import os, resource, threading
-            os.dup2(os.open({str(told)!r}, os.O_WRONLY | os.O_CREAT), 2)
+            os.dup2(os.open({str(errors)!r}, os.O_WRONLY | os.O_CREAT), 2)
             ok(d.cuInit(0))
             stack = resource.getrlimit(resource.RLIMIT_STACK)
             space = resource.getrlimit(resource.RLIMIT_AS)
@@ -127,7 +127,7 @@ def test_a_gate_without_a_thread(grant: Grant, sim: Simulator, tmp_path: Path) -
             fill = lambda: ok(d.cuCtxSetCurrent(ctx)) or ok(d.cuMemsetD8(p, 7, 4096))
             p = ok(d.cuMemAlloc(4096)); fill()
         """)
-        [line] = told.read_text().splitlines()
+        [line] = errors.read_text().splitlines()
         assert "no thread for the gate" in line
         launches = grant.slot(0).launches
         assert launches > 0

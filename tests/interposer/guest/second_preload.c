@@ -27,7 +27,7 @@ void *dlsym(void *handle, const char *name) {
 }
 
 __attribute__((destructor)) static void report(void) {
-  const char *file = getenv("SECOND_PRELOAD_SAYS");
+  const char *file = getenv("SECOND_PRELOAD_COUNTS");
   FILE *out = file ? fopen(file, "w") : NULL;
   if (out) {
     fprintf(out, "%lu %lu\n", allocations, lookups);

@@ -24,7 +24,7 @@ int cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsign
 }
 
 __attribute__((destructor)) static void report(void) {
-  const char *file = getenv("SECOND_PRELOAD_SAYS");
+  const char *file = getenv("SECOND_PRELOAD_COUNTS");
   FILE *out = file ? fopen(file, "w") : NULL;
   if (out) {
     fprintf(out, "%lu %lu %lu\n", allocations, launches, lost);

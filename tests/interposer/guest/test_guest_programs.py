@@ -118,7 +118,7 @@ def test_the_judge_sees_what_is_not_held(house: House, lives: Path) -> None:
     assert house.peak() > OVER
 
 
-def test_a_raw_clone_harms_nobodys_books(house: House, lives: Path) -> None:
+def test_a_raw_clone_harms_no_books(house: House, lives: Path) -> None:
     """A child created without atfork handlers, killed or aborted in the interposer: it joined as a separate process,
     and the parent's slot is unchanged."""
     outcome = house.preloaded(lives, "clone")
@@ -171,11 +171,11 @@ def test_two_runtimes_in_one_process(house: House, tmp_path: Path) -> None:
 def test_a_second_preloaded_library(house: House, lives: Path, tmp_path: Path, order: str) -> None:
     """It wraps malloc and dlsym, and still sees the program's calls."""
     second = built.program("second_preload.so")
-    says = tmp_path / "says"
+    counts = tmp_path / "counts"
     bare = house.bare(lives, "fork-first", LD_PRELOAD=str(second))
-    both = house.preloaded(lives, "fork-first", **{order: str(second)}, SECOND_PRELOAD_SAYS=str(says))
+    both = house.preloaded(lives, "fork-first", **{order: str(second)}, SECOND_PRELOAD_COUNTS=str(counts))
     same_and_held(house, bare, both)
-    allocations, lookups = map(int, says.read_text().split())
+    allocations, lookups = map(int, counts.read_text().split())
     assert allocations > 0
     assert lookups >= 12, "the program's own look-ups pass through it"
     assert over_limit(house.preloaded(lives, "use", **{order: str(second)}, OVER=str(OVER))) == [HELD]
@@ -187,20 +187,20 @@ def test_a_second_preloaded_library_that_wraps_the_driver(house: House, tmp_path
     without gpushare, and the limit holds behind it."""
     second = str(built.program("second_wrapper.so"))
     program = built.program("linked-now")
-    says = tmp_path / "says"
+    counts = tmp_path / "counts"
     preloads = process.merge({"LD_PRELOAD": second}, {"LD_PRELOAD": ":".join(map(str, PRELOADS))})
-    told = {"SECOND_PRELOAD_SAYS": str(says)}
+    options = {"SECOND_PRELOAD_COUNTS": str(counts)}
     ways = {
-        "preloaded": lambda **more: house.preloaded(program, "use", **{**told, **preloads, **more}),
-        "mounted": lambda **more: house.mounted(program, "use", **{**told, "LD_PRELOAD": second, **more}),
+        "preloaded": lambda **more: house.preloaded(program, "use", **{**options, **preloads, **more}),
+        "mounted": lambda **more: house.mounted(program, "use", **{**options, "LD_PRELOAD": second, **more}),
     }
-    bare = house.bare(program, "use", **told, LD_PRELOAD=second)
+    bare = house.bare(program, "use", **options, LD_PRELOAD=second)
     for name, run in ways.items():
-        says.write_text("")
+        counts.write_text("")
         assert run() == bare, name
-        assert says.read_text() == "1 20 0\n", f"{name}: allocations, launches, calls that found nobody behind it"
+        assert counts.read_text() == "1 20 0\n", f"{name}: allocations, launches, calls that found nobody behind it"
         assert over_limit(run(OVER=str(OVER))) == [HELD], name
-        assert says.read_text() == "2 20 0\n", name
+        assert counts.read_text() == "2 20 0\n", name
     assert house.peak() < OVER
 
 
@@ -240,8 +240,8 @@ def test_programs_built_with_sanitizers(house: House, sanitizer: str) -> None:
         assert bare.status == 0, bare
         assert bare.err == ""
         same_and_held(house, bare, house.mounted(program, mode, **quiet))
-        told = {**quiet, "ASAN_OPTIONS": "detect_leaks=0:verify_asan_link_order=0"}
-        same_and_held(house, bare, house.preloaded(program, mode, **told))
+        options = {**quiet, "ASAN_OPTIONS": "detect_leaks=0:verify_asan_link_order=0"}
+        same_and_held(house, bare, house.preloaded(program, mode, **options))
     assert over_limit(house.mounted(program, "use", OVER=str(OVER), **quiet)) == [HELD]
     untold = house.preloaded(program, "use", **quiet)
     if sanitizer == "address":

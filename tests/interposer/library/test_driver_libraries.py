@@ -11,7 +11,7 @@ import pytest
 from gpushare import paths
 
 COMPILER = "libnvidia-ptxjitcompiler.so.1"
-# A driver that behaves like the real one: the result of an unhooked function says whether its compiler was found.
+# A driver that behaves like the real one: the result of an unhooked function shows whether its compiler was found.
 DRIVER = f"""
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -58,7 +58,7 @@ def program(tmp_path):
     return made
 
 
-def said(tmp_path, program, **environment) -> str:
+def printed_by(tmp_path, program, **environment) -> str:
     command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", CONTAINER, str(tmp_path), str(program)]
     env = {**os.environ, "LD_PRELOAD": str(paths.INTERPOSER), **environment}
     return subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout
@@ -66,14 +66,14 @@ def said(tmp_path, program, **environment) -> str:
 
 @namespace
 def test_the_driver_finds_its_compilers_in_a_container(tmp_path, program):
-    assert said(tmp_path, program) == "0 580\n"
+    assert printed_by(tmp_path, program) == "0 580\n"
 
 
 @namespace
 def test_those_of_the_image_are_of_another_driver(tmp_path, program):
     """As in an image with forward-compatibility libraries on its LD_LIBRARY_PATH."""
     library(tmp_path / "compat" / COMPILER, "int which(void) { return 470; }", soname=COMPILER)
-    assert said(tmp_path, program, LD_LIBRARY_PATH=str(tmp_path / "compat")) == "0 580\n"
+    assert printed_by(tmp_path, program, LD_LIBRARY_PATH=str(tmp_path / "compat")) == "0 580\n"
 
 
 OPENED = """

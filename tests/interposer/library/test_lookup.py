@@ -148,7 +148,7 @@ def test_what_came_between_two_major_versions(
     ]
 
 
-def test_what_passes_uncounted_is_told_once(
+def test_what_passes_uncounted_is_reported_once(
     grant: Grant, environment: Callable[..., dict[str, str]], fake_driver: Callable[[int], None]
 ) -> None:
     """One line per process, and none for functions that neither allocate nor submit work."""
@@ -166,7 +166,7 @@ def test_what_passes_uncounted_is_told_once(
         assert [name for _, _, name in answers[:12:3]] == ["query_14050", "new_14050", "launch_14050", "hidden_11000"]
 
 
-def test_names_of_other_headers_are_not_told(
+def test_names_of_other_headers_are_not_reported(
     grant: Grant, environment: Callable[..., dict[str, str]], fake_driver: Callable[[int], None]
 ) -> None:
     """Names of cudaGL.h: a driver knows them, and every CUDA runtime looks them up when it starts."""
@@ -176,7 +176,7 @@ def test_names_of_other_headers_are_not_told(
     assert run.stderr == ""
 
 
-def test_no_known_name_is_told(grant: Grant, environment: Callable[..., dict[str, str]]) -> None:
+def test_no_known_name_is_reported(grant: Grant, environment: Callable[..., dict[str, str]]) -> None:
     questions = [(base, version, flags) for _, base, *_ in rows() for version in (11080, 13000) for flags in (0, 2)]
     assert asked(environment(grant), questions).stderr == ""
 

@@ -95,7 +95,7 @@ def test_every_allocation_is_charged_exactly(grant: Grant, sim: Simulator, start
     for step, change in STEPS:
         client.ok(step)
         page, books = grant.charged(), truth(sim, client.pid)
-        assert page == books, f"after {step}: charged {page}, the simulator says {books}"
+        assert page == books, f"after {step}: charged {page}, the simulator has {books}"
         if change is not None:
             assert page - expected == change, f"{step} changed the charge by {page - expected}"
         expected = page

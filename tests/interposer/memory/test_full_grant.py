@@ -84,7 +84,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_what_else_is_wrong_is_told(worker: Interposed, alone: Interposed, tmp_path: Path, what: str) -> None:
+def test_other_errors_are_reported(worker: Interposed, alone: Interposed, tmp_path: Path, what: str) -> None:
     (tmp_path / "text").write_bytes(b"hello" * MIB)
     for each in (worker, alone):
         each.do(f"path = {str(tmp_path / 'text').encode()!r}")
@@ -130,12 +130,12 @@ def test_an_allocation_ends_a_capture_whether_it_fits_or_not(
     worker: Interposed, alone: Interposed, what: str, mode: int
 ) -> None:
     """Modes global, thread-local and relaxed; only relaxed allows allocations."""
-    told = []
+    answers = []
     for each in (alone, worker):
         each.do(f"s = ok(d.cuStreamCreate(1)); ok(d.cuStreamBeginCapture(s, d.CUstreamCaptureMode({mode})))")
-        told.append((each.error(ALLOCATIONS[what]), each.error("d.cuStreamEndCapture(s)")))
-    assert told[0] == ((FINE, FINE) if mode == 2 else (BUSY, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"))
-    assert told[1] == ((OUT, FINE) if mode == 2 else told[0])
+        answers.append((each.error(ALLOCATIONS[what]), each.error("d.cuStreamEndCapture(s)")))
+    assert answers[0] == ((FINE, FINE) if mode == 2 else (BUSY, "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED"))
+    assert answers[1] == ((OUT, FINE) if mode == 2 else answers[0])
     assert worker.charged() == CONTEXT
 
 

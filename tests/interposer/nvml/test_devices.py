@@ -200,7 +200,7 @@ def test_links_lead_to_the_grant_s_devices_and_to_switches(beside: Callable[...,
     assert worker.get("n.nvmlDeviceGetNvLinkRemotePciInfo(device(0), 4).busId") == "00000000:04:00.0"
 
 
-def test_nothing_else_tells_of_other_devices(beside: Callable[..., Any]) -> None:
+def test_nothing_else_shows_other_devices(beside: Callable[..., Any]) -> None:
     worker = beside((2, 0))
     assert worker.get("n.nvmlUnitGetCount()") == 0
     assert worker.get("code(n.nvmlUnitGetHandleByIndex, 0)") == INVALID

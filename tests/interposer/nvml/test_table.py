@@ -64,7 +64,7 @@ def counted_grant(grant: Grant, counting: Path) -> Iterator[Grant]:
     driver.symlink_to(paths.SIM_LIB_DIR)
 
 
-def test_every_function_is_what_its_row_says(
+def test_every_function_is_as_its_row(
     counted_grant: Grant, counting: Path, environment: Callable[..., dict[str, str]]
 ) -> None:
     names, library = table.nvml(), str(counting / "libnvidia-ml.so.1")

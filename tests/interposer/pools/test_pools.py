@@ -238,7 +238,7 @@ def test_a_context_that_ends_takes_its_queued_frees_along(grant: Grant, sim: Sim
     assert grant.charged() == truth(sim) == 0
 
 
-def test_pools_of_host_memory_are_nobodys(grant: Grant, sim: Simulator, client: Client) -> None:
+def test_pools_of_host_memory_are_not_charged(grant: Grant, sim: Simulator, client: Client) -> None:
     client.ok("place 2 1", f"frompool {MIB} 0 1")
     assert client("reserved 0").one == STEP
     assert held(grant, sim) == 0

@@ -31,8 +31,8 @@ for value in sys.argv[1:]:
         assert seen[0] == seen[1]
         left = libc.getenv(b"CUDA_VISIBLE_DEVICES")
         kept = "-" if left is None else left.decode()
-        told = subprocess.run(["printenv", "CUDA_VISIBLE_DEVICES"], capture_output=True, text=True, close_fds=False)
-        again = told.stdout.rstrip("\\n") if told.returncode == 0 else "-"
+        child = subprocess.run(["printenv", "CUDA_VISIBLE_DEVICES"], capture_output=True, text=True, close_fds=False)
+        again = child.stdout.rstrip("\\n") if child.returncode == 0 else "-"
         print(json.dumps([value, seen[0], kept, again]), flush=True)
         os._exit(0)
     assert os.wait()[1] == 0
@@ -125,13 +125,13 @@ def test_numbers_and_names_are_those_of_the_share(
         "18446744073709551616": 100,
         ",".join(["0", "1"] * 40): 100,
     }
-    lines, said = ran(SHOWN, *expected, env=environment(granted(2, 0)))
+    lines, errors = ran(SHOWN, *expected, env=environment(granted(2, 0)))
     found = [json.loads(line) for line in lines]
     assert {value: shown for value, shown, _, _ in found} == expected
     assert {value: (kept, again) for value, _, kept, again in found} == {value: (value, value) for value in expected}
-    told = [line for line in said.splitlines() if line.startswith("gpushare: ")]
-    assert len(told) == 5, "each of 2, all, too large a number, another's name and an ambiguous one"
-    assert "gpushare: CUDA_VISIBLE_DEVICES=2 names no device of this share: it has 2, numbered from 0" in told
+    warnings = [line for line in errors.splitlines() if line.startswith("gpushare: ")]
+    assert len(warnings) == 5, "each of 2, all, too large a number, another's name and an ambiguous one"
+    assert "gpushare: CUDA_VISIBLE_DEVICES=2 names no device of this share: it has 2, numbered from 0" in warnings
 
 
 def test_a_share_of_one_device_is_device_0(

@@ -149,7 +149,7 @@ bool done(struct rows *r, CUresult result) { return done_with(r, CUDA_SUCCESS, r
 
 /* ---- one row ---- */
 
-/* The row's function, found by ENTRY. *pointers says whether the other ways find the same code. */
+/* The row's function, found by ENTRY. *pointers: whether the other ways find the same code. */
 static void *find(const struct row *row, const char **pointers) {
   void *by_name = dlsym(dlopen("libcuda.so.1", RTLD_NOW), row->symbol), *by_version = NULL;
   CUdriverProcAddressQueryResult status;

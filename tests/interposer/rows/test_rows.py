@@ -48,7 +48,7 @@ def program() -> Path:
 class Answer:
     """The report of one row's process, and the simulator's numbers at its stops."""
 
-    said: dict[str, Any] = field(default_factory=dict)
+    report: dict[str, Any] = field(default_factory=dict)
     books: dict[str, int] = field(default_factory=dict)  # at "allocated", "freed", "end"
     page: dict[str, int] = field(default_factory=dict)
     busy_ns: int = 0  # of the process so far, by the simulator
@@ -82,7 +82,7 @@ class Run:
                 last = json.loads(line)
                 answer = self.answers.setdefault(last["row"], Answer())
                 if "at" not in last:
-                    answer.said = last
+                    answer.report = last
                 elif not self._stop(answer, last["at"]):
                     self.process.kill()
             errors = self.process.stderr.read()  # type: ignore[union-attr]
@@ -96,7 +96,7 @@ class Run:
         if code != 0:
             where = last["row"] if last else "before the first row"
             why = f"the process ended with {code} after {last}: {errors}"
-            self.answers.setdefault(where, Answer()).said = {"ok": False, "why": why}
+            self.answers.setdefault(where, Answer()).report = {"ok": False, "why": why}
         elif "main" in self.answers:
             del self.answers["main"]
         return self.answers
@@ -175,9 +175,9 @@ def bare(tmp_path_factory: pytest.TempPathFactory, program: Path) -> Callable[[s
 
 def failures(answers: dict[str, Answer]) -> list[str]:
     for answer in answers.values():
-        if not answer.said:
-            answer.said = {"ok": False, "why": "did not finish"}
-    wrong = [f"{name}: {answer.said['why']}" for name, answer in answers.items() if not answer.said["ok"]]
+        if not answer.report:
+            answer.report = {"ok": False, "why": "did not finish"}
+    wrong = [f"{name}: {answer.report['why']}" for name, answer in answers.items() if not answer.report["ok"]]
     return wrong + [f"{name}: not called" for name in HOOKS.keys() - answers.keys()]
 
 
@@ -189,7 +189,7 @@ def test_the_bare_driver(
     answers = bare(entry, origin)
     wrong = failures(answers)
     assert wrong == [], "\n".join(wrong)
-    refused = {name: answer.said["result"] for name, answer in sorted(answers.items()) if answer.said["refused"]}
+    refused = {name: answer.report["result"] for name, answer in sorted(answers.items()) if answer.report["refused"]}
     if (entry, origin) == ("linked", "main"):
         with capsys.disabled():  # print the rows that a passing run does not prove
             print(
@@ -201,24 +201,25 @@ def differences(here: dict[str, Answer], there: dict[str, Answer]) -> list[str]:
     """Differences between a run under the interposer and the bare run, or between the page and the simulator."""
     wrong = failures(here)
     for name, answer in here.items():
-        if not answer.said["ok"]:
+        if not answer.report["ok"]:
             continue
         truth, kind = there[name], HOOKS[name].kind
         for key in ("result", "calls", "refused"):
-            if answer.said[key] != truth.said[key]:
-                wrong.append(f"{name}: {key} is {answer.said[key]}, {truth.said[key]} without us")
+            if answer.report[key] != truth.report[key]:
+                wrong.append(f"{name}: {key} is {answer.report[key]}, {truth.report[key]} without us")
         if answer.books != truth.books:
             wrong.append(f"{name}: the books have {answer.books}, {truth.books} without us")
         if answer.page != answer.books:
             wrong.append(f"{name}: charged {answer.page}, the books have {answer.books}")
-        if kind != "pass" and answer.said["pointers"] not in ("same", "no version"):
-            wrong.append(f"{name}: {answer.said['pointers']}")
-        if answer.said["launches_delta"] != answer.said["launches_expected"]:
-            wrong.append(f"{name}: {answer.said['launches_delta']} launches, not {answer.said['launches_expected']}")
+        if kind != "pass" and answer.report["pointers"] not in ("same", "no version"):
+            wrong.append(f"{name}: {answer.report['pointers']}")
+        counted, expected = answer.report["launches_delta"], answer.report["launches_expected"]
+        if counted != expected:
+            wrong.append(f"{name}: {counted} launches, not {expected}")
         works = kind in ("launch", "fill") or name.startswith("cuGraphLaunch")
-        if works and not answer.said["refused"] and answer.said["launches_expected"] == 0:
+        if works and not answer.report["refused"] and expected == 0:
             wrong.append(f"{name}: no launch was looked for")
-    # All kernels together, with a wide tolerance: timing/test_meter.py tests how exact the meter is.
+    # All kernels together, with a wide tolerance: timing/charges/test_meter.py tests how exact the meter is.
     busy, metered = max(
         (answer.busy_ns, answer.metered_ns) for name, answer in here.items() if HOOKS[name].kind == "launch"
     )
@@ -298,7 +299,9 @@ def test_outside_any_grant(
     assert failures(here) == []
     for name, answer in here.items():
         truth = there[name]
-        assert (answer.said["result"], answer.said["calls"]) == (truth.said["result"], truth.said["calls"]), name
+        assert (answer.report["result"], answer.report["calls"]) == (truth.report["result"], truth.report["calls"]), (
+            name
+        )
         assert answer.books == truth.books, name
 
 

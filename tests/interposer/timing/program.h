@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +22,24 @@ static void check(CUresult result, const char *what) {
   }
 }
 #define OK(call) check(call, #call)
+
+static inline uint64_t number(const char *text) { return strtoull(text, NULL, 10); }
+
+/* Prints a JSON line, which the test reads at once. */
+__attribute__((format(printf, 1, 2))) static inline void report(const char *line, ...) {
+  va_list values;
+  va_start(values, line);
+  vprintf(line, values);
+  va_end(values);
+  fflush(stdout);
+}
+
+/* Until the test closes stdin: it reads the pages while the process is still alive. */
+static inline int stay(void) {
+  while (read(0, &(char){0}, 1) > 0) {
+  }
+  return 0;
+}
 
 static inline uint64_t now(void) {
   struct timespec t;
@@ -54,9 +73,13 @@ static void start_as(const char *ptx_path, int ordinal, unsigned int context_fla
 static inline void start_on(const char *ptx_path, int ordinal) { start_as(ptx_path, ordinal, 0); }
 static inline void start(const char *ptx_path) { start_on(ptx_path, 0); }
 
-static inline void spin(int which, uint64_t ns, CUstream stream) {
+static inline void launch_of(CUfunction function, uint64_t ns, CUstream stream) {
   void *arguments[] = {&ns};
-  OK(cuLaunchKernel(kernels[which], 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL));
+  OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL));
+}
+
+static inline void spin(int which, uint64_t ns, CUstream stream) {
+  launch_of(kernels[which], ns, stream);
   truth += ns;
 }
 

@@ -65,7 +65,7 @@ static void pattern(const char *name, int n, uint64_t ns) {
   printf("{\"truth_ns\": %llu, \"wall_ns\": %llu}\n", (unsigned long long)truth, (unsigned long long)(ended - began));
 }
 
-static bool told_to_end(void) {
+static bool input_closed(void) {
   struct pollfd input = {0, POLLIN, 0};
   return poll(&input, 1, 0) != 0;
 }
@@ -74,7 +74,7 @@ static bool told_to_end(void) {
 static void loop(uint64_t ns) {
   uint64_t worst = 0, count = 0;
   errno = 0;
-  while (!told_to_end()) {
+  while (!input_closed()) {
     for (int i = 0; i < 16; i++) {
       uint64_t before = now(), took;
       errno = 4242;
@@ -98,12 +98,11 @@ static volatile int crowd_over;
 
 static void *floods(void *argument) {
   uint64_t ns = *(uint64_t *)argument;
-  void *arguments[] = {&ns};
   CUstream own;
   OK(cuCtxSetCurrent(context));
   OK(cuStreamCreate(&own, 1));
   while (!crowd_over)
-    OK(cuLaunchKernel(kernels[0], 1, 1, 1, 1, 1, 1, 0, own, arguments, NULL));
+    launch_of(kernels[0], ns, own);
   return NULL;
 }
 
@@ -112,7 +111,7 @@ static void crowd(int n, uint64_t ns) {
   pthread_t threads[64];
   for (int i = 0; i < n; i++)
     pthread_create(&threads[i], NULL, floods, &ns);
-  while (!told_to_end())
+  while (!input_closed())
     usleep(1000);
   crowd_over = 1;
   for (int i = 0; i < n; i++)
@@ -134,8 +133,8 @@ static void *beside(void *argument) {
   return argument;
 }
 
-/* told: waits for a byte on stdin before it captures, and prints a line when it has. */
-static void capture(int mode, int n, uint64_t ns, bool told) {
+/* stepwise: waits for a byte on stdin before it captures, and prints a line when it has. */
+static void capture(int mode, int n, uint64_t ns, bool stepwise) {
   CUgraph graph;
   CUgraphExec executable;
   pthread_t thread;
@@ -145,9 +144,8 @@ static void capture(int mode, int n, uint64_t ns, bool told) {
   pthread_create(&thread, NULL, beside, NULL);
   while (!capturing) {
   }
-  if (told) {
-    printf("{\"runs\": true}\n");
-    fflush(stdout);
+  if (stepwise) {
+    report("{\"runs\": true}\n");
     if (read(0, &(char){0}, 1) != 1)
       exit(2);
   }
@@ -163,9 +161,8 @@ static void capture(int mode, int n, uint64_t ns, bool told) {
     }
   }
   captured = 1;
-  if (told) {
-    printf("{\"nodes\": %zu}\n", nodes);
-    fflush(stdout);
+  if (stepwise) {
+    report("{\"nodes\": %zu}\n", nodes);
   }
   pthread_join(thread, NULL);
   OK(cuGraphInstantiateWithFlags(&executable, graph, 0));
@@ -249,11 +246,10 @@ static void stress(void) {
 
 static void *endless(void *argument) {
   uint64_t ns = 100000;
-  void *arguments[] = {&ns};
   OK(cuCtxSetCurrent(context));
   for (;;) {
     pthread_testcancel();
-    OK(cuLaunchKernel(kernels[0], 1, 1, 1, 1, 1, 1, 0, streams[0], arguments, NULL));
+    launch_of(kernels[0], ns, streams[0]);
     __atomic_add_fetch(&truth, ns, __ATOMIC_RELAXED);
   }
   return argument;
@@ -297,13 +293,13 @@ int main(int argc, char **argv) {
   }
   start(ptx);
   if (!strcmp(mode, "pattern"))
-    pattern(argv[3], atoi(argv[4]), strtoull(argv[5], NULL, 10));
+    pattern(argv[3], atoi(argv[4]), number(argv[5]));
   else if (!strcmp(mode, "loop"))
-    loop(strtoull(argv[3], NULL, 10));
+    loop(number(argv[3]));
   else if (!strcmp(mode, "crowd"))
-    crowd(atoi(argv[3]), strtoull(argv[4], NULL, 10));
+    crowd(atoi(argv[3]), number(argv[4]));
   else if (!strcmp(mode, "capture"))
-    capture(atoi(argv[3]), atoi(argv[4]), strtoull(argv[5], NULL, 10), argc > 6);
+    capture(atoi(argv[3]), atoi(argv[4]), number(argv[5]), argc > 6);
   else if (!strcmp(mode, "stress"))
     stress();
   else if (!strcmp(mode, "cancelled"))
@@ -311,12 +307,9 @@ int main(int argc, char **argv) {
   else if (!strcmp(mode, "churn"))
     churn(ptx, atoi(argv[3]));
   else if (!strcmp(mode, "copies"))
-    copies(atoi(argv[3]), strtoull(argv[4], NULL, 10), strtoull(argv[5], NULL, 10));
+    copies(atoi(argv[3]), number(argv[4]), number(argv[5]));
   else
     return 2;
   fflush(stdout);
-  /* The test reads the pages while the process is still alive. */
-  while (read(0, &(char){0}, 1) > 0) {
-  }
-  return 0;
+  return stay();
 }

@@ -104,7 +104,7 @@ def test_who_is_charged_for_half_had_all_of_it(forger):
     assert had <= 3 * SECOND
 
 
-def test_who_runs_without_a_lease_and_says_nothing_is_found():
+def test_who_runs_without_a_lease_and_reports_nothing_is_found():
     m = Model()
     m.add(0, guarantee=500)
     m.add(1, guarantee=500)

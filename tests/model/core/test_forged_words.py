@@ -81,7 +81,7 @@ def test_what_cannot_be_paid_back_is_spared_to_nobody():
     assert split(got) == pytest.approx(split(beside_honest(guarantees, 0, processes=15)), abs=POINTS)
 
 
-def test_a_lease_that_is_said_to_be_used_is_paid_though_that_is_then_denied():
+def test_a_lease_claimed_to_be_used_is_paid_though_that_is_then_denied():
     """At the next look the liar forger that it never ran. If that kept its bucket full, it would take the device from a
     working tenant each time it waits."""
     m = Model()
@@ -93,8 +93,8 @@ def test_a_lease_that_is_said_to_be_used_is_paid_though_that_is_then_denied():
     began = m.now
 
     def say(waiting, busy_until_ns):
-        liar.waiting, liar.says_busy_until_ns = waiting, busy_until_ns
-        liar.says_undrained = int(busy_until_ns > m.now)
+        liar.waiting, liar.claims_busy_until_ns = waiting, busy_until_ns
+        liar.claims_undrained = int(busy_until_ns > m.now)
 
     while m.now < began + 2 * SECOND:
         say(1, 1)

@@ -34,7 +34,7 @@ def stopped_in_mid_kernel():
         m.run(MS)
     m.tenants[0].queued = 400 * MS
     m.step()
-    m.tenants[0].says_undrained, m.tenants[0].says_busy_until_ns = 1, m.now + 100 * MS
+    m.tenants[0].claims_undrained, m.tenants[0].claims_busy_until_ns = 1, m.now + 100 * MS
     m.stop(0)
     return m
 
@@ -85,18 +85,18 @@ def test_the_end_of_a_holders_work_is_met_although_it_is_put_off():
     m.want(0, work=2 * MS)
     m.run(2 * MS)
     assert m.tenants[0].held
-    told = m.tenants[0].busy_until_ns
+    claimed = m.tenants[0].busy_until_ns
     for _ in range(3):
-        m.tenants[0].says_busy_until_ns = told
-        while m.next < told - 0.2 * MS:
+        m.tenants[0].claims_busy_until_ns = claimed
+        while m.next < claimed - 0.2 * MS:
             m.now = m.next
             m.step()
         m.now = m.next
-        told += 60_000
-        m.tenants[0].says_busy_until_ns = told
+        claimed += 60_000
+        m.tenants[0].claims_busy_until_ns = claimed
         m.step()
         assert m.tenants[0].held
-        assert m.next <= told
+        assert m.next <= claimed
 
 
 @pytest.mark.parametrize("guarantees", [(750, 250), (900, 100), (500, 500)], ids=str)
@@ -248,12 +248,12 @@ def test_work_that_outlasts_what_it_was_expected_to_take_is_met_at_its_end():
     m = machine({"guarantee": 750}, {"guarantee": 250})
     while not m.tenants[0].held:
         m.run(MS)
-    m.tenants[0].says_undrained, m.tenants[0].says_busy_until_ns = 1, m.now - 1
+    m.tenants[0].claims_undrained, m.tenants[0].claims_busy_until_ns = 1, m.now - 1
     m.want(0, work=0)
     for _ in range(10):
         assert m.tenants[0].held
         assert m.next <= m.now + MS
         m.run(m.next - m.now)
-    m.tenants[0].says_undrained = 0
+    m.tenants[0].claims_undrained = 0
     m.run(m.next - m.now)
     assert m.tenants[1].held

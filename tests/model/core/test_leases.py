@@ -68,7 +68,7 @@ def test_scavengers_get_only_what_nobody_wants_and_equally():
     assert executed[2] == pytest.approx(0.6, abs=0.01)
 
 
-def test_waits_are_told_apart():
+def test_kinds_of_waits_are_distinct():
     """By what would end the wait: the limit, the grant's turn by its guarantee, or device time that others leave."""
     m = machine({"limit": 250}, {})
     limited, rival = m.stats(0), m.stats(1)
@@ -133,9 +133,9 @@ def test_time_in_which_a_lone_holder_did_nothing_is_idle_and_charges_nobody():
     assert m.device().idle_with_waiters_ns == 0
 
 
-def test_the_holder_is_told_of_work_that_outlives_its_lease():
+def test_the_holder_is_notified_of_work_that_outlives_its_lease():
     m = machine({"guarantee": 500, "depth": 30 * MS}, {"guarantee": 500})
-    told = 0
+    notified = 0
     for _ in range(1000):
         m.run(MS)
         holder = lib.gs_core_holder(m.core)
@@ -144,13 +144,13 @@ def test_the_holder_is_told_of_work_that_outlives_its_lease():
         left = m.tenants[1 - holder].queued
         if lib.gs_core_foreign_work(m.core, holder):
             assert left > 0
-            told += 1
+            notified += 1
         else:
             assert left <= 0.2 * MS
-    assert told > 100
+    assert notified > 100
 
 
-def test_contention_is_told_while_a_neighbour_waits_and_for_a_second_after_it_ran():
+def test_contention_is_published_while_a_neighbour_waits_and_for_a_second_after_it_ran():
     m = machine({"guarantee": 500}, {"guarantee": 500})
     assert [m.tenants[n].contended for n in (0, 1)] == [1, 1]
     m.want(1, work=0)
@@ -247,7 +247,7 @@ def test_wakes_and_waits_are_counted_apart():
     assert any(action == CONTENDED for _, action, _, _, _ in m.decisions)
 
 
-def test_more_grants_than_one_answer_holds_are_all_told():
+def test_more_grants_than_one_answer_holds_are_all_notified():
     m = Model()
     for number in range(100):
         m.add(number, guarantee=10)

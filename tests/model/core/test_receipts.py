@@ -40,21 +40,21 @@ def busy():
     return m
 
 
-def test_every_lease_says_how_long_was_waited_for_it(busy):
-    said = {(grant, when): receipt.wait_ns for when, _, grant, _, receipt in receipts(busy, LEASE)}
+def test_every_lease_shows_how_long_was_waited_for_it(busy):
+    waited_for = {(grant, when): receipt.wait_ns for when, _, grant, _, receipt in receipts(busy, LEASE)}
     own = waits(busy)
     assert len(own) > 200
     for grant, begin, end in own:
-        assert said[grant, end] == end - begin
-    assert len(said) - len(own) <= 2, "their first leases"
+        assert waited_for[grant, end] == end - begin
+    assert len(waited_for) - len(own) <= 2, "their first leases"
     for grant in (0, 1):
         spans = busy.stats(grant).waited
-        assert spans.n == sum(spans.bucket) == sum(g == grant for g, _ in said)
-        assert spans.total_ns == sum(waited for (g, _), waited in said.items() if g == grant)
-        assert spans.max_ns == max(waited for (g, _), waited in said.items() if g == grant)
+        assert spans.n == sum(spans.bucket) == sum(g == grant for g, _ in waited_for)
+        assert spans.total_ns == sum(waited for (g, _), waited in waited_for.items() if g == grant)
+        assert spans.max_ns == max(waited for (g, _), waited in waited_for.items() if g == grant)
 
 
-def test_every_lease_that_is_taken_in_mid_work_says_when_its_work_was_done(busy):
+def test_every_lease_that_is_taken_in_mid_work_shows_when_its_work_was_done(busy):
     taken = {
         (g, when): other for when, _, g, other, r in receipts(busy, REVOKE) if RULES[r.rule] not in {"idle", "gone"}
     }
@@ -80,7 +80,7 @@ def test_a_lease_names_who_was_waited_for_and_the_numbers_behind_it(busy):
         assert r.reclaim_ns == handed.get((grant, when), 0) <= max(r.wait_ns, r.reclaim_ns)
 
 
-def test_a_wake_is_told_from_other_waits():
+def test_a_wake_differs_from_other_waits():
     m = Model()
     m.add(0, guarantee=750)
     m.add(1, guarantee=250)
@@ -97,7 +97,7 @@ def test_a_wake_is_told_from_other_waits():
     assert all(r.guarantee_milli == 750 and r.had_milli < 100 for r in taken)
 
 
-def test_the_end_of_a_term_a_tier_and_a_limit_are_told_apart():
+def test_the_end_of_a_term_a_tier_and_a_limit_are_distinct():
     m = Model()
     m.add(0, tier=0)
     m.add(1, tier=0)
@@ -167,10 +167,10 @@ def test_a_grant_that_ends_leaves_nothing_open():
         m.want(number)
     m.run(SECOND + 7 * MS)
     out = ffi.new("struct gs_core_decision[3]")
-    said = {}
+    decided = {}
     for number in (0, 1):
         n = lib.gs_core_close(m.core, number, m.now, out)
-        said[number] = [(d.action, RULES[d.receipt.rule]) for d in out[0:n]]
+        decided[number] = [(d.action, RULES[d.receipt.rule]) for d in out[0:n]]
     holder = 0 if m.tenants[0].held else 1
-    assert said[holder] == [(REVOKE, "ended")]
-    assert said[1 - holder][0][0] == LEFT
+    assert decided[holder] == [(REVOKE, "ended")]
+    assert decided[1 - holder][0][0] == LEFT

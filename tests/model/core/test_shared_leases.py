@@ -175,7 +175,7 @@ def test_a_long_request_of_an_interactive_grant_is_not_cut_in_pieces():
         m.run(80 * MS)
 
 
-def test_neighbours_of_an_interactive_grant_are_told():
+def test_neighbours_of_an_interactive_grant_are_notified():
     m = machine({"guarantee": 300, "workload": INTERACTIVE}, {"guarantee": 350}, {"guarantee": 350})
     assert [m.tenants[number].contended for number in range(3)] == [1, 2, 2]
     m.want(0, work=0)

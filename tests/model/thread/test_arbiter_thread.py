@@ -181,7 +181,7 @@ def test_lies_in_the_usage_page_cost_only_the_liar(machine):
     assert got[1] / sum(got) > 0.45
 
 
-def test_what_was_said_to_be_drained_is_on_the_device_until_it_is_proven_done(machine):
+def test_what_was_reported_drained_is_on_the_device_until_it_is_proven_done(machine):
     arbiter, (first, second) = machine(Share(500), Share(500))
     words = first.usage.pointer.slot[first.usage.claim(first.limits, 1).index].device[0]
     words.waiting = 1
@@ -284,7 +284,7 @@ def test_changed_shares_reach_running_tenants(machine):
     until(follows)
 
 
-def test_events_tell_what_happened_in_order(machine):
+def test_events_are_in_order(machine):
     arbiter, grants = machine(Share(500), Share(500))
     for grant in grants:
         grant.start()
@@ -307,7 +307,7 @@ def test_events_tell_what_happened_in_order(machine):
     assert all(event.sequence > events[-1].sequence for event in again)
 
 
-def test_the_record_says_what_it_lost_and_names_no_grant_twice(machine):
+def test_the_record_shows_what_it_lost_and_names_no_grant_twice(machine):
     arbiter, (grant,) = machine(Share(500))
     slot = grant.usage.claim(grant.limits, 1)
     grant.usage.pointer.slot[slot.index].device[0].waiting = 1

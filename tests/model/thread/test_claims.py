@@ -91,7 +91,7 @@ def test_a_grant_pays_for_no_more_than_the_time_that_passed(steps, base):
 
 
 @given(st.lists(st.tuples(st.integers(1, 10**9), st.integers(0, 1000), st.booleans()), max_size=30))
-def test_a_marked_grant_pays_at_least_for_its_leases_and_for_what_it_says(steps):
+def test_a_marked_grant_pays_at_least_for_its_leases_and_for_what_it_reports(steps):
     honest = [(passed, passed * milli // 1000 if held else 0, False, held) for passed, milli, held in steps]
     marked = [(passed, grown, True, held) for passed, grown, _, held in honest]
     assert metered(honest)[-1] == sum(step[1] for step in honest)
@@ -120,7 +120,7 @@ LIES = {
 
 
 @pytest.mark.parametrize("name", LIES)
-def test_a_lie_marks_its_slot_and_is_told_once(machine, name):
+def test_a_lie_marks_its_slot_and_is_reported_once(machine, name):
     for word, field, value in LIES[name]:
         arbiter, grants = machine(Share(500))
         grant = grants[-1]
@@ -137,8 +137,8 @@ def test_a_lie_marks_its_slot_and_is_told_once(machine, name):
         assert stats.processes == 1
         assert stats.busy_ns <= 12345 + 60 * 10**9
         assert stats.memory_bytes == min(4 * GIB, value if word is Word.MEMORY else GIB)
-        told = [e for e in arbiter.events()[0] if e.kind is EventKind.LIE]
-        [event] = told
+        lies = [e for e in arbiter.events()[0] if e.kind is EventKind.LIE]
+        [event] = lies
         assert event.grant == grant.handle
         lie = event.lie
         assert (lie.word, lie.slot, lie.pid, lie.value) == (word, slot.index, 4242, min(value, MOST))
@@ -150,7 +150,7 @@ def test_a_lie_marks_its_slot_and_is_told_once(machine, name):
         assert grant.stats().marked == 0
 
 
-def test_who_tells_a_thousand_lies_does_not_fill_the_record(machine):
+def test_a_thousand_lies_do_not_fill_the_record(machine):
     arbiter, (grant,) = machine(Share(500))
     began = os.times().elapsed
     for _ in range(200):
@@ -162,8 +162,8 @@ def test_who_tells_a_thousand_lies_does_not_fill_the_record(machine):
         assert grant.stats().marked == 1
         arbiter.clear_slot(grant.handle, slot.index)
     seconds = os.times().elapsed - began
-    told = [e for e in arbiter.events()[0] if e.kind is EventKind.LIE]
-    assert len(told) <= 16 * (seconds + 2)
+    lies = [e for e in arbiter.events()[0] if e.kind is EventKind.LIE]
+    assert len(lies) <= 16 * (seconds + 2)
 
 
 def test_a_liar_pays_for_every_lease_in_full_and_its_neighbour_for_none_of_it(machine):

@@ -44,40 +44,6 @@ ok(d.cuCtxSynchronize())
 ok(d.cuCtxDestroy(ctx))
 assert d.cuCtxSynchronize()[0] == d.CUresult.CUDA_ERROR_INVALID_CONTEXT
 """,
-    "memory": PRIMARY
-    + """
-data, back = bytes(range(256)) * 256, bytearray(1 << 16)
-p = ok(d.cuMemAlloc(len(data)))
-ok(d.cuMemcpyHtoD(p, data, len(data)))
-ok(d.cuMemcpyDtoH(back, p, len(data)))
-assert data == back
-ok(d.cuMemFree(p))
-""",
-    "time": PRIMARY
-    + """
-stream = ok(d.cuStreamCreate(0)); a, b = ok(d.cuEventCreate(0)), ok(d.cuEventCreate(0))
-launch(20_000_000, stream)
-ok(d.cuEventRecord(a, stream))
-for _ in range(10): launch(1_000_000, stream)
-ok(d.cuEventRecord(b, stream))
-assert d.cuEventQuery(b)[0] == d.CUresult.CUDA_ERROR_NOT_READY
-ok(d.cuEventSynchronize(b))
-assert ok(d.cuEventElapsedTime(a, b)) == 10.0
-""",
-    "graph": PRIMARY
-    + """
-stream = ok(d.cuStreamCreate(0)); a, b = ok(d.cuEventCreate(0)), ok(d.cuEventCreate(0))
-ok(d.cuStreamBeginCapture(stream, d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))
-for _ in range(10): launch(1_000_000, stream)
-status, ident, graph, deps, edges, n = ok(d.cuStreamGetCaptureInfo(stream))
-assert status == d.CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_ACTIVE and n == 1
-graph = ok(d.cuStreamEndCapture(stream)); run = ok(d.cuGraphInstantiate(graph, 0))
-launch(20_000_000, stream)
-ok(d.cuEventRecord(a, stream)); ok(d.cuGraphLaunch(run, stream)); ok(d.cuEventRecord(b, stream))
-ok(d.cuStreamSynchronize(stream))
-assert ok(d.cuEventElapsedTime(a, b)) == 10.0
-ok(d.cuGraphExecDestroy(run)); ok(d.cuGraphDestroy(graph))
-""",
     "library": PRIMARY
     + """
 lib = ok(d.cuLibraryLoadData(PTX, [], [], 0, [], [], 0))
@@ -90,16 +56,6 @@ spin = function
 launch(1000, 0)
 ok(d.cuCtxSynchronize())
 ok(d.cuLibraryUnload(lib))
-""",
-    "host function": PRIMARY
-    + """
-called = []
-callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda data: called.append(data))
-stream = ok(d.cuStreamCreate(0))
-launch(3_000_000, stream)
-ok(d.cuLaunchHostFunc(stream, ctypes.cast(callback, ctypes.c_void_p).value, 7))
-ok(d.cuStreamSynchronize(stream))
-assert called == [7]
 """,
 }
 

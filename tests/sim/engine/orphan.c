@@ -1,4 +1,4 @@
-/* Forks without exec and ends: its child says its pid, keeps the descriptors, and waits to be killed. */
+/* Forks without exec and ends: its child prints its pid, keeps the descriptors, and waits to be killed. */
 #include "client.h"
 
 int main(void) {

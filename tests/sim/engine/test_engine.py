@@ -35,7 +35,7 @@ GIB = 1 << 30
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         (["--devices", "2x16GiBs"], "--devices"),
         (["--devices", "0x16GiB"], "--devices"),
@@ -54,12 +54,12 @@ GIB = 1 << 30
         ([], "--devices"),
     ],
 )
-def test_bad_options(tmp_path, options, says):
+def test_bad_options(tmp_path, options, message):
     done = subprocess.run(
         [SIM_BINARY, "--socket", tmp_path / "s", *options], capture_output=True, text=True, timeout=10
     )
     assert done.returncode == 2
-    assert says in done.stderr.splitlines()[0]
+    assert message in done.stderr.splitlines()[0]
     assert not (tmp_path / "s").exists()
 
 
@@ -128,7 +128,7 @@ def test_alone_it_ends_after_ten_seconds(simulator):
     assert 9 < time.monotonic() - start < 15
 
 
-def test_devices_are_told_apart_and_keep_their_names(simulator):
+def test_devices_are_distinct_and_keep_their_names(simulator):
     simulator.start(devices="1x16GiB,2x512MiB")
     first = [device["uuid"] for device in simulator.stats()["devices"]]
     assert [device["total_bytes"] for device in simulator.stats()["devices"]] == [16 * GIB, GIB // 2, GIB // 2]

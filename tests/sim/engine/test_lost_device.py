@@ -49,7 +49,7 @@ def test_it_answers_nobody_and_the_others_do(control):
 
 @pytest.mark.parametrize("others", [0, 1])
 @pytest.mark.xdist_group("timing")
-def test_work_stands_still_and_ends_with_all_of_its_time(sim, control, compiled, others):
+def test_work_pauses_and_ends_with_all_of_its_time(sim, control, compiled, others):
     children = [sim.spawn(compiled("worker.c")) for _ in range(1 + others)]
     for child in children:
         assert read_line(child) == "ready"

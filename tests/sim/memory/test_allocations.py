@@ -189,7 +189,7 @@ def test_each_device_has_its_own_books(sim: Any) -> None:
     assert sim.device(0)["bytes"] == 0
 
 
-def test_what_is_told_about_pointers(sim: Any) -> None:
+def test_attributes_of_pointers(sim: Any) -> None:
     worker = start(sim)
     worker.do("""
         A = d.CUpointer_attribute

@@ -116,6 +116,7 @@ def test_the_last_of_all_frees(sim: Any, one: Worker, order: str) -> None:
         assert held(sim, one) == GRAIN
         one.do(steps[name])
     assert held(sim, one) == 0
+    assert one.error("d.cuMemRelease(h)") == INVALID
     assert sim.device()["peak_bytes"] == CONTEXT + GRAIN
 
 

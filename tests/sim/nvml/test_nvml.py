@@ -127,7 +127,7 @@ show([[m.total, m.free, m.used], [m2.total, m2.free, m2.used, m2.reserved], rows
     assert [row[0] for row in ask(sim, code)[2][0]] == [two.pid]
 
 
-def test_a_wrong_struct_version_is_said(sim: Any) -> None:
+def test_a_wrong_struct_version_is_refused(sim: Any) -> None:
     code = """
 import ctypes
 n.nvmlInit(); h = n.nvmlDeviceGetHandleByIndex(0); m = n.c_nvmlMemory_v2_t(); m.version = 0x03000028
@@ -146,7 +146,7 @@ def spin(worker: Worker, ms: float) -> None:
 
 
 @pytest.mark.xdist_group("timing")
-def test_utilisation_is_measured_and_tells_busy_from_idle(sim: Any) -> None:
+def test_utilisation_is_measured_and_separates_busy_from_idle(sim: Any) -> None:
     worker = start(sim)
     spin(worker, 60_000)
     code = """

@@ -117,7 +117,7 @@ def test_log(sim: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "status", "says"),
+    ("arguments", "status", "message"),
     [
         (["--query-gpu=index,nothing", "--format=csv"], 2, 'Field "nothing" is not a valid field to query.'),
         (["--query-gpu=index"], 2, "Invalid combination of input arguments."),
@@ -127,10 +127,10 @@ def test_log(sim: Any) -> None:
         (["-i", "7"], 6, "No devices were found"),
     ],
 )
-def test_mistakes(sim: Any, arguments: list[str], status: int, says: str) -> None:
+def test_mistakes(sim: Any, arguments: list[str], status: int, message: str) -> None:
     answered, printed = smi(sim, *arguments)
     assert answered == status
-    assert says in printed
+    assert message in printed
 
 
 def test_without_a_driver(sim: Any) -> None:

@@ -186,13 +186,13 @@ print(value.value)
         (cubin(128, 100), 128, 100, 2),
         (cubin(40, 30_000), 40, 30_000, 5),
         (fatbin((80, cubin(64, 0)), (75, cubin(16, 0)), (90, cubin(255, 0))), 64, 0, 4),
-        (fatbin((90, cubin(255, 0))), 32, 0, 8),  # no binary for this device: as if the image said nothing
+        (fatbin((90, cubin(255, 0))), 32, 0, 8),  # no binary for this device: as if the image declared nothing
     ],
     ids=["cubin", "shared memory", "fatbin", "another device's"],
 )
-def test_what_a_binary_says_of_its_kernels(sim, image, registers, shared, fit):
-    said = sim.python(PROGRAM + NEEDS.replace("IMAGE", repr(image)))
-    assert [int(line) for line in said.split()] == [registers, shared, fit]
+def test_what_a_binary_declares_of_its_kernels(sim, image, registers, shared, fit):
+    printed = sim.python(PROGRAM + NEEDS.replace("IMAGE", repr(image)))
+    assert [int(line) for line in printed.split()] == [registers, shared, fit]
 
 
 @pytest.mark.parametrize("launch", [DRIVER, RUNTIME], ids=["driver", "runtime"])

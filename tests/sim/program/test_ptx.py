@@ -1,4 +1,4 @@
-"""What the simulated driver says about PTX texts: it compiles nothing, but finds what people get wrong."""
+"""How the simulated driver judges PTX texts: it compiles nothing, but finds what people get wrong."""
 
 import re
 import subprocess

@@ -28,9 +28,9 @@ ok(cuda.cuDevicePrimaryCtxRetain(byref(context), 0))
 ok(cuda.cuCtxSetCurrent(context))
 ok(blas.cublasCreate_v2(byref(handle)))
 null, one = c_void_p(), byref(c_float(1))
-def done(**said):
+def done(**values):
     ok(cuda.cuCtxSynchronize())
-    print(json.dumps(said), flush=True)
+    print(json.dumps(values), flush=True)
     sys.stdin.read()
 """
 
@@ -42,12 +42,12 @@ def play(sim):
 
     def run(code, major=13):
         child = sim.spawn(sys.executable, "-c", PRELUDE.replace("MAJOR", str(major)) + code)
-        said = child.stdout.readline()
-        assert said, code
+        values = child.stdout.readline()
+        assert values, code
         row = sim.process(child.pid)
         child.stdin.close()
         assert child.wait(20) == 0
-        return json.loads(said), row
+        return json.loads(values), row
 
     return run
 
@@ -110,18 +110,18 @@ ok(lt.cublasLtMatmulAlgoGetHeuristic(handle, compute, a, b, d, d, null, 2, resul
 ok(lt.cublasLtMatmul(handle, compute, one, null, a, null, b, one, null, d, null, d, results, null, c_size_t(0), null))
 done(found=found.value, size=size.value)
 """
-    said, row = play(code, major)
-    assert said == {"found": 1, "size": 8}
+    values, row = play(code, major)
+    assert values == {"found": 1, "size": 8}
     assert row["busy_ns"] == pytest.approx(4 * FLOPS / FP16, rel=1e-3)
 
 
 def test_scalar_results_are_waited_for(play):
-    said, row = play(
+    values, row = play(
         "result = c_float(7)\nok(blas.cublasSnrm2_v2(handle, 1 << 28, null, 1, byref(result)))\n"
         "ok(blas.cublasSetPointerMode_v2(handle, 1))\nkept = c_float(7)\n"
         "ok(blas.cublasSnrm2_v2(handle, 1 << 28, null, 1, byref(kept)))\ndone(result=result.value, kept=kept.value)"
     )
-    assert said == {"result": 0, "kept": 7}
+    assert values == {"result": 0, "kept": 7}
     assert row["busy_ns"] == pytest.approx(2 * 4 * 2**28 / BYTES, rel=1e-3)
 
 
@@ -160,13 +160,13 @@ def test_a_captured_product_runs_at_each_launch_of_its_graph(play):
 
 
 def test_matrices_are_copied_by_columns(play):
-    said, _ = play(
+    values, _ = play(
         "device = c_uint64()\nok(cuda.cuMemAlloc_v2(byref(device), c_size_t(64)))\n"
         "given, back = (c_float * 8)(*range(8)), (c_float * 4)()\n"
         "ok(blas.cublasSetMatrix(2, 2, 4, given, 4, c_void_p(device.value), 2))\n"
         "ok(blas.cublasGetVector(4, 4, c_void_p(device.value), 1, back, 1))\ndone(back=list(back))"
     )
-    assert said == {"back": [0, 1, 4, 5]}
+    assert values == {"back": [0, 1, 4, 5]}
 
 
 @pytest.mark.parametrize("major", [12, 13])

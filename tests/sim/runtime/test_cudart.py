@@ -21,7 +21,7 @@ def test_a_program_with_nvccs_calls(sim: Any, tmp_path: Path) -> None:
     assert sim.run(program) == "2\n"
 
 
-def test_without_a_driver_it_says_so(tmp_path: Path, sim: Any) -> None:
+def test_without_a_driver_there_is_no_device(tmp_path: Path, sim: Any) -> None:
     program, alone = built.program("cudart_none"), tmp_path / "alone"
     alone.mkdir()
     shutil.copy(RUNTIME, alone)

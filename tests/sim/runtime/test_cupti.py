@@ -12,7 +12,7 @@ NAMES = Path(__file__).parents[3] / "native/api/cupti.txt"
 
 
 @pytest.mark.parametrize(("major", "version"), [(12, 26), (13, 130202)])
-def test_every_function_says_that_it_is_not_supported(major, version):
+def test_every_function_is_not_supported(major, version):
     library = f"libcupti.so.{major}"
     names = [line for line in NAMES.read_text().splitlines() if not line.startswith("#")]
     lines = subprocess.check_output(["nm", "-D", "--defined-only", SIM_LIB_DIR / library], text=True).splitlines()

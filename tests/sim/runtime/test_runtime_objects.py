@@ -190,12 +190,12 @@ print("ok")
 
 
 @pytest.mark.parametrize("major", MAJORS)
-def test_what_the_runtime_says_in_its_own_terms(sim: Any, major: int) -> None:
+def test_results_in_the_runtimes_own_terms(sim: Any, major: int) -> None:
     assert sim.python(START.format(major=major) + f"MAJOR = {major}\n" + OBJECTS) == "ok\n"
 
 
 def cubin(**variables: int) -> bytes:
-    """The smallest ELF file that names these variables and says how large they are."""
+    """The smallest ELF file that names these variables with their sizes."""
     names, symbols = b"\0", bytes(24)
     for name, size in variables.items():
         symbols += struct.pack("<IBBHQQ", len(names), 1, 0, 1, 0, size)

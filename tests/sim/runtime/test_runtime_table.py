@@ -53,7 +53,7 @@ print("ok")
 
 
 @pytest.mark.parametrize("major", MAJORS)
-def test_what_is_not_simulated_says_so(sim: Any, major: int) -> None:
+def test_what_is_not_simulated_is_not_supported(sim: Any, major: int) -> None:
     wanted = [row.name for row in table.runtime() if row.does == "none" and major in row.majors and row.name[0] != "_"]
     code = START.format(major=major) + f"print({{rt[name]() for name in {wanted!r}}}, rt.cudaGetLastError())"
     assert sim.python(code) == "{801} 801\n"
@@ -65,7 +65,7 @@ status, key, count = I(9), ctypes.c_ulonglong(), Z()
 dependencies, edges = P(), P()
 driver_status = I()
 
-# capture: what the runtime says is what the driver says
+# capture: the runtime's result is the driver's
 ok(rt.cudaStreamCreateWithFlags(at(stream), 1))
 ok(rt.cudaGraphCreate(at(graph), 0))
 ok(rt.cudaGraphAddEmptyNode(at(node), graph, None, Z(0)))

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import grpc
+from engines.protobuf import parse, text
 from machine import cgroups
 from run.waiting import until
-
-from gpushare.adapters.protobuf import parse, text
 
 _NUMBERS = itertools.count()
 IMAGE = "docker.io/library/gpushare-engines:1"

@@ -74,12 +74,12 @@ def test_a_program_that_writes_too_much(recorder):
 
 
 def test_the_readme_says_what_its_picture_shows():
-    spec = importlib.util.spec_from_file_location("pictures", SCRIPTS / "pictures.py")
+    spec = importlib.util.spec_from_file_location("pictures", SCRIPTS / "pictures" / "__main__.py")
     pictures = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(pictures)
     drawn = pictures.PICTURES / "demo.svg"
-    block = pictures.said(drawn.read_text())
+    block = pictures.verdict(drawn.read_text())
     assert "PASS: 11 of 11 claims hold" in block
-    assert block in pictures.README.read_text(), "run scripts/pictures.py README"
+    assert block in pictures.README.read_text(), "run scripts/pictures README"
     for path in (drawn, *(pictures.PICTURES / name for name in ("demo-teams.svg", "usage.svg"))):
         assert path.stat().st_size <= pictures.BYTES_MAX and "imulated" in path.read_text()

@@ -119,7 +119,7 @@ WANTED = edits.Edits(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(NAMES, VALUES, max_size=8))
 def test_whatever_a_config_is_there_is_an_answer(tmp_path, value):
     """Any config is edited or gets a one-line error, also that of a container that exists already; an edited config can

@@ -114,7 +114,7 @@ def test_remove_is_idempotent_and_follows_nothing(tmp_layout, node, tmp_path, fi
     assert (node.sim_lib_dir / "libcuda.so.1").exists()
 
 
-def test_what_cannot_be_made_is_said(tmp_layout, node):
+def test_what_cannot_be_made_is_reported(tmp_layout, node):
     own = create(tmp_layout, "container", node)
     with pytest.raises(FileExistsError, match=str(own.parent)):
         create(tmp_layout, "container", node)

@@ -334,7 +334,7 @@ def test_a_request_by_the_environment():
 
 
 @pytest.mark.parametrize(
-    ("variables", "says"),
+    ("variables", "message"),
     [
         (["GPUSHARE_MEMORY=1GiB"], "GPUSHARE_TIME is missing"),
         (["GPUSHARE_CLASS=training"], "GPUSHARE_MEMORY is missing"),
@@ -346,6 +346,6 @@ def test_a_request_by_the_environment():
         ),
     ],
 )
-def test_what_the_environment_cannot_ask(variables, says):
-    with pytest.raises(UsageError, match=says):
+def test_what_the_environment_cannot_ask(variables, message):
+    with pytest.raises(UsageError, match=message):
         by_environment(*variables)

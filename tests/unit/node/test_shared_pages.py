@@ -41,7 +41,7 @@ def test_what_was_written_is_read_back_by_another_mapping(tmp_path, pages):
         assert pages[0].renew_daemon_epoch() == 2 == seen.daemon_epoch
 
 
-def test_modes_are_as_asked_whatever_the_umask_says(tmp_path):
+def test_modes_are_as_asked_whatever_the_umask_states(tmp_path):
     old = os.umask(0o077)
     try:
         limits_page(tmp_path / "limits", "g", [DEVICE]).close()
@@ -196,7 +196,7 @@ def test_no_number_of_a_page_is_larger_than_the_ledger_can_keep(pages, value):
     assert {getattr(seen, name) for name in names} == {2**63 - 1}
 
 
-def test_a_page_truncated_under_our_hands_reads_as_zeros_and_says_so(tmp_path, pages):
+def test_a_page_truncated_under_our_hands_reads_as_zeros_and_reports_it(tmp_path, pages):
     limits, usage = pages
     usage.claim(limits, 10)
     assert not usage.torn

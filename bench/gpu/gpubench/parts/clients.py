@@ -99,7 +99,7 @@ def _run(context: Context, client: Client, arm: str) -> tuple[Json | None, str]:
         return None, f"status {done.returncode}: {lines[0][:160]}"
     if done.returncode != 0:
         return None, f"status {done.returncode} after its answer"
-    answer["said"] = next((line for line in done.stderr.splitlines() if line.startswith("gpushare: ")), "")
+    answer["line"] = next((line for line in done.stderr.splitlines() if line.startswith("gpushare: ")), "")
     return answer, ""
 
 
@@ -116,9 +116,9 @@ def _judge(bare: Json, shared: Json) -> tuple[bool, str]:
             "GIVEN" if shared["refused"] in _GIVEN else f"met {shared['refused']}, WHICH IS NOT AN OUT-OF-MEMORY ERROR"
         )
     text += f"; sees {total / GIB:.4g} GiB" if total else "; reports no total"
-    said = shared.get("said", "")
-    text += f"; PRINTS {said}" if said else ""
-    return same and refused and (fits or total == 0) and not said, text
+    line = shared.get("line", "")
+    text += f"; PRINTS {line}" if line else ""
+    return same and refused and (fits or total == 0) and not line, text
 
 
 def _smi(context: Context) -> bool | None:

@@ -1,4 +1,4 @@
-"""Before the groups that share: whether gpushare can share anything here, and why not, said once."""
+"""Before the groups that share: whether gpushare can share anything here, and why not, once."""
 
 import subprocess
 import sys

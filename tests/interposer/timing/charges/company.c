@@ -17,15 +17,14 @@ int main(int argc, char **argv) {
   if (argc < 5)
     return 2;
   bool deep = !strcmp(argv[1], "deep"), sync = !strcmp(argv[1], "sync");
-  uint64_t ms = strtoull(argv[3], NULL, 10), ns = strtoull(argv[4], NULL, 10);
-  uint64_t gap = argc > 5 ? strtoull(argv[5], NULL, 10) : 0, more = argc > 6 ? strtoull(argv[6], NULL, 10) : 0;
+  uint64_t ms = number(argv[3]), ns = number(argv[4]);
+  uint64_t gap = argc > 5 ? number(argv[5]) : 0, more = argc > 6 ? number(argv[6]) : 0;
   start(argv[2]);
   for (int i = 0; i < 50; i++) {
     spin(0, ns, streams[0]);
     OK(cuStreamSynchronize(streams[0]));
   }
-  printf("{\"ready\": true}\n");
-  fflush(stdout);
+  report("{\"ready\": true}\n");
   if (!fgets(line, sizeof line, stdin))
     return 2;
   for (uint64_t began = now(), n = 1; now() - began < ms * 1000000; n++) {
@@ -36,7 +35,6 @@ int main(int argc, char **argv) {
     }
   }
   OK(cuCtxSynchronize());
-  printf("{\"done\": true}\n");
-  fflush(stdout);
+  report("{\"done\": true}\n");
   return fgets(line, sizeof line, stdin) == NULL;
 }

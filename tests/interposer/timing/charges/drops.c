@@ -8,8 +8,7 @@ static const char *waits, *ptx;
 static uint64_t n, ns;
 
 static void launch(CUfunction function, CUstream stream) {
-  void *arguments[] = {&ns};
-  OK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL));
+  launch_of(function, ns, stream);
 }
 
 static void work(CUfunction function, CUstream stream) {
@@ -147,14 +146,12 @@ int main(int argc, char **argv) {
     return 2;
   ptx = argv[2];
   waits = argv[3];
-  n = strtoull(argv[5], NULL, 10);
-  ns = strtoull(argv[6], NULL, 10);
+  n = number(argv[5]);
+  ns = number(argv[6]);
   start(ptx);
-  for (began = now(); now() - began < strtoull(argv[4], NULL, 10) * 1000000; rounds++)
+  for (began = now(); now() - began < number(argv[4]) * 1000000; rounds++)
     ends[end].round();
   OK(cuCtxSynchronize());
-  printf("{\"truth_ns\": %llu, \"rounds\": %llu}\n", (unsigned long long)truth, (unsigned long long)rounds);
-  fflush(stdout);
-  getchar();
-  return 0;
+  report("{\"truth_ns\": %llu, \"rounds\": %llu}\n", (unsigned long long)truth, (unsigned long long)rounds);
+  return stay();
 }

@@ -38,8 +38,7 @@ int main(int argc, char **argv) {
   wait_for(SHORT_NS, 1);
   for (int i = 0; i < 64; i++)
     wait_for(SHORT_NS, i % 4 == 0 ? late_ms : 0);
-  printf("{\"started\": true}\n");
-  fflush(stdout);
+  report("{\"started\": true}\n");
   truth = 0;
   for (int i = 0; i < count; i++) {
     usleep(260000);
@@ -47,9 +46,6 @@ int main(int argc, char **argv) {
       wait_for(SHORT_NS, 0);
     wait_for((uint64_t)long_ms * 1000000, 0);
   }
-  printf("{\"truth_ns\": %llu}\n", (unsigned long long)truth);
-  fflush(stdout);
-  while (read(0, &(char){0}, 1) > 0) {
-  }
-  return 0;
+  report("{\"truth_ns\": %llu}\n", (unsigned long long)truth);
+  return stay();
 }

@@ -202,7 +202,7 @@ int main(int argc, char **argv) {
   int contexts;
   if (argc < 5)
     return 2;
-  main_worker.seed = strtoull(argv[1], NULL, 10) * 0x9e3779b97f4a7c15u + 1;
+  main_worker.seed = number(argv[1]) * 0x9e3779b97f4a7c15u + 1;
   gaps = atoi(argv[4]);
   for (int i = 0; i < 8; i++) { /* so that neighbouring seeds give different programs */
     chance(&main_worker);
@@ -230,16 +230,12 @@ int main(int argc, char **argv) {
     OK(cuStreamCreate(&w->capturing, 1));
     OK(cuEventCreate(&w->event, 2 /* no timing */));
   }
-  printf("{\"threads\": %d, \"contexts\": %d}\n", threads, contexts);
-  fflush(stdout);
-  until = now() + strtoull(argv[3], NULL, 10) * 1000000;
+  report("{\"threads\": %d, \"contexts\": %d}\n", threads, contexts);
+  until = now() + number(argv[3]) * 1000000;
   for (int i = 0; i < threads; i++)
     pthread_create(&workers[i].thread, NULL, work, &workers[i]);
   for (int i = 0; i < threads; i++)
     pthread_join(workers[i].thread, NULL);
-  printf("{\"done\": true}\n");
-  fflush(stdout);
-  while (read(0, &(char){0}, 1) > 0) {
-  }
-  return 0;
+  report("{\"done\": true}\n");
+  return stay();
 }

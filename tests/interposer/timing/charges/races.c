@@ -53,15 +53,14 @@ static void *waiter(void *argument) {
 
 static void launch(uint64_t n) {
   uint64_t ns = n % 8 == 7 ? long_ns : short_ns;
-  void *arguments[] = {&ns};
   CUstream stream = is("legacy") ? blocking : is("beside") && n % 2 ? beside : streams[0];
-  OK(cuLaunchKernel(kernels[0], 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL));
+  launch_of(kernels[0], ns, stream);
   if (is("shared") || is("sharedquery"))
     OK(cuEventRecord(shared, stream));
   if (is("order")) {
     OK(cuEventRecord(event, stream));
     OK(cuStreamWaitEvent(beside, event, 0));
-    OK(cuLaunchKernel(kernels[0], 1, 1, 1, 1, 1, 1, 0, beside, arguments, NULL));
+    launch_of(kernels[0], ns, beside);
   }
 }
 
@@ -82,17 +81,16 @@ int main(int argc, char **argv) {
     return 2;
   way = argv[1];
   threads = atoi(argv[4]) < MOST ? atoi(argv[4]) : MOST;
-  short_ns = strtoull(argv[5], NULL, 10);
-  long_ns = strtoull(argv[6], NULL, 10);
+  short_ns = number(argv[5]);
+  long_ns = number(argv[6]);
   pause_us = (unsigned)atoi(argv[7]);
   start_as(argv[2], 0, CU_CTX_SCHED_BLOCKING_SYNC);
   OK(cuStreamCreate(&beside, 1));
   OK(cuStreamCreate(&blocking, 0));
   OK(cuEventCreate(&event, 2));
   OK(cuEventCreate(&shared, 3));
-  printf("{\"started\": true}\n");
-  fflush(stdout);
-  until = now() + strtoull(argv[3], NULL, 10) * 1000000;
+  report("{\"started\": true}\n");
+  until = now() + number(argv[3]) * 1000000;
   for (int i = 0; i < threads; i++)
     pthread_create(&thread[made++], NULL, is("order") ? launcher : waiter, NULL);
   for (int i = 0; i < (is("launchers") ? threads : 1); i++)
@@ -100,9 +98,6 @@ int main(int argc, char **argv) {
   while (made > 0)
     pthread_join(thread[--made], NULL);
   OK(cuCtxSynchronize());
-  printf("{\"done\": true}\n");
-  fflush(stdout);
-  while (read(0, &(char){0}, 1) > 0) {
-  }
-  return 0;
+  report("{\"done\": true}\n");
+  return stay();
 }

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.timing
 
 @pytest.fixture
 def sim(tmp_path: Path) -> Iterator[Simulator]:
-    """Kernels that change a condition take as long as branches.c says."""
+    """Kernels that change a condition take as long as in branches.c."""
     simulator = Simulator(tmp_path / "sim", "1x4GiB", "--kernel-ns", "10000")
     yield simulator
     simulator.stop()

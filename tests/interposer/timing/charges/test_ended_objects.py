@@ -33,8 +33,8 @@ def test_what_is_in_flight_is_charged(
     grant.lease()
     grant.set_bound(50 * MS)
     tenant = run("drops", grant, sim, end, wait, 100, *launches)
-    said = tenant.line()
+    result = tenant.line()
     busy, metered = sim.busy_ns(tenant.pid), grant.slot().busy_ns
-    print(f"{end} {wait} {launches}: {metered / busy - 1:+.1%} of {busy / MS:.0f} ms in {said['rounds']} rounds")
-    assert busy == said["truth_ns"]
+    print(f"{end} {wait} {launches}: {metered / busy - 1:+.1%} of {busy / MS:.0f} ms in {result['rounds']} rounds")
+    assert busy == result["truth_ns"]
     assert -0.05 <= metered / busy - 1 <= 0.10

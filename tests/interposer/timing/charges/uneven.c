@@ -76,9 +76,9 @@ static void await(int way, CUstream stream) {
 int main(int argc, char **argv) {
   if (argc < 7)
     return 2;
-  uint64_t ms = strtoull(argv[3], NULL, 10), short_ns = strtoull(argv[4], NULL, 10);
-  uint64_t count = strtoull(argv[5], NULL, 10), long_ns = strtoull(argv[6], NULL, 10);
-  uint64_t gap = argc > 7 ? strtoull(argv[7], NULL, 10) : 0;
+  uint64_t ms = number(argv[3]), short_ns = number(argv[4]);
+  uint64_t count = number(argv[5]), long_ns = number(argv[6]);
+  uint64_t gap = argc > 7 ? number(argv[7]) : 0;
   bool fresh = argc > 8 && atoi(argv[8]);
   int way = WAYS;
   for (int i = 0; i < WAYS; i++)
@@ -95,8 +95,7 @@ int main(int argc, char **argv) {
     spin(0, short_ns, streams[0]);
     OK(cuStreamSynchronize(streams[0]));
   }
-  printf("{\"started\": true}\n");
-  fflush(stdout);
+  report("{\"started\": true}\n");
   usleep(30000); /* meanwhile the test reads the accounting */
   truth = 0;
   for (uint64_t began = now(), n = 0; now() - began < ms * 1000000; n++) {
@@ -117,9 +116,6 @@ int main(int argc, char **argv) {
       compute(gap);
   }
   OK(cuCtxSynchronize());
-  printf("{\"truth_ns\": %llu}\n", (unsigned long long)truth);
-  fflush(stdout);
-  while (read(0, &(char){0}, 1) > 0) {
-  }
-  return 0;
+  report("{\"truth_ns\": %llu}\n", (unsigned long long)truth);
+  return stay();
 }

@@ -22,13 +22,13 @@ int main(int argc, char **argv) {
   CUevent event;
   if (argc < 7)
     return 2;
-  uint64_t ms = strtoull(argv[2], NULL, 10), pause_ms = strtoull(argv[4], NULL, 10);
+  uint64_t ms = number(argv[2]), pause_ms = number(argv[4]);
   start(argv[1]);
   OK(cuEventCreate(&event, 2 /* no timing */));
   for (uint64_t began = now(); now() - began < ms * 1000000;) {
     for (int burst = 5; burst + 1 < argc; burst += 2) {
-      for (uint64_t i = strtoull(argv[burst], NULL, 10); i > 0; i--)
-        spin(0, strtoull(argv[burst + 1], NULL, 10), streams[0]);
+      for (uint64_t i = number(argv[burst]); i > 0; i--)
+        spin(0, number(argv[burst + 1]), streams[0]);
       wait_by(argv[3], event);
     }
     sleep_ns((double)pause_ms * 1e6 * (0.5 + drand48()));

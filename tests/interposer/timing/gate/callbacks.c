@@ -62,7 +62,7 @@ static CUgraphExec executable(CUgraph graph) {
   return made;
 }
 
-/* A graph that calls `launches`, built as the mode says. */
+/* A graph that calls `launches`, built by the mode. */
 static CUgraphExec graph_of(const char *mode, struct call *call) {
   const CUDA_HOST_NODE_PARAMS how = {launches, call}, other = {nothing, NULL};
   CUgraphNodeParams any = {.type = CU_GRAPH_NODE_TYPE_HOST, .host = how};
@@ -129,7 +129,7 @@ static void many(void) {
 
 int main(int argc, char **argv) {
   const char *mode = argv[1];
-  struct call call = {.ns = argc > 3 ? strtoull(argv[3], NULL, 10) : 1000};
+  struct call call = {.ns = argc > 3 ? number(argv[3]) : 1000};
   char line[16];
   start(argv[2]);
   if (!strcmp(mode, "many")) {
@@ -149,15 +149,13 @@ int main(int argc, char **argv) {
     OK(cuStreamAddCallback(streams[0], called_back, &call, 0));
   else
     OK(cuGraphLaunch(graph_of(mode, &call), streams[0]));
-  printf("{\"before_ns\": %llu}\n", (unsigned long long)truth);
-  fflush(stdout);
+  report("{\"before_ns\": %llu}\n", (unsigned long long)truth);
   if (!fgets(line, sizeof line, stdin))
     return 3;
   __atomic_store_n(&call.go, 1, __ATOMIC_RELEASE);
   OK(cuStreamSynchronize(streams[0]));
   OK(cuStreamSynchronize(streams[1]));
-  printf("{\"calls\": %d, \"answer\": %d}\n", __atomic_load_n(&call.calls, __ATOMIC_ACQUIRE), call.answer);
-  fflush(stdout);
+  report("{\"calls\": %d, \"answer\": %d}\n", __atomic_load_n(&call.calls, __ATOMIC_ACQUIRE), call.answer);
   /* the thread that ran the callback counts as an ordinary one again */
   spin(0, 1000, streams[1]);
   OK(cuCtxSynchronize());

@@ -37,7 +37,7 @@ int main(int argc, char **argv) {
   if (argc < 6)
     return 2;
   const char *how = argv[1];
-  uint64_t usual = strtoull(argv[3], NULL, 10), other = strtoull(argv[4], NULL, 10);
+  uint64_t usual = number(argv[3]), other = number(argv[4]);
   start(argv[2]);
   OK(cuEventCreate(&event, 2 /* no timing */));
   OK(cuMemAlloc_v2(&word, 4096));
@@ -53,9 +53,8 @@ int main(int argc, char **argv) {
     returned = now();
     while (now() < returned + POLL_NS)
       wait_by(how); /* a repeated query is not work */
-    printf("{\"launched_ns\": %llu, \"returned_ns\": %llu}\n", (unsigned long long)launched,
+    report("{\"launched_ns\": %llu, \"returned_ns\": %llu}\n", (unsigned long long)launched,
            (unsigned long long)returned);
-    fflush(stdout);
     while (getchar() != '\n') {
     }
   }

@@ -59,8 +59,7 @@ static void steps(void) {
       OK(cuStreamSynchronize(stream[0]));
     if (what == 's')
       OK(cuStreamSynchronize(beside));
-    printf("{\"took_ns\": %llu, \"at\": %llu}\n", (unsigned long long)(now() - began), (unsigned long long)now());
-    fflush(stdout);
+    report("{\"took_ns\": %llu, \"at\": %llu}\n", (unsigned long long)(now() - began), (unsigned long long)now());
   }
 }
 
@@ -81,8 +80,7 @@ static void loop(int devices, uint64_t compute_ns, uint64_t ns, int many, int ro
     if (now() - began > worst)
       worst = now() - began;
   }
-  printf("{\"wall_ns\": %llu, \"worst_ns\": %llu}\n", (unsigned long long)(now() - first), (unsigned long long)worst);
-  fflush(stdout);
+  report("{\"wall_ns\": %llu, \"worst_ns\": %llu}\n", (unsigned long long)(now() - first), (unsigned long long)worst);
   while (read(0, &(char){0}, 1) > 0) { /* the test reads the pages while the process is still alive */
   }
 }
@@ -105,8 +103,8 @@ int main(int argc, char **argv) {
   if (argc < 6)
     return 2;
   int device = atoi(argv[3]), devices = strcmp(argv[1], "both") ? 1 : DEVICES;
-  key = strtoull(argv[4], NULL, 10);
-  ranks = strtoull(argv[5], NULL, 10);
+  key = number(argv[4]);
+  ranks = number(argv[5]);
   if (!strcmp(argv[1], "job") && !split(&device))
     return 2;
   OK(cuInit(0));
@@ -115,7 +113,7 @@ int main(int argc, char **argv) {
   if (!strcmp(argv[1], "steps"))
     steps();
   else if (argc == 10)
-    loop(devices, strtoull(argv[6], NULL, 10), strtoull(argv[7], NULL, 10), atoi(argv[8]), atoi(argv[9]));
+    loop(devices, number(argv[6]), number(argv[7]), atoi(argv[8]), atoi(argv[9]));
   else
     return 2;
   return 0;

@@ -67,12 +67,11 @@ struct work {
 static void *other_thread(void *argument) {
   const struct work *work = argument;
   uint64_t ns = work->ns;
-  void *arguments[] = {&ns};
   OK(cuCtxSetCurrent(context));
   while (!waiting)
     usleep(100);
   for (int i = 0; i < work->n; i++)
-    OK(cuLaunchKernel(kernels[0], 1, 1, 1, 1, 1, 1, 0, streams[1], arguments, NULL));
+    launch_of(kernels[0], ns, streams[1]);
   launched = 1;
   return NULL;
 }
@@ -97,7 +96,6 @@ static void devices(const char *ptx, int n, uint64_t ns) {
   CUstream stream[2] = {streams[0], NULL};
   CUfunction function[2] = {kernels[0], NULL};
   uint64_t length = ns;
-  void *arguments[] = {&length};
   word(&address[0]);
   address[1] = address[0] + 64;
   start_on(ptx, 1);
@@ -115,7 +113,7 @@ static void devices(const char *ptx, int n, uint64_t ns) {
       OK(cuStreamWriteValue32_v2(stream[side], address[side], round, 0));
       OK(cuStreamWaitValue32_v2(stream[side], address[!side], round, GEQ));
       for (int i = 0; i < n; i++)
-        OK(cuLaunchKernel(function[side], 1, 1, 1, 1, 1, 1, 0, stream[side], arguments, NULL));
+        launch_of(function[side], length, stream[side]);
       truth += (uint64_t)n * ns;
     }
   for (int side = 0; side < 2; side++) {
@@ -174,7 +172,7 @@ int main(int argc, char **argv) {
   if (argc < 5)
     return 2;
   n = atoi(argv[3]);
-  ns = strtoull(argv[4], NULL, 10);
+  ns = number(argv[4]);
   start(ptx);
   began = now();
   if (!strcmp(mode, "waitvalue"))
@@ -194,10 +192,6 @@ int main(int argc, char **argv) {
   else
     return 2;
   OK(cuCtxSynchronize());
-  printf("{\"truth_ns\": %llu, \"wall_ns\": %llu}\n", (unsigned long long)truth, (unsigned long long)(now() - began));
-  fflush(stdout);
-  /* The test reads the pages while the process is still alive. */
-  while (read(0, &(char){0}, 1) > 0) {
-  }
-  return 0;
+  report("{\"truth_ns\": %llu, \"wall_ns\": %llu}\n", (unsigned long long)truth, (unsigned long long)(now() - began));
+  return stay();
 }

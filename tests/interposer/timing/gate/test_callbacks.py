@@ -26,7 +26,7 @@ def test_a_launch_in_a_callback_passes_without_a_lease(
         until(lambda: slot.drained == word, "nothing is in flight but a function of the host")
     tenant.tell("go")
     until(lambda: slot.launches == launches + 1, "metered")
-    assert slot.drained != word, "what was said of the drain holds no more"
+    assert slot.drained != word, "the drain that was reported holds no more"
     until(lambda: sim.busy_ns(tenant.pid) == before + KERNEL_NS, "it ran")
     assert tenant.line() == {"calls": 1, "answer": 0}
     until(lambda: slot.waiting == 1, "a launch of the program's own thread waits, as before")

@@ -23,7 +23,7 @@ def test_capture(grant: Grant, sim: Simulator, run_tenant: Callable[..., Tenant]
 def test_a_captured_launch_needs_no_lease(grant: Grant, sim: Simulator, run_tenant: Callable[..., Tenant]) -> None:
     """The lease is revoked during captures: the other stream and graph launches wait, but never a capture."""
     grant.lease()
-    tenant = run_tenant(grant, sim, "capture", RELAXED, 40, 20_000, "told")
+    tenant = run_tenant(grant, sim, "capture", RELAXED, 40, 20_000, "stepwise")
     slot = grant.slot()
     tenant.line()
     grant.revoke()
@@ -50,9 +50,9 @@ def test_every_call_answers_as_the_driver_alone(
     bare.end()
     tenant = run("captures", grant, sim, what, mode)
     result = tenant.line()
-    print(result["said"])
-    assert len(result["said"]) > 1
-    assert result["said"] == expected["said"]
+    print(result["results"])
+    assert len(result["results"]) > 1
+    assert result["results"] == expected["results"]
     assert sim.busy_ns(tenant.pid) == sim.busy_ns(bare.pid)
     until(lambda: grant.slot().inflight == 0, "all is proven done")
     tenant.end()
@@ -79,7 +79,7 @@ def test_a_watchdog_that_breaks_a_capture_breaks_it_without_us_too(
 ) -> None:
     """Proves that the test above can fail: in global mode an unguarded query is an error, in the others it is not."""
     grant.lease()
-    answers = {mode: run("captures", grant, sim, "watch", mode).line()["said"] for mode in (GLOBAL, THREAD_LOCAL)}
+    answers = {mode: run("captures", grant, sim, "watch", mode).line()["results"] for mode in (GLOBAL, THREAD_LOCAL)}
     assert answers[GLOBAL][-1] != 0
     assert answers[THREAD_LOCAL][-1] == 0
 

@@ -115,7 +115,7 @@ def test_with_a_cut_both_stop_at_the_same_one(grant: Grant, sim: Simulator, rank
     words = apart(grant, sim, tenants)
     cut(grant, 2)
     tenants[1].line()
-    until(lambda: drained(grant, words), "both say drained")
+    until(lambda: drained(grant, words), "both report drained")
     for tenant in tenants:
         do(tenant, "s 0")
     before = [sim.busy_ns(tenant.pid, device) for device, tenant in enumerate(tenants)]
@@ -160,7 +160,7 @@ def test_a_rank_that_may_still_submit_has_not_drained(
     """A `drained` reported before the cut was raised is withdrawn, also for compute."""
     tenants = ranks()
     words = revoke(grant)
-    until(lambda: drained(grant, words), "both said drained")
+    until(lambda: drained(grant, words), "both reported drained")
     cut(grant, 3)
     for tenant in tenants:
         do(tenant, f"k {MS}")
@@ -171,7 +171,7 @@ def test_a_rank_that_may_still_submit_has_not_drained(
     assert all(slot.drained != word for slot, word in zip(slots(grant), words, strict=True))
     for tenant in tenants:
         do(tenant, f"c {COLLECTIVE}")
-    until(lambda: drained(grant, words), "both say drained")
+    until(lambda: drained(grant, words), "both report drained")
     for device, tenant in enumerate(tenants):
         do_waits = slots(grant)[device]
         tenant.tell(f"k {MS}")
@@ -218,7 +218,7 @@ def test_a_cut_far_ahead_costs_only_its_grant(
     until(lambda: other.slot().waiting == 1, "the other one waits")
     grant.slot().set_cut((1 << 64) - 1)
     word = grant.revoke()
-    grant.set_foreign_work(True)  # as the arbiter says it
+    grant.set_foreign_work(True)  # as the arbiter does
     other.lease()
     before = [(g.slot().busy_ns, sim.busy_ns(t.pid)) for g, t in ((grant, forging), (other, honest))]
     time.sleep(1.2)

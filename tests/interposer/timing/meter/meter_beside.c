@@ -33,7 +33,7 @@ static void check_had_slices(void) {
   gs_meter_turn(&meter, 1, t);
   struct gs_had had = gs_meter_had(&meter, t, t + 10000000, true, 4 * ms);
   CHECK(near(had.least, 3.75 * ms, 1) && had.most == 10 * ms && near(had.likely, 4 * ms, 1));
-  /* The later it is, the less its estimate says, and the likelier is an even part. */
+  /* The later it is, the less its estimate means, and the likelier is an even part. */
   had = gs_meter_had(&meter, t, t + 10000000, true, 3 * ms);
   CHECK(near(had.likely, 3.75 * ms + 0.75 / 3.025 * 1.25 * ms, 1));
   CHECK(near(gs_meter_had(&meter, t, t + 10000000, true, 3.749 * ms).likely, 3.75 * ms, 1000));
@@ -91,17 +91,17 @@ static void settled_later(struct gs_function *function, uint32_t n, uint64_t too
 static void check_settled(void) {
   struct gs_function *function;
   /* How long the others were there is known when they left, or a time slice later. */
-  for (int told = 0; told < 3; told++) {
+  for (int turn = 0; turn < 3; turn++) {
     fresh();
     settled_later(function = known(0x1000, 20000), 1, 100000);
     gs_meter_settle(&meter, now + 100000 + GS_METER_SLICE_NS - 1);
     CHECK(meter.busy == 0);
-    if (told == 0)
+    if (turn == 0)
       gs_meter_settle(&meter, now + 100000 + GS_METER_SLICE_NS);
     else
-      gs_meter_turn(&meter, 0, told == 1 ? now + 60000 : now - 1000);
-    CHECK(near(meter.busy, told == 0 ? 20000 : told == 1 ? 40000 : 100000, 1) && meter.unsettled == 0);
-    CHECK(near(meter.purse, told == 2 ? 40000 : 0, 1)); /* far longer than the mean, if it was all its own */
+      gs_meter_turn(&meter, 0, turn == 1 ? now + 60000 : now - 1000);
+    CHECK(near(meter.busy, turn == 0 ? 20000 : turn == 1 ? 40000 : 100000, 1) && meter.unsettled == 0);
+    CHECK(near(meter.purse, turn == 2 ? 40000 : 0, 1)); /* far longer than the mean, if it was all its own */
     CHECK(function->estimate == 20000);                 /* and not part of it */
   }
   /* Meanwhile more is known of its length. The process ends; other streams worked at the same time. */

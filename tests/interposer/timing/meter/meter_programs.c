@@ -275,12 +275,12 @@ int main(int argc, char **argv) {
   hold = argc > 4 ? strtoull(argv[4], NULL, 10) : hold;
   first_seed = argc > 5 ? strtoull(argv[5], NULL, 10) : first_seed;
   /* "dear": reading an event takes as long as in PyTorch on an H200, where its data is in no cache. "starved": the
-   * thread is often preempted. "turns": in turn with another tenant; "later", "said": with one that works, or
-   * only says it works, from the first second on. */
+   * thread is often preempted. "turns": in turn with another tenant; "later", "claimed": with one that works, or
+   * only claims to work, from the first second on. */
   reading = strstr(words, "dear") ? 6000 : 0;
   stolen_in = strstr(words, "starved") ? 400 : 0;
   if (strstr(words, "turns") || strstr(words, "yields"))
-    foreign = strstr(words, "said")         ? FOREIGN_SAID
+    foreign = strstr(words, "claimed")      ? FOREIGN_CLAIMED
               : strstr(words, "later")      ? FOREIGN_LATER
               : strstr(words, "yields")     ? FOREIGN_YIELDS
               : strcmp(words, "turns") == 0 ? FOREIGN_ALWAYS

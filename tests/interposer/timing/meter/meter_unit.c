@@ -175,7 +175,7 @@ static void check_late_record(void) {
 }
 
 static void check_tail(void) {
-  /* Work of the previous holder continues for a slice of the device when a lease begins, and this is told later. */
+  /* Work of the previous holder continues for a slice of the device when a lease begins, and the process learns of it later. */
   restart();
   launch_all(20000, 2000, false);
   known_segment(3, 3, 2000, 0);

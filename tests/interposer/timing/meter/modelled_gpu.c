@@ -40,7 +40,7 @@ static bool foreign_at(uint64_t t) {
   uint64_t at = t % PERIOD;
   if (foreign == FOREIGN_YIELDS)
     return t >= lease.lost || t < lease.tail_until;
-  if (foreign == FOREIGN_SAID || foreign == FOREIGN_LATER)
+  if (foreign == FOREIGN_CLAIMED || foreign == FOREIGN_LATER)
     return t >= begun + LATER;
   return foreign == FOREIGN_ALWAYS || (foreign == FOREIGN_IN_TURN && (at >= LEASE + GAP || at < SLICE));
 }
@@ -58,7 +58,7 @@ static uint32_t lease_at(uint64_t t) {
 
 /* The time at which the device will have done `ns` of our work, from `begin` on. */
 static uint64_t worked(uint64_t begin, uint64_t ns) {
-  if (foreign == ALONE || foreign == FOREIGN_SAID)
+  if (foreign == ALONE || foreign == FOREIGN_CLAIMED)
     return begin + ns;
   while (ns > 0) {
     uint64_t step = 10000 - begin % 10000;

@@ -10,9 +10,9 @@
 enum { LAUNCH = 2000, EVENT = 2500, STREAMS = 6 };
 
 /* The work of another tenant: none, always on the device, or only during its own lease and shortly after; or always
- * from the first second on; or none, but said to be always there from then on; or always, but it yields to this program
+ * from the first second on; or none, but claimed to be always there from then on; or always, but it yields to this program
  * whenever that launches, and is back when that has been idle for 0.2 to 20 ms. */
-enum others { ALONE, FOREIGN_ALWAYS, FOREIGN_IN_TURN, FOREIGN_LATER, FOREIGN_SAID, FOREIGN_YIELDS };
+enum others { ALONE, FOREIGN_ALWAYS, FOREIGN_IN_TURN, FOREIGN_LATER, FOREIGN_CLAIMED, FOREIGN_YIELDS };
 
 extern struct gs_meter meter;
 extern struct gs_queue queues[STREAMS];

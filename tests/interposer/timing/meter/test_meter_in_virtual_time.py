@@ -128,7 +128,7 @@ FAMILIES = {
         turns(("turns", "turnsshort"), (20, 300, 1000, 3000, 7000, 25_000, 50_000, 120_000), 6_000_000), 0.03
     ),
     "others come once lengths are known": Family(
-        turns(("turnssaid", "hostturnssaid", "turnslater"), (300, 2000, 7000), 4_000_000), 0.05
+        turns(("turnsclaimed", "hostturnsclaimed", "turnslater"), (300, 2000, 7000), 4_000_000), 0.05
     ),
     "six streams that do not fill the device": Family(each(("many", "manyturns"), (5, 25, 100)), 0.45, 0.05),
     "wakes of two or three bursts, alone": Family([Case("pulse:1", 5 * MS), Case("pulse:0", 100 * US)], 0.05, runs=200),
@@ -230,9 +230,9 @@ def test_a_program_in_step_with_the_samples() -> None:
 
 
 @pytest.mark.parametrize("us", [300, 2000, 7000])
-def test_uneven_lengths_beside_others_who_only_say_they_work(us: int) -> None:
+def test_uneven_lengths_beside_others_who_only_claim_to_work(us: int) -> None:
     """A grant may report work that it does not have. Then means decide, whose samples are few."""
-    case = Case("uneventurnssaid", us * US, 4_000_000 // us)
+    case = Case("uneventurnsclaimed", us * US, 4_000_000 // us)
     errors = [m / t - 1 for _, t, m, _, _ in runs(case, 20)]
     print(f"mean {fmean(errors):+.2%}, worst {max(map(abs, errors)):.1%}")
     assert abs(fmean(errors)) <= 0.25
