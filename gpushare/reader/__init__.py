@@ -65,7 +65,7 @@ class Edited(Struct, tag=True, kw_only=True):
 
 
 class Member(Struct, tag=True, kw_only=True):
-    """Arguments of members.is_member. Answer: Found, with 1 where it is one."""
+    """Arguments of lookups.is_member. Answer: Found, with 1 where it is one."""
 
     uid: int
     gid: int

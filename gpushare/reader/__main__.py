@@ -24,9 +24,8 @@ from gpushare.reader import (
     Job,
     Member,
     Refused,
-    commands,
     config,
-    members,
+    lookups,
 )
 
 _DESCRIPTORS = 256  # view.DEPTH_MAX, and some
@@ -57,9 +56,9 @@ class Reader:
                     self._read(job.text)
                 return _edited(self._config, job)
             case Member():
-                return Found(text="1" if members.is_member(job.uid, job.gid, job.users, job.groups) else "")
+                return Found(text="1" if lookups.is_member(job.uid, job.gid, job.users, job.groups) else "")
             case Command():
-                return Found(text=commands.command(job.pid))
+                return Found(text=lookups.command(job.pid))
 
     def _read(self, text: bytes) -> None:
         self._config = {}  # never another container's, whatever this text is

@@ -196,14 +196,14 @@ class Readers:
             yield Reading(worker, config, bundle)
 
     async def is_member(self, uid: int, gid: int, users: Sequence[int | str], groups: Sequence[int | str]) -> bool:
-        """As members.is_member. Raises FailedError when the user database takes long."""
+        """As lookups.is_member. Raises FailedError when the user database takes long."""
         who = Member(uid=uid, gid=gid, users=list(users), groups=list(groups))
         what = f"what the user database has of uid {uid}"
         async with self._worker(what) as worker:
             return bool((await worker.do(who, Found, what)).text)
 
     async def command(self, pid: int) -> str:
-        """As commands.command. Raises FailedError when that takes long."""
+        """As lookups.command. Raises FailedError when that takes long."""
         what = f"the command line of process {pid}"
         async with self._worker(what) as worker:
             return (await worker.do(Command(pid=pid), Found, what)).text
