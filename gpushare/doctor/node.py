@@ -19,7 +19,7 @@ from gpushare.errors import GpushareError
 
 GROUP = "gpushare"
 _NOBODY = "containers that ask for a share do not start"
-_MEND_WALL = "SECURITY.md says what each wall needs; restart the daemon, which tries them anew"
+_MEND_WALL = "docs/security/walls.md lists what each wall needs; restart the daemon, which tries them anew"
 _STARTS = "START: `sudo systemctl start gpushare` where the unit is installed, else `gpushare daemon`."
 _WHILE_AWAY = "Running programs continue meanwhile, within their memory limits."
 CLOSED_TO_YOU = Check(
@@ -62,7 +62,7 @@ NO_PROGRAM = Check(
     "grant {grant}",
     "wrong",
     "no device program holds it: {why}",
-    "see SECURITY.md for what it can reach then",
+    "see docs/security/walls.md for what it can reach then",
     "Its processes can open the nodes of other devices.",
 )
 WALL_REQUIRED = Check(
@@ -259,7 +259,7 @@ def leftovers(layout: paths.Layout, answers: Answers) -> Iterator[Finding]:
     """Yields findings about what killed daemons have left; the next daemon takes it over or removes it."""
     grants = sorted(one.name for one in _entries(layout.grants) if one.name.startswith("g-"))
     if answers.grants is None:
-        if grants and not _locked(layout.run / "daemon.lock"):
+        if grants and not _is_locked(layout.run / "daemon.lock"):
             yield ABANDONED(grants=shortened(grants))
         return
     known = {grant["id"] for grant in answers.grants}
@@ -277,7 +277,7 @@ def _entries(directory: Path) -> list[Path]:
         return []
 
 
-def _locked(path: Path) -> bool:
+def _is_locked(path: Path) -> bool:
     """Whether a daemon holds the lock."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -5,7 +5,6 @@ modes set here.
 """
 
 import contextlib
-import errno
 import logging
 import mmap
 import os
@@ -196,22 +195,9 @@ def _write(path: Path, data: bytes, *, shared: bool) -> None:
     (files.replace if shared else files.write)(path, data, 0o644)
 
 
-_TRIES = 20
-"""Attempts at a removal that finds a new file in the directory: the ledger's thread writes at most one per second."""
-
-
 def remove(layout: Layout, grant_id: str) -> None:
-    """Removes the grant's directory, if it exists, with any contents, including a `record` that the ledger's thread
-    writes meanwhile. Never follows a symlink. Raises OSError."""
+    """Removes the grant's directory, if it exists, with any contents. Never follows a symlink. Raises OSError."""
     top = grant_dir(layout, grant_id)
-    for left in reversed(range(_TRIES)):
-        mounts.unmount(top / "self")
-        try:
-            shutil.rmtree(top)
-        except FileNotFoundError:  # the directory, or a file renamed meanwhile
-            pass
-        except OSError as error:
-            if error.errno != errno.ENOTEMPTY or not left:
-                raise
-        if not os.path.lexists(top):
-            return
+    mounts.unmount(top / "self")
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(top)

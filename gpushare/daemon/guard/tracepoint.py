@@ -37,7 +37,7 @@ Mode = Literal["kill", "log", "off"]
 
 SLACK_BYTES = 64 * MIB
 """Per device: the driver takes pages of 2 MiB for allocations that the interposer charges at their own size
-(SECURITY.md, "Small allocations")."""
+(docs/security/limits.md, "Small allocations")."""
 
 _LOST = "memory that a workload takes of the driver without the interposer is not held to its limit by the kernel"
 _CONTROL = "/dev/nvidiactl"
@@ -109,7 +109,7 @@ class Tracepoint:
                     self._guard = guard
         if self._guard is None:
             return
-        if mode == "kill" and rm.known(found.version):
+        if mode == "kill" and rm.is_known(found.version):
             self._signal = int(signal.SIGKILL)
         elif mode == "kill":
             self.why = f"the ioctls of driver {found.version} are not known: who takes too much is only logged"

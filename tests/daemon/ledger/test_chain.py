@@ -6,10 +6,9 @@ from contextlib import closing
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from values.ledgerrows import in_file, period
+from values.ledgerrows import batch, in_file, period
 
 from gpushare.ledger import chained
-from gpushare.ledger.entries import Entries
 from gpushare.ledger.file import LedgerFile
 from gpushare.ledger.schema import CHAINED
 
@@ -21,9 +20,7 @@ def written(path, rows=ROWS, first=0):
     file = LedgerFile(path)
     file.begin(1, "boot", 0)
     for number in range(first, first + rows):
-        entries = Entries()
-        entries.add(period(f"g-{number}", used=number, at=10 * number))
-        file.write(1, entries)
+        file.write(1, batch(period(f"g-{number}", used=number, at=10 * number)))
     return file
 
 
@@ -43,6 +40,7 @@ def template(tmp_path_factory):
 KINDS = ("text", "delete", "swap", "insert", "hash", "cut", *NUMBERS)
 
 
+@pytest.mark.promise("ledger-changes-found")
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(KINDS), st.integers(1, ROWS), st.integers(1, ROWS - 1))
 def test_any_one_change_is_found(template, tmp_path_factory, kind, row, away):
@@ -121,9 +119,7 @@ def test_all_may_be_forgotten(tmp_path):
 def test_a_clock_that_was_ahead_holds_nothing_up(tmp_path):
     path = tmp_path / "ledger.db"
     file = written(path, 3)
-    entries = Entries()
-    entries.add(period("g-future", at=1 << 61))
-    file.write(1, entries)
+    file.write(1, batch(period("g-future", at=1 << 61)))
     file.close()
     file = written(path, 3, 4)
     file.forget(45)

@@ -13,7 +13,7 @@ import pytest
 from run.waiting import until
 from values.ledgerrows import in_file, period, row, used
 
-from gpushare.ledger import keeper as keepers
+from gpushare.ledger import mover as movers
 from gpushare.ledger import salvage
 from gpushare.ledger.ledger import Ledger
 
@@ -87,7 +87,7 @@ def test_who_lives_comes_before_a_long_history(path, opened, monkeypatch):
         )
         database.execute("PRAGMA user_version = 99")
         database.commit()
-    monkeypatch.setattr(keepers, "_SALVAGE_SECONDS", 0)
+    monkeypatch.setattr(movers, "_SALVAGE_SECONDS", 0)
     ledger = opened()
     assert [name for name, _ in ledger.open_grants()] == ["g-0", "g-1", "g-2"]
     assert (used(ledger, "g-1"), used(ledger, "g-2")) == (1, 2)
@@ -267,6 +267,7 @@ def killed(tmp_path_factory):
     return files
 
 
+@pytest.mark.promise("ledger-survives")
 @pytest.mark.parametrize("name", ["ledger.db", "ledger.db-wal", "ledger.db-shm"])
 @pytest.mark.parametrize("kind", ["cut", "flip", "page", "grow", "missing"])
 @pytest.mark.parametrize("seed", [*range(3), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(3, 30))])

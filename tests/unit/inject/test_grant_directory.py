@@ -1,11 +1,9 @@
-import contextlib
 import errno
 import os
 import shutil
 import stat
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -120,6 +118,7 @@ def test_what_cannot_be_made_is_reported(tmp_layout, node):
         create(tmp_layout, "container", node)
 
 
+@pytest.mark.promise("name-in-shm")
 @pytest.mark.parametrize("what", ["link", "file", "empty", "full"])
 def test_a_parent_of_somebody_else_is_moved_away(tmp_layout, node, tmp_path, what):
     """The parent may be in /dev/shm, where any user can first create something with its name."""
@@ -151,29 +150,6 @@ def test_a_parent_of_somebody_else_is_moved_away(tmp_layout, node, tmp_path, wha
         for path in parent.parent.glob(f"{parent.name}*"):
             mounts.unmount(path / "g-1/self")
             shutil.rmtree(path)
-
-
-def test_what_is_put_into_it_meanwhile_is_removed_too(tmp_layout):
-    """The ledger's thread writes the record of a grant under another name and renames it, once a second; here a thread
-    does so a thousand times as often."""
-    top, over = grantdir.grant_dir(tmp_layout, "g-1"), threading.Event()
-
-    def put() -> None:
-        while not over.wait(0.001):
-            with contextlib.suppress(OSError):
-                (top / "record.new").touch()
-                (top / "record.new").rename(top / "record")
-
-    thread = threading.Thread(target=put)
-    thread.start()
-    try:
-        for _ in range(1000):
-            (top / "self").mkdir(parents=True)
-            grantfiles.remove(tmp_layout, "g-1")
-            assert not top.exists()
-    finally:
-        over.set()
-        thread.join()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make what another user owns")
@@ -209,6 +185,7 @@ while not select.select([0], [], [], 0)[0]:
 """
 
 
+@pytest.mark.promise("name-in-shm")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a directory that belongs to root")
 def test_it_is_made_beside_a_user_who_makes_it_again_and_again(tmp_layout):
     parent = tmp_layout.grants
