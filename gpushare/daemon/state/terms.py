@@ -4,7 +4,7 @@ import functools
 from dataclasses import dataclass
 from typing import cast
 
-from gpushare.api.reclaim import GRACE_SECONDS_MAX, PRIORITY_MAX, MaxRung
+from gpushare.api.share import GRACE_SECONDS_MAX, PRIORITY_MAX, MaxRung
 from gpushare.api.types import GrantRequest
 from gpushare.errors import RefusedError, UsageError
 from gpushare.policy.loans import reclaim
