@@ -313,7 +313,7 @@ class Node(Struct, kw_only=True):
     """Facts about this node, and where its run-time files are. `have`: the part of `capacity` on devices that work.
     `degraded`: some tenant has less than its guarantee because of devices that do not work. `loop_latency_max_ns`:
     longest turn of the daemon's loop in the last minute, for which every call had to wait. `enforce`, `walls`: see
-    SECURITY.md. `placement`: of shares for which neither request nor tenant sets one."""
+    docs/security/walls.md. `placement`: of shares for which neither request nor tenant sets one."""
 
     version: str
     epoch: int

@@ -131,6 +131,7 @@ def test_a_wrong_token_and_a_dashboard_that_ended(node, browser):
             expect(page.locator("#status")).to_have_text("dashboard away")
 
 
+@pytest.mark.promise("dashboard-port")
 def test_hostile_names_are_text(node, browser, grants):
     grants(key=HOSTILE, gang={"id": HOSTILE})
     grants(key=RTL, gang={"id": HEBREW})

@@ -16,7 +16,7 @@
  *
  * All times are host nanoseconds (CLOCK_MONOTONIC); device times are mapped to them with gs_clock first. Durations are
  * nanoseconds in double. The work of all streams is united on one time line, so that the charge never exceeds the wall
- * time; docs/launch.md says how exact it is. */
+ * time; docs/concepts/inside/launch.md says how exact it is. */
 #ifndef GPUSHARE_METER_H
 #define GPUSHARE_METER_H
 

@@ -249,6 +249,7 @@ def test_an_answer_has_every_change_before_it(client):
     assert seen("a") is None
 
 
+@pytest.mark.promise("accounts-exist")
 @pytest.mark.parametrize(
     "name",
     ["", " ", "a:b", "a/b", "a b", "a\n", "a\x00b", "\u202eroot", "-a", "1007", "x" * 300, "\u0661", "ada,eve", "*"],

@@ -96,6 +96,7 @@ def everything(daemon: Any) -> Any:
     return json.dumps([devices, grants, client.tenants(), files, [list(map(str, row)) for row in ledger]])
 
 
+@pytest.mark.promise("plans-change-nothing")
 @pytest.mark.usefixtures("tenants")
 def test_a_plan_changes_nothing(daemon, client):
     client.create(memory="1GiB", time="25%", tenant="team-a", key="k1")

@@ -33,6 +33,7 @@ def past(daemon: Any, share: str) -> tuple[Running, int, str]:
     return child, int(pid), grant
 
 
+@pytest.mark.promise("overuse-is-stopped")
 def test_who_works_past_its_slot_is_kept_to_its_share(make_daemon, exact):
     daemon = make_daemon().patch(
         "from gpushare.policy.audit import overuse", "overuse.AHEAD_NS = overuse.FOUND_NS = 300_000_000"
@@ -67,6 +68,7 @@ def test_who_works_past_its_slot_is_kept_to_its_share(make_daemon, exact):
         honest.kill()
 
 
+@pytest.mark.promise("honest-are-not-found")
 def test_beside_one_that_is_stopped_again_and_again_nobody_is_found(make_daemon):
     """A stopped process cannot say that its work has ended. The arbiter takes it that it still runs, for a while, and
     charges its neighbour for a part of what that has."""

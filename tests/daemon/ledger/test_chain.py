@@ -40,6 +40,7 @@ def template(tmp_path_factory):
 KINDS = ("text", "delete", "swap", "insert", "hash", "cut", *NUMBERS)
 
 
+@pytest.mark.promise("ledger-changes-found")
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(KINDS), st.integers(1, ROWS), st.integers(1, ROWS - 1))
 def test_any_one_change_is_found(template, tmp_path_factory, kind, row, away):

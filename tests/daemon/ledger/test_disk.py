@@ -44,6 +44,7 @@ def fill(directory):
 # Numbers.
 
 
+@pytest.mark.promise("ledger-survives")
 @pytest.mark.parametrize("number", [HUGE, HUGE - 1, 1 << 200, -1, -HUGE])
 @pytest.mark.parametrize("name", entries.NUMBERS)
 def test_no_number_is_too_large_for_the_ledger(number, name):

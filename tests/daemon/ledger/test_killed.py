@@ -322,6 +322,7 @@ class Node:
         self.begin()
 
 
+@pytest.mark.promise("ledger-survives")
 @given(steps=st.lists(STEP, max_size=40), period_s=st.sampled_from([0, 3600]))
 def test_rows_are_in_the_file_exactly_once_whatever_fails(tmp_path_factory, steps, period_s):
     """Each step is a turn of the thread, in which a write may fail before or after its commit, or a kill come."""

@@ -27,6 +27,7 @@ def test_escapes_are_read():
     assert oci.request(config.load(text)) == {"memory": "1GiB", "time": "25%", "ttl_seconds": 20}
 
 
+@pytest.mark.promise("request-read-one-way")
 @pytest.mark.parametrize(
     "text",
     [
