@@ -1,10 +1,11 @@
-"""Checks that no linter makes: versions agree, file sizes are within limits, generated tables are current, NVML has one
-importer."""
+"""Checks that no linter makes: versions agree, files and folders are within limits, generated tables are current, NVML
+has one importer."""
 
 import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from pathlib import Path
 
 import editorconfig
@@ -35,6 +36,7 @@ WITH_THE_VERSION = (
 )
 LINES_MAX = 700
 PRODUCT_LINES_MAX = 400  # of a Python file in gpushare/
+FILES_MAX = 20  # in a folder of tests/, beside its rooms
 
 
 def tracked() -> list[Path]:
@@ -106,8 +108,19 @@ def other_versions() -> list[str]:
     ]
 
 
+def crowded() -> list[str]:
+    """Folders of tests/ with too many files."""
+    names = [path.relative_to(ROOT) for path in tracked() if path.name != "__init__.py"]
+    counts = Counter(name.parent.as_posix() for name in names if name.parts[0] == "tests")
+    return [
+        f"{folder} has {count} files, {FILES_MAX} at most: give it rooms"
+        for folder, count in sorted(counts.items())
+        if count > FILES_MAX
+    ]
+
+
 def problems() -> list[str]:
-    found = lost_names() + unlike_editorconfig() + other_versions()
+    found = lost_names() + unlike_editorconfig() + other_versions() + crowded()
     for path in tracked():
         name = path.relative_to(ROOT).as_posix()
         most = PRODUCT_LINES_MAX if path.suffix == ".py" and name.startswith("gpushare/") else LINES_MAX

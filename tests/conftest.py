@@ -29,8 +29,8 @@ sys.modules["rfc3987_syntax"] = None  # type: ignore[assignment]
 # The same examples in every run here, and different ones in every run of make test-slow. Examples have no deadline,
 # because the machine may be busy.
 calm = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("few", max_examples=25, derandomize=True, **calm)
-settings.register_profile("many", max_examples=100, **calm)
+settings.register_profile("few", max_examples=15, derandomize=True, **calm)
+settings.register_profile("many", max_examples=60, **calm)
 settings.load_profile("few")
 
 # These tests use names that are global on the machine: engines, control groups.

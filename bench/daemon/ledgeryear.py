@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from gpushare.ledger.entries import GAP, IDLE, SWITCHING, Entries, GrantRow, Period
+from gpushare.ledger.entries import GAP, IDLE, SWITCHING, Batch, GrantRow, Period, values
 from gpushare.ledger.file import LedgerFile
 
 MINUTE = 60 * 10**9
@@ -77,14 +77,11 @@ def write(path: Path, *, days: int = 365, count: int = 64, exact_days: int = 1) 
     written = ended = 0
     while at < end:
         length = MINUTE if at >= end - exact_days * DAY else HOUR
-        entries = Entries()
-        for period in periods(names, at, length, chance) if at % (7 * DAY) >= length else missed(at, length):
-            entries.add(period)
-        for row in started_or_ended(names, at, length):
-            entries.save(row)
-            ended += row.ended_ns is not None
-        file.write(1, entries)
-        written += len(entries.periods)
+        rows = periods(names, at, length, chance) if at % (7 * DAY) >= length else missed(at, length)
+        batch = Batch(list(started_or_ended(names, at, length)), list(map(values, rows)))
+        file.write(1, batch)
+        ended += sum(row[-1] is not None for row in batch.grants)
+        written += len(batch.periods)
         at += length
         if at % HOUR == 0:
             while file.roll(at):

@@ -26,7 +26,7 @@ COST_SECONDS = 130
 _COUNTED = """
 import time as _t
 from gpushare.daemon.accounts.accounts import Accounts as _A
-from gpushare.ledger.keeper import Keeper as _K
+from gpushare.ledger.mover import Mover as _M
 _spent = {}
 def _counted(cls, name, told=False):
     whole = getattr(cls, name)
@@ -44,8 +44,8 @@ def _counted(cls, name, told=False):
     setattr(cls, name, act)
 _counted(_A, "read")
 _counted(_A, "write", True)
-_counted(_K, "take")
-_counted(_K, "forget")
+_counted(_M, "turn")
+_counted(_M, "forget")
 """
 
 
@@ -155,7 +155,7 @@ def test_cost(tmp_path_factory: pytest.TempPathFactory, report) -> None:
     report(
         f"the ledger's writing, {2 * TENANTS} grants of {TENANTS} tenants on 8 devices",
         f"{whole:.2f} % of a core",
-        f"reading of counters and rows {parts['read'] + parts['write']:.2f} %, its thread {parts['take']:.2f} %,"
+        f"reading of counters and rows {parts['read'] + parts['write']:.2f} %, its thread {parts['turn']:.2f} %,"
         f" over {wall / 1e9:.0f} s",
         "<= 1 %",
         whole <= 1,

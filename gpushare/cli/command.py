@@ -78,7 +78,7 @@ def client(args: argparse.Namespace) -> "Client":
     return Client(args.socket)
 
 
-def closed(path: "Path") -> bool:
+def is_closed_to_user(path: "Path") -> bool:
     """Returns whether the daemon's socket exists and this user may not connect to it."""
     try:
         path.stat()

@@ -136,6 +136,6 @@ class CompletionCommand:
         return 0
 
 
-def asked() -> bool:
+def is_asked_by_shell() -> bool:
     """Returns whether a shell asks for completions."""
     return ASKED in os.environ

@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(given: Sequence[str]) -> int:
-    if completion.asked():
+    if completion.is_asked_by_shell():
         completion.answer(build_parser())
     if not given:
         from gpushare.cli.node import first

@@ -127,7 +127,7 @@ class AsyncClient(Verbs):
     async def create(self, *, wait_seconds: float = 0, **request: Any) -> Any:
         """As Client.create."""
         deadline = time.monotonic() + wait_seconds
-        target, body = creation(request, again=wait_seconds > 0)
+        target, body = creation(request, is_repeated=wait_seconds > 0)
         while True:
             try:
                 return await self.call("POST", target, body)

@@ -138,7 +138,7 @@ class Client(Verbs):
         Raises OnLoanError when that time has passed, and RefusedError where the grant cannot be had.
         """
         deadline = time.monotonic() + wait_seconds
-        target, body = creation(request, again=wait_seconds > 0)
+        target, body = creation(request, is_repeated=wait_seconds > 0)
         while True:
             try:
                 return self.call("POST", target, body)

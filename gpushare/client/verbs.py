@@ -179,9 +179,9 @@ def _event(rv: int | None, epoch: int | None, kind: str, what: str, found: Any) 
     return {"rv": rv, "epoch": epoch, "kind": kind, "type": what, "name": "", "object": found}
 
 
-def creation(request: dict[str, Any], *, again: bool) -> tuple[str, dict[str, Any]]:
-    """Target and body of a POST of a grant. `again`: the request is repeated while what it asks for is on loan."""
-    target = f"/v1/grants?asker={os.urandom(8).hex()}" if again else "/v1/grants"
+def creation(request: dict[str, Any], *, is_repeated: bool) -> tuple[str, dict[str, Any]]:
+    """Target and body of a POST of a grant. `is_repeated`: while what it asks for is on loan."""
+    target = f"/v1/grants?asker={os.urandom(8).hex()}" if is_repeated else "/v1/grants"
     return target, fields(request)
 
 

@@ -338,7 +338,6 @@ class _Daemon:
         context.preparing.close()
         context.audit.close()
         context.adoption.let_go()
-        context.resources.stop()
         context.exclusion.close()
         strays.await_empty_cgroups(context.state)
         if not any(live.record.phase is Phase.ACTIVE for live in context.state):

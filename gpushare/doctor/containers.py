@@ -69,7 +69,7 @@ class Container:
 
     id: str
     pid: int
-    asks: bool
+    asks_for_share: bool
     own: str
 
 
@@ -84,7 +84,7 @@ def without_share(grants: list[Any] | None, run: Path = Path("/run")) -> Iterato
 
 def _asked(container: Container, grants: list[Any] | None) -> Iterator[Finding]:
     name = container.id[:24]
-    if container.asks and not container.own:
+    if container.asks_for_share and not container.own:
         yield WITHOUT_SHARE(id=name, pid=container.pid)
     elif container.own and grants is not None:
         grant = Path(container.own).parent.name
@@ -108,7 +108,7 @@ def running(run: Path) -> Iterator[Container]:
                     yield container
 
 
-def _asks(names: list[str]) -> bool:
+def _ask_for_share(names: list[str]) -> bool:
     return any(name.casefold() in _ASK for name in names)
 
 
@@ -116,7 +116,7 @@ def _of_runc(name: str, state: dict[str, Any]) -> Container:
     labels = [str(label).partition("=")[0] for label in state["config"].get("labels") or ()]
     mounts = state["config"].get("mounts") or ()
     own = next((str(one["source"]) for one in mounts if one.get("destination") == CONTAINER_SELF), "")
-    return Container(name, int(state["init_process_pid"]), _asks(labels), own)
+    return Container(name, int(state["init_process_pid"]), _ask_for_share(labels), own)
 
 
 # The bundle may belong to a user, so this is called in a child process.
@@ -124,7 +124,7 @@ def _of_crun(name: str, state: dict[str, Any]) -> Container:
     config = json.loads(read(Path(state["bundle"]) / "config.json") or b"{}")
     mounts = config.get("mounts") or ()
     own = next((str(one["source"]) for one in mounts if one.get("destination") == CONTAINER_SELF), "")
-    return Container(name, int(state["pid"]), _asks(list(config.get("annotations") or {})), own)
+    return Container(name, int(state["pid"]), _ask_for_share(list(config.get("annotations") or {})), own)
 
 
 def unjoined(client: Client, grants: list[Any]) -> Iterator[Finding]:
@@ -140,12 +140,12 @@ def unjoined(client: Client, grants: list[Any]) -> Iterator[Finding]:
     seen, hang = processes.look(sorted(members))
     if hang:
         yield HANGS(pids=shortened(list(map(str, hang))), grant=members[hang[0]])
-    suspects = {pid for pid, one in seen.items() if one.device or one.driver}
+    suspects = {pid for pid, one in seen.items() if one.device or one.has_driver}
     joined = _joined(client, suspects)
     for pid in sorted(suspects - joined):
         has = f"has {seen[pid].device} open" if seen[pid].device else "has the driver loaded"
         yield NOT_JOINED(grant=members[pid], pid=pid, has=has)
-    musl = sorted({members[pid] for pid, one in seen.items() if one.musl and pid not in joined})
+    musl = sorted({members[pid] for pid, one in seen.items() if one.is_on_musl and pid not in joined})
     if musl:
         yield MUSL(grants=shortened(musl))
 

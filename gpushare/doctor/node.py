@@ -259,7 +259,7 @@ def leftovers(layout: paths.Layout, answers: Answers) -> Iterator[Finding]:
     """Yields findings about what killed daemons have left; the next daemon takes it over or removes it."""
     grants = sorted(one.name for one in _entries(layout.grants) if one.name.startswith("g-"))
     if answers.grants is None:
-        if grants and not _locked(layout.run / "daemon.lock"):
+        if grants and not _is_locked(layout.run / "daemon.lock"):
             yield ABANDONED(grants=shortened(grants))
         return
     known = {grant["id"] for grant in answers.grants}
@@ -277,7 +277,7 @@ def _entries(directory: Path) -> list[Path]:
         return []
 
 
-def _locked(path: Path) -> bool:
+def _is_locked(path: Path) -> bool:
     """Whether a daemon holds the lock."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

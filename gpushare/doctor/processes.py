@@ -25,8 +25,8 @@ class Look:
     """What one process has: an open device, the driver mapped, musl as its C library."""
 
     device: str = ""
-    driver: bool = False
-    musl: bool = False
+    has_driver: bool = False
+    is_on_musl: bool = False
 
 
 def look(pids: Collection[int]) -> tuple[dict[int, Look], list[int]]:

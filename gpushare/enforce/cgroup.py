@@ -193,12 +193,12 @@ def below(pid: int, name: str, hierarchies: Hierarchies | None = None) -> Cgroup
     own = _of_process(pid, where)
     if own is None:
         raise FailedError(f"the cgroup of process {pid} is outside of what the daemon sees")
-    inside = [group for group in (own.path, *own.path.parents) if _OURS.fullmatch(group.name) and _of_root(group)]
+    inside = [group for group in (own.path, *own.path.parents) if _OURS.fullmatch(group.name) and _is_roots(group)]
     parent = inside[-1].parent if inside else own.path
     return Cgroup(parent / f"{PREFIX}{name}", own.v2)
 
 
-def _of_root(group: Path) -> bool:
+def _is_roots(group: Path) -> bool:
     """Whether a daemon made it: cgroups that a user makes belong to that user."""
     try:
         return group.stat().st_uid == os.geteuid()

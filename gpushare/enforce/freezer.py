@@ -23,7 +23,7 @@ def thaw(group: Cgroup) -> bool:
     return _write(group, *(("cgroup.freeze", "0") if group.v2 else ("freezer.state", "THAWED")))
 
 
-def asked(group: Cgroup) -> bool:
+def is_freezing(group: Cgroup) -> bool:
     """Whether the cgroup itself is frozen or being frozen, rather than one of its ancestors."""
     name = "cgroup.freeze" if group.v2 else "freezer.self_freezing"
     with contextlib.suppress(OSError):

@@ -68,7 +68,7 @@ class Layout:
         return found
 
 
-def known(version: str) -> bool:
+def is_known(version: str) -> bool:
     """Whether this driver version is in the range of branches whose headers were compared with these structs."""
     branch = version.partition(".")[0]
     return branch.isdecimal() and _FIRST_KNOWN <= int(branch) <= _LAST_KNOWN

@@ -95,7 +95,7 @@ class Subject:
         except FailedError:
             return False
 
-    def ended(self, seconds: float) -> bool:
+    def ends_within(self, seconds: float) -> bool:
         """Whether the process and all that it left end within that time."""
         try:
             return self._line(seconds) == ""

@@ -25,6 +25,17 @@ _OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 _DRIVER_SECONDS = 20.0  # for a context on a device that must wake up first
 
 
+_LOST = {
+    "cgroup": "processes of a grant that do not join are not known, and are not ended with it",
+    "devices": "a workload opens every device node that its user or its engine lets it open",
+    "memory": "a program that goes round the interposer takes more memory than its grant has",
+    "freezer": "a program that goes on without a lease can only be ended, not slowed down",
+    "watch": "a program that uses a device without having joined is not found, or goes on",
+    "exclusive": "users without a grant open the nodes of the devices, and use them beside all shares",
+}
+"""What is lost without each wall."""
+
+
 @dataclass(frozen=True, slots=True)
 class Driver:
     """A device's driver, for testing its limits. `limit`: sets the bytes that a cgroup may have; raises FailedError if
@@ -55,46 +66,14 @@ class Trial:
     def walls(self) -> list[Wall]:
         """Returns the walls in the order in which they must be tried."""
         walls = [
-            Wall(
-                "cgroup",
-                "processes",
-                "processes of a grant that do not join are not known, and are not ended with it",
-                self._cgroup,
-            ),
-            Wall(
-                "devices",
-                "devices",
-                "a workload opens every device node that its user or its engine lets it open",
-                self._devices,
-            ),
-            Wall(
-                "memory",
-                "memory",
-                "a program that goes round the interposer takes more memory than its grant has",
-                self._memory,
-            ),
-            Wall(
-                "freezer",
-                "time",
-                "a program that goes on without a lease can only be ended, not slowed down",
-                self._freezer,
-            ),
-            Wall(
-                "watch",
-                "evaders",
-                "a program that uses a device without having joined is not found, or goes on",
-                self._watch,
-            ),
+            Wall("cgroup", "processes", _LOST["cgroup"], self._cgroup),
+            Wall("devices", "devices", _LOST["devices"], self._devices),
+            Wall("memory", "memory", _LOST["memory"], self._memory),
+            Wall("freezer", "time", _LOST["freezer"], self._freezer),
+            Wall("watch", "evaders", _LOST["watch"], self._watch),
         ]
         if self._exclusive:
-            walls.append(
-                Wall(
-                    "exclusive",
-                    "others",
-                    "users without a grant open the nodes of the devices, and use them beside all shares",
-                    self._others,
-                )
-            )
+            walls.append(Wall("exclusive", "others", _LOST["exclusive"], self._others))
         return walls
 
     def _cgroup(self) -> str:
@@ -103,12 +82,12 @@ class Trial:
             if len(group.pids()) != 2:
                 return "a process that has left its session is not seen in its cgroup"
             group.kill()
-            return "" if subject.ended(_ANSWER_SECONDS) else "what is killed by its cgroup goes on"
+            return "" if subject.ends_within(_ANSWER_SECONDS) else "what is killed by its cgroup goes on"
 
     def _devices(self) -> str:
         found = []
         for guard in (devices.Program(), devices.Controller()):
-            if not _there(guard):
+            if not _is_mounted_for(guard):
                 continue
             try:
                 why = self._broken(guard)
@@ -225,6 +204,6 @@ def _listed(driver: Driver, subject: Subject) -> str:
     return why
 
 
-def _there(guard: devices.Guard) -> bool:
+def _is_mounted_for(guard: devices.Guard) -> bool:
     where = Hierarchies.of()
     return (where.unified if guard.v2 else where.devices) is not None

@@ -7,26 +7,20 @@ stay in it.
 """
 
 import contextlib
-import ctypes
 import os
 import socket
 import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from gpushare.inject import preload
+from gpushare.inject import mounts, preload
 from gpushare.paths import INTERPOSER, INTERPOSER_ML, PROCESS_SELF
 
-# sched.h, sys/mount.h
-_CLONE_NEWNS = 0x20000
-_RDONLY, _NOSUID, _NODEV, _NOEXEC, _REMOUNT, _BIND, _REC, _SLAVE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 19
-_DETACH = 2
+_CLONE_NEWNS = 0x20000  # sched.h
 
 _OWN = Path(PROCESS_SELF)
 _LINKS = ("grant.sock", "eviction")
 """Files of the grant that are replaced while it is in use."""
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def enter(grant: Path, environment: Mapping[str, str], daemon: Path) -> bool:
@@ -48,8 +42,8 @@ def _enter(grant: Path, environment: Mapping[str, str], daemon: Path) -> bool:
         _OWN.mkdir(mode=0o755, parents=True, exist_ok=True)
         if not (grant / "limits").exists():
             _join(daemon)
-        _check(_libc.unshare(_CLONE_NEWNS), "unshare")
-        _mount(None, "/", _REC | _SLAVE)
+        mounts.check(mounts.libc.unshare(_CLONE_NEWNS), "unshare")
+        mounts.mount(None, Path("/"), mounts.REC | mounts.SLAVE)
     except OSError:
         return False
     with contextlib.ExitStack() as opened:
@@ -57,17 +51,17 @@ def _enter(grant: Path, environment: Mapping[str, str], daemon: Path) -> bool:
             # All are opened first: in a run in a run, the outer one's mounts are about to be covered.
             sources = {name: opened.enter_context(_opened(path)) for name, path in _sources(grant)}
             copies = _copies(sources, environment)
-            _mount("tmpfs", PROCESS_SELF, _NOSUID | _NODEV, kind="tmpfs", options="mode=755,size=1m")
+            mounts.mount("tmpfs", _OWN, mounts.NOSUID | mounts.NODEV, kind="tmpfs", options="mode=755,size=1m")
         except OSError:
             return False
         try:
             _fill(sources)
         except OSError:
-            _libc.umount2(os.fsencode(PROCESS_SELF), _DETACH)
+            mounts.libc.umount2(os.fsencode(_OWN), mounts.DETACH)  # only this: in a run in a run, not the outer one's
             return False
         for copy, interposer in copies.items():
             with contextlib.suppress(OSError):  # the others are covered
-                _mount(interposer, copy, _BIND)
+                mounts.mount(interposer, copy, mounts.BIND)
     return True
 
 
@@ -81,7 +75,7 @@ def _join(daemon: Path) -> None:
     if not Path(f"/proc/{pid}/root").samefile("/"):  # it runs in a container
         return
     with open(f"/proc/{pid}/ns/mnt") as namespace:
-        _check(_libc.setns(namespace.fileno(), _CLONE_NEWNS), "setns")
+        mounts.check(mounts.libc.setns(namespace.fileno(), _CLONE_NEWNS), "setns")
     with contextlib.suppress(OSError):
         os.chdir(before)
 
@@ -119,11 +113,11 @@ def _fill(sources: Mapping[str, str]) -> None:
             target.mkdir(exist_ok=True)
         else:
             target.touch()
-        _mount(source, target, _BIND)
+        mounts.mount(source, target, mounts.BIND)
     for name in _LINKS:
         (_OWN / name).symlink_to(f"self/{name}")
     for name in ("", "self", "limits"):
-        _mount(None, _OWN / name, _BIND | _REMOUNT | _RDONLY | _NOSUID | _NODEV | _NOEXEC)
+        mounts.mount(None, _OWN / name, mounts.BIND | mounts.REMOUNT | mounts.RDONLY | mounts.INERT)
 
 
 def _copies(sources: Mapping[str, str], environment: Mapping[str, str]) -> dict[Path, str]:
@@ -153,17 +147,3 @@ def _searched(sources: Mapping[str, str], environment: Mapping[str, str]) -> set
     }
     # The toolkit's stubs are for the linker only: nothing loads them. In a run in a run, _OWN has the driver itself.
     return {path for path in found if path.name != "stubs" and not path.is_relative_to(_OWN)}
-
-
-def _mount(
-    source: str | None, target: str | Path, flags: int, *, kind: str | None = None, options: str | None = None
-) -> None:
-    texts = (os.fsencode(text) if text is not None else None for text in (source, target, kind))
-    data = options.encode() if options is not None else None
-    _check(_libc.mount(*texts, ctypes.c_ulong(flags), data), str(target))
-
-
-def _check(code: int, what: str) -> None:
-    if code != 0:
-        error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error), what)

@@ -5,23 +5,16 @@ and each GPU's UUID, for which the container's annotations request the share.
 an unknown field, and says only "unresolvable CDI devices".
 """
 
-import contextlib
-import functools
 import json
-import os
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gpushare.inject import edits, files, steps
+from gpushare.inject import edits, files
 from gpushare.inject.node import Granted, Node
-from gpushare.inject.steps import Step, Steps
 from gpushare.paths import Layout
 
 VERSION = "0.5.0"
-
-_MODE = 0o644
 
 
 def device_name(grant_id: str) -> str:
@@ -31,12 +24,7 @@ def device_name(grant_id: str) -> str:
 
 def spec_path(layout: Layout, grant_id: str) -> Path:
     """Returns the path of the grant's spec. Engines read every *.json in the directory."""
-    return Path(spec_file(layout, grant_id))
-
-
-def spec_file(layout: Layout, grant_id: str) -> str:
-    """As spec_path, as text."""
-    return f"{layout.cdi}/{name(grant_id)}"
+    return layout.cdi / name(grant_id)
 
 
 def name(grant_id: str) -> str:
@@ -70,39 +58,21 @@ def _device(wanted: edits.Edits) -> dict[str, Any]:
 
 
 def write_spec(layout: Layout, grant_id: str, node: Node, granted: Sequence[Granted] = ()) -> Path:
-    """Writes the grant's spec; engines watch the directory, so the file appears whole or not at all."""
-    return _write(layout, grant_id, text(layout, grant_id, node, granted))
+    """Writes the grant's spec. Raises OSError."""
+    return _write(layout, grant_id, spec(edits.container(layout, grant_id, node, granted)))
 
 
-def text(layout: Layout, grant_id: str, node: Node, granted: Sequence[Granted] = ()) -> str:
-    """Returns the text of the grant's spec."""
-    return _template(layout, node, tuple(granted)).replace(_GRANT, grant_id)
-
-
-def appears(layout: Layout, path: str, by: str) -> Step:
-    """Returns a step that writes a spec atomically; its directory must exist. `by`: a word that identifies the writer:
-    each has its own temporary name."""
-    # Engines read *.json and *.yaml only, so they ignore the temporary name.
-    return steps.replacement(path, _MODE, f"{layout.cdi}/.{name(by)}.tmp")
-
-
-def _write(layout: Layout, device: str, text: str) -> Path:
-    path, writing = spec_path(layout, device), _writing(layout)
-    data = text.encode()
-    if files.has(os.fspath(path), data, _MODE):
-        return path
-    writing.put("", data)
+def _write(layout: Layout, device: str, spec: dict[str, Any]) -> Path:
+    """Engines watch the directory, so the file appears whole or not at all. They read *.json and *.yaml only, so they
+    ignore the temporary name."""
+    path = spec_path(layout, device)
+    data, through = json.dumps(spec, indent=2).encode() + b"\n", layout.cdi / f".{name('new')}.tmp"
     try:
-        writing.run(path)
+        files.replace(path, data, 0o644, through=through)
     except FileNotFoundError:
         layout.cdi.mkdir(mode=0o755, parents=True, exist_ok=True)
-        writing.run(path)
+        files.replace(path, data, 0o644, through=through)
     return path
-
-
-@functools.lru_cache(maxsize=8)
-def _writing(layout: Layout) -> Steps:
-    return Steps(appears(layout, "", "new"))
 
 
 ANY = "any"
@@ -113,19 +83,9 @@ def write_offers(layout: Layout, node: Node, devices: Sequence[Granted]) -> None
     """Writes the spec of the devices without a grant. Raises OSError."""
     offers = [(ANY, devices), *((device.id, [device]) for device in devices)]
     found = [_device(edits.offer(layout, device, node, those)) for device, those in offers]
-    _write(layout, ANY, json.dumps({"cdiVersion": VERSION, "kind": edits.CDI_KIND, "devices": found}, indent=2) + "\n")
-
-
-_GRANT = f"g-{secrets.token_hex(32)}"  # occurs nowhere else
-
-
-@functools.lru_cache(maxsize=256)
-def _template(layout: Layout, node: Node, granted: tuple[Granted, ...]) -> str:
-    """Returns the spec's text with _GRANT as the grant id. Cached: rendering costs more than the rest of a grant."""
-    return json.dumps(spec(edits.container(layout, _GRANT, node, granted)), indent=2) + "\n"
+    _write(layout, ANY, {"cdiVersion": VERSION, "kind": edits.CDI_KIND, "devices": found})
 
 
 def remove_spec(layout: Layout, grant_id: str) -> None:
     """Removes the grant's spec, if it is there."""
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(spec_file(layout, grant_id))
+    spec_path(layout, grant_id).unlink(missing_ok=True)

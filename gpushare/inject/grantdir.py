@@ -1,7 +1,6 @@
 """The directory of one grant, `<layout.grants>/<id>/`, with `self/` inside, the part that the tenant sees: its paths,
 and the libraries to preload. inject/grantfiles.py makes it."""
 
-import functools
 from pathlib import Path
 from typing import Literal
 
@@ -24,21 +23,14 @@ def preloaded(node: Node) -> tuple[str, ...]:
     return (*INTERPOSERS, *(_SIM_RUNTIMES if node.simulated else ()))
 
 
-@functools.lru_cache(maxsize=2048)
 def grant_dir(layout: Layout, grant_id: str) -> Path:
     """Returns the grant's directory, which only root can list."""
-    return Path(f"{layout.grants}/{grant_id}")  # takes a third of the time of the `/` operator
+    return layout.grants / grant_id
 
 
-def self_name(layout: Layout, grant_id: str) -> str:
-    """Returns the path of self/, the part that the tenant sees, as text."""
-    return f"{layout.grants}/{grant_id}/self"
-
-
-@functools.lru_cache(maxsize=2048)
 def self_dir(layout: Layout, grant_id: str) -> Path:
-    """As self_name, as a Path."""
-    return Path(self_name(layout, grant_id))
+    """Returns the path of self/, the part that the tenant sees."""
+    return layout.grants / grant_id / "self"
 
 
 def preload_file(layout: Layout, grant_id: str) -> Path:

@@ -5,24 +5,21 @@ modes set here.
 """
 
 import contextlib
-import errno
-import functools
 import logging
 import mmap
 import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpushare._native import ffi
 from gpushare.errors import FailedError
-from gpushare.inject import files, mounts, preload, steps
+from gpushare.inject import files, mounts, preload
 from gpushare.inject.grantdir import STAND_IN, Kind, cache_file, grant_dir, preload_file, preloaded, self_dir
 from gpushare.inject.node import Node
-from gpushare.inject.steps import Step, Steps
 from gpushare.paths import Layout
 
 log = logging.getLogger(__name__)
@@ -81,18 +78,16 @@ def stand_in(layout: Layout, node: Node) -> None:
     """Makes the stand-in directory that containers have until their hook mounts a grant's over it. Running containers
     still have it mounted underneath, so it is never replaced or removed. Raises OSError."""
     prepare(layout)
-    for made in (steps.directory("", 0o700), steps.directory("self", 0o755)):
+    for path, mode in ((grant_dir(layout, STAND_IN), 0o700), (self_dir(layout, STAND_IN), 0o755)):
         with contextlib.suppress(FileExistsError):
-            Steps(made).run(grant_dir(layout, STAND_IN))
+            files.directory(path, mode)
     write_preload(layout, STAND_IN, preloaded(node), shared=True)
 
 
 def write_eviction(layout: Layout, grant_id: str, data: bytes) -> None:
     """Writes `eviction` into self/ atomically. `data`: what the grant is asked to do. Raises OSError."""
     own = self_dir(layout, grant_id)
-    fresh = own / ".eviction"
-    files.write(os.fspath(fresh), data, 0o644)
-    fresh.rename(own / "eviction")
+    files.replace(own / "eviction", data, 0o644, through=own / ".eviction")
 
 
 def remove_eviction(layout: Layout, grant_id: str) -> None:
@@ -108,11 +103,6 @@ class Pages:
     usage: bytes
     usage_bytes: int
 
-    def put_into(self, made: Steps) -> None:
-        """Sets the contents of the files that these steps make."""
-        made.put("self/limits", self.limits)
-        made.put("self/usage", self.usage)
-
 
 def create(layout: Layout, grant_id: str, kind: Kind, user: tuple[int, int], node: Node, pages: Pages) -> Path:
     """Makes the directory with its pages, and returns self/. `user`: uid and gid of the plain process; unused for a
@@ -121,14 +111,12 @@ def create(layout: Layout, grant_id: str, kind: Kind, user: tuple[int, int], nod
     A container's self/ is mounted, so it contains empty mount points. A plain process follows symlinks instead.
     """
     prepare(layout)
-    own_fs = mounts.possible(layout.grants)
+    own = self_dir(layout, grant_id)
     if kind == "container":
-        made = _for_container(node, own_fs, len(pages.limits), pages.usage_bytes)
+        _make_for_container(layout, grant_id, node, pages)
     else:
-        made = Steps(*_for_process(node, own_fs, pages, *user))
-    pages.put_into(made)
-    made.run(grant_dir(layout, grant_id))
-    return self_dir(layout, grant_id)
+        _make_for_process(layout, grant_id, node, pages, *user)
+    return own
 
 
 _INODES = 16
@@ -141,60 +129,52 @@ page; in the usage page the slots of the first 155 processes, and all that follo
 other slots."""
 
 
-@functools.lru_cache(maxsize=8)
-def _for_container(node: Node, own_fs: bool, limits_bytes: int, usage_bytes: int) -> Steps:
-    return Steps(*for_container(node, own_fs, limits_bytes, usage_bytes))
+def _make_for_container(layout: Layout, grant_id: str, node: Node, pages: Pages) -> None:
+    own = self_dir(layout, grant_id)
+    files.directory(own.parent, 0o700)
+    _make_own(layout, own, node, pages, 0o755, 0o666)
+    for name in ("driver", "compat", *(("sim",) if node.simulated else ())):
+        files.directory(own / name, 0o755)
+    for file in () if node.simulated else node.driver_files:
+        files.make(own / "driver" / file.name, b"", 0o444)
+    # The last one: a grant with it has all its files.
+    files.make(preload_file(layout, grant_id), preload.text(preload.ordered((), preloaded(node))), 0o644)
 
 
-def for_container(node: Node, own_fs: bool, limits_bytes: int, usage_bytes: int) -> Iterator[Step]:
-    """Yields the steps that make the directory of a container's grant. `own_fs`: self/ is a file system of its own.
-    `limits_bytes`, `usage_bytes`: sizes of the pages, whose contents Pages.put_into sets."""
-    yield steps.directory("", 0o700)
-    yield from _own(node, own_fs, 0o755, limits_bytes, usage_bytes, 0o666)
-    yield from (steps.directory(f"self/{name}", 0o755) for name in ("driver", "compat"))
-    if node.simulated:
-        yield steps.directory("self/sim", 0o755)
-    yield from (steps.file(f"self/driver/{file.name}", 0o444) for file in _driver_files(node))
-    yield steps.file("ld.so.preload", 0o644, preload.text(preload.ordered((), preloaded(node))))
-
-
-def _for_process(node: Node, own_fs: bool, pages: Pages, uid: int, gid: int) -> Iterator[Step]:
-    root = os.geteuid() == 0
+def _make_for_process(layout: Layout, grant_id: str, node: Node, pages: Pages, uid: int, gid: int) -> None:
+    own, root = self_dir(layout, grant_id), os.geteuid() == 0
     if uid == 0:
         # Only root reaches it here. In the namespace of the process (inject/apart.py) it is open to the users that the
         # process becomes.
-        yield steps.directory("", 0o700)
-        yield from _own(node, own_fs, 0o755, len(pages.limits), pages.usage_bytes, 0o666)
+        files.directory(own.parent, 0o700)
+        _make_own(layout, own, node, pages, 0o755, 0o666)
     else:
-        yield steps.directory("", 0o711)
-        yield from _own(node, own_fs, 0o750, len(pages.limits), pages.usage_bytes, 0o600)
-    yield steps.owner("self", 0 if root else steps.AS_IT_IS, gid)
+        files.directory(own.parent, 0o711)
+        _make_own(layout, own, node, pages, 0o750, 0o600)
+    os.lchown(own, 0 if root else -1, gid)
     if root:
-        yield steps.owner("self/usage", uid, gid)
+        os.lchown(own / "usage", uid, gid)
     if node.sim_dir is not None:
-        yield steps.symlink("self/driver", node.sim_lib_dir)
-        yield steps.symlink("self/sim", node.sim_dir)
+        (own / "driver").symlink_to(node.sim_lib_dir)
+        (own / "sim").symlink_to(node.sim_dir)
     else:
-        yield steps.directory("self/driver", 0o755)
+        files.directory(own / "driver", 0o755)
         for file in node.driver_files:
-            yield steps.symlink(f"self/driver/{file.name}", file)
+            (own / "driver" / file.name).symlink_to(file)
 
 
-def _driver_files(node: Node) -> Sequence[Path]:
-    return () if node.simulated else node.driver_files
-
-
-def _own(node: Node, own_fs: bool, mode: int, limits_bytes: int, usage_bytes: int, usage_mode: int) -> Iterator[Step]:
-    """Yields the steps that make self/ and its pages."""
-    yield steps.directory("self", mode)
-    if own_fs:
+def _make_own(layout: Layout, own: Path, node: Node, pages: Pages, mode: int, usage_mode: int) -> None:
+    """Makes self/ and its pages."""
+    files.directory(own, mode)
+    room = _ROOM_BYTES
+    if mounts.possible(layout.grants):
         # `eviction` and its replacement exist at the same time. A symlink of more than 127 bytes takes a page.
-        files, count = (limits_bytes, usage_bytes, mmap.PAGESIZE, mmap.PAGESIZE), len(node.driver_files)
-        size = sum(-(-size // mmap.PAGESIZE) for size in files) + 2 + count
-        yield steps.tmpfs("self", size * mmap.PAGESIZE, _INODES + count, mode)
-    room = 0 if own_fs else _ROOM_BYTES
-    yield steps.file("self/limits", 0o644, size=limits_bytes, room=room)
-    yield steps.file("self/usage", usage_mode, size=usage_bytes, room=room)
+        sizes, count = (len(pages.limits), pages.usage_bytes, mmap.PAGESIZE, mmap.PAGESIZE), len(node.driver_files)
+        size = sum(-(-size // mmap.PAGESIZE) for size in sizes) + 2 + count
+        mounts.tmpfs(own, size * mmap.PAGESIZE, _INODES + count, mode)
+        room = 0
+    files.make(own / "limits", pages.limits, 0o644, room=room)
+    files.make(own / "usage", pages.usage, usage_mode, size=pages.usage_bytes, room=room)
 
 
 def write_preload(
@@ -212,52 +192,12 @@ def write_cache(layout: Layout, grant_id: str, data: bytes, *, shared: bool = Fa
 
 def _write(path: Path, data: bytes, *, shared: bool) -> None:
     # If not shared, in place: the grant's only container may have this very file mounted already.
-    (files.replace if shared else files.write)(os.fspath(path), data, 0o644)
-
-
-# Contents of an unused container grant's directory on a simulated device: listing the directory would take longer.
-_SHARED_FS = (
-    *(steps.unlink(name) for name in ("self/limits", "self/usage", "ld.so.preload")),
-    *(steps.rmdir(name) for name in ("self/driver", "self/compat", "self/sim", "self", "")),
-)
-_OWN_FS = (steps.unmount("self"), steps.unlink("ld.so.preload"), steps.rmdir("self"), steps.rmdir(""))
+    (files.replace if shared else files.write)(path, data, 0o644)
 
 
 def remove(layout: Layout, grant_id: str) -> None:
-    """Removes the grant's directory, if it exists. Never follows a symlink."""
+    """Removes the grant's directory, if it exists, with any contents. Never follows a symlink. Raises OSError."""
     top = grant_dir(layout, grant_id)
-    try:
-        _remove(mounts.possible(layout.grants)).run(top)
-    except OSError:  # the contents differ
-        remove_anyhow(top)
-
-
-@functools.cache
-def _remove(own_fs: bool) -> Steps:
-    return Steps(*removal(own_fs))
-
-
-def removal(own_fs: bool) -> tuple[Step, ...]:
-    """Returns the steps that remove an unused grant's directory. If one fails, `remove_anyhow` must be used. `own_fs`:
-    as in for_container."""
-    return _OWN_FS if own_fs else _SHARED_FS
-
-
-_TRIES = 20
-"""Attempts at a removal that finds a new file in the directory: the ledger's thread writes at most one per second."""
-
-
-def remove_anyhow(top: Path) -> None:
-    """Removes a grant's directory with any contents, including a `record` that the ledger's thread writes meanwhile.
-    Raises OSError."""
-    for left in reversed(range(_TRIES)):
-        mounts.unmount(top / "self")
-        try:
-            shutil.rmtree(top)
-        except FileNotFoundError:  # the directory, or a file renamed meanwhile
-            pass
-        except OSError as error:
-            if error.errno != errno.ENOTEMPTY or not left:
-                raise
-        if not os.path.lexists(top):
-            return
+    mounts.unmount(top / "self")
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(top)

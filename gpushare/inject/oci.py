@@ -4,6 +4,7 @@ Unlike CDI this can inspect the image, so the interposer is mounted over every c
 """
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -142,42 +143,52 @@ def is_sandbox(annotations: dict[str, Any]) -> bool:
     return any(annotations.get(name) == "sandbox" for name in _CONTAINER_TYPES)
 
 
-def apply(
-    config: dict[str, Any],
-    bundle: Path | None,
-    wanted: edits.Edits,
-    lib_dir: Path,
-    preload_file: Path,
-    cache_file: Path,
-) -> tuple[dict[str, Any], list[str], bytes | None]:
-    """Returns the config with `wanted` applied, the libraries that the image itself preloads, and the loader cache to
-    mount over the image's; `config` is not modified. Idempotent: edits of ours that are in the config, of this grant or
-    of a CDI device, are left out first.
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Of ours, on the host. `lib_dir`: the interposer's directory. `preload`, `cache`: the grant's own."""
 
-    `bundle`: None if the image cannot be read yet: then it gets what any image gets, as with CDI.
+    lib_dir: Path
+    preload: Path
+    cache: Path
 
-    `lib_dir`: the interposer's directory on the host. `preload_file`, `cache_file`: the grant's own, on the host. Reads
-    the bundle and writes nothing. The config's shape is not validated: for a malformed one any Python error may occur.
+
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """A config with a grant in it. `view`: of the container without our mounts. `mounts`: those of ours. `preload`: the
+    libraries that the image itself preloads. `cache`: the loader cache to mount over the image's."""
+
+    config: dict[str, Any]
+    view: View
+    mounts: list[dict[str, Any]]
+    preload: list[str]
+    cache: bytes | None
+
+
+def apply(config: dict[str, Any], bundle: Path | None, wanted: edits.Edits, files: Files) -> Edited:
+    """Returns the config with `wanted` applied; `config` is not modified. Idempotent: edits of ours that are in the
+    config, of this grant or of a CDI device, are left out first.
+
+    `bundle`: None if the image cannot be read yet: then it gets what any image gets, as with CDI. Reads the bundle and
+    writes nothing. The config's shape is not validated: for a malformed one any Python error may occur.
     """
-    below = without(config, wanted, lib_dir, preload_file)
+    below = _without(config, wanted, files)
     view = View(below, bundle)
-    edited = edit(below, view, wanted, lib_dir)
+    edited = edit(below, view, wanted, files.lib_dir)
     cache = _loader_cache(below, view)
     if cache is not None:
-        edited["mounts"].append(mounted(edits.Mount(str(cache_file), ldcache.PATH, executable=False)))
-    return edited, _image_preload(view), cache
+        edited["mounts"].append(mounted(edits.Mount(str(files.cache), ldcache.PATH, executable=False)))
+    return Edited(edited, view, edited["mounts"][len(below["mounts"]) :], _image_preload(view), cache)
 
 
-def without(config: dict[str, Any], wanted: edits.Edits, lib_dir: Path, preload_file: Path) -> dict[str, Any]:
-    """Returns the config without the mounts of ours, in whichever way they came into it. The parameters are those of
-    `apply`."""
-    grants = f"{preload_file.parent.parent}/"
-    told = {(mount.container, mount.host) for mount in wanted.mounts}
-    over = {str(lib_dir / file) for file in names.NAMED.values()}
+def _without(config: dict[str, Any], wanted: edits.Edits, files: Files) -> dict[str, Any]:
+    """Returns the config without the mounts of ours, in whichever way they came into it."""
+    grants = f"{files.preload.parent.parent}/"
+    asked = {(mount.container, mount.host) for mount in wanted.mounts}
+    over = {str(files.lib_dir / file) for file in names.NAMED.values()}
 
     def ours(mount: dict[str, Any]) -> bool:
         source = mount.get("source") or ""
-        return source.startswith(grants) or source in over or (mount["destination"], source) in told
+        return source.startswith(grants) or source in over or (mount["destination"], source) in asked
 
     return {**config, "mounts": [mount for mount in config.get("mounts") or () if not ours(mount)]}
 

@@ -1,9 +1,10 @@
-"""What a container that is created but not started has to see of its share. The createRuntime hook (hooks/place.c)
-looks at all of it, and mounts what is not there.
+"""What a container has to see of its share. The createRuntime hook (hooks/place.c) looks at all of it before the
+container starts, and mounts what is not there.
 
 With CDI and NRI, a container's edits are fixed before its image can be inspected, and with a CDI device without a grant
 (`any`) before there is a grant. Engines may also mount something over what they were given: Docker mounts a tmpfs on
-/run after the mounts of CDI. So the edits are determined again here, as the runtime wrapper does before creation.
+/run after the mounts of CDI. So there the edits are worked out when the container is created; with the runtime wrapper
+before, from the same config.
 """
 
 from collections.abc import Iterable
@@ -17,27 +18,17 @@ from gpushare.paths import CONTAINER_COMPAT, CONTAINER_DIR
 
 
 def mounts(
-    config: dict[str, Any],
-    bundle: Path,
-    wanted: edits.Edits,
-    lib_dir: Path,
-    preload_file: Path,
-    cache_file: Path,
-    *,
-    movable: bool = True,
-) -> tuple[list[dict[str, Any]], list[str], bytes | None]:
-    """Returns the mounts of `wanted`, each as a PlacedMount (gpushare/api/engines.py), and one of the image's
-    compatibility driver if it has one; the libraries that the image preloads and a loader cache, as oci.apply returns
-    them.
+    edited: oci.Edited, config: dict[str, Any], wanted: edits.Edits, *, created: bool, movable: bool
+) -> tuple[list[dict[str, Any]], bytes | None]:
+    """Returns the mounts of an edit that the container has to see, each as a PlacedMount (gpushare/api/engines.py), and
+    one of the image's compatibility driver if it has one; and the loader cache, None where the container gets none.
 
+    `config`: the container's. `created`: it exists with this config; otherwise it is about to be made with it.
     `movable`: the hook can mount. If not, it can only look at what the engine was given. Raises RefusedError for an
-    image path that is not printable, for one of ours that the config masks, and what oci.apply raises.
+    image path that is not printable, and for one of ours that the config masks.
     """
-    below = oci.without(config, wanted, lib_dir, preload_file)
-    view = View(below, bundle)
-    edited, lines, cache = oci.apply(config, bundle, wanted, lib_dir, preload_file, cache_file)
-    found = edited["mounts"][len(below["mounts"]) :]
-    if cache is not None and not view.resolve(ldcache.PATH).exists():
+    found, cache, view = list(edited.mounts), edited.cache, edited.view
+    if created and cache is not None and not view.resolve(ldcache.PATH).exists():
         # A runtime would create the file as the mount point, the hook does not; an image without a cache needs none.
         cache, found = None, found[:-1]
     if all(mount["destination"] != edits.PRELOAD_FILE for mount in found) and not _preloads(config, wanted):
@@ -46,15 +37,15 @@ def mounts(
     if driver is not None:
         found.append({**oci.mounted(edits.Mount(driver, CONTAINER_COMPAT)), "inside": True})
     if not movable:
-        told = {_identity(mount) for mount in config.get("mounts") or ()}
-        found = [mount for mount in found if _identity(mount) in told]
+        given = {_identity(mount) for mount in config.get("mounts") or ()}
+        found = [mount for mount in found if _identity(mount) in given]
     _check(found, config, view)
     ours = {(mount.container, mount.host): mount for mount in wanted.mounts}
-    return [_placed(mount, ours.get(_identity(mount)), view) for mount in found], lines, cache
+    return [_placed(mount, ours.get(_identity(mount)), view) for mount in found], cache
 
 
-def _placed(mount: dict[str, Any], told: edits.Mount | None, view: View) -> dict[str, Any]:
-    """Returns a mount of a config as a PlacedMount. `told`: the same of the edits; None: it depends on the image."""
+def _placed(mount: dict[str, Any], asked: edits.Mount | None, view: View) -> dict[str, Any]:
+    """Returns a mount of a config as a PlacedMount. `asked`: the same of the edits; None: it depends on the image."""
     path = mount["destination"]
     return {
         "source": mount["source"],
@@ -63,8 +54,8 @@ def _placed(mount: dict[str, Any], told: edits.Mount | None, view: View) -> dict
         "inside": mount.get("inside", False),
         # In a file system of the container's own, such as a tmpfs, nothing of the host's is changed.
         "make": path.startswith(f"{CONTAINER_DIR}/") or view.resolve(path).host is None,
-        "optional": told is not None and told.optional,
-        "shows": list(told.shows) if told is not None else [],
+        "optional": asked is not None and asked.optional,
+        "shows": list(asked.shows) if asked is not None else [],
     }
 
 

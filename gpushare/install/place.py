@@ -74,13 +74,13 @@ def check(root: Root, steps: Sequence[Step]) -> None:
     for step in steps:
         if step.what == "foreign":
             raise FailedError(f"{root.at(step.path)}: {step.why}; nothing is changed: move it away and try again")
-    needed = [step.path for step in steps if step.what in CHANGES and not _dispensable(step)]
+    needed = [step.path for step in steps if step.what in CHANGES and not _is_dispensable(step)]
     for path in [root.at(NAME), *map(root.at, needed)]:
-        if not roots.writable(path):
+        if not roots.is_writable(path):
             raise FailedError(f"{path} cannot be written (a read-only file system, or not root); nothing is changed")
 
 
-def _dispensable(step: Step) -> bool:
+def _is_dispensable(step: Step) -> bool:
     return step.item is not None and step.item.kind == "link"
 
 
@@ -99,7 +99,7 @@ def put(root: Root, steps: Sequence[Step], manifest: Manifest) -> Iterator[Step]
         if turned_out.what in ("put", "replace", "same"):
             assert step.item is not None
             manifest.files[str(step.path)] = [digest(step.item.content, is_link=step.item.is_link)]
-        elif turned_out.what in ("remove", "gone") or step.item is None or _dispensable(step):
+        elif turned_out.what in ("remove", "gone") or step.item is None or _is_dispensable(step):
             manifest.files.pop(str(step.path), None)
         yield turned_out
 
@@ -113,7 +113,7 @@ def _put(path: Path, step: Step) -> Step:
         else:
             files.write(path, step.item.content)
     except OSError as error:
-        if not _dispensable(step):
+        if not _is_dispensable(step):
             raise FailedError(f"{path} cannot be made: {error.strerror}; run it again when that is mended") from None
         return Step(step.path, "left", step.item, f"it cannot be made: {error.strerror}")
     return step

@@ -55,7 +55,7 @@ def _directory(path: Path) -> Path:
     return files.resolve(path / _NEW).parent
 
 
-def writable(path: Path) -> bool:
+def is_writable(path: Path) -> bool:
     """Whether the file can be created: the nearest existing parent directory is writable."""
     place = path.parent
     while not os.path.lexists(place):

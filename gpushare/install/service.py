@@ -11,7 +11,7 @@ GROUP = "gpushare"
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"  # the caller's is not trusted
 
 
-def runs() -> bool:
+def systemd_runs() -> bool:
     """Whether systemd is this machine's init."""
     return Path("/run/systemd/system").is_dir() and shutil.which("systemctl", path=_PATH) is not None
 
@@ -30,7 +30,7 @@ def command(*words: str) -> str:
     return done.stderr.strip().replace("\n", "; ") or f"{words[0]} ended with status {done.returncode}"
 
 
-def is_active() -> bool:
+def daemon_is_active() -> bool:
     """Whether the unit runs."""
     return not command("systemctl", "is-active", "--quiet", UNIT)
 

@@ -91,12 +91,12 @@ def _group(root: Root, manifest: Manifest) -> None:
 def _start(*, start: bool, disabled: bool) -> None:
     """Starts or restarts the daemon. `disabled`: a stopped daemon stays stopped. Raises FailedError; the next run
     continues from here."""
-    if not service.runs():
+    if not service.systemd_runs():
         print("systemd does not run here: let your init start the daemon, or start it by hand: gpushare daemon")
         return
     service.command("systemd-tmpfiles", "--create", str(TMPFILES))  # the daemon makes them too
     why = service.command("systemctl", "daemon-reload")
-    verb = "restart" if service.is_active() else "start"
+    verb = "restart" if service.daemon_is_active() else "start"
     start = start and not (disabled and verb == "start")
     if start and not why:
         why = service.command("systemctl", verb, UNIT)
@@ -144,7 +144,7 @@ def uninstall(directory: Path, *, dry_run: bool, purge: bool, force: bool) -> No
             conditions.refuse_while_daemon_runs(where)
         for step in place.take(root, steps, manifest):
             _report(root, step, dry=False)
-        if root.machine and service.runs():
+        if root.machine and service.systemd_runs():
             service.command("systemctl", "daemon-reload")
         _state(root, manifest, purge=purge)
         if purge and root.machine:
@@ -154,12 +154,12 @@ def uninstall(directory: Path, *, dry_run: bool, purge: bool, force: bool) -> No
 
 
 def _stop() -> None:
-    if service.runs() and service.is_active():
+    if service.systemd_runs() and service.daemon_is_active():
         why = service.command("systemctl", "stop", UNIT)
         if why:
             raise FailedError(f"{UNIT} cannot be stopped ({why}), so nothing is removed")
         print(f"{UNIT}: stopped")
-    if service.runs():
+    if service.systemd_runs():
         service.command("systemctl", "disable", "--now", NRI_UNIT, PROMETHEUS_UNIT)  # where they were enabled
 
 

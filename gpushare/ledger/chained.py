@@ -13,8 +13,6 @@ from gpushare.ledger.sqlite_file import DamagedError
 
 COLUMNS = ("run", *Period.__struct_fields__)
 """The columns of a period's row that its hash covers, besides its id."""
-ALL = " UNION ALL ".join(f"SELECT {', '.join(COLUMNS)} FROM {table}" for table in CHAINED)  # noqa: S608 - our own names
-"""A query for all periods, of whatever length."""
 _AHEAD_NS = 24 * 3600 * 10**9
 
 Insert = Callable[[str, int | None, str, tuple[Any, ...]], bool]
@@ -27,9 +25,9 @@ def append(db: sqlite3.Connection, insert: Insert, table: str, rows: Sequence[tu
         return
     head = link(db, table, "head")
     # Rows that somebody else inserted have ids too: a fault of the chain, but later rows must not be lost by it.
-    last = max(head.row, db.execute(f"SELECT COALESCE(MAX(id), 0) FROM {table}").fetchone()[0])  # noqa: S608
+    last = max(head.row, db.execute(f"SELECT COALESCE(MAX(id), 0) FROM {table}").fetchone()[0])
     marks = ", ".join("?" * (len(COLUMNS) + 2))
-    statement = f"INSERT INTO {table} (id, {', '.join(COLUMNS)}, hash) VALUES ({marks})"  # noqa: S608 - our own names
+    statement = f"INSERT INTO {table} (id, {', '.join(COLUMNS)}, hash) VALUES ({marks})"
     for number, values in enumerate(rows, last + 1):
         new = Link(number, chain.following(head.hash, number, values))
         if insert(table, number, statement, (number, *values, new.hash)):
@@ -39,7 +37,7 @@ def append(db: sqlite3.Connection, insert: Insert, table: str, rows: Sequence[tu
 
 def link(db: sqlite3.Connection, table: str, which: str) -> Link:
     """The `head` or `anchor` of a chain. Raises DamagedError where there is none."""
-    query = f"SELECT {which}_id, {which}_hash FROM chains WHERE name = ?"  # noqa: S608 - names of our own
+    query = f"SELECT {which}_id, {which}_hash FROM chains WHERE name = ?"
     row = db.execute(query, (table,)).fetchone()
     if row is None:
         raise DamagedError(f"the ledger is damaged: nothing is known of the chain of {table}")
@@ -47,38 +45,35 @@ def link(db: sqlite3.Connection, table: str, which: str) -> Link:
 
 
 def _set_link(db: sqlite3.Connection, table: str, which: str, new: Link) -> None:
-    query = f"UPDATE chains SET {which}_id = ?, {which}_hash = ? WHERE name = ?"  # noqa: S608 - names of our own
+    query = f"UPDATE chains SET {which}_id = ?, {which}_hash = ? WHERE name = ?"
     db.execute(query, (new.row, new.hash, table))
 
 
 def begin(db: sqlite3.Connection) -> None:
     """Makes the chains begin after the existing rows, which came from another file."""
     for table in CHAINED:
-        last = Link(db.execute(f"SELECT COALESCE(MAX(id), 0) FROM {table}").fetchone()[0])  # noqa: S608
+        last = Link(db.execute(f"SELECT COALESCE(MAX(id), 0) FROM {table}").fetchone()[0])
         _set_link(db, table, "anchor", last)
         _set_link(db, table, "head", last)
 
 
 def drop_oldest(db: sqlite3.Connection, table: str, last: int) -> int:
     """Drops rows up to the id `last`: the chain then begins after it. Returns how many."""
-    query = f"SELECT id, hash FROM {table} WHERE id <= ? ORDER BY id DESC LIMIT 1"  # noqa: S608 - names of our own
+    query = f"SELECT id, hash FROM {table} WHERE id <= ? ORDER BY id DESC LIMIT 1"
     row = db.execute(query, (last,)).fetchone()
     if row is None:
         return 0
     if row[1] is not None:  # else it is from before the chain, which begins where it did
         _set_link(db, table, "anchor", Link(*row))
-    return db.execute(f"DELETE FROM {table} WHERE id <= ?", (last,)).rowcount  # noqa: S608
+    return db.execute(f"DELETE FROM {table} WHERE id <= ?", (last,)).rowcount
 
 
 def older(db: sqlite3.Connection, table: str, before_ns: int) -> tuple[int, int]:
     """Ids of the first row, and of the last one up to which all ended before `before_ns`. A row written while the clock
     was ahead holds nothing up. The last is below the first where there is none."""
-    query = (
-        f"SELECT COALESCE(MIN(id) - 1, (SELECT MAX(id) FROM {table})) FROM {table} "  # noqa: S608 - our own names
-        "WHERE to_ns >= ? AND to_ns <= ?"
-    )
+    query = f"SELECT COALESCE(MIN(id) - 1, (SELECT MAX(id) FROM {table})) FROM {table} WHERE to_ns >= ? AND to_ns <= ?"
     last = db.execute(query, (before_ns, time.time_ns() + _AHEAD_NS)).fetchone()[0]
-    first = db.execute(f"SELECT MIN(id) FROM {table}").fetchone()[0]  # noqa: S608
+    first = db.execute(f"SELECT MIN(id) FROM {table}").fetchone()[0]
     return (1, 0) if last is None or first is None else (first, last)
 
 
@@ -92,7 +87,7 @@ def forget(db: sqlite3.Connection, table: str, before_ns: int, most: int) -> int
 def fault(db: sqlite3.Connection, table: str) -> tuple[str, int, int]:
     """(the first fault in a table or empty, rows that were right before it, rows from before the chain)."""
     anchor, head = link(db, table, "anchor"), link(db, table, "head")
-    before = db.execute(f"SELECT COUNT(*) FROM {table} WHERE id <= ? AND hash IS NULL", (anchor.row,)).fetchone()[0]  # noqa: S608
+    before = db.execute(f"SELECT COUNT(*) FROM {table} WHERE id <= ? AND hash IS NULL", (anchor.row,)).fetchone()[0]
     return *chain.first_fault(anchor, _rows(db, table, anchor), head), before
 
 
@@ -101,13 +96,13 @@ def fault_until(db: sqlite3.Connection, table: str, last: int) -> str:
     anchor = link(db, table, "anchor")
     if last <= anchor.row:  # all of it is from before the chain
         return ""
-    hash_ = db.execute(f"SELECT hash FROM {table} WHERE id = ?", (last,)).fetchone()[0]  # noqa: S608
+    hash_ = db.execute(f"SELECT hash FROM {table} WHERE id = ?", (last,)).fetchone()[0]
     return chain.first_fault(anchor, _rows(db, table, anchor, last), Link(last, hash_))[0]
 
 
 def _rows(db: sqlite3.Connection, table: str, anchor: Link, last: int = (1 << 63) - 1) -> Iterator[Row]:
     query = (
-        f"SELECT id, hash, {', '.join(COLUMNS)} FROM {table} "  # noqa: S608 - names of our own
+        f"SELECT id, hash, {', '.join(COLUMNS)} FROM {table} "
         "WHERE NOT (id <= ? AND hash IS NULL) AND id <= ? ORDER BY id"
     )
     return (Row(row[0], row[2:], row[1]) for row in db.execute(query, (anchor.row, last)))

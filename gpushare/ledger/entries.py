@@ -1,23 +1,19 @@
-"""Entries for the ledger, and how they wait while the disk cannot be written: merged, so that they stay small and the
-sums stay right. Pure: no file, no clock."""
+"""Rows of the ledger, and how two of them become one. Pure: no file, no clock."""
 
-from collections.abc import Set
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from operator import add, attrgetter
 from typing import NamedTuple
 
 from msgspec import Struct
-from msgspec import field as struct_field
 from msgspec.structs import replace
 
 LARGEST = (1 << 62) - 1
 """Larger numbers are written as this one: two of it still fit the file's and the API's 64 bits."""
-KEPT_MAX = 50_000
-"""Most rows of each kind that wait: some 100 MB of grants, which is days of a busy node without a disk."""
 IDLE, SWITCHING, GAP = "(idle)", "(switching)", "(no daemon)"
 """In place of grant and tenant, in rows of what a device was not used for. No tenant's name begins like that."""
 REST = "(several)"
-"""In place of the grants whose periods were merged beyond KEPT_MAX."""
+"""In place of the grants whose periods were merged because too many waited for the disk."""
 
 
 class GrantRow(NamedTuple):
@@ -69,6 +65,8 @@ class Period(Struct, frozen=True):
     launches: int = 0
 
 
+values = attrgetter(*Period.__struct_fields__)
+"""A period's values, in the order of its fields."""
 NUMBERS = tuple(name for name, kind in Period.__annotations__.items() if kind is int)
 _numbers = attrgetter(*NUMBERS)
 _LATEST = ("memory_bytes",)
@@ -131,79 +129,15 @@ def joined(first: Period, second: Period) -> Period:
     return sound(replace(second, from_ns=min(first.from_ns, second.from_ns), **numbers))
 
 
-class Entries(Struct):
-    """What is to be written. `grants`: by id. `periods`: by device and grant. `devices`: states and when they were
-    seen, by id. `contexts`: device, driver and cost (node.devices.ContextCost), by device and driver. `parts`: of
-    gangs, states by id; empty: to be deleted. `lost`: how many grants' rows were dropped."""
+class Batch(NamedTuple):
+    """Rows that are written together. `grants`: as GrantRow. `periods`: `values` of them. `devices`: id, state, and
+    when it was seen. `contexts`: device, driver, and the cost (node.devices.ContextCost). `parts`: of gangs, id and
+    state; empty: it is forgotten. `last`: the place of these rows in the order of all that was recorded in this
+    boot of the machine, 0 where they have none."""
 
-    grants: dict[str, GrantRow] = struct_field(default_factory=dict)
-    periods: dict[str, Period] = struct_field(default_factory=dict)
-    devices: dict[str, tuple[str, int]] = struct_field(default_factory=dict)
-    contexts: dict[str, tuple[str, str, int, int]] = struct_field(default_factory=dict)
-    parts: dict[str, str] = struct_field(default_factory=dict)
-    lost: int = 0
-
-    def __bool__(self) -> bool:
-        return bool(self.grants or self.periods or self.devices or self.contexts or self.parts)
-
-    def __len__(self) -> int:
-        return len(self.grants) + len(self.periods) + len(self.devices) + len(self.contexts) + len(self.parts)
-
-    def add(self, period: Period) -> None:
-        """Merges it with the waiting period of the same grant and device. Beyond KEPT_MAX it is merged with others of
-        its tenant: the tenant's sums stay right, the grant's do not."""
-        key = f"{period.device} {period.grant_id}"
-        if key not in self.periods and len(self.periods) >= KEPT_MAX:
-            period = replace(period, grant_id=REST)
-            key = f"{period.device} {period.tenant} {REST}"
-        before = self.periods.get(key)
-        if before is not None and before.to_ns != period.from_ns and period.grant_id != REST:
-            # The clock was set between them, or another run of the daemon wrote the first.
-            self.periods[f"{key} {before.from_ns}"] = self.periods.pop(key)
-            before = None
-        self.periods[key] = joined(before, period) if before is not None else sound(period)
-
-    def save(self, row: GrantRow) -> None:
-        """Replaces an older row of the grant. Beyond KEPT_MAX the row of a grant that has ended is dropped."""
-        if row.id not in self.grants and len(self.grants) >= KEPT_MAX:
-            ended = next((name for name, kept in self.grants.items() if kept.ended_ns is not None), row.id)
-            self.grants.pop(ended, None)
-            self.lost += 1
-            if ended == row.id:
-                return
-        self.grants[row.id] = row
-
-    def ended(self) -> frozenset[str]:
-        """The grants that have ended."""
-        return frozenset(row.id for row in self.grants.values() if row.ended_ns is not None)
-
-    def drop_periods(self, grants: Set[str]) -> None:
-        """Forgets the periods of these grants."""
-        self.periods = {key: period for key, period in self.periods.items() if period.grant_id not in grants}
-
-    def follow(self, later: "Entries") -> None:
-        """Merges in entries that came later."""
-        for row in later.grants.values():
-            self.save(row)
-        for period in later.periods.values():
-            self.add(period)
-        self.devices |= later.devices
-        self.contexts |= later.contexts
-        self.parts |= later.parts
-        self.lost += later.lost
-
-    def totals(self, grant_id: str) -> dict[str, Totals]:
-        """Sums of one grant, by device id."""
-        found: dict[str, Totals] = {}
-        for period in self.periods.values():
-            if period.grant_id == grant_id:
-                found[period.device] = found.get(period.device, Totals()).plus(period)
-        return found
-
-    def tenant_totals(self, without: frozenset[str]) -> dict[str, Totals]:
-        """Sums by tenant, without these grants."""
-        found: dict[str, Totals] = {}
-        for period in self.periods.values():
-            if period.grant_id not in without and not period.tenant.startswith("("):
-                found[period.tenant] = found.get(period.tenant, Totals()).plus(period)
-        return found
+    grants: Sequence[tuple[object, ...]] = ()
+    periods: Sequence[tuple[object, ...]] = ()
+    devices: Sequence[tuple[object, ...]] = ()
+    contexts: Sequence[tuple[object, ...]] = ()
+    parts: Sequence[tuple[object, ...]] = ()
+    last: int = 0

@@ -11,17 +11,14 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gpushare.errors import FailedError
 from gpushare.ledger import chained, rollup
-from gpushare.ledger.chained import ALL
-from gpushare.ledger.entries import Entries, GrantRow, Period, Totals
+from gpushare.ledger.entries import Batch
 from gpushare.ledger.schema import CHAINED, SCHEMA_VERSION, STEPS
 from gpushare.ledger.sqlite_file import UNREADABLE, DamagedError, connect, failures
-from gpushare.node.devices import ContextCost
 
 log = logging.getLogger(__name__)
 
@@ -32,45 +29,13 @@ _FORGET_ROWS = 2000
 # What is wrong with one row, not with the file or the disk.
 _BAD_ROW = (sqlite3.IntegrityError, sqlite3.DataError, sqlite3.InterfaceError, OverflowError, ValueError)
 
-_SAVE_GRANT = (
-    "INSERT INTO grants VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
-    "phase = excluded.phase, state = excluded.state, ended_ns = excluded.ended_ns"
-)
-_VALUES = attrgetter(*Period.__struct_fields__)
+_PUT = {
+    "grants": "INSERT INTO grants VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET "
+    "phase = excluded.phase, state = excluded.state, ended_ns = excluded.ended_ns",
+    "devices": "INSERT OR REPLACE INTO devices VALUES (?, ?, ?)",
+    "contexts": "INSERT OR REPLACE INTO contexts VALUES (?, ?, ?, ?)",
+}
 _SET_ASIDE = "INSERT INTO quarantine (source, row_id, content, reason, at_ns) VALUES (?, ?, ?, ?, ?)"
-
-
-def _sum(name: str) -> str:
-    """SUM() fails on overflow, so each half of the 64 bits is summed separately."""
-    return f"SUM({name} >> 32), SUM({name} & 4294967295)"
-
-
-_TOTALS = (
-    f"{_sum('used_ns')}, {_sum('busy_ns')}, {_sum('borrowed_ns')}, {_sum('waited_ns')}, MAX(memory_peak_bytes), "
-    f"{_sum('waits')}, MAX(wait_max_ns), {_sum('reclaims')}, {_sum('reclaim_ns')}, MAX(reclaim_max_ns)"
-)
-
-
-def _totals(row: tuple[int, ...]) -> Totals:
-    used, used_low, busy, busy_low, borrowed, borrowed_low, waited, waited_low, peak, *rest = row
-    waits, waits_low, wait_max, reclaims, reclaims_low, reclaim, reclaim_low, reclaim_max = rest
-
-    def whole(high: int, low: int) -> int:
-        return (high << 32) + low
-
-    found = Totals(
-        used_ns=whole(used, used_low),
-        busy_ns=whole(busy, busy_low),
-        borrowed_ns=whole(borrowed, borrowed_low),
-        waited_ns=whole(waited, waited_low),
-        memory_peak_bytes=peak,
-        waits=whole(waits, waits_low),
-        wait_max_ns=wait_max,
-        reclaims=whole(reclaims, reclaims_low),
-        reclaim_ns=whole(reclaim, reclaim_low),
-        reclaim_max_ns=reclaim_max,
-    )
-    return found.plus(Totals())  # which clamps
 
 
 class LedgerFile:
@@ -97,20 +62,12 @@ class LedgerFile:
                 self.unwritable = str(error)
                 self._open_to_read()
             self._seen = [path.stat()]
-            self._aside = self._count_aside()
+            self._aside = int(self._db.execute("SELECT COUNT(*) FROM quarantine").fetchone()[0])
 
     @property
     def aside(self) -> int:
         """How many rows were set aside."""
         return self._aside + len(self._odd)
-
-    def _count_aside(self) -> int:
-        if not self._has("quarantine"):
-            return 0
-        return int(self._db.execute("SELECT COUNT(*) FROM quarantine").fetchone()[0])
-
-    def _has(self, table: str) -> bool:
-        return self._db.execute("SELECT 1 FROM sqlite_schema WHERE name = ?", (table,)).fetchone() is not None
 
     def _open_to_write(self) -> None:
         # Rows hold tenants' names and sizes: readable by root only.
@@ -140,15 +97,14 @@ class LedgerFile:
         except BaseException:
             self._db.close()
             raise
-        if version not in range(1, SCHEMA_VERSION + 1):
+        if version != SCHEMA_VERSION:
             self._db.close()
             raise FailedError(self.unwritable)
 
     def _migrate(self) -> None:
         version = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if 0 <= version < SCHEMA_VERSION:
-            steps = " ".join(STEPS[step] for step in range(version, SCHEMA_VERSION))
-            self._db.executescript(f"BEGIN; {steps} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+        if version in STEPS:
+            self._db.executescript(f"BEGIN; {STEPS[version]} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
         elif version != SCHEMA_VERSION:
             raise DamagedError(
                 f"the ledger {self.path} has version {version}, this gpushare knows {SCHEMA_VERSION}: another one wrote"
@@ -211,18 +167,23 @@ class LedgerFile:
             row: tuple[int, str, int] | None = self._db.execute(query, (_RUN_MAX,)).fetchone()
         return row
 
-    def begin(self, run: int, boot: str, gap_ns: int) -> bool:
-        """Records once that a run has begun. Returns whether it did."""
+    def moved(self, boot: str) -> int:
+        """Up to which one it has the rows that were recorded in this boot of the machine (Batch.last)."""
+        with failures(self.path):
+            found = self._db.execute("SELECT COALESCE(MAX(moved), 0) FROM runs WHERE boot_id = ?", (boot,)).fetchone()
+        return int(found[0])
+
+    def begin(self, run: int, boot: str, gap_ns: int) -> None:
+        """Records once that a run has begun."""
         if run == self._run:
-            return False
+            return
         now = time.time_ns()
         with self._writing():
-            cursor = self._db.execute(
+            self._db.execute(
                 "INSERT OR IGNORE INTO runs (run, pid, boot_id, started_ns, seen_ns, gap_ns) VALUES (?, ?, ?, ?, ?, ?)",
                 (run, os.getpid(), boot, now, now, gap_ns),
             )
         self._run = run
-        return cursor.rowcount > 0
 
     def end(self, run: int) -> None:
         """Marks the run as ended, so that the next one finds no gap."""
@@ -232,32 +193,27 @@ class LedgerFile:
 
     # Rows.
 
-    def write(self, run: int, entries: Entries) -> None:
+    def write(self, run: int, batch: Batch) -> None:
         """Writes all of it in one transaction, with this moment as the run's last sign of life."""
         now = time.time_ns()
-        rows: list[tuple[str, str, tuple[Any, ...]]] = [
-            *(("grants", _SAVE_GRANT, row) for row in entries.grants.values()),
-            *(
-                ("devices", "INSERT OR REPLACE INTO devices VALUES (?, ?, ?)", (name, *found))
-                for name, found in entries.devices.items()
-            ),
-            *(
-                ("contexts", "INSERT OR REPLACE INTO contexts VALUES (?, ?, ?, ?)", found)
-                for found in entries.contexts.values()
-            ),
-            *(("parts", *_part(name, state, now)) for name, state in entries.parts.items()),
-        ]
         with self._writing():
-            for table, statement, values in rows:
-                self.insert(table, None, statement, values)
-            periods = [(run, *_VALUES(period)) for period in entries.periods.values()]
-            chained.append(self._db, self.insert, "periods", periods)
-            self._db.execute("UPDATE runs SET seen_ns = ? WHERE run = ?", (now, run))
+            for table, statement in _PUT.items():
+                for row in getattr(batch, table):
+                    self.insert(table, None, statement, row)
+            for name, state in batch.parts:
+                if state:
+                    self.insert("parts", None, "INSERT OR REPLACE INTO parts VALUES (?, ?, ?)", (name, state, now))
+                else:
+                    self._db.execute("DELETE FROM parts WHERE id = ?", (name,))
+            chained.append(self._db, self.insert, "periods", [(run, *row) for row in batch.periods])
+            self._db.execute("UPDATE runs SET seen_ns = ?, moved = MAX(moved, ?) WHERE run = ?", (now, batch.last, run))
 
-    def begin_chains(self) -> None:
-        """Makes the chains begin after the existing rows, which came from another file."""
+    def begin_again(self) -> None:
+        """Makes the chains begin after the existing rows, which came from another file. What has not ended is to be
+        written again, since that file may have lost it."""
         with self._writing():
             chained.begin(self._db)
+            self._db.execute("UPDATE runs SET moved = 0")
 
     def insert(self, table: str, row_id: int | None, statement: str, values: tuple[Any, ...]) -> bool:
         """Writes one row, within a transaction. A row that the table rejects is set aside: False."""
@@ -275,47 +231,21 @@ class LedgerFile:
         """Copies rows of another ledger, each with its rowid there; existing rows stay. Returns how many it took, and
         how many of them were set aside."""
         marks = ", ".join("?" * len(columns))
-        statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT DO NOTHING"  # noqa: S608
+        statement = f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT DO NOTHING"
         before, bad = self._db.total_changes, 0
         with self._writing():
             for row_id, values in rows:
                 bad += not self.insert(table, row_id, statement, values)
         return self._db.total_changes - before, bad
 
-    def open_rows(self) -> list[GrantRow]:
-        """All grants without an end, oldest first."""
-        query = (
-            "SELECT id, key, tenant, uid, phase, state, created_ns, ended_ns FROM grants WHERE ended_ns IS NULL "
-            "ORDER BY created_ns"
-        )
+    def ask(self, query: Callable[..., T], *arguments: object) -> T:
+        """Asks the file's tables (queries.py)."""
         with failures(self.path):
-            return [GrantRow(*row) for row in self._db.execute(query)]
+            return query(self._db, *arguments)
 
-    def parts(self) -> dict[str, str]:
-        """Parts of gangs: states by id, the oldest first."""
-        with failures(self.path):
-            if not self._has("parts"):
-                return {}  # an older file that cannot be written
-            return dict(self._db.execute("SELECT id, state FROM parts ORDER BY at_ns"))
-
-    def ended(self, limit: int, decode: Callable[[str], T]) -> list[T]:
-        """The latest grants that have ended, newest first."""
-        query = "SELECT rowid, state FROM grants WHERE ended_ns IS NOT NULL ORDER BY ended_ns DESC LIMIT ?"
-        return self._decoded("grants", query, (limit,), decode)
-
-    def ended_one(self, grant_id: str, decode: Callable[[str], T]) -> T | None:
-        """A grant that has ended, None where there is none."""
-        query = "SELECT rowid, state FROM grants WHERE id = ? AND ended_ns IS NOT NULL"
-        return next(iter(self._decoded("grants", query, (grant_id,), decode)), None)
-
-    def devices(self, decode: Callable[[str], T]) -> list[T]:
-        """All devices ever found here, the last seen first."""
-        return self._decoded("devices", "SELECT rowid, state FROM devices ORDER BY seen_ns DESC, id", (), decode)
-
-    def _decoded(self, table: str, query: str, values: tuple[Any, ...], decode: Callable[[str], T]) -> list[T]:
+    def decoded(self, table: str, rows: Iterable[tuple[int, str]], decode: Callable[[str], T]) -> list[T]:
+        """States from rows of rowids and states. A row that `decode` rejects is set aside."""
         found = []
-        with failures(self.path):
-            rows = self._db.execute(query, values).fetchall()
         for row_id, text in rows:
             try:
                 found.append(decode(text))
@@ -327,32 +257,18 @@ class LedgerFile:
         """Moves a row whose state cannot be used out of the way. `row_id`: its rowid, or the grant's id."""
         where = "id" if isinstance(row_id, str) else "rowid"
         query = (
-            "INSERT INTO quarantine (source, row_id, content, reason, at_ns) "  # noqa: S608 - names of our own
+            "INSERT INTO quarantine (source, row_id, content, reason, at_ns) "
             f"SELECT ?, rowid, CAST(state AS BLOB), ?, ? FROM {table} WHERE {where} = ?"
         )
         try:
             with self._writing():
                 self._db.execute(query, (table, reason[:200], time.time_ns(), row_id))
-                self._aside += self._db.execute(f"DELETE FROM {table} WHERE {where} = ?", (row_id,)).rowcount  # noqa: S608
+                self._aside += self._db.execute(f"DELETE FROM {table} WHERE {where} = ?", (row_id,)).rowcount
             log.error("ledger: row %s of %s is set aside: %s", row_id, table, reason)
         except FailedError:
             if (table, row_id) not in self._odd:
                 log.error("ledger: row %s of %s cannot be used: %s", row_id, table, reason)  # noqa: TRY400
             self._odd.add((table, row_id))
-
-    def totals(self, grant_id: str) -> dict[str, Totals]:
-        """Sums of one grant, by device id."""
-        query = f"SELECT device, {_TOTALS} FROM ({ALL}) WHERE grant_id = ? GROUP BY device"  # noqa: S608
-        with failures(self.path):
-            return {row[0]: _totals(row[1:]) for row in self._db.execute(query, (grant_id,))}
-
-    def context_cost(self, device: str, driver: str) -> ContextCost | None:
-        """What a context takes on the device with this driver version, None where it was never measured."""
-        with failures(self.path):
-            row = self._db.execute(
-                "SELECT bytes, listed_bytes FROM contexts WHERE device = ? AND driver = ?", (device, driver)
-            ).fetchone()
-        return ContextCost(*row) if row is not None else None
 
     def shorten(self, now_ns: int, keep_ns: int | None) -> bool:
         """Rolls up, and drops what is older than `keep_ns`, None: nothing. Returns whether there may be more to do."""
@@ -370,24 +286,7 @@ class LedgerFile:
         with self._writing():
             dropped = max(chained.forget(self._db, table, before_ns, _FORGET_ROWS) for table in CHAINED)
             for table, when in (("grants", "ended_ns"), ("devices", "seen_ns"), ("quarantine", "at_ns")):
-                some = f"SELECT rowid FROM {table} WHERE {when} < ? LIMIT {_FORGET_ROWS}"  # noqa: S608
-                query = f"DELETE FROM {table} WHERE rowid IN ({some})"  # noqa: S608
+                some = f"SELECT rowid FROM {table} WHERE {when} < ? LIMIT {_FORGET_ROWS}"
+                query = f"DELETE FROM {table} WHERE rowid IN ({some})"
                 dropped = max(dropped, self._db.execute(query, (before_ns,)).rowcount)
         return dropped >= _FORGET_ROWS
-
-
-def _part(name: str, state: str, now_ns: int) -> tuple[str, tuple[Any, ...]]:
-    if not state:
-        return "DELETE FROM parts WHERE id = ?", (name,)
-    return "INSERT OR REPLACE INTO parts VALUES (?, ?, ?)", (name, state, now_ns)
-
-
-def tenant_totals(path: Path, without: str) -> dict[str, Totals]:
-    """Sums by tenant over all periods that are kept, except those of the grants in `without`, a JSON list. Reads every
-    period: call it in a thread; it opens a connection of its own."""
-    query = (
-        f"SELECT tenant, {_TOTALS} FROM ({ALL}) "  # noqa: S608
-        "WHERE grant_id NOT IN (SELECT value FROM json_each(?)) AND tenant NOT LIKE '(%' GROUP BY tenant"
-    )
-    with failures(path), contextlib.closing(connect(path, "?mode=ro")) as reader:
-        return {row[0]: _totals(row[1:]) for row in reader.execute(query, (without,))}

@@ -1,28 +1,29 @@
 """The durable record: grants, what they got in each period, runs of the daemon and the gaps between them.
 
-The disk belongs to one thread (ledger/keeper.py), which takes what was saved within a second. Until then it is on tmpfs
-(ledger/journal.py), where it outlives a killed daemon: saving a row waits for nobody. What cannot be written to the
-disk stays there (ledger/spill.py), and no call fails because of it. Where tmpfs cannot be written either, saving a row
-waits for the thread, but no longer than WAIT_SECONDS. `health` reports it.
+What is saved is on tmpfs at once (recent.py), where it outlives a killed daemon: nobody waits for a disk. The disk
+belongs to one thread, which moves the rows to the ledger's file (mover.py). Where tmpfs takes nothing, saving a row
+waits for that thread, but no longer than WAIT_SECONDS. `health` says what cannot be written.
 """
 
 import contextlib
-import json
 import logging
+import queue
 import sqlite3
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import TypeVar
 
 from gpushare.errors import FailedError
-from gpushare.ledger import file, journal, slots, usage
-from gpushare.ledger.entries import Entries, GrantRow, Period, Totals, added
-from gpushare.ledger.journal import Journal
-from gpushare.ledger.keeper import RETRY_SECONDS, Keeper
-from gpushare.ledger.sqlite_file import DamagedError
+from gpushare.ledger import queries, slots, usage
+from gpushare.ledger.entries import GrantRow, Period, Totals, added
+from gpushare.ledger.file import LedgerFile
+from gpushare.ledger.mover import RETRY_SECONDS, Mover
+from gpushare.ledger.recent import Recent
+from gpushare.ledger.sqlite_file import DamagedError, failures
 from gpushare.ledger.usage import By, Key, Span, Sums
 from gpushare.node.devices import ContextCost
 from gpushare.policy.usage.replay import Slot
@@ -37,7 +38,7 @@ _SLOW_SECONDS = 1.0
 """A disk that no caller waits for counts as late after that time."""
 _START_SECONDS = 1.8
 _CLOSE_SECONDS = 2.0
-_TELL_NS = 60_000_000_000
+_LOG_NS = 60_000_000_000
 """A slow disk is logged at most once in this time."""
 
 
@@ -55,13 +56,6 @@ class Health:
     damaged: tuple[str, ...] = ()
 
 
-@dataclass
-class _Job(Generic[T]):
-    read: Callable[[], T]
-    result: T
-    done: bool = False
-
-
 class Ledger:
     """Called on the event loop. What was saved can be read from then on, wherever it is."""
 
@@ -76,133 +70,131 @@ class Ledger:
         and their periods are kept, None: for ever. `period_s`: a grant's periods are merged for this long and written
         as one row; they are on tmpfs meanwhile."""
         self.path = path
-        self._journal = Journal(tmpfs)
-        self._keeper = Keeper(path, tmpfs, keep_ns, period_s, self._journal.read())
-        self._changed = threading.Condition()
-        self._fresh = Entries()
-        """What the thread has not taken yet."""
-        self._line: Entries | None = None
-        """What is saved `together` at the moment."""
-        self._old = self._journal.cut()
-        """Journal files whose content the thread has taken. Only the thread uses it."""
-        self._jobs: list[_Job[Any]] = []
-        self._due = self._done = 0
-        """How many requests to write at once were made, and how many of them are done."""
-        self._alive = self._ready = self._ending = False
+        self._recent = Recent(tmpfs)
+        self._mover = Mover(path, self._recent, keep_ns, period_s)
+        self._questions: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        self._ready, self._ending = threading.Event(), threading.Event()
         self._busy_since: float | None = time.monotonic()
         """Since when the thread has been at work on the disk."""
         self._late_ns: int | None = None
         """Since when it counts as late with that."""
-        self._told_ns = 0
+        self._logged_ns = 0
         self._thread = threading.Thread(target=self._serve, name="ledger", daemon=True)
         self._thread.start()
-        with self._changed:
-            if not self._changed.wait_for(lambda: self._ready, _START_SECONDS):
-                self._late()
-        self.run = self._keeper.run or int(time.time())
-        self._keeper.run = self.run
+        if not self._ready.wait(_START_SECONDS):
+            self._late()
+        self.run = self._mover.run or int(time.time())
+        self._mover.run = self.run
 
     @property
     def gap_ns(self) -> int:
         """How long nothing was recorded before this run."""
-        return self._keeper.gap_ns
+        return self._mover.gap_ns
 
     @property
     def rebooted(self) -> bool:
         """Whether the previous run was in another boot of the machine, so that its pids are meaningless."""
-        return self._keeper.rebooted
+        return self._mover.rebooted
 
     @property
     def boot(self) -> str:
         """The machine's id of this boot."""
-        return self._keeper.boot
+        return self._mover.boot
 
     @property
     def readable(self) -> bool:
         """Whether what earlier runs wrote is known."""
-        return self._ready and self._keeper.readable
+        return self._mover.readable
 
     @property
     def health(self) -> Health:
         """How it stands at the moment."""
-        with self._changed:
-            self._look()
-            keeper, since_ns = self._keeper, self._late_ns
-            reason = f"the disk of the ledger {self.path} does not answer in time" if since_ns is not None else ""
-            return Health(
-                reason=keeper.reason or reason,
-                since_ns=keeper.since_ns or since_ns,
-                waiting=keeper.waiting + len(self._fresh) if keeper.reason or reason else 0,
-                lost=keeper.lost,
-                set_aside=keeper.set_aside,
-                damaged=keeper.damaged,
-            )
+        self._notice_late()
+        mover, since_ns = self._mover, self._late_ns
+        reason = f"the disk of the ledger {self.path} does not answer in time" if since_ns is not None else ""
+        return Health(
+            reason=mover.reason or reason,
+            since_ns=mover.since_ns or since_ns,
+            waiting=self._recent.waiting() if mover.reason or reason else 0,
+            lost=self._recent.lost,
+            set_aside=mover.set_aside,
+            damaged=mover.damaged,
+        )
 
     def save(self, row: tuple[str, str | None, str, int, str, str, int, int | None]) -> None:
         """Takes one grant's row: (id, key, tenant, uid, phase, state, created_ns, ended_ns)."""
-        self._take(Entries(grants={row[0]: GrantRow(*row)}))
+        self._recent.save(GrantRow(*row))
+        self._saved()
 
     def save_part(self, name: str, state: str) -> None:
         """Takes the state of a part of a gang; empty: the ledger forgets it."""
-        self._take(Entries(parts={name: state}))
+        self._recent.put("parts", [(name, state)])
+        self._saved()
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
         """What is saved inside is written in one transaction: after a kill all of it is there, or none. Nothing inside
         may read from the disk. A nested one is part of the outer one."""
-        with self._changed:  # the thread needs it to take what has come
-            if self._line is not None:
-                yield
-                return
-            self._line = Entries()
-            try:
-                yield
-            finally:
-                line, self._line = self._line, None
-                self._take(line)
+        with self._recent.together():
+            yield
+        self._saved()
 
     def add(self, periods: Iterable[Period]) -> None:
-        """Takes a period's rows, which are written with the end of the next grant, or within a second."""
-        with self._changed:
-            self._alive = True
-            for period in periods:
-                self._fresh.add(period)
+        """Takes a period's rows. They are written with the end of their grant, or as one with later ones."""
+        self._recent.add(periods)
 
     def save_devices(self, states: Mapping[str, str]) -> None:
         """Records that these devices are here now. `states`: by device id."""
         now = time.time_ns()
-        self._take(Entries(devices={name: (state, now) for name, state in states.items()}))
+        self._recent.put("devices", [(name, state, now) for name, state in states.items()])
+        self._saved()
 
     def set_context_cost(self, device: str, driver: str, cost: ContextCost) -> None:
         """Keeps a measured cost of a context."""
-        self._take(Entries(contexts={f"{device} {driver}": (device, driver, *cost)}))
+        self._recent.put("contexts", [(device, driver, *cost)])
+        self._saved()
 
     def open_grants(self) -> list[tuple[str, str]]:
-        """Ids and states of all grants that earlier runs left without an end, oldest first; while the disk does not
-        answer only those on tmpfs, which are all that are in use."""
-        # Not through the thread, which may be late on a busy machine: no living grant may be missed.
-        rows = list(self._keeper.open.values()) if self._ready else self._keeper.on_tmpfs()
-        return [(row.id, row.state) for row in sorted(rows, key=lambda row: row.created_ns)]
+        """Ids and states of all grants that earlier runs left without an end, oldest first. While the disk does not
+        answer they are those of this boot of the machine, which include all that are in use."""
+        return [(row.id, row.state) for row in self._recent.open()]
 
     def parts(self) -> dict[str, str]:
-        """Parts of gangs: states by id, as earlier runs saved them; none while the disk does not answer."""
-        return dict(self._keeper.parts) if self._ready else {}
+        """Parts of gangs, known as the grants are: states by id, the oldest first."""
+        return self._recent.parts()
 
     def ended_grants(self, limit: int, decode: Callable[[str], T]) -> list[T]:
         """The latest grants that have ended, newest first. A row that `decode` rejects is set aside."""
-        return self._ask(lambda: self._keeper.ended(limit, decode), [])
+        return self._ended(queries.ended, limit, decode)[:limit]
 
     def ended_grant(self, grant_id: str, decode: Callable[[str], T]) -> T | None:
         """A grant that has ended, None where there is none."""
-        return self._ask(lambda: self._keeper.ended_one(grant_id, decode), None)
+        return next(iter(self._ended(queries.ended_one, grant_id, decode)), None)
+
+    def _ended(self, query: Callable[..., list[tuple[int, str]]], which: object, decode: Callable[[str], T]) -> list[T]:
+        def find() -> list[T]:
+            found = [decode(state) for _, state in self._recent.ask(query, which)]
+            nothing: list[T] = []
+            return found + self._mover.read(
+                lambda file: file.decoded("grants", file.ask(query, which), decode), nothing
+            )
+
+        return self._ask(find, [])
 
     def set_aside(self, grant_id: str, reason: str) -> None:
         """Sets a grant's row aside that cannot be used; its bytes are kept."""
-        self._ask(lambda: self._keeper.move_aside(grant_id, reason), None)
+        self._set_aside("grants", grant_id, reason)
 
     def set_part_aside(self, name: str, reason: str) -> None:
         """The same of a part of a gang."""
-        self._ask(lambda: self._keeper.move_part_aside(name, reason), None)
+        self._set_aside("parts", name, reason)
+
+    def _set_aside(self, table: str, row_id: str, reason: str) -> None:
+        def act() -> None:  # by then the file has the row, if it can be written
+            self._recent.remove(table, row_id)
+            self._mover.read(lambda file: file.set_aside(table, row_id, reason), None)
+
+        self._ask(act, None)
 
     def totals(self, grant_id: str) -> dict[str, Totals]:
         """Sums of one grant, by device id."""
@@ -210,151 +202,139 @@ class Ledger:
 
     def totals_of(self, grants: Collection[str]) -> dict[str, dict[str, Totals]]:
         """Sums of several grants, by grant: one request to the thread however many."""
-        return self._ask(lambda: {grant: self._keeper.totals(grant) for grant in grants}, {}) if grants else {}
+
+        def find() -> dict[str, dict[str, Totals]]:
+            waiting = {one: self._recent.ask(queries.totals, "periods", one) for one in grants}
+            return self._mover.read(
+                lambda file: {one: added(file.ask(queries.totals, queries.ALL, one), waiting[one]) for one in grants},
+                waiting,
+            )
+
+        return self._ask(find, {}) if grants else {}
 
     def tenant_totals(self, without: Iterable[str]) -> dict[str, Totals]:
-        """Sums by tenant over all periods that are kept, except those of the grants in `without`. Reads every period,
-        so it is to be called in a thread."""
-        left_out = frozenset(without)
-        nothing: dict[str, Totals] = {}
-        kept = self._ask(lambda: self._keeper.waiting_totals(left_out), nothing)
+        """Sums by tenant over all periods that are kept, except those of the grants in `without`; while the file cannot
+        be read, over those that it does not have. Reads every period, so it is to be called in a thread."""
         try:
-            with self._keeper.names:
-                found = file.tenant_totals(self.path, json.dumps(list(left_out)))
+            return self._reading(lambda reader: queries.tenant_totals(reader, usage.ALL, without))
         except FailedError as error:
             log.warning("%s", error)
-            if isinstance(error, DamagedError):
-                self._keeper.found_damaged(str(error))
-            found = {}
-        return added(found, kept)
+            return self._recent.ask(queries.tenant_totals, "periods", without)
 
     def usage(self, by: By, span: Span) -> dict[Key, Sums]:
         """Sums over all that is kept of a span. Reads every row of it, so it is to be called in a thread. Raises
         FailedError where the file cannot be read now, and UsageError where the answer is too long."""
-        return self._reading(lambda reader, waiting: usage.added_up(self.path, reader, by, span, waiting))
+        return self._reading(lambda reader: usage.added_up(reader, by, span))
 
     def slots(self, span: Span, cut: slots.Cut) -> list[Slot]:
         """What was used and waited in each slot of a span. Called and raises as `usage`."""
-        return self._reading(lambda reader, waiting: slots.slots(self.path, reader, span, waiting, cut))
+        return self._reading(lambda reader: slots.slots(reader, span, cut))
 
-    def _reading(self, read: Callable[[sqlite3.Connection, list[Period]], T]) -> T:
-        """Returns what `read` makes of the file and of what waits to be written."""
-        # Both at once, so that no row is counted twice or missed.
-        begun = self._ask(lambda: self._keeper.reading(), None)
-        if begun is None:
+    def _reading(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        """What `read` makes of the file and of what it does not have yet (usage.snapshot). Raises FailedError."""
+
+        # In the thread that moves rows, so that none is counted twice or missed.
+        def begin() -> sqlite3.Connection | None:
+            return self._mover.read(lambda file: usage.snapshot(file.path, self._recent.periods()), None)
+
+        reader = self._ask(begin, None)
+        if reader is None:
             raise FailedError(f"the ledger {self.path} cannot be read now: its disk does not answer, try again")
         try:
-            return read(*begun)
+            with failures(self.path), contextlib.closing(reader):
+                return read(reader)
         except DamagedError as error:
-            self._keeper.found_damaged(str(error))
+            self._mover.found_damaged(str(error))
             raise
 
     def context_cost(self, device: str, driver: str) -> ContextCost | None:
         """What a context takes on the device with this driver version, None where it was never measured."""
-        return self._ask(lambda: self._keeper.context_cost(device, driver), None)
+
+        return self._recent.ask(queries.context_cost, device, driver) or self._ask(
+            lambda: self._mover.read(lambda file: file.ask(queries.context_cost, device, driver), None), None
+        )
 
     def devices(self, decode: Callable[[str], T]) -> list[T]:
         """All devices ever found here, as `save_devices` got them; the last seen first. A row that `decode` rejects is
         set aside."""
-        return self._ask(lambda: self._keeper.devices(decode), [])
+
+        def find(file: LedgerFile) -> list[T]:
+            return file.decoded("devices", file.ask(queries.devices), decode)
+
+        return self._ask(lambda: self._mover.read(find, []), [])
 
     def close(self) -> None:
         """Writes what waits and marks the run as ended."""
-        with self._changed:
-            self._ending = True
-            self._changed.notify_all()
+        self._ending.set()
+        self._questions.put(_nothing)
         self._thread.join(_CLOSE_SECONDS)
 
-    def _take(self, batch: Entries) -> None:
-        with self._changed:
-            if self._line is not None:
-                self._line.follow(batch)
-                return
-            self._fresh.follow(batch)
-            if not self._journal.add(batch, self._fresh):
-                self._flush(batch)
-            elif self._fresh.periods and batch.ended():  # its last periods are only in memory
-                self._wake()
-            self._look()
+    def _saved(self) -> None:
+        """Waits until the disk has it where a kill would lose it otherwise, unless the disk is late."""
+        if not self._recent.on_tmpfs and not self._recent.collects:
+            self._ask(_nothing, None)
+        self._notice_late()
 
-    def _flush(self, batch: Entries) -> None:
-        """Has what is only in memory written at once, and waits for that unless the disk is late."""
-        number = self._wake()
-        if self._late_ns is None and not self._changed.wait_for(lambda: self._done >= number, WAIT_SECONDS):
-            self._late()
-        if self._late_ns is not None:
-            for row in batch.grants.values():
-                self._keeper.spill.note(row)
-
-    def _wake(self) -> int:
-        """Has the thread write now. Returns the value of `_done` when it has."""
-        self._due += 1
-        self._changed.notify_all()
-        return self._due
-
-    def _look(self) -> None:
+    def _notice_late(self) -> None:
         """Checks whether the thread is late, since hardly any call waits for it."""
         since = self._busy_since
         if since is not None and self._late_ns is None and time.monotonic() - since > _SLOW_SECONDS:
             self._late()
 
-    def _ask(self, read: Callable[[], T], otherwise: T) -> T:
-        """Runs `read` in the thread, after all that was saved before; returns `otherwise` where the disk does not
-        answer in time."""
-        job = _Job(read, otherwise)
-        with self._changed:
-            if self._late_ns is not None:
-                return otherwise
-            self._jobs.append(job)
-            self._changed.notify_all()
-            if not self._changed.wait_for(lambda: job.done, WAIT_SECONDS):
-                self._late()
-            return job.result if job.done else otherwise
+    def _ask(self, question: Callable[[], T], otherwise: T) -> T:
+        """What `question` finds in the thread, after all that was saved before was tried to be written; `otherwise`
+        where the disk does not answer in time."""
+        if self._late_ns is not None:
+            return otherwise
+        answer: Future[T] = Future()
+
+        def find() -> None:
+            try:
+                answer.set_result(question())
+            except Exception:
+                log.exception("the ledger %s", self.path)
+                answer.set_result(otherwise)
+
+        self._questions.put(find)
+        try:
+            return answer.result(WAIT_SECONDS)
+        except TimeoutError:
+            self._late()
+            return otherwise
 
     def _late(self) -> None:
         self._late_ns = time.time_ns()
-        if self._late_ns - self._told_ns > _TELL_NS:
-            self._told_ns = self._late_ns
-            log.warning("the disk of the ledger %s does not answer in time: what it is told waits in memory", self.path)
+        if self._late_ns - self._logged_ns > _LOG_NS:
+            self._logged_ns = self._late_ns
+            log.warning("the disk of the ledger %s does not answer in time: new rows wait on tmpfs", self.path)
 
     # The thread.
 
     def _serve(self) -> None:
-        self._keeper.start()
-        with self._changed:
-            self._ready = True
-            self._changed.notify_all()
-        while not self._turn():
-            pass
-        self._keeper.stop()
-
-    def _turn(self) -> bool:
-        """Writes what has come, and answers requests. Returns whether that was the last time."""
-        keeper = self._keeper
-        with self._changed:
+        self._mover.start()
+        self._ready.set()
+        more = False
+        while not self._ending.is_set():
             self._late_ns = self._busy_since = None
-            pause = min(RETRY_SECONDS, max(0.0, keeper.forget_at - time.monotonic()))
-            self._changed.wait_for(lambda: self._due > self._done or self._jobs or self._ending, pause)
-            number, alive, ending = self._due, self._alive, self._ending
-            jobs, self._jobs = self._jobs, []
-            batch, self._fresh = self._fresh, Entries()
-            self._old += self._journal.cut()
-            self._alive = False
+            questions = self._next_questions(0.0 if more else RETRY_SECONDS)
             self._busy_since = time.monotonic()
-        keeper.take(batch, alive=alive, pressing=ending)
-        if self._old and keeper.safe:
-            journal.remove(self._old)
-            self._old = []
-        for job in jobs:
-            try:
-                job.result = job.read()
-            except Exception:
-                log.exception("the ledger %s", self.path)
-        with self._changed:
-            self._done = number
-            for job in jobs:
-                job.done = True
-            self._changed.notify_all()
-        if time.monotonic() >= keeper.forget_at:
-            keeper.forget()
-        return ending
+            more = self._mover.turn()
+            for answer in questions:
+                answer()
+            if time.monotonic() >= self._mover.forget_at:
+                self._mover.forget()
+        self._mover.stop()
+
+    def _next_questions(self, pause: float) -> list[Callable[[], object]]:
+        """Waits for a question, or until there is other work."""
+        pause = min(pause, max(0.0, self._mover.forget_at - time.monotonic()))
+        found = []
+        with contextlib.suppress(queue.Empty):
+            found.append(self._questions.get(timeout=pause))
+            while True:
+                found.append(self._questions.get_nowait())
+        return found
+
+
+def _nothing() -> None:
+    pass

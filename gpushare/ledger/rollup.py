@@ -12,6 +12,7 @@ from typing import NamedTuple
 from gpushare.ledger import chained
 from gpushare.ledger.chained import COLUMNS, Insert
 from gpushare.ledger.entries import LARGEST, MAXIMA, SUMS
+from gpushare.ledger.sqlite_file import sums, whole
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ def _roll(db: sqlite3.Connection, insert: Insert, step: Step, now_ns: int) -> bo
 def _with_begun(db: sqlite3.Connection, step: Step, last: int, before_ns: int) -> int:
     """The last row that began before `before_ns`: `last`, or one written with it that ends later."""
     query = (
-        f"SELECT MAX(id) FROM (SELECT id, from_ns FROM {step.source} WHERE id > ? ORDER BY id LIMIT {_ACROSS}) "  # noqa: S608
+        f"SELECT MAX(id) FROM (SELECT id, from_ns FROM {step.source} WHERE id > ? ORDER BY id LIMIT {_ACROSS}) "
         "WHERE from_ns < ?"
     )
     found = db.execute(query, (last, before_ns)).fetchone()[0]
@@ -76,7 +77,7 @@ def _units(db: sqlite3.Connection, step: Step, first: int) -> int:
     """The last of the rows from `first` on to roll up together: as many whole units as fit in _ROWS, or a part of
     one."""
     units = db.execute(
-        f"SELECT MAX(id), COUNT(*) FROM (SELECT id, from_ns FROM {step.source} WHERE id >= ? ORDER BY id LIMIT ?) "  # noqa: S608
+        f"SELECT MAX(id), COUNT(*) FROM (SELECT id, from_ns FROM {step.source} WHERE id >= ? ORDER BY id LIMIT ?) "
         f"GROUP BY from_ns / {step.unit_ns} ORDER BY 1",
         (first, _ROWS),
     ).fetchall()
@@ -95,20 +96,19 @@ def _column(name: str) -> str:
 
 
 def _merged(db: sqlite3.Connection, step: Step, last: int) -> list[tuple[object, ...]]:
-    """Values of COLUMNS. SUM() fails on overflow, so each half of the 64 bits is summed separately."""
-    sums = ", ".join(f"SUM({name} >> 32), SUM({name} & 4294967295)" for name in ("(to_ns - from_ns)", *SUMS))
+    """Values of COLUMNS."""
     plain = [name for name in COLUMNS if name not in (*SUMS, "memory_bytes")]
     query = (
-        f"SELECT {', '.join(map(_column, plain))}, {sums}, MAX(id) FROM {step.source} WHERE id <= ? "  # noqa: S608
-        f"GROUP BY grant_id, tenant, device, from_ns / {step.unit_ns} ORDER BY MIN(from_ns), MIN(id)"
+        f"SELECT {', '.join(map(_column, plain))}, {sums('(to_ns - from_ns)', *SUMS)}, MAX(id) "
+        f"FROM {step.source} WHERE id <= ? GROUP BY grant_id, tenant, device, from_ns / {step.unit_ns} "
+        "ORDER BY MIN(from_ns), MIN(id)"
     )
-    latest = f"SELECT memory_bytes FROM {step.source} WHERE id = ?"  # noqa: S608 - our own names
+    latest = f"SELECT memory_bytes FROM {step.source} WHERE id = ?"
     rows = []
     for row in db.execute(query, (last,)).fetchall():
         found = dict(zip(plain, row, strict=False))
-        halves = row[len(plain) : -1]
-        length, *whole = ((halves[i] << 32) + halves[i + 1] for i in range(0, len(halves), 2))
-        found |= {name: min(value, LARGEST) for name, value in zip(SUMS, whole, strict=True)}
+        length, *added = whole(row[len(plain) : -1])
+        found |= {name: min(value, LARGEST) for name, value in zip(SUMS, added, strict=True)}
         # Of grants that were merged into one row, several had the device in the same time.
         together = min(LARGEST, found["from_ns"] + length)
         found["to_ns"] = together if found["tenant"].startswith("(") else min(found["to_ns"], together)

@@ -71,7 +71,7 @@ def replace(path: Path, reason: str, seconds: float) -> LedgerFile:
     fresh = LedgerFile(making)
     try:
         taken, bad, whole = _salvage(path, fresh, time.monotonic() + seconds)
-        fresh.begin_chains()
+        fresh.begin_again()
     finally:
         fresh.close()
     with failures(path):
@@ -176,7 +176,7 @@ class _Rows:
     def __init__(self, db: sqlite3.Connection, table: str, columns: list[str]) -> None:
         self.whole = True
         self._db = db
-        self._query = f"SELECT rowid, {', '.join(columns)} FROM {table} ORDER BY rowid"  # noqa: S608 - our own names
+        self._query = f"SELECT rowid, {', '.join(columns)} FROM {table} ORDER BY rowid"
 
     def __iter__(self) -> Iterator[tuple[int, tuple[Any, ...]]]:
         lowest: int | None = None

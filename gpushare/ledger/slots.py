@@ -1,18 +1,14 @@
 """The ledger's record of a span of time, hour by hour, as gpushare.policy.usage.replay takes it; or minute by minute,
 and by device. Reads every row of the span: call it in a thread."""
 
-import contextlib
 import sqlite3
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from gpushare.api.usage import Each, Unit
 from gpushare.errors import UsageError
-from gpushare.ledger.entries import IDLE, Period
-from gpushare.ledger.schema import CHAINED
-from gpushare.ledger.sqlite_file import failures
-from gpushare.ledger.usage import DAY_NS, HOUR_NS, MINUTE_NS, Span
+from gpushare.ledger.entries import IDLE
+from gpushare.ledger.sqlite_file import sums, whole
+from gpushare.ledger.usage import DAY_NS, HOUR_NS, MINUTE_NS, TABLES, Span
 from gpushare.policy.usage.replay import Slot
 
 NUMBERS_MAX = 200_000
@@ -29,24 +25,17 @@ class Cut:
     unit: Unit = "hour"
     each: Each = "node"
 
-    def begins(self, from_ns: int) -> int:
-        """Start of the slot that a row counts in."""
-        return from_ns // _UNIT_NS[self.unit] * _UNIT_NS[self.unit]
-
     def query(self) -> str:
         """A query for rows of begin, device, tenant, and the halves of the numbers that _Draft.count takes."""
-        return " UNION ALL ".join(self._part(table) for table in CHAINED)
+        return " UNION ALL ".join(self._part(table) for table in TABLES)
 
     def _part(self, table: str) -> str:
         unit = {"hours": HOUR_NS, "days": DAY_NS}.get(table, _UNIT_NS[self.unit])
         # In slots of the node only idle time is by device: what tenants used is one number.
         device = "device" if self.each == "device" else f"CASE tenant WHEN '{IDLE}' THEN device END"
-        # SUM() fails on overflow, so each half of the 64 bits is summed separately.
-        sums = ", ".join(
-            f"SUM({one} >> 32), SUM({one} & 4294967295)" for one in ("(to_ns - from_ns)", "used_ns", "waited_ns")
-        )
+        numbers = sums("(to_ns - from_ns)", "used_ns", "waited_ns")
         return (
-            f"SELECT from_ns / {unit} * {unit}, device, tenant, {sums} FROM "  # noqa: S608 - our own names
+            f"SELECT from_ns / {unit} * {unit}, device, tenant, {numbers} FROM "
             f"(SELECT from_ns, to_ns, {device} AS device, tenant, used_ns, waited_ns FROM {table} "
             "WHERE to_ns > ? AND to_ns <= ?) GROUP BY 1, 2, 3"
         )
@@ -72,29 +61,16 @@ class _Draft:
             self.waited[tenant] = self.waited.get(tenant, 0) + waited
 
 
-def slots(
-    path: Path, reader: sqlite3.Connection, span: Span, waiting: Iterable[Period] = (), cut: Cut = HOURS
-) -> list[Slot]:
-    """Slots as `cut` says and, where the ledger is rolled up, of an hour or day; in order of time, then of device.
-    Closes the reader. Raises FailedError, and UsageError beyond NUMBERS_MAX."""
+def slots(reader: sqlite3.Connection, span: Span, cut: Cut = HOURS) -> list[Slot]:
+    """Slots as `cut` says and, where the ledger is rolled up, of an hour or day; in order of time, then of device;
+    from a snapshot. Raises UsageError beyond NUMBERS_MAX."""
     drafts: dict[tuple[int, str], _Draft] = {}
-
-    def draft(begins: int, device: str) -> _Draft:
-        return drafts.setdefault((begins, device if cut.each == "device" else ""), _Draft())
-
-    with failures(path), contextlib.closing(reader):
-        for count, row in enumerate(reader.execute(cut.query(), (span.since_ns, span.until_ns) * len(CHAINED))):
-            begins, device, tenant, *halves = row
-            numbers = ((halves[i] << 32) + halves[i + 1] for i in range(0, len(halves), 2))
-            draft(begins, device).count(tenant, device, *numbers)
-            if count >= NUMBERS_MAX:
-                raise UsageError(f"that is more than {NUMBERS_MAX} numbers: ask for a shorter time")
-    for period in waiting:
-        if span.has(period):
-            wall = period.to_ns - period.from_ns
-            draft(cut.begins(period.from_ns), period.device).count(
-                period.tenant, period.device, wall, period.used_ns, period.waited_ns
-            )
+    for count, row in enumerate(reader.execute(cut.query(), (span.since_ns, span.until_ns) * len(TABLES))):
+        begins, device, tenant, *halves = row
+        draft = drafts.setdefault((begins, device if cut.each == "device" else ""), _Draft())
+        draft.count(tenant, device, *whole(halves))
+        if count >= NUMBERS_MAX:
+            raise UsageError(f"that is more than {NUMBERS_MAX} numbers: ask for a shorter time")
     return [
         Slot(begins, max(one.walls.values()), sum(one.walls.values()), one.used, one.waited, device)
         for (begins, device), one in sorted(drafts.items())

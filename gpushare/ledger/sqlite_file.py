@@ -1,13 +1,16 @@
 """SQLite files for the ledger: how they are opened, what their failures mean, and whether they are whole."""
 
 import contextlib
+import logging
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
 from gpushare.errors import FailedError
+
+log = logging.getLogger(__name__)
 
 _BUSY_SECONDS = 0.5
 # SQLite's primary codes for failures that may pass: no rights, locked, no memory, read-only, interrupted, I/O, full,
@@ -47,8 +50,23 @@ def connect(path: Path, options: str = "") -> sqlite3.Connection:
     return found
 
 
-def check(path: Path) -> str:
-    """The first fault in the file, empty when there is none. Reads all of it: call it in a thread."""
-    with failures(path), contextlib.closing(connect(path, "?mode=ro")) as reader:
-        found = str(reader.execute("PRAGMA integrity_check(1)").fetchone()[0])
+def check(path: Path, reader: sqlite3.Connection) -> str:
+    """The first fault in the file, empty when there is none or it cannot be read. Reads all of it: call it in a thread.
+    Closes the reader."""
+    try:
+        with failures(path), contextlib.closing(reader):
+            found = str(reader.execute("PRAGMA main.integrity_check(1)").fetchone()[0])
+    except FailedError as error:
+        log.warning("%s", error)
+        return str(error) if isinstance(error, DamagedError) else ""
     return "" if found == "ok" else f"the ledger {path} is damaged: {found}"
+
+
+def sums(*names: str) -> str:
+    """Columns for sums, which `whole` puts together: SUM() fails beyond 64 bits, so each half is summed separately."""
+    return ", ".join(f"SUM({name} >> 32), SUM({name} & 4294967295)" for name in names)
+
+
+def whole(halves: Sequence[int]) -> list[int]:
+    """The sums."""
+    return [(halves[i] << 32) + halves[i + 1] for i in range(0, len(halves), 2)]

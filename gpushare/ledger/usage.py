@@ -1,6 +1,5 @@
 """Sums over a span of time in the ledger. Reads every row of the span: call it in a thread."""
 
-import contextlib
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
@@ -10,11 +9,15 @@ from pathlib import Path
 from typing import Literal
 
 from gpushare.errors import UsageError
-from gpushare.ledger.entries import Period
+from gpushare.ledger.entries import Period, values
+from gpushare.ledger.queries import union
 from gpushare.ledger.schema import CHAINED
-from gpushare.ledger.sqlite_file import connect, failures
+from gpushare.ledger.sqlite_file import connect, failures, sums, whole
 
 By = Literal["tenant", "grant", "device", "hour", "charge"]
+TABLES = (*CHAINED, "waiting")
+"""Tables of periods that a `snapshot` has."""
+ALL = union(TABLES)
 ROWS_MAX = 60_000
 """Most rows in an answer: 64 tenants in each hour of a month are 46,080."""
 MINUTE_NS = 60 * 10**9
@@ -29,11 +32,6 @@ class Span:
     since_ns: int
     until_ns: int
     tenant: str | None = None
-
-    def has(self, period: Period) -> bool:
-        """Whether a row is in it."""
-        mine = self.tenant is None or period.tenant == self.tenant or period.tenant.startswith(f"{self.tenant}/")
-        return mine and self.since_ns < period.to_ns <= self.until_ns
 
 
 @dataclass(slots=True)
@@ -87,26 +85,17 @@ def _key(by: By, table: str) -> str:
     return _KEYS[by].replace(str(HOUR_NS), str(DAY_NS)) if table == "days" else _KEYS[by]
 
 
-def key(by: By, period: Period) -> Key:
-    """The key of a row."""
-    match by:
-        case "tenant":
-            return (period.tenant,)
-        case "grant":
-            return (period.grant_id, period.tenant)
-        case "device":
-            return (period.device, period.tenant)
-        case "hour":
-            return (period.from_ns // HOUR_NS * HOUR_NS, period.tenant)
-        case "charge":
-            return (period.from_ns // DAY_NS * DAY_NS, period.tenant, period.grant_id, period.device)
-
-
-def snapshot(path: Path) -> sqlite3.Connection:
-    """A reader of the file as it is now, whatever is written meanwhile. Raises FailedError."""
+def snapshot(path: Path, waiting: Iterable[Period] = ()) -> sqlite3.Connection:
+    """A reader of the file as it is now, whatever is written meanwhile. `waiting`: what the file does not have yet, in
+    a table of that name. Raises FailedError."""
     with failures(path):
         reader = connect(path, "?mode=ro")
         try:
+            reader.execute("PRAGMA temp_store = MEMORY")
+            reader.execute("CREATE TEMP TABLE waiting AS SELECT * FROM periods LIMIT 0")
+            names = Period.__struct_fields__
+            put = f"INSERT INTO waiting ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
+            reader.executemany(put, map(values, waiting))
             reader.execute("BEGIN")
             reader.execute("SELECT 1 FROM chains LIMIT 1").fetchone()
         except BaseException:
@@ -115,50 +104,33 @@ def snapshot(path: Path) -> sqlite3.Connection:
     return reader
 
 
-def added_up(
-    path: Path, reader: sqlite3.Connection, by: By, span: Span, waiting: Iterable[Period] = ()
-) -> dict[Key, Sums]:
-    """Sums by key, of the file and of what waits to be written. Closes the reader. Raises FailedError, and UsageError
-    where there are more than ROWS_MAX."""
-    with failures(path), contextlib.closing(reader):
-        try:
-            found = _read(reader, by, span, ", ".join(f"SUM({name})" for name in _SOURCES), lambda sums: sums)
-        except sqlite3.OperationalError as error:
-            if "overflow" not in str(error):
-                raise
-            # Numbers that no clock can have measured: each half of the 64 bits is summed separately.
-            halves = ", ".join(f"SUM({name} >> 32), SUM({name} & 4294967295)" for name in _SOURCES)
-            found = _read(reader, by, span, halves, _whole)
-    for period in waiting:
-        if span.has(period):
-            found.setdefault(key(by, period), Sums()).count(period)
-    if len(found) > ROWS_MAX:
-        raise UsageError(f"that is more than {ROWS_MAX} rows: ask for a shorter time, or one tenant")
-    return found
-
-
-def _whole(halves: Sequence[int]) -> list[int]:
-    return [(halves[i] << 32) + halves[i + 1] for i in range(0, len(halves), 2)]
+def added_up(reader: sqlite3.Connection, by: By, span: Span) -> dict[Key, Sums]:
+    """Sums by key, from a `snapshot`. Raises UsageError where there are more than ROWS_MAX."""
+    try:
+        return _read(reader, by, span, ", ".join(f"SUM({name})" for name in _SOURCES), lambda numbers: numbers)
+    except sqlite3.OperationalError as error:
+        if "overflow" not in str(error):
+            raise
+        return _read(reader, by, span, sums(*_SOURCES), whole)  # numbers that no clock can have measured
 
 
 def _read(
-    reader: sqlite3.Connection, by: By, span: Span, sums: str, whole: Callable[[Sequence[int]], Sequence[int]]
+    reader: sqlite3.Connection, by: By, span: Span, columns: str, numbers: Callable[[Sequence[int]], Sequence[int]]
 ) -> dict[Key, Sums]:
-    """Returns at most one more than ROWS_MAX."""
     found: dict[Key, Sums] = {}
     width = _KEYS[by].count(",") + 1
-    for row in reader.execute(*_query(by, span, sums)):
-        name, numbers = row[:width], whole(row[width:])
+    for row in reader.execute(*_query(by, span, columns)):
+        name, values = row[:width], numbers(row[width:])
         if name in found:  # in another table
-            found[name].add(numbers)
+            found[name].add(values)
         else:
-            found[name] = Sums(*numbers)
+            found[name] = Sums(*values)
         if len(found) > ROWS_MAX:
-            break
+            raise UsageError(f"that is more than {ROWS_MAX} rows: ask for a shorter time, or one tenant")
     return found
 
 
-def _query(by: By, span: Span, sums: str) -> tuple[str, list[object]]:
+def _query(by: By, span: Span, columns: str) -> tuple[str, list[object]]:
     mine = "" if span.tenant is None else " AND (tenant = ? OR substr(tenant, 1, ?) = ?)"
     values: list[object] = [span.since_ns, span.until_ns]
     if span.tenant is not None:
@@ -166,10 +138,10 @@ def _query(by: By, span: Span, sums: str) -> tuple[str, list[object]]:
     groups = ", ".join(str(i + 1) for i in range(_KEYS[by].count(",") + 1))
     # Table by table, since grouping sorts the rows with all their columns.
     parts = [
-        f"SELECT {_key(by, table)}, {sums} FROM {table} WHERE to_ns > ? AND to_ns <= ?{mine} GROUP BY {groups}"  # noqa: S608
-        for table in CHAINED
+        f"SELECT {_key(by, table)}, {columns} FROM {table} WHERE to_ns > ? AND to_ns <= ?{mine} GROUP BY {groups}"
+        for table in TABLES
     ]
-    return " UNION ALL ".join(parts), values * len(CHAINED)
+    return " UNION ALL ".join(parts), values * len(TABLES)
 
 
 def shown_time(ns: int) -> str:

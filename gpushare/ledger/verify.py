@@ -6,8 +6,8 @@ from typing import Any
 
 from gpushare.errors import UsageError
 from gpushare.ledger import chained, rollup
-from gpushare.ledger.chained import ALL
 from gpushare.ledger.entries import GAP, IDLE
+from gpushare.ledger.queries import ALL
 from gpushare.ledger.schema import CHAINED, SCHEMA_VERSION
 from gpushare.ledger.sqlite_file import connect, failures
 from gpushare.ledger.usage import shown_time
@@ -61,7 +61,7 @@ def _gaps(db: Any) -> list[str]:
     found = []
     for step in reversed(rollup.STEPS):
         query = (
-            f"SELECT MIN(from_ns), MAX(used_ns) FROM {step.target} WHERE tenant = ? "  # noqa: S608 - our own names
+            f"SELECT MIN(from_ns), MAX(used_ns) FROM {step.target} WHERE tenant = ? "
             f"GROUP BY from_ns / {step.unit_ns} ORDER BY 1"
         )
         found += [
@@ -76,10 +76,10 @@ def _gaps(db: Any) -> list[str]:
 def _devices(db: Any) -> dict[str, dict[str, int]]:
     wall = "SUM(CASE WHEN tenant IN (?, ?) THEN (to_ns - from_ns) / 1000 ELSE 0 END)"
     # Rows before the first one of idle time were written by an earlier version.
-    first = f"SELECT COALESCE(MIN(from_ns), 0) FROM ({ALL}) WHERE tenant = ?"  # noqa: S608 - our own names
+    first = f"SELECT COALESCE(MIN(from_ns), 0) FROM {ALL} WHERE tenant = ?"
     # Later rows are those of ended grants: the idle time beside them waits in the daemon for up to a minute.
-    last = f"SELECT MAX(to_ns) FROM ({ALL}) WHERE tenant = ?"  # noqa: S608
+    last = f"SELECT MAX(to_ns) FROM {ALL} WHERE tenant = ?"
     where = f"from_ns >= ({first}) AND from_ns < ({last})"
-    query = f"SELECT device, SUM(used_ns / 1000), {wall} FROM ({ALL}) WHERE {where} GROUP BY device"  # noqa: S608
+    query = f"SELECT device, SUM(used_ns / 1000), {wall} FROM {ALL} WHERE {where} GROUP BY device"
     rows = db.execute(query, (IDLE, GAP, IDLE, IDLE))
     return {device: {"used_ns": used * 1000, "wall_ns": wall * 1000} for device, used, wall in rows}

@@ -66,7 +66,7 @@ def choose(directory: Path) -> tuple[int, int] | None:
         with contextlib.suppress(FileExistsError):  # another simulator's, or left by one that was killed
             os.mknod(path(first[1]), stat.S_IFCHR | _MODE, os.makedev(*first))
             Path(path(first[1])).chmod(_MODE)
-            files.write(os.fspath(_file(directory)), f"{first[0]} {first[1]} {_boot()}\n".encode(), 0o644)
+            files.write(_file(directory), f"{first[0]} {first[1]} {_boot()}\n".encode(), 0o644)
             return first
     raise FileExistsError(errno.EEXIST, f"{_TRIES} simulators have nodes in /dev: remove those that nobody uses")
 

@@ -12,73 +12,97 @@ import msgspec
 from gpushare.errors import GpushareError, UsageError
 from gpushare.inject import nvidia, oci, placing
 from gpushare.processes.helper import CAP_DAC_READ_SEARCH, confine
-from gpushare.reader import HEAD, Answer, Edit, Job, commands, config, members
+from gpushare.reader import (
+    HEAD,
+    Answer,
+    Asks,
+    Command,
+    Config,
+    Edit,
+    Edited,
+    Found,
+    Job,
+    Member,
+    Refused,
+    commands,
+    config,
+    members,
+)
 
 _DESCRIPTORS = 256  # view.DEPTH_MAX, and some
 
 
-def _answer(job: Job) -> Answer:
-    if job.member is not None:
-        who = job.member
-        return Answer(member=members.is_member(who.uid, who.gid, who.users, who.groups))
-    if job.command_of:
-        return Answer(command=commands.command(job.command_of))
-    found = config.load(job.config)
-    if job.attempt:
-        return _attempt(found, job.bundle)
-    if job.edit is None:
-        return _asked(found, job.environment)
-    try:
-        return _edited(found, job.edit)
-    except (GpushareError, MemoryError):
-        raise
-    except Exception as error:  # nothing has checked the config's shape: it may be anything that is JSON
-        where = job.edit.bundle or "a container that is not made yet"
-        raise UsageError(f"config.json of {where} cannot be edited: {error!r:.200}") from None
+class Reader:
+    """Answers jobs, and keeps the config of the last one."""
 
+    def __init__(self) -> None:
+        self._config: dict[str, Any] = {}
 
-def _asked(found: dict[str, Any], environment: bool) -> Answer:
-    asks = oci.request(found)
-    if asks is None and environment:
+    def answered(self, message: bytes) -> Answer:
+        """The answer to a job."""
         try:
-            asks = oci.request_by_environment(found)
-        except (AttributeError, TypeError) as error:
-            raise UsageError(f"config.json is not one: {error!r:.200}") from None
-    return Answer(asks=asks)
+            return self._answer(msgspec.msgpack.decode(message, type=Job))
+        except GpushareError as error:
+            return Refused(code=error.code, line=str(error))
+        except MemoryError:
+            return Refused(code="usage", line="config.json takes more memory to read than any needs")
+
+    def _answer(self, job: Job) -> Answer:
+        match job:
+            case Config():
+                self._read(job.text)
+                return _asks(self._config, job)
+            case Edit():
+                if job.text is not None:
+                    self._read(job.text)
+                return _edited(self._config, job)
+            case Member():
+                return Found(text="1" if members.is_member(job.uid, job.gid, job.users, job.groups) else "")
+            case Command():
+                return Found(text=commands.command(job.pid))
+
+    def _read(self, text: bytes) -> None:
+        self._config = {}  # never another container's, whatever this text is
+        self._config = config.load(text)
 
 
-def _edited(found: dict[str, Any], edit: Edit) -> Answer:
-    bundle = Path(edit.bundle) if edit.bundle is not None else None
-    files = Path(edit.lib_dir), Path(edit.preload_file), Path(edit.cache_file)
-    if not edit.created:
-        edited, lines, cache = oci.apply(found, bundle, edit.edits, *files)
-        return Answer(config=config.dump(edited), preload=[os.fsencode(line) for line in lines], cache=cache)
-    assert bundle is not None
-    mounts, lines, cache = placing.mounts(found, bundle, edit.edits, *files, movable=edit.movable)
-    root = placing.root(found, bundle)
-    return Answer(
-        root=root,
-        seen=Path(root).is_dir(),
-        mounts=mounts,
-        preload=[os.fsencode(line) for line in lines],
-        cache=cache,
-    )
-
-
-def _attempt(found: dict[str, Any], bundle: str | None) -> Answer:
+def _asks(found: dict[str, Any], job: Config) -> Asks:
+    share = oci.request(found) if job.by != "nvidia" else None
+    if share is not None:
+        return Asks(share=share)
     try:
-        return Answer(ways=nvidia.ways(found), container=nvidia.identity(found, bundle))
+        if job.by == "environment":
+            return Asks(share=oci.request_by_environment(found))
+        return Asks(ways=nvidia.ways(found), container=nvidia.identity(found, job.bundle))
     except (AttributeError, KeyError, TypeError) as error:
+        if job.by == "annotations":
+            return Asks()
         raise UsageError(f"config.json is not one: {error!r:.200}") from None
 
 
-def _answered(message: bytes) -> Answer:
+def _edited(found: dict[str, Any], job: Edit) -> Edited:
     try:
-        return _answer(msgspec.msgpack.decode(message, type=Job))
-    except GpushareError as error:
-        return Answer(error=(error.code, str(error)))
-    except MemoryError:
-        return Answer(error=("usage", "config.json takes more memory to read than any needs"))
+        return _apply(found, job)
+    except (GpushareError, MemoryError):
+        raise
+    except Exception as error:  # nothing has checked the config's shape: it may be anything that is JSON
+        where = job.bundle or "a container that is not made yet"
+        raise UsageError(f"config.json of {where} cannot be edited: {error!r:.200}") from None
+
+
+def _apply(found: dict[str, Any], job: Edit) -> Edited:
+    bundle = Path(job.bundle) if job.bundle is not None else None
+    files = oci.Files(Path(job.lib_dir), Path(job.preload_file), Path(job.cache_file))
+    edited = oci.apply(found, bundle, job.edits, files)
+    answer = Edited(preload=[os.fsencode(line) for line in edited.preload], cache=edited.cache)
+    if not job.created:
+        answer.config = config.dump(edited.config)
+    if bundle is not None:
+        now = found if job.created else edited.config
+        answer.mounts, answer.cache = placing.mounts(edited, now, job.edits, created=job.created, movable=job.movable)
+        answer.root = placing.root(found, bundle)
+        answer.seen = Path(answer.root).is_dir()
+    return answer
 
 
 def _receive(channel: socket.socket, size: int) -> bytes:
@@ -98,9 +122,10 @@ def main(daemon: str) -> None:
     Path("/proc/self/oom_score_adj").write_text("1000")
     confine(daemon, keep={CAP_DAC_READ_SEARCH}, descriptors=_DESCRIPTORS)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    reader = Reader()
     with socket.socket(fileno=0) as channel:
         channel.sendall(HEAD.pack(0))  # ready
         while True:
             (size,) = HEAD.unpack(_receive(channel, HEAD.size))
-            answer = msgspec.msgpack.encode(_answered(_receive(channel, size)))
+            answer = msgspec.msgpack.encode(reader.answered(_receive(channel, size)))
             channel.sendall(HEAD.pack(len(answer)) + answer)

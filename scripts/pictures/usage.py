@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpushare.demo.node import Node
-from gpushare.ledger.entries import IDLE, SWITCHING, Entries, Period
+from gpushare.ledger.entries import IDLE, SWITCHING, Batch, Period, values
 from gpushare.ledger.file import LedgerFile
 from gpushare.paths import Layout
 
@@ -57,10 +57,7 @@ def write(ledger: Path, first: int) -> None:
     chance, file = random.Random(7), LedgerFile(ledger)  # noqa: S311
     file.begin(1, "boot", 0)
     for hour in range(24 * DAYS):
-        entries = Entries()
-        for period in _periods(hour, first + hour * HOUR, chance):
-            entries.add(period)
-        file.write(1, entries)
+        file.write(1, Batch(periods=list(map(values, _periods(hour, first + hour * HOUR, chance)))))
     file.end(1)
     file.close()
 

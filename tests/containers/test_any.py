@@ -132,7 +132,7 @@ def test_the_other_devices_node_is_refused_whatever_its_name(runtime, pair):
       set -- $node
       [ -e $1 ] || mknod $1 c {other["major"]} $2
       said=$( (: < $1) 2>&1 )
-      echo "$1 ${{said##*: }}"
+      echo "$1 ${{answer##*: }}"
     done
     """
 
@@ -142,10 +142,10 @@ def test_the_other_devices_node_is_refused_whatever_its_name(runtime, pair):
         config["linux"]["resources"]["devices"] = [{"allow": True, "type": "c", "access": "m"}]
 
     result = runtime.run("/bin/sh", "-c", script, annotations={**SHARE, "device": first}, change=change)
-    said = result.stdout.splitlines()
-    assert said[0] == f"{own['path']} No such device or address", result.stderr
-    assert said[1] in ("/dev/again No such file", "/dev/again Operation not permitted")
-    assert len(said) == 2 and "Operation not permitted" in result.stdout + result.stderr
+    answer = result.stdout.splitlines()
+    assert answer[0] == f"{own['path']} No such device or address", result.stderr
+    assert answer[1] in ("/dev/again No such file", "/dev/again Operation not permitted")
+    assert len(answer) == 2 and "Operation not permitted" in result.stdout + result.stderr
 
 
 def _nodes(node: Daemon) -> list[dict]:
@@ -194,7 +194,7 @@ def test_both_names_are_one_share(runtime, pair):
 
 
 @pytest.mark.parametrize(
-    ("annotations", "says"),
+    ("annotations", "message"),
     [
         ({}, "give gpushare.dev/memory and gpushare.dev/time"),
         ({"memory": "1GiB"}, "gpushare.dev/time is missing"),
@@ -202,10 +202,10 @@ def test_both_names_are_one_share(runtime, pair):
         ({"grant": "g-0123456789ab"}, "g-0123456789ab"),
     ],
 )
-def test_what_is_refused_does_not_start(runtime, pair, annotations, says):
+def test_what_is_refused_does_not_start(runtime, pair, annotations, message):
     result = runtime.run("/bin/echo", "started", annotations=annotations)
     assert result.returncode != 0 and result.stdout == ""
-    assert says in result.stderr
+    assert message in result.stderr
 
 
 def _environment(*variables: str):
@@ -257,8 +257,8 @@ def test_a_daemon_that_was_killed_is_waited_for(runtime, pair):
     pair.kill()
     with runtime.start(*ALLOC) as process:
         pair.start()
-        out, said = process.communicate(timeout=60)
-    assert process.returncode == 0, said
+        out, answer = process.communicate(timeout=60)
+    assert process.returncode == 0, answer
     assert '"ok": true' in out
 
 
@@ -274,8 +274,8 @@ def test_a_container_that_is_restarted_meanwhile_is_another(runtime, pair):
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         until(lambda: process.poll() is not None or hook_of(process.pid), "its hook waits for the daemon")
         pair.start()
-        out, said = process.communicate("again\n", timeout=60)
-    assert (process.returncode, out) == (0, "again\n"), said
+        out, answer = process.communicate("again\n", timeout=60)
+    assert (process.returncode, out) == (0, "again\n"), answer
 
 
 def hook_of(runtime_pid: int) -> bool:

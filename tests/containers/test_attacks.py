@@ -206,18 +206,18 @@ def test_a_traced_sibling_gets_no_more_than_the_grant(runc, node):
         held = neighbour.tell("alloc 64MiB")["held_bytes"]
         beside = running_grant(node)
 
-        def says() -> tuple[list[int], int, int, int]:
+        def states() -> tuple[list[int], int, int, int]:
             grant = node.client.grant(beside["id"])
             with LimitsPage.open(Path(beside["dir"]) / "limits", writable=False) as page:
                 limit = page.pointer.device[0].memory_bytes
             return grant["processes"], grant["devices"][0]["memory_bytes"], grant["devices"][0]["time_milli"], limit
 
-        before = until(lambda: (now := says())[1] > held and now, "it is known what the neighbour has")
+        before = until(lambda: (now := states())[1] > held and now, "it is known what the neighbour has")
         with intruder(runc, *program("siblingtracer", 2048), share=SHARE, change=with_programs) as tracer:
             found = tracer.hear()
             assert (found["joined"], found["usage"], found["limits"], found["replaced"]) == (0, 0, errno.EIO, 0)
             assert found["last"] == OUT_OF_MEMORY and 448 <= found["mib"] <= 512
-            assert says() == before
+            assert states() == before
             assert most(node) <= 512 * MIB
             neighbour.tell("run 500000")
             until(lambda: node.busy(beside["pid"])[0] > 0, "the neighbour works")

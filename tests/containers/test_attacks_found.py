@@ -79,8 +79,8 @@ def test_one_that_never_joins_is_found_and_frozen(runc, node, way):
         until(lambda: len({node.busy(grant["pid"])[0] for _ in range(5)}) == 1, "its work stands still")
         until(lambda: node.findings(grant=grant["id"])[0]["command"], "its command line is told")
         # The process's own standard error, in another pid namespace: its pid there is another one.
-        said = tenant.process.stderr.readline()
-        assert said.startswith(f"gpushare: process {grant['pid']} uses a device past its share {grant['id']}")
+        answer = tenant.process.stderr.readline()
+        assert answer.startswith(f"gpushare: process {grant['pid']} uses a device past its share {grant['id']}")
         name = NEVER_JOINING[way][0]
         assert f"process {grant['pid']} [{name}" in node.cli_here("events", "--findings").stdout
         tenant.remove()

@@ -19,7 +19,7 @@ def client(node):
     node.client.remove_tenant("owner")
 
 
-def test_it_is_told_by_a_file_and_its_signal(client, runc):
+def test_it_is_reported_by_a_file_and_its_signal(client, runc):
     with runc.start("/bin/sh", "-c", WAITS, annotations=LOAN | {"eviction-signal": "USR1"}) as borrower:
         assert borrower.stdout.readline() == "ready\n"
         refused = runc.run("/bin/true", annotations=OWNER)

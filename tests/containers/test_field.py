@@ -23,13 +23,13 @@ GIB = 1 << 30
 LIVES = Path(__file__).parents[1] / "interposer" / "lives.c"
 
 
-def told(out: str) -> list[dict]:
+def notified(out: str) -> list[dict]:
     return [json.loads(line) for line in out.splitlines() if line.startswith("{")]
 
 
 def held(out: str) -> bool:
     """The result of a tenant program that tried to allocate 2 GiB of a 1 GiB share."""
-    alloc = next(line for line in told(out) if line["event"] == "alloc")
+    alloc = next(line for line in notified(out) if line["event"] == "alloc")
     return (alloc["ok"], alloc.get("name")) == (False, "CUDA_ERROR_OUT_OF_MEMORY")
 
 

@@ -167,7 +167,7 @@ def test_links_in_a_hostile_image(asked, tmp_path, where):
 
 
 @two_ways
-def test_where_nothing_can_be_made_it_says_what_to_do(asked, volume):
+def test_where_nothing_can_be_made_it_states_what_to_do(asked, volume):
     result = asked.run(ALLOC, [bind("/run", volume, "ro")])
     assert result.returncode != 0 and result.stdout == ""
     assert "/run/gpushare" in result.stderr and "ount a tmpfs" in result.stderr

@@ -127,7 +127,7 @@ class Podman:
         )  # fmt: skip
 
 
-def said(process: subprocess.Popen) -> dict:
+def answer(process: subprocess.Popen) -> dict:
     """The next line of a program in a container; fails with what Podman said if there is none."""
     line = process.stdout.readline()
     assert line, f"podman ended with {process.wait()}: {process.stderr.read()}"
@@ -215,13 +215,13 @@ def test_a_share_of_any_device(podman, node):
     Podman."""
     device = ("--device", "gpushare.dev/gpu=any")
     for size, result in (("512MiB", "CUDA_SUCCESS"), ("1GiB", "CUDA_ERROR_OUT_OF_MEMORY")):
-        said = podman("run", "--rm", *device, *annotations("1GiB"), IMAGE, SPIN, "--alloc", size, "--seconds", "0")
-        assert said.returncode == 0, said.stderr
-        assert json.loads(said.stdout.splitlines()[1])["name"] == result
+        answer = podman("run", "--rm", *device, *annotations("1GiB"), IMAGE, SPIN, "--alloc", size, "--seconds", "0")
+        assert answer.returncode == 0, answer.stderr
+        assert json.loads(answer.stdout.splitlines()[1])["name"] == result
         node.nothing_left()
     size = ("--env", "GPUSHARE_MEMORY=1GiB", "--env", "GPUSHARE_TIME=30%")
-    said = podman("run", "--rm", *device, *size, IMAGE, SPIN, "--alloc", "1GiB", "--seconds", "0")
-    assert json.loads(said.stdout.splitlines()[1])["name"] == "CUDA_ERROR_OUT_OF_MEMORY", said.stderr
+    answer = podman("run", "--rm", *device, *size, IMAGE, SPIN, "--alloc", "1GiB", "--seconds", "0")
+    assert json.loads(answer.stdout.splitlines()[1])["name"] == "CUDA_ERROR_OUT_OF_MEMORY", answer.stderr
     refused = podman("run", "--rm", *device, IMAGE, "/bin/cat")
     assert refused.returncode != 0 and "give gpushare.dev/memory and gpushare.dev/time" in refused.stderr
 
@@ -231,9 +231,9 @@ def test_a_container_that_is_started_again_has_a_share_again(podman, node):
     made = podman("create", *device, *annotations("1GiB"), IMAGE, SPIN, "--alloc", "512MiB", "--seconds", "0")
     name = made.stdout.strip()
     for _ in range(2):
-        said = podman("start", "--attach", name)
-        assert said.returncode == 0, said.stderr
-        assert json.loads(said.stdout.splitlines()[1])["ok"]
+        answer = podman("start", "--attach", name)
+        assert answer.returncode == 0, answer.stderr
+        assert json.loads(answer.stdout.splitlines()[1])["ok"]
         node.nothing_left()
     podman("rm", name)
 
@@ -301,8 +301,8 @@ def test_two_containers_in_one_grant(podman, node):
     options = ("run", "--rm", "--interactive", "--device", grant["cdi"][0], IMAGE, SPIN)
     process = podman.start(*options, "--alloc", "600MiB")
     with process:
-        assert said(process)["event"] == "ready"
-        assert said(process)["ok"]
+        assert answer(process)["event"] == "ready"
+        assert answer(process)["ok"]
         second = podman(*options, "--alloc", "600MiB", "--seconds", "0")
         assert second.returncode == 0, second.stderr
         assert json.loads(second.stdout.splitlines()[1])["name"] == "CUDA_ERROR_OUT_OF_MEMORY"
@@ -325,7 +325,7 @@ def test_killed_container(podman, node):
         "run", "--rm", "--interactive", "--device", grant["cdi"][0], IMAGE, SPIN, "--alloc", "256MiB"
     )
     with process:
-        assert said(process)["event"] == "ready"
+        assert answer(process)["event"] == "ready"
         os.kill(node.client.grant(grant["id"])["pid"], 9)
         assert process.wait(30) == 137
     until(lambda: not node.client.grants(), "the grant ends")
@@ -388,10 +388,10 @@ def test_the_loaders_cache_lists_the_interposer_as_the_driver(podman, node, hook
 
 
 @pytest.mark.parametrize(
-    ("memory", "prefix", "says"), [("17GiB", "gpushare.dev/", "17GiB"), ("1GiB", "GPUSHARE.dev/", "small")]
+    ("memory", "prefix", "message"), [("17GiB", "gpushare.dev/", "17GiB"), ("1GiB", "GPUSHARE.dev/", "small")]
 )
-def test_refused_annotation(podman, node, hooks_dir, memory, prefix, says):
+def test_refused_annotation(podman, node, hooks_dir, memory, prefix, message):
     result = podman(*annotated(hooks_dir, memory, prefix), "/bin/cat")
     assert result.returncode != 0
     assert result.stdout == ""
-    assert says in result.stderr
+    assert message in result.stderr

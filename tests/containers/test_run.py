@@ -154,8 +154,8 @@ def test_a_daemon_that_is_restarted_is_waited_for(node):
     command = [*GPUSHARE, "run", "--socket", str(node.layout.socket), *SHARE, "--", "echo", "started"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         node.start()
-        out, said = process.communicate(timeout=60)
-    assert (process.returncode, out) == (0, "started\n"), said
+        out, reply = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "started\n"), reply
 
 
 def test_a_user_without_permission(node):

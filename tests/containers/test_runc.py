@@ -23,7 +23,7 @@ SHARE = {"memory": "1GiB", "time": "30%"}
 PRELOADED = (*grantdir.INTERPOSERS, *(f"{CONTAINER_DRIVER}/{name}" for name in SIM_RUNTIMES))
 
 
-def said(result) -> str:
+def answer(result) -> str:
     return result.stderr.strip().splitlines()[-1]
 
 
@@ -237,7 +237,7 @@ def test_request_without_a_daemon_does_not_start(runc, node, tmp_path):
     result = runc.run("/bin/sh", "-c", "echo started", annotations=SHARE)
     assert result.returncode != 0
     assert result.stdout == ""
-    assert said(result).startswith("gpushare: no daemon answers at")
+    assert answer(result).startswith("gpushare: no daemon answers at")
 
 
 @pytest.mark.parametrize("end", ["kill", "terminate"])
@@ -245,8 +245,8 @@ def test_a_daemon_that_is_restarted_is_waited_for(runc, node, end):
     getattr(node, end)()
     with runc.start("/bin/echo", "started", annotations=SHARE) as process:
         node.start()
-        out, said = process.communicate(timeout=60)
-    assert (process.returncode, out) == (0, "started\n"), said
+        out, answer = process.communicate(timeout=60)
+    assert (process.returncode, out) == (0, "started\n"), answer
 
 
 def test_a_daemon_that_is_killed_again_and_again_stops_no_start(runc, node):
@@ -255,12 +255,12 @@ def test_a_daemon_that_is_killed_again_and_again_stops_no_start(runc, node):
         with runc.start("/bin/echo", "started", annotations=SHARE) as process:
             node.kill()
             node.start()
-            out, said = process.communicate(timeout=60)
-        assert (process.returncode, out) == (0, "started\n"), said
+            out, answer = process.communicate(timeout=60)
+        assert (process.returncode, out) == (0, "started\n"), answer
 
 
 @pytest.mark.parametrize(
-    ("annotations", "says"),
+    ("annotations", "message"),
     [
         ({"memory": "17GiB", "time": "30%"}, "17GiB"),
         ({"memory": "12 GiBs", "time": "30%"}, "12 GiBs"),
@@ -275,11 +275,11 @@ def test_a_daemon_that_is_killed_again_and_again_stops_no_start(runc, node):
         ({"grant": "g-000000000000"}, "g-000000000000"),
     ],
 )
-def test_refusal_stops_the_start_with_the_reason(runc, node, annotations, says):
+def test_refusal_stops_the_start_with_the_reason(runc, node, annotations, message):
     result = runc.run("/bin/sh", "-c", "echo started", annotations=annotations)
     assert result.returncode != 0
     assert result.stdout == ""
-    assert result.stderr.count("\n") == 1 and says in result.stderr, result.stderr
+    assert result.stderr.count("\n") == 1 and message in result.stderr, result.stderr
 
 
 def test_an_annotation_in_capitals_starts_no_container_without_a_share(runc, node):
@@ -299,7 +299,7 @@ def test_the_hooks_refusal_reaches_the_terminal(runc, node):
         until(lambda: node.client.grant(grant["id"])["phase"] == "active", "the first one runs")
         second = runc.run("/bin/echo", "started", annotations={"grant": grant["id"]})
         assert second.returncode != 0 and second.stdout == ""
-        assert grant["id"] in said(second)
+        assert grant["id"] in answer(second)
         first.stdin.close()
         assert first.wait(20) == 0
 

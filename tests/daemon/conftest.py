@@ -147,7 +147,7 @@ def shared() -> Iterator[Shared]:
 @pytest.fixture(scope="session")
 def shared_attentive() -> Iterator[Shared]:
     with maker() as make:
-        yield Shared(lambda: make().quicken(health=0.05))
+        yield Shared(lambda: make().quicken(health=0.05, tick=0.2))
 
 
 @pytest.fixture(scope="session")
@@ -164,7 +164,7 @@ def daemon(shared: Shared) -> Iterator[Daemon]:
 
 @pytest.fixture
 def attentive(shared_attentive: Shared) -> Iterator[Daemon]:
-    """A daemon that checks the health of its devices often."""
+    """A daemon that often checks the health of its devices and measures what grants got."""
     yield shared_attentive.take()
     shared_attentive.give_back()
 

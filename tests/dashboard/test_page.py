@@ -103,7 +103,7 @@ def test_work_is_shown(node, browser):
         node.client.remove_tenant(tenant)
 
 
-def test_it_says_that_the_daemon_is_away_and_goes_on_when_it_is_back(node, browser, url, grants):
+def test_it_states_that_the_daemon_is_away_and_goes_on_when_it_is_back(node, browser, url, grants):
     (name,) = grants()
     with opened(browser, url) as page:
         live(page)

@@ -211,10 +211,10 @@ def test_those_who_send_nothing_or_take_nothing_stop_nobody(node, board):
                 f"GET /api/stream HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {board.token}\r\n\r\n".encode()
             )
         with board.stream() as messages:
-            told = Told(messages)
-            told.until("grants")
+            notified = Told(messages)
+            notified.until("grants")
             grant = node.client.create(memory="1GiB", time="20%")["id"]
-            told.until("grants", lambda grants: grant in grants.get("set", ()))
+            notified.until("grants", lambda grants: grant in grants.get("set", ()))
             node.client.release(grant)
         assert board.request("GET", "/")[0] == 200
 
@@ -280,9 +280,9 @@ def test_the_daemon_is_asked_once_however_many_pages_are_open(node, tmp_path):
         with dashboard("--socket", str(tmp_path / "tap")) as board:
             assert tap.asked == []
             with board.stream() as one, board.stream() as two, board.stream() as three:
-                for told in map(Told, (one, two, three)):
+                for notified in map(Told, (one, two, three)):
                     for section in "state", "devices", "tenants", "receipts", "facts", "observed", "hour", "day":
-                        told.until(section)
+                        notified.until(section)
             assert tap.asked.count("/v1/watch") == tap.asked.count("/v1/node") == 1
     finally:
         tap.close()
@@ -297,7 +297,7 @@ class Other(Tap):
             here.sendall(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}")
 
 
-def test_answers_of_another_version_are_said_to_be_that(tmp_path):
+def test_answers_of_another_version_are_reported_to_be_that(tmp_path):
     other = Other(tmp_path / "other", None)
     try:
         with dashboard("--socket", str(tmp_path / "other")) as board, board.stream() as messages:
@@ -309,18 +309,18 @@ def test_answers_of_another_version_are_said_to_be_that(tmp_path):
 
 def test_a_page_that_is_too_far_behind_is_cut_off_and_others_are_not():
     async def story():
-        told = []
-        readers = Readers(told.append, linger_seconds=0)
+        notified = []
+        readers = Readers(notified.append, linger_seconds=0)
         slow, fast = readers.join(), readers.join()
         for _ in range(3):
             readers.publish(b"x" * (QUEUE_BYTES_MAX // 2))
             assert len(await fast.take(1)) == QUEUE_BYTES_MAX // 2
         assert await slow.take(1) == b""
         readers.leave(slow)
-        assert told == [True]
+        assert notified == [True]
         readers.leave(fast)
         await asyncio.sleep(0.01)
-        assert told == [True, False]
+        assert notified == [True, False]
 
     asyncio.run(story())
 
@@ -425,14 +425,14 @@ def test_a_node_on_another_machine(node, open_path):
     with dashboard(*nodes, uid=USER, env=env) as board, board.stream() as messages:
         hello = next(messages)["hello"]["nodes"]
         assert [(one["name"], one["host"]) for one in hello] == [("far", "me@far.example"), ("off", "nobody@home")]
-        told = Told(messages)
-        assert "\x1b" not in told.away("Permission denied (publickey).", node=1)
-        assert len(told.until("devices")) == 2
+        notified = Told(messages)
+        assert "\x1b" not in notified.away("Permission denied (publickey).", node=1)
+        assert len(notified.until("devices")) == 2
         assert "'--', 'me@far.example'" in log.read_text()
         (first,) = far(log)
         os.kill(first, signal.SIGKILL)
-        told.away("ssh to me@far.example ended")
-        told.away(None)
+        notified.away("ssh to me@far.example ended")
+        notified.away(None)
         (second,) = far(log)
         board.process.kill()
         until(lambda: not alive(second), "ssh ends with the dashboard", 20)

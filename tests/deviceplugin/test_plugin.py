@@ -58,7 +58,7 @@ class Site:
         self.start(unlisted=unlisted)
         self.kubelet.wait(20)
 
-    def said(self) -> str:
+    def reply(self) -> str:
         return (self.directory / "plugin.log").read_text()
 
 
@@ -73,7 +73,7 @@ def shared_site() -> Iterator[Site]:
             site.start()
             yield site
             site.plugin.terminate()
-            assert site.plugin.wait(20) == 0, site.said()
+            assert site.plugin.wait(20) == 0, site.log_text()
         finally:
             if site.plugin is not None and site.plugin.poll() is None:
                 site.kill()
@@ -342,8 +342,8 @@ def test_kubelet_and_plugin_and_daemon_start_again(site):
     site.kubelet.wait(20)
     site.daemon.kill()
     site.daemon.start()
-    assert [one["id"] for one in site.daemon.client.grants()] == [grant["id"]], site.said()
-    until(lambda: "slots stay" in site.said() or site.kubelet.streams == 1, "that the plugin goes on")
+    assert [one["id"] for one in site.daemon.client.grants()] == [grant["id"]], site.log_text()
+    until(lambda: "slots stay" in site.log_text() or site.kubelet.streams == 1, "that the plugin goes on")
     site.kubelet.allocate(slots(site, 1, 1), "b")
     site.kubelet.pods.clear()
     until(lambda: site.daemon.client.grants() == [], "the end of both", 30)

@@ -19,8 +19,8 @@ class Report:
     """The doctor's JSON output."""
 
     def __init__(self, text: str) -> None:
-        said = json.loads(text)
-        self.healthy, self.findings = said["healthy"], said["findings"]
+        answer = json.loads(text)
+        self.healthy, self.findings = answer["healthy"], answer["findings"]
 
     def __call__(self, words: str) -> dict:
         """Returns the one finding that contains these words."""
@@ -40,13 +40,13 @@ def doctor(tmp_path):
     return ask
 
 
-def program(path: str, says: str) -> str:
-    return f"rm -f {path}; printf '#!/bin/sh\\necho {says}\\n' >{path}; chmod +x {path}\n"
+def program(path: str, states: str) -> str:
+    return f"rm -f {path}; printf '#!/bin/sh\\necho {states}\\n' >{path}; chmod +x {path}\n"
 
 
 def test_engines(doctor):
     hooks = "/usr/share/containers/oci/hooks.d"
-    said = doctor(
+    answer = doctor(
         program("/usr/bin/dockerd", "Docker version 26.1.5, build 1")
         + program("/usr/bin/containerd", "containerd github.com/containerd/containerd 1.6.20 1")
         + program("/usr/bin/podman", "podman version 4.3.1")
@@ -65,29 +65,29 @@ def test_engines(doctor):
         echo '{{"hook": {{"path": "/opt/none"}}, "stages": ["prestart"]}}' >/opt/hooks/own.json
         """
     )
-    assert said("reads features.cdi only when it starts")["mend"] == "systemctl restart docker"
-    assert said("reads CDI specs from /opt/cdi, and the daemon writes them into /var/run/cdi")["level"] == "missing"
-    assert said("started with --default-runtime (/etc/systemd/system/docker.service)")["what"] == "docker 26.1.5"
-    assert said("containerd before 1.7 ignores CDI requests")["what"] == "containerd 1.6.20"
-    gone = said("/opt/gone/gpushare-hook, which is not there or cannot be executed: Podman passes over it in silence")
+    assert answer("reads features.cdi only when it starts")["mend"] == "systemctl restart docker"
+    assert answer("reads CDI specs from /opt/cdi, and the daemon writes them into /var/run/cdi")["level"] == "missing"
+    assert answer("started with --default-runtime (/etc/systemd/system/docker.service)")["what"] == "docker 26.1.5"
+    assert answer("containerd before 1.7 ignores CDI requests")["what"] == "containerd 1.6.20"
+    gone = answer("/opt/gone/gpushare-hook, which is not there or cannot be executed: Podman passes over it in silence")
     assert (gone["level"], gone["mend"]) == ("missing", "gpushare runtime unconfigure --engine podman, then configure")
-    assert said("/etc/passwd, which is not there or cannot be executed")["level"] == "missing"
-    assert said("/opt/hooks/own.json names /opt/none")["level"] == "missing"
-    assert said("broken.json cannot be read")["level"] == "wrong"
-    assert said("a stage that CRI-O, which is here, does not know")["level"] == "wrong"
-    assert not said.healthy
+    assert answer("/etc/passwd, which is not there or cannot be executed")["level"] == "missing"
+    assert answer("/opt/hooks/own.json names /opt/none")["level"] == "missing"
+    assert answer("broken.json cannot be read")["level"] == "wrong"
+    assert answer("a stage that CRI-O, which is here, does not know")["level"] == "wrong"
+    assert not answer.healthy
 
 
 def test_an_engine_that_is_too_old_to_ask(doctor):
-    said = doctor(
+    answer = doctor(
         program("/usr/bin/dockerd", "Docker version 20.10.24, build 1")
         + f"{PROGRAM} runtime configure --engine docker >/dev/null"
     )
-    assert said("Docker before 24 knows neither annotations nor CDI")["level"] == "missing"
+    assert answer("Docker before 24 knows neither annotations nor CDI")["level"] == "missing"
 
 
 def test_nri(doctor):
-    said = doctor(
+    answer = doctor(
         program("/usr/bin/containerd", "containerd github.com/containerd/containerd 2.2.0 1")
         + program("/usr/bin/crio", "crio version 1.37.0")
         + f"""
@@ -97,28 +97,30 @@ def test_nri(doctor):
         {PROGRAM} uninstall && exit 9 || test $? = 3
         """
     )
-    assert said("containerd requires the NRI plugin")["mend"] == "systemctl enable --now gpushare-nri"
-    assert said("our plugin is not required")["what"] == "crio 1.37.0"
+    assert answer("containerd requires the NRI plugin")["mend"] == "systemctl enable --now gpushare-nri"
+    assert answer("our plugin is not required")["what"] == "crio 1.37.0"
 
 
 def test_parts(doctor):
     mps = "cp /bin/sleep /run/nvidia-cuda-mps-control; /run/nvidia-cuda-mps-control 100 >/dev/null 2>&1 & mps=$!\n"
     interposer, hook, config = LIB_DIR / "libgpushare.so", LIB_DIR / "gpushare-hook", "/etc/gpushare/gpushare.toml"
-    said = doctor(
+    answer = doctor(
         f"{mps} trap 'kill $mps' EXIT; echo >>{interposer}; mkdir -p /etc/gpushare; touch {config}; chmod 666 {config}"
     )
-    assert "gpushare does not drive MPS" in said("is nvidia-cuda-mps-")["found"]
-    assert "libgpushare.so" in said("not as version")["found"]
-    assert said(f"{config} (uid 0, mode 666) can be changed by others than root")["level"] == "wrong"
+    assert "gpushare does not drive MPS" in answer("is nvidia-cuda-mps-")["found"]
+    assert "libgpushare.so" in answer("not as version")["found"]
+    assert answer(f"{config} (uid 0, mode 666) can be changed by others than root")["level"] == "wrong"
     unit = "/etc/systemd/system/gpushare.service"
-    said = doctor(f"rm {interposer} {hook}; {PROGRAM} install >/dev/null; sed -i s,{sys.executable},/opt/gone, {unit}")
-    assert said("no libgpushare.so, gpushare-hook in")["level"] == "missing"
-    assert said("starts /opt/gone, which is not there")["mend"] == "run `gpushare install` again"
+    answer = doctor(
+        f"rm {interposer} {hook}; {PROGRAM} install >/dev/null; sed -i s,{sys.executable},/opt/gone, {unit}"
+    )
+    assert answer("no libgpushare.so, gpushare-hook in")["level"] == "missing"
+    assert answer("starts /opt/gone, which is not there")["mend"] == "run `gpushare install` again"
 
 
 def test_pages_on_a_disk(doctor):
-    said = doctor("umount -l /run; mkdir -p /srv/disk; mount --bind /srv/disk /dev/shm")
-    found = said("is on a disk, since neither the daemon's directory nor /dev/shm is tmpfs")
+    answer = doctor("umount -l /run; mkdir -p /srv/disk; mount --bind /srv/disk /dev/shm")
+    found = answer("is on a disk, since neither the daemon's directory nor /dev/shm is tmpfs")
     assert (found["what"], found["level"]) == ("tmpfs for pages", "missing")
     assert found["found"].startswith("/dev/shm/gpushare-")
 
@@ -133,10 +135,10 @@ def test_driver(doctor):
         mount -t tmpfs none /dev; mknod /dev/null c 1 3; mknod /dev/urandom c 1 9
         mknod -m 666 /dev/nvidiactl c 1 3; mknod -m 660 /dev/nvidia0 c 1 3
     """
-    said = doctor(there)
-    assert said("mode 660: users of containers that are not root cannot open it")["what"] == "device /dev/nvidia0"
-    assert said("not there: no program can open the GPU")["what"] == "device /dev/nvidia-uvm"
-    assert said("575.57.08")["level"] == "ok"
+    answer = doctor(there)
+    assert answer("mode 660: users of containers that are not root cannot open it")["what"] == "device /dev/nvidia0"
+    assert answer("not there: no program can open the GPU")["what"] == "device /dev/nvidia-uvm"
+    assert answer("575.57.08")["level"] == "ok"
     assert doctor(f"{there} rm {library}")("kernel module without libnvidia-ml.so.1")["level"] == "missing"
     assert doctor(f"{there} umount /proc/driver")("library without kernel module")["mend"] == "load it: modprobe nvidia"
 
@@ -149,7 +151,7 @@ def test_cdi(doctor):
         return json.dumps({**spec, "devices": [{"name": "any", "containerEdits": {"hooks": hooks}}]})
 
     nvidia = {"kind": "nvidia.com/gpu", "containerEdits": {"mounts": [{"hostPath": "/usr/lib/libcuda.so.1.2"}]}}
-    said = doctor(
+    answer = doctor(
         f"""
         mkdir -p /etc/cdi /var/run/cdi
         echo '{ours("/opt/old/gpushare-hook")}' >/etc/cdi/gpushare.dev-gpu_any.json
@@ -162,12 +164,12 @@ def test_cdi(doctor):
         ln -s /dev/zero /var/run/cdi/gpushare.dev-endless.json
         """
     )
-    assert "of another version" in said("/opt/old/gpushare-hook, which is not there")["found"]
-    assert said("gpushare.dev-gpu_g-1.json is no spec")["mend"] == "rm /var/run/cdi/gpushare.dev-gpu_g-1.json"
-    assert said("gpushare.dev-endless.json is no spec")["level"] == "wrong"
-    assert said("/usr/lib/libcuda.so.1.2, not there any more")["mend"].startswith("nvidia-ctk cdi generate")
-    assert said("/usr/lib/libcuda.so.9.9, not there any more")["mend"].endswith("--output=/etc/cdi/nvidia.yaml")
-    assert sum(one["what"] == "CDI spec" for one in said.findings) == 5
+    assert "of another version" in answer("/opt/old/gpushare-hook, which is not there")["found"]
+    assert answer("gpushare.dev-gpu_g-1.json is no spec")["mend"] == "rm /var/run/cdi/gpushare.dev-gpu_g-1.json"
+    assert answer("gpushare.dev-endless.json is no spec")["level"] == "wrong"
+    assert answer("/usr/lib/libcuda.so.1.2, not there any more")["mend"].startswith("nvidia-ctk cdi generate")
+    assert answer("/usr/lib/libcuda.so.9.9, not there any more")["mend"].endswith("--output=/etc/cdi/nvidia.yaml")
+    assert sum(one["what"] == "CDI spec" for one in answer.findings) == 5
 
 
 START = f"""
@@ -178,13 +180,13 @@ grant=$({PROGRAM} grant create --memory 300MiB --time 10% --json | sed -n 's/^ *
 
 
 def test_a_daemon_that_was_killed(doctor):
-    said = doctor(f"{START} kill -9 $daemon; wait $daemon || true")
-    assert said("/run/gpushare/node.sock was left by a daemon that was killed")["mend"] == "gpushare daemon"
-    assert "of a daemon that was killed; their programs go on without leases" in said("g-")["found"]
+    answer = doctor(f"{START} kill -9 $daemon; wait $daemon || true")
+    assert answer("/run/gpushare/node.sock was left by a daemon that was killed")["mend"] == "gpushare daemon"
+    assert "of a daemon that was killed; their programs go on without leases" in answer("g-")["found"]
 
 
 def test_a_node_whose_files_are_not_its_daemons(doctor):
-    said = doctor(
+    answer = doctor(
         f"""
         getent group gpushare >/dev/null || groupadd --system gpushare
         {START}
@@ -194,15 +196,15 @@ def test_a_node_whose_files_are_not_its_daemons(doctor):
         mkdir /run/gpushare/grants/g-111111111111
         """
     )
-    assert said("node.sock is not open to it (gid 0")["level"] == "wrong"
-    assert "g-000000000000.json: of grants that are gone" in said("of grants that are gone")["found"]
-    assert said("g-111111111111 in ")["what"] == "leftover grants"
+    assert answer("node.sock is not open to it (gid 0")["level"] == "wrong"
+    assert "g-000000000000.json: of grants that are gone" in answer("of grants that are gone")["found"]
+    assert answer("g-111111111111 in ")["what"] == "leftover grants"
 
 
 @pytest.mark.slow
 def test_one_who_may_not(doctor):
-    said = doctor(START, "setpriv --reuid 65534 --clear-groups")
-    assert said("you may not use /run/gpushare/node.sock")["level"] == "wrong"
+    answer = doctor(START, "setpriv --reuid 65534 --clear-groups")
+    assert answer("you may not use /run/gpushare/node.sock")["level"] == "wrong"
 
 
 BUNDLE = """
@@ -226,7 +228,7 @@ END
 @pytest.mark.xdist_group("machine")
 @pytest.mark.parametrize(("runtime", "found"), [("runc", True), (paths.RUNTIME_WRAPPER, False)])
 def test_a_container_that_runs_without_its_share(doctor, runtime, found):
-    said = doctor(
+    answer = doctor(
         f"""
         {BUNDLE.format(python=sys.executable, cgroup=f"gst-doctor-{os.getpid()}")}
         {START}
@@ -234,5 +236,5 @@ def test_a_container_that_runs_without_its_share(doctor, runtime, found):
         trap 'runc delete -f it' EXIT
         """
     )
-    lines = [one["found"] for one in said.findings if one["what"] == "container it"]
+    lines = [one["found"] for one in answer.findings if one["what"] == "container it"]
     assert ["asked for a share by annotation and runs without one" in line for line in lines] == [True] * found

@@ -49,7 +49,7 @@ def test_a_look_that_fails_is_not_complete():
 
 
 @pytest.mark.parametrize(
-    ("mountinfo", "level", "says"),
+    ("mountinfo", "level", "message"),
     [
         (V2, "ok", "v2 at /sys/fs/cgroup/unified"),
         (V1 + V1_CPU + V2, "note", "hybrid"),
@@ -57,10 +57,10 @@ def test_a_look_that_fails_is_not_complete():
         (V1_CPU, "missing", "neither"),
     ],
 )
-def test_versions_of_cgroups(mountinfo, level, says):
+def test_versions_of_cgroups(mountinfo, level, message):
     found = machine.cgroups(mountinfo)
     assert found.level == level
-    assert says in found.found
+    assert message in found.found
 
 
 RUNC = '{"init_process_pid": PID, "config": {"labels": ["bundle=/b", "gpushare.DEV/memory=1GiB"], "mounts": MOUNTS}}'

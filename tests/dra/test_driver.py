@@ -24,11 +24,11 @@ def uid(one):
 
 
 def test_it_registers_as_a_driver_of_both_versions(site):
-    said = site.kubelet.register()
-    assert said == {"type": "DRAPlugin", "name": "gpu.gpushare.dev", "versions": ["v1.DRAPlugin", "v1beta1.DRAPlugin"]}
+    reply = site.kubelet.register()
+    assert reply == {"type": "DRAPlugin", "name": "gpu.gpushare.dev", "versions": ["v1.DRAPlugin", "v1beta1.DRAPlugin"]}
 
 
-def test_the_slice_says_what_the_node_has(site):
+def test_the_slice_states_what_the_node_has(site):
     """The API server checks the type of each field (apiserver.check), so a slice it accepts has the right types."""
     site.published("both devices", lambda shown: len(shown) == 2)
     spec = site.api.slice("node1")["spec"]
@@ -74,8 +74,8 @@ def test_several_claims_of_one_device_and_of_one_pod(site):
     answers = site.kubelet.prepare(one, two)
     assert {len(answer) for answer in answers.values()} == {1}
     three = share_of(site, 1, name="c", consumed={"memory": "8Gi", "time": "100"})
-    said = site.kubelet.prepare(three)[uid(three)]
-    assert isinstance(said, str) and "does not fit" in said
+    reply = site.kubelet.prepare(three)[uid(three)]
+    assert isinstance(reply, str) and "does not fit" in reply
     site.kubelet.unprepare(two)
     assert isinstance(site.kubelet.prepare(three)[uid(three)], list)
 
@@ -124,7 +124,7 @@ def test_who_it_belongs_to(site):
 
 
 @pytest.mark.parametrize(
-    ("config", "says"),
+    ("config", "message"),
     [
         (opaque("FromClaim", tenant="labs"), "a claim names no tenant"),
         (opaque("FromClaim", memroy="1Gi"), "'memroy' is unknown"),
@@ -135,9 +135,9 @@ def test_who_it_belongs_to(site):
         (opaque("FromClaim", managed=7), "managed"),
     ],
 )
-def test_parameters_that_make_no_sense_are_told_to_the_pod(site, config, says):
+def test_parameters_that_make_no_sense_are_reported_to_the_pod(site, config, message):
     made = share_of(site, 0, config=[config])
-    assert says in site.kubelet.prepare(made)[uid(made)]
+    assert message in site.kubelet.prepare(made)[uid(made)]
     assert site.daemon.client.grants() == []
 
 
@@ -179,7 +179,7 @@ def test_what_others_hold_is_not_offered(site):
     assert len(site.api.writes) == writes + 2
 
 
-def test_a_device_that_fails_is_tainted_and_its_health_is_told(site):
+def test_a_device_that_fails_is_tainted_and_its_health_is_reported(site):
     site.published("it works", lambda shown: "taints" not in shown[1])
     try:
         site.daemon.client.set_sim_lost(1, lost=True)
@@ -287,9 +287,9 @@ def test_how_long_a_claim_takes(site):
     site.kubelet.unprepare(*claims)
 
 
-def test_without_a_way_to_the_cluster_it_says_so(site):
+def test_without_a_way_to_the_cluster_it_reports_it(site):
     command = [*GPUSHARE, "adapter", "kubernetes", "--socket", str(site.daemon.layout.socket)]
-    said = subprocess.run(command, capture_output=True, text=True)
-    assert (said.returncode, "which node is this" in said.stderr) == (2, True)
-    said = subprocess.run([*command, "--node", "node1"], capture_output=True, text=True)
-    assert (said.returncode, "--kubeconfig" in said.stderr) == (2, True), said.stderr
+    reply = subprocess.run(command, capture_output=True, text=True)
+    assert (reply.returncode, "which node is this" in reply.stderr) == (2, True)
+    reply = subprocess.run([*command, "--node", "node1"], capture_output=True, text=True)
+    assert (reply.returncode, "--kubeconfig" in reply.stderr) == (2, True), reply.stderr

@@ -17,7 +17,7 @@ def some(site, count):
     return made
 
 
-def told(site, one):
+def notified(site, one):
     return [entry["data"] for entry in site.api.claim(one)["status"].get("devices", ())]
 
 
@@ -25,14 +25,14 @@ def taints(shown):
     return [{taint["key"] for taint in one.get("taints", ())} for one in shown]
 
 
-def test_a_claims_status_says_what_it_got(site):
+def test_a_claims_status_states_what_it_got(site):
     [one] = some(site, 1)
     writes = len(site.api.status_writes)
     prepared = site.kubelet.prepare(one)
-    until(lambda: told(site, one), "it is told", 20)
+    until(lambda: notified(site, one), "it is told", 20)
     [grant] = site.daemon.client.grants()
     part = grant["devices"][0]
-    assert told(site, one) == [
+    assert notified(site, one) == [
         {
             "apiVersion": "gpushare.dev/v1",
             "kind": "Share",
@@ -82,8 +82,8 @@ def test_killed_in_the_middle_and_asked_again(site):
     answers = ask()
     assert all(isinstance(answer, list) for answer in answers.values()), answers
     assert len(site.daemon.client.grants()) == len(site.grants()) == len(made)
-    until(lambda: all(told(site, one) for one in made), "all are told", 20)
-    assert {told(site, one)[0]["grant"] for one in made} == {grant["id"] for grant in site.daemon.client.grants()}
+    until(lambda: all(notified(site, one) for one in made), "all are told", 20)
+    assert {notified(site, one)[0]["grant"] for one in made} == {grant["id"] for grant in site.daemon.client.grants()}
     assert set(site.kubelet.unprepare(*made, made[0]).values()) == {""}
     assert site.daemon.client.grants() == []
 

@@ -152,9 +152,9 @@ def test_docker(program, toolkit, theirs, spec, nodes, node, wrapper, rootfs, sh
         docker.load(rootfs, f"ENV {ALL}")
 
         def seen(runtime: str, **host) -> tuple[bool, set[str]]:
-            status, said = docker.run(runtime, *BOTH, **host)
-            assert status == 204, said
-            return shown_by(said)
+            status, answer = docker.run(runtime, *BOTH, **host)
+            assert status == 204, answer
+            return shown_by(answer)
 
         def by_name() -> dict[str, object]:
             return {"Driver": "cdi", "DeviceIDs": node.client.create(memory="1GiB", time="30%")["cdi"]}
@@ -179,8 +179,8 @@ def test_docker(program, toolkit, theirs, spec, nodes, node, wrapper, rootfs, sh
         if version < (29,):
             # NVIDIA's hook starts a program that is not installed here; with a share, the hook is told to give nothing.
             for runtime in ("runc", "gpushare"):
-                status, said = docker.run(runtime, *BOTH, DeviceRequests=[GPUS])
-                assert status in (400, 500) and "nvidia-container-cli" in said
+                status, answer = docker.run(runtime, *BOTH, DeviceRequests=[GPUS])
+                assert status in (400, 500) and "nvidia-container-cli" in answer
             assert seen("gpushare", Annotations=SHARE, DeviceRequests=[GPUS]) == (True, set())
     assert {row["reason"] for row in node.client.grants(ended=True)} == {"its processes have ended"}
 
@@ -287,7 +287,7 @@ def test_pods(program, toolkit, theirs, spec, nodes, node, wrapper, rootfs, shor
                 assert seen("nvidia", _17=grant) == (True, set())
                 assert seen("nvidia", SHARE) == (False, EVERY)
                 plugin.start()
-                plugin.says("registered")
+                plugin.logs("registered")
                 assert seen("nvidia", SHARE) == seen("gpushare", SHARE) == seen("", SHARE) == (True, set())
                 assert seen("nvidia") == (False, EVERY)
                 assert seen("", SHARE, _17=named) == (True, KEPT)

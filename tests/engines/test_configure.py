@@ -58,7 +58,7 @@ def machine(tmp_path) -> Machine:
     return Machine(tmp_path)
 
 
-CASES = sorted(path.name.removesuffix(".after") for path in GOLDEN.glob("*.after"))
+CASES = sorted(f"{path.parent.name}-{path.name.removesuffix('.after')}" for path in GOLDEN.glob("*/*.after"))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -67,7 +67,8 @@ def test_golden(machine, case, capsys):
     version, _, kind = case.partition(",")
     options = ["--set-as-default"] if kind.endswith("-default") else []
     options += ["--nri"] if kind.endswith("-nri") else []
-    before, after = GOLDEN / f"{case}.before", GOLDEN / f"{case}.after"
+    engine, _, name = case.partition("-")
+    before, after = (GOLDEN / engine / f"{name}.{when}" for when in ("before", "after"))
     if before.exists():
         machine.config.write_bytes(before.read_bytes())
     untouched = machine.tree()
@@ -102,14 +103,14 @@ def test_golden_covers_every_engine():
         ("crio-1.37", b'[crio]\nx = """\n\n', "line 3"),
     ],
 )
-def test_a_file_with_a_fault_is_left_alone_and_its_line_is_said(machine, version, text, line, capsys):
+def test_a_file_with_a_fault_is_left_alone_and_its_line_is_reported(machine, version, text, line, capsys):
     machine.config.write_bytes(text)
     untouched = machine.tree()
     assert machine("configure", version) == 1
-    said = capsys.readouterr().err
-    assert line in said
-    assert str(machine.config) in said
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert line in message
+    assert str(machine.config) in message
+    assert message.count("\n") == 1
     assert machine.tree() == untouched
 
 
@@ -274,7 +275,7 @@ def test_crios_own_files_say_what_our_handler_is_like(machine, capsys):
 
 
 @pytest.mark.parametrize(
-    ("version", "nri", "said"),
+    ("version", "nri", "message"),
     [
         ("containerd-1.7", None, "NRI is off"),
         ("containerd-1.7", "required", "cannot require a plugin"),
@@ -285,13 +286,13 @@ def test_crios_own_files_say_what_our_handler_is_like(machine, capsys):
         ("crio-1.37", "required", ""),
     ],
 )
-def test_status_says_what_nri_would_let_through(machine, version, nri, said, capsys):
+def test_status_states_what_nri_would_let_through(machine, version, nri, message, capsys):
     machine("configure", version, *([f"--nri={nri}"] if nri else []))
     capsys.readouterr()
     assert machine("status", version) == 0
     out = capsys.readouterr().out
-    assert said in out
-    assert ("NRI" in out) == bool(said)
+    assert message in out
+    assert ("NRI" in out) == bool(message)
 
 
 def test_nri_that_an_import_sets_is_set_there(machine, capsys):
@@ -310,7 +311,7 @@ def test_nri_that_an_import_sets_is_set_there(machine, capsys):
     assert machine.tree() == untouched
 
 
-def test_an_engine_without_nri_says_so(machine, capsys):
+def test_an_engine_without_nri_reports_it(machine, capsys):
     assert machine("configure", "containerd-1.6", "--nri") == 1
     assert "before 1.7 has no NRI" in capsys.readouterr().err
     assert machine("configure", "docker-28.5", "--nri") == 2
@@ -324,7 +325,7 @@ def test_the_first_format_is_not_for_containerd_2(machine, capsys):
     assert "containerd config migrate" in capsys.readouterr().err
 
 
-def test_status_says_what_is_missing(machine, capsys):
+def test_status_states_what_is_missing(machine, capsys):
     assert machine("status", "docker-20.10", "--json") == 1
     found = json.loads(capsys.readouterr().out)["engines"][0]
     assert (found["version"], found["configured"]) == ("20.10.24", False)
@@ -332,16 +333,16 @@ def test_status_says_what_is_missing(machine, capsys):
     machine("configure", "docker-28.5", "--set-as-default")
     capsys.readouterr()
     assert machine("status", "docker-28.5") == 0
-    said = capsys.readouterr().out
-    assert "28.5.2" in said
-    assert " configured " in said
-    assert "missing" not in said
+    message = capsys.readouterr().out
+    assert "28.5.2" in message
+    assert " configured " in message
+    assert "missing" not in message
     machine.config.write_text("{")
     assert machine("status", "docker-28.5") == 1
     assert "line 1" in capsys.readouterr().out
 
 
-def test_restart_tells_how_where_it_cannot(machine, capsys):
+def test_restart_shows_how_where_it_cannot(machine, capsys):
     if Path("/run/systemd/system").is_dir():
         pytest.skip("systemd runs here, and would reload the machine's own engine")
     assert machine("configure", "containerd-1.7", "--restart") == 1
@@ -350,12 +351,14 @@ def test_restart_tells_how_where_it_cannot(machine, capsys):
     assert machine("configure", "podman-4.3", "--config", str(machine.directory / "p.conf"), "--restart") == 0
 
 
-@pytest.mark.parametrize(("version", "told"), [("docker-20.10", False), ("docker-26.1", True), ("docker-28.5", False)])
-def test_what_docker_does_not_read_at_a_reload(machine, capsys, version, told):
+@pytest.mark.parametrize(
+    ("version", "notified"), [("docker-20.10", False), ("docker-26.1", True), ("docker-28.5", False)]
+)
+def test_what_docker_does_not_read_at_a_reload(machine, capsys, version, notified):
     for again in (False, True):
         assert machine("configure", version) == 0
         assert ("knows CDI devices from its next start on: `systemctl restart docker`" in capsys.readouterr().out) == (
-            told and not again
+            notified and not again
         )
 
 

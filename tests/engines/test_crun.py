@@ -34,8 +34,8 @@ MORE = [SPIN[0], "--alloc", "768MiB", *SPIN[3:]]
 
 
 def version(program: Path) -> tuple[int, ...]:
-    said = subprocess.run([program, "--version"], capture_output=True, text=True).stdout
-    return tuple(map(int, re.findall(r"\d+", said)[:2]))
+    answer = subprocess.run([program, "--version"], capture_output=True, text=True).stdout
+    return tuple(map(int, re.findall(r"\d+", answer)[:2]))
 
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])

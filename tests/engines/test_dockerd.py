@@ -81,9 +81,9 @@ def test_what_would_keep_docker_from_starting_is_refused(system, flags, options,
     unit(system, f"ExecStart=/usr/bin/dockerd {flags}", drop_in="10-a.conf")
     unit(system, "ExecStart=/usr/bin/dockerd")
     assert docker(system, "configure", *options) == 1
-    said = capsys.readouterr().err
-    assert f"{key!r} too" in said
-    assert "docker.service.d/10-a.conf" in said
+    answer = capsys.readouterr().err
+    assert f"{key!r} too" in answer
+    assert "docker.service.d/10-a.conf" in answer
     assert not (system / "daemon.json").exists()
     # What is in the file already is status's to say.
     (system / "daemon.json").write_text(json.dumps({key: {} if key == "features" else "nvidia"}))
@@ -116,7 +116,7 @@ def test_cdi_specs_that_docker_looks_for_elsewhere(system, capsys):
 
 
 @pytest.mark.parametrize(
-    ("engine", "says", "text"),
+    ("engine", "message", "text"),
     [
         ("containerd", "containerd x v1.7.24 x", 'version = 2\n[plugins."io.containerd.grpc.v1.cri"]\n  {}\n'),
         ("containerd", "containerd x v2.1.4 x", 'version = 3\n[plugins."io.containerd.cri.v1.runtime"]\n  {}\n'),
@@ -124,9 +124,9 @@ def test_cdi_specs_that_docker_looks_for_elsewhere(system, capsys):
         ("podman", "podman version 5.4.0", "[engine]\n{}\n"),
     ],
 )
-def test_cdi_specs_that_others_look_for_elsewhere(system, engine, says, text, capsys):
+def test_cdi_specs_that_others_look_for_elsewhere(system, engine, message, text, capsys):
     program, config = system / engine, system / "config"
-    program.write_text(f"#!/bin/sh\necho {says}\n")
+    program.write_text(f"#!/bin/sh\necho {message}\n")
     program.chmod(0o755)
     given = ["--engine", engine, "--config", str(config), "--executable-path", str(program)]
     given += ["--hooks-dir", str(system / "hooks")]

@@ -40,8 +40,8 @@ def test_containerd(program, node, wrapper, rootfs, short_path):
         'disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.grpc.v1.cri"]\n'
         f'[grpc]\n  address = "{work}/sock"\n[ttrpc]\n  address = "{work}/ttrpc"\n'
     )
-    said = {"CONTAINERD_ADDRESS": work / "sock", "CONTAINERD_SNAPSHOTTER": "native", "GPUSHARE_RUNTIME": wrapper}
-    said["PATH"] = f"{program.parent}:{os.environ['PATH']}"
+    answer = {"CONTAINERD_ADDRESS": work / "sock", "CONTAINERD_SNAPSHOTTER": "native", "GPUSHARE_RUNTIME": wrapper}
+    answer["PATH"] = f"{program.parent}:{os.environ['PATH']}"
     ctr, archive = program.parent / "ctr", work / "image.tar"
 
     def ready() -> bool:
@@ -50,10 +50,10 @@ def test_containerd(program, node, wrapper, rootfs, short_path):
     with running(program, "--config", config, ready=ready, log=short_path / "log", path=program):
         cri.image_archive(rootfs, archive)
         local = ["--local"] if installed(ENGINES["containerd"], Options(executable=program)) >= (2,) else []
-        run(ctr, "images", "import", *local, "--snapshotter", "native", archive, **said)
+        run(ctr, "images", "import", *local, "--snapshotter", "native", archive, **answer)
         for number, (size, fits) in enumerate({"3GiB": True, "4GiB": False}.items()):
             name = f"gst-example-{number}"
-            assert allocated(run(EXAMPLES / "containerd.sh", cri.IMAGE, name, *spin(size), **said)) == fits
+            assert allocated(run(EXAMPLES / "containerd.sh", cri.IMAGE, name, *spin(size), **answer)) == fits
 
 
 @each("dockerd")
@@ -71,7 +71,7 @@ def test_docker(program, node, wrapper, rootfs, short_path, capfd):
     docker = Docker(work / "sock")
     with running(program, "--config-file", config, ready=docker.is_up, log=short_path / "log", path=program):
         docker.load(rootfs)
-        said = {"DOCKER_HOST": f"unix://{work}/sock", "PATH": f"{client.parent}:{os.environ['PATH']}"}
+        answer = {"DOCKER_HOST": f"unix://{work}/sock", "PATH": f"{client.parent}:{os.environ['PATH']}"}
         for size, fits in {"3GiB": True, "4GiB": False}.items():
-            out = run(EXAMPLES / "docker.sh", "--network", "none", IMAGE, *spin(size), **said)
+            out = run(EXAMPLES / "docker.sh", "--network", "none", IMAGE, *spin(size), **answer)
             assert allocated(out) == fits

@@ -104,16 +104,16 @@ def test_else_ours_is_at_the_end_of_the_template(node, version, number, capsys):
     assert template.read_text().startswith('{{ template "base" . }}\n')
     capsys.readouterr()
     node("status")
-    said = capsys.readouterr().out
-    assert f" configured      {template}" in said
-    assert "reads it when it starts next" in said
+    answer = capsys.readouterr().out
+    assert f" configured      {template}" in answer
+    assert "reads it when it starts next" in answer
     node.render(number)
     made = handler(node.main.read_text(), number)
     assert made["options"] == {"SystemdCgroup": True, "BinaryName": "/usr/bin/gpushare-runtime"}
     node("status")
-    said = capsys.readouterr().out
-    assert "reads it when it starts next" not in said
-    assert ("CDI is off" in said) == (number == 2)
+    answer = capsys.readouterr().out
+    assert "reads it when it starts next" not in answer
+    assert ("CDI is off" in answer) == (number == 2)
     rendered = node.tree()
     assert node("configure") == 0
     assert node.tree() == rendered
@@ -169,9 +169,9 @@ def test_what_it_writes_itself_is_left_alone(node, capsys):
     node.starts("2.2.1", 3, imports=True)
     untouched = node.tree()
     assert node("configure", engine="containerd") == 1
-    said = capsys.readouterr().err
-    assert f"{node.name} writes it anew" in said
-    assert f"--engine {node.name} --config {node.main}" in said
+    answer = capsys.readouterr().err
+    assert f"{node.name} writes it anew" in answer
+    assert f"--engine {node.name} --config {node.main}" in answer
     assert node.tree() == untouched
     # The file that it imports is another matter, and status knows whose it is.
     drop_in = node.directory / "config-v3.toml.d/ours.toml"

@@ -167,9 +167,9 @@ def test_docker(program, nodes, alone, rootfs, short_path, capfd):
             return docker.run("gpushare", "/bin/sh", "-c", PROBE, **options)
 
         def seen(**options) -> set[str]:
-            status, said = run(**options)
-            assert status == 204, said
-            return usable(said)
+            status, answer = run(**options)
+            assert status == 204, answer
+            return usable(answer)
 
         assert seen() == seen(Annotations=NVIDIAS_WORDS) == set()
         for value in GPUS:
@@ -178,22 +178,22 @@ def test_docker(program, nodes, alone, rootfs, short_path, capfd):
         gpus = {"Driver": "", "Count": -1, "Capabilities": [["gpu"]]}  # --gpus all
         none = "could not select device driver|failed to discover GPU vendor from CDI"  # since Docker 29
         for driver in ("", "nvidia"):
-            status, said = run(DeviceRequests=[{**gpus, "Driver": driver}])
-            assert status == 500 and re.search(none, said)
-        status, said = run(DeviceRequests=[{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=all"]}])
-        assert status == 500 and ("unresolvable CDI devices" in said or "could not select device driver" in said)
+            status, answer = run(DeviceRequests=[{**gpus, "Driver": driver}])
+            assert status == 500 and re.search(none, answer)
+        status, answer = run(DeviceRequests=[{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=all"]}])
+        assert status == 500 and ("unresolvable CDI devices" in answer or "could not select device driver" in answer)
         version = json.loads(docker("GET", "/version")[1])["Version"]
-        status, said = run(Annotations={"gpushare.dev/gpu": "all"})
+        status, answer = run(Annotations={"gpushare.dev/gpu": "all"})
         if int(version.split(".")[0]) < 24:  # it passes no annotations on
-            assert usable(said) == set()
+            assert usable(answer) == set()
         else:
-            assert status == 400 and "gpushare:" in said
+            assert status == 400 and "gpushare:" in answer
         # What the engine's user hands out.
         node = {"PathOnHost": "/dev/nvidia0", "PathInContainer": "/dev/nvidia0", "CgroupPermissions": "rw"}
         assert seen(Devices=[node]) == {"/dev/nvidia0", OWN}
-        status, said = run(Privileged=True)
-        if "unable to apply caps" not in said:  # Docker 20.10 asks for all capabilities, which this machine may lack
-            assert usable(said) == {*NODES, OWN}
+        status, answer = run(Privileged=True)
+        if "unable to apply caps" not in answer:  # Docker 20.10 asks for all capabilities, which this machine may lack
+            assert usable(answer) == {*NODES, OWN}
 
 
 @pytest.mark.slow

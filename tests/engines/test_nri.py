@@ -79,7 +79,7 @@ def test_pods_by_nri(program, engine, node, wrapper, plugin, request, capfd):
     configure("containerd", engine.config, program, "--nri", "--runtime-path", str(wrapper))
     plugin.start()
     with engine.running() as cri:
-        plugin.says("registered")
+        plugin.logs("registered")
         shares(cri, node)
         with cri.pod("", SHARE) as pod:
             assert allocated(cri.run(pod, *SPIN, **empty_dir("/run", engine.directory)))
@@ -89,11 +89,11 @@ def test_pods_by_nri(program, engine, node, wrapper, plugin, request, capfd):
         request.addfinalizer(lambda: node.client.release(grant))  # kills what is left where this test has failed
         without_the_plugin(cri, plugin, requires=engine.version >= (2, 2))
         plugin.start()
-        plugin.says("registered", 2)
+        plugin.logs("registered", 2)
         assert share_of(cri, SHARE)
     # The engine is started again: its containers have kept running, with their share.
     with engine.running() as cri:
-        plugin.says("registered", 3)
+        plugin.logs("registered", 3)
         assert share_of(cri, SHARE)
         node.kill()
         with cri.pod("", SHARE) as pod, pytest.raises(grpc.RpcError, match="no daemon"):
@@ -128,7 +128,7 @@ def test_nodes_of_the_granted_devices_and_no_others(program, engine, node, plugi
     configure("containerd", engine.config, program, "--nri")
     plugin.start()
     with engine.running() as cri:
-        plugin.says("registered")
+        plugin.logs("registered")
         with cri.pod("", SHARE) as pod:
             assert usable(cri.run(pod, "/bin/sh", "-c", PROBE)) == {"/dev/nvidia0", OWN}
         with cri.pod("", {}) as pod:
@@ -199,10 +199,10 @@ def test_docker_is_not_served(program, node, wrapper, plugin, rootfs, short_path
     with running(program, "--config-file", config, ready=docker.is_up, log=short_path / "log", path=program):
         docker.load(rootfs)
         plugin.start()
-        plugin.says("Docker's NRI takes neither hooks nor devices")
-        status, said = docker.run("gpushare", *SPIN, Annotations=SHARE)
-        assert status == 204 and allocated(said), said
-        status, said = docker.run("runc", *LEFT_ALONE, Annotations=SHARE)
-        assert status == 204 and said.startswith("none"), said
+        plugin.logs("Docker's NRI takes neither hooks nor devices")
+        status, answer = docker.run("gpushare", *SPIN, Annotations=SHARE)
+        assert status == 204 and allocated(answer), answer
+        status, answer = docker.run("runc", *LEFT_ALONE, Annotations=SHARE)
+        assert status == 204 and answer.startswith("none"), answer
         assert len(node.client.grants(ended=True)) == 1
     assert "registered with" not in plugin.log.read_text()

@@ -149,9 +149,9 @@ def test_docker_gives_a_share_after_a_reload(program, node, wrapper, rootfs, sho
         docker.load(rootfs)
 
         def run(runtime: str, annotations: dict, *command: str) -> str:
-            status, said = docker.run(runtime, *command, Annotations=annotations)
-            assert status == 204, said
-            return said
+            status, answer = docker.run(runtime, *command, Annotations=annotations)
+            assert status == 204, answer
+            return answer
 
         assert allocated(run("gpushare", SHARE, *SPIN))
         for runtime in ("gpushare", "runc"):
@@ -187,17 +187,17 @@ def test_docker_gives_a_grant_by_its_name(program, node, rootfs, short_path, cap
         ):
             grant = node.client.create(memory="1GiB", time="30%")
             named = {"Driver": "cdi", "DeviceIDs": grant["cdi"]}
-            status, said = docker.run("runc", *SPIN, DeviceRequests=[named], **options)
-            assert status == 204 and allocated(said), (options, said)
+            status, answer = docker.run("runc", *SPIN, DeviceRequests=[named], **options)
+            assert status == 204 and allocated(answer), (options, answer)
             until(lambda name=grant["id"]: node.client.grant(name)["phase"] == "released", "the grant ends")
             named["DeviceIDs"] = ["gpushare.dev/gpu=any"]
-            status, said = docker.run("runc", *SPIN, Annotations=SHARE, DeviceRequests=[named], **options)
-            assert status == 204 and allocated(said), (options, said)
+            status, answer = docker.run("runc", *SPIN, Annotations=SHARE, DeviceRequests=[named], **options)
+            assert status == 204 and allocated(answer), (options, answer)
         # What docker-py's create_host_config makes of device_requests (docs/start/docker.md), with `environment`.
         asked = {"Driver": "cdi", "Count": 0, "DeviceIDs": ["gpushare.dev/gpu=any"], "Capabilities": [], "Options": {}}
         size = ["GPUSHARE_MEMORY=1GiB", "GPUSHARE_TIME=30%"]
-        status, said = docker.run("runc", *SPIN, env=size, DeviceRequests=[asked])
-        assert status == 204 and allocated(said), said
+        status, answer = docker.run("runc", *SPIN, env=size, DeviceRequests=[asked])
+        assert status == 204 and allocated(answer), answer
 
 
 @each("dockerd")

@@ -178,7 +178,7 @@ def test_json_is_as_before_when_ours_is_taken_out(text, default, cdi):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ('{\n  "a": 1,\n  "b" 2\n}\n', "line 3"),
         ('{\n "a": 1,\n}\n', "line [23]"),
@@ -187,8 +187,8 @@ def test_json_is_as_before_when_ours_is_taken_out(text, default, cdi):
         ('{"a": 1, "a": 2}', "'a' comes twice"),
     ],
 )
-def test_json_that_cannot_be_edited_is_refused(text, said):
-    with pytest.raises(FailedError, match=said):
+def test_json_that_cannot_be_edited_is_refused(text, message):
+    with pytest.raises(FailedError, match=message):
         docker().put(text)
 
 

@@ -100,7 +100,7 @@ def out_of_memory():
         while True:
             kept.append(torch.empty(total // 16, dtype=torch.uint8, device="cuda"))
     except torch.OutOfMemoryError as error:
-        says = f"{total / GIB:.2f} GiB" in str(error)
+        states = f"{total / GIB:.2f} GiB" in str(error)
     held = sum(tensor.numel() for tensor in kept)
     kept.clear()
     torch.cuda.empty_cache()
@@ -108,7 +108,7 @@ def out_of_memory():
     torch.cuda.synchronize()
     return {
         "most of it": held > 0.85 * total,
-        "says the total": says,
+        "says the total": states,
         "free": free > 0.9 * total,
         "again": again.is_cuda,
     }

@@ -87,8 +87,8 @@ class Framework:
         with self.start(command, name, **more) as child:
             line = child.stdout.readline()
             seen = look()
-            _, said = child.communicate(timeout=120)
-        assert line and child.returncode == 0, f"{command[:3]}: {child.returncode}\n{said[-4000:]}"
+            _, answer = child.communicate(timeout=120)
+        assert line and child.returncode == 0, f"{command[:3]}: {child.returncode}\n{answer[-4000:]}"
         return json.loads(line), seen
 
     def bare_command(self) -> list[str]:

@@ -391,4 +391,4 @@ def test_no_descriptors_left(terminal):
     ],
 )
 def test_driver_versions(version, is_known):
-    assert rm.known(version) is is_known
+    assert rm.is_known(version) is is_known

@@ -88,7 +88,7 @@ def test_what_was_put_can_be_started(place):
     assert done.stdout.startswith("gpushare ")
 
 
-def test_a_second_run_changes_nothing_and_says_so(place):
+def test_a_second_run_changes_nothing_and_reports_it(place):
     place("install")
     before = place.state()
     status, out, _ = place("install")
@@ -118,7 +118,7 @@ def test_configuration_is_the_administrators(place):
     assert place.names() == {CONFIG}
 
 
-def test_changed_files_are_left_and_told(place):
+def test_changed_files_are_left_and_reported(place):
     place("install")
     (place.root / UNIT).write_text("[Service]\nExecStart=/bin/true\n")
     (place.root / CONFIG).write_text("ledger_days = 3\n")
@@ -275,8 +275,8 @@ def test_two_runs_wait_for_each_other(place):
     until(lambda: all(waits(run.pid) for run in runs))
     assert place.names() == set()
     os.close(descriptor)
-    said = sorted(run.communicate(timeout=60)[0].splitlines()[-1] for run in runs)
-    assert said[1] == "nothing to change" or said[0] == "nothing to change"
+    answer = sorted(run.communicate(timeout=60)[0].splitlines()[-1] for run in runs)
+    assert answer[1] == "nothing to change" or answer[0] == "nothing to change"
     assert place.names() == ALL
 
 
@@ -309,7 +309,7 @@ def test_an_older_versions_files_are_replaced_and_removed(place):
     assert f"removed {place.root / 'etc/gpushare-of-old.conf'}" in out
 
 
-def test_purge_says_what_it_removes(place):
+def test_purge_states_what_it_removes(place):
     place("install")
     (place.root / "var/lib/gpushare/ledger.db").write_text("rows")
     assert f"left {place.root / 'var/lib/gpushare'}" in place("uninstall")[1]
@@ -319,7 +319,7 @@ def test_purge_says_what_it_removes(place):
     assert f"removing {place.root / 'var/lib/gpushare'} with all in it" in out
 
 
-def test_whoever_came_in_a_package_is_told_who_takes_it_away(place, monkeypatch):
+def test_whoever_came_in_a_package_is_notified_who_takes_it_away(place, monkeypatch):
     assert "nothing is known to be of `gpushare install`" in place("uninstall")[1]
     monkeypatch.setattr("gpushare.paths.PACKAGING", Path("/nonexistent"))
     assert place("uninstall")[:2] == (

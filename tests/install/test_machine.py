@@ -73,7 +73,7 @@ def test_a_machine_with_systemd(root):
     assert end == "no group\n"
 
 
-def test_a_daemon_that_does_not_start_is_told_and_tried_again(root):
+def test_a_daemon_that_does_not_start_is_reported_and_tried_again(root):
     done = root(
         SYSTEMD
         + """

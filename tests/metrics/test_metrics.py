@@ -77,8 +77,8 @@ def test_every_metric_is_documented(site):
         labels.setdefault(re.sub("_(bucket|count|sum)$", "", name), set()).update(own.keys() - POD_LABELS - {"le"})
     rows = re.findall(r"\| `(gpushare_\w+)` \| (\w+) \| ([^|]*) \| ([^|]*) \|", (ROOT / "docs/metrics.md").read_text())
     documented = [(name, kind, set(re.findall(r"`(\w+)`", own)), words) for name, kind, own, words in rows]
-    told = dict(re.findall(r"# HELP (\S+) (.*)", text))
-    assert documented == [(name, kinds[name], labels.get(name, set()), told[name]) for name in told]
+    notified = dict(re.findall(r"# HELP (\S+) (.*)", text))
+    assert documented == [(name, kinds[name], labels.get(name, set()), notified[name]) for name in notified]
 
 
 def test_pods_are_named_and_stay_so_over_a_restart(site):
@@ -133,7 +133,7 @@ def test_what_a_grant_got_last_is_there_when_it_has_ended(site):
 
 
 def test_names_of_dcgm_say_the_same(site):
-    def told() -> dict[str, dict[str, float]]:
+    def notified() -> dict[str, dict[str, float]]:
         found: dict[str, dict[str, float]] = {}
         for name, labels, value in samples(read(address)[1]):
             if name.startswith("DCGM_"):
@@ -142,12 +142,12 @@ def test_names_of_dcgm_say_the_same(site):
         return found
 
     address = site.adapter
-    assert set(told()["DCGM_FI_DEV_GPU_UTIL"]) == {"0", "0 train-0", "1"}
+    assert set(notified()["DCGM_FI_DEV_GPU_UTIL"]) == {"0", "0 train-0", "1"}
     work = site.work(60, gpu="1")
-    util = until(lambda: (now := told().get("DCGM_FI_DEV_GPU_UTIL", {})) and now["1"] > 90 and now, "it works", 20)
+    util = until(lambda: (now := notified().get("DCGM_FI_DEV_GPU_UTIL", {})) and now["1"] > 90 and now, "it works", 20)
     work.kill()
     assert util == {"0": 0.0, "0 train-0": 0.0, "1": util["1"]}
-    now, (zero, one) = told(), site.client.devices()
+    now, (zero, one) = notified(), site.client.devices()
     used, free = now["DCGM_FI_DEV_FB_USED"], now["DCGM_FI_DEV_FB_FREE"]
     assert free["0 train-0"] == 1024
     assert sum(used.values()) + sum(free.values()) == (zero["capacity"]["memory"] + one["capacity"]["memory"]) / (

@@ -75,8 +75,8 @@ def test_the_configuration(site):
         "slots": "number", "socket": "string", "tenant": "string", "user": "string", "idle_seconds": "number",
         "start_seconds": "number",
     }  # fmt: skip
-    for wrong, said in (({"slots": 0}, "slots = 0"), ({"user": "no one"}, "unknown on this node"), ({"x": 1}, "`x`")):
-        with pytest.raises(Refused, match=said):
+    for wrong, answer in (({"slots": 0}, "slots = 0"), ({"user": "no one"}, "unknown on this node"), ({"x": 1}, "`x`")):
+        with pytest.raises(Refused, match=answer):
             site.agent.configure(**wrong)
 
 

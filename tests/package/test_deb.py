@@ -125,12 +125,12 @@ def under_systemd(directory: Path, lower: Path, file: Path) -> None:
     (directory / "shared").mkdir()
     shutil.copy(file, directory / "shared")
     (directory / "shared" / "engine.py").write_text(ENGINE)
-    status, said = booted(directory, lower, UNDER_SYSTEMD)
-    assert status == 0, said
-    assert "ok       daemon" in said
-    assert "cannot be started" not in said, "what the daemon tries its walls with"
-    assert '"event": "idle"' in said
-    assert said.splitlines()[-1] == "inactive"
+    status, answer = booted(directory, lower, UNDER_SYSTEMD)
+    assert status == 0, answer
+    assert "ok       daemon" in answer
+    assert "cannot be started" not in answer, "what the daemon tries its walls with"
+    assert '"event": "idle"' in answer
+    assert answer.splitlines()[-1] == "inactive"
 
 
 def used(directory: Path, lower: Path) -> None:
@@ -168,5 +168,5 @@ def test_made_checked_installed_used_and_purged(tmp_path):
         for number, lower in enumerate([clean, *filter(None, os.environ.get("GPUSHARE_DEBIANS", "").split(":"))]):
             used(tmp_path / str(number), Path(lower))
             under_systemd(tmp_path / f"{number}-booted", Path(lower), file)
-        said = lintian.stdout.read()
-    assert (lintian.returncode, said) == (0, ""), said
+        answer = lintian.stdout.read()
+    assert (lintian.returncode, answer) == (0, ""), answer

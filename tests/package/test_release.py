@@ -42,7 +42,7 @@ def wheel() -> Path:
     return releases.wheel()
 
 
-def test_the_wheel_is_what_its_name_says(wheel):
+def test_the_wheel_is_what_its_name_states(wheel):
     wheels.audit(wheel)
     with zipfile.ZipFile(wheel) as files:
         named = {name: files.read(name) for name in files.namelist()}

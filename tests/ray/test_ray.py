@@ -118,7 +118,7 @@ def test_actors(daemon, driver):
     until(lambda: not daemon.client.grants(), "the actor's grant ends", 30)
 
 
-def test_what_can_never_be_granted_is_told(daemon, driver):
+def test_what_can_never_be_granted_is_reported(daemon, driver):
     assert "tenant" in driver.tell("fails", {"num_gpus": 0.5, "tenant": "stranger"})
     assert "needs time" in driver.tell("fails", {"num_gpus": 0.5, "runtime_env": {"gpushare": {"memory": "1GiB"}}})
     assert not daemon.client.grants(ended=True)

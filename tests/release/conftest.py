@@ -46,12 +46,12 @@ def made(say: Say, into: Path, umask: int, **env: str) -> Path:
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, umask=umask, env={**settings, **env}
     ) as dist:
-        said = []
+        answer = []
         for line in dist.stdout:
-            said.append(line)
+            answer.append(line)
             if line.startswith("dist: "):
                 say(line.strip())
-    assert dist.returncode == 0, "".join(said)
+    assert dist.returncode == 0, "".join(answer)
     return tree / "dist"
 
 

@@ -83,7 +83,7 @@ def test_made_again_elsewhere_they_are_the_same_bytes(dist, again):
     assert not (found := "\n".join(filter(None, different))), found
 
 
-def test_no_program_says_where_it_was_made(dist):
+def test_no_program_states_where_it_was_made(dist):
     """No program contains a path of the repository, of the folder it was compiled in, or of this machine's Python."""
     for path in dist.glob("*.whl"):
         for name, data in contents(path).items():
@@ -164,29 +164,29 @@ def bare(directory: Path, release: str, script: str, *files: Path) -> str:
     # For a machine that reaches the index with a certificate of its own.
     if certificate := os.environ.get("PIP_CERT"):
         shutil.copy(certificate, shared / "ca.pem")
-    status, said = booted(directory, lower, START + script, seconds=900)
-    assert status == 0, said
-    return said
+    status, answer = booted(directory, lower, START + script, seconds=900)
+    assert status == 0, answer
+    return answer
 
 
 @pytest.mark.parametrize("release", DEBIANS)
 def test_pip_install_and_demo(dist, release, tmp_path, say):
-    said = bare(tmp_path, release, BY_PIP, releases.only(dist, "*x86_64.whl"))
-    assert f"gpushare {releases.VERSION}" in said
+    answer = bare(tmp_path, release, BY_PIP, releases.only(dist, "*x86_64.whl"))
+    assert f"gpushare {releases.VERSION}" in answer
     # It measures, so the median of three counts: one that others keep from its processors does not.
-    verdicts = sorted(line for line in said.splitlines() if line.startswith(("PASS: ", "FAIL: ")))
-    assert len(verdicts) == 3, said
-    assert verdicts[1].startswith("PASS"), said
+    verdicts = sorted(line for line in answer.splitlines() if line.startswith(("PASS: ", "FAIL: ")))
+    assert len(verdicts) == 3, answer
+    assert verdicts[1].startswith("PASS"), answer
     say(f"{release}: pip install, gpushare demo: {verdicts[1]}")
 
 
 @pytest.mark.parametrize("release", DEBIANS)
 def test_apt_install_and_systemctl_start(dist, release, tmp_path, say):
-    said = bare(tmp_path, release, BY_APT, releases.only(dist, "*_amd64.deb"))
-    assert "\nactive\n" in said
-    assert '"event": "idle"' in said
-    assert "ok       installed parts" in said
-    assert "cannot be started" not in said, "what the daemon tries its walls with"
+    answer = bare(tmp_path, release, BY_APT, releases.only(dist, "*_amd64.deb"))
+    assert "\nactive\n" in answer
+    assert '"event": "idle"' in answer
+    assert "ok       installed parts" in answer
+    assert "cannot be started" not in answer, "what the daemon tries its walls with"
     say(f"{release}: apt install, systemctl start, gpushare run, gpushare doctor")
 
 
@@ -237,11 +237,11 @@ def upgraded(directory: Path, script: str, after: str, old: Path, new: Path) -> 
 def test_upgrade_keeps_running_grants_and_the_ledger(dist, before, way, tmp_path, say):
     wheel, package = before("before")
     if way == "apt":
-        said = upgraded(tmp_path, UPGRADE_BY_APT, "kept", package, releases.only(dist, "*_amd64.deb"))
+        answer = upgraded(tmp_path, UPGRADE_BY_APT, "kept", package, releases.only(dist, "*_amd64.deb"))
     else:
-        said = upgraded(tmp_path, UPGRADE_BY_PIP, "kept", wheel, releases.only(dist, "*x86_64.whl"))
-    assert "rows as they were written" in said
-    versions = [line for line in said.splitlines() if line.startswith("gpushare ")]
+        answer = upgraded(tmp_path, UPGRADE_BY_PIP, "kept", wheel, releases.only(dist, "*x86_64.whl"))
+    assert "rows as they were written" in answer
+    versions = [line for line in answer.splitlines() if line.startswith("gpushare ")]
     say(f"upgrade by {way}: {' to '.join(versions)}: grants, their programs and the ledger are kept")
 
 
@@ -252,11 +252,11 @@ def other_pages(tree: Path) -> None:
     path.write_text(path.read_text().replace(line, line.replace(str(number), str(number - 1))))
 
 
-def test_upgrade_over_other_pages_ends_grants_and_says_why(dist, before, tmp_path, say):
+def test_upgrade_over_other_pages_ends_grants_and_reports_why(dist, before, tmp_path, say):
     _, package = before("other-pages", other_pages)
-    said = upgraded(tmp_path, UPGRADE_BY_APT, "ended", package, releases.only(dist, "*_amd64.deb"))
-    assert said.count("this gpushare speaks") >= 4, said  # twice in the journal, twice as the grants' reason
-    assert "rows as they were written" in said
+    answer = upgraded(tmp_path, UPGRADE_BY_APT, "ended", package, releases.only(dist, "*_amd64.deb"))
+    assert answer.count("this gpushare speaks") >= 4, answer  # twice in the journal, twice as the grants' reason
+    assert "rows as they were written" in answer
     say("upgrade over pages of another version: the grants end, with the reason; the ledger is kept")
 
 
@@ -332,14 +332,14 @@ def test_on_64_bit_arm(dist, tmp_path, say):
     (files / "script").write_text(ON_ARM.replace("USES\n", USES))
     done = emulated("sh", "-c", ARM, "sh", root, files, log=tmp_path / "said", timeout=800)
     assert done.returncode == 0, done.stdout
-    for way, said in zip(("pip", "apt"), done.stdout.split("== package"), strict=True):
+    for way, answer in zip(("pip", "apt"), done.stdout.split("== package"), strict=True):
         for line in (
             f"gpushare {releases.VERSION}",
             '"b": 700',
             "ok       installed parts",
             '{"event": "idle", "kernels": ',
         ):
-            assert line in said, done.stdout
+            assert line in answer, done.stdout
         # The daemon says that the emulator lacks the kernel's device programs, and continues without them.
-        assert "cannot load the device program: Function not implemented" in said
+        assert "cannot load the device program: Function not implemented" in answer
         say(f"arm64, by {way}: daemon, gpushare run, doctor, quota solve, usage verify")

@@ -69,11 +69,11 @@ def running(made, daemon, *jobs):
         by_job = {grant["key"].split("/")[2]: grant for grant in daemon.client.grants() if grant["processes"]}
         return by_job if all(str(job) in by_job for job in jobs) else None
 
-    def said():
+    def answer():
         return [(job, made.state(job), made.out(job)) for job in jobs]
 
     # Slurm itself takes up to a minute to start a requeued job again on a busy machine.
-    return until(found, f"jobs run: {said()}", 80)
+    return until(found, f"jobs run: {answer()}", 80)
 
 
 def test_two_jobs_share_a_device_by_their_shards_and_a_third_waits(site):
@@ -149,7 +149,7 @@ def test_the_example(ended):
     assert state == "FAILED" and "this job has no share" in out and "started" not in out
 
 
-def test_a_job_that_cannot_have_it_does_not_start_and_says_why(site, ended):
+def test_a_job_that_cannot_have_it_does_not_start_and_reports_why(site, ended):
     """Nor is the node drained for it."""
     made, daemon = site
     assert ended["too much"][0] == "FAILED"
@@ -168,7 +168,7 @@ def test_a_job_without_shards_is_left_alone(ended, job):
     assert "LD_PRELOAD" not in out
 
 
-def test_a_job_whose_name_says_that_it_runs_has_ended(cluster, ended):
+def test_a_job_whose_name_states_that_it_runs_has_ended(cluster, ended):
     _, daemon = cluster
     state, out = ended["state"]
     assert state == "COMPLETED" and "GPUSHARE" in out
@@ -183,8 +183,8 @@ def array_of_three(made, daemon):
     def task(number):
         """Returns the number and state of the task's job."""
         words = made.scontrol("show", "job", "--oneliner", f"{array}_{number}").split()
-        said = dict(word.partition("=")[::2] for word in words)
-        return said["JobId"], said["JobState"]
+        answer = dict(word.partition("=")[::2] for word in words)
+        return answer["JobId"], answer["JobState"]
 
     until(lambda: task(0)[1] == task(1)[1] == "RUNNING", "two tasks run")
     first, second = task(0)[0], task(1)[0]

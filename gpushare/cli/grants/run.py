@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gpushare.cli.command import Command, add_common, client, closed, print_json, say
+from gpushare.cli.command import Command, add_common, client, is_closed_to_user, print_json, say
 from gpushare.cli.grants.grant import add_share_options, add_wait, say_rounding, share_request
 from gpushare.cli.parser import Parser
 from gpushare.cli.program import EXIT_GPUSHARE, command, missing, replace
@@ -116,6 +116,6 @@ def start(daemon: Client, request: dict[str, Any], argv: list[str]) -> NoReturn:
 def _status(daemon: Client, error: GpushareError) -> int:
     if isinstance(error, UsageError):
         return error.exit_code
-    if isinstance(error, UnreachableError) and closed(daemon.path):
+    if isinstance(error, UnreachableError) and is_closed_to_user(daemon.path):
         return error.exit_code
     return EXIT_GPUSHARE

@@ -7,7 +7,6 @@ from gpushare.cli.command import Command, add_common, answer, client, say, say_e
 from gpushare.cli.parser import Parser
 from gpushare.client.verbs import segment
 from gpushare.errors import UsageError
-from gpushare.text.sentences import clock
 
 _number = whole("a number", 0, 10**9 - 1, "give 0 or more")
 
@@ -63,6 +62,8 @@ def _grant(args: argparse.Namespace) -> int:
 
 
 def _show(found: Any) -> None:
+    from gpushare.text.sentences import clock  # here: it needs `decimal`, which takes 4 ms to import
+
     say(f"{found['grant']} of {found['tenant']}, {found['phase']}")
     say_each(f"now           {line}" for line in found["now"])
     for decision in found["decisions"]:

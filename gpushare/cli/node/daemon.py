@@ -64,7 +64,12 @@ class DaemonCommand(Command):
             help="lowest level logged to stderr (default info); debug logs every decision",
         )
 
-        parser.option("--timing", "TIMING", argparse.SUPPRESS, _timing)
+        parser.option(
+            "--timing",
+            "NAME=SECONDS,...",
+            "for tests: other intervals and deadlines than the default ones, as health=0.1,tick=0.5",
+            _timing,
+        )
 
     def run(self, args: argparse.Namespace) -> int:
         if not os.isatty(0):

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpushare import __version__
-from gpushare.cli.command import closed
+from gpushare.cli.command import is_closed_to_user
 
 if TYPE_CHECKING:
     from gpushare.client import Client
@@ -85,7 +85,7 @@ def _steps(client: "Client") -> tuple[str, Iterator[Step]]:
     try:
         devices, grants = client.devices(), client.grants()
     except GpushareError as error:
-        return str(error), _shut_out(client.path) if closed(client.path) else _without_a_daemon()
+        return str(error), _shut_out(client.path) if is_closed_to_user(client.path) else _without_a_daemon()
     kind = "simulated device" if any(device["backend"] == "simulated" for device in devices) else "device"
     found = f"{_counted(len(devices), kind)}, {_counted(len(grants), 'grant')}"
     return f"The daemon at {client.path} answers: {found}.", _on_a_node(grants)

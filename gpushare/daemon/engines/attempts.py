@@ -1,6 +1,6 @@
 """Containers without a share that asked for a GPU in NVIDIA's ways: counted, and the latest kept.
 
-The hook and the runtime wrapper do not wait for this (/v1/oci/attempt); Containers.edit does.
+The hook and the runtime wrapper do not wait for this (/v1/oci/attempt). Containers.edit notes what it has read.
 """
 
 import time
@@ -11,6 +11,7 @@ from gpushare.api import events
 from gpushare.api.engines import OciEditRequest
 from gpushare.daemon.host.readers import Readers
 from gpushare.errors import GpushareError
+from gpushare.reader import Asks
 
 KEPT = 256
 _AT_ONCE = 16
@@ -29,21 +30,28 @@ class Attempts:
         """Configurations that were not looked at, or could not be read."""
 
     async def look(self, asked: OciEditRequest) -> None:
-        """Notes a container that is about to start without a share, if it asks for a GPU in NVIDIA's ways. Raises what
-        Readers.attempt does."""
+        """Reads the config of a container that is about to start without a share, and notes how it asks for a GPU in
+        NVIDIA's ways. Raises what Readers.reading does."""
         if self._looking >= _AT_ONCE:
             self.unread += 1
             return
         self._looking += 1
         try:
-            ways, container = await self._readers.attempt(bytes(asked.config), asked.bundle)
+            async with self._readers.reading(bytes(asked.config), asked.bundle) as reading:
+                found = await reading.asks("nvidia")
         except GpushareError:
             self.unread += 1
             raise
         finally:
             self._looking -= 1
-        if ways:
-            self._note(cast("list[events.Way]", ways), container, _path(asked))
+        self.note(asked, found)
+
+    def note(self, asked: OciEditRequest, found: Asks) -> None:
+        """Notes a container that is about to start without a share. `found`: how it asks for a GPU."""
+        if found.ways is None:
+            self.unread += 1
+        elif found.ways:
+            self._note(cast("list[events.Way]", found.ways), found.container, _path(asked))
 
     def _note(self, by: list[events.Way], container: str, path: events.Path) -> None:
         self._total += 1

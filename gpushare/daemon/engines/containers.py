@@ -7,30 +7,38 @@ import asyncio
 import contextlib
 import logging
 import os
+from collections.abc import Iterator
 from socket import socket
 from typing import Any
 
 import msgspec
 
-from gpushare.api.engines import OciEditAnswer, OciEditRequest, OciPlaceAnswer, OciPlaceRequest
+from gpushare.api.engines import (
+    ContainerState,
+    OciEditAnswer,
+    OciEditRequest,
+    OciPlaceAnswer,
+    OciPlaceRequest,
+    PlacedMount,
+)
 from gpushare.api.types import BindRequest, GrantRequest
 from gpushare.daemon.engines.attempts import Attempts
 from gpushare.daemon.grants.grants import Grants
 from gpushare.daemon.grants.transitions import Transitions
 from gpushare.daemon.host.peer import Peer, open_pidfd
-from gpushare.daemon.host.readers import Readers
+from gpushare.daemon.host.readers import Readers, Reading
 from gpushare.daemon.state.hardware import Hardware
-from gpushare.daemon.state.live import Live
+from gpushare.daemon.state.live import Live, Prepared
 from gpushare.daemon.state.state import State, now_ns
 from gpushare.daemon.workloads import workloads
-from gpushare.errors import FailedError, GpushareError, RefusedError, UsageError
+from gpushare.errors import FailedError, RefusedError, UsageError
 from gpushare.inject import cdi, edits, grantdir, grantfiles, mounts, oci
 from gpushare.inject.node import Node
 from gpushare.inject.pod import pod_of
 from gpushare.policy.grants import lifecycle
 from gpushare.policy.grants.lifecycle import Kind, Phase
 from gpushare.processes.halfopen import has_gone
-from gpushare.reader import Edit
+from gpushare.reader import Asks, Edit, Edited
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +56,16 @@ def _check_guarded(live: Live, pid: int) -> None:
             f"{cdi.device_name(cdi.ANY)} would open all devices to it ({why}): name the CDI device of one of them, "
             "or of a grant"
         )
+
+
+def _mounts(edited: Edited) -> list[PlacedMount]:
+    return msgspec.convert(edited.mounts, list[PlacedMount])
+
+
+def _taken(live: Live, bundle: str, config: bytes) -> Prepared | None:
+    """What was worked out when this config was made, for its container; for one only."""
+    prepared, live.prepared = live.prepared, None
+    return prepared if prepared is not None and prepared.is_of(bundle, config) else None
 
 
 class Containers:
@@ -74,28 +92,25 @@ class Containers:
         configuration cannot be edited ends, and so does one whose caller or runtime ends meanwhile. Raises UsageError
         for such a configuration, what Grants.create raises, and what Readers raises.
         """
-        text = bytes(asked.config)
-        wanted = await self._readers.asks(text)
-        if wanted is None:
-            with contextlib.suppress(GpushareError):
-                await self._attempts.look(asked)
-            return OciEditAnswer(config=asked.config, grant=None)
-        if asked.bundle is None and "grant" not in wanted:
-            wanted["ttl_seconds"] = oci.PREPARE_SECONDS
-        live, new = self._grant(peer, wanted)
-        log.debug("container grant=%s new=%s bundle=%r starts=%s", live.id, new, asked.bundle, asked.starts)
-        try:
-            if new and asked.starts:
-                self._expect_start(live, peer, connection)
-            self._grants.bind(peer, live.id, BindRequest(kind="container"), connection)
-            edited = await self._edited(live, text, asked.bundle)
-            if new and has_gone(connection):
-                raise FailedError(_CALLER_GONE)  # noqa: TRY301 - and with it the grant
-        except BaseException as error:
-            if new:
-                self._transitions.fail(live, str(error) or "the daemon stopped before its container was started")
-            raise
-        return OciEditAnswer(config=msgspec.Raw(edited), grant=live.id)
+        async with self._readers.reading(bytes(asked.config), asked.bundle) as reading:
+            found = await reading.asks("annotations")
+            if found.share is None:
+                self._attempts.note(asked, found)
+                return OciEditAnswer(config=asked.config, grant=None)
+            if asked.bundle is None and "grant" not in found.share:
+                found.share["ttl_seconds"] = oci.PREPARE_SECONDS
+            live, new = self._grant(peer, found.share)
+            log.debug("container grant=%s new=%s bundle=%r starts=%s", live.id, new, asked.bundle, asked.starts)
+            with self._ends_unless_done(live, new=new):
+                if new and asked.starts:
+                    self._expect_start(live, peer, connection)
+                self._grants.bind(peer, live.id, BindRequest(kind="container"), connection)
+                edited = await self._edited(live, reading, asked.bundle)
+                if asked.starts and asked.bundle is not None and edited.seen:
+                    live.prepared = Prepared.of(asked.bundle, edited.config, edited.root, _mounts(edited))
+                if new and has_gone(connection):
+                    raise FailedError(_CALLER_GONE)  # and with it the grant
+        return OciEditAnswer(config=msgspec.Raw(edited.config), grant=live.id)
 
     async def place(self, peer: Peer, name: str, asked: OciPlaceRequest) -> OciPlaceAnswer:
         """Serves the createRuntime hook of a container. Returns what the container has to see of its share.
@@ -107,85 +122,97 @@ class Containers:
         state, config = asked.state, bytes(asked.config)
         if state.bundle is None or not state.bundle.startswith("/"):
             raise UsageError("the OCI state has no bundle: is this the createRuntime hook?")
-        live, new = await self._placed(peer, name, state.pid, config)
+        live = self._of_container(name, state.pid)
+        if live is not None and (prepared := _taken(live, state.bundle, config)) is not None:
+            return self._placed(live, name, state, prepared.root, prepared.mounts)
+        async with self._readers.reading(config, state.bundle) as reading:
+            new = False
+            if live is None:
+                live, new = self._of_device(peer, name, await reading.asks("environment"))
+            with self._ends_unless_done(live, new=new):
+                edited = await self._edited(live, reading, state.bundle, created=True)
+                if not edited.seen:
+                    log.warning(
+                        "%s is not there for the daemon: copies of the driver in its image are not mounted over, they"
+                        " go past the interposer",
+                        edited.root,
+                    )
+                return self._placed(live, name, state, edited.root, _mounts(edited))
+
+    @contextlib.contextmanager
+    def _ends_unless_done(self, live: Live, *, new: bool) -> Iterator[None]:
+        """Ends a grant that is new if its container cannot have it."""
         try:
-            answer = await self._seen(live, name, config, state.bundle)
-            self.created(live.id, {"pid": state.pid, "annotations": state.annotations})
-            if name == cdi.ANY and answer.hidden:
-                _check_guarded(live, state.pid)
+            yield
         except BaseException as error:
             if new:
                 self._transitions.fail(live, str(error) or "the daemon stopped before its container was started")
             raise
-        return answer
 
-    async def _placed(self, peer: Peer, name: str, pid: int, config: bytes) -> tuple[Live, bool]:
-        """The grant of a container, and whether it was made now."""
+    def _placed(
+        self, live: Live, name: str, state: ContainerState, root: str, mounts: list[PlacedMount]
+    ) -> OciPlaceAnswer:
+        hidden = self._hardware.hidden(live.record) if name != live.id else []
+        self.created(live.id, {"pid": state.pid, "annotations": state.annotations})
+        if name == cdi.ANY and hidden:
+            _check_guarded(live, state.pid)
+        return OciPlaceAnswer(grant=live.id, root=root, mounts=mounts, hidden=hidden)
+
+    def _of_container(self, name: str, pid: int) -> Live | None:
+        """The grant of a container that is created: the one that is named, or has its process already. None: its CDI
+        device represents no grant, and it has none yet."""
         if name != cdi.ANY and all(device.id != name for device in self._state.devices):
-            return self._state.live(name), False
+            return self._state.live(name)
         if not mounts.placeable():
             raise RefusedError(
                 f"{cdi.device_name(name)} needs Linux 5.12: name a grant's device, or use gpushare's runtime or hook"
             )
-        for live in self._state:
-            if workloads.of_process(live, pid) is not None:
-                return live, False
-        # Whoever named this device asks for a share; so the environment, which the image is part of, may give its size.
-        wanted = await self._readers.asks(config, environment=True)
-        if wanted is None:
+        return next((live for live in self._state if workloads.of_process(live, pid) is not None), None)
+
+    def _of_device(self, peer: Peer, name: str, asks: Asks) -> tuple[Live, bool]:
+        """The grant that a container asks for by a CDI device that represents none, and whether it is new. Whoever
+        named the device asks for a share; so the environment, which the image is part of, may give its size."""
+        share = asks.share
+        if share is None:
             raise UsageError(
                 f"{cdi.device_name(name)} is a share of a size that the container says, and it says none: give "
                 f"{oci.PREFIX}memory and {oci.PREFIX}time as annotations, or GPUSHARE_MEMORY and GPUSHARE_TIME as "
                 "variables of its environment"
             )
-        if name != cdi.ANY and "grant" not in wanted and wanted.setdefault("device", name) != name:
-            raise UsageError(f"annotation {oci.PREFIX}device is {wanted['device']}, and the CDI device is {name}")
-        return self._grant(peer, wanted)
+        if name != cdi.ANY and "grant" not in share and share.setdefault("device", name) != name:
+            raise UsageError(f"annotation {oci.PREFIX}device is {share['device']}, and the CDI device is {name}")
+        return self._grant(peer, share)
 
-    async def _seen(self, live: Live, name: str, config: bytes, bundle: str) -> OciPlaceAnswer:
-        """What the container has to see of its grant, and which device nodes it must not."""
-        hidden = self._hardware.hidden(live.record) if name != live.id else []
-        edit = self._edit(live, bundle, created=True)
-        root, found, lines, cached = await self._readers.placed(config, edit)
-        self._write(live, edit, lines, cached)
-        return OciPlaceAnswer(grant=live.id, root=root, mounts=found, hidden=hidden)
-
-    def _grant(self, peer: Peer, wanted: dict[str, str | int]) -> tuple[Live, bool]:
-        if "grant" in wanted:
-            return self._state.live(str(wanted["grant"])), False
+    def _grant(self, peer: Peer, share: dict[str, str | int]) -> tuple[Live, bool]:
+        if "grant" in share:
+            return self._state.live(str(share["grant"])), False
         try:
-            request = msgspec.convert(wanted, GrantRequest)
+            request = msgspec.convert(share, GrantRequest)
         except msgspec.ValidationError as error:
             raise UsageError(f"what the container asks for is no request: {error}") from None
         return self._grants.create(peer, request)
 
-    async def _edited(self, live: Live, config: bytes, bundle: str | None) -> bytes:
-        edit = self._edit(live, bundle)
-        edited, lines, cached = await self._readers.edited(config, edit)
-        self._write(live, edit, lines, cached)
-        return edited
-
-    def _edit(self, live: Live, bundle: str | None, *, created: bool = False) -> Edit:
+    async def _edited(self, live: Live, reading: Reading, bundle: str | None, *, created: bool = False) -> Edited:
+        """Edits a config for the grant, and writes the grant's files that depend on the image. Raises NotFoundError
+        where the grant has ended meanwhile."""
         layout, node = self._state.layout, self._node
-        granted = self._hardware.granted(live.record)
-        return Edit(
+        wanted = edits.container(layout, live.id, node, self._hardware.granted(live.record))
+        edit = Edit(
             bundle=bundle,
-            edits=edits.container(layout, live.id, node, granted),
+            edits=wanted,
             lib_dir=str(node.lib_dir),
             preload_file=str(grantdir.preload_file(layout, live.id)),
             cache_file=str(grantdir.cache_file(layout, live.id)),
             created=created,
             movable=mounts.placeable(),
         )
-
-    def _write(self, live: Live, edit: Edit, lines: list[str], cached: bytes | None) -> None:
-        """Writes the grant's files that depend on the image. Raises NotFoundError where the grant has ended
-        meanwhile."""
+        edited = await reading.edited(edit)
         self._state.live(live.id)
-        layout, shared = self._state.layout, live.record.life.keep
-        grantfiles.write_preload(layout, live.id, edit.edits.preload, lines, shared=shared)
-        if cached is not None:
-            grantfiles.write_cache(layout, live.id, cached, shared=shared)
+        shared, lines = live.record.life.keep, [os.fsdecode(line) for line in edited.preload]
+        grantfiles.write_preload(layout, live.id, wanted.preload, lines, shared=shared)
+        if edited.cache is not None:
+            grantfiles.write_cache(layout, live.id, edited.cache, shared=shared)
+        return edited
 
     def _expect_start(self, live: Live, peer: Peer, connection: socket) -> None:
         """Watches the calling process. It becomes the runtime, which ends only after the hook, or because the start

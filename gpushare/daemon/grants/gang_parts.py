@@ -117,7 +117,7 @@ def _row(key: Key) -> str:
 
 def part_view(part: PartRecord, state: State, arbiter: Arbiter) -> GangPart:
     """A part on the wire."""
-    stands = placement.standing(state)
+    standing = placement.standing(state)
     lives = [state.live(grant) for grant in part.grants if grant in state]
     prepared = part.life.stage is preparation.Stage.PREPARED and part.life.until is not None
     return GangPart(
@@ -127,7 +127,7 @@ def part_view(part: PartRecord, state: State, arbiter: Arbiter) -> GangPart:
         phase=part.life.stage.value,
         reason=part.life.reason,
         grant_ids=part.grants,
-        grants=[grant_view(state, live.record, live, arbiter, stands) for live in lives],
+        grants=[grant_view(state, live.record, live, arbiter, standing) for live in lives],
         ttl_seconds=part.ttl_seconds,
         expires_ns=part.life.until.wall_ns if prepared and part.life.until is not None else None,
     )

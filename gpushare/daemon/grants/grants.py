@@ -84,12 +84,9 @@ class Grants:
             raise key_taken(request.key, f"grant {existing.id}")
         return existing
 
-    def create(
-        self, peer: Peer, request: GrantRequest, *, member: bool = False, asker: str = "", later: bool = False
-    ) -> tuple[Live, bool]:
+    def create(self, peer: Peer, request: GrantRequest, *, member: bool = False, asker: str = "") -> tuple[Live, bool]:
         """Returns the grant, and whether it is new: the same key and the same request give the same grant. `member`: as
-        Tenants.named_by takes it. `asker`: distinguishes waiting requests of one user for the same thing. `later`: its
-        files are there when Resources.made has returned.
+        Tenants.named_by takes it. `asker`: distinguishes waiting requests of one user for the same thing.
 
         Raises UsageError, NotFoundError, ForbiddenError or RefusedError for a request that cannot be granted,
         OnLoanError for one that can be once others have given back memory that it is guaranteed, and FailedError where
@@ -101,7 +98,6 @@ class Grants:
         now = now_ns()
         life, steps = lifecycle.begin(now, _new_id(), _ttl_ns(request), keep=request.keep)
         live = self._live(peer, request, choices, life, now)
-        live.later = later
         self._transitions.begin(live, steps)
         self._evictions.admitted(peer, asker, live)
         return live, True

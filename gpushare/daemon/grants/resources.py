@@ -3,8 +3,9 @@
 import contextlib
 import logging
 import os
+import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from gpushare.binding.page_words import GrantState, Managed, Slot
 from gpushare.binding.pages import USAGE_BYTES, LimitsPage, UsagePage, new_limits, new_usage
@@ -15,10 +16,8 @@ from gpushare.daemon.state.records import GrantRecord
 from gpushare.daemon.workloads.door import Door
 from gpushare.daemon.workloads.tenant_socket import Rules, TenantSocket
 from gpushare.errors import FailedError, GpushareError
-from gpushare.inject import cdi, grantdir, grantfiles, names, steps
+from gpushare.inject import cdi, grantdir, grantfiles, names
 from gpushare.inject.node import Node
-from gpushare.inject.steps import Steps
-from gpushare.inject.unused import Unused
 from gpushare.paths import INTERPOSERS, Layout
 from gpushare.policy.grants.admission import Place
 from gpushare.policy.grants.lifecycle import Kind
@@ -33,29 +32,26 @@ class Resources:
 
     def __init__(self, layout: Layout, node: Node, hardware: Hardware, door: Door) -> None:
         self._layout, self._node, self._hardware, self._door = layout, node, hardware, door
-        parts = [node.lib_dir / path.name for path in INTERPOSERS]
+        self._parts = [node.lib_dir / path.name for path in INTERPOSERS]
         if node.sim_dir is not None:
-            parts += [node.sim_lib_dir / name for name in ("libcuda.so.1", "libnvidia-ml.so.1")]
-        self._unused = Unused(layout, node)
+            self._parts += [node.sim_lib_dir / name for name in ("libcuda.so.1", "libnvidia-ml.so.1")]
         self._unwritten: set[str] = set()
         """Grants whose CDI specs could not be written: they are tried again."""
-        self.on_failed: Callable[[Live, str], None] = lambda *_: None
-        """Called with a grant whose files could not be made `later`, and the reason."""
-        self._parts = Steps(*(steps.readable(str(file)) for file in parts))
 
     def check_parts(self) -> None:
         """Raises FailedError when a library cannot be read: a share that nothing would enforce must not start."""
         if self._node.sim_dir is None and not self._node.driver_files:
             raise FailedError("the driver's libcuda.so.1 is not in the loader's cache: run ldconfig, then start again")
-        try:
-            # Readable by all users: a loader that cannot read a library to preload prints a warning and runs without
-            # it.
-            self._parts.run("/")
-        except OSError as error:
-            raise FailedError(
-                f"a library is missing or not readable by all users, no share would hold: {error.strerror}:"
-                " install again"
-            ) from None
+        for part in self._parts:
+            # A loader that cannot read a library to preload prints a warning and runs without it.
+            try:
+                mode = part.stat().st_mode
+            except OSError:
+                mode = 0
+            if not (stat.S_ISREG(mode) and mode & stat.S_IROTH):
+                raise FailedError(
+                    f"a library is missing or not readable by all users, no share would hold: {part}: install again"
+                )
 
     def offer(self) -> None:
         """Writes what is no single grant's: the names for plain processes, and the CDI devices that represent no grant.
@@ -68,10 +64,9 @@ class Resources:
         except OSError as error:
             raise FailedError(f"{self._layout.names}, or the CDI device of no grant, cannot be made: {error}") from None
 
-    def make(self, live: Live, *, later: bool = False) -> None:
+    def make(self, live: Live) -> None:
         """Makes the directory with its pages, and the CDI spec unless a plain process has the grant. Raises
-        FailedError. `later`: a container's files are made in a thread, and are there when `made` returns; code that
-        needs them before waits in `_finish`."""
+        FailedError."""
         record = live.record
         process = record.life.kind is Kind.PROCESS
         try:
@@ -83,10 +78,6 @@ class Resources:
                 new_usage(record.id),
                 USAGE_BYTES,
             )
-            if later and not process:
-                spec = cdi.text(self._layout, record.id, self._node, self._hardware.granted(record))
-                live.making = self._unused.make(record.id, pages, spec, lambda error: self._was_made(live, error))
-                return
             kind: grantdir.Kind = "process" if process else "container"
             grantfiles.create(self._layout, record.id, kind, (record.run_uid, record.run_gid), self._node, pages)
             if not process:
@@ -97,25 +88,6 @@ class Resources:
         except BaseException:
             self.unmake(live)
             raise
-
-    def _was_made(self, live: Live, error: OSError | None) -> None:
-        live.making = 0
-        if error is None or live.record.phase.ended:
-            return
-        self.unmake(live)
-        try:
-            self.make(live)  # which does more than the thread, such as to make a directory that is missing
-        except Exception as failure:
-            self.on_failed(live, str(failure))
-
-    async def made(self, live: Live) -> None:
-        """Returns when the grant's files are there, or it has ended."""
-        if live.making:
-            await self._unused.thread.done(live.making)
-
-    def _finish(self, live: Live) -> None:
-        if live.making:
-            self._unused.thread.wait(live.making)
 
     def take_over(self, live: Live, rules: Rules) -> None:
         """Takes over the grant's files after a restart, and opens them where it is in use. Raises FailedError when a
@@ -154,7 +126,7 @@ class Resources:
         grants = list(grants)
         self._unwritten &= {live.id for live in grants}
         try:
-            there = set(os.listdir(self._layout.cdi))
+            there = {path.name for path in self._layout.cdi.iterdir()}
         except OSError:
             there = set()
         if cdi.name(cdi.ANY) not in there:
@@ -163,8 +135,8 @@ class Resources:
             except FailedError as error:
                 _seldom.warning("offer", "%s", error)
         for live in grants:
-            made = not live.making and live.record.life.kind is not Kind.PROCESS and self._hardware.knows(live.record)
-            if made and (live.id in self._unwritten or cdi.name(live.id) not in there):
+            has_spec = live.record.life.kind is not Kind.PROCESS and self._hardware.knows(live.record)
+            if has_spec and (live.id in self._unwritten or cdi.name(live.id) not in there):
                 self._specify(live.record)
 
     def _check_whole(self, live: Live) -> None:
@@ -177,7 +149,6 @@ class Resources:
     def open(self, live: Live, rules: Rules) -> None:
         """Brings a reserved grant into use: maps its pages, and gives it a bell and a socket, by which processes join.
         Raises FailedError; `close` or `unmake` takes back what was opened."""
-        self._finish(live)
         self._map(live)
         try:
             self._listen(live, rules)
@@ -205,7 +176,6 @@ class Resources:
         if live.limits is not None and live.usage is not None:
             yield live.limits, live.usage
             return
-        self._finish(live)
         own = grantdir.self_dir(self._layout, live.id)
         with LimitsPage.open(own / "limits") as limits, UsagePage.open(own / "usage") as usage:
             yield limits, usage
@@ -227,33 +197,16 @@ class Resources:
                 page.close()
         live.socket = live.bell = live.limits = live.usage = None
 
-    def unmake(self, live: Live, *, soon: bool = False) -> None:
-        """Removes whatever the grant still holds. What cannot be removed is only logged: the grant has ended anyway.
-        `soon`: for a grant that nobody has used: a thread removes its files, which are gone when `removed` returns."""
-        if soon:
-            with contextlib.suppress(OSError):  # there is no memory for a thread, or for a name
-                self._unused.remove(live.id, lambda error: self._remove(live.id) if error is not None else None)
-                return
-        self._finish(live)
+    def unmake(self, live: Live) -> None:
+        """Removes whatever the grant still holds. What cannot be removed is only logged: the grant has ended anyway."""
         if live.limits is not None:
             live.limits.state = GrantState.RELEASED
         self.close(live)
-        self._remove(live.id)
-
-    def _remove(self, grant_id: str) -> None:
         for remove in (cdi.remove_spec, grantfiles.remove):
             try:
-                remove(self._layout, grant_id)
+                remove(self._layout, live.id)
             except (OSError, GpushareError) as error:
-                log.warning("grant %s: %s", grant_id, error)
-
-    async def removed(self) -> None:
-        """Returns when all removals asked for are done."""
-        await self._unused.thread.done(self._unused.thread.asked)
-
-    def stop(self) -> None:
-        """Called when the daemon stops: finishes what was asked of the thread."""
-        self._unused.thread.close()
+                log.warning("grant %s: %s", live.id, error)
 
 
 def _keep_slots(live: Live, usage: UsagePage) -> None:

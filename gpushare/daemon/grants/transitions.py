@@ -15,14 +15,13 @@ from gpushare.binding.wire import JoinError
 from gpushare.daemon.grants.followers import Followers
 from gpushare.daemon.grants.resources import Resources
 from gpushare.daemon.grants.serving import Serving
-from gpushare.daemon.grants.view import ended_unused, grant_view
+from gpushare.daemon.grants.view import grant_view
 from gpushare.daemon.host.peer import Peer
 from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.state import State, boot_ns, now_ns
 from gpushare.daemon.state.watch import Change
 from gpushare.daemon.workloads import workloads
 from gpushare.daemon.workloads.tenant_socket import Rules
-from gpushare.errors import FailedError
 from gpushare.policy.grants import lifecycle
 from gpushare.policy.grants.admission import Place
 from gpushare.policy.grants.lifecycle import Kind, Phase
@@ -35,7 +34,6 @@ class Transitions:
 
     def __init__(self, state: State, resources: Resources, serving: Serving, arbiter: Arbiter) -> None:
         self._state, self._resources, self._serving, self._arbiter = state, resources, serving, arbiter
-        resources.on_failed = self.fail
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.followers: Followers
         """Set once all of them are made (daemon/node.py)."""
@@ -75,7 +73,7 @@ class Transitions:
     def _step(self, live: Live, step: lifecycle.Instruction) -> None:
         match step:
             case lifecycle.Prepare():
-                self._resources.make(live, later=live.later)
+                self._resources.make(live)
             case lifecycle.Serve():
                 self._open(live)
                 self._serving.serve(live, {})
@@ -103,8 +101,6 @@ class Transitions:
         before anybody has used them."""
         if live.record.life.kind is Kind.PROCESS:
             self._resources.unmake(live)
-            if live.record.phase.ended:  # its files could not be made `later`, as `unmake` has found out
-                raise FailedError(live.record.life.reason)
             self._resources.make(live)
         self._resources.open(live, self.rules(live))
 
@@ -114,7 +110,7 @@ class Transitions:
             workloads.close(workload)
         live.workloads.clear()
         live.record.members = []
-        self._resources.unmake(live, soon=live.record.life.kind is None and live.record.phase is Phase.RELEASED)
+        self._resources.unmake(live)
         if live.record.life.kind is Kind.PROCESS:
             for name in workloads.cgroup_names(self._state.layout.cgroups, live.id):
                 workloads.remove_cgroup(self._state.layout.cgroups, name)
@@ -168,12 +164,7 @@ class Transitions:
 
         def build(rv: int) -> Any:
             live.rv = rv
-            if live.shown is not None and change == "removed":
-                live.shown = ended_unused(live.shown, live)
-                return live.shown
-            shown = grant_view(self._state, live.record, live, self._arbiter)
-            live.shown = shown if live.record.life.kind is None else None
-            return shown
+            return grant_view(self._state, live.record, live, self._arbiter)
 
         self._state.watch.publish("grant", change, build, name)
         self.followers.changed(live)

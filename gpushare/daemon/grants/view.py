@@ -3,8 +3,6 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from msgspec import structs
-
 from gpushare.api import tenants as tenant_types
 from gpushare.api import types
 from gpushare.api.drain import DeviceState
@@ -108,13 +106,13 @@ def ended_views(state: State, records: Sequence[GrantRecord], arbiter: Arbiter) 
 
 
 def grant_view(
-    state: State, record: GrantRecord, live: Live | None, arbiter: Arbiter, stands: Standing | None = None
+    state: State, record: GrantRecord, live: Live | None, arbiter: Arbiter, standing: Standing | None = None
 ) -> types.Grant:
     """A grant. `live` is None for one that has ended: its numbers are left out (ended_views).
 
-    `stands`: computed once by a caller who shows many.
+    `standing`: computed once by a caller who shows many.
     """
-    kept = (stands or placement.standing(state)).kept if live is not None else {}
+    kept = (standing or placement.standing(state)).kept if live is not None else {}
     shares: list[Share | None] = [*live.shares] if live is not None and live.shares else [None] * len(record.places)
     devices = [
         _grant_device(
@@ -136,7 +134,7 @@ def grant_view(
         devices=devices,
         borrow=any(place.borrows for place in record.places),
         cdi=[cdi.device_name(record.id)],
-        dir=grantdir.self_name(state.layout, record.id),
+        dir=str(grantdir.self_dir(state.layout, record.id)),
         pid=life.pid,
         kind=life.kind.value if life.kind is not None else None,
         uid=record.uid,
@@ -153,21 +151,6 @@ def grant_view(
         grace_seconds=found.grace_ns / 1e9,
         eviction=live.eviction if live is not None else None,
         rv=live.rv if live is not None else 0,
-    )
-
-
-def ended_unused(shown: types.Grant, live: Live) -> types.Grant:
-    """The view of an ended grant that nobody had used, made from `shown`, its view before: making all of it again takes
-    longer than ending the grant."""
-    record = live.record
-    return structs.replace(
-        shown,
-        phase=record.life.phase.value,
-        expires_ns=record.life.expires_ns,
-        ended_ns=record.ended_ns,
-        reason=record.life.reason,
-        notice="",
-        rv=live.rv,
     )
 
 
@@ -250,8 +233,8 @@ def tenant_views(state: State) -> list[tenant_types.Tenant]:
     """All tenants, in a list that is kept until something has changed."""
     made_of = *_tenants_made_of(state), state.promises.changes, state.history.usage
     if state.tenants_shown is None or state.tenants_shown[0] != made_of:
-        stands, families, now = placement.standing(state), state.tenants.families(), tenants_now(state)
-        shown = [_tenant_view(one, state, stands, families[one.name], now[one.name]) for one in state.tenants]
+        standing, families, now = placement.standing(state), state.tenants.families(), tenants_now(state)
+        shown = [_tenant_view(one, state, standing, families[one.name], now[one.name]) for one in state.tenants]
         state.tenants_shown = made_of, shown
     return state.tenants_shown[1]
 
@@ -288,13 +271,13 @@ def _tenants_now(state: State) -> dict[str, quota.Now]:
                     due=(own.due or 0) + book.entitled_milli,
                 )
     working = sum(device.id not in state.faults for device in state.devices)
-    stands = placement.standing(state)
-    short = frozenset(tenant.name for tenant in state.tenants if stands.degraded(tenant.name))
+    standing = placement.standing(state)
+    short = frozenset(tenant.name for tenant in state.tenants if standing.degraded(tenant.name))
     return quota.now(state.promises.now.policies, had, DEVICE_MILLI * working, short, state.history.weights)
 
 
 def _tenant_view(
-    tenant: Tenant, state: State, stands: Standing, family: Sequence[str], now: quota.Now
+    tenant: Tenant, state: State, standing: Standing, family: Sequence[str], now: quota.Now
 ) -> tenant_types.Tenant:
     taken = state.promises.now.taken.of(tenant.name)
     return tenant_types.Tenant(
@@ -302,10 +285,10 @@ def _tenant_view(
         parent=state.tenants.parent(tenant.name),
         guarantee=types.Quantity(time=tenant.time, memory=tenant.memory),
         have=types.Quantity(
-            time=sum(stands.have[name].time for name in family),
-            memory=sum(stands.have[name].memory for name in family),
+            time=sum(standing.have[name].time for name in family),
+            memory=sum(standing.have[name].memory for name in family),
         ),
-        degraded=any(stands.degraded(name) for name in family),
+        degraded=any(standing.degraded(name) for name in family),
         limit_time=tenant.time_limit,
         weight=tenant.weight,
         tier=tenant.tier,
@@ -336,7 +319,7 @@ def driver_dir(sim_lib_dir: Path, files: tuple[Path, ...], simulated: bool) -> s
 
 def binding(layout: Layout, grant_id: str, kind: types.Kind, node: Node, granted: Sequence[Granted]) -> types.Binding:
     """What the workload of a bound grant needs: the environment of a process, or the mounts of a container too."""
-    directory = grantdir.self_name(layout, grant_id)
+    directory = str(grantdir.self_dir(layout, grant_id))
     if kind == "process":
         environment = process.environment(layout, grant_id, node)
         return types.Binding(grant=grant_id, dir=directory, env=environment, mounts=[], unset=list(process.UNSET))

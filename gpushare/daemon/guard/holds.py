@@ -56,7 +56,7 @@ class Holds:
                     self._link(group).symlink_to(group.path)
             except OSError as error:
                 raise FailedError(f"{self._links}: {error.strerror}") from None
-            if self._left.pop(group.path, None) is None and freezer.asked(group):
+            if self._left.pop(group.path, None) is None and freezer.is_freezing(group):
                 self._paused.add(group.path)
             self._groups[group.path] = group
             self._reasons[group.path] = set()
@@ -76,7 +76,7 @@ class Holds:
     def renew(self) -> None:
         """Freezes again what somebody else has thawed meanwhile, as an engine does that resumes its container."""
         for group in self._groups.values():
-            if not freezer.asked(group):
+            if not freezer.is_freezing(group):
                 self._paused.discard(group.path)
                 with contextlib.suppress(GpushareError):
                     freezer.freeze(group)

@@ -109,7 +109,7 @@ class Tracepoint:
                     self._guard = guard
         if self._guard is None:
             return
-        if mode == "kill" and rm.known(found.version):
+        if mode == "kill" and rm.is_known(found.version):
             self._signal = int(signal.SIGKILL)
         elif mode == "kill":
             self.why = f"the ioctls of driver {found.version} are not known: who takes too much is only logged"

@@ -4,23 +4,36 @@ process that exceeds it is killed. A bundle or image can thus delay or fail only
 import asyncio
 import contextlib
 import logging
-import os
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from typing import TypeVar
 
 import msgspec
 
-from gpushare.api.engines import PlacedMount
 from gpushare.daemon.timing import Timing
 from gpushare.errors import BY_CODE, FailedError, GpushareError, RefusedError
 from gpushare.processes import helper
-from gpushare.reader import HEAD, MESSAGE_MAX, Answer, Edit, Job, Member
+from gpushare.reader import (
+    HEAD,
+    MESSAGE_MAX,
+    Answer,
+    Asks,
+    By,
+    Command,
+    Config,
+    Edit,
+    Edited,
+    Found,
+    Job,
+    Member,
+    Refused,
+)
 
 log = logging.getLogger(__name__)
 
-# With _START_SECONDS and the time for a job, less than the runtime wrapper waits (hooks/edit.c: 15 s).
-_QUEUE_SECONDS = 6.0
+# With _START_SECONDS and the time for two jobs, less than the runtime wrapper waits (hooks/edit.c: 15 s).
+_QUEUE_SECONDS = 5.0
 _START_SECONDS = 5.0  # for an interpreter to start on a fully loaded machine
 _AT_ONCE = 4
 _LARGE_BYTES = 1 << 20  # a process that has read this much keeps the memory: it is replaced
@@ -28,9 +41,12 @@ _LARGE_BYTES = 1 << 20  # a process that has read this much keeps the memory: it
 # started.
 _STUCK_MAX = 8
 
+_Wanted = TypeVar("_Wanted", Asks, Edited, Found)
+
 
 class _Worker:
-    def __init__(self) -> None:
+    def __init__(self, job_seconds: float) -> None:
+        self._job_seconds = job_seconds
         self._channel, theirs = socket.socketpair()
         with theirs:
             try:
@@ -45,15 +61,48 @@ class _Worker:
                 self._channel.close()
                 raise FailedError(f"no process to read bundles can be started: {error.strerror}") from None
         self._channel.setblocking(False)
-        self._begun = False
+        self._begun = self._amid = False
+        self._bytes = 0
+        """Read and answered since it was last idle."""
+        self.failed = False
+        """It ended, or took too long, during a job."""
 
-    async def begun(self) -> None:
+    @property
+    def reusable(self) -> bool:
+        """Whether it waits for another job, and is small enough for one."""
+        small, self._bytes = self._bytes < _LARGE_BYTES, 0
+        return small and not self._amid
+
+    async def do(self, job: Job, wanted: type[_Wanted], what: str) -> _Wanted:
+        """Does a job. Raises the error that it is answered with, or FailedError where it takes too long."""
+        message = msgspec.msgpack.encode(job)
+        self._amid = True
+        try:
+            async with asyncio.timeout(_START_SECONDS):
+                await self._begin()
+            async with asyncio.timeout(self._job_seconds):
+                data = await self._ask(message)
+        except TimeoutError:
+            self.failed = True
+            raise FailedError(f"{what} took longer than {self._job_seconds:.0f} s to read") from None
+        except (OSError, EOFError):
+            self.failed = True
+            raise FailedError(f"the process that read {what} ended: try again") from None
+        self._amid = False
+        self._bytes += len(message) + len(data)
+        answer = msgspec.msgpack.decode(data, type=Answer)
+        if isinstance(answer, Refused):
+            raise BY_CODE[answer.code](answer.line)
+        assert isinstance(answer, wanted)
+        return answer
+
+    async def _begin(self) -> None:
         """Waits until it serves. Raises EOFError or OSError when the process has ended."""
         if not self._begun:
             await self._receive(HEAD.size)
             self._begun = True
 
-    async def ask(self, message: bytes) -> bytes:
+    async def _ask(self, message: bytes) -> bytes:
         """Sends a job and returns the answer. Raises EOFError or OSError when the process has ended."""
         loop = asyncio.get_running_loop()
         await loop.sock_sendall(self._channel, HEAD.pack(len(message)) + message)
@@ -78,8 +127,25 @@ class _Worker:
         self.process.kill()
 
 
-def _where(edit: Edit) -> str:
-    return f"the bundle {edit.bundle}, or the image in it," if edit.bundle is not None else "config.json"
+class Reading:
+    """One reading of a container's config.json, in one process."""
+
+    def __init__(self, worker: _Worker, config: bytes, bundle: str | None) -> None:
+        self._worker, self._config, self._bundle = worker, config, bundle
+        self._sent = False
+
+    async def asks(self, by: By) -> Asks:
+        """What the container asks for. Raises UsageError, or FailedError when reading takes too long."""
+        self._sent = True
+        return await self._worker.do(Config(text=self._config, by=by, bundle=self._bundle), Asks, "config.json")
+
+    async def edited(self, edit: Edit) -> Edited:
+        """The config with a grant in it, and what the container has to see of that. Raises UsageError or RefusedError,
+        or FailedError when reading takes too long."""
+        if not self._sent:
+            edit.text = self._config
+        where = f"the bundle {self._bundle}, or the image in it," if self._bundle is not None else "config.json"
+        return await self._worker.do(edit, Edited, where)
 
 
 class Readers:
@@ -122,88 +188,53 @@ class Readers:
             except subprocess.TimeoutExpired:
                 log.warning("process %d, which reads bundles, does not end", worker.process.pid)
 
-    async def asks(self, config: bytes, *, environment: bool = False) -> dict[str, str | int] | None:
-        """What a config.json asks for, by oci.request. `environment`: or else, by oci.request_by_environment.
-        Raises UsageError, or FailedError when reading takes too long."""
-        return (await self._do(Job(config=config, environment=environment), "config.json")).asks
-
-    async def attempt(self, config: bytes, bundle: str | None) -> tuple[list[str], str]:
-        """How a container asks for a GPU in NVIDIA's ways, and its name. Raises what `asks` does."""
-        answer = await self._do(Job(config=config, attempt=True, bundle=bundle), "config.json")
-        return answer.ways, answer.container
-
-    async def edited(self, config: bytes, edit: Edit) -> tuple[bytes, list[str], bytes | None]:
-        """The text of config.json with the edit in it, what the image preloads, and a loader cache, as oci.apply says.
-
-        Raises UsageError or RefusedError, or FailedError when reading takes too long.
-        """
-        answer = await self._do(Job(config=config, edit=edit), _where(edit))
-        return answer.config, [os.fsdecode(line) for line in answer.preload], answer.cache
-
-    async def placed(self, config: bytes, edit: Edit) -> tuple[str, list[PlacedMount], list[str], bytes | None]:
-        """The root file system of a container that is made already, and what it has to see of the edit, as
-        placing.mounts says. Raises UsageError or RefusedError, or FailedError when reading takes too long."""
-        answer = await self._do(Job(config=config, edit=edit), _where(edit))
-        if not answer.seen:
-            log.warning(
-                "%s is not there for the daemon: copies of the driver in its image are not mounted over, they go past "
-                "the interposer",
-                answer.root,
-            )
-        mounts = msgspec.convert(answer.mounts, list[PlacedMount])
-        return answer.root, mounts, [os.fsdecode(line) for line in answer.preload], answer.cache
+    @contextlib.asynccontextmanager
+    async def reading(self, config: bytes, bundle: str | None) -> AsyncIterator["Reading"]:
+        """One process that reads a container's config.json, in the `with` block. Raises FailedError where there is
+        none."""
+        async with self._worker("config.json") as worker:
+            yield Reading(worker, config, bundle)
 
     async def is_member(self, uid: int, gid: int, users: Sequence[int | str], groups: Sequence[int | str]) -> bool:
         """As members.is_member. Raises FailedError when the user database takes long."""
         who = Member(uid=uid, gid=gid, users=list(users), groups=list(groups))
-        return (await self._do(Job(member=who), f"what the user database has of uid {uid}")).member
+        what = f"what the user database has of uid {uid}"
+        async with self._worker(what) as worker:
+            return bool((await worker.do(who, Found, what)).text)
 
     async def command(self, pid: int) -> str:
         """As commands.command. Raises FailedError when that takes long."""
-        return (await self._do(Job(command_of=pid), f"the command line of process {pid}")).command
+        what = f"the command line of process {pid}"
+        async with self._worker(what) as worker:
+            return (await worker.do(Command(pid=pid), Found, what)).text
 
-    async def _do(self, job: Job, what: str) -> Answer:
-        message = msgspec.msgpack.encode(job)
+    @contextlib.asynccontextmanager
+    async def _worker(self, what: str) -> AsyncIterator[_Worker]:
         try:
             async with asyncio.timeout(_QUEUE_SECONDS):
                 await self._free.acquire()
         except TimeoutError:
             raise FailedError(f"{what} was not read: others take all the time there is; try again") from None
         try:
-            answer = msgspec.msgpack.decode(await self._ask(message, what), type=Answer)
+            worker = self._take()
+            self._busy.add(worker)
+            try:
+                yield worker
+            finally:
+                self._busy.discard(worker)
+                self._give_back(worker)
         finally:
             self._free.release()
-        if answer.error is not None:
-            code, line = answer.error
-            raise BY_CODE[code](line)
-        return answer
 
-    async def _ask(self, message: bytes, what: str) -> bytes:
-        worker = self._take()
-        self._busy.add(worker)
-        done = False
-        try:
-            async with asyncio.timeout(_START_SECONDS):
-                await worker.begun()
-            async with asyncio.timeout(self._timing.reader_job):
-                answer = await worker.ask(message)
-            done = True
-        except TimeoutError:
-            self.failures += 1
-            raise FailedError(f"{what} took longer than {self._timing.reader_job:.0f} s to read") from None
-        except (OSError, EOFError):
-            self.failures += 1
-            raise FailedError(f"the process that read {what} ended: try again") from None
-        finally:
-            self._busy.discard(worker)
-            if done and len(message) + len(answer) < _LARGE_BYTES:
-                self._idle.append(worker)
-            else:
-                self._end(worker)
-                if not self._closed:
-                    with contextlib.suppress(GpushareError):
-                        self._idle.append(self._spawn())
-        return answer
+    def _give_back(self, worker: _Worker) -> None:
+        self.failures += worker.failed
+        if worker.reusable:
+            self._idle.append(worker)
+            return
+        self._end(worker)
+        if not self._closed:
+            with contextlib.suppress(GpushareError):
+                self._idle.append(self._spawn())
 
     def _take(self) -> _Worker:
         while self._idle:
@@ -219,7 +250,7 @@ class Readers:
             raise RefusedError(
                 f"{_STUCK_MAX} processes that read bundles wait for file systems that do not answer: unmount those"
             )
-        return _Worker()
+        return _Worker(self._timing.reader_job)
 
     def _end(self, worker: _Worker) -> None:
         worker.kill()

@@ -26,9 +26,8 @@ from gpushare.daemon.node import NodeContext
 from gpushare.daemon.state import placement
 from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.records import GrantRecord, decode
-from gpushare.errors import FailedError, ForbiddenError, GpushareError
+from gpushare.errors import ForbiddenError, GpushareError
 from gpushare.ledger.slots import Cut
-from gpushare.policy.grants.lifecycle import Phase
 
 LARGE_BYTES = 1 << 20
 LARGE_AT_ONCE = 1  # bodies larger than LARGE_BYTES; others wait unread
@@ -215,14 +214,14 @@ class Api:
 
     async def grants(self, request: web.Request) -> web.Response:
         watch = self._state.watch
-        stands, arbiter = placement.standing(self._state), self._context.arbiter
+        standing, arbiter = placement.standing(self._state), self._context.arbiter
         prefix = request.query.get("key_prefix", "")
 
         def asked(record: GrantRecord) -> bool:
             return (record.key or "").startswith(prefix)
 
         lives = [live for live in self._state if asked(live.record)]
-        found = [view.grant_view(self._state, live.record, live, arbiter, stands) for live in lives]
+        found = [view.grant_view(self._state, live.record, live, arbiter, standing) for live in lives]
         if http.number(request, "ended"):
             ended = [record for record in self._state.ledger.ended_grants(ENDED_SHOWN, decode) if asked(record)]
             found += view.ended_views(self._state, ended, arbiter)
@@ -233,12 +232,8 @@ class Api:
         member = await self._context.tenancy.is_member(peer, asked.tenant)
         http.check_there(request)
         asker = request.query.get("asker", "")
-        live, new = self._grants.create(peer, asked, member=member, asker=asker, later=True)
-        await self._context.resources.made(live)
-        if live.record.phase is Phase.FAILED:
-            raise FailedError(live.record.life.reason)
-        # A new grant is unused: the view built at its creation still holds.
-        return http.json_answer((live.shown if new else None) or self._grant(live), 201 if new else 200)
+        live, new = self._grants.create(peer, asked, member=member, asker=asker)
+        return http.json_answer(self._grant(live), 201 if new else 200)
 
     async def plan(self, request: web.Request) -> web.Response:
         several = http.has_field(request, "grants")
@@ -267,8 +262,7 @@ class Api:
     async def release_grant(self, request: web.Request) -> web.Response:
         live = self._grants.release(http.peer_of(request), request.match_info["id"])
         await self._context.serving.settled()
-        await self._context.resources.removed()
-        return http.json_answer(live.shown or self._ended(live.record))
+        return http.json_answer(self._ended(live.record))
 
     async def bind_grant(self, request: web.Request) -> web.Response:
         asked = http.decoded(request, types.BindRequest)
@@ -294,20 +288,17 @@ class Api:
         part, new = self._context.preparing.prepare(
             peer, request.match_info["gang"], asked, members, request.query.get("asker", "")
         )
-        return await self._part(part, 201 if new else 200)
+        return self._part(part, 201 if new else 200)
 
     async def commit_gang(self, request: web.Request) -> web.Response:
         asked = http.decoded(request, gang_types.GangDecision)
-        return await self._part(
-            self._context.preparing.commit(http.peer_of(request), request.match_info["gang"], asked)
-        )
+        return self._part(self._context.preparing.commit(http.peer_of(request), request.match_info["gang"], asked))
 
     async def abort_gang(self, request: web.Request) -> web.Response:
         asked = http.decoded(request, gang_types.GangDecision)
-        return await self._part(self._context.preparing.abort(http.peer_of(request), request.match_info["gang"], asked))
+        return self._part(self._context.preparing.abort(http.peer_of(request), request.match_info["gang"], asked))
 
-    async def _part(self, part: PartRecord, status: int = 200) -> web.Response:
-        await self._context.resources.removed()
+    def _part(self, part: PartRecord, status: int = 200) -> web.Response:
         return http.json_answer(self._context.preparing.shown(part), status)
 
     # What engines call.

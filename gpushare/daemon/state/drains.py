@@ -4,7 +4,6 @@ daemon."""
 import contextlib
 import json
 import logging
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -81,10 +80,8 @@ class Drains(Mapping[str, Drain]):
 
     def _write(self, drains: dict[str, Drain]) -> None:
         rows = {name: {"since_ns": drain.since_ns, "reason": drain.reason} for name, drain in drains.items()}
-        fresh = f"{self._path}.new"
         try:
-            files.write(fresh, json.dumps(rows).encode(), 0o644)
-            os.replace(fresh, self._path)  # noqa: PTH105 - a text path
+            files.replace(self._path, json.dumps(rows).encode(), 0o644)
         except OSError as error:
             raise FailedError(f"{self._path} cannot be written ({error.strerror}): nothing is changed") from None
         self._drains = drains

@@ -46,9 +46,9 @@ class History:
             usage = history.decayed(usage, borrowed, step, self._half_life)
         self.usage = {name: self.usage.get(name, 0) + usage.get(name, 0) for name in {**self.usage, **usage}}
 
-    def follow(self, stands: Mapping[str, Now], policies: Mapping[str, TenantPolicy], seconds: float) -> bool:
+    def follow(self, standing: Mapping[str, Now], policies: Mapping[str, TenantPolicy], seconds: float) -> bool:
         """Adds what tenants borrowed in the last `seconds`. Returns whether weights have changed."""
-        self.usage = history.decayed(self.usage, _borrowed(stands), seconds, self._half_life)
+        self.usage = history.decayed(self.usage, _borrowed(standing), seconds, self._half_life)
         states = [
             TenantState(
                 name,
@@ -69,9 +69,9 @@ class History:
         return changed
 
 
-def _borrowed(stands: Mapping[str, Now]) -> dict[str, int]:
+def _borrowed(standing: Mapping[str, Now]) -> dict[str, int]:
     """What each tenant borrowed; 0 if it had its guarantee to within the error of a second's leases."""
     return {
         name: one.borrowed if one.borrowed * 1000 > NOISE * (one.used - one.borrowed) else 0
-        for name, one in stands.items()
+        for name, one in standing.items()
     }

@@ -1,13 +1,14 @@
 """A grant that has not ended, with what the daemon holds for it."""
 
+import hashlib
 import select
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
 
+from gpushare.api.engines import PlacedMount
 from gpushare.api.reclaim import Eviction
-from gpushare.api.types import Grant
 from gpushare.binding.arbiter import GrantStats
 from gpushare.binding.pages import LimitsPage, UsagePage
 from gpushare.daemon.state.books import DeviceBook
@@ -41,6 +42,26 @@ class Workload:
     events: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a container has to see of its share, worked out when its config was made. `digest`: of that config. `root`,
+    `mounts`: as in OciPlaceAnswer."""
+
+    bundle: str
+    digest: bytes
+    root: str
+    mounts: list[PlacedMount]
+
+    @classmethod
+    def of(cls, bundle: str, config: bytes, root: str, mounts: list[PlacedMount]) -> "Prepared":
+        """For the container that is made of this config."""
+        return cls(bundle, hashlib.sha256(config).digest(), root, mounts)
+
+    def is_of(self, bundle: str, config: bytes) -> bool:
+        """Whether this is of a container with this very config."""
+        return (self.bundle, self.digest) == (bundle, hashlib.sha256(config).digest())
+
+
 @dataclass(slots=True)
 class Live:
     """A grant that has not ended, with the daemon's resources for it.
@@ -48,22 +69,19 @@ class Live:
     `eviction`: set while it is asked for memory that it has on loan. `limits` to `socket`: set while it is in use.
     `handle`: the arbiter's, while the grant is served. `shares`: those pushed last, one per place. `starter`: pidfd of
     the runtime that is about to start the grant's container. `rv`: number of its last event in the watch stream.
-    `shown`: what watchers saw of it then, while nobody has used it. `exceeded`: the last time that one of its processes
-    took too much memory of the driver, in words. `later`: its files may be made in a thread, for which the caller
-    waits; `making`: the number of that job, 0: none is running.
+    `prepared`: of the container that the runtime wrapper is starting. `exceeded`: the last time that one of its
+    processes took too much memory of the driver, in words.
     """
 
     record: GrantRecord
     rv: int = 0
-    shown: Grant | None = None
-    later: bool = False
-    making: int = 0
     limits: LimitsPage | None = None
     usage: UsagePage | None = None
     bell: int | None = None
     socket: Members | None = None
     handle: int | None = None
     starter: int | None = None
+    prepared: Prepared | None = None
     workloads: list[Workload] = field(default_factory=list)
     books: dict[int, DeviceBook] = field(default_factory=dict)
     eviction: Eviction | None = None

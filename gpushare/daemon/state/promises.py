@@ -204,20 +204,20 @@ class Promises:
         promised = {name: Promise(tenant.guarantee_milli, tenant.memory_bytes) for name, tenant in admitted.items()}
         capacity = Promise(DEVICE_MILLI * len(working), memory)
         placed = [row for rows in self._placed.values() for row in rows]
-        stands = capacity_policy.standing(promised, DEFAULT, capacity, placed, {device.id for device in working})
+        standing = capacity_policy.standing(promised, DEFAULT, capacity, placed, {device.id for device in working})
         tenants = {
             name: replace(
                 tenant,
-                guarantee_milli=stands.have[name].time,
-                memory_bytes=stands.have[name].memory,
+                guarantee_milli=standing.have[name].time,
+                memory_bytes=standing.have[name].memory,
                 promised_milli=tenant.guarantee_milli,
             )
             for name, tenant in admitted.items()
         }
         policies = {name: tenant.policy for name, tenant in tenants.items()}
         taken = Taken(holding for rows in self._holdings.values() for holding in rows)
-        now = _Now([self._device(device) for device in self._devices], tenants, policies, stands, taken)
-        self._settle(now, stands.kept)
+        now = _Now([self._device(device) for device in self._devices], tenants, policies, standing, taken)
+        self._settle(now, standing.kept)
         return now
 
     def _settle(self, now: _Now, keys: Iterable[Key]) -> None:

@@ -38,7 +38,7 @@ class Notifier:
         is missing where the process has closed its standard error, or nobody reads that."""
         if len(self._tasks) >= _WAITING_MAX:
             return
-        places = grantdir.self_name(self._layout, live.id), str(INTERPOSER)
+        places = str(grantdir.self_dir(self._layout, live.id)), str(INTERPOSER)
         task = asyncio.get_running_loop().create_task(self._tell(pid, started, *self._lines(live, pid), *places))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

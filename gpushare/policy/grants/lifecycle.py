@@ -22,7 +22,7 @@ from gpushare.errors import RefusedError
 
 
 class Phase(enum.StrEnum):
-    """Where a grant stands; the values are those of the ledger and of the node API."""
+    """The phase of a grant; the values are those of the ledger and of the node API."""
 
     PREPARED = "prepared"
     RESERVED = "reserved"

@@ -20,7 +20,7 @@ REMEMBERED_NS = 3600 * SECOND_NS
 
 
 class Stage(enum.StrEnum):
-    """Where a part stands; the values are those of the ledger and of the node API."""
+    """The stage of a part; the values are those of the ledger and of the node API."""
 
     PREPARED = "prepared"
     COMMITTED = "committed"

@@ -57,8 +57,8 @@ def had(spans: Iterable[Span], wall_ns: int) -> dict[Key, Had]:
             continue
         unused = {span.grant: _unused(span, wall_ns) for span in here}
         guaranteed = sum(span.guarantee_milli for span in here)
-        nobodys = wall_ns * max(0, DEVICE_MILLI - guaranteed) // DEVICE_MILLI
-        unused_by_all = nobodys + sum(unused.values())
+        promised_to_none = wall_ns * max(0, DEVICE_MILLI - guaranteed) // DEVICE_MILLI
+        unused_by_all = promised_to_none + sum(unused.values())
         borrowed = sum(span.borrowed_ns for span in here)
         for span in here:
             found[span.grant, device] = Had(

@@ -51,8 +51,8 @@ def now(
     short: frozenset[str],
     weights: Weights | None = None,
 ) -> dict[str, Now]:
-    """How each tenant stands. `policies`: with what remains of their guarantees. `short`: tenants that have less than
-    they were promised. `weights`: in place of the tenants' own."""
+    """The standing of each tenant. `policies`: with what remains of their guarantees. `short`: tenants that have less
+    than they were promised. `weights`: in place of the tenants' own."""
     own = {name: had.get(name, Had()) for name in policies}
     whole = dict.fromkeys(policies, 0)
     members: dict[str, list[str]] = {name: [] for name in policies}

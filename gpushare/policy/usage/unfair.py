@@ -35,7 +35,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Stand:
-    """How a tenant stands: its own grants, without those below it."""
+    """The standing of a tenant: its own grants, without those below it."""
 
     tenant: str
     used_milli: int
@@ -59,7 +59,7 @@ class Behind:
         return self.who.used_milli < self.who.guarantee_milli - SLACK_MILLI
 
 
-def stands(
+def standings_of(
     policies: Mapping[str, TenantPolicy], uses: Iterable[Use], devices: int, weights: Weights | None = None
 ) -> dict[str, Stand]:
     """The Stand of every tenant that used or wanted time. `devices`: how many of the node work. `weights`: in place of
@@ -91,15 +91,15 @@ def behind(
 ) -> list[Behind]:
     """The tenants that are behind, furthest below first."""
     found_uses = list(uses)
-    all_stands = stands(policies, found_uses, devices, weights)
-    here = [replace(stand, entitled_milli=_due(stand, found_uses)) for stand in all_stands.values()]
+    standings = standings_of(policies, found_uses, devices, weights)
+    here = [replace(stand, entitled_milli=_due(stand, found_uses)) for stand in standings.values()]
     waiting = [
         stand
         for stand in here
         if stand.waited_milli > SLACK_MILLI and stand.used_milli < stand.entitled_milli - SLACK_MILLI
     ]
     over = sorted(
-        (one for one in all_stands.values() if one.used_milli > one.entitled_milli + SLACK_MILLI),
+        (one for one in standings.values() if one.used_milli > one.entitled_milli + SLACK_MILLI),
         key=lambda one: (one.entitled_milli - one.used_milli, one.tenant),
     )
     result = []

@@ -133,12 +133,12 @@ def test_demo_at_a_terminal(environment):
                 break
             text += piece
     os.close(master)
-    said = re.sub("\x1b\\[[0-9]+m", "", text.decode())  # colours
-    first, second, *_ = said.splitlines()
+    answer = re.sub("\x1b\\[[0-9]+m", "", text.decode())  # colours
+    first, second, *_ = answer.splitlines()
     assert first == "... starting a daemon of its own"
     if not Path("/dev/nvidiactl").exists():
         assert "SIMULATED" in second
-    steps = [line for line in said.splitlines() if line.startswith("... ")]
+    steps = [line for line in answer.splitlines() if line.startswith("... ")]
     assert steps[1:] == [
         "... starting container research",
         "... research takes 6GiB of device memory",
@@ -146,10 +146,10 @@ def test_demo_at_a_terminal(environment):
         "... class takes 2GiB of device memory",
         "... taking everything away",
     ]
-    assert "\x1b[2A" in said
+    assert "\x1b[2A" in answer
     for phase in ("both tenants want", "research goes idle", "research comes back", "class asks for 6GiB", "verdict"):
-        assert phase in said
-    assert ("PASS: " in said) == (process.returncode == 0)
+        assert phase in answer
+    assert ("PASS: " in answer) == (process.returncode == 0)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_interrupted_demo_leaves_nothing(environment, number, after):
         assert process.wait(60) == 130
 
 
-def test_killed_tenant_is_told(environment):
+def test_killed_tenant_is_notified(environment):
     """If a tenant is killed, the demo ends with one line and status 1, and does not hang."""
     process = subprocess.Popen(DEMO, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     with process:
@@ -181,9 +181,9 @@ def test_killed_tenant_is_told(environment):
         )  # fmt: skip
         os.kill(json.loads(state.stdout)["pid"], signal.SIGKILL)
         process.stdout.read()
-        said = process.stderr.read()
+        answer = process.stderr.read()
         assert process.wait(60) == 1
-        assert said.startswith("gpushare: container class ended with status") and said.count("\n") == 1
+        assert answer.startswith("gpushare: container class ended with status") and answer.count("\n") == 1
 
 
 @pytest.mark.parametrize("waits", [False, pytest.param(True, marks=pytest.mark.slow)])

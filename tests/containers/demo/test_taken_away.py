@@ -68,7 +68,7 @@ def test_removal_waits_for_who_is_still_there(busy):
     assert not busy.exists()
 
 
-def test_what_cannot_be_removed_is_told(busy, monkeypatch):
+def test_what_cannot_be_removed_is_reported(busy, monkeypatch):
     monkeypatch.setattr(stage, "REMOVE_SECONDS", 0.1)
     with pytest.raises(FailedError, match="cannot be removed"):
         stage._remove(busy)

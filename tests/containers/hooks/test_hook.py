@@ -163,11 +163,11 @@ def test_a_request_with_which_a_daemon_ends_goes_to_the_next_one(programs, daemo
             path.unlink()
             back = type(daemon)(path)
         status = hook.wait(30)
-        said = hook.stderr.read().decode()
+        reply = hook.stderr.read().decode()
     if back is not None:
         back.close()
-    assert (asked, status) == ((1, 0) if mortal == 1 else (2, 1)), said
-    assert status == 0 or "it ended meanwhile: try again" in said or "Connection reset by peer" in said
+    assert (asked, status) == ((1, 0) if mortal == 1 else (2, 1)), reply
+    assert status == 0 or "it ended meanwhile: try again" in reply or "Connection reset by peer" in reply
 
 
 def test_a_daemon_that_is_being_killed_may_still_seem_to_accept(programs, daemon):
@@ -278,7 +278,7 @@ def test_place_hands_state_and_config_on(programs, daemon, made):
 
 
 @pytest.mark.parametrize(
-    ("answer", "says"),
+    ("answer", "states"),
     [
         (PLACED, "no mount namespace of its own"),
         ({}, "without the container's root"),
@@ -289,16 +289,16 @@ def test_place_hands_state_and_config_on(programs, daemon, made):
         ([], "not a JSON object"),
     ],
 )
-def test_place_changes_nothing_of_the_hosts(programs, daemon, made, answer, says):
+def test_place_changes_nothing_of_the_hosts(programs, daemon, made, answer, states):
     daemon.answer = lambda _: (200, answer)
     result = run(programs, daemon.path, made, "place", "any")
     assert result.returncode == 1
-    assert says in line(result)
+    assert states in line(result)
     assert " /a " not in Path("/proc/self/mountinfo").read_text()
 
 
 @pytest.mark.parametrize(
-    ("state", "says"),
+    ("state", "states"),
     [
         ({"pid": 4711}, "no pid or no bundle"),
         ({"bundle": "/"}, "no pid or no bundle"),
@@ -309,10 +309,10 @@ def test_place_changes_nothing_of_the_hosts(programs, daemon, made, answer, says
         ({"pid": 4711, "bundle": "/proc"}, "config.json: No such file"),
     ],
 )
-def test_place_of_what_is_no_container(programs, daemon, state, says):
+def test_place_of_what_is_no_container(programs, daemon, state, states):
     result = run(programs, daemon.path, json.dumps(state).encode(), "place", "any")
     assert result.returncode == 1
-    assert says in line(result)
+    assert states in line(result)
     assert daemon.requests == []
 
 
@@ -344,7 +344,7 @@ def test_precreate_without_a_request_needs_no_daemon(programs, tmp_path):
     assert (result.returncode, result.stdout) == (0, b'{"a": 1}')
 
 
-def test_precreate_tells_of_who_asks_in_another_way(programs, daemon):
+def test_precreate_reports_who_asks_in_another_way(programs, daemon):
     daemon.answer = lambda _: (500, {})
     config = b'{"process":{"env":["NVIDIA_VISIBLE_DEVICES=all"]}}'
     result = precreate(programs, daemon.path, config)
@@ -361,7 +361,7 @@ def test_precreate_of_what_is_no_config(programs, daemon, config):
     assert line(result)
 
 
-def test_refused_precreate_says_so_when_the_container_starts(programs, daemon):
+def test_refused_precreate_reports_it_when_the_container_starts(programs, daemon):
     """Podman shows the output of a createRuntime hook, but not of a precreate hook."""
     daemon.answer = lambda _: (409, {"error": {"code": "refused", "message": 'device "0" is full'}})
     result = precreate(programs, daemon.path, ASKS + b"\n")
@@ -376,7 +376,7 @@ def test_refused_precreate_says_so_when_the_container_starts(programs, daemon):
 
 
 @pytest.mark.parametrize(
-    ("runtime", "options", "told"),
+    ("runtime", "options", "notified"),
     [
         ("crun", ["--systemd-cgroup", "--log-format=json", "--log", "LOG", "create"], True),
         ("crun", ["--log=LOG", "--log-format", "json", "create"], True),
@@ -385,7 +385,7 @@ def test_refused_precreate_says_so_when_the_container_starts(programs, daemon):
         ("runc", ["--log-format=json", "--log", "LOG", "create"], False),
     ],
 )
-def test_under_crun_the_reason_is_in_its_log(programs, tmp_path, runtime, options, told):
+def test_under_crun_the_reason_is_in_its_log(programs, tmp_path, runtime, options, notified):
     """crun discards a hook's output, and the engine shows what is in crun's log, which then has this one error
     alone."""
     log, parent = tmp_path / "oci-log", tmp_path / runtime
@@ -396,7 +396,7 @@ def test_under_crun_the_reason_is_in_its_log(programs, tmp_path, runtime, option
     script = f"exec 3>>{log}\n{programs}/gpushare-hook refuse 'no \"share\" left' </dev/null\necho ended >&3\n"
     done = subprocess.run([parent, "-s", "--", *options], input=script, capture_output=True, text=True, timeout=30)
     assert done.stderr == 'gpushare: no "share" left\n'
-    if told:
+    if notified:
         assert json.loads(log.read_text()) == {"level": "error", "msg": 'gpushare: no "share" left'}
     else:
         assert log.read_text() == "ended\n"
@@ -418,7 +418,7 @@ def test_a_log_that_is_no_file_of_its_own_stays(programs, tmp_path, kind):
 
 
 @pytest.mark.parametrize("mode", [0o666, 0o600])
-def test_a_rootless_engine_is_told_so(programs, daemon, mode):
+def test_a_rootless_engine_is_notified(programs, daemon, mode):
     """The daemon is root, which is nobody in a rootless engine's user namespace."""
     if os.geteuid() != 0:
         pytest.skip("needs root to become somebody else")

@@ -158,10 +158,10 @@ def test_a_refusal_is_where_the_engine_reads_it(wrapper, daemon, bundle, tmp_pat
     log = tmp_path / "log.json"
     log.write_text('{"level":"info","msg":"before"}\n')
     options = [option.replace("L", str(log)) for option in options]
-    said = line(wrapper("--root", "/r", *options, "create", "-b", bundle, "c1"))
+    reply = line(wrapper("--root", "/r", *options, "create", "-b", bundle, "c1"))
     *_, last = map(json.loads, log.read_text().splitlines())
-    assert last == {"level": "error", "msg": said.strip()}
-    assert 'no "share" left' in said
+    assert last == {"level": "error", "msg": reply.strip()}
+    assert 'no "share" left' in reply
 
 
 def test_no_log_in_another_format_and_none_through_a_link(wrapper, daemon, bundle, tmp_path):
@@ -180,7 +180,7 @@ NOTICED = [
 
 
 @pytest.mark.parametrize("config", NOTICED)
-def test_who_may_ask_in_another_way_is_told_of_and_started(wrapper, daemon, bundle, config):
+def test_who_may_ask_in_another_way_is_notified_of_and_started(wrapper, daemon, bundle, config):
     text = json.dumps(config, separators=(",", ":"))
     (bundle / "config.json").write_text(text)
     daemon.answer = lambda _: (500, {})
@@ -337,7 +337,7 @@ def test_settings_file(programs, runtime, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("mode", "uid", "text", "says"),
+    ("mode", "uid", "text", "message"),
     [
         (0o666, 0, "runtime = {}", "only root can write"),
         (0o664, 0, "runtime = {}", "only root can write"),
@@ -349,10 +349,10 @@ def test_settings_file(programs, runtime, tmp_path):
         (0o644, 0, "#" * 5000, "more than 4096 bytes"),
     ],
 )
-def test_bad_settings_start_nothing(programs, runtime, tmp_path, mode, uid, text, says):
+def test_bad_settings_start_nothing(programs, runtime, tmp_path, mode, uid, text, message):
     result = settings(programs, tmp_path, text.format(runtime), mode, uid)
     assert result.returncode == 1
-    assert says in result.stderr
+    assert message in result.stderr
     assert result.stdout == ""
 
 

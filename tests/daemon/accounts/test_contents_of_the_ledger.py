@@ -3,6 +3,7 @@
 import sqlite3
 from contextlib import closing
 
+import pytest
 from msgspec.structs import replace
 from run.waiting import until
 
@@ -10,7 +11,7 @@ from gpushare import paths
 from gpushare.ledger.entries import Period, Totals
 from gpushare.ledger.file import LedgerFile
 from gpushare.ledger.ledger import Ledger
-from gpushare.ledger.schema import STEPS
+from gpushare.ledger.verify import verify
 
 
 def period(grant_id, to_ns, **numbers):
@@ -70,7 +71,7 @@ def test_open_grants_survive_and_closed_ones_stay_readable(tmp_path):
     again.close()
 
 
-def test_who_is_told_of_a_grant_has_it_after_a_kill(make_daemon):
+def test_a_grant_that_was_answered_is_there_after_a_kill(make_daemon):
     slow = (
         "import time; from gpushare.ledger.file import LedgerFile as F; write = F.write; "
         "F.write = lambda *a: (time.sleep(0.1), write(*a)); import gpushare.ledger.ledger as l; l.WAIT_SECONDS = 60"
@@ -94,23 +95,29 @@ def test_gap_of_a_killed_run(tmp_path):
     second.close()
 
 
-def test_a_ledger_without_receipts_gets_their_columns(tmp_path):
+@pytest.mark.parametrize(
+    ("version", "changes"),
+    [(7, ""), (5, "ALTER TABLE periods DROP COLUMN launches; DROP TABLE contexts; DROP TABLE parts;")],
+)
+def test_a_ledger_of_an_earlier_version_is_taken_over(tmp_path, version, changes):
     path = tmp_path / "ledger.db"
+    first = Ledger(path)
+    first.save(("g-1", None, "t", 0, "active", "{}", 1, None))
+    row = Period("g-1", "t", "GPU-0", 0, 9, 1, 2, 3, 4, 5, 6, 7, 8, waits=2, wait_max_ns=5)
+    first.add([row])
+    first.close()
     with closing(sqlite3.connect(path)) as old:
-        old.executescript(f"{STEPS[0]} PRAGMA user_version = 1;")
-        old.execute("INSERT INTO runs VALUES (1, 1, 'boot', 1, 1, 1, 0)")
-        old.execute("INSERT INTO periods VALUES (1, 1, 'g-1', 't', 'GPU-0', 0, 9, 1, 2, 3, 4, 5, 6, 7, 8)")
-        old.commit()
+        old.executescript(f"{changes} ALTER TABLE runs DROP COLUMN moved; PRAGMA user_version = {version};")
     found = Ledger(path)
-    assert found.totals("g-1") == {"GPU-0": Totals(2, 3, 4, 6, 8)}
-    assert found.tenant_totals([]) == {"t": Totals(2, 3, 4, 6, 8)}
-    row = Period("g-1", "t", "GPU-0", 9, 10, 1, 1, 1, 1, 1, 1, 1, 1, waits=2, wait_max_ns=5, reclaims=1)
-    found.add([row, replace(row, grant_id="g-2", waits=3, wait_max_ns=9)])
-    assert (found.totals("g-1")["GPU-0"].waits, found.totals("g-1")["GPU-0"].wait_max_ns) == (2, 5)
-    assert [(t.waits, t.wait_max_ns, t.reclaims) for t in found.tenant_totals([]).values()] == [(5, 9, 2)]
-    assert [(t.waits, t.used_ns) for t in found.tenant_totals(["g-2"]).values()] == [(2, 3)]
+    assert bool(found.health.damaged) == (version == 5)  # which is replaced: its rows are from before the chain
+    assert (found.open_grants(), found.run) == ([("g-1", "{}")], 2)
+    assert found.totals("g-1") == {"GPU-0": Totals(2, 3, 4, 6, 8, waits=2, wait_max_ns=5)}
+    found.add([replace(row, from_ns=9, to_ns=10, launches=1), replace(row, grant_id="g-2", waits=3, wait_max_ns=9)])
+    assert (found.totals("g-1")["GPU-0"].waits, found.totals("g-1")["GPU-0"].wait_max_ns) == (4, 5)
+    assert [(t.waits, t.wait_max_ns) for t in found.tenant_totals([]).values()] == [(7, 9)]
+    assert [(t.waits, t.used_ns) for t in found.tenant_totals(["g-2"]).values()] == [(4, 4)]
     found.close()
-    Ledger(path).close()
+    assert verify(path)["ok"]
 
 
 def test_daemon_writes_runs_grants_and_periods(fresh):

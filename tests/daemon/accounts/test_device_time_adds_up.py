@@ -43,11 +43,11 @@ def test_time_adds_up_over_a_killed_daemon(make_daemon, tmp_path):
     try:
         for tenant in tenants:
             tenant.tell("run 500000")
-        until(lambda: spent(client)["used_ns"] > 3_000_000_000, "some seconds of work", 60)
+        until(lambda: spent(client)["used_ns"] > 1_500_000_000, "some work", 60)
         before = spent(client)
         daemon.kill()
         daemon.start()
-        until(lambda: spent(client)["used_ns"] > before["used_ns"] + 2_000_000_000, "and more", 60)
+        until(lambda: spent(client)["used_ns"] > before["used_ns"] + 1_000_000_000, "and more", 60)
         tenants[0].tell("idle")
         until(lambda: client.usage(tenant="scav")["rows"][0]["scavenged_ns"] > 500_000_000, "what is left", 60)
     finally:
@@ -88,8 +88,8 @@ def test_time_adds_up_over_a_killed_daemon(make_daemon, tmp_path):
 def check_picture(daemon, file):
     done = daemon.cli("usage", "--format", "svg", "--output", file)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
-    said = [element.text for element in ElementTree.parse(file).iter("{http://www.w3.org/2000/svg}text")]
-    assert said[0] == "What tenants used of the simulated devices" and {"default", "scav"} < set(said)
+    answer = [element.text for element in ElementTree.parse(file).iter("{http://www.w3.org/2000/svg}text")]
+    assert answer[0] == "What tenants used of the simulated devices" and {"default", "scav"} < set(answer)
 
 
 def check_replay(daemon, rows, other):

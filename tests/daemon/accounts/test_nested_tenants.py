@@ -106,14 +106,14 @@ MISTAKES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "line", "said"), MISTAKES, ids=[case[2] for case in MISTAKES])
-def test_a_mistake_is_told_with_its_line_and_what_was_goes_on(tmp_path, text, line, said):
+@pytest.mark.parametrize(("text", "line", "message"), MISTAKES, ids=[case[2] for case in MISTAKES])
+def test_a_mistake_is_reported_with_its_line_and_what_was_goes_on(tmp_path, text, line, message):
     path = tmp_path / "t.toml"
     tenants = load(path)
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(GpushareError) as caught:
         tenants.reload(())
-    assert str(caught.value).startswith(f"{path}:{line}: ") and said in str(caught.value)
+    assert str(caught.value).startswith(f"{path}:{line}: ") and message in str(caught.value)
     assert len(list(tenants)) == 5
 
 

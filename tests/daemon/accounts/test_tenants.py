@@ -116,7 +116,7 @@ def test_a_file_with_a_byte_order_mark_is_read_and_changed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "said"),
+    ("kind", "message"),
     [
         ("pipe", "not a file"),
         ("directory", "not a file"),
@@ -125,7 +125,7 @@ def test_a_file_with_a_byte_order_mark_is_read_and_changed(tmp_path):
         (b"x = 1\n[tenants", "t.toml:2: Expected"),
     ],
 )
-def test_what_is_no_file_of_tenants_is_named_and_not_waited_for(tmp_path, kind, said):
+def test_what_is_no_file_of_tenants_is_named_and_not_waited_for(tmp_path, kind, message):
     path = tmp_path / "t.toml"
     if kind == "pipe":
         os.mkfifo(path)
@@ -133,13 +133,13 @@ def test_what_is_no_file_of_tenants_is_named_and_not_waited_for(tmp_path, kind, 
         path.mkdir()
     else:
         path.write_bytes(kind)
-    with pytest.raises(UsageError, match=said) as raised:
+    with pytest.raises(UsageError, match=message) as raised:
         load(path)
     assert str(path) in str(raised.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("tenants = 3", "not a table"),
         ("[tenants.A]\n", "not a name"),
@@ -149,8 +149,8 @@ def test_what_is_no_file_of_tenants_is_named_and_not_waited_for(tmp_path, kind, 
         ("not toml", "t.toml"),
     ],
 )
-def test_malformed_file_names_the_place(tmp_path, text, said):
-    with pytest.raises(UsageError, match=said) as caught:
+def test_malformed_file_names_the_place(tmp_path, text, message):
+    with pytest.raises(UsageError, match=message) as caught:
         load(tmp_path / "t.toml", text)
     assert str(tmp_path / "t.toml") in str(caught.value)
 
@@ -316,7 +316,7 @@ def test_the_smallest_share_follows_the_arbiters_configuration(make_daemon, tmp_
         client.set_tenant("a", {"time": 33})
 
 
-def test_a_bucket_that_cannot_hold_the_floor_is_said_at_the_start(make_daemon, tmp_path):
+def test_a_bucket_that_cannot_hold_the_floor_is_reported_at_the_start(make_daemon, tmp_path):
     config = tmp_path / "gpushare.toml"
     config.write_text('simulate = "1x4GiB"\n[arbiter]\ncredit_floor_ms = 500\n')
     done = make_daemon("--config", str(config)).cli("daemon", "--config", str(config), "--state-dir", tmp_path / "s")

@@ -7,7 +7,7 @@ import shutil
 import sys
 
 import pytest
-from machine.nobody import as_nobody, open_to
+from machine.members import as_nobody, open_to_members
 
 from gpushare.cli.main import main
 from gpushare.cli.node import first
@@ -19,7 +19,7 @@ class Said(Exception):
 
 
 @pytest.fixture
-def said(daemon, tmp_path, monkeypatch):
+def answer(daemon, tmp_path, monkeypatch):
     """A call that returns what `gpushare` prints for a socket, on a machine without gpushare's unit and without
     engines."""
     monkeypatch.setattr(installed, "UNITS", (str(tmp_path / "units"),))
@@ -42,53 +42,53 @@ def commands(text):
     return [line.strip() for line in text.splitlines() if line.startswith("  ") and not line.startswith("   ")]
 
 
-def test_nothing_is_installed(said, tmp_path):
-    text = said(tmp_path / "none.sock")
+def test_nothing_is_installed(answer, tmp_path):
+    text = answer(tmp_path / "none.sock")
     assert f"no daemon at {tmp_path}/none.sock" in text
     assert commands(text)[:2] == ["gpushare demo", "gpushare install"]
 
 
-def test_it_is_installed_and_does_not_run(said, tmp_path):
+def test_it_is_installed_and_does_not_run(answer, tmp_path):
     (tmp_path / "units" / "gpushare.service").write_text("")
-    text = said(tmp_path / "none.sock")
+    text = answer(tmp_path / "none.sock")
     assert commands(text)[:2] == ["sudo systemctl start gpushare", "journalctl -u gpushare"]
     assert "gpushare install" not in text
 
 
-def test_the_socket_is_not_for_this_user(said, public):
+def test_the_socket_is_not_for_this_user(answer, public):
     group = next(one for one in grp.getgrall() if one.gr_gid not in (0, 65534))
     socket = public.layout.socket
-    said(socket)  # imports everything: the other user cannot read the modules' directory
+    answer(socket)  # imports everything: the other user cannot read the modules' directory
 
     def ask():
-        raise Said(said(socket))
+        raise Said(answer(socket))
 
-    open_to(public, group.gr_gid)
+    open_to_members(public.layout.socket, group.gr_gid)
     text = as_nobody(ask)
     assert "permission denied" in text
     assert commands(text)[0] == f"sudo adduser nobody {group.gr_name}"
     assert "systemctl" not in text
-    open_to(public, 0)
+    open_to_members(public.layout.socket, 0)
     assert "root alone" in as_nobody(ask)
 
 
-def test_a_node_without_an_engine(said, daemon):
-    text = said(daemon.layout.socket)
+def test_a_node_without_an_engine(answer, daemon):
+    text = answer(daemon.layout.socket)
     assert f"{len(daemon.client.devices())} simulated devices, 0 grants" in text
     assert commands(text)[0].startswith("gpushare run --memory ")
     assert "runtime configure" not in text
 
 
-def test_a_node_with_an_engine_that_was_not_told(said, daemon, tmp_path):
+def test_a_node_with_an_engine_that_is_not_configured(answer, daemon, tmp_path):
     engine = tmp_path / "bin" / "dockerd"
     engine.write_text("#!/bin/sh\necho Docker version 27.0.1, build 1\n")
     engine.chmod(0o755)
-    assert commands(said(daemon.layout.socket))[0] == "gpushare runtime configure --engine docker --restart"
+    assert commands(answer(daemon.layout.socket))[0] == "gpushare runtime configure --engine docker --restart"
 
 
-def test_all_is_set(said, daemon):
+def test_all_is_set(answer, daemon):
     daemon.client.create(memory="1GiB", time=100)
-    text = said(daemon.layout.socket)
+    text = answer(daemon.layout.socket)
     assert "1 grant." in text
     assert commands(text)[:3] == ["gpushare top", "gpushare ps", "gpushare why"]
 

@@ -26,18 +26,18 @@ def loaded(daemon, *command):
 def test_a_program_that_lost_its_preload(daemon):
     inside = f'exec env -u LD_PRELOAD {sys.executable} -c "$0" "$1"'
     with loaded(daemon, "sh", "-c", inside, LOAD, copied_driver(daemon.state_dir)) as pid:
-        said = json.loads(daemon.cli("doctor", "--json").stdout)
-    [found] = [one for one in said["findings"] if f"process {pid} has the driver loaded" in one["found"]]
+        answer = json.loads(daemon.cli("doctor", "--json").stdout)
+    [found] = [one for one in answer["findings"] if f"process {pid} has the driver loaded" in one["found"]]
     assert found["level"] == "wrong"
     assert "neither its memory nor its time is counted" in found["found"]
     assert "gpushare grant release g-" in found["mend"]
-    assert not said["healthy"]
+    assert not answer["healthy"]
 
 
 def test_a_program_in_its_share_is_well(daemon):
     with loaded(daemon, sys.executable, "-c", LOAD, "libcuda.so.1"):
-        said = json.loads(daemon.cli("doctor", "--json").stdout)
-    assert [one for one in said["findings"] if one["what"].startswith("grant ")] == []
+        answer = json.loads(daemon.cli("doctor", "--json").stdout)
+    assert [one for one in answer["findings"] if one["what"].startswith("grant ")] == []
 
 
 @pytest.mark.skipif(shutil.which("musl-gcc") is None, reason="musl-tools is not installed")
@@ -47,7 +47,7 @@ def test_a_program_on_musl(daemon, tmp_path):
     command = ["musl-gcc", "-include", "stdio.h", "-x", "c", "-", "-o", program]
     subprocess.run(command, input=source, text=True, check=True)
     with loaded(daemon, "env", "-u", "LD_PRELOAD", program):
-        said = json.loads(daemon.cli("doctor", "--json").stdout)
-    [found] = [one for one in said["findings"] if one["what"] == "musl image"]
+        answer = json.loads(daemon.cli("doctor", "--json").stdout)
+    [found] = [one for one in answer["findings"] if one["what"] == "musl image"]
     assert found["level"] == "note"
     assert "there is no CUDA" in found["found"]

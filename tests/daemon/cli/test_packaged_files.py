@@ -97,5 +97,5 @@ def test_unit_is_what_systemd_understands(tmp_path, name):
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", path], capture_output=True, text=True, check=False, timeout=60
     )
-    said = [line for line in done.stderr.splitlines() if "gpushare" in line]
-    assert (done.returncode, said) == (0, [])
+    answer = [line for line in done.stderr.splitlines() if "gpushare" in line]
+    assert (done.returncode, answer) == (0, [])

@@ -52,8 +52,8 @@ def asked(daemon: Daemon, directory: Path, line: str) -> list[str]:
         | {"_ARGCOMPLETE_STDOUT_FILENAME": str(answer), "PATH": f"{directory}:{os.environ['PATH']}"}
     )
     child = running.start(running.GPUSHARE, env)
-    _, said = child.communicate(60)
-    assert (child.wait(), said) == (0, ""), line
+    _, reply = child.communicate(60)
+    assert (child.wait(), reply) == (0, ""), line
     return sorted(text.strip() for text in answer.read_text().splitlines())
 
 
@@ -152,7 +152,7 @@ def test_zsh(daemon: Daemon) -> None:
 
 
 def test_each_verb_is_offered(daemon: Daemon) -> None:
-    said = subprocess.run([BIN / "gpushare", "--help"], capture_output=True, text=True, check=True).stdout
-    verbs = re.findall(r"^  ([a-z]+)  ", said, re.MULTILINE)
+    reply = subprocess.run([BIN / "gpushare", "--help"], capture_output=True, text=True, check=True).stdout
+    verbs = re.findall(r"^  ([a-z]+)  ", reply, re.MULTILINE)
     assert len(verbs) > 20
     assert offered(daemon, "bash", "gpushare ") == [sorted(verbs)]

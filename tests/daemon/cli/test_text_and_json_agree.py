@@ -70,10 +70,10 @@ def test_exit_codes_of_answers(daemon):
         (["grant", "create", "--memory", "1GiB", "--time", "30%", "--gpu", "9"], 2, "9"),
         (["grant", "create", "--memory", "1GiB", "--time", "30%", "--devices", "3"], 3, "3 devices"),
     ]
-    for arguments, status, said in cases:
+    for arguments, status, answer in cases:
         done = daemon.cli_here(*arguments)
         assert (done.returncode, done.stdout) == (status, ""), arguments
-        assert said in done.stderr
+        assert answer in done.stderr
         assert len(done.stderr.splitlines()) == 1
 
 

@@ -36,13 +36,13 @@ def drive(daemon, steps, interval=0.1, size=(100, 30)):
         async with app.run_test(size=size) as pilot:
             await pilot.pause()
 
-            async def says(*words):
+            async def states(*words):
                 try:
                     await soon(lambda: all(word in "\n".join(screen(app)) for word in words), "")
                 except AssertionError:
                     raise AssertionError(f"{words} are not all in:\n" + "\n".join(screen(app))) from None
 
-            await steps(app, pilot, says)
+            await steps(app, pilot, states)
         assert app.return_code in (0, None), app.return_value
 
     asyncio.run(run())
@@ -55,35 +55,35 @@ def grant_of(daemon, **more):
 def test_release_asks_first(daemon):
     kept, gone = grant_of(daemon), grant_of(daemon)
 
-    async def steps(app, pilot, says):
-        await says(kept, gone, "2 grants")
+    async def steps(app, pilot, states):
+        await states(kept, gone, "2 grants")
         await pilot.press("down", "x")
-        await says(f"Release {gone} of default?", "0 processes")
+        await states(f"Release {gone} of default?", "0 processes")
         await pilot.press("n")
         await pilot.press("x", "enter")  # the focus is on keeping it
         await soon(lambda: len(app.screen_stack) == 1, "the dialog is gone")
         assert len(daemon.client.grants()) == 2
         await pilot.press("x", "y")
-        await says(f"{gone} is released", "1 grant")
+        await states(f"{gone} is released", "1 grant")
         assert [grant["id"] for grant in daemon.client.grants()] == [kept]
 
     drive(daemon, steps)
 
 
-def test_resize_shows_what_the_daemon_says(daemon):
+def test_resize_shows_the_daemons_answer(daemon):
     grant = grant_of(daemon)
 
-    async def steps(app, pilot, says):
-        await says(grant)
+    async def steps(app, pilot, states):
+        await states(grant)
         await pilot.press("r")
-        await says(f"Resize {grant} of default", "1GiB", "25%")
+        await states(f"Resize {grant} of default", "1GiB", "25%")
         await pilot.press("enter")
-        await says("nothing is changed yet")
+        await states("nothing is changed yet")
         await pilot.press(*"9Ti", "enter")
         refusal = daemon.cli("grant", "resize", grant, "--memory", "9Ti").stderr.removeprefix("gpushare: ")
-        await says(refusal[:60])
+        await states(refusal[:60])
         await pilot.press("ctrl+u", *"2Gi", "tab", *"40%", "enter")
-        await says(f"{grant} has memory 2Gi, time 40%", "0/2GiB", "40%")
+        await states(f"{grant} has memory 2Gi, time 40%", "0/2GiB", "40%")
         (changed,) = daemon.client.grant(grant)["devices"]
         assert (changed["memory_limit_bytes"], changed["time_milli"]) == (2 << 30, 400)
         await pilot.press("r", "escape")
@@ -100,10 +100,10 @@ def test_receipts_of_one_grant(lone):
         until(lambda: lone.client.call("GET", "/v1/events?kind=revoke&limit=1")["events"], "they wait for each other")
         first = lone.client.grants()[0]["id"]
 
-        async def steps(app, pilot, says):
+        async def steps(app, pilot, states):
             await soon(lambda: app.grants.rows and app.grants.rows[0].got_milli, "something is got")
             await pilot.press("enter")
-            await says(f"RECEIPTS of {first}", "device 0: guaranteed 25%", "served after", "of default")
+            await states(f"RECEIPTS of {first}", "device 0: guaranteed 25%", "served after", "of default")
             newest = app.receipts._story.told[0]
             await soon(lambda: app.receipts._story.told[0] != newest, "newer ones come")
             await pilot.press("pagedown", "pagedown")
@@ -120,19 +120,19 @@ def test_receipts_of_one_grant(lone):
 def test_a_daemon_that_is_away_and_comes_back(fresh):
     grant = grant_of(fresh)
 
-    async def steps(app, pilot, says):
-        await says(grant)
+    async def steps(app, pilot, states):
+        await states(grant)
         fresh.kill()
-        await says("the daemon is away; as of", grant)
+        await states("the daemon is away; as of", grant)
         assert app.grants.body.dimmed
         await pilot.press("x", "y")
-        await says("no daemon")
+        await states("no daemon")
         await pilot.press("escape")
         await asyncio.to_thread(fresh.start)
-        await says("1 grant ")
+        await states("1 grant ")
         assert not app.grants.body.dimmed
         another = grant_of(fresh)
-        await says(another)
+        await states(another)
 
     drive(fresh, steps)
 
@@ -170,7 +170,7 @@ class Terminal:
     def text(self):
         return self.tmux("capture-pane", "-p")
 
-    def says(self, *words):
+    def shows(self, *words):
         try:
             until(lambda: all(word in self.text() for word in words), seconds=60)
         except AssertionError:
@@ -203,23 +203,23 @@ def test_in_a_terminal_that_changes_its_size(daemon):
     with terminal(daemon, 80, 24) as terminal_:
         before = terminal_.tmux("display-message", "-p", "#{alternate_on} #{cursor_flag}")
         terminal_.types(f"stty -a | md5sum; {GPUSHARE} top --interval 0.2; echo status $?; stty -a | md5sum")
-        terminal_.says("2 simulated devices, 3 grants", "HISTORY", "? help", *grants)
+        terminal_.shows("2 simulated devices, 3 grants", "HISTORY", "? help", *grants)
         assert "BORROWED" not in terminal_.text()
         assert all(len(line) <= 80 for line in terminal_.text().splitlines())
         terminal_.tmux("resize-window", "-x", "160", "-y", "50")
-        terminal_.says("BORROWED", "WAITS", "ENTITLED", *grants)
+        terminal_.shows("BORROWED", "WAITS", "ENTITLED", *grants)
         lines = terminal_.text().splitlines()
         assert max(map(len, lines)) > 120
         assert lines[-1].startswith("? help")
         terminal_.key("?")
-        terminal_.says("guaranteed: used by grants")
+        terminal_.shows("guaranteed: used by grants")
         terminal_.key("Escape")
         until(lambda: "used by grants" not in terminal_.text(), "the page on keys goes")
         terminal_.tmux("resize-window", "-x", "80", "-y", "24")
         until(lambda: terminal_.text().rstrip("\n").count("\n") == 23 and "PIDS" not in terminal_.text(), "80 columns")
-        terminal_.says("gpushare", "? help", *grants)
+        terminal_.shows("gpushare", "? help", *grants)
         terminal_.key("q")
-        terminal_.says("status 0")
+        terminal_.shows("status 0")
         before_it, after_it = until(lambda: settings(terminal_.text()), "the terminal's settings")
         assert before_it == after_it
         assert terminal_.tmux("display-message", "-p", "#{alternate_on} #{cursor_flag}") == before
@@ -231,15 +231,15 @@ def test_in_a_terminal_without_a_whole_screen(daemon):
     grant = grant_of(daemon)
     with terminal(daemon, 200, 30) as terminal_:
         terminal_.types(f"{GPUSHARE} top --count 2 --interval 0.1 | cat -v; echo status $?")
-        terminal_.says("status 0")
+        terminal_.shows("status 0")
         assert terminal_.text().count(grant) == 2
         terminal_.types(f"TERM=dumb {GPUSHARE} top --count 2 --interval 0.1; echo second $?")
-        terminal_.says("second 0")
+        terminal_.shows("second 0")
         assert terminal_.text().count(grant) == 4
         # Without Textual, it says how to install it.
         hidden = "import sys; sys.modules['textual'] = None; from gpushare.cli.main import main; main(sys.argv[1:])"
         terminal_.types(f"clear; {shlex.quote(sys.executable)} -c {shlex.quote(hidden)} top --count 1; echo third $?")
-        terminal_.says("third 0", "pip install 'gpushare[tui]'", grant, "HEALTH")
+        terminal_.shows("third 0", "pip install 'gpushare[tui]'", grant, "HEALTH")
 
 
 @pytest.mark.slow
@@ -247,18 +247,18 @@ def test_without_colours_none_are_sent(daemon):
     grant_of(daemon)
     with terminal(daemon, 80, 24, NO_COLOR="1") as terminal_:
         terminal_.types(f"{GPUSHARE} top; echo first $?")
-        terminal_.says("? help", "simulated devices")
+        terminal_.shows("? help", "simulated devices")
         coloured = terminal_.tmux("capture-pane", "-p", "-e")
         assert "\x1b[1m" in coloured or "\x1b[7m" in coloured
         assert not re.search(r"\x1b\[[\d;]*[34][0-8]", coloured)
         terminal_.key("q")
-        terminal_.says("first 0")
+        terminal_.shows("first 0")
         terminal_.types(f"{GPUSHARE} top --count 2 --interval 0.2; echo counted $?")
-        terminal_.says("counted 0")
+        terminal_.shows("counted 0")
         terminal_.types(f"{GPUSHARE} top & echo $! > {daemon.state_dir}/pid; fg; echo ended $?")
-        terminal_.says("? help", "simulated devices")
+        terminal_.shows("? help", "simulated devices")
         os.kill(int((daemon.state_dir / "pid").read_text()), signal.SIGTERM)
-        terminal_.says("ended 143")
+        terminal_.shows("ended 143")
         assert terminal_.tmux("display-message", "-p", "#{alternate_on}") == "0\n"
 
 

@@ -41,7 +41,7 @@ def test_gangs_of_different_tenants_do_not_know_each_other(client):
     assert device_of(client.create(memory=GIB, time=100, gang="job", tenant="other", device=0)) == [0]
 
 
-def test_the_grant_says_what_gang_it_is_of(daemon, client):
+def test_the_grant_states_what_gang_it_is_of(daemon, client):
     assert client.create(memory=GIB, time=100)["gang"] is None
     assert client.create(memory=GIB, time=100, gang="a")["gang"] == {"id": "a", "size": 1}
     both = client.create(memory=GIB, time=100, devices=2, gang="b::independent")
@@ -65,7 +65,7 @@ def test_the_command_line_asks_for_gangs(daemon):
 
 
 @pytest.mark.parametrize(
-    ("gang", "says"),
+    ("gang", "message"),
     [
         ("", "empty"),
         ("x" * 129, "128"),
@@ -82,7 +82,7 @@ def test_the_command_line_asks_for_gangs(daemon):
         (7, "gang"),
     ],
 )
-def test_bad_gangs(client, gang, says):
-    with pytest.raises(UsageError, match=re.escape(says)):
+def test_bad_gangs(client, gang, message):
+    with pytest.raises(UsageError, match=re.escape(message)):
         client.create(memory=GIB, time=100, devices=2, gang=gang)
     assert client.grants() == []

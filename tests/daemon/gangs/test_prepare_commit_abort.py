@@ -8,7 +8,7 @@ import sys
 from itertools import count
 
 import pytest
-from machine.nobody import NOBODY, as_nobody, open_to
+from machine.members import NOBODY, as_nobody, open_to_members
 from run.built import ROOT
 from run.waiting import until
 
@@ -163,7 +163,7 @@ def test_committed_grants_have_their_own_time_to_live(client, gang, phase_of):
     assert ids(client.commit(gang)) == [kept]
 
 
-def test_watchers_are_told(client, gang):
+def test_watchers_are_notified(client, gang):
     events = client.watch(timeout=20)
     next(events)
     client.prepare(gang, [HALF], part="b")
@@ -171,13 +171,13 @@ def test_watchers_are_told(client, gang):
     client.prepare(gang, [HALF], part="c")
     client.abort(gang, part="c")
     client.prepare(gang, [HALF], part="d", ttl_seconds=1)
-    said = []
-    while not said or said[-1][1] != "GangExpired":
+    message = []
+    while not message or message[-1][1] != "GangExpired":
         event = next(events)
         if event["kind"] in ("gang", "grant"):
             found = event["object"]
-            said.append((event["type"], event["name"] or found["phase"], found.get("part", event["kind"])))
-    assert said == [
+            message.append((event["type"], event["name"] or found["phase"], found.get("part", event["kind"])))
+    assert message == [
         ("added", "prepared", "grant"),
         ("added", "GangPrepared", "b"),
         ("changed", "reserved", "grant"),
@@ -223,7 +223,7 @@ def test_keys_are_those_of_all_grants(client, gang):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"ttl_seconds": 0}, "ttl_seconds 0 is out of range"),
         ({"part": "é\N{ZERO WIDTH SPACE}"}, "a part's name has 1 to 128 printable characters"),
@@ -233,19 +233,19 @@ def test_keys_are_those_of_all_grants(client, gang):
         ({"grants": [{**HALF, "uid": 0}]}, r"grants\[0\] has a uid of its own"),
     ],
 )
-def test_what_makes_no_sense(client, gang, change, said):
-    with pytest.raises(UsageError, match=said):
+def test_what_makes_no_sense(client, gang, change, message):
+    with pytest.raises(UsageError, match=message):
         client.prepare(**{"gang": gang, "grants": [HALF], **change})
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_only_its_owner_and_root(public, gang):
     path, root = public.layout.socket, public.client
-    open_to(public, NOBODY)
+    open_to_members(public.layout.socket)
     root.prepare(gang, [HALF])
     for call in ("commit", "abort"):
-        said = as_nobody(lambda call=call: getattr(Client(path), call)(gang, uid=0))
-        assert said.startswith(ForbiddenError.__name__)
+        message = as_nobody(lambda call=call: getattr(Client(path), call)(gang, uid=0))
+        assert message.startswith(ForbiddenError.__name__)
     assert as_nobody(lambda: Client(path).commit(gang)).startswith(NotFoundError.__name__)
     assert as_nobody(lambda: Client(path).abort(gang)) == "ok", "of a gang of its own that is called the same"
     assert root.commit(gang)["phase"] == "committed"
@@ -271,13 +271,13 @@ def test_the_oldest_that_are_over_are_forgotten(make_daemon):
 def test_the_commands_of_the_page(daemon):
     page = (ROOT / "docs/gangs.md").read_text()
     [block] = re.findall(r"^```sh\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
-    said = []
+    message = []
     for line in block.splitlines():
         done = daemon.cli_here(*line.partition("#")[0].split()[1:])
         assert done.returncode == 0, done.stderr
-        said.append(done.stdout)
-    assert [line.split()[0] for line in said] == ["prepared", "committed", "GANG", "prepared", "aborted"]
-    assert re.search(r"^job-7\.1 +0 +committed +0 +g-", said[2], re.MULTILINE)
+        message.append(done.stdout)
+    assert [line.split()[0] for line in message] == ["prepared", "committed", "GANG", "prepared", "aborted"]
+    assert re.search(r"^job-7\.1 +0 +committed +0 +g-", message[2], re.MULTILINE)
 
 
 def test_a_file_of_grants_on_the_command_line(daemon, gang, tmp_path):

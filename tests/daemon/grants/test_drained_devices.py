@@ -1,7 +1,7 @@
 """Drained devices take no new grants; the grants that they have continue."""
 
 import pytest
-from machine.nobody import NOBODY, as_nobody, open_to
+from machine.members import as_nobody, open_to_members
 from run.running import SPIN, Tenant
 from run.waiting import until
 
@@ -67,8 +67,8 @@ def test_a_file_that_cannot_be_read_is_put_aside(daemon):
 
 
 def test_on_the_command_line(daemon):
-    said = daemon.cli_here("drain", "1", "--reason", "repair")
-    assert (said.returncode, said.stdout.split(" is ")[1]) == (0, "drained\n")
+    answer = daemon.cli_here("drain", "1", "--reason", "repair")
+    assert (answer.returncode, answer.stdout.split(" is ")[1]) == (0, "drained\n")
     shown = daemon.cli_here("devices").stdout
     assert "healthy, drained" in shown and "takes no new grants: repair" in shown
     assert daemon.cli_here("undrain", "1").returncode == 0
@@ -92,9 +92,9 @@ def test_what_makes_no_sense_changes_nothing(client, device, reason, error):
 
 
 def test_root_alone_drains(public):
-    open_to(public, NOBODY)
-    said = as_nobody(lambda: Client(public.layout.socket).drain("0"))
-    assert said.startswith(ForbiddenError.__name__)
+    open_to_members(public.layout.socket)
+    answer = as_nobody(lambda: Client(public.layout.socket).drain("0"))
+    assert answer.startswith(ForbiddenError.__name__)
 
 
 @pytest.mark.parametrize(

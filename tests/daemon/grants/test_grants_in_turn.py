@@ -3,7 +3,7 @@
 import os
 
 import pytest
-from machine.nobody import NOBODY, as_nobody, open_to
+from machine.members import as_nobody, open_to_members
 from run.running import GPUSHARE, SPIN, Tenant
 from run.waiting import until
 
@@ -110,7 +110,7 @@ def test_what_cannot_be_shared_is_refused(client):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_only_root_says_what_runs_in_turn(public):
-    open_to(public, NOBODY)
-    said = as_nobody(lambda: part_of(Client(public.layout.socket), [0]))
-    assert said.startswith("ForbiddenError")
+def test_only_root_states_what_runs_in_turn(public):
+    open_to_members(public.layout.socket)
+    answer = as_nobody(lambda: part_of(Client(public.layout.socket), [0]))
+    assert answer.startswith("ForbiddenError")

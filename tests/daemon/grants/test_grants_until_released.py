@@ -7,7 +7,7 @@ import sqlite3
 import subprocess
 
 import pytest
-from machine.nobody import NOBODY, as_nobody, open_to
+from machine.members import NOBODY, as_nobody, open_to_members
 from run.running import GPUSHARE, SPIN, Tenant
 from run.waiting import until
 
@@ -120,16 +120,16 @@ def test_one_kind_of_workload(client, spin_in):
 
 
 @pytest.mark.parametrize(
-    ("asked", "says"),
+    ("asked", "message"),
     [
         ({"kind": "container", "pid": 1}, "a container is known by its hook"),
         ({"kind": "process", "uid": 1}, "give both"),
         ({"kind": "process", "uid": 1, "gid": 1, "pid": 5}, "leave pid out"),
     ],
 )
-def test_who_is_bound_is_said_clearly(client, asked, says):
+def test_who_is_bound_is_reported_clearly(client, asked, message):
     kept = client.create(memory=GIB, time=300, keep=True)
-    with pytest.raises(UsageError, match=says):
+    with pytest.raises(UsageError, match=message):
         client.bind(kept["id"], **asked)
     once = client.create(memory=GIB, time=300)
     with pytest.raises(UsageError, match="only a grant that is kept"):
@@ -154,24 +154,24 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become 
 
 @needs_root
 def test_users_bind_only_their_own(public):
-    path, gid = public.layout.socket, NOBODY
-    open_to(public, gid)
+    path = public.layout.socket
+    open_to_members(public.layout.socket)
     theirs = public.client.create(memory=GIB, time=100, keep=True, uid=NOBODY, key="job")
     assert theirs["uid"] == NOBODY
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as roots:
-        said = as_nobody(lambda: Client(path).bind(theirs["id"], "process", pid=roots.pid))
-        assert said.startswith(ForbiddenError.__name__) and "another user's" in said
+        answer = as_nobody(lambda: Client(path).bind(theirs["id"], "process", pid=roots.pid))
+        assert answer.startswith(ForbiddenError.__name__) and "another user's" in answer
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, user=NOBODY, group=NOBODY, extra_groups=[]) as own:
         assert as_nobody(lambda: Client(path).bind(theirs["id"], "process", pid=own.pid)) == "ok"
         assert public.client.grant(theirs["id"])["phase"] == "active"
-    said = as_nobody(lambda: Client(path).create(memory=GIB, time=100, uid=0))
-    assert said.startswith(ForbiddenError.__name__) and "only root" in said
-    said = as_nobody(lambda: Client(path).bind(theirs["id"], "process", uid=NOBODY, gid=NOBODY))
-    assert said.startswith(ForbiddenError.__name__) and "only root" in said
+    answer = as_nobody(lambda: Client(path).create(memory=GIB, time=100, uid=0))
+    assert answer.startswith(ForbiddenError.__name__) and "only root" in answer
+    answer = as_nobody(lambda: Client(path).bind(theirs["id"], "process", uid=NOBODY, gid=NOBODY))
+    assert answer.startswith(ForbiddenError.__name__) and "only root" in answer
 
 
 @needs_root
-def test_all_of_a_users_processes_where_a_scheduler_says_so(public, phase_of):
+def test_all_of_a_users_processes_where_a_scheduler_asks_for_it(public, phase_of):
     client = public.client
     job = client.create(memory=GIB, time=100, keep=True, uid=NOBODY)["id"]
     env = client.bind(job, "process", uid=NOBODY, gid=NOBODY)["env"]

@@ -180,7 +180,7 @@ def test_bind_twice_is_refused(daemon, client):
         client.bind(grant_id, "container")
 
 
-def test_bind_container_tells_the_mounts(client):
+def test_bind_container_shows_the_mounts(client):
     grant = client.create(memory=GIB, time=100)
     binding = client.bind(grant["id"], "container")
     assert binding["dir"] == grant["dir"]

@@ -57,7 +57,7 @@ def rv(client):
     return client.call("GET", "/v1/grants")["rv"]
 
 
-def test_memory_that_others_are_guaranteed_is_lent_to_who_says_so(client, tenants):
+def test_memory_that_others_are_guaranteed_is_lent_to_who_accepts_a_loan(client, tenants):
     with pytest.raises(RefusedError, match="12GiB of it is guaranteed to other tenants"):
         client.create(tenant="a", memory="10GiB", time=0)
     [device] = client.grant(borrowed(client))["devices"]
@@ -94,8 +94,8 @@ def test_it_is_asked_for_by_event_file_and_sentence_and_given_back(client, tenan
     assert (requested["type"], requested["name"], requested["object"]) == ("added", "EvictionRequested", asked)
     assert (resolved["type"], resolved["name"]) == ("removed", "EvictionResolved")
     assert resolved["object"]["outcome"] == "released"
-    told = [one for one in client.call("GET", f"/v1/explain/{grant}")["decisions"] if one["what"] == "reclaim"]
-    assert [one["text"].split(":")[0] for one in told] == ["evict", "gave its memory back after 0.0 s"]
+    notified = [one for one in client.call("GET", f"/v1/explain/{grant}")["decisions"] if one["what"] == "reclaim"]
+    assert [one["text"].split(":")[0] for one in notified] == ["evict", "gave its memory back after 0.0 s"]
 
 
 def test_who_gives_nothing_back_is_ended_where_it_allows_that(daemon, client, tenants):
@@ -127,7 +127,7 @@ def test_who_may_only_be_asked_stays(client, tenants):
     assert client.grant(grant)["eviction"] is None
 
 
-def test_a_program_is_told_by_the_signal_that_it_names(daemon, client, tenants, tmp_path):
+def test_a_program_is_notified_by_the_signal_that_it_names(daemon, client, tenants, tmp_path):
     script = f'trap "cp $GPUSHARE_GRANT_DIR/eviction {tmp_path}/seen; exit 7" USR1; touch {tmp_path}/ready;'
     command = daemon.run(
         "10GiB", "0", "sh", "-c", script + "while :; do sleep 0.01; done", tenant="a", **{"borrow-memory": "100%"}
@@ -167,7 +167,7 @@ def test_several_that_ask_for_the_same_have_as_many_asked_as_they_need(client, t
     assert borrowed(client, "1GiB")
 
 
-def test_while_it_is_wanted_nobody_borrows_anew_and_a_plan_says_who_would_be_asked(client, tenants):
+def test_while_it_is_wanted_nobody_borrows_anew_and_a_plan_states_who_would_be_asked(client, tenants):
     grant = borrowed(client, max_rung="kill", grace_seconds=10)
     plan = client.plan(tenant="b", memory="8GiB", time=0)
     assert not plan["fits"]

@@ -53,9 +53,9 @@ def test_a_grant_of_several_devices_gets_those_that_are_nearest(node):
     assert {one["rule"] for one in why} == {"nearest"}
     assert "of 4 devices that fit these are nearest to each other: NVLink between all of them" in why[0]["text"]
 
-    said = json.loads(node.cli_here("labels", "--format", "json").stdout)
-    assert said["labels"]["gpushare.dev/gpu.nvlink-domain-size"] == "2"
-    assert said["devices"][1]["links"] == devices[1]["links"]
+    answer = json.loads(node.cli_here("labels", "--format", "json").stdout)
+    assert answer["labels"]["gpushare.dev/gpu.nvlink-domain-size"] == "2"
+    assert answer["devices"][1]["links"] == devices[1]["links"]
 
     # The simulated NVML reports the same to the code that queries a real one.
     env = {**os.environ, "LD_LIBRARY_PATH": str(paths.SIM_LIB_DIR), "GPUSHARE_SIM_DIR": str(node.layout.sim)}
@@ -71,15 +71,15 @@ def test_a_grant_of_several_devices_gets_those_that_are_nearest(node):
 
 
 @pytest.mark.parametrize(
-    ("option", "says"),
+    ("option", "message"),
     [
         (["--nvlink", "00z"], "--nvlink 00z: write one of 0 to 9, a to f or a dot"),
         (["--numa", "001"], "more are described than there are devices"),
         (["--pcie", "0" * 17], "write one of"),
     ],
 )
-def test_a_description_that_makes_no_sense(option, says, tmp_path):
+def test_a_description_that_makes_no_sense(option, message, tmp_path):
     command = [str(SIM_BINARY), "--socket", str(tmp_path / "s"), "--devices", "2x1GiB", *option]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
     assert done.returncode == 2
-    assert says in done.stderr
+    assert message in done.stderr

@@ -28,8 +28,8 @@ def test_two_runs_get_a_device_each(four):
     assert (first["index"], first["rule"]) == (2, "most free")
     assert first["why"] == "of 4 devices that fit it has most free"
     assert device(client.create(memory="1GiB", time="30%")) == 2
-    said = client.call("GET", f"/v1/explain/{grants[1]['id']}")["decisions"][0]
-    assert said["rule"] == "most free" and said["text"].endswith("; of 4 devices that fit it has most free")
+    answer = client.call("GET", f"/v1/explain/{grants[1]['id']}")["decisions"][0]
+    assert answer["rule"] == "most free" and answer["text"].endswith("; of 4 devices that fit it has most free")
 
 
 def test_whole_devices_that_are_guaranteed_stay_whole(four):

@@ -127,7 +127,7 @@ def test_it_stays_below_its_job(daemon, call, job):
         neighbour.wait()
 
 
-def test_a_user_who_owns_its_cgroup_can_leave_and_that_is_said(call, job):
+def test_a_user_who_owns_its_cgroup_can_leave_and_that_is_reported(call, job):
     """As below systemd's user@.service. The kernel lets a user move a process if the user may write the common
     ancestor."""
     for name in ("", "cgroup.procs"):

@@ -53,7 +53,7 @@ class Evader:
             daemon.run(memory, "10%", *bare, sys.executable, str(ATTACK), *map(str, words), gpu="0"),
             env=daemon.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        self.said = json.loads(self.process.stdout.readline())
+        self.report = json.loads(self.process.stdout.readline())
 
     def __enter__(self):
         return self
@@ -67,7 +67,7 @@ def test_an_evader_stays_within_its_grant(daemon):
     with Evader(daemon, "driver", 4096) as evader:
         [grant] = daemon.client.grants()
         assert why(grant["walls"]) == ""
-        assert evader.said["last"] == 2, "CUDA_ERROR_OUT_OF_MEMORY"
+        assert evader.report["last"] == 2, "CUDA_ERROR_OUT_OF_MEMORY"
         books = daemon.books()
         assert 448 * MIB <= books["bytes"] <= 512 * MIB
         assert books["peak_bytes"] <= 512 * MIB
@@ -75,14 +75,14 @@ def test_an_evader_stays_within_its_grant(daemon):
 
 def test_so_does_a_crowd_of_them(daemon):
     with Evader(daemon, "crowd", 6, 1024, hold=False) as evader:
-        assert 0 < evader.said["mib"] <= 512
+        assert 0 < evader.report["mib"] <= 512
         assert daemon.books()["peak_bytes"] <= 512 * MIB
 
 
 def test_it_follows_a_resize(daemon):
     with Evader(daemon, "driver", 4096) as evader:
         [grant] = daemon.client.grants()
-        assert evader.said["last"] == 2
+        assert evader.report["last"] == 2
         daemon.client.resize(grant["id"], memory="1GiB")
         assert why(daemon.client.grant(grant["id"])["walls"]) == ""
         more = subprocess.run(
@@ -103,14 +103,14 @@ def test_a_daemon_that_was_killed_leaves_it(daemon):
         assert max(row["peak_bytes"] for row in daemon.books()["processes"]) <= 512 * MIB
 
 
-def test_an_older_driver_has_none_and_the_node_says_so(make_daemon, tmp_path):
+def test_an_older_driver_has_none_and_the_node_reports_it(make_daemon, tmp_path):
     """The evader then gets all it asks for, which is what the wall prevents."""
     daemon = with_driver(make_daemon, tmp_path, "595")
     assert "driver 595 has no limits per cgroup" in why(daemon.client.node()["walls"])
     with Evader(daemon, "driver", 1024) as evader:
         [grant] = daemon.client.grants()
         assert why(grant["walls"]) == why(daemon.client.node()["walls"])
-        assert evader.said["mib"] == 1024
+        assert evader.report["mib"] == 1024
     until(lambda: daemon.books()["bytes"] == 0, "the memory comes back")
 
 
@@ -151,11 +151,11 @@ def test_the_calls_of_nvml(make_daemon, tmp_path, release):
         )
     finally:
         group.remove()
-    said = done.stdout.splitlines()
-    assert said[0] == f"{release}.0"
+    answer = done.stdout.splitlines()
+    assert answer[0] == f"{release}.0"
     if release == "615":
-        assert said[1:3] == [f"{1 << 28} 0 0", "True"]
-    assert "the driver has no limits per cgroup here" in said[-1]
+        assert answer[1:3] == [f"{1 << 28} 0 0", "True"]
+    assert "the driver has no limits per cgroup here" in answer[-1]
 
 
 def test_workloads_of_one_grant_that_hold_too_much_together_are_found(make_daemon):

@@ -48,7 +48,7 @@ def stands_still(daemon, pid: int) -> bool:
     return len({daemon.busy(pid)[0] for _ in range(5)}) == 1
 
 
-def test_an_evader_is_frozen_and_told(daemon):
+def test_an_evader_is_frozen_and_notified(daemon):
     child, grant = evade(daemon)
     [found] = until(lambda: daemon.findings(grant=grant, act="frozen"), "it is found")
     assert (found["kind"], found["pid"], found["device"], found["outcome"]) == ("evader", child.pid, 0, "")
@@ -116,7 +116,7 @@ def test_one_that_joins_goes_on_until_it_holds_too_much(daemon):
     assert "more than they may" in daemon.client.grant(found["grant"])["notice"]
 
 
-def test_one_outside_of_all_grants_is_told_and_goes_on(daemon):
+def test_one_outside_of_all_grants_is_notified_and_goes_on(daemon):
     child = start([*past(daemon, SPIN, "--alloc", "1MiB", "--kernel-ns", "100000", "--seconds", "600")], stderr=False)
     daemon.children.append(child)
     # While a grant is in use, the devices are audited often.
@@ -197,11 +197,11 @@ def test_neither_the_daemons_own_cgroup_nor_the_root_is_ever_frozen(tmp_path):
 
 def test_a_bad_rule_is_refused(make_daemon, tmp_path):
     config = tmp_path / "gpushare.toml"
-    for text, said in (('evader = "hang"', "evader"), ("grace_seconds = -1", "grace_seconds is -1")):
+    for text, answer in (('evader = "hang"', "evader"), ("grace_seconds = -1", "grace_seconds is -1")):
         config.write_text(f"[audit]\n{text}\n")
         done = make_daemon().cli("daemon", "--config", config)
         assert done.returncode == 2
-        assert said in done.stderr
+        assert answer in done.stderr
 
 
 SHARED = """
@@ -229,7 +229,7 @@ sys.stdin.readline()
 """
 
 
-def test_memory_that_outlives_who_shared_it_is_told(make_daemon):
+def test_memory_that_outlives_who_shared_it_is_reported(make_daemon):
     """The driver keeps the memory while any process has a descriptor of it. It is reported; no grant is charged, and no
     process is stopped."""
     daemon = make_daemon().quicken(unowned=1).start()

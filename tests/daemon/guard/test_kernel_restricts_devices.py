@@ -88,13 +88,13 @@ def test_the_v1_controller_for_a_plain_command(v1, walls):
         group.make()
         group.add(process.pid)
         assert put_up(walls, group, process.pid, link=NAME).unguarded == ""
-        said, _ = process.communicate("\n")
+        answer, _ = process.communicate("\n")
     links = walls._state.layout.cgroups
     [link] = links.iterdir()
     assert "gpushare-" in os.fspath(link.readlink()) and link.readlink().is_relative_to(v1.devices)
     os.rmdir(v1.devices / "inner")
     assert cgroup.Cgroup(link.readlink(), v2=False).remove() and group.remove()
-    assert said == "null\nnull\nzero\n", "a process that root lets leave its cgroup is free"
+    assert answer == "null\nnull\nzero\n", "a process that root lets leave its cgroup is free"
 
 
 def test_the_v1_controller_beside_an_engines_own_rules(v1, walls):
@@ -112,8 +112,8 @@ def test_the_v1_controller_beside_an_engines_own_rules(v1, walls):
     )  # fmt: skip
     with process:
         assert put_up(walls, made[0], process.pid).unguarded == ""
-        said, _ = process.communicate("\n")
-    assert said == "null\n"
+        answer, _ = process.communicate("\n")
+    assert answer == "null\n"
     for one in made:
         assert one.remove()
 

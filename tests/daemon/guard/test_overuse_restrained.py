@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.xdist_group("timing"),
 ]
 
-SECONDS = 3.0
+SECONDS = 2.0
 
 
 def past(daemon: Any, share: str) -> tuple[Running, int, str]:

@@ -80,8 +80,8 @@ def test_whoever_rewrites_its_own_rules_leaves_ours(daemon, tmp_path):
         [grant] = daemon.client.grants()
         assert {wall["name"]: wall["why"] for wall in grant["walls"]}["devices"] == ""
         device_program.attach(daemon.cgroup(grant["id"]).path, {250}, set())  # theirs, which permits all nodes
-        said, _ = process.communicate("\n")
-    found = json.loads(said)
+        answer, _ = process.communicate("\n")
+    found = json.loads(answer)
     assert (found[own], found[other]) == ("ENXIO", "EPERM")
 
 

@@ -46,6 +46,7 @@ def nothing(*_: object) -> None:
     ],
 )
 def test_one_that_does_nothing_is_found(tmp_path, monkeypatch, where, what, wall, why):
+    monkeypatch.setattr("gpushare.enforce.trial._ANSWER_SECONDS", 0.5)
     monkeypatch.setattr("gpushare.enforce.devices.Controller.hold", nothing)
     monkeypatch.setattr(where, what, nothing)
     found = tried(tmp_path)
@@ -53,7 +54,7 @@ def test_one_that_does_nothing_is_found(tmp_path, monkeypatch, where, what, wall
     assert {name for name, why in found.items() if why} == {wall}
 
 
-def test_a_freezer_that_only_says_so_is_found(tmp_path, monkeypatch):
+def test_a_freezer_that_only_claims_to_freeze_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr("gpushare.enforce.trial._QUIET_SECONDS", 2.0)
     monkeypatch.setattr(freezer, "freeze", nothing)
     monkeypatch.setattr(freezer, "frozen", lambda _: True)
@@ -162,16 +163,16 @@ def test_the_watch_holds_where_the_driver_lists_who_uses_a_device(make_daemon, t
     """The daemon's start tries it with a process that uses a device; it also holds with a driver before r615, which
     limits no memory."""
     assert walls(make_daemon().start().client.node())["watch"] == ""
-    blind = make_daemon().patch(
+    unobserved = make_daemon().patch(
         "from gpushare.enforce import trial; trial._ANSWER_SECONDS = 0.5",
         "from gpushare.node import simulated; simulated.SimulatedBackend.processes = lambda *_: []",
     )
-    found = walls(blind.start().client.node())
+    found = walls(unobserved.start().client.node())
     assert found["watch"] == "the driver does not list a process that uses a device, or under another pid"
     assert found["freezer"] == "", "they are tried one by one"
     config = tmp_path / "gpushare.toml"
     config.write_text('[audit]\nevader = "tell"\n')
-    told = make_daemon("--simulate", "1x16GiB", "--config", str(config)).start()
-    [watch] = [wall for wall in told.client.node()["walls"] if wall["name"] == "watch"]
+    notified = make_daemon("--simulate", "1x16GiB", "--config", str(config)).start()
+    [watch] = [wall for wall in notified.client.node()["walls"] if wall["name"] == "watch"]
     assert watch["why"].startswith("it only tells, as configured")
     assert watch["keeps"] == "evaders", "not memory: what one takes until it is found it has"

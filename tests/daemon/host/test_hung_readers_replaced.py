@@ -184,12 +184,12 @@ def test_killed_amid_a_job(daemon, client, bundle):
     own = readers(daemon)
     for pid in own:
         os.kill(pid, signal.SIGSTOP)
-    said = []
+    reply = []
 
     def start():
         with pytest.raises(FailedError, match="ended: try again") as found:
             edit(client, bundle)
-        said.append(str(found.value))
+        reply.append(str(found.value))
 
     one = threading.Thread(target=start)
     one.start()
@@ -198,7 +198,7 @@ def test_killed_amid_a_job(daemon, client, bundle):
     for pid in own:
         os.kill(pid, signal.SIGKILL)
     one.join()
-    assert len(said) == 1 and "\n" not in said[0]
+    assert len(reply) == 1 and "\n" not in reply[0]
     assert client.grants() == []
 
 
@@ -224,13 +224,13 @@ def test_a_grant_that_ends_meanwhile(daemon, client, bundle):
     client.release(edit(client, bundle)["grant"])
     grant = client.create(memory="1GiB", time="10%")["id"]
     own = readers(daemon)
-    said = []
+    reply = []
 
     def start():
         body = {"bundle": str(bundle), "config": {"annotations": {"gpushare.dev/grant": grant}}}
         with pytest.raises(UsageError) as found:
             client.call("POST", "/v1/oci/edit", body)
-        said.append(str(found.value))
+        reply.append(str(found.value))
 
     for pid in own:
         os.kill(pid, signal.SIGSTOP)
@@ -241,7 +241,7 @@ def test_a_grant_that_ends_meanwhile(daemon, client, bundle):
     for pid in own:
         os.kill(pid, signal.SIGCONT)
     one.join()
-    assert len(said) == 1 and "has ended" in said[0]
+    assert len(reply) == 1 and "has ended" in reply[0]
     assert not (daemon.layout.grants / grant).exists()
 
 

@@ -54,7 +54,7 @@ def notified(tmp_path):
         yield bound
 
 
-def test_a_loop_that_turns_says_so_and_one_that_hangs_does_not(make_daemon, notified):
+def test_a_loop_that_turns_reports_it_and_one_that_hangs_does_not(make_daemon, notified):
     daemon = make_daemon()
     daemon.env |= {"NOTIFY_SOCKET": notified.getsockname(), "WATCHDOG_USEC": "200000"}
     daemon.env.pop("WATCHDOG_PID", None)
@@ -71,9 +71,9 @@ def test_a_loop_that_turns_says_so_and_one_that_hangs_does_not(make_daemon, noti
     notified.settimeout(20)
     assert notified.recv(64) == b"WATCHDOG=1"
     daemon.terminate()
-    while (said := notified.recv(64)) == b"WATCHDOG=1":
+    while (answer := notified.recv(64)) == b"WATCHDOG=1":
         pass
-    assert said == b"STOPPING=1"
+    assert answer == b"STOPPING=1"
 
 
 def test_a_watchdog_of_another_process_is_not_fed(make_daemon, notified):

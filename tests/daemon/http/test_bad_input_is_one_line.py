@@ -142,7 +142,7 @@ def test_raw_nonsense(untouched, daemon, method, target, body, status):
     assert "\n" not in error["message"]
 
 
-def test_body_that_is_not_as_encoded_as_it_says(untouched, daemon):
+def test_body_that_is_not_encoded_as_its_header_states(untouched, daemon):
     found, error = raw(daemon, "POST", "/v1/grants", b"{}", {"Content-Encoding": "gzip"})
     assert (found, error["code"]) == (400, "usage")
 

@@ -166,7 +166,7 @@ def test_who_follows_misses_nothing(fresh, either):
     events.close()
 
 
-def test_a_reader_that_was_slow_lists_anew_and_says_no_more():
+def test_a_reader_that_was_slow_lists_anew_and_repeats_nothing():
     course = Course()
     assert course.failed(GoneError("events after 7 are gone")) is None
     assert course.failed(UnreachableError("no daemon"))["object"] == {"why": "no daemon"}
@@ -205,7 +205,7 @@ def test_many_at_once_and_those_that_are_cancelled(daemon):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-def test_who_may_not_connect_is_told_so(fresh):
+def test_who_may_not_connect_is_notified(fresh):
     fresh.layout.socket.chmod(0o600)
     Path(fresh.state_dir).chmod(0o755)
     os.seteuid(65534)

@@ -59,17 +59,17 @@ def test_a_user_has_a_bounded_number_of_connections(public):
         except UnreachableError as error:
             tell(str(error))
 
-    with member(take_all) as told:
-        assert told() == [503] * 20
-        assert f"{reception.USER_CONNECTIONS} connections" in told()
+    with member(take_all) as notified:
+        assert notified() == [503] * 20
+        assert f"{reception.USER_CONNECTIONS} connections" in notified()
         assert public.client.version()  # root is served
 
     def served(tell):
         until(lambda: ask(path, VERSION)[0] == 200, "served")
         tell("served")
 
-    with member(served) as told:
-        assert told() == "served"
+    with member(served) as notified:
+        assert notified() == "served"
     lines = public.log.read_text()[len(before) :].splitlines()
     assert len(lines) <= 1, lines
 
@@ -113,8 +113,8 @@ def test_without_descriptors_it_waits_and_root_gets_in(make_daemon):
     with contextlib.ExitStack() as held:
 
         def member_is_refused():
-            with member(lambda tell: tell(ask(path, VERSION)[0])) as told:
-                return told() == 503
+            with member(lambda tell: tell(ask(path, VERSION)[0])) as notified:
+                return notified() == 503
 
         # Root's connections are not limited: they use up all descriptors but the reserve.
         while not member_is_refused():
@@ -160,9 +160,9 @@ def test_bodies_of_members_are_small_and_those_for_root_are_not_read(public):
             head = b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (target, len(body))
             tell([ask(path, head + body)[0] for _ in range(10)])
 
-    with member(send) as told:
-        assert told() == [403] * 10
-        assert told() == [400] * 10
+    with member(send) as notified:
+        assert notified() == [403] * 10
+        assert notified() == [400] * 10
     assert status(pid, "VmHWM") - before < 4 * MIB
     assert BODY_MAX < MIB
 
@@ -232,8 +232,8 @@ def test_descriptors_do_not_reach_the_loop(make_daemon, by_kernel):
             reader.detach()  # kept open, but never read
         tell("sent")
 
-    with member(send) as told:
-        assert told() == "sent"
+    with member(send) as notified:
+        assert notified() == "sent"
         assert daemon.client.version()
         until(lambda: len(os.listdir(f"/proc/{pid}/fd")) <= before + 1, "nothing stays")
 

@@ -80,7 +80,7 @@ def test_openapi_is_valid_and_names_every_call(client):
         ("/v1/events", "LeaseEvents"),
     ],
 )
-def test_answers_are_what_the_document_says(client, target, schema):
+def test_answers_are_what_the_document_states(client, target, schema):
     client.create(memory=GIB, time=100)
     client.release(client.create(memory=GIB, time=100)["id"])
     document = client.call("GET", "/openapi.json")
@@ -157,7 +157,7 @@ def test_second_daemon_is_refused(daemon):
     assert daemon.client.version()
 
 
-def test_without_a_driver_the_daemon_says_what_to_do(daemon, tmp_path):
+def test_without_a_driver_the_daemon_states_what_to_do(daemon, tmp_path):
     if subprocess.run(["sh", "-c", "ldconfig -p | grep -q libnvidia-ml.so.1"], check=False).returncode == 0:
         pytest.skip("this machine has a driver")
     state = tmp_path / "bare"
@@ -169,7 +169,7 @@ def test_without_a_driver_the_daemon_says_what_to_do(daemon, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "status", "said"),
+    ("options", "status", "message"),
     [
         (["--simulate", "2 by 16"], 2, "COUNTxMEMORY"),
         (["--simulate", "0x16GiB"], 2, "1 to 16"),
@@ -179,11 +179,11 @@ def test_without_a_driver_the_daemon_says_what_to_do(daemon, tmp_path):
         (["--simulate", "1x1GiB", "--socket", "/tmp/" + "x" * 200], 2, "too long"),
     ],
 )
-def test_daemon_options(tmp_path, options, status, said):
+def test_daemon_options(tmp_path, options, status, message):
     command = [sys.executable, "-m", "gpushare", "daemon", "--state-dir", str(tmp_path / "s"), *options]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False, timeout=30)
     assert done.returncode == status
-    assert said in done.stderr
+    assert message in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
@@ -213,7 +213,7 @@ def test_malformed_simulator_option_is_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("ledger_days = 99999999999", "ledger_days"),
         ("ledger_days = 0", "ledger_days"),
@@ -223,10 +223,10 @@ def test_malformed_simulator_option_is_named(tmp_path, monkeypatch):
         ("simulate = 5", "simulate"),
     ],
 )
-def test_malformed_configuration_is_named(tmp_path, text, said):
+def test_malformed_configuration_is_named(tmp_path, text, message):
     config = tmp_path / "c.toml"
     config.write_text(text)
-    with pytest.raises(UsageError, match=said) as caught:
+    with pytest.raises(UsageError, match=message) as caught:
         configuration.load(config)
     assert str(config) in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -247,7 +247,7 @@ def test_containers_do_not_see_the_simulators_log(daemon):
     assert (daemon.layout.run / "sim.log").exists()
 
 
-def test_readiness_is_told_to_systemd(make_daemon, tmp_path):
+def test_readiness_is_reported_to_systemd(make_daemon, tmp_path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as notified:
         notified.bind(str(tmp_path / "notify"))
         notified.settimeout(20)

@@ -45,13 +45,13 @@ def test_a_grant_shows_its_words_and_its_last_events(daemon, client, spins):
     (process,) = found["processes"]
     assert (found["grant"], process["pid"], process["slot"]) == (grant, tenant.pid, 0)
     assert process["devices"][0]["memory_bytes"] == daemon.books()["bytes"]
-    said = [event["text"] for event in process["events"]]
-    assert said[0] == "joined the grant in slot 0, generation 1"
-    assert said[1].startswith(f"a context was made, charged {16 * MIB}: ")
-    assert f"out of memory: {1 << 30} bytes were asked for, the grant has " in said[-1]
+    answer = [event["text"] for event in process["events"]]
+    assert answer[0] == "joined the grant in slot 0, generation 1"
+    assert answer[1].startswith(f"a context was made, charged {16 * MIB}: ")
+    assert f"out of memory: {1 << 30} bytes were asked for, the grant has " in answer[-1]
     text = daemon.cli("grant", "debug", grant).stdout
     assert f"process {tenant.pid}  slot 0" in text
-    assert f"memory    device 0: {said[-1]}" in text
+    assert f"memory    device 0: {answer[-1]}" in text
     assert json.loads(daemon.cli("grant", "debug", grant, "--json").stdout)["grant"] == grant
 
 

@@ -5,7 +5,7 @@ import os
 import pwd
 
 import pytest
-from machine.nobody import NOBODY, as_nobody, open_to
+from machine.members import NOBODY, as_nobody, open_to_members
 
 from gpushare.client import Client
 from gpushare.errors import ForbiddenError, UnreachableError
@@ -14,10 +14,10 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become 
 
 
 def test_outsiders_cannot_connect(public):
-    said = as_nobody(lambda: Client(public.layout.socket).version())
-    assert said.startswith("UnreachableError")
-    assert "permission denied" in said
-    assert "run as root" in said
+    answer = as_nobody(lambda: Client(public.layout.socket).version())
+    assert answer.startswith("UnreachableError")
+    assert "permission denied" in answer
+    assert "run as root" in answer
 
 
 def test_a_tenant_for_users_and_groups_by_name(public):
@@ -26,7 +26,7 @@ def test_a_tenant_for_users_and_groups_by_name(public):
     public.client.set_tenant("named", {"users": ["root", user]})
     public.client.set_tenant("grouped", {"groups": [group]})
     public.client.set_tenant("others", {"users": ["root"], "groups": ["root"]})
-    open_to(public, NOBODY)
+    open_to_members(public.layout.socket)
 
     def create(tenant):
         mine = Client(public.layout.socket).create(memory="1GiB", time="10%", tenant=tenant)
@@ -43,7 +43,7 @@ def test_members_of_the_group_act_for_themselves_only(public):
     client = public.client
     client.set_tenant("closed", {"time": "10%"})
     roots = client.create(memory="1GiB", time="10%")
-    open_to(public, NOBODY)
+    open_to_members(public.layout.socket)
 
     def own():
         mine = Client(public.layout.socket).create(memory="1GiB", time="10%")
@@ -71,10 +71,10 @@ def test_members_of_the_group_act_for_themselves_only(public):
 
 
 def test_same_key_of_another_user_is_another_grant(public):
-    open_to(public, NOBODY)
+    open_to_members(public.layout.socket)
     mine = public.client.create(memory="1GiB", time="10%", key="job")
-    said = as_nobody(lambda: Client(public.layout.socket).create(memory="1GiB", time="10%", key="job"))
-    assert said == "ok"
+    answer = as_nobody(lambda: Client(public.layout.socket).create(memory="1GiB", time="10%", key="job"))
+    assert answer == "ok"
     assert {grant["uid"] for grant in public.client.grants()} == {0, NOBODY}
     assert mine["key"] == "job"
 

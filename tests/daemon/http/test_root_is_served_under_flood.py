@@ -128,17 +128,17 @@ def node():
 @given(seed=st.integers(0, 1 << 32))
 def test_whatever_a_member_does_root_is_served(node, seed):
     before = node.log.read_text()
-    with member(attack(node.layout.socket, seed, steps=250)) as told:
-        assert told() == "begun"
+    with member(attack(node.layout.socket, seed, steps=250)) as notified:
+        assert notified() == "begun"
         for _ in range(5):
             assert node.client.version()
-        assert told() == "done"
+        assert notified() == "done"
     assert node.client.version()
     for grant in node.client.grants():
         node.client.release(grant["id"])
-    said = node.log.read_text()[len(before) :]
-    assert "Traceback" not in said, said
-    assert len(said.splitlines()) < 20, said
+    answer = node.log.read_text()[len(before) :]
+    assert "Traceback" not in answer, answer
+    assert len(answer.splitlines()) < 20, answer
     fds = len(os.listdir(f"/proc/{node.process.pid}/fd"))
     assert fds < 300
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from gpushare.ledger import keeper as keepers
 from gpushare.ledger import ledger as ledgers
+from gpushare.ledger import mover as movers
 from gpushare.ledger.ledger import Ledger
 
 
@@ -16,9 +16,9 @@ def path(tmp_path):
 def opened(path, tmp_path, monkeypatch):
     """Opens a ledger that retries a failing disk often."""
     monkeypatch.setattr(ledgers, "RETRY_SECONDS", 0.02)
-    monkeypatch.setattr(keepers, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(movers, "RETRY_SECONDS", 0.02)
     # Patience for a slow machine, which is not what is tested.
-    monkeypatch.setattr(keepers, "_SALVAGE_SECONDS", 20)
+    monkeypatch.setattr(movers, "_SALVAGE_SECONDS", 20)
     monkeypatch.setattr(ledgers, "_CLOSE_SECONDS", 60)
     path.parent.mkdir()
     made = []

@@ -6,10 +6,9 @@ from contextlib import closing
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from values.ledgerrows import in_file, period
+from values.ledgerrows import batch, in_file, period
 
 from gpushare.ledger import chained
-from gpushare.ledger.entries import Entries
 from gpushare.ledger.file import LedgerFile
 from gpushare.ledger.schema import CHAINED
 
@@ -21,9 +20,7 @@ def written(path, rows=ROWS, first=0):
     file = LedgerFile(path)
     file.begin(1, "boot", 0)
     for number in range(first, first + rows):
-        entries = Entries()
-        entries.add(period(f"g-{number}", used=number, at=10 * number))
-        file.write(1, entries)
+        file.write(1, batch(period(f"g-{number}", used=number, at=10 * number)))
     return file
 
 
@@ -76,8 +73,8 @@ def test_any_one_change_is_found(template, tmp_path_factory, kind, row, away):
                 named = row - 1
             case _:
                 db.execute(f"UPDATE periods SET {kind} = 77 + {kind} WHERE id = ?", (row,))
-    said, before, _ = fault(path)
-    assert (f"row {named} " in said or f"rows after {named} " in said) and before == right, said
+    answer, before, _ = fault(path)
+    assert (f"row {named} " in answer or f"rows after {named} " in answer) and before == right, answer
 
 
 def test_rows_that_others_put_there_lose_none_of_ours(tmp_path):
@@ -121,9 +118,7 @@ def test_all_may_be_forgotten(tmp_path):
 def test_a_clock_that_was_ahead_holds_nothing_up(tmp_path):
     path = tmp_path / "ledger.db"
     file = written(path, 3)
-    entries = Entries()
-    entries.add(period("g-future", at=1 << 61))
-    file.write(1, entries)
+    file.write(1, batch(period("g-future", at=1 << 61)))
     file.close()
     file = written(path, 3, 4)
     file.forget(45)

@@ -13,7 +13,7 @@ import pytest
 from run.waiting import until
 from values.ledgerrows import in_file, period, row, used
 
-from gpushare.ledger import keeper as keepers
+from gpushare.ledger import mover as movers
 from gpushare.ledger import salvage
 from gpushare.ledger.ledger import Ledger
 
@@ -69,7 +69,7 @@ def test_one_of_another_version_is_moved_aside(path, opened):
     usable(ledger, path)
 
 
-def test_one_of_which_sqlite_says_what_is_no_text(path, opened):
+def test_one_of_which_sqlite_states_what_is_no_text(path, opened):
     filled(opened)
     content = path.read_bytes()
     assert content.count(b"CREATE TABLE runs") == 1
@@ -87,7 +87,7 @@ def test_who_lives_comes_before_a_long_history(path, opened, monkeypatch):
         )
         database.execute("PRAGMA user_version = 99")
         database.commit()
-    monkeypatch.setattr(keepers, "_SALVAGE_SECONDS", 0)
+    monkeypatch.setattr(movers, "_SALVAGE_SECONDS", 0)
     ledger = opened()
     assert [name for name, _ in ledger.open_grants()] == ["g-0", "g-1", "g-2"]
     assert (used(ledger, "g-1"), used(ledger, "g-2")) == (1, 2)

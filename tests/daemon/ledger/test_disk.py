@@ -2,6 +2,7 @@
 
 import contextlib
 import resource
+import shutil
 import sqlite3
 import subprocess
 import threading
@@ -9,18 +10,15 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 from run.waiting import until
 from values.ledgerrows import in_file, period, row, used
 
 from gpushare.ledger import entries, salvage
-from gpushare.ledger import keeper as keepers
 from gpushare.ledger import ledger as ledgers
-from gpushare.ledger.entries import LARGEST, REST, Entries, Totals, sound
+from gpushare.ledger import mover as movers
+from gpushare.ledger.entries import LARGEST, sound
 from gpushare.ledger.ledger import Ledger
-from gpushare.ledger.schema import SCHEMA_VERSION
 
 HUGE = 1 << 63
 
@@ -106,12 +104,14 @@ def test_what_waits_for_a_full_disk_outlives_a_kill(small_disk, path, opened, tm
     copy.mkdir()
     for name in (path, Path(f"{path}-wal")):
         (copy / name.name).write_bytes(name.read_bytes())
-    second = Ledger(copy / path.name, tmp_path / "run")
+    shutil.copytree(tmp_path / "run", tmp_path / "killed")
+    second = Ledger(copy / path.name, tmp_path / "killed")
     assert second.open_grants() == [("g-1", '"99"')]
     assert second.ended_grant("g-2", str) == "x" * 1000
     assert used(second) == 100
+    second.save(row("g-1", ended=1))
     second.close()
-    assert list((tmp_path / "run").iterdir()) == []
+    assert list((tmp_path / "killed").iterdir()) == []
     ballast.unlink()
 
 
@@ -174,8 +174,8 @@ def test_a_disk_that_does_not_answer_holds_nobody_up(path, opened, monkeypatch):
     ledger = opened()
     monkeypatch.setattr(ledgers, "WAIT_SECONDS", 0.01)
     gate = threading.Event()
-    write = keepers.LedgerFile.write
-    monkeypatch.setattr(keepers.LedgerFile, "write", lambda *given: gate.wait() and write(*given))
+    write = movers.LedgerFile.write
+    monkeypatch.setattr(movers.LedgerFile, "write", lambda *given: gate.wait() and write(*given))
     try:
         for at in range(1000):  # 10 s if each call waited
             ledger.add([period(at=at)])
@@ -191,22 +191,21 @@ def test_a_disk_that_does_not_answer_holds_nobody_up(path, opened, monkeypatch):
 
 
 def test_a_start_does_not_wait_for_a_disk_that_does_not_answer(path, opened, monkeypatch, tmp_path):
-    for name in ("g-1", "g-2", "g-3"):
-        (tmp_path / "run" / name).mkdir(parents=True)
     first = opened()
-    for name in ("g-0", "g-1", "g-2"):
+    for name in ("g-1", "g-2"):
         first.save(row(name, state=f'"{name}"'))
     assert used(first) == 0  # so the thread has written the rows
     monkeypatch.setattr(ledgers, "WAIT_SECONDS", 0.01)
     gate = threading.Event()
-    write, open_ledger = keepers.LedgerFile.write, salvage.open_ledger
-    monkeypatch.setattr(keepers.LedgerFile, "write", lambda *given: gate.wait() and write(*given))
+    write, open_ledger = movers.LedgerFile.write, salvage.open_ledger
+    monkeypatch.setattr(movers.LedgerFile, "write", lambda *given: gate.wait() and write(*given))
     first.save(row("g-2", state='"later"'))  # while nothing is written
     first.save(row("g-3", state='"new"'))
     # As if the first ledger were killed now.
     monkeypatch.setattr(ledgers, "_START_SECONDS", 0.01)
     monkeypatch.setattr(salvage, "open_ledger", lambda *given: gate.wait() and open_ledger(*given))
-    second = opened()
+    shutil.copytree(tmp_path / "run", tmp_path / "killed")
+    second = Ledger(path, tmp_path / "killed")
     try:
         assert sorted(second.open_grants()) == [("g-1", '"g-1"'), ("g-2", '"later"'), ("g-3", '"new"')]
         assert not second.readable
@@ -218,95 +217,6 @@ def test_a_start_does_not_wait_for_a_disk_that_does_not_answer(path, opened, mon
     until(lambda: not second.health.reason, "answers")
     monkeypatch.setattr(ledgers, "WAIT_SECONDS", 20)
     assert second.readable
-    assert (second.run, len(second.open_grants())) == (run, 4)
+    assert (second.run, len(second.open_grants())) == (run, 3)
     second.close()
     assert (run,) in in_file(path, "SELECT run FROM runs")
-
-
-def test_what_waits_is_bounded_and_told(monkeypatch):
-    monkeypatch.setattr(entries, "KEPT_MAX", 10)
-    kept = Entries()
-    for number in range(100):
-        kept.save(row(f"g-{number}", ended=None if number % 20 == 0 else number))
-        kept.add(period(grant=f"g-{number}", used=number))
-    assert len(kept.grants) == 10
-    assert {f"g-{number}" for number in range(0, 100, 20)} <= set(kept.grants)
-    assert kept.lost == 90
-    assert len(kept.periods) == 11
-    assert kept.tenant_totals(frozenset())["t"].used_ns == sum(range(100))
-    assert kept.totals(REST)["GPU-1"].used_ns == sum(range(10, 100))
-
-
-# Everything at once.
-
-
-class Flaky:
-    """Makes writes fail with the errors that a test puts into `errors`."""
-
-    def __init__(self, monkeypatch):
-        self.errors = []
-        self.write = keepers.LedgerFile.write
-        monkeypatch.setattr(keepers.LedgerFile, "write", lambda *given: self(*given))
-
-    def __call__(self, file, run, batch):
-        if self.errors and (error := self.errors.pop()):
-            raise error
-        self.write(file, run, batch)
-
-
-FAULTS = [None, None, ledgers.FailedError("full"), keepers.DamagedError("torn"), OverflowError("bug")]
-
-
-@given(
-    steps=st.lists(
-        st.tuples(
-            st.sampled_from(["a", "b", "c"]), st.integers(0, 100), st.sampled_from(FAULTS), st.sampled_from("aaaseek")
-        ),
-        max_size=40,
-    ),
-    period_s=st.sampled_from([0, 3600]),
-)
-def test_the_ledger_adds_up_whatever_fails(tmp_path_factory, steps, period_s):
-    """With a long `period_s`, usage of living grants waits on tmpfs while that of ended ones is written."""
-    top = tmp_path_factory.mktemp("sums")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keepers, "RETRY_SECONDS", 0.0)
-        patch.setattr(keepers, "_RETRY_FACTOR", 0)
-        flaky = Flaky(patch)
-
-        def start():
-            keeper = keepers.Keeper(top / "ledger.db", top / "run", None, period_s)
-            keeper.start()
-            # An earlier keeper's check would run in another process, and end with that.
-            until(lambda: not [one for one in threading.enumerate() if one.name == "ledger-check"], "checked")
-            return keeper
-
-        keeper = start()
-        said, open_grants, states = {}, {}, {}
-        for at, (grant, ns, fault, act) in enumerate(steps):
-            flaky.errors = [fault]
-            batch = Entries()
-            batch.add(period(grant, used=ns, at=at))
-            said[grant] = said.get(grant, 0) + ns
-            if act == "s":
-                open_grants[grant] = states[grant] = str(at)
-                batch.save(row(grant, state=str(at)))
-            if act == "e":
-                open_grants.pop(grant, None)
-                states[grant] = str(at)
-                batch.save(row(grant, state=str(at), ended=at))
-            keeper.take(batch)
-            if act == "k":  # killed: another one begins with what is there
-                keeper._file and keeper._file.close()
-                keeper = start()
-            assert {name: keeper.totals(name).get("GPU-1", Totals()).used_ns for name in said} == said
-            assert {name: kept.state for name, kept in keeper.open.items()} == open_grants
-        flaky.errors = []
-        keeper.take(Entries(), pressing=True)
-        keeper.take(Entries(), pressing=True)
-        keeper.stop()
-        assert keeper.waiting == 0
-    assert dict(in_file(top / "ledger.db", "SELECT grant_id, SUM(used_ns) FROM periods GROUP BY 1")) == said
-    assert dict(in_file(top / "ledger.db", "SELECT id, state FROM grants")) == states
-    assert in_file(top / "ledger.db", "SELECT COUNT(*) FROM quarantine") == [(0,)]
-    assert in_file(top / "ledger.db", "PRAGMA user_version") == [(SCHEMA_VERSION,)]

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from values.ledgerrows import in_file, period
+from values.ledgerrows import batch, in_file, period
 
 from gpushare.ledger import chained, rollup
-from gpushare.ledger.entries import GAP, IDLE, LARGEST, REST, SUMS, Entries
+from gpushare.ledger.entries import GAP, IDLE, LARGEST, REST, SUMS
 from gpushare.ledger.file import LedgerFile
 from gpushare.ledger.schema import CHAINED
 from gpushare.ledger.slots import Cut, slots
@@ -34,9 +34,7 @@ def rolled(path, rows, now):
     file = LedgerFile(path)
     file.begin(1, "boot", 0)
     for row in rows:
-        entries = Entries()
-        entries.add(row)
-        file.write(1, entries)
+        file.write(1, batch(row))
     while file.roll(now):
         pass
     return file
@@ -73,12 +71,12 @@ def test_usage_is_the_same_over_minutes_hours_and_days(tmp_path):
     rows[84:84] = [minute(GAP, 11 * DAY, 20 * 10**9, tenant=GAP, device=device, used_ns=20 * 10**9) for device in "xy"]
     file = LedgerFile(path)
     file.begin(1, "boot", 0)
-    file.write(1, Entries(periods=dict(enumerate(rows))))
+    file.write(1, batch(*rows))
     spans = [Span(0, LARGEST), Span(48 * DAY, 49 * DAY + 12 * HOUR), Span(0, LARGEST, "t/b")]
     ways = ("tenant", "grant", "device", "hour", "charge")
 
     def read():
-        return {(by, span): added_up(path, snapshot(path), by, span) for by in ways for span in spans}
+        return {(by, span): added_up(snapshot(path), by, span) for by in ways for span in spans}
 
     exact = read()
     while file.roll(50 * DAY):
@@ -113,22 +111,22 @@ def test_hours_for_a_replay_are_the_same_after_the_roll_up(tmp_path):
             ]
     file = LedgerFile(path)
     file.begin(1, "boot", 0)
-    file.write(1, Entries(periods=dict(enumerate(rows))))
-    exact = slots(path, snapshot(path), Span(0, LARGEST))
+    file.write(1, batch(*rows))
+    exact = slots(snapshot(path), Span(0, LARGEST))
     assert len(exact) == 33 * 24
     assert (exact[2].length_ns, exact[3].length_ns, exact[3].capacity_ns) == (HOUR // 2, HOUR, 2 * HOUR)
     while file.roll(43 * DAY):
         pass
-    found = slots(path, snapshot(path), Span(0, LARGEST))
+    found = slots(snapshot(path), Span(0, LARGEST))
     assert found[1:] == exact[24:]
     assert (found[0].begins_ns, found[0].length_ns, found[0].capacity_ns) == (10 * DAY, 47 * HOUR // 2, 47 * HOUR)
     for name in ("used_ns", "waited_ns"):
         assert getattr(found[0], name) == {
             tenant: sum(getattr(slot, name).get(tenant, 0) for slot in exact[:24]) for tenant in getattr(found[0], name)
         }
-    assert slots(path, snapshot(path), Span(50 * DAY, LARGEST), rows[-2:]) == []
+    assert slots(snapshot(path, rows[-2:]), Span(50 * DAY, LARGEST)) == []
     waiting = [replace(row, to_ns=51 * DAY) for row in rows[-4:]]
-    assert [slot.length_ns for slot in slots(path, snapshot(path), Span(50 * DAY, LARGEST), waiting)] == [
+    assert [slot.length_ns for slot in slots(snapshot(path, waiting), Span(50 * DAY, LARGEST))] == [
         51 * DAY - rows[-1].from_ns
     ]
 
@@ -148,7 +146,7 @@ def test_minutes_of_each_device(tmp_path):
     def found(cut, waiting=()):
         return [
             (slot.begins_ns // MINUTE - 10 * 24 * 60, slot.device, slot.length_ns // MINUTE, slot.used_ns)
-            for slot in slots(path, snapshot(path), span, waiting, cut)
+            for slot in slots(snapshot(path, waiting), span, cut)
         ]
 
     whole = [(at, device, 1, {"a": at + more}) for at in range(90) for device, more in (("GPU-1", 0), ("GPU-2", 1))]
@@ -174,7 +172,7 @@ def test_numbers_beyond_64_bits_add_up(tmp_path):
     rows = [minute("a", at, used_ns=LARGEST) for at in range(3)]
     rolled(path, rows, 0).close()
     for by in ("tenant", "hour"):
-        assert [sums.used_ns for sums in added_up(path, snapshot(path), by, Span(0, LARGEST)).values()] == [3 * LARGEST]
+        assert [sums.used_ns for sums in added_up(snapshot(path), by, Span(0, LARGEST)).values()] == [3 * LARGEST]
 
 
 def test_rows_across_an_hour_make_no_second_row_of_it(tmp_path):
@@ -183,7 +181,7 @@ def test_rows_across_an_hour_make_no_second_row_of_it(tmp_path):
     file.begin(1, "boot", 0)
     for day in range(3):
         rows = [minute(name, day * DAY + at * MINUTE + MINUTE // 2) for at in range(24 * 60) for name in "ab"]
-        file.write(1, Entries(periods=dict(enumerate(rows))))
+        file.write(1, batch(*rows))
         for hour in range(24):
             while file.roll(day * DAY + hour * HOUR + HOUR // 2 + AGE):
                 pass

@@ -4,9 +4,9 @@ import sqlite3
 from contextlib import closing
 
 from msgspec.structs import replace
-from values.ledgerrows import period, row
+from values.ledgerrows import batch, period, row
 
-from gpushare.ledger.entries import IDLE, SWITCHING, Entries
+from gpushare.ledger.entries import IDLE, SWITCHING
 from gpushare.ledger.file import LedgerFile
 
 MINUTE = 60 * 10**9
@@ -56,7 +56,7 @@ def test_a_year_of_64_tenants_stays_below_a_gibibyte(tmp_path):
     file.begin(1, "boot", 0)
     empty = used_bytes(path)
     rows = list(day(1_800_000_000 // 86400 * DAY))
-    file.write(1, Entries(periods=dict(enumerate(rows))))
+    file.write(1, batch(*rows))
     row_bytes = (used_bytes(path) - empty) / len(rows)
     while file.roll(rows[0].from_ns + 40 * DAY):
         pass
@@ -66,7 +66,7 @@ def test_a_year_of_64_tenants_stays_below_a_gibibyte(tmp_path):
     assert a_day == TENANTS * GRANTS_A_DAY + 2 * DEVICES
     before = used_bytes(path)
     grants = [row(f"g-{number:012x}", ended=5, state="." * 1000) for number in range(TENANTS * GRANTS_A_DAY)]
-    file.write(1, Entries(grants={one.id: one for one in grants}))
+    file.write(1, batch(*grants))
     grant_bytes = (used_bytes(path) - before) / len(grants)
     file.close()
     at_once = 2 * TENANTS + 2 * DEVICES

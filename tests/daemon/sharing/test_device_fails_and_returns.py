@@ -91,7 +91,7 @@ def test_who_is_promised_nothing_by_name_has_less_first(client):
     assert standings(client) == {"default": (1200, 200, True), "a": (800, 800, False)}
 
 
-def test_everybody_is_told_by_events_with_the_numbers(labs):
+def test_everybody_is_notified_by_events_with_the_numbers(labs):
     grant = labs.create(memory=GIB, time=500, device=0, tenant="b")
     since = labs.call("GET", "/v1/grants")["rv"]
     lose(labs, 0)
@@ -100,8 +100,8 @@ def test_everybody_is_told_by_events_with_the_numbers(labs):
     assert events[0]["object"]["health_reason"]
     assert events[0]["object"]["unhealthy_since_ns"]
     assert events[1]["object"]["have"]["time"] == 1000
-    told = {e["object"]["name"]: e["object"] for e in events if e["name"] == "QuotaDegraded"}
-    promised_and_have = {name: (t["guarantee"]["time"], t["have"]["time"]) for name, t in told.items()}
+    notified = {e["object"]["name"]: e["object"] for e in events if e["name"] == "QuotaDegraded"}
+    promised_and_have = {name: (t["guarantee"]["time"], t["have"]["time"]) for name, t in notified.items()}
     assert promised_and_have == {"a": (1500, 750), "b": (500, 250)}
     last = events[-1]["object"]
     assert (last["id"], last["phase"]) == (grant["id"], "reserved")
@@ -212,9 +212,9 @@ def test_a_gang_with_a_lost_device_holds_up_nobody_on_its_others(daemon, client,
     neighbour = spin("40%", gpu="1")
     until(lambda: min(daemon.busy(gang.pid)[0], daemon.books(1)["busy_ns"]) > 0, "both run", 20)
     lose(client, 0)
-    [told] = [grant for grant in client.grants() if len(grant["devices"]) == 2]
-    assert [device["health"] for device in told["devices"]] == ["unhealthy", "healthy"]
-    assert [device["guaranteed_milli"] for device in told["devices"]] == [0, 400]
+    [notified] = [grant for grant in client.grants() if len(grant["devices"]) == 2]
+    assert [device["health"] for device in notified["devices"]] == ["unhealthy", "healthy"]
+    assert [device["guaranteed_milli"] for device in notified["devices"]] == [0, 400]
     ran = daemon.books(1)["busy_ns"]
     until(lambda: daemon.books(1)["busy_ns"] > ran + 200_000_000, "the neighbour goes on", 20)
     stood = daemon.busy(gang.pid)[0]
@@ -223,7 +223,7 @@ def test_a_gang_with_a_lost_device_holds_up_nobody_on_its_others(daemon, client,
     assert alive(neighbour.pid)
 
 
-def test_the_command_line_says_it(daemon, labs):
+def test_the_command_line_shows_it(daemon, labs):
     grant = labs.create(memory=GIB, time=500, device=0, tenant="b")
     assert daemon.cli_here("sim", "lose", "0").returncode == 0
     until(lambda: health(labs)[0] == "unhealthy", "seen", 20)
@@ -266,11 +266,11 @@ def test_a_gang_goes_on_where_one_of_its_devices_is_missing_at_the_start(daemon,
     lose(client, 0)
     daemon.kill()
     daemon.start()
-    told = {grant["id"]: grant for grant in client.grants()}
+    notified = {grant["id"]: grant for grant in client.grants()}
     assert alive(gang.pid)
-    assert {grant["phase"] for grant in told.values()} == {"active", "reserved"}
-    assert told[held["id"]]["devices"][0]["health"] == "healthy"
-    [both] = [grant for grant in told.values() if len(grant["devices"]) == 2]
+    assert {grant["phase"] for grant in notified.values()} == {"active", "reserved"}
+    assert notified[held["id"]]["devices"][0]["health"] == "healthy"
+    [both] = [grant for grant in notified.values() if len(grant["devices"]) == 2]
     assert [device["health"] for device in both["devices"]] == ["unhealthy", "healthy"]
     # The last known facts: its number, capacity and guarantees.
     kept = ("id", "index", "name", "pci_bus_id", "capacity", "context_bytes", "guaranteed")

@@ -11,7 +11,8 @@ def entitled(daemon):
     return {device["time_milli"]: device["entitled_milli"] for device in found}
 
 
-def test_it_follows_who_works(daemon):
+def test_it_follows_who_works(attentive):
+    daemon = attentive
     with ExitStack() as held:
         more, less, idle = (daemon.spin("1GiB", share, gpu="0") for share in ("60%", "20%", "10%"))
         for tenant in more, less, idle:

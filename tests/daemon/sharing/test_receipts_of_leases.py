@@ -94,29 +94,29 @@ def test_every_wait_has_a_receipt_and_they_agree_with_the_tenants_own_clocks(cli
     events = client.call("GET", "/v1/events")["events"]
     for tenant in pair:
         waits = [e for e in events if e["kind"] in {"lease", "left"} and e["grant"] == tenant.grant]
-        said, own = sum(e["wait_ns"] for e in waits), tenant.waited_ns()
+        answer, own = sum(e["wait_ns"] for e in waits), tenant.waited_ns()
         assert len(waits) >= 20
         # Its own clock starts before the arbiter learns of the wait and stops once its thread runs again. A thread held
         # back by the in-flight bound waits from the revoke on, but starts its clock only when it checks. Each delay is
         # some milliseconds on a machine whose cores are all busy.
         earlier, later = (len(waits) * ms * MS for ms in ((1, 10) if exact else (40, 40)))
-        assert said - earlier < own < said + later, (said / MS, own / MS, len(waits))
+        assert answer - earlier < own < answer + later, (answer / MS, own / MS, len(waits))
         [device] = client.grant(tenant.grant)["devices"]
-        assert device["wait_ns"] == pytest.approx(said, abs=MS)
+        assert device["wait_ns"] == pytest.approx(answer, abs=MS)
 
 
 def told_to_both(client: Any, pair: tuple[Tenant, Tenant]) -> None:
     """Asserts that `why` shows the same decision to the tenant that lost a lease and to the one that got it."""
     one, other = (client.call("GET", f"/v1/explain/{tenant.grant}?limit=200")["decisions"] for tenant in pair)
-    told = {(row["at_ns"], row["rule"], row["other"]) for row in one if row["what"] == "taken" and row["other"]}
+    notified = {(row["at_ns"], row["rule"], row["other"]) for row in one if row["what"] == "taken" and row["other"]}
     took = {(row["at_ns"], row["rule"]) for row in other if row["what"] == "took"}
-    assert told
-    assert {(at, rule) for at, rule, _ in told} <= took
-    assert {whom for _, _, whom in told} == {pair[1].grant}
+    assert notified
+    assert {(at, rule) for at, rule, _ in notified} <= took
+    assert {whom for _, _, whom in notified} == {pair[1].grant}
     assert any(row["what"] == "served" and "team-a" in row["text"] for row in other)
 
 
-def test_every_lease_ends_with_a_receipt_that_says_for_whom_and_why(client, pair, exact):
+def test_every_lease_ends_with_a_receipt_that_states_for_whom_and_why(client, pair, exact):
     contend(client, pair, 20)
     names = {pair[0].grant: "team-a", pair[1].grant: "team-b"}
     guarantees = {pair[0].grant: 250, pair[1].grant: 750}
@@ -151,7 +151,7 @@ def test_every_lease_ends_with_a_receipt_that_says_for_whom_and_why(client, pair
     told_to_both(client, pair)
 
 
-def test_an_owner_that_wakes_is_told_whose_kernels_it_waited_for(client, pair):
+def test_an_owner_that_wakes_is_notified_whose_kernels_it_waited_for(client, pair):
     borrower, owner = pair
     borrower.run()
     until(lambda: leased(client, borrower.grant) > 0, "the borrower runs", 20)
@@ -307,7 +307,7 @@ def test_sums_outlive_restarts_and_grants(daemon, client, pair):
 
 
 @pytest.mark.xdist_group("timing")
-def test_the_command_line_tells_a_lease_in_words(daemon, client, pair):
+def test_the_command_line_shows_a_lease_in_words(daemon, client, pair):
     contend(client, pair, 5)
     a, b = (tenant.grant for tenant in pair)
     done = daemon.cli_here("events", "--tenant", "team-b")

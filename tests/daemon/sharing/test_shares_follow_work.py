@@ -114,7 +114,7 @@ def test_a_resize_while_leases_are_out(client, spin, split):
 
 
 @pytest.mark.slow
-def test_what_was_borrowed_lately_counts_where_the_node_says_so(make_daemon, tmp_path):
+def test_what_was_borrowed_lately_counts_where_the_node_is_configured_so(make_daemon, tmp_path):
     config = tmp_path / "gpushare.toml"
     config.write_text(
         'simulate = "1x4GiB"\nledger_seconds = 1\n[policy]\nusage_factor = 1\nusage_half_life_seconds = 600\n'
@@ -158,8 +158,8 @@ def test_a_tenants_file_that_is_read_again_while_leases_are_out(daemon, client, 
     file.write_text("".join(f"[tenants.{name}]\ntime = {time}\n" for name, time in lines.items()))
     daemon.process.send_signal(signal.SIGHUP)
     events = client.watch(since=rv, timeout=20)
-    told = [next(events), next(events), next(events)][1:]
-    assert [(e["object"]["name"], e["object"]["guarantee"]["time"]) for e in told] == [("a", 600), ("b", 400)]
+    notified = [next(events), next(events), next(events)][1:]
+    assert [(e["object"]["name"], e["object"]["guarantee"]["time"]) for e in notified] == [("a", 600), ("b", 400)]
     # b reserved 750 of its former guarantee, which is now 400.
     if shares:
         split([first, second], [600, 400])

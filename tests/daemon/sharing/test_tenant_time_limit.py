@@ -54,7 +54,7 @@ def test_one_that_is_alone_on_an_idle_device_is_held_to_it(daemon, client, spin,
 
 
 @pytest.mark.slow
-def test_several_grants_on_several_devices_get_together_what_it_says(daemon, client, spin):
+def test_several_grants_on_several_devices_get_the_limit_together(daemon, client, spin):
     client.set_tenant("a", {"time": 300, "time_limit": 600})
     first = spin("10%", tenant="a", gpu="0")
     second = spin("10%", tenant="a", gpu="0")

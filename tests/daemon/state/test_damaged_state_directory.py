@@ -32,7 +32,7 @@ def metric(daemon, name):
     return float(daemon.client.text("/metrics").split(f"\n{name} ")[1].split()[0])
 
 
-def test_a_bad_row_is_set_aside_and_told(fresh):
+def test_a_bad_row_is_set_aside_and_reported(fresh):
     daemon, client = fresh, fresh.client
     assert client.node()["ledger"] == {
         "healthy": True,

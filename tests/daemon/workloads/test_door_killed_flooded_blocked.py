@@ -380,7 +380,7 @@ def test_those_that_wait_and_go_do_not_hold_up_the_rest(sockets):
     crowd[-1].close()
 
 
-def test_a_connection_that_says_nothing_is_closed(sockets, monkeypatch):
+def test_a_connection_that_sends_nothing_is_closed(sockets, monkeypatch):
     silent, joined = connected(sockets.path), connected(sockets.path)
     joined.send(request())
     sockets.settle()

@@ -29,11 +29,11 @@ class Written:
 
     def __init__(self):
         self.full = False
-        self.said = []
+        self.written = []
         self.tenant = None
 
     def write(self):
-        self.said.append([record.slot for record in self.tenant.records])
+        self.written.append([record.slot for record in self.tenant.records])
         if self.full:
             raise FailedError("the ledger cannot be written: disk full")
 
@@ -72,8 +72,8 @@ def test_a_crowd_is_written_in_few_pieces_each_before_its_answers(tmp_path, page
         found = await asyncio.gather(*(join(tmp_path) for _ in range(100)))
         assert {answer.error for _, answer in found} == {JoinError.OK}
         assert sorted(answer.slot for _, answer in found) == list(range(100))
-        assert sorted(written.said[-1]) == list(range(100))
-        assert len(written.said) < 80
+        assert sorted(written.written[-1]) == list(range(100))
+        assert len(written.written) < 80
         for connection, _ in found:
             connection.close()
 
@@ -96,7 +96,7 @@ def test_what_cannot_be_written_is_refused_with_the_reason_and_keeps_no_slot(tmp
     run(tmp_path, pages, scene)
 
 
-def test_one_that_went_before_it_was_told_leaves_nothing(tmp_path, pages):
+def test_one_that_went_before_it_was_notified_leaves_nothing(tmp_path, pages):
     async def scene(tenant, written):
         first, _ = await join(tmp_path)
         # This request waits behind the first one; its connection is closed by the time it is processed.

@@ -76,9 +76,9 @@ def test_any_number_in_any_word(daemon):
         assert "1 processes say what cannot be" in daemon.cli_here("grant", "show", liar).stdout
         for name in ("gpushare_grant_busy_seconds_total", "gpushare_grant_memory_bytes"):
             assert metric(daemon, name, liar) <= capacity
-    told = daemon.client.call("GET", f"/v1/events?grant={liar}&kind=lie")["events"]
-    assert {"state", "generation", "pid", "memory", "busy", "waiting"} <= {event["word"] for event in told}
-    assert len({(event["word"], event["pid"]) for event in told}) == len(told)
+    notified = daemon.client.call("GET", f"/v1/events?grant={liar}&kind=lie")["events"]
+    assert {"state", "generation", "pid", "memory", "busy", "waiting"} <= {event["word"] for event in notified}
+    assert len({(event["word"], event["pid"]) for event in notified}) == len(notified)
     assert "says what cannot be" in daemon.cli_here("events", "--grant", liar, "--kind", "lie").stdout
     assert not daemon.client.call("GET", f"/v1/events?grant={honest}&kind=lie")["events"]
     daemon.client.release(liar)

@@ -55,8 +55,8 @@ class Member:
         return json.loads(self.process.stdout.readline())
 
     def exchange(self, messages: list[bytes], descriptors: int, waits: bool) -> tuple[bytes, int] | None:
-        told = [message.hex() for message in messages]
-        answer = self(messages=told, descriptors=descriptors, waits=waits)
+        notified = [message.hex() for message in messages]
+        answer = self(messages=notified, descriptors=descriptors, waits=waits)
         return (bytes.fromhex(answer[0]), answer[1]) if answer else None
 
     def end(self) -> None:
@@ -106,17 +106,17 @@ def check(messages: list[bytes], answer: tuple[bytes, int] | None, *, member: bo
     if answer is None:
         assert not messages or not messages[0], "what was said is answered"
         return
-    said = answered(answer[0])
-    text = ffi.string(said.message)
-    assert (said.magic, said.version) == (MAGIC, VERSION)
-    assert said.message[len(said.message) - 1] == b"\0"
+    reply = answered(answer[0])
+    text = ffi.string(reply.message)
+    assert (reply.magic, reply.version) == (MAGIC, VERSION)
+    assert reply.message[len(reply.message) - 1] == b"\0"
     understood = len(messages[0]) == len(HONEST) and messages[0][:8] == HONEST[:8]
     right = lib.GS_JOIN_OK if member else lib.GS_JOIN_REFUSED
-    assert said.error == (right if understood else lib.GS_JOIN_VERSION), text
-    if said.error == lib.GS_JOIN_OK:
-        assert said.slot < SLOTS and said.generation > 0 and said.host_pid > 0 and answer[1] == 1
+    assert reply.error == (right if understood else lib.GS_JOIN_VERSION), text
+    if reply.error == lib.GS_JOIN_OK:
+        assert reply.slot < SLOTS and reply.generation > 0 and reply.host_pid > 0 and answer[1] == 1
     else:
-        assert (said.slot, said.generation, said.host_pid, answer[1]) == (NO_SLOT, 0, 0, 0)
+        assert (reply.slot, reply.generation, reply.host_pid, answer[1]) == (NO_SLOT, 0, 0, 0)
         assert text
 
 

@@ -55,7 +55,7 @@ def test_a_thousand_join_and_go(daemon, client, crowd):
     assert len(last) < N // 4, last
 
 
-def test_who_is_told_its_slot_is_in_the_ledger_whenever_the_daemon_is_killed(daemon, client, crowd):
+def test_who_is_notified_its_slot_is_in_the_ledger_whenever_the_daemon_is_killed(daemon, client, crowd):
     """The ledger is written before the reply, so no process that joined is lost."""
     child = daemon.tenant("sh", "-c", f'"{crowd}" 50; read line')
     taken, _, directory = child.stdout.readline().split()

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from machine.nobody import NOBODY, open_to
+from machine.members import NOBODY, open_to_members
 from run.running import SPIN, Running, copied_driver, start
 from run.waiting import until
 
@@ -65,7 +65,7 @@ sys.exit(main.main(sys.argv[1:]))
 
 def as_user(daemon, script: str) -> subprocess.CompletedProcess[str]:
     """As `shell`, by an ordinary user."""
-    open_to(daemon, NOBODY)
+    open_to_members(daemon.layout.socket)
     command = [sys.executable, "-c", USERS_RUN, "run", "--memory", "1GiB", "--time", "25%", "--", "sh", "-c", script]
     return subprocess.run(command, env=daemon.env, capture_output=True, text=True, timeout=60, check=False)
 
@@ -121,7 +121,7 @@ def test_a_run_in_a_run_has_the_inner_share(public, probe):
 
 def test_a_users_run_in_roots_has_the_inner_share(public, probe):
     code = USERS_RUN.replace("'", "'\\''")
-    open_to(public, NOBODY)
+    open_to_members(public.layout.socket)
     inner = f"{sys.executable} -c '{code}' run --memory 2GiB --time 25% -- {probe} libcuda.so.1"
     done = shell(public, inner)
     if " shared:" in Path("/proc/self/mountinfo").read_text():
@@ -134,9 +134,9 @@ def test_nothing_of_the_namespace_is_seen_outside(public):
     done = shell(
         public, f"ls {PROCESS_SELF}; readlink /proc/self/ns/mnt; touch {PROCESS_SELF}/limits || echo read-only"
     )
-    listed, said = done.stdout.split(), done.stderr
+    listed, reply = done.stdout.split(), done.stderr
     assert {"limits", "usage", "grant.sock", "driver", "sim"} < set(listed)
-    assert listed[-1] == "read-only", said
+    assert listed[-1] == "read-only", reply
     assert str(Path("/proc/self/ns/mnt").readlink()) not in listed
     assert not os.listdir(PROCESS_SELF)
     assert not any(str(SIM_LIB_DIR) in line for line in Path("/proc/self/mountinfo").read_text().splitlines())
@@ -171,7 +171,7 @@ def test_a_users_sandbox_where_root_is_nobody(public, probe):
     assert probed.stdout.split() == ["0", "0", "1"], probed.stderr
 
 
-def test_a_sandbox_that_denies_the_devices_nodes_says_so(public, probe):
+def test_a_sandbox_that_denies_the_devices_nodes_reports_it(public, probe):
     """As bwrap --ro-bind / / without --dev-bind. A program that wants no device is told nothing."""
     looks = f"{probe} libcuda.so.1; CUDA_VISIBLE_DEVICES= {probe} libcuda.so.1"
     done = shell(public, f"unshare --mount sh -c 'mount -o remount,bind,nodev /dev; {looks}'")
@@ -185,7 +185,7 @@ def hidden(daemon, command: str) -> str:
     return f"unshare --mount sh -c '{' && '.join(covers)} && exec {command}'"
 
 
-def test_a_sandbox_that_has_what_it_is_told_to_bind(public, probe):
+def test_a_sandbox_that_has_what_it_is_advised_to_bind(public, probe):
     """A root with the system's directories, and the two of the share."""
     root = public.state_dir / "root"
     script = [
@@ -199,7 +199,7 @@ def test_a_sandbox_that_has_what_it_is_told_to_bind(public, probe):
     assert done.stdout.split() == ["0", "1"], done.stderr
 
 
-def test_a_sandbox_that_hides_the_grant_says_so(public, probe):
+def test_a_sandbox_that_hides_the_grant_reports_it(public, probe):
     done = shell(public, hidden(public, f"{probe} libcuda.so.1"))
     assert done.stdout.split() == [str(SYSTEM_NOT_READY), "0"]
     assert "GPUSHARE_GRANT_DIR is not here" in done.stderr
@@ -221,24 +221,26 @@ def past(daemon) -> str:
     return f"env -i LD_LIBRARY_PATH={driver} GPUSHARE_SIM_DIR={daemon.layout.sim} {SPIN} --alloc 1MiB --seconds 600"
 
 
-def test_one_that_is_stopped_is_told_why_on_its_standard_error(public):
+def test_one_that_is_stopped_is_notified_why_on_its_standard_error(public):
     with evade(public, f"exec {past(public)}") as child:
-        said = child.stderr.readline()
+        reply = child.stderr.readline()
         [found] = public.findings(pid=child.pid, act="frozen")
-    told = f"gpushare: process {child.pid} uses a device past its share {found['grant']}, and is stopped until it ends"
-    assert said.startswith(told)
-    assert "LD_LIBRARY_PATH" in said
+    notified = (
+        f"gpushare: process {child.pid} uses a device past its share {found['grant']}, and is stopped until it ends"
+    )
+    assert reply.startswith(notified)
+    assert "LD_LIBRARY_PATH" in reply
 
 
-def test_one_in_a_sandbox_is_told_what_to_bind(public):
+def test_one_in_a_sandbox_is_notified_what_to_bind(public):
     with evade(public, f"exec {hidden(public, past(public))}") as child:
-        said = child.stderr.readline()
+        reply = child.stderr.readline()
         assert public.findings(pid=child.pid, act="frozen")
     for part in ("hides its share", PROCESS_SELF, "bwrap --bind"):
-        assert part in said
+        assert part in reply
 
 
-def test_one_that_is_to_be_killed_is_told_when(make_daemon, tmp_path):
+def test_one_that_is_to_be_killed_is_notified_when(make_daemon, tmp_path):
     config = tmp_path / "gpushare.toml"
     config.write_text('simulate = "1x16GiB"\n[audit]\nevader = "kill"\ngrace_seconds = 3\n')
     daemon = make_daemon("--config", str(config)).start()
@@ -259,7 +261,7 @@ def tell(process: subprocess.Popen[bytes]) -> int:
 
 
 @pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_WRONLY | os.O_APPEND])
-def test_a_process_is_told_only_where_it_can_write_itself(tmp_path, flags):
+def test_a_process_is_notified_only_where_it_can_write_itself(tmp_path, flags):
     """The helper is root's, and may open any file; what it writes to is what the process has opened, as it has."""
     file = tmp_path / "file"
     file.write_text("before\n")
@@ -268,9 +270,9 @@ def test_a_process_is_told_only_where_it_can_write_itself(tmp_path, flags):
         os.close(opened)
         status = tell(process)
         process.kill()
-    told = flags != os.O_RDONLY
-    assert (status == 0) == told
-    assert file.read_text() == ("before\ngpushare: a text\n" if told else "before\n")
+    notified = flags != os.O_RDONLY
+    assert (status == 0) == notified
+    assert file.read_text() == ("before\ngpushare: a text\n" if notified else "before\n")
 
 
 def test_a_full_pipe_keeps_the_helper_for_a_moment_only():

@@ -9,7 +9,7 @@ from virtual_device import MS, Model
 
 from gpushare.binding.arbiter import GrantStats
 from gpushare.daemon.state.books import DeviceBook, DeviceTime, Instant, Sample, periods, unowned, unused
-from gpushare.ledger.entries import GAP, IDLE, Entries, Totals
+from gpushare.ledger.entries import GAP, IDLE, Batch, Totals, values
 from gpushare.ledger.file import LedgerFile
 from gpushare.ledger.verify import verify
 
@@ -48,20 +48,17 @@ class Run:
             self.model.want(number, None if busy and chance.random() < 0.7 else 0)
         self.model.run(length_ns)
 
-    def rows(self) -> Entries:
-        found = Entries()
+    def rows(self) -> Batch:
         samples = []
         for number, (name, guarantee) in enumerate(GRANTS.items()):
             core = self.model.stats(number)
             stats = replace(ZERO, leased_ns=core.leased_ns, borrowed_ns=core.borrowed_ns, wait_ns=core.wait_ns)
             grant = f"g-{name}-{self.device}"
             samples.append(Sample(grant, name, self.device, 0, guarantee, self.books[number], stats, guarantee))
-        for row in periods(samples, self.now):
-            found.add(row)
+        found = periods(samples, self.now)
         before, self.time = self.time, self.device_time()
-        for row in unused(self.device, before, self.time):
-            found.add(row)
-        return found
+        found += unused(self.device, before, self.time)
+        return Batch(periods=list(map(values, found)))
 
 
 @pytest.mark.slow
@@ -86,10 +83,8 @@ def test_a_day_adds_up(tmp_path):
             number += 1
             back = runs[0].now.wall_ns + chance.randrange(5 * SECOND)
             file.begin(number, "boot", back - kept)
-            gaps = Entries()
-            for run in runs:
-                gaps.add(unowned(GAP, run.device, kept, back, back - kept))
-            file.write(number, gaps)
+            gaps = [values(unowned(GAP, run.device, kept, back, back - kept)) for run in runs]
+            file.write(number, Batch(periods=gaps))
             runs = [Run(device, back) for device in "xy"]
     whole = kept - EPOCH
     assert number > 8, "it was killed some times"

@@ -35,7 +35,7 @@ PROBE = f"""
 mknod {OWN} c 195 0 2>/dev/null
 for node in {" ".join(NODES)} {OWN}; do
   said=$( (: < $node) 2>&1 )
-  echo "node $node ${{said##*: }}"
+  echo "node $node ${{answer##*: }}"
 done
 """
 
@@ -56,7 +56,7 @@ def shown(cgroups: str = "v1") -> Iterator[list[str]]:
 def usable(output: str) -> set[str]:
     """The nodes that the container may open, from the output of PROBE. Fails if PROBE did not run to its end."""
     lines = [line.strip().split(" ", 2) for line in output.splitlines() if line.startswith("node ")]
-    found = {node: said for _, node, said in lines}
+    found = {node: answer for _, node, answer in lines}
     assert set(found) == {*NODES, OWN}, output
     assert set(found.values()) <= {"No such file", "Operation not permitted", "No such device or address"}, output
-    return {node for node, said in found.items() if said == "No such device or address"}
+    return {node for node, answer in found.items() if answer == "No such device or address"}

@@ -128,8 +128,8 @@ class Docker:
         """Makes IMAGE from a tar; `change`: an instruction of a Dockerfile."""
         name, _, tag = IMAGE.partition(":")
         query = {"fromSrc": "-", "repo": name, "tag": tag, **({"changes": change} if change else {})}
-        status, said = self("POST", f"/images/create?{urllib.parse.urlencode(query)}", data=rootfs.read_bytes())
-        assert status == 200, said
+        status, reply = self("POST", f"/images/create?{urllib.parse.urlencode(query)}", data=rootfs.read_bytes())
+        assert status == 200, reply
 
     def run(self, runtime: str, *command: str, env: list[str] | None = None, **host: object) -> tuple[int, str]:
         """Runs a container: the status of its start, and its output or why it did not start. `host`: more of the
@@ -138,11 +138,11 @@ class Docker:
         if status != 201:
             return status, name
         try:
-            status, said = self("POST", f"/containers/{name}/start")
+            status, reply = self("POST", f"/containers/{name}/start")
             if status == 204:
                 self("POST", f"/containers/{name}/wait")
-                said = self("GET", f"/containers/{name}/logs?stdout=1&stderr=1")[1]
-            return status, said.decode()
+                reply = self("GET", f"/containers/{name}/logs?stdout=1&stderr=1")[1]
+            return status, reply.decode()
         finally:
             self.remove(name)
 
@@ -152,8 +152,8 @@ class Docker:
             "Image": IMAGE, "Cmd": command, "Tty": True, "Env": env or [],
             "HostConfig": {"Runtime": runtime, "NetworkMode": "none", **host},
         }  # fmt: skip
-        status, said = self("POST", "/containers/create", asked)
-        return status, json.loads(said)["Id"] if status == 201 else said.decode()
+        status, reply = self("POST", "/containers/create", asked)
+        return status, json.loads(reply)["Id"] if status == 201 else reply.decode()
 
     def remove(self, name: str) -> None:
         self("DELETE", f"/containers/{name}?force=1")
@@ -161,9 +161,9 @@ class Docker:
     def execute(self, name: str, *command: str) -> str:
         """The output of a command in a running container."""
         asked = {"Cmd": command, "Tty": True, "AttachStdout": True, "AttachStderr": True}
-        status, said = self("POST", f"/containers/{name}/exec", asked)
-        assert status == 201, said
-        return self("POST", f"/exec/{json.loads(said)['Id']}/start", {"Tty": True})[1].decode()
+        status, reply = self("POST", f"/containers/{name}/exec", asked)
+        assert status == 201, reply
+        return self("POST", f"/exec/{json.loads(reply)['Id']}/start", {"Tty": True})[1].decode()
 
     def is_up(self) -> bool:
         with contextlib.suppress(OSError):

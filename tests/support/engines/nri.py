@@ -39,7 +39,7 @@ class Plugin:
             self.process = subprocess.Popen(self.command, stdout=log, stderr=log)
         return self
 
-    def says(self, words: str, times: int = 1) -> None:
+    def logs(self, words: str, times: int = 1) -> None:
         until(lambda: self.log.read_text().count(words) >= times, f"the plugin says {words!r} {times} times", 30)
 
     def kill(self) -> None:
@@ -120,8 +120,8 @@ class Engine:
         stream, request = self.receive(TO_ENGINE, 1)
         asked = parse(request)
         assert (text(asked, 1), text(asked, 2)) == ("nri.pkg.api.v1alpha1.Runtime", "RegisterPlugin")
-        said = parse(raw(asked, 3))
-        assert (text(said, 1), text(said, 2)) == ("gpushare", "10")
+        reply = parse(raw(asked, 3))
+        assert (text(reply, 1), text(reply, 2)) == ("gpushare", "10")
         self.send(TO_ENGINE, stream, 2, b"")
         configured = message(_2="stand-in", _3="1.0", _4=5000, _5=self.timeout_ms, _6="0.12")
         events = number(parse(self.call("Configure", configured)), 2)
@@ -142,8 +142,8 @@ class Engine:
         env: list[str] | None = None,
     ) -> Adjustment:
         """The plugin's adjustment of a new container with these annotations, of its pod and its own."""
-        said = message(_1=name, _3="main", _6=container or {}, _8=env or ["PATH=/bin"], _9=mounts or [])
-        return Adjustment(self.call("CreateContainer", message(_1=message(_1="p1", _6=pod), _2=said)))
+        reply = message(_1=name, _3="main", _6=container or {}, _8=env or ["PATH=/bin"], _9=mounts or [])
+        return Adjustment(self.call("CreateContainer", message(_1=message(_1="p1", _6=pod), _2=reply)))
 
     def remove(self, name: str, *, by_state_change: bool = False) -> None:
         if by_state_change:

@@ -177,8 +177,8 @@ class House:
 
     def lose(self, start_s: float) -> None:
         """Asserts that a kill of the daemon cost the ledger no more than each grant's last seconds and the start."""
-        told = [self.grant(grant)["devices"][0]["busy_ns"] for grant in self.grants]
-        now = [did - one for did, one in zip(self.busy(), told, strict=True)]
+        notified = [self.grant(grant)["devices"][0]["busy_ns"] for grant in self.grants]
+        now = [did - one for did, one in zip(self.busy(), notified, strict=True)]
         for lost, before in zip(now, self.lost, strict=True):
             assert -1e9 < lost - before < (LATE_S + 1 + start_s) * 1.1e9 + 1e9, (now, self.lost)
         self.lost = now
@@ -228,9 +228,9 @@ class House:
         for tenant, grant, did, lost in zip(self.honest, self.grants, true, self.lost, strict=True):
             tenant.close()
             until(lambda grant=grant: self.grant(grant)["phase"] == "released", "it ends")
-            told = self.grant(grant)["devices"][0]["busy_ns"]
-            print(f"{grant}: {told / 1e9:.2f} s in the ledger, {did / 1e9:.2f} s true, {lost / 1e9:.2f} s lost")
-            assert abs(told + lost - did) <= did * 0.05 + 100e6, (told, lost, did)
+            notified = self.grant(grant)["devices"][0]["busy_ns"]
+            print(f"{grant}: {notified / 1e9:.2f} s in the ledger, {did / 1e9:.2f} s true, {lost / 1e9:.2f} s lost")
+            assert abs(notified + lost - did) <= did * 0.05 + 100e6, (notified, lost, did)
 
     def end_hostile(self) -> None:
         for actor in self.actors.values():

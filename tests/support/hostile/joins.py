@@ -49,9 +49,9 @@ def join(hostile: Hostile) -> socket.socket:
     connection.send(request(slot=slot, generation=generation))
     text, descriptors, *_ = socket.recv_fds(connection, 4096, 4)
     if text:
-        said = answered(text)
-        if said.error == 0:
-            hostile.joined = said.slot, said.generation
+        answer = answered(text)
+        if answer.error == 0:
+            hostile.joined = answer.slot, answer.generation
     for descriptor in descriptors:
         hostile.bell = hostile.hold(descriptor)
     return connection
@@ -140,15 +140,15 @@ def descriptor(hostile: Hostile) -> int:
 
 def send(hostile: Hostile, connection: socket.socket) -> None:
     """Sends one message, with or without descriptors; the kernel may refuse them."""
-    said, rights = message(hostile), array.array("i")
+    answer, rights = message(hostile), array.array("i")
     if hostile.random.random() < 0.5:
         with contextlib.suppress(OSError):
             rights.extend([descriptor(hostile)] * hostile.random.choice((1, 2, 7, 253)))
     ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if rights else []
     try:
-        connection.sendmsg([said], ancillary)
+        connection.sendmsg([answer], ancillary)
     except PermissionError:
-        connection.send(said)
+        connection.send(answer)
 
 
 def conversation(hostile: Hostile) -> None:

@@ -27,9 +27,9 @@ def made(release: str, packages: str = "", *, name: str = "") -> Iterator[Callab
 
     def wait() -> Path:
         if making is not None:
-            _, said = making.communicate(timeout=300)
+            _, answer = making.communicate(timeout=300)
             if making.returncode:
-                pytest.skip(f"no clean root can be made here (no mirror?): {said[-300:]}")
+                pytest.skip(f"no clean root can be made here (no mirror?): {answer[-300:]}")
         return kept
 
     try:

@@ -37,7 +37,10 @@ def emulated(
         wait = 'echo $$ >"$2.new"; mv "$2.new" "$2"; read -r word <"$1"; shift 2; exec "$@"'
         enter = ["unshare", "--user", "--mount", "--propagation", "private", "sh", "-c", wait, "sh", go, ready]
         inner = ["unshare", "--pid", "--fork", "--kill-child", "sh", "-c", ENTER, "sh", line, *map(str, command)]
-        with open(log, "a") as said, subprocess.Popen([*enter, *inner], stdout=said, stderr=said, env=env) as process:
+        with (
+            open(log, "a") as answer,
+            subprocess.Popen([*enter, *inner], stdout=answer, stderr=answer, env=env) as process,
+        ):
             try:
                 until(lambda: ready.exists() or process.poll() is not None, "the namespace")
                 if process.poll() is not None:

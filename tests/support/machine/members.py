@@ -1,4 +1,4 @@
-"""Members of the group: another user's processes, and raw HTTP on the node socket."""
+"""Members of the group: code as user nobody in a child that drops root, and raw HTTP on the node socket."""
 
 import contextlib
 import json
@@ -13,9 +13,9 @@ from typing import Any
 NOBODY = 65534
 
 
-def open_to_members(path: Path) -> None:
-    """Lets user nobody connect, as a member of the socket's group."""
-    os.chown(path, 0, NOBODY)
+def open_to_members(path: Path, gid: int = NOBODY) -> None:
+    """Lets members of the socket's group connect; user nobody is one by default."""
+    os.chown(path, 0, gid)
     path.chmod(0o660)
 
 
@@ -39,11 +39,22 @@ def member(work: Callable[[Callable[[object], None]], object]) -> Iterator[Calla
             os._exit(0)
     os.close(write)
     try:
-        with open(read) as told:
-            yield lambda: json.loads(told.readline())
+        with open(read) as notified:
+            yield lambda: json.loads(notified.readline())
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+
+
+def as_nobody(work: Callable[[], object]) -> Any:
+    """Runs `work` as user nobody; returns the exception it raised as class name and text, or 'ok'."""
+
+    def done(tell: Callable[[object], None]) -> None:
+        work()
+        tell("ok")
+
+    with member(done) as notified:
+        return notified()
 
 
 def connect(path: Path, timeout: float = 20) -> socket.socket:

@@ -42,10 +42,10 @@ def earlier(wheel: Path, into: Path, version: str) -> Path:
     files = wheels.contents(wheel)
     renamed = {name.replace(f"gpushare-{VERSION}.", f"gpushare-{version}."): data for name, data in files.items()}
     info = f"gpushare-{version}.dist-info"
-    for name, said in ((f"{info}/METADATA", "Version: {}"), ("gpushare/__init__.py", '__version__ = "{}"')):
+    for name, answer in ((f"{info}/METADATA", "Version: {}"), ("gpushare/__init__.py", '__version__ = "{}"')):
         text = renamed[name].decode()
-        assert said.format(VERSION) in text
-        renamed[name] = text.replace(said.format(VERSION), said.format(version)).encode()
+        assert answer.format(VERSION) in text
+        renamed[name] = text.replace(answer.format(VERSION), answer.format(version)).encode()
     tag = wheel.stem.split("-", 2)[2]
     renamed[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: {tag}\n".encode()
     made = into / f"gpushare-{version}-{tag}.whl"

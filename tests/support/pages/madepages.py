@@ -5,16 +5,16 @@ from pathlib import Path
 
 from gpushare.binding.page_words import DeviceLimits
 from gpushare.binding.pages import LIMITS_BYTES, USAGE_BYTES, LimitsPage, UsagePage, new_limits, new_usage
-from gpushare.inject import steps
+from gpushare.inject import files
 
 
 def limits_page(path: Path, grant: str, devices: Sequence[DeviceLimits]) -> LimitsPage:
     """Makes a limits page. Raises what new_limits raises, and OSError."""
-    steps.Steps(steps.file("", 0o644, new_limits(grant, devices), LIMITS_BYTES)).run(path)
+    files.make(path, new_limits(grant, devices), 0o644, size=LIMITS_BYTES)
     return LimitsPage.open(path)
 
 
 def usage_page(path: Path, grant: str, room: int = 0) -> UsagePage:
-    """Makes a usage page. `room`: as for steps.file. Raises FailedError and OSError."""
-    steps.Steps(steps.file("", 0o666, new_usage(grant), USAGE_BYTES, room)).run(path)
+    """Makes a usage page. `room`: as for files.make. Raises FailedError and OSError."""
+    files.make(path, new_usage(grant), 0o666, size=USAGE_BYTES, room=room)
     return UsagePage.open(path)

@@ -212,8 +212,8 @@ class Daemon:
         if options.keys() <= {"env"} and zygote.can_fork(env := options.get("env", self.env)):
             words = [*GPUSHARE, *map(str, arguments)]
             child = start(words, env)
-            printed, said = child.communicate(60)
-            return subprocess.CompletedProcess(words, child.wait(), printed, said)
+            printed, reply = child.communicate(60)
+            return subprocess.CompletedProcess(words, child.wait(), printed, reply)
         settings = {"capture_output": True, "text": True, "timeout": 60, "env": self.env, **options}
         return subprocess.run([*GPUSHARE, *map(str, arguments)], check=False, **settings)
 

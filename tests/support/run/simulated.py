@@ -118,8 +118,8 @@ class Sim:
     def python(self, code: str, env: dict[str, str] | None = None) -> str:
         """The output of a process that runs the code."""
         child = zygote.fork(self.environment(**(env or {})), code)
-        printed, said = child.communicate(60)
-        assert child.returncode == 0, f"status {child.returncode}\n{code}\n{printed}{said}"
+        printed, answer = child.communicate(60)
+        assert child.returncode == 0, f"status {child.returncode}\n{code}\n{printed}{answer}"
         return printed
 
     def fork(self, env: dict[str, str] | None = None) -> zygote.Forked:

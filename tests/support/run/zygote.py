@@ -96,9 +96,9 @@ class Forked(Process):
         with contextlib.suppress(BrokenPipeError):
             self.stdin.close()
         with self.stdout, self.stderr or contextlib.nullcontext() as errors:
-            printed, said = self.stdout.read(), errors.read() if errors else ""
+            printed, reply = self.stdout.read(), errors.read() if errors else ""
         self.wait(timeout)
-        return printed, said
+        return printed, reply
 
 
 class Zygote:

@@ -113,7 +113,7 @@ class Timed:
         for name, why in sorted(self._not_run.items()):
             terminalreporter.write_line(f"{NOT_RUN}: {name}: {why}")
         left = len(self._not_run)
-        said = f"timing: {self._all - left} run, {left} not run because the machine was busy"
+        answer = f"timing: {self._all - left} run, {left} not run because the machine was busy"
         if self._again and left > MOST * self._all:
-            said += f": more than {MOST:.0%} of them without a result, so this run proves nothing"
-        terminalreporter.write_line(said)
+            answer += f": more than {MOST:.0%} of them without a result, so this run proves nothing"
+        terminalreporter.write_line(answer)

@@ -3,7 +3,7 @@
 import sqlite3
 from contextlib import closing
 
-from gpushare.ledger.entries import GrantRow, Period, Totals
+from gpushare.ledger.entries import Batch, GrantRow, Period, Totals, values
 
 
 def period(grant="g-1", used=1, at=1, **more):
@@ -14,6 +14,12 @@ def period(grant="g-1", used=1, at=1, **more):
 
 def row(name, ended=None, state="{}"):
     return GrantRow(name, None, "t", 0, "released" if ended else "active", state, 1, ended)
+
+
+def batch(*rows):
+    """A batch of grants' rows and periods."""
+    periods = [values(one) for one in rows if isinstance(one, Period)]
+    return Batch(grants=[one for one in rows if isinstance(one, GrantRow)], periods=periods)
 
 
 def used(ledger, grant="g-1"):

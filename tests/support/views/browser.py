@@ -45,13 +45,13 @@ def opened(browser: Browser, url: str, *, expected: tuple[str, ...] = (), **opti
     context.set_default_timeout(30_000)
     context.add_init_script(_VIOLATIONS)
     page = context.new_page()
-    said: list[str] = []
-    page.on("console", lambda message: said.append(message.text) if message.type in ("error", "warning") else None)
-    page.on("pageerror", lambda error: said.append(str(error)))
+    answer: list[str] = []
+    page.on("console", lambda message: answer.append(message.text) if message.type in ("error", "warning") else None)
+    page.on("pageerror", lambda error: answer.append(str(error)))
     try:
         page.goto(url)
         yield page
-        found = [text for text in said if not any(part in text for part in expected)]
+        found = [text for text in answer if not any(part in text for part in expected)]
         assert not found, found
     finally:
         context.close()

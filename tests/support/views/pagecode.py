@@ -46,8 +46,8 @@ def blocks(page: Path, *kinds: str) -> list[Block]:
 
 def mentions(page: Path) -> Iterator[list[str]]:
     """The words after `gpushare` in a page's prose: often not a whole call."""
-    for said in re.findall(r"`(?:sudo )?gpushare ([^`\n]+)`", _BLOCK.sub("", page.read_text())):
-        yield said.split()
+    for answer in re.findall(r"`(?:sudo )?gpushare ([^`\n]+)`", _BLOCK.sub("", page.read_text())):
+        yield answer.split()
 
 
 def _lines(block: Block) -> Iterator[str]:

@@ -35,8 +35,8 @@ def grant(name: str, at: int = 0, tenant: str = "default", created_ns: int = 0, 
 
 def tenant(name: str, parent: str | None = None, entitled: int = 0, **now: Any) -> dict[str, Any]:
     times = dict.fromkeys(("used_milli", "borrowed_milli", "lent_milli", "waited_milli"), 0)
-    stands = {"state": "idle", "entitlement_milli": entitled, **times, **now}
-    return {"name": name, "parent": parent, "guarantee": {"time": 0, "memory": 0}, "grants": 0, "now": stands}
+    standing = {"state": "idle", "entitlement_milli": entitled, **times, **now}
+    return {"name": name, "parent": parent, "guarantee": {"time": 0, "memory": 0}, "grants": 0, "now": standing}
 
 
 class Answering:

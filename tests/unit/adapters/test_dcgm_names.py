@@ -33,7 +33,7 @@ def metrics(wall: float, used: int = 0, **grants: tuple[float, int, int, bool]) 
     return "\n".join(lines) + "\n"
 
 
-def told(names: Names, text: str) -> dict[str, dict[str, float]]:
+def notified(names: Names, text: str) -> dict[str, dict[str, float]]:
     """Values by metric name, then by the labels that follow the device's."""
     found: dict[str, dict[str, float]] = {}
     for name, inside, value in re.findall(r"^(DCGM_\w+)\{(.*)\} (\S+)$", names.text(text, [DEVICE]), re.MULTILINE):
@@ -44,27 +44,27 @@ def told(names: Names, text: str) -> dict[str, dict[str, float]]:
 
 def test_use_is_what_happened_since_the_last_question():
     names = Names("n")
-    first = told(names, metrics(10.0, a=(5.0, 0, GIB, False)))
+    first = notified(names, metrics(10.0, a=(5.0, 0, GIB, False)))
     assert set(first) == {"DCGM_FI_DEV_FB_FREE", "DCGM_FI_DEV_FB_USED"}, "nothing is known of use yet"
-    now = told(names, metrics(14.0, a=(6.0, 0, GIB, False), b=(1.0, 0, 0, False)))
+    now = notified(names, metrics(14.0, a=(6.0, 0, GIB, False), b=(1.0, 0, 0, False)))
     assert now["DCGM_FI_DEV_GPU_UTIL"] == {"": 50.0}
     assert now["DCGM_FI_PROF_GR_ENGINE_ACTIVE"] == {"": 0.5}
-    again = told(names, metrics(1.0, a=(6.0, 0, GIB, False)))
+    again = notified(names, metrics(1.0, a=(6.0, 0, GIB, False)))
     assert "DCGM_FI_DEV_GPU_UTIL" not in again, "the daemon began anew"
 
 
-def test_a_pods_part_is_told_apart_and_all_parts_add_up():
+def test_a_pods_part_is_kept_apart_and_all_parts_add_up():
     names = Names("n")
     names.text(metrics(10.0), [DEVICE])
     grants = {"a": (1.0, GIB, 4 * GIB, True), "b": (0.5, 2 * GIB, 3 * GIB, False), "c": (0.5, 0, 0, True)}
-    now = told(names, metrics(14.0, 4 * GIB, **grants))
+    now = notified(names, metrics(14.0, 4 * GIB, **grants))
     assert now["DCGM_FI_DEV_GPU_UTIL"] == {"": 12.5, POD: 37.5}
     assert now["DCGM_FI_DEV_FB_USED"] == {"": 3072.0, POD: 1024.0}
     assert now["DCGM_FI_DEV_FB_FREE"] == {"": 9 * 1024.0, POD: 3072.0}
-    ended = told(names, metrics(18.0, **{"c": grants["c"]}))
+    ended = notified(names, metrics(18.0, **{"c": grants["c"]}))
     assert ended["DCGM_FI_DEV_GPU_UTIL"] == {"": 0.0}
 
 
 @pytest.mark.parametrize("text", ["", "# HELP x\n", "gpushare_loop_latency_seconds_sum 3\n"])
-def test_a_device_of_which_nothing_is_said(text):
-    assert told(Names("n"), text)["DCGM_FI_DEV_FB_FREE"] == {"": 16384.0}
+def test_a_device_of_which_nothing_is_reported(text):
+    assert notified(Names("n"), text)["DCGM_FI_DEV_FB_FREE"] == {"": 16384.0}

@@ -44,7 +44,7 @@ def test_a_device_that_flaps_is_written_as_often_as_the_pace_allows():
 
 
 @pytest.mark.parametrize("prefix", ["", "cuda_"])
-def test_what_a_device_says_of_itself(prefix):
+def test_what_a_device_states_of_itself(prefix):
     known = {
         f"{prefix}compute_capability": "9.0",
         "driver_version": "580.95.05",
@@ -177,7 +177,7 @@ QUANTITIES = st.sampled_from(["1e3", "-1", "300m", "1E", "0", "99999999999999999
     memory=QUANTITIES,
     time=QUANTITIES,
 )
-def test_whatever_a_claim_says_it_asks_for_its_own_grant_or_is_told(parameters, source, memory, time):
+def test_whatever_a_claim_states_it_asks_for_its_own_grant_or_is_reported(parameters, source, memory, time):
     config = {"source": source, "opaque": {"driver": "gpu.gpushare.dev", "parameters": parameters}}
     one, daemon = claim(memory=memory, time=time, config=[config]), Daemon()
     try:
@@ -200,7 +200,7 @@ def test_one_claim_that_cannot_be_read_does_not_hold_up_the_others():
     assert isinstance(answers["uid-good"], list)
 
 
-def test_health_is_told_again_before_kubelet_stops_believing_it(monkeypatch):
+def test_health_is_reported_again_before_kubelet_stops_believing_it(monkeypatch):
     monkeypatch.setattr("gpushare.adapters.kubernetes.kubelet._HEALTH_SECONDS", 0.01)
     healths = Healths()
     healths.put([Health("n", NAME, True, 0, "")])

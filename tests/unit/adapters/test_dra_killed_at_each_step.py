@@ -135,7 +135,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(statuses, "RETRY_SECONDS", 0.0)
 
 
-def test_a_claims_status_says_what_it_got_and_is_written_once(quick):
+def test_a_claims_status_states_what_it_got_and_is_written_once(quick):
     one, daemon = claim(), KeyedDaemon()
     others = {"driver": "nic.example.com", "pool": "n", "device": "nic0", "data": {}}
     one["status"]["devices"] = [others]
@@ -170,8 +170,8 @@ def test_a_status_that_cannot_be_written_is_nobodys_trouble(quick):
     answers = preparer.prepare([named(one) for one in claims], there)
     assert all(isinstance(answer, list) for answer in answers.values())
     written(api, preparer.statuses, 2)
-    told = {name for name, one in api.claims.items() if one["status"].get("devices")}
-    assert len(told) == 2
+    notified = {name for name, one in api.claims.items() if one["status"].get("devices")}
+    assert len(notified) == 2
     # A claim that is no longer prepared is not written.
     preparer.unprepare([named(claims[0])], there)
     assert not preparer.statuses._due

@@ -66,8 +66,8 @@ def test_slots_of_the_adapter_fill_a_device_exactly(tmp_path):
     """What the adapter prints for the startd agrees with what it runs for a job that got those slots."""
     daemon = Daemon(tmp_path / "state", "2x16GiB").start()
     try:
-        said = daemon.cli_here("adapter", "htcondor", "--slots", "3").stdout
-        names = said.split('"')[1].split(", ")
+        answer = daemon.cli_here("adapter", "htcondor", "--slots", "3").stdout
+        names = answer.split('"')[1].split(", ")
         assert len(names) == 6
         words = (
             "adapter",

@@ -73,7 +73,7 @@ def test_what_is_offered_fits_beside_others(others, used):
         assert sum(memory for _, memory in others) * GIB + memory + in_use[0] <= 16 * GIB
 
 
-def test_chosen_says_what_is_wrong():
+def test_chosen_states_what_is_wrong():
     both = [device(), device("GPU-b")]
     assert slots.chosen(["GPU-b.1", "GPU-b.0"], both, Sizes(2)) == (both[1], {0, 1})
     with pytest.raises(RefusedError, match="of 2 devices"):

@@ -46,14 +46,14 @@ def test_what_a_job_has(gres, found):
 
 
 def test_of_several_nodes_this_one_counts():
-    said = "Nodes=n[1-2] CPU_IDs=0 Mem=0 GRES=shard:30(IDX:0) Nodes=n3 CPU_IDs=0-1 Mem=0 GRES=shard:70(IDX:1)"
-    assert has(said, "n2", hosts) == [Has((0,), 30)]
-    assert has(said, "n3", hosts) == [Has((1,), 70)]
-    assert has(said, "n4", hosts) == []
+    answer = "Nodes=n[1-2] CPU_IDs=0 Mem=0 GRES=shard:30(IDX:0) Nodes=n3 CPU_IDs=0-1 Mem=0 GRES=shard:70(IDX:1)"
+    assert has(answer, "n2", hosts) == [Has((0,), 30)]
+    assert has(answer, "n3", hosts) == [Has((1,), 70)]
+    assert has(answer, "n4", hosts) == []
 
 
 @pytest.mark.parametrize("gres", ["shard:30", "gpu:x", "shard:30(IDX:)", "shard:31(IDX:0-1)", "gpu:1(S:0)"])
-def test_what_cannot_be_read_is_said(gres):
+def test_what_cannot_be_read_is_reported(gres):
     with pytest.raises(FailedError):
         has(SAID.format(gres), "vm", hosts)
 
@@ -114,7 +114,7 @@ def test_a_comment():
             words(bad)
 
 
-def test_who_is_not_called_by_slurmd_is_told():
+def test_who_is_not_called_by_slurmd_is_notified():
     with pytest.raises(UsageError, match="SLURM_JOB_ID"):
         Job.of({})
 
@@ -147,9 +147,9 @@ FORGED = "x UserId=root(0) WCKey=y JobState=RUNNING Nodes=vm CPU_IDs=0 Mem=0 GRE
 @given(*(st.sampled_from(["", "x", FORGED, f"{FORGED} JobName=x"]) | st.text("x =JobState", max_size=30),) * 3)
 def test_a_users_words_are_not_slurms(name, wckey, text):
     shown = SHOWN.format(name=name, wckey=f" WCKey={wckey}" if wckey else "", text=text)
-    said = by_slurm(shown, name, wckey)
-    assert said.split()[0] == "JobState=COMPLETED"
-    assert has(said, "vm", hosts) == [Has((0,), 30)]
+    answer = by_slurm(shown, name, wckey)
+    assert answer.split()[0] == "JobState=COMPLETED"
+    assert has(answer, "vm", hosts) == [Has((0,), 30)]
 
 
 def test_a_name_that_is_not_the_jobs_is_refused():

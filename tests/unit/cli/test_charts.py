@@ -83,7 +83,7 @@ def test_names_are_text(name):
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text)
 
 
-def test_names_are_cut_with_a_sign_that_says_so():
+def test_names_are_cut_with_an_ellipsis():
     assert shortened("short", 200) == "short"
     assert len(shortened("a" * 200, 200)) < 32 and shortened("a" * 200, 200).endswith("\u2026")
 

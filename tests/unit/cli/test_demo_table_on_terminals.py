@@ -19,13 +19,13 @@ print(painted("after", 32))
 @pytest.mark.parametrize(("columns", "bar"), [(10, 0), (24, 0), (30, 0), (31, 8), (120, 30)])
 def test_at_any_width(recorder, columns, bar):
     made = recorder.record([sys.executable, "-c", PROGRAM], columns, {**os.environ, "NO_COLOR": ""})
-    said = [one.text() for one in made.last()]
+    answer = [one.text() for one in made.last()]
     full = round(0.75 * bar)
     bars = [f"  {'█' * full}{'░' * (bar - full)}" if bar else "", f"  {'█' * (bar - full)}{'░' * full}" if bar else ""]
     table = ["  TENANT         GOT", "  research       75%", "  class          25%"]
     cut = [line[: columns - 1].rstrip() for line in table]
     assert made.status == 0
-    assert said == ["before", cut[0], *(line + rest for line, rest in zip(cut[1:], bars, strict=True)), "after"]
+    assert answer == ["before", cut[0], *(line + rest for line, rest in zip(cut[1:], bars, strict=True)), "after"]
 
 
 @pytest.mark.parametrize(("setting", "coloured"), [({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False)], ids=str)

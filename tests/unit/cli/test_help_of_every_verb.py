@@ -59,8 +59,8 @@ def test_options_tell_their_defaults():
     for parser in parsers():
         for action in parser._actions:
             if action.option_strings and action.nargs != 0 and not action.required:
-                told = re.search(r"default|needed|\bonly\b|instead", parser._get_formatter()._expand_help(action))
-                assert told, (parser.prog, action.dest)
+                notified = re.search(r"default|needed|\bonly\b|instead", parser._get_formatter()._expand_help(action))
+                assert notified, (parser.prog, action.dest)
                 assert action.metavar or action.choices or isinstance(action, argparse.BooleanOptionalAction), (
                     parser.prog,
                     action.dest,
@@ -73,7 +73,7 @@ def test_choices_are_those_of_the_node_api():
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ("gran list", "did you mean `gpushare grant`"),
         ("create --memory 1GiB", "did you mean `gpushare grant create`?"),
@@ -104,12 +104,12 @@ def test_choices_are_those_of_the_node_api():
         ("ps " + "x" * 5000, "is one word too many"),
     ],
 )
-def test_a_mistake_is_told_in_one_line_with_what_was_meant(line, said, monkeypatch, capsys):
+def test_a_mistake_is_reported_in_one_line_with_what_was_meant(line, message, monkeypatch, capsys):
     monkeypatch.setenv("GPUSHARE_SOCKET", "/nowhere/node.sock")
     assert main(line.split()) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert said in err
+    assert message in err
     assert len(err.splitlines()) == 1
     assert len(err) < 300
     assert err.rstrip("\n").isprintable()
@@ -132,7 +132,7 @@ def test_an_unknown_option_behind_the_command_is_the_commands():
         build_parser().parse_args(["run", "--memroy", "1GiB", "--", "python3"])
 
 
-def test_manual_pages_show_what_the_help_says(tmp_path):
+def test_manual_pages_show_what_the_help_states(tmp_path):
     """`man` has no warnings, and shows text with special characters as it is."""
     subprocess.run([sys.executable, ROOT / "scripts/reference.py", "--man", tmp_path], check=True)
     assert {path.name for path in (tmp_path / "man1").iterdir()} >= {"gpushare.1", "gpushare-run.1", "gpushare-why.1"}
@@ -182,7 +182,7 @@ def test_progress_is_one_line_of_a_terminal_which_it_leaves_empty():
 
 
 @pytest.mark.slow
-def test_a_followed_command_says_how_far_it_is_in_plain_lines():
+def test_a_followed_command_states_how_far_it_is_in_plain_lines():
     steps = "import time\nfor n in 1, 2, 3, 4: print(f'[{n}/4] step', flush=True); time.sleep(0.35)"
     follow = [sys.executable, ROOT / "scripts/follow", "building"]
     done = subprocess.run([*follow, sys.executable, "-c", steps], capture_output=True, text=True, check=True)

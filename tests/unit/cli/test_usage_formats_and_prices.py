@@ -28,7 +28,7 @@ PRICES = "currency = 'EUR'\nguaranteed = 2.50\nborrowed = 0.5\nscavenged = 0.1\n
 
 
 @pytest.fixture
-def said(monkeypatch, capsys, tmp_path):
+def message(monkeypatch, capsys, tmp_path):
     def run(*arguments, priced=True):
         asked = {}
 
@@ -54,8 +54,8 @@ def said(monkeypatch, capsys, tmp_path):
     return run
 
 
-def test_as_a_table(said):
-    text, asked = said("--since", "2026-11-01", "--tenant", "ml")
+def test_as_a_table(message):
+    text, asked = message("--since", "2026-11-01", "--tenant", "ml")
     assert text.splitlines() == [
         "TENANT  GUARANTEED  BORROWED  SCAVENGED     LENT  WAITED     MEMORY  COST EUR",
         "ml/bob      10.00h     5.00h          -  30.0min  1.5min  24.00GiBh     27.74",
@@ -66,8 +66,8 @@ def test_as_a_table(said):
     assert asked == {"by": "tenant", "since": 1793491200 * 10**9, "until": None, "tenant": "ml"}
 
 
-def test_as_csv_and_json(said):
-    text, _ = said("--format", "csv", "--by", "grant")
+def test_as_csv_and_json(message):
+    text, _ = message("--format", "csv", "--by", "grant")
     first, second = csv.DictReader(io.StringIO(text))
     assert (first["grant"], first["guaranteed_ns"], first["cost"], first["currency"]) == (
         "g-1",
@@ -81,13 +81,13 @@ def test_as_csv_and_json(said):
         "0",
         "3",
     )
-    value = json.loads(said("--json")[0])
+    value = json.loads(message("--json")[0])
     assert value["rows"][1]["cost"] == "0.400000" and value["currency"] == "EUR" and value["devices"] == SPENT
-    assert "cost" not in json.loads(said("--format", "json", priced=False)[0])["rows"][0]
+    assert "cost" not in json.loads(message("--format", "json", priced=False)[0])["rows"][0]
 
 
-def test_as_focus(said):
-    text, asked = said("--format", "focus")
+def test_as_focus(message):
+    text, asked = message("--format", "focus")
     rows = list(csv.DictReader(io.StringIO(text)))
     assert asked["by"] == "charge" and set(rows[0]) == set(focus.COLUMNS)
     assert [(row["SkuId"], row["ConsumedQuantity"], row["ConsumedUnit"], row["BilledCost"]) for row in rows] == [
@@ -117,7 +117,7 @@ def test_prices_with_a_byte_order_mark(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "said"),
+    ("text", "line", "message"),
     [
         ("currency = 'EUR'\nguaranteed = -1\n", 2, "guaranteed is '-1'"),
         ("currency = 'EUR'\n\nborrowed = 'much'\n", 3, "borrowed is 'much'"),
@@ -131,12 +131,12 @@ def test_prices_with_a_byte_order_mark(tmp_path):
         ("currency = 'EUR'\nx = = 1\n", 2, "Invalid"),
     ],
 )
-def test_prices_that_make_no_sense_are_told_with_their_line(tmp_path, text, line, said):
+def test_prices_that_make_no_sense_are_reported_with_their_line(tmp_path, text, line, message):
     path = tmp_path / "p.toml"
     path.write_text(text)
     with pytest.raises(UsageError) as caught:
         prices.load(path)
-    assert str(caught.value).startswith(f"{path}:{line}: " if line else f"{path}: ") and said in str(caught.value)
+    assert str(caught.value).startswith(f"{path}:{line}: " if line else f"{path}: ") and message in str(caught.value)
 
 
 def test_times_people_write(monkeypatch):

@@ -36,9 +36,9 @@ def texts(svg):
 
 def legend(svg):
     """(used, waited) by name, from the legend."""
-    said = texts(svg)
-    at = said.index("waited") + 1
-    return {said[i]: (said[i + 1], said[i + 2]) for i in range(at, len(said) - 2, 3)}
+    reply = texts(svg)
+    at = reply.index("waited") + 1
+    return {reply[i]: (reply[i + 1], reply[i + 2]) for i in range(at, len(reply) - 2, 3)}
 
 
 def hints(svg):
@@ -93,8 +93,8 @@ def test_one_tenant_and_those_below_it():
 
 
 def test_short_times_have_short_units():
-    said = texts(picture(found(slot(0, {"a": 1 / 120}, {"a": 1 / 3600}, length=60 * 10**9, devices=1)), None, False))
-    assert {"1 min", "0 min", "1 s", "0 s"} <= set(said) and not any(one.endswith(" h") for one in said)
+    reply = texts(picture(found(slot(0, {"a": 1 / 120}, {"a": 1 / 3600}, length=60 * 10**9, devices=1)), None, False))
+    assert {"1 min", "0 min", "1 s", "0 s"} <= set(reply) and not any(one.endswith(" h") for one in reply)
 
 
 def test_nothing():
@@ -135,10 +135,10 @@ def node(monkeypatch):
 
 def test_the_command(node, capsys, tmp_path):
     assert main(["usage", "--format", "svg", "--since", "2026-11-01"]) == 0
-    said = capsys.readouterr().out
-    assert node == {"since": FIRST, "until": None} and legend(said)["a"] == ("1.00h", "-")
+    reply = capsys.readouterr().out
+    assert node == {"since": FIRST, "until": None} and legend(reply)["a"] == ("1.00h", "-")
     assert main(["usage", "--format", "svg", "--output", str(tmp_path / "u.svg")]) == 0
-    assert (tmp_path / "u.svg").read_text() == said and capsys.readouterr().out == ""
+    assert (tmp_path / "u.svg").read_text() == reply and capsys.readouterr().out == ""
 
 
 def test_what_it_refuses(node, capsys, tmp_path):

@@ -32,7 +32,7 @@ SLOTS = [slot(0, {"a": 2, "b": 6}, {"a": 6, "b": 2}), slot(1, {"a": 5, "c/x": 0.
 
 
 @pytest.fixture
-def said(monkeypatch, capsys, tmp_path):
+def reply(monkeypatch, capsys, tmp_path):
     def run(quotas, *arguments, status=0, slots=SLOTS):
         asked = {}
 
@@ -55,8 +55,8 @@ def said(monkeypatch, capsys, tmp_path):
 OTHER = "[tenants.a]\ntime = '600%'\n\n[tenants.b]\ntime = '200%'\ntime_limit = '400%'\n"
 
 
-def test_as_a_table(said):
-    text, asked = said(OTHER, "--since", "2026-10-01", "--until", "2026-11-01")
+def test_as_a_table(reply):
+    text, asked = reply(OTHER, "--since", "2026-10-01", "--until", "2026-11-01")
     assert text.splitlines() == [
         "TENANT     USED  WAITED  WOULD USE  BORROWED   WAIT  UNUSED  SHORT  LONGEST               WHEN",
         "a         7.00h   6.00h     11.00h         -  2.00h   1.00h  1.00h    2.00h  2026-10-24T00:00Z",
@@ -68,8 +68,8 @@ def test_as_a_table(said):
     assert (asked["since"], asked["until"]) == (1790812800 * 10**9, 1793491200 * 10**9)
 
 
-def test_as_json(said):
-    text, _ = said("[tenants.a]\ntime_limit = '300%'\n", "--json")
+def test_as_json(reply):
+    text, _ = reply("[tenants.a]\ntime_limit = '300%'\n", "--json")
     found = json.loads(text)
     tenants = {one["name"]: one for one in found["tenants"]}
     assert tenants["a"]["used_ns"] == 6 * HOUR and tenants["a"]["waited_ns"] == 7 * HOUR
@@ -77,13 +77,13 @@ def test_as_json(said):
     assert (found["slots"], found["capacity_ns"], found["unknown"]) == (2, 16 * HOUR, ["b", "c/x"])
 
 
-def test_devices_are_counted_whole(said):
+def test_devices_are_counted_whole(reply):
     late = slot(0, {"a": 8}, {}) | {"capacity_ns": 8 * HOUR - 5_000_000_000}
-    assert said("[tenants.a]\ntime = '800%'\n", slots=[late])[0].startswith("TENANT")
+    assert reply("[tenants.a]\ntime = '800%'\n", slots=[late])[0].startswith("TENANT")
 
 
-def test_nothing_is_recorded(said):
-    assert said(OTHER, slots=[])[0] == "nothing is recorded\n"
+def test_nothing_is_recorded(reply):
+    assert reply(OTHER, slots=[])[0] == "nothing is recorded\n"
 
 
 @pytest.mark.parametrize(
@@ -97,6 +97,6 @@ def test_nothing_is_recorded(said):
         ("[tenants.a]\ntime = -5\n", 2, "/other.toml:2: tenant a: "),
     ],
 )
-def test_what_is_refused(said, quotas, status, words):
-    text = said(quotas, status=status)
+def test_what_is_refused(reply, quotas, status, words):
+    text = reply(quotas, status=status)
     assert words in text and len(text.splitlines()) == 1

@@ -13,7 +13,7 @@ from gpushare.daemon.state.decisions import Decisions
 from gpushare.policy.grants.admission import Choice, Place
 from gpushare.policy.grants.spread import Chosen
 from gpushare.policy.quota.tenant import TenantPolicy
-from gpushare.policy.usage.unfair import SLACK_MILLI, Use, behind, stands
+from gpushare.policy.usage.unfair import SLACK_MILLI, Use, behind, standings_of
 
 MS = 1_000_000
 
@@ -40,8 +40,8 @@ RECLAIM = [
 ]  # fmt: skip
 
 
-def test_the_one_who_lost_is_told_who_took_it_and_by_which_rule():
-    taken, left = lease_story.told("g-a", RECLAIM)
+def test_the_one_who_lost_is_notified_who_took_it_and_by_which_rule():
+    taken, left = lease_story.decisions("g-a", RECLAIM)
     assert taken.text == (
         "borrowed lease on device 3 taken after 6.6 ms: g-b of team-b was below its guarantee"
         " (guaranteed 75%, had 62%; rule guarantee)"
@@ -51,8 +51,8 @@ def test_the_one_who_lost_is_told_who_took_it_and_by_which_rule():
     assert (left.what, left.text) == ("waited", "stopped waiting for device 3 after 9.0 ms")
 
 
-def test_the_one_who_won_is_told_how_long_it_waited_and_for_whom():
-    took, served, gave = lease_story.told("g-b", RECLAIM)
+def test_the_one_who_won_is_notified_how_long_it_waited_and_for_whom():
+    took, served, gave = lease_story.decisions("g-b", RECLAIM)
     assert took.text == (
         "device 3 taken from g-a of team-a after 6.6 ms: this grant was below its guarantee"
         " (guaranteed 75%, had 62%; rule guarantee)"
@@ -99,7 +99,7 @@ def test_why_a_device_was_chosen():
     assert most.text.endswith("and the time that others leave idle; of 2 devices that fit it has most free")
 
 
-def test_a_guarantee_that_shrinks_and_is_whole_again_is_told_once_each():
+def test_a_guarantee_that_shrinks_and_is_whole_again_is_reported_once_each():
     record, places = Decisions(), {"g-1": [place()], "g-2": [place(1, 500, 0)]}
     for missing in ({}, {("g-1", "GPU-0"): 150}, {("g-1", "GPU-0"): 150}, {}, {}):
         record.follow(missing, lambda grant: places.get(grant, []))
@@ -168,7 +168,7 @@ rows = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["d0", "d1"]),
 @given(rows)
 def test_nobody_is_named_who_has_what_is_due(found):
     uses = [Use(f"g-{number}", *row) for number, row in enumerate(found)]
-    standing = stands(POLICIES, uses, devices=2)
+    standing = standings_of(POLICIES, uses, devices=2)
     assert sum(one.entitled_milli for one in standing.values()) <= 2000
     for one in behind(POLICIES, uses, devices=2):
         assert one.who.used_milli < one.who.entitled_milli - SLACK_MILLI

@@ -7,7 +7,7 @@ from gpushare.errors import UsageError
 
 
 @pytest.mark.parametrize(
-    ("text", "line", "said"),
+    ("text", "line", "message"),
     [
         ("# x\nsimulte = 1\n", 2, "unknown field `simulte`"),
         ("ledger_days = 1\n\n[arbiter]\nleas_ms = 1\n", 4, "unknown field `leas_ms`"),
@@ -22,12 +22,12 @@ from gpushare.errors import UsageError
         ("ledger_seconds = 1\nnot toml\n", 2, "Expected"),
     ],
 )  # fmt: skip
-def test_a_mistake_is_told_with_its_line(tmp_path, text, line, said):
+def test_a_mistake_is_reported_with_its_line(tmp_path, text, line, message):
     path = tmp_path / "gpushare.toml"
     path.write_text(text)
     with pytest.raises(UsageError) as caught:
         config.load(path)
-    assert str(caught.value).startswith(f"{path}:{line}: ") and said in str(caught.value)
+    assert str(caught.value).startswith(f"{path}:{line}: ") and message in str(caught.value)
 
 
 def test_a_byte_order_mark_is_read_over(tmp_path):
@@ -42,7 +42,7 @@ def test_a_byte_order_mark_is_read_over(tmp_path):
         config.load(path)
 
 
-def test_what_is_said_of_policy(tmp_path):
+def test_what_is_reported_of_policy(tmp_path):
     path = tmp_path / "gpushare.toml"
     path.write_text("[policy]\nusage_factor = 1.5\nusage_half_life_seconds = 60\n")
     assert config.history(config.load(path).policy).factor == 1.5

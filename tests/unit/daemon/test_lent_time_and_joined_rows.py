@@ -34,8 +34,8 @@ def unused(row: Period) -> int:
 def lent(row: Period, others: list[Period]) -> int:
     same = [other for other in others if other.device == row.device]
     borrowed = sum(other.borrowed_ns for other in same if other.grant_id != row.grant_id)
-    nobodys = max(0, row.to_ns - row.from_ns - sum(other.granted_ns for other in same))
-    all_unused = nobodys + sum(map(unused, same))
+    unowned = max(0, row.to_ns - row.from_ns - sum(other.granted_ns for other in same))
+    all_unused = unowned + sum(map(unused, same))
     return min(borrowed * unused(row) // all_unused, unused(row)) if all_unused else 0
 
 

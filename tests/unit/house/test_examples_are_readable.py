@@ -26,7 +26,7 @@ def test_the_table_has_them_all():
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_each_says_how_it_is_run(path):
+def test_each_states_how_it_is_run(path):
     head = path.read_text().partition("set -eu" if path.suffix == ".sh" else "import argparse")[0][:1500]
     assert re.search(rf"(python|sudo|sbatch|apply -f|^#  ).*{re.escape(path.name)}", head, re.MULTILINE), head
 
@@ -54,7 +54,7 @@ def allocated(template):
     }
 
 
-def test_the_claims_are_valid_and_ask_for_what_the_head_says():
+def test_the_claims_are_valid_and_ask_for_what_the_head_states():
     found = list(yaml.safe_load_all((EXAMPLES / "kubernetes.yaml").read_text()))
     for one in found:
         check(one, MODELS[one["kind"]], one["kind"])

@@ -60,8 +60,8 @@ def test_what_each_adapter_needs():
     assert set(claims) - set(slots) == {"ClusterRole", "ClusterRoleBinding", "DeviceClass"}
     [shown] = yaml.safe_load_all((KUBERNETES / "dra" / "deviceclass.yaml").read_text())
     assert claims["DeviceClass"] == shown
-    said = subprocess.run([*GPUSHARE, "runtime", "manifest"], capture_output=True, text=True, check=True).stdout
-    assert claims["RuntimeClass"] == slots["RuntimeClass"] == yaml.safe_load(said)
+    answer = subprocess.run([*GPUSHARE, "runtime", "manifest"], capture_output=True, text=True, check=True).stdout
+    assert claims["RuntimeClass"] == slots["RuntimeClass"] == yaml.safe_load(answer)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from gpushare.inject.view import View
 HOST = "570.86.15"
 
 
-def library(said: object | None, owner: bytes = b"NVIDIA Corporation\0") -> bytes:
+def library(message: object | None, owner: bytes = b"NVIDIA Corporation\0") -> bytes:
     """The start of a library with a build id and, if `said` is given, a note of `owner` with it."""
 
     def note(name: bytes, text: bytes) -> bytes:
@@ -22,8 +22,8 @@ def library(said: object | None, owner: bytes = b"NVIDIA Corporation\0") -> byte
         return whole + name + bytes(-len(name) % 4) + text + bytes(-len(text) % 4)
 
     notes = note(b"GNU\0", b"12345678901234567890")
-    if said is not None:
-        notes += note(owner, said if isinstance(said, bytes) else json.dumps(said).encode() + b"\0\0")
+    if message is not None:
+        notes += note(owner, message if isinstance(message, bytes) else json.dumps(message).encode() + b"\0\0")
     identity = b"\x7fELF\x02\x01\x01" + bytes(9)
     header = identity + struct.pack("<HHIQQQIHHHHHH", 3, 62, 1, 0, 64, 0, 0, 64, 56, 2, 64, 0, 0)
     segments = struct.pack("<IIQQQQQQ", 1, 5, 0, 0, 0, 4096, 4096, 4096)
@@ -48,7 +48,7 @@ def made_for(*drivers: object) -> dict[str, object]:
 
 
 @pytest.mark.parametrize(
-    ("version", "said", "host", "taken"),
+    ("version", "message", "host", "taken"),
     [
         ("590.44.01", made_for(535, 570, 580), HOST, True),
         ("590.44.01", made_for(535, 580), HOST, False),
@@ -67,8 +67,8 @@ def made_for(*drivers: object) -> dict[str, object]:
         ("590.44.01", made_for(570), "simulated", False),
     ],
 )
-def test_the_newer_one_that_is_made_for_the_hosts_driver(root, tmp_path, version, said, host, taken):
-    (root / f"libcuda.so.{version}").write_bytes(library(said))
+def test_the_newer_one_that_is_made_for_the_hosts_driver(root, tmp_path, version, message, host, taken):
+    (root / f"libcuda.so.{version}").write_bytes(library(message))
     (root / "libcuda.so.1").symlink_to(f"libcuda.so.{version}")
     assert looked(tmp_path, host) == ("/usr/local/cuda-13.1/compat" if taken else None)
 

@@ -11,8 +11,8 @@ from gpushare.api.engines import PlacedMount
 from gpushare.errors import UsageError
 from gpushare.inject import edits, oci
 from gpushare.inject.node import DeviceNode
-from gpushare.reader import Edit, Job, config
-from gpushare.reader.__main__ import _answered
+from gpushare.reader import Config, Edit, Refused, config
+from gpushare.reader.__main__ import Reader
 
 ASKS = b'"gpushare.dev/memory":"1GiB","gpushare.dev/time":"25%"'
 
@@ -119,7 +119,7 @@ WANTED = edits.Edits(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(NAMES, VALUES, max_size=8))
 def test_whatever_a_config_is_there_is_an_answer(tmp_path, value):
     """Any config is edited or gets a one-line error, also that of a container that exists already; an edited config can
@@ -128,13 +128,15 @@ def test_whatever_a_config_is_there_is_an_answer(tmp_path, value):
     edit = Edit(
         bundle=str(tmp_path), edits=WANTED, lib_dir="/lib/gpushare", preload_file="/preload", cache_file="/cache"
     )
-    placed = msgspec.structs.replace(edit, created=True)
-    for job in (Job(config=text), Job(config=text, edit=edit), Job(config=text, edit=placed)):
-        answer = _answered(msgspec.msgpack.encode(job))
-        if answer.error is not None:
-            assert answer.error[0] in ("usage", "refused") and "\n" not in answer.error[1]
-        elif job.edit is placed:
+    placed, alone = msgspec.structs.replace(edit, created=True), msgspec.structs.replace(edit, text=text)
+    reader = Reader()
+    read = *(Config(text=text, by=by, bundle=str(tmp_path)) for by in ("environment", "nvidia", "annotations")), alone
+    for job in (*read, edit, placed):
+        answer = reader.answered(msgspec.msgpack.encode(job))
+        if isinstance(answer, Refused):
+            assert answer.code in ("usage", "refused") and "\n" not in answer.line
+        elif isinstance(job, Edit):
             msgspec.convert(answer.mounts, list[PlacedMount])
-        elif job.edit is edit:
-            again = _answered(msgspec.msgpack.encode(Job(config=answer.config)))
-            assert again.asks == {"grant": WANTED.grant}, again
+            if not job.created:
+                again = Reader().answered(msgspec.msgpack.encode(Config(text=answer.config, by="annotations")))
+                assert again.share == {"grant": WANTED.grant}, again

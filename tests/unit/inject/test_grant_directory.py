@@ -1,11 +1,9 @@
-import contextlib
 import errno
 import os
 import shutil
 import stat
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -114,9 +112,9 @@ def test_remove_is_idempotent_and_follows_nothing(tmp_layout, node, tmp_path, fi
     assert (node.sim_lib_dir / "libcuda.so.1").exists()
 
 
-def test_what_cannot_be_made_is_said(tmp_layout, node):
+def test_what_cannot_be_made_is_reported(tmp_layout, node):
     own = create(tmp_layout, "container", node)
-    with pytest.raises(FileExistsError, match=rf"cannot make a directory \(File exists\): {own.parent}$"):
+    with pytest.raises(FileExistsError, match=str(own.parent)):
         create(tmp_layout, "container", node)
 
 
@@ -151,29 +149,6 @@ def test_a_parent_of_somebody_else_is_moved_away(tmp_layout, node, tmp_path, wha
         for path in parent.parent.glob(f"{parent.name}*"):
             mounts.unmount(path / "g-1/self")
             shutil.rmtree(path)
-
-
-def test_what_is_put_into_it_meanwhile_is_removed_too(tmp_layout):
-    """The ledger's thread writes the record of a grant under another name and renames it, once a second; here a thread
-    does so a thousand times as often."""
-    top, over = grantdir.grant_dir(tmp_layout, "g-1"), threading.Event()
-
-    def put() -> None:
-        while not over.wait(0.001):
-            with contextlib.suppress(OSError):
-                (top / "record.new").touch()
-                (top / "record.new").rename(top / "record")
-
-    thread = threading.Thread(target=put)
-    thread.start()
-    try:
-        for _ in range(1000):
-            (top / "self").mkdir(parents=True)
-            grantfiles.remove_anyhow(top)
-            assert not top.exists()
-    finally:
-        over.set()
-        thread.join()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make what another user owns")

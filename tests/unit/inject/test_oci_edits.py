@@ -55,8 +55,9 @@ def edit(layout, node, bundle, wanted, devices=(GPU,)):
 
 
 def apply(layout, node, bundle, wanted):
-    own = grantdir.preload_file(layout, GRANT), grantdir.cache_file(layout, GRANT)
-    return oci.apply(wanted, bundle, edits.container(layout, GRANT, node), node.lib_dir, *own)
+    files = oci.Files(node.lib_dir, grantdir.preload_file(layout, GRANT), grantdir.cache_file(layout, GRANT))
+    found = oci.apply(wanted, bundle, edits.container(layout, GRANT, node), files)
+    return found.config, found.preload, found.cache
 
 
 def mounted(edited) -> dict[str, str]:
@@ -333,7 +334,7 @@ def test_a_request_by_the_environment():
 
 
 @pytest.mark.parametrize(
-    ("variables", "says"),
+    ("variables", "message"),
     [
         (["GPUSHARE_MEMORY=1GiB"], "GPUSHARE_TIME is missing"),
         (["GPUSHARE_CLASS=training"], "GPUSHARE_MEMORY is missing"),
@@ -345,6 +346,6 @@ def test_a_request_by_the_environment():
         ),
     ],
 )
-def test_what_the_environment_cannot_ask(variables, says):
-    with pytest.raises(UsageError, match=says):
+def test_what_the_environment_cannot_ask(variables, message):
+    with pytest.raises(UsageError, match=message):
         by_environment(*variables)

@@ -44,7 +44,7 @@ def test_parse_simulate():
             parse_simulate(text)
 
 
-def test_simulator_says_what_it_is(simulator):
+def test_simulator_states_what_it_is(simulator):
     assert [device.memory_bytes for device in simulator.devices] == [4 * GIB, 2 * GIB]
     assert simulator.devices[0].name == "gpushare simulated GPU"
     assert simulator.pid == simulator.spawned.pid
@@ -60,7 +60,7 @@ def test_simulator_is_adopted_and_keeps_its_uuids(simulator, directory):
     second.close()
 
 
-def test_stopped_simulator_says_so(simulator, directory):
+def test_stopped_simulator_reports_it(simulator, directory):
     simulator.stop()
     assert simulator.spawned.returncode == 0
     assert Simulator.connect(directory) is None
@@ -159,9 +159,9 @@ def test_nvml_backend_leaves_out_what_does_not_work(simulator, driver):
     simulator.set_lost(0, lost=True)
     done = python(driver, "-c", NVML + "print(backend.absent)")
     assert done.returncode == 0, done.stderr
-    said, absent = done.stdout.splitlines()
-    assert [device["index"] for device in json.loads(said)[1]] == [0]
-    assert (json.loads(said)[0], absent) == ([simulator.devices[1].uuid], "1")
+    answer, absent = done.stdout.splitlines()
+    assert [device["index"] for device in json.loads(answer)[1]] == [0]
+    assert (json.loads(answer)[0], absent) == ([simulator.devices[1].uuid], "1")
     assert "left out" in done.stderr
 
 
@@ -196,14 +196,14 @@ def test_nvml_backend_has_a_place_for_one_that_is_missed_until_it_is_back(simula
     assert "NVML says" in faults[0]
     assert (faults[1], used, absent) == ("", 0, 0)
     simulator.set_lost(0, lost=False)
-    said, _ = child.communicate("\n", timeout=60)
-    faults, device, after = json.loads(said)
+    answer, _ = child.communicate("\n", timeout=60)
+    faults, device, after = json.loads(answer)
     assert (faults, after) == (["", ""], rows)
     # The device's current facts, not the remembered ones.
     assert (device["minor"], device["name"], device["context_bytes"]) == (0, simulator.devices[0].name, 7)
 
 
-def test_nvml_backend_says_why_a_device_stopped(simulator, driver):
+def test_nvml_backend_reports_why_a_device_stopped(simulator, driver):
     child = subprocess.Popen(
         [sys.executable, "-c", NVML.replace("used = ", "print(flush=True), input()\nused = ")],
         env=driver,
@@ -213,8 +213,8 @@ def test_nvml_backend_says_why_a_device_stopped(simulator, driver):
     )
     child.stdout.readline()
     simulator.set_lost(1, lost=True)
-    said, _ = child.communicate("\n", timeout=60)
-    _, _, used, faults = json.loads(said)
+    answer, _ = child.communicate("\n", timeout=60)
+    _, _, used, faults = json.loads(answer)
     assert faults[0] == ""
     assert "GPU is lost" in faults[1]
     assert used == [0, 0]
@@ -263,7 +263,7 @@ def test_driver_libraries_come_from_one_place(tmp_path, monkeypatch, cached):
     assert nvml.driver_files() == ((Path("/usr/lib/libcuda.so.1"),) if cached else elsewhere)
 
 
-def test_no_driver_is_said_plainly(tmp_path):
+def test_no_driver_is_reported_plainly(tmp_path):
     program = (
         "from gpushare.errors import UnreachableError\nfrom gpushare.node import nvml\n"
         "try: nvml.load()\nexcept UnreachableError as error: print(error)\nelse: print('a driver')"

@@ -41,7 +41,7 @@ def test_what_was_written_is_read_back_by_another_mapping(tmp_path, pages):
         assert pages[0].renew_daemon_epoch() == 2 == seen.daemon_epoch
 
 
-def test_modes_are_as_asked_whatever_the_umask_says(tmp_path):
+def test_modes_are_as_asked_whatever_the_umask_states(tmp_path):
     old = os.umask(0o077)
     try:
         limits_page(tmp_path / "limits", "g", [DEVICE]).close()
@@ -53,10 +53,10 @@ def test_modes_are_as_asked_whatever_the_umask_says(tmp_path):
 
 
 def test_a_page_is_never_made_over_another_file(tmp_path, pages):
-    with pytest.raises(OSError, match=r"cannot create a file \(File exists"):
+    with pytest.raises(OSError, match="File exists"):
         limits_page(tmp_path / "limits", "g-2", [DEVICE])
     (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OSError, match=r"cannot create a file \(File exists"):
+    with pytest.raises(OSError, match="File exists"):
         usage_page(tmp_path / "link", "g-2")
     assert not (tmp_path / "elsewhere").exists()
 
@@ -196,7 +196,7 @@ def test_no_number_of_a_page_is_larger_than_the_ledger_can_keep(pages, value):
     assert {getattr(seen, name) for name in names} == {2**63 - 1}
 
 
-def test_a_page_truncated_under_our_hands_reads_as_zeros_and_says_so(tmp_path, pages):
+def test_a_page_truncated_under_our_hands_reads_as_zeros_and_reports_it(tmp_path, pages):
     limits, usage = pages
     usage.claim(limits, 10)
     assert not usage.torn
@@ -269,4 +269,4 @@ def test_a_full_tmpfs_is_an_error_when_the_page_is_made_not_a_signal_later(tmp_p
     script = 'mount -t tmpfs -o size=16k tmpfs "$0" && exec "$1" -c "$2" "$0/usage"'
     command = ["unshare", "--mount", "sh", "-c", script, str(tmp_path), sys.executable, code]
     done = subprocess.run(command, env=SUPPORTED, capture_output=True, text=True, check=False)
-    assert "cannot make room for a file (No space left" in done.stderr, done.stderr
+    assert "No space left" in done.stderr, done.stderr

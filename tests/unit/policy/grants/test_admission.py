@@ -46,7 +46,7 @@ def test_several_devices_by_name():
         admit(Request("default", GIB, 300, devices=2, device=(1, "GPU-9")), nodes, both, [])
 
 
-def test_two_labs_fill_a_device_and_a_third_is_told_what_is_free():
+def test_two_labs_fill_a_device_and_a_third_is_notified_what_is_free():
     held = []
     for name, memory, time in (("research", 8 * GIB, 750), ("class", 4 * GIB, 250)):
         places = admit(Request(name, memory, time), [device()], LABS, held)
@@ -205,7 +205,7 @@ def test_bad_requests_say_what_is_wrong(request_, error, message):
         admit(request_, [device()], DEFAULT, [])
 
 
-def test_a_node_without_devices_says_so():
+def test_a_node_without_devices_reports_it():
     with pytest.raises(RefusedError, match="no device"):
         admit(Request("default", GIB, 100), [], tenants(devices=0), [])
 

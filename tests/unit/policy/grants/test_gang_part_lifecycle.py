@@ -37,7 +37,7 @@ def test_one_that_is_committed_in_time_stays():
 
 
 @pytest.mark.parametrize("step", [-DAY, 0, DAY])
-def test_it_expires_after_its_time_whatever_the_wall_clock_says(step):
+def test_it_expires_after_its_time_whatever_the_wall_clock_states(step):
     assert pr.at(ONE, later(TTL - 1, step=step)) == ONE
     late = pr.at(ONE, later(TTL, step=step))
     assert (late.stage, late.reason) == (Stage.EXPIRED, "not committed within 60 s")
@@ -95,7 +95,7 @@ STEPS = st.lists(
 )
 
 
-def told(life, what, now):
+def notified(life, what, now):
     try:
         match what:
             case "commit":
@@ -120,7 +120,7 @@ def test_no_order_of_events_brings_back_what_has_ended(steps):
         if what == "reboot":
             boots += 1
             now = Moment(f"boot {boots}", ns, now.wall_ns)
-        before, life = life, told(life, what, now)
+        before, life = life, notified(life, what, now)
         seen.append(life.stage)
         if before.stage is not Stage.PREPARED:
             assert life.stage is before.stage

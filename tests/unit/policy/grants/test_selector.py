@@ -40,7 +40,7 @@ def test_what_a_device_is(text, fits):
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("", "column 1: the end where there should be a name"),
         ("memory", "column 7: the end where there should be ==, !="),
@@ -59,8 +59,8 @@ def test_what_a_device_is(text, fits):
         ("index==1 || " * 60 + "index==1", "characters: give at most 512"),
     ],
 )
-def test_a_mistake_is_told_with_its_column(text, says):
-    with pytest.raises(UsageError, match=says):
+def test_a_mistake_is_reported_with_its_column(text, message):
+    with pytest.raises(UsageError, match=message):
         parse(text)
 
 

@@ -89,7 +89,7 @@ def test_who_gives_nothing_back_is_ended_after_the_grace_where_it_allows_that() 
     assert (outcomes(steps), ended(steps)) == ({"one": "ended"}, ["one"])
 
 
-def test_who_may_not_be_ended_stays_and_the_owner_is_told() -> None:
+def test_who_may_not_be_ended_stays_and_the_owner_is_notified() -> None:
     world, recalls = node(one=Grant("a", 90, Rung.EVICT)), Recalls()
     recalls.wanted(0, "w", "b", world)
     steps = recalls.look(GRACE, world)
@@ -194,7 +194,7 @@ MOVES = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(MOVES)
 def test_never_a_tenant_within_its_guarantee_and_never_for_nothing(moves: list[tuple[str, str, int, Rung]]) -> None:
     world, recalls = Node({"a": 20, "b": 80, "c": 0}), Recalls()

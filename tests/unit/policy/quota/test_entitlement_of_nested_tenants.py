@@ -107,7 +107,7 @@ def modelled(capacity, tenants, k=0):
     return result, any(degraded)
 
 
-@pytest.mark.parametrize("examples", [150, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [60, pytest.param(500, marks=pytest.mark.slow)])
 def test_as_the_model_has_it(examples):
     @settings(max_examples=examples, deadline=None)
     @given(trees(), st.sampled_from([0, 0, Fraction(1, 2), 1, 3]))

@@ -68,7 +68,7 @@ def grant(
     return {"id": name, "tenant": tenant, "phase": phase, "devices": devices, "processes": [1], "notice": notice}
 
 
-def test_ps_says_what_is_true_of_a_share(capsys):
+def test_ps_states_what_is_true_of_a_share(capsys):
     owner = device(0, 750, 750, used_milli=747, waited_milli=265)
     loan = device(0, 1000, 0, waited_milli=1000)
     both = device(0, 250, 250, used_milli=253, waited_milli=760)

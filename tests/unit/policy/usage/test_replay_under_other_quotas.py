@@ -39,7 +39,7 @@ def test_a_limit_leaves_devices_idle() -> None:
     assert (found.idle_ns, found.was_idle_ns) == (11 * HOUR, 6 * HOUR)
 
 
-def test_what_a_tenant_leaves_of_its_guarantee_is_said_and_lent() -> None:
+def test_what_a_tenant_leaves_of_its_guarantee_is_reported_and_lent() -> None:
     found = replay([slot({"a": 1, "b": 4})], [TenantState("a", 6000, 0), TenantState("b", 2000, 0)])
     assert found.tenants["a"].unused_ns == 5 * HOUR
     assert found.tenants["b"].borrowed_ns == 2 * HOUR

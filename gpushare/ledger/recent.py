@@ -1,0 +1,354 @@
+"""Rows that the ledger's file does not have yet, and those of all grants and parts of gangs that have not ended: a
+SQLite database on tmpfs.
+
+A change is a transaction of some microseconds and needs no disk; from then on it outlives a killed daemon. While tmpfs
+takes nothing, the database is in memory.
+"""
+
+import contextlib
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, TypeVar
+
+from msgspec.structs import replace
+
+from gpushare.errors import FailedError
+from gpushare.ledger.entries import LARGEST, MAXIMA, REST, SUMS, Batch, GrantRow, Period, joined, sound, values
+from gpushare.ledger.sqlite_file import DamagedError, connect, failures
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Change = Callable[[sqlite3.Connection, int], object]
+"""Changes rows; the number is their `seq`."""
+
+KEPT_MAX = 50_000
+"""Most ended grants, and most of their periods, that wait for the disk: some 100 MB, which is days of a busy node."""
+_CHECK_EVERY = 1000
+"""How many changes are made between two checks of KEPT_MAX."""
+
+# As in the file, but any value is taken: the file decides which row is set aside.
+_TABLES = {
+    "grants": GrantRow._fields,
+    "periods": Period.__struct_fields__,
+    "devices": ("id", "state", "seen_ns"),
+    "contexts": ("device", "driver", "bytes", "listed_bytes"),
+    "parts": ("id", "state"),
+}
+_KEYS = {"grants": "id", "periods": "grant_id, device", "devices": "id", "contexts": "device, driver", "parts": "id"}
+# `seq`: the order in which rows are moved to the file; rows of one transaction have the same. A period without one is
+# not complete: later periods are merged with it.
+_SCHEMA = "".join(
+    f"CREATE TABLE IF NOT EXISTS {name} ({', '.join(columns)}, seq);"
+    f"CREATE {'' if name == 'periods' else 'UNIQUE '}INDEX IF NOT EXISTS {name}_key ON {name} ({_KEYS[name]});"
+    f"CREATE INDEX IF NOT EXISTS {name}_seq ON {name} (seq);"
+    for name, columns in _TABLES.items()
+)
+_PUT = {
+    name: f"INSERT OR REPLACE INTO {name} VALUES ({', '.join('?' * (len(columns) + 1))})"
+    for name, columns in _TABLES.items()
+}
+_LIVES = {"grants": "ended_ns IS NULL", "parts": "state != ''"}
+_MERGE = (
+    f"UPDATE periods SET memory_bytes = ?, {', '.join(f'{name} = min({name} + ?, {LARGEST})' for name in SUMS)}, "
+    f"{', '.join(f'{name} = max({name}, ?)' for name in MAXIMA)} "
+    "WHERE seq IS NULL AND grant_id = ? AND device = ? AND to_ns = ?"
+)
+_merged = attrgetter("memory_bytes", *SUMS, *MAXIMA, "grant_id", "device", "from_ns")
+
+
+class Recent:
+    """For any thread; nobody waits for a disk. `on_tmpfs`: whether all of it outlives a killed daemon. `lost`: how many
+    rows of ended grants were dropped because too many waited."""
+
+    def __init__(self, directory: Path | None) -> None:
+        """`directory`: the parent of the grants' directories, on tmpfs. None: all is kept in memory."""
+        self.on_tmpfs = False
+        self.lost = 0
+        self._path = directory / "ledger.recent" if directory is not None else None
+        self._lock = threading.RLock()
+        self._together: list[Change] | None = None
+        self._in_file = self._taken = 0
+        """Up to which `seq` the file has the rows, and up to which the ledger's thread is writing them."""
+        self._changes = 0
+        self._outdated = False
+        """Whether the database on tmpfs, where there is one, has older rows than the one in memory."""
+        self._db = _in_memory()
+        self.return_to_tmpfs()
+        newest = ", ".join(f"(SELECT COALESCE(MAX(seq), 0) FROM {name})" for name in _TABLES)
+        self._seq = int(self._rows(f"SELECT MAX({newest})")[0][0])
+        self.complete()  # what an earlier run recorded is not merged with what this one does
+
+    @property
+    def collects(self) -> bool:
+        """Whether it is inside `together`."""
+        return self._together is not None
+
+    # Changes.
+
+    def save(self, row: GrantRow) -> None:
+        """Puts a grant's row in the place of an earlier one. With its end its periods are complete."""
+
+        def change(db: sqlite3.Connection, seq: int) -> None:
+            db.execute(_PUT["grants"], (*row, seq))
+            if row.ended_ns is not None:
+                db.execute("UPDATE periods SET seq = ? WHERE grant_id = ? AND seq IS NULL", (seq, row.id))
+
+        self._change(change)
+
+    def put(self, table: str, rows: Iterable[tuple[object, ...]]) -> None:
+        """Puts rows of another table in the place of earlier ones."""
+        found = list(rows)
+        self._change(lambda db, seq: db.executemany(_PUT[table], [(*row, seq) for row in found]))
+
+    def add(self, periods: Iterable[Period]) -> None:
+        """Merges each period with the one of its grant and device that ended when it began."""
+        found = list(map(sound, periods))
+
+        def change(db: sqlite3.Connection, _: int) -> None:
+            for period in found:
+                if not db.execute(_MERGE, _merged(period)).rowcount:  # the first one, or the clock was set
+                    db.execute(_PUT["periods"], (*values(period), None))
+
+        self._change(change)
+
+    def complete(self) -> None:
+        """Makes all periods complete, so that they go to the file."""
+        self._change(lambda db, seq: db.execute("UPDATE periods SET seq = ? WHERE seq IS NULL", (seq,)))
+
+    def remove(self, table: str, row_id: str) -> None:
+        """Removes the row of a grant or a part."""
+        self._change(lambda db, _: db.execute(f"DELETE FROM {table} WHERE id = ?", (row_id,)))
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """What is changed inside is one transaction, at its end. A nested one is a part of the outer one."""
+        with self._lock:  # another thread's changes are no part of it
+            if self._together is not None:
+                yield
+                return
+            self._together = []
+            try:
+                yield
+            finally:
+                changes, self._together = self._together, None
+                self._change(*changes)
+
+    def _change(self, *changes: Change) -> None:
+        with self._lock:
+            if self._together is not None:
+                self._together += changes
+                return
+            seq = self._seq = max(self._seq + 1, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+            self._do(lambda db: _transaction(db, seq, changes))
+            self._changes += 1
+            if self._changes % _CHECK_EVERY == 0:
+                self._do(lambda db: _transaction(db, self._seq, [self._shed]))
+
+    def _shed(self, db: sqlite3.Connection, seq: int) -> None:
+        """Drops the oldest of too many ended grants, and merges the oldest of too many periods by tenant: the tenants'
+        sums stay right, the grants' do not. Leaves out what is being written, which would count twice."""
+        beyond = "seq > ?1 ORDER BY seq LIMIT max(0, (SELECT COUNT(*) FROM {0} WHERE {1} seq > ?1) - ?2)".format
+        ended = (
+            f"SELECT rowid FROM grants WHERE ended_ns IS NOT NULL AND {beyond('grants', 'ended_ns IS NOT NULL AND')}"
+        )
+        limits = (self._taken, KEPT_MAX)
+        self.lost += db.execute(f"DELETE FROM grants WHERE rowid IN ({ended})", limits).rowcount
+        oldest = f"SELECT rowid, * FROM periods WHERE grant_id != '{REST}' AND {beyond('periods', '')}"
+        rows = db.execute(oldest, limits).fetchall()
+        if rows:
+            rows += db.execute("SELECT rowid, * FROM periods WHERE grant_id = ? AND seq > ?", (REST, self._taken))
+            merged: dict[tuple[str, str], Period] = {}
+            for rowid, *numbers, _ in rows:
+                db.execute("DELETE FROM periods WHERE rowid = ?", (rowid,))
+                period = replace(Period(*numbers), grant_id=REST)
+                key = period.tenant, period.device
+                merged[key] = joined(merged[key], period) if key in merged else period
+            db.executemany(_PUT["periods"], [(*values(period), seq) for period in merged.values()])
+
+    # Questions.
+
+    def ask(self, query: Callable[..., T], *arguments: object) -> T:
+        """Asks the database, whose tables have the columns of the file's."""
+        with self._lock:
+            return self._do(lambda db: query(db, *arguments))
+
+    def _rows(self, query: str, *given: object) -> list[Any]:
+        return self.ask(lambda db: db.execute(query, given).fetchall())
+
+    def open(self) -> list[GrantRow]:
+        """Rows of all grants that have not ended, oldest first."""
+        rows = self._rows(f"SELECT * FROM grants WHERE {_LIVES['grants']} ORDER BY created_ns")
+        return [GrantRow(*row[:-1]) for row in rows]
+
+    def parts(self) -> dict[str, str]:
+        """Parts of gangs: states by id, the oldest first."""
+        return dict(self._rows(f"SELECT id, state FROM parts WHERE {_LIVES['parts']} ORDER BY seq, rowid"))
+
+    def periods(self) -> list[Period]:
+        """All that the file does not have."""
+        return [Period(*row[:-1]) for row in self._rows("SELECT * FROM periods")]
+
+    def waiting(self) -> int:
+        """How many rows the file does not have."""
+        counts = " + ".join(f"(SELECT COUNT(*) FROM {name} WHERE seq IS NULL OR seq > ?1)" for name in _TABLES)
+        return int(self._rows(f"SELECT {counts}", self._in_file)[0][0])
+
+    # The way to the file.
+
+    def batch(self, most: int) -> Batch:
+        """The oldest rows that the file does not have, whole transactions. They stay until `moved`."""
+        waiting = " UNION ALL ".join(f"SELECT seq FROM {name} WHERE seq > ?1" for name in _TABLES)
+        last = f"SELECT MAX(seq) FROM (SELECT seq FROM ({waiting}) ORDER BY seq LIMIT ?2)"
+        with self._lock:
+            self._taken = self._rows(last, self._in_file, most)[0][0] or self._in_file
+            query = "SELECT * FROM {} WHERE seq > ? AND seq <= ? ORDER BY seq".format
+            rows = {name: self._rows(query(name), self._in_file, self._taken) for name in _TABLES}
+        return Batch(**{name: [row[:-1] for row in found] for name, found in rows.items()}, last=self._taken)
+
+    def moved(self, last: int) -> None:
+        """Drops what the file has, which is all up to the `seq` `last`, except what has not ended. Where the file was
+        replaced it may have less than before: the rest is then in the next batch again."""
+        self._in_file = last
+
+        def change(db: sqlite3.Connection, _: int) -> None:
+            for name in _TABLES:
+                living = f" AND NOT ({_LIVES[name]})" if name in _LIVES else ""
+                db.execute(f"DELETE FROM {name} WHERE seq <= ?{living}", (last,))
+
+        self._change(change)
+
+    def adopt(self, grants: Iterable[GrantRow], parts: Iterable[tuple[str, str]]) -> None:
+        """Takes what earlier runs left in the file without an end, in the place of what was moved there."""
+        rows: dict[str, list[tuple[object, ...]]] = {"grants": [*grants], "parts": [*parts]}
+
+        def change(db: sqlite3.Connection, _: int) -> None:
+            for name, found in rows.items():
+                db.execute(f"DELETE FROM {name} WHERE seq <= ?", (self._in_file,))
+                db.executemany(_PUT[name].replace("REPLACE", "IGNORE"), [(*row, 1) for row in found])
+
+        self._change(change)
+
+    # Where it is.
+
+    def _do(self, act: Callable[[sqlite3.Connection], T]) -> T:
+        """Calls `act` with the database; once more where tmpfs fails, with that in memory."""
+        try:
+            return act(self._db)
+        except sqlite3.Error as error:
+            if not self.on_tmpfs:
+                raise
+            log.warning("%s cannot be used (%s): what the ledger's file does not have is in memory", self._path, error)
+            stored, self._db = self._db, _in_memory()
+            self.on_tmpfs, self._outdated = False, True
+            _rescue(stored, self._db)
+            return act(self._db)
+
+    def return_to_tmpfs(self) -> None:
+        """Goes on on tmpfs where that is possible, with what an earlier run left there."""
+        with self._lock:
+            if self.on_tmpfs or self._path is None:
+                return
+            try:
+                with failures(self._path):
+                    self._store(self._path)
+            except DamagedError as error:
+                log.error("%s: another one is begun with what can be read of it", error)  # noqa: TRY400
+                if not self._outdated:
+                    with contextlib.suppress(sqlite3.Error):
+                        _rescue(_connected(self._path), self._db)
+                self._outdated = True
+                _remove(self._path)
+            except FailedError:  # it is tried again
+                if self._outdated and not self.waiting():
+                    _remove(self._path)  # which may be what tmpfs is full of
+
+    def _store(self, path: Path) -> None:
+        path.parent.mkdir(mode=0o711, exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+        db = _connected(path)
+        try:
+            db.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
+            _sound(db)
+            _transaction(db, 0, [self._store_all])
+        except BaseException:
+            db.close()
+            raise
+        self._db, self.on_tmpfs = db, True
+
+    def _store_all(self, db: sqlite3.Connection, _: int) -> None:
+        for name in _TABLES:
+            if self._outdated:
+                db.execute(f"DELETE FROM {name}")
+            _copy(self._db, db, name)
+
+    def close(self) -> None:
+        """Closes the database, and removes its file where nothing is in it."""
+        with self._lock:
+            left = any(self._rows(f"SELECT 1 FROM {name} LIMIT 1") for name in _TABLES)
+            self._db.close()
+            self._db, self.on_tmpfs = _in_memory(), False
+            if not left and self._path is not None:
+                _remove(self._path)
+
+
+def _in_memory() -> sqlite3.Connection:
+    db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    db.executescript(_SCHEMA)
+    return db
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    # Without locks: a killed daemon whose disk does not answer keeps them until it does.
+    db = connect(path, "?vfs=unix-none")
+    for setting in (
+        "locking_mode = EXCLUSIVE",
+        "auto_vacuum = FULL",
+        "journal_mode = WAL",
+        "synchronous = OFF",
+        "wal_autocheckpoint = 250",
+    ):
+        db.execute(f"PRAGMA {setting}")
+    return db
+
+
+def _sound(db: sqlite3.Connection) -> None:
+    if (found := db.execute("PRAGMA quick_check(1)").fetchone()) != ("ok",):
+        raise sqlite3.DatabaseError(str(found))
+
+
+def _transaction(db: sqlite3.Connection, seq: int, changes: Iterable[Change]) -> None:
+    db.execute("BEGIN")
+    try:
+        for change in changes:
+            change(db, seq)
+        db.execute("COMMIT")
+    except BaseException:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+        raise
+
+
+def _copy(old: sqlite3.Connection, new: sqlite3.Connection, table: str) -> None:
+    new.executemany(_PUT[table], old.execute(f"SELECT * FROM {table}"))
+
+
+def _rescue(old: sqlite3.Connection, new: sqlite3.Connection) -> None:
+    """Copies what can be read, and closes the old one."""
+    for table in _TABLES:
+        with contextlib.suppress(sqlite3.Error):
+            _copy(old, new, table)
+    with contextlib.suppress(sqlite3.Error):
+        old.close()
+
+
+def _remove(path: Path) -> None:
+    for suffix in ("", "-wal", "-journal"):
+        with contextlib.suppress(OSError):
+            os.unlink(f"{path}{suffix}")  # noqa: PTH108 - a name, not a path
