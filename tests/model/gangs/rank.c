@@ -10,7 +10,6 @@
 
 #include "../page_process.h"
 
-
 struct meeting {
   uint64_t submitted, done, spun_us, unused;
 };
