@@ -8,7 +8,7 @@ import pytest
 from memory.memorybooks import agreed, truth
 from pages.handmade import Grant, Simulator
 from run.driverclient import CONTEXT, MIB, OUT_OF_MEMORY, Client
-from run.interposed import Interposed
+from run.interposed import Interpose, Interposed
 
 STEP = 32 * MIB
 LIMIT = 2 << 30  # of a hand-made grant
@@ -172,27 +172,24 @@ def test_memory_freed_in_a_stream_of_another_context_is_charged_until_it_is(
     assert held(grant, sim) == LIMIT - CONTEXT
 
 
-def test_what_one_stream_has_not_freed_hides_no_other(grant: Grant, sim: Simulator) -> None:
+def test_what_one_stream_has_not_freed_hides_no_other(grant: Grant, interpose: Interpose) -> None:
     """However many frees are queued."""
-    worker = Interposed(sim, grant)
-    try:
-        worker.do("""
-            import ctypes
-            flags = (ctypes.c_uint32 * 2).from_address(int(ok(d.cuMemHostAlloc(4096, 2)))); flags[:] = [0, 0]
-            streams = [ok(d.cuStreamCreate(1)) for _ in flags]
-            for i, s in enumerate(streams):
-                ok(d.cuStreamWaitValue32(s, ctypes.addressof(flags) + 4 * i, 1, 0))
-            blocks = [ok(d.cuMemAlloc(1 << 20)) for _ in range(1000)]
-            for i, block in enumerate(blocks):
-                ok(d.cuMemFreeAsync(block, streams[i % 2]))
-        """)
-        assert worker.charged() == CONTEXT + 1000 * MIB
-        worker.do("flags[1] = 1; ok(d.cuStreamSynchronize(streams[1]))")
-        assert worker.charged() == CONTEXT + 500 * MIB
-        worker.do("flags[0] = 1; ok(d.cuStreamSynchronize(streams[0]))")
-        assert worker.charged() == CONTEXT
-    finally:
-        worker.kill()
+    worker = interpose(grant)
+    worker.do("""
+        import ctypes
+        flags = (ctypes.c_uint32 * 2).from_address(int(ok(d.cuMemHostAlloc(4096, 2)))); flags[:] = [0, 0]
+        streams = [ok(d.cuStreamCreate(1)) for _ in flags]
+        for i, s in enumerate(streams):
+            ok(d.cuStreamWaitValue32(s, ctypes.addressof(flags) + 4 * i, 1, 0))
+        blocks = [ok(d.cuMemAlloc(1 << 20)) for _ in range(1000)]
+        for i, block in enumerate(blocks):
+            ok(d.cuMemFreeAsync(block, streams[i % 2]))
+    """)
+    assert worker.charged() == CONTEXT + 1000 * MIB
+    worker.do("flags[1] = 1; ok(d.cuStreamSynchronize(streams[1]))")
+    assert worker.charged() == CONTEXT + 500 * MIB
+    worker.do("flags[0] = 1; ok(d.cuStreamSynchronize(streams[0]))")
+    assert worker.charged() == CONTEXT
 
 
 @pytest.mark.parametrize("kind", ["alloc 4000000", "managed 4000000 1"])
