@@ -149,13 +149,14 @@ def test_who_would_lose_what_it_borrows(make_daemon):
     child.stdin.flush()
     request = {"memory": "1GiB", "time": "40%", "tenant": "team-a"}
 
-    def lent() -> tuple[dict, dict, str] | None:
+    def seen() -> tuple[dict, dict, str] | None:
         """All in one window: on a busy machine it may have nothing in the next one."""
         victims, loans = client.call("POST", "/v1/plan", request)["victims"], client.grants()
         text = daemon.cli_here("plan", "--memory", "1GiB", "--time", "40%", "--tenant", "team-a").stdout
-        return (victims[0], loans[0], text) if victims and loans[0]["devices"][0]["borrowed_milli"] else None
+        lent = victims and loans and loans[0]["devices"][0]["borrowed_milli"]
+        return (victims[0], loans[0], text) if lent else None
 
-    victim, loan, text = until(lent, "the loan is seen", 20)
+    victim, loan, text = until(seen, "the loan is seen", 20)
     [device] = loan["devices"]
     assert device["borrowed_milli"] <= device["used_milli"] <= 1000
     assert (victim["grant"], victim["tenant"], victim["index"]) == (loan["id"], "default", 0)
