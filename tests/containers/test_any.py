@@ -131,7 +131,7 @@ def test_the_other_devices_node_is_refused_whatever_its_name(runtime, pair):
     for node in "{own["path"]} {own["minor"]}" "/dev/again {other["minor"]}"; do
       set -- $node
       [ -e $1 ] || mknod $1 c {other["major"]} $2
-      said=$( (: < $1) 2>&1 )
+      answer=$( (: < $1) 2>&1 )
       echo "$1 ${{answer##*: }}"
     done
     """
