@@ -8,11 +8,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from gpushare.api.drain import DeviceState
-from gpushare.api.reclaim import Eviction, Grace, MaxRung, Priority, Signal
-from gpushare.api.share import GrantDevice, Health
-from gpushare.api.turns import InTurn
-from gpushare.api.walls import Enforce, NodeWall, Wall
+from gpushare.api.node import DeviceState, Enforce, NodeWall, Wall
+from gpushare.api.share import Eviction, Grace, GrantDevice, Health, InTurn, MaxRung, Priority, Signal
 from gpushare.text.units import TEXT_MAX
 
 Class = Literal["interactive", "inference", "training"]

@@ -9,9 +9,9 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from gpushare.api.reclaim import GRACE_SECONDS_MAX, MaxRung
+from gpushare.api.node import Enforce
+from gpushare.api.share import GRACE_SECONDS_MAX, MaxRung
 from gpushare.api.types import Placement
-from gpushare.api.walls import Enforce
 from gpushare.binding import arbiter as arbiter_api
 from gpushare.daemon.state.history import History
 from gpushare.errors import UsageError

@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from gpushare.api.plan import Victim
-from gpushare.api.reclaim import Eviction
+from gpushare.api.share import Eviction
 from gpushare.api.types import Name
 from gpushare.daemon.grants.loans import Node, on_loan
 from gpushare.daemon.grants.transitions import Transitions

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from gpushare.api import tenants as tenant_types
 from gpushare.api import types
-from gpushare.api.drain import DeviceState
+from gpushare.api.node import DeviceState
 from gpushare.api.share import GrantDevice
 from gpushare.binding.arbiter import Arbiter, DeviceStats, GrantStats
 from gpushare.daemon.guard.walls import walls_of

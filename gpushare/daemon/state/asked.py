@@ -5,7 +5,7 @@ from typing import cast, get_args
 
 import msgspec
 
-from gpushare.api.reclaim import GRACE_SECONDS_MAX, PRIORITY_MAX, MaxRung
+from gpushare.api.share import GRACE_SECONDS_MAX, PRIORITY_MAX, MaxRung
 from gpushare.api.types import Gang, GrantRequest, Leases
 from gpushare.binding.arbiter import ShareFlags
 from gpushare.errors import RefusedError, UsageError

@@ -8,7 +8,7 @@ from typing import Protocol
 import msgspec
 
 from gpushare.api.engines import PlacedMount
-from gpushare.api.reclaim import Eviction
+from gpushare.api.share import Eviction
 from gpushare.binding.arbiter import GrantStats
 from gpushare.binding.pages import LimitsPage, UsagePage
 from gpushare.daemon.state.asked import Asked

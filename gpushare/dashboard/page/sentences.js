@@ -2,7 +2,7 @@
 
 import { el, name, once } from "./dom.js";
 
-const said = (rows) => el("ul", { class: "said" }, ...rows.map((row) => el("li", { class: row.kind ?? null }, name(row.text))));
+const sentences = (rows) => el("ul", { class: "sentences" }, ...rows.map((row) => el("li", { class: row.kind ?? null }, name(row.text))));
 
 const none = (text) => [el("p", { class: "none", text })];
 
@@ -27,7 +27,7 @@ export function show(node) {
 
 function answer(rows, nobody) {
   if (rows === null) return none("Asking the daemon.");
-  return rows.length ? [said(rows)] : none(nobody);
+  return rows.length ? [sentences(rows)] : none(nobody);
 }
 
-export { said };
+export { sentences };

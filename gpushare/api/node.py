@@ -1,8 +1,9 @@
-"""Walls: what contains a workload that bypasses the interposer."""
+"""Wire types of a node's walls, which contain a workload that bypasses the interposer, and of draining its devices: a
+drained one takes no new grants, and its present ones continue."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 WallName = Literal["cgroup", "devices", "memory", "freezer", "watch", "exclusive", "tracepoint"]
 Keeps = Literal["processes", "devices", "memory", "time", "evaders", "others"]
@@ -31,3 +32,24 @@ class NodeWall(Struct, kw_only=True):
     holds: bool
     why: str = ""
     lost: str
+
+
+DeviceState = Literal["ready", "draining", "drained"]
+"""`draining`: it takes no new grants and still has some; `drained`: it has none left."""
+
+DeviceName = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 128})]
+REASON_MAX = 200
+Reason = Annotated[str, Meta(extra_json_schema={"maxLength": REASON_MAX, "pattern": "^[ -~]*$"})]
+
+
+class DrainRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
+    """`device`: its id, or its index as text. `reason`: shown to users whose requests are refused because of it."""
+
+    device: DeviceName
+    reason: Reason = ""
+
+
+class UndrainRequest(Struct, forbid_unknown_fields=True, kw_only=True):
+    """`device`: as in DrainRequest."""
+
+    device: DeviceName
