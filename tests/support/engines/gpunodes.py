@@ -34,7 +34,7 @@ exec sleep infinity
 PROBE = f"""
 mknod {OWN} c 195 0 2>/dev/null
 for node in {" ".join(NODES)} {OWN}; do
-  said=$( (: < $node) 2>&1 )
+  answer=$( (: < $node) 2>&1 )
   echo "node $node ${{answer##*: }}"
 done
 """
