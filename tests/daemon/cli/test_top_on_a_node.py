@@ -104,8 +104,8 @@ def test_receipts_of_one_grant(lone):
             await soon(lambda: app.grants.rows and app.grants.rows[0].got_milli, "something is got")
             await pilot.press("enter")
             await states(f"RECEIPTS of {first}", "device 0: guaranteed 25%", "served after", "of default")
-            newest = app.receipts._story.told[0]
-            await soon(lambda: app.receipts._story.told[0] != newest, "newer ones come")
+            newest = app.receipts._story.lines[0]
+            await soon(lambda: app.receipts._story.lines[0] != newest, "newer ones come")
             await pilot.press("pagedown", "pagedown")
             assert app.receipts.body.scroll_offset.y > 0
             await pilot.press("escape")
