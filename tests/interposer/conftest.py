@@ -9,6 +9,7 @@ import pytest
 from pages.handmade import Grant, Simulator
 from run import built
 from run.driverclient import Client
+from run.interposed import Interpose, Interposed
 from run.viewer import Inside
 
 from gpushare import paths
@@ -116,3 +117,49 @@ def memory(memory_program: Path, environment: Callable[..., dict[str, str]]) -> 
     yield run
     for client in made:
         client.kill()
+
+
+@pytest.fixture
+def interpose(request: pytest.FixtureRequest) -> Iterator[Interpose]:
+    """interpose(grant, device, before): a worker in the grant, or without one; `on`: another simulator."""
+    made: list[Interposed] = []
+
+    def run(grant: Grant | None, device: int | None = 0, before: str = "", on: Simulator | None = None) -> Interposed:
+        made.append(Interposed(on or request.getfixturevalue("sim"), grant, device, before))
+        return made[-1]
+
+    yield run
+    for worker in made:
+        worker.kill()
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Simulator]:
+    """A simulator of two devices."""
+    simulator = Simulator(tmp_path / "pair", "2x4GiB")
+    yield simulator
+    simulator.stop()
+
+
+@pytest.fixture
+def both(tmp_path: Path, pair: Simulator) -> Iterator[Grant]:
+    """Both devices, with their leases held."""
+    made = Grant(tmp_path / "both", pair)
+    for device in (0, 1):
+        made.lease(device)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def granted(tmp_path: Path, sim: Simulator) -> Iterator[Callable[..., Grant]]:
+    """granted(0, 2): a grant of these devices."""
+    made: list[Grant] = []
+
+    def make(*devices: int) -> Grant:
+        made.append(Grant(tmp_path / f"grant{len(made)}", sim, devices=devices))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()

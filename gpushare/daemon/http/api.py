@@ -260,9 +260,9 @@ class Api:
         return http.json_answer(self._grant(live))
 
     async def release_grant(self, request: web.Request) -> web.Response:
-        live = self._grants.release(http.peer_of(request), request.match_info["id"])
+        record = self._grants.release(http.peer_of(request), request.match_info["id"])
         await self._context.serving.settled()
-        return http.json_answer(self._ended(live.record))
+        return http.json_answer(self._ended(record))
 
     async def bind_grant(self, request: web.Request) -> web.Response:
         asked = http.decoded(request, types.BindRequest)

@@ -11,7 +11,7 @@ from gpushare.api.tenants import TenantPolicy
 from gpushare.daemon.host.peer import Peer
 from gpushare.daemon.state.tenants import Tenants
 from gpushare.errors import ForbiddenError, NotFoundError, RefusedError, UsageError
-from gpushare.reader.members import is_member
+from gpushare.reader.lookups import is_member
 from gpushare.tenants.quotas import parse
 
 GIB = 1 << 30

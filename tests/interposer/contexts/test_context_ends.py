@@ -1,12 +1,11 @@
 """What the end of a context frees and what it must not free; calls that destroy something and block on the program."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from pages.handmade import MS, Grant, Simulator
 from run.driverclient import CONTEXT, MIB
-from run.interposed import Interposed
+from run.interposed import Interpose, Interposed
 from run.waiting import until
 
 from gpushare import paths
@@ -29,16 +28,11 @@ CREATE = "made = ctypes.c_void_p(); assert lib.cuCtxCreate_v2(ctypes.byref(made)
 
 
 @pytest.fixture
-def start(grant: Grant, sim: Simulator) -> Iterator[Callable[..., Interposed]]:
-    made: list[Interposed] = []
-
+def start(grant: Grant, interpose: Interpose) -> Callable[..., Interposed]:
     def run(device: int | None = None) -> Interposed:
-        made.append(Interposed(sim, grant, device))
-        return made[-1]
+        return interpose(grant, device)
 
-    yield run
-    for worker in made:
-        worker.kill()
+    return run
 
 
 # ---- a context that stays alive keeps its work
@@ -129,26 +123,10 @@ def test_what_ends_has_not_drained(start: Callable[..., Interposed], sim: Simula
 
 # ---- reused handles
 
-TWO_DEVICES = "2x4GiB"
-
 
 @pytest.fixture
-def two(tmp_path: Path) -> Iterator[Callable[[], Interposed]]:
-    simulator = Simulator(tmp_path / "two", TWO_DEVICES)
-    grant = Grant(tmp_path / "granted", simulator)
-    grant.lease(0)
-    grant.lease(1)
-    made: list[Interposed] = []
-
-    def run() -> Interposed:
-        made.append(Interposed(simulator, grant, None))
-        return made[-1]
-
-    yield run
-    for worker in made:
-        worker.kill()
-    grant.close()
-    simulator.stop()
+def two(pair: Simulator, both: Grant, interpose: Interpose) -> Callable[[], Interposed]:
+    return lambda: interpose(both, None, on=pair)
 
 
 def test_a_streams_handle_comes_back_on_another_device(two: Callable[[], Interposed]) -> None:

@@ -1,13 +1,13 @@
 """Every way to get a context charges it once, and every way to end it returns the charge, as measured by the
 simulator."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pages.handmade import MS, Grant, Simulator
 from run.driverclient import CONTEXT, MIB
-from run.interposed import CHUNK, Interposed, chunks, ptx
+from run.interposed import CHUNK, Interpose, Interposed, chunks, ptx
 from run.waiting import until
 
 LIMIT = 2 << 30
@@ -25,17 +25,13 @@ GREEN_CALL = (
 
 
 @pytest.fixture
-def start(grant: Grant, sim: Simulator) -> Iterator[Start]:
-    made: list[Interposed] = []
-
+def start(grant: Grant, interpose: Interpose) -> Start:
     def run(device: int | None = None) -> Interposed:
-        made.append(Interposed(sim, grant, device))
-        made[-1].do(GREEN)
-        return made[-1]
+        made = interpose(grant, device)
+        made.do(GREEN)
+        return made
 
-    yield run
-    for worker in made:
-        worker.kill()
+    return run
 
 
 CREATED = {

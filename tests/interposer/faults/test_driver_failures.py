@@ -10,7 +10,7 @@ import pytest
 from pages.handmade import MS, Grant, Simulator
 from run import built
 from run.driverclient import CONTEXT, MIB
-from run.interposed import CHUNK, Interposed, ptx
+from run.interposed import CHUNK, Interpose, Interposed, ptx
 
 from gpushare import paths
 
@@ -48,10 +48,8 @@ def faults(faulty: Path, grant: Grant, tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.fixture
-def worker(faults: Faults, grant: Grant, sim: Simulator) -> Iterator[Interposed]:
-    made = Interposed(sim, grant)
-    yield made
-    made.kill()
+def worker(faults: Faults, grant: Grant, interpose: Interpose) -> Interposed:
+    return interpose(grant)
 
 
 ARRAY = "made(d.CUDA_ARRAY3D_DESCRIPTOR, Width=1000, Height=300, Depth=0, Format=d.CUarray_format({}), NumChannels=1)"
@@ -279,40 +277,34 @@ NO_EVENTS = {"cuEventCreate": -1, "cuEventRecord": -1}  # a call ends the progra
 @pytest.mark.parametrize("stream", ["s", "0"])
 @pytest.mark.parametrize("profiled", [True, False])
 def test_a_free_in_stream_order_without_an_event(
-    faults: Faults, grant: Grant, sim: Simulator, monkeypatch: pytest.MonkeyPatch, stream: str, profiled: bool
+    faults: Faults, grant: Grant, monkeypatch: pytest.MonkeyPatch, stream: str, profiled: bool, interpose: Interpose
 ) -> None:
     """Under a profiler, which would show the interposer's events, or if recording fails: the memory stays charged until
     the stream is empty."""
     if profiled:
         monkeypatch.setenv("CUDA_INJECTION64_PATH", "/nonexistent/libprofiler.so")
-    worker = Interposed(sim, grant)
-    try:
-        worker.do(WAIT)
-        faults(**NO_EVENTS if profiled else {"cuEventRecord": 999})
-        before = worker.charged()
-        worker.do(f"ok(d.cuStreamWaitValue32({stream}, at, 1, 0)); ok(d.cuMemFreeAsync(p, {stream}))")
-        worker.do("ok(d.cuStreamSynchronize(gone)); ok(d.cuMemFreeAsync(q, gone)); ok(d.cuStreamSynchronize(gone))")
-        assert worker.charged() == before - 4 * MIB
-        worker.do(f"ok(d.cuStreamDestroy(gone)); flag.value = 1; ok(d.cuStreamSynchronize({stream}))")
-        assert worker.charged() == before - 8 * MIB
-    finally:
-        worker.kill()
+    worker = interpose(grant)
+    worker.do(WAIT)
+    faults(**NO_EVENTS if profiled else {"cuEventRecord": 999})
+    before = worker.charged()
+    worker.do(f"ok(d.cuStreamWaitValue32({stream}, at, 1, 0)); ok(d.cuMemFreeAsync(p, {stream}))")
+    worker.do("ok(d.cuStreamSynchronize(gone)); ok(d.cuMemFreeAsync(q, gone)); ok(d.cuStreamSynchronize(gone))")
+    assert worker.charged() == before - 4 * MIB
+    worker.do(f"ok(d.cuStreamDestroy(gone)); flag.value = 1; ok(d.cuStreamSynchronize({stream}))")
+    assert worker.charged() == before - 8 * MIB
 
 
 def test_a_profiled_free_whose_stream_is_gone(
-    faults: Faults, grant: Grant, sim: Simulator, monkeypatch: pytest.MonkeyPatch
+    faults: Faults, grant: Grant, monkeypatch: pytest.MonkeyPatch, interpose: Interpose
 ) -> None:
     monkeypatch.setenv("CUDA_INJECTION64_PATH", "/nonexistent/libprofiler.so")
-    worker = Interposed(sim, grant)
-    try:
-        worker.do(WAIT)
-        faults(**NO_EVENTS)
-        before = worker.charged()
-        worker.do("ok(d.cuStreamWaitValue32(s, at, 1, 0)); ok(d.cuMemFreeAsync(p, s)); ok(d.cuStreamDestroy(s))")
-        worker.do("flag.value = 1; ok(d.cuCtxSynchronize())")
-        assert worker.charged() == before - 4 * MIB
-    finally:
-        worker.kill()
+    worker = interpose(grant)
+    worker.do(WAIT)
+    faults(**NO_EVENTS)
+    before = worker.charged()
+    worker.do("ok(d.cuStreamWaitValue32(s, at, 1, 0)); ok(d.cuMemFreeAsync(p, s)); ok(d.cuStreamDestroy(s))")
+    worker.do("flag.value = 1; ok(d.cuCtxSynchronize())")
+    assert worker.charged() == before - 4 * MIB
 
 
 def test_a_kernel_that_the_driver_refuses(worker: Interposed, faults: Faults, grant: Grant, tmp_path: Path) -> None:

@@ -1,12 +1,12 @@
 """Rarely used paths through the interposer."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pages.handmade import Grant, Simulator
 from run.driverclient import CONTEXT, MIB
-from run.interposed import CHUNK, Interposed, Spawner, ptx
+from run.interposed import CHUNK, Interpose, Interposed, Spawner, ptx
 from run.simworker import Worker
 
 OUT = "CUDA_ERROR_OUT_OF_MEMORY"
@@ -15,16 +15,11 @@ Start = Callable[..., Interposed]
 
 
 @pytest.fixture
-def start(grant: Grant, sim: Simulator) -> Iterator[Start]:
-    made: list[Interposed] = []
-
+def start(grant: Grant, interpose: Interpose) -> Start:
     def run(device: int | None = 0) -> Interposed:
-        made.append(Interposed(sim, grant, device))
-        return made[-1]
+        return interpose(grant, device)
 
-    yield run
-    for worker in made:
-        worker.kill()
+    return run
 
 
 @pytest.mark.parametrize("name", ["cuCtxCreate", "cuCtxCreate_v2", "cuCtxCreate_v3", "cuCtxCreate_v4"])
@@ -71,43 +66,35 @@ def test_a_graph_of_another_contexts_kernels(start: Start, grant: Grant, tmp_pat
     assert worker.charged() == CONTEXT
 
 
-def test_one_launch_on_several_devices(tmp_path: Path) -> None:
+def test_one_launch_on_several_devices(pair: Simulator, both: Grant, interpose: Interpose, tmp_path: Path) -> None:
     """Refused as a whole if one device has no room for the kernel; the other devices keep no charge."""
-    sim = Simulator(tmp_path / "two", "2x4GiB")
-    grant = Grant(tmp_path / "both", sim)
-    grant.lease(0)
-    grant.lease(1)
-    worker = Interposed(sim, grant, 0)
-    try:
-        program = ptx(tmp_path / "p.ptx", ("hungry", LOCAL))
-        worker.do(f"""
-            import ctypes
-            class Params(ctypes.Structure):
-                _fields_ = [("function", ctypes.c_void_p), ("sizes", ctypes.c_uint * 6), ("shared", ctypes.c_uint),
-                            ("stream", ctypes.c_void_p), ("params", ctypes.c_void_p)]
-            each = (Params * 2)()
-            for device in (1, 0):
-                context(device)
-                module = ok(d.cuModuleLoad({str(program).encode()!r}))
-                function = ok(d.cuModuleGetFunction(module, b"hungry"))
-                stream = ok(d.cuStreamCreate(1))
-                each[device] = Params(int(function), (1, 1, 1, 1, 1, 1), 0, int(stream), 0)
-            launch = lambda at, count: lib.cuLaunchCooperativeKernelMultiDevice(at, count, 0)
-        """)
-        before = [worker.charged(0), worker.charged(1)]
-        grant.set_limit(before[1] + CHUNK, 1)
-        assert worker.get("launch(each, 2)") == 2
-        assert [worker.charged(0), worker.charged(1)] == before
-        grant.set_limit(2 << 30, 1)
-        assert worker.get("launch(each, 2)") == 0
-        assert worker.get("launch(None, 2)") == worker.get("launch(each, 0)") == 1
-        worker.do("ok(d.cuCtxSynchronize())")
-        held = [worker.charged(0), worker.charged(1)]
-        assert held[0] - before[0] == held[1] - before[1] > 100 * MIB
-    finally:
-        worker.kill()
-        grant.close()
-        sim.stop()
+    grant = both
+    worker = interpose(grant, on=pair)
+    program = ptx(tmp_path / "p.ptx", ("hungry", LOCAL))
+    worker.do(f"""
+        import ctypes
+        class Params(ctypes.Structure):
+            _fields_ = [("function", ctypes.c_void_p), ("sizes", ctypes.c_uint * 6), ("shared", ctypes.c_uint),
+                        ("stream", ctypes.c_void_p), ("params", ctypes.c_void_p)]
+        each = (Params * 2)()
+        for device in (1, 0):
+            context(device)
+            module = ok(d.cuModuleLoad({str(program).encode()!r}))
+            function = ok(d.cuModuleGetFunction(module, b"hungry"))
+            stream = ok(d.cuStreamCreate(1))
+            each[device] = Params(int(function), (1, 1, 1, 1, 1, 1), 0, int(stream), 0)
+        launch = lambda at, count: lib.cuLaunchCooperativeKernelMultiDevice(at, count, 0)
+    """)
+    before = [worker.charged(0), worker.charged(1)]
+    grant.set_limit(before[1] + CHUNK, 1)
+    assert worker.get("launch(each, 2)") == 2
+    assert [worker.charged(0), worker.charged(1)] == before
+    grant.set_limit(2 << 30, 1)
+    assert worker.get("launch(each, 2)") == 0
+    assert worker.get("launch(None, 2)") == worker.get("launch(each, 0)") == 1
+    worker.do("ok(d.cuCtxSynchronize())")
+    held = [worker.charged(0), worker.charged(1)]
+    assert held[0] - before[0] == held[1] - before[1] > 100 * MIB
 
 
 def test_a_gate_without_a_thread(grant: Grant, sim: Simulator, tmp_path: Path) -> None:

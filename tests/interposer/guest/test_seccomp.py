@@ -2,12 +2,11 @@
 
 import errno
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pages.handmade import Grant, Simulator
-from run.interposed import Interposed
+from run.interposed import Interpose
 from run.waiting import until
 
 FUTEX_WAITV = 449
@@ -33,13 +32,6 @@ SANDBOX = """
 """
 
 
-@pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Simulator]:
-    simulator = Simulator(tmp_path / "pair", "2x4GiB")
-    yield simulator
-    simulator.stop()
-
-
 def gate_thread(pid: int) -> Path:
     """The thread's directory in /proc, once the thread has set its name."""
     tasks = Path(f"/proc/{pid}/task")
@@ -60,44 +52,37 @@ def cpu_ns(task: Path) -> int:
 
 
 @pytest.mark.parametrize("error", [errno.EPERM, errno.ENOSYS, errno.EACCES])
-def test_a_refused_wait_for_several_leases_is_a_sleep(pair: Simulator, tmp_path: Path, error: int) -> None:
-    grant = Grant(tmp_path / "grant", pair)
+def test_a_refused_wait_for_several_leases_is_a_sleep(
+    pair: Simulator, both: Grant, interpose: Interpose, error: int
+) -> None:
+    grant = both
+    worker = interpose(grant, None, on=pair)
+    worker.do(SANDBOX)
+    worker.do(f"forbid({FUTEX_WAITV}, {error})")
     for device in (0, 1):
-        grant.lease(device)
-    worker = Interposed(pair, grant, device=None)
-    try:
-        worker.do(SANDBOX)
-        worker.do(f"forbid({FUTEX_WAITV}, {error})")
-        for device in (0, 1):
-            worker.do(f"ctx = context({device}); launch(function()); ok(d.cuCtxSynchronize())")
-        task = gate_thread(worker.pid)
-        before, began = slept(task), cpu_ns(task)
-        # Measured as CPU time per sleep, not by the clock: a spinning thread does not sleep at all.
-        until(lambda: slept(task) >= before + 30, "the thread sleeps again and again")
-        assert (cpu_ns(task) - began) / (slept(task) - before) < 500_000
-        for device in (1, 0):
-            word = grant.revoke(device)
-            until(lambda device=device, word=word: grant.slot(0, device).drained == word, "the revoke is seen")
-    finally:
-        worker.kill()
-        grant.close()
+        worker.do(f"ctx = context({device}); launch(function()); ok(d.cuCtxSynchronize())")
+    task = gate_thread(worker.pid)
+    before, began = slept(task), cpu_ns(task)
+    # Measured as CPU time per sleep, not by the clock: a spinning thread does not sleep at all.
+    until(lambda: slept(task) >= before + 30, "the thread sleeps again and again")
+    assert (cpu_ns(task) - began) / (slept(task) - before) < 500_000
+    for device in (1, 0):
+        word = grant.revoke(device)
+        until(lambda device=device, word=word: grant.slot(0, device).drained == word, "the revoke is seen")
 
 
-def test_a_refused_memory_barrier_loses_nothing(grant: Grant, sim: Simulator) -> None:
+def test_a_refused_memory_barrier_loses_nothing(grant: Grant, interpose: Interpose) -> None:
     """The filter is set after the first launches: the lock that one thread owned until then is still shared
     correctly."""
-    worker = Interposed(sim, grant)
-    try:
-        worker.do(SANDBOX)
-        worker.do("f = function(); launch(f, 1000)")
-        worker.do(f"forbid({MEMBARRIER}, {errno.EPERM})")
-        worker.do("""
-            def work():
-                ok(d.cuCtxSetCurrent(ctx)); launch(f, 500)
-            threads = [threading.Thread(target=work) for _ in range(3)]
-            [thread.start() for thread in threads]; launch(f, 500); [thread.join() for thread in threads]
-            ok(d.cuCtxSynchronize())
-        """)
-        assert grant.slot().launches == 3000
-    finally:
-        worker.kill()
+    worker = interpose(grant)
+    worker.do(SANDBOX)
+    worker.do("f = function(); launch(f, 1000)")
+    worker.do(f"forbid({MEMBARRIER}, {errno.EPERM})")
+    worker.do("""
+        def work():
+            ok(d.cuCtxSetCurrent(ctx)); launch(f, 500)
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        [thread.start() for thread in threads]; launch(f, 500); [thread.join() for thread in threads]
+        ok(d.cuCtxSynchronize())
+    """)
+    assert grant.slot().launches == 3000

@@ -1,12 +1,11 @@
 """Kernels of collectives are recognised however a program obtains them, and counted however it launches them."""
 
 import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from pages.handmade import Grant, Simulator
-from run.interposed import Interposed
+from run.interposed import Interpose, Interposed
 
 PTX = "".join(
     f".visible .entry {name}()\\n{{\\n\\tret;\\n}}\\n"
@@ -52,29 +51,12 @@ both = (Params * 2)(*[Params(function, (ctypes.c_uint * 7)(1, 1, 1, 1, 1, 1, 0),
 
 
 @pytest.fixture
-def pair(tmp_path: Path) -> Iterator[Simulator]:
-    simulator = Simulator(tmp_path / "pair", "2x4GiB")
-    yield simulator
-    simulator.stop()
-
-
-@pytest.fixture
-def both(tmp_path: Path, pair: Simulator) -> Iterator[Grant]:
-    made = Grant(tmp_path / "both", pair)
-    for device in (0, 1):
-        made.lease(device)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def worker(pair: Simulator, both: Grant) -> Iterator[Interposed]:
+def worker(pair: Simulator, both: Grant, interpose: Interpose) -> Interposed:
     if os.geteuid() != 0:
         pytest.skip("a grant directory is trusted only when root owns it")
-    made = Interposed(pair, both)
+    made = interpose(both, on=pair)
     made.do(PRELUDE)
-    yield made
-    made.kill()
+    return made
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Charges for every kind of client: the grant's page and the simulator agree to the byte."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -229,19 +229,8 @@ def test_null_pointers_and_no_context(grant: Grant, start: Start) -> None:
     assert grant.charged() == before == CONTEXT
 
 
-@pytest.fixture
-def two_devices(tmp_path: Path) -> Iterator[tuple[Simulator, Grant]]:
-    sim = Simulator(tmp_path / "two", "2x4GiB")
-    grant = Grant(tmp_path / "both", sim)
-    grant.lease(0)
-    grant.lease(1)
-    yield sim, grant
-    grant.close()
-    sim.stop()
-
-
-def test_two_devices(two_devices: tuple[Simulator, Grant], start: Start) -> None:
-    sim, grant = two_devices
+def test_two_devices(pair: Simulator, both: Grant, start: Start) -> None:
+    sim, grant = pair, both
     client = start(grant)
     client.ok("init", "retain 0", "alloc 1000", "retain 1", "alloc 3000", "async 100")
     assert grant.slot(0, 0).memory_bytes == truth(sim, client.pid, 0) == CONTEXT + 1024
@@ -251,9 +240,9 @@ def test_two_devices(two_devices: tuple[Simulator, Grant], start: Start) -> None
     assert grant.slot(0, 1).memory_bytes == truth(sim, client.pid, 1) == 0
 
 
-def test_ordinals_follow_the_uuid(two_devices: tuple[Simulator, Grant], start: Start) -> None:
+def test_ordinals_follow_the_uuid(pair: Simulator, both: Grant, start: Start) -> None:
     """The grant numbers devices differently from the node, and CUDA follows it; a program may number them anew."""
-    sim, grant = two_devices
+    sim, grant = pair, both
     grant.limits.device[0].uuid, grant.limits.device[1].uuid = sim.uuids[1], sim.uuids[0]
     client = start(grant)
     client.ok("init", "retain 0")
@@ -263,8 +252,8 @@ def test_ordinals_follow_the_uuid(two_devices: tuple[Simulator, Grant], start: S
     assert grant.slot(1, 1).memory_bytes == truth(sim, client.pid, 0) == CONTEXT
 
 
-def test_a_device_of_somebody_else(two_devices: tuple[Simulator, Grant], start: Start) -> None:
-    sim, grant = two_devices
+def test_a_device_of_somebody_else(pair: Simulator, both: Grant, start: Start) -> None:
+    sim, grant = pair, both
     grant.limits.device[1].uuid = bytes(16)
     client = start(grant)
     client.ok("init", "retain 0")

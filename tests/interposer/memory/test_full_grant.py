@@ -1,13 +1,12 @@
 """A full grant: other errors of a call are reported as by the driver alone, and requests that fit succeed."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from memory.memorybooks import peak
 from pages.handmade import Grant, Simulator
 from run.driverclient import CONTEXT, MIB
-from run.interposed import Interposed
+from run.interposed import Interpose, Interposed
 
 OUT, FINE = "CUDA_ERROR_OUT_OF_MEMORY", "CUDA_SUCCESS"
 BUSY = "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED"
@@ -31,21 +30,19 @@ HELPERS = """
 
 
 @pytest.fixture
-def worker(grant: Grant, sim: Simulator) -> Iterator[Interposed]:
+def worker(grant: Grant, interpose: Interpose) -> Interposed:
     """In a grant with at most 1 MiB left."""
-    made = Interposed(sim, grant)
+    made = interpose(grant)
     made.do(HELPERS)
     grant.set_limit(CONTEXT + MIB)
-    yield made
-    made.kill()
+    return made
 
 
 @pytest.fixture
-def alone(sim: Simulator) -> Iterator[Interposed]:
-    made = Interposed(sim, None)
+def alone(interpose: Interpose) -> Interposed:
+    made = interpose(None)
     made.do(HELPERS)
-    yield made
-    made.kill()
+    return made
 
 
 CREATE = {"cuCtxCreate": "", "cuCtxCreate_v2": "", "cuCtxCreate_v3": "None, 0, ", "cuCtxCreate_v4": "None, "}

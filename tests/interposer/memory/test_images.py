@@ -1,13 +1,12 @@
 """Binary programs: the memory declared by a cubin, a fatbin or its wrapper is charged."""
 
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pages.handmade import Grant, Simulator
+from pages.handmade import Grant
 from run.driverclient import CONTEXT, MIB
-from run.interposed import Interposed, chunks
+from run.interposed import Interpose, Interposed, chunks
 
 ALLOCATED, NO_BYTES = 2, 8  # SHF_ALLOC, SHT_NOBITS
 FATBIN, WRAPPER = 0xBA55ED50, 0x466243B1
@@ -75,11 +74,10 @@ WAYS = {
 
 
 @pytest.fixture
-def worker(grant: Grant, sim: Simulator) -> Iterator[Interposed]:
-    made = Interposed(sim, grant)
+def worker(grant: Grant, interpose: Interpose) -> Interposed:
+    made = interpose(grant)
     made.do("import ctypes")
-    yield made
-    made.kill()
+    return made
 
 
 @pytest.mark.parametrize("name", IMAGES)

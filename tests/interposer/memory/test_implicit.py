@@ -1,13 +1,13 @@
 """Memory that the driver allocates implicitly is reserved first: local memory, the buffers of cuCtxSetLimit, programs.
 The reference is the simulator, which accounts for the same memory."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pages.handmade import Grant, Simulator
 from run.driverclient import CONTEXT, MIB
-from run.interposed import CHUNK, Interposed, chunks, ptx
+from run.interposed import CHUNK, Interpose, Interposed, chunks, ptx
 
 LIMIT = 2 << 30
 THREADS = 108 * 2048  # resident threads of the simulated device
@@ -31,16 +31,11 @@ def launch(name: str, module: str = "m", stream: str = "0") -> str:
 
 
 @pytest.fixture
-def start(grant: Grant, sim: Simulator) -> Iterator[Start]:
-    made: list[Interposed] = []
-
+def start(grant: Grant, interpose: Interpose) -> Start:
     def run(device: int | None = 0) -> Interposed:
-        made.append(Interposed(sim, grant, device))
-        return made[-1]
+        return interpose(grant, device)
 
-    yield run
-    for worker in made:
-        worker.kill()
+    return run
 
 
 def peak(sim: Simulator) -> int:

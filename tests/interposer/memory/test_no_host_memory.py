@@ -1,13 +1,12 @@
 """A process that cannot allocate host memory: a call that needs a record in the accounting is refused before the driver
 is called, and everything works again as soon as there is memory."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pages.handmade import Grant, Simulator
 from run.driverclient import CONTEXT
-from run.interposed import Interposed, Spawner, ptx
+from run.interposed import Interpose, Interposed, Spawner, ptx
 from run.simworker import Worker
 from run.waiting import until
 
@@ -53,8 +52,8 @@ CALLS = {
 
 
 @pytest.fixture
-def worker(grant: Grant, sim: Simulator, tmp_path: Path) -> Iterator[Interposed]:
-    made = Interposed(sim, grant)
+def worker(grant: Grant, tmp_path: Path, interpose: Interpose) -> Interposed:
+    made = interpose(grant)
     program = ptx(tmp_path / "p.ptx", ("k", 0))
     made.do(STARVE)
     made.do(f"""
@@ -90,8 +89,7 @@ def worker(grant: Grant, sim: Simulator, tmp_path: Path) -> Iterator[Interposed]
         for one in libraries[:{PLACES // 2}]:  # code and variables: two records each, but three of the first
             ok(d.cuLibraryGetModule(one))
     """)
-    yield made
-    made.kill()
+    return made
 
 
 def test_full_books_refuse_and_lose_nothing(worker: Interposed) -> None:
@@ -119,17 +117,14 @@ def test_full_books_refuse_and_lose_nothing(worker: Interposed) -> None:
         worker.charged()
 
 
-def test_a_limit_is_refused_without_a_place_for_it(grant: Grant, sim: Simulator) -> None:
-    made = Interposed(sim, grant)
-    try:
-        made.do(STARVE)
-        call = "d.cuCtxSetLimit(d.CUlimit.CU_LIMIT_MALLOC_HEAP_SIZE, 32 << 20)"
-        held = made.charged()
-        assert made.error(f"starved(lambda: {call})") == OUT
-        assert made.charged() == held
-        assert made.error(call) == "CUDA_SUCCESS"
-    finally:
-        made.kill()
+def test_a_limit_is_refused_without_a_place_for_it(grant: Grant, interpose: Interpose) -> None:
+    made = interpose(grant)
+    made.do(STARVE)
+    call = "d.cuCtxSetLimit(d.CUlimit.CU_LIMIT_MALLOC_HEAP_SIZE, 32 << 20)"
+    held = made.charged()
+    assert made.error(f"starved(lambda: {call})") == OUT
+    assert made.charged() == held
+    assert made.error(call) == "CUDA_SUCCESS"
 
 
 def test_work_goes_on_without_places_for_streams(worker: Interposed, grant: Grant) -> None:

@@ -1,11 +1,9 @@
 """A device that can use plain memory of the program (HMM, ATS): no call moves memory there uncharged."""
 
-from collections.abc import Iterator
-
 import pytest
 from pages.handmade import Grant, Simulator
 from run.driverclient import CONTEXT
-from run.interposed import Interposed
+from run.interposed import Interpose, Interposed
 
 MIB = 1 << 20
 LIMIT = 2 << 30
@@ -48,19 +46,17 @@ def pageable(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def worker(pageable: None, grant: Grant, sim: Simulator) -> Iterator[Interposed]:
-    made = Interposed(sim, grant)
+def worker(pageable: None, grant: Grant, interpose: Interpose) -> Interposed:
+    made = interpose(grant)
     prepare(made)
-    yield made
-    made.kill()
+    return made
 
 
 @pytest.fixture
-def bare(pageable: None, sim: Simulator) -> Iterator[Interposed]:
-    made = Interposed(sim, None)
+def bare(pageable: None, interpose: Interpose) -> Interposed:
+    made = interpose(None)
     prepare(made)
-    yield made
-    made.kill()
+    return made
 
 
 def held(sim: Simulator, worker: Interposed) -> int:
@@ -104,11 +100,8 @@ def test_the_device_can_still_use_it(worker: Interposed) -> None:
     assert worker.get(f"ok(d.cuDeviceGetAttribute(d.CUdevice_attribute({PAGEABLE_MEMORY_ACCESS}), 0))") == 1
 
 
-def test_without_that_ability_the_driver_refuses(grant: Grant, sim: Simulator) -> None:
-    worker = Interposed(sim, grant)
-    try:
-        prepare(worker)
-        for way in WAYS.values():
-            assert worker.error(way) == "CUDA_ERROR_INVALID_VALUE"
-    finally:
-        worker.kill()
+def test_without_that_ability_the_driver_refuses(grant: Grant, interpose: Interpose) -> None:
+    worker = interpose(grant)
+    prepare(worker)
+    for way in WAYS.values():
+        assert worker.error(way) == "CUDA_ERROR_INVALID_VALUE"

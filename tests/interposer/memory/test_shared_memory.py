@@ -1,13 +1,12 @@
 """Shared memory is charged to its creator until nothing holds it, as measured by the simulator."""
 
 import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from pages.handmade import Grant, Simulator
 from run.driverclient import CONTEXT, MIB
-from run.interposed import Interposed
+from run.interposed import Interpose, Interposed
 from run.waiting import until
 
 UNIT = 2 * MIB  # of cuMemCreate
@@ -32,17 +31,13 @@ PREPARE = f"""
 
 
 @pytest.fixture
-def start(grant: Grant, sim: Simulator) -> Iterator[Start]:
-    made: list[Interposed] = []
-
+def start(grant: Grant, interpose: Interpose) -> Start:
     def run() -> Interposed:
-        made.append(Interposed(sim, grant))
-        made[-1].do(PREPARE)
-        return made[-1]
+        made = interpose(grant)
+        made.do(PREPARE)
+        return made
 
-    yield run
-    for worker in made:
-        worker.kill()
+    return run
 
 
 # ---- cuIpc
@@ -159,27 +154,20 @@ def test_a_multicast_object_keeps_what_is_bound_to_it(start: Start) -> None:
     assert worker.error("d.cuMemRelease(m)") == "CUDA_ERROR_INVALID_VALUE"
 
 
-def test_a_multicast_team_of_two_devices(tmp_path: Path) -> None:
-    sim = Simulator(tmp_path / "two", "2x4GiB")
-    grant = Grant(tmp_path / "both", sim)
-    worker = Interposed(sim, grant)
-    try:
-        worker.do(PREPARE)
-        worker.do(f"other = context(1); m = team([0, 1], {4 * UNIT})")
-        worker.do(f"""
-            h, k = create({UNIT}), create({3 * UNIT}, device=1)
-            ok(d.cuMulticastBindMem(m, 0, h, 0, {UNIT}, 0)); ok(d.cuMulticastBindMem(m, 0, k, 0, {3 * UNIT}, 0))
-            ok(d.cuMemRelease(h)); ok(d.cuMemRelease(k))
-        """)
-        assert (worker.charged(0), worker.charged(1)) == (CONTEXT + UNIT, CONTEXT + 3 * UNIT)
-        worker.do(f"ok(d.cuMulticastUnbind(m, 1, 0, {4 * UNIT}))")
-        assert (worker.charged(0), worker.charged(1)) == (CONTEXT + UNIT, CONTEXT)
-        worker.do("ok(d.cuMemRelease(m))")
-        assert (worker.charged(0), worker.charged(1)) == (CONTEXT, CONTEXT)
-    finally:
-        worker.kill()
-        grant.close()
-        sim.stop()
+def test_a_multicast_team_of_two_devices(pair: Simulator, both: Grant, interpose: Interpose) -> None:
+    worker = interpose(both, on=pair)
+    worker.do(PREPARE)
+    worker.do(f"other = context(1); m = team([0, 1], {4 * UNIT})")
+    worker.do(f"""
+        h, k = create({UNIT}), create({3 * UNIT}, device=1)
+        ok(d.cuMulticastBindMem(m, 0, h, 0, {UNIT}, 0)); ok(d.cuMulticastBindMem(m, 0, k, 0, {3 * UNIT}, 0))
+        ok(d.cuMemRelease(h)); ok(d.cuMemRelease(k))
+    """)
+    assert (worker.charged(0), worker.charged(1)) == (CONTEXT + UNIT, CONTEXT + 3 * UNIT)
+    worker.do(f"ok(d.cuMulticastUnbind(m, 1, 0, {4 * UNIT}))")
+    assert (worker.charged(0), worker.charged(1)) == (CONTEXT + UNIT, CONTEXT)
+    worker.do("ok(d.cuMemRelease(m))")
+    assert (worker.charged(0), worker.charged(1)) == (CONTEXT, CONTEXT)
 
 
 def test_descriptors_do_not_leak(start: Start) -> None:

@@ -1,11 +1,9 @@
 """Memory that is mapped into a sparse array stays charged when its handle is released."""
 
-from collections.abc import Iterator
-
 import pytest
 from pages.handmade import Grant, Simulator
 from run.driverclient import CONTEXT, MIB
-from run.interposed import Interposed
+from run.interposed import Interpose, Interposed
 
 LIMIT = 2 << 30
 OUT = "CUDA_ERROR_OUT_OF_MEMORY"
@@ -40,12 +38,11 @@ HELPERS = """
 
 
 @pytest.fixture
-def worker(grant: Grant, sim: Simulator) -> Iterator[Interposed]:
-    made = Interposed(sim, grant)
+def worker(grant: Grant, interpose: Interpose) -> Interposed:
+    made = interpose(grant)
     made.do("s = ok(d.cuStreamCreate(1))")
     made.do(HELPERS)
-    yield made
-    made.kill()
+    return made
 
 
 def test_tiles_keep_memory(worker: Interposed) -> None:

@@ -41,25 +41,12 @@ def sim(tmp_path: Path) -> Iterator[Simulator]:
     simulator.stop()
 
 
-@pytest.fixture
-def granted(tmp_path: Path, sim: Simulator) -> Iterator[Callable[[tuple[int, ...]], Grant]]:
-    made: list[Grant] = []
-
-    def make(devices: tuple[int, ...]) -> Grant:
-        made.append(Grant(tmp_path / f"grant{len(made)}", sim, devices=devices))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
-
-
 @pytest.mark.parametrize("devices", ORDERS)
 def test_a_loop_over_all_devices_sees_the_grant_s(
     devices: tuple[int, ...], granted: Callable[..., Grant], sim: Simulator, inside: Callable[..., Inside]
 ) -> None:
     """As monitors do: queries each device up to the count, found by every kind of look-up."""
-    grant = granted(devices)
+    grant = granted(*devices)
     for place in range(len(devices)):
         grant.set_limit((place + 1) << 30, place)
     starts, bare = inside(grant), inside(None).worker()
@@ -98,7 +85,7 @@ def test_a_loop_over_all_devices_sees_the_grant_s(
 def test_look_ups_do_not_find_devices_of_others(
     devices: tuple[int, ...], granted: Callable[..., Grant], sim: Simulator, inside: Callable[..., Inside]
 ) -> None:
-    worker, bare = inside(granted(devices)).worker(), inside(None).worker()
+    worker, bare = inside(granted(*devices)).worker(), inside(None).worker()
     worker.do(TOOLS)
     for device in sorted({0, 1, 2, 3} - set(devices)):
         other = text(sim.uuids[device])
@@ -112,7 +99,7 @@ def test_cuda_visible_devices_does_not_change_nvml(
     granted: Callable[..., Grant], sim: Simulator, inside: Callable[..., Inside]
 ) -> None:
     """As without gpushare: NVML does not read that variable."""
-    starts = inside(granted((2, 0, 1)))
+    starts = inside(granted(2, 0, 1))
     for shown in ("0", text(sim.uuids[1]), ""):
         starts.env["CUDA_VISIBLE_DEVICES"] = shown
         worker = starts.worker()
@@ -121,7 +108,7 @@ def test_cuda_visible_devices_does_not_change_nvml(
 
 
 def test_a_device_that_is_gone_keeps_its_number(granted: Callable[..., Grant], inside: Callable[..., Inside]) -> None:
-    grant = granted((2, 0))
+    grant = granted(2, 0)
     grant.limits.device[0].uuid = bytes(range(16))  # a UUID that the driver does not know
     worker = inside(grant).worker()
     assert worker.get("n.nvmlDeviceGetCount()") == 2
@@ -130,7 +117,7 @@ def test_a_device_that_is_gone_keeps_its_number(granted: Callable[..., Grant], i
 
 
 def test_no_pages_no_devices(granted: Callable[..., Grant], inside: Callable[..., Inside]) -> None:
-    grant = granted((2, 0))
+    grant = granted(2, 0)
     grant.limits.magic = 0
     worker = inside(grant).worker()
     assert worker.get("n.nvmlDeviceGetCount()") == 0
@@ -143,7 +130,7 @@ def test_no_pages_no_devices(granted: Callable[..., Grant], inside: Callable[...
 @pytest.fixture
 def beside(granted: Callable[..., Grant], inside: Callable[..., Inside]) -> Callable[[tuple[int, ...]], Any]:
     def make(devices: tuple[int, ...]) -> Any:
-        grant = granted(devices)
+        grant = granted(*devices)
         (grant.directory / "driver").unlink()
         (grant.directory / "driver").symlink_to(built.program("manyml"))
         worker = inside(grant).worker()

@@ -1,7 +1,6 @@
 """Memory of graphs: charged from the launch that reserves it to the trim that releases it."""
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 from memory.memorybooks import agreed, peak, truth
@@ -156,19 +155,8 @@ def test_a_captured_graph_outlives_its_source(grant: Grant, sim: Simulator, clie
     assert held(grant, sim) == 0
 
 
-@pytest.fixture
-def two_devices(tmp_path: Path) -> Iterator[tuple[Simulator, Grant]]:
-    sim = Simulator(tmp_path / "two", "2x4GiB")
-    grant = Grant(tmp_path / "both", sim)
-    grant.lease(0)
-    grant.lease(1)
-    yield sim, grant
-    grant.close()
-    sim.stop()
-
-
-def test_nodes_of_another_device_are_its_to_pay(two_devices: tuple[Simulator, Grant], memory: Memory) -> None:
-    sim, grant = two_devices
+def test_nodes_of_another_device_are_its_to_pay(pair: Simulator, both: Grant, memory: Memory) -> None:
+    sim, grant = pair, both
     client = memory(grant)
     client.ok("init", "retain 1", "retain 0", "stream")
     client.ok("graph", f"node 0 {4 * MIB} 0", f"node 0 {6 * MIB} 1", "nodefree 0 0", "nodefree 0 1", "exec 0 0")

@@ -1,12 +1,10 @@
 """A pool releases a piece, or grows a smaller one at the same address, while another call is between the driver and the
 accounting: in a full grant nothing is then allocated as if the piece were still there."""
 
-from collections.abc import Iterator
-
 import pytest
 from memory.memorybooks import agreed
 from pages.handmade import Grant, Simulator
-from run.interposed import TAKING_FROM_POOLS, Interposed
+from run.interposed import TAKING_FROM_POOLS, Interpose, Interposed
 
 MIB = 1 << 20
 STEP = 32 * MIB
@@ -14,12 +12,11 @@ OUT_OF_MEMORY = 2
 
 
 @pytest.fixture
-def worker(grant: Grant, sim: Simulator) -> Iterator[Interposed]:
-    made = Interposed(sim, grant)
+def worker(grant: Grant, interpose: Interpose) -> Interposed:
+    made = interpose(grant)
     made.do(TAKING_FROM_POOLS)
     grant.set_limit(grant.charged(0) + 3 * STEP)
-    yield made
-    made.kill()
+    return made
 
 
 def test_a_piece_is_given_back_before_the_free_has_returned(worker: Interposed, grant: Grant, sim: Simulator) -> None:

@@ -3,12 +3,12 @@ bytes that another call might have taken but did not."""
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from memory.memorybooks import agreed
 from pages.handmade import Grant, Simulator
-from run.interposed import TAKING_FROM_POOLS, Interposed
+from run.interposed import TAKING_FROM_POOLS, Interpose, Interposed
 from run.waiting import until
 
 MIB = 1 << 20
@@ -18,17 +18,13 @@ PATIENCE_S = 0.2  # of native/page/page.c
 
 
 @pytest.fixture
-def start(grant: Grant, sim: Simulator) -> Iterator[Callable[[], Interposed]]:
-    made: list[Interposed] = []
-
+def start(grant: Grant, interpose: Interpose) -> Callable[[], Interposed]:
     def run() -> Interposed:
-        made.append(Interposed(sim, grant))
-        made[-1].do(TAKING_FROM_POOLS)
-        return made[-1]
+        made = interpose(grant)
+        made.do(TAKING_FROM_POOLS)
+        return made
 
-    yield run
-    for worker in made:
-        worker.kill()
+    return run
 
 
 @pytest.mark.parametrize("change", ["d.cuDeviceSetMemPool(0, other)", "d.cuMemPoolDestroy(own)"])

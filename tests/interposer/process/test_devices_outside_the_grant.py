@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from pages.handmade import Grant, Simulator
-from run.interposed import Interposed
+from run.interposed import Interpose, Interposed
 
 from gpushare import paths
 
@@ -42,13 +42,12 @@ def sim(tmp_path: Path) -> Iterator[Simulator]:
 
 
 @pytest.fixture
-def worker(grant: Grant, sim: Simulator) -> Iterator[Interposed]:
+def worker(grant: Grant, interpose: Interpose) -> Interposed:
     """In a grant of the first device; both are visible, as the driver is initialised behind the interposer's back."""
     grant.limits.device[1].uuid = bytes(16)
-    made = Interposed(sim, grant, before=BEHIND)
+    made = interpose(grant, before=BEHIND)
     made.do(HELPERS)
-    yield made
-    made.kill()
+    return made
 
 
 WAYS = {
@@ -100,16 +99,13 @@ WRONG = {
 
 
 @pytest.mark.parametrize("what", WRONG)
-def test_the_rest_is_the_drivers_to_say(worker: Interposed, sim: Simulator, what: str) -> None:
+def test_the_rest_is_the_drivers_to_say(worker: Interposed, what: str, interpose: Interpose) -> None:
     call, answer = WRONG[what]
     assert worker.error(call) == answer
-    bare = Interposed(sim, None)
-    try:
-        bare.do("import ctypes")
-        bare.do(HELPERS)
-        assert bare.error(call) == answer
-    finally:
-        bare.kill()
+    bare = interpose(None)
+    bare.do("import ctypes")
+    bare.do(HELPERS)
+    assert bare.error(call) == answer
 
 
 def test_a_captured_allocation_of_another_device_is_refused_as_a_graph(worker: Interposed) -> None:
@@ -124,11 +120,8 @@ def test_a_child_graph_of_another_device_is_refused(worker: Interposed) -> None:
     assert worker.error("d.cuGraphInstantiate(whole, 0)") == NOT_PERMITTED
 
 
-def test_without_a_context_nothing_is_had_there_either(worker: Interposed, sim: Simulator, grant: Grant) -> None:
-    other = Interposed(sim, grant, None, BEHIND)
-    try:
-        assert other.error("d.cuMemCreate(2 << 20, on_device(device=1), 0)") == NOT_PERMITTED
-        assert other.error("d.cuMemCreate(2 << 20, on_device(device=0), 0)") == "CUDA_SUCCESS"
-        assert (other.charged(), other.truth(1)) == (2 * MIB, 0)
-    finally:
-        other.kill()
+def test_without_a_context_nothing_is_had_there_either(worker: Interposed, grant: Grant, interpose: Interpose) -> None:
+    other = interpose(grant, None, BEHIND)
+    assert other.error("d.cuMemCreate(2 << 20, on_device(device=1), 0)") == NOT_PERMITTED
+    assert other.error("d.cuMemCreate(2 << 20, on_device(device=0), 0)") == "CUDA_SUCCESS"
+    assert (other.charged(), other.truth(1)) == (2 * MIB, 0)

@@ -70,19 +70,6 @@ def sim(tmp_path: Path) -> Iterator[Simulator]:
     simulator.stop()
 
 
-@pytest.fixture
-def granted(tmp_path: Path, sim: Simulator) -> Iterator[Callable[..., Grant]]:
-    made: list[Grant] = []
-
-    def make(*devices: int) -> Grant:
-        made.append(Grant(tmp_path / f"grant{len(made)}", sim, devices=devices))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
-
-
 def name(sim: Simulator, device: int) -> str:
     return f"GPU-{uuid.UUID(bytes=sim.uuids[device])}"
 

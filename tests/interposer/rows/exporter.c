@@ -13,49 +13,15 @@ extern char **environ;
 
 struct sent {
   CUresult result;
+  int fd; /* in the other process */
   unsigned char bytes[64];
 };
 
-static void send_to(int socket, const struct sent *what, int fd) {
-  union {
-    char room[CMSG_SPACE(sizeof(int))];
-    struct cmsghdr align;
-  } control = {.room = {0}};
-  struct iovec part = {(void *)what, sizeof *what};
-  struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1};
-  if (fd >= 0) {
-    message.msg_control = control.room;
-    message.msg_controllen = sizeof control.room;
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    *header = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof fd), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-    memcpy(CMSG_DATA(header), &fd, sizeof fd);
-  }
-  if (sendmsg(socket, &message, 0) < 0)
-    _exit(7);
-}
-
-static int receive_from(int socket, struct sent *what) {
-  union {
-    char room[CMSG_SPACE(sizeof(int))];
-    struct cmsghdr align;
-  } control;
-  struct iovec part = {what, sizeof *what};
-  struct msghdr message = {
-      .msg_iov = &part, .msg_iovlen = 1, .msg_control = control.room, .msg_controllen = sizeof control.room};
-  int fd = -1;
-  if (recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != (ssize_t)sizeof *what)
-    what->result = CUDA_ERROR_UNKNOWN;
-  struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-  if (header && header->cmsg_type == SCM_RIGHTS)
-    memcpy(&fd, CMSG_DATA(header), sizeof fd);
-  return fd;
-}
-
 struct exporter exporter_start(struct rows *r, const char *what) {
   struct exporter other = {.fd = -1};
-  struct sent sent = {0};
+  struct sent sent = {.result = CUDA_ERROR_UNKNOWN, .fd = -1};
   int pair[2];
-  char number[16];
+  char number[16], path[64];
   char *arguments[] = {"rows", "exporter", (char *)what, number, NULL};
   posix_spawn_file_actions_t actions;
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
@@ -70,10 +36,12 @@ struct exporter exporter_start(struct rows *r, const char *what) {
   posix_spawn_file_actions_destroy(&actions);
   close(pair[1]);
   other.socket = pair[0];
-  other.fd = receive_from(other.socket, &sent);
+  expect(r, read(other.socket, &sent, sizeof sent) == sizeof sent, "the other process sent nothing");
+  snprintf(path, sizeof path, "/proc/%d/fd/%d", other.pid, sent.fd);
+  if (sent.fd >= 0)
+    other.fd = open(path, O_RDWR | O_CLOEXEC);
   other.result = sent.result;
   memcpy(other.bytes, sent.bytes, sizeof other.bytes);
-  (void)r;
   return other;
 }
 
@@ -84,7 +52,7 @@ void exporter_end(struct exporter *other) {
   waitpid(other->pid, NULL, 0);
 }
 
-static CUresult export_pool(struct sent *sent, int *fd) {
+static CUresult export_pool(struct sent *sent) {
   const CUmemPoolProps properties = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED,
                                      .handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
                                      .location = {CU_MEM_LOCATION_TYPE_DEVICE, 0}};
@@ -93,7 +61,7 @@ static CUresult export_pool(struct sent *sent, int *fd) {
   CUmemPoolPtrExportData about = {{0}};
   CUresult result = cuMemPoolCreate(&pool, &properties);
   if (result == CUDA_SUCCESS)
-    result = cuMemPoolExportToShareableHandle(fd, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    result = cuMemPoolExportToShareableHandle(&sent->fd, pool, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
   if (result == CUDA_SUCCESS)
     result = cuMemAllocFromPoolAsync(&at, BYTES, pool, NULL);
   if (result == CUDA_SUCCESS)
@@ -117,15 +85,15 @@ static CUresult export_memory(struct sent *sent) {
 }
 
 int exporter_main(const char *what, int socket) {
-  struct sent sent = {0};
+  struct sent sent = {.fd = -1};
   CUcontext ctx;
-  int fd = -1;
   char end;
   sent.result = cuInit(0);
   if (sent.result == CUDA_SUCCESS)
     sent.result = cuCtxCreate_v2(&ctx, 0, 0);
   if (sent.result == CUDA_SUCCESS)
-    sent.result = strcmp(what, "pool") == 0 ? export_pool(&sent, &fd) : export_memory(&sent);
-  send_to(socket, &sent, fd);
+    sent.result = strcmp(what, "pool") == 0 ? export_pool(&sent) : export_memory(&sent);
+  if (write(socket, &sent, sizeof sent) != sizeof sent)
+    return 1;
   return read(socket, &end, 1) > 0;
 }

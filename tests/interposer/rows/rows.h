@@ -130,7 +130,7 @@ void let_go(struct hold *held);
 
 /* Another process of the same program that shares memory with this one. */
 struct exporter {
-  int socket, fd; /* fd: a received descriptor, or -1 */
+  int socket, fd; /* fd: of its pool, opened here, or -1 */
   int pid;
   unsigned char bytes[64];
   CUresult result; /* the result of its driver call */

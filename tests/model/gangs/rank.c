@@ -3,58 +3,20 @@
  *   rank LIMITS USAGE SLOT BELL_FD ORDINAL MEETING RANK RANKS
  * MEETING is a file that all ranks map. It has for each rank: collectives submitted, collectives completed, longest
  * spin in us. */
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
 #include <linux/futex.h>
 #include <signal.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
-#include "page/gs_page.h"
-
-#define US UINT64_C(1000)
+#include "../page_process.h"
 
 struct meeting {
   uint64_t submitted, done, spun_us, unused;
 };
 
-static uint64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-static void *map(const char *path, size_t size, int writable) {
-  int fd = open(path, writable ? O_RDWR : O_RDONLY);
-  void *page = fd < 0 ? MAP_FAILED : mmap(NULL, size, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
-  if (page == MAP_FAILED) {
-    perror(path);
-    exit(2);
-  }
-  return page;
-}
-
-static void ring(int bell) {
-  uint64_t one = 1;
-  while (write(bell, &one, sizeof one) < 0 && errno == EINTR) {
-  }
-}
-
 static uint64_t load(const uint64_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
 
 static void store(uint64_t *word, uint64_t value) { __atomic_store_n(word, value, __ATOMIC_SEQ_CST); }
-
-static void nap(uint64_t ns) {
-  struct timespec pause = {0, (long)ns};
-  nanosleep(&pause, NULL);
-}
 
 /* As in the interposer: passes with a lease, or without one up to the cut. */
 static void gate(const uint32_t *lease, struct gs_slot_device *words, int bell) {

@@ -5,13 +5,10 @@
  *   stress SECONDS */
 #include <pthread.h>
 #include <stdbool.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <time.h>
-#include <unistd.h>
 
+#include "../page_process.h"
 #include "arbiter/gs_arbiter.h"
 
 enum { TENANTS = 8, PLAIN_FIRST = 2, PLAIN_LAST = TENANTS - 2, DEVICES = 2, FULL = 0 };
@@ -30,28 +27,11 @@ static gs_arbiter *arbiter;
 static struct tenant tenants[TENANTS];
 static int stopping, failed;
 
-static void pause_us(long us) {
-  struct timespec t = {0, us * 1000};
-  nanosleep(&t, NULL);
-}
-
-static uint64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
 static void must(int rc, const struct gs_err *err, const char *what) {
   if (rc >= 0)
     return;
   fprintf(stderr, "%s: %s\n", what, err->msg);
   __atomic_store_n(&failed, 1, __ATOMIC_RELAXED);
-}
-
-static void ring(int bell) {
-  uint64_t one = 1;
-  if (write(bell, &one, sizeof one) != sizeof one)
-    abort();
 }
 
 static void use(struct tenant *t, unsigned device, unsigned *seed) {
@@ -79,7 +59,7 @@ static void *run_tenant(void *argument) {
   unsigned seed = (unsigned)(t - tenants) + 1;
   while (!__atomic_load_n(&stopping, __ATOMIC_RELAXED)) {
     use(t, (unsigned)rand_r(&seed) % DEVICES, &seed);
-    pause_us(100 + rand_r(&seed) % 400);
+    nap((100 + (uint64_t)rand_r(&seed) % 400) * US);
   }
   return NULL;
 }
@@ -121,7 +101,7 @@ static void *change(void *unused) {
       must(gs_arbiter_grant_remove(arbiter, t->grant, &err), &err, "remove");
       add(t);
     }
-    pause_us(2000);
+    nap(2000 * US);
   }
   return NULL;
 }
@@ -179,7 +159,7 @@ int main(int argc, char **argv) {
     }
     while (gs_arbiter_events(arbiter, &after, events, 64) == 64) {
     }
-    pause_us(500);
+    nap(500 * US);
   }
   __atomic_store_n(&stopping, 1, __ATOMIC_RELAXED);
   if (twice[FULL])

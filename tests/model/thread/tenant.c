@@ -1,49 +1,18 @@
 /* A grant's process without a GPU: keeps a device's queue full while it holds the lease and releases the lease when it
  * is revoked, using only the fields of gs_page.h. The time for which it held the lease counts as its busy time.
  *   tenant LIMITS USAGE SLOT BELL_FD [BUSY_MS IDLE_MS] */
-#include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
 #include <linux/futex.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <signal.h>
 #include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
 
-#include "page/gs_page.h"
+#include "../page_process.h"
 
 #define MS UINT64_C(1000000)
-
-static uint64_t now_ns(void) {
-  struct timespec now;
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
-}
-
-static void *map(const char *path, size_t size, int writable) {
-  int fd = open(path, writable ? O_RDWR : O_RDONLY);
-  void *page = fd < 0 ? MAP_FAILED : mmap(NULL, size, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, fd, 0);
-  if (page == MAP_FAILED) {
-    perror(path);
-    exit(2);
-  }
-  return page;
-}
 
 static void wait_word(const uint32_t *word, uint32_t seen, uint64_t ns) {
   struct timespec timeout = {(time_t)(ns / 1000000000u), (long)(ns % 1000000000u)};
   syscall(SYS_futex, word, FUTEX_WAIT, seen, &timeout, NULL, 0);
-}
-
-static void ring(int bell) {
-  uint64_t one = 1;
-  while (write(bell, &one, sizeof one) < 0 && errno == EINTR) {
-  }
 }
 
 static uint32_t load(const uint32_t *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
@@ -99,7 +68,6 @@ int main(int argc, char **argv) {
       gate(&limits->device[0], slot, bell);
       work_until_revoked(&limits->device[0], slot, bell, end);
     }
-    struct timespec pause = {(time_t)(idle / 1000000000u), (long)(idle % 1000000000u)};
-    nanosleep(&pause, NULL);
+    nap(idle);
   }
 }

@@ -3,6 +3,7 @@ simulator."""
 
 import os
 import subprocess
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,10 @@ class Interposed(Worker):
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None and not pipe.closed:
                 pipe.close()
+
+
+Interpose = Callable[..., Interposed]
+"""interpose(grant, device, before): a worker that ends with the test."""
 
 
 def chunks(count: int) -> int:

@@ -7,9 +7,7 @@
 static const char *waits, *ptx;
 static uint64_t n, ns;
 
-static void launch(CUfunction function, CUstream stream) {
-  launch_of(function, ns, stream);
-}
+static void launch(CUfunction function, CUstream stream) { launch_of(function, ns, stream); }
 
 static void work(CUfunction function, CUstream stream) {
   for (uint64_t i = 0; i < n; i++)

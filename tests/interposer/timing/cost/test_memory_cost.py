@@ -8,10 +8,10 @@ import pytest
 from pages.handmade import Grant, Simulator
 from timing.memorycost import Held, added
 
-MUCH = Held(allocations=600, blocks=300, pools=8, streams=40)
+MUCH = Held(allocations=200, blocks=100, pools=4, streams=20)
 NOISE = 500
 """Instructions allowed: a query of the driver takes some tens more per pool, and a hash table needs one or two more
-probes. A walk over the program's objects would take thousands."""
+probes. A walk over the program's objects would take more: a few for each of a hundred."""
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="single-steps the processor")

@@ -6,7 +6,7 @@
  * destroyed. For them an event behind everything in the context answers; recording it would invalidate any capture in
  * the context. Drivers before CUDA 12.5 have no such event: there the per-thread default streams are charged as
  * estimated. */
-#include "interposer/time/marks/prove.h"
+#include "interposer/time/marks/query.h"
 
 #include "interposer/time/marks/events.h"
 #include "interposer/time/marks/inside.h"
@@ -74,7 +74,7 @@ static CUresult ask(struct gs_stream *stream, uint64_t launches) {
 }
 
 /* Under `reaping`. */
-static void prove(struct gs_stream *stream, uint64_t patience) {
+static void query(struct gs_stream *stream, uint64_t patience) {
   struct gs_time_device *device = stream->device;
   struct gs_queue *queue = &stream->queue;
   uint64_t launches, now = gs_now();
@@ -84,7 +84,8 @@ static void prove(struct gs_stream *stream, uint64_t patience) {
   launches = gs_stream_launches(stream);
   awaits = gs_stream_awaits(stream);
   /* marks in flight prove more, and exactly when */
-  overdue = gs_stream_unproven(stream) && queue->head == queue->tail && (stream->blind || queue->end + patience < now);
+  overdue =
+      gs_stream_may_run(stream) && queue->head == queue->tail && (stream->unobserved || queue->end + patience < now);
   gs_biased_drop(&device->lock);
   if (!overdue)
     return;
@@ -93,14 +94,14 @@ static void prove(struct gs_stream *stream, uint64_t patience) {
   now = gs_now();
   if (gs_stream_launches(stream) == launches && queue->head == queue->tail) {
     if (result == CUDA_ERROR_NOT_READY)
-      gs_blind(stream, queue->end < now ? queue->end : now);
+      gs_unobserved_begin(stream, queue->end < now ? queue->end : now);
     else if (!awaits) /* an error is that of a context in which nothing runs any more */
-      gs_proven_idle(stream, stream->blind || queue->end > now ? now : queue->end, (struct gs_waited){0});
+      gs_found_idle(stream, stream->unobserved || queue->end > now ? now : queue->end, (struct gs_waited){0});
   }
   gs_biased_drop(&device->lock);
 }
 
-bool gs_stream_says_idle(struct gs_stream *stream) {
+bool gs_stream_queried_idle(struct gs_stream *stream) {
   struct gs_time_device *device = gs_stream_home(stream);
   if (gs_time()->profiled)
     return true;
@@ -110,13 +111,13 @@ bool gs_stream_says_idle(struct gs_stream *stream) {
   return idle;
 }
 
-void gs_prove(struct gs_time_device *device, uint64_t patience) {
+void gs_query_streams(struct gs_time_device *device, uint64_t patience) {
   if (gs_time()->profiled || !gs_latch_try(&device->reaping))
     return;
   for (struct gs_stream *stream = gs_active_first(device), *next; stream; stream = next) {
     next = gs_active_next(stream);
     if (gs_stream_askable(stream, device))
-      prove(stream, patience);
+      query(stream, patience);
   }
   gs_latch_drop(&device->reaping);
 }

@@ -1,4 +1,5 @@
-"""Looks users up: the user database may be a directory service that is slow, or does not answer."""
+"""Looks up users and command lines: the user database may be a directory service that is slow, or does not answer; a
+command line is read from the process's own memory, and can be made slow."""
 
 import grp
 import os
@@ -39,3 +40,23 @@ def _gid(name: int | str) -> int | None:
         return grp.getgrnam(name).gr_gid
     except KeyError:
         return None
+
+
+_READ_MAX = 1024
+_SHOWN_MAX = 200
+
+
+def command(pid: int) -> str:
+    """A process's command line: printable ASCII, at most 200 characters; empty where it has none, or has ended."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = file.read(_READ_MAX)
+    except OSError:
+        return ""
+    text = words.rstrip(b"\0").replace(b"\0", b" ").decode("ascii", "replace")
+    return printable(text)[:_SHOWN_MAX]
+
+
+def printable(text: str) -> str:
+    """The text with a question mark for every character that is not printable ASCII."""
+    return "".join(one if one.isascii() and one.isprintable() else "?" for one in text)
