@@ -3,7 +3,7 @@
 #
 #   sbatch examples/slurm.sh python examples/train.py
 #
-# The node is set up as docs/slurm.md says. Without the comment it has 30 % of the memory too.
+# The node is set up as docs/guides/slurm.md says. Without the comment it has 30 % of the memory too.
 #SBATCH --job-name=gpushare
 #SBATCH --gres=shard:30
 #SBATCH --comment=gpushare:memory=4GiB

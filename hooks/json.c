@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Maximum nesting, more than any engine writes. One bit per level tells whether it is an object. */
+/* Maximum nesting, more than any engine writes. One bit per level: whether it is an object. */
 enum { DEPTH_MAX = 512 };
 
 struct cursor {

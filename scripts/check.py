@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 
 import editorconfig
@@ -13,9 +14,9 @@ import editorconfig
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench" / "gpu"))
 
-from gpubench import readme  # noqa: E402 - not in the installed package
+from gpubench import published  # noqa: E402 - not in the installed package
 
-PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "SECURITY.md", "docs/*.md", "native/**/README.md")
+PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "SECURITY.md", "docs/**/*.md", "native/**/README.md")
 # In backticks: a file or folder with a slash in its name, possibly with a function of that file.
 NAMED = re.compile(r"`((?:gpushare|native|hooks|tests|bench|scripts|packaging|docs)/[\w./-]*)(?::(\w+))?`")
 
@@ -32,11 +33,15 @@ WITH_THE_VERSION = (
     ("packaging/kubernetes/chart/Chart.yaml", r"^(?:version|appVersion): (.*)$"),
     ("packaging/kubernetes/chart/values.yaml", r"^image: gpushare:(.*)$"),
     ("packaging/kubernetes/Containerfile", r"-t gpushare:(\S+)"),
-    ("docs/*.md", r"-t gpushare:(\S+)"),
+    ("docs/**/*.md", r"-t gpushare:(\S+)"),
 )
+PROSE_WIDTH = 100
+"""Of the lines of the root's pages and of docs/, except tables, code and comments."""
+FRAGMENT = re.compile(r"(?:\+[\w-]+|\d+)\.(?:security|added|changed|removed|fixed)\.md|README\.md")
 LINES_MAX = 700
 PRODUCT_LINES_MAX = 400  # of a Python file in gpushare/
-FILES_MAX = 20  # in a folder of tests/, beside its rooms
+FILES_MAX = 20  # in a folder of these, besides its rooms
+CAPPED = ("bench", "docs", "examples", "gpushare", "hooks", "native", "packaging", "scripts", "tests")
 
 
 def tracked() -> list[Path]:
@@ -57,6 +62,26 @@ def lost_names() -> list[str]:
             elif function and not re.search(DEFINED.get(path.suffix, r"\b{}\b").format(function), path.read_text()):
                 found.append(f"{mention}:{function}, which is not defined in that file")
     return found
+
+
+def wide_prose() -> list[str]:
+    """Lines of prose that are wider than a page."""
+    found = []
+    for page in sorted(path for pattern in ("*.md", "docs/**/*.md", "changelog.d/*") for path in ROOT.glob(pattern)):
+        is_code = False
+        for number, line in enumerate(page.read_text().splitlines(), 1):
+            text = line.strip()
+            if text.startswith("```"):
+                is_code = not is_code
+            elif not is_code and len(line) > PROSE_WIDTH and not text.startswith(("|", "#", "<!--", "![")):
+                found.append(f"{page.relative_to(ROOT)}:{number} has {len(line)} columns, {PROSE_WIDTH} at most")
+    return found
+
+
+def misnamed_fragments() -> list[str]:
+    """Files of changelog.d that towncrier would not take."""
+    names = sorted(path.name for path in ROOT.glob("changelog.d/*"))
+    return [f"changelog.d/{name}: see changelog.d/README.md" for name in names if not FRAGMENT.fullmatch(name)]
 
 
 def unlike_editorconfig() -> list[str]:
@@ -108,10 +133,10 @@ def other_versions() -> list[str]:
     ]
 
 
-def crowded() -> list[str]:
-    """Folders of tests/ with too many files."""
-    names = [path.relative_to(ROOT) for path in tracked() if path.name != "__init__.py"]
-    counts = Counter(name.parent.as_posix() for name in names if name.parts[0] == "tests")
+def crowded(paths: Iterable[Path]) -> list[str]:
+    """Folders with too many files. `paths`: of files, from the root of the tree."""
+    names = [path for path in paths if path.parts[0] in CAPPED and path.name != "__init__.py"]
+    counts = Counter(name.parent.as_posix() for name in names)
     return [
         f"{folder} has {count} files, {FILES_MAX} at most: give it rooms"
         for folder, count in sorted(counts.items())
@@ -120,7 +145,8 @@ def crowded() -> list[str]:
 
 
 def problems() -> list[str]:
-    found = lost_names() + unlike_editorconfig() + other_versions() + crowded()
+    found = lost_names() + wide_prose() + misnamed_fragments() + unlike_editorconfig() + other_versions()
+    found += crowded(path.relative_to(ROOT) for path in tracked())
     for path in tracked():
         name = path.relative_to(ROOT).as_posix()
         most = PRODUCT_LINES_MAX if path.suffix == ".py" and name.startswith("gpushare/") else LINES_MAX
@@ -131,9 +157,9 @@ def problems() -> list[str]:
                 if re.match(r"\s*(import|from) pynvml", line) and name != "gpushare/node/probe.py":
                     found.append(f"{name} imports pynvml: only gpushare/node/nvml.py and probe.py may")
     try:
-        old = [path.relative_to(ROOT).as_posix() for path in readme.stale(ROOT)]
-        again = "`bench/gpu/run --merge` of that result writes it"
-        found += [f"{name}: its block of real GPUs is not what bench/results gives: {again}" for name in old]
+        if published.is_stale(ROOT):
+            again = "`bench/gpu/run --merge` of that result writes it"
+            found.append(f"{published.PAGE}: its block of real GPUs is not what bench/results gives: {again}")
     except ValueError as error:
         found.append(str(error))
     return found

@@ -9,6 +9,7 @@ import argparse
 import re
 import shutil
 import sys
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,15 +122,21 @@ def wrapped(words: list[str], width: int = 100) -> str:
     return "\n".join(lines)
 
 
+def prose(text: str) -> str:
+    """A paragraph in lines of the pages' width, broken outside `code` only."""
+    whole = re.sub(r"`[^`]*`", lambda code: code[0].replace(" ", "\0"), plain(text))
+    return textwrap.fill(whole, 100, break_long_words=False, break_on_hyphens=False).replace("\0", " ")
+
+
 def described(parser: Parser) -> Iterator[str]:
     """A verb in Markdown, without its heading."""
-    yield from (plain(text) for text in paragraphs(parser))
+    yield from (prose(text) for text in paragraphs(parser))
     yield f"```text\n{wrapped(synopsis(parser))}\n```"
     if found := options(parser):
         rows = [f"| `{name.replace('|', chr(92) + '|')}` | {plain(text)} |" for name, text in found]
         yield "\n".join(["| | |", "|---|---|", *rows])
     if status(parser) != EXIT_STATUS.removeprefix(STATUS):
-        yield f"Exit status: {plain(status(parser))}."
+        yield prose(f"Exit status: {status(parser)}.")
     if parser.examples:
         yield "```sh\n" + "\n".join(f"# {what}\n{line}" for line, what in parser.examples) + "\n```"
 
@@ -139,8 +146,8 @@ def markdown(parser: Parser) -> str:
     parts = [
         "# The command line",
         "<!-- Made by scripts/reference.py of the texts of `--help`. Change them there. -->",
-        f"{parser.description} The same texts: `gpushare VERB --help`, and `man gpushare-VERB`.",
-        f"Exit status: {plain(status(parser))}. `gpushare run` returns its command's. Errors are one line on stderr.",
+        prose(f"{parser.description} The same texts: `gpushare VERB --help`, and `man gpushare-VERB`."),
+        prose(f"Exit status: {status(parser)}. `gpushare run` returns its command's. Errors are one line on stderr."),
     ]
     for title, names in GROUPS:
         rows = [f"| [{name}](#gpushare-{name}) | {plain(first(parser, name))} |" for name in names]

@@ -1,5 +1,5 @@
 """The daemon under load: grants made and released per second, answers about a thousand of them, watchers that do not
-read, memory over many cycles, and a start with a large ledger.
+read, and memory over many cycles.
 
 Live grants are bound to containers that never start: the arbiter serves them, which is the more expensive case. Numbers
 without a baseline are absolute, so they need a quiet machine.
@@ -8,22 +8,21 @@ without a baseline are absolute, so they need a quiet machine.
 import os
 import select
 import socket
-import sqlite3
 import statistics
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from keptopen import Connection, Requests, create, release, request
+from measures import p99, spread
 from run.running import Daemon
 
-FAILS_BELOW = 700
-"""Grants made and released per second below which the test fails. The target is 1,000, which a busy machine or a slow
-disk misses."""
+RATES = {100: 300, 1000: 200}
+"""By the number of living grants: how many can be made and released in a second at least."""
 LIVING = 1000
 TENANTS = 300
 
@@ -78,7 +77,7 @@ def cycles(daemon: Daemon, seconds: float) -> float:
 
 
 def times(daemon: Daemon, target: str, count: int) -> list[float]:
-    """Milliseconds of each of `count` calls, sorted."""
+    """Milliseconds of each of `count` calls."""
     found = []
     with Requests(daemon.layout.socket, 1) as requests:
         for _ in range(count):
@@ -86,11 +85,7 @@ def times(daemon: Daemon, target: str, count: int) -> list[float]:
             ((status, _body),) = requests.all([request("GET", target)])
             assert status == 200
             found.append(1000 * (time.perf_counter() - at))
-    return sorted(found)
-
-
-def p99(sorted_times: list[float]) -> float:
-    return sorted_times[int(0.99 * (len(sorted_times) - 1))]
+    return found
 
 
 def meanwhile(daemon: Daemon, work: Callable[[], None]) -> float:
@@ -113,7 +108,6 @@ def meanwhile(daemon: Daemon, work: Callable[[], None]) -> float:
 
 
 def test_cycles(busy: Daemon, report) -> None:
-    """With 100 grants the rate has an absolute target; with 1,000 it must be nearly that with none."""
     with Requests(busy.layout.socket) as requests:
         at = time.perf_counter()
         for _ in requests.all(request("GET", "/v1/version") for _ in range(5000)):
@@ -121,16 +115,13 @@ def test_cycles(busy: Daemon, report) -> None:
         empty = 5000 / (time.perf_counter() - at)
     cycles(busy, 1)
     rates = {0: cycles(busy, 3)}
-    for count in (100, LIVING):
+    against = f"{empty:.0f} empty calls/s; {rates[0]:.0f}/s with none"
+    for count, least in RATES.items():
         with living(busy, count):
             rates[count] = cycles(busy, 3)
-    against = f"{empty:.0f} empty calls/s; {rates[0]:.0f}/s with none"
-    report("grants made and released, 100 live", f"{rates[100]:.0f}/s", against, ">= 1000/s", rates[100] >= 1000)
-    part = rates[LIVING] / rates[0]
-    row = f"grants made and released, {LIVING} live"
-    report(row, f"{100 * part:.0f} % ({rates[LIVING]:.0f}/s)", f"{rates[0]:.0f}/s with none", ">= 70 %", part >= 0.7)
-    assert rates[100] >= FAILS_BELOW
-    assert part >= 0.7
+        row = f"grants made and released, {count} live"
+        report(row, f"{rates[count]:.0f}/s", against, f">= {least}/s", rates[count] >= least)
+    assert all(rates[count] >= least for count, least in RATES.items())
 
 
 def test_answers(busy: Daemon, report) -> None:
@@ -139,7 +130,7 @@ def test_answers(busy: Daemon, report) -> None:
             found: list[float] = []
             other = meanwhile(busy, lambda: found.extend(times(busy, target, count)))  # noqa: B023 - called at once
             name, holds = f"{target}, {LIVING} grants", p99(found) <= bound
-            measured = f"p99 {p99(found):.1f} ms, p50 {statistics.median(found):.1f} ms"
+            measured = spread(found, 1)
             report(name, measured, f"another's empty call meanwhile: {other:.1f} ms at most", f"<= {bound} ms", holds)
             assert holds
 
@@ -207,55 +198,6 @@ def test_memory_is_flat(busy: Daemon, report) -> None:
     measured = f"{more:+.1f} MiB, {', '.join(f'{after[name] - before[name]:+d} {name}' for name in before)}"
     report(f"the daemon after {count} more grants", measured, f"{had:.0f} MiB before", f"<= {bound:.1f} MiB", holds)
     assert holds, (before, after)
-
-
-def started(daemon: Daemon) -> float:
-    at = time.perf_counter()
-    daemon.start()
-    return time.perf_counter() - at
-
-
-def ended_rows(ledger: Path, count: int) -> None:
-    """Inserts `count` copies of ended grants, under other ids."""
-    with sqlite3.connect(ledger) as database:
-        columns = [row[1] for row in database.execute("PRAGMA table_info(grants)")]
-        rows = database.execute(f"SELECT {', '.join(columns)} FROM grants WHERE ended_ns IS NOT NULL").fetchall()
-        at = columns.index("id")
-        marks = ", ".join("?" * len(columns))
-
-        def copies() -> Iterator[list[object]]:
-            for number in range(count):
-                row = list(rows[number % len(rows)])
-                grant = f"g-{number:012x}"
-                yield [value.replace(row[at], grant) if isinstance(value, str) else value for value in row]
-
-        database.executemany(f"INSERT INTO grants ({', '.join(columns)}) VALUES ({marks})", copies())
-    database.close()
-
-
-def test_start(tmp_path: Path, report) -> None:
-    daemon = Daemon(tmp_path / "state")
-    try:
-        started(daemon)
-        with Requests(daemon.layout.socket) as requests:
-            release(requests, create(requests, 8))
-        daemon.terminate()
-        empty = started(daemon)
-        daemon.terminate()
-        ended_rows(daemon.layout.ledger, 100_000)
-        full = started(daemon)
-    finally:
-        with suppress(ProcessLookupError):
-            daemon.stop()
-    holds = full <= 1
-    report(
-        "start with 100,000 grants in the ledger that have ended",
-        f"{full:.2f} s",
-        f"{empty:.2f} s with 8",
-        "<= 1 s",
-        holds,
-    )
-    assert holds
 
 
 def test_many_tenants(tmp_path: Path, report) -> None:
@@ -343,8 +285,12 @@ def test_watchers_that_read(busy: Daemon, report) -> None:
             alone.append(1000 * (time.perf_counter() - at))
     finally:
         watchers.end()
-    found = sorted(watchers.found)
-    name, holds = f"{WATCHERS} watchers hear of a grant", p99(found) <= 20
-    measured = f"p99 {p99(found):.1f} ms, p50 {statistics.median(found):.1f} ms"
-    report(name, measured, f"a release and its answer: {statistics.median(alone):.1f} ms", "<= 20 ms", holds)
+    name, holds = f"{WATCHERS} watchers hear of a grant", p99(watchers.found) <= 20
+    report(
+        name,
+        spread(watchers.found, 1),
+        f"a release and its answer: {statistics.median(alone):.1f} ms",
+        "<= 20 ms",
+        holds,
+    )
     assert holds

@@ -28,7 +28,7 @@ import time as _t
 from gpushare.daemon.accounts.accounts import Accounts as _A
 from gpushare.ledger.mover import Mover as _M
 _spent = {}
-def _counted(cls, name, told=False):
+def _counted(cls, name, report=False):
     whole = getattr(cls, name)
     def act(*args, **kwargs):
         began = _t.thread_time_ns()
@@ -36,7 +36,7 @@ def _counted(cls, name, told=False):
             return whole(*args, **kwargs)
         finally:
             _spent[name] = _spent.get(name, 0) + _t.thread_time_ns() - began
-            if told:
+            if report:
                 import json; import pathlib
                 fresh = pathlib.Path(PLACE + ".new")
                 fresh.write_text(json.dumps({**_spent, "at": _t.monotonic_ns()}))

@@ -1,11 +1,11 @@
 """How long a start takes with a long history in the ledger, and what an idle daemon costs."""
 
-import os
 import sqlite3
 import time
 from contextlib import closing
 from pathlib import Path
 
+from measures import percent_of_a_core, pss_mib
 from run.running import Daemon
 from run.waiting import until
 
@@ -76,20 +76,8 @@ def test_start_with_a_long_history(tmp_path: Path, report) -> None:
 
 def test_daemon_idle(node: Daemon, report) -> None:
     assert node.process is not None
-    proc = Path(f"/proc/{node.process.pid}")
     until(lambda: not node.client.grants(), seconds=5)
-
-    def cpu_seconds() -> float:
-        fields = (proc / "stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    before, at = cpu_seconds(), time.monotonic()
-    time.sleep(10)
-    used = 100 * (cpu_seconds() - before) / (time.monotonic() - at)
-    pss = next(
-        int(line.split()[1]) / 1024
-        for line in (proc / "smaps_rollup").read_text().splitlines()
-        if line.startswith("Pss:")
-    )
+    [used] = percent_of_a_core(10, node.process.pid)
+    pss = pss_mib(node.process.pid)
     report("daemon idle, CPU", f"{used:.2f} % of a core over 10 s", "one core", "<= 1 %", used <= 1)
     report("daemon idle, memory", f"{pss:.0f} MiB PSS", "-", "<= 70 MiB", pss <= 70)

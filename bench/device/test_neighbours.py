@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from measures import p99, spread
 from run.running import SPIN, Daemon, Tenant, daemon_apart
 from test_lending import bare
 
@@ -28,7 +29,7 @@ ALONE = -1.0
 def latencies(
     node: Daemon, work: Sequence[str], beside_ms: float = ALONE, *, shared: bool
 ) -> tuple[list[float], float]:
-    """(sorted ms of each request; part of the device's time that is used). `beside_ms`: the kernels of a trainer."""
+    """(ms of each request; part of the device's time that is used). `beside_ms`: the kernels of a trainer."""
     program = [sys.executable, str(PROGRAM), str(paths.SPIN_PTX), str(SECONDS), "1", *work]
     command = node.run("1GiB", "400", *program, **{"class": "interactive"}) if shared else [*bare(node)[:-1], *program]
     with ExitStack() as ends:
@@ -50,15 +51,7 @@ def latencies(
         answer = json.loads(process.stdout.readline())
         after = node.books()
     used = (after["busy_ns"] - before["busy_ns"]) / (after["wall_ns"] - before["wall_ns"])
-    return sorted(ns / 1e6 for ns in answer["cells_ns"]), used
-
-
-def p99(found: Sequence[float]) -> float:
-    return found[int(0.99 * (len(found) - 1))]
-
-
-def shown(found: Sequence[float]) -> str:
-    return f"p99 {p99(found):.2f} ms, p50 {statistics.median(found):.2f} ms"
+    return [ns / 1e6 for ns in answer["cells_ns"]], used
 
 
 @pytest.mark.parametrize("kernel_ms", [0.1, 4, 20])
@@ -69,8 +62,8 @@ def test_requests_next_to_training(node: Daemon, report, kernel_ms: float) -> No
     bound = p99(alone) + BOUND_MS + kernel_ms + SPARE_MS
     report(
         f"100 requests a second of 2 x 1 ms next to training with {kernel_ms:g} ms kernels",
-        f"{shown(found)}; the device works {100 * used:.1f} % of the time",
-        f"alone {shown(alone)}; the device's own slicing {shown(sliced)}",
+        f"{spread(found)}; the device works {100 * used:.1f} % of the time",
+        f"alone {spread(alone)}; the device's own slicing {spread(sliced)}",
         f"p99 <= {bound:.2f} ms",
         p99(found) <= bound,
     )
@@ -80,15 +73,15 @@ def test_long_requests_next_to_training(node: Daemon, report) -> None:
     alone, _ = latencies(node, LONG, shared=True)
     found, _ = latencies(node, LONG, 0.1, shared=True)
     bound = 1.1 * p99(alone)
-    report("16 requests a second of 20 ms next to training with 0.1 ms kernels", shown(found), f"alone {shown(alone)}",
-           f"p99 <= {bound:.2f} ms", p99(found) <= bound)  # fmt: skip
+    name = "16 requests a second of 20 ms next to training with 0.1 ms kernels"
+    report(name, spread(found), f"alone {spread(alone)}", f"p99 <= {bound:.2f} ms", p99(found) <= bound)
 
 
 @pytest.mark.parametrize("bound_ms", [0.1, 0.25, 0.5, 1, 2, 4])
 def test_what_the_bound_costs(report, bound_ms: float) -> None:
     with daemon_apart(config=f"[arbiter]\nbound_ms = {bound_ms}\n") as node:
         found, used = latencies(node, SHORT, 0.1, shared=True)
-    report(f"{bound_ms:g} ms in flight: 100 requests a second of 2 x 1 ms next to 0.1 ms kernels", shown(found),
+    report(f"{bound_ms:g} ms in flight: 100 requests a second of 2 x 1 ms next to 0.1 ms kernels", spread(found),
            f"the device works {100 * used:.1f} % of the time", "none", True)  # fmt: skip
 
 

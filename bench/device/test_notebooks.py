@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from measures import p99, spread
 from run.running import Daemon, Tenant
 from test_lending import bare
 
@@ -58,7 +59,7 @@ def speed(node: Daemon, pid: int, seconds: float) -> float:
 
 
 def played(node: Daemon, kernel_ns: int, *, shared: bool) -> tuple[list[float], float]:
-    """(sorted ms that each cell's first kernel waited; part of the device's time that the trainer had)."""
+    """(ms that each cell's first kernel waited; part of the device's time that the trainer had)."""
     with notebooks(node, shared=shared) as processes:
         training = trainer(node, shared=shared)
         try:
@@ -70,12 +71,8 @@ def played(node: Daemon, kernel_ns: int, *, shared: bool) -> tuple[list[float], 
             answers = [json.loads(process.stdout.readline()) for process in processes]
         finally:
             training.close()
-        waits = sorted(wait / 1e6 for answer in answers for wait in answer["waits_ns"])
+        waits = [wait / 1e6 for answer in answers for wait in answer["waits_ns"]]
         return waits, part
-
-
-def at(waits: list[float], quantile: float) -> float:
-    return waits[min(len(waits) - 1, int(quantile * len(waits)))]
 
 
 def test_idle_notebooks_cost_nothing(users: Daemon, report) -> None:
@@ -105,9 +102,8 @@ def test_what_a_cell_waits(users: Daemon, report, kernel_ms: float) -> None:
     bound = kernel_ms + LEASE_MS
     report(
         f"20 notebooks of 2 % beside a trainer with {kernel_ms:g} ms kernels: a cell's wait",
-        f"p99 {at(waits, 0.99):.1f} ms, p50 {at(waits, 0.5):.1f}, max {waits[-1]:.1f}, of {len(waits)};"
-        f" the trainer has {100 * part:.0f} % of the device",
-        f"the device's own slicing: p99 {at(sliced, 0.99):.1f} ms, p50 {at(sliced, 0.5):.1f}, max {sliced[-1]:.1f}",
+        f"{spread(waits, 1)}; the trainer has {100 * part:.0f} % of the device",
+        f"the device's own slicing: {spread(sliced, 1)}",
         f"p99 <= {bound:g} ms",
-        at(waits, 0.99) <= bound,
+        p99(waits) <= bound,
     )

@@ -1,4 +1,4 @@
-"""A command in a terminal of a given size, and the processor time that it takes."""
+"""A command in a terminal of a given size."""
 
 import fcntl
 import os
@@ -7,14 +7,8 @@ import signal
 import struct
 import termios
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-
-
-def cpu_ns(pid: int) -> int:
-    """Processor time of all threads that a process has and had, by its clock (clock_getcpuclockid(3))."""
-    return time.clock_gettime_ns((~pid << 3) | 2)
 
 
 class Running:

@@ -4,16 +4,15 @@ with five pages open at a hundred grants, and the time of a change from the daem
 Grants are bound to containers that never start, as in test_daemon.py: the arbiter serves them.
 """
 
-import os
 import statistics
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 from keptopen import Requests, create
+from measures import p99, percent_of_a_core, pss_mib, spread
 from run.running import Daemon
 from run.waiting import until
 from views.browser import chromium, opened
@@ -62,24 +61,6 @@ def browser() -> Iterator[Any]:
         yield found
 
 
-def pss(pid: int) -> float:
-    """A process's proportional set size in MiB."""
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("Pss:"))
-
-
-def cpu_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def percent(pids: list[int]) -> list[float]:
-    """Percent of a core that each process takes."""
-    before, at = [cpu_seconds(pid) for pid in pids], time.monotonic()
-    time.sleep(SECONDS)
-    return [100 * (cpu_seconds(pid) - was) / (time.monotonic() - at) for pid, was in zip(pids, before, strict=True)]
-
-
 def shown(page: Any) -> None:
     page.locator("#grant-table tbody tr").nth(GRANTS - 1).wait_for()
 
@@ -112,14 +93,14 @@ def test_page(board: Dashboard, browser: Any, report) -> None:
 def test_five_pages(node: Daemon, board: Dashboard, browser: Any, report) -> None:
     assert node.process is not None
     (relay,) = board.children()
-    (alone,) = percent([node.process.pid])
+    (alone,) = percent_of_a_core(SECONDS, node.process.pid)
     with ExitStack() as stack:
         pages = [stack.enter_context(opened(browser, board.url)) for _ in range(PAGES)]
         for page in pages:
             shown(page)
         time.sleep(SETTLE_SECONDS)
-        daemon, own, relayed = percent([node.process.pid, board.process.pid, relay])
-        memory = pss(board.process.pid), pss(relay)
+        daemon, own, relayed = percent_of_a_core(SECONDS, node.process.pid, board.process.pid, relay)
+        memory = pss_mib(board.process.pid), pss_mib(relay)
         more = daemon - alone
         report(
             "daemon's CPU for five pages, 100 grants",
@@ -144,12 +125,4 @@ def test_change_to_page(node: Daemon, board: Dashboard, browser: Any, report) ->
             at = until(lambda grant=grant: page.evaluate("id => seen[id]", grant), "it is on the page")
             took.append(at - asked)
             node.client.release(grant)
-        took.sort()
-        p50, p99 = statistics.median(took), took[int(0.99 * len(took))]
-        report(
-            "change asked of the daemon to page",
-            f"p99 {p99:.0f} ms, p50 {p50:.0f} ms",
-            "-",
-            "p99 <= 1000 ms",
-            p99 <= 1000,
-        )
+        report("change asked of the daemon to page", spread(took, 0), "-", "p99 <= 1000 ms", p99(took) <= 1000)

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 
 import pytest
 from keptopen import Requests, create, release, request
+from measures import percent_of_a_core
 from run.running import GPUSHARE, Daemon, Tenant
 from run.waiting import until
-from terminals import cpu_ns, in_terminal
+from terminals import in_terminal
 
 from gpushare.cli.look.show import INTERVAL_SECONDS
 
@@ -55,12 +56,8 @@ def hundred(tmp_path_factory: pytest.TempPathFactory, working: list[Tenant]) -> 
 def spent(daemon: Daemon, pid: int) -> tuple[float, float]:
     """Percent of a core that the process takes, and the daemon meanwhile."""
     assert daemon.process is not None
-    before = cpu_ns(pid), cpu_ns(daemon.process.pid)
-    began = time.monotonic_ns()
-    time.sleep(SECONDS)
-    wall = time.monotonic_ns() - began
-    own, daemons = cpu_ns(pid) - before[0], cpu_ns(daemon.process.pid) - before[1]
-    return 100 * own / wall, 100 * daemons / wall
+    own, its = percent_of_a_core(SECONDS, pid, daemon.process.pid)
+    return own, its
 
 
 def of(daemon: Daemon, columns: int, lines: int, *options: str) -> tuple[float, float, float]:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from measures import p99, percent_of_a_core, spread
 from run.running import Daemon, copied_driver, start
 from run.waiting import until
 
@@ -64,24 +65,14 @@ def evade(node: Daemon, file: Path) -> float:
     return (beat - began) / 1e6
 
 
-def shown(found: list[float]) -> str:
-    found = sorted(found)
-    p99 = found[min(len(found) - 1, len(found) * 99 // 100)]
-    return f"p99 {p99:.2f} ms, p50 {found[len(found) // 2]:.2f}, max {found[-1]:.2f} of {len(found)}"
-
-
-def at_most(found: list[float], bound: float) -> bool:
-    return sorted(found)[min(len(found) - 1, len(found) * 99 // 100)] <= bound
-
-
 def test_first_byte_to_stop(node, report, tmp_path):
     found = [evade(node, tmp_path / "words") for _ in range(TRIALS)]
     report(
         "first byte past the interposer to the last instruction",
-        shown(found),
+        spread(found),
         "-",
         "p99 <= 150 ms",
-        at_most(found, 150),
+        p99(found) <= 150,
     )
     assert not node.false_alarms()
 
@@ -111,21 +102,9 @@ def test_freeze_and_thaw(node, report, tmp_path):
         child.wait()
         child.stdin.close()
         child.stdout.close()
-    report("freeze of a busy process: asked to stopped", shown(stops), "-", "p99 <= 10 ms", at_most(stops, 10))
-    report("its thaw: asked to its next instruction", shown(goes), "-", "p99 <= 10 ms", at_most(goes, 10))
+    report("freeze of a busy process: asked to stopped", spread(stops), "-", "p99 <= 10 ms", p99(stops) <= 10)
+    report("its thaw: asked to its next instruction", spread(goes), "-", "p99 <= 10 ms", p99(goes) <= 10)
     until(lambda: not node.client.grants(), "its grant ends")
-
-
-def spent(node: Daemon, seconds: float) -> float:
-    """Percent of a core that the daemon takes during `seconds`."""
-
-    def ticks() -> int:
-        fields = Path(f"/proc/{node.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return int(fields[11]) + int(fields[12])
-
-    before = ticks()
-    time.sleep(seconds)
-    return (ticks() - before) / os.sysconf("SC_CLK_TCK") / seconds * 100
 
 
 def test_what_looking_costs(tmp_path_factory, report):
@@ -140,7 +119,7 @@ def test_what_looking_costs(tmp_path_factory, report):
             for tenant in held:
                 assert tenant.tell("alloc 1MiB")["ok"]
             time.sleep(2)
-            costs[name] = spent(daemon, 10)
+            [costs[name]] = percent_of_a_core(10, daemon.process.pid)
             assert not daemon.false_alarms()
         finally:
             for tenant in held:

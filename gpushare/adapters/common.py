@@ -1,14 +1,18 @@
 """What the plugins have in common as clients of the daemon."""
 
 import logging
+import math
 import threading
-from collections.abc import Callable
-from typing import Any
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
 
 from gpushare.client import Client
 from gpushare.errors import GpushareError, NotFoundError, UnreachableError
 
 log = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
 
 
 def release(daemon: Client, grant_id: str) -> None:
@@ -54,3 +58,31 @@ class Changes:
         if line and line != self._last:
             self._logger.log(self._level, "%s", line)
         self._last = line
+
+
+class Latest(Generic[Item]):
+    """The newest list of something, for streams that send all of it."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._now: tuple[Item, ...] = ()
+        self._number = 0
+
+    def put(self, now: Sequence[Item]) -> None:
+        """Sets the list."""
+        with self._changed:
+            if tuple(now) != self._now or self._number == 0:
+                self._now, self._number = tuple(now), self._number + 1
+                self._changed.notify_all()
+
+    def watch(self, waits: Callable[[], bool], every: float = math.inf) -> Iterator[tuple[Item, ...]]:
+        """Yields the list at first, at each change, and every so many seconds, while the caller `waits`."""
+        seen, due = 0, 0.0
+        while waits():
+            with self._changed:
+                early = due - time.monotonic()
+                if self._number == 0 or (self._number == seen and early > 0):
+                    self._changed.wait(min(early, 1.0) if seen else 1.0)  # then checks whether the caller still waits
+                    continue
+                seen, now, due = self._number, self._now, time.monotonic() + every
+            yield now

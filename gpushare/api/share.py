@@ -1,8 +1,9 @@
-"""Wire types of what a grant has of its devices. Units are those of gpushare.api.types."""
+"""Wire types of what a grant has of its devices, and on which terms: in turn with other grants, or on loan. Units are
+those of gpushare.api.types."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 Health = Literal["healthy", "unhealthy"]
 
@@ -61,3 +62,50 @@ class GrantDevice(Struct, kw_only=True):
     waiting: bool = False
     held: bool = False
     health: Health = "healthy"
+
+
+PARTS_MAX = 1024
+
+SetName = Annotated[str, Meta(extra_json_schema={"minLength": 1, "maxLength": 128})]
+Part = Annotated[int, Meta(ge=0, lt=PARTS_MAX)]
+
+
+class InTurn(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
+    """A grant of a set on one device, some of which never run at once, such as those of a pod's init containers and of
+    its other containers. `set`: its name. `parts`: the numbers of the device's parts that are this grant's, all worth
+    the same. A part that several grants of the set have is taken once, and belongs to the one that ran last; no
+    workload starts in a grant while another that has one of its parts is in use."""
+
+    set: SetName
+    parts: Annotated[list[Part], Meta(min_length=1, max_length=PARTS_MAX)]
+
+
+MaxRung = Literal["throttle", "demote", "suspend", "evict", "kill"]
+Outcome = Literal["asked", "released", "not needed", "ended", "refused"]
+Signal = Literal["HUP", "INT", "QUIT", "USR1", "USR2", "TERM"]
+
+GRACE_SECONDS_MAX = 3600
+PRIORITY_MAX = 1000
+
+Grace = Annotated[float, Meta(extra_json_schema={"minimum": 0, "maximum": GRACE_SECONDS_MAX})]
+Priority = Annotated[int, Meta(extra_json_schema={"minimum": -PRIORITY_MAX, "maximum": PRIORITY_MAX})]
+
+
+class Eviction(Struct, kw_only=True):
+    """A grant is asked to give back memory that it has on loan: to end, or to shrink. `bytes`: what it has on loan.
+    `rung`: how it is asked now; `max_rung`: the harshest rung that it allows. `deadline_ns`: wall time at which that
+    rung ends; after `evict` the grant is ended if it allows that and the memory is still needed, and otherwise stays as
+    it is. `outcome`: `asked` until the eviction has ended; `refused`: it gave nothing back and may not be ended. `ms`:
+    how long the eviction took."""
+
+    grant: str
+    tenant: str
+    reason: str
+    deadline_ns: int
+    bytes: int
+    for_tenant: str
+    rung: MaxRung
+    max_rung: MaxRung
+    started_ns: int
+    outcome: Outcome = "asked"
+    ms: float | None = None

@@ -8,11 +8,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from gpushare.api.drain import DeviceState
-from gpushare.api.reclaim import Eviction, Grace, MaxRung, Priority, Signal
-from gpushare.api.share import GrantDevice, Health
-from gpushare.api.turns import InTurn
-from gpushare.api.walls import Enforce, NodeWall, Wall
+from gpushare.api.node import DeviceState, Enforce, NodeWall, Wall
+from gpushare.api.share import Eviction, Grace, GrantDevice, Health, InTurn, MaxRung, Priority, Signal
 from gpushare.text.units import TEXT_MAX
 
 Class = Literal["interactive", "inference", "training"]
@@ -316,7 +313,7 @@ class Node(Struct, kw_only=True):
     """Facts about this node, and where its run-time files are. `have`: the part of `capacity` on devices that work.
     `degraded`: some tenant has less than its guarantee because of devices that do not work. `loop_latency_max_ns`:
     longest turn of the daemon's loop in the last minute, for which every call had to wait. `enforce`, `walls`: see
-    SECURITY.md. `placement`: of shares for which neither request nor tenant sets one."""
+    docs/security/walls.md. `placement`: of shares for which neither request nor tenant sets one."""
 
     version: str
     epoch: int

@@ -3,7 +3,7 @@
 import argparse
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from gpushare.cli.parser import FILES, Parser
@@ -18,34 +18,13 @@ ANSWER_SECONDS = 1.0
 _Row = dict[str, Any]
 
 
-def _grants(row: _Row) -> Iterator[tuple[str, str]]:
-    yield row["id"], f"{row['phase']}, {row['tenant']}"
-
-
-def _tenants(row: _Row) -> Iterator[tuple[str, str]]:
-    yield row["name"], row["parent"] or "tenant"
-
-
-def _devices(row: _Row) -> Iterator[tuple[str, str]]:
-    yield str(row["index"]), row["name"]
-    yield row["id"], row["name"]
-
-
-def _indices(row: _Row) -> Iterator[tuple[str, str]]:
-    yield str(row["index"]), row["name"]
-
-
-def _gangs(row: _Row) -> Iterator[tuple[str, str]]:
-    yield row["gang"], row["phase"]
-
-
-_Kind = tuple[str, str, Callable[[_Row], Iterator[tuple[str, str]]]]
-"""Path of the API call, name of the list in its answer, and a function that yields the completions of each entry."""
-_GRANT: _Kind = ("/v1/grants", "grants", _grants)
-_TENANT: _Kind = ("/v1/tenants", "tenants", _tenants)
-_DEVICE: _Kind = ("/v1/devices", "devices", _devices)
-_INDEX: _Kind = ("/v1/devices", "devices", _indices)
-_GANG: _Kind = ("/v1/gangs", "parts", _gangs)
+_Kind = tuple[str, str, Callable[[_Row], dict[str, str]]]
+"""Path of the API call, name of the list in its answer, and the completions of each entry, with a text about each."""
+_GRANT: _Kind = ("/v1/grants", "grants", lambda row: {row["id"]: f"{row['phase']}, {row['tenant']}"})
+_TENANT: _Kind = ("/v1/tenants", "tenants", lambda row: {row["name"]: row["parent"] or "tenant"})
+_DEVICE: _Kind = ("/v1/devices", "devices", lambda row: {str(row["index"]): row["name"], row["id"]: row["name"]})
+_INDEX: _Kind = ("/v1/devices", "devices", lambda row: {str(row["index"]): row["name"]})
+_GANG: _Kind = ("/v1/gangs", "parts", lambda row: {row["gang"]: row["phase"]})
 
 _NAMED = {"grant": _GRANT, "tenant": _TENANT, "parent": _TENANT, "gpu": _DEVICE, "device": _DEVICE}
 """Kinds by name of an option or argument, the same for all verbs."""
@@ -67,7 +46,7 @@ class _Daemon:
             rows = client.call("GET", path, timeout=ANSWER_SECONDS)[name]
         except GpushareError:
             return {}
-        return {name: text for row in rows for name, text in show(row) if name.startswith(prefix)}
+        return {name: text for row in rows for name, text in show(row).items() if name.startswith(prefix)}
 
 
 def _programs(prefix: str, files: Callable[..., Any]) -> list[str]:

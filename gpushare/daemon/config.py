@@ -9,9 +9,9 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from gpushare.api.reclaim import GRACE_SECONDS_MAX, MaxRung
+from gpushare.api.node import Enforce
+from gpushare.api.share import GRACE_SECONDS_MAX, MaxRung
 from gpushare.api.types import Placement
-from gpushare.api.walls import Enforce
 from gpushare.binding import arbiter as arbiter_api
 from gpushare.daemon.state.history import History
 from gpushare.errors import UsageError
@@ -48,7 +48,7 @@ class ArbiterConfig(Struct, forbid_unknown_fields=True):
 
 
 class PolicyConfig(Struct, forbid_unknown_fields=True):
-    """How much recent borrowing counts against tenants' weights (docs/tenants.md); 0: not at all."""
+    """How much recent borrowing counts against tenants' weights (docs/guides/tenants.md); 0: not at all."""
 
     usage_factor: float = 0
     usage_half_life_seconds: float = 3600
@@ -65,7 +65,8 @@ class ReclaimConfig(Struct, forbid_unknown_fields=True):
 
 class GuardConfig(Struct, forbid_unknown_fields=True):
     """`tracepoint`: what happens to a process that takes more device memory from the driver than its grant may have. By
-    default it is only logged: code that the driver loads for a program whose grant is full counts too (SECURITY.md)."""
+    default it is only logged: code that the driver loads for a program whose grant is full counts too
+    (docs/security/walls.md)."""
 
     tracepoint: Literal["kill", "log", "off"] = "log"
 

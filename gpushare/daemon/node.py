@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gpushare import __version__
 from gpushare.api import types
-from gpushare.api.walls import Enforce
+from gpushare.api.node import Enforce
 from gpushare.binding.arbiter import Arbiter
 from gpushare.daemon.accounts.accounts import Accounts
 from gpushare.daemon.accounts.explaining import Explaining

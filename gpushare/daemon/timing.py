@@ -26,6 +26,8 @@ class Timing:
     be signalled: a cgroup that holds too much for this long is killed. Not sooner, since helpers of an ended process
     keep its descriptors for a while (PyTorch's data loaders check every 5 s whether it lives), which must not get its
     successor killed."""
+    doubt: float = 1.0
+    """How much device time beyond what a grant's processes report is no error of measuring."""
     reader_ahead: float = 1.0
     """From the daemon's start to that of a reader before the first job."""
     reader_job: float = 2.0

@@ -46,7 +46,7 @@ NOT_JOINED = Check(
     "grant {grant}",
     "wrong",
     "process {pid} {has}, but has not joined: neither its memory nor its time is counted",
-    "a static program, or one without the preload; see SECURITY.md. gpushare grant release {grant}",
+    "a static program, or one without the preload; see docs/security/limits.md. gpushare grant release {grant}",
     "It is in the grant's cgroup and uses the device outside the grant's share.",
 )
 MUSL = Check(

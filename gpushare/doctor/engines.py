@@ -48,7 +48,7 @@ NOTED = Check(
     "{engine_version}",
     "note",
     "{text}",
-    "see docs/engines.md for what works there",
+    "see docs/guides/engines.md for what works there",
     "Something that does not work with this version: annotations with Docker before 24; CDI with Docker before 25, and "
     "with containerd before 1.7, which silently ignores it. Or NRI is off, or does not require gpushare's plugin.",
 )

@@ -29,7 +29,7 @@ class Finding:
 @dataclass(frozen=True, slots=True)
 class Check:
     """One thing that the doctor may find: texts with `{names}` for what differs. `why`: why it matters, for
-    docs/troubleshooting.md, which scripts/pages generates from all checks."""
+    docs/guides/troubleshooting, which scripts/pages generates from all checks."""
 
     what: str
     level: Level

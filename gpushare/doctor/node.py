@@ -19,7 +19,7 @@ from gpushare.errors import GpushareError
 
 GROUP = "gpushare"
 _NOBODY = "containers that ask for a share do not start"
-_MEND_WALL = "SECURITY.md says what each wall needs; restart the daemon, which tries them anew"
+_MEND_WALL = "docs/security/walls.md lists what each wall needs; restart the daemon, which tries them anew"
 _STARTS = "START: `sudo systemctl start gpushare` where the unit is installed, else `gpushare daemon`."
 _WHILE_AWAY = "Running programs continue meanwhile, within their memory limits."
 CLOSED_TO_YOU = Check(
@@ -62,7 +62,7 @@ NO_PROGRAM = Check(
     "grant {grant}",
     "wrong",
     "no device program holds it: {why}",
-    "see SECURITY.md for what it can reach then",
+    "see docs/security/walls.md for what it can reach then",
     "Its processes can open the nodes of other devices.",
 )
 WALL_REQUIRED = Check(

@@ -2,7 +2,7 @@
 and each GPU's UUID, for which the container's annotations request the share.
 
 `cdiVersion` is 0.5.0, and no newer field is used: Podman 4.3, the oldest supported engine, rejects a newer version or
-an unknown field, and says only "unresolvable CDI devices".
+an unknown field, with nothing but "unresolvable CDI devices".
 """
 
 import json

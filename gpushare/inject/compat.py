@@ -48,10 +48,10 @@ def _branches(head: bytes) -> list[int] | None:
     """Returns the driver branches that the library's note lists; None if it has no note."""
     for text in _notes(head):
         try:
-            said = {str(name).lower(): value for name, value in json.loads(text).items()}
+            note = {str(name).lower(): value for name, value in json.loads(text).items()}
         except (ValueError, AttributeError, RecursionError):
             continue
-        listed = said.get("driver")
+        listed = note.get("driver")
         return [branch for branch in listed if isinstance(branch, int)] if isinstance(listed, list) else []
     return None
 

@@ -42,7 +42,7 @@ def unmount(directory: Path) -> None:
 
 
 _PASSING = (errno.ENOSPC, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-"""Errors that say that there is no room now."""
+"""Errors of a lack of room, which may pass."""
 
 _possible: dict[Path, bool] = {}
 

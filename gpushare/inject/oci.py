@@ -38,8 +38,8 @@ _FIELDS = {
     "priority": "priority",
 }
 _NUMBERS = ("grace", "priority")
-# Fields that a container's environment may give where its user has named a device without a grant. They say what is
-# asked for. The others say in whose name or at whose cost, which an image, whose ENV is in the environment too, must
+# Fields that a container's environment may give where its user has named a device without a grant. They give the
+# size and the kind. The others name who pays for it, which an image, whose ENV is in the environment too, must
 # not; only `gpushare run` reads GPUSHARE_EVICTION_SIGNAL.
 _VARIABLES = {f"GPUSHARE_{name.upper().replace('-', '_')}": name for name in (*_FIELDS, "grant")}
 _SIZING = ("memory", "time", "time-limit", "class")
@@ -96,8 +96,8 @@ def request_by_environment(config: dict[str, Any]) -> dict[str, str | int] | Non
     """Returns what the container's environment requests, as `request` does, for a container whose user has named a CDI
     device without a grant and whose annotations request nothing.
 
-    None: no variable gives a size. Raises UsageError for a variable that would say more than the share's size or class,
-    that is set twice, or too long; and for missing memory or time.
+    None: no variable gives a size. Raises UsageError for a variable that would give more than the share's size or
+    class, that is set twice, or too long; and for missing memory or time.
     """
     annotations = config.get("annotations") or {}
     if isinstance(annotations, dict) and is_sandbox(annotations):

@@ -1,5 +1,5 @@
-"""Hashes that chain rows: each covers the row and the hash before it, so that a row that is changed, added, removed or
-moved shows at the next one. Pure.
+"""Hashes that chain the rows of a table: each covers the row and the hash before it, so that a row that is changed,
+added, removed or moved shows at the next one. Works in an open transaction of the ledger's file.
 
 Whoever may write the file may also write another chain: it shows mistakes and edits, and anybody who has noted a hash
 can show that what was before it is unchanged.
@@ -7,29 +7,31 @@ can show that what was before it is unchanged.
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
+from gpushare.ledger.entries import Period
+from gpushare.ledger.schema import CHAINED
+from gpushare.ledger.sqlite_file import DamagedError
+
+COLUMNS = ("run", *Period.__struct_fields__)
+"""The columns of a period's row that its hash covers, besides its id."""
+_NAMES = ", ".join(COLUMNS)
+_AHEAD_NS = 24 * 3600 * 10**9
 _encoded = json.JSONEncoder(separators=(",", ":")).encode
-START = bytes(32)
-"""The hash before the first row, also after rows from before the chain."""
+
+Insert = Callable[[str, int | None, str, tuple[Any, ...]], bool]
+"""As LedgerFile.insert."""
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
-    """The last row of a part of a chain, and its hash."""
+class Link(NamedTuple):
+    """The last row of a part of a chain, and its hash; that is 0 before the first row, also after rows from before
+    the chain."""
 
-    row: int = 0
-    hash: bytes = START
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A row as it was found. `values`: all that its hash covers, besides its id."""
-
-    id: int
-    values: Sequence[object]
-    hash: object
+    row: int
+    hash: bytes = bytes(32)
 
 
 def following(before: bytes, row: int, values: Sequence[object]) -> bytes:
@@ -37,19 +39,85 @@ def following(before: bytes, row: int, values: Sequence[object]) -> bytes:
     return hashlib.sha256(before + _encoded([row, *values]).encode()).digest()
 
 
-def first_fault(anchor: Link, rows: Iterable[Row], head: Link) -> tuple[str, int]:
-    """(the first fault, how many rows were right before it); the fault is empty where there is none. `anchor`: what the
-    chain begins after. `head`: the last row that was written."""
+def append(db: sqlite3.Connection, insert: Insert, table: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Adds rows to the end of a table's chain. `rows`: values of COLUMNS."""
+    if not rows:
+        return
+    head = link(db, table, "head")
+    # Rows that somebody else inserted have ids too: a fault of the chain, but later rows must not be lost by it.
+    last = max(head.row, db.execute(f"SELECT COALESCE(MAX(id), 0) FROM {table}").fetchone()[0])
+    statement = f"INSERT INTO {table} (id, {_NAMES}, hash) VALUES ({', '.join('?' * (len(COLUMNS) + 2))})"
+    for number, values in enumerate(rows, last + 1):
+        new = Link(number, following(head.hash, number, values))
+        if insert(table, number, statement, (number, *values, new.hash)):
+            head = new
+    _set_link(db, table, "head", head)
+
+
+def link(db: sqlite3.Connection, table: str, which: str) -> Link:
+    """The `head` of a chain, which is its last row, or its `anchor`: what it begins after. Raises DamagedError where
+    there is none."""
+    row = db.execute(f"SELECT {which}_id, {which}_hash FROM chains WHERE name = ?", (table,)).fetchone()
+    if row is None:
+        raise DamagedError(f"the ledger is damaged: nothing is known of the chain of {table}")
+    return Link(*row)
+
+
+def _set_link(db: sqlite3.Connection, table: str, which: str, new: Link) -> None:
+    db.execute(f"UPDATE chains SET {which}_id = ?, {which}_hash = ? WHERE name = ?", (*new, table))
+
+
+def begin(db: sqlite3.Connection) -> None:
+    """Makes the chains begin after the existing rows, which came from another file."""
+    for table in CHAINED:
+        last = Link(db.execute(f"SELECT COALESCE(MAX(id), 0) FROM {table}").fetchone()[0])
+        _set_link(db, table, "anchor", last)
+        _set_link(db, table, "head", last)
+
+
+def drop_oldest(db: sqlite3.Connection, table: str, last: int) -> int:
+    """Drops rows up to the id `last`: the chain then begins after it. Returns how many."""
+    row = db.execute(f"SELECT id, hash FROM {table} WHERE id <= ? ORDER BY id DESC LIMIT 1", (last,)).fetchone()
+    if row is None:
+        return 0
+    if row[1] is not None:  # else it is from before the chain, which begins where it did
+        _set_link(db, table, "anchor", Link(*row))
+    return db.execute(f"DELETE FROM {table} WHERE id <= ?", (last,)).rowcount
+
+
+def older(db: sqlite3.Connection, table: str, before_ns: int) -> tuple[int, int]:
+    """Ids of the first row, and of the last one up to which all ended before `before_ns`. A row written while the clock
+    was ahead holds nothing up. The last is below the first where there is none."""
+    query = f"SELECT COALESCE(MIN(id) - 1, (SELECT MAX(id) FROM {table})) FROM {table} WHERE to_ns >= ? AND to_ns <= ?"
+    last = db.execute(query, (before_ns, time.time_ns() + _AHEAD_NS)).fetchone()[0]
+    first = db.execute(f"SELECT MIN(id) FROM {table}").fetchone()[0]
+    return (1, 0) if last is None or first is None else (first, last)
+
+
+def forget(db: sqlite3.Connection, table: str, before_ns: int, most: int) -> int:
+    """Drops rows that ended before `before_ns`, only from the beginning, where a chain may lose rows. Returns how many;
+    `most` bounds the range of ids."""
+    first, last = older(db, table, before_ns)
+    return drop_oldest(db, table, min(last, first + most - 1)) if first <= last else 0
+
+
+def fault(db: sqlite3.Connection, table: str, until: int | None = None) -> tuple[str, int, int]:
+    """(the first fault in a table or empty, rows that were right before it, rows from before the chain). `until`: only
+    up to this row, which exists."""
+    anchor, head = link(db, table, "anchor"), link(db, table, "head")
+    before = db.execute(f"SELECT COUNT(*) FROM {table} WHERE id <= ? AND hash IS NULL", (anchor.row,)).fetchone()[0]
     last, count = anchor, 0
-    for row in rows:
-        if row.id <= last.row:
-            return f"row {row.id} is before the beginning of the chain", count
-        hash_ = following(last.hash, row.id, row.values)
-        if row.hash != hash_:
-            return f"row {row.id} is not what was written, or a row between {last.row} and it is gone", count
-        last, count = Link(row.id, hash_), count + 1
-    if last.row != head.row:
-        return f"rows after {last.row} are gone: the last one was {head.row}", count
-    if last.hash != head.hash:
-        return f"the end of the chain is not that of row {head.row}", count
-    return "", count
+    where = "WHERE NOT (id <= ? AND hash IS NULL) AND id <= ?"
+    query = f"SELECT id, hash, {_NAMES} FROM {table} {where} ORDER BY id"
+    for row, hash_, *values in db.execute(query, (anchor.row, (1 << 63) - 1 if until is None else until)):
+        if row <= last.row:
+            return f"row {row} is before the beginning of the chain", count, before
+        if hash_ != following(last.hash, row, values):
+            wrong = f"row {row} is not what was written, or a row between {last.row} and it is gone"
+            return wrong, count, before
+        last, count = Link(row, hash_), count + 1
+    if until is None and last.row != head.row:
+        return f"rows after {last.row} are gone: the last one was {head.row}", count, before
+    if until is None and last.hash != head.hash:
+        return f"the end of the chain is not that of row {head.row}", count, before
+    return "", count, before

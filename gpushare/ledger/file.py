@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpushare.errors import FailedError
-from gpushare.ledger import chained, rollup
+from gpushare.ledger import chain, rollup
 from gpushare.ledger.entries import Batch
 from gpushare.ledger.schema import CHAINED, SCHEMA_VERSION, STEPS
 from gpushare.ledger.sqlite_file import UNREADABLE, DamagedError, connect, failures
@@ -88,7 +88,7 @@ class LedgerFile:
 
     def _open_to_read(self) -> None:
         """For a disk that cannot be written. Where SQLite may not create the log's index, it reads a file without a log
-        only if told that nobody writes it."""
+        only as one that never changes."""
         log = Path(f"{self.path}-wal")
         quiet = not log.exists() or not log.stat().st_size
         self._db = connect(self.path, "?mode=ro&immutable=1" if quiet else "?mode=ro")
@@ -118,7 +118,7 @@ class LedgerFile:
 
     def replaced(self) -> bool:
         """Whether somebody has, since the last write, moved the file or its log away, or truncated one of them: SQLite
-        would go on with a file that nobody can open any more."""
+        would go on with a file that has no name any more."""
         try:
             return not self._follows(self._look())
         except OSError:
@@ -169,9 +169,10 @@ class LedgerFile:
 
     def moved(self, boot: str) -> int:
         """Up to which one it has the rows that were recorded in this boot of the machine (Batch.last)."""
+        # A mark of the future is damage: rows that come until then would be taken for written.
+        query = "SELECT COALESCE(MAX(moved), 0) FROM runs WHERE boot_id = ? AND moved <= ?"
         with failures(self.path):
-            found = self._db.execute("SELECT COALESCE(MAX(moved), 0) FROM runs WHERE boot_id = ?", (boot,)).fetchone()
-        return int(found[0])
+            return int(self._db.execute(query, (boot, time.clock_gettime_ns(time.CLOCK_BOOTTIME))).fetchone()[0])
 
     def begin(self, run: int, boot: str, gap_ns: int) -> None:
         """Records once that a run has begun."""
@@ -205,14 +206,14 @@ class LedgerFile:
                     self.insert("parts", None, "INSERT OR REPLACE INTO parts VALUES (?, ?, ?)", (name, state, now))
                 else:
                     self._db.execute("DELETE FROM parts WHERE id = ?", (name,))
-            chained.append(self._db, self.insert, "periods", [(run, *row) for row in batch.periods])
+            chain.append(self._db, self.insert, "periods", [(run, *row) for row in batch.periods])
             self._db.execute("UPDATE runs SET seen_ns = ?, moved = MAX(moved, ?) WHERE run = ?", (now, batch.last, run))
 
     def begin_again(self) -> None:
         """Makes the chains begin after the existing rows, which came from another file. What has not ended is to be
         written again, since that file may have lost it."""
         with self._writing():
-            chained.begin(self._db)
+            chain.begin(self._db)
             self._db.execute("UPDATE runs SET moved = 0")
 
     def insert(self, table: str, row_id: int | None, statement: str, values: tuple[Any, ...]) -> bool:
@@ -284,7 +285,7 @@ class LedgerFile:
         """Drops ended grants, periods, devices and rows set aside that are older than `before_ns`, some at once.
         Returns whether there may be more."""
         with self._writing():
-            dropped = max(chained.forget(self._db, table, before_ns, _FORGET_ROWS) for table in CHAINED)
+            dropped = max(chain.forget(self._db, table, before_ns, _FORGET_ROWS) for table in CHAINED)
             for table, when in (("grants", "ended_ns"), ("devices", "seen_ns"), ("quarantine", "at_ns")):
                 some = f"SELECT rowid FROM {table} WHERE {when} < ? LIMIT {_FORGET_ROWS}"
                 query = f"DELETE FROM {table} WHERE rowid IN ({some})"

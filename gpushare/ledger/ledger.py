@@ -1,8 +1,8 @@
 """The durable record: grants, what they got in each period, runs of the daemon and the gaps between them.
 
-What is saved is on tmpfs at once (recent.py), where it outlives a killed daemon: nobody waits for a disk. The disk
+What is saved is on tmpfs at once (recent.py), where it outlives a killed daemon: no call waits for a disk. The disk
 belongs to one thread, which moves the rows to the ledger's file (mover.py). Where tmpfs takes nothing, saving a row
-waits for that thread, but no longer than WAIT_SECONDS. `health` says what cannot be written.
+waits for that thread, but no longer than WAIT_SECONDS. `health` shows what cannot be written.
 """
 
 import contextlib

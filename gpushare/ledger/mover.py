@@ -88,7 +88,7 @@ class Mover:
         return False
 
     def forget(self) -> None:
-        """Rolls up old rows and drops those that are too old, some at once: `forget_at` says when to go on."""
+        """Rolls up old rows and drops those that are too old, some at once: `forget_at` is when to go on."""
         self.forget_at = time.monotonic() + _FORGET_SECONDS
         if self._file is None or self.reason or self._file.replaced():
             return

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from gpushare.errors import FailedError
 from gpushare.ledger.entries import LARGEST, MAXIMA, REST, SUMS, Batch, GrantRow, Period, joined, sound, values
-from gpushare.ledger.sqlite_file import DamagedError, connect, failures
+from gpushare.ledger.sqlite_file import connect, failures
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +64,8 @@ _merged = attrgetter("memory_bytes", *SUMS, *MAXIMA, "grant_id", "device", "from
 
 
 class Recent:
-    """For any thread; nobody waits for a disk. `on_tmpfs`: whether all of it outlives a killed daemon. `lost`: how many
-    rows of ended grants were dropped because too many waited."""
+    """Any thread may call it; no call waits for a disk. `on_tmpfs`: whether all of it outlives a killed daemon. `lost`:
+    how many rows of ended grants were dropped because too many waited."""
 
     def __init__(self, directory: Path | None) -> None:
         """`directory`: the parent of the grants' directories, on tmpfs. None: all is kept in memory."""
@@ -77,12 +77,15 @@ class Recent:
         self._in_file = self._taken = 0
         """Up to which `seq` the file has the rows, and up to which the ledger's thread is writing them."""
         self._changes = 0
-        self._outdated = False
-        """Whether the database on tmpfs, where there is one, has older rows than the one in memory."""
         self._db = _in_memory()
-        self.return_to_tmpfs()
+        if self._path is not None:
+            self._begin(self._path)
         newest = ", ".join(f"(SELECT COALESCE(MAX(seq), 0) FROM {name})" for name in _TABLES)
         self._seq = int(self._rows(f"SELECT MAX({newest})")[0][0])
+        if self._seq > time.clock_gettime_ns(time.CLOCK_BOOTTIME):  # of an earlier boot: the directory is on a disk
+            self._seq = 0
+            for name in _TABLES:
+                self._rows(f"UPDATE {name} SET seq = 1 WHERE seq > 1")
         self.complete()  # what an earlier run recorded is not merged with what this one does
 
     @property
@@ -245,48 +248,40 @@ class Recent:
             if not self.on_tmpfs:
                 raise
             log.warning("%s cannot be used (%s): what the ledger's file does not have is in memory", self._path, error)
-            stored, self._db = self._db, _in_memory()
-            self.on_tmpfs, self._outdated = False, True
+            stored, self._db, self.on_tmpfs = self._db, _in_memory(), False
             _rescue(stored, self._db)
             return act(self._db)
 
-    def return_to_tmpfs(self) -> None:
-        """Goes on on tmpfs where that is possible, with what an earlier run left there."""
-        with self._lock:
-            if self.on_tmpfs or self._path is None:
-                return
-            try:
-                with failures(self._path):
-                    self._store(self._path)
-            except DamagedError as error:
-                log.error("%s: another one is begun with what can be read of it", error)  # noqa: TRY400
-                if not self._outdated:
-                    with contextlib.suppress(sqlite3.Error):
-                        _rescue(_connected(self._path), self._db)
-                self._outdated = True
-                _remove(self._path)
-            except FailedError:  # it is tried again
-                if self._outdated and not self.waiting():
-                    _remove(self._path)  # which may be what tmpfs is full of
-
-    def _store(self, path: Path) -> None:
-        path.parent.mkdir(mode=0o711, exist_ok=True)
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-        db = _connected(path)
+    def _begin(self, path: Path) -> None:
+        """Goes on with what an earlier run left."""
         try:
-            db.executescript(f"BEGIN; {_SCHEMA} COMMIT;")
-            _sound(db)
-            _transaction(db, 0, [self._store_all])
-        except BaseException:
-            db.close()
-            raise
-        self._db, self.on_tmpfs = db, True
+            with failures(path):
+                path.parent.mkdir(mode=0o711, exist_ok=True)
+                self._db = _on_tmpfs(path)
+                self.on_tmpfs = True
+        except FailedError as error:
+            log.warning("%s: what can be read of it is in memory", error)
+            with contextlib.suppress(sqlite3.Error):
+                _rescue(connect(path, "?mode=ro&immutable=1"), self._db)
 
-    def _store_all(self, db: sqlite3.Connection, _: int) -> None:
-        for name in _TABLES:
-            if self._outdated:
-                db.execute(f"DELETE FROM {name}")
-            _copy(self._db, db, name)
+    def return_to_tmpfs(self) -> None:
+        """Goes on on tmpfs, where that is possible again. Until then the older database stays there, unless the file
+        has all of it: it may be what tmpfs is full of."""
+        if self.on_tmpfs or self._path is None:
+            return
+        fresh = self._path.with_suffix(".new")
+        with self._lock, contextlib.suppress(FailedError), failures(self._path):
+            if not self.waiting():
+                _remove(self._path)
+            try:
+                with contextlib.closing(_on_tmpfs(fresh)) as db:
+                    self._db.backup(db)
+                _remove(self._path)
+                fresh.rename(self._path)
+            except BaseException:
+                _remove(fresh)
+                raise
+            self._db, self.on_tmpfs = _on_tmpfs(self._path), True
 
     def close(self) -> None:
         """Closes the database, and removes its file where nothing is in it."""
@@ -299,28 +294,30 @@ class Recent:
 
 
 def _in_memory() -> sqlite3.Connection:
-    db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    db.executescript(_SCHEMA)
+    return _prepared(sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False))
+
+
+def _on_tmpfs(path: Path) -> sqlite3.Connection:
+    """Opens or creates it; an exception of SQLite shows its damage."""
+    os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    # Without locks, since the daemon has one; so the log needs no file for its index.
+    return _prepared(connect(path, "?vfs=unix-none"))
+
+
+def _prepared(db: sqlite3.Connection) -> sqlite3.Connection:
+    found = ""
+    try:
+        db.executescript(
+            "PRAGMA locking_mode = EXCLUSIVE; PRAGMA auto_vacuum = FULL; PRAGMA journal_mode = WAL;"
+            f"PRAGMA synchronous = OFF; PRAGMA wal_autocheckpoint = 250; BEGIN; {_SCHEMA} COMMIT;"
+        )
+        found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+    finally:
+        if found != "ok":
+            db.close()
+    if found != "ok":
+        raise sqlite3.DatabaseError(found)
     return db
-
-
-def _connected(path: Path) -> sqlite3.Connection:
-    # Without locks: a killed daemon whose disk does not answer keeps them until it does.
-    db = connect(path, "?vfs=unix-none")
-    for setting in (
-        "locking_mode = EXCLUSIVE",
-        "auto_vacuum = FULL",
-        "journal_mode = WAL",
-        "synchronous = OFF",
-        "wal_autocheckpoint = 250",
-    ):
-        db.execute(f"PRAGMA {setting}")
-    return db
-
-
-def _sound(db: sqlite3.Connection) -> None:
-    if (found := db.execute("PRAGMA quick_check(1)").fetchone()) != ("ok",):
-        raise sqlite3.DatabaseError(str(found))
 
 
 def _transaction(db: sqlite3.Connection, seq: int, changes: Iterable[Change]) -> None:
@@ -335,20 +332,16 @@ def _transaction(db: sqlite3.Connection, seq: int, changes: Iterable[Change]) ->
         raise
 
 
-def _copy(old: sqlite3.Connection, new: sqlite3.Connection, table: str) -> None:
-    new.executemany(_PUT[table], old.execute(f"SELECT * FROM {table}"))
-
-
 def _rescue(old: sqlite3.Connection, new: sqlite3.Connection) -> None:
     """Copies what can be read, and closes the old one."""
     for table in _TABLES:
         with contextlib.suppress(sqlite3.Error):
-            _copy(old, new, table)
+            new.executemany(_PUT[table], old.execute(f"SELECT * FROM {table}"))
     with contextlib.suppress(sqlite3.Error):
         old.close()
 
 
 def _remove(path: Path) -> None:
-    for suffix in ("", "-wal", "-journal"):
+    for suffix in ("", "-wal"):
         with contextlib.suppress(OSError):
             os.unlink(f"{path}{suffix}")  # noqa: PTH108 - a name, not a path

@@ -9,8 +9,8 @@ import logging
 import sqlite3
 from typing import NamedTuple
 
-from gpushare.ledger import chained
-from gpushare.ledger.chained import COLUMNS, Insert
+from gpushare.ledger import chain
+from gpushare.ledger.chain import COLUMNS, Insert
 from gpushare.ledger.entries import LARGEST, MAXIMA, SUMS
 from gpushare.ledger.sqlite_file import sums, whole
 
@@ -41,7 +41,7 @@ STEPS = (
 
 def roll(db: sqlite3.Connection, insert: Insert, now_ns: int) -> bool:
     """Rolls up some old rows. Returns whether there may be more. Rows that are not what was written stay as they are:
-    afterwards nobody could tell which they were."""
+    afterwards it could not be found out which they were."""
     found = [_roll(db, insert, step, now_ns) for step in STEPS]
     return any(found)
 
@@ -49,17 +49,17 @@ def roll(db: sqlite3.Connection, insert: Insert, now_ns: int) -> bool:
 def _roll(db: sqlite3.Connection, insert: Insert, step: Step, now_ns: int) -> bool:
     # The whole unit has to be old, else it would become several rows.
     before_ns = (now_ns - step.age_ns) // step.unit_ns * step.unit_ns
-    first, last = chained.older(db, step.source, before_ns)
+    first, last = chain.older(db, step.source, before_ns)
     if first > last:
         return False
     last = min(_with_begun(db, step, last, before_ns), _units(db, step, first))
-    if fault := chained.fault_until(db, step.source, last):
+    if fault := chain.fault(db, step.source, last)[0]:
         log.error(
-            "ledger: %s: %s: its rows are kept as they are; `gpushare usage verify` says more", step.source, fault
+            "ledger: %s: %s: its rows are kept as they are; `gpushare usage verify` shows more", step.source, fault
         )
         return False
-    chained.append(db, insert, step.target, _merged(db, step, last))
-    chained.drop_oldest(db, step.source, last)
+    chain.append(db, insert, step.target, _merged(db, step, last))
+    chain.drop_oldest(db, step.source, last)
     return True
 
 

@@ -140,7 +140,7 @@ def _salvage(path: Path, fresh: LedgerFile, deadline: float) -> tuple[int, int, 
         return taken, bad, False
     with contextlib.closing(old):
         for table, where in _ORDER:
-            columns = _columns(old, table) & _columns_of(fresh, table)
+            columns = _columns(old, table) & fresh.ask(_columns, table)
             if not columns:
                 whole = False
                 continue
@@ -163,11 +163,6 @@ def _columns(db: sqlite3.Connection, table: str) -> set[str]:
         return {row[1] for row in db.execute(f"PRAGMA table_info({table})")}
     except UNREADABLE:
         return set()
-
-
-def _columns_of(file: LedgerFile, table: str) -> set[str]:
-    with contextlib.closing(connect(file.path)) as db:
-        return _columns(db, table)
 
 
 class _Rows:

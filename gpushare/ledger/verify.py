@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.errors import UsageError
-from gpushare.ledger import chained, rollup
+from gpushare.ledger import chain, rollup
 from gpushare.ledger.entries import GAP, IDLE
 from gpushare.ledger.queries import ALL
 from gpushare.ledger.schema import CHAINED, SCHEMA_VERSION
@@ -51,8 +51,8 @@ def verify(path: Path) -> dict[str, Any]:
 
 
 def _table(db: Any, table: str) -> dict[str, Any]:
-    fault, rows, before = chained.fault(db, table)
-    head = chained.link(db, table, "head")
+    fault, rows, before = chain.fault(db, table)
+    head = chain.link(db, table, "head")
     return {"fault": fault, "rows": rows, "before": before, "head": f"{head.row} {head.hash.hex()[:16]}"}
 
 

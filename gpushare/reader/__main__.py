@@ -12,22 +12,7 @@ import msgspec
 from gpushare.errors import GpushareError, UsageError
 from gpushare.inject import nvidia, oci, placing
 from gpushare.processes.helper import CAP_DAC_READ_SEARCH, confine
-from gpushare.reader import (
-    HEAD,
-    Answer,
-    Asks,
-    Command,
-    Config,
-    Edit,
-    Edited,
-    Found,
-    Job,
-    Member,
-    Refused,
-    commands,
-    config,
-    members,
-)
+from gpushare.reader import config, lookups, messages
 
 _DESCRIPTORS = 256  # view.DEPTH_MAX, and some
 
@@ -38,49 +23,49 @@ class Reader:
     def __init__(self) -> None:
         self._config: dict[str, Any] = {}
 
-    def answered(self, message: bytes) -> Answer:
+    def answered(self, message: bytes) -> messages.Answer:
         """The answer to a job."""
         try:
-            return self._answer(msgspec.msgpack.decode(message, type=Job))
+            return self._answer(msgspec.msgpack.decode(message, type=messages.Job))
         except GpushareError as error:
-            return Refused(code=error.code, line=str(error))
+            return messages.Refused(code=error.code, line=str(error))
         except MemoryError:
-            return Refused(code="usage", line="config.json takes more memory to read than any needs")
+            return messages.Refused(code="usage", line="config.json takes more memory to read than any needs")
 
-    def _answer(self, job: Job) -> Answer:
+    def _answer(self, job: messages.Job) -> messages.Answer:
         match job:
-            case Config():
+            case messages.Config():
                 self._read(job.text)
                 return _asks(self._config, job)
-            case Edit():
+            case messages.Edit():
                 if job.text is not None:
                     self._read(job.text)
                 return _edited(self._config, job)
-            case Member():
-                return Found(text="1" if members.is_member(job.uid, job.gid, job.users, job.groups) else "")
-            case Command():
-                return Found(text=commands.command(job.pid))
+            case messages.Member():
+                return messages.Found(text="1" if lookups.is_member(job.uid, job.gid, job.users, job.groups) else "")
+            case messages.Command():
+                return messages.Found(text=lookups.command(job.pid))
 
     def _read(self, text: bytes) -> None:
         self._config = {}  # never another container's, whatever this text is
         self._config = config.load(text)
 
 
-def _asks(found: dict[str, Any], job: Config) -> Asks:
+def _asks(found: dict[str, Any], job: messages.Config) -> messages.Asks:
     share = oci.request(found) if job.by != "nvidia" else None
     if share is not None:
-        return Asks(share=share)
+        return messages.Asks(share=share)
     try:
         if job.by == "environment":
-            return Asks(share=oci.request_by_environment(found))
-        return Asks(ways=nvidia.ways(found), container=nvidia.identity(found, job.bundle))
+            return messages.Asks(share=oci.request_by_environment(found))
+        return messages.Asks(ways=nvidia.ways(found), container=nvidia.identity(found, job.bundle))
     except (AttributeError, KeyError, TypeError) as error:
         if job.by == "annotations":
-            return Asks()
+            return messages.Asks()
         raise UsageError(f"config.json is not one: {error!r:.200}") from None
 
 
-def _edited(found: dict[str, Any], job: Edit) -> Edited:
+def _edited(found: dict[str, Any], job: messages.Edit) -> messages.Edited:
     try:
         return _apply(found, job)
     except (GpushareError, MemoryError):
@@ -90,11 +75,11 @@ def _edited(found: dict[str, Any], job: Edit) -> Edited:
         raise UsageError(f"config.json of {where} cannot be edited: {error!r:.200}") from None
 
 
-def _apply(found: dict[str, Any], job: Edit) -> Edited:
+def _apply(found: dict[str, Any], job: messages.Edit) -> messages.Edited:
     bundle = Path(job.bundle) if job.bundle is not None else None
     files = oci.Files(Path(job.lib_dir), Path(job.preload_file), Path(job.cache_file))
     edited = oci.apply(found, bundle, job.edits, files)
-    answer = Edited(preload=[os.fsencode(line) for line in edited.preload], cache=edited.cache)
+    answer = messages.Edited(preload=[os.fsencode(line) for line in edited.preload], cache=edited.cache)
     if not job.created:
         answer.config = config.dump(edited.config)
     if bundle is not None:
@@ -124,8 +109,8 @@ def main(daemon: str) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     reader = Reader()
     with socket.socket(fileno=0) as channel:
-        channel.sendall(HEAD.pack(0))  # ready
+        channel.sendall(messages.HEAD.pack(0))  # ready
         while True:
-            (size,) = HEAD.unpack(_receive(channel, HEAD.size))
+            (size,) = messages.HEAD.unpack(_receive(channel, messages.HEAD.size))
             answer = msgspec.msgpack.encode(reader.answered(_receive(channel, size)))
-            channel.sendall(HEAD.pack(len(answer)) + answer)
+            channel.sendall(messages.HEAD.pack(len(answer)) + answer)

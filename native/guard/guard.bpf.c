@@ -14,8 +14,8 @@
 #define PENDING_MAX 1024
 #define PATIENCE_NS (10ULL * 1000 * 1000 * 1000) /* a process may be stopped while it exits */
 
-INLINE void tell(uint32_t kind, uint64_t cgroup, uint64_t bytes, const struct gs_attempt *attempt, uint64_t used,
-                 const struct gs_guard_limit *limit, uint32_t signal) {
+INLINE void report(uint32_t kind, uint64_t cgroup, uint64_t bytes, const struct gs_attempt *attempt, uint64_t used,
+                   const struct gs_guard_limit *limit, uint32_t signal) {
   struct gs_guard_event *event = bpf_ringbuf_reserve(&gs_map_events, sizeof *event, 0);
   uint64_t who = bpf_get_current_pid_tgid();
   if (!event)
@@ -75,7 +75,7 @@ INLINE void ioctl_begins(const struct gs_settings *set, uint32_t fd, uint32_t cm
     __sync_fetch_and_add(&books->pending, -1);
     __sync_fetch_and_add(&books->used, attempt.bytes);
     __sync_fetch_and_add(&books->lost, attempt.bytes);
-    tell(GS_GUARD_UNRECORDED, attempt.cgroup, attempt.bytes, &attempt, books->used, 0, 0);
+    report(GS_GUARD_UNRECORDED, attempt.cgroup, attempt.bytes, &attempt, books->used, 0, 0);
   }
 }
 
@@ -254,7 +254,7 @@ INLINE void check(struct gs_guard_books *books, const struct gs_attempt *attempt
   __sync_fetch_and_add(&books->over, 1);
   if (limit->signal)
     bpf_send_signal(limit->signal);
-  tell(GS_GUARD_OVER, cgroup, bytes, attempt, books->used, limit, limit->signal);
+  report(GS_GUARD_OVER, cgroup, bytes, attempt, books->used, limit, limit->signal);
 }
 
 INLINE void allocated(struct gs_settings *set, struct gs_guard_books *books, const struct gs_attempt *attempt,
@@ -267,12 +267,12 @@ INLINE void allocated(struct gs_settings *set, struct gs_guard_books *books, con
       bpf_map_update_elem(&gs_map_memory, &id, &memory, BPF_NOEXIST)) {
     __sync_fetch_and_add(&books->objects, -1);
     __sync_fetch_and_add(&books->lost, bytes);
-    tell(GS_GUARD_UNRECORDED, attempt->cgroup, bytes, attempt, books->used, 0, 0);
+    report(GS_GUARD_UNRECORDED, attempt->cgroup, bytes, attempt, books->used, 0, 0);
   } else if (add(set, books, attempt, id)) {
     bpf_map_delete_elem(&gs_map_memory, &id);
     __sync_fetch_and_add(&books->objects, -1);
     __sync_fetch_and_add(&books->lost, bytes);
-    tell(GS_GUARD_UNRECORDED, attempt->cgroup, bytes, attempt, books->used, 0, 0);
+    report(GS_GUARD_UNRECORDED, attempt->cgroup, bytes, attempt, books->used, 0, 0);
   }
   check(books, attempt, bytes);
 }
@@ -338,12 +338,12 @@ INLINE void ended(struct gs_settings *set, struct gs_guard_books *books, struct 
     __sync_fetch_and_add(&books->over, 1);
     if (limit && limit->signal)
       bpf_send_signal(limit->signal);
-    tell(GS_GUARD_HIDDEN, attempt->cgroup, 0, attempt, books->used, limit, limit ? limit->signal : 0);
+    report(GS_GUARD_HIDDEN, attempt->cgroup, 0, attempt, books->used, limit, limit ? limit->signal : 0);
     return;
   }
   if (attempt->known >= 0 && after.known >= 0 &&
       (attempt->class != after.class || attempt->parameters != after.parameters))
-    tell(GS_GUARD_CHANGED, attempt->cgroup, bytes, attempt, books->used, limit, 0);
+    report(GS_GUARD_CHANGED, attempt->cgroup, bytes, attempt, books->used, limit, 0);
   if (after.known >= 0) {
     attempt->object = after.object;
     if (attempt->known < 0) {
@@ -393,7 +393,7 @@ SECTION("program/exited") int exited(const uint64_t *args) {
   uint64_t owner = *cgroup;
   bpf_map_delete_elem(&gs_map_holders, &pid);
   bpf_for_each_map_elem(&gs_map_objects, of_process, &pid, 0);
-  tell(GS_GUARD_LEFT, owner, 0, 0, 0, 0, 0);
+  report(GS_GUARD_LEFT, owner, 0, 0, 0, 0, 0);
   return 0;
 }
 

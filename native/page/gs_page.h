@@ -42,7 +42,7 @@ struct gs_device_limits {
   uint8_t uuid[16];
   uint64_t memory_bytes;      /* for all processes of the grant together */
   uint64_t context_bytes;     /* device memory that one process's context costs, measured by the daemon */
-  uint64_t inflight_bound_ns; /* estimated device time that may be in flight (D of the soft bound in ARCHITECTURE.md) */
+  uint64_t inflight_bound_ns; /* estimated device time that may be in flight (D, docs/concepts/inside/pages.md) */
   uint32_t guarantee_milli;   /* the local budget while the daemon is not running */
   uint32_t limit_milli;
   uint32_t lease;     /* futex; arbiter */
@@ -90,7 +90,7 @@ struct gs_slot_device {
   uint64_t memory_growing; /* reserved for calls in progress, until they have shown how much of it they take */
   uint8_t reserved[40];
 };
-enum { GS_SLOT_DEPENDENT = 1 /* has been let past the soft bound; see "soft bound" in ARCHITECTURE.md */ };
+enum { GS_SLOT_DEPENDENT = 1 /* has been let past the soft bound; see docs/concepts/inside/pages.md */ };
 
 enum gs_slot_state { GS_SLOT_FREE = 0, GS_SLOT_LIVE = 1 };
 

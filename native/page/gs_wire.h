@@ -1,6 +1,6 @@
 /* The tenant socket: <grant dir>/grant.sock, AF_UNIX SOCK_SEQPACKET. Each side sends one message, then the connection
  * stays open for the life of the process. When it closes, the process knows that the daemon has ended. The daemon then
- * checks the process: only its pidfd proves that it has ended. The peer's pid comes from SO_PEERCRED, never from the
+ * checks the process: only its pidfd shows that it has ended. The peer's pid comes from SO_PEERCRED, never from the
  * message. */
 #ifndef GS_WIRE_H
 #define GS_WIRE_H

@@ -1,20 +1,20 @@
 """docs/reference/api.md: the node API's description as tables."""
 
 import json
-import re
 from http import HTTPStatus
 from typing import Any
 
-from text import escaped, made_from, paragraphs, table, wrapped
+from text import anchor, escaped, made_from, paragraphs, table, wrapped
 
 from gpushare.daemon.http import openapi
 
 HEAD = """# Node API reference
 
-Every call, type and error of the [node API](../node-api.md); that page explains the API with examples. A daemon
-returns the same in machine-readable form at `GET /openapi.json` (OpenAPI 3.1). Sizes are in bytes, times in
-nanoseconds, shares in milli of a device. A request with an unknown field is refused; clients should ignore
-unknown fields in answers. Only root may make calls marked *(root)*.
+Every call, type and error of the [node API](node-api.md); that page explains the API with
+examples. A daemon returns the same in machine-readable form at `GET /openapi.json` (OpenAPI 3.1).
+Sizes are in bytes, times in nanoseconds, shares in milli of a device. A request with an unknown
+field is refused; clients should ignore unknown fields in answers. Only root may make calls marked
+*(root)*.
 
 """
 _REF = "#/components/schemas/"
@@ -98,7 +98,7 @@ def page() -> str:
     text = made_from("gpushare/daemon/http/routes.py and gpushare/api") + HEAD + "## Calls\n\n"
     calls = [(path, method, call) for path, methods in document["paths"].items() for method, call in methods.items()]
     rows = [
-        (f"[{method.upper()} {path}](#{_anchor(f'{method} {path}')})", escaped(call["summary"]))
+        (f"[{method.upper()} {path}](#{anchor(f'{method} {path}')})", escaped(call["summary"]))
         for path, method, call in calls
     ]
     text += table(("call", "what it does"), rows)
@@ -106,8 +106,3 @@ def page() -> str:
     text += "## Types\n\n"
     text += "".join(_type(name, schema) for name, schema in sorted(document["components"]["schemas"].items()))
     return text.rstrip("\n") + "\n"
-
-
-def _anchor(heading: str) -> str:
-    """The anchor of a heading, as GitHub and the site make it."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")

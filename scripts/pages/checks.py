@@ -1,13 +1,14 @@
-"""docs/troubleshooting.md: each check of the doctor, with what it means and what to do."""
+"""docs/guides/troubleshooting: each check of the doctor, with what it means and what to do."""
 
 import importlib
 import re
 
-from text import escaped, made_from, wrapped
+from text import anchor, escaped, made_from, table, wrapped
 
 from gpushare.doctor.finding import Check
 
-MODULES = {
+FOLDER = "guides/troubleshooting"
+SECTIONS = {
     "machine": "The machine",
     "installed": "The installation",
     "engines": "Engines",
@@ -16,11 +17,12 @@ MODULES = {
     "containers": "Containers and programs",
     "audited": "Use of a device outside a share",
 }
+"""Modules of gpushare/doctor, and the title of the page of each."""
 HEAD = """# Troubleshooting
 
-`gpushare doctor` reports what is wrong on a node and what to do; this page lists everything that it can report.
-[doctor](doctor.md) shows its output and related commands. Words in capitals are placeholders for values that
-differ from node to node.
+`gpushare doctor` reports what is wrong on a node and what to do. These pages list everything that
+it can report: find the first words of its line below. [What the doctor finds](../doctor.md) shows
+related commands. Words in capitals are placeholders for values that differ from node to node.
 
 *missing* and *wrong*: something does not work (exit status 1). *note*: everything works without it.
 
@@ -49,20 +51,34 @@ def _outside(text: str) -> str:
 
 def _entry(check: Check) -> str:
     # Four spaces, since the site's Markdown counts them from the margin.
-    parts = (f"-   **{check.level}**: {_shown(check.found)}", check.why, f"**Do:** {_shown(check.mend)}")
-    first, *rest = (wrapped(part, "    ") for part in parts)
-    return "\n".join((first, *(f"    {part}" for part in rest))) + "\n"
+    parts = (f"**{check.level}**: {_shown(check.found)}", check.why, f"**Do:** {_shown(check.mend)}")
+    starts = ("-   ", "    ", "    ")
+    return "\n".join(wrapped(part, "    ", first) for part, first in zip(parts, starts, strict=True)) + "\n"
 
 
-def page() -> str:
-    """The whole page."""
-    text = made_from("gpushare/doctor") + HEAD
-    for module, title in MODULES.items():
-        text += f"## {title}\n\n"
-        heading = None
-        for check in found(module):
-            if check.what != heading:
-                heading = check.what
-                text += f"### {_PLACE.sub(lambda name: name[1].upper().replace('_', ' '), heading)}\n\n"
-            text += _entry(check)
+def _heading(what: str) -> str:
+    return _PLACE.sub(lambda name: name[1].upper().replace("_", " "), what)
+
+
+def _section(module: str) -> str:
+    text, heading = made_from("gpushare/doctor") + f"# {SECTIONS[module]}\n\n", None
+    for check in found(module):
+        if check.what != heading:
+            heading = check.what
+            text += f"## {_heading(heading)}\n\n"
+        text += _entry(check)
     return text.rstrip("\n") + "\n"
+
+
+def _index() -> str:
+    rows = []
+    for module, title in SECTIONS.items():
+        headings = dict.fromkeys(_heading(check.what) for check in found(module))
+        links = (f"[{one}]({module}.md#{anchor(one)})" for one in headings)
+        rows.append((f"[{title}]({module}.md)", ", ".join(links)))
+    return (made_from("gpushare/doctor") + HEAD + table(("page", "the line begins with"), rows)).rstrip("\n") + "\n"
+
+
+def pages() -> dict[str, str]:
+    """The pages by their names: one for each module of the doctor, and their index."""
+    return {f"{FOLDER}/index.md": _index()} | {f"{FOLDER}/{module}.md": _section(module) for module in SECTIONS}

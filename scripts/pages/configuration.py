@@ -18,21 +18,24 @@ from gpushare.daemon.config import RANGES, Config
 PACKAGING = Path(__file__).parents[2] / "packaging"
 HEAD = """# Configuration
 
-Three TOML files in `/etc/gpushare`. `gpushare install` writes them with all lines commented out, so the built-in
-defaults apply. A mistake is reported with its file, line and key, and leaves the settings in force unchanged.
+Three TOML files in `/etc/gpushare`. `gpushare install` writes them with all lines commented out, so
+the built-in defaults apply. A mistake is reported with its file, line and key, and leaves the
+settings in force unchanged.
 
 """
 FILES = {
     "gpushare.toml": """\
-Read by the daemon when it starts; `gpushare daemon --config FILE` names another one. Command-line options
-override it. An unknown key is refused.
+Read by the daemon when it starts; `gpushare daemon --config FILE` names another one. Command-line
+options override it. An unknown key is refused.
 """,
     "tenants.toml": """\
-What each tenant is guaranteed: a table `[tenants.NAME]` per tenant ([tenants](../tenants.md)). `gpushare tenants set`
-edits the file and keeps its comments; after a manual change run `systemctl reload gpushare`.
+What each tenant is guaranteed: a table `[tenants.NAME]` per tenant
+([tenants](../guides/tenants.md)). `gpushare tenants set` edits the file and keeps its comments;
+after a manual change run `systemctl reload gpushare`.
 """,
     "prices.toml": """\
-Prices per hour, for `gpushare usage` ([usage](../usage.md)). The command reads them at each call.
+Prices per hour, for `gpushare usage` ([usage](../guides/usage.md)). The command reads them at each
+call.
 """,
 }
 _TITLES = ("key", "value", "default", "meaning")

@@ -8,13 +8,14 @@ from gpushare.errors import BY_CODE
 
 HEAD = """# Exit status and errors
 
-The CLI exits with 0 on success; otherwise one line on stderr says what happened, why, and what to do, and the exit
-status gives the kind of error. Over HTTP the kind is the status of the answer, whose body is
-`{"error": {"code", "message"}}`.
+The CLI exits with 0 on success; otherwise one line on stderr says what happened, why, and what to
+do, and the exit status gives the kind of error. Over HTTP the kind is the status of the answer,
+whose body is `{"error": {"code", "message"}}`.
 
 """
-TAIL = """`gpushare run` exits with its command's status, or with 125 if gpushare failed or refused before the command
-ran. `gpushare doctor` exits with 1 if anything is wrong or missing. After an interrupt (Ctrl-C) the status is 130.
+TAIL = """`gpushare run` exits with its command's status, or with 125 if gpushare failed or refused before the
+command ran. `gpushare doctor` exits with 1 if anything is wrong or missing. After an interrupt
+(Ctrl-C) the status is 130.
 """
 
 

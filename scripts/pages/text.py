@@ -4,7 +4,7 @@ import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
-WIDTH = 118
+WIDTH = 100
 _MARKUP = re.compile(r"[*<>\[\]\\]|(?<!\w)_|_(?!\w)")
 
 
@@ -29,10 +29,24 @@ def paragraphs(docstring: str) -> list[str]:
     return [" ".join(part.split()) for part in re.split(r"\n\s*\n", textwrap.dedent(docstring)) if part.strip()]
 
 
-def wrapped(text: str, indent: str = "") -> str:
-    """A paragraph, wrapped to WIDTH. `indent`: of all lines but the first."""
-    kept = textwrap.wrap(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
-    return "\n".join(kept) + "\n"
+def anchor(heading: str) -> str:
+    """The anchor of a heading, as GitHub and the site make it."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def wrapped(text: str, indent: str = "", first: str = "") -> str:
+    """A paragraph in lines of WIDTH, broken outside `code` only. `first`: how its first line begins; `indent`: how the
+    others do."""
+    whole = re.sub(r"`[^`]*`", lambda code: code[0].replace(" ", "\0"), text)
+    lines = textwrap.wrap(
+        whole,
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return "\n".join(lines).replace("\0", " ") + "\n"
 
 
 def escaped(text: str) -> str:

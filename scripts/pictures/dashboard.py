@@ -1,5 +1,5 @@
-"""Pictures of the dashboard for docs/dashboard.md, with its own simulated node, on which real processes share two
-devices for a while. Run as `.venv/bin/python scripts/pictures/dashboard.py`."""
+"""Pictures of the dashboard for docs/guides/dashboard.md, with its own simulated node, on which real processes share
+two devices for a while. Run as `.venv/bin/python scripts/pictures/dashboard.py`."""
 
 import sys
 import tempfile

@@ -228,6 +228,7 @@ def test_a_size_by_the_environment(runtime, pair, device):
         assert process.wait(30) == 0
 
 
+@pytest.mark.promise("image-asks-nothing")
 def test_an_image_asks_for_nothing_in_its_users_name(runtime, pair):
     """Without the device nobody has asked; with annotations, those alone count; a tenant is nobody's to name there."""
     image = _environment("GPUSHARE_MEMORY=8GiB", "GPUSHARE_TIME=100%")

@@ -67,6 +67,7 @@ WAYS = {
 }
 
 
+@pytest.mark.promise("memory-wall")
 @pytest.mark.parametrize("way", WAYS)
 def test_a_driver_by_its_path_gives_no_more_than_the_grant(runc, node, way):
     found = tried(runc, *WAYS[way], *words("driver", DRIVER, 2048))
@@ -75,6 +76,7 @@ def test_a_driver_by_its_path_gives_no_more_than_the_grant(runc, node, way):
     assert most(node) <= 512 * MIB
 
 
+@pytest.mark.promise("memory-wall")
 def test_a_copied_driver_gives_no_more_than_the_grant(runc, node):
     """As an image can bring a copy. /tmp is the container's own."""
 
@@ -90,6 +92,7 @@ def test_a_copied_driver_gives_no_more_than_the_grant(runc, node):
     assert most(node) <= 512 * MIB
 
 
+@pytest.mark.promise("memory-wall")
 def test_a_static_program_gets_no_more_than_the_grant(runc, node):
     """No loader preloads anything into it: the driver is linked in."""
     with intruder(runc, *program("spin-static"), share=SHARE, change=with_programs) as tenant:
@@ -104,6 +107,7 @@ def test_a_static_program_gets_no_more_than_the_grant(runc, node):
     assert most(node) <= 512 * MIB
 
 
+@pytest.mark.promise("memory-wall")
 @pytest.mark.parametrize("joined", [False, True], ids=["alone", "after a join"])
 def test_a_driver_in_a_namespace_of_its_own_gives_no_more_than_the_grant(runc, node, joined):
     """dlmopen loads it where there is no preloaded library. A joined process also has the interposer, in its main
@@ -121,6 +125,7 @@ def test_a_driver_in_a_namespace_of_its_own_gives_no_more_than_the_grant(runc, n
     assert most(node) <= 512 * MIB
 
 
+@pytest.mark.promise("memory-wall")
 def test_a_crowd_has_no_more_than_the_grant_together(runc, node):
     with runc.start(*words("crowd", DRIVER, 8, 512), annotations=SHARE) as process:
         found = json.loads(process.stdout.readline())
@@ -129,6 +134,7 @@ def test_a_crowd_has_no_more_than_the_grant_together(runc, node):
     assert 0 < found["mib"] <= 512
 
 
+@pytest.mark.promise("own-nodes-only")
 def test_device_nodes(runc, node):
     """Raw opens: the granted node exists and can be opened. No other node exists, and one that the container makes
     itself or finds in devtmpfs cannot be opened, even with CAP_MKNOD and CAP_SYS_ADMIN and all devices allowed."""
@@ -150,6 +156,7 @@ def test_device_nodes(runc, node):
     assert (found["mount"], found[f"{other}{first}"], found[f"{other}{first + 1}"]) == ("OK", "ENXIO", "EPERM")
 
 
+@pytest.mark.promise("own-limits")
 def test_remounting_buys_no_memory(runc, node):
     """The limits are mounted read-only. A process that may mount can write them all the same, but the driver's limit is
     elsewhere."""
@@ -162,6 +169,7 @@ def test_remounting_buys_no_memory(runc, node):
     assert most(node) <= 512 * MIB
 
 
+@pytest.mark.promise("own-files-only")
 def test_another_tenants_socket_page_and_processes(runc, node):
     """A neighbour's socket cannot be reached by its path, and its processes, which are not visible, cannot be
     traced."""
@@ -190,6 +198,7 @@ print(json.dumps([limits, attack["driver_bytes"](sys.argv[2], 2048)]))
 """
 
 
+@pytest.mark.promise("lie-does-not-pay", "memory-wall")
 def test_a_forged_page_buys_no_memory(runc, node):
     """The program wipes the usage page and tries to open the limits for writing; the driver's limit is elsewhere."""
     limits, found = tried(runc, PYTHON, "-c", FORGED, ATTACK.read_text(), DRIVER)
@@ -198,6 +207,7 @@ def test_a_forged_page_buys_no_memory(runc, node):
     assert most(node) <= 512 * MIB
 
 
+@pytest.mark.promise("memory-wall")
 def test_a_traced_sibling_gets_no_more_than_the_grant(runc, node):
     """A process of the container overwrites the usage page mapped in a sibling. The sibling's limits are mapped
     read-only, so it maps forged ones in their place. The neighbour's pages are other files, and stay as they are."""
@@ -246,6 +256,7 @@ def test_an_open_device_that_is_handed_on_gives_no_more_than_the_grant(runc, nod
             assert other.tell("take 16")["last"] == -errno.EPERM
 
 
+@pytest.mark.promise("forged-join-refused")
 def test_a_forged_join_is_refused(runc, node):
     """A process of the host, outside the grant's cgroup, asks for a slot as the interposer does."""
     with runc.start("/bin/cat", annotations=SHARE) as held:

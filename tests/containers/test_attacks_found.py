@@ -67,6 +67,7 @@ NEVER_JOINING = {
 }
 
 
+@pytest.mark.promise("evader-is-found")
 @pytest.mark.parametrize("way", NEVER_JOINING)
 def test_one_that_never_joins_is_found_and_frozen(runc, node, way):
     with intruder(runc, *NEVER_JOINING[way], share=SHARE, change=with_programs) as tenant:
@@ -87,6 +88,7 @@ def test_one_that_never_joins_is_found_and_frozen(runc, node, way):
         until(lambda: node.findings(grant=grant["id"])[0]["outcome"] in ("ended", "released"), "its end is seen")
 
 
+@pytest.mark.promise("hidden-memory-is-found")
 def test_one_that_joins_and_takes_memory_by_dlmopen_is_found_and_frozen(runc, node):
     """The process's interposer, and so its slot, does not report that memory; the driver does."""
     with intruder(runc, *program("newlinkmap", DRIVER, "joined"), share=SHARE, change=with_programs) as tenant:
@@ -99,6 +101,7 @@ def test_one_that_joins_and_takes_memory_by_dlmopen_is_found_and_frozen(runc, no
         tenant.remove()
 
 
+@pytest.mark.promise("overuse-is-stopped")
 @pytest.mark.slow
 def test_one_that_joins_and_works_by_dlmopen_is_kept_to_its_share(runc, node):
     """Next to a neighbour that wants the rest, it is found after two seconds of device time for which it was not
@@ -132,9 +135,10 @@ def handed_on(runc, directory: Path) -> Iterator[tuple[Intruder, Intruder]]:
             yield opener, other
 
 
+@pytest.mark.promise("evader-is-found")
 def test_an_open_device_that_is_handed_on_is_found_at_its_opener(runc, node, short_path):
     """The driver knows only the process that opened the device, and that one is frozen. The other process, which is in
-    no grant, can use the open device until the opener ends: SECURITY.md says so."""
+    no grant, can use the open device until the opener ends: docs/security/attacks.md lists it."""
     with handed_on(runc, short_path) as (opener, other):
         grant = running_grant(node)
         assert stopped(node, grant, "evader")["pid"] == grant["pid"]
@@ -172,6 +176,7 @@ def holders(node: Daemon) -> set[int]:
     return {row["pid"] for row in node.books()["processes"] if row["bytes"]}
 
 
+@pytest.mark.promise("honest-are-not-found")
 @pytest.mark.parametrize(
     ("processes", "what"), [(SLOTS + 100, []), (120, ["all"])], ids=["more than there are slots", "and their children"]
 )

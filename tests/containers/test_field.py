@@ -51,6 +51,7 @@ def test_01_fail_open_start(runc, node, uid):
     assert node.books()["peak_bytes"] < 2 * GIB
 
 
+@pytest.mark.promise("environment-decides-nothing")
 def test_02_env_carried_limits_start(runc, node, short_path):
     """Elsewhere: limits are in environment variables, so an image that sets them, a shell that clears them or a wrong
     name disables them. Here: no limit comes from the environment. This image contains a forged directory of another
@@ -114,7 +115,7 @@ def lives():
 def test_07_bypass_by_another_path(runc, node, lives, mode, setuid):
     """Elsewhere: dlmopen, RTLD_DEEPBIND, a full path, or a setuid program bypass a preloaded library. Here: the
     interposer is mounted over every copy of the driver in the image, so these reach it. Not prevented, as stated in
-    SECURITY.md: raw ioctl, and a tenant that opens the driver in its grant's own directory."""
+    docs/security/limits.md: raw ioctl, and a tenant that opens the driver in its grant's own directory."""
     copy_at = "/opt/cuda-compat/libcuda.so.1"
 
     def image(config):

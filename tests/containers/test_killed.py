@@ -142,6 +142,7 @@ FEW = [1, pytest.param(int(os.environ.get("GST_KILLS", "8")), marks=pytest.mark.
 AMOUNTS = [pytest.param(True, id="some"), pytest.param(False, id="all", marks=pytest.mark.slow)]
 
 
+@pytest.mark.promise("killed-start-leaves-nothing")
 @pytest.mark.parametrize("few", AMOUNTS)
 @pytest.mark.parametrize("part", ["wrapper", "createRuntime", "place"])
 def test_killed_at_every_call(runc, node, part, few):
@@ -154,6 +155,7 @@ def test_killed_at_every_call(runc, node, part, few):
         life.check(result, f"{part} killed at {name} {count}")
 
 
+@pytest.mark.promise("killed-start-leaves-nothing")
 @pytest.mark.parametrize("few", AMOUNTS)
 @pytest.mark.parametrize("part", ["wrapper", "createRuntime", "place"])
 def test_every_call_fails(runc, node, part, few):
@@ -226,6 +228,7 @@ def through(node: Daemon, start: Callable[[], subprocess.CompletedProcess[str]])
         return started.result()
 
 
+@pytest.mark.promise("killed-start-leaves-nothing")
 @pytest.mark.parametrize(("which", "few"), [("daemon", 1), ("reader", 1), *SLOW])
 def test_daemon_and_reader_killed(runc, node, which, few):
     life = Life(runc, node, "none")

@@ -115,6 +115,7 @@ def test_var_run(asked, volume):
             assert asked.is_kept_to_its_share([mount], change), mount
 
 
+@pytest.mark.promise("share-is-seen")
 def test_what_an_image_or_a_pod_puts_over_parts_of_it(asked, volume):
     """Volumes that the image declares are filled with the image's files; a pod can mount single files too."""
     forged = volume / "limits"
@@ -146,6 +147,7 @@ def test_users_of_its_own(asked, short_path, volume):
     assert asked.is_kept_to_its_share([tmpfs("/run", "mode=755")], change)
 
 
+@pytest.mark.promise("no-path-leads-out")
 @two_ways
 @pytest.mark.parametrize("where", ["/run", "/etc/ld.so.preload", "/run/gpushare", "/run/gpushare/self"])
 def test_links_in_a_hostile_image(asked, tmp_path, where):
@@ -181,6 +183,7 @@ def test_what_the_host_would_see_is_refused(asked, volume):
     assert "mounted shared" in result.stderr and "private or slave" in result.stderr
 
 
+@pytest.mark.promise("share-is-seen")
 @two_ways
 @pytest.mark.parametrize("mask", ["/run", "/run/gpushare/lib/libgpushare.so", "/etc/ld.so.preload"])
 def test_a_masked_share_does_not_start(asked, mask):

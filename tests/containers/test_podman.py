@@ -312,6 +312,7 @@ def test_two_containers_in_one_grant(podman, node):
     node.nothing_left()
 
 
+@pytest.mark.promise("no-request-no-gpu")
 def test_no_request_sees_no_gpu_and_needs_no_daemon(podman, node):
     node.kill()
     result = podman("run", "--rm", IMAGE, "/bin/ls", "/run", "/etc", "/dev")

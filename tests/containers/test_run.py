@@ -96,6 +96,7 @@ def test_python_tenant(node):
     assert (ready["event"], memory["total_bytes"], alloc["ok"]) == ("ready", 1 << 30, False)
 
 
+@pytest.mark.promise("no-start-without-share")
 def test_refusal_is_125_with_the_reason(node):
     result = node.cli("run", "--memory", "17GiB", "--time", "30%", "--", "echo", "started")
     assert (result.returncode, result.stdout) == (125, "")

@@ -27,6 +27,7 @@ def answer(result) -> str:
     return result.stderr.strip().splitlines()[-1]
 
 
+@pytest.mark.promise("own-limits")
 def test_container_sees_its_share(runc):
     script = """
         cat /etc/ld.so.preload
@@ -43,6 +44,7 @@ def test_container_sees_its_share(runc):
     ]  # fmt: skip
 
 
+@pytest.mark.promise("own-files-only")
 def test_a_neighbours_grant_is_out_of_reach(runc, node):
     other = node.client.create(memory="1GiB", time=100)
     try:
@@ -67,6 +69,7 @@ print(os.stat("/run/gpushare/self/usage").st_size - end < 4 << 20)
 """
 
 
+@pytest.mark.promise("page-room-is-own")
 def test_a_container_grows_its_page_into_nobody_elses_room(runc, node):
     result = runc.run("/usr/bin/python3", "-c", GROW, annotations=SHARE)
     assert result.returncode == 0, result.stderr
@@ -197,6 +200,7 @@ def test_no_request_starts_without_a_daemon_and_sees_no_gpu(runc, node):
     assert "hooks" not in runc.config()
 
 
+@pytest.mark.promise("other-requests-are-reported")
 def test_who_asks_in_nvidias_ways_gets_none_and_is_seen(runc, node):
     def attempts() -> list[dict]:
         return node.client.call("GET", "/v1/attempts")["attempts"]
@@ -221,6 +225,7 @@ def test_who_asks_in_nvidias_ways_gets_none_and_is_seen(runc, node):
     assert attempts()[-1]["by"] == ["environment"]
 
 
+@pytest.mark.promise("other-requests-are-reported")
 def test_who_asks_in_nvidias_ways_starts_while_the_daemon_hangs(runc, node):
     node.process.send_signal(signal.SIGSTOP)
     try:
@@ -259,6 +264,7 @@ def test_a_daemon_that_is_killed_again_and_again_stops_no_start(runc, node):
         assert (process.returncode, out) == (0, "started\n"), answer
 
 
+@pytest.mark.promise("no-start-without-share")
 @pytest.mark.parametrize(
     ("annotations", "message"),
     [
@@ -282,6 +288,7 @@ def test_refusal_stops_the_start_with_the_reason(runc, node, annotations, messag
     assert result.stderr.count("\n") == 1 and message in result.stderr, result.stderr
 
 
+@pytest.mark.promise("request-read-one-way")
 def test_an_annotation_in_capitals_starts_no_container_without_a_share(runc, node):
     result = runc.run(
         "/bin/echo", "started", change=lambda config: config["annotations"].update({"GpuShare.Dev/time": "1%"})

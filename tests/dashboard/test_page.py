@@ -94,7 +94,7 @@ def test_work_is_shown(node, browser):
             expect(page.locator("#tenant-table tbody tr")).to_have_count(len(node.client.tenants()))
             page.locator("#grant-table tbody button").first.click()
             expect(page.locator("dialog h3").first).to_have_text("Now")
-            expect(page.locator("dialog .said").first).to_be_visible()
+            expect(page.locator("dialog .sentences").first).to_be_visible()
     finally:
         for tenant in tenants:
             tenant.kill()
@@ -131,6 +131,7 @@ def test_a_wrong_token_and_a_dashboard_that_ended(node, browser):
             expect(page.locator("#status")).to_have_text("dashboard away")
 
 
+@pytest.mark.promise("dashboard-port")
 def test_hostile_names_are_text(node, browser, grants):
     grants(key=HOSTILE, gang={"id": HOSTILE})
     grants(key=RTL, gang={"id": HEBREW})

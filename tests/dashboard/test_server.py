@@ -32,6 +32,7 @@ def status_of(pid):
     return dict(line.split(":\t", 1) for line in lines if ":\t" in line)
 
 
+@pytest.mark.promise("dashboard-port")
 def test_root_gives_up_its_rights(board):
     """Neither the server nor the relay, which connects for it, is root, and only the relay can open files."""
     (relay,) = board.children()
@@ -93,6 +94,7 @@ def test_every_answer_has_the_headers_of_a_strict_page(board):
         assert headers["Cache-Control"] == "no-store"
 
 
+@pytest.mark.promise("dashboard-port")
 @pytest.mark.parametrize(
     ("path", "headers", "status"),
     [
@@ -150,6 +152,7 @@ def test_a_user_changes_what_is_his_and_nothing_else(node, own):
         node.client.release(other)
 
 
+@pytest.mark.promise("dashboard-port")
 @pytest.mark.parametrize(
     ("headers", "status"),
     [

@@ -58,7 +58,7 @@ class Site:
         self.start(unlisted=unlisted)
         self.kubelet.wait(20)
 
-    def reply(self) -> str:
+    def log_text(self) -> str:
         return (self.directory / "plugin.log").read_text()
 
 

@@ -69,10 +69,9 @@ def known(words: list[str]) -> tuple[argparse.ArgumentParser | None, set[str]]:
 
 def test_calls_are_found():
     """Wherever in a line they may be."""
-    page = ROOT / "README.md"
-    [block] = [one for one in blocks(page, "sh") if "gpushare grant create" in one.text]
+    [block] = [one for one in blocks(ROOT / "docs/start/podman.md", "sh") if "gpushare grant create" in one.text]
     assert [words[:2] for words in commands(block)] == [["grant", "create"]]
-    install = next(one for one in blocks(page, "sh") if "gpushare install" in one.text)
+    install = next(one for one in blocks(ROOT / "README.md", "sh") if "gpushare install" in one.text)
     assert ["install"] in list(commands(install))
 
 
@@ -123,9 +122,9 @@ def test_variables_of_the_environment_are_all_there():
 
 
 def test_figures_are_those_of_the_results():
-    """Each figure of docs/exact.md is in the stored result named next to it."""
-    rows = re.findall(r"^\| [^|]+ \| ([^|]+) \| ([^|]+) \| \[[^]]+\]\(\.\./(bench/results/[^)]+)\) \|$",
-                      (ROOT / "docs/exact.md").read_text(), re.MULTILINE)  # fmt: skip
+    """Each figure of docs/concepts/exact.md is in the stored result named next to it."""
+    rows = re.findall(r"^\| [^|]+ \| ([^|]+) \| ([^|]+) \| \[[^]]+\]\(\.\./\.\./(bench/results/[^)]+)\) \|$",
+                      (ROOT / "docs/concepts/exact.md").read_text(), re.MULTILINE)  # fmt: skip
     assert len(rows) >= 10
     for measured, against, name in rows:
         stored = (ROOT / name).read_text()

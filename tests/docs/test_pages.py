@@ -1,7 +1,9 @@
 """Pages generated from the product are complete."""
 
 import ast
+import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,8 +23,29 @@ def test_they_are_current():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_promise_without_a_test_and_a_test_without_its_promise_are_found(tmp_path):
+    """In a copy of the pages' generator, with promises of its own."""
+    (tmp_path / "docs/security").mkdir(parents=True)
+    (tmp_path / "tests").mkdir()
+    shutil.copytree(ROOT / "scripts/pages", tmp_path / "scripts/pages")
+    promises = tmp_path / "docs/security/promises.toml"
+    promises.write_text('[[section]]\ntitle = "t"\n[section.promises.kept]\ntext = "it is kept"\nby = "this"\n')
+    test = tmp_path / "tests/test_it.py"
+
+    def page(marks: str) -> subprocess.CompletedProcess[str]:
+        test.write_text(f"import pytest\n{marks}\ndef test_it(): pass\n")
+        call = [sys.executable, "-c", "import promises; print(promises.page())"]
+        env = {**os.environ, "PYTHONPATH": str(tmp_path / "scripts/pages")}
+        return subprocess.run(call, env=env, capture_output=True, text=True)
+
+    assert "| it is kept | this | `tests/test_it.py:test_it` |" in page('@pytest.mark.promise("kept")').stdout
+    assert "no test is marked with kept" in page("").stderr
+    assert "has no promise other, which" in page('@pytest.mark.promise("kept", "other")').stderr
+
+
 def test_each_fault_that_the_doctor_tells_is_declared():
-    """Otherwise docs/troubleshooting.md would miss it: a Finding constructed directly may only say that all is well."""
+    """Otherwise docs/guides/troubleshooting would miss it: a Finding constructed directly may only state that all is
+    well."""
     count = 0
     for path in [*(ROOT / "gpushare/doctor").glob("*.py"), ROOT / "gpushare/cli/node/doctor.py"]:
         if path.name == "finding.py":
@@ -34,15 +57,15 @@ def test_each_fault_that_the_doctor_tells_is_declared():
     assert count > 5
 
 
-def test_each_check_of_the_doctor_is_on_the_page():
-    said = (DOCS / "troubleshooting.md").read_text()
+def test_each_check_of_the_doctor_is_on_a_page():
+    shown = "".join(page.read_text() for page in (DOCS / "guides/troubleshooting").glob("*.md"))
     declared = sum(
         getattr(node.func, "id", "") == "Check"
         for path in (ROOT / "gpushare/doctor").glob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call)
     )
-    assert said.count("**Do:**") == declared > 40
+    assert shown.count("**Do:**") == declared > 40
 
 
 def test_each_key_of_the_configuration_has_a_meaning():

@@ -15,6 +15,7 @@ V1_CPU = "31 25 0:27 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct\n"
 V2 = "32 25 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw,nsdelegate\n"
 
 
+@pytest.mark.promise("doctor-is-not-misled")
 @pytest.mark.parametrize("kind", ["fifo", "symlink", "directory", "device", "large", "absent"])
 def test_nothing_but_a_file_is_read(tmp_path, kind):
     path = tmp_path / "it"
@@ -32,6 +33,7 @@ def test_nothing_but_a_file_is_read(tmp_path, kind):
     assert read(path, 1000) is None
 
 
+@pytest.mark.promise("doctor-is-not-misled")
 def test_a_look_without_end_is_given_up():
     def look():
         yield 1

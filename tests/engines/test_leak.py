@@ -1,7 +1,7 @@
 """What a container without a grant can do with the machine's GPU nodes, whatever it requests.
 
-docs/compatibility.md lists the results. An engine whose user tells it to hand out devices does so: these cases are here
-too, and show that the probe sees an open node.
+docs/reference/compatibility.md lists the results. An engine whose user tells it to hand out devices does so: these
+cases are here too, and show that the probe sees an open node.
 """
 
 import itertools
@@ -99,6 +99,7 @@ def test_a_runtime_started_by_the_wrapper(program, nodes, short_path):
     assert seen("privileged", privileged) == {*NODES, OWN}
 
 
+@pytest.mark.promise("no-request-no-gpu")
 @pytest.mark.slow
 @each("podman")
 def test_podman(program, nodes, alone, rootfs, short_path):
@@ -151,6 +152,7 @@ def test_podman(program, nodes, alone, rootfs, short_path):
         podman("rmi", "--all", "--force")
 
 
+@pytest.mark.promise("no-request-no-gpu")
 @pytest.mark.slow
 @each("dockerd")
 def test_docker(program, nodes, alone, rootfs, short_path, capfd):
@@ -196,6 +198,7 @@ def test_docker(program, nodes, alone, rootfs, short_path, capfd):
             assert usable(answer) == {*NODES, OWN}
 
 
+@pytest.mark.promise("no-request-no-gpu")
 @pytest.mark.slow
 @each("containerd")
 def test_containerd(program, nodes, alone, rootfs, short_path, capfd):

@@ -6,7 +6,7 @@ import shutil
 import subprocess
 
 import pytest
-from gpubench import machine, main, readme
+from gpubench import machine, main, published
 from gpubench.groups import GROUPS, PREFLIGHT, select
 from gpubench.parts import clients, pairs, reclaim
 from gpubench.results import markdown, save
@@ -128,59 +128,59 @@ def test_only_a_lack_of_memory_is_a_limit_that_holds():
 
 @pytest.fixture
 def checkout(tmp_path, monkeypatch):
-    """A checkout with the README files of this one and no results."""
-    for name in readme.FILES:
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        shutil.copy(machine.ROOT / name, tmp_path / name)
-    results = tmp_path / "bench" / "results" / "gpu"
+    """A checkout with the page of this one and no results."""
+    page = tmp_path / published.PAGE
+    page.parent.mkdir(parents=True)
+    shutil.copy(machine.ROOT / published.PAGE, page)
+    results = tmp_path / published.RESULTS
     results.mkdir(parents=True)
-    readme.refresh(tmp_path)
+    published.refresh(tmp_path)
     monkeypatch.setattr(machine, "ROOT", tmp_path)
     monkeypatch.setattr(main, "RESULTS", results)
     return tmp_path
 
 
-def texts(checkout):
-    return [(checkout / name).read_text() for name in readme.FILES]
+def shown(checkout) -> str:
+    return (checkout / published.PAGE).read_text()
 
 
-def test_both_readme_files_show_the_newest_real_gpu(checkout, tmp_path):
-    results = checkout / "bench" / "results" / "gpu"
+def test_the_page_shows_the_newest_real_gpu(checkout, tmp_path):
+    results = checkout / published.RESULTS
     save(results / "simulated-2026-01-03.json", {"runs": [run("shares", row("x", 1), simulated=True)]})
     (results / "other.json").write_text("[]")
-    assert readme.stale(checkout) == {}
-    assert all(text.count(readme.NONE) == 1 for text in texts(checkout))
+    assert not published.is_stale(checkout)
+    assert shown(checkout).count(published.NONE) == 1
     for name, gpu, began in (("b", "NVIDIA EARLY", "2026-01-02T08"), ("a", "NVIDIA LATE", "2026-01-02T09")):
         rows = [row("wake", 2.0, limit=3.0)]
         save(results / f"{name}-2026-01-02.json", {"runs": [run("reclaim", *rows, gpu=gpu, started=began)]})
-    assert len(readme.stale(checkout)) == 2
-    assert readme.refresh(checkout) == ["README.md", "bench/README.md"]
-    assert readme.refresh(checkout) == []
-    for text, link in zip(texts(checkout), ("bench/results/gpu", "results/gpu"), strict=True):
-        assert readme.NONE not in text
-        assert "**NVIDIA LATE**, No Processor; driver 580.1, CUDA 13.0; 2026-01-02, at abc1234." in text
-        assert f"]({link}/a-2026-01-02.md)" in text
-        assert "| reclaim | 1 of 1 | wake | 2 ms | <= 3: met |" in text
-        assert "`clients` (not run)" in text
-        assert "NVIDIA EARLY" not in text
-    (checkout / "README.md").write_text(texts(checkout)[0].replace("1 of 1", "2 of 2"))
-    assert list(readme.stale(checkout)) == [checkout / "README.md"]
-    (checkout / "README.md").write_text("nothing")
-    with pytest.raises(ValueError, match=r"README\.md has no block"):
-        readme.stale(checkout)
+    assert published.is_stale(checkout)
+    assert published.refresh(checkout)
+    assert not published.refresh(checkout)
+    text = shown(checkout)
+    assert published.NONE not in text
+    assert "**NVIDIA LATE**, No Processor; driver 580.1, CUDA 13.0; 2026-01-02, at abc1234." in text
+    assert "](../../bench/results/gpu/a-2026-01-02.md)" in text
+    assert "| reclaim | 1 of 1 | wake | 2 ms | <= 3: met |" in text
+    assert "`clients` (not run)" in " ".join(text.split())
+    assert "NVIDIA EARLY" not in text
+    (checkout / published.PAGE).write_text(text.replace("1 of 1", "2 of 2"))
+    assert published.is_stale(checkout)
+    (checkout / published.PAGE).write_text("nothing")
+    with pytest.raises(ValueError, match=r"exact\.md has no block"):
+        published.is_stale(checkout)
 
 
-def test_merging_rewrites_them_where_results_are_kept(checkout, tmp_path, capsys):
+def test_merging_rewrites_it_where_results_are_kept(checkout, tmp_path, capsys):
     source = tmp_path / "from-elsewhere.json"
     save(source, {"runs": [run("reclaim", row("wake", 2.0, limit=3.0))]})
     assert main.merge([source], tmp_path / "elsewhere") == 0
-    assert readme.NONE in texts(checkout)[0]
+    assert published.NONE in shown(checkout)
     assert main.merge([source], None) == 0
-    assert readme.stale(checkout) == {}
-    assert all("NVIDIA MADE UP" in text for text in texts(checkout))
-    (checkout / "README.md").write_text("nothing")
+    assert not published.is_stale(checkout)
+    assert "NVIDIA MADE UP" in shown(checkout)
+    (checkout / published.PAGE).write_text("nothing")
     assert main.merge([source], None) == 0
-    assert "README.md has no block" in capsys.readouterr().err
+    assert "exact.md has no block" in capsys.readouterr().err
 
 
 def test_what_a_run_writes_does_not_make_its_commit_another(checkout):
@@ -193,7 +193,7 @@ def test_what_a_run_writes_does_not_make_its_commit_another(checkout):
         git(*arguments)
     clean = machine.commit()
     assert re.fullmatch(r"[0-9a-f]+", clean)
-    (checkout / "README.md").write_text("another\n")
+    (checkout / published.PAGE).write_text("another\n")
     assert machine.commit() == clean
     (checkout / "source.c").write_text("2\n")
     assert machine.commit() == f"{clean}+"

@@ -75,6 +75,7 @@ def walls(found: dict) -> dict[str, dict]:
     return {wall["name"]: wall for wall in found["walls"]}
 
 
+@pytest.mark.promise("driver-requests-are-counted")
 def test_an_evader_is_killed_and_notified(node, terminal):
     one = Run(node, terminal)
     grant = one.grant()

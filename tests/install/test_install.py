@@ -176,6 +176,7 @@ def test_a_command_of_another_installation_is_left(place):
     assert path.read_text() == "#!/bin/sh\n"
 
 
+@pytest.mark.promise("root-runs-own-files")
 @pytest.mark.parametrize("link", ["etc", "etc/gpushare", "etc/systemd", "var/lib/gpushare", "usr/local/bin"])
 def test_no_symlink_leads_out_of_the_root(place, tmp_path, link):
     outside = tmp_path / "outside"

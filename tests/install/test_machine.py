@@ -111,6 +111,7 @@ def test_nothing_goes_while_grants_live(root):
     assert runs == "gpushare: a daemon runs in /run/gpushare: stop it first; nothing is removed"
 
 
+@pytest.mark.promise("root-runs-own-files")
 def test_only_root_and_only_from_where_root_alone_can_write(root):
     done = root(
         f"""

@@ -69,13 +69,14 @@ def test_alerts_and_panels_name_what_there_is(site):
 
 
 def test_every_metric_is_documented(site):
-    """docs/metrics.md has a row for each, with the type, labels and words that the daemon gives."""
+    """docs/reference/metrics.md has a row for each, with the type, labels and words that the daemon gives."""
     text = site.client.text("/metrics")
     kinds = dict(re.findall(r"# TYPE (\S+) (\S+)", text))
     labels: dict[str, set[str]] = {}
     for name, own, _ in samples(text):
         labels.setdefault(re.sub("_(bucket|count|sum)$", "", name), set()).update(own.keys() - POD_LABELS - {"le"})
-    rows = re.findall(r"\| `(gpushare_\w+)` \| (\w+) \| ([^|]*) \| ([^|]*) \|", (ROOT / "docs/metrics.md").read_text())
+    page = (ROOT / "docs/reference/metrics.md").read_text()
+    rows = re.findall(r"\| `(gpushare_\w+)` \| (\w+) \| ([^|]*) \| ([^|]*) \|", page)
     documented = [(name, kind, set(re.findall(r"`(\w+)`", own)), words) for name, kind, own, words in rows]
     notified = dict(re.findall(r"# HELP (\S+) (.*)", text))
     assert documented == [(name, kinds[name], labels.get(name, set()), notified[name]) for name in notified]
@@ -162,6 +163,7 @@ def test_rules_and_dashboard_come_with_the_wheel(what, capsys):
     assert capsys.readouterr().out == (ROOT / "packaging" / FILES[what]).read_text()
 
 
+@pytest.mark.promise("metrics-port")
 def test_the_adapter_answers_one_question(site):
     address = site.adapter
     status, text = read(address)
@@ -183,6 +185,7 @@ def test_the_adapter_answers_one_question(site):
     assert until(lambda: read(address)[0] == 200, "it asks again", 20)
 
 
+@pytest.mark.promise("metrics-port")
 def test_those_who_ask_nothing_shut_nobody_out(site):
     where = urlsplit(site.adapter)
     with contextlib.ExitStack() as idle:

@@ -38,7 +38,7 @@ def commit() -> str:
     found = output("git", "-c", "safe.directory=*", "rev-parse", "--short", "HEAD")
     if not found:
         return "unknown"
-    own = [f":(exclude){name}" for name in ("README.md", "bench/README.md", "bench/results")]
+    own = [f":(exclude){name}" for name in ("docs/concepts/exact.md", "bench/results")]
     changed = output("git", "-c", "safe.directory=*", "status", "--porcelain", "--untracked-files=no", "--", ".", *own)
     return found + ("+" if changed else "")
 

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from gpubench import build, isolate, machine, readme
+from gpubench import build, isolate, machine, published
 from gpubench.config import Config, clean_environment
 from gpubench.groups import GROUPS, PREFLIGHT, Group, select
 from gpubench.results import Results, keep_logs, merged, save
@@ -79,14 +79,14 @@ def _fail(text: str) -> int:
 
 
 def _refresh(path: Path) -> None:
-    """A result that is kept in the checkout is shown by its README files."""
+    """A result that is kept in the checkout is shown by its page."""
     if path.parent.resolve() != RESULTS.resolve():
         return
     try:
-        for name in readme.refresh(machine.ROOT):
-            show(f"written: {name}")
+        if published.refresh(machine.ROOT):
+            show(f"written: {published.PAGE}")
     except (OSError, ValueError, KeyError) as error:
-        show(f"README.md and bench/README.md do not show this result: {type(error).__name__}: {error}")
+        show(f"{published.PAGE} does not show this result: {type(error).__name__}: {error}")
 
 
 def merge(files: list[Path], out: Path | None) -> int:

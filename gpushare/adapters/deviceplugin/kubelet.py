@@ -4,13 +4,12 @@ Messages are those of kubelet's public APIs deviceplugin/v1beta1 and podresource
 """
 
 import logging
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpushare.adapters.common import Changes
+from gpushare.adapters.common import Changes, Latest
 from gpushare.adapters.deviceplugin.slots import Slot
 from gpushare.adapters.messages import EMPTY, Table, flag, keyed, message, text, whole
 from gpushare.adapters.rpc import Caller, Method, Server
@@ -62,33 +61,6 @@ Prefer = Callable[[Sequence[str], Sequence[str], int], list[str]]
 """As slots.preferred."""
 
 
-class Shown:
-    """The stream of slots: sends all of them at first and whenever one changes."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._now: tuple[Slot, ...] = ()
-        self._number = 0
-
-    def put(self, now: Sequence[Slot]) -> None:
-        """Sets all slots of the node."""
-        with self._changed:
-            if tuple(now) != self._now or self._number == 0:
-                self._now, self._number = tuple(now), self._number + 1
-                self._changed.notify_all()
-
-    def watch(self, _request: dict[str, Any], waits: Waits) -> Iterator[dict[str, Any]]:
-        """ListAndWatch."""
-        seen = 0
-        while waits():
-            with self._changed:
-                if self._number == seen:
-                    self._changed.wait(1.0)  # then checks whether the caller still listens
-                    continue
-                seen, now = self._number, self._now
-            yield {"devices": [_slot(one) for one in now]}
-
-
 def _slot(one: Slot) -> dict[str, Any]:
     out: dict[str, Any] = {"name": one.name, "health": "Healthy" if one.healthy else "Unhealthy"}
     if one.numa is not None:
@@ -102,7 +74,7 @@ class Plugin:
 
     def __init__(self, directory: Path, resource: str, allocate: Allocate, prefer: Prefer) -> None:
         """`directory`: /var/lib/kubelet/device-plugins by default."""
-        self.shown = Shown()
+        self.shown: Latest[Slot] = Latest()
         self._directory, self._resource = directory, resource
         self._allocate, self._prefer = allocate, prefer
         self._server: Server | None = None
@@ -142,11 +114,14 @@ class Plugin:
     def _methods(self) -> dict[str, Method]:
         return {
             "GetDevicePluginOptions": Method(EMPTY, _OPTIONS, lambda _request, _waits: {"preferred": True}),
-            "ListAndWatch": Method(EMPTY, _DEVICES, self.shown.watch, stream=True),
+            "ListAndWatch": Method(EMPTY, _DEVICES, self._on_watch, stream=True),
             "GetPreferredAllocation": Method(_PREFERS, _ASKED, self._on_prefer),
             "Allocate": Method(_ASKED, _ALLOCATED, self._on_allocate),
             "PreStartContainer": Method(EMPTY, EMPTY, lambda _request, _waits: {}),
         }
+
+    def _on_watch(self, _request: dict[str, Any], waits: Waits) -> Iterator[dict[str, Any]]:
+        return ({"devices": [_slot(one) for one in now]} for now in self.shown.watch(waits))
 
     def _on_prefer(self, request: dict[str, Any], _waits: Waits) -> dict[str, Any]:
         answers = [self._prefer(one["available"], one["must"], one["size"]) for one in request["containers"]]

@@ -6,12 +6,12 @@ versions of DRA have the same messages.
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpushare.adapters.common import Latest
 from gpushare.adapters.kubernetes import DRIVER
 from gpushare.adapters.messages import EMPTY, Table, flag, keyed, message, text, whole
 from gpushare.adapters.rpc import Method, Server
@@ -93,32 +93,9 @@ def _prepared(answer: list[Device] | str) -> dict[str, Any]:
     return {"devices": devices}
 
 
-class Healths:
-    """The stream of the devices' health: sends all of it at first, at each change, and every _HEALTH_SECONDS."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._now: tuple[Health, ...] = ()
-        self._number = 0
-
-    def put(self, now: Sequence[Health]) -> None:
-        """Sets the health of all devices."""
-        with self._changed:
-            if tuple(now) != self._now:
-                self._now, self._number = tuple(now), self._number + 1
-                self._changed.notify_all()
-
-    def watch(self, _request: dict[str, Any], waits: Waits) -> Iterator[dict[str, Any]]:
-        """NodeWatchResources."""
-        seen, due = 0, 0.0
-        while waits():
-            with self._changed:
-                early = due - time.monotonic()
-                if self._number == 0 or (self._number == seen and early > 0):
-                    self._changed.wait(min(early, 1.0) if seen else 1.0)  # then checks whether the caller still listens
-                    continue
-                seen, now, due = self._number, self._now, time.monotonic() + _HEALTH_SECONDS
-            yield {"devices": [_health(one) for one in now]}
+def reports(healths: Latest[Health], waits: Waits) -> Iterator[dict[str, Any]]:
+    """NodeWatchResources: all devices' health at first, at each change, and every _HEALTH_SECONDS."""
+    return ({"devices": [_health(one) for one in now]} for now in healths.watch(waits, _HEALTH_SECONDS))
 
 
 def _health(one: Health) -> dict[str, Any]:
@@ -134,7 +111,7 @@ class Kubelet:
     def __init__(self, directory: Path, prepare: Prepare, unprepare: Unprepare) -> None:
         """`directory`: kubelet's, /var/lib/kubelet by default. Raises FailedError."""
         self._prepare, self._unprepare = prepare, unprepare
-        self.healths = Healths()
+        self.healths: Latest[Health] = Latest()
         self._endpoint = directory / "plugins" / DRIVER / "dra.sock"
         self._register = directory / "plugins_registry" / f"{DRIVER}-reg.sock"
         self._servers: list[Server] = []
@@ -155,7 +132,8 @@ class Kubelet:
                 "NodePrepareResources": Method(_CLAIMS, _PREPARED, self._on_prepare),
                 "NodeUnprepareResources": Method(_CLAIMS, _UNPREPARED, self._on_unprepare),
             }
-            health = {"NodeWatchResources": Method(EMPTY, _HEALTHS, self.healths.watch, stream=True)}
+            watch = Method(EMPTY, _HEALTHS, lambda _request, waits: reports(self.healths, waits), stream=True)
+            health = {"NodeWatchResources": watch}
             services = {**dict.fromkeys(VERSIONS.values(), dra), "v1alpha1.DRAResourceHealth": health}
             registration = {
                 "GetInfo": Method(EMPTY, _INFO, self._on_info),

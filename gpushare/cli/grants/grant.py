@@ -139,24 +139,12 @@ def add_wait(parser: Parser) -> None:
 
 def share_request(args: argparse.Namespace) -> dict[str, Any]:
     """Returns the options' values as arguments of Client.create."""
-    return {
-        "memory": args.memory,
-        "time": args.time,
-        "time_limit": args.time_limit,
-        "devices": args.devices,
-        "device": args.gpu,
-        "selector": args.selector,
-        "placement": args.placement,
-        "tenant": args.tenant,
-        "class_": args.class_,
-        "managed": args.managed,
-        "borrow_memory": args.borrow_memory,
-        "max_rung": args.max_rung,
-        "grace_seconds": args.grace,
-        "eviction_signal": args.eviction_signal,
-        "priority": args.priority,
-        "gang": _gang(args.gang, args.leases),
-    }
+    same = (
+        *("memory", "time", "time_limit", "devices", "selector", "placement", "tenant", "class_", "managed"),
+        *("borrow_memory", "max_rung", "eviction_signal", "priority"),
+    )
+    other = {"device": args.gpu, "grace_seconds": args.grace, "gang": _gang(args.gang, args.leases)}
+    return {name: getattr(args, name) for name in same} | other
 
 
 def say_rounding(grant: Any, asked: int | str | None) -> None:

@@ -40,7 +40,7 @@ class QuotaCommand(Family):
             help='{"C": 8000, "k": 0, "tenants": [{"name", "parent", "g", "demand", "w", "tier", "limit", "usage"}]} in'
             " milli; demand is of a tenant's own grants, entitlement includes all tenants below; a limit is optional,"
             " and one below g caps g too; usage decides ties, and with k above 0 heavy users borrow less"
-            " (docs/tenants.md); - is stdin",
+            " (docs/guides/tenants.md); - is stdin",
         )
         solve.flag("--json", "accepted for uniformity: the output is always JSON")
 

@@ -76,7 +76,7 @@ class TopCommand(Command):
     """live full-screen view of devices, grants and tenants"""
 
     examples = (
-        ("gpushare top", "? shows the keys; docs/top.md explains the columns"),
+        ("gpushare top", "? shows the keys; docs/guides/top.md explains the columns"),
         ("gpushare top --interval 5 --count 12", "for one minute"),
         ("gpushare top --plain", "only the table"),
     )

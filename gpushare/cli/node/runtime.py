@@ -76,7 +76,7 @@ class RuntimeCommand(Family):
             "--runtime-path", "PATH", "path of the runtime (default: the installed gpushare-runtime)", _absolute
         )
         configure.add_argument(
-            "--enable-cdi", action=argparse.BooleanOptionalAction, default=True,
+            "--enable-cdi", dest="cdi", action=argparse.BooleanOptionalAction, default=True,
             help="enable CDI devices in docker and containerd (default: yes)",
         )  # fmt: skip
         configure.add_argument(
@@ -107,6 +107,7 @@ class RuntimeCommand(Family):
                 "PATH",
                 "the engine's executable, run to get its version (default: found in PATH)",
                 Path,
+                dest="executable",
             )
             verb.option("--hooks-dir", "PATH", "podman's hooks directory (default: the usual one)", Path)
 
@@ -120,18 +121,11 @@ class RuntimeCommand(Family):
             verb.option("--runtime-name", "NAME", "the runtime's name for containers (default gpushare)", _name)
 
     def _options(self, args: argparse.Namespace) -> "Options":
+        from dataclasses import fields
+
         from gpushare.engines.edit import Options
 
-        given = {
-            "runtime_name": args.runtime_name,
-            "runtime_path": getattr(args, "runtime_path", None),
-            "set_as_default": getattr(args, "set_as_default", None),
-            "cdi": getattr(args, "enable_cdi", None),
-            "nri": getattr(args, "nri", None),
-            "config": getattr(args, "config", None),
-            "executable": getattr(args, "executable_path", None),
-            "hooks_dir": getattr(args, "hooks_dir", None),
-        }
+        given = {field.name: getattr(args, field.name, None) for field in fields(Options)}
         return Options(**{name: value for name, value in given.items() if value is not None})
 
     def _configure(self, args: argparse.Namespace) -> int:

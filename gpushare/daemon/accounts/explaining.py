@@ -124,7 +124,7 @@ class Explaining:
         for one in reversed(state.refused):
             if one.at_ns < since or len(found) == _REFUSED_MAX:
                 break
-            if all(one.request != other.request for other in found) and not self._fits(state.promises, one):
+            if all(one.asked != other.asked for other in found) and not self._fits(state.promises, one):
                 found.append(one)
         return found
 
@@ -138,7 +138,7 @@ class Explaining:
 
     def _fits(self, promises: Promises, refusal: Refusal) -> bool:
         try:
-            placement.place(self._state, refusal.request, promises=promises)
+            placement.place(self._state, refusal.asked, promises=promises)
         except GpushareError:
             return False
         return True
@@ -212,7 +212,7 @@ def _now(live: Live) -> list[str]:
 
 
 def _refused(one: Refusal) -> why.Refused:
-    request = one.request
+    request = one.asked.request
     asked = format_size(request.memory) if isinstance(request.memory, int) else request.memory
     time = parse_time(str(request.time))
     return why.Refused(

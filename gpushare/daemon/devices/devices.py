@@ -3,7 +3,7 @@
 import asyncio
 import logging
 
-from gpushare.api import drain as drain_types
+from gpushare.api import node as node_types
 from gpushare.api import types
 from gpushare.binding.arbiter import Arbiter
 from gpushare.daemon.grants import view
@@ -55,10 +55,10 @@ class Devices:
 
     # Drains.
 
-    async def drain(self, asked: drain_types.DrainRequest) -> types.Device:
+    async def drain(self, asked: node_types.DrainRequest) -> types.Device:
         """Drains a device: it takes no new grants from now on. Raises NotFoundError, UsageError or FailedError."""
-        if len(asked.reason) > drain_types.REASON_MAX or not (asked.reason.isascii() and asked.reason.isprintable()):
-            raise UsageError(f"the reason is one line of ASCII of at most {drain_types.REASON_MAX} characters")
+        if len(asked.reason) > node_types.REASON_MAX or not (asked.reason.isascii() and asked.reason.isprintable()):
+            raise UsageError(f"the reason is one line of ASCII of at most {node_types.REASON_MAX} characters")
         device = self._named(asked.device)
         # In a thread: a disk may be slow.
         await asyncio.to_thread(self._state.drains.put, device.id, Drain(now_ns(), asked.reason))

@@ -11,7 +11,7 @@ from gpushare.api import events
 from gpushare.api.engines import OciEditRequest
 from gpushare.daemon.host.readers import Readers
 from gpushare.errors import GpushareError
-from gpushare.reader import Asks
+from gpushare.reader.messages import Asks
 
 KEPT = 256
 _AT_ONCE = 16

@@ -38,7 +38,7 @@ from gpushare.inject.pod import pod_of
 from gpushare.policy.grants import lifecycle
 from gpushare.policy.grants.lifecycle import Kind, Phase
 from gpushare.processes.halfopen import has_gone
-from gpushare.reader import Asks, Edit, Edited
+from gpushare.reader.messages import Asks, Edit, Edited
 
 log = logging.getLogger(__name__)
 

@@ -8,12 +8,13 @@ from gpushare.daemon.grants.serving import Serving
 from gpushare.daemon.grants.transitions import Transitions
 from gpushare.daemon.guard.tracepoint import Tracepoint
 from gpushare.daemon.host.peer import reopen_pidfd
+from gpushare.daemon.state.asked import Asked
 from gpushare.daemon.state.hardware import Hardware
 from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.records import GrantRecord
 from gpushare.daemon.state.state import State, boot_ns, now_ns
 from gpushare.daemon.workloads import workloads
-from gpushare.errors import GpushareError
+from gpushare.errors import GpushareError, UsageError
 from gpushare.policy.grants import lifecycle
 from gpushare.policy.grants.lifecycle import Phase
 
@@ -39,7 +40,11 @@ class Adoption:
     def adopt(self, record: GrantRecord, *, rebooted: bool) -> None:
         """Adopts a grant that has no end in the ledger: it goes on if its workload lives, and ends otherwise. A failure
         affects no other grant."""
-        live = Live(record)
+        try:
+            live = Live(record, Asked.of(record.request, self._state.reclaim_policy))
+        except UsageError as error:
+            self._state.ledger.set_aside(record.id, str(error))
+            return
         self._state.add(live)
         try:
             if rebooted:

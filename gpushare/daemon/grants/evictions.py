@@ -16,14 +16,14 @@ from typing import Protocol
 import msgspec
 
 from gpushare.api.plan import Victim
-from gpushare.api.reclaim import Eviction
-from gpushare.api.types import GrantRequest, Name
+from gpushare.api.share import Eviction
+from gpushare.api.types import Name
 from gpushare.daemon.grants.loans import Node, on_loan
 from gpushare.daemon.grants.transitions import Transitions
 from gpushare.daemon.host.peer import Peer
+from gpushare.daemon.state.asked import Asked, rung_word
 from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.state import State, now_ns
-from gpushare.daemon.state.terms import rung_word, terms
 from gpushare.daemon.state.watch import Change
 from gpushare.errors import OnLoanError, RefusedError
 from gpushare.inject import grantfiles
@@ -58,8 +58,8 @@ class Evictions:
     def __init__(self, state: State, transitions: Transitions, engines: Mapping[Rung, Engine] | None = None) -> None:
         self._state, self._transitions = state, transitions
         self._engines = dict(engines or {})
-        self._requests: dict[str, GrantRequest] = {}
-        self._node = Node(state, self._requests, _MILD - self._engines.keys())
+        self._wanted: dict[str, Asked] = {}
+        self._node = Node(state, self._wanted, _MILD - self._engines.keys())
         self._timer: asyncio.TimerHandle | None = None
         self._gone: list[str] = []
         self._changed = self._busy = self._closed = False
@@ -82,13 +82,13 @@ class Evictions:
 
     # What owners do.
 
-    def refused(self, peer: Peer, request: GrantRequest, asker: str, refusal: RefusedError) -> RefusedError:
+    def refused(self, peer: Peer, asked: Asked, asker: str, refusal: RefusedError) -> RefusedError:
         """Returns the answer to the owner: the refusal itself, or that others are asked to give back what it wants."""
         if type(refusal) is not RefusedError or not any(map(on_loan, self._state)):
             return refusal
-        key, recalls = _key(peer, request, asker), self._state.recalls
-        self._requests.setdefault(key, request)
-        self._act(recalls.wanted(time.monotonic_ns(), key, request.tenant, self._node))
+        key, recalls = _key(peer, asked, asker), self._state.recalls
+        self._wanted.setdefault(key, asked)
+        self._act(recalls.wanted(time.monotonic_ns(), key, asked.tenant, self._node))
         want = recalls.wants.get(key)
         if want is None:
             return refusal
@@ -100,17 +100,17 @@ class Evictions:
             f" {max(0, left) / 1e9:.1f} s: ask again until then"
         )
 
-    def victims(self, request: GrantRequest) -> list[Victim]:
+    def victims(self, asked: Asked) -> list[Victim]:
         """The grants that would be asked for memory, one entry per device."""
         if not any(map(on_loan, self._state)):
             return []
-        world = Node(self._state, {**self._requests, _PLANNED: request}, _MILD - self._engines.keys())
-        steps = self._state.recalls.copy().wanted(time.monotonic_ns(), _PLANNED, request.tenant, world)
+        world = Node(self._state, {**self._wanted, _PLANNED: asked}, _MILD - self._engines.keys())
+        steps = self._state.recalls.copy().wanted(time.monotonic_ns(), _PLANNED, asked.tenant, world)
         found = []
         for step in steps:
             if isinstance(step, Ask):
-                record = self._state.live(step.grant).record
-                most = terms(record.request, self._state.reclaim_policy).max_rung
+                live = self._state.live(step.grant)
+                record, most = live.record, live.asked.max_rung
                 found += [
                     Victim(
                         grant=record.id,
@@ -129,7 +129,7 @@ class Evictions:
     def admitted(self, peer: Peer, asker: str, live: Live) -> None:
         """Called when an owner got what it wanted: ends its want."""
         recalls = self._state.recalls
-        if not recalls.wants or (want := recalls.wants.get(key := _key(peer, live.record.request, asker))) is None:
+        if not recalls.wants or (want := recalls.wants.get(key := _key(peer, live.asked, asker))) is None:
             return
         self._state.decisions.add(
             live.id,
@@ -172,8 +172,8 @@ class Evictions:
                 steps = recalls.gave(gone, time.monotonic_ns(), self._node)
         finally:
             self._busy = False
-        for key in self._requests.keys() - recalls.wants.keys():
-            del self._requests[key]
+        for key in self._wanted.keys() - recalls.wants.keys():
+            del self._wanted[key]
         self._set_timer()
 
     def _set_timer(self) -> None:
@@ -208,7 +208,7 @@ class Evictions:
             bytes=bytes_,
             for_tenant=step.owner,
             rung=rung_word(step.rung),
-            max_rung=rung_word(terms(live.record.request, self._state.reclaim_policy).max_rung),
+            max_rung=rung_word(live.asked.max_rung),
             started_ns=before.started_ns if before is not None else now,
         )
         self.asked[live.id] = live.eviction = asked
@@ -270,9 +270,9 @@ _SAID = {
 }
 
 
-def _key(peer: Peer, request: GrantRequest, asker: str) -> str:
+def _key(peer: Peer, asked: Asked, asker: str) -> str:
     """The key of a want: the same for repeated requests of one asker."""
-    return f"{peer.uid} {asker} {msgspec.json.encode(request).decode()}"
+    return f"{peer.uid} {asker} {msgspec.json.encode(asked.request).decode()}"
 
 
 def _names(grants: Collection[str]) -> str:

@@ -17,6 +17,7 @@ from gpushare.daemon.grants.transitions import Transitions
 from gpushare.daemon.guard.walls import Walls
 from gpushare.daemon.host.peer import Peer
 from gpushare.daemon.state import placement
+from gpushare.daemon.state.asked import Asked
 from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.promises import Promises
 from gpushare.daemon.state.records import GrantRecord, PartOf, WorkloadRecord
@@ -94,21 +95,22 @@ class Grants:
         """
         if (existing := self.known(peer, request)) is not None:
             return existing, False
-        choices = self.choose(peer, request, member=member, asker=asker)
+        asked = Asked.of(request, self._state.reclaim_policy)
+        choices = self.choose(peer, asked, member=member, asker=asker)
         now = now_ns()
         life, steps = lifecycle.begin(now, _new_id(), _ttl_ns(request), keep=request.keep)
-        live = self._live(peer, request, choices, life, now)
+        live = self._live(peer, asked, choices, life, now)
         self._transitions.begin(live, steps)
         self._evictions.admitted(peer, asker, live)
         return live, True
 
     def prepare(
-        self, peer: Peer, request: GrantRequest, choices: list[Choice], part: PartOf, until_ns: int, *, asker: str = ""
+        self, peer: Peer, asked: Asked, choices: list[Choice], part: PartOf, until_ns: int, *, asker: str = ""
     ) -> Live:
         """Like `create`, for a part of a gang for which `choose` has found room. Nothing can be bound to the grant
         before the gang is committed; if it is not by `until_ns`, wall time, Transitions.send ends the grant."""
-        life, steps = lifecycle.prepare(until_ns, _new_id(), _ttl_ns(request), keep=request.keep)
-        live = self._live(peer, request, choices, life, now_ns(), part)
+        life, steps = lifecycle.prepare(until_ns, _new_id(), _ttl_ns(asked.request), keep=asked.request.keep)
+        live = self._live(peer, asked, choices, life, now_ns(), part)
         self._transitions.begin(live, steps)
         self._evictions.admitted(peer, asker, live)
         return live
@@ -116,7 +118,7 @@ class Grants:
     def choose(
         self,
         peer: Peer,
-        request: GrantRequest,
+        asked: Asked,
         promises: Promises | None = None,
         *,
         member: bool = False,
@@ -124,6 +126,7 @@ class Grants:
     ) -> list[Choice]:
         """Returns a choice for each place that the grant would get. `promises`: as placement.place takes them. Other
         arguments and errors: as of `create`."""
+        request = asked.request
         if request.uid is not None and request.uid != peer.uid and not peer.is_root:
             raise ForbiddenError(f"only root may ask for a grant that belongs to uid {request.uid}: leave uid out")
         if request.in_turn is not None and not peer.is_root:
@@ -131,22 +134,23 @@ class Grants:
         self._state.tenants.named_by(peer, request.tenant, member=member)
         choices: list[Choice] = []
         try:
-            placement.place(self._state, request, choices, promises)
+            placement.place(self._state, asked, choices, promises)
         except RefusedError as refusal:
-            self._state.refused.append(Refusal(now_ns(), request, str(refusal)))
-            raise self._evictions.refused(peer, request, asker, refusal) from None
+            self._state.refused.append(Refusal(now_ns(), asked, str(refusal)))
+            raise self._evictions.refused(peer, asked, asker, refusal) from None
         self._resources.check_parts()
         return choices
 
     def _live(
         self,
         peer: Peer,
-        request: GrantRequest,
+        asked: Asked,
         choices: list[Choice],
         life: lifecycle.Life,
         created_ns: int,
         part: PartOf | None = None,
     ) -> Live:
+        request = asked.request
         places = [choice.place for choice in choices]
         record = GrantRecord(
             life=life,
@@ -159,7 +163,7 @@ class Grants:
             run_gid=peer.gid,
             part=part,
         )
-        live = Live(record)
+        live = Live(record, asked)
         for place in places:
             log.debug(
                 "admit grant=%s tenant=%s uid=%d device=%d memory_bytes=%d time_milli=%d guaranteed_milli=%d"
@@ -284,26 +288,26 @@ class Grants:
             raise
 
     def _check_turn(self, live: Live) -> None:
-        if (asked := live.record.request.in_turn) is None:
+        if (turn := live.asked.request.in_turn) is None:
             return
-        for grant, member in self._state.promises.beside(live.record.request):
-            if grant == live.id or member.parts.isdisjoint(asked.parts):
+        for grant, member in self._state.promises.beside(live.asked):
+            if grant == live.id or member.parts.isdisjoint(turn.parts):
                 continue
             other = self._state.live(grant)
             if other.record.open or any(map(workloads.alive, other.workloads)):
                 raise RefusedError(f"grant {grant} is in use, and {live.id} has some of its parts: wait for its end")
 
-    def release(self, peer: Peer, grant_id: str) -> Live:
+    def release(self, peer: Peer, grant_id: str) -> GrantRecord:
         """Ends the grant and kills what runs in it. One that has ended already is left as it is."""
         if grant_id not in self._state:
             ended = self._state.ended(grant_id)
             if ended is not None and (peer.is_root or peer.uid == ended.uid):
-                return Live(ended)
+                return ended
         live = self.owned(peer, grant_id)
         if any(workload.record.pid == peer.pid for workload in live.workloads):
             raise RefusedError(f"grant {grant_id} is your own process's: it ends when the process does")
         self._transitions.send(live, lifecycle.Release(now_ns(), f"released by uid {peer.uid}"))
-        return live
+        return live.record
 
     def resize(self, peer: Peer, grant_id: str, change: GrantChange) -> Live:
         """Changes the grant's share at once: limits are words in the page, time shares the arbiter's."""

@@ -3,12 +3,11 @@
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from gpushare.api.types import GrantRequest
 from gpushare.daemon.state import placement
+from gpushare.daemon.state.asked import Asked
 from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.promises import Promises
 from gpushare.daemon.state.state import State
-from gpushare.daemon.state.terms import memory, terms
 from gpushare.errors import GpushareError
 from gpushare.policy.loans import reclaim
 from gpushare.policy.loans.loans import Family
@@ -22,11 +21,11 @@ def on_loan(live: Live) -> int:
 
 
 class Node:
-    """A gpushare.policy.loans.recall.World. `requests`: by key of the want. `missing`: rungs that nothing here carries
+    """A gpushare.policy.loans.recall.World. `wanted`: by key of the want. `missing`: rungs that nothing here carries
     out."""
 
-    def __init__(self, state: State, requests: Mapping[str, GrantRequest], missing: Collection[Rung]) -> None:
-        self._state, self._requests, self._missing = state, requests, missing
+    def __init__(self, state: State, wanted: Mapping[str, Asked], missing: Collection[Rung]) -> None:
+        self._state, self._wanted, self._missing = state, wanted, missing
 
     def fits(self, wants: Sequence[str], gone: Collection[str]) -> bool:
         """See World."""
@@ -39,8 +38,8 @@ class Node:
             draft.drop(grant)
         try:
             for key in wants:
-                request = self._requests[key]
-                draft.put(f"want {key}", request, placement.place(self._state, request, promises=draft))
+                asked = self._wanted[key]
+                draft.put(f"want {key}", asked, placement.place(self._state, asked, promises=draft))
         except GpushareError:
             return None
         return draft
@@ -51,16 +50,15 @@ class Node:
         for live in self._state:
             if not on_loan(live):
                 continue
-            allowed = terms(live.record.request, policy)
             yield Loan(
                 grant=live.id,
                 tenant=live.record.tenant,
                 amount=sum(place.memory_bytes for place in live.record.places),
                 since_ns=now - max(0, wall - live.record.created_ns),
-                rungs=reclaim.rungs(Need.MEMORY, allowed.max_rung, self._missing),
-                priority=live.record.request.priority,
+                rungs=reclaim.rungs(Need.MEMORY, live.asked.max_rung, self._missing),
+                priority=live.asked.request.priority,
                 min_hold_ns=policy.min_hold_ns,
-                grace_ns=allowed.grace_ns,
+                grace_ns=live.asked.grace_ns,
             )
 
     def standings(self, wants: Sequence[str], gone: Collection[str]) -> Mapping[str, Standing]:
@@ -71,11 +69,11 @@ class Node:
             return {}
         now = draft.now
         usable = {device.id: device for device in now.devices if device.usable}
-        request = self._requests[last]
-        if request.tenant not in now.tenants:
+        asked = self._wanted[last]
+        if asked.tenant not in now.tenants:
             return {}
         held = {name: now.taken.memory(name, usable) for name in now.tenants}
-        each = memory(request.memory)
+        each = asked.memory
         size = max((device.memory_bytes for device in usable.values()), default=0)
-        asked = request.devices * (each if isinstance(each, int) else parse_memory(each, size))
-        return Family(now.tenants, held).standings(request.tenant, asked)
+        whole = asked.request.devices * (each if isinstance(each, int) else parse_memory(each, size))
+        return Family(now.tenants, held).standings(asked.tenant, whole)

@@ -12,6 +12,7 @@ from gpushare.daemon.grants.grants import Grants, key_taken
 from gpushare.daemon.grants.resources import Resources
 from gpushare.daemon.host.peer import Peer
 from gpushare.daemon.state import placement
+from gpushare.daemon.state.asked import Asked
 from gpushare.daemon.state.decisions import chosen
 from gpushare.daemon.state.state import State
 from gpushare.errors import GpushareError, RefusedError
@@ -83,22 +84,22 @@ class _Draft:
         """By device: earlier requests of the list that fit."""
 
     def plan(self, number: int, request: GrantRequest, *, member: bool) -> plan_types.Plan:
-        state = self._state
+        state, asked = self._state, Asked.of(request, self._state.reclaim_policy)
         try:
             if (known := self._known(request)) is not None:
                 return known
             state.tenants.named_by(self._peer, request.tenant, member=member)
             choices: list[Choice] = []
-            places = placement.place(state, request, choices, self._promises)
+            places = placement.place(state, asked, choices, self._promises)
         except RefusedError as refusal:
             if type(refusal) is not RefusedError:
                 raise
-            victims = [] if self._several else self._evictions.victims(request)
+            victims = [] if self._several else self._evictions.victims(asked)
             return plan_types.Plan(fits=False, reasons=[str(refusal)], victims=victims)
         self._resources.check_parts()
         found = self._fits(f"grants[{number}]", request, places, choices)
         if self._several:
-            self._promises.put(f"grants[{number}]", request, places)
+            self._promises.put(f"grants[{number}]", asked, places)
         if request.key is not None:
             self._keys[request.key] = number, request, found
         return found

@@ -1,5 +1,5 @@
 """This node's parts of gangs across nodes: policy.preparation decides, this module carries out. Called on the event
-loop only. For how the leases of a gang's grants are given, see daemon/state/gangs.py.
+loop only. For how the leases of a gang's grants are given, see daemon/state/asked.py.
 
 A part consists of its grants and a row of the ledger. Their changes are written in one transaction, so that the start
 after a kill at any moment finds all of a change, or nothing.
@@ -18,6 +18,7 @@ from gpushare.daemon.grants.gang_parts import GangParts, Key, PartRecord, part_v
 from gpushare.daemon.grants.grants import Grants, key_taken
 from gpushare.daemon.grants.transitions import Transitions
 from gpushare.daemon.host.peer import Peer
+from gpushare.daemon.state.asked import Asked
 from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.records import PartOf
 from gpushare.daemon.state.state import State, now_ns
@@ -79,12 +80,12 @@ class Preparing:
             if (known.requests, known.ttl_seconds) != (requests, asked.ttl_seconds):
                 raise RefusedError(f"{known.name} was prepared with another request: use another id")
             return known, False
-        choices = self._choose(peer, requests, members, asker)
+        chosen = self._choose(peer, requests, members, asker)
         ttl_ns = round(asked.ttl_seconds * self._state.timing.prepared * 1e9)
         life = preparation.prepared(self._parts.now(), ttl_ns)
         part = PartRecord(uid=key[0], of=key[1], requests=requests, ttl_seconds=asked.ttl_seconds, grants=[], life=life)
         with self._state.ledger.together():
-            self._reserve(peer, part, choices, asker)
+            self._reserve(peer, part, chosen, asker)
             self._parts.put(part)
         self._set_timer(part)
         self._tell(part)
@@ -118,8 +119,8 @@ class Preparing:
 
     def _choose(
         self, peer: Peer, requests: Sequence[GrantRequest], members: Mapping[str, bool], asker: str
-    ) -> list[list[Choice]]:
-        """Chooses places for each grant, taking into account those of the others."""
+    ) -> list[tuple[Asked, list[Choice]]]:
+        """Reads each request and chooses its places, taking into account those of the others."""
         several, keys = len(requests) > 1, set[str]()
         promises = self._state.promises.copy() if several else None
         found = []
@@ -132,20 +133,21 @@ class Preparing:
                         raise UsageError(f"key {request.key[:80]!r} is taken twice")
                     keys.add(request.key)
                 member = members.get(request.tenant, False)
-                choices = self._grants.choose(peer, request, promises, member=member, asker=asker)
+                asked = Asked.of(request, self._state.reclaim_policy)
+                choices = self._grants.choose(peer, asked, promises, member=member, asker=asker)
             except GpushareError as error:
                 raise type(error)(f"grants[{number}]: {error}" if several else str(error)) from None
             if promises is not None:
-                promises.put(f"grants[{number}]", request, [choice.place for choice in choices])
-            found.append(choices)
+                promises.put(f"grants[{number}]", asked, [choice.place for choice in choices])
+            found.append((asked, choices))
         return found
 
-    def _reserve(self, peer: Peer, part: PartRecord, choices: Sequence[list[Choice]], asker: str) -> None:
+    def _reserve(self, peer: Peer, part: PartRecord, chosen: Sequence[tuple[Asked, list[Choice]]], asker: str) -> None:
         assert part.life.until is not None
         made: list[Live] = []
         try:
-            for request, chosen in zip(part.requests, choices, strict=True):
-                made.append(self._grants.prepare(peer, request, chosen, part.of, part.life.until.wall_ns, asker=asker))
+            for asked, choices in chosen:
+                made.append(self._grants.prepare(peer, asked, choices, part.of, part.life.until.wall_ns, asker=asker))
         except BaseException:
             for live in made:
                 self._transitions.fail(live, f"another grant of {part.name} could not be made")

@@ -7,7 +7,7 @@ from gpushare.binding.arbiter import Arbiter
 from gpushare.binding.page_words import GrantState
 from gpushare.daemon.accounts.accounts import Accounts
 from gpushare.daemon.accounts.receipts import Receipts
-from gpushare.daemon.state import gangs, placement
+from gpushare.daemon.state import placement
 from gpushare.daemon.state.books import DeviceBook
 from gpushare.daemon.state.hardware import Hardware
 from gpushare.daemon.state.live import Live
@@ -39,7 +39,7 @@ class Serving:
         assert live.bell is not None
         places = live.record.places
         indices = [place.index for place in places]
-        flags, shares = gangs.share_flags(live.record.request), placement.first_shares(live)
+        flags, shares = live.asked.lease_flags, placement.first_shares(live)
         live.handle = self._arbiter.add(live.limits, live.usage, indices, shares, live.bell, flags)
         live.shares = []  # the page may still have shares from before a restart
         for place in places:

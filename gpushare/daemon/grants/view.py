@@ -5,17 +5,16 @@ from pathlib import Path
 
 from gpushare.api import tenants as tenant_types
 from gpushare.api import types
-from gpushare.api.drain import DeviceState
+from gpushare.api.node import DeviceState
 from gpushare.api.share import GrantDevice
 from gpushare.binding.arbiter import Arbiter, DeviceStats, GrantStats
 from gpushare.daemon.guard.walls import walls_of
 from gpushare.daemon.state import placement
+from gpushare.daemon.state.asked import Asked, rung_word
 from gpushare.daemon.state.books import DeviceBook
-from gpushare.daemon.state.gangs import gang_of
 from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.records import GrantRecord
 from gpushare.daemon.state.state import State, now_ns
-from gpushare.daemon.state.terms import rung_word, terms
 from gpushare.inject import cdi, edits, grantdir, process
 from gpushare.inject.node import Granted, Node
 from gpushare.ledger.ledger import Health
@@ -120,14 +119,14 @@ def grant_view(
         )
         for at, (place, share) in enumerate(zip(record.places, shares, strict=True))
     ]
-    life, found = record.life, terms(record.request, state.reclaim_policy)
+    life, asked = record.life, live.asked if live is not None else Asked.of(record.request, state.reclaim_policy)
     return types.Grant(
         id=record.id,
         key=record.key,
         tenant=record.tenant,
         class_=record.class_,
         managed=record.request.managed,
-        gang=gang_of(record.request),
+        gang=asked.gang,
         part_of=types.PartOf(gang=record.part.gang, part=record.part.part) if record.part is not None else None,
         in_turn=record.request.in_turn,
         phase=life.phase.value,
@@ -147,8 +146,8 @@ def grant_view(
         notice=_notice(state, live) if live is not None else "",
         walls=walls_of(record, state.walls),
         priority=record.request.priority,
-        max_rung=rung_word(found.max_rung),
-        grace_seconds=found.grace_ns / 1e9,
+        max_rung=rung_word(asked.max_rung),
+        grace_seconds=asked.grace_ns / 1e9,
         eviction=live.eviction if live is not None else None,
         rv=live.rv if live is not None else 0,
     )

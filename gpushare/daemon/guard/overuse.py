@@ -33,7 +33,7 @@ class _Case:
 
     place: tuple[str, int]
     had_ns: int
-    account: Account = field(default_factory=Account)
+    account: Account
     key: Key | None = None
     groups: list[Cgroup] = field(default_factory=list)
 
@@ -80,7 +80,9 @@ class Overuse:
         had_ns = self._arbiter.grant_stats(live.handle, device).had_ns
         case = self._cases.get((live.id, device))
         if case is None:
-            self._cases[live.id, device] = _Case((live.id, device), had_ns)
+            self._cases[live.id, device] = _Case(
+                (live.id, device), had_ns, Account(round(self._state.timing.doubt * 1e9))
+            )
             return
         mine = {member.pid: took.get(member.pid, 0) for member in live.record.members}
         book = live.books.get(device)

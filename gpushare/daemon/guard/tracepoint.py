@@ -37,7 +37,7 @@ Mode = Literal["kill", "log", "off"]
 
 SLACK_BYTES = 64 * MIB
 """Per device: the driver takes pages of 2 MiB for allocations that the interposer charges at their own size
-(SECURITY.md, "Small allocations")."""
+(docs/security/limits.md, "Small allocations")."""
 
 _LOST = "memory that a workload takes of the driver without the interposer is not held to its limit by the kernel"
 _CONTROL = "/dev/nvidiactl"

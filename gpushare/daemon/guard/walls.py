@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gpushare.api.walls import Enforce, NodeWall, Wall
+from gpushare.api.node import Enforce, NodeWall, Wall
 from gpushare.daemon.guard.exclusion import Exclusion
 from gpushare.daemon.guard.tracepoint import Tracepoint
 from gpushare.daemon.host import peer

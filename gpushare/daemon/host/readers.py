@@ -14,21 +14,7 @@ import msgspec
 from gpushare.daemon.timing import Timing
 from gpushare.errors import BY_CODE, FailedError, GpushareError, RefusedError
 from gpushare.processes import helper
-from gpushare.reader import (
-    HEAD,
-    MESSAGE_MAX,
-    Answer,
-    Asks,
-    By,
-    Command,
-    Config,
-    Edit,
-    Edited,
-    Found,
-    Job,
-    Member,
-    Refused,
-)
+from gpushare.reader import messages
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +27,7 @@ _LARGE_BYTES = 1 << 20  # a process that has read this much keeps the memory: it
 # started.
 _STUCK_MAX = 8
 
-_Wanted = TypeVar("_Wanted", Asks, Edited, Found)
+_Wanted = TypeVar("_Wanted", messages.Asks, messages.Edited, messages.Found)
 
 
 class _Worker:
@@ -73,7 +59,7 @@ class _Worker:
         small, self._bytes = self._bytes < _LARGE_BYTES, 0
         return small and not self._amid
 
-    async def do(self, job: Job, wanted: type[_Wanted], what: str) -> _Wanted:
+    async def do(self, job: messages.Job, wanted: type[_Wanted], what: str) -> _Wanted:
         """Does a job. Raises the error that it is answered with, or FailedError where it takes too long."""
         message = msgspec.msgpack.encode(job)
         self._amid = True
@@ -90,8 +76,8 @@ class _Worker:
             raise FailedError(f"the process that read {what} ended: try again") from None
         self._amid = False
         self._bytes += len(message) + len(data)
-        answer = msgspec.msgpack.decode(data, type=Answer)
-        if isinstance(answer, Refused):
+        answer = msgspec.msgpack.decode(data, type=messages.Answer)
+        if isinstance(answer, messages.Refused):
             raise BY_CODE[answer.code](answer.line)
         assert isinstance(answer, wanted)
         return answer
@@ -99,15 +85,15 @@ class _Worker:
     async def _begin(self) -> None:
         """Waits until it serves. Raises EOFError or OSError when the process has ended."""
         if not self._begun:
-            await self._receive(HEAD.size)
+            await self._receive(messages.HEAD.size)
             self._begun = True
 
     async def _ask(self, message: bytes) -> bytes:
         """Sends a job and returns the answer. Raises EOFError or OSError when the process has ended."""
         loop = asyncio.get_running_loop()
-        await loop.sock_sendall(self._channel, HEAD.pack(len(message)) + message)
-        (size,) = HEAD.unpack(await self._receive(HEAD.size))
-        if size > MESSAGE_MAX:
+        await loop.sock_sendall(self._channel, messages.HEAD.pack(len(message)) + message)
+        (size,) = messages.HEAD.unpack(await self._receive(messages.HEAD.size))
+        if size > messages.MESSAGE_MAX:
             raise EOFError
         return await self._receive(size)
 
@@ -134,18 +120,20 @@ class Reading:
         self._worker, self._config, self._bundle = worker, config, bundle
         self._sent = False
 
-    async def asks(self, by: By) -> Asks:
+    async def asks(self, by: messages.By) -> messages.Asks:
         """What the container asks for. Raises UsageError, or FailedError when reading takes too long."""
         self._sent = True
-        return await self._worker.do(Config(text=self._config, by=by, bundle=self._bundle), Asks, "config.json")
+        return await self._worker.do(
+            messages.Config(text=self._config, by=by, bundle=self._bundle), messages.Asks, "config.json"
+        )
 
-    async def edited(self, edit: Edit) -> Edited:
+    async def edited(self, edit: messages.Edit) -> messages.Edited:
         """The config with a grant in it, and what the container has to see of that. Raises UsageError or RefusedError,
         or FailedError when reading takes too long."""
         if not self._sent:
             edit.text = self._config
         where = f"the bundle {self._bundle}, or the image in it," if self._bundle is not None else "config.json"
-        return await self._worker.do(edit, Edited, where)
+        return await self._worker.do(edit, messages.Edited, where)
 
 
 class Readers:
@@ -196,17 +184,17 @@ class Readers:
             yield Reading(worker, config, bundle)
 
     async def is_member(self, uid: int, gid: int, users: Sequence[int | str], groups: Sequence[int | str]) -> bool:
-        """As members.is_member. Raises FailedError when the user database takes long."""
-        who = Member(uid=uid, gid=gid, users=list(users), groups=list(groups))
+        """As lookups.is_member. Raises FailedError when the user database takes long."""
+        who = messages.Member(uid=uid, gid=gid, users=list(users), groups=list(groups))
         what = f"what the user database has of uid {uid}"
         async with self._worker(what) as worker:
-            return bool((await worker.do(who, Found, what)).text)
+            return bool((await worker.do(who, messages.Found, what)).text)
 
     async def command(self, pid: int) -> str:
-        """As commands.command. Raises FailedError when that takes long."""
+        """As lookups.command. Raises FailedError when that takes long."""
         what = f"the command line of process {pid}"
         async with self._worker(what) as worker:
-            return (await worker.do(Command(pid=pid), Found, what)).text
+            return (await worker.do(messages.Command(pid=pid), messages.Found, what)).text
 
     @contextlib.asynccontextmanager
     async def _worker(self, what: str) -> AsyncIterator[_Worker]:

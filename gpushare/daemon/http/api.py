@@ -8,10 +8,10 @@ import msgspec
 from aiohttp import web
 
 from gpushare import __version__
-from gpushare.api import drain as drain_types
 from gpushare.api import engines, types
 from gpushare.api import events as event_types
 from gpushare.api import gangs as gang_types
+from gpushare.api import node as node_types
 from gpushare.api import tenants as tenant_types
 from gpushare.api import usage as usage_types
 from gpushare.api.plan import PlanList, Plans
@@ -135,11 +135,11 @@ class Api:
         return web.Response(status=204)
 
     async def drain(self, request: web.Request) -> web.Response:
-        return http.json_answer(await self._context.devices.drain(http.decoded(request, drain_types.DrainRequest)))
+        return http.json_answer(await self._context.devices.drain(http.decoded(request, node_types.DrainRequest)))
 
     async def undrain(self, request: web.Request) -> web.Response:
         return http.json_answer(
-            await self._context.devices.undrain(http.decoded(request, drain_types.UndrainRequest).device)
+            await self._context.devices.undrain(http.decoded(request, node_types.UndrainRequest).device)
         )
 
     async def metrics(self, request: web.Request) -> web.Response:
@@ -260,9 +260,9 @@ class Api:
         return http.json_answer(self._grant(live))
 
     async def release_grant(self, request: web.Request) -> web.Response:
-        live = self._grants.release(http.peer_of(request), request.match_info["id"])
+        record = self._grants.release(http.peer_of(request), request.match_info["id"])
         await self._context.serving.settled()
-        return http.json_answer(self._ended(live.record))
+        return http.json_answer(self._ended(record))
 
     async def bind_grant(self, request: web.Request) -> web.Response:
         asked = http.decoded(request, types.BindRequest)

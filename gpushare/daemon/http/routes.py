@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from gpushare.api import debug as debug_types
-from gpushare.api import drain as drain_types
 from gpushare.api import engines, types
 from gpushare.api import events as event_types
 from gpushare.api import findings as finding_types
 from gpushare.api import gangs as gang_types
+from gpushare.api import node as node_types
 from gpushare.api import plan as plan_types
 from gpushare.api import tenants as tenant_types
 from gpushare.api import usage as usage_types
@@ -243,7 +243,7 @@ ROUTES = (
         "/v1/drain",
         "drain",
         "Stop new grants on a device; existing ones continue (root)",
-        body=drain_types.DrainRequest,
+        body=node_types.DrainRequest,
         answer=types.Device,
         root=True,
         refusals=(NotFoundError,),
@@ -253,7 +253,7 @@ ROUTES = (
         "/v1/undrain",
         "undrain",
         "Allow new grants on a device again (root)",
-        body=drain_types.UndrainRequest,
+        body=node_types.UndrainRequest,
         answer=types.Device,
         root=True,
         refusals=(NotFoundError,),

@@ -8,9 +8,10 @@ from typing import Protocol
 import msgspec
 
 from gpushare.api.engines import PlacedMount
-from gpushare.api.reclaim import Eviction
+from gpushare.api.share import Eviction
 from gpushare.binding.arbiter import GrantStats
 from gpushare.binding.pages import LimitsPage, UsagePage
+from gpushare.daemon.state.asked import Asked
 from gpushare.daemon.state.books import DeviceBook
 from gpushare.daemon.state.records import GrantRecord, MemberRecord, WorkloadRecord
 from gpushare.enforce.cgroup import Cgroup
@@ -66,14 +67,15 @@ class Prepared:
 class Live:
     """A grant that has not ended, with the daemon's resources for it.
 
-    `eviction`: set while it is asked for memory that it has on loan. `limits` to `socket`: set while it is in use.
-    `handle`: the arbiter's, while the grant is served. `shares`: those pushed last, one per place. `starter`: pidfd of
-    the runtime that is about to start the grant's container. `rv`: number of its last event in the watch stream.
-    `prepared`: of the container that the runtime wrapper is starting. `exceeded`: the last time that one of its
-    processes took too much memory of the driver, in words.
+    `asked`: what its request asks for. `eviction`: set while it is asked for memory that it has on loan. `limits` to
+    `socket`: set while it is in use. `handle`: the arbiter's, while the grant is served. `shares`: those pushed last,
+    one per place. `starter`: pidfd of the runtime that is about to start the grant's container. `rv`: number of its
+    last event in the watch stream. `prepared`: of the container that the runtime wrapper is starting. `exceeded`: the
+    last time that one of its processes took too much memory of the driver, in words.
     """
 
     record: GrantRecord
+    asked: Asked
     rv: int = 0
     limits: LimitsPage | None = None
     usage: UsagePage | None = None

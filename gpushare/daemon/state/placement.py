@@ -1,16 +1,14 @@
 """Translates between the node API's requests, the daemon's state and the pure rules of gpushare.policy."""
 
-import functools
 from collections.abc import Collection
 from dataclasses import replace
 
-from gpushare.api.types import GrantChange, GrantRequest
+from gpushare.api.types import GrantChange
+from gpushare.daemon.state.asked import Asked, memory
 from gpushare.daemon.state.live import Live
-from gpushare.daemon.state.promises import WORKLOAD, Promises, gang_id
+from gpushare.daemon.state.promises import WORKLOAD, Promises
 from gpushare.daemon.state.state import State
-from gpushare.daemon.state.terms import check, memory, terms
-from gpushare.errors import RefusedError, UsageError
-from gpushare.node.devices import MAX_DEVICES
+from gpushare.errors import RefusedError
 from gpushare.policy.grants import admission, selector, turns
 from gpushare.policy.grants.admission import Choice, Place
 from gpushare.policy.grants.spread import Placement
@@ -20,20 +18,6 @@ from gpushare.policy.quota.shares import Share, shares
 from gpushare.policy.quota.tenant import TenantPolicy
 from gpushare.text.units import parse_time
 
-TTL_SECONDS_MAX = 86400
-_KEY_MAX = 256
-_SET_MAX = 128
-
-
-@functools.lru_cache(maxsize=256)
-def _time(value: int | str) -> int:
-    return parse_time(str(value))
-
-
-@functools.lru_cache(maxsize=256)
-def _selector(text: str) -> selector.Node:
-    return selector.parse(text)
-
 
 def _devices(wanted: int | str) -> tuple[int | str, ...] | None:
     if wanted == "any":
@@ -42,27 +26,26 @@ def _devices(wanted: int | str) -> tuple[int | str, ...] | None:
     return tuple(int(text) if text.isascii() and text.isdecimal() and len(text) < 4 else text for text in names)
 
 
-def _request(request: GrantRequest, borrow: int | str, placement: Placement) -> admission.Request:
-    """The request as admission takes it. `placement`: where the request has none. Raises UsageError for any field that
-    makes no sense."""
-    if request.ttl_seconds is not None and not 1 <= request.ttl_seconds <= TTL_SECONDS_MAX:
-        raise UsageError(f"ttl_seconds {request.ttl_seconds} is out of range: give 1 to {TTL_SECONDS_MAX}")
-    if request.key is not None and not 1 <= len(request.key) <= _KEY_MAX:
-        raise UsageError(f"the key has {len(request.key)} characters: give 1 to {_KEY_MAX}")
-    if not 1 <= request.devices <= MAX_DEVICES:
-        raise UsageError(f"devices {request.devices} is out of range: give 1 to {MAX_DEVICES}")
+def _request(state: State, asked: Asked) -> admission.Request:
+    """The request as admission takes it. Raises UsageError for a selector that makes no sense."""
+    request = asked.request
     return admission.Request(
-        tenant=request.tenant,
-        memory=memory(request.memory),
-        time_milli=_time(request.time),
-        limit_milli=_time(request.time_limit),
+        tenant=asked.tenant,
+        memory=asked.memory,
+        time_milli=asked.time_milli,
+        limit_milli=asked.limit_milli,
         devices=request.devices,
         device=_devices(request.device),
-        gang=gang_id(request),
-        selector=_selector(request.selector) if request.selector is not None else None,
-        borrow=borrow,
-        placement=request.placement or placement,
+        gang=asked.gang_id,
+        selector=selector.parse(request.selector) if request.selector is not None else None,
+        borrow=_borrow(state, asked),
+        placement=request.placement or of_tenant(state, asked.tenant),
     )
+
+
+def _borrow(state: State, asked: Asked) -> int | str:
+    """While an owner wants its memory back, nobody gets more of it on loan."""
+    return 0 if state.recalls.open else asked.borrow
 
 
 def of_tenant(state: State, tenant: str) -> Placement:
@@ -76,29 +59,16 @@ def standing(state: State) -> Standing:
 
 
 def place(
-    state: State, request: GrantRequest, choices: list[Choice] | None = None, promises: Promises | None = None
+    state: State, asked: Asked, choices: list[Choice] | None = None, promises: Promises | None = None
 ) -> list[Place]:
     """Returns the places of a new grant, and adds to `choices` why these. `promises`: of the grants that are there, by
     default the node's. Raises UsageError, NotFoundError or RefusedError; changes nothing."""
-    check(request, state.reclaim_policy)
-    # While an owner wants its memory back, nobody gets more of it on loan.
-    borrow = terms(request, state.reclaim_policy).borrow if not state.recalls.open else 0
-    asked, promises = _request(request, borrow, of_tenant(state, request.tenant)), promises or state.promises
-    if request.in_turn is not None:
-        _check_in_turn(request)
-        if beside := promises.beside(request):
-            parts = frozenset(request.in_turn.parts)
-            return _place_in_turn(asked, parts, beside, promises, state.smallest_milli, choices)
+    asked.check(state.reclaim_policy)
+    request, promises = _request(state, asked), promises or state.promises
+    if (turn := asked.request.in_turn) is not None and (beside := promises.beside(asked)):
+        return _place_in_turn(request, frozenset(turn.parts), beside, promises, state.smallest_milli, choices)
     now = promises.now
-    return admission.place(asked, now.devices, now.tenants, now.taken, state.smallest_milli, choices)
-
-
-def _check_in_turn(request: GrantRequest) -> None:
-    assert request.in_turn is not None
-    if request.devices != 1 or request.borrow_memory:
-        raise UsageError("grants that run in turn share parts of one device, none of it on loan: ask for one device")
-    if not 1 <= len(request.in_turn.set) <= _SET_MAX:
-        raise UsageError(f"a set's name has 1 to {_SET_MAX} characters, not {len(request.in_turn.set)}: shorten it")
+    return admission.place(request, now.devices, now.tenants, now.taken, state.smallest_milli, choices)
 
 
 def _place_in_turn(
@@ -132,10 +102,10 @@ def _place_in_turn(
 def resize(state: State, live: Live, change: GrantChange) -> list[Place]:
     """The grant's places after the change, on the same devices. Raises like `place`; changes nothing."""
     record = live.record
-    if len(state.promises.beside(record.request)) > 1:
+    if len(state.promises.beside(live.asked)) > 1:
         raise RefusedError(f"grant {live.id} runs in turn with others, and they share what they have: create another")
     now = state.promises.now
-    borrow = terms(record.request, state.reclaim_policy).borrow if not state.recalls.open else 0
+    borrow = _borrow(state, live.asked)
     others = [holding for holding in now.taken if holding.grant != live.id]
     # It keeps its place on a device that does not work.
     devices = [replace(device, fault="") for device in now.devices]
@@ -144,8 +114,8 @@ def resize(state: State, live: Live, change: GrantChange) -> list[Place]:
         asked = admission.Request(
             tenant=record.tenant,
             memory=old.memory_bytes if change.memory is None else memory(change.memory),
-            time_milli=old.time_milli if change.time is None else _time(change.time),
-            limit_milli=old.limit_milli if change.time_limit is None else _time(change.time_limit),
+            time_milli=old.time_milli if change.time is None else parse_time(str(change.time)),
+            limit_milli=old.limit_milli if change.time_limit is None else parse_time(str(change.time_limit)),
             device=old.device,
             borrow=max(borrow, old.borrowed_bytes) if isinstance(borrow, int) else borrow,
         )

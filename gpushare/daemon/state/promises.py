@@ -5,9 +5,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpushare.api.types import GrantRequest
+from gpushare.daemon.state.asked import Asked
 from gpushare.daemon.state.drains import Drain
-from gpushare.daemon.state.gangs import gang_of
 from gpushare.daemon.state.tenants import Tenants
 from gpushare.node.devices import Device, facts
 from gpushare.policy.grants import admission, turns
@@ -47,17 +46,17 @@ SetName = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _InTurn:
     """A grant of a set, as it was asked for and given."""
 
-    request: GrantRequest
+    asked: Asked
     place: Place
 
     @property
     def member(self) -> Member:
         """As the rules of turns take it."""
-        assert self.request.in_turn is not None
-        return Member(frozenset(self.request.in_turn.parts), self.place)
+        assert self.asked.request.in_turn is not None
+        return Member(frozenset(self.asked.request.in_turn.parts), self.place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,7 @@ class Promises:
         self._placed: dict[str, list[Placed]] = {}
         self._holdings: dict[str, list[Holding]] = {}
         """Both by grant; in the second, `guaranteed_milli` is what was reserved."""
-        self._turns: dict[SetName, dict[str, _Asked]] = {}
+        self._turns: dict[SetName, dict[str, _InTurn]] = {}
         """The grants of each set that run in turn; first the one that ran last."""
         self._set_of: dict[str, SetName] = {}
         self._grants: Counter[str] = Counter()
@@ -108,18 +107,18 @@ class Promises:
         other._seen = self._seen
         return other
 
-    def put(self, grant: str, request: GrantRequest, places: Iterable[Place]) -> None:
+    def put(self, grant: str, asked: Asked, places: Iterable[Place]) -> None:
         """Adds a grant, or gives it other places."""
         if grant in self._placed:
             self.drop(grant)
         self.changes += 1
-        self._grants[request.tenant] += 1
-        if (name := _set(request)) is None:
-            self._count(grant, request, places)
+        self._grants[asked.tenant] += 1
+        if (name := _set(asked)) is None:
+            self._count(grant, asked, places)
             return
         [place] = places
         self._set_of[grant] = name
-        self._turns.setdefault(name, {})[grant] = _Asked(request, place)
+        self._turns.setdefault(name, {})[grant] = _InTurn(asked, place)
         self._recount(name)
 
     def drop(self, grant: str) -> None:
@@ -132,10 +131,10 @@ class Promises:
             del self._turns[name][grant]
             self._recount(name)
 
-    def beside(self, request: GrantRequest) -> list[tuple[str, Member]]:
-        """The grants of the set of a request, which run in turn with the grant that it asks for."""
-        name = _set(request)
-        return [(grant, asked.member) for grant, asked in self._turns.get(name, {}).items()] if name is not None else []
+    def beside(self, asked: Asked) -> list[tuple[str, Member]]:
+        """The grants of the set that is asked for, which run in turn with the one that is asked for."""
+        name = _set(asked)
+        return [(grant, other.member) for grant, other in self._turns.get(name, {}).items()] if name is not None else []
 
     def begin_turn(self, grant: str) -> bool:
         """Gives all parts that it has to a grant that is started, and takes them from others of its set. Returns
@@ -155,14 +154,14 @@ class Promises:
             return
         for grant in own:
             self._uncount(grant)
-        places = turns.counted([asked.member for asked in own.values()])
-        for (grant, asked), place in zip(own.items(), places, strict=True):
-            self._count(grant, asked.request, [place])
+        places = turns.counted([one.member for one in own.values()])
+        for (grant, one), place in zip(own.items(), places, strict=True):
+            self._count(grant, one.asked, [place])
 
-    def _count(self, grant: str, request: GrantRequest, places: Iterable[Place]) -> None:
+    def _count(self, grant: str, asked: Asked, places: Iterable[Place]) -> None:
         now, places = self.now, list(places)
-        self._placed[grant] = [_placed(grant, request, place) for place in places]
-        self._holdings[grant] = [_holding(grant, request, place, gang_id(request)) for place in places]
+        self._placed[grant] = [_placed(grant, asked, place) for place in places]
+        self._holdings[grant] = [_holding(grant, asked, place) for place in places]
         for holding in self._holdings[grant]:
             now.taken.put(holding)
         self._settle(now, now.standing.put(self._placed[grant]))
@@ -241,25 +240,19 @@ class Promises:
         )
 
 
-def gang_id(request: GrantRequest) -> str | None:
-    """The id of the gang that the request names; None: it names none."""
-    gang = gang_of(request)
-    return gang.id if gang is not None else None
+def _set(asked: Asked) -> SetName | None:
+    return (asked.tenant, asked.request.in_turn.set) if asked.request.in_turn is not None else None
 
 
-def _set(request: GrantRequest) -> SetName | None:
-    return (request.tenant, request.in_turn.set) if request.in_turn is not None else None
-
-
-def _placed(grant: str, request: GrantRequest, place: Place) -> Placed:
+def _placed(grant: str, asked: Asked, place: Place) -> Placed:
     return Placed(
         grant=grant,
-        tenant=request.tenant,
+        tenant=asked.tenant,
         device=place.device,
         time_milli=place.time_milli,
         guaranteed_milli=place.guaranteed_milli,
         limit_milli=place.limit_milli,
-        workload=WORKLOAD[request.class_],
+        workload=WORKLOAD[asked.request.class_],
     )
 
 
@@ -267,15 +260,15 @@ def _with_guarantee(row: Placed, milli: int) -> Placed:
     return row if row.guaranteed_milli == milli else replace(row, guaranteed_milli=milli)
 
 
-def _holding(grant: str, request: GrantRequest, place: Place, gang: str | None) -> Holding:
+def _holding(grant: str, asked: Asked, place: Place) -> Holding:
     return Holding(
         grant=grant,
-        tenant=request.tenant,
+        tenant=asked.tenant,
         device=place.device,
         memory_bytes=place.memory_bytes,
         time_milli=place.time_milli,
         guaranteed_milli=place.guaranteed_milli,
         limit_milli=place.limit_milli,
-        gang=gang,
+        gang=asked.gang_id,
         reserved_milli=place.guaranteed_milli,
     )

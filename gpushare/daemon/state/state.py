@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from gpushare.api.tenants import Tenant
-from gpushare.api.types import GrantRequest
+from gpushare.daemon.state.asked import Asked
 from gpushare.daemon.state.books import Instant
 from gpushare.daemon.state.decisions import REFUSED_KEPT, Decisions
 from gpushare.daemon.state.drains import Drains
@@ -36,7 +36,7 @@ class Refusal:
     """A request that was refused, and why."""
 
     at_ns: int
-    request: GrantRequest
+    asked: Asked
     text: str
 
 
@@ -113,14 +113,14 @@ class State:
         self._grants[live.id] = live
         if record.key is not None:
             self._keys.setdefault((record.uid, record.key), live)
-        self.promises.put(live.id, record.request, record.places)
+        self.promises.put(live.id, live.asked, record.places)
         if record.phase is Phase.ACTIVE:
             self.promises.begin_turn(live.id)
 
     def move(self, live: Live, places: list[Place]) -> None:
         """Gives a grant other places than it had."""
         live.record.places = places
-        self.promises.put(live.id, live.record.request, places)
+        self.promises.put(live.id, live.asked, places)
 
     def remove(self, live: Live) -> None:
         """Removes a grant that has ended; the ledger keeps it."""

@@ -52,11 +52,11 @@ export function columns(title, span, palette) {
     const sums = new Map();
     plot.replaceChildren(...found.map((one) => column(one, chart.tenants, palette, sums)));
     const recorded = found.filter((one) => one !== null).length;
-    const said = [...sums].sort((a, b) => b[1] - a[1]).map(([tenant, milli]) => `${tenant} ${about(milli / recorded)}`);
+    const parts = [...sums].sort((a, b) => b[1] - a[1]).map(([tenant, milli]) => `${tenant} ${about(milli / recorded)}`);
     const used = [...sums.values()].reduce((a, b) => a + b, 0) / recorded;
     setText(total, `${about(used)} used`);
-    plot.setAttribute("aria-label", `${title}, ${span}: ${said.join(", ") || "nobody used it"}; ${about(1000 - used)} unused`);
-    plot.title = `${said.slice(0, 8).join(", ") || "nobody used it"}; ${about(1000 - used)} idle or switching`;
+    plot.setAttribute("aria-label", `${title}, ${span}: ${parts.join(", ") || "nobody used it"}; ${about(1000 - used)} unused`);
+    plot.title = `${parts.slice(0, 8).join(", ") || "nobody used it"}; ${about(1000 - used)} idle or switching`;
   };
   return element;
 }

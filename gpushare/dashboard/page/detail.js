@@ -2,7 +2,7 @@
 
 import { el, name, once, table } from "./dom.js";
 import { clock, duration, percent, size } from "./format.js";
-import { said } from "./said.js";
+import { sentences } from "./sentences.js";
 import { ask, change } from "./stream.js";
 
 const dialog = document.getElementById("detail");
@@ -30,7 +30,7 @@ export async function open(store, id) {
   dialog.showModal();
   try {
     const found = await ask(`api/grant?${new URLSearchParams({ node: node.place, id })}`);
-    story.replaceChildren(...told(found));
+    story.replaceChildren(...history(found));
   } catch (error) {
     story.replaceChildren(el("p", { class: "bad", text: error.message }));
   }
@@ -68,10 +68,10 @@ function runs({ pids = 0, kind }) {
   return `${pids === 1 ? "1 process" : `${pids} processes`}${kind === "container" ? " in a container" : ""}`;
 }
 
-function told({ now: sentences, decisions, receipts }) {
-  const part = (title, rows, none) => [el("h3", { text: title }), rows.length ? said(rows) : el("p", { class: "none", text: none })];
+function history({ now: lines, decisions, receipts }) {
+  const part = (title, rows, none) => [el("h3", { text: title }), rows.length ? sentences(rows) : el("p", { class: "none", text: none })];
   return [
-    ...part("Now", sentences.map((text) => ({ text })), "Nothing is to be said."),
+    ...part("Now", lines.map((text) => ({ text })), "Nothing is to be said."),
     ...part("Decisions", decisions.map((one) => ({ text: `${clock(one.at_ns)}  ${one.text}` })), "None are recorded."),
     ...part("Receipts", receipts, "It has not waited in what the record has."),
   ];

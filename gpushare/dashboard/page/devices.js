@@ -20,9 +20,9 @@ function card(palette) {
     once(model, [device.name, device.grants ?? 0], ([text, grants]) => [name(text), `, ${count(grants, "grant")}`]);
     once(state, [device.healthy, device.health_reason, device.state, device.drain_reason], states);
     const milli = PARTS.map((part) => device[part] ?? 0);
-    const said = PARTS.map((part, i) => `${about(milli[i])} ${part}`).filter((_, i) => milli[i] || i === 0 || i === 3).join(", ");
-    now.show(milli, said);
-    setText(nowText, `${said}; ${percent(device.promised)} promised`);
+    const parts = PARTS.map((part, i) => `${about(milli[i])} ${part}`).filter((_, i) => milli[i] || i === 0 || i === 3).join(", ");
+    now.show(milli, parts);
+    setText(nowText, `${parts}; ${percent(device.promised)} promised`);
     const whole = device.capacity || 1;
     const held = (1000 * (device.memory ?? 0)) / whole;
     const kept = Math.min(1000 - held, Math.max(0, (1000 * (device.granted ?? 0)) / whole - held));

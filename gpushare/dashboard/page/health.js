@@ -2,7 +2,7 @@
 
 import { el, name, once, tag } from "./dom.js";
 import { clock, count, duration } from "./format.js";
-import { said } from "./said.js";
+import { sentences } from "./sentences.js";
 
 const state = (good, text, otherwise = "bad") => el("span", { class: good ? "good" : otherwise, text: `${good ? "\u2713" : "\u2717"} ${text}` });
 
@@ -37,7 +37,7 @@ function wallsCard({ walls, enforce }) {
 }
 
 const list = (title, rows, none) =>
-  card(title, rows.length ? said(rows.map((text) => ({ text }))) : el("p", { class: "none", text: none }));
+  card(title, rows.length ? sentences(rows.map((text) => ({ text }))) : el("p", { class: "none", text: none }));
 
 export function show(node) {
   const { facts: found, observed } = node;

@@ -8,16 +8,16 @@ import { about, clock, count } from "./format.js";
 import * as grants from "./grants.js";
 import * as health from "./health.js";
 import * as nodes from "./nodes.js";
-import * as said from "./said.js";
+import * as sentences from "./sentences.js";
 import { Store } from "./store.js";
 import { Stream, takeToken } from "./stream.js";
 import * as tenants from "./tenants.js";
 
 const VIEWS = {
-  devices: [devices], tick: [grants], tenants: [tenants], grants: [grants], standing: [said], receipts: [said],
+  devices: [devices], tick: [grants], tenants: [tenants], grants: [grants], standing: [sentences], receipts: [sentences],
   facts: [health], observed: [health], hour: [devices], day: [devices], state: [],
 };
-const ALL = [devices, tenants, grants, said, health];
+const ALL = [devices, tenants, grants, sentences, health];
 
 const store = new Store();
 const palettes = [];
@@ -101,7 +101,7 @@ function take(message) {
 }
 
 grants.listen(() => draw(grants), (id) => detail.open(store, id));
-said.listen(() => draw(said));
+sentences.listen(() => draw(sentences));
 const stream = new Stream(take, (state, why) => {
   connection = { state, why };
   draw();

@@ -31,7 +31,7 @@ function button(place, store, choose) {
     once(title, node.name, (text) => [name(text)]);
     const milli = mean(node);
     now.show(milli, `${about(milli[0] + milli[1])} used`);
-    setText(state, said(node, milli));
+    setText(state, summary(node, milli));
     state.classList.toggle("bad", node.away !== null);
     element.title = node.away ?? node.name;
     element.setAttribute("aria-pressed", store.chosen === place);
@@ -39,7 +39,7 @@ function button(place, store, choose) {
   return element;
 }
 
-function said(node, milli) {
+function summary(node, milli) {
   if (node.away !== null) return "\u2717 away";
   if (!node.devices) return "asking";
   const waits = waiting(node);

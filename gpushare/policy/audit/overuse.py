@@ -13,11 +13,9 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-AHEAD_NS = 1_000_000_000
-"""How far a report may be ahead of the driver's count, whose samples come up to a second late."""
-FOUND_NS = 1_000_000_000
-"""Unexplained use that is no error of measuring: reports are wrong by a quarter at most, and late by less than a
-second."""
+DOUBT_NS = 1_000_000_000
+"""How far a report may be ahead of the driver's count, whose samples come up to a second late; and the unexplained use
+that is no error of measuring: reports are wrong by a quarter at most, and late by less than a second."""
 STOP_NS, GO_NS = 50_000_000, 0
 """Owed time above which a grant that was found is stopped, and down to which it stays stopped. The cycle is far above
 the 20 ms below which freezing is not worth its cost."""
@@ -46,12 +44,16 @@ class Account:
     """One grant on one device. `owed_ns`: what it took beyond what it had and what was due to it. `found`: that was too
     much to be an error. `stopped`: its processes are to be stopped now."""
 
-    owed_ns: int = field(default_factory=lambda: -AHEAD_NS)
+    doubt_ns: int = DOUBT_NS
+    owed_ns: int = field(init=False)
     found: bool = False
     stopped: bool = False
     _due_milli: int = LEAST_MILLI
     _went_ns: int = 0
     """How long it has run since it was last stopped."""
+
+    def __post_init__(self) -> None:
+        self.owed_ns = -self.doubt_ns
 
     def follow(self, used_ns: int, had_ns: int, due_milli: int, wall_ns: int) -> None:
         """Accounts for `wall_ns`, in which it used the device for `used_ns` by the driver's count, and had it for
@@ -60,9 +62,9 @@ class Account:
         if not self.stopped or due_milli > self._due_milli:
             self._due_milli = max(due_milli, LEAST_MILLI)
         owed = self.owed_ns + used_ns - max(had_ns, wall_ns * self._due_milli // 1000)
-        self.owed_ns = min(max(owed, -STOP_NS if self.found else -AHEAD_NS), MOST_NS)
+        self.owed_ns = min(max(owed, -STOP_NS if self.found else -self.doubt_ns), MOST_NS)
         if not self.found:
-            self.found = self.stopped = self.owed_ns >= FOUND_NS
+            self.found = self.stopped = self.owed_ns >= self.doubt_ns
             return
         self.stopped = self.owed_ns > (GO_NS if self.stopped else STOP_NS)
         self._went_ns = 0 if self.stopped else self._went_ns + wall_ns

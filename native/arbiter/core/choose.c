@@ -144,7 +144,7 @@ void core_measure(const struct gs_core *core, struct core_grant *g) {
   g->work_milli = (uint32_t)core_min(sum.busy_ns / (sum.resident_ns / 1000 + 1), 1000);
   if (g->fills < FILL_SAMPLES)
     return;
-  /* With others on the device a grant does less than it would alone, which says nothing about what it would fill,
+  /* With others on the device a grant does less than it would alone, which shows nothing about what it would fill,
    * unless it does much less than before on a device that is not crowded. */
   bool less = 2 * g->work_milli < g->fill_milli && !crowded(core);
   g->fill_milli = g->fill_shared && !less ? (uint32_t)core_max(g->work_milli, g->fill_milli) : g->work_milli;

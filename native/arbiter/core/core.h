@@ -1,5 +1,5 @@
 /* Decides who may use one device, and when. Pure: no clock, no I/O, no shared memory, and no allocation after create.
- * The caller reports what it sees of each grant (gs_core_observe), says what time it is (gs_core_step), and carries out
+ * The caller reports what it sees of each grant (gs_core_observe), passes the time (gs_core_step), and carries out
  * the decisions that it gets back. Times are ns of one monotonic clock; one that steps back counts as standing still.
  * README.md has the rules and the reasons. */
 #ifndef GS_ARBITER_CORE_CORE_H
@@ -91,7 +91,7 @@ void gs_core_bell_rang(gs_core *core, int32_t grant);
  * step again if nothing happens (UINT64_MAX: never). Before the call, observe all grants that gs_core_watched names. */
 int gs_core_step(gs_core *core, uint64_t now_ns, struct gs_core_decision *out, uint64_t *next_ns);
 
-/* ---- gangs ---- The core neither leases the device to a gang nor revokes its lease. It says whether the gang is due,
+/* ---- gangs ---- The core neither leases the device to a gang nor revokes its lease. It reports whether the gang is due,
  * and when it has to yield. gangs.h then acts on all devices of the gang at one time now_ns; cores whose state it
  * changed are stepped again at that time. The functions below are for gangs.c. */
 

@@ -46,8 +46,8 @@ int gs_gangs_add(gs_gangs *gangs, gs_core *const *core, int32_t grant, const uin
   *g = (struct gs_gang){.grant = grant, .ndevices = ndevices, .held = held};
   for (uint32_t i = 0; i < ndevices; i++) {
     g->device[i] = devices[i];
-    int stands = gs_core_add(core[devices[i]], grant, &share[i], held, now_ns);
-    g->held = g->held && stands;
+    int kept = gs_core_add(core[devices[i]], grant, &share[i], held, now_ns);
+    g->held = g->held && kept;
   }
   for (uint32_t i = 0; i < ndevices && held && !g->held; i++)
     if (gs_core_holds(core[devices[i]], grant))

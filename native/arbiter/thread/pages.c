@@ -29,13 +29,13 @@ static void load_words(const struct gs_slot *slot, uint32_t ordinal, struct gs_c
   };
 }
 
-static void note_lies(struct entry *e, uint32_t lies, struct told *told, const struct gs_claim_words *said) {
+static void note_lies(struct entry *e, uint32_t lies, struct report *report, const struct gs_claim_words *claimed) {
   for (uint32_t word = 0; word < GS_WORDS; word++) {
-    if (!(lies & UINT32_C(1) << word) || e->ntold == TOLD_MAX)
+    if (!(lies & UINT32_C(1) << word) || e->nreports == REPORTS_MAX)
       continue;
-    told->lie.word = word;
-    told->lie.value = gs_claim_value(said, word);
-    e->told[e->ntold++] = *told;
+    report->lie.word = word;
+    report->lie.value = gs_claim_value(claimed, word);
+    e->reports[e->nreports++] = *report;
   }
 }
 
@@ -43,16 +43,16 @@ static void note_lies(struct entry *e, uint32_t lies, struct told *told, const s
 static bool believed_words(struct entry *e, const struct gs_seat *seat, uint32_t slot, uint32_t ordinal, uint64_t now,
                            struct gs_claim_words *words) {
   struct gs_claim *claim = arbiter_claim(e, ordinal, slot);
-  struct gs_claim_words said;
-  load_words(&e->usage->slot[slot], ordinal, &said);
+  struct gs_claim_words claimed;
+  load_words(&e->usage->slot[slot], ordinal, &claimed);
   struct gs_claim_bounds bounds = {seat->generation, seat->pid, now, seat->since_ns, e->seats->capacity_bytes[ordinal]};
-  if (!gs_claim_by(&bounds, &said)) /* the words may have been written after `now` was read */
+  if (!gs_claim_by(&bounds, &claimed)) /* the words may have been written after `now` was read */
     bounds.now_ns = now_ns();
-  struct told told = {.ordinal = ordinal, .lie = {.slot = slot, .pid = seat->pid}};
-  *words = said;
+  struct report report = {.ordinal = ordinal, .lie = {.slot = slot, .pid = seat->pid}};
+  *words = claimed;
   uint32_t lies = gs_claim_believe(claim, &bounds, words);
   if (lies)
-    note_lies(e, lies, &told, &said);
+    note_lies(e, lies, &report, &claimed);
   return claim->lies != 0;
 }
 
@@ -78,8 +78,8 @@ void arbiter_read_view(struct entry *e, uint32_t ordinal, uint64_t now, struct g
       view->busy_until_ns = queue_end;
     bool empty = words.inflight == 0 && queue_end <= now;
     /* while ranks are uneven, one may have submitted work after it reported that it has drained */
-    bool said = load32(&e->usage->slot[i].device[ordinal].drained) == lease && !(e->cuts && e->cuts->uneven);
-    if (!said && !empty)
+    bool drained = load32(&e->usage->slot[i].device[ordinal].drained) == lease && !(e->cuts && e->cuts->uneven);
+    if (!drained && !empty)
       view->drained = 0;
     view->running += !empty;
     memory = gs_claim_sum(memory, words.memory_bytes);
@@ -97,20 +97,20 @@ void arbiter_read_view(struct entry *e, uint32_t ordinal, uint64_t now, struct g
 
 static void record_lies(gs_arbiter *a, int32_t grant, uint64_t now) {
   struct entry *e = &a->grant[grant];
-  if (e->ntold && now - e->lies_from_ns >= 1000000000u) {
+  if (e->nreports && now - e->lies_from_ns >= 1000000000u) {
     e->lies_from_ns = now;
     e->lies = 0;
   }
-  for (uint32_t i = 0; i < e->ntold && e->lies < GS_LIES_PER_SECOND; i++, e->lies++)
+  for (uint32_t i = 0; i < e->nreports && e->lies < GS_LIES_PER_SECOND; i++, e->lies++)
     a->event[a->nevents++ % GS_ARBITER_EVENTS] = (struct gs_event){
         .t_ns = now,
         .kind = GS_EVENT_LIE,
-        .device = e->device[e->told[i].ordinal],
+        .device = e->device[e->reports[i].ordinal],
         .grant = handle_of(a, grant),
         .other = -1,
-        .lie = e->told[i].lie,
+        .lie = e->reports[i].lie,
     };
-  e->ntold = 0;
+  e->nreports = 0;
 }
 
 void arbiter_observe(gs_arbiter *a, int32_t grant, uint64_t now) {

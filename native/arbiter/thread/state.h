@@ -43,11 +43,11 @@ struct cuts {
 };
 
 /* A lie that is not in the record yet. */
-struct told {
+struct report {
   uint32_t ordinal;
   struct gs_lie lie;
 };
-enum { TOLD_MAX = 8 }; /* lies recorded per observation of a grant's pages; further ones mark without an event */
+enum { REPORTS_MAX = 8 }; /* lies recorded per observation of a grant's pages; further ones mark without an event */
 
 struct entry {
   bool present, muted;
@@ -59,8 +59,8 @@ struct entry {
   struct gs_claim *claims; /* [ordinal * GS_MAX_SLOTS + slot] */
   int bell;                /* a duplicate that the arbiter owns */
   uint32_t bells, live, marked, ndevices;
-  struct told told[TOLD_MAX];
-  uint32_t ntold, lies; /* lies: recorded in the second that began at lies_from_ns */
+  struct report reports[REPORTS_MAX];
+  uint32_t nreports, lies; /* lies: recorded in the second that began at lies_from_ns */
   uint64_t lies_from_ns;
   struct cuts *cuts;                       /* a gang's, else NULL */
   uint32_t device[GS_MAX_DEVICES];         /* by ordinal */

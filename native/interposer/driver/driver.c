@@ -13,7 +13,7 @@
 
 enum found { UNKNOWN, PRESENT, ABSENT };
 
-static void *handle; /* set before `found` says PRESENT */
+static void *handle; /* set before `found` is PRESENT */
 static uint32_t found;
 static char why[160];
 

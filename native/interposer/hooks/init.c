@@ -8,11 +8,11 @@
 /* Prints a line, once per process, if the driver finds none of the devices that the program asks for, and may open
  * files. */
 static void mention_nodes(CUresult result) {
-  static uint32_t said;
+  static uint32_t warned;
   char words[GS_VISIBLE_BYTES];
   if (result == CUDA_ERROR_NO_DEVICE && !gs_files_short() &&
       gs_visible_words(gs_process->limits, getenv("CUDA_VISIBLE_DEVICES"), words) > 0 &&
-      __atomic_exchange_n(&said, 1, __ATOMIC_RELAXED) == 0)
+      __atomic_exchange_n(&warned, 1, __ATOMIC_RELAXED) == 0)
     gs_say("the driver can open no device here: a sandbox has to let their nodes through (bwrap --dev-bind /dev /dev)");
 }
 

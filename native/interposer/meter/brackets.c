@@ -103,21 +103,21 @@ static void note_hold(struct gs_queue *queue, struct gs_segment *segment, uint64
 /* Teaches the function's mean, and charges for others like it that nobody saw. */
 static void learn_sample(struct gs_meter *meter, const struct gs_queue *queue, struct gs_function *function,
                          const struct sample *sample, double elapsed, bool far) {
-  double missed = sample->took - function->estimate, stands = queue->sampled_stands;
+  double missed = sample->took - function->estimate, weight = queue->sampled_weight;
   if (function->observed >= GS_METER_TRUSTED && !sample->shared &&
       -missed > function->estimate / 2 + GS_METER_KNEE * function->spread)
-    gs_purse_found(meter, -missed * stands); /* others like it were charged too much */
+    gs_purse_found(meter, -missed * weight); /* others like it were charged too much */
   if (far) {
-    gs_purse_found(meter, missed * stands);
+    gs_purse_found(meter, missed * weight);
     if (sample->own)
-      gs_charge_unseen(meter, queue->sampled_from, missed * (stands - 1));
+      gs_charge_unseen(meter, queue->sampled_from, missed * (weight - 1));
   } else if (sample->partial) {
     return;
   } else if (sample->shared && elapsed > GS_METER_UNSLICED_NS && !function->exact) {
     function->shared = true; /* how long it is follows only from what it had beside others */
   } else if (sample->shared ? !function->exact
                             : sample->own || (!function->exact && missed < GS_METER_KNEE * function->estimate)) {
-    gs_function_learn(function, sample->took, stands, sample->own && !sample->shared);
+    gs_function_learn(function, sample->took, weight, sample->own && !sample->shared);
   }
 }
 

@@ -26,16 +26,16 @@ void gs_charge_unseen(struct gs_meter *meter, uint64_t to, double missed) {
 static void learn_whole(struct gs_meter *meter, const struct gs_shown *shown, double took) {
   const struct gs_segment *segment = shown->segment;
   struct gs_function *function = gs_segment_function(segment);
-  double missed = took - shown->total, stands = maximum(segment->stands, 1);
+  double missed = took - shown->total, weight = maximum(segment->weight, 1);
   uint32_t n = segment->launches - (segment->seen_until > 0);
   if (shown->residents > 1 || !function)
     return;
   if (gs_function_far(function, missed + function->estimate)) { /* one of them was */
-    gs_purse_found(meter, n == 1 ? missed * stands : missed);
+    gs_purse_found(meter, n == 1 ? missed * weight : missed);
     if (n == 1)
-      gs_charge_unseen(meter, segment->first, missed * (stands - 1));
+      gs_charge_unseen(meter, segment->first, missed * (weight - 1));
   } else if (n > 1 || took > GS_METER_GAP_NS || !shown->came) { /* else clocks are not exact enough */
-    gs_function_learn(function, took / n, n > 1 ? n : stands, n == 1);
+    gs_function_learn(function, took / n, n > 1 ? n : weight, n == 1);
   }
 }
 

@@ -78,8 +78,8 @@ static bool long_enough(const struct gs_meter *meter, double estimate) {
 static uint32_t plan_measure(struct gs_meter *meter, struct gs_queue *queue, struct gs_function *function, uint64_t now,
                              bool empty, bool shared) {
   bool unknown = gs_function_unknown(function), lengthy = empty && long_enough(meter, function->estimate);
-  double stands = 0;
-  bool again = queue->again > 0, chosen = gs_purse_chosen(meter, queue, &stands);
+  double weight = 0;
+  bool again = queue->again > 0, chosen = gs_purse_chosen(meter, queue, &weight);
   /* A bracket would also measure work of other streams on the device. */
   bool alone = now >= meter->end || meter->inflight < queue->inflight + 1;
   bool free = !__atomic_load_n(&queue->bracketing, __ATOMIC_ACQUIRE) || now - queue->last_bracket > LOST_NS;
@@ -89,10 +89,10 @@ static uint32_t plan_measure(struct gs_meter *meter, struct gs_queue *queue, str
   bool wanted = unknown || again || beside || (chosen && !lengthy && gs_purse_usual(meter));
   bool bracket = wanted && alone && free && !queue->repeated && (!lengthy || unknown || beside) &&
                  (again || queue->end < now + GS_METER_LATE_NS) && (unknown || !shared || queue->open.launches == 0);
-  queue->open.stands = lengthy || unknown ? 1 : chosen ? stands : 0;
+  queue->open.weight = lengthy || unknown ? 1 : chosen ? weight : 0;
   if (bracket) {
     function->tries += function->tries < GS_METER_TRIES;
-    queue->sampled_stands = chosen && !unknown && !lengthy ? stands : 1;
+    queue->sampled_weight = chosen && !unknown && !lengthy ? weight : 1;
     queue->sampled_shared = shared;
     queue->sampled_clear = meter->inflight < 1;
     queue->last_bracket = now;
@@ -186,7 +186,7 @@ void gs_meter_undo(struct gs_meter *meter, struct gs_queue *queue, const struct 
     return;
   open->launches--;
   open->unobserved -= unobserved;
-  open->stands = 0;
+  open->weight = 0;
   open->estimate = maximum(open->estimate - estimate, 0);
   for (uint32_t i = 0; i < open->kinds; i++)
     if (open->kind[i].function == function && open->kind[i].launches > 0)

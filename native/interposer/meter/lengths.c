@@ -112,11 +112,11 @@ bool gs_function_far(struct gs_function *function, double took) {
   return function->far < RARE;
 }
 
-void gs_function_learn(struct gs_function *function, double took, double stands, bool exact) {
+void gs_function_learn(struct gs_function *function, double took, double weight, bool exact) {
   if (exact && !function->exact)
     function->weight = 0; /* what was seen less exactly does not count any more */
-  function->weight += stands - function->weight / WINDOW;
-  double off = took - function->estimate, part = minimum(stands / function->weight, 1);
+  function->weight += weight - function->weight / WINDOW;
+  double off = took - function->estimate, part = minimum(weight / function->weight, 1);
   function->estimate += off * part;
   function->spread += ((off < 0 ? -off : off) - function->spread) * part;
   function->exact |= exact;

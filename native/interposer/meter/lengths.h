@@ -19,8 +19,8 @@ bool gs_segment_known_alone(const struct gs_segment *segment);
 bool gs_function_far(struct gs_function *function, double took);
 /* The only function of a segment that shows how long its launches take; NULL: there is none. */
 struct gs_function *gs_segment_function(const struct gs_segment *segment);
-/* One launch took `took` ns, and was chosen out of `stands`. exact: it was measured, and not together with others. */
-void gs_function_learn(struct gs_function *function, double took, double stands, bool exact);
+/* One launch took `took` ns, and was chosen out of `weight`. exact: it was measured, and not together with others. */
+void gs_function_learn(struct gs_function *function, double took, double weight, bool exact);
 /* The whole segment took `took` ns; shared: others had a part of that. */
 void gs_segment_learn(const struct gs_segment *segment, double took, bool shared);
 /* A launch of the function was measured by itself: the segment's estimate is without it from now on. */
@@ -35,7 +35,7 @@ void gs_purse_earn(struct gs_meter *meter, uint64_t now, uint32_t launches);
 /* The chance with which the next launch is chosen. */
 double gs_purse_chance(const struct gs_meter *meter);
 /* Whether the launch that is made now is chosen to be measured; out of how many, if so. To be called once a launch. */
-bool gs_purse_chosen(struct gs_meter *meter, struct gs_queue *queue, double *stands);
+bool gs_purse_chosen(struct gs_meter *meter, struct gs_queue *queue, double *weight);
 /* Whether a launch that was just chosen would have been with an empty purse. */
 bool gs_purse_usual(struct gs_meter *meter);
 /* Measuring has cost, or has uncovered, this much. */

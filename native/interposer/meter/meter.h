@@ -16,7 +16,7 @@
  *
  * All times are host nanoseconds (CLOCK_MONOTONIC); device times are mapped to them with gs_clock first. Durations are
  * nanoseconds in double. The work of all streams is united on one time line, so that the charge never exceeds the wall
- * time; docs/launch.md says how exact it is. */
+ * time; docs/concepts/inside/launch.md: how exact it is. */
 #ifndef GPUSHARE_METER_H
 #define GPUSHARE_METER_H
 
@@ -39,7 +39,7 @@ enum {
   GS_METER_UNSLICED_NS = 200000, /* others rarely get a time slice between two events closer than this */
   GS_METER_SLICE_NS = 2500000,   /* longest time slice of the device */
   GS_METER_TAIL_NS = 3000000,    /* for this long into a lease, work of the previous one may be on the device */
-  GS_METER_HEARD_NS = 100000,    /* others are done up to this long before this process is told */
+  GS_METER_HEARD_NS = 100000,    /* others are done up to this long before this process learns it */
   GS_METER_OVERDUE_NS = 200000,  /* work behind an overdue mark is reported to take at least this much longer */
   /* Lengths. */
   GS_METER_GUESS_NS = 8000, /* of a function never seen */
@@ -91,7 +91,7 @@ struct gs_segment {
   double excess;                  /* minus what of its work is charged already, by gs_meter_had_work */
   double idle;                    /* time since the first launch for which the queue is believed to have been empty */
   double stalled;                 /* time for which the device waited for the host inside a bracket */
-  double stands;                  /* its last launch was chosen, out of this many; 0: it was not */
+  double weight;                  /* its last launch was chosen, out of this many; 0: it was not */
   double share;                   /* share of what all streams launched meanwhile. Set on a mark only */
   uint64_t first;                 /* host time of the first launch */
   uint64_t made;                  /* host time after it was made; 0: not known. Set on a mark only */
@@ -146,14 +146,14 @@ struct gs_queue {
   double due;                  /* chance to be drawn until the next launch is chosen, see purse.c */
   uint32_t repeated; /* repeated launches since the last planned one: the queue may not be as empty as believed */
   /* Since the last mark or wait, a copy, a host function or a wait for something else went into the stream: how long
-   * the stream is busy says nothing about its kernels. Atomic. */
+   * the stream is busy shows nothing about its kernels. Atomic. */
   bool clouded;
   bool bracketing; /* a thread is between the plan of a bracket, made at last_bracket, and its end. Atomic */
   uint64_t last_bracket;
   struct gs_function *recent;  /* function of the last launch */
   struct gs_function *sampled; /* the bracketed launch whose events are not read yet */
   uint64_t sampled_key;
-  double sampled_stands; /* number of launches that it was chosen from */
+  double sampled_weight; /* number of launches that it was chosen from */
   double sampled_host;   /* host time inside its launch call, */
   double sampled_whole;  /* and from before the record of the first event until after that of the second: */
   uint64_t sampled_from, sampled_closed;
@@ -355,7 +355,7 @@ uint64_t gs_meter_pace(struct gs_meter *meter, uint64_t key, uint64_t most);
 void gs_meter_turn(struct gs_meter *meter, uint32_t others, uint64_t from);
 /* Charges what was to be charged later: the process ends. unsettled.c */
 void gs_meter_end(struct gs_meter *meter);
-/* Whether others are on the device now, as far as this process was told. */
+/* Whether others are on the device now, as far as this process knows. */
 static inline bool gs_meter_beside(const struct gs_meter *meter) {
   return meter->others > 0 && meter->others != GS_METER_AWAY;
 }

@@ -99,10 +99,10 @@ bool gs_purse_usual(struct gs_meter *meter) { /* of the two chances, that one ca
   return drawn(meter) * more <= drawn(meter) * usual_chance(meter);
 }
 
-bool gs_purse_chosen(struct gs_meter *meter, struct gs_queue *queue, double *stands) {
+bool gs_purse_chosen(struct gs_meter *meter, struct gs_queue *queue, double *weight) {
   double chance = gs_purse_chance(meter);
   if (queue->again > 0 || chance >= certain) {
-    *stands = maximum(queue->again, 1);
+    *weight = maximum(queue->again, 1);
     queue->again = 0;
     return true;
   }
@@ -112,7 +112,7 @@ bool gs_purse_chosen(struct gs_meter *meter, struct gs_queue *queue, double *sta
   if (queue->due > 0)
     return false;
   queue->due = drawn(meter);
-  *stands = 1 / chance + 0.5 + chance / 12; /* the first terms of 1 / (1 - exp(-chance)) */
+  *weight = 1 / chance + 0.5 + chance / 12; /* the first terms of 1 / (1 - exp(-chance)) */
   return true;
 }
 

@@ -82,7 +82,7 @@ void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done
   struct gs_shown shown = look(meter, queue, mark, done, lease, residents);
   bool seen = mark->segment.seen_until && mark->segment.launches == 1; /* its bracket has shown it, and it is charged */
   uint64_t expected = mark->expected;
-  double stands = mark->segment.stands;
+  double weight = mark->segment.weight;
   if (!mark->start && queue->anchored && done > queue->previous_done && shown.done > shown.begin && !seen)
     gs_charge_segment(meter, queue, &shown);
   drop_oldest(meter, queue);
@@ -92,8 +92,8 @@ void gs_meter_reap(struct gs_meter *meter, struct gs_queue *queue, uint64_t done
     queue->previous_done = done;
   queue->anchored = true;
   /* A launch that was chosen, and was alone where that was not known: the next one is bracketed in its place. */
-  if (stands > 0 && shown.lag <= GS_METER_LAG_NS && expected > done + GS_METER_LAG_NS)
-    queue->again = stands;
+  if (weight > 0 && shown.lag <= GS_METER_LAG_NS && expected > done + GS_METER_LAG_NS)
+    queue->again = weight;
   /* A mark done long before it was expected also shows that nothing was waiting. */
   if (shown.lag > GS_METER_LAG_NS || expected > done + GS_METER_CLOCK_NS)
     believe(meter, queue, done);

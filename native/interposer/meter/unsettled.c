@@ -1,5 +1,5 @@
 /* What was launched beside others is charged, or corrected, once more is known. Others come to the device and leave it,
- * and this process hears of it a little later. How long launches are that were never seen before is shown by the next
+ * and this process learns it a little later. How long launches are that were never seen before is shown by the next
  * ones. */
 #include "interposer/meter/lengths.h"
 
@@ -18,7 +18,7 @@ static void learn(struct gs_meter *meter, const struct gs_segment *segment, doub
   else if (!exact && !function->exact && sliced)
     function->shared = true;
   else if (exact || !function->exact)
-    gs_function_learn(function, each, maximum(segment->stands, 1) * segment->launches, exact && segment->launches == 1);
+    gs_function_learn(function, each, maximum(segment->weight, 1) * segment->launches, exact && segment->launches == 1);
 }
 
 static void charge(struct gs_meter *meter, const struct gs_unsettled *one) {

@@ -74,7 +74,7 @@ void gs_meter_seen_busy(struct gs_meter *meter, const struct gs_queue *queue, st
   bool marks = queue->head != queue->tail;
   if (marks && (oldest->start || __atomic_load_n(&oldest->state, __ATOMIC_ACQUIRE) == GS_MARK_RECORDED))
     return; /* the mark shows more, and when */
-  /* The thread may have got no processor for long after the work was done. The last mark says when the stream was done
+  /* The thread may have got no processor for long after the work was done. The last mark shows when the stream was done
    * with all that came before it; nothing was launched since, or only after that and after the wait began. */
   const struct gs_segment *next = marks ? &oldest->segment : &queue->open;
   uint64_t done = queue->previous_done;

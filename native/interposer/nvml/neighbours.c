@@ -60,8 +60,8 @@ GS_ML(nvmlSystemGetTopologyGpuSet, (unsigned int cpu, unsigned int *count, nvmlD
 
 /* ---- two devices ------------------------------------------------------------------------------------------------- */
 
-/* Passes on what the real library has told of two devices, if both are the grant's. */
-static nvmlReturn_t put_pair(nvmlReturn_t result, nvmlDevice_t one, nvmlDevice_t other, unsigned int told,
+/* Passes on what the real library returned for two devices, if both are the grant's. */
+static nvmlReturn_t put_pair(nvmlReturn_t result, nvmlDevice_t one, nvmlDevice_t other, unsigned int found,
                              unsigned int *out) {
   const struct gs_view *view = gs_ml_view();
   int ordinal;
@@ -71,26 +71,26 @@ static nvmlReturn_t put_pair(nvmlReturn_t result, nvmlDevice_t one, nvmlDevice_t
       result = gs_ml_own(view, other, &ordinal);
   }
   if (result == NVML_SUCCESS && out)
-    *out = told;
+    *out = found;
   return result;
 }
 
 GS_ML(nvmlDeviceGetTopologyCommonAncestor, (nvmlDevice_t one, nvmlDevice_t other, unsigned int *level)) {
-  unsigned int told = 0;
-  nvmlReturn_t result = GS_ML_REAL(nvmlDeviceGetTopologyCommonAncestor)(one, other, level ? &told : NULL);
-  return put_pair(result, one, other, told, level);
+  unsigned int found = 0;
+  nvmlReturn_t result = GS_ML_REAL(nvmlDeviceGetTopologyCommonAncestor)(one, other, level ? &found : NULL);
+  return put_pair(result, one, other, found, level);
 }
 
 GS_ML(nvmlDeviceGetP2PStatus, (nvmlDevice_t one, nvmlDevice_t other, unsigned int index, unsigned int *status)) {
-  unsigned int told = 0;
-  nvmlReturn_t result = GS_ML_REAL(nvmlDeviceGetP2PStatus)(one, other, index, status ? &told : NULL);
-  return put_pair(result, one, other, told, status);
+  unsigned int found = 0;
+  nvmlReturn_t result = GS_ML_REAL(nvmlDeviceGetP2PStatus)(one, other, index, status ? &found : NULL);
+  return put_pair(result, one, other, found, status);
 }
 
 GS_ML(nvmlDeviceOnSameBoard, (nvmlDevice_t one, nvmlDevice_t other, unsigned int *same)) {
-  unsigned int told = 0;
-  nvmlReturn_t result = GS_ML_REAL(nvmlDeviceOnSameBoard)(one, other, same ? &told : NULL);
-  return put_pair(result, one, other, told, same);
+  unsigned int found = 0;
+  nvmlReturn_t result = GS_ML_REAL(nvmlDeviceOnSameBoard)(one, other, same ? &found : NULL);
+  return put_pair(result, one, other, found, same);
 }
 
 /* ---- the other end of a link ------------------------------------------------------------------------------------- */
@@ -121,17 +121,17 @@ static bool foreign_end(const struct gs_view *view, nvmlDevice_t device, unsigne
 
 static nvmlReturn_t put_remote(remote_function real, nvmlDevice_t device, unsigned int link, void *pci, size_t size) {
   const struct gs_view *view = gs_ml_view();
-  _Alignas(struct pci) char told[PCI_V2];
+  _Alignas(struct pci) char found[PCI_V2];
   int ordinal;
-  nvmlReturn_t result = real(device, link, view && pci ? told : pci);
+  nvmlReturn_t result = real(device, link, view && pci ? found : pci);
   if (result != NVML_SUCCESS || !view)
     return result;
   result = gs_ml_own(view, device, &ordinal);
   if (result != NVML_SUCCESS)
     return result;
-  if (foreign_end(view, device, link, (const struct pci *)told))
+  if (foreign_end(view, device, link, (const struct pci *)found))
     return NVML_ERROR_NOT_SUPPORTED;
-  memcpy(pci, told, size);
+  memcpy(pci, found, size);
   return NVML_SUCCESS;
 }
 

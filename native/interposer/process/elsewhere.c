@@ -20,8 +20,8 @@ bool gs_place_elsewhere(const CUmemLocation *places, size_t count, CUdevice *dev
 }
 
 CUresult gs_refuse_elsewhere(CUdevice device) {
-  static uint32_t said;
-  if (__atomic_exchange_n(&said, 1, __ATOMIC_RELAXED) == 0)
+  static uint32_t warned;
+  if (__atomic_exchange_n(&warned, 1, __ATOMIC_RELAXED) == 0)
     gs_say("device %d is not part of this share, although the driver shows it", device);
   return CUDA_ERROR_NOT_PERMITTED;
 }

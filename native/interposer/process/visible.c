@@ -125,9 +125,9 @@ bool gs_visible_begin(void) {
   if (visible->inside++ == 0) {
     char **place = find(VARIABLE, VARIABLE_BYTES);
     const char *asked = place ? *place + VARIABLE_BYTES : NULL;
-    static uint32_t said;
+    static uint32_t warned;
     gs_visible_words(gs_process->limits, asked, words);
-    if (*words == '\0' && asked && !wants_none(asked) && __atomic_exchange_n(&said, 1, __ATOMIC_RELAXED) == 0)
+    if (*words == '\0' && asked && !wants_none(asked) && __atomic_exchange_n(&warned, 1, __ATOMIC_RELAXED) == 0)
       gs_say("CUDA_VISIBLE_DEVICES=%.100s names no device of this share: it has %u, numbered from 0", asked,
              gs_process->ndevices);
     memcpy(entry, VARIABLE, VARIABLE_BYTES);

@@ -24,18 +24,18 @@ bool gs_under_cut(const struct gs_time_device *device) {
 
 void gs_clear_drained(struct gs_time_device *device) {
   uint32_t lease = __atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE), *drained = &device->slot->drained;
-  bool said;
+  bool reported;
   /* Takes the lock under which the gate thread checks whether the device has drained and reports it. */
   gs_biased_take(&device->lock);
-  said = !(lease & GS_LEASE_HELD) && __atomic_load_n(drained, __ATOMIC_RELAXED) == lease;
-  if (said) {
+  reported = !(lease & GS_LEASE_HELD) && __atomic_load_n(drained, __ATOMIC_RELAXED) == lease;
+  if (reported) {
     __atomic_store_n(drained, lease - 2, __ATOMIC_SEQ_CST);
     if (device->meter)
       /* from now on, work of this process is on the device again */
       gs_meter_turn(device->meter, gs_others(device, lease), gs_now());
   }
   gs_biased_drop(&device->lock);
-  if (said)
+  if (reported)
     /* wakes this process's gate thread, which reports the drain again when it is true */
     gs_futex_wake(&device->limits->lease, INT_MAX, true);
 }

@@ -16,7 +16,7 @@ static inline double gs_bound(const struct gs_time_device *device) {
 /* Number of the grant's processes that have work on the device or had some within the last `within` ns. */
 uint32_t gs_slots_active(const struct gs_time_device *device, uint64_t now, uint64_t within);
 
-/* Which others may have work on the device, given the lease word just read: the arbiter says whether other grants do.
+/* Which others may have work on the device, given the lease word just read: the arbiter reports whether other grants do.
  * Without a lease nothing of this process is there once it has drained. Without a daemon others are unknown, so the work
  * that runs is charged in full. */
 static inline uint32_t gs_others(const struct gs_time_device *device, uint32_t lease) {

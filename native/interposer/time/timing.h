@@ -38,7 +38,7 @@ struct gs_context {
   struct gs_clock clock;
   uint32_t clocked; /* number of brackets that measured the clock. Atomic */
   /* An event behind everything in the context that is not known to be done, or NULL; number of such events that were
-   * done. See prove.c */
+   * done. See query.c */
   CUevent asking;
   uint64_t answers;
   struct gs_latch pool; /* protects free_event */
@@ -61,7 +61,7 @@ struct gs_stream {
   struct gs_stream *next, *prior;     /* in the list of its device; see active.h */
   uint64_t due;                       /* when the work is expected to be done */
   uint64_t refused; /* when a mark was last refused; 0: never. After that, marks are tried again only after a while */
-  /* prove.c only: the number of the context's answer that covers this stream, and its number of launches when that was
+  /* query.c only: the number of the context's answer that covers this stream, and its number of launches when that was
    * asked */
   uint64_t asked, asked_launches;
   /* Submissions booked so far (written under the device's lock), and those whose driver call has ended since. They stay
@@ -69,8 +69,8 @@ struct gs_stream {
   uint64_t sent, arrived;
   /* Below: under the device's lock. */
   uint64_t newest;     /* only waits with a greater number show that the work of this stream is done; see waits.h */
-  uint64_t blind;      /* the stream is charged by residency from this time on; 0: by its marks. See residency.h */
-  uint32_t blind_head; /* number of marks recorded when its work was last found out of their sight */
+  uint64_t unobserved; /* the stream is charged by residency from this time on; 0: by its marks. See residency.h */
+  uint32_t unobserved_head; /* number of marks recorded when its work was last found out of their sight */
   /* When it last began to wait for a value in memory or a semaphore: 1 + number of launches, 0: nothing behind such a wait
    * is in flight; number of marks recorded. The gate reads the first without the lock. */
   uint64_t held_launches;
@@ -119,10 +119,10 @@ struct gs_time_device {
   uint32_t claims; /* collectives counted, or about to be, and not yet submitted */
   /* under lock: slot->launches when nothing was seen in flight; UINT64_MAX: something was in flight last time */
   uint64_t idle_at;
-  struct gs_stream *active; /* see active.h */
-  uint32_t blind;           /* number of streams charged by residency; under lock */
-  uint64_t blind_since;     /* when the latest of them became so */
-  struct gs_stream *rest;   /* represents all streams for which there was no memory; in the mapping of the meter */
+  struct gs_stream *active;    /* see active.h */
+  uint32_t unobserved_streams; /* number of streams charged by residency; under lock */
+  uint64_t unobserved_since;   /* when the latest of them became so */
+  struct gs_stream *rest;      /* represents all streams for which there was no memory; in the mapping of the meter */
   /* under lock: estimated time of what callbacks submitted while the lease word had this value, without a lease */
   uint32_t callback_lease;
   double callback_ns;

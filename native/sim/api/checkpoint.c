@@ -32,7 +32,7 @@ static CUresult result_of(int error) {
   }
 }
 
-/* 0 or a negative errno as sim_proto.h says; -EINVAL: no such process. */
+/* 0 or a negative errno (sim_proto.h); -EINVAL: no such process. */
 static int ask(int pid, enum sim_checkpoint what, enum sim_state *state) {
   struct sim_reply reply = {0};
   int pidfd = (int)syscall(SYS_pidfd_open, pid, 0);

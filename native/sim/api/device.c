@@ -7,9 +7,6 @@
 #include "sim/model/model.h"
 
 static CUresult check(const void *out, CUdevice device) {
-  CUresult result = sim_ready();
-  if (result)
-    return result;
   if (out == NULL)
     return CUDA_ERROR_INVALID_VALUE;
   return sim_device_valid(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
@@ -61,8 +58,6 @@ CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice dev) {
     memcpy(uuid->bytes, sim_hello.device[dev].uuid, sizeof uuid->bytes);
   return result;
 }
-CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice dev) { return cuDeviceGetUuid_v2(uuid, dev); }
-
 CUresult cuDeviceGetLuid(char *luid, unsigned int *deviceNodeMask, CUdevice dev) {
   CUresult result = check(luid, dev);
   if (result)

@@ -36,8 +36,6 @@ CUresult cuEventDestroy_v2(CUevent hEvent) {
   sim_unlock();
   return CUDA_SUCCESS;
 }
-CUresult cuEventDestroy(CUevent hEvent) { return cuEventDestroy_v2(hEvent); }
-
 CUresult cuEventRecord(CUevent hEvent, CUstream hStream) { return sim_event_record_by_handle(hEvent, hStream, 0); }
 CUresult cuEventRecordWithFlags(CUevent hEvent, CUstream hStream, unsigned int flags) {
   return sim_event_record_by_handle(hEvent, hStream, flags);
@@ -142,10 +140,6 @@ CUresult cuEventElapsedTime_v2(float *pMilliseconds, CUevent hStart, CUevent hEn
   sim_unlock();
   return result;
 }
-CUresult cuEventElapsedTime(float *pMilliseconds, CUevent hStart, CUevent hEnd) {
-  return cuEventElapsedTime_v2(pMilliseconds, hStart, hEnd);
-}
-
 /* Records all work of the context: the legacy stream synchronises with all blocking streams; the others are joined one
  * by one. */
 CUresult cuCtxRecordEvent(CUcontext hCtx, CUevent hEvent) {

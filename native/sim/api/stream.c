@@ -46,8 +46,6 @@ CUresult cuStreamDestroy_v2(CUstream hStream) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuStreamDestroy(CUstream hStream) { return cuStreamDestroy_v2(hStream); }
-
 static CUresult synchronize(CUstream handle) {
   struct sim_stream *stream;
   CUresult result = sim_stream_get(handle, &stream);

@@ -95,21 +95,19 @@ struct cudaDeviceProp {
 /* clang-format on */
 _Static_assert(sizeof(struct cudaDeviceProp) == (RT_MAJOR == 12 ? 1032 : 1008), "cudaDeviceProp");
 
-/* A CU_DEVICE_ATTRIBUTE_* and the field it fills. The last member: the field is a size_t. */
-#define NUMBER(attribute, field) {attribute, offsetof(struct cudaDeviceProp, field), false}
-#define BYTES(attribute, field) {attribute, offsetof(struct cudaDeviceProp, field), true}
+/* The first CU_DEVICE_ATTRIBUTE_* of those that fill a field, an int or an array of them; or the field is one size_t. */
+#define SIZE(field) sizeof((struct cudaDeviceProp *)NULL)->field
+#define NUMBER(attribute, field) {attribute, offsetof(struct cudaDeviceProp, field), SIZE(field) / sizeof(int), false}
+#define BYTES(attribute, field) {attribute, offsetof(struct cudaDeviceProp, field), 1, true}
 static const struct {
   int attribute;
   size_t field;
+  int count;
   bool bytes;
 } filled[] = {
     NUMBER(1, max_threads_per_block),
-    NUMBER(2, max_threads_dim[0]),
-    NUMBER(3, max_threads_dim[1]),
-    NUMBER(4, max_threads_dim[2]),
-    NUMBER(5, max_grid_size[0]),
-    NUMBER(6, max_grid_size[1]),
-    NUMBER(7, max_grid_size[2]),
+    NUMBER(2, max_threads_dim),
+    NUMBER(5, max_grid_size),
     BYTES(8, shared_mem_per_block),
     BYTES(9, total_const_mem),
     NUMBER(10, warp_size),
@@ -120,14 +118,9 @@ static const struct {
     NUMBER(18, integrated),
     NUMBER(19, can_map_host_memory),
     NUMBER(21, max_texture_1d),
-    NUMBER(22, max_texture_2d[0]),
-    NUMBER(23, max_texture_2d[1]),
-    NUMBER(24, max_texture_3d[0]),
-    NUMBER(25, max_texture_3d[1]),
-    NUMBER(26, max_texture_3d[2]),
-    NUMBER(27, max_texture_2d_layered[0]),
-    NUMBER(28, max_texture_2d_layered[1]),
-    NUMBER(29, max_texture_2d_layered[2]),
+    NUMBER(22, max_texture_2d),
+    NUMBER(24, max_texture_3d),
+    NUMBER(27, max_texture_2d_layered),
     BYTES(30, surface_alignment),
     NUMBER(31, concurrent_kernels),
     NUMBER(32, ecc_enabled),
@@ -139,37 +132,22 @@ static const struct {
     NUMBER(39, max_threads_per_multi_processor),
     NUMBER(40, async_engine_count),
     NUMBER(41, unified_addressing),
-    NUMBER(42, max_texture_1d_layered[0]),
-    NUMBER(43, max_texture_1d_layered[1]),
-    NUMBER(45, max_texture_2d_gather[0]),
-    NUMBER(46, max_texture_2d_gather[1]),
-    NUMBER(47, max_texture_3d_alt[0]),
-    NUMBER(48, max_texture_3d_alt[1]),
-    NUMBER(49, max_texture_3d_alt[2]),
+    NUMBER(42, max_texture_1d_layered),
+    NUMBER(45, max_texture_2d_gather),
+    NUMBER(47, max_texture_3d_alt),
     NUMBER(50, pci_domain_id),
     BYTES(51, texture_pitch_alignment),
     NUMBER(52, max_texture_cubemap),
-    NUMBER(53, max_texture_cubemap_layered[0]),
-    NUMBER(54, max_texture_cubemap_layered[1]),
+    NUMBER(53, max_texture_cubemap_layered),
     NUMBER(55, max_surface_1d),
-    NUMBER(56, max_surface_2d[0]),
-    NUMBER(57, max_surface_2d[1]),
-    NUMBER(58, max_surface_3d[0]),
-    NUMBER(59, max_surface_3d[1]),
-    NUMBER(60, max_surface_3d[2]),
-    NUMBER(61, max_surface_1d_layered[0]),
-    NUMBER(62, max_surface_1d_layered[1]),
-    NUMBER(63, max_surface_2d_layered[0]),
-    NUMBER(64, max_surface_2d_layered[1]),
-    NUMBER(65, max_surface_2d_layered[2]),
+    NUMBER(56, max_surface_2d),
+    NUMBER(58, max_surface_3d),
+    NUMBER(61, max_surface_1d_layered),
+    NUMBER(63, max_surface_2d_layered),
     NUMBER(66, max_surface_cubemap),
-    NUMBER(67, max_surface_cubemap_layered[0]),
-    NUMBER(68, max_surface_cubemap_layered[1]),
-    NUMBER(70, max_texture_2d_linear[0]),
-    NUMBER(71, max_texture_2d_linear[1]),
-    NUMBER(72, max_texture_2d_linear[2]),
-    NUMBER(73, max_texture_2d_mipmap[0]),
-    NUMBER(74, max_texture_2d_mipmap[1]),
+    NUMBER(67, max_surface_cubemap_layered),
+    NUMBER(70, max_texture_2d_linear),
+    NUMBER(73, max_texture_2d_mipmap),
     NUMBER(75, major),
     NUMBER(76, minor),
     NUMBER(77, max_texture_1d_mipmap),
@@ -233,16 +211,17 @@ static CUresult fill(struct cudaDeviceProp *out, CUdevice device) {
     result = rt_driver.cuDeviceGetUuid_v2(&out->uuid, device);
   if (result == CUDA_SUCCESS)
     result = rt_driver.cuDeviceTotalMem_v2(&out->total_global_mem, device);
-  for (size_t i = 0; i < sizeof filled / sizeof filled[0] && result == CUDA_SUCCESS; i++) {
-    int value = 0;
-    result = rt_driver.cuDeviceGetAttribute(&value, filled[i].attribute, device);
-    size_t wide = (size_t)value;
-    char *field = (char *)out + filled[i].field;
-    if (filled[i].bytes)
-      memcpy(field, &wide, sizeof wide);
-    else
-      memcpy(field, &value, sizeof value);
-  }
+  for (size_t i = 0; i < sizeof filled / sizeof filled[0]; i++)
+    for (int n = 0; n < filled[i].count && result == CUDA_SUCCESS; n++) {
+      int value = 0;
+      result = rt_driver.cuDeviceGetAttribute(&value, filled[i].attribute + n, device);
+      size_t wide = (size_t)value;
+      char *field = (char *)out + filled[i].field + (size_t)n * sizeof value;
+      if (filled[i].bytes)
+        memcpy(field, &wide, sizeof wide);
+      else
+        memcpy(field, &value, sizeof value);
+    }
   return result;
 }
 

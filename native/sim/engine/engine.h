@@ -111,10 +111,10 @@ int books_json(struct engine *engine, uint64_t *bytes); /* a memfd, or a negativ
 /* A memfd, or a negative errno. ended: includes ended processes. */
 int books_processes(struct engine *engine, uint32_t device, bool ended, uint64_t *rows);
 int books_meetings(void); /* a memfd that books.c owns, or a negative errno */
-/* Reads a setting an administrator can change, and sets it first unless the request says SIM_KEEP. */
+/* Reads a setting an administrator can change, and sets it first unless the request has SIM_KEEP. */
 int books_setting(struct engine *engine, const struct sim_request *request, uint64_t *value);
 
-/* checkpoint.c: -errno, as sim_proto.h says. may_all: the caller may do this to any process; otherwise to those of uid.
+/* checkpoint.c: -errno, see sim_proto.h. may_all: the caller may do this to any process; otherwise to those of uid.
  * Takes ownership of pidfd. */
 int checkpoint_request(struct engine *engine, const struct sim_request *request, int pidfd, bool may_all, uid_t uid,
                        struct sim_reply *reply);

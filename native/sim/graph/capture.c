@@ -161,9 +161,6 @@ static CUresult end(CUstream handle, CUgraph *out) {
 CUresult cuStreamEndCapture(CUstream hStream, CUgraph *phGraph) { return end(hStream, phGraph); }
 
 CUresult cuThreadExchangeStreamCaptureMode(CUstreamCaptureMode *mode) {
-  CUresult result = sim_ready();
-  if (result)
-    return result;
   if (mode == NULL || *mode < CU_STREAM_CAPTURE_MODE_GLOBAL || *mode > CU_STREAM_CAPTURE_MODE_RELAXED)
     return CUDA_ERROR_INVALID_VALUE;
   *mode = sim_capture_mode_exchange(*mode);

@@ -13,17 +13,11 @@ struct sim_kind sim_node_kind = {sizeof(struct sim_graph_node), 0x6e6f6465, NULL
 struct sim_kind sim_object_kind = {sizeof(struct sim_user_object), 0x756f626a, NULL};
 
 CUresult sim_graph_get(CUgraph handle, struct sim_graph **graph) {
-  CUresult result = sim_ready();
-  if (result)
-    return result;
   *graph = (struct sim_graph *)handle;
   return *graph && (*graph)->magic == sim_graph_kind.magic ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult sim_node_get(CUgraphNode handle, struct sim_graph_node **node) {
-  CUresult result = sim_ready();
-  if (result)
-    return result;
   *node = (struct sim_graph_node *)handle;
   return *node && (*node)->magic == sim_node_kind.magic ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }

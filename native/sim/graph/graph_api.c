@@ -7,9 +7,6 @@
 #include "sim/graph/graph.h"
 
 CUresult cuGraphCreate(CUgraph *phGraph, unsigned int flags) {
-  CUresult result = sim_ready();
-  if (result)
-    return result;
   if (phGraph == NULL || flags)
     return CUDA_ERROR_INVALID_VALUE;
   sim_lock();

@@ -18,9 +18,6 @@ enum {
 };
 
 CUresult sim_exec_get(CUgraphExec handle, struct sim_graph_exec **exec) {
-  CUresult result = sim_ready();
-  if (result)
-    return result;
   *exec = (struct sim_graph_exec *)handle;
   return *exec && (*exec)->magic == exec_kind.magic ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
@@ -137,11 +134,6 @@ CUresult cuGraphInstantiate_v2(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraph
     *logBuffer = '\0';
   return instantiate(phGraphExec, hGraph, 0);
 }
-CUresult cuGraphInstantiate(CUgraphExec *phGraphExec, CUgraph hGraph, CUgraphNode *phErrorNode, char *logBuffer,
-                            size_t bufferSize) {
-  return cuGraphInstantiate_v2(phGraphExec, hGraph, phErrorNode, logBuffer, bufferSize);
-}
-
 CUresult cuGraphInstantiateWithParams(CUgraphExec *phGraphExec, CUgraph hGraph, CUDA_GRAPH_INSTANTIATE_PARAMS *params) {
   if (params == NULL)
     return CUDA_ERROR_INVALID_VALUE;

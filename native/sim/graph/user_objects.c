@@ -4,18 +4,12 @@
 #include "sim/graph/graph.h"
 
 static CUresult object_get(CUuserObject handle, struct sim_user_object **object) {
-  CUresult result = sim_ready();
-  if (result)
-    return result;
   *object = (struct sim_user_object *)handle;
   return *object && (*object)->magic == sim_object_kind.magic ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 CUresult cuUserObjectCreate(CUuserObject *object_out, void *ptr, CUhostFn destroy, unsigned int initialRefcount,
                             unsigned int flags) {
-  CUresult result = sim_ready();
-  if (result)
-    return result;
   if (object_out == NULL || destroy == NULL || initialRefcount == 0 || flags != 1)
     return CUDA_ERROR_INVALID_VALUE;
   sim_lock();

@@ -45,9 +45,7 @@ CUresult sim_ipc_share(CUdevice device, int fd, uint64_t secret[2]) {
 }
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle *pHandle, CUdeviceptr dptr) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
+  CUresult result = CUDA_SUCCESS;
   if (!pHandle)
     return CUDA_ERROR_INVALID_VALUE;
   sim_ranges_lock();
@@ -159,14 +157,8 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *pdptr, CUipcMemHandle handle, unsign
   return reopen(&named, named.secret[0], pdptr) ? CUDA_SUCCESS : open_handle(&named, ctx, pdptr);
 }
 
-CUresult cuIpcOpenMemHandle(CUdeviceptr *pdptr, CUipcMemHandle handle, unsigned int Flags) {
-  return cuIpcOpenMemHandle_v2(pdptr, handle, Flags);
-}
-
 CUresult cuIpcCloseMemHandle(CUdeviceptr dptr) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
+  CUresult result = CUDA_SUCCESS;
   sim_ranges_lock();
   struct sim_range *range = sim_range_at(dptr);
   if (!range || range->kind != SIM_RANGE_IPC)

@@ -30,9 +30,6 @@ static bool entry_alive(const struct entry *entry) {
 struct sim_ctx *sim_ctx_current(void) { return depth && entry_alive(&stack[depth - 1]) ? stack[depth - 1].ctx : NULL; }
 
 CUresult sim_ctx_need(struct sim_ctx **ctx) {
-  CUresult result = sim_ready();
-  if (result)
-    return result;
   if (sim_in_host_function())
     return CUDA_ERROR_NOT_PERMITTED;
   if (depth == 0)
@@ -44,9 +41,6 @@ CUresult sim_ctx_need(struct sim_ctx **ctx) {
 CUresult sim_ctx_get(CUcontext handle, struct sim_ctx **ctx) {
   if (handle == NULL)
     return sim_ctx_need(ctx);
-  CUresult result = sim_ready();
-  if (result)
-    return result;
   *ctx = (struct sim_ctx *)handle;
   return (*ctx)->magic == ctx_kind.magic && (*ctx)->alive ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }

@@ -79,9 +79,9 @@ void sim_ctx_end(struct sim_ctx *ctx);
 /* Called, if set, after a thread has waited for a stream, an event or a context. No lock is held. */
 extern void (*sim_synchronized)(void);
 static inline void sim_tell_synchronized(void) {
-  void (*told)(void) = __atomic_load_n(&sim_synchronized, __ATOMIC_ACQUIRE);
-  if (told)
-    told();
+  void (*notify)(void) = __atomic_load_n(&sim_synchronized, __ATOMIC_ACQUIRE);
+  if (notify)
+    notify();
 }
 
 #endif

@@ -12,7 +12,7 @@
 void sim_lock(void);
 void sim_unlock(void);
 
-/* Where the lane is named in which calls in progress are counted, and which says whether the process is locked for a
+/* Where the lane is named in which calls in progress are counted, and which knows whether the process is locked for a
  * checkpoint. NULL, there or here: it has used no device yet. A child, of whatever kind of fork, finds NULL there. */
 extern struct sim_lane **sim_gate;
 uint64_t sim_now(void);  /* CLOCK_MONOTONIC of the host, ns */

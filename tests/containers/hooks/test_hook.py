@@ -187,12 +187,14 @@ def test_slow_daemon_is_given_up(programs, daemon):
     assert "did not answer: timed out" in line(result)
 
 
+@pytest.mark.promise("hook-reads-no-bundle-trust")
 def test_wrong_peer_gets_nothing(programs, foreign_socket):
     result = run(programs, foreign_socket)
     assert result.returncode == 1
     assert "served by uid 65534, not by root" in line(result)
 
 
+@pytest.mark.promise("hook-reads-no-bundle-trust")
 @pytest.mark.parametrize("state", [b"", b"{", b"[]", b"null", b"{} {}", b'{"a": "\n"}', b'{"pid": 1', b"\0" * 100])
 def test_malformed_state(programs, daemon, state):
     result = run(programs, daemon.path, state)

@@ -160,6 +160,7 @@ def test_string(library, text):
 MARK = "gpushare.dev/"
 
 
+@pytest.mark.promise("request-read-one-way")
 @holds(st.text(max_size=20), st.text(max_size=20), st.lists(st.integers(0, 5), min_size=len(MARK), max_size=len(MARK)))
 def test_mentions_in_every_spelling(library, before, after, how):
     """Also in capital letters."""

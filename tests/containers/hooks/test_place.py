@@ -119,6 +119,7 @@ def test_a_mount_point_is_made_only_where_it_may_be(container, ours):
     assert container.do("stat -c %u:%F run/own run/file") == "1000:directory\n1000:regular empty file\n"
 
 
+@pytest.mark.promise("no-path-leads-out")
 @pytest.mark.parametrize("link", ["/nowhere", "../../../..", "/proc/self/root/tmp", "own"])
 def test_a_link_leads_to_nowhere_else(container, ours, tmp_path, link):
     (container.root / "own").symlink_to(f"{link}{tmp_path}" if link.startswith("..") else link)
@@ -141,6 +142,7 @@ def test_what_need_not_be_there(container, ours):
     assert container.do("cat ours; ls") == "oursours\n"
 
 
+@pytest.mark.promise("share-is-seen")
 @pytest.mark.parametrize("cover", ["/own", "/own/limits"])
 def test_what_is_covered_in_the_end_does_not_start(container, ours, cover):
     """Here by the answer itself; it could also be another process, which has a volume of the container."""

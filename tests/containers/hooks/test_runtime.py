@@ -179,6 +179,7 @@ NOTICED = [
 ]
 
 
+@pytest.mark.promise("other-requests-are-reported")
 @pytest.mark.parametrize("config", NOTICED)
 def test_who_may_ask_in_another_way_is_notified_of_and_started(wrapper, daemon, bundle, config):
     text = json.dumps(config, separators=(",", ":"))
@@ -260,11 +261,13 @@ def test_daemon_that_ends_meanwhile(wrapper, daemon, bundle):
     assert json.loads((bundle / "config.json").read_text()) == ASKS
 
 
+@pytest.mark.promise("hook-reads-no-bundle-trust")
 def test_wrong_peer(programs, runtime, bundle, foreign_socket):
     wrapper = Wrapper(programs / "gpushare-runtime", runtime, foreign_socket)
     assert "not by root" in line(wrapper("create", "-b", bundle, "c1"))
 
 
+@pytest.mark.promise("hook-reads-no-bundle-trust")
 def test_symlinked_config_is_not_rewritten(wrapper, daemon, bundle, tmp_path):
     target = tmp_path / "elsewhere.json"
     (bundle / "config.json").rename(target)
@@ -294,6 +297,7 @@ def test_config_that_is_no_file(wrapper, bundle):
     assert "not a regular file" in line(wrapper("create", "-b", bundle, "c1"))
 
 
+@pytest.mark.promise("hook-reads-no-bundle-trust")
 def test_oversized_config(wrapper, bundle):
     with open(bundle / "config.json", "r+b") as file:
         file.truncate((8 << 20) + 1)

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from run.waiting import until
 
 from gpushare import paths
+from gpushare.ledger import queries
 from gpushare.ledger.entries import Period, Totals
 from gpushare.ledger.file import LedgerFile
 from gpushare.ledger.ledger import Ledger
@@ -41,7 +42,7 @@ def test_sums_over_periods(tmp_path):
     ledger.close()
     file = LedgerFile(tmp_path / "ledger.db")
     assert not file.forget(2)
-    assert file.totals("g")["GPU-1"].used_ns == 6
+    assert file.ask(queries.totals, queries.ALL, "g")["GPU-1"].used_ns == 6
     file.close()
 
 

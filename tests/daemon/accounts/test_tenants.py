@@ -11,7 +11,7 @@ from gpushare.api.tenants import TenantPolicy
 from gpushare.daemon.host.peer import Peer
 from gpushare.daemon.state.tenants import Tenants
 from gpushare.errors import ForbiddenError, NotFoundError, RefusedError, UsageError
-from gpushare.reader.members import is_member
+from gpushare.reader.lookups import is_member
 from gpushare.tenants.quotas import parse
 
 GIB = 1 << 30
@@ -249,6 +249,7 @@ def test_an_answer_has_every_change_before_it(client):
     assert seen("a") is None
 
 
+@pytest.mark.promise("accounts-exist")
 @pytest.mark.parametrize(
     "name",
     ["", " ", "a:b", "a/b", "a b", "a\n", "a\x00b", "\u202eroot", "-a", "1007", "x" * 300, "\u0661", "ada,eve", "*"],

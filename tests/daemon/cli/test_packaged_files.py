@@ -64,6 +64,7 @@ def test_unit_comes_before_what_starts_containers():
     assert {f"{name}.service" for name in engines | {"kubelet", "slurmd", "nomad"}} <= before
 
 
+@pytest.mark.promise("hung-loop-restarted")
 def test_unit_starts_the_daemon_and_never_gives_it_up():
     settings = unit()
     assert settings["ExecStart"] == ["/usr/bin/gpushare daemon"]

@@ -141,6 +141,7 @@ def test_grants_that_cannot_be_made_leave_nothing(make_daemon, gang):
     assert len(client.prepare(gang, [HALF] * 3)["grants"]) == 3
 
 
+@pytest.mark.promise("gang-parts-are-the-owners")
 def test_what_is_not_committed_in_time_is_given_back(client, gang, phase_of):
     part = client.prepare(gang, [HALF, {**HALF, "ttl_seconds": 300}], ttl_seconds=1)
     until(lambda: not client.grants(), "it expires")
@@ -238,6 +239,7 @@ def test_what_makes_no_sense(client, gang, change, message):
         client.prepare(**{"gang": gang, "grants": [HALF], **change})
 
 
+@pytest.mark.promise("gang-parts-are-the-owners")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_only_its_owner_and_root(public, gang):
     path, root = public.layout.socket, public.client
@@ -259,6 +261,7 @@ def test_only_its_owner_and_root(public, gang):
     assert as_nobody(lambda: Client(path).abort(f"{gang}.3")) == "ok"
 
 
+@pytest.mark.promise("gang-parts-are-the-owners")
 def test_the_oldest_that_are_over_are_forgotten(make_daemon):
     few = ("from gpushare.daemon.grants import gang_parts", "gang_parts.REMEMBERED_MAX = 3")
     client = make_daemon().patch(*few).start().client
@@ -269,7 +272,7 @@ def test_the_oldest_that_are_over_are_forgotten(make_daemon):
 
 
 def test_the_commands_of_the_page(daemon):
-    page = (ROOT / "docs/gangs.md").read_text()
+    page = (ROOT / "docs/guides/gangs.md").read_text()
     [block] = re.findall(r"^```sh\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     message = []
     for line in block.splitlines():

@@ -65,6 +65,7 @@ def test_more_parts_need_room(client):
     assert client.devices()[0]["guaranteed"]["time"] == 1000
 
 
+@pytest.mark.promise("grants-in-turn")
 def test_a_part_belongs_to_one_that_runs(daemon, client, spin_in, phase_of):
     init, main, beside = part_of(client, range(6)), part_of(client, range(3)), part_of(client, range(3, 7))
     first = spin_in(init)
@@ -109,6 +110,7 @@ def test_what_cannot_be_shared_is_refused(client):
         client.resize(one, time="20%")
 
 
+@pytest.mark.promise("grants-in-turn")
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_only_root_states_what_runs_in_turn(public):
     open_to_members(public.layout.socket)

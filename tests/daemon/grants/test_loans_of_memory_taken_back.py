@@ -139,6 +139,7 @@ def test_a_program_is_notified_by_the_signal_that_it_names(daemon, client, tenan
     assert json.loads((tmp_path / "seen").read_text())["for_tenant"] == "b"
 
 
+@pytest.mark.promise("no-grant-is-sacrificed")
 def test_nobody_is_asked_for_more_than_is_guaranteed_or_by_who_has_no_guarantee(client, tenants):
     grant = borrowed(client, max_rung="kill")
     for request in ({"tenant": "b", "memory": "13GiB"}, {"tenant": "default", "memory": "8GiB"}):

@@ -109,6 +109,7 @@ def call(daemon, job) -> Iterator:
     assert [entry for entry in os.listdir(job.path) if (job.path / entry).is_dir()] == []
 
 
+@pytest.mark.promise("own-cgroup-below-callers")
 def test_it_stays_below_its_job(daemon, call, job):
     neighbour = subprocess.Popen(["sleep", "100"], preexec_fn=lambda: job.add(os.getpid()))
     try:
@@ -214,6 +215,7 @@ def test_a_cgroup_that_its_user_removes_at_once_keeps_the_daemon_busy_for_no_tim
     until(lambda: daemon.client.grant(one.grant)["phase"] == "released", "it ends")
 
 
+@pytest.mark.promise("own-cgroup-below-callers")
 def test_where_no_child_may_be_made(call, job):
     (job.path / "cgroup.max.descendants").write_text("0")
     one = call()
@@ -287,6 +289,7 @@ def test_a_killed_daemon_forgets_no_cgroup(daemon, call, job):
     until(lambda: not path.exists(), "it is removed")
 
 
+@pytest.mark.promise("nested-cgroups")
 def test_many_nested_cgroups_are_no_containers_own(job):
     """A starting container has one or two: the search for its processes ends early."""
     made = [job.path / str(number) for number in range(50)]
@@ -304,6 +307,7 @@ def test_many_nested_cgroups_are_no_containers_own(job):
         process.wait()
 
 
+@pytest.mark.promise("nested-cgroups")
 def test_nested_cgroups_go_in_several_steps(job, monkeypatch):
     monkeypatch.setattr(cgroup, "_REMOVE_AT_ONCE", 7)
     top = Cgroup(job.path / "deep", v2=True)

@@ -62,6 +62,7 @@ class Evader:
         self.process.communicate("\n", timeout=30)
 
 
+@pytest.mark.promise("memory-wall")
 def test_an_evader_stays_within_its_grant(daemon):
     assert why(daemon.client.node()["walls"]) == ""
     with Evader(daemon, "driver", 4096) as evader:

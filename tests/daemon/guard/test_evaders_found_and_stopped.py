@@ -48,6 +48,7 @@ def stands_still(daemon, pid: int) -> bool:
     return len({daemon.busy(pid)[0] for _ in range(5)}) == 1
 
 
+@pytest.mark.promise("evader-is-found")
 def test_an_evader_is_frozen_and_notified(daemon):
     child, grant = evade(daemon)
     [found] = until(lambda: daemon.findings(grant=grant, act="frozen"), "it is found")
@@ -89,6 +90,7 @@ def test_an_honest_neighbour_in_the_grant_goes_on_when_the_evader_has_ended(daem
         tenant.close()
 
 
+@pytest.mark.promise("hidden-memory-is-found")
 def test_one_that_joins_goes_on_until_it_holds_too_much(daemon):
     """A process uses the device and then joins (latejoiner.py)."""
     child = daemon.tenant(sys.executable, str(SUPPORT / "run" / "latejoiner.py"), forked=False)

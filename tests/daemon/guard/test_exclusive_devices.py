@@ -57,6 +57,7 @@ def programs(daemon: Daemon) -> int:
     return len(found)
 
 
+@pytest.mark.promise("exclusive")
 def test_who_has_no_grant_is_kept_out(start):
     daemon = start("exclusive = true", f'exclusive_users = ["{OTHER}", "{NAMED}", "nobody-of-this-name"]').start()
     assert {wall["name"]: wall["why"] for wall in daemon.client.node()["walls"]}["exclusive"] == ""
@@ -81,6 +82,7 @@ def test_a_user_to_whom_a_grant_is_open(start):
     assert opens(daemon, USER) == [DENIED, DENIED]
 
 
+@pytest.mark.promise("exclusive")
 def test_it_outlives_the_daemon_and_ends_with_the_last_grant(start):
     """A process with a grant can open its device throughout; no other process can, not even for a moment."""
     daemon = start("exclusive = true").start()

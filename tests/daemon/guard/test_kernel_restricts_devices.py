@@ -51,6 +51,7 @@ def put_up(walls, group, pid, link="") -> WorkloadRecord:
     return workload
 
 
+@pytest.mark.promise("own-nodes-only")
 def test_only_granted_nodes_open(walls):
     if (unified := cgroup.Hierarchies.of().unified) is None:
         pytest.skip("no cgroup v2 on this machine")

@@ -33,11 +33,9 @@ def past(daemon: Any, share: str) -> tuple[Running, int, str]:
     return child, int(pid), grant
 
 
+@pytest.mark.promise("overuse-is-stopped")
 def test_who_works_past_its_slot_is_kept_to_its_share(make_daemon, exact):
-    daemon = make_daemon().patch(
-        "from gpushare.policy.audit import overuse", "overuse.AHEAD_NS = overuse.FOUND_NS = 300_000_000"
-    )
-    daemon.start()
+    daemon = make_daemon().quicken(doubt=0.3).start()
     honest = Tenant(daemon.run("1GiB", "75%", SPIN, gpu="0"))
     try:
         honest.tell("run 500000")
@@ -67,13 +65,11 @@ def test_who_works_past_its_slot_is_kept_to_its_share(make_daemon, exact):
         honest.kill()
 
 
+@pytest.mark.promise("honest-are-not-found")
 def test_beside_one_that_is_stopped_again_and_again_nobody_is_found(make_daemon):
     """A stopped process cannot say that its work has ended. The arbiter takes it that it still runs, for a while, and
     charges its neighbour for a part of what that has."""
-    daemon = make_daemon().patch(
-        "from gpushare.policy.audit import overuse", "overuse.AHEAD_NS = overuse.FOUND_NS = 300_000_000"
-    )
-    daemon.start()
+    daemon = make_daemon().quicken(doubt=0.3).start()
     honest, stopped = (Tenant(daemon.run("1GiB", share, SPIN, gpu="0")) for share in ("25%", "75%"))
 
     def has_more(pid: int, ns: int) -> None:

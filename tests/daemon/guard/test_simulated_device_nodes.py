@@ -57,6 +57,7 @@ def test_the_driver_serves_only_the_granted_device(make_daemon, tmp_path):
     assert attack(daemon, "driver", LIBRARY, 16)["devices"] == 2
 
 
+@pytest.mark.promise("own-nodes-only")
 def test_no_way_round_opens_another_node(daemon):
     major, first = standins.chosen(daemon.layout.sim)
     other = f"/dev/{node_names(daemon)[1]}"
@@ -65,6 +66,7 @@ def test_no_way_round_opens_another_node(daemon):
     assert attack(daemon, "reference", other, grant={"gpu": "0"}) == "EPERM"
 
 
+@pytest.mark.promise("own-nodes-only")
 def test_whoever_rewrites_its_own_rules_leaves_ours(daemon, tmp_path):
     """systemd at a daemon-reload and an engine at an update attach another program to the same cgroup."""
     own, other = node_names(daemon)

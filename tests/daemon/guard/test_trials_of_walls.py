@@ -28,6 +28,7 @@ def tried(tmp_path) -> dict[str, str]:
     return {one.name: one.why for one in table.standing if one.name not in ("memory", "watch")}
 
 
+@pytest.mark.promise("walls-are-tried")
 def test_they_hold(tmp_path):
     assert tried(tmp_path) == dict.fromkeys(TRIED, "")
 
@@ -36,6 +37,7 @@ def nothing(*_: object) -> None:
     """Replaces a part of a wall, to break it."""
 
 
+@pytest.mark.promise("walls-are-tried")
 @pytest.mark.parametrize(
     ("where", "what", "wall", "why"),
     [
@@ -126,6 +128,7 @@ def test_with_v1_alone(make_daemon):
     runs(daemon)
 
 
+@pytest.mark.promise("walls-are-tried")
 def test_required_refuses_where_one_is_missing(make_daemon, tmp_path):
     """The daemon starts and says why it binds nothing; no grant is left over."""
     config = tmp_path / "gpushare.toml"

@@ -111,6 +111,7 @@ def test_a_hung_one_is_replaced(daemon, client, bundle):
         os.kill(pid, signal.SIGCONT)
 
 
+@pytest.mark.promise("image-delays-own-start")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount")
 def test_a_file_system_that_does_not_answer(make_daemon, bundle, tmp_path_factory):
     """A reader that waits for it cannot be ended. If too many are stuck, starts are refused with the reason."""
@@ -139,6 +140,7 @@ def test_a_file_system_that_does_not_answer(make_daemon, bundle, tmp_path_factor
     assert client.grants() == []
 
 
+@pytest.mark.promise("slow-user-database")
 def test_a_user_database_that_hangs(daemon, client):
     """A member that uses a tenant with users by name waits for the database, then gets an error; root does not wait."""
     client.set_tenant("named", {"users": ["root"]})
@@ -245,6 +247,7 @@ def test_a_grant_that_ends_meanwhile(daemon, client, bundle):
     assert not (daemon.layout.grants / grant).exists()
 
 
+@pytest.mark.promise("image-delays-own-start")
 def test_an_image_of_links(daemon, client, bundle):
     root = bundle / "rootfs"
     for number in range(40):
@@ -255,6 +258,7 @@ def test_an_image_of_links(daemon, client, bundle):
     assert client.grants() == []
 
 
+@pytest.mark.promise("image-delays-own-start")
 @pytest.mark.parametrize("values", [1 << 20, pytest.param(5 << 20, marks=pytest.mark.slow)])
 def test_configs_that_take_memory(daemon, client, bundle, values):
     """A config is MiB of small values; a reader that has read it is replaced, so that its memory is freed."""

@@ -54,6 +54,7 @@ def notified(tmp_path):
         yield bound
 
 
+@pytest.mark.promise("hung-loop-restarted")
 def test_a_loop_that_turns_reports_it_and_one_that_hangs_does_not(make_daemon, notified):
     daemon = make_daemon()
     daemon.env |= {"NOTIFY_SOCKET": notified.getsockname(), "WATCHDOG_USEC": "200000"}

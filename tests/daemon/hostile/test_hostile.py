@@ -84,6 +84,7 @@ def beside_honest(house: House) -> tuple[float, list[float]]:
         house.renew()
 
 
+@pytest.mark.promise("honest-shares-stay")
 @pytest.mark.slow
 @pytest.mark.timing
 @pytest.mark.parametrize("house", [19], indirect=True, ids=["nice"])
@@ -119,6 +120,7 @@ def test_answers_and_shares_beside_it(house: House) -> None:
         assert one > promised - 2
 
 
+@pytest.mark.promise("killed-daemon-returns")
 @pytest.mark.slow
 @pytest.mark.timing
 @pytest.mark.parametrize("house", [19], indirect=True, ids=["nice"])

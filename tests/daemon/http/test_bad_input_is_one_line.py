@@ -80,6 +80,7 @@ def untouched(daemon, client):
     assert daemon.process.poll() is None
 
 
+@pytest.mark.promise("numbers-parse-fast")
 def test_every_malformed_value(untouched, client):
     for change, expected in BAD_REQUESTS:
         with pytest.raises(expected) as caught:

@@ -45,6 +45,7 @@ def processor_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+@pytest.mark.promise("members-block-nobody")
 def test_a_user_has_a_bounded_number_of_connections(public):
     path = public.layout.socket
     before = public.log.read_text()
@@ -74,6 +75,7 @@ def test_a_user_has_a_bounded_number_of_connections(public):
     assert len(lines) <= 1, lines
 
 
+@pytest.mark.promise("stalled-requests-end")
 def test_halves_of_requests_end(make_daemon):
     daemon = make_daemon().quicken(idle=0.3, body=0.3, linger=0.1).start()
     path = daemon.layout.socket
@@ -136,6 +138,7 @@ def test_without_descriptors_it_waits_and_root_gets_in(make_daemon):
     until(daemon.answers, "it serves again")
 
 
+@pytest.mark.promise("requests-take-little-memory")
 def test_large_bodies_are_few_and_their_memory_is_returned(make_daemon):
     daemon = make_daemon().start()
     path, pid = daemon.layout.socket, daemon.process.pid
@@ -191,6 +194,7 @@ def ended(one, text):
     return False
 
 
+@pytest.mark.promise("stalled-requests-end")
 @pytest.mark.slow
 def test_a_watcher_that_does_not_read_is_dropped(make_daemon):
     daemon = make_daemon().quicken(send=0.3).start()
@@ -205,6 +209,7 @@ def test_a_watcher_that_does_not_read_is_dropped(make_daemon):
     assert daemon.client.version()
 
 
+@pytest.mark.promise("descriptors-block-nothing")
 @pytest.mark.parametrize("by_kernel", [True, False])
 def test_descriptors_do_not_reach_the_loop(make_daemon, by_kernel):
     way = ("from gpushare.daemon.http import reception", f"reception.REFUSED_BY_KERNEL = {by_kernel}")
@@ -257,6 +262,7 @@ def post(target, body, *lines):
     return b"\r\n".join(head) + b"\r\n\r\n" + body
 
 
+@pytest.mark.promise("invalid-requests-answered")
 @pytest.mark.parametrize(
     "text",
     [

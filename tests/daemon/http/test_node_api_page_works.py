@@ -1,4 +1,4 @@
-"""docs/node-api.md and examples/scheduler.py work exactly as written."""
+"""docs/reference/node-api.md and examples/scheduler.py work exactly as written."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from run.running import GPUSHARE
 from run.waiting import until
 from views import pagecode
 
-PAGE = (ROOT / "docs/node-api.md").read_text()
+PAGE = (ROOT / "docs/reference/node-api.md").read_text()
 STATUSES = {
     "usage": 400,
     "not_found": 404,
@@ -25,7 +25,7 @@ STATUSES = {
 
 
 def blocks(kind):
-    return [block.text for block in pagecode.blocks(ROOT / "docs/node-api.md", kind)]
+    return [block.text for block in pagecode.blocks(ROOT / "docs/reference/node-api.md", kind)]
 
 
 def test_the_commands_of_the_page(daemon, tmp_path):

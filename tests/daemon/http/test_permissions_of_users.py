@@ -39,6 +39,7 @@ def test_a_tenant_for_users_and_groups_by_name(public):
         public.client.remove_tenant(tenant)
 
 
+@pytest.mark.promise("debug-is-the-owners")
 def test_members_of_the_group_act_for_themselves_only(public):
     client = public.client
     client.set_tenant("closed", {"time": "10%"})
@@ -79,6 +80,7 @@ def test_same_key_of_another_user_is_another_grant(public):
     assert mine["key"] == "job"
 
 
+@pytest.mark.promise("own-files-only", "root-command-stays")
 def test_nothing_of_a_grant_is_open_to_others(public):
     child, grant_id = public.join()
     bound = public.client.create(memory="1GiB", time="10%")["id"]

@@ -124,6 +124,7 @@ def node():
             daemon.stop()
 
 
+@pytest.mark.promise("members-block-nobody")
 @settings(max_examples=5)
 @given(seed=st.integers(0, 1 << 32))
 def test_whatever_a_member_does_root_is_served(node, seed):

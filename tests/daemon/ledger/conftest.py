@@ -1,5 +1,7 @@
 """A ledger in this process."""
 
+import threading
+
 import pytest
 
 from gpushare.ledger import ledger as ledgers
@@ -30,3 +32,12 @@ def opened(path, tmp_path, monkeypatch):
     yield open_one
     for ledger in made:
         ledger.close()
+
+
+@pytest.fixture
+def answering(monkeypatch):
+    """An event: the disk answers once it is set."""
+    found, write = threading.Event(), movers.LedgerFile.write
+    monkeypatch.setattr(movers.LedgerFile, "write", lambda *given: found.wait() and write(*given))
+    yield found
+    found.set()

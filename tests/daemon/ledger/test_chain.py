@@ -8,12 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from values.ledgerrows import batch, in_file, period
 
-from gpushare.ledger import chained
+from gpushare.ledger import chain
 from gpushare.ledger.file import LedgerFile
 from gpushare.ledger.schema import CHAINED
 
 ROWS = 12
-NUMBERS = [name for name in chained.COLUMNS if name.endswith(("_ns", "_bytes", "_ms", "waits", "reclaims"))]
+NUMBERS = [name for name in chain.COLUMNS if name.endswith(("_ns", "_bytes", "_ms", "waits", "reclaims"))]
 
 
 def written(path, rows=ROWS, first=0):
@@ -26,7 +26,7 @@ def written(path, rows=ROWS, first=0):
 
 def fault(path, table="periods"):
     with closing(sqlite3.connect(path)) as db:
-        return chained.fault(db, table)
+        return chain.fault(db, table)
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +40,7 @@ def template(tmp_path_factory):
 KINDS = ("text", "delete", "swap", "insert", "hash", "cut", *NUMBERS)
 
 
+@pytest.mark.promise("ledger-changes-found")
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(KINDS), st.integers(1, ROWS), st.integers(1, ROWS - 1))
 def test_any_one_change_is_found(template, tmp_path_factory, kind, row, away):
@@ -62,7 +63,7 @@ def test_any_one_change_is_found(template, tmp_path_factory, kind, row, away):
                 db.execute("UPDATE periods SET id = ? WHERE id = -1", (other,))
                 named, right = min(row, other), min(row, other) - 1
             case "insert":
-                names = ", ".join(chained.COLUMNS)
+                names = ", ".join(chain.COLUMNS)
                 copy = f"SELECT {ROWS + 1}, {names}, hash FROM periods WHERE id = ?"
                 db.execute(f"INSERT INTO periods (id, {names}, hash) {copy}", (row,))
                 named, right = ROWS + 1, ROWS
@@ -81,7 +82,7 @@ def test_rows_that_others_put_there_lose_none_of_ours(tmp_path):
     path = tmp_path / "ledger.db"
     written(path).close()
     with closing(sqlite3.connect(path)) as db, db:
-        names = ", ".join(chained.COLUMNS)
+        names = ", ".join(chain.COLUMNS)
         db.execute(f"INSERT INTO periods ({names}) SELECT {names} FROM periods LIMIT 3")
     file = written(path, 4, ROWS)
     assert file.aside == 0

@@ -27,22 +27,7 @@ from gpushare.ledger.schema import SCHEMA_VERSION
 from gpushare.ledger.sqlite_file import DamagedError
 
 
-class Disk:
-    """A disk that answers once a test sets `answers`."""
-
-    def __init__(self, monkeypatch):
-        self.answers, write = threading.Event(), movers.LedgerFile.write
-        monkeypatch.setattr(movers.LedgerFile, "write", lambda *given: self.answers.wait() and write(*given))
-
-
-@pytest.fixture
-def disk(monkeypatch):
-    found = Disk(monkeypatch)
-    yield found
-    found.answers.set()
-
-
-def test_saving_waits_for_no_disk_and_a_kill_loses_nothing(opened, disk, tmp_path, monkeypatch):
+def test_saving_waits_for_no_disk_and_a_kill_loses_nothing(opened, answering, tmp_path, monkeypatch):
     ledger = opened()
     monkeypatch.setattr(ledgers, "WAIT_SECONDS", 10**6)
     for number in range(100):
@@ -54,7 +39,7 @@ def test_saving_waits_for_no_disk_and_a_kill_loses_nothing(opened, disk, tmp_pat
     ledger.save_devices({"GPU-1": '"a"'})
     ledger.add([period()])
     shutil.copytree(tmp_path / "run", tmp_path / "killed")
-    disk.answers.set()
+    answering.set()
     second = Ledger(tmp_path / "empty.db", tmp_path / "killed")
     assert (second.open_grants(), second.parts()) == ([("g-1", '"99"')], {"p": '"one"'})
     assert len(second.ended_grants(1000, str)) == 100
@@ -78,22 +63,22 @@ def test_without_tmpfs_saving_waits_for_the_disk(path, opened):
     assert in_file(path, "SELECT id FROM grants") == [("g-1",)]
 
 
-def test_no_caller_waits_long_for_a_disk_that_does_not_answer(path, opened, disk, monkeypatch):
+def test_no_caller_waits_long_for_a_disk_that_does_not_answer(path, opened, answering, monkeypatch):
     ledger = opened(spill=False)
     monkeypatch.setattr(ledgers, "WAIT_SECONDS", 0.01)
     for _ in range(1000):  # 10 s if each call waited
         ledger.save(row("g-1"))
     assert "answer" in ledger.health.reason
-    disk.answers.set()
+    answering.set()
     until(lambda: not ledger.health.reason, "answers again")
 
 
-def test_a_disk_that_does_not_answer_is_noticed_without_a_question(opened, disk, monkeypatch):
+def test_a_disk_that_does_not_answer_is_noticed_without_a_question(opened, answering, monkeypatch):
     monkeypatch.setattr(ledgers, "_SLOW_SECONDS", 0.01)
     ledger = opened()
     ledger.save(row("g-1"))
     until(lambda: "answer" in ledger.health.reason, "noticed")
-    disk.answers.set()
+    answering.set()
     until(lambda: not ledger.health.reason, "answers again")
 
 
@@ -178,6 +163,34 @@ def test_it_stays_small_whatever_is_saved_again(tmp_path):
     assert recent.waiting() == 4
 
 
+def test_a_mark_of_the_future_hides_no_row(path, opened):
+    """A damaged file claims to have what is recorded later."""
+    ledger = opened()
+    ledger.save(row("g-1"))
+    ledger.close()
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE runs SET moved = ?", (1 << 62,))
+    ledger = opened()
+    ledger.save(row("g-2"))
+    ledger.close()
+    assert in_file(path, "SELECT id FROM grants ORDER BY id") == [("g-1",), ("g-2",)]
+
+
+def test_rows_of_an_earlier_boot_are_moved_too(tmp_path):
+    """Where the directory is on a disk."""
+    recent = Recent(tmp_path / "run")
+    recent.save(row("g-1"))
+    recent.ask(lambda db: db.execute("UPDATE grants SET seq = ?", (1 << 62,)))
+    recent.close()
+    recent = Recent(tmp_path / "run")
+    recent.moved(0)
+    batch = recent.batch(10)
+    assert [name for name, *_ in batch.grants] == ["g-1"]
+    recent.moved(batch.last)
+    recent.save(row("g-2"))
+    assert [name for name, *_ in recent.batch(10).grants] == ["g-2"]
+
+
 @pytest.fixture
 def tmpfs(tmp_path):
     """A tmpfs of 400 KiB."""
@@ -216,7 +229,7 @@ def test_while_tmpfs_is_full_rows_are_in_memory(tmpfs):
 
 
 @pytest.mark.parametrize("kind", ["rubbish", "torn page", "directory", "no directory"])
-def test_a_damaged_database_on_tmpfs_stops_nobody(tmp_path, kind):
+def test_a_damaged_database_on_tmpfs_is_replaced(tmp_path, kind):
     recent, place = Recent(tmp_path / "run"), tmp_path / "run" / "ledger.recent"
     for number in range(50):
         recent.save(row(f"g-{number}", state="x" * 2000))
@@ -262,7 +275,7 @@ class Kill(BaseException):
 
 
 class Faults:
-    """Makes the next write to the file, or one of the steps around it, fail as a test says."""
+    """Makes the next write to the file, or one of the steps around it, fail in the way that a test chooses."""
 
     def __init__(self, patch):
         self.next = None
@@ -322,6 +335,7 @@ class Node:
         self.begin()
 
 
+@pytest.mark.promise("ledger-survives")
 @given(steps=st.lists(STEP, max_size=40), period_s=st.sampled_from([0, 3600]))
 def test_rows_are_in_the_file_exactly_once_whatever_fails(tmp_path_factory, steps, period_s):
     """Each step is a turn of the thread, in which a write may fail before or after its commit, or a kill come."""

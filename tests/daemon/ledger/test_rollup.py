@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from values.ledgerrows import batch, in_file, period
 
-from gpushare.ledger import chained, rollup
+from gpushare.ledger import chain, rollup
 from gpushare.ledger.entries import GAP, IDLE, LARGEST, REST, SUMS
 from gpushare.ledger.file import LedgerFile
 from gpushare.ledger.schema import CHAINED
@@ -26,7 +26,7 @@ AGE = rollup.STEPS[0].age_ns
 
 def fault(path, table):
     with closing(sqlite3.connect(path)) as db:
-        return chained.fault(db, table)[0]
+        return chain.fault(db, table)[0]
 
 
 def rolled(path, rows, now):
@@ -218,7 +218,7 @@ def test_rows_from_before_the_chain_are_rolled_up_too(tmp_path):
     rolled(path, [minute("a", at * MINUTE, used_ns=1) for at in range(90)], HOUR).close()
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE periods SET hash = NULL")
-        chained.begin(db)
+        chain.begin(db)
     rolled(path, [], 3 * DAY).close()
     assert in_file(path, "SELECT COUNT(*), SUM(used_ns) FROM hours") == [(2, 90)]
     assert [fault(path, table) for table in CHAINED] == [""] * 3
@@ -237,11 +237,11 @@ def test_sums_stay(tmp_path_factory, rows, now):
     path = tmp_path_factory.mktemp("sums") / "ledger.db"
     made = [minute(name, at, tenant=name, **dict.fromkeys(SUMS, number)) for name, at, number in rows]
     file = rolled(path, made, now)
-    names = ", ".join((*chained.COLUMNS,))
+    names = ", ".join((*chain.COLUMNS,))
     found = {}
     for table in CHAINED:
         for row in in_file(path, f"SELECT {names} FROM {table}"):
-            row = dict(zip(chained.COLUMNS, row, strict=True))
+            row = dict(zip(chain.COLUMNS, row, strict=True))
             assert row["to_ns"] >= row["from_ns"]
             found.setdefault(row["tenant"], []).append(row)
     for tenant in {name for name, *_ in rows}:

@@ -82,6 +82,7 @@ def test_a_bad_row_is_set_aside_and_reported(fresh):
     ]
 
 
+@pytest.mark.promise("ledger-survives")
 def test_numbers_of_a_tenant_that_no_ledger_takes(fresh):
     daemon, client = fresh, fresh.client
     liar, lying = daemon.join()
@@ -173,6 +174,7 @@ def on_small_disk(make_daemon, tmp_path):
             subprocess.run(["umount", "-l", path], check=False)
 
 
+@pytest.mark.promise("ledger-survives")
 def test_a_full_disk_from_start_to_end(on_small_disk):
     daemon, client = on_small_disk.start(), on_small_disk.client
     _, first = daemon.join()

@@ -91,6 +91,7 @@ def test_processes_keep_their_slots_when_the_door_is_killed(daemon, client):
     assert other.poll() is None
 
 
+@pytest.mark.promise("socket-delays-own-grant")
 def test_a_door_that_hangs_is_replaced_and_the_daemon_answers_meanwhile(daemon, client):
     child, grant_id = daemon.join()
     first = doors.pid(daemon.process.pid)
@@ -177,6 +178,7 @@ def test_where_root_has_fewer_capabilities_helpers_keep_what_there_is(lacks):
     assert int(ended.stdout, 16) == sum(1 << number for name, number in kept.items() if name not in lacks.split(","))
 
 
+@pytest.mark.promise("socket-delays-own-grant")
 def test_a_process_with_many_mappings_delays_nobody(daemon, client):
     """It joins 500 times at once, and then all of its connections end at once."""
     program = CROWDED.format(support=str(SUPPORT))
@@ -287,6 +289,7 @@ def joins(path):
         return answered(honest.recv(128)).error == JoinError.OK
 
 
+@pytest.mark.promise("socket-delays-own-grant")
 @pytest.mark.parametrize("guarded", [False, True], ids=["kernel", "guarded"])
 def test_descriptors_that_cannot_be_closed_keep_nobody_waiting(tmp_path, pages, guarded, monkeypatch):
     monkeypatch.setattr(door, "_PINGS_MISSED", 80)

@@ -45,6 +45,7 @@ def test_join_gives_a_slot_the_host_pid_and_the_bell(daemon, client):
     assert slots(daemon, grant_id) == [(0, child.pid)]
 
 
+@pytest.mark.promise("dead-hold-nothing")
 def test_death_clears_the_slot_and_returns_the_bytes(daemon, client):
     # A shell keeps the grant alive while its child dies.
     child = daemon.tenant("sh", "-c", f'"{sys.executable}" "{JOINER}"; read line')
@@ -130,6 +131,7 @@ def test_bytes_stay_until_the_exec_is_over(daemon, client):
     until(lambda: client.grant(grant_id)["devices"][0]["memory_bytes"] == 0, "the bytes are back", 3)
 
 
+@pytest.mark.promise("forged-join-refused")
 def test_stranger_is_refused_by_cgroup(daemon, client):
     child, grant_id = daemon.join()
     path = daemon.layout.grants / grant_id / "self" / "grant.sock"
@@ -154,6 +156,7 @@ def test_nobody_joins_a_grant_that_is_not_in_use(client, daemon):
     assert "not in use yet" in done.stdout
 
 
+@pytest.mark.promise("page-misleads-nobody")
 def test_malformed_joins_are_answered_and_harm_nobody(daemon, client):
     child, grant_id = daemon.join()
     path = str(daemon.layout.grants / grant_id / "self" / "grant.sock")
@@ -171,6 +174,7 @@ def test_malformed_joins_are_answered_and_harm_nobody(daemon, client):
     assert client.grant(grant_id)["phase"] == "active"
 
 
+@pytest.mark.promise("page-room-is-own")
 def test_truncated_usage_page_ends_the_grant(daemon, client):
     child, grant_id = daemon.join()
     os.truncate(daemon.layout.grants / grant_id / "self" / "usage", 0)

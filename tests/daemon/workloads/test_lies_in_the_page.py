@@ -56,6 +56,7 @@ def joined_pair(daemon):
     return child, liar, honest
 
 
+@pytest.mark.promise("claims-are-bounded")
 def test_any_number_in_any_word(daemon):
     began = time.monotonic_ns()
     _, liar, honest = joined_pair(daemon)
@@ -152,6 +153,7 @@ def test_who_does_not_lie_is_believed_whatever_happens_to_it(fresh):
             tenant.kill()
 
 
+@pytest.mark.promise("page-names-no-processes")
 @pytest.mark.slow
 def test_pages_of_random_bytes(fresh):
     began = time.monotonic_ns()

@@ -53,6 +53,7 @@ def joined(daemon):
     return child, grant, own
 
 
+@pytest.mark.promise("page-room-is-own")
 @pytest.mark.parametrize("how", ["write", "allocate", "map", "files", "attributes"])
 def test_a_page_does_not_grow_into_the_room_of_others(daemon, how):
     child, grant, own = joined(daemon)

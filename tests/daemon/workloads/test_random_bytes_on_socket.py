@@ -120,6 +120,7 @@ def check(messages: list[bytes], answer: tuple[bytes, int] | None, *, member: bo
         assert text
 
 
+@pytest.mark.promise("socket-delays-own-grant")
 @pytest.mark.parametrize("examples", [40, pytest.param(200, marks=pytest.mark.slow)])
 def test_any_message_is_answered_or_its_connection_closed(house: House, examples: int) -> None:
     @settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -141,6 +142,7 @@ def test_any_message_is_answered_or_its_connection_closed(house: House, examples
     house.nothing_is_left()
 
 
+@pytest.mark.promise("socket-delays-own-grant")
 def test_a_flood_of_connections_shuts_out_only_its_own_grant(house: House) -> None:
     house.member(fill=CONNECTIONS + 100)
     until(lambda: house.descriptors() >= house.before + CONNECTIONS - OTHERS, "the daemon took what it takes", 20)

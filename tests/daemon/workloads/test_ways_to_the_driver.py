@@ -92,6 +92,7 @@ ROOTS = {
 }
 
 
+@pytest.mark.promise("root-command-stays")
 def test_roots_programs_are_in_their_share_whatever_they_change(public, probe):
     done = shell(public, in_turn(probe, ROOTS))
     assert done.stdout.splitlines() == [f"{name}: 0 1" for name in ROOTS], done.stderr
@@ -130,6 +131,7 @@ def test_a_users_run_in_roots_has_the_inner_share(public, probe):
         assert (done.stdout.split(), "refused this process" in done.stderr) == ([str(SYSTEM_NOT_READY), "0"], True)
 
 
+@pytest.mark.promise("root-command-stays")
 def test_nothing_of_the_namespace_is_seen_outside(public):
     done = shell(
         public, f"ls {PROCESS_SELF}; readlink /proc/self/ns/mnt; touch {PROCESS_SELF}/limits || echo read-only"
@@ -151,6 +153,7 @@ def test_a_sandbox_where_nothing_can_be_written(public, probe):
     assert shell(public, script).stdout.split() == ["read-only", "0", "1"]
 
 
+@pytest.mark.promise("page-to-own-processes")
 def test_the_page_is_passed_to_the_grants_processes_only(public):
     _, grant = public.join()
     message = bytes(ffi.buffer(ffi.new("struct gs_join_request *", [lib.GS_PASS_MAGIC, wire.VERSION, wire.NO_SLOT, 0])))
@@ -260,6 +263,7 @@ def tell(process: subprocess.Popen[bytes]) -> int:
         os.close(pidfd)
 
 
+@pytest.mark.promise("stop-line-harmless")
 @pytest.mark.parametrize("flags", [os.O_RDONLY, os.O_WRONLY | os.O_APPEND])
 def test_a_process_is_notified_only_where_it_can_write_itself(tmp_path, flags):
     """The helper is root's, and may open any file; what it writes to is what the process has opened, as it has."""
@@ -275,6 +279,7 @@ def test_a_process_is_notified_only_where_it_can_write_itself(tmp_path, flags):
     assert file.read_text() == ("before\ngpushare: a text\n" if notified else "before\n")
 
 
+@pytest.mark.promise("stop-line-harmless")
 def test_a_full_pipe_keeps_the_helper_for_a_moment_only():
     read, write = os.pipe()
     os.set_blocking(write, False)

@@ -139,7 +139,7 @@ def test_another_linker_namespace(house: House, lives: Path) -> None:
     assert over_limit(house.mounted(lives, "namespace", OVER=str(OVER))) == [HELD]
     assert house.peak() < OVER
     past = house.preloaded(lives, "namespace", OVER=str(OVER), GPUSHARE_SIM_DIR=str(house.sim.directory))
-    assert over_limit(past) == [["0", "0", str(4 << 30)]], "if this is held by now, say so in SECURITY.md"
+    assert over_limit(past) == [["0", "0", str(4 << 30)]], "held by now: take it out of docs/security/limits.md"
 
 
 def test_linked_with_the_driver(house: House) -> None:

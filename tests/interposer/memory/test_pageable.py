@@ -63,6 +63,7 @@ def held(sim: Simulator, worker: Interposed) -> int:
     return sum(row["bytes"] for row in sim.books()["devices"][0]["processes"] if row["pid"] == worker.pid)
 
 
+@pytest.mark.promise("no-prefetch-to-device")
 @pytest.mark.parametrize("way", WAYS)
 def test_plain_memory_stays_on_the_host(worker: Interposed, bare: Interposed, sim: Simulator, way: str) -> None:
     own = CONTEXT + 64 * MIB
@@ -75,6 +76,7 @@ def test_plain_memory_stays_on_the_host(worker: Interposed, bare: Interposed, si
         assert held(sim, each) == own
 
 
+@pytest.mark.promise("no-prefetch-to-device")
 def test_a_range_of_both_kinds_stays_on_the_host(worker: Interposed, sim: Simulator) -> None:
     """A range that begins in managed memory and reaches beyond it."""
     worker.error("d.cuMemPrefetchAsync(int(m) + (63 << 20), 1 << 30, at(0), 0, s)")

@@ -64,6 +64,7 @@ def counted_grant(grant: Grant, counting: Path) -> Iterator[Grant]:
     driver.symlink_to(paths.SIM_LIB_DIR)
 
 
+@pytest.mark.promise("nvml-shows-own")
 def test_every_function_is_as_its_row(
     counted_grant: Grant, counting: Path, environment: Callable[..., dict[str, str]]
 ) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pynvml
+import pytest
 from pages.handmade import SLOTS, Grant, Simulator
 from run.driverclient import CONTEXT, MIB
 from run.viewer import USE, Inside
@@ -31,6 +32,7 @@ SPIN = """
 """
 
 
+@pytest.mark.promise("nvml-shows-own")
 def test_two_tenants_see_nothing_of_each_other(
     grant: Grant, second: Grant, sim: Simulator, inside: Callable[..., Inside]
 ) -> None:
@@ -118,6 +120,7 @@ def test_accounting_shows_own_processes_only(
     assert mine.get("code(n.nvmlDeviceClearAccountingPids, device())") == pynvml.NVML_ERROR_NO_PERMISSION
 
 
+@pytest.mark.promise("nvml-shows-own")
 def test_settings_are_not_a_tenant_s(grant: Grant, inside: Callable[..., Inside]) -> None:
     """Each of these calls changes the simulated device if gpushare is not loaded."""
     tenant, administrator = inside(grant).worker(), inside(None).worker()

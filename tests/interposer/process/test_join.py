@@ -97,6 +97,7 @@ def test_a_daemon_that_comes_back(grant: Grant, start: Start) -> None:
     assert client.end() == ""
 
 
+@pytest.mark.promise("environment-decides-nothing")
 def test_a_directory_that_root_does_not_own(grant: Grant, start: Start) -> None:
     os.chown(grant.directory, 12345, -1)
     client = start(grant, **{"LD_LIBRARY_PATH": "/nonexistent"}, way="dlsym")

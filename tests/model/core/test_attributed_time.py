@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from virtual_device import Model
 from virtual_node import MS
 
-from gpushare.policy.audit.overuse import FOUND_NS, Account
+from gpushare.policy.audit.overuse import DOUBT_NS, Account
 
 SECOND = 1000 * MS
 LIARS = (0, 1)
@@ -115,5 +115,5 @@ def test_who_runs_without_a_lease_and_reports_nothing_is_found():
     account = Account()
     for _ in range(4):
         account.follow(SECOND, m.stats(1).had_ns - before, 500, SECOND)
-    assert account.owed_ns >= FOUND_NS
+    assert account.owed_ns >= DOUBT_NS
     assert account.found

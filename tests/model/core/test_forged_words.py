@@ -55,6 +55,7 @@ ATTACKS = {
 } | {f"random {seed}": lambda seed=seed: Random(seed) for seed in range(4)}
 
 
+@pytest.mark.promise("honest-shares-stay")
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("case", CASES)
 def test_honest_tenants_split_the_device_as_beside_an_honest_one(case, attack):

@@ -378,6 +378,7 @@ def test_a_senseless_configuration_is_refused():
 WAITERS, WOKEN_AT_ONCE = 300, 64
 
 
+@pytest.mark.promise("waiting-threads")
 def test_a_crowd_that_waits_for_a_lease_is_woken_a_few_at_a_time(machine):
     """A tenant decides how many threads wait for its word: waking ten thousand kept the arbiter busy for 80 ms."""
     _, [grant] = machine(Share(1000))

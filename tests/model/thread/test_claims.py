@@ -31,6 +31,7 @@ def believe(claim, words, now, since=0, capacity=GIB):
     return lib.gs_claim_believe(claim, bounds, row), row
 
 
+@pytest.mark.promise("claims-are-bounded")
 @given(st.lists(st.tuples(st.integers(0, 10**10), WORDS), min_size=1, max_size=20), U64, U64)
 def test_whatever_is_written_what_is_believed_is_possible(steps, since, capacity):
     claim = ffi.new("struct gs_claim *")
@@ -166,6 +167,7 @@ def test_a_thousand_lies_do_not_fill_the_record(machine):
     assert len(lies) <= 16 * (seconds + 2)
 
 
+@pytest.mark.promise("lie-does-not-pay")
 def test_a_liar_pays_for_every_lease_in_full_and_its_neighbour_for_none_of_it(machine):
     """The liar reports after each lease that it has done nothing."""
     _, (liar, honest) = machine(Share(500), Share(500))

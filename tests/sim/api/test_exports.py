@@ -1,6 +1,5 @@
 """Exports, and look-ups through cuGetProcAddress: by version and by default stream."""
 
-import ctypes
 import json
 import subprocess
 import sys
@@ -151,10 +150,11 @@ def test_programs_link_with_the_usual_names(sim, tmp_path):
     assert "[libnvidia-ml.so.1]" in needed
 
 
-def test_unimplemented_functions_say_so():
-    library = ctypes.CDLL(str(LIBRARY))
-    assert library.cuGraphicsUnregisterResource(None) == 801
-    assert library.cuLogicalEndpointDestroy(None) == 801
+def test_unimplemented_functions_say_so(sim):
+    """NOT_INITIALIZED before cuInit, then NOT_SUPPORTED."""
+    answers = "cuda.cuGraphicsUnregisterResource(None), cuda.cuLogicalEndpointDestroy(None)"
+    code = f"import ctypes; cuda = ctypes.CDLL('libcuda.so.1'); print({answers}, cuda.cuInit(0), {answers})"
+    assert sim.run(sys.executable, "-c", code) == "3 3 0 801 801\n"
 
 
 def test_without_a_simulator_there_is_no_device(tmp_path):

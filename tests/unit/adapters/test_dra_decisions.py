@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from schedulers.draworld import DEVICE, NAME, Api, Daemon, claim, named, pod, there
 
+from gpushare.adapters.common import Latest
 from gpushare.adapters.kubernetes import claims, pace, slices
 from gpushare.adapters.kubernetes.driver import Preparer, Publisher
-from gpushare.adapters.kubernetes.kubelet import Health, Healths
+from gpushare.adapters.kubernetes.kubelet import Health, reports
 from gpushare.errors import GpushareError, UnreachableError
 
 
@@ -202,9 +203,9 @@ def test_one_claim_that_cannot_be_read_does_not_hold_up_the_others():
 
 def test_health_is_reported_again_before_kubelet_stops_believing_it(monkeypatch):
     monkeypatch.setattr("gpushare.adapters.kubernetes.kubelet._HEALTH_SECONDS", 0.01)
-    healths = Healths()
+    healths: Latest[Health] = Latest()
     healths.put([Health("n", NAME, True, 0, "")])
-    stream = healths.watch({}, there)
+    stream = reports(healths, there)
     assert next(stream) == next(stream) == next(stream)
     healths.put([Health("n", NAME, False, 7, "lost")])
     assert next(stream)["devices"][0]["reason"] == "lost"

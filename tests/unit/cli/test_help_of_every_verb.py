@@ -14,7 +14,7 @@ from run.built import ROOT
 from views.commandlines import parsers, words
 
 from gpushare.api.events import EventKind
-from gpushare.api.reclaim import Signal
+from gpushare.api.share import Signal
 from gpushare.cli.main import GROUPS, build_parser, main
 from gpushare.cli.usage.progress import Progress
 from gpushare.errors import UsageError

@@ -14,6 +14,7 @@ EVIL = "\x1b]0;mine\x07\x9b2J\r\n\N{RIGHT-TO-LEFT OVERRIDE}x"
 TAMED = "\\x1b]0;mine\\x07\\x9b2J\\r\\n\\u202ex"
 
 
+@pytest.mark.promise("names-are-harmless")
 @pytest.mark.parametrize(
     ("text", "shown"),
     [

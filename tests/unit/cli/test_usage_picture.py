@@ -105,6 +105,7 @@ def test_nothing():
     assert legend(idle) == {"idle, switching": ("2.00h", "")} and "nobody waited" in texts(idle)
 
 
+@pytest.mark.promise("names-are-harmless")
 @pytest.mark.parametrize(
     "name", ["<script>x</script>", "\u202egnp", "n" * 200, "\x1b]0;t\x07", "\u05d0\u05d1\u05d2"], ids=ascii
 )

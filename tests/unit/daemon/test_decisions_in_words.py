@@ -3,6 +3,7 @@ much."""
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -112,6 +113,7 @@ def test_a_guarantee_that_shrinks_and_is_whole_again_is_reported_once_each():
     assert record.of("g-3") == []
 
 
+@pytest.mark.promise("plans-change-nothing")
 def test_the_record_is_bounded():
     record = Decisions()
     for number in range(3 * decisions.ENDED_KEPT):

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from gpushare.api.tenants import TenantPolicy
 from gpushare.api.types import GrantRequest
+from gpushare.daemon.state.asked import Asked
 from gpushare.daemon.state.promises import Fault, Promises
 from gpushare.daemon.state.tenants import Tenants
 from gpushare.errors import NotFoundError, RefusedError
@@ -12,6 +13,7 @@ from gpushare.node.devices import Device
 from gpushare.policy.grants import admission
 from gpushare.policy.grants.admission import Place
 from gpushare.policy.grants.taken import Holding, Sum, Taken
+from gpushare.policy.loans.recall import Policy
 from gpushare.policy.quota.entitlement import Part, water_fill
 from gpushare.policy.quota.shares import Placed
 from gpushare.text.units import GIB
@@ -110,7 +112,7 @@ def test_grants_come_and_go_one_by_one(tmp_path_factory, history):
                 places = [Place(d.id, d.index, GIB, milli + 5, milli, 1000) for d in devices]
                 grants.pop(f"g{number}", None)
                 grants[f"g{number}"] = request, places
-                promises.put(f"g{number}", request, places)
+                promises.put(f"g{number}", Asked.of(request, Policy()), places)
             case "drop", number:
                 grants.pop(f"g{number}", None)
                 promises.drop(f"g{number}")

@@ -48,6 +48,7 @@ def opens(group: cgroup.Cgroup, path: str) -> bool:
     return code == 0
 
 
+@pytest.mark.promise("own-nodes-only")
 def test_kernel_holds_it(group):
     assert opens(group, "/dev/zero")
     device_program.attach(group.path, {1}, {NULL, (1, 8), (1, 9)})

@@ -11,8 +11,9 @@ from gpushare.api.engines import PlacedMount
 from gpushare.errors import UsageError
 from gpushare.inject import edits, oci
 from gpushare.inject.node import DeviceNode
-from gpushare.reader import Config, Edit, Refused, config
+from gpushare.reader import config
 from gpushare.reader.__main__ import Reader
+from gpushare.reader.messages import Config, Edit, Refused
 
 ASKS = b'"gpushare.dev/memory":"1GiB","gpushare.dev/time":"25%"'
 
@@ -27,6 +28,7 @@ def test_escapes_are_read():
     assert oci.request(config.load(text)) == {"memory": "1GiB", "time": "25%", "ttl_seconds": 20}
 
 
+@pytest.mark.promise("request-read-one-way")
 @pytest.mark.parametrize(
     "text",
     [

@@ -118,6 +118,7 @@ def test_what_cannot_be_made_is_reported(tmp_layout, node):
         create(tmp_layout, "container", node)
 
 
+@pytest.mark.promise("name-in-shm")
 @pytest.mark.parametrize("what", ["link", "file", "empty", "full"])
 def test_a_parent_of_somebody_else_is_moved_away(tmp_layout, node, tmp_path, what):
     """The parent may be in /dev/shm, where any user can first create something with its name."""
@@ -184,6 +185,7 @@ while not select.select([0], [], [], 0)[0]:
 """
 
 
+@pytest.mark.promise("name-in-shm")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs a directory that belongs to root")
 def test_it_is_made_beside_a_user_who_makes_it_again_and_again(tmp_layout):
     parent = tmp_layout.grants

@@ -36,6 +36,7 @@ def test_links_as_long_and_many_as_the_kernel_takes(tmp_path, root):
             looked.resolve("/l0")
 
 
+@pytest.mark.promise("image-delays-own-start")
 def test_a_directory_of_very_many_names(tmp_path, root, monkeypatch):
     monkeypatch.setattr(view, "ENTRIES_MAX", 50)
     for number in range(51):
@@ -62,6 +63,7 @@ def test_nothing_stays_open(tmp_path, root):
     assert set(os.listdir("/proc/self/fd")) == before
 
 
+@pytest.mark.promise("no-path-leads-out")
 def test_a_fifo_is_not_read(tmp_path, root):
     fifo = root / "etc/ld.so.preload"
     os.mkfifo(fifo)
@@ -74,6 +76,7 @@ def test_a_fifo_is_not_read(tmp_path, root):
         os.close(held)
 
 
+@pytest.mark.promise("no-path-leads-out")
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_device_is_not_opened(tmp_path, root):
     """Opening a device, such as a console or a watchdog, can have effects. Here it is /dev/zero, which would yield
@@ -84,6 +87,7 @@ def test_a_device_is_not_opened(tmp_path, root):
     assert looked.read("/etc/ld.so.preload", 4096) == b""
 
 
+@pytest.mark.promise("no-path-leads-out")
 def test_a_directory_that_becomes_a_link_out_meanwhile(tmp_path, root, monkeypatch):
     """The image is changed just before a file is opened. No component is checked first and opened later."""
     host = tmp_path / "host"

@@ -58,6 +58,7 @@ def test_without_a_cache_there_is_one_of_ours_alone(tmp_path: Path) -> None:
     assert len(listed(cache)) == len(LIBRARIES)
 
 
+@pytest.mark.promise("loader-cache-stays-inside")
 def test_whatever_a_cache_is_there_is_an_answer(made: Path) -> None:
     good, pick = made.read_bytes(), random.Random(1)
     (extension,) = struct.unpack_from("<I", good, EXTENSION_AT)

@@ -31,6 +31,7 @@ def test_the_limit_is_what_it_gets_and_one_stands_for_the_other(name):
         assert asked({**annotations, MODE: "time-slicing"}, name)["memory"] == 4 << 30
 
 
+@pytest.mark.promise("nvidia-annotations-are-requests")
 @pytest.mark.parametrize(
     "text", ["", " 8Gi", "8GiB", "8gi", "-8Gi", "lots", "Gi", ".", "0", "1M", "500Ki", "17Ti", "1e99", "9" * 100, "٣Gi",
              "1Gi\n"],
@@ -54,6 +55,7 @@ def test_a_mode_that_there_is_not_here_is_refused(mode):
         asked({LIMIT: "1Gi", MODE: mode})
 
 
+@pytest.mark.promise("nvidia-annotations-are-requests")
 @pytest.mark.parametrize(
     "annotations",
     [

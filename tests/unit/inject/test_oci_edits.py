@@ -64,6 +64,7 @@ def mounted(edited) -> dict[str, str]:
     return {mount["destination"]: mount["source"] for mount in edited["mounts"]}
 
 
+@pytest.mark.promise("cuda-only")
 @pytest.mark.parametrize("kind", ["simulated", "real"])
 def test_golden(layout, golden, bundle, request, kind):
     before = config()
@@ -175,6 +176,7 @@ def test_the_hosts_own_directory_is_refused(layout, simulated, bundle):
     assert "/run/gpushare/self" in mounted(edit(layout, simulated, bundle, config(mounts=[host, over])))
 
 
+@pytest.mark.promise("no-path-leads-out")
 def test_symlinks_stay_inside_the_image(layout, simulated, bundle, tmp_path):
     """An absolute link in the image is relative to the image's root, never to the host's."""
     outside = tmp_path / "host/libcuda.so.1"
@@ -211,6 +213,7 @@ def test_keeps_what_the_image_preloads(tmp_layout, bundle, tmp_path):
         grantfiles.remove(tmp_layout, GRANT)
 
 
+@pytest.mark.promise("loader-cache-stays-inside")
 def test_only_a_loader_cache_that_the_container_cannot_write_is_replaced(layout, simulated, bundle, tmp_path):
     place, etc = "/etc/ld.so.cache", {"destination": "/etc", "source": str(tmp_path), "type": "bind"}
     over = str(grantdir.cache_file(layout, GRANT))
@@ -279,6 +282,7 @@ def test_request(annotations, wanted):
     assert oci.request({"annotations": annotations}) == wanted
 
 
+@pytest.mark.promise("numbers-parse-fast")
 @pytest.mark.parametrize(
     "annotations",
     [
@@ -333,6 +337,7 @@ def test_a_request_by_the_environment():
     assert oci.request({"process": {"env": list(size)}}) is None
 
 
+@pytest.mark.promise("image-asks-nothing")
 @pytest.mark.parametrize(
     ("variables", "message"),
     [

@@ -242,6 +242,7 @@ OTHER_APIS = (
 )
 
 
+@pytest.mark.promise("cuda-only")
 @pytest.mark.parametrize("cached", [False, True])
 def test_driver_libraries_come_from_one_place(tmp_path, monkeypatch, cached):
     """A driver found only through LD_LIBRARY_PATH is used; if another is in the loader's cache, the two are not

@@ -65,6 +65,7 @@ def offset(field):
     return {"magic": 0, "version": 4, "size": 8, "count": 12, "grant": 16}[field]
 
 
+@pytest.mark.promise("page-misleads-nobody")
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
@@ -84,6 +85,7 @@ def test_a_foreign_or_corrupt_limits_page_is_refused(tmp_path, pages, field, val
         LimitsPage.open(tmp_path / "limits")
 
 
+@pytest.mark.promise("page-misleads-nobody")
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [("magic", lib.GS_LIMITS_MAGIC, "magic"), ("version", 0, "version 0"), ("count", 5, "5 slots")],
@@ -161,6 +163,7 @@ def test_memory_is_summed_over_live_slots_only(pages):
     assert memory_bytes(usage, limits, 0) == 103
 
 
+@pytest.mark.promise("page-names-no-processes")
 def test_what_a_tenant_writes_frees_no_slot_and_takes_none(pages):
     limits, usage = pages
     usage.claim(limits, 10)

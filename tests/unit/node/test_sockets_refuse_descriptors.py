@@ -110,6 +110,7 @@ def test_messages_pass(tmp_path, kind, by_kernel):
         assert served.recv(64) == b""
 
 
+@pytest.mark.promise("descriptors-block-nothing")
 def test_the_kernel_refuses_them_at_the_sender(tmp_path, kind, slow):
     with pair(tmp_path, kind, by_kernel=True) as (client, served):
         if isinstance(served, rights.GuardedSocket):
@@ -120,6 +121,7 @@ def test_the_kernel_refuses_them_at_the_sender(tmp_path, kind, slow):
         assert served.recv(64) == b"still served"
 
 
+@pytest.mark.promise("descriptors-block-nothing")
 def test_one_that_comes_along_ends_the_connection(tmp_path, kind, slow):
     with pair(tmp_path, kind) as (client, served):
         client.send(b"before")

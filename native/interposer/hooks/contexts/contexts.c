@@ -119,7 +119,7 @@ static bool flags_known(unsigned int flags) {
   return !(flags & ~(unsigned int)CU_CTX_FLAGS_MASK) && (schedule & (schedule - 1)) == 0;
 }
 
-/* Contexts with only some of the multiprocessors are possible only if the driver says so. */
+/* Contexts with only some of the multiprocessors are possible only if the driver reports it. */
 static bool affinity_known(const CUexecAffinityParam *params, int count, CUdevice device) {
   bool known = count >= 0 && (count == 0) == (params == NULL);
   for (int i = 0, supported; known && i < count; i++)
@@ -128,9 +128,9 @@ static bool affinity_known(const CUexecAffinityParam *params, int count, CUdevic
 }
 
 /* The error for a context that cannot be created: the driver's, if it refuses the call too, else `reason`. */
-static CUresult let_refuse(CUresult said, const CUcontext *made, CUresult reason) {
-  if (said != CUDA_SUCCESS)
-    return said;
+static CUresult let_refuse(CUresult result, const CUcontext *made, CUresult reason) {
+  if (result != CUDA_SUCCESS)
+    return result;
   gs_real.cuCtxDestroy_v2(*made); /* this driver accepts what others refuse */
   return reason;
 }
@@ -272,7 +272,7 @@ static void primary_gone(int ordinal) {
   gs_unlock(&gs_process->gone_lock);
 }
 
-/* A new primary context gets the same handle again: only the id tells them apart. */
+/* A new primary context gets the same handle again: only the id distinguishes them. */
 void gs_primary_is(int ordinal, CUcontext primary) {
   CUcontext known = gs_process->primary[ordinal];
   uint64_t id = id_of(primary);
@@ -350,7 +350,7 @@ CUresult gs_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
   return result;
 }
 
-/* Release and reset: the driver tells whether the context still exists. */
+/* Release and reset: the driver knows whether the context still exists. */
 CUresult gs_do_primary_end(const struct gs_call *call, CUdevice device) {
   int ordinal = gs_device_ordinal(device);
   if (ordinal == GS_NO_DEVICE)

@@ -28,9 +28,8 @@ bool gs_graph_memory_begin(struct gs_graph_need *need, CUstream stream) {
     if (!(wanted >> ordinal & 1))
       continue;
     uint64_t pool = gs_graph_pool(ordinal), bytes = need->bytes[ordinal];
-    if (!gs_growth_begin(&growth, pool, ordinal, bytes, stream) &&
-        !(gs_growth_make_room(pool, ordinal, bytes, stream) &&
-          gs_growth_begin(&growth, pool, ordinal, bytes, stream))) {
+    if (!gs_growth_begin(&growth, pool, ordinal, bytes) &&
+        !(gs_growth_make_room(pool, ordinal, bytes, stream) && gs_growth_begin(&growth, pool, ordinal, bytes))) {
       gs_graph_memory_end(need);
       return false;
     }

@@ -6,7 +6,6 @@
 #include "interposer/memory/books/life.h"
 #include "interposer/memory/physical/mappings.h"
 #include "interposer/memory/pools/pool_blocks.h"
-#include "interposer/memory/pools/pool_map.h"
 #include "interposer/memory/pools/reserve.h"
 #include "interposer/memory/books/sizes.h"
 #include "interposer/process/device.h"
@@ -157,11 +156,11 @@ static bool block_came(CUdeviceptr address, struct gs_block *block) {
   if (__atomic_load_n(&gs_books()->pools.used, __ATOMIC_RELAXED) == 0)
     return false;
   wait_for_pools();
-  if (!gs_map_frees(address, block))
+  if (!gs_block_frees(address, block))
     return false;
   if (!is_alive(address))
     return true;
-  gs_pool_block_freed(block, NULL, false);
+  gs_block_freed(block, NULL, false);
   return false;
 }
 
@@ -181,14 +180,14 @@ static CUresult free_memory(const struct gs_call *call, CUdeviceptr address, CUs
   struct gs_leaving leaving;
   struct gs_allocation pointer;
   struct gs_block block;
-  bool ours = gs_life_leave(&pointers, &leaving, address, &pointer), of_pool = !ours && gs_map_frees(address, &block);
+  bool ours = gs_life_leave(&pointers, &leaving, address, &pointer), of_pool = !ours && gs_block_frees(address, &block);
   int ordinal = ours ? pointer.ordinal : gs_current_device();
   CUresult result = gs_call(call);
   bool success = result == CUDA_SUCCESS;
   of_pool = of_pool || (success && !ours && address && block_came(address, &block));
   gs_life_left(&pointers, &leaving, success && !of_pool, pointer_gone, stream);
   if (of_pool)
-    gs_pool_block_freed(&block, stream, success);
+    gs_block_freed(&block, stream, success);
   if (success && !stream)
     gs_memory_synced(ordinal); /* cuMemFree waits for the device's work */
   return result;

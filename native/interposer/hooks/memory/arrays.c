@@ -190,7 +190,7 @@ static CUresult begin(struct gs_array_charge *charge, void *const *out, const st
   return CUDA_SUCCESS;
 }
 
-/* The array exists: replaces the reservation by what the array says it needs. False: it does not fit. */
+/* The array exists: replaces the reservation by what the array reports. False: it does not fit. */
 static bool true_up(struct gs_array_charge *charge, uint64_t needs) {
   if (needs > charge->bytes && gs_reserve(charge->ordinal, needs - charge->bytes) < 0)
     return false;

@@ -9,7 +9,6 @@
 #include "interposer/process/device.h"
 #include "interposer/process/elsewhere.h"
 #include "interposer/memory/pools/pool_charge.h"
-#include "interposer/memory/pools/pool_map.h"
 
 /* ---- which pool -------------------------------------------------------------------------------------------------- */
 
@@ -104,7 +103,7 @@ static enum outcome within_charge(const struct request *request, CUresult *resul
   *result = CUDA_ERROR_OUT_OF_MEMORY;
   gs_lock(&gs_process->alloc_lock[request->ordinal]);
   bool other = moved(request, request->ordinal);
-  if (!other && gs_growth_begin(&growth, request->pool, request->ordinal, request->bytes, request->stream)) {
+  if (!other && gs_growth_begin(&growth, request->pool, request->ordinal, request->bytes)) {
     *result = gs_call(request->call);
     fits = gs_growth_end(&growth) || *result != CUDA_SUCCESS;
     if (!fits) { /* it grew by more than any known driver does, and over the limit */
@@ -113,7 +112,7 @@ static enum outcome within_charge(const struct request *request, CUresult *resul
     }
   }
   if (*result == CUDA_SUCCESS)
-    gs_map_made(request->pool, *request->address, request->bytes, growth.grew, gs_stream_owner(request->stream));
+    gs_block_made(request->pool, *request->address, request->bytes, growth.grown, gs_stream_owner(request->stream));
   gs_unlock(&gs_process->alloc_lock[request->ordinal]);
   return other ? MOVED : fits ? DONE : REFUSED;
 }
@@ -306,8 +305,6 @@ CUresult gs_cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemPoolTrimTo(pool, minBytesToKeep) : result;
   bool charged = gs_pool_named((uintptr_t)pool, &known) && known.ordinal != GS_NO_DEVICE;
-  if (charged)
-    gs_pool_yields(&known);
   result = gs_real.cuMemPoolTrimTo(pool, minBytesToKeep);
   if (charged)
     gs_pool_yielded(&known);
@@ -318,8 +315,6 @@ CUresult gs_do_pool_attribute(const struct gs_call *call, CUmemoryPool pool, CUm
   struct gs_pool known;
   bool charged = attribute == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD && gs_pool_named((uintptr_t)pool, &known) &&
                  known.ordinal != GS_NO_DEVICE;
-  if (charged)
-    gs_pool_yields(&known);
   CUresult result = gs_call(call);
   if (charged)
     gs_pool_yielded(&known);

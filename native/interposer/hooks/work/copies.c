@@ -162,7 +162,7 @@ CUresult gs_before_copy_wait(struct gs_around_copy_wait *around, enum gs_copy di
   if (!gs_enter(&result))
     return result;
   around->stream = gs_stream_known(stream);
-  /* how long the program waits says little about kernels, unless the device measures when they are done */
+  /* how long the program waits shows little about kernels, unless the device measures when they are done */
   if (bytes >= LONG_COPY_BYTES && around->stream && !captured(stream) && gs_stream_open(around->stream))
     gs_mark_record(around->stream, false);
   if (around->stream && bytes >= SHORT_COPY_BYTES)

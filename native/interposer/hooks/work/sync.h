@@ -56,7 +56,7 @@ struct gs_around_event_query {
 CUresult gs_before_event_query(struct gs_around_event_query *around, CUevent event);
 CUresult gs_after_event_query(struct gs_around_event_query *around, CUresult result);
 
-/* The event is destroyed, or recorded behind more than one stream: from now on it says nothing about the stream in
+/* The event is destroyed, or recorded behind more than one stream: from now on it shows nothing about the stream in
  * which it was recorded. */
 CUresult gs_before_event_gone(CUevent event);
 CUresult gs_before_event_shared(void);

@@ -24,8 +24,7 @@ static void begin(struct gs_books *books) {
   gs_table_begin(&books->pool_handles, lock, sizeof(struct gs_pool_handle));
   gs_table_begin(&books->loose_pools, lock, sizeof(struct gs_loose_pool));
   gs_table_begin(&books->blocks, lock, sizeof(struct gs_block));
-  gs_table_begin(&books->faded, lock, sizeof(struct gs_block));
-  gs_table_begin(&books->chunks, lock, sizeof(struct gs_chunk));
+  gs_table_begin(&books->queued, lock, sizeof(struct gs_queued));
   gs_table_begin(&books->fading, ++lock, sizeof(struct gs_fading));
   gs_table_begin(&books->fading_lines, lock, sizeof(struct gs_fading_line));
   gs_table_begin(&books->graphs, ++lock, sizeof(struct gs_graph));

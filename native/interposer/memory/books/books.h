@@ -165,45 +165,38 @@ struct gs_taken {
 
 /* ---- pools ---- */
 
-/* A contiguous piece by which a pool grew, as far as known. The driver keeps it while it has a live block; without one,
- * it is known to exist only until the pool's `doubts` change. */
-struct gs_chunk {
-  uint64_t address, bytes;
-  uint64_t pool;
-  uint64_t number;  /* tells it from others at the same address */
-  uint64_t whole;   /* lower bound of the size of the whole piece, in bytes */
-  uint32_t live;    /* blocks in it that are in use, and which no call is freeing */
-  uint32_t trusted; /* the pool's `doubts` when the piece was last known to exist; unused while it has live blocks */
-  bool fades;       /* scratch space of pool_room.c */
+/* The piece by which a pool grew last, for as long as `block` is in it, which keeps it. */
+struct gs_pool_piece {
+  uint64_t at, end;
+  uint64_t from;  /* addresses from here to the end are free */
+  uint64_t block; /* gs_block.number; 0: no piece is known */
 };
 
 /* A pool of the driver. A call that allocates from it announces a block (`calls`), and a call that destroys it counts
  * in `leaving` before it reaches the driver. The pool ends when it is destroyed and has no block, announced block or
  * queued free any more. The driver may reuse a handle at once, so pools have numbers of their own. */
 struct gs_pool {
-  uint64_t number;            /* of a device's graph pool: its ordinal + 1 */
-  uint64_t handle;            /* CUmemoryPool; a graph pool has none */
-  uint64_t bytes;             /* charged */
-  uint64_t growing;           /* the part of `bytes` that calls in progress have reserved (gs_grow_now) */
-  uint64_t coming;            /* bytes that calls in progress may add */
-  uint64_t cap;               /* upper bound in bytes; 0: no bound */
-  uint64_t threshold;         /* the driver gives back what exceeds it when the program waits */
-  uint64_t seen;              /* bytes reserved when the driver was last asked */
-  uint64_t grown;             /* total rise of `seen` since the last call that can make the pool grow began */
-  uint64_t live;              /* bytes of the blocks in use */
-  uint64_t fading;            /* upper bound of the bytes freed in stream order that are not free yet */
-  uint64_t faded_bytes;       /* of the records in `faded` */
-  uint64_t made, freed;       /* blocks ever made, and freed in stream order */
-  uint32_t blocks, faded;     /* number of its blocks in use, and of its records in `faded` */
-  uint32_t freeing;           /* frees in progress of its blocks */
-  uint32_t calls;             /* allocations in progress */
-  uint32_t busy;              /* allocations that are in the driver */
-  uint32_t yielding;          /* calls in progress that make it give memory back whatever its threshold */
-  uint32_t leaving;           /* calls in progress that destroy it: the driver is not asked about it */
-  uint32_t awaited;           /* of a destroyed pool: frees that their streams have not reached */
-  uint32_t asked;             /* waits that found frees queued since it became loose; see `tighten` in pool_charge.c */
-  uint32_t doubts;            /* number of times it may have given back pieces, without knowing which */
-  struct gs_chunk last_chunk; /* the piece last added or looked up; zeroed: none */
+  uint64_t number;    /* of a device's graph pool: its ordinal + 1 */
+  uint64_t handle;    /* CUmemoryPool; a graph pool has none */
+  uint64_t bytes;     /* charged */
+  uint64_t growing;   /* the part of `bytes` that calls in progress have reserved (gs_grow_now) */
+  uint64_t coming;    /* bytes that calls in progress may add */
+  uint64_t cap;       /* upper bound in bytes; 0: no bound */
+  uint64_t threshold; /* the driver gives back what exceeds it when the program waits */
+  uint64_t seen;      /* bytes reserved when the driver was last asked */
+  uint64_t grown;     /* total rise of `seen` since the last call that can make the pool grow began */
+  struct gs_pool_piece piece;
+  uint64_t live;        /* bytes of the blocks in use */
+  uint64_t fading;      /* upper bound of the bytes freed in stream order that are not free yet */
+  uint64_t made, freed; /* blocks ever made, and freed in stream order */
+  uint32_t blocks;      /* number of its blocks in use */
+  uint32_t queued;      /* number of its records in `queued` */
+  uint32_t freeing;     /* frees in progress of its blocks */
+  uint32_t calls;       /* allocations in progress */
+  uint32_t busy;        /* allocations that are in the driver */
+  uint32_t leaving;     /* calls in progress that destroy it: the driver is not asked about it */
+  uint32_t awaited;     /* of a destroyed pool: frees that their streams have not reached */
+  uint32_t asked;       /* waits that found frees queued since it became loose; see `tighten` in pool_charge.c */
   int ordinal;
   bool destroyed;
   /* it may give memory back when the program waits; see pool_charge.c */
@@ -222,19 +215,24 @@ struct gs_loose_pool {
   int ordinal;
 };
 
-/* A block in use, or (in `faded`) a block freed in stream order whose free may not have happened yet, so that its place
- * cannot be reused. A block is in use until a call that frees it has returned. */
+/* A block of a pool, in use until a call that frees it has returned. */
 struct gs_block {
   uint64_t address, bytes;
   uint64_t pool;
-  uint64_t number; /* ours: tells it from others at the same address */
-  uint64_t chunk;  /* address and number of the piece in which it lies; 0: not known */
-  uint64_t chunk_number;
-  CUcontext context;  /* with which it ends; in `faded`: of the stream of the free */
-  CUstream stream;    /* in `faded`: of the free */
-  const void *thread; /* to which that stream belongs if it is CU_STREAM_PER_THREAD */
-  uint32_t frees;     /* calls in progress that free it */
+  uint64_t number;   /* ours: distinguishes it from others at the same address */
+  CUcontext context; /* with which it ends */
+  uint32_t frees;    /* calls in progress that free it */
 };
+
+/* A stream in which frees of a pool's blocks may be queued. A pool has at most GS_QUEUED_MAX of them and one more, which
+ * stands for all others. */
+struct gs_queued {
+  uint64_t pool;
+  CUstream stream;
+  CUcontext context;  /* of the stream */
+  const void *thread; /* to which the stream belongs if it is CU_STREAM_PER_THREAD */
+};
+enum { GS_QUEUED_MAX = 64 };
 
 /* A stream-ordered free whose bytes are still charged: see async_free.c. */
 struct gs_fading {
@@ -292,8 +290,8 @@ struct gs_books {
   struct gs_table libraries, placed, kernels; /* one lock */
   struct gs_table collectives;
   struct gs_table taken;
-  struct gs_table pools, pool_handles, loose_pools, blocks, faded, chunks; /* one lock */
-  struct gs_table fading, fading_lines;                                    /* one lock */
+  struct gs_table pools, pool_handles, loose_pools, blocks, queued; /* one lock */
+  struct gs_table fading, fading_lines;                             /* one lock */
   struct gs_table graphs;
   struct gs_table nodes;
   struct gs_table bodies;

@@ -2,7 +2,7 @@
  * object are gone, in any order. Each piece is represented by an object, to which those refer. A multicast object is
  * one too, without bytes: when it ends, the memory bound to it is released. So is an import of what this process
  * exported: all objects that it may be are bound to it. Calls that make something or take hold of an object are wrapped
- * in a use (uses.h), order.h says which calls wait for each other.
+ * in a use (uses.h), order.h decides which calls wait for each other.
  *
  * One lock guards these tables. It is never held during a call of the driver. */
 #ifndef GPUSHARE_MEMORY_OBJECTS_H

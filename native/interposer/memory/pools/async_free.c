@@ -53,7 +53,7 @@ static CUevent record_behind(CUstream stream, CUcontext context) {
 
 /* ---- is it done -------------------------------------------------------------------------------------------------- */
 
-/* Whether the driver has said that the work is done, or that it does not know the event or stream any more. Errors of
+/* Whether the driver has reported that the work is done, or that it does not know the event or stream any more. Errors of
  * captures and of the device say nothing: memory whose free never happens is there until its context ends. */
 static bool says_done(CUresult result) {
   return result == CUDA_SUCCESS || result == CUDA_ERROR_INVALID_HANDLE || result == CUDA_ERROR_INVALID_CONTEXT ||

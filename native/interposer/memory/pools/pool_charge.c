@@ -1,27 +1,26 @@
 #include "interposer/memory/pools/pool_charge.h"
 
 #include "interposer/memory/books/charge.h"
-#include "interposer/memory/pools/pool_map.h"
 #include "interposer/os/latch.h"
 #include "interposer/process/device.h"
 
 enum { POOLS_AT_ONCE = 64 };
 
-/* ---- what the driver says ---------------------------------------------------------------------------------------- */
+/* ---- what the driver reports ---------------------------------------------------------------------------------------- */
 
 static bool ask_pool(uint64_t pool, CUmemPool_attribute which, uint64_t *value) {
-  cuuint64_t said = 0;
-  if (gs_real.cuMemPoolGetAttribute((CUmemoryPool)(uintptr_t)pool, which, &said) != CUDA_SUCCESS)
+  cuuint64_t found = 0;
+  if (gs_real.cuMemPoolGetAttribute((CUmemoryPool)(uintptr_t)pool, which, &found) != CUDA_SUCCESS)
     return false;
-  *value = said;
+  *value = found;
   return true;
 }
 
 static bool ask_graphs(int ordinal, CUgraphMem_attribute which, uint64_t *value) {
-  cuuint64_t said = 0;
-  if (gs_real.cuDeviceGetGraphMemAttribute(gs_device_of(ordinal), which, &said) != CUDA_SUCCESS)
+  cuuint64_t found = 0;
+  if (gs_real.cuDeviceGetGraphMemAttribute(gs_device_of(ordinal), which, &found) != CUDA_SUCCESS)
     return false;
-  *value = said;
+  *value = found;
   return true;
 }
 
@@ -77,17 +76,6 @@ static void move(struct gs_pool *pool, uint64_t spare, struct change *change) {
   pool->growing = growing;
 }
 
-static void note(struct gs_pool *pool, uint64_t reserved) {
-  if (reserved < pool->seen)
-    pool->doubts++;
-  if (reserved > pool->seen) {
-    pool->grown += reserved - pool->seen;
-    if (reserved > pool->threshold)
-      gs_pool_loosen(pool);
-  }
-  pool->seen = reserved;
-}
-
 /* Adapts the charge to the bytes reserved. What calls may still add counts only up to the cap. */
 static struct change follow(struct gs_pool *pool, uint64_t reserved) {
   struct change change = {0, 0, 0, 0};
@@ -100,7 +88,12 @@ static struct change follow(struct gs_pool *pool, uint64_t reserved) {
     change.more = reserved - pool->bytes;
   pool->bytes += change.more - change.less;
   move(pool, pool->bytes - reserved, &change);
-  note(pool, reserved);
+  if (reserved > pool->seen) {
+    pool->grown += reserved - pool->seen;
+    if (reserved > pool->threshold)
+      gs_pool_loosen(pool);
+  }
+  pool->seen = reserved;
   return change;
 }
 
@@ -118,7 +111,7 @@ struct settling {
   bool gone; /* a context has ended: see gs_pools_settle */
   bool call; /* a call has ended: see gs_pool_call_ended */
   uint64_t need, handle;
-  uint64_t *grew;
+  uint64_t *grown;
 };
 
 /* With the device's pool lock, which keeps the figure and the charge consistent. */
@@ -135,14 +128,12 @@ static bool settle(uint64_t number, struct settling what) {
   if (pool) {
     pool->coming -= what.need;
     pool->busy -= what.call;
-    if (what.gone) /* drivers trim pools then */
-      pool->doubts++;
     if (known || (may && what.gone))
       change = follow(pool, reserved);
     else
       move(pool, pool->coming, &change);
     if (what.call)
-      *what.grew = pool->grown;
+      *what.grown = pool->grown;
   }
   gs_pools_unlock();
   return apply(change, ordinal);
@@ -156,45 +147,36 @@ void gs_pool_settle(uint64_t number, int ordinal) {
   gs_unlock(&gs_process->pool_lock[ordinal]);
 }
 
-bool gs_pool_call_ended(uint64_t number, int ordinal, uint64_t handle, uint64_t need, uint64_t *grew) {
-  *grew = 0;
+bool gs_pool_call_ended(uint64_t number, int ordinal, uint64_t handle, uint64_t need, uint64_t *grown) {
+  *grown = 0;
   gs_lock(&gs_process->pool_lock[ordinal]);
-  bool fits = settle(number, (struct settling){.call = true, .need = need, .handle = handle, .grew = grew});
+  bool fits = settle(number, (struct settling){.call = true, .need = need, .handle = handle, .grown = grown});
   gs_unlock(&gs_process->pool_lock[ordinal]);
   return fits;
 }
 
 /* The driver's figure of the bytes in use matches the books only if no allocation or free was in the driver. */
-static bool note_used(struct gs_pool *pool, const struct gs_pool *before, uint64_t used) {
+static void note_used(struct gs_pool *pool, const struct gs_pool *before, uint64_t used) {
   bool calls = before->busy || pool->busy || before->freeing || pool->freeing;
   if (calls || pool->made != before->made || pool->freed != before->freed)
-    return false;
+    return;
   if (used > pool->live)
     pool->fading = used - pool->live;
   else
-    gs_map_settled(pool);
-  return true;
+    gs_pool_none_queued(pool);
 }
 
-/* With the device's pool lock. True: pool->fading is exact now. */
-static bool ask_what_fades(uint64_t number) {
+/* With the device's pool lock. */
+static void ask_what_fades(uint64_t number) {
   struct gs_pool before;
   uint64_t used;
   if (!askable(number, &before) || !ask_used(&before, &used))
-    return false;
+    return;
   gs_pools_lock();
   struct gs_pool *pool = gs_pool_of(number);
-  bool exact = pool && note_used(pool, &before, used);
+  if (pool)
+    note_used(pool, &before, used);
   gs_pools_unlock();
-  return exact;
-}
-
-bool gs_pool_refresh(uint64_t number, int ordinal) {
-  gs_lock(&gs_process->pool_lock[ordinal]);
-  settle_only(number);
-  bool exact = ask_what_fades(number);
-  gs_unlock(&gs_process->pool_lock[ordinal]);
-  return exact;
 }
 
 /* ---- after a wait ------------------------------------------------------------------------------------------------ */
@@ -289,13 +271,11 @@ static void trim(uint64_t number, int ordinal) {
   (void)ordinal;
   if (!askable(number, &pool))
     return;
-  gs_pool_yielding(number, 1);
   if (gs_is_graph_pool(number))
     gs_real.cuDeviceGraphMemTrim(gs_device_of(pool.ordinal));
   else
     gs_real.cuMemPoolTrimTo((CUmemoryPool)(uintptr_t)pool.handle, 0);
   settle_only(number);
-  gs_pool_yielding(number, -1);
 }
 
 void gs_pools_settle(int ordinal, bool gone) { each_pool(ordinal, gone ? settle_gone : settle_one); }
@@ -317,8 +297,6 @@ void gs_pool_departs(struct gs_departure *departure, const struct gs_pool *pool)
     gs_unlock(lock);
 }
 
-void gs_pool_yields(const struct gs_pool *pool) { gs_pool_yielding(pool->number, 1); }
-
 void gs_pool_yielded(const struct gs_pool *pool) {
   struct gs_pool now;
   uint64_t threshold;
@@ -328,5 +306,4 @@ void gs_pool_yielded(const struct gs_pool *pool) {
     gs_pool_threshold(now.number, threshold);
   settle_only(pool->number);
   gs_unlock(&gs_process->pool_lock[pool->ordinal]);
-  gs_pool_yielding(pool->number, -1);
 }

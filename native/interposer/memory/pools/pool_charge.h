@@ -11,7 +11,7 @@
 #include "interposer/memory/books/books.h"
 #include "interposer/memory/pools/pool_life.h"
 
-/* What the driver says about a pool: bytes reserved, and the part of them in use. */
+/* What the driver reports about a pool: bytes reserved, and the part of them in use. */
 struct gs_pool_figures {
   uint64_t reserved, used;
 };
@@ -24,12 +24,9 @@ bool gs_pool_ask_known(uint64_t number, struct gs_pool_figures *figures);
  * those calls have reserved what they need, or are certain not to need it. */
 void gs_pool_settle(uint64_t number, int ordinal);
 /* The same after a call has returned that could make the pool grow by `need` bytes. handle: if not 0, that of the pool,
- * which is not destroyed meanwhile. *grew: by how much the pool was seen to grow; less than it grew if it gave memory
+ * which is not destroyed meanwhile. *grown: by how much the pool was seen to grow; less than it grew if it gave memory
  * back just then. False: the growth does not fit, and is charged nevertheless. */
-bool gs_pool_call_ended(uint64_t number, int ordinal, uint64_t handle, uint64_t need, uint64_t *grew);
-/* gs_pool_settle, and also queries the bytes in use, which tell whether queued frees have happened. True: the pool's
- * `fading` is exact now. */
-bool gs_pool_refresh(uint64_t number, int ordinal);
+bool gs_pool_call_ended(uint64_t number, int ordinal, uint64_t handle, uint64_t need, uint64_t *grown);
 /* Sets the charges of all pools of a device to what they have reserved. gone: a context has ended; pools that can no
  * longer be asked hold nothing. */
 void gs_pools_settle(int ordinal, bool gone);
@@ -39,9 +36,7 @@ void gs_pools_settle_loose(int ordinal, bool waited);
 void gs_pools_trim(int ordinal);
 /* A call is about to destroy the pool: see gs_pool_leaves. */
 void gs_pool_departs(struct gs_departure *departure, const struct gs_pool *pool);
-/* To be called before and after a call of the program that trims the pool or sets its threshold; the second settles the
- * charge. */
-void gs_pool_yields(const struct gs_pool *pool);
+/* To be called after a call of the program that trims the pool or sets its threshold. */
 void gs_pool_yielded(const struct gs_pool *pool);
 
 #endif

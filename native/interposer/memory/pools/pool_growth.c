@@ -1,10 +1,8 @@
 #include "interposer/memory/pools/pool_growth.h"
 
 #include "interposer/memory/pools/async_free.h"
-#include "interposer/memory/pools/pool_map.h"
 #include "interposer/memory/pools/reserve.h"
 #include "interposer/memory/books/sizes.h"
-#include "interposer/time/streams/streams.h"
 
 /* The call proceeds to the driver. coming: what it may add and was not announced; reserved: what was reserved for
  * it. */
@@ -100,32 +98,29 @@ static void withdraw(const struct gs_growth *growth) {
   gs_pool_settle(growth->pool, growth->ordinal);
 }
 
-/* Searches all blocks of the pool, which takes long if there are many. */
-static enum gs_room room_within(const struct gs_growth *growth, uint64_t bytes, CUstream stream) {
-  struct gs_pool_figures now;
-  enum gs_room room = GS_NO_ROOM;
-  struct gs_wanted wanted = {growth->pool, gs_round_up(bytes, GS_BLOCK_ROUND), growth->need, stream,
-                             gs_stream_owner(stream)};
-  bool exact = gs_pool_refresh(growth->pool, growth->ordinal);
-  gs_lock(&gs_process->pool_lock[growth->ordinal]);
-  if (gs_pool_ask_known(growth->pool, &now))
-    room = gs_map_room(&wanted, now.reserved, exact);
-  gs_unlock(&gs_process->pool_lock[growth->ordinal]);
-  return room;
+/* Only the driver knows what else is free in the pool; what it has behind the last block of the piece by which it grew
+ * last certainly is. If it gives that piece back in mid-call, it grows by no more than the piece, and the charge does not
+ * fall before the call returns. */
+static bool fits_in_piece(const struct gs_growth *growth, uint64_t bytes) {
+  gs_pools_lock();
+  const struct gs_pool *pool = gs_pool_of(growth->pool);
+  bool fits = pool && pool->piece.block && pool->seen <= pool->bytes && !gs_contexts_ending() &&
+              gs_round_up(bytes, GS_BLOCK_ROUND) <= pool->piece.end - pool->piece.from &&
+              growth->need <= pool->piece.end - pool->piece.at;
+  gs_pools_unlock();
+  return fits;
 }
 
-static bool begin_pool(struct gs_growth *growth, uint64_t bytes, CUstream stream) {
-  uint64_t fine = gs_round_up(bytes, GS_DEVICE_PAGE), most;
+static bool begin_pool(struct gs_growth *growth, uint64_t bytes) {
   growth->need = gs_round_up(bytes, GS_POOL_STEP);
   if (reserve_now(growth, growth->need, growth->need))
     return true;
-  most = announce(growth);
-  enum gs_room room = room_within(growth, bytes, stream);
-  if (room == GS_ROOM) {
+  uint64_t most = announce(growth);
+  if (fits_in_piece(growth, bytes)) {
     go(growth, 0, 0);
     return true;
   }
-  if (reserve(growth, 0, most) || (room == GS_ROOM_TO_GROW_FINELY && fine < most && reserve(growth, 0, fine)))
+  if (reserve(growth, 0, most))
     return true;
   withdraw(growth);
   return false;
@@ -133,9 +128,9 @@ static bool begin_pool(struct gs_growth *growth, uint64_t bytes, CUstream stream
 
 /* ------------------------------------------------------------------------------------------------------------------ */
 
-bool gs_growth_begin(struct gs_growth *growth, uint64_t pool, int ordinal, uint64_t bytes, CUstream stream) {
+bool gs_growth_begin(struct gs_growth *growth, uint64_t pool, int ordinal, uint64_t bytes) {
   *growth = (struct gs_growth){.pool = pool, .ordinal = ordinal};
-  return gs_is_graph_pool(pool) ? begin_graph(growth, bytes) : begin_pool(growth, bytes, stream);
+  return gs_is_graph_pool(pool) ? begin_graph(growth, bytes) : begin_pool(growth, bytes);
 }
 
 /* Whether the bytes are more than the pool or the grant can ever have. */
@@ -161,5 +156,5 @@ bool gs_growth_make_room(uint64_t pool, int ordinal, uint64_t bytes, CUstream st
 }
 
 bool gs_growth_end(struct gs_growth *growth) {
-  return gs_pool_call_ended(growth->pool, growth->ordinal, growth->handle, growth->need, &growth->grew);
+  return gs_pool_call_ended(growth->pool, growth->ordinal, growth->handle, growth->need, &growth->grown);
 }

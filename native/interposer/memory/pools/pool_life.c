@@ -35,16 +35,6 @@ void gs_pool_tighten(struct gs_pool *pool) {
   pool->loose = GS_TIGHT;
 }
 
-void gs_pool_yielding(uint64_t number, int by) {
-  gs_pools_lock();
-  struct gs_pool *pool = gs_pool_of(number);
-  if (pool) {
-    pool->yielding += (uint32_t)by;
-    pool->doubts++;
-  }
-  gs_pools_unlock();
-}
-
 /* ---- begin ------------------------------------------------------------------------------------------------------- */
 
 static void add(const struct gs_pool *pool) {
@@ -114,8 +104,8 @@ enum gs_announced gs_pool_announce(uint64_t handle, uint64_t *number, int *ordin
   struct gs_pool *pool = named(handle);
   if (pool && pool->ordinal == GS_NO_DEVICE) {
     answer = GS_POOL_FREE_OF_CHARGE;
-  } else if (pool && !(gs_table_extend(&books->blocks, 1) && gs_table_extend(&books->faded, 1) &&
-                       gs_table_extend(&books->chunks, 1) && gs_table_extend(&books->loose_pools, 1))) {
+  } else if (pool && !(gs_table_extend(&books->blocks, 1) && gs_table_extend(&books->queued, 1) &&
+                       gs_table_extend(&books->loose_pools, 1))) {
     answer = GS_POOL_FULL_TABLES;
   } else if (pool) {
     answer = GS_POOL_ANNOUNCED;
@@ -184,6 +174,31 @@ void gs_pool_leaves(struct gs_departure *departure, const struct gs_pool *before
   gs_pools_unlock();
 }
 
+static unsigned take_queued(uint64_t number, struct gs_queued *streams) {
+  struct gs_table *all = &gs_books()->queued;
+  unsigned count = 0;
+  for (struct gs_queued *one; (one = gs_table_find(all, number)); count++) {
+    if (streams)
+      streams[count] = *one;
+    gs_table_remove(all, one);
+  }
+  return count;
+}
+
+unsigned gs_pool_take_queued(uint64_t number, struct gs_queued streams[GS_QUEUED_MAX + 1]) {
+  gs_pools_lock();
+  unsigned count = take_queued(number, streams);
+  gs_pools_unlock();
+  return count;
+}
+
+void gs_pool_none_queued(struct gs_pool *pool) {
+  pool->fading = 0;
+  if (pool->queued > 0)
+    take_queued(pool->number, NULL);
+  pool->queued = 0;
+}
+
 /* Whether the pool had no block: those that the books still have ended unnoticed. */
 static bool none_left(const struct gs_departure *departure, const struct gs_pool *pool) {
   return departure->unused && pool->made == departure->made && pool->calls == 0;
@@ -203,7 +218,7 @@ bool gs_pool_left(const struct gs_departure *departure, bool destroyed) {
       pool->blocks = 0;
     } else {
       set_destroyed(pool);
-      queued = pool->faded > 0 && !(departure->settled && pool->freed == departure->freed);
+      queued = pool->queued > 0 && !(departure->settled && pool->freed == departure->freed);
       pool->awaited += queued;
     }
     end = gs_pool_end_if_empty(pool);

@@ -18,7 +18,7 @@ void gs_pool_met(uint64_t handle, int ordinal, uint64_t threshold);
 bool gs_pool_named(uint64_t handle, struct gs_pool *pool);
 
 enum gs_announced { GS_POOL_UNKNOWN, GS_POOL_FREE_OF_CHARGE, GS_POOL_FULL_TABLES, GS_POOL_ANNOUNCED };
-/* A call is about to allocate from the pool, which does not end before gs_map_made or gs_pool_unannounce. *number: the
+/* A call is about to allocate from the pool, which does not end before gs_block_made or gs_pool_unannounce. *number: the
  * pool's. Makes room in the tables for the block. */
 enum gs_announced gs_pool_announce(uint64_t handle, uint64_t *number, int *ordinal);
 /* The call has made no block. */
@@ -41,11 +41,11 @@ bool gs_pool_left(const struct gs_departure *departure, bool destroyed);
 void gs_pool_awaits(uint64_t number);
 /* One of those has happened. */
 void gs_pool_awaited(uint64_t number);
+/* Moves the records of the streams in which frees of the pool may be queued to `streams`. Returns their number. */
+unsigned gs_pool_take_queued(uint64_t number, struct gs_queued streams[GS_QUEUED_MAX + 1]);
 
 /* The program has set its release threshold to this many bytes. */
 void gs_pool_threshold(uint64_t number, uint64_t threshold);
-/* A call begins (by 1) or has ended (by -1) that makes the driver give memory back, whatever the threshold. */
-void gs_pool_yielding(uint64_t number, int by);
 
 /* ---- with the lock of the pools' tables held ---- */
 
@@ -59,6 +59,8 @@ static inline bool gs_pool_askable(const struct gs_pool *pool) {
 /* The pool may give memory back at the next wait. */
 void gs_pool_loosen(struct gs_pool *pool);
 void gs_pool_tighten(struct gs_pool *pool);
+/* No free in stream order is queued any more. */
+void gs_pool_none_queued(struct gs_pool *pool);
 
 /* Whether a call may have ended a context without the books knowing it yet: blocks may have ended with it. */
 static inline bool gs_contexts_ending(void) {

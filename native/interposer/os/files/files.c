@@ -34,8 +34,8 @@ bool gs_files_short(void) {
 }
 
 void gs_files_mention(const char *call, CUresult result) {
-  static uint32_t said;
+  static uint32_t warned;
   if (result != CUDA_SUCCESS && result != CUDA_ERROR_OUT_OF_MEMORY && gs_files_short() &&
-      __atomic_exchange_n(&said, 1, __ATOMIC_RELAXED) == 0)
+      __atomic_exchange_n(&warned, 1, __ATOMIC_RELAXED) == 0)
     gs_say("the driver fails in this process (%s answers %d): %s, now %lu", call, (int)result, WHAT_TO_DO, limit());
 }

@@ -70,7 +70,7 @@ static const char *find_grant(void) {
     return OWN_DIR;
   if (!named)
     return NULL;
-  /* one that is missing is kept: the process was meant to have a share, and is told why it has none */
+  /* one that is missing is kept: the process was meant to have a share, and learns why it has none */
   if (named[0] == '/' && strlen(named) < PATH_MAX - 32 && (trusted(named) || missing(named)))
     return named;
   gs_say("GPUSHARE_GRANT_DIR=%.200s is ignored: root does not own that directory", named);

@@ -21,7 +21,7 @@ bool gs_in_container(void);
 extern const char *const gs_driver_dirs[];
 
 /* Opens a library of the driver (libcuda.so.1, libnvidia-ml.so.1): the grant's or, without a grant, the one that the
- * program would have got without the interposer. Never returns the interposer itself. NULL: why says what is wrong. */
+ * program would have got without the interposer. Never returns the interposer itself. NULL: `why` has the reason. */
 void *gs_open_real(const char *file, char *why, size_t size);
 
 #endif

@@ -214,7 +214,7 @@ bool gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint
                    uint64_t began) {
   double bound = gs_bound(device);
   uint64_t now, pace;
-  bool told = false, passes = false;
+  bool notified = false, passes = false;
   /* A mark that is done shows nothing of what is behind a wait for a value: if that may pass, the driver is not asked. */
   bool asks = __atomic_load_n(&stream->held_launches, __ATOMIC_RELAXED) == 0;
   int saved = errno;
@@ -222,7 +222,7 @@ bool gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint
   __atomic_add_fetch(&device->slot->waiting, 1, __ATOMIC_SEQ_CST);
   while (__atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE) == lease) {
     uint32_t marks;
-    bool under, stuck, tell, held;
+    bool under, stuck, notify, held;
     /* Peers spin for the next work of this rank, so the device waits, not this thread. */
     if (gs_called_back || gs_under_cut(device)) {
       gs_biased_take(&device->lock);
@@ -242,8 +242,8 @@ bool gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint
                : 0;
     marks = device->meter->marks;
     passes = under && now - began >= pace;
-    tell = passes && !told && (stuck || now - began >= BOUND_TRACED_NS);
-    if (passes && !tell)
+    notify = passes && !notified && (stuck || now - began >= BOUND_TRACED_NS);
+    if (passes && !notify)
       break; /* keeps the lock, so that the next of several threads sees what this one submits */
     gs_biased_drop(&device->lock);
     if (!asks) {
@@ -252,11 +252,11 @@ bool gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint
     }
     if (under && stuck)
       set_stuck(device, now - began, pace);
-    if (tell && now - began >= BOUND_TRACED_NS)
+    if (notify && now - began >= BOUND_TRACED_NS)
       gs_trace(GS_TRACE_BOUND, device->ordinal, now - began, (uint64_t)bound);
-    told = told || tell;
+    notified = notified || notify;
     passes = false;
-    if (tell)
+    if (notify)
       continue;
     if (marks == 0 && gs_stream_open(stream))
       gs_mark_record(stream, false);

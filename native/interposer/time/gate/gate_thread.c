@@ -15,7 +15,7 @@
 #include "interposer/time/gate/gate.h"
 #include "interposer/time/gate/gate_thread.h"
 #include "interposer/time/marks/marks.h"
-#include "interposer/time/marks/prove.h"
+#include "interposer/time/marks/query.h"
 #include "interposer/time/marks/publish.h"
 #include "interposer/time/marks/residency.h"
 #include "interposer/time/streams/capture.h"
@@ -51,7 +51,7 @@ static bool look(struct gs_time *time, struct gs_time_device *device, uint64_t p
   go = !__atomic_load_n(&time->stop, __ATOMIC_ACQUIRE);
   if (go) {
     if (gs_overdue(device, gs_now(), patience))
-      gs_prove(device, patience);
+      gs_query_streams(device, patience);
     gs_reap(device);
   }
   gs_latch_drop(&time->driving);
@@ -68,11 +68,11 @@ static uint64_t rest_of(struct gs_time_device *device, uint64_t now) {
  * is notified twice: when little is left, as far as known, and when nothing is. */
 static uint64_t drain(struct gs_time_device *device) {
   uint64_t now, rest;
-  bool drained, said, idle;
+  bool drained, reported, idle;
   gs_biased_take(&device->lock);
   now = gs_now();
   rest = rest_of(device, now);
-  said = device->slot->drained == device->draining;
+  reported = device->slot->drained == device->draining;
   /* A rank that may still submit, or is about to, does not count as drained; nor does a process with work of functions
    * never observed, however short its estimate. */
   drained = rest < GS_DRAINED_NS && device->meter->unobserved == 0 && !gs_under_cut(device) &&
@@ -83,9 +83,9 @@ static uint64_t drain(struct gs_time_device *device) {
     gs_notice_turn(device, device->draining, now);
   }
   gs_biased_drop(&device->lock);
-  if (drained && !said)
+  if (drained && !reported)
     gs_trace(GS_TRACE_DRAINED, device->ordinal, device->draining, now - device->revoked);
-  if (idle || (drained && !said))
+  if (idle || (drained && !reported))
     gs_ring();
   if (idle) {
     device->draining = 0;
@@ -107,16 +107,16 @@ static uint64_t in_flight(struct gs_time_device *device, uint64_t now) {
 static bool has_to_look(const struct gs_time_device *device) {
   uint64_t now = gs_now();
   bool marks = __atomic_load_n(&device->meter->marks, __ATOMIC_RELAXED) > 0;
-  return __atomic_load_n(&device->blind, __ATOMIC_RELAXED) > 0 ||
+  return __atomic_load_n(&device->unobserved_streams, __ATOMIC_RELAXED) > 0 ||
          (now - __atomic_load_n(&device->looked_at, __ATOMIC_RELAXED) >= TICK_CONTENDED_NS &&
           (marks || gs_overdue(device, now, GS_LOOK_NS)));
 }
 
 /* Interval of looks at work in flight: short where nothing else shows when it is done. */
 static uint64_t look_again(const struct gs_time_device *device) {
-  if (__atomic_load_n(&device->blind, __ATOMIC_RELAXED) > 0 && !gs_time()->profiled) {
-    uint64_t blind = (gs_now() - __atomic_load_n(&device->blind_since, __ATOMIC_RELAXED)) / 16;
-    return blind < DRAIN_POLL_NS ? DRAIN_POLL_NS : blind < TICK_CONTENDED_NS ? blind : TICK_CONTENDED_NS;
+  if (__atomic_load_n(&device->unobserved_streams, __ATOMIC_RELAXED) > 0 && !gs_time()->profiled) {
+    uint64_t interval = (gs_now() - __atomic_load_n(&device->unobserved_since, __ATOMIC_RELAXED)) / 16;
+    return interval < DRAIN_POLL_NS ? DRAIN_POLL_NS : interval < TICK_CONTENDED_NS ? interval : TICK_CONTENDED_NS;
   }
   return __atomic_load_n(&device->limits->contended, __ATOMIC_RELAXED) ? TICK_CONTENDED_NS : TICK_WORKING_NS;
 }

@@ -141,7 +141,7 @@ static inline void book(struct passage *passage, struct gs_submission *submissio
   if (!GS_LIKELY(!passage->time->profiled && stream->context)) { /* no marks */
     passage->plan = 0;
     __atomic_store_n(&stream->queue.bracketing, false, __ATOMIC_RELAXED);
-    gs_blind(stream, passage->now);
+    gs_unobserved_begin(stream, passage->now);
   }
   submission->plan = passage->plan;
 }
@@ -160,7 +160,7 @@ static inline void publish(const struct passage *passage, CUstream handle) {
   gs_not_idle(passage->time, device);
   __atomic_store_n(&device->slot->launches, device->slot->launches + 1, __ATOMIC_RELAXED);
   if ((passage->lease & GS_LEASE_HELD) && !__atomic_load_n(&device->local, __ATOMIC_RELAXED)) {
-    if (!stream->blind)
+    if (!stream->unobserved)
       gs_repeat_from(stream, function, handle, passage->lease, bound - gs_meter_inflight(passage->meter, bound),
                      passage->tick, passage->now);
   } else if (gs_called_back) {

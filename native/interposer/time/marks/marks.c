@@ -32,7 +32,7 @@ static void refused(struct gs_stream *stream) {
   gs_biased_take(&stream->device->lock);
   gs_repeat_absorb(stream);
   if (stream->queue.open.launches > 0)
-    gs_blind(stream, stream->queue.open.first);
+    gs_unobserved_begin(stream, stream->queue.open.first);
   gs_publish(stream->device, gs_now());
   gs_biased_drop(&stream->device->lock);
 }
@@ -62,7 +62,7 @@ static bool mark_with(struct gs_stream *stream, CUevent event, bool start, uint6
   if (result != CUDA_SUCCESS) {
     mark->event = NULL;
     __atomic_store_n(&stream->refused, gs_now(), __ATOMIC_RELAXED);
-    gs_blind(stream, first ? first : gs_now());
+    gs_unobserved_begin(stream, first ? first : gs_now());
   }
   __atomic_store_n(&mark->state, result == CUDA_SUCCESS ? GS_MARK_RECORDED : GS_MARK_LOST, __ATOMIC_RELEASE);
   gs_publish(device, gs_now());
@@ -148,7 +148,7 @@ static bool device_time(struct gs_context *context, CUevent event, uint64_t *tim
   return true;
 }
 
-/* Whether an error of an event query says nothing about the work before the event: the program captured the stream in
+/* Whether an error of an event query shows nothing about the work before the event: the program captured the stream in
  * another thread. Other errors are those of a context in which nothing runs any more. */
 static bool tells_nothing(CUresult result) {
   return result >= CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED && result <= CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD;
@@ -194,12 +194,12 @@ static bool take_oldest(struct gs_stream *stream) {
     uint64_t done = gs_clock_host(&context->clock, time);
     gs_meter_reap(device->meter, &stream->queue, done, __atomic_load_n(&device->limits->lease, __ATOMIC_RELAXED),
                   device->residents);
-    gs_blind_end_by_mark(stream, number, done < now ? done : now);
+    gs_unobserved_end_by_mark(stream, number, done < now ? done : now);
   } else {
     if (event && tells_nothing(result))
-      gs_blind(stream, mark->start ? mark->recorded : mark->segment.first);
+      gs_unobserved_begin(stream, mark->start ? mark->recorded : mark->segment.first);
     else if (event)
-      gs_blind_end_by_mark(stream, number, now);
+      gs_unobserved_end_by_mark(stream, number, now);
     gs_meter_lose(device->meter, &stream->queue, now);
   }
   gs_meter_read(device->meter, (double)(gs_now() - asked));
@@ -217,7 +217,7 @@ static void free_stream(struct gs_stream *stream) {
   /* under the lock, so that a thread that iterates over the streams with it never finds one that is being set up */
   gs_biased_take(&device->lock);
   gs_repeat_absorb(stream);
-  gs_proven_idle(stream, gs_now(), (struct gs_waited){0});
+  gs_found_idle(stream, gs_now(), (struct gs_waited){0});
   __atomic_store_n(&stream->live, false, __ATOMIC_RELEASE);
   gs_active_drop(stream);
   gs_biased_drop(&device->lock);
@@ -246,24 +246,25 @@ static void close_done(struct gs_stream *stream) {
   gs_biased_take(&device->lock);
   gs_repeat_absorb(stream);
   if (gs_stream_known_done(stream) && stream->queue.head == stream->queue.tail)
-    gs_proven_idle(stream,
-                   stream->done_at > stream->queue.previous_done ? stream->done_at : stream->queue.previous_done,
-                   (struct gs_waited){0});
+    gs_found_idle(stream, stream->done_at > stream->queue.previous_done ? stream->done_at : stream->queue.previous_done,
+                  (struct gs_waited){0});
   if (stream->queue.head == stream->queue.tail)
     __atomic_store_n(&stream->done_launches, 0, __ATOMIC_RELAXED);
   gs_biased_drop(&device->lock);
 }
 
-static bool blind(const struct gs_stream *stream) { return __atomic_load_n(&stream->blind, __ATOMIC_RELAXED) != 0; }
+static bool is_unobserved(const struct gs_stream *stream) {
+  return __atomic_load_n(&stream->unobserved, __ATOMIC_RELAXED) != 0;
+}
 
 /* Under `reaping`. */
 static void reap_stream(struct gs_stream *stream) {
   struct gs_time *time = gs_time();
   struct gs_time_device *device = stream->device;
-  if (gs_repeat_pending(stream) > 0 || blind(stream)) {
+  if (gs_repeat_pending(stream) > 0 || is_unobserved(stream)) {
     gs_biased_take(&device->lock);
     gs_repeat_absorb(stream);
-    gs_blind_charge(stream, gs_now());
+    gs_unobserved_charge(stream, gs_now());
     gs_biased_drop(&device->lock);
   }
   if (!stream->context || __atomic_load_n(&stream->context->ending, __ATOMIC_RELAXED) > 0)
@@ -273,7 +274,7 @@ static void reap_stream(struct gs_stream *stream) {
     gs_bracket_take(stream);
   while (take_oldest(stream));
   close_done(stream);
-  if (!gs_stream_retired(stream) || stream->queue.head != stream->queue.tail || blind(stream) ||
+  if (!gs_stream_retired(stream) || stream->queue.head != stream->queue.tail || is_unobserved(stream) ||
       gs_stream_awaits(stream))
     return;
   gs_latch_take(&time->tables);
@@ -318,7 +319,7 @@ static void wait_ended(struct gs_stream *stream, uint64_t now) {
     /* not all of its work came before the wait, but the wait has shown it busy */
     gs_meter_seen_busy(device->meter, &stream->queue, waited);
   } else if (stream->queue.head == stream->queue.tail && !stream->queue.sampled) {
-    gs_proven_idle(stream, now, waited);
+    gs_found_idle(stream, now, waited);
     /* another thread is still reading its marks, or the last one is not known to be done: close_done completes this */
   } else {
     stream->done_at = now;

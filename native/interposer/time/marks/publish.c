@@ -22,22 +22,22 @@ static void leave_list(struct gs_stream *stream) {
   gs_active_drop(stream);
 }
 
-/* When the work in flight is expected to be done; 0: it is known to be done. *unproven: number of streams that are not
+/* When the work in flight is expected to be done; 0: it is known to be done. *running: number of streams that are not
  * known to be idle. */
-static uint64_t expected_end(struct gs_time_device *device, uint64_t now, uint32_t *unproven) {
+static uint64_t expected_end(struct gs_time_device *device, uint64_t now, uint32_t *running) {
   uint64_t end = 0, serial;
   double sum = 0;
-  *unproven = 0;
+  *running = 0;
   for (struct gs_stream *stream = device->active, *next; stream; stream = next) {
     uint64_t expected;
     next = stream->next;
-    if (!gs_stream_unproven(stream)) {
+    if (!gs_stream_may_run(stream)) {
       leave_list(stream);
       continue;
     }
-    ++*unproven;
+    ++*running;
     expected = gs_queue_expected_end(device->meter, &stream->queue, now);
-    if (expected <= now + GS_DRAINED_NS && (stream->blind || expected <= now))
+    if (expected <= now + GS_DRAINED_NS && (stream->unobserved || expected <= now))
       expected = now + GS_UNPROVEN_NS;
     if (expected > end)
       end = expected;
@@ -49,8 +49,8 @@ static uint64_t expected_end(struct gs_time_device *device, uint64_t now, uint32
 }
 
 bool gs_publish(struct gs_time_device *device, uint64_t now) {
-  uint32_t unproven;
-  uint64_t end = expected_end(device, now, &unproven), launches = device->slot->launches,
+  uint32_t running;
+  uint64_t end = expected_end(device, now, &running), launches = device->slot->launches,
            before = device->slot->queue_end_ns;
   bool idle = end == 0;
   if (idle) {
@@ -61,15 +61,15 @@ bool gs_publish(struct gs_time_device *device, uint64_t now) {
   }
   device->idle_at = idle ? launches : UINT64_MAX;
   __atomic_store_n(&device->slot->busy_ns, (uint64_t)device->meter->busy, __ATOMIC_RELAXED);
-  __atomic_store_n(&device->slot->inflight, device->meter->marks > unproven ? device->meter->marks : unproven,
+  __atomic_store_n(&device->slot->inflight, device->meter->marks > running ? device->meter->marks : running,
                    __ATOMIC_RELAXED);
   __atomic_store_n(&device->slot->queue_end_ns, end, __ATOMIC_RELAXED);
   return idle && before > now + SOONER_NS;
 }
 
 uint64_t gs_rest(struct gs_time_device *device, uint64_t now) {
-  uint32_t unproven;
-  uint64_t end = expected_end(device, now, &unproven);
+  uint32_t running;
+  uint64_t end = expected_end(device, now, &running);
   return end > now ? end - now : 0;
 }
 

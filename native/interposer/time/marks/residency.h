@@ -2,7 +2,7 @@
  * otherwise: a mark, a wait or a question.
  *
  * A stream whose work is out of the marks' sight (the driver refused an event, its thread may not call the driver, the
- * program is profiled, or the work takes longer than expected) is blind: it is charged by residency, the device time
+ * program is profiled, or the work takes longer than expected) is unobserved: it is charged by residency, the device time
  * that this process could use while the stream was not proven idle.
  *
  * All functions are called with the device's lock held. */
@@ -19,22 +19,22 @@ enum {
   GS_LOOK_NS = 1000000
 };
 
-/* Charges the work launched since `since`, or at least since the stream became blind, by residency until it is proven
+/* Charges the work launched since `since`, or at least since the stream became unobserved, by residency until it is proven
  * done. */
-void gs_blind(struct gs_stream *stream, uint64_t since);
-/* Charges a blind stream up to now. */
-void gs_blind_charge(struct gs_stream *stream, uint64_t now);
-/* Ends blindness: the stream was idle at that time, and nothing was launched into it since. */
-void gs_blind_end(struct gs_stream *stream, uint64_t at);
-/* The same, if the work became blind before the mark with this number was recorded. */
-static inline void gs_blind_end_by_mark(struct gs_stream *stream, uint32_t mark, uint64_t at) {
-  if (stream->blind && (int32_t)(mark - stream->blind_head) >= 0)
-    gs_blind_end(stream, at);
+void gs_unobserved_begin(struct gs_stream *stream, uint64_t since);
+/* Charges an unobserved stream up to now. */
+void gs_unobserved_charge(struct gs_stream *stream, uint64_t now);
+/* Ends that: the stream was idle at that time, and nothing was launched into it since. */
+void gs_unobserved_end(struct gs_stream *stream, uint64_t at);
+/* The same, if the work became unobserved before the mark with this number was recorded. */
+static inline void gs_unobserved_end_by_mark(struct gs_stream *stream, uint32_t mark, uint64_t at) {
+  if (stream->unobserved && (int32_t)(mark - stream->unobserved_head) >= 0)
+    gs_unobserved_end(stream, at);
 }
 
 /* Everything launched into the stream is done since `at`. waited: as for gs_meter_synced. All its marks are reaped or
  * lost. */
-void gs_proven_idle(struct gs_stream *stream, uint64_t at, struct gs_waited waited);
+void gs_found_idle(struct gs_stream *stream, uint64_t at, struct gs_waited waited);
 
 /* Whether the launches that are not known to be done may be behind a wait for a value in memory or a semaphore. */
 static inline bool gs_stream_held(const struct gs_stream *stream) {
@@ -42,9 +42,9 @@ static inline bool gs_stream_held(const struct gs_stream *stream) {
 }
 
 /* Whether the stream may have work on the device. */
-static inline bool gs_stream_unproven(const struct gs_stream *stream) {
+static inline bool gs_stream_may_run(const struct gs_stream *stream) {
   const struct gs_queue *queue = &stream->queue;
-  return stream->blind || gs_stream_awaits(stream) ||
+  return stream->unobserved || gs_stream_awaits(stream) ||
          ((queue->head != queue->tail || queue->open.launches > 0 || gs_repeat_pending(stream) > 0) &&
           !gs_stream_known_done(stream));
 }

@@ -2,7 +2,7 @@
 
 #include "interposer/time/lease.h"
 #include "interposer/time/marks/marks.h"
-#include "interposer/time/marks/prove.h"
+#include "interposer/time/marks/query.h"
 #include "interposer/time/streams/active.h"
 #include "interposer/time/streams/capture.h"
 #include "interposer/time/streams/repeat.h"
@@ -213,7 +213,7 @@ void gs_events_recorded_elsewhere(void) { __atomic_store_n(&recorded_elsewhere, 
 
 /* Querying the driver costs 0.5 us, so this is done only in a program that has passed an event to something else. */
 bool gs_event_shows_idle(struct gs_stream *stream) {
-  return !__atomic_load_n(&recorded_elsewhere, __ATOMIC_RELAXED) || gs_stream_says_idle(stream);
+  return !__atomic_load_n(&recorded_elsewhere, __ATOMIC_RELAXED) || gs_stream_queried_idle(stream);
 }
 
 static bool clouded(const struct gs_stream *stream) {

@@ -29,8 +29,8 @@ static CUcontext current_context(void) {
 
 /* Under `tables`. There is no memory for a stream's books: the device's time is charged by residency from now on. */
 static struct gs_stream *rest_of(struct gs_time_device *device) {
-  static uint32_t told;
-  if (!__atomic_exchange_n(&told, 1, __ATOMIC_RELAXED))
+  static uint32_t reported;
+  if (!__atomic_exchange_n(&reported, 1, __ATOMIC_RELAXED))
     gs_say("no memory for the books of one more stream: device time is charged by residency from now on");
   return device->rest;
 }
@@ -57,7 +57,7 @@ static struct gs_stream *add(struct gs_time *time, CUstream handle, CUcontext co
   __atomic_store_n(&stream->retired, false, __ATOMIC_RELAXED);
   __atomic_store_n(&stream->refused, 0, __ATOMIC_RELAXED);
   __atomic_store_n(&stream->due, UINT64_MAX, __ATOMIC_RELAXED);
-  __atomic_store_n(&stream->blind, 0, __ATOMIC_RELAXED);
+  __atomic_store_n(&stream->unobserved, 0, __ATOMIC_RELAXED);
   memset(stream->bracket, 0, sizeof stream->bracket);
   bool blocking = handle != CU_STREAM_PER_THREAD;
   if (!gs_stream_is_default(handle) && gs_real.cuStreamGetFlags(handle, &flags) == CUDA_SUCCESS)

@@ -3,9 +3,6 @@
 #include "sim/model/capture.h"
 
 static CUresult ctx_create(CUcontext *out, unsigned flags, CUdevice device, unsigned api_version) {
-  CUresult result = sim_ready();
-  if (result)
-    return result;
   if (out == NULL || !sim_ctx_flags_valid(flags))
     return CUDA_ERROR_INVALID_VALUE;
   if (!sim_device_valid(device))
@@ -14,7 +11,7 @@ static CUresult ctx_create(CUcontext *out, unsigned flags, CUdevice device, unsi
     return CUDA_ERROR_OUT_OF_MEMORY;
   sim_lock();
   struct sim_ctx *ctx = sim_ctx_new(device);
-  result = ctx ? sim_ctx_raise(ctx, flags) : CUDA_ERROR_OUT_OF_MEMORY;
+  CUresult result = ctx ? sim_ctx_raise(ctx, flags) : CUDA_ERROR_OUT_OF_MEMORY;
   if (result && ctx)
     sim_ctx_free(ctx);
   sim_unlock();
@@ -34,13 +31,13 @@ CUresult cuCtxCreate_v2(CUcontext *pctx, unsigned int flags, CUdevice dev) {
 CUresult cuCtxCreate_v3(CUcontext *pctx, CUexecAffinityParam *paramsArray, int numParams, unsigned int flags,
                         CUdevice dev) {
   if (paramsArray || numParams)
-    return sim_ready() ? sim_ready() : CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
+    return CUDA_ERROR_UNSUPPORTED_EXEC_AFFINITY;
   return ctx_create(pctx, flags, dev, 3020);
 }
 
 CUresult cuCtxCreate_v4(CUcontext *pctx, CUctxCreateParams *ctxCreateParams, unsigned int flags, CUdevice dev) {
   if (ctxCreateParams && (ctxCreateParams->numExecAffinityParams || ctxCreateParams->cigParams))
-    return sim_ready() ? sim_ready() : CUDA_ERROR_NOT_SUPPORTED;
+    return CUDA_ERROR_NOT_SUPPORTED;
   return ctx_create(pctx, flags, dev, 3020);
 }
 
@@ -62,8 +59,6 @@ CUresult cuCtxDestroy_v2(CUcontext handle) {
   sim_ctx_fell(ctx);
   return CUDA_SUCCESS;
 }
-CUresult cuCtxDestroy(CUcontext ctx) { return cuCtxDestroy_v2(ctx); }
-
 CUresult cuCtxAttach(CUcontext *pctx, unsigned int flags) {
   struct sim_ctx *ctx;
   CUresult result = sim_ctx_need(&ctx);
@@ -92,18 +87,13 @@ CUresult cuCtxDetach(CUcontext handle) {
 CUresult cuCtxPushCurrent_v2(CUcontext handle) {
   struct sim_ctx *ctx;
   if (handle == NULL)
-    return sim_ready() ? sim_ready() : CUDA_ERROR_INVALID_VALUE;
+    return CUDA_ERROR_INVALID_VALUE;
   CUresult result = sim_ctx_get(handle, &ctx);
   if (result)
     return result;
   return sim_ctx_push(ctx) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
-CUresult cuCtxPushCurrent(CUcontext ctx) { return cuCtxPushCurrent_v2(ctx); }
-
 CUresult cuCtxPopCurrent_v2(CUcontext *pctx) {
-  CUresult result = sim_ready();
-  if (result)
-    return result;
   struct sim_ctx *top = sim_ctx_top();
   if (!sim_ctx_pop())
     return CUDA_ERROR_INVALID_CONTEXT;
@@ -111,15 +101,11 @@ CUresult cuCtxPopCurrent_v2(CUcontext *pctx) {
     *pctx = (CUcontext)top;
   return CUDA_SUCCESS;
 }
-CUresult cuCtxPopCurrent(CUcontext *pctx) { return cuCtxPopCurrent_v2(pctx); }
-
 CUresult cuCtxSetCurrent(CUcontext handle) {
   struct sim_ctx *ctx;
   if (handle == NULL) {
-    CUresult ready = sim_ready();
-    if (ready == CUDA_SUCCESS)
-      sim_ctx_pop();
-    return ready;
+    sim_ctx_pop();
+    return CUDA_SUCCESS;
   }
   CUresult result = sim_ctx_get(handle, &ctx);
   if (result)
@@ -129,9 +115,6 @@ CUresult cuCtxSetCurrent(CUcontext handle) {
 }
 
 CUresult cuCtxGetCurrent(CUcontext *pctx) {
-  CUresult result = sim_ready();
-  if (result)
-    return result;
   if (pctx == NULL)
     return CUDA_ERROR_INVALID_VALUE;
   *pctx = (CUcontext)sim_ctx_top();

@@ -17,9 +17,6 @@ static struct sim_kind description_kind = {sizeof(struct sim_description), 0x646
 static struct sim_kind green_kind = {sizeof(struct sim_green), 0x6772656e, NULL};
 
 static CUresult green_get(CUgreenCtx handle, struct sim_green **green) {
-  CUresult result = sim_ready();
-  if (result)
-    return result;
   *green = (struct sim_green *)handle;
   if (*green == NULL || (*green)->magic != green_kind.magic)
     return CUDA_ERROR_INVALID_CONTEXT;
@@ -40,9 +37,6 @@ static CUresult describe(CUdevResource *resource, int type, unsigned sms) {
 }
 
 CUresult cuDeviceGetDevResource(CUdevice device, CUdevResource *resource, CUdevResourceType type) {
-  CUresult result = sim_ready();
-  if (result)
-    return result;
   return sim_device_valid(device) ? describe(resource, type, SIM_MULTIPROCESSORS) : CUDA_ERROR_INVALID_DEVICE;
 }
 
@@ -60,9 +54,6 @@ CUresult cuCtxGetDevResource(CUcontext hCtx, CUdevResource *resource, CUdevResou
 
 CUresult cuDevSmResourceSplitByCount(CUdevResource *result, unsigned int *nbGroups, const CUdevResource *input,
                                      CUdevResource *remaining, unsigned int useFlags, unsigned int minCount) {
-  CUresult ready = sim_ready();
-  if (ready)
-    return ready;
   if (nbGroups == NULL || input == NULL || useFlags & ~(unsigned)SPLIT_FLAGS)
     return CUDA_ERROR_INVALID_VALUE;
   if (input->type != CU_DEV_RESOURCE_TYPE_SM)
@@ -87,10 +78,7 @@ CUresult cuDevSmResourceSplitByCount(CUdevResource *result, unsigned int *nbGrou
 }
 
 CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *phDesc, CUdevResource *resources, unsigned int nbResources) {
-  CUresult result = sim_ready();
   unsigned sms = 0;
-  if (result)
-    return result;
   if (phDesc == NULL || resources == NULL || nbResources == 0)
     return CUDA_ERROR_INVALID_VALUE;
   for (unsigned i = 0; i < nbResources; i++) {
@@ -115,15 +103,12 @@ CUresult cuDevResourceGenerateDesc(CUdevResourceDesc *phDesc, CUdevResource *res
 CUresult cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice dev, unsigned int flags) {
   const struct sim_description *description = (const struct sim_description *)desc;
   struct sim_ctx *ctx;
-  CUresult result = sim_ready();
-  if (result)
-    return result;
   if (phCtx == NULL || description == NULL || description->magic != description_kind.magic ||
       flags != CU_GREEN_CTX_DEFAULT_STREAM)
     return CUDA_ERROR_INVALID_VALUE;
   if (!sim_device_valid(dev))
     return CUDA_ERROR_INVALID_DEVICE;
-  result = sim_ctx_green_new(dev, &ctx);
+  CUresult result = sim_ctx_green_new(dev, &ctx);
   if (result)
     return result;
   sim_lock();

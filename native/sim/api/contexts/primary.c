@@ -38,9 +38,6 @@ static struct sim_ctx *primary(CUdevice device) {
 }
 
 static CUresult device_check(CUdevice device) {
-  CUresult result = sim_ready();
-  if (result)
-    return result;
   return sim_device_valid(device) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_DEVICE;
 }
 
@@ -127,8 +124,6 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
   primary_unlock(dev, cancel_before);
   return held ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
-CUresult cuDevicePrimaryCtxRelease(CUdevice dev) { return cuDevicePrimaryCtxRelease_v2(dev); }
-
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
   CUresult result = device_check(dev);
   if (result)
@@ -147,8 +142,6 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
   primary_unlock(dev, cancel_before);
   return CUDA_SUCCESS;
 }
-CUresult cuDevicePrimaryCtxReset(CUdevice dev) { return cuDevicePrimaryCtxReset_v2(dev); }
-
 CUresult cuDevicePrimaryCtxSetFlags_v2(CUdevice dev, unsigned int flags) {
   CUresult result = device_check(dev);
   if (result)

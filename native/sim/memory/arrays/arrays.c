@@ -137,9 +137,7 @@ CUresult cuArrayCreate_v2(CUarray *pHandle, const CUDA_ARRAY_DESCRIPTOR *pAlloca
 }
 
 CUresult cuArrayDestroy(CUarray hArray) {
-  CUresult result = sim_ready();
-  if (result == CUDA_SUCCESS)
-    result = sim_capture_guard();
+  CUresult result = sim_capture_guard();
   if (result != CUDA_SUCCESS)
     return result;
   sim_ranges_lock();
@@ -158,9 +156,7 @@ CUresult cuArrayDestroy(CUarray hArray) {
 }
 
 CUresult cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *pArrayDescriptor, CUarray hArray) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
+  CUresult result = CUDA_SUCCESS;
   if (!pArrayDescriptor)
     return CUDA_ERROR_INVALID_VALUE;
   sim_ranges_lock();
@@ -190,13 +186,10 @@ static CUresult requirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *out, uint64_t bytes
 
 CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements, CUarray array,
                                       CUdevice device) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
   if (!memoryRequirements)
     return CUDA_ERROR_INVALID_VALUE;
   sim_ranges_lock();
-  result = known(array) ? requirements(memoryRequirements, array->charged, device) : CUDA_ERROR_INVALID_HANDLE;
+  CUresult result = known(array) ? requirements(memoryRequirements, array->charged, device) : CUDA_ERROR_INVALID_HANDLE;
   sim_ranges_unlock();
   return result;
 }
@@ -292,9 +285,7 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray *pHandle, const CUDA_ARRAY3D_DE
 }
 
 CUresult cuMipmappedArrayGetLevel(CUarray *pLevelArray, CUmipmappedArray hMipmappedArray, unsigned int level) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
+  CUresult result = CUDA_SUCCESS;
   sim_ranges_lock();
   if (!known_mipmapped(hMipmappedArray))
     result = CUDA_ERROR_INVALID_HANDLE;
@@ -316,9 +307,7 @@ static void unlink_mipmapped(struct CUmipmappedArray_st *mipmapped) {
 }
 
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray) {
-  CUresult result = sim_ready();
-  if (result == CUDA_SUCCESS)
-    result = sim_capture_guard();
+  CUresult result = sim_capture_guard();
   if (result != CUDA_SUCCESS)
     return result;
   sim_ranges_lock();
@@ -337,9 +326,7 @@ CUresult cuMipmappedArrayDestroy(CUmipmappedArray hMipmappedArray) {
 
 CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *memoryRequirements,
                                                CUmipmappedArray mipmap, CUdevice device) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
+  CUresult result = CUDA_SUCCESS;
   if (!memoryRequirements)
     return CUDA_ERROR_INVALID_VALUE;
   sim_ranges_lock();

@@ -2,9 +2,7 @@
 #include "sim/memory/arrays/sparse.h"
 
 CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties, CUarray array) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
+  CUresult result = CUDA_SUCCESS;
   sim_ranges_lock();
   const struct sim_sparse *sparse = sim_array_sparse(array);
   if (sparse && sparseProperties)
@@ -16,9 +14,7 @@ CUresult cuArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperti
 }
 
 CUresult cuMipmappedArrayGetSparseProperties(CUDA_ARRAY_SPARSE_PROPERTIES *sparseProperties, CUmipmappedArray mipmap) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
+  CUresult result = CUDA_SUCCESS;
   sim_ranges_lock();
   const struct sim_sparse *sparse = sim_mipmapped_sparse(mipmap);
   if (sparse && sparseProperties)

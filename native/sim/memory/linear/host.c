@@ -68,9 +68,7 @@ static bool take_out(void *p, enum sim_range_kind kind, struct sim_range *gone) 
 
 CUresult cuMemFreeHost(void *p) {
   struct sim_range gone;
-  CUresult result = sim_ready();
-  if (result == CUDA_SUCCESS)
-    result = sim_capture_guard();
+  CUresult result = sim_capture_guard();
   if (result != CUDA_SUCCESS)
     return result;
   if (!take_out(p, SIM_RANGE_HOST, &gone))
@@ -107,15 +105,9 @@ CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags) {
   return result;
 }
 
-CUresult cuMemHostRegister(void *p, size_t bytesize, unsigned int Flags) {
-  return cuMemHostRegister_v2(p, bytesize, Flags);
-}
-
 CUresult cuMemHostUnregister(void *p) {
   struct sim_range gone;
-  CUresult result = sim_ready();
-  if (result == CUDA_SUCCESS)
-    result = sim_capture_guard();
+  CUresult result = sim_capture_guard();
   if (result != CUDA_SUCCESS)
     return result;
   if (!p)
@@ -148,9 +140,7 @@ CUresult cuMemHostGetDevicePointer_v2(CUdeviceptr *pdptr, void *p, unsigned int 
 }
 
 CUresult cuMemHostGetFlags(unsigned int *pFlags, void *p) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
+  CUresult result = CUDA_SUCCESS;
   sim_ranges_lock();
   struct sim_range *range = sim_range_find((uint64_t)(uintptr_t)p);
   if (!pFlags || !range || range->kind != SIM_RANGE_HOST)
@@ -222,26 +212,21 @@ static CUresult attribute_of(const struct sim_range *range, CUdeviceptr ptr, CUp
 }
 
 CUresult cuPointerGetAttribute(void *data, CUpointer_attribute attribute, CUdeviceptr ptr) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
   if (!data)
     return CUDA_ERROR_INVALID_VALUE;
   if (attribute == CU_POINTER_ATTRIBUTE_P2P_TOKENS)
     return CUDA_ERROR_NOT_SUPPORTED;
   sim_ranges_lock();
   struct sim_range *range = sim_range_find(ptr);
-  result = range || attribute == CU_POINTER_ATTRIBUTE_MAPPED ? attribute_of(range, ptr, attribute, data)
-                                                             : CUDA_ERROR_INVALID_VALUE;
+  CUresult result = range || attribute == CU_POINTER_ATTRIBUTE_MAPPED ? attribute_of(range, ptr, attribute, data)
+                                                                      : CUDA_ERROR_INVALID_VALUE;
   sim_ranges_unlock();
   return result;
 }
 
 CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute *attributes, void **data,
                                 CUdeviceptr ptr) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
+  CUresult result = CUDA_SUCCESS;
   if (numAttributes == 0 || !attributes || !data)
     return CUDA_ERROR_INVALID_VALUE;
   sim_ranges_lock();
@@ -253,9 +238,7 @@ CUresult cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute 
 }
 
 CUresult cuPointerSetAttribute(const void *value, CUpointer_attribute attribute, CUdeviceptr ptr) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
+  CUresult result = CUDA_SUCCESS;
   sim_ranges_lock();
   struct sim_range *range = sim_range_find(ptr);
   if (!value || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !of_device(range))

@@ -40,9 +40,6 @@ CUresult cuMemAlloc(CUdeviceptr_v1 *dptr, unsigned int bytesize) {
 
 CUresult cuMemAllocManaged(CUdeviceptr *dptr, size_t bytesize, unsigned int flags) {
   enum { ATTACH_GLOBAL = 1, ATTACH_HOST = 2 };
-  CUresult ready = sim_ready();
-  if (ready != CUDA_SUCCESS)
-    return ready;
   if (flags != ATTACH_GLOBAL && flags != ATTACH_HOST)
     return CUDA_ERROR_INVALID_VALUE;
   return allocate(dptr, bytesize, SIM_RANGE_MANAGED, flags, false);
@@ -129,15 +126,11 @@ CUresult sim_memory_free(CUdeviceptr address) {
 }
 
 CUresult cuMemFree_v2(CUdeviceptr dptr) {
-  CUresult result = sim_ready();
-  if (result == CUDA_SUCCESS)
-    result = sim_capture_guard();
+  CUresult result = sim_capture_guard();
   if (result != CUDA_SUCCESS || dptr == 0)
     return result;
   return sim_memory_free(dptr);
 }
-
-CUresult cuMemFree(CUdeviceptr_v1 dptr) { return cuMemFree_v2(dptr); }
 
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
   struct sim_ctx *ctx;

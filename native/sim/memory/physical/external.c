@@ -110,9 +110,6 @@ CUresult cuExternalMemoryGetMappedBuffer(CUdeviceptr *devPtr, CUexternalMemory e
 
 /* Buffers mapped from the object remain until they are freed. */
 CUresult cuDestroyExternalMemory(CUexternalMemory extMem) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
   sim_ranges_lock();
   struct external **at = find(extMem), *gone = at ? *at : NULL;
   if (gone)

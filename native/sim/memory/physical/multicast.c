@@ -21,9 +21,6 @@ static CUresult check(const CUmulticastObjectProp *prop) {
 
 CUresult cuMulticastGetGranularity(size_t *granularity, const CUmulticastObjectProp *prop,
                                    CUmulticastGranularity_flags option) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
   if (!granularity || option < 0 || option > 1 || !prop || prop->numDevices == 0 || prop->flags)
     return CUDA_ERROR_INVALID_VALUE;
   *granularity = SIM_VMM_GRANULARITY;
@@ -31,9 +28,7 @@ CUresult cuMulticastGetGranularity(size_t *granularity, const CUmulticastObjectP
 }
 
 CUresult cuMulticastCreate(CUmemGenericAllocationHandle *mcHandle, const CUmulticastObjectProp *prop) {
-  CUresult result = sim_ready();
-  if (result == CUDA_SUCCESS)
-    result = mcHandle ? check(prop) : CUDA_ERROR_INVALID_VALUE;
+  CUresult result = mcHandle ? check(prop) : CUDA_ERROR_INVALID_VALUE;
   if (result != CUDA_SUCCESS)
     return result;
   struct multicast *multicast = calloc(1, sizeof *multicast);
@@ -48,9 +43,7 @@ CUresult cuMulticastCreate(CUmemGenericAllocationHandle *mcHandle, const CUmulti
 }
 
 CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle mcHandle, CUdevice dev) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
+  CUresult result = CUDA_SUCCESS;
   if (!sim_device_valid(dev))
     return CUDA_ERROR_INVALID_DEVICE;
   sim_ranges_lock();
@@ -97,27 +90,24 @@ static CUresult bind(struct physical *object, CUdevice dev, uint64_t offset, str
 static CUresult bind_memory(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset,
                             CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
                             unsigned long long flags) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS || flags)
-    return result ? result : CUDA_ERROR_INVALID_VALUE;
+  if (flags)
+    return CUDA_ERROR_INVALID_VALUE;
   sim_ranges_lock();
-  result = bind(object_of(mcHandle), dev, mcOffset, sim_physical_of(memHandle), memOffset, size);
+  CUresult result = bind(object_of(mcHandle), dev, mcOffset, sim_physical_of(memHandle), memOffset, size);
   sim_ranges_unlock();
   return result;
 }
 
 static CUresult bind_address(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset, CUdeviceptr memptr,
                              size_t size, unsigned long long flags) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS || flags)
-    return result ? result : CUDA_ERROR_INVALID_VALUE;
+  CUresult result = CUDA_ERROR_INVALID_VALUE;
+  if (flags)
+    return result;
   sim_ranges_lock();
   struct sim_range *range = sim_range_find(memptr);
   if (range && range->kind == SIM_RANGE_MAPPED && memptr % SIM_VMM_GRANULARITY == 0 &&
       size <= range->bytes - (memptr - range->base))
     result = bind(object_of(mcHandle), dev, mcOffset, range->owner, 0, size);
-  else
-    result = CUDA_ERROR_INVALID_VALUE;
   sim_ranges_unlock();
   return result;
 }
@@ -131,10 +121,8 @@ CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffs
 CUresult cuMulticastBindMem_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset,
                                CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
                                unsigned long long flags) {
-  CUresult result = sim_ready();
-  if (result == CUDA_SUCCESS && !sim_device_valid(dev))
-    result = CUDA_ERROR_INVALID_DEVICE;
-  return result ? result : bind_memory(mcHandle, dev, mcOffset, memHandle, memOffset, size, flags);
+  return sim_device_valid(dev) ? bind_memory(mcHandle, dev, mcOffset, memHandle, memOffset, size, flags)
+                               : CUDA_ERROR_INVALID_DEVICE;
 }
 
 CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUdeviceptr memptr, size_t size,
@@ -144,17 +132,11 @@ CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOff
 
 CUresult cuMulticastBindAddr_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset,
                                 CUdeviceptr memptr, size_t size, unsigned long long flags) {
-  CUresult result = sim_ready();
-  if (result == CUDA_SUCCESS && !sim_device_valid(dev))
-    result = CUDA_ERROR_INVALID_DEVICE;
-  return result ? result : bind_address(mcHandle, dev, mcOffset, memptr, size, flags);
+  return sim_device_valid(dev) ? bind_address(mcHandle, dev, mcOffset, memptr, size, flags) : CUDA_ERROR_INVALID_DEVICE;
 }
 
 CUresult cuMulticastUnbind(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset, size_t size) {
   bool found = false;
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
   if (!sim_device_valid(dev))
     return CUDA_ERROR_INVALID_DEVICE;
   if (size > SIM_ADDRESS_SPACE || mcOffset > SIM_ADDRESS_SPACE)

@@ -42,10 +42,8 @@ static CUresult check_properties(const CUmemAllocationProp *prop) {
 
 CUresult cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *prop,
                                        CUmemAllocationGranularity_flags option) {
-  CUresult result = sim_ready();
-  if (result == CUDA_SUCCESS)
-    result = granularity && option >= 0 && option <= GRANULARITY_RECOMMENDED ? check_properties(prop)
-                                                                             : CUDA_ERROR_INVALID_VALUE;
+  CUresult result = granularity && option >= 0 && option <= GRANULARITY_RECOMMENDED ? check_properties(prop)
+                                                                                    : CUDA_ERROR_INVALID_VALUE;
   if (result == CUDA_SUCCESS)
     *granularity = SIM_VMM_GRANULARITY;
   return result;
@@ -90,9 +88,7 @@ static CUresult physical_new(struct physical *made, CUmemGenericAllocationHandle
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *prop,
                      unsigned long long flags) {
-  CUresult result = sim_ready();
-  if (result == CUDA_SUCCESS)
-    result = handle && !flags ? check_properties(prop) : CUDA_ERROR_INVALID_VALUE;
+  CUresult result = handle && !flags ? check_properties(prop) : CUDA_ERROR_INVALID_VALUE;
   if (result != CUDA_SUCCESS)
     return result;
   if (size == 0 || size % SIM_VMM_GRANULARITY)
@@ -114,9 +110,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
+  CUresult result = CUDA_SUCCESS;
   sim_ranges_lock();
   struct physical *physical = sim_physical_of(handle);
   if (physical) {
@@ -130,9 +124,7 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *addr) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
+  CUresult result = CUDA_SUCCESS;
   sim_ranges_lock();
   struct sim_range *range = sim_range_find((uint64_t)(uintptr_t)addr);
   if (handle && range && range->kind == SIM_RANGE_MAPPED) {
@@ -147,9 +139,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void 
 }
 
 CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmemGenericAllocationHandle handle) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
+  CUresult result = CUDA_SUCCESS;
   sim_ranges_lock();
   struct physical *physical = sim_physical_of(handle);
   if (prop && physical && !physical->multicast)
@@ -162,9 +152,7 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *prop, CUmem
 
 CUresult cuMemExportToShareableHandle(void *shareableHandle, CUmemGenericAllocationHandle handle,
                                       CUmemAllocationHandleType handleType, unsigned long long flags) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
+  CUresult result = CUDA_SUCCESS;
   if (!shareableHandle || flags || handleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
     return CUDA_ERROR_INVALID_VALUE;
   sim_ranges_lock();
@@ -222,14 +210,11 @@ static CUresult hold_exported(int exported, struct sim_block *block, int *fd, st
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *osHandle,
                                         CUmemAllocationHandleType shHandleType) {
   struct trailer trailer;
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
   if (!handle || shHandleType != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR)
     return CUDA_ERROR_INVALID_VALUE;
   struct physical made = {.own_file = true};
   /* the API passes the descriptor as a pointer value */
-  result = hold_exported((int)(intptr_t)osHandle, &made.block, &made.pages.fd, &trailer);
+  CUresult result = hold_exported((int)(intptr_t)osHandle, &made.block, &made.pages.fd, &trailer);
   if (result != CUDA_SUCCESS)
     return result;
   made.bytes = made.pages.bytes = trailer.bytes;

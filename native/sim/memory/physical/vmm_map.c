@@ -49,9 +49,6 @@ static void *reserve_space(uint64_t bytes, uint64_t alignment, uint64_t hint) {
 
 CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CUdeviceptr addr,
                              unsigned long long flags) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
   if (!ptr || size == 0 || size % SIM_VMM_GRANULARITY || flags || (alignment & (alignment - 1)))
     return CUDA_ERROR_INVALID_VALUE;
   if (size > SIM_ADDRESS_SPACE || alignment > SIM_ADDRESS_SPACE)
@@ -78,9 +75,7 @@ CUresult cuMemAddressReserve(CUdeviceptr *ptr, size_t size, size_t alignment, CU
 
 CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
   struct reservation *gone = NULL;
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
+  CUresult result = CUDA_SUCCESS;
   sim_ranges_lock();
   struct reservation **link = &all.reservations;
   while (*link && ((*link)->base != ptr || (*link)->bytes != size))
@@ -134,9 +129,7 @@ static CUresult map(uint64_t base, uint64_t bytes, uint64_t offset, struct physi
 
 CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
+  CUresult result = CUDA_SUCCESS;
   if (size == 0 || size % SIM_VMM_GRANULARITY || ptr % SIM_VMM_GRANULARITY || offset % SIM_VMM_GRANULARITY || flags)
     return CUDA_ERROR_INVALID_VALUE;
   sim_ranges_lock();
@@ -173,9 +166,7 @@ static void unmap(struct sim_range *range) {
 }
 
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
+  CUresult result = CUDA_SUCCESS;
   if (size > SIM_ADDRESS_SPACE)
     return CUDA_ERROR_INVALID_VALUE;
   for (CUdevice device = 0; sim_device_valid(device); device++)
@@ -196,9 +187,7 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
 
 /* Access rights are one flag per mapping: in the simulator every device can access all memory. */
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
+  CUresult result = CUDA_SUCCESS;
   if (!desc || count == 0 || size > SIM_ADDRESS_SPACE)
     return CUDA_ERROR_INVALID_VALUE;
   bool readable = false;
@@ -224,9 +213,7 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
 }
 
 CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
+  CUresult result = CUDA_SUCCESS;
   sim_ranges_lock();
   struct sim_range *range = sim_range_find(ptr);
   if (!flags || !location || !range || range->kind != SIM_RANGE_MAPPED)

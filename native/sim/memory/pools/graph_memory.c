@@ -143,9 +143,6 @@ void sim_graph_mem_trim(CUdevice device) {
 /* ---- attributes of a device's graph pool ------------------------------------------------------------------------- */
 
 static CUresult check(CUdevice device, CUgraphMem_attribute attr, const void *value) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
   if (!sim_device_valid(device))
     return CUDA_ERROR_INVALID_DEVICE;
   return value && attr >= CU_GRAPH_MEM_ATTR_USED_MEM_CURRENT && attr <= CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH
@@ -186,9 +183,6 @@ CUresult cuDeviceSetGraphMemAttribute(CUdevice device, CUgraphMem_attribute attr
 }
 
 CUresult cuDeviceGraphMemTrim(CUdevice device) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
   if (!sim_device_valid(device))
     return CUDA_ERROR_INVALID_DEVICE;
   sim_graph_mem_trim(device);

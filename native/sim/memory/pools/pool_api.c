@@ -25,9 +25,6 @@ CUmemoryPool sim_pool_current(CUdevice device) {
 }
 
 static CUresult pool_of_device(CUmemoryPool *out, CUdevice device, CUmemoryPool (*choose)(CUdevice)) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
   if (!sim_device_valid(device))
     return CUDA_ERROR_INVALID_DEVICE;
   if (!out)
@@ -45,9 +42,7 @@ CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool_out, CUdevice dev) {
 CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice dev) { return pool_of_device(pool, dev, sim_pool_current); }
 
 CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
+  CUresult result = CUDA_SUCCESS;
   if (!sim_device_valid(dev))
     return CUDA_ERROR_INVALID_DEVICE;
   sim_ranges_lock();
@@ -62,9 +57,6 @@ CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool pool) {
 
 /* Since CUDA 13.0 pools are found by location; only locations on devices are supported here. */
 static CUresult at_location(const CUmemLocation *location, CUmemAllocationType type) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
   if (!location)
     return CUDA_ERROR_INVALID_VALUE;
   if (location->type != CU_MEM_LOCATION_TYPE_DEVICE || type != CU_MEM_ALLOCATION_TYPE_PINNED)
@@ -108,9 +100,7 @@ static CUresult check_properties(const CUmemPoolProps *props) {
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps) {
-  CUresult result = sim_ready();
-  if (result == CUDA_SUCCESS)
-    result = pool ? check_properties(poolProps) : CUDA_ERROR_INVALID_VALUE;
+  CUresult result = pool ? check_properties(poolProps) : CUDA_ERROR_INVALID_VALUE;
   if (result != CUDA_SUCCESS)
     return result;
   struct CUmemPoolHandle_st *made = malloc(sizeof *made);
@@ -125,9 +115,7 @@ CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *poolProps) {
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
+  CUresult result = CUDA_SUCCESS;
   sim_ranges_lock();
   if (!sim_pool_known(pool) || pool->standard) {
     result = CUDA_ERROR_INVALID_VALUE;
@@ -144,9 +132,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
 }
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
+  CUresult result = CUDA_SUCCESS;
   sim_ranges_lock();
   if (sim_pool_known(pool))
     sim_pool_trim(pool, minBytesToKeep);
@@ -194,21 +180,15 @@ static CUresult get_attribute(const struct CUmemPoolHandle_st *pool, CUmemPool_a
 }
 
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
   sim_ranges_lock();
-  result = value && sim_pool_known(pool) ? set_attribute(pool, attr, value) : CUDA_ERROR_INVALID_VALUE;
+  CUresult result = value && sim_pool_known(pool) ? set_attribute(pool, attr, value) : CUDA_ERROR_INVALID_VALUE;
   sim_ranges_unlock();
   return result;
 }
 
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void *value) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
   sim_ranges_lock();
-  result = value && sim_pool_known(pool) ? get_attribute(pool, attr, value) : CUDA_ERROR_INVALID_VALUE;
+  CUresult result = value && sim_pool_known(pool) ? get_attribute(pool, attr, value) : CUDA_ERROR_INVALID_VALUE;
   sim_ranges_unlock();
   return result;
 }
@@ -222,9 +202,7 @@ static bool access_valid(const struct CUmemPoolHandle_st *pool, const CUmemAcces
 }
 
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_t count) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
+  CUresult result = CUDA_SUCCESS;
   sim_ranges_lock();
   if (!map || count == 0 || !sim_pool_known(pool))
     result = CUDA_ERROR_INVALID_VALUE;
@@ -238,9 +216,7 @@ CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc *map, size_
 }
 
 CUresult cuMemPoolGetAccess(CUmemAccess_flags *flags, CUmemoryPool memPool, CUmemLocation *location) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
+  CUresult result = CUDA_SUCCESS;
   sim_ranges_lock();
   if (!flags || !location || !sim_pool_known(memPool) || location->type != CU_MEM_LOCATION_TYPE_DEVICE ||
       !sim_device_valid(location->id))

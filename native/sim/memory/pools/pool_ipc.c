@@ -36,9 +36,7 @@ static bool identify(struct CUmemPoolHandle_st *pool) {
 
 CUresult cuMemPoolExportToShareableHandle(void *handle_out, CUmemoryPool pool, CUmemAllocationHandleType handleType,
                                           unsigned long long flags) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
+  CUresult result = CUDA_SUCCESS;
   struct pool_file file = {.magic = POOL_MAGIC};
   sim_ranges_lock();
   if (!handle_out || flags || handleType != SIM_POOL_HANDLE || !sim_pool_known(pool) || !pool->exportable)
@@ -64,9 +62,6 @@ CUresult cuMemPoolExportToShareableHandle(void *handle_out, CUmemoryPool pool, C
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *handle, CUmemAllocationHandleType handleType,
                                             unsigned long long flags) {
   struct pool_file file;
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
   if (!pool_out || flags || handleType != SIM_POOL_HANDLE ||
       pread((int)(intptr_t)handle, &file, sizeof file, 0) != (ssize_t)sizeof file || file.magic != POOL_MAGIC)
     return CUDA_ERROR_INVALID_VALUE;
@@ -88,9 +83,7 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool_out, void *handle
 CUresult cuMemPoolExportPointer(CUmemPoolPtrExportData *shareData_out, CUdeviceptr ptr) {
   struct pointer pointer = {.magic = POINTER_MAGIC};
   int fd = -1;
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
+  CUresult result = CUDA_SUCCESS;
   sim_ranges_lock();
   struct sim_range *range = sim_range_at(ptr);
   if (!shareData_out || !range || range->kind != SIM_RANGE_POOL || !sim_pool_of_block(range->owner)->exportable) {
@@ -141,9 +134,6 @@ CUresult cuMemPoolImportPointer(CUdeviceptr *ptr_out, CUmemoryPool pool, CUmemPo
   struct pointer pointer;
   uint32_t engine_device;
   int fd, pid;
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
   sim_ranges_lock();
   bool imported = sim_pool_known(pool) && pool->imported;
   CUdevice device = imported ? pool->location.id : -1;
@@ -156,7 +146,7 @@ CUresult cuMemPoolImportPointer(CUdeviceptr *ptr_out, CUmemoryPool pool, CUmemPo
       pointer.bytes > SIM_ADDRESS_SPACE || pointer.offset > SIM_ADDRESS_SPACE << 8 ||
       sim_file_get(pointer.secret, &fd, &engine_device, &pid) != 0)
     return CUDA_ERROR_INVALID_VALUE;
-  result = sim_ipc_device(engine_device) == device ? sim_block_hold(&pointer.block) : CUDA_ERROR_INVALID_VALUE;
+  CUresult result = sim_ipc_device(engine_device) == device ? sim_block_hold(&pointer.block) : CUDA_ERROR_INVALID_VALUE;
   if (result == CUDA_SUCCESS) {
     result = map_block(&pointer, fd, device, ptr_out);
     if (result != CUDA_SUCCESS)

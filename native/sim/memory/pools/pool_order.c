@@ -4,9 +4,7 @@
 /* handle NULL: use the current pool of the stream's device. */
 static CUresult allocate(CUdeviceptr *dptr, size_t bytes, CUmemoryPool handle, CUstream stream_handle) {
   struct sim_stream *stream;
-  CUresult result = sim_ready();
-  if (result == CUDA_SUCCESS)
-    result = sim_stream_get(stream_handle, &stream);
+  CUresult result = sim_stream_get(stream_handle, &stream);
   if (result != CUDA_SUCCESS)
     return result;
   if (!dptr || bytes == 0)
@@ -34,9 +32,7 @@ CUresult cuMemAllocFromPoolAsync(CUdeviceptr *dptr, size_t bytesize, CUmemoryPoo
 
 static CUresult free_async(CUdeviceptr address, CUstream handle) {
   struct sim_stream *stream;
-  CUresult result = sim_ready();
-  if (result == CUDA_SUCCESS)
-    result = sim_stream_get(handle, &stream);
+  CUresult result = sim_stream_get(handle, &stream);
   if (result != CUDA_SUCCESS)
     return result;
   sim_ranges_lock();

@@ -242,9 +242,7 @@ CUresult sim_copy_submit(const CUDA_MEMCPY3D *params, CUstream handle, enum sim_
   struct side src, dst;
   struct sim_op op;
   union sim_op_storage storage;
-  CUresult result = sim_ready();
-  if (result == CUDA_SUCCESS)
-    result = sim_stream_get(handle, &stream);
+  CUresult result = sim_stream_get(handle, &stream);
   if (result != CUDA_SUCCESS)
     return result;
   bool capturing = sim_stream_capturing(stream);

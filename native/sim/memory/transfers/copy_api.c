@@ -58,9 +58,7 @@ CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr dstDevice, CUdeviceptr srcDevice, size
 static CUresult peer(CUdeviceptr dst, CUcontext dst_context, CUdeviceptr src, CUcontext src_context, size_t bytes,
                      CUstream stream, enum sim_copy_mode mode) {
   struct sim_ctx *there, *here;
-  CUresult result = sim_ready();
-  if (result == CUDA_SUCCESS)
-    result = sim_ctx_get(dst_context, &there);
+  CUresult result = sim_ctx_get(dst_context, &there);
   if (result == CUDA_SUCCESS)
     result = sim_ctx_get(src_context, &here);
   return result == CUDA_SUCCESS ? copy(DEVICE, dst, DEVICE, src, bytes, stream, mode) : result;
@@ -77,12 +75,9 @@ CUresult cuMemcpyPeerAsync(CUdeviceptr dstDevice, CUcontext dstContext, CUdevice
 
 static CUresult peer3(const CUDA_MEMCPY3D_PEER *pCopy, CUstream stream, enum sim_copy_mode mode) {
   struct sim_ctx *there, *here;
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
   if (!pCopy)
     return CUDA_ERROR_INVALID_VALUE;
-  result = sim_ctx_get(pCopy->dstContext, &there);
+  CUresult result = sim_ctx_get(pCopy->dstContext, &there);
   if (result == CUDA_SUCCESS)
     result = sim_ctx_get(pCopy->srcContext, &here);
   if (result != CUDA_SUCCESS)
@@ -103,9 +98,6 @@ CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER *pCopy, CUstream hStream) 
 /* ---- two and three dimensions ------------------------------------------------------------------------------------ */
 
 static CUresult copy2(const CUDA_MEMCPY2D *pCopy, CUstream stream, enum sim_copy_mode mode) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
   if (!pCopy)
     return CUDA_ERROR_INVALID_VALUE;
   const CUDA_MEMCPY3D params = {.srcXInBytes = pCopy->srcXInBytes,
@@ -135,9 +127,6 @@ CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *pCopy, CUstream hStream) {
 }
 
 static CUresult copy3(const CUDA_MEMCPY3D *pCopy, CUstream stream, enum sim_copy_mode mode) {
-  CUresult result = sim_ready();
-  if (result != CUDA_SUCCESS)
-    return result;
   return pCopy ? sim_copy_submit(pCopy, stream, mode) : CUDA_ERROR_INVALID_VALUE;
 }
 

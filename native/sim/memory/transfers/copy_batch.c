@@ -100,11 +100,9 @@ static CUresult submit(const struct batch *batch, unsigned long long flags, size
   struct sim_op op;
   union sim_op_storage storage;
   CUDA_MEMCPY3D params;
-  CUresult result = sim_ready();
+  CUresult result = sim_stream_get(handle, &stream);
   if (fail_index)
     *fail_index = SIZE_MAX;
-  if (result == CUDA_SUCCESS)
-    result = sim_stream_get(handle, &stream);
   if (result != CUDA_SUCCESS)
     return result;
   if (batch->count == 0 || flags || handle == CU_STREAM_LEGACY || (!handle && !sim_per_thread))
@@ -172,9 +170,7 @@ static CUresult one_linear(CUdeviceptr to, CUdeviceptr from, size_t size, const 
                            CUstream stream) {
   const struct batch batch = {.count = 1, .dsts = &to, .srcs = &from, .sizes = &size};
   CUDA_MEMCPY3D params;
-  CUresult result = sim_ready();
-  if (result == CUDA_SUCCESS)
-    result = attributes ? nth(&batch, 0, &params) : CUDA_ERROR_INVALID_VALUE;
+  CUresult result = attributes ? nth(&batch, 0, &params) : CUDA_ERROR_INVALID_VALUE;
   return result == CUDA_SUCCESS ? sim_copy_submit(&params, stream, SIM_COPY_ASYNC) : result;
 }
 
@@ -185,9 +181,7 @@ CUresult cuMemcpyWithAttributesAsync(CUdeviceptr dst, CUdeviceptr src, size_t si
 
 static CUresult one_box(const CUDA_MEMCPY3D_BATCH_OP *op, unsigned long long flags, CUstream stream) {
   CUDA_MEMCPY3D params;
-  CUresult result = sim_ready();
-  if (result == CUDA_SUCCESS)
-    result = op && !flags ? convert_op(op, &params) : CUDA_ERROR_INVALID_VALUE;
+  CUresult result = op && !flags ? convert_op(op, &params) : CUDA_ERROR_INVALID_VALUE;
   return result == CUDA_SUCCESS ? sim_copy_submit(&params, stream, SIM_COPY_ASYNC) : result;
 }
 

@@ -68,9 +68,7 @@ static CUresult fill(CUdeviceptr dst, size_t pitch, uint32_t value, unsigned ele
   struct sim_stream *stream;
   struct sim_op op;
   union sim_op_storage storage;
-  CUresult result = sim_ready();
-  if (result == CUDA_SUCCESS)
-    result = sim_stream_get(handle, &stream);
+  CUresult result = sim_stream_get(handle, &stream);
   if (result != CUDA_SUCCESS)
     return result;
   if (!asynchronous && sim_stream_capturing(stream))

@@ -8,9 +8,6 @@
 static struct sim_kind event_kind = {sizeof(struct sim_event), 0x65766e74, NULL};
 
 CUresult sim_event_get(CUevent handle, struct sim_event **event) {
-  CUresult result = sim_ready();
-  if (result)
-    return result;
   *event = (struct sim_event *)handle;
   return *event && (*event)->magic == event_kind.magic ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }

@@ -52,9 +52,7 @@ static struct sim_stream *own_stream(struct sim_ctx *ctx) {
 }
 
 CUresult sim_stream_get(CUstream handle, struct sim_stream **stream) {
-  CUresult result = sim_ready();
-  if (result)
-    return result;
+  CUresult result = CUDA_SUCCESS;
   if (handle == NULL || handle == CU_STREAM_LEGACY || handle == CU_STREAM_PER_THREAD) {
     struct sim_ctx *ctx;
     result = sim_ctx_need(&ctx);

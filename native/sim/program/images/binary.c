@@ -166,19 +166,19 @@ static bool cubin_kernel(struct piece cubin, const char *name, struct sim_kernel
   struct piece table = sections(cubin);
   Elf64_Shdr strings = section_at(table, field(cubin, offsetof(Elf64_Ehdr, e_shstrndx), sizeof(Elf64_Half)));
   struct piece names = content(cubin, &strings);
-  struct sim_kernel_needs said = {0};
+  struct sim_kernel_needs stated = {0};
   bool found = false;
   for (uint64_t i = 0; i < table.bytes / sizeof(Elf64_Shdr); i++) {
     Elf64_Shdr section = section_at(table, i);
     if (is_called(names, section.sh_name, ".text.", name)) {
       found = true;
-      said.registers = section.sh_info >> REGISTERS_SHIFT;
+      stated.registers = section.sh_info >> REGISTERS_SHIFT;
     } else if (is_called(names, section.sh_name, ".nv.shared.", name) && section.sh_size <= SHARED_MAX) {
-      said.shared = (unsigned)section.sh_size;
+      stated.shared = (unsigned)section.sh_size;
     }
   }
   if (found)
-    *needs = said;
+    *needs = stated;
   return found;
 }
 

@@ -17,9 +17,6 @@ enum { FUNCTION_MAGIC = 0x66756e63, REGISTERS = 32 /* per thread, assumed if the
 static struct sim_kind function_kind = {sizeof(struct sim_function), FUNCTION_MAGIC, NULL};
 
 CUresult sim_function_get(const void *handle, struct sim_function **function) {
-  CUresult result = sim_ready();
-  if (result)
-    return result;
   *function = (struct sim_function *)(uintptr_t)handle;
   return *function && (*function)->magic == FUNCTION_MAGIC ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }

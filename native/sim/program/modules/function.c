@@ -48,13 +48,13 @@ CUresult cuFuncSetAttribute(CUfunction hfunc, CUfunction_attribute attrib, int v
 }
 
 CUresult cuKernelGetAttribute(int *pi, CUfunction_attribute attrib, CUkernel kernel, CUdevice dev) {
-  if (sim_ready() == CUDA_SUCCESS && !sim_device_valid(dev))
+  if (!sim_device_valid(dev))
     return CUDA_ERROR_INVALID_DEVICE;
   return cuFuncGetAttribute(pi, attrib, (CUfunction)kernel);
 }
 
 CUresult cuKernelSetAttribute(CUfunction_attribute attrib, int val, CUkernel kernel, CUdevice dev) {
-  if (sim_ready() == CUDA_SUCCESS && !sim_device_valid(dev))
+  if (!sim_device_valid(dev))
     return CUDA_ERROR_INVALID_DEVICE;
   return cuFuncSetAttribute((CUfunction)kernel, attrib, val);
 }
@@ -71,7 +71,7 @@ CUresult cuFuncSetSharedMemConfig(CUfunction hfunc, CUsharedconfig config) {
   return config < 0 || config > 2 ? CUDA_ERROR_INVALID_VALUE : exists(hfunc);
 }
 CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice dev) {
-  if (sim_ready() == CUDA_SUCCESS && !sim_device_valid(dev))
+  if (!sim_device_valid(dev))
     return CUDA_ERROR_INVALID_DEVICE;
   return cuFuncSetCacheConfig((CUfunction)kernel, config);
 }

@@ -21,9 +21,6 @@ struct sim_link {
 static struct sim_kind link_kind = {sizeof(struct sim_link), 0x6c696e6b, NULL};
 
 static CUresult get(CUlinkState handle, struct sim_link **link) {
-  CUresult result = sim_ready();
-  if (result)
-    return result;
   *link = (struct sim_link *)handle;
   return *link && (*link)->magic == link_kind.magic ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
@@ -46,10 +43,6 @@ CUresult cuLinkCreate_v2(unsigned int numOptions, CUjit_option *options, void **
   *stateOut = (CUlinkState)link;
   return CUDA_SUCCESS;
 }
-CUresult cuLinkCreate(unsigned int numOptions, CUjit_option *options, void **optionValues, CUlinkState *stateOut) {
-  return cuLinkCreate_v2(numOptions, options, optionValues, stateOut);
-}
-
 /* ---- inputs ------------------------------------------------------------------------------------------------------ */
 
 static CUresult fail(struct sim_link *link, CUresult result, const char *name, const char *log) {
@@ -152,11 +145,6 @@ CUresult cuLinkAddData_v2(CUlinkState state, CUjitInputType type, void *data, si
     return CUDA_ERROR_INVALID_VALUE;
   return add(link, type, data, size, name ? name : "unnamed");
 }
-CUresult cuLinkAddData(CUlinkState state, CUjitInputType type, void *data, size_t size, const char *name,
-                       unsigned int numOptions, CUjit_option *options, void **optionValues) {
-  return cuLinkAddData_v2(state, type, data, size, name, numOptions, options, optionValues);
-}
-
 CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char *path, unsigned int numOptions,
                           CUjit_option *options, void **optionValues) {
   struct sim_link *link;
@@ -173,11 +161,6 @@ CUresult cuLinkAddFile_v2(CUlinkState state, CUjitInputType type, const char *pa
   free(data);
   return result;
 }
-CUresult cuLinkAddFile(CUlinkState state, CUjitInputType type, const char *path, unsigned int numOptions,
-                       CUjit_option *options, void **optionValues) {
-  return cuLinkAddFile_v2(state, type, path, numOptions, options, optionValues);
-}
-
 /* ---- output ------------------------------------------------------------------------------------------------------ */
 
 CUresult cuLinkComplete(CUlinkState state, void **cubinOut, size_t *sizeOut) {

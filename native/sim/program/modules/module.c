@@ -17,12 +17,12 @@ struct sim_module {
 static struct sim_kind module_kind = {sizeof(struct sim_module), 0x6d6f6475, NULL};
 static struct sim_kind library_kind = {sizeof(struct sim_module), 0x6c696272, NULL};
 
-static CUresult get(const void *handle, const struct sim_kind *kind, struct sim_module **module) {
-  CUresult result = sim_ready();
-  if (result)
-    return result;
+/* INVALID_VALUE if `needed` is NULL: an argument that the function cannot do without. */
+static CUresult get(const void *handle, const struct sim_kind *kind, const void *needed, struct sim_module **module) {
   *module = (struct sim_module *)(uintptr_t)handle;
-  return *module && (*module)->magic == kind->magic ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  if (*module == NULL || (*module)->magic != kind->magic)
+    return CUDA_ERROR_INVALID_HANDLE;
+  return needed ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
 static CUresult make(struct sim_kind *kind, struct sim_image *image, struct sim_ctx *ctx, struct sim_module **module) {
@@ -105,7 +105,7 @@ CUresult cuModuleLoad(CUmodule *module, const char *fname) {
 
 CUresult cuModuleUnload(CUmodule hmod) {
   struct sim_module *module;
-  CUresult result = get(hmod, &module_kind, &module);
+  CUresult result = get(hmod, &module_kind, hmod, &module);
   if (result)
     return result;
   if (module->of_library)
@@ -127,11 +127,9 @@ static CUresult function_of(struct sim_module *module, const char *name, struct 
 CUresult cuModuleGetFunction(CUfunction *hfunc, CUmodule hmod, const char *name) {
   struct sim_module *module;
   struct sim_function *function;
-  CUresult result = get(hmod, &module_kind, &module);
+  CUresult result = get(hmod, &module_kind, hfunc, &module);
   if (result)
     return result;
-  if (hfunc == NULL)
-    return CUDA_ERROR_INVALID_VALUE;
   result = function_of(module, name, &function);
   if (result == CUDA_SUCCESS)
     *hfunc = (CUfunction)function;
@@ -147,8 +145,6 @@ static unsigned count_functions(const struct sim_module *module) {
 
 static CUresult enumerate(struct sim_module *module, void **handles, unsigned most) {
   unsigned n = 0;
-  if (handles == NULL)
-    return CUDA_ERROR_INVALID_VALUE;
   for (struct sim_function *function = module->image->functions; function && n < most; function = function->next)
     handles[n++] = function;
   return CUDA_SUCCESS;
@@ -156,38 +152,32 @@ static CUresult enumerate(struct sim_module *module, void **handles, unsigned mo
 
 CUresult cuModuleGetFunctionCount(unsigned int *count, CUmodule mod) {
   struct sim_module *module;
-  CUresult result = get(mod, &module_kind, &module);
+  CUresult result = get(mod, &module_kind, count, &module);
   if (result)
     return result;
-  if (count == NULL)
-    return CUDA_ERROR_INVALID_VALUE;
   *count = count_functions(module);
   return CUDA_SUCCESS;
 }
 
 CUresult cuModuleEnumerateFunctions(CUfunction *functions, unsigned int numFunctions, CUmodule mod) {
   struct sim_module *module;
-  CUresult result = get(mod, &module_kind, &module);
+  CUresult result = get(mod, &module_kind, functions, &module);
   return result ? result : enumerate(module, (void **)functions, numFunctions);
 }
 
 CUresult cuModuleGetGlobal_v2(CUdeviceptr *dptr, size_t *bytes, CUmodule hmod, const char *name) {
   struct sim_module *module;
-  CUresult result = get(hmod, &module_kind, &module);
+  CUresult result = get(hmod, &module_kind, name, &module);
   if (result)
     return result;
-  if (name == NULL)
-    return CUDA_ERROR_INVALID_VALUE;
   return sim_image_global(module->image, module->ctx, name, dptr, bytes);
 }
 
 static CUresult reference_of(CUmodule handle, const char *name, bool surface, struct sim_reference **reference) {
   struct sim_module *module;
-  CUresult result = get(handle, &module_kind, &module);
+  CUresult result = get(handle, &module_kind, name, &module);
   if (result)
     return result;
-  if (name == NULL)
-    return CUDA_ERROR_INVALID_VALUE;
   *reference = sim_image_reference(module->image, name, surface);
   return *reference ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
 }
@@ -213,9 +203,6 @@ CUresult cuModuleGetSurfRef(CUsurfref *pSurfRef, CUmodule hmod, const char *name
 }
 
 CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode *mode) {
-  CUresult result = sim_ready();
-  if (result)
-    return result;
   if (mode == NULL)
     return CUDA_ERROR_INVALID_VALUE;
   *mode = 2; /* CU_MODULE_LAZY_LOADING */
@@ -232,47 +219,38 @@ static CUresult library_make(CUlibrary *library, struct sim_image *image) {
   return result;
 }
 
+static CUresult library_load(CUlibrary *library, const void *from, bool is_path, unsigned count, CUjit_option *options,
+                             void **values) {
+  char log[SIM_PTX_LOG];
+  struct sim_image *image;
+  struct sim_jit_options jit;
+  CUresult result = sim_jit_options_read(count, options, values, &jit);
+  if (result)
+    return result;
+  if (library == NULL || from == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  result = is_path ? sim_image_load_file(from, NULL, &image, log) : sim_image_load(from, NULL, &image, log);
+  sim_jit_options_answer(&jit, log);
+  return result ? result : library_make(library, image);
+}
+
 CUresult cuLibraryLoadData(CUlibrary *library, const void *code, CUjit_option *jitOptions, void **jitOptionsValues,
                            unsigned int numJitOptions, CUlibraryOption *libraryOptions, void **libraryOptionValues,
                            unsigned int numLibraryOptions) {
   (void)libraryOptions, (void)libraryOptionValues, (void)numLibraryOptions;
-  char log[SIM_PTX_LOG];
-  struct sim_image *image;
-  struct sim_jit_options jit;
-  CUresult result = sim_ready();
-  if (result == CUDA_SUCCESS)
-    result = sim_jit_options_read(numJitOptions, jitOptions, jitOptionsValues, &jit);
-  if (result)
-    return result;
-  if (library == NULL || code == NULL)
-    return CUDA_ERROR_INVALID_VALUE;
-  result = sim_image_load(code, NULL, &image, log);
-  sim_jit_options_answer(&jit, log);
-  return result ? result : library_make(library, image);
+  return library_load(library, code, false, numJitOptions, jitOptions, jitOptionsValues);
 }
 
 CUresult cuLibraryLoadFromFile(CUlibrary *library, const char *fileName, CUjit_option *jitOptions,
                                void **jitOptionsValues, unsigned int numJitOptions, CUlibraryOption *libraryOptions,
                                void **libraryOptionValues, unsigned int numLibraryOptions) {
   (void)libraryOptions, (void)libraryOptionValues, (void)numLibraryOptions;
-  char log[SIM_PTX_LOG];
-  struct sim_image *image;
-  struct sim_jit_options jit;
-  CUresult result = sim_ready();
-  if (result == CUDA_SUCCESS)
-    result = sim_jit_options_read(numJitOptions, jitOptions, jitOptionsValues, &jit);
-  if (result)
-    return result;
-  if (library == NULL || fileName == NULL)
-    return CUDA_ERROR_INVALID_VALUE;
-  result = sim_image_load_file(fileName, NULL, &image, log);
-  sim_jit_options_answer(&jit, log);
-  return result ? result : library_make(library, image);
+  return library_load(library, fileName, true, numJitOptions, jitOptions, jitOptionsValues);
 }
 
 CUresult cuLibraryUnload(CUlibrary handle) {
   struct sim_module *library;
-  CUresult result = get(handle, &library_kind, &library);
+  CUresult result = get(handle, &library_kind, handle, &library);
   if (result)
     return result;
   for (CUdevice device = 0; sim_device_valid(device); device++)
@@ -287,11 +265,9 @@ CUresult cuLibraryUnload(CUlibrary handle) {
 CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary handle, const char *name) {
   struct sim_module *library;
   struct sim_function *function;
-  CUresult result = get(handle, &library_kind, &library);
+  CUresult result = get(handle, &library_kind, pKernel, &library);
   if (result)
     return result;
-  if (pKernel == NULL)
-    return CUDA_ERROR_INVALID_VALUE;
   result = function_of(library, name, &function);
   if (result == CUDA_SUCCESS)
     *pKernel = (CUkernel)function;
@@ -300,25 +276,23 @@ CUresult cuLibraryGetKernel(CUkernel *pKernel, CUlibrary handle, const char *nam
 
 CUresult cuLibraryGetKernelCount(unsigned int *count, CUlibrary lib) {
   struct sim_module *library;
-  CUresult result = get(lib, &library_kind, &library);
+  CUresult result = get(lib, &library_kind, count, &library);
   if (result)
     return result;
-  if (count == NULL)
-    return CUDA_ERROR_INVALID_VALUE;
   *count = library->image->functions ? sim_image_parts(library->image) : 0;
   return CUDA_SUCCESS;
 }
 
 CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned int numKernels, CUlibrary lib) {
   struct sim_module *library;
-  CUresult result = get(lib, &library_kind, &library);
+  CUresult result = get(lib, &library_kind, kernels, &library);
   return result ? result : enumerate(library, (void **)kernels, numKernels);
 }
 
 CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary handle) {
   struct sim_ctx *ctx;
   struct sim_module *library;
-  CUresult result = get(handle, &library_kind, &library);
+  CUresult result = get(handle, &library_kind, handle, &library);
   if (result == CUDA_SUCCESS)
     result = sim_ctx_need(&ctx);
   if (result)
@@ -343,7 +317,7 @@ CUresult cuLibraryGetModule(CUmodule *pMod, CUlibrary handle) {
 CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary handle, const char *name) {
   struct sim_ctx *ctx;
   struct sim_module *library;
-  CUresult result = get(handle, &library_kind, &library);
+  CUresult result = get(handle, &library_kind, handle, &library);
   if (result == CUDA_SUCCESS)
     result = sim_ctx_need(&ctx);
   if (result)
@@ -359,18 +333,14 @@ CUresult cuLibraryGetGlobal(CUdeviceptr *dptr, size_t *bytes, CUlibrary handle, 
 CUresult cuLibraryGetManaged(CUdeviceptr *dptr, size_t *bytes, CUlibrary handle, const char *name) {
   (void)dptr, (void)bytes;
   struct sim_module *library;
-  CUresult result = get(handle, &library_kind, &library);
-  if (result)
-    return result;
-  return name ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
+  CUresult result = get(handle, &library_kind, name, &library);
+  return result ? result : CUDA_ERROR_NOT_FOUND;
 }
 
 CUresult cuLibraryGetUnifiedFunction(void **fptr, CUlibrary handle, const char *symbol) {
   struct sim_module *library;
-  CUresult result = get(handle, &library_kind, &library);
-  if (result)
-    return result;
-  return fptr && symbol ? CUDA_ERROR_NOT_FOUND : CUDA_ERROR_INVALID_VALUE;
+  CUresult result = get(handle, &library_kind, fptr ? symbol : NULL, &library);
+  return result ? result : CUDA_ERROR_NOT_FOUND;
 }
 
 /* ---- from functions to modules and libraries --------------------------------------------------------------------- */

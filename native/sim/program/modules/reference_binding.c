@@ -112,9 +112,6 @@ CUresult cuTexRefSetAddress2D_v3(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR *
   reference->channels = (int)desc->NumChannels;
   return CUDA_SUCCESS;
 }
-CUresult cuTexRefSetAddress2D_v2(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR *desc, CUdeviceptr dptr, size_t Pitch) {
-  return cuTexRefSetAddress2D_v3(hTexRef, desc, dptr, Pitch);
-}
 CUresult cuTexRefSetAddress2D(CUtexref hTexRef, const CUDA_ARRAY_DESCRIPTOR_v1 *desc, CUdeviceptr_v1 dptr,
                               unsigned int Pitch) {
   if (desc == NULL)

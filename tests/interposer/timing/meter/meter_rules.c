@@ -103,7 +103,7 @@ static void check_own_mark(void) {
   fresh();
   struct gs_function *lengthy = known(0x1000, 300000), *quick = known(0x2000, 20000);
   CHECK(plan(0, lengthy) == GS_PLAN_MARK && plan(1, quick) == 0);
-  CHECK(queues[0].open.stands == 1 && queues[1].open.stands == 0);
+  CHECK(queues[0].open.weight == 1 && queues[1].open.weight == 0);
   fresh();
   meter.record_ns = 3000;
   meter.read_ns = 7000;
@@ -143,7 +143,7 @@ static void check_when_bracketed(void) {
   fresh();
   struct gs_function *quick = known(0x1000, 20000), *new = gs_meter_function(&meter, 0x2000);
   CHECK(plan_chosen(0, quick) == BRACKET);
-  CHECK(queues[0].sampled_stands == 5 && queues[0].again == 0);
+  CHECK(queues[0].sampled_weight == 5 && queues[0].again == 0);
   CHECK(plan_chosen(0, quick) == GS_PLAN_MARK); /* another thread is between the two events, */
   now += 1000000001;
   CHECK(plan_chosen(0, quick) & GS_PLAN_SAMPLE); /* but not forever */
@@ -191,7 +191,7 @@ static void check_bracketed_beside(void) {
     fresh();
     gs_meter_turn(&meter, others, now);
     CHECK(plan_chosen(0, known(0x1000, 300000)) == expected);
-    CHECK(!others || queues[0].sampled_stands == 1); /* each of these is measured */
+    CHECK(!others || queues[0].sampled_weight == 1); /* each of these is measured */
     /* and whatever pays for it. */
     fresh();
     gs_meter_turn(&meter, others, now);

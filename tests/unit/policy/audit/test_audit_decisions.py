@@ -7,7 +7,7 @@ import pytest
 from gpushare.node.nvml import Worked
 from gpushare.policy.audit import audit
 from gpushare.policy.audit.audit import Act, Program, Rules, Stranger
-from gpushare.reader import commands
+from gpushare.reader import lookups
 
 ONE = Program(10, 5, ("a", "b"))
 
@@ -100,8 +100,8 @@ def test_samples_of_utilisation_add_up_to_time():
 
 
 def test_a_command_line_obeys_nothing(monkeypatch):
-    assert commands.printable("a\x1b[31m é\n") == "a?[31m ??"
-    assert commands.command(1 << 30) == ""
+    assert lookups.printable("a\x1b[31m é\n") == "a?[31m ??"
+    assert lookups.command(1 << 30) == ""
 
 
 def test_memory_of_nobody_counts_when_it_lasts():

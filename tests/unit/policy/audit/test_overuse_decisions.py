@@ -1,5 +1,6 @@
 """Which processes are stopped for unexplained device time, in virtual time."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,6 +26,7 @@ def follow(account: Account, seconds: int, used_of_wall: float, charged_of_wall:
     return used / passed
 
 
+@pytest.mark.promise("honest-are-not-found")
 @given(parts, parts, shares)
 def test_one_that_is_charged_for_what_it_uses_is_never_found(used, more, due):
     account = Account()
@@ -50,6 +52,7 @@ def test_a_share_without_a_charge_is_nobodys_loss(due):
     assert not account.found
 
 
+@pytest.mark.promise("overuse-is-stopped")
 @given(st.integers(10, 400), st.floats(0.5, 1))
 def test_one_that_takes_more_is_kept_to_its_share(due, used):
     account = Account()

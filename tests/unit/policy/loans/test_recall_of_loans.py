@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -110,6 +111,7 @@ def test_who_borrows_after_others_refused_is_asked() -> None:
     assert asked(recalls.wanted(GRACE + 5, "w", "b", world)) == ["new"]
 
 
+@pytest.mark.promise("no-grant-is-sacrificed")
 def test_nobody_is_ended_who_would_not_make_room() -> None:
     """Only both together would make room. As one may not be ended, neither is the other."""
     world = node(stays=Grant("a", 45, Rung.EVICT), goes=Grant("a", 50))
@@ -194,6 +196,7 @@ MOVES = st.lists(
 )
 
 
+@pytest.mark.promise("no-grant-is-sacrificed")
 @settings(max_examples=100)
 @given(MOVES)
 def test_never_a_tenant_within_its_guarantee_and_never_for_nothing(moves: list[tuple[str, str, int, Rung]]) -> None:

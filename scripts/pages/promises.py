@@ -1,0 +1,56 @@
+"""docs/security/promises.md: each promise, what holds it, and the tests that are marked with its name."""
+
+import ast
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from text import made_from, table
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "docs/security/promises.toml"
+MARK = "promise"
+HEAD = """# Promises
+
+What gpushare promises, what holds it, and the tests that fail if it is broken. The tests name the
+promise themselves (`@pytest.mark.promise("NAME")`), and a promise that no test names fails
+`make check`. What is not held: [limits](limits.md).
+
+"""
+
+
+def marks(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """(promise, test) of each mark in a file of tests."""
+    for node in ast.walk(tree):
+        for decorator in getattr(node, "decorator_list", ()):
+            if isinstance(decorator, ast.Call) and ast.unparse(decorator.func) == f"pytest.mark.{MARK}":
+                for argument in decorator.args:
+                    yield ast.literal_eval(argument), node.name  # type: ignore[attr-defined]
+
+
+def shown_by() -> dict[str, list[str]]:
+    """The marked tests of each promise, each as `file:function`."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in sorted((ROOT / "tests").rglob("test_*.py")):
+        text = path.read_text()
+        if f"pytest.mark.{MARK}(" in text:
+            for promise, test in marks(ast.parse(text)):
+                found[promise].append(f"`{path.relative_to(ROOT)}:{test}`")
+    return found
+
+
+def page() -> str:
+    """The whole page. Raises ValueError for a promise without a test, and for a mark that names none."""
+    sections = tomllib.loads(SOURCE.read_text())["section"]
+    tests = shown_by()
+    names = [name for section in sections for name in section["promises"]]
+    if lost := [name for name in names if name not in tests]:
+        raise ValueError(f"{SOURCE.relative_to(ROOT)}: no test is marked with {', '.join(lost)}")
+    if unknown := sorted(set(tests) - set(names)):
+        raise ValueError(f"{SOURCE.relative_to(ROOT)} has no promise {', '.join(unknown)}, which tests are marked with")
+    text = made_from("docs/security/promises.toml and the marks of the tests") + HEAD
+    for section in sections:
+        rows = [(one["text"], one["by"], "<br>".join(tests[name])) for name, one in section["promises"].items()]
+        text += f"## {section['title']}\n\n" + table(("promise", "held by", "shown by"), rows)
+    return text.rstrip("\n") + "\n"
