@@ -92,7 +92,7 @@ LEDGER_FAILS = Check(
     "missing",
     "{reason}; {waiting} rows wait, {lost} are lost",
     "make room on that disk or mend it; the node goes on and writes them then",
-    "What grants use is kept in memory meanwhile; grants do not wait for the ledger.",
+    "What grants use is kept on tmpfs meanwhile; grants do not wait for the ledger.",
 )
 LEDGER_MENDED = Check(
     "ledger",

@@ -1,4 +1,4 @@
-"""The teller's main program. Standard input is a pidfd of the process that is to be told."""
+"""The teller's main program. Standard input is a pidfd of the process that is to be notified."""
 
 import ctypes
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 from gpushare.processes.helper import CAP_DAC_READ_SEARCH, CAP_SETGID, CAP_SETUID, CAP_SYS_PTRACE, become, confine
 
 SECONDS = 10
-"""What it looks at may not answer, nor what it writes to, though that said that it takes more."""
+"""What it reads may not answer, nor what it writes to, although that was ready for more."""
 
 _TAKES_MS = 500
 """How long it waits for a pipe that is full or a terminal that is stopped."""
@@ -29,7 +29,7 @@ def main(daemon: str, text: str, hidden: str, *places: str) -> None:
     confine(daemon, keep={CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH, CAP_SETUID, CAP_SETGID})
     pid = _pid()
     file = _file(_STDERR)
-    said = text if all(Path(f"/proc/{pid}/root{place}").exists() for place in places) else hidden
+    line = text if all(Path(f"/proc/{pid}/root{place}").exists() for place in places) else hidden
     ids = dict(re.findall(r"^(Uid|Gid):\s+\d+\s+(\d+)", Path(f"/proc/{pid}/status").read_text(errors="replace"), re.M))
     if _pid() != pid:  # it has ended, and the answers may be about another
         raise SystemExit(1)
@@ -38,7 +38,7 @@ def main(daemon: str, text: str, hidden: str, *places: str) -> None:
     takes.register(file, select.POLLOUT)
     if not takes.poll(_TAKES_MS):
         raise SystemExit(1)
-    os.write(file, f"gpushare: {said}\n".encode())
+    os.write(file, f"gpushare: {line}\n".encode())
 
 
 def _pid() -> int:

@@ -59,8 +59,8 @@ static void look(gs_core *core, int grant, uint64_t now) {
     lied += claims[grant][i].lies != 0;
   }
   MUST(lied >= e->marked && (e->marked == 0 || e->memory_bytes[0] >= CAPACITY / 4));
-  MUST(e->ntold <= TOLD_MAX && (grant != HONEST || e->marked == 0));
-  e->ntold = 0;
+  MUST(e->nreports <= REPORTS_MAX && (grant != HONEST || e->marked == 0));
+  e->nreports = 0;
   gs_core_observe(core, grant, &view);
 }
 

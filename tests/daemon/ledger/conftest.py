@@ -25,8 +25,8 @@ def opened(path, tmp_path, monkeypatch):
     path.parent.mkdir()
     made = []
 
-    def open_one(spill=True):
-        made.append(Ledger(path, tmp_path / "run" if spill else None))
+    def open_one(tmpfs=True):
+        made.append(Ledger(path, tmp_path / "run" if tmpfs else None))
         return made[-1]
 
     yield open_one

@@ -58,13 +58,13 @@ def test_rows_reach_the_file_without_a_question(path, opened):
 
 
 def test_without_tmpfs_saving_waits_for_the_disk(path, opened):
-    ledger = opened(spill=False)
+    ledger = opened(tmpfs=False)
     ledger.save(row("g-1"))
     assert in_file(path, "SELECT id FROM grants") == [("g-1",)]
 
 
 def test_no_caller_waits_long_for_a_disk_that_does_not_answer(path, opened, answering, monkeypatch):
-    ledger = opened(spill=False)
+    ledger = opened(tmpfs=False)
     monkeypatch.setattr(ledgers, "WAIT_SECONDS", 0.01)
     for _ in range(1000):  # 10 s if each call waited
         ledger.save(row("g-1"))

@@ -79,6 +79,20 @@ def test_a_full_grant_allocates_behind_the_last_block_of_its_pool(grant: Grant, 
     assert held(grant, sim) == STEP
 
 
+@pytest.mark.slow  # it waits for 5 s, as docs/concepts/inside/allocation.md states
+def test_a_full_grant_does_not_wait_for_ever_for_a_stream_that_its_program_holds(
+    grant: Grant, sim: Simulator, client: Client
+) -> None:
+    grant.set_limit(CONTEXT + STEP)
+    client.ok(f"async {20 * MIB} 1", "hold 1", "freeasync 0 1")
+    watchdog = Timer(60, client.kill)
+    watchdog.start()
+    assert client(f"async {20 * MIB} 1").result == OUT_OF_MEMORY
+    watchdog.cancel()
+    client.ok("go", "sync 1", f"async {20 * MIB} 1")
+    assert held(grant, sim) == STEP
+
+
 def test_a_refusal_leaves_the_stream_usable(grant: Grant, sim: Simulator, client: Client) -> None:
     assert client(f"async {LIMIT} 1").result == OUT_OF_MEMORY
     assert client(f"async {1 << 62} 1").result == OUT_OF_MEMORY

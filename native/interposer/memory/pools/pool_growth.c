@@ -3,6 +3,12 @@
 #include "interposer/memory/pools/async_free.h"
 #include "interposer/memory/pools/reserve.h"
 #include "interposer/memory/books/sizes.h"
+#include "interposer/os/guest.h"
+#include "interposer/os/system.h"
+
+#define WAIT_MAX_NS 5000000000ull
+#define NAP_NS 20000ull
+#define NAP_MAX_NS 1000000ull
 
 /* The call proceeds to the driver. coming: what it may add and was not announced; reserved: what was reserved for
  * it. */
@@ -143,12 +149,26 @@ static bool hopeless(uint64_t number, int ordinal, uint64_t bytes) {
   return over || fine > gs_process->limits->device[ordinal].memory_bytes;
 }
 
+/* Waits for the stream, but not for ever: a program can hold it back itself, such as by a value that it has yet to write,
+ * and is then refused as by a driver whose memory is full. */
+static bool drained(CUstream stream) {
+  uint64_t begin = gs_now(), nap = NAP_NS;
+  CUresult result;
+  while ((result = gs_real.cuStreamQuery(stream)) == CUDA_ERROR_NOT_READY) {
+    if (gs_now() - begin > WAIT_MAX_NS)
+      return false;
+    gs_nap(nap);
+    nap = nap < NAP_MAX_NS ? 2 * nap : nap;
+  }
+  return result == CUDA_SUCCESS && gs_real.cuStreamSynchronize(stream) == CUDA_SUCCESS;
+}
+
 bool gs_growth_make_room(uint64_t pool, int ordinal, uint64_t bytes, CUstream stream) {
   if (hopeless(pool, ordinal, bytes))
     return false;
   if (gs_time() && __atomic_load_n(&gs_time()->captures, __ATOMIC_ACQUIRE) > 0)
     return false; /* a wait would end the capture */
-  if (gs_real.cuStreamSynchronize(stream) != CUDA_SUCCESS)
+  if (!drained(stream))
     return false;
   gs_frees_settle(ordinal);
   gs_pools_trim(ordinal);
