@@ -116,7 +116,7 @@ wanted = {b"memory": b"1GiB", b"time": b"30%"}
 pod = field(6, *(field(1, b"gpushare.dev/" + name) + field(2, value) for name, value in wanted.items()))
 said = answer(b"CreateContainer", field(1, pod) + field(2, field(1, b"c1")), b"--grant", b"gpushare: ")
 assert b"/run/gpushare/self" in said, said
-answer(b"RemoveContainer", field(2, field(1, b"c1")), b"\\x12")
+answer(b"RemoveContainer", field(2, field(1, b"c1")), struct.pack(">IB", 3, 2))  # stream and kind: it has no content
 """
 
 
