@@ -59,4 +59,4 @@ def test_launches_during_waits(
 def test_launches_during_waits_of_every_kind(
     grant: Grant, sim: Simulator, run: Callable[..., Tenant], way: str, kernels: str
 ) -> None:
-    race(grant, sim, run, way, kernels, 1)
+    race(grant, sim, run, way, kernels, 2)
