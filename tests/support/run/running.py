@@ -275,7 +275,7 @@ class Daemon:
         """Asserts that no grant is left nor any trace of one (directories, CDI specs, cgroups, device memory), and that
         there are no false alarms."""
         assert not self.false_alarms()
-        until(lambda: not self.client.grants(), "the grants end", 20)
+        until(lambda: not self.client.grants(), "the grants end", 60)
         # The daemon removes files of an unused grant in the background.
         until(lambda: not self.grant_dirs() and not self.specs(), f"files go: {self.grant_dirs()} {self.specs()}", 20)
         # Includes cgroups of earlier runs: grant names are never reused. They are siblings of this process's own.
