@@ -222,7 +222,7 @@ def test_clean_stop_keeps_what_runs_and_removes_the_rest(daemon):
     simulator = daemon.client.node()["sim_pid"]
     assert daemon.terminate() == 0
     assert start_time(simulator) is None
-    assert not daemon.layout.grants.exists()
+    assert not daemon.layout.grants.exists(), list(daemon.layout.grants.rglob("*"))
     assert daemon.specs() == []
 
 
