@@ -154,13 +154,6 @@ def alive(workload: Workload) -> bool:
     return workload.events is not None and workload.cgroup is not None and workload.cgroup.populated()
 
 
-def sweep(live: Live) -> None:
-    """Notices ended processes that the event loop has not come to yet."""
-    for workload in live.workloads:
-        if workload.pidfd is not None and select.select([workload.pidfd], [], [], 0)[0]:
-            _close_pidfd(workload)
-
-
 def _close_pidfd(workload: Workload) -> None:
     if workload.pidfd is not None:
         asyncio.get_running_loop().remove_reader(workload.pidfd)
