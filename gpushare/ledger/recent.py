@@ -284,9 +284,9 @@ class Recent:
             self._db, self.on_tmpfs = _on_tmpfs(self._path), True
 
     def close(self) -> None:
-        """Closes the database, and removes its file where nothing is in it."""
+        """Closes the database, and removes its file where the ledger's file has all of it and no grant lives."""
         with self._lock:
-            left = any(self._rows(f"SELECT 1 FROM {name} LIMIT 1") for name in _TABLES)
+            left = self.waiting() or self._rows("SELECT 1 FROM grants LIMIT 1")
             self._db.close()
             self._db, self.on_tmpfs = _in_memory(), False
             if not left and self._path is not None:

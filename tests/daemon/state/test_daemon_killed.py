@@ -209,6 +209,8 @@ def test_a_link_that_leads_nowhere_is_no_directory_of_specs(tmp_path):
 def test_clean_stop_keeps_what_runs_and_removes_the_rest(daemon):
     child, grant_id = daemon.join()
     reserved = daemon.client.create(memory="1GiB", time="10%")
+    daemon.client.prepare("remembered", [{"memory": "1GiB", "time": "10%"}])
+    daemon.client.abort("remembered")
     assert daemon.terminate() == 0
     assert child.poll() is None
     assert daemon.grant_dirs() == {grant_id}
@@ -224,6 +226,8 @@ def test_clean_stop_keeps_what_runs_and_removes_the_rest(daemon):
     assert start_time(simulator) is None
     assert not daemon.layout.grants.exists(), list(daemon.layout.grants.rglob("*"))
     assert daemon.specs() == []
+    daemon.start()
+    assert [part["gang"] for part in daemon.client.gangs()] == ["remembered"]
 
 
 def test_a_tenant_taken_out_of_the_file_does_not_stop_the_daemon(daemon):
