@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from machine.members import NOBODY, open_to_members
+from machine.members import NOBODY, open_to_members, opened_to_members
 from run.running import SPIN, Running, copied_driver, start
 from run.waiting import until
 
@@ -65,9 +65,9 @@ sys.exit(main.main(sys.argv[1:]))
 
 def as_user(daemon, script: str) -> subprocess.CompletedProcess[str]:
     """As `shell`, by an ordinary user."""
-    open_to_members(daemon.layout.socket)
     command = [sys.executable, "-c", USERS_RUN, "run", "--memory", "1GiB", "--time", "25%", "--", "sh", "-c", script]
-    return subprocess.run(command, env=daemon.env, capture_output=True, text=True, timeout=60, check=False)
+    with opened_to_members(daemon.layout.socket):
+        return subprocess.run(command, env=daemon.env, capture_output=True, text=True, timeout=60, check=False)
 
 
 def in_turn(probe: str, ways: dict[str, str]) -> str:

@@ -20,6 +20,18 @@ def open_to_members(path: Path, gid: int = NOBODY) -> None:
 
 
 @contextlib.contextmanager
+def opened_to_members(path: Path) -> Iterator[None]:
+    """As `open_to_members`, for the `with` block: the daemon may be other tests' too."""
+    before = path.stat()
+    open_to_members(path)
+    try:
+        yield
+    finally:
+        os.chown(path, before.st_uid, before.st_gid)
+        path.chmod(before.st_mode & 0o777)
+
+
+@contextlib.contextmanager
 def member(work: Callable[[Callable[[object], None]], object]) -> Iterator[Callable[[], Any]]:
     """Runs `work(tell)` as user nobody in a process that is killed at the end. Yields a function that returns the next
     value passed to `tell`."""
