@@ -227,7 +227,7 @@ def test_clean_stop_keeps_what_runs_and_removes_the_rest(daemon):
     assert not daemon.layout.grants.exists(), list(daemon.layout.grants.rglob("*"))
     assert daemon.specs() == []
     daemon.start()
-    assert [part["gang"] for part in daemon.client.gangs()] == ["remembered"]
+    assert "remembered" in [part["gang"] for part in daemon.client.gangs()]
 
 
 def test_a_tenant_taken_out_of_the_file_does_not_stop_the_daemon(daemon):
