@@ -20,9 +20,6 @@ MOST = 0.2
 BUSY = pytest.mark.xdist_group("busy")
 """For what keeps a processor busy most of the time: of such tests one runs at a time, after those that mostly wait."""
 
-WHOLE_NODES = ("containers", "daemon")
-"""Folders whose tests of time run a daemon and its tenants, which keeps a processor busy."""
-
 _busy = pytest.StashKey[str]()
 
 
@@ -56,10 +53,6 @@ class Timed:
 
     @pytest.hookimpl(tryfirst=True)  # before pytest-xdist writes groups into names
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        top = config.rootpath / "tests"
-        for item in items:
-            if item.get_closest_marker("timing") and any(item.path.is_relative_to(top / one) for one in WHOLE_NODES):
-                item.add_marker(BUSY)
         items.sort(key=lambda item: BUSY.mark in item.iter_markers(BUSY.name))
         if self._again:
             names = set(self._before["names"])
