@@ -85,3 +85,29 @@ def test_a_growth_that_another_thread_notices_first(worker: Interposed, grant: G
     assert worker.get("int(refused)") == OUT_OF_MEMORY
     worker.do(f"ok(take(20 * {MIB}))")
     agreed(grant, sim)
+
+
+def test_a_capture_that_begins_while_an_allocation_waits_for_its_stream_goes_on(
+    worker: Interposed, grant: Grant, sim: Simulator
+) -> None:
+    """The allocation asks for its stream no more, and is refused."""
+    worker.do(f"""
+        gate = ok(d.cuMemAlloc(4))
+        put(gate, bytes(4))
+        kept = ok(take({2 * STEP}))
+        ok(d.cuStreamWaitValue32(s[0], gate, 1, 0))
+        allocation = holds.Operation(current(lambda: take(30 * {MIB})))
+        with holds.Hold("cuStreamQuery", holds.BEFORE, allocation.native_id) as query:
+            allocation.go()
+            held = query.stopped(holds.PATIENCE_S)
+            ok(d.cuStreamBeginCapture(s[1], d.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL))
+        with holds.Hold("cuStreamQuery", holds.BEFORE, allocation.native_id):  # it would be held if it asked again
+            refused = allocation.result("the allocation")[0]
+        captured = d.cuStreamEndCapture(s[1])[0]
+        put(gate, bytes([1, 0, 0, 0]))
+        ok(d.cuStreamSynchronize(s[0]))
+    """)
+    assert worker.get("held")
+    assert worker.get("int(refused)") == OUT_OF_MEMORY
+    assert worker.get("int(captured)") == 0
+    agreed(grant, sim)

@@ -5,6 +5,7 @@
 #include "interposer/memory/books/sizes.h"
 #include "interposer/os/guest.h"
 #include "interposer/os/system.h"
+#include "interposer/time/streams/capture.h"
 
 #define WAIT_MAX_NS 5000000000ull
 #define NAP_NS 20000ull
@@ -149,14 +150,16 @@ static bool hopeless(uint64_t number, int ordinal, uint64_t bytes) {
   return over || fine > gs_process->limits->device[ordinal].memory_bytes;
 }
 
+/* A wait or a query would end the capture. */
+static bool capturing(void) { return gs_time() && __atomic_load_n(&gs_time()->captures, __ATOMIC_ACQUIRE) > 0; }
+
 /* Waits for the stream, but not for ever: a program can hold it back itself, such as by a value that it has yet to write,
- * and is then refused as by a driver whose memory is full. */
+ * and is then refused as by a driver whose memory is full. So it is where a capture begins meanwhile. */
 static bool drained(CUstream stream) {
   uint64_t begin = gs_now(), nap = NAP_NS;
-  CUresult result;
-  while ((result = gs_real.cuStreamQuery(stream)) == CUDA_ERROR_NOT_READY) {
-    if (gs_now() - begin > WAIT_MAX_NS)
-      return false;
+  CUresult result = CUDA_ERROR_NOT_READY;
+  while (!capturing() && (result = gs_real.cuStreamQuery(stream)) == CUDA_ERROR_NOT_READY &&
+         gs_now() - begin <= WAIT_MAX_NS) {
     gs_nap(nap);
     nap = nap < NAP_MAX_NS ? 2 * nap : nap;
   }
@@ -166,9 +169,10 @@ static bool drained(CUstream stream) {
 bool gs_growth_make_room(uint64_t pool, int ordinal, uint64_t bytes, CUstream stream) {
   if (hopeless(pool, ordinal, bytes))
     return false;
-  if (gs_time() && __atomic_load_n(&gs_time()->captures, __ATOMIC_ACQUIRE) > 0)
-    return false; /* a wait would end the capture */
-  if (!drained(stream))
+  int mode = gs_capture_mode_push();
+  bool is_drained = drained(stream);
+  gs_capture_mode_pop(mode);
+  if (!is_drained)
     return false;
   gs_frees_settle(ordinal);
   gs_pools_trim(ordinal);
