@@ -56,6 +56,22 @@ class Lib(Protocol):
     GS_SLOT_FREE: int
     GS_SLOT_LIVE: int
     GS_SLOT_DEPENDENT: int
+    GS_SLOT_WANTS: int
+    GS_IDLE_KEEP: int
+    GS_IDLE_LEND: int
+    GS_RESIDENT: int
+    GS_PREPARED: int
+    GS_HOSTED: int
+    GS_RESIDENCY_SHIFT: int
+    GS_MOVED: int
+    GS_MOVE_WORKING: int
+    GS_MOVE_NO_HOST: int
+    GS_MOVE_NO_DEVICE: int
+    GS_MOVE_FAILED: int
+    GS_MOVE_UNSEEN: int
+    GS_SEGMENT_MAGIC: int
+    GS_SEGMENT_MOST: int
+    GS_LOOK_MAGIC: int
     GS_LEASE_HELD: int
     GS_TRACE_RINGS: int
     GS_TRACE_EVENTS: int

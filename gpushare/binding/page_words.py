@@ -22,6 +22,32 @@ class Managed(enum.IntEnum):
     REFUSE = lib.GS_MANAGED_REFUSE
 
 
+class IdleMemory(enum.IntEnum):
+    """Whether a grant's memory may be moved to host memory while it is not used."""
+
+    KEEP = lib.GS_IDLE_KEEP
+    LEND = lib.GS_IDLE_LEND
+
+
+class Residency(enum.IntEnum):
+    """Where the daemon wants a grant's movable memory (`enum gs_residency`)."""
+
+    RESIDENT = lib.GS_RESIDENT
+    PREPARED = lib.GS_PREPARED
+    HOSTED = lib.GS_HOSTED
+
+
+class Move(enum.IntEnum):
+    """How a process carried that out (`enum gs_move`)."""
+
+    MOVED = lib.GS_MOVED
+    WORKING = lib.GS_MOVE_WORKING
+    NO_HOST = lib.GS_MOVE_NO_HOST
+    NO_DEVICE = lib.GS_MOVE_NO_DEVICE
+    FAILED = lib.GS_MOVE_FAILED
+    UNSEEN = lib.GS_MOVE_UNSEEN
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceLimits:
     """What policy sets for one device of a grant. Shares in milli of the device. `instance`: a part of a partitioned
@@ -68,6 +94,15 @@ class SlotUsage:
     inflight: int
     drained: int
     dependent: bool
+    movable_bytes: int = 0
+    hosted_bytes: int = 0
+    clean_bytes: int = 0
+    copied_bytes: int = 0
+    residency: int = 0
+    """The last residency word that it carried out, or could not."""
+    move: int = 0
+    """Of that word; a `Move`, or whatever else the process wrote."""
+    wants: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import Any, Self
 
 from gpushare._native import ffi, lib
-from gpushare.binding.page_words import DeviceLease, DeviceLimits, GrantState, Managed, Slot, SlotUsage, TraceEvent
+from gpushare.binding.page_words import (
+    DeviceLease,
+    DeviceLimits,
+    GrantState,
+    IdleMemory,
+    Managed,
+    Residency,
+    Slot,
+    SlotUsage,
+    TraceEvent,
+)
 from gpushare.errors import FailedError, RefusedError, UsageError
 
 LIMITS_BYTES = ffi.sizeof("struct gs_limits")
@@ -123,6 +133,23 @@ class LimitsPage(_Page):
     def set_uncharged(self, ordinal: int, size: int) -> None:
         """Sets the number of uncharged bytes."""
         lib.gs_store64(ffi.addressof(self.pointer.device[ordinal], "uncharged_bytes"), size)
+
+    def residency(self, ordinal: int) -> int:
+        """The residency word of one device."""
+        return int(lib.gs_load32(ffi.addressof(self.pointer.device[ordinal], "residency")))
+
+    def set_residency(self, ordinal: int, residency: Residency) -> int:
+        """Tells the grant's processes where its movable memory is to be. Returns the new word."""
+        word = ffi.addressof(self.pointer.device[ordinal], "residency")
+        epoch = (lib.gs_load32(word) >> lib.GS_RESIDENCY_SHIFT) + 1
+        value = (epoch << lib.GS_RESIDENCY_SHIFT | residency) & 0xFFFFFFFF
+        lib.gs_store32(word, value)
+        lib.gs_futex_wake(word)
+        return int(value)
+
+    def set_room(self, ordinal: int, *, kept: bool) -> None:
+        """Whether hosted memory may come back without a daemon."""
+        lib.gs_store32(ffi.addressof(self.pointer.device[ordinal], "room"), int(kept))
 
     def lease(self, ordinal: int) -> DeviceLease:
         """The lease of one device, by its ordinal in the grant."""
@@ -237,6 +264,13 @@ class UsagePage(_Page):
             inflight=load32("inflight"),
             drained=load32("drained"),
             dependent=bool(load32("flags") & lib.GS_SLOT_DEPENDENT),
+            movable_bytes=load64("movable_bytes"),
+            hosted_bytes=load64("hosted_bytes"),
+            clean_bytes=load64("clean_bytes"),
+            copied_bytes=load64("copied_bytes"),
+            residency=load32("residency"),
+            move=load32("move"),
+            wants=bool(load32("flags") & lib.GS_SLOT_WANTS),
         )
 
     def trace(self, slot: Slot) -> list[TraceEvent]:
@@ -260,7 +294,12 @@ class UsagePage(_Page):
 
 
 def new_limits(
-    grant: str, devices: Sequence[DeviceLimits], *, managed: Managed = Managed.CHARGE, daemon_epoch: int = 1
+    grant: str,
+    devices: Sequence[DeviceLimits],
+    *,
+    managed: Managed = Managed.CHARGE,
+    idle_memory: IdleMemory = IdleMemory.KEEP,
+    daemon_epoch: int = 1,
 ) -> bytes:
     """Content of the file of a new limits page. Raises UsageError for limits that make no sense, and FailedError for an
     invalid grant id or number of devices."""
@@ -272,7 +311,7 @@ def new_limits(
         words.instance = device.instance
         words.memory_bytes, words.context_bytes = device.memory_bytes, device.context_bytes
         words.guarantee_milli, words.limit_milli = device.guarantee_milli, device.limit_milli
-    page.managed = managed
+    page.managed, page.idle_memory = managed, idle_memory
     _raise(grant, lib.gs_limits_init(page, LIMITS_BYTES, grant.encode(), len(devices), daemon_epoch, error), error)
     return bytes(ffi.buffer(page))
 

@@ -9,6 +9,8 @@ from gpushare._native import ffi, lib
 VERSION = lib.GS_WIRE_VERSION
 NO_SLOT = lib.GS_NO_SLOT
 REQUEST_BYTES = ffi.sizeof("struct gs_join_request")
+SEGMENT_REQUEST_BYTES = ffi.sizeof("struct gs_segment_request")
+SEGMENT_MOST = lib.GS_SEGMENT_MOST
 
 
 class JoinError(enum.IntEnum):
@@ -47,6 +49,32 @@ class JoinRequest:
     def wants_page(self) -> bool:
         """Whether it asks for the usage page, in this version."""
         return (self.magic, self.version) == (lib.GS_PASS_MAGIC, VERSION)
+
+
+    @property
+    def looks(self) -> bool:
+        """Whether it says that its residency words have changed, in this version."""
+        return (self.magic, self.version) == (lib.GS_LOOK_MAGIC, VERSION)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRequest:
+    """What a process sends that wants a segment of the host pool; 0 bytes: it gives all back. Not trusted."""
+
+    slot: int
+    generation: int
+    device: int
+    size: int
+
+    @classmethod
+    def parse(cls, message: bytes) -> Self | None:
+        """The request; None if the message is another one."""
+        if len(message) != SEGMENT_REQUEST_BYTES:
+            return None
+        words = ffi.from_buffer("struct gs_segment_request *", message)
+        if (words.magic, words.version) != (lib.GS_SEGMENT_MAGIC, VERSION):
+            return None
+        return cls(words.slot, words.generation, words.device, words.bytes)
 
 
 def reply(error: JoinError, text: str = "", *, slot: int = NO_SLOT, generation: int = 0, host_pid: int = 0) -> bytes:

@@ -21,7 +21,7 @@
 enum {
   GS_LIMITS_MAGIC = 0x67734c31, /* "gsL1" */
   GS_USAGE_MAGIC = 0x67735531,  /* "gsU1" */
-  GS_PAGE_VERSION = 5,
+  GS_PAGE_VERSION = 6,
   GS_MAX_DEVICES = 16,
   GS_MAX_SLOTS = 1024,
   GS_GRANT_ID_BYTES = 40 /* NUL-terminated */
@@ -32,6 +32,27 @@ enum gs_grant_state { GS_GRANT_RESERVED = 0, GS_GRANT_ACTIVE = 1, GS_GRANT_SUSPE
 /* How managed memory, which the driver moves between host and device, is handled: charged in full like device memory,
  * or refused, as on a device without support for it. */
 enum gs_managed { GS_MANAGED_CHARGE = 0, GS_MANAGED_REFUSE = 1 };
+
+/* Whether allocations may be moved to host memory while the program does not use them. */
+enum gs_idle_memory { GS_IDLE_KEEP = 0, GS_IDLE_LEND = 1 };
+
+/* residency word: epoch << GS_RESIDENCY_SHIFT | enum gs_residency. The daemon adds 1 to the epoch at every change. */
+enum gs_residency {
+  GS_RESIDENT = 0, /* movable memory is on the device */
+  GS_PREPARED = 1, /* the same; while the program does not use it, a copy of it is kept in host memory */
+  GS_HOSTED = 2    /* movable memory leaves the device; calls that need it wait */
+};
+enum { GS_RESIDENCY_SHIFT = 2 };
+
+/* How a process carried out a residency word. After each but GS_MOVED the memory is where it was before, and complete. */
+enum gs_move {
+  GS_MOVED = 0,
+  GS_MOVE_WORKING = 1,   /* work of the program did not end in time, or a capture is open */
+  GS_MOVE_NO_HOST = 2,   /* there was no host memory for it */
+  GS_MOVE_NO_DEVICE = 3, /* the device has no room for it; the process tries again */
+  GS_MOVE_FAILED = 4,    /* the driver refused a step */
+  GS_MOVE_UNSEEN = 5     /* work was submitted that this library cannot follow, or this system cannot stop it */
+};
 
 /* lease word: epoch << 1 | held. The arbiter adds 1 at every change, so an odd value means the lease is held and no
  * value is reused. */
@@ -58,7 +79,10 @@ struct gs_device_limits {
    * memory_bytes */
   uint64_t uncharged_bytes;
   uint32_t instance; /* 1: a part of a partitioned device, whose name begins with MIG- instead of GPU- */
-  uint8_t reserved[44];
+  uint32_t residency; /* futex; see enum gs_residency */
+  /* 1: the room that hosted memory left is still free for it: without a daemon it may come back */
+  uint32_t room;
+  uint8_t reserved[36];
 };
 
 struct gs_limits {
@@ -69,7 +93,8 @@ struct gs_limits {
   uint32_t daemon_epoch; /* + 1 at each start of the daemon; after a change, processes join again */
   uint32_t heartbeat;    /* counter, + 1 at least every 50 ms while a process is joined */
   uint32_t managed;      /* enum gs_managed; constant */
-  uint8_t reserved[52];
+  uint32_t idle_memory;  /* enum gs_idle_memory; constant */
+  uint8_t reserved[48];
   struct gs_device_limits device[16]; /* GS_MAX_DEVICES */
 };
 
@@ -88,9 +113,17 @@ struct gs_slot_device {
   uint64_t collectives;    /* collective kernels (names that begin with ncclDevKernel) submitted since join */
   uint64_t cut;            /* without a lease, the process may submit until collectives reaches this; arbiter */
   uint64_t memory_growing; /* reserved for calls in progress, until they have shown how much of it they take */
-  uint8_t reserved[40];
+  /* Part of memory_bytes: what can be moved; of that, what is in host memory instead of on the device, and what is on the
+   * device with a current copy in host memory. */
+  uint64_t movable_bytes, hosted_bytes, clean_bytes;
+  uint64_t copied_bytes; /* copied to and from host memory since join, to move it */
+  uint32_t residency;    /* the last residency word that was carried out, or could not be */
+  uint32_t move;         /* enum gs_move of it */
 };
-enum { GS_SLOT_DEPENDENT = 1 /* has been let past the soft bound; see docs/concepts/inside/pages.md */ };
+enum gs_slot_flags {
+  GS_SLOT_DEPENDENT = 1, /* has been let past the soft bound; see docs/concepts/inside/pages.md */
+  GS_SLOT_WANTS = 2      /* a call waits for memory that is hosted */
+};
 
 enum gs_slot_state { GS_SLOT_FREE = 0, GS_SLOT_LIVE = 1 };
 
@@ -129,6 +162,7 @@ _Static_assert(offsetof(struct gs_device_limits, spare_milli) == 60, "layout");
 _Static_assert(offsetof(struct gs_device_limits, foreign_work_ns) == 64, "layout");
 _Static_assert(offsetof(struct gs_device_limits, uncharged_bytes) == 72, "layout");
 _Static_assert(offsetof(struct gs_device_limits, instance) == 80, "layout");
+_Static_assert(offsetof(struct gs_device_limits, residency) == 84, "layout");
 _Static_assert(offsetof(struct gs_limits, managed) == 72, "layout");
 _Static_assert(offsetof(struct gs_limits, device) == 128, "layout");
 _Static_assert(sizeof(struct gs_limits) == 128 + 16 * 128, "layout");

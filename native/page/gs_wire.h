@@ -16,12 +16,26 @@ enum { GS_JOIN_MAGIC = 0x67734a31 /* "gsJ1" */, GS_WIRE_VERSION = 1, GS_NO_SLOT 
  * join. The reply is one to a join, with the page, open for reading and writing, in place of the bell. */
 enum { GS_PASS_MAGIC = 0x67735031 /* "gsP1" */ };
 
+/* In place of GS_JOIN_MAGIC, with the slot and generation of a process that has joined. GS_SEGMENT: asks for a part of
+ * the host pool, in a struct gs_segment_request; the reply carries a sealed memory file of exactly these bytes. With 0
+ * bytes the process gives back all that it got; the reply carries nothing. GS_LOOK: the process's residency words in its
+ * slot have changed, or it wants hosted memory back; a struct gs_join_request, and the reply carries nothing. */
+enum { GS_SEGMENT_MAGIC = 0x67735331 /* "gsS1" */, GS_LOOK_MAGIC = 0x67734c32 /* "gsL2" */ };
+enum { GS_SEGMENT_MOST = 1 << 30 /* bytes of one segment */ };
+
 enum gs_join_error { GS_JOIN_OK = 0, GS_JOIN_VERSION = 1, GS_JOIN_FULL = 2, GS_JOIN_REFUSED = 3, GS_JOIN_RELEASED = 4 };
 
 /* slot and generation are GS_NO_SLOT and 0 at the first join. After a restart of the daemon they are the process's
  * previous values. */
 struct gs_join_request {
   uint32_t magic, version, slot, generation;
+};
+
+/* device: the ordinal in the grant. bytes: at most GS_SEGMENT_MOST, whole pages of 2 MiB. */
+struct gs_segment_request {
+  uint32_t magic, version, slot, generation;
+  uint64_t bytes;
+  uint32_t device, reserved;
 };
 
 /* On GS_JOIN_OK the reply carries one descriptor (SCM_RIGHTS): an eventfd, the bell. The process writes 1 to it when a
@@ -35,6 +49,7 @@ struct gs_join_reply {
 
 #ifndef GS_CFFI
 _Static_assert(sizeof(struct gs_join_request) == 16, "layout");
+_Static_assert(sizeof(struct gs_segment_request) == 32, "layout");
 _Static_assert(sizeof(struct gs_join_reply) == 128, "layout");
 #endif
 #endif

@@ -71,7 +71,7 @@ def offset(field):
     [
         ("magic", 0, "magic"),
         ("magic", lib.GS_USAGE_MAGIC, "magic"),
-        ("version", 1, "version 1, this gpushare speaks 5"),
+        ("version", 1, "version 1, this gpushare speaks 6"),
         ("size", 4096, "says 4096 bytes"),
         ("count", 0, "0 devices"),
         ("count", 17, "17 devices"),
@@ -259,8 +259,11 @@ def test_layout_is_the_one_other_processes_compiled():
     assert (LIMITS_BYTES, USAGE_BYTES) == (2176, 2490432)
     assert ffi.sizeof("struct gs_slot") == 2112
     assert ffi.offsetof("struct gs_device_limits", "lease") == 48
+    assert ffi.offsetof("struct gs_device_limits", "residency") == 84
     assert ffi.offsetof("struct gs_slot_device", "waiting") == 48
     assert ffi.offsetof("struct gs_slot_device", "memory_growing") == 80
+    assert ffi.offsetof("struct gs_slot_device", "movable_bytes") == 88
+    assert ffi.offsetof("struct gs_slot_device", "move") == 124
     assert ffi.sizeof("struct gs_join_reply") == 128
 
 
