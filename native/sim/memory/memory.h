@@ -122,6 +122,9 @@ struct sim_range *sim_range_find(uint64_t address);
 struct sim_range *sim_range_at(uint64_t base);                      /* the range that starts there */
 struct sim_range *sim_range_overlap(uint64_t base, uint64_t bytes); /* any range that overlaps these bytes */
 struct sim_range *sim_range_next(uint64_t base);                    /* the first range starting at or after base */
+/* True if the bytes, of which the first is in this range, can be accessed: they are in it, or in it and the adjacent
+ * mappings of cuMemMap. */
+bool sim_range_covers(const struct sim_range *range, uint64_t address, uint64_t bytes);
 /* Copies *range into the table and assigns its id. NULL: out of memory, or its context has since been destroyed. */
 struct sim_range *sim_range_add(const struct sim_range *range);
 void sim_range_remove(struct sim_range *range);

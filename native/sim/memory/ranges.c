@@ -79,6 +79,18 @@ struct sim_range *sim_range_next(uint64_t base) {
   return rank < all.count ? all.sorted[rank] : NULL;
 }
 
+bool sim_range_covers(const struct sim_range *range, uint64_t address, uint64_t bytes) {
+  if (range->kind != SIM_RANGE_MAPPED)
+    return bytes <= range->bytes - (address - range->base);
+  while (range && range->kind == SIM_RANGE_MAPPED && range->readable) {
+    uint64_t end = range->base + range->bytes;
+    if (bytes <= end - address)
+      return true;
+    range = sim_range_at(end);
+  }
+  return false;
+}
+
 struct sim_range *sim_range_add(const struct sim_range *range) {
   if (range->ctx && range->ctx->barred)
     return NULL;

@@ -75,15 +75,7 @@ static bool place_of(uint64_t address, uint64_t bytes, enum place *place, CUdevi
   *device = -1;
   if (range) {
     bool host = range->kind == SIM_RANGE_HOST || range->kind == SIM_RANGE_REGISTERED;
-    fits = bytes <= range->bytes - (address - range->base) && (range->kind != SIM_RANGE_MAPPED || range->readable);
-    /* adjacent mappings of cuMemMap can be copied as one */
-    for (uint64_t end = range->base + range->bytes; range->kind == SIM_RANGE_MAPPED && range->readable && !fits;) {
-      struct sim_range *next = sim_range_at(end);
-      if (!next || next->kind != SIM_RANGE_MAPPED || !next->readable)
-        break;
-      end = next->base + next->bytes;
-      fits = bytes <= end - address;
-    }
+    fits = sim_range_covers(range, address, bytes);
     *place = host ? PLACE_PINNED : PLACE_DEVICE;
     *device = range->device;
   }
