@@ -61,6 +61,14 @@ void *sim_memory_host(CUdeviceptr address, size_t bytes) {
   return at;
 }
 
+bool sim_memory_mapped(const void *at) {
+  sim_ranges_lock();
+  struct sim_range *range = sim_range_find((uint64_t)(uintptr_t)at);
+  bool mapped = range && range->kind == SIM_RANGE_MAPPED;
+  sim_ranges_unlock();
+  return mapped;
+}
+
 static struct sim_range *module_range(CUdeviceptr address, uint64_t id) {
   struct sim_range *range = sim_range_at(address);
   return range && range->kind == SIM_RANGE_MODULE && range->id == id ? range : NULL;

@@ -54,12 +54,17 @@ static size_t rank_of(uint64_t address) {
   return low;
 }
 
-struct sim_range *sim_range_find(uint64_t address) {
+struct sim_range *sim_range_even_dying(uint64_t address) {
   size_t rank = rank_of(address);
   if (rank == 0)
     return NULL;
   struct sim_range *range = all.sorted[rank - 1];
-  return address - range->base < range->bytes && !range->dying ? range : NULL;
+  return address - range->base < range->bytes ? range : NULL;
+}
+
+struct sim_range *sim_range_find(uint64_t address) {
+  struct sim_range *range = sim_range_even_dying(address);
+  return range && !range->dying ? range : NULL;
 }
 
 struct sim_range *sim_range_at(uint64_t base) {
@@ -82,7 +87,7 @@ struct sim_range *sim_range_next(uint64_t base) {
 bool sim_range_covers(const struct sim_range *range, uint64_t address, uint64_t bytes) {
   if (range->kind != SIM_RANGE_MAPPED)
     return bytes <= range->bytes - (address - range->base);
-  while (range && range->kind == SIM_RANGE_MAPPED && range->readable) {
+  while (range && range->kind == SIM_RANGE_MAPPED && range->access) {
     uint64_t end = range->base + range->bytes;
     if (bytes <= end - address)
       return true;
