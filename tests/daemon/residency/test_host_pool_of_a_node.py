@@ -8,9 +8,13 @@ import resource
 import pytest
 from run.running import Daemon
 
+from gpushare.daemon.residency.opening import open_pool
+from gpushare.daemon.timing import Timing
 from gpushare.doctor import host_pool
-from gpushare.errors import UsageError
+from gpushare.enforce import memory_cgroup
+from gpushare.errors import FailedError, UsageError
 from gpushare.hostpool import memory_file
+from gpushare.paths import Layout
 
 GIB = 1 << 30
 
@@ -66,6 +70,18 @@ def test_none(configured):
     daemon = configured('[memory]\nhost_pool = "0"\n')
     assert daemon.client.node()["host_pool"]["size"] == 0
     assert about_pool(daemon) == [("ok", "none, host_pool is 0: no memory of grants leaves their devices")]
+
+
+def test_without_a_cgroup_it_stays_within_what_the_daemon_may_have(tmp_path, monkeypatch):
+    def refused(_):
+        raise FailedError("no cgroup can be made in /sys/fs/cgroup: Read-only file system")
+
+    monkeypatch.setattr(memory_cgroup, "at_root", refused)
+    for room, size in ((None, 8 * GIB), (64 * GIB, 8 * GIB), (5 * GIB, 5 * GIB // 2)):
+        monkeypatch.setattr(memory_cgroup, "room", lambda room=room: room)
+        facts = open_pool(8 * GIB, Layout.of(tmp_path), Timing()).facts()
+        assert (facts.size, facts.cgroup) == (size, "")
+        assert "Read-only file system" in facts.uncharged
 
 
 def test_what_else_the_doctor_finds():

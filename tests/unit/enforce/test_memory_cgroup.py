@@ -39,6 +39,30 @@ def test_one_that_is_there_already_is_used_and_removed_when_it_holds_nothing(tmp
     assert usage.exists(), "segments of an earlier daemon are charged to it"
 
 
+@pytest.mark.parametrize(
+    ("v2", "most", "now", "unlimited"),
+    [
+        (True, "memory.max", "memory.current", "max"),
+        (False, "memory.limit_in_bytes", "memory.usage_in_bytes", str(2**63 - 4096)),
+    ],
+)
+def test_what_is_left_is_the_least_on_the_way_to_the_root(tmp_path, monkeypatch, v2, most, now, unlimited):
+    where = Hierarchy(tmp_path, v2)
+    monkeypatch.setattr(
+        memory_cgroup, "memberships", lambda _: iter([(["cpu"], []), ([], ["a", "b"]), (["memory"], ["a", "b"])])
+    )
+    for group, limit, used in ((tmp_path / "a", 8 << 30, 1 << 30), (tmp_path / "a" / "b", unlimited, 1)):
+        group.mkdir()
+        (group / most).write_text(f"{limit}\n")
+        (group / now).write_text(f"{used}\n")
+    assert memory_cgroup.room(hierarchy=where) == 7 << 30
+    (tmp_path / "a" / "b" / most).write_text(f"{1 << 30}\n")
+    assert memory_cgroup.room(hierarchy=where) == (1 << 30) - 1
+    (tmp_path / "a" / now).write_text(f"{9 << 30}\n")
+    assert memory_cgroup.room(hierarchy=where) == 0
+    assert memory_cgroup.room(hierarchy=Hierarchy(tmp_path / "none", v2)) is None
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_a_real_one():
     if Hierarchy.find() is None:
