@@ -32,7 +32,7 @@ typedef int CUfunctionLoadingState;
 typedef int CUstreamBatchMemOpType;
 typedef int CUexecAffinityType;
 
-enum { CU_CTX_SCHED_BLOCKING_SYNC = 4, CU_CTX_SCHED_MASK = 7, CU_CTX_FLAGS_MASK = 0xff };
+enum { CU_CTX_SCHED_BLOCKING_SYNC = 4, CU_CTX_SCHED_MASK = 7, CU_CTX_SYNC_MEMOPS = 0x80, CU_CTX_FLAGS_MASK = 0xff };
 enum {
   CU_LIMIT_STACK_SIZE = 0,
   CU_LIMIT_PRINTF_FIFO_SIZE = 1,
