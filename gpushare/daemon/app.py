@@ -31,6 +31,7 @@ from gpushare.daemon.host.readers import Readers
 from gpushare.daemon.http.api import Api
 from gpushare.daemon.http.reception import Reception
 from gpushare.daemon.node import NodeContext
+from gpushare.daemon.residency.opening import open_pool
 from gpushare.daemon.state.hardware import Hardware
 from gpushare.daemon.state.records import open_records
 from gpushare.daemon.state.state import State
@@ -236,6 +237,8 @@ class _Daemon:
         except OSError as error:
             raise FailedError(f"the door cannot be started: {error.strerror}") from None
         cleanup.callback(door.close)
+        pool = open_pool(configuration.host_pool(self._config.memory), layout, self._timing)
+        cleanup.callback(pool.close)
         hardware = Hardware(inject, found)
         resources = Resources(layout, inject, hardware, door)
         tracepoint = Tracepoint(state, driver(inject, backend.driver_version), self._config.guard.tracepoint)
@@ -251,6 +254,7 @@ class _Daemon:
             readers,
             lookups,
             door,
+            pool,
             self._latency,
             self._config.enforce,
             tracepoint,

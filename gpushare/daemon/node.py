@@ -35,6 +35,7 @@ from gpushare.daemon.guard.tracepoint import Tracepoint
 from gpushare.daemon.guard.walls import Walls
 from gpushare.daemon.host.pulse import Latency
 from gpushare.daemon.host.readers import Readers
+from gpushare.daemon.residency.pool import HostPool
 from gpushare.daemon.state.hardware import Hardware
 from gpushare.daemon.state.state import State, now_ns
 from gpushare.daemon.workloads.door import Door
@@ -60,6 +61,7 @@ class NodeContext:
     readers: Readers
     lookups: Readers  # for the user database, whose slowness must not delay bundles
     door: Door
+    pool: HostPool
     latency: Latency
     enforce: Enforce
     tracepoint: Tracepoint
@@ -91,7 +93,7 @@ class NodeContext:
         self.accounts = Accounts(state, arbiter)
         self.receipts = Receipts(state, arbiter)
         self.serving = Serving(state, self.hardware, arbiter, self.accounts, self.receipts)
-        self.transitions = Transitions(state, resources, self.serving, arbiter)
+        self.transitions = Transitions(state, self.hardware, resources, self.serving, arbiter, self.pool)
         self.evictions = Evictions(state, self.transitions)
         self.walls = Walls(
             state,
@@ -131,7 +133,7 @@ class NodeContext:
         )
         self.tracepoint.start(self.transitions.exceeded)
         self.transitions.followers = Followers(
-            self.audit, self.tracepoint, self.exclusion, self.evictions, self.preparing, self.devices
+            self.audit, self.tracepoint, self.exclusion, self.evictions, self.preparing, self.devices, self.pool
         )
 
     def facts(self) -> types.Node:

@@ -17,6 +17,8 @@ from gpushare.daemon.grants.resources import Resources
 from gpushare.daemon.grants.serving import Serving
 from gpushare.daemon.grants.view import grant_view
 from gpushare.daemon.host.peer import Peer
+from gpushare.daemon.residency.pool import GrantPool, HostPool
+from gpushare.daemon.state.hardware import Hardware
 from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.state import State, boot_ns, now_ns
 from gpushare.daemon.state.watch import Change
@@ -32,8 +34,17 @@ log = logging.getLogger(__name__)
 class Transitions:
     """Sends events to the state machine, carries its instructions out in order, and publishes them."""
 
-    def __init__(self, state: State, resources: Resources, serving: Serving, arbiter: Arbiter) -> None:
+    def __init__(
+        self,
+        state: State,
+        hardware: Hardware,
+        resources: Resources,
+        serving: Serving,
+        arbiter: Arbiter,
+        pool: HostPool,
+    ) -> None:
         self._state, self._resources, self._serving, self._arbiter = state, resources, serving, arbiter
+        self._hardware, self._pool = hardware, pool
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.followers: Followers
         """Set once all of them are made (daemon/node.py)."""
@@ -209,6 +220,7 @@ class Transitions:
             clear=lambda slot: self._serving.clear_slot(live, slot),
             changed=lambda: self._members_changed(live),
             write=lambda: self._write_members(live),
+            pool=GrantPool(self._pool, live.id, self._hardware.numa_nodes(live.record)),
         )
 
     def _admit(self, live: Live, who: Peer) -> tuple[JoinError, str]:

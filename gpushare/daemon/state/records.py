@@ -14,7 +14,7 @@ class MemberRecord(Struct, kw_only=True):
     """A joined process as the ledger keeps it.
 
     `started`: its start time in clock ticks since boot, which with the pid identifies it even after the pid is reused.
-    `image`: as in peer.Image, of the program that joined; None: not known.
+    `image`: as in peer.Image, of the program that joined; None: not known. `pool_bytes`: what it has of the host pool.
     """
 
     pid: int
@@ -22,6 +22,7 @@ class MemberRecord(Struct, kw_only=True):
     slot: int
     generation: int
     image: tuple[str, str] | None = None
+    pool_bytes: int = 0
 
 
 class WorkloadRecord(Struct, kw_only=True):

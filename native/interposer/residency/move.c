@@ -295,11 +295,11 @@ static bool ahead(const struct engine *engine, const struct gs_movable *one, uin
   return copied && watched();
 }
 
-bool gs_move_ahead(int ordinal) {
+bool gs_move_ahead(int ordinal, uint32_t word) {
   struct engine engine;
   struct all all;
   gs_lock(&gs_passage()->piece);
-  bool ready = watched() && gs_synchronize(ordinal) == CUDA_SUCCESS && find_all(&all);
+  bool ready = watched() && gs_await_work(ordinal, word) == CUDA_SUCCESS && find_all(&all);
   bool started = ready && all.count > 0 && engine_start(&engine, all.one[0].context) == CUDA_SUCCESS;
   gs_unlock(&gs_passage()->piece);
   bool goes = started;

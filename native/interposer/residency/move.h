@@ -16,7 +16,7 @@ enum gs_move gs_move_out(int ordinal);
 enum gs_move gs_move_in(int ordinal);
 
 /* Copies ahead, while the program may run: returns false as soon as it does. */
-bool gs_move_ahead(int ordinal);
+bool gs_move_ahead(int ordinal, uint32_t word);
 /* What was copied ahead is not current any more. With the passage not in GS_WATCHED. */
 void gs_move_forget(void);
 

@@ -169,7 +169,7 @@ static void copy_ahead(struct quiet *quiet, uint64_t now) {
   if (gs_move_prepare(ORDINAL) != GS_MOVED ||
       !__atomic_compare_exchange_n(&gs_passage()->state, &open, GS_WATCHED, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
     return;
-  if (!gs_is_quiet(ORDINAL) || !gs_move_ahead(ORDINAL)) {
+  if (!gs_is_quiet(ORDINAL) || !gs_move_ahead(ORDINAL, mover()->word)) {
     end_watch();
     quiet->since = 0;
   }

@@ -103,8 +103,28 @@ static void find_contexts(struct contexts *contexts, int ordinal) {
   gs_latch_drop(&time->tables);
 }
 
+/* Looks until all work of the current context is done. A wait in the driver could not be given up. */
+static CUresult await_context(CUcontext context, int ordinal, uint32_t word) {
+  CUevent event;
+  uint64_t nap = LOOK_NS;
+  if (!gs_real_has(GS_INDEX_cuCtxRecordEvent))
+    return gs_real.cuCtxSynchronize(); /* drivers before CUDA 12.5 */
+  CUresult result = gs_real.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
+  if (result != CUDA_SUCCESS)
+    return result;
+  result = gs_real.cuCtxRecordEvent(context, event);
+  while (result == CUDA_SUCCESS && (result = gs_real.cuEventQuery(event)) == CUDA_ERROR_NOT_READY &&
+         wanted(ordinal, word)) {
+    gs_nap(nap);
+    nap = nap < LOOK_MOST_NS ? 2 * nap : nap;
+    result = CUDA_SUCCESS;
+  }
+  gs_real.cuEventDestroy_v2(event);
+  return result;
+}
+
 /* Contexts do not end meanwhile: a call that ends one waits at the passage. */
-CUresult gs_synchronize(int ordinal) {
+CUresult gs_await_work(int ordinal, uint32_t word) {
   struct contexts contexts;
   CUresult result = CUDA_SUCCESS;
   CUcontext popped;
@@ -115,7 +135,7 @@ CUresult gs_synchronize(int ordinal) {
     result = gs_real.cuCtxPushCurrent_v2(contexts.handle[i]);
     if (result != CUDA_SUCCESS)
       break;
-    result = gs_real.cuCtxSynchronize();
+    result = await_context(contexts.handle[i], ordinal, word);
     gs_real.cuCtxPopCurrent_v2(&popped);
   }
   return result;
@@ -131,9 +151,10 @@ enum gs_move gs_quiesce(int ordinal, uint32_t word) {
   if (__atomic_load_n(&gs_passage()->unseen, __ATOMIC_ACQUIRE) ||
       __atomic_load_n(&device->slot->collectives, __ATOMIC_RELAXED))
     return GS_MOVE_UNSEEN;
-  if (gs_synchronize(ordinal) != CUDA_SUCCESS)
-    return GS_MOVE_FAILED;
-  return wanted(ordinal, word) ? GS_MOVED : GS_MOVE_WORKING;
+  CUresult result = gs_await_work(ordinal, word);
+  if (result == CUDA_ERROR_NOT_READY || !wanted(ordinal, word))
+    return GS_MOVE_WORKING;
+  return result == CUDA_SUCCESS ? GS_MOVED : GS_MOVE_FAILED;
 }
 
 bool gs_is_quiet(int ordinal) {

@@ -1,0 +1,1 @@
+"""Where the memory of grants is: the host pool."""
