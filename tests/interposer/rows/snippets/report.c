@@ -59,13 +59,6 @@ void row_cuDeviceGetAttribute(struct rows *r) {
 
 /* ---- addresses ---- */
 
-static CUdeviceptr ordinary(struct rows *r) {
-  CUdeviceptr at = 0;
-  context(r);
-  need(r, cuMemAlloc_v2(&at, BYTES), "memory");
-  return at;
-}
-
 void row_cuMemGetAddressRange_v2(struct rows *r) {
   CUdeviceptr at = memory(r, BYTES), base = 0;
   size_t bytes = 0;
@@ -76,7 +69,7 @@ void row_cuMemGetAddressRange_v2(struct rows *r) {
 }
 
 void row_cuPointerGetAttribute(struct rows *r) {
-  CUdeviceptr at = ordinary(r), value = 0;
+  CUdeviceptr at = memory(r, BYTES), value = 0;
   done(r, start(r)->cuPointerGetAttribute(&value, CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, at + HALF));
   expect(r, value == at, "another start");
   done_with(r, CUDA_ERROR_INVALID_VALUE,
@@ -88,7 +81,7 @@ void row_cuPointerGetAttribute(struct rows *r) {
 
 void row_cuPointerGetAttributes(struct rows *r) {
   CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_CONTEXT, CU_POINTER_ATTRIBUTE_RANGE_SIZE};
-  CUdeviceptr at = ordinary(r);
+  CUdeviceptr at = memory(r, BYTES);
   CUcontext of = NULL;
   size_t bytes = 0;
   void *to[] = {&of, &bytes};
@@ -97,7 +90,7 @@ void row_cuPointerGetAttributes(struct rows *r) {
 }
 
 void row_cuPointerSetAttribute(struct rows *r) {
-  CUdeviceptr at = ordinary(r);
+  CUdeviceptr at = memory(r, BYTES);
   unsigned value = 1;
   done(r, start(r)->cuPointerSetAttribute(&value, CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, at));
   value = 0;
@@ -106,14 +99,14 @@ void row_cuPointerSetAttribute(struct rows *r) {
 }
 
 void row_cuMemRangeGetAttribute(struct rows *r) {
-  CUdeviceptr at = ordinary(r);
+  CUdeviceptr at = memory(r, BYTES);
   int value = 0;
   r->tentative = true; /* not managed memory */
   done(r, start(r)->cuMemRangeGetAttribute(&value, sizeof value, 1 /* read mostly */, at, BYTES));
 }
 
 void row_cuMemRangeGetAttributes(struct rows *r) {
-  CUdeviceptr at = ordinary(r);
+  CUdeviceptr at = memory(r, BYTES);
   int value = 0;
   void *to = &value;
   size_t bytes = sizeof value;
@@ -123,7 +116,7 @@ void row_cuMemRangeGetAttributes(struct rows *r) {
 }
 
 void row_cuMemGetLocationInfo(struct rows *r) {
-  CUdeviceptr at = ordinary(r);
+  CUdeviceptr at = memory(r, BYTES);
   CUmemLocation where = {0};
   r->tentative = true; /* a newer driver's */
   if (done(r, start(r)->cuMemGetLocationInfo(at, BYTES, BYTES, BYTES, &where)))
@@ -131,14 +124,14 @@ void row_cuMemGetLocationInfo(struct rows *r) {
 }
 
 void row_cuMemGetHandleForAddressRange(struct rows *r) {
-  CUdeviceptr at = ordinary(r);
+  CUdeviceptr at = memory(r, BYTES);
   int fd = -1;
   r->tentative = true; /* needs a kernel module that takes it */
   done(r, start(r)->cuMemGetHandleForAddressRange(&fd, at, BYTES, 1 /* a dma-buf */, 0));
 }
 
 void row_cuLogicalEndpointBindAddr(struct rows *r) {
-  CUdeviceptr at = ordinary(r);
+  CUdeviceptr at = memory(r, BYTES);
   r->tentative = true; /* needs endpoints connected by a switch */
   done(r, start(r)->cuLogicalEndpointBindAddr(0, r->device, 0, (void *)(uintptr_t)at, BYTES, 0));
 }
@@ -151,7 +144,7 @@ void row_cuTexObjectCreate(struct rows *r) {
   const CUDA_TEXTURE_DESC how = {.flags = CU_TRSF_READ_AS_INTEGER};
   CUDA_RESOURCE_DESC of = {.resType = CU_RESOURCE_TYPE_LINEAR}, got = {.resType = CU_RESOURCE_TYPE_ARRAY};
   CUtexObject made = 0;
-  of.res.linear.devPtr = ordinary(r);
+  of.res.linear.devPtr = memory(r, BYTES);
   of.res.linear.format = FLOAT32;
   of.res.linear.numChannels = 1;
   of.res.linear.sizeInBytes = BYTES;
