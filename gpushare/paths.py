@@ -41,6 +41,7 @@ LOADER_CONFIG = LIB_DIR / "ld.so.conf"
 PACKAGING = LIB_DIR / "packaging"  # what `gpushare install` puts in place
 MONITORING = LIB_DIR / "monitoring"  # alerts and a dashboard, for whoever runs Prometheus and Grafana
 SPIN_PTX = LIB_DIR / "spin.ptx"
+WORDS_PTX = LIB_DIR / "words.ptx"
 
 
 def in_memory(path: Path) -> bool:

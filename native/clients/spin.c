@@ -9,10 +9,11 @@
  * With --seconds it runs for that long, prints one JSON object and exits. Without --seconds it reads commands from
  * stdin, one per line, and answers each with one JSON object on stdout:
  *
- * alloc SIZE | fill SIZE PIECE | free | memory | run NS [PERCENT] | idle | quit
+ * alloc SIZE | fill SIZE PIECE | free | memory | touch MASK | sum | run NS [PERCENT] | idle | quit
  *
  * `run` returns at once, and kernels follow until the next idle, run or quit; work is submitted during PERCENT of each
- * 20 ms period. `fill` allocates pieces until SIZE is reached or an allocation fails. Out of memory is a normal answer
+ * 20 ms period. `touch` flips the bits of MASK in each 8-byte word of the held memory, `sum` adds all words up; both by
+ * kernels, and `sum` waits for them. `fill` allocates pieces until SIZE is reached or an allocation fails. Out of memory is a normal answer
  * ("ok": false, with the CUDA error); any other CUDA error ends the program with status 1. */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -43,6 +44,7 @@ CUresult cuModuleLoadData(CUmodule *, const void *);
 CUresult cuModuleGetFunction(CUfunction *, CUmodule, const char *);
 CUresult cuMemAlloc_v2(CUdeviceptr *, size_t);
 CUresult cuMemFree_v2(CUdeviceptr);
+CUresult cuMemcpyDtoH_v2(void *, CUdeviceptr, size_t);
 CUresult cuMemGetInfo_v2(size_t *, size_t *);
 CUresult cuStreamCreate(CUstream *, unsigned);
 CUresult cuLaunchKernel(CUfunction, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, CUstream,
@@ -52,10 +54,11 @@ CUresult cuEventRecord(CUevent, CUstream);
 CUresult cuEventSynchronize(CUevent);
 CUresult cuGetErrorName(CUresult, const char **);
 
-extern const char gs_spin_ptx[];
+extern const char gs_spin_ptx[], gs_words_ptx[];
 
 struct program {
-  CUfunction spin;
+  CUfunction spin, touch, sum; /* touch and sum: loaded when first needed */
+  CUdeviceptr total;           /* where sum puts its result */
   CUstream stream;
   CUevent marks[2];
   unsigned long batches; /* marks recorded; submit() waits for the older one */
@@ -168,6 +171,45 @@ static void memory(struct program *p) {
          p->held_bytes);
 }
 
+/* Launches a kernel on one held allocation. */
+static void launch_on(struct program *p, unsigned i, CUfunction kernel, unsigned blocks, uint64_t argument) {
+  uint64_t bytes = p->sizes[i];
+  void *arguments[] = {&p->held[i], &bytes, &argument};
+
+  must(cuLaunchKernel(kernel, blocks, 1, 1, 256, 1, 1, 0, p->stream, arguments, NULL), "cuLaunchKernel");
+}
+
+static void need_words(struct program *p) {
+  CUmodule module;
+
+  if (p->touch)
+    return;
+  must(cuModuleLoadData(&module, gs_words_ptx), "cuModuleLoadData");
+  must(cuModuleGetFunction(&p->touch, module, "touch_words"), "cuModuleGetFunction");
+  must(cuModuleGetFunction(&p->sum, module, "sum_words"), "cuModuleGetFunction");
+  must(cuMemAlloc_v2(&p->total, sizeof(uint64_t)), "cuMemAlloc");
+}
+
+static void touch(struct program *p, uint64_t mask) {
+  need_words(p);
+  for (unsigned i = 0; i < p->nheld; i++)
+    launch_on(p, i, p->touch, 256, mask);
+  printf("{\"event\": \"touch\", \"held_bytes\": %zu}\n", p->held_bytes);
+}
+
+static void sum(struct program *p) {
+  uint64_t all = 0, one;
+
+  need_words(p);
+  for (unsigned i = 0; i < p->nheld; i++) {
+    launch_on(p, i, p->sum, 1, p->total);
+    must(cuCtxSynchronize(), "cuCtxSynchronize");
+    must(cuMemcpyDtoH_v2(&one, p->total, sizeof one), "cuMemcpyDtoH");
+    all += one;
+  }
+  printf("{\"event\": \"sum\", \"sum\": %lu}\n", all);
+}
+
 /* Submits one batch and waits for the one before it. */
 static void submit(struct program *p) {
   void *arguments[] = {&p->kernel_ns};
@@ -218,6 +260,10 @@ static bool command(struct program *p, char *line) {
   else if (sscanf(line, "fill %31s %31s", size, part) == 2 && parse_size(size, &bytes) && parse_size(part, &piece) &&
            piece)
     allocate(p, bytes, piece);
+  else if (sscanf(line, "touch %lu", &ns) == 1)
+    touch(p, ns);
+  else if (strcmp(line, "sum") == 0)
+    sum(p);
   else if (strcmp(line, "free") == 0)
     release(p);
   else if (strcmp(line, "memory") == 0)

@@ -29,7 +29,8 @@ class MemoryHelper:
 
     def __init__(self, timing: Timing, cgroup: Cgroup | None) -> None:
         """`cgroup`: what the files are charged to, made if need be; None: the daemon's own."""
-        self._timing, self._cgroup = timing, cgroup
+        self.timing = timing
+        self._cgroup = cgroup
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._killed: list[subprocess.Popen[bytes]] = []
@@ -77,7 +78,7 @@ class MemoryHelper:
         channel = self._started()
         done = False
         try:
-            async with asyncio.timeout(self._timing.pool_job):
+            async with asyncio.timeout(self.timing.pool_job):
                 try:
                     socket.send_fds(channel, [messages.encode(job)], [] if descriptor is None else [descriptor])
                     data, descriptors = await _received(channel)
@@ -87,7 +88,7 @@ class MemoryHelper:
                 raise _EndedError
             done = True
         except TimeoutError:
-            seconds = self._timing.pool_job
+            seconds = self.timing.pool_job
             raise FailedError(
                 f"the host pool took longer than {seconds:g} s for a segment: the node is short of memory"
             ) from None

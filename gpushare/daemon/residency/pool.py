@@ -99,6 +99,16 @@ class HostPool:
         charged = memory_cgroup.charged(self._cgroup) if self._cgroup is not None else None
         return max(0, (charged or 0) - self._book.counts().used - _HELPERS_BYTES)
 
+    @property
+    def waiting(self) -> int:
+        """Segments that are asked for and not made yet."""
+        return sum(map(len, self._wishes.values()))
+
+    @property
+    def files(self) -> int:
+        """Descriptors that it has."""
+        return len(self._files)
+
     def reserved(self, grant: str) -> int:
         """What is reserved for a grant."""
         return self._book.reserved(grant)

@@ -86,7 +86,7 @@ CUresult cuEventQuery(CUevent hEvent) {
     sim_unlock();
     return result;
   }
-  result = mark->done ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  result = mark->done ? sim_ctx_fault(event->ctx) : CUDA_ERROR_NOT_READY;
   sim_mark_release(mark);
   sim_unlock();
   return result;
@@ -113,7 +113,7 @@ CUresult cuEventSynchronize(CUevent hEvent) {
     mark_drop(mark);
   }
   sim_tell_synchronized();
-  return CUDA_SUCCESS;
+  return sim_ctx_fault(event->ctx);
 }
 
 /* Computed from model times, so the result does not depend on when the program asks. The API's resolution applies:

@@ -1,12 +1,12 @@
 /* What the exported functions (generated sim_exports.c) do around each call: count it, and wait while the process is
- * locked for a checkpoint; and stop it for a test (sim_test.h). */
+ * locked for a checkpoint; refuse it in a context with a fault; and stop it for a test (sim_test.h). */
 #ifndef SIM_HOLDS_H
 #define SIM_HOLDS_H
 
 #include <stdbool.h>
 
 #include "sim/api/sim_test.h"
-#include "sim/model/process.h"
+#include "sim/model/context.h"
 
 void sim_await_unlock(const struct sim_lane *gate);
 
@@ -27,6 +27,12 @@ static inline struct sim_lane *sim_enter(void) {
 static inline void sim_leave(struct sim_lane *gate) {
   if (gate)
     __atomic_sub_fetch(&gate->calls, 1, __ATOMIC_SEQ_CST);
+}
+
+/* What the current context's work did wrong; CUDA_SUCCESS: nothing. */
+static inline CUresult sim_fault(void) {
+  bool any = __builtin_expect(__atomic_load_n(&sim_context_faults, __ATOMIC_ACQUIRE), 0);
+  return any ? sim_ctx_current_fault() : CUDA_SUCCESS;
 }
 
 extern unsigned sim_holds; /* number of holds that have not stopped a call yet */

@@ -63,7 +63,8 @@ static CUresult query(CUstream handle) {
   result = sim_stream_may_wait(stream);
   if (result == CUDA_SUCCESS) {
     sim_advance(sim_now());
-    if (!sim_stream_done(stream, sim_seq()))
+    result = sim_ctx_fault(stream->ctx);
+    if (result == CUDA_SUCCESS && !sim_stream_done(stream, sim_seq()))
       result = CUDA_ERROR_NOT_READY;
   }
   sim_unlock();

@@ -150,8 +150,10 @@ static void json_processes(FILE *out, const struct process *list, uint32_t index
     if (!used(process, index))
       continue;
     const struct share *share = &process->share[index];
-    fprintf(out, "%s{\"pid\":%d,\"busy_ns\":%lu,\"bytes\":%lu,\"peak_bytes\":%lu,\"alive\":%s}", *comma,
-            (int)process->pid, booked(process, index), share->bytes, share->peak_bytes,
+    fprintf(out,
+            "%s{\"pid\":%d,\"busy_ns\":%lu,\"bytes\":%lu,\"peak_bytes\":%lu,"
+            "\"illegal_accesses\":%lu,\"alive\":%s}",
+            *comma, (int)process->pid, booked(process, index), share->bytes, share->peak_bytes, share->illegal,
             process->alive ? "true" : "false");
     *comma = ",";
   }

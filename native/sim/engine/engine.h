@@ -44,6 +44,7 @@ enum shared_file { SHARED_MEMORY, SHARED_EVENTS, SHARED_FILES };
 struct share {
   uint64_t bytes, peak_bytes;
   uint64_t busy_ns; /* of closed lanes */
+  uint64_t illegal; /* accesses to memory that was not there */
   struct lane *lane;
   int file[SHARED_FILES]; /* for IPC; -1: none */
   uint64_t secret[SHARED_FILES][2];

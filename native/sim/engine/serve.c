@@ -190,6 +190,7 @@ static int client_request(struct engine *engine, struct process *process, const 
       unwatch_lanes(process, request->device);
       lane_close(engine, process->share[request->device].lane);
       return 0;
+    case SIM_ILLEGAL: process->share[request->device].illegal++; return 0;
     default:
       reply->a = device->total;
       reply->b = device->used;
@@ -298,8 +299,7 @@ static int answer(struct engine *engine, struct connection *connection, const st
       case SIM_MEM_FREE:
       case SIM_LANE_OPEN:
       case SIM_LANE_CLOSE:
-        reply.error = client_request(engine, connection->process, request, &reply, fds, &nfds);
-        break;
+      case SIM_ILLEGAL: reply.error = client_request(engine, connection->process, request, &reply, fds, &nfds); break;
       default: reply.error = -ENOSYS;
     }
     if (request->op == SIM_STATS || request->op == SIM_PROCESSES) {

@@ -55,10 +55,18 @@ void *sim_memory_host(CUdeviceptr address, size_t bytes) {
   void *at = NULL;
   sim_ranges_lock();
   struct sim_range *range = sim_range_find(address);
-  if (range && bytes <= range->bytes - (address - range->base) && (range->kind != SIM_RANGE_MAPPED || range->readable))
+  if (range && sim_range_covers(range, address, bytes))
     at = (void *)(uintptr_t)address; /* device addresses are host addresses */
   sim_ranges_unlock();
   return at;
+}
+
+bool sim_memory_mapped(const void *at) {
+  sim_ranges_lock();
+  struct sim_range *range = sim_range_find((uint64_t)(uintptr_t)at);
+  bool mapped = range && range->kind == SIM_RANGE_MAPPED;
+  sim_ranges_unlock();
+  return mapped;
 }
 
 static struct sim_range *module_range(CUdeviceptr address, uint64_t id) {

@@ -22,6 +22,7 @@ enum {
   SIM_MIN_WORK_NS = 1000 /* minimum duration of a fill or copy */
 };
 #define SIM_SYNC_MEMOPS (1u << 31) /* in sim_range.flags; set by cuPointerSetAttribute */
+#define SIM_ACCESS_HOST (1u << SIM_MAX_DEVICES)
 /* upper bound of a requested size, so that the sum of two sizes cannot overflow */
 #define SIM_ADDRESS_SPACE (1ull << 47)
 
@@ -70,7 +71,7 @@ struct sim_range {
   unsigned flags;
   uint64_t id;
   bool dying;        /* a thread is freeing it and waits for work to end */
-  bool readable;     /* SIM_RANGE_MAPPED: cuMemSetAccess was called */
+  uint32_t access;   /* SIM_RANGE_MAPPED: by cuMemSetAccess, one bit per device and SIM_ACCESS_HOST */
   unsigned opens;    /* SIM_RANGE_IPC: number of times opened; SIM_RANGE_GRAPH: launches that have not freed it */
   bool unfreed;      /* SIM_RANGE_GRAPH: a launch left it allocated; the program or another graph frees it */
   bool nodeless;     /* SIM_RANGE_GRAPH: its node is gone, so the address is released together with the memory */
@@ -101,9 +102,14 @@ void sim_graph_mem_destroy(CUdeviceptr address);
 /* The host pointer to [address, address + bytes) for device or mapped host memory, or NULL. May be called with any lock
  * held. */
 void *sim_memory_host(CUdeviceptr address, size_t bytes);
+/* True if a mapping of cuMemMap is there. */
+bool sim_memory_mapped(const void *at);
 /* True if there is memory at these addresses. Work checks this when it takes effect: the program may have freed the
  * memory since submission, which on a real device corrupts the context but does not end the process. */
 bool sim_memory_present(const void *at, size_t bytes);
+/* Identifies the memory that a kernel of a context finds at these addresses: the number is another one once any of it
+ * was unmapped, freed or replaced. 0: it does not reach all of them. Memory that waits to be freed is there. */
+uint64_t sim_memory_reach(const struct sim_ctx *ctx, CUdeviceptr address, uint64_t bytes);
 /* Frees what a context still holds when it is destroyed. No work may be pending. */
 void sim_memory_ctx_destroyed(struct sim_ctx *ctx);
 /* Memory of a module's globals, charged with the module. It lives until it is freed or its context ends. The address
@@ -117,11 +123,15 @@ void sim_ranges_lock(void);
 void sim_ranges_unlock(void);
 uint64_t sim_round_up(uint64_t value, uint64_t multiple);
 /* Call these with the lock held. Pointers stay valid until the range is removed. */
-/* the range that contains this byte, excluding dying ranges */
+/* the range that contains this byte, excluding dying ranges; the second one includes them */
 struct sim_range *sim_range_find(uint64_t address);
+struct sim_range *sim_range_even_dying(uint64_t address);
 struct sim_range *sim_range_at(uint64_t base);                      /* the range that starts there */
 struct sim_range *sim_range_overlap(uint64_t base, uint64_t bytes); /* any range that overlaps these bytes */
 struct sim_range *sim_range_next(uint64_t base);                    /* the first range starting at or after base */
+/* True if the bytes, of which the first is in this range, can be accessed: they are in it, or in it and the adjacent
+ * mappings of cuMemMap. */
+bool sim_range_covers(const struct sim_range *range, uint64_t address, uint64_t bytes);
 /* Copies *range into the table and assigns its id. NULL: out of memory, or its context has since been destroyed. */
 struct sim_range *sim_range_add(const struct sim_range *range);
 void sim_range_remove(struct sim_range *range);
@@ -180,6 +190,8 @@ void sim_externals_sum(CUdevice device, struct sim_sum *sum);
 /* ---- pools.c ----------------------------------------------------------------------------------------------------- */
 /* For a range of kind SIM_RANGE_POOL, with the lock held. */
 CUmemoryPool sim_pool_of_block(const void *block);
+/* The memory of a pool that this address lies in, used or not; NULL: of none. With the lock held. */
+const struct sim_pages *sim_pool_pages(uint64_t address);
 /* Synchronous free of a pool block (cuMemFree). No work that uses it may be pending. */
 void sim_pool_free_now(struct sim_range *range);
 void sim_pools_ctx_destroyed(struct sim_ctx *ctx);

@@ -54,12 +54,17 @@ static size_t rank_of(uint64_t address) {
   return low;
 }
 
-struct sim_range *sim_range_find(uint64_t address) {
+struct sim_range *sim_range_even_dying(uint64_t address) {
   size_t rank = rank_of(address);
   if (rank == 0)
     return NULL;
   struct sim_range *range = all.sorted[rank - 1];
-  return address - range->base < range->bytes && !range->dying ? range : NULL;
+  return address - range->base < range->bytes ? range : NULL;
+}
+
+struct sim_range *sim_range_find(uint64_t address) {
+  struct sim_range *range = sim_range_even_dying(address);
+  return range && !range->dying ? range : NULL;
 }
 
 struct sim_range *sim_range_at(uint64_t base) {
@@ -77,6 +82,18 @@ struct sim_range *sim_range_overlap(uint64_t base, uint64_t bytes) {
 struct sim_range *sim_range_next(uint64_t base) {
   size_t rank = base == 0 ? 0 : rank_of(base - 1);
   return rank < all.count ? all.sorted[rank] : NULL;
+}
+
+bool sim_range_covers(const struct sim_range *range, uint64_t address, uint64_t bytes) {
+  if (range->kind != SIM_RANGE_MAPPED)
+    return bytes <= range->bytes - (address - range->base);
+  while (range && range->kind == SIM_RANGE_MAPPED && range->access) {
+    uint64_t end = range->base + range->bytes;
+    if (bytes <= end - address)
+      return true;
+    range = sim_range_at(end);
+  }
+  return false;
 }
 
 struct sim_range *sim_range_add(const struct sim_range *range) {

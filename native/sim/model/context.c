@@ -45,6 +45,11 @@ CUresult sim_ctx_get(CUcontext handle, struct sim_ctx **ctx) {
   return (*ctx)->magic == ctx_kind.magic && (*ctx)->alive ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
+CUresult sim_ctx_current_fault(void) {
+  struct sim_ctx *ctx = sim_ctx_current();
+  return ctx ? sim_ctx_fault(ctx) : CUDA_SUCCESS;
+}
+
 /* ---- the stack --------------------------------------------------------------------------------------------------- */
 
 bool sim_ctx_push(struct sim_ctx *ctx) {
@@ -79,6 +84,7 @@ void sim_ctx_free(struct sim_ctx *ctx) { sim_handle_free(&ctx_kind, ctx); }
 
 void sim_ctx_begin(struct sim_ctx *ctx) {
   ctx->id = ++ctx_ids;
+  ctx->fault = CUDA_SUCCESS;
   ctx->alive = true;
   ctx->next = sim_contexts;
   sim_contexts = ctx;

@@ -22,6 +22,7 @@ struct sim_ctx {
   bool primary, alive; /* a primary context's struct stays allocated; alive between first retain and last release */
   bool ending;         /* a thread is destroying it; under sim_lock */
   bool barred;         /* it can allocate no further memory; under sim_ranges_lock */
+  CUresult fault;      /* what its work did wrong, which every call that needs it returns; CUDA_SUCCESS: nothing */
   int refs;            /* retain count of a primary context */
   struct sim_stream *legacy;  /* default stream, created with the context */
   struct sim_stream *streams; /* all streams of the context, including legacy; under sim_lock */
@@ -63,6 +64,15 @@ bool sim_ctx_may_push(void);
 bool sim_ctx_pop(void);
 void sim_ctx_set(struct sim_ctx *ctx); /* replaces the top */
 struct sim_ctx *sim_ctx_top(void);     /* NULL: empty */
+
+/* Whether any context has had a fault; each call asks. */
+extern bool sim_context_faults;
+/* The fault of a context, or of its primary context; CUDA_SUCCESS: none. */
+static inline CUresult sim_ctx_fault(struct sim_ctx *ctx) {
+  return __atomic_load_n(&sim_ctx_owner(ctx)->fault, __ATOMIC_ACQUIRE);
+}
+/* The fault of the calling thread's current context, if any. */
+CUresult sim_ctx_current_fault(void);
 
 /* Marks the thread as running a host function, in which CUDA calls are not allowed. */
 void sim_host_function(bool inside);

@@ -48,6 +48,7 @@ struct sim_item {
   uint64_t duration;
   void (*run)(void *payload);
   bool (*ready)(const void *payload);
+  void (*begin)(void *payload);
   bool (*meet)(void *payload); /* NULL also once the kernels it waits for have arrived */
   struct sim_mark *mark; /* reached by this item (SIM_INSTANT) or waited for (SIM_WAIT_EVENT); a counted reference */
   size_t payload_bytes;
@@ -153,6 +154,11 @@ void sim_mark_release(struct sim_mark *mark);
 /* True if all items up to seq are done; on the legacy stream also those of the streams it synchronises with. */
 bool sim_stream_done(const struct sim_stream *stream, uint64_t seq);
 uint64_t sim_seq(void); /* the last sequence number assigned */
+
+/* effects.c */
+void sim_pending_add(void); /* an item has been submitted */
+/* Runs what an item does when it starts, or when it completes (effect NULL: nothing). Done: it is no longer pending. */
+void sim_effect(struct sim_item *item, void (*effect)(void *), bool done);
 
 /* work.c */
 /* sim_wait waits until done(arg) is true; bound(arg) gives the earliest time at which it can be. device: the device

@@ -6,6 +6,8 @@
 
 #include "sim/model/process.h"
 
+struct sim_ctx;
+
 enum sim_resource {
   SIM_COMPUTE,    /* kernels, fills, copies within a device: needs device time */
   SIM_COPY_IN,    /* host-to-device copy engine: parallel to compute, takes wall time */
@@ -30,6 +32,8 @@ struct sim_op {
   /* For SIM_COMPUTE; may be NULL. Polled from the time the device reaches the kernel. The kernel spins until it returns
    * true and then takes duration_ns. The same restrictions as for run apply. */
   bool (*meet)(void *payload);
+  /* For SIM_COMPUTE; may be NULL. Called when the device starts the kernel, under the same restrictions. */
+  void (*begin)(void *payload);
   bool barrier; /* SIM_COMPUTE: waits for a time slice, computes nothing and is not charged */
   /* Conditional handle that a kernel changes; takes effect when the kernel is submitted in a graph. 0: none. */
   uint64_t condition;
@@ -46,6 +50,12 @@ struct sim_op {
   const void *params;
   size_t params_bytes; /* <= SIM_PAYLOAD_MAX */
 };
+
+/* For run and begin: the context whose work it is, not a green one; and what it does when it uses memory that is not
+ * there. The context is unusable from then on, and its later work does nothing. */
+const struct sim_ctx *sim_effect_ctx(void);
+void sim_effect_illegal(void);
+bool sim_effect_sound(void); /* false: the context has a fault, so its copies move nothing */
 
 /* Runs a host function. params must stay valid until the op is submitted. */
 struct sim_op sim_host_op(const CUDA_HOST_NODE_PARAMS *params);

@@ -67,7 +67,8 @@ enum sim_op_code {
   /* a: enum sim_checkpoint, with a pidfd of a client; engine/checkpoint.c. a: enum sim_state after it. -EPERM: another
    * user's process; -ESRCH: it is no client; -EBADMSG: not possible in its state; -EBUSY: it has work; -EOPNOTSUPP: it
    * shares memory with other processes; -ENOMEM: a device lacks room, and the process has failed for good */
-  SIM_CHECKPOINT = 25
+  SIM_CHECKPOINT = 25,
+  SIM_ILLEGAL = 26 /* device. Work of the process used memory that was not there: counted */
 };
 #define SIM_NO_LIMIT UINT64_MAX
 enum { SIM_DRIVER_LIMITS = 615, SIM_DRIVER_DEFAULT = 580 };

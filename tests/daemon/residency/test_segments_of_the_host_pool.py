@@ -17,6 +17,7 @@ from gpushare.policy.residency.pool import Counts
 OK, FULL, REFUSED = JoinError.OK, JoinError.FULL, JoinError.REFUSED
 
 
+@pytest.mark.promise("host-pool-own-bytes")
 def test_a_member_gets_a_sealed_file_of_zeros_and_gives_it_back(tmp_path):
     async def scene(house):
         house.pool.reserve(GRANT, 32 * MIB)
@@ -42,6 +43,8 @@ def test_a_member_gets_a_sealed_file_of_zeros_and_gives_it_back(tmp_path):
     in_a_house(tmp_path, scene)
 
 
+@pytest.mark.promise("host-pool-own-bytes")
+@pytest.mark.promise("host-pool-is-what-it-costs")
 def test_more_than_is_reserved_is_refused_and_other_requests_in_words(tmp_path):
     async def scene(house):
         process = await house.joined()

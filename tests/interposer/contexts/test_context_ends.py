@@ -227,12 +227,6 @@ WAITS = """
         thread = threading.Thread(target=call); thread.start()
         return thread
 """
-UNMAP = (
-    "context(); place = ok(d.cuMemAddressReserve(2 << 20, 0, 0, 0)); h = ok(d.cuMemCreate(2 << 20, on_device(), 0)); "
-    "ok(d.cuMemMap(place, 2 << 20, 0, h, 0)); ok(d.cuMemRelease(h))",
-    "lib.cuMemUnmap(ctypes.c_uint64(int(place)), ctypes.c_size_t(2 << 20))",
-)
-CALLS = {"unmap": UNMAP, **ENDS}
 OTHERS = {
     "alloc": "p = ok(d.cuMemAlloc(1 << 20)); ok(d.cuMemFree(p))",
     "context": "x = ctypes.c_void_p(); assert lib.cuCtxCreate_v2(ctypes.byref(x), 0, 0) == 0; "
@@ -248,11 +242,11 @@ PRIMARY_ENDS = ("release", "reset", "green", "reset of a green one's")  # a reta
 
 @pytest.mark.parametrize(
     ("call", "other"),
-    [(call, other) for call in CALLS for other in OTHERS if other != "retain" or call not in PRIMARY_ENDS],
+    [(call, other) for call in ENDS for other in OTHERS if other != "retain" or call not in PRIMARY_ENDS],
 )
 def test_a_call_that_waits_holds_nobody_up(start: Callable[..., Interposed], call: str, other: str) -> None:
     """The call waits for another thread, whose own calls must not be blocked meanwhile."""
-    begins, end = CALLS[call]
+    begins, end = ENDS[call]
     worker = start()
     worker.do(GREEN + "\n    spare = ctypes.c_void_p(); assert lib.cuCtxCreate_v2(ctypes.byref(spare), 0, 0) == 0")
     worker.do(begins)

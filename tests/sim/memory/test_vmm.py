@@ -60,16 +60,73 @@ def test_one_memory_at_two_addresses(worker: Worker) -> None:
     worker.do("ok(d.cuMemUnmap(a, 4 << 20)); ok(d.cuMemAddressFree(a, 4 << 20)); ok(d.cuMemRelease(h))")
 
 
-def test_a_copy_may_span_neighbouring_mappings(worker: Worker) -> None:
+@pytest.fixture
+def neighbours(worker: Worker) -> Worker:
+    """Three adjacent mappings of 2 MiB, then 2 MiB of reserved addresses: at(n) is an address in them."""
     worker.do("""
-        a = ok(d.cuMemAddressReserve(4 << 20, 0, 0, 0)); size = 2 << 20
-        for i in (0, 1):
-            h = ok(d.cuMemCreate(size, on_device(), 0))
-            ok(d.cuMemMap(d.CUdeviceptr(int(a) + i * size), size, 0, h, 0)); ok(d.cuMemRelease(h))
-        ok(d.cuMemSetAccess(a, 4 << 20, [access()], 1))
-        edge = d.CUdeviceptr(int(a) + size - 5); put(edge, b'0123456789')
+        size = 2 << 20; a = ok(d.cuMemAddressReserve(4 * size, 0, 0, 0)); at = lambda n: d.CUdeviceptr(int(a) + n)
+        for i in range(3):
+            h = ok(d.cuMemCreate(size, on_device(), 0)); ok(d.cuMemMap(at(i * size), size, 0, h, 0))
+            ok(d.cuMemRelease(h))
+        edge, last, stream = at(size - 8), at(3 * size - 8), ok(d.cuStreamCreate(1))
     """)
-    assert worker.get("get(edge, 10) == b'0123456789'")
+    return worker
+
+
+COPIES = {
+    "to the host and from it": "put(edge, data)",
+    "asynchronous": "ok(d.cuMemcpyHtoDAsync(edge, ctypes.addressof(source), 16, stream))",
+    "within the device": "put(far, data); ok(d.cuMemcpyDtoD(edge, far, 16))",
+    "within the device, asynchronous": "put(far, data); ok(d.cuMemcpyDtoDAsync(edge, far, 16, stream))",
+    "of unified addresses": "put(far, data); ok(d.cuMemcpy(edge, far, 16))",
+    "of unified addresses, asynchronous": "put(far, data); ok(d.cuMemcpyAsync(edge, far, 16, stream))",
+    "between devices": "put(far, data); ok(d.cuMemcpyPeer(edge, ctx, far, ctx, 16))",
+    "rows": """ok(d.cuMemcpy2D(made(d.CUDA_MEMCPY2D, **host('src', ctypes.addressof(source)), srcPitch=4,
+        **device('dst', edge), dstPitch=4, WidthInBytes=4, Height=4)))""",
+    "layers": """ok(d.cuMemcpy3D(made(d.CUDA_MEMCPY3D, **host('src', ctypes.addressof(source)), srcPitch=4, srcHeight=2,
+        **device('dst', edge), dstPitch=4, dstHeight=2, WidthInBytes=4, Height=2, Depth=2)))""",
+}
+
+
+@pytest.mark.parametrize("call", COPIES.values(), ids=COPIES)
+def test_a_copy_may_span_neighbouring_mappings(neighbours: Worker, call: str) -> None:
+    neighbours.do("""
+        ok(d.cuMemSetAccess(a, 3 * size, [access()], 1)); data = bytes(range(16)); far = at(2 * size - 8)
+        source = ctypes.create_string_buffer(data, 16)
+    """)
+    neighbours.do(call)
+    neighbours.do("ok(d.cuStreamSynchronize(stream))")
+    assert neighbours.get("get(edge, 16) == data")
+    assert neighbours.error("d.cuMemcpyDtoD(last, a, 16)") == INVALID, "the addresses behind them are not mapped"
+
+
+@pytest.mark.parametrize("element", [1, 2, 4])
+@pytest.mark.parametrize("form", ["", "Async", "2D", "2DAsync"])
+def test_a_fill_may_span_neighbouring_mappings(neighbours: Worker, element: int, form: str) -> None:
+    name = f"d.cuMemset{'D2' if '2D' in form else ''}D{8 * element}{'Async' if 'Async' in form else ''}"
+    amount = f"8, 7, {8 // element}, 2" if "2D" in form else f"7, {16 // element}"
+    fill = f"{name}({{}}, {amount}{', stream' if 'Async' in form else ''})"
+    assert neighbours.error(fill.format("edge")) == INVALID, "access has not been given"
+    neighbours.do("ok(d.cuMemSetAccess(a, 3 * size, [access()], 1)); put(at(size - 16), bytes(32))")
+    neighbours.do(f"ok({fill.format('edge')}); ok(d.cuCtxSynchronize())")
+    want = (bytes([7]) + bytes(element - 1)) * (16 // element)
+    assert neighbours.get("list(get(at(size - 16), 32))") == list(bytes(8) + want + bytes(8))
+    assert neighbours.error(fill.format("last")) == INVALID, "the addresses behind them are not mapped"
+
+
+def test_one_call_gives_access_to_several_mappings_and_one_removes_them(sim: Any, neighbours: Worker) -> None:
+    assert neighbours.error("d.cuMemSetAccess(a, 4 * size, [access()], 1)") == INVALID
+    assert neighbours.error("d.cuMemSetAccess(a, size + (1 << 20), [access()], 1)") == INVALID
+    neighbours.do("ok(d.cuMemSetAccess(at(size), 2 * size, [access()], 1))")
+    assert neighbours.error("d.cuMemsetD8(at(0), 0, 1)") == INVALID, "this one was left out"
+    assert neighbours.error("d.cuMemsetD8(at(size), 0, 2 * size)") == "CUDA_SUCCESS"
+    assert neighbours.error("d.cuMemUnmap(at(size), size + (1 << 20))") == INVALID
+    assert neighbours.error("d.cuMemUnmap(a, 4 * size)") == INVALID
+    assert held(sim, neighbours) == 3 * GRAIN, "a call that is refused has unmapped nothing"
+    neighbours.do("ok(d.cuMemUnmap(at(size), 2 * size))")
+    assert held(sim, neighbours) == GRAIN
+    neighbours.do("ok(d.cuMemUnmap(a, size)); ok(d.cuMemAddressFree(a, 4 * size))")
+    assert held(sim, neighbours) == 0
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from gpushare.daemon.workloads.tenant_socket import Rules, TenantSocket
 MIB = 1 << 20
 GRANT = "g-000000000001"
 
-# Lines are Python expressions; each is answered with its value in JSON.
+# A line is a Python expression as JSON text, and is answered with its value.
 _PROCESS = """
 import fcntl, json, mmap, os, socket, sys
 sys.path.insert(0, {support!r})
@@ -66,8 +66,13 @@ def fails(act, *arguments):
     except OSError as error:
         return error.errno
     return 0
+def none_if_refused(act):
+    try:
+        return act()
+    except OSError:
+        return None
 for line in sys.stdin:
-    print(json.dumps(eval(line)), flush=True)
+    print(json.dumps(eval(json.loads(line))), flush=True)
 """
 
 
@@ -91,7 +96,7 @@ class Process:
     def _ask(self, expression: str) -> str:
         assert self.running.stdin is not None
         assert self.running.stdout is not None
-        self.running.stdin.write(f"{expression}\n")
+        self.running.stdin.write(f"{json.dumps(expression)}\n")
         return self.running.stdout.readline()
 
     def kill(self) -> None:

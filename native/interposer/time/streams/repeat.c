@@ -42,6 +42,9 @@ void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUst
   repeat->repeats = __atomic_load_n(&time->repeats, __ATOMIC_ACQUIRE);
   if (__atomic_load_n(&time->captures, __ATOMIC_ACQUIRE) > 0)
     return;
+  repeat->inside = gs_passage() ? gs_launch_word() : &repeat->apart;
+  if (!repeat->inside)
+    return;
   repeat->left = gs_meter_unchosen(stream->device->meter, &stream->queue,
                                    least(GS_REPEAT_NS / each, room / 4 / function->estimate));
   if (repeat->left < GS_REPEAT_LEAST)

@@ -29,6 +29,9 @@ struct __attribute__((aligned(64))) gs_repeat {
   /* In ticks of the processor's counter: `soon` is GS_REPEAT_NS after the booking, 0 for short kernels; `short_wait` is
    * how long a wait may last without being booked at once */
   uint64_t soon, short_wait;
+  /* not 0 while this thread is between its look at those words and the end of the driver's call: its gs_launch_word, or
+   * where the grant keeps its memory, `apart`, which nobody reads */
+  uint32_t *inside, apart;
 };
 
 /* Indexed by a hash of the stream; enough for the streams into which a thread is likely to launch in turn. */
@@ -61,8 +64,14 @@ static inline bool gs_repeat_holds(const struct gs_repeat *repeat) {
 /* Returns non-NULL if a launch may go straight to the driver; call gs_repeated with its result. */
 static inline struct gs_repeat *gs_repeat_launch(uint64_t key, CUstream handle) {
   struct gs_repeat *repeat = gs_repeat_of(handle);
-  if (repeat->left == 0 || repeat->key != key || !gs_repeat_names(repeat, handle) || !gs_repeat_holds(repeat))
+  if (repeat->left == 0 || repeat->key != key || !gs_repeat_names(repeat, handle))
     return NULL;
+  __atomic_store_n(repeat->inside, 1, __ATOMIC_RELAXED);
+  __atomic_signal_fence(__ATOMIC_SEQ_CST); /* for other processors, gs_stores_seen orders these */
+  if (!gs_repeat_holds(repeat)) {
+    __atomic_store_n(repeat->inside, 0, __ATOMIC_RELAXED);
+    return NULL;
+  }
   repeat->left--;
   return repeat;
 }
@@ -71,6 +80,7 @@ static inline struct gs_repeat *gs_repeat_launch(uint64_t key, CUstream handle) 
 void gs_repeat_late(struct gs_stream *stream);
 static inline void gs_repeated(struct gs_repeat *repeat, CUresult result) {
   struct gs_stream *stream = repeat->stream;
+  __atomic_store_n(repeat->inside, 0, __ATOMIC_RELEASE);
   if (!GS_LIKELY(result == CUDA_SUCCESS)) {
     repeat->left = 0;
     return;

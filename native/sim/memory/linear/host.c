@@ -195,7 +195,7 @@ static CUresult attribute_of(const struct sim_range *range, CUdeviceptr ptr, CUp
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: put_flag(data, false); break;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
       put_u32(data,
-              range && (range->kind != SIM_RANGE_MAPPED || range->readable) ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : 0);
+              range && (range->kind != SIM_RANGE_MAPPED || range->access) ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : 0);
       break;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       put_u64(data, range && range->kind == SIM_RANGE_POOL ? (uint64_t)(uintptr_t)sim_pool_of_block(range->owner) : 0);

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include "sim/memory/physical/vmm.h"
+#include "sim/model/model.h"
 
 /* Keeps the addresses reserved, without the memory that was behind them. Work that still uses them accesses meaningless
  * pages instead of raising a signal. If the kernel has no memory for that mapping, the old pages remain. */
@@ -169,8 +170,8 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
   CUresult result = CUDA_SUCCESS;
   if (size > SIM_ADDRESS_SPACE)
     return CUDA_ERROR_INVALID_VALUE;
-  for (CUdevice device = 0; sim_device_valid(device); device++)
-    sim_device_wait(device); /* queued work may touch the mapping */
+  sim_lock();
+  sim_advance(sim_now()); /* what is done by now found the memory; the driver does not wait for other work */
   sim_ranges_lock();
   if (whole_mappings(ptr, size)) {
     for (uint64_t at = ptr; at < ptr + size;) {
@@ -182,33 +183,47 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
     result = CUDA_ERROR_INVALID_VALUE;
   }
   sim_ranges_unlock();
+  sim_unlock();
   return result;
 }
 
-/* Access rights are one flag per mapping: in the simulator every device can access all memory. */
+/* The bit of a location in struct sim_range.access; 0: no such device. */
+static uint32_t access_bit(const CUmemLocation *location) {
+  if (location->type != CU_MEM_LOCATION_TYPE_DEVICE)
+    return SIM_ACCESS_HOST;
+  return sim_device_valid(location->id) ? 1u << location->id : 0;
+}
+
+/* Access is given or taken as a whole: memory that may be read may be written. Locations that are not named keep
+ * theirs. */
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count) {
   CUresult result = CUDA_SUCCESS;
   if (!desc || count == 0 || size > SIM_ADDRESS_SPACE)
     return CUDA_ERROR_INVALID_VALUE;
-  bool readable = false;
+  uint32_t named = 0, given = 0;
   for (size_t i = 0; i < count; i++) {
     if (desc[i].flags != ACCESS_NONE && desc[i].flags != ACCESS_READ && desc[i].flags != ACCESS_READ_WRITE)
       return CUDA_ERROR_INVALID_VALUE;
-    if (desc[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE && !sim_device_valid(desc[i].location.id))
+    uint32_t bit = access_bit(&desc[i].location);
+    if (bit == 0)
       return CUDA_ERROR_INVALID_DEVICE;
-    readable = readable || desc[i].flags != ACCESS_NONE;
+    named |= bit;
+    given = desc[i].flags == ACCESS_NONE ? given & ~bit : given | bit;
   }
+  sim_lock();
+  sim_advance(sim_now());
   sim_ranges_lock();
   if (whole_mappings(ptr, size)) {
     for (uint64_t at = ptr; at < ptr + size;) {
       struct sim_range *range = sim_range_at(at);
-      range->readable = readable;
+      range->access = (range->access & ~named) | given;
       at += range->bytes;
     }
   } else {
     result = CUDA_ERROR_INVALID_VALUE;
   }
   sim_ranges_unlock();
+  sim_unlock();
   return result;
 }
 
@@ -219,7 +234,7 @@ CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location
   if (!flags || !location || !range || range->kind != SIM_RANGE_MAPPED)
     result = CUDA_ERROR_INVALID_VALUE;
   else
-    *flags = range->readable ? ACCESS_READ_WRITE : ACCESS_NONE;
+    *flags = range->access & access_bit(location) ? ACCESS_READ_WRITE : ACCESS_NONE;
   sim_ranges_unlock();
   return result;
 }

@@ -237,6 +237,14 @@ static void block_free(struct block *block) {
 
 CUmemoryPool sim_pool_of_block(const void *block) { return ((const struct block *)block)->chunk->pool; }
 
+const struct sim_pages *sim_pool_pages(uint64_t address) {
+  for (const struct CUmemPoolHandle_st *pool = all.pools; pool; pool = pool->next)
+    for (const struct chunk *chunk = pool->chunks; chunk; chunk = chunk->next)
+      if (address - (uint64_t)(uintptr_t)chunk->pages.at < chunk->pages.bytes)
+        return &chunk->pages;
+  return NULL;
+}
+
 CUresult sim_pool_block_place(void *block, int *fd, uint64_t *offset, struct sim_block *shared) {
   const struct block *at = block;
   struct chunk *chunk = at->chunk;

@@ -21,23 +21,35 @@ struct copy_work {
   uint8_t *dst;
   const uint8_t *src;
   uint64_t dst_pitch, dst_slice, src_pitch, src_slice, width, height, depth;
-  void *staging; /* freed after the copy */
+  void *staging;               /* freed after the copy */
+  bool dst_mapped, src_mapped; /* by cuMemMap */
 };
 _Static_assert(sizeof(struct copy_work) <= SIM_PAYLOAD_MAX, "payload");
 _Static_assert(sizeof(CUDA_MEMCPY3D) <= SIM_PAYLOAD_MAX, "params");
 
-static bool present(const struct copy_work *work, const uint8_t *at, uint64_t pitch, uint64_t slice) {
-  return sim_memory_present(at, (work->depth - 1) * slice + (work->height - 1) * pitch + work->width);
+/* Whether there is memory at one end of a copy. The context has a fault if it was unmapped since. */
+static bool present(const struct copy_work *work, const uint8_t *at, uint64_t pitch, uint64_t slice, bool mapped) {
+  uint64_t span = (work->depth - 1) * slice + (work->height - 1) * pitch + work->width;
+  if (!mapped)
+    return sim_memory_present(at, span);
+  bool there = sim_memory_host((uint64_t)(uintptr_t)at, span) != NULL;
+  if (!there)
+    sim_effect_illegal();
+  return there;
+}
+
+static void move_bytes(const struct copy_work *work) {
+  for (uint64_t z = 0; z < work->depth; z++)
+    for (uint64_t y = 0; y < work->height; y++)
+      memmove(work->dst + z * work->dst_slice + y * work->dst_pitch,
+              work->src + z * work->src_slice + y * work->src_pitch, work->width);
 }
 
 static void run_copy(void *payload) {
   struct copy_work *work = payload;
-  bool both = present(work, work->dst, work->dst_pitch, work->dst_slice) &&
-              present(work, work->src, work->src_pitch, work->src_slice);
-  for (uint64_t z = 0; z < work->depth && both; z++)
-    for (uint64_t y = 0; y < work->height; y++)
-      memmove(work->dst + z * work->dst_slice + y * work->dst_pitch,
-              work->src + z * work->src_slice + y * work->src_pitch, work->width);
+  if (sim_effect_sound() && present(work, work->dst, work->dst_pitch, work->dst_slice, work->dst_mapped) &&
+      present(work, work->src, work->src_pitch, work->src_slice, work->src_mapped))
+    move_bytes(work);
   free(work->staging);
 }
 
@@ -75,15 +87,7 @@ static bool place_of(uint64_t address, uint64_t bytes, enum place *place, CUdevi
   *device = -1;
   if (range) {
     bool host = range->kind == SIM_RANGE_HOST || range->kind == SIM_RANGE_REGISTERED;
-    fits = bytes <= range->bytes - (address - range->base) && (range->kind != SIM_RANGE_MAPPED || range->readable);
-    /* adjacent mappings of cuMemMap can be copied as one */
-    for (uint64_t end = range->base + range->bytes; range->kind == SIM_RANGE_MAPPED && range->readable && !fits;) {
-      struct sim_range *next = sim_range_at(end);
-      if (!next || next->kind != SIM_RANGE_MAPPED || !next->readable)
-        break;
-      end = next->base + next->bytes;
-      fits = bytes <= end - address;
-    }
+    fits = sim_range_covers(range, address, bytes);
     *place = host ? PLACE_PINNED : PLACE_DEVICE;
     *device = range->device;
   }
@@ -195,7 +199,9 @@ static CUresult make_op(const CUDA_MEMCPY3D *params, struct sim_op *op, union si
                              .src_slice = src->slice,
                              .width = params->WidthInBytes,
                              .height = params->Height,
-                             .depth = params->Depth};
+                             .depth = params->Depth,
+                             .dst_mapped = sim_memory_mapped(dst->at),
+                             .src_mapped = sim_memory_mapped(src->at)};
   memcpy(storage->bytes + SIM_PAYLOAD_MAX, params, sizeof *params);
   *op = (struct sim_op){.run = run_copy,
                         .node_type = CU_GRAPH_NODE_TYPE_MEMCPY,
@@ -228,8 +234,7 @@ static bool stage(struct copy_work *work) {
   gather.dst = aside;
   gather.dst_pitch = work->width;
   gather.dst_slice = work->width * work->height;
-  gather.staging = NULL;
-  run_copy(&gather);
+  move_bytes(&gather);
   work->src = aside;
   work->src_pitch = gather.dst_pitch;
   work->src_slice = gather.dst_slice;

@@ -7,6 +7,7 @@ struct fill_work {
   uint8_t *at;
   uint64_t pitch, width, height; /* width in bytes */
   uint32_t value, element;
+  bool mapped; /* by cuMemMap */
 };
 
 static void fill_row(uint8_t *row, const struct fill_work *work) {
@@ -22,9 +23,15 @@ static void fill_row(uint8_t *row, const struct fill_work *work) {
   }
 }
 
+static uint64_t span_of(const struct fill_work *work) { return (work->height - 1) * work->pitch + work->width; }
+
 static void run_fill(void *payload) {
   const struct fill_work *work = payload;
-  if (!sim_memory_present(work->at, (work->height - 1) * work->pitch + work->width))
+  if (work->mapped && !sim_memory_host((uint64_t)(uintptr_t)work->at, span_of(work))) {
+    sim_effect_illegal();
+    return;
+  }
+  if (!sim_memory_present(work->at, span_of(work)))
     return;
   for (uint64_t y = 0; y < work->height; y++)
     fill_row(work->at + y * work->pitch, work);
@@ -48,7 +55,8 @@ CUresult sim_memset_op(struct sim_ctx *ctx, const CUDA_MEMSET_NODE_PARAMS *param
   if (!at)
     return CUDA_ERROR_INVALID_VALUE;
   struct fill_work *work = (struct fill_work *)(void *)storage->bytes;
-  *work = (struct fill_work){at, params->pitch, width, params->height, params->value, params->elementSize};
+  *work = (struct fill_work){
+      at, params->pitch, width, params->height, params->value, params->elementSize, sim_memory_mapped(at)};
   memcpy(storage->bytes + SIM_PAYLOAD_MAX, params, sizeof *params);
   uint64_t ns = width * params->height / SIM_FILL_BYTES_PER_NS;
   *op = (struct sim_op){.resource = SIM_COMPUTE,

@@ -64,7 +64,7 @@ CUresult sim_stream_get(CUstream handle, struct sim_stream **stream) {
     return *stream ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
   }
   *stream = (struct sim_stream *)handle;
-  return sim_stream_known(*stream) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
+  return sim_stream_known(*stream) ? sim_ctx_fault((*stream)->ctx) : CUDA_ERROR_INVALID_HANDLE;
 }
 
 struct sim_ctx *sim_stream_ctx(const struct sim_stream *stream) { return stream->ctx; }
@@ -100,7 +100,7 @@ CUresult sim_submit_and_wait(struct sim_stream *stream, const struct sim_op *op)
   if (seq == 0)
     return CUDA_ERROR_OUT_OF_MEMORY;
   sim_wait_seq(stream, seq);
-  return CUDA_SUCCESS;
+  return sim_ctx_fault(stream->ctx);
 }
 
 CUresult sim_stream_wait(struct sim_stream *stream) {
@@ -112,5 +112,5 @@ CUresult sim_stream_wait(struct sim_stream *stream) {
     return result;
   sim_wait_seq(stream, seq);
   sim_tell_synchronized();
-  return CUDA_SUCCESS;
+  return sim_ctx_fault(stream->ctx);
 }

@@ -6,16 +6,12 @@
 #include "sim/model/time/streams.h"
 
 static uint64_t last_seq;
-static unsigned pending;            /* items in all streams that have not taken effect */
-static __thread unsigned in_effect; /* 1: this thread is running the effect of one of them */
 /* Streams whose head may be able to start, and streams whose chain may grow. */
 static struct sim_stream *kicked, *chain_kicked;
 static bool some_drained;            /* a destroyed stream has become empty: free it once it is on no work list */
 static struct sim_item *value_waits; /* started value waits, through wait_next */
 
 uint64_t sim_seq(void) { return last_seq; }
-
-bool sim_idle(void) { return __atomic_load_n(&pending, __ATOMIC_ACQUIRE) == in_effect; }
 
 static void kick(struct sim_stream *stream) {
   if (!stream->kicked) {
@@ -95,7 +91,7 @@ static void mark_reached(struct sim_mark *mark, uint64_t t) {
 void sim_item_push(struct sim_item *item) {
   struct sim_stream *stream = item->stream;
   item->seq = ++last_seq;
-  __atomic_add_fetch(&pending, 1, __ATOMIC_RELEASE);
+  sim_pending_add();
   if (item->resource == SIM_COMPUTE)
     stream->compute_sum += item->duration;
   if (item->resource > SIM_COMPUTE && item->resource <= SIM_FRONT)
@@ -161,6 +157,8 @@ static void unit_start(struct sim_unit *unit, uint64_t t) {
   unit->running = item;
   if (item->resource != SIM_COMPUTE)
     item->end = t + item->duration;
+  if (item->begin)
+    sim_effect(item, item->begin, false);
   if (item->meet)
     look_for_others(item);
 }
@@ -207,11 +205,7 @@ void sim_item_complete(struct sim_item *item, uint64_t t) {
     sim_attended(stream->ctx->device, -1);
   }
   bool acts = item->run != NULL && item->resource != SIM_HOST;
-  in_effect = 1; /* it may free memory */
-  if (acts)
-    item->run(item->payload);
-  in_effect = 0;
-  __atomic_sub_fetch(&pending, 1, __ATOMIC_RELEASE);
+  sim_effect(item, acts ? item->run : NULL, true);
   if (item->resource == SIM_INSTANT && item->mark)
     mark_reached(item->mark, t);
   sim_mark_release(item->mark);

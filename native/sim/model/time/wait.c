@@ -46,7 +46,7 @@ CUresult sim_ctx_wait(struct sim_ctx *ctx) {
   sim_unlock();
   sim_wait(ctx->device, blocking, &(struct sim_condition){all_done, all_bound, &all});
   sim_tell_synchronized();
-  return CUDA_SUCCESS;
+  return sim_ctx_fault(ctx);
 }
 
 void sim_device_wait(CUdevice device) {

@@ -128,6 +128,7 @@ uint64_t sim_enqueue(struct sim_stream *stream, const struct sim_op *op, bool wa
     return 0;
   item->run = op->run;
   item->ready = op->ready;
+  item->begin = op->begin;
   item->meet = op->meet;
   item->barrier = op->barrier;
   if (item->meet)

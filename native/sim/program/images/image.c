@@ -21,16 +21,23 @@ CUresult sim_function_get(const void *handle, struct sim_function **function) {
   return *function && (*function)->magic == FUNCTION_MAGIC ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-/* spin_ns, or its mangled C++ name. */
-static bool spins(const char *name) { return strcmp(name, "spin_ns") == 0 || strncmp(name, "_Z7spin_ns", 10) == 0; }
+/* True if the name is `plain`, or its mangled C++ name. */
+static bool is(const char *name, const char *plain) {
+  char mangled[64];
+  int length = snprintf(mangled, sizeof mangled, "_Z%zu%s", strlen(plain), plain);
+  return strcmp(name, plain) == 0 || strncmp(name, mangled, (size_t)length) == 0;
+}
 
 static enum sim_effect effect_of(const char *name) {
-  if (strcmp(name, "set_conditional") == 0 || strncmp(name, "_Z15set_conditional", 19) == 0)
+  if (is(name, "set_conditional"))
     return SIM_SETS_CONDITION;
-  if (strcmp(name, "launch_graph") == 0 || strncmp(name, "_Z12launch_graph", 16) == 0)
+  if (is(name, "launch_graph"))
     return SIM_LAUNCHES_GRAPH;
-  bool counts = strcmp(name, "count_conditional") == 0 || strncmp(name, "_Z17count_conditional", 21) == 0;
-  return counts ? SIM_COUNTS_CONDITION : SIM_NO_EFFECT;
+  return is(name, "count_conditional") ? SIM_COUNTS_CONDITION : SIM_NO_EFFECT;
+}
+
+static enum sim_words words_of(const char *name) {
+  return is(name, "touch_words") ? SIM_TOUCHES_WORDS : is(name, "sum_words") ? SIM_SUMS_WORDS : SIM_NO_WORDS;
 }
 
 bool sim_collective(const char *name) { return strncmp(name, "ncclDevKernel", sizeof "ncclDevKernel" - 1) == 0; }
@@ -45,8 +52,9 @@ static struct sim_function *add_function(struct sim_image *image, struct sim_ctx
   function->name = strndup(name, length);
   function->image = image;
   function->ctx = ctx;
-  function->spins = function->name && spins(function->name);
+  function->spins = function->name && is(function->name, "spin_ns");
   function->effect = function->name ? effect_of(function->name) : SIM_NO_EFFECT;
+  function->words = function->name ? words_of(function->name) : SIM_NO_WORDS;
   function->work = sim_work_of(function->name ? function->name : "");
   function->attribute[CU_FUNC_ATTRIBUTE_NUM_REGS] = REGISTERS;
   function->collective = function->name && sim_collective(function->name);

@@ -11,6 +11,9 @@
 
 struct sim_image;
 
+/* What a kernel with one of these names does with memory when it runs; words.c. */
+enum sim_words { SIM_NO_WORDS, SIM_TOUCHES_WORDS, SIM_SUMS_WORDS };
+
 /* The effect of a kernel in a graph on the handle in its first argument; determined by the kernel's name.
  * set_conditional sets a condition to its second argument, of 32 bits; count_conditional decrements it; launch_graph
  * launches an executable graph from the device. */
@@ -22,6 +25,7 @@ struct sim_function {
   bool spins;      /* its first argument is its duration */
   bool collective; /* determined by its name; see meeting.c */
   enum sim_effect effect;
+  enum sim_words words;
   const struct sim_work *work; /* of each of its threads */
   char *name;
   struct sim_image *image;
@@ -97,6 +101,11 @@ void sim_image_leave(struct sim_image *image); /* unloads it from all contexts *
  * call. */
 bool sim_collective(const char *name);
 CUresult sim_meeting_op(uint64_t key, uint64_t ranks, struct sim_op *op);
+
+/* words.c. The op for a launch of a kernel that touches or sums words. op->payload is valid until this thread's next
+ * call. Returns the device time that it takes. */
+enum { SIM_WORDS_ARGUMENTS = 3 };
+uint64_t sim_words_op(enum sim_words words, const uint64_t given[SIM_WORDS_ARGUMENTS], struct sim_op *op);
 
 /* function.c. Blocks of a launch that the device can run at the same time; its shape must be valid. */
 uint64_t sim_blocks_at_once(const CUDA_KERNEL_NODE_PARAMS *kernel);

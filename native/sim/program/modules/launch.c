@@ -56,6 +56,14 @@ static CUresult set_duration(const struct sim_function *function, const CUDA_KER
   enum { NS, KEY, RANKS, COLLECTIVE_ARGUMENTS };
   void *const *params = launched->kernelParams, *const *extra = launched->extra;
   uint64_t given[COLLECTIVE_ARGUMENTS] = {sim_hello.kernel_ns ? sim_hello.kernel_ns : modelled_ns(function, launched)};
+  if (function->words) {
+    uint64_t words[SIM_WORDS_ARGUMENTS];
+    if (!arguments(params, extra, SIM_WORDS_ARGUMENTS, words))
+      return CUDA_ERROR_INVALID_VALUE;
+    uint64_t ns = sim_words_op(function->words, words, op);
+    op->duration_ns = sim_hello.kernel_ns ? sim_hello.kernel_ns : ns;
+    return CUDA_SUCCESS;
+  }
   bool meets = function->collective && function->nparams == COLLECTIVE_ARGUMENTS;
   CUresult result = CUDA_SUCCESS;
   if (meets || function->spins) {
