@@ -10,6 +10,13 @@ enum {
   REGISTER_FLAGS = 15 /* portable, mapped, I/O, read-only */
 };
 
+/* Takes the time to pin this much memory. */
+static void pin(uint64_t bytes) {
+  uint64_t rate = sim_info()->pin_bytes_per_us;
+  if (rate)
+    sim_spend(bytes * 1000 / rate);
+}
+
 CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags) {
   struct sim_ctx *ctx;
   CUresult result = sim_ctx_need(&ctx);
@@ -25,6 +32,7 @@ CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags) {
   void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED)
     return CUDA_ERROR_OUT_OF_MEMORY;
+  pin(bytes);
   struct sim_range range = {.base = (uint64_t)(uintptr_t)at,
                             .bytes = bytesize,
                             .pages = {.at = at, .bytes = bytes, .fd = -1},
@@ -102,6 +110,8 @@ CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags) {
   else if (!sim_range_add(&range))
     result = CUDA_ERROR_OUT_OF_MEMORY;
   sim_ranges_unlock();
+  if (result == CUDA_SUCCESS)
+    pin(bytesize);
   return result;
 }
 

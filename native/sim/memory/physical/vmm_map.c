@@ -143,6 +143,8 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
   else
     result = map(ptr, size, offset, physical);
   sim_ranges_unlock();
+  if (result == CUDA_SUCCESS)
+    sim_spend(sim_info()->map_ns);
   return result;
 }
 
@@ -168,6 +170,7 @@ static void unmap(struct sim_range *range) {
 
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
   CUresult result = CUDA_SUCCESS;
+  uint64_t mappings = 0;
   if (size > SIM_ADDRESS_SPACE)
     return CUDA_ERROR_INVALID_VALUE;
   sim_lock();
@@ -178,12 +181,14 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
       struct sim_range *range = sim_range_at(at);
       at += range->bytes;
       unmap(range);
+      mappings++;
     }
   } else {
     result = CUDA_ERROR_INVALID_VALUE;
   }
   sim_ranges_unlock();
   sim_unlock();
+  sim_spend(mappings * sim_info()->unmap_ns);
   return result;
 }
 
@@ -198,6 +203,7 @@ static uint32_t access_bit(const CUmemLocation *location) {
  * theirs. */
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count) {
   CUresult result = CUDA_SUCCESS;
+  uint64_t mappings = 0;
   if (!desc || count == 0 || size > SIM_ADDRESS_SPACE)
     return CUDA_ERROR_INVALID_VALUE;
   uint32_t named = 0, given = 0;
@@ -218,12 +224,14 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
       struct sim_range *range = sim_range_at(at);
       range->access = (range->access & ~named) | given;
       at += range->bytes;
+      mappings++;
     }
   } else {
     result = CUDA_ERROR_INVALID_VALUE;
   }
   sim_ranges_unlock();
   sim_unlock();
+  sim_spend(mappings * sim_info()->access_ns);
   return result;
 }
 

@@ -128,6 +128,8 @@ uint64_t sim_enqueue(struct sim_stream *stream, const struct sim_op *op, bool wa
     return 0;
   item->run = op->run;
   item->ready = op->ready;
+  item->bytes = op->bytes;
+  item->pageable = op->pageable;
   item->begin = op->begin;
   item->meet = op->meet;
   item->barrier = op->barrier;
@@ -269,7 +271,15 @@ void sim_worker_need(CUdevice index) {
 
 enum { COPY_LATENCY_NS = 1500, INSIDE_FACTOR = 20 };
 
-uint64_t sim_copy_ns(uint64_t bytes) { return COPY_LATENCY_NS + bytes * 1000 / sim_hello.copy_bytes_per_us; }
+uint64_t sim_pageable_rate(void) {
+  uint64_t slow = sim_hello.pageable_bytes_per_us;
+  return slow < sim_hello.copy_bytes_per_us ? slow : sim_hello.copy_bytes_per_us;
+}
+
+uint64_t sim_copy_ns(uint64_t bytes, bool pageable) {
+  return COPY_LATENCY_NS + bytes * 1000 / (pageable ? sim_pageable_rate() : sim_hello.copy_bytes_per_us);
+}
+
 uint64_t sim_fill_ns(uint64_t bytes) {
   return COPY_LATENCY_NS + bytes * 1000 / (sim_hello.copy_bytes_per_us * INSIDE_FACTOR);
 }
