@@ -50,7 +50,6 @@ class JoinRequest:
         """Whether it asks for the usage page, in this version."""
         return (self.magic, self.version) == (lib.GS_PASS_MAGIC, VERSION)
 
-
     @property
     def looks(self) -> bool:
         """Whether it says that its residency words have changed, in this version."""

@@ -31,6 +31,7 @@ from gpushare.daemon.host.readers import Readers
 from gpushare.daemon.http.api import Api
 from gpushare.daemon.http.reception import Reception
 from gpushare.daemon.node import NodeContext
+from gpushare.daemon.residency.opening import open_pool
 from gpushare.daemon.state.hardware import Hardware
 from gpushare.daemon.state.records import open_records
 from gpushare.daemon.state.state import State
@@ -236,6 +237,8 @@ class _Daemon:
         except OSError as error:
             raise FailedError(f"the door cannot be started: {error.strerror}") from None
         cleanup.callback(door.close)
+        pool = open_pool(configuration.host_pool(self._config.memory), layout, self._timing, state.host_limits)
+        cleanup.callback(pool.close)
         hardware = Hardware(inject, found)
         resources = Resources(layout, inject, hardware, door)
         tracepoint = Tracepoint(state, driver(inject, backend.driver_version), self._config.guard.tracepoint)
@@ -251,17 +254,20 @@ class _Daemon:
             readers,
             lookups,
             door,
+            pool,
             self._latency,
             self._config.enforce,
             tracepoint,
             Exclusion(state, hardware, asked=self._config.exclusive, users=self._config.exclusive_users),
             configuration.audit(self._config.audit),
+            self._config.memory.move_seconds,
         )
         cleanup.callback(self._close, context)
         if ledger.gap_ns:
             log.info("nothing was recorded for %.1f s before this start", ledger.gap_ns / 1e9)
         for record in records:
             context.adoption.adopt(record, rebooted=ledger.rebooted)
+        context.residency.adopt()
         context.preparing.adopt()
         context.exclusion.start()
         context.evictions.start()
@@ -335,6 +341,7 @@ class _Daemon:
         pulse.notify("STOPPING=1")
         context.accounts.write(context.accounts.read())
         context.evictions.close()
+        context.residency.close()
         context.preparing.close()
         context.audit.close()
         context.adoption.let_go()

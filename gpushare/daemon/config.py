@@ -21,7 +21,7 @@ from gpushare.policy.grants.spread import PLACEMENT
 from gpushare.policy.loans.recall import Policy
 from gpushare.policy.loans.reclaim import Rung, rung_of
 from gpushare.policy.quota.shares import DEVICE_MILLI
-from gpushare.text import toml
+from gpushare.text import toml, units
 
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -71,6 +71,15 @@ class GuardConfig(Struct, forbid_unknown_fields=True):
     tracepoint: Literal["kill", "log", "off"] = "log"
 
 
+class MemoryConfig(Struct, forbid_unknown_fields=True):
+    """`host_pool`: how much of the node's memory grants' device memory may move to; `auto`: half of what is free when
+    the daemon starts. It is taken only as it is used (docs/guides/host-pool.md). `move_seconds`: how long a grant's
+    processes may take to move out; where one is not done by then, all of it stays on the device."""
+
+    host_pool: str = "auto"
+    move_seconds: float = 5
+
+
 class AuditConfig(Struct, forbid_unknown_fields=True):
     """What is done to processes that use a device without a share: gpushare.policy.audit.audit.Rules, in seconds."""
 
@@ -103,6 +112,7 @@ class Config(Struct, forbid_unknown_fields=True):
     reclaim: ReclaimConfig = msgspec.field(default_factory=ReclaimConfig)
     guard: GuardConfig = msgspec.field(default_factory=GuardConfig)
     audit: AuditConfig = msgspec.field(default_factory=AuditConfig)
+    memory: MemoryConfig = msgspec.field(default_factory=MemoryConfig)
 
 
 RANGES = {
@@ -113,6 +123,7 @@ RANGES = {
     "reclaim.grace_seconds": (0, GRACE_SECONDS_MAX),
     "reclaim.min_hold_seconds": (0, 86400),
     "audit.grace_seconds": (0, 86400),
+    "memory.move_seconds": (0.1, 600),
     "arbiter.lease_ms": (0, 10_000),
     "arbiter.bound_ms": (0, 1000),
     "arbiter.bound_alone_ms": (0, 1000),
@@ -141,6 +152,10 @@ def load(path: Path | None) -> Config:
         value = operator.attrgetter(name)(config)
         if not low <= value <= high:
             raise UsageError(f"{file.place(*name.split('.'))}: {name} is {value}: give {low} to {high}")
+    try:
+        host_pool(config.memory)
+    except UsageError as error:
+        raise UsageError(f"{file.place('memory', 'host_pool')}: {error}") from None
     return config
 
 
@@ -171,6 +186,18 @@ def reclaim(asked: ReclaimConfig) -> Policy:
         grace_ns=round(asked.grace_seconds * 1e9),
         min_hold_ns=round(asked.min_hold_seconds * 1e9),
     )
+
+
+def host_pool(asked: MemoryConfig) -> int | None:
+    """Bytes of the host pool; None: as much as the node's free memory suggests. Raises UsageError."""
+    if asked.host_pool == "auto":
+        return None
+    if asked.host_pool.strip() == "0":
+        return 0
+    try:
+        return units.parse_size(asked.host_pool)
+    except UsageError as error:
+        raise UsageError(f"memory.host_pool is neither auto, 0 nor a size: {error}") from None
 
 
 def audit(asked: AuditConfig) -> Rules:

@@ -78,7 +78,7 @@ struct gs_device_limits {
   /* memory of the grant's processes that the driver reports beyond what they were charged; counts against
    * memory_bytes */
   uint64_t uncharged_bytes;
-  uint32_t instance; /* 1: a part of a partitioned device, whose name begins with MIG- instead of GPU- */
+  uint32_t instance;  /* 1: a part of a partitioned device, whose name begins with MIG- instead of GPU- */
   uint32_t residency; /* futex; see enum gs_residency */
   /* 1: the room that hosted memory left is still free for it: without a daemon it may come back */
   uint32_t room;

@@ -17,6 +17,8 @@ from gpushare.daemon.grants.resources import Resources
 from gpushare.daemon.grants.serving import Serving
 from gpushare.daemon.grants.view import grant_view
 from gpushare.daemon.host.peer import Peer
+from gpushare.daemon.residency.pool import GrantPool, HostPool
+from gpushare.daemon.state.hardware import Hardware
 from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.state import State, boot_ns, now_ns
 from gpushare.daemon.state.watch import Change
@@ -32,8 +34,17 @@ log = logging.getLogger(__name__)
 class Transitions:
     """Sends events to the state machine, carries its instructions out in order, and publishes them."""
 
-    def __init__(self, state: State, resources: Resources, serving: Serving, arbiter: Arbiter) -> None:
+    def __init__(
+        self,
+        state: State,
+        hardware: Hardware,
+        resources: Resources,
+        serving: Serving,
+        arbiter: Arbiter,
+        pool: HostPool,
+    ) -> None:
         self._state, self._resources, self._serving, self._arbiter = state, resources, serving, arbiter
+        self._hardware, self._pool = hardware, pool
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self.followers: Followers
         """Set once all of them are made (daemon/node.py)."""
@@ -41,6 +52,7 @@ class Transitions:
     def begin(self, live: Live, steps: tuple[lifecycle.Instruction, ...]) -> None:
         """Adds a new grant and carries out the first steps of its life. If one fails, the grant ends."""
         self._state.add(live)
+        self.followers.placed()
         self._carry_out(live, steps)
 
     def send(self, live: Live, event: lifecycle.Event) -> None:
@@ -209,6 +221,8 @@ class Transitions:
             clear=lambda slot: self._serving.clear_slot(live, slot),
             changed=lambda: self._members_changed(live),
             write=lambda: self._write_members(live),
+            looked=lambda: self.followers.processes(live),
+            pool=GrantPool(self._pool, live.id, self._hardware.numa_nodes(live.record)),
         )
 
     def _admit(self, live: Live, who: Peer) -> tuple[JoinError, str]:
@@ -232,6 +246,7 @@ class Transitions:
         if live.socket is None or live.record.phase.ended:
             return
         live.record.members = live.socket.records
+        self.followers.processes(live)
 
     def _write_members(self, live: Live) -> None:
         if not live.record.phase.ended:

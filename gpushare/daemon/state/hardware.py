@@ -57,6 +57,11 @@ class Hardware:
         """The memory of each of the grant's devices, in bytes."""
         return [self._by_id[place.device].memory_bytes for place in record.places]
 
+    def numa_nodes(self, record: GrantRecord) -> list[int]:
+        """The NUMA node of each of the grant's devices; -1 where it is not known."""
+        found = (self._by_id[place.device].attributes.get("numa_node", "-1") for place in record.places)
+        return [int(node) for node in found]
+
     def numbers(self, record: GrantRecord) -> tuple[dict[int, set[int]], set[tuple[int, int]]]:
         """Numbers of device nodes: by major, the present minors of all devices of this node; and the grant's (major,
         minor). Empty where devices have no nodes."""

@@ -19,10 +19,11 @@ from pathlib import Path
 
 from gpushare.binding import wire
 from gpushare.binding.pages import LimitsPage, UsagePage
-from gpushare.binding.wire import JoinError, JoinRequest
+from gpushare.binding.wire import JoinError, JoinRequest, SegmentRequest
 from gpushare.daemon.host import peer
 from gpushare.daemon.state.records import MemberRecord
 from gpushare.daemon.workloads.door import Door
+from gpushare.daemon.workloads.segment_desk import Pool, SegmentDesk
 from gpushare.errors import GpushareError, RefusedError
 
 log = logging.getLogger(__name__)
@@ -61,12 +62,16 @@ class Rules:
 
     `admit` decides on a join: an answer and a line for the process. `clear` empties the slot of a process that has
     died. `changed` is called whenever a process joins or leaves, and `write` shortly after, to make that durable.
+    `looked` is called when a process says that its words in the page have to be read.
+    `pool`: the grant's part of the host pool; None: there is none.
     """
 
     admit: Callable[[peer.Peer], tuple[JoinError, str]]
     clear: Callable[[int], None]
     changed: Callable[[], None]
     write: Callable[[], None]
+    pool: Pool | None = None
+    looked: Callable[[], None] = lambda: None
 
 
 class TenantSocket:
@@ -84,6 +89,7 @@ class TenantSocket:
         self._members: dict[int, _Member] = {}
         self._answers: list[tuple[int, _Member]] = []
         """Connections and members whose join is answered once it is written."""
+        self._segments = SegmentDesk(door, rules.pool, self._changed)
         self._write_timer: asyncio.TimerHandle | None = None
         self._write_from = 0.0
 
@@ -102,6 +108,7 @@ class TenantSocket:
             pidfd = peer.reopen_pidfd(record.pid, record.started)
             if pidfd is not None and record.slot not in self._members:
                 self._add(_Member(record, pidfd, answered_over=_BEFORE))
+                self._segments.adopt(record)
         for slot in list(self._usage.live_slots(self._limits)):
             if slot.index not in self._members:
                 self._rules.clear(slot.index)
@@ -128,11 +135,22 @@ class TenantSocket:
         return bind_unix(self._directory / "grant.sock", socket.SOCK_SEQPACKET, 0o666)
 
     def asked(self, connection: int, who: peer.Peer, pidfd: int | None, message: bytes) -> None:
-        """Handles the request of a process to join, or for the usage page."""
+        """Handles the request of a process to join, for the usage page, or for a segment of the host pool."""
         if (request := JoinRequest.parse(message)) is not None and request.wants_page:
             if pidfd is not None:
                 os.close(pidfd)
             self._pass_page(connection, who)
+            return
+        if request is not None and request.looks:
+            if pidfd is not None:
+                os.close(pidfd)
+            self._look(connection, who, request)
+            return
+        if (wanted := SegmentRequest.parse(message)) is not None:
+            if pidfd is not None:
+                os.close(pidfd)
+            member = self._held(who.pid, peer.start_time(who.pid), wanted)
+            self._segments.asked(connection, member.record if member is not None else None, wanted)
             return
         try:
             error, text, member = self._admit(who, pidfd, message)
@@ -146,6 +164,14 @@ class TenantSocket:
         # The ledger knows the process before the process knows its slot: a crash between the two loses nothing.
         self._answers.append((connection, member))
         self._changed()
+
+    def _look(self, connection: int, who: peer.Peer, request: JoinRequest) -> None:
+        """A process has moved memory, or wants it back."""
+        if self._held(who.pid, peer.start_time(who.pid), request) is None:
+            self._door.answer(connection, wire.reply(JoinError.REFUSED, "the process has not joined"))
+            return
+        self._rules.looked()
+        self._door.answer(connection, wire.reply(JoinError.OK))
 
     def _pass_page(self, connection: int, who: peer.Peer) -> None:
         """Passes the usage page to a process of the grant that cannot open it, as in a read-only sandbox."""
@@ -165,6 +191,7 @@ class TenantSocket:
 
     def ended(self, connection: int, *, delivered: bool) -> None:
         """Handles the end of a connection that stayed open."""
+        self._segments.ended(connection, delivered=delivered)
         member = next((each for each in self._members.values() if each.connection == connection), None)
         if member is None:
             return
@@ -180,6 +207,7 @@ class TenantSocket:
     def lost(self) -> None:
         """The door has ended. Processes that know their slots present them to the next one."""
         self._answers.clear()
+        self._segments.lost()
         untold = [member for member in self._members.values() if member.answered_over is None]
         for member in self._members.values():
             member.connection = None
@@ -207,12 +235,14 @@ class TenantSocket:
                 if member.answered_over is None:
                     self._forget(member)
                 self._door.answer(connection, wire.reply(JoinError.REFUSED, text))
+            self._segments.written(text)
             self._rules.changed()
             return
         finally:
             self._write_from = self._loop.time() + _WRITE_S * len(self._members)
         for connection, member in answers:
             self._answer(connection, member)
+        self._segments.written()
 
     def _reason(self, failure: Exception) -> str:
         """The reason for a refusal. Every request is answered: with too many unanswered, the door takes no more."""
@@ -251,7 +281,7 @@ class TenantSocket:
         if now is None or pidfd is None:
             return JoinError.REFUSED, "the process is ending", None
         self._end_of_old_images(who.pid, now.image)
-        if (held := self._rejoin(who.pid, now.started, request)) is not None:
+        if (held := self._held(who.pid, now.started, request)) is not None:
             return JoinError.OK, "", held
         try:
             claimed = self._usage.claim(self._limits, who.pid)
@@ -277,7 +307,8 @@ class TenantSocket:
             if member.exec_end is not None or _is_other(member.record, image):
                 self._dead(member)
 
-    def _rejoin(self, pid: int, started: int, request: JoinRequest) -> _Member | None:
+    def _held(self, pid: int, started: int | None, request: JoinRequest | SegmentRequest) -> _Member | None:
+        """The member that this process is, by the slot and the generation that it was given."""
         member = self._members.get(request.slot)
         if member is None or member.record.pid != pid or member.record.started != started:
             return None
@@ -318,6 +349,7 @@ class TenantSocket:
         self._stop_waiting(member)
         self._loop.remove_reader(member.pidfd)
         os.close(member.pidfd)
+        self._segments.gave_back(member.record)
         self._rules.clear(member.record.slot)
 
     def _dead(self, member: _Member) -> None:

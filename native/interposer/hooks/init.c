@@ -4,6 +4,7 @@
 #include "interposer/os/files/files.h"
 #include "interposer/process/device.h"
 #include "interposer/process/visible.h"
+#include "interposer/residency/mover.h"
 
 /* Prints a line, once per process, if the driver finds none of the devices that the program asks for, and may open
  * files. */
@@ -25,9 +26,10 @@ CUresult gs_cuInit(unsigned int flags) {
   result = gs_real.cuInit(flags);
   if (reads)
     gs_visible_end(result == CUDA_SUCCESS);
-  if (joined && result == CUDA_SUCCESS)
+  if (joined && result == CUDA_SUCCESS) {
     gs_devices_map();
-  else if (joined) {
+    gs_mover_start();
+  } else if (joined) {
     gs_files_mention("cuInit", result);
     mention_nodes(result);
   }

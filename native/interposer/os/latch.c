@@ -39,6 +39,15 @@ void gs_biased_start(void) {
   errno = saved;
 }
 
+bool gs_stores_seen(void) {
+#ifdef SYS_membarrier
+  if (syscall(SYS_membarrier, MEMBARRIER_PRIVATE, 0) == 0)
+    return true;
+#endif
+  gs_nap(STORES_SEEN_NS);
+  return false;
+}
+
 /* Under the latch. */
 static void take_away(struct gs_biased *biased) {
   int saved = errno;
@@ -48,12 +57,8 @@ static void take_away(struct gs_biased *biased) {
     biased->after = 2 * (biased->after ? biased->after : BIAS_AFTER);
   uint32_t *inside = &biased->inside[biased->owner % GS_BIASED_OWNERS];
   __atomic_store_n(&biased->owner, 0, __ATOMIC_RELEASE);
-#ifdef SYS_membarrier
-  if (syscall(SYS_membarrier, MEMBARRIER_PRIVATE, 0) < 0) { /* a seccomp filter installed since gs_biased_start */
+  if (!gs_stores_seen()) /* a seccomp filter installed since gs_biased_start */
     __atomic_store_n(&can_revoke, false, __ATOMIC_RELEASE);
-    gs_nap(STORES_SEEN_NS);
-  }
-#endif
   for (int i = 0; __atomic_load_n(inside, __ATOMIC_ACQUIRE); i++)
     if (i >= SPINS)
       gs_nap(LOOK_NS); /* the owner lost its processor inside */

@@ -55,6 +55,9 @@ void gs_biased_slow(struct gs_biased *biased);
 void gs_biased_leave_latch(struct gs_biased *biased);
 /* Checks whether this system can revoke an ownership; if not, there are no owners. To be called once per process. */
 void gs_biased_start(void);
+/* Makes every thread's plain stores from before now visible to this one, and this one's to them (membarrier). Needs
+ * gs_biased_start. False: this system cannot; then it waits for as long as that takes at most. */
+bool gs_stores_seen(void);
 
 extern __thread char gs_self
     __attribute__((aligned(GS_BIASED_OWNERS), tls_model("initial-exec"), visibility("hidden")));

@@ -2,31 +2,25 @@
 #include "interposer/process/join.h"
 
 #include <errno.h>
-#include <limits.h>
-#include <poll.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
-#include <sys/time.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "interposer/process/connection.h"
 #include "interposer/process/device.h"
 #include "interposer/driver/driver.h"
 #include "interposer/os/files/files.h"
 #include "interposer/os/files/grant.h"
-#include "page/gs_wire.h"
 #include "interposer/os/system.h"
 #include "interposer/os/files/pages.h"
+#include "interposer/process/passage.h"
 #include "interposer/process/trace.h"
 
 enum {
   PATIENCE_MS = 5000, /* a daemon that restarts is back within this time */
   CROWD_MS = 60000,   /* a busy daemon answers within this time */
   RETRY_MS = 50,
-  ANSWER_MS = 2000,
   FD_FLOOR = 960 /* keeps the descriptors above the numbers that programs expect to get */
 };
 
@@ -94,86 +88,6 @@ static int keep_high(int fd) {
   return high;
 }
 
-static int connect_to_daemon(const char *dir, struct gs_err *err) {
-  struct sockaddr_un address = {.sun_family = AF_UNIX};
-  int at = -1;
-  /* the path of a socket is at most 107 bytes; a longer one is reached through its directory's descriptor */
-  if (snprintf(address.sun_path, sizeof address.sun_path, "%s/grant.sock", dir) >= (int)sizeof address.sun_path) {
-    at = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    if (at < 0)
-      return gs_fail(err, -errno, "cannot open %.100s: %s", dir, strerror(errno));
-    snprintf(address.sun_path, sizeof address.sun_path, "/proc/self/fd/%d/grant.sock", at);
-  }
-  int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-  int rc = fd < 0 ? -errno : 0;
-  struct timeval timeout = {ANSWER_MS / 1000, 0};
-  if (rc == 0 && (setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout) < 0 ||
-                  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout) < 0 ||
-                  connect(fd, (struct sockaddr *)&address, sizeof address) < 0))
-    rc = -errno;
-  if (at >= 0)
-    close(at);
-  if (rc == 0)
-    return fd;
-  if (fd >= 0)
-    close(fd);
-  if (rc == -EMFILE)
-    return gs_files_fail(err);
-  return gs_fail(err, rc, "cannot reach the gpushare daemon at %.100s/grant.sock: %s", dir, strerror(-rc));
-}
-
-/* Sends one request and reads one answer. *given: the descriptor received, -1 if there was none. */
-static int ask(int fd, struct gs_join_request request, struct gs_join_reply *reply, int *given, struct gs_err *err) {
-  union {
-    struct cmsghdr header;
-    char bytes[CMSG_SPACE(sizeof(int))];
-  } control;
-  struct iovec body = {reply, sizeof *reply};
-  /* CMSG_LEN, not CMSG_SPACE: the padding has room for a second descriptor, which would never be closed */
-  struct msghdr message = {
-      .msg_iov = &body, .msg_iovlen = 1, .msg_control = control.bytes, .msg_controllen = CMSG_LEN(sizeof(int))};
-  *given = -1;
-  ssize_t got = send(fd, &request, sizeof request, MSG_NOSIGNAL);
-  if (got == (ssize_t)sizeof request)
-    do
-      got = recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
-    while (got < 0 && errno == EINTR);
-  if (got < 0)
-    return gs_fail(err, -errno, "the gpushare daemon did not answer: %s", strerror(errno));
-  struct cmsghdr *part = CMSG_FIRSTHDR(&message); /* even an empty message may carry one */
-  if (part && part->cmsg_type == SCM_RIGHTS && part->cmsg_len >= CMSG_LEN(sizeof(int)))
-    memcpy(given, CMSG_DATA(part), sizeof *given);
-  if (got == 0)
-    return gs_fail(err, -ECONNRESET, "the gpushare daemon closed the connection");
-  if (got != (ssize_t)sizeof *reply || reply->magic != GS_JOIN_MAGIC || reply->version != GS_WIRE_VERSION)
-    return gs_fail(err, -EPROTO, "what answers at grant.sock is not a gpushare daemon of this version");
-  reply->message[sizeof reply->message - 1] = 0;
-  if (message.msg_flags & MSG_CTRUNC && *given < 0)
-    return gs_files_fail(err);
-  if (reply->error != GS_JOIN_OK)
-    return gs_fail(err, -EPERM, "the gpushare daemon refused this process: %s",
-                   reply->message[0] ? reply->message : "no reason given");
-  if (*given < 0 || message.msg_flags & MSG_CTRUNC || (request.magic == GS_JOIN_MAGIC && reply->slot >= GS_MAX_SLOTS))
-    return gs_fail(err, -EPROTO, "the gpushare daemon's answer has no usable slot or descriptor");
-  return 0;
-}
-
-/* One complete attempt; on success *fd and *given are open. */
-static int try_ask(const char *dir, struct gs_join_request request, struct gs_join_reply *reply, int *fd, int *given,
-                   struct gs_err *err) {
-  *given = -1;
-  *fd = connect_to_daemon(dir, err);
-  if (*fd < 0)
-    return *fd;
-  int rc = ask(*fd, request, reply, given, err);
-  if (rc < 0) {
-    close(*fd);
-    if (*given >= 0)
-      close(*given);
-  }
-  return rc;
-}
-
 /* How long to retry: a refusal is final, an absent or ending daemon may come back, and one that did not answer in time
  * is busy with other processes. */
 static uint64_t patience_ns(int rc) {
@@ -182,15 +96,26 @@ static uint64_t patience_ns(int rc) {
   return (rc == -EAGAIN ? CROWD_MS : PATIENCE_MS) * UINT64_C(1000000);
 }
 
+static int no_slot(struct gs_err *err) {
+  return gs_fail(err, -EPROTO, "the gpushare daemon's answer has no usable slot or descriptor");
+}
+
 /* Repeats an attempt while that may help. */
 static int insist(const char *dir, uint32_t magic, struct gs_join_reply *reply, int *fd, int *given,
                   struct gs_err *err) {
   struct gs_join_request request = {magic, GS_WIRE_VERSION, GS_NO_SLOT, 0};
   uint64_t began = gs_now();
   int rc;
-  while ((rc = try_ask(dir, request, reply, fd, given, err)) < 0 && gs_now() - began < patience_ns(rc)) {
+  while ((rc = gs_daemon_ask(dir, &request, sizeof request, GS_ANSWER_MS, reply, fd, given, err)) < 0 &&
+         gs_now() - began < patience_ns(rc)) {
     struct timespec nap = {0, RETRY_MS * 1000000L};
     nanosleep(&nap, NULL);
+  }
+  if (rc == 0 && (*given < 0 || (magic == GS_JOIN_MAGIC && reply->slot >= GS_MAX_SLOTS))) {
+    close(*fd);
+    if (*given >= 0)
+      close(*given);
+    rc = no_slot(err);
   }
   return rc;
 }
@@ -235,7 +160,7 @@ static uint32_t join_grant(struct gs_process *state, const char *dir, struct gs_
     state->ordinal_of[i] = GS_DEVICE_UNKNOWN;
     state->total_bytes[i] = __atomic_load_n(&pages.limits->device[i].memory_bytes, __ATOMIC_ACQUIRE);
   }
-  return GS_JOINED;
+  return gs_passage_start() ? GS_JOINED : GS_JOIN_FAILED;
 }
 
 uint32_t gs_join(struct gs_process *state) {
@@ -275,7 +200,11 @@ int gs_rejoin(struct gs_err *err) {
   int fd, bell;
   uint32_t epoch = __atomic_load_n(&state->limits->daemon_epoch, __ATOMIC_ACQUIRE);
   struct gs_join_request request = {GS_JOIN_MAGIC, GS_WIRE_VERSION, state->slot_index, state->generation};
-  int rc = try_ask(gs_grant_dir(), request, &reply, &fd, &bell, err);
+  int rc = gs_daemon_ask(gs_grant_dir(), &request, sizeof request, GS_ANSWER_MS, &reply, &fd, &bell, err);
+  if (rc == 0 && bell < 0) {
+    close(fd);
+    rc = no_slot(err);
+  }
   if (rc == 0 && (reply.slot != state->slot_index || reply.generation != state->generation)) {
     close(fd);
     close(bell);

@@ -28,6 +28,10 @@ enum gs_joined {
 
 struct gs_time; /* time/timing.h */
 
+struct gs_passage;  /* passage.h */
+struct gs_movables; /* residency/movable.c */
+struct gs_mover;    /* residency/mover.c */
+
 /* greens.c */
 struct gs_green_list {
   uint32_t lock;
@@ -91,7 +95,10 @@ struct gs_process {
   uint32_t frees[GS_MAX_DEVICES];
   /* executable graphs that allocate memory or contain collectives; in most processes none */
   uint32_t graphs;
-  uint32_t collectives;   /* number of collective functions ever found */
+  uint32_t collectives;       /* number of collective functions ever found */
+  struct gs_passage *passage; /* NULL: the grant keeps its memory. Constant */
+  struct gs_movables *movables;
+  struct gs_mover *mover;
   struct gs_time *time;   /* time/create.c */
   struct gs_books *books; /* memory/books/books.c */
 };

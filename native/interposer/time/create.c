@@ -9,6 +9,8 @@
  * it. */
 static bool profiled(void) { return getenv("CUDA_INJECTION64_PATH") || getenv("NVTX_INJECTION64_PATH"); }
 
+static const uint32_t always_open = GS_OPEN;
+
 struct books {
   struct gs_meter meter;
   struct gs_stream rest;
@@ -27,6 +29,7 @@ static struct gs_time *create_time(void) {
   for (uint32_t i = 0; i < gs_process->ndevices; i++) {
     time->device[i].ordinal = (int)i;
     time->device[i].limits = &gs_process->limits->device[i];
+    time->device[i].passage = gs_passage() ? &gs_passage()->state : &always_open;
     time->device[i].slot = &gs_process->slot->device[i];
   }
   if (__atomic_compare_exchange_n(&gs_process->time, &none, time, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE))

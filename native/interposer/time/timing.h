@@ -6,7 +6,7 @@
 #ifndef GPUSHARE_TIMING_H
 #define GPUSHARE_TIMING_H
 
-#include "interposer/process/process.h"
+#include "interposer/process/passage.h"
 #include "interposer/os/latch.h"
 #include "interposer/os/table.h"
 #include "interposer/meter/meter.h"
@@ -102,7 +102,9 @@ struct gs_time_device {
   struct gs_slot_device *slot;
   struct gs_meter *meter; /* NULL: this process never had a context on the device */
   int ordinal;
-  uint32_t local;     /* 1: the daemon is gone, the local budget decides */
+  uint32_t local; /* 1: the daemon is gone, the local budget decides */
+  /* state of struct gs_passage, or a word that is always GS_OPEN: otherwise nothing is submitted. Constant */
+  const uint32_t *passage;
   uint64_t reaped;    /* number of marks seen complete */
   uint64_t looked_at; /* when complete marks were last looked for */
   uint32_t residents; /* processes of the grant with recent work on the device, this one included */
@@ -197,6 +199,11 @@ static inline bool gs_stream_retired(const struct gs_stream *stream) {
 static inline bool gs_stream_askable(const struct gs_stream *stream, const struct gs_time_device *device) {
   return gs_stream_live(stream) && gs_stream_home(stream) == device && stream->context &&
          __atomic_load_n(&stream->context->ending, __ATOMIC_RELAXED) == 0;
+}
+
+/* Whether the program's memory is on the device and does not move. */
+static inline bool gs_memory_there(const struct gs_time_device *device) {
+  return GS_LIKELY(__atomic_load_n(device->passage, __ATOMIC_ACQUIRE) == GS_OPEN);
 }
 
 /* Number of the grant's processes with recent work on the device, this one included. */

@@ -35,6 +35,10 @@ static uint64_t nothing[8]; /* a handle of the right size, of no object */
 static CUgraph graph;
 static CUgraphExec exec;
 static CUgraphNode node;
+static CUpointer_attribute attribute = CU_POINTER_ATTRIBUTE_CONTEXT;
+static CUipcMemHandle shared;
+static const CUDA_RESOURCE_DESC no_resource = {.resType = CU_RESOURCE_TYPE_LINEAR};
+static const CUmemAccessDesc access = {{CU_MEM_LOCATION_TYPE_DEVICE, 99}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 
 static CUarrayMapInfo no_tiles = {.memOperationType = CU_MEM_OPERATION_TYPE_MAP}; /* of no array, with no memory */
 static const CUmemAllocationProp on_device = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
@@ -148,7 +152,20 @@ static const char none[] = ".target sm_52\n",
   X(cuLibraryLoadFromFile(&library, NULL, NULL, NULL, 0, NULL, NULL, 0)) X(cuLibraryLoadFromFile(&library, "/none", NULL, NULL, 0, NULL, NULL, 0)) \
   X(cuLibraryUnload(NULL)) X(cuLibraryGetKernel(&kernel, NULL, "k")) X(cuLibraryGetKernel(NULL, NULL, NULL)) X(cuLibraryEnumerateKernels(NULL, 1, NULL)) \
   X(cuLibraryGetModule(&module, NULL)) X(cuLibraryGetModule(NULL, NULL)) X(cuLibraryGetGlobal(&p, &bytes, NULL, "g")) X(cuLibraryGetGlobal(NULL, NULL, NULL, NULL)) \
-  X(cuKernelGetFunction(&function, NULL)) X(cuKernelGetFunction(NULL, NULL))
+  X(cuKernelGetFunction(&function, NULL)) X(cuKernelGetFunction(NULL, NULL)) \
+  X(cuMemGetAddressRange(&low, &pitch1, 12345)) X(cuMemGetAddressRange_v2(NULL, NULL, freed)) X(cuMemGetAddressRange_v2(&p, &bytes, HUGE)) \
+  X(cuPointerGetAttribute(NULL, 1, freed)) X(cuPointerGetAttribute(&bytes, 1, freed)) X(cuPointerGetAttribute(&bytes, 99, 0)) X(cuPointerGetAttribute(&bytes, 5, 0)) \
+  X(cuPointerGetAttributes(0, NULL, NULL, 0)) X(cuPointerGetAttributes(1, NULL, NULL, freed)) X(cuPointerGetAttributes(1, &attribute, NULL, freed)) \
+  X(cuPointerSetAttribute(NULL, 6, freed)) X(cuPointerSetAttribute(&bytes, 6, HUGE)) X(cuPointerSetAttribute(&bytes, 99, 0)) \
+  X(cuMemSetAccess(0, 0, NULL, 0)) X(cuMemSetAccess(freed, HUGE, &access, 1)) X(cuMemGetAccess(NULL, NULL, 0)) X(cuMemGetAccess(&id, &on_host.location, HUGE)) \
+  X(cuMemAddressFree(0, 0)) X(cuMemAddressFree(HUGE, HUGE)) X(cuMemAddressFree(freed, 4096)) X(cuStreamAttachMemAsync(NULL, HUGE, HUGE, 99)) \
+  X(cuStreamAttachMemAsync_ptsz(NULL, 0, 0, 0)) X(cuMemRangeGetAttribute(NULL, 0, 99, 0, 0)) X(cuMemRangeGetAttributes(NULL, NULL, NULL, 0, HUGE, HUGE)) \
+  X(cuMemHostRegister(NULL, 0, 0)) X(cuMemHostRegister_v2(NULL, HUGE, ~0u)) X(cuMemHostRegister_v2((void *)HUGE, HUGE, 0)) \
+  X(cuLogicalEndpointBindAddr(0, 99, 0, NULL, 0, 0)) X(cuIpcGetMemHandle(NULL, 0)) X(cuIpcGetMemHandle(NULL, freed)) X(cuIpcGetMemHandle(&shared, freed)) \
+  X(cuMemGetHandleForAddressRange(NULL, 0, 0, 1, 0)) X(cuMemGetHandleForAddressRange(&id, HUGE, HUGE, 99, 1)) X(cuMemGetLocationInfo(0, 0, 0, 0, NULL)) \
+  X(cuTexObjectCreate(NULL, NULL, NULL, NULL)) X(cuTexObjectCreate(&id, &no_resource, NULL, NULL)) X(cuTexRefSetAddress(NULL, NULL, 0, 0)) \
+  X(cuTexRefSetAddress_v2(&bytes, NULL, HUGE, HUGE)) X(cuTexRefSetAddress2D(NULL, NULL, 0, 0)) X(cuTexRefSetAddress2D_v2(NULL, &flat, HUGE, HUGE)) \
+  X(cuTexRefSetAddress2D_v3(NULL, NULL, 0, 0)) X(cuGraphAddMemcpyNode(NULL, NULL, NULL, 0, NULL, NULL)) X(cuGraphAddMemsetNode(&node, NULL, NULL, 0, NULL, NULL))
 /* clang-format on */
 
 static void misuse(const char *now) {

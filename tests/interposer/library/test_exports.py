@@ -111,7 +111,7 @@ def test_twins_are_of_the_calling_threads_stream() -> None:
     assert rows["cuMemcpyAsync_ptsz"].arguments == ("gs_direction(dst, src)", "ByteCount", "gs_ptsz(hStream)")
     assert rows["cuGraphLaunch"].arguments == ("hGraph", "hStream")
     assert rows["cuGraphLaunch_ptsz"].arguments == ("hGraphExec", "gs_ptsz(hStream)")
-    assert rows["cuStreamWriteValue32_ptsz"].kind == "pass"
+    assert rows["cuSignalExternalSemaphoresAsync_ptsz"].kind == "pass"
 
 
 def test_the_nvml_table_is_complete() -> None:

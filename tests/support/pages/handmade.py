@@ -128,19 +128,22 @@ class Grant:
                 connection, _ = self._server.accept()
             except OSError:
                 return
-            request = joinmessages.asked(connection.recv(64))
-            assert (request.magic, request.version) == (lib.GS_JOIN_MAGIC, lib.GS_WIRE_VERSION)
-            slot, generation = request.slot, request.generation
-            if slot == lib.GS_NO_SLOT:
-                slot, generation = self._slots, 1
-                self._slots += 1
-                peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-                given = self.usage.slot[slot]
-                given.state, given.generation = lib.GS_SLOT_LIVE, generation
-                given.pid = struct.unpack("<iII", peer)[0]
-                self.limits.slots_high = self._slots
-            socket.send_fds(connection, [joinmessages.reply(lib.GS_JOIN_OK, slot, generation)], [self.bell])
-            self._joined.append(connection)
+            self._answer(connection, connection.recv(64))
+
+    def _answer(self, connection: socket.socket, message: bytes) -> None:
+        request = joinmessages.asked(message)
+        assert (request.magic, request.version) == (lib.GS_JOIN_MAGIC, lib.GS_WIRE_VERSION)
+        slot, generation = request.slot, request.generation
+        if slot == lib.GS_NO_SLOT:
+            slot, generation = self._slots, 1
+            self._slots += 1
+            peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            given = self.usage.slot[slot]
+            given.state, given.generation = lib.GS_SLOT_LIVE, generation
+            given.pid = struct.unpack("<iII", peer)[0]
+            self.limits.slots_high = self._slots
+        socket.send_fds(connection, [joinmessages.reply(lib.GS_JOIN_OK, slot, generation)], [self.bell])
+        self._joined.append(connection)
 
     def _beat(self) -> None:
         while not self._end.wait(0.02):

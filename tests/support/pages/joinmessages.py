@@ -14,6 +14,13 @@ def request(
     return bytes(ffi.buffer(ffi.new("struct gs_join_request *", [magic, version, slot, generation])))
 
 
+def segment_request(
+    size: int, slot: int, generation: int, device: int = 0, version: int = lib.GS_WIRE_VERSION
+) -> bytes:
+    words = [lib.GS_SEGMENT_MAGIC, version, slot, generation, size, device, 0]
+    return bytes(ffi.buffer(ffi.new("struct gs_segment_request *", words)))
+
+
 def asked(message: bytes) -> Any:
     """A struct gs_join_request."""
     return ffi.from_buffer("struct gs_join_request *", message)

@@ -13,7 +13,10 @@
 #include "interposer/os/files/files.h"
 #include "interposer/process/device.h"
 #include "interposer/process/elsewhere.h"
+#include "interposer/process/passage.h"
 #include "interposer/process/trace.h"
+#include "interposer/residency/host.h"
+#include "interposer/residency/leaving.h"
 #include "interposer/time/gate/start.h"
 #include "interposer/time/marks/contexts.h"
 
@@ -55,6 +58,8 @@ static void context_gone(CUcontext context, int ordinal) {
   gs_life_context_ended(context);
   gs_buffers_context_gone(context);
   gs_books_drop_context(context, bytes);
+  gs_host_context_gone(context);
+  gs_movable_context_gone(context, NULL);
   for (int i = 0; i < GS_MAX_DEVICES; i++)
     gs_give_back(i, bytes[i]);
   gs_pools_settle(ordinal, true);
@@ -145,11 +150,13 @@ CUresult gs_do_context_create(const struct gs_call *call, CUcontext *context, CU
                ? result
                : let_refuse(gs_call(call), context, result);
   uint64_t number = gs_next_call();
+  gs_settled_begin();
   uint32_t begun = gs_making_begin(&gs_books()->contexts_made);
   result = gs_call(call);
   if (ordinal != GS_NO_DEVICE && result == CUDA_SUCCESS)
     created(*context, ordinal, bytes, number);
   gs_making_end(&gs_books()->contexts_made, begun);
+  gs_settled_end();
   if (ordinal == GS_NO_DEVICE)
     return result;
   if (result != CUDA_SUCCESS) {
@@ -208,7 +215,7 @@ static bool ended_which(const struct gs_ending *ending, struct gs_ending *which)
   return created_here(ending->context, which);
 }
 
-CUresult gs_do_context_end(const struct gs_call *call, CUcontext context, bool last) {
+static CUresult end_context(const struct gs_call *call, CUcontext context, bool last) {
   struct gs_ending ending = {.context = context, .ordinal = GS_NO_DEVICE}, now;
   bool began = created_here(context, &ending);
   if (began)
@@ -225,6 +232,13 @@ CUresult gs_do_context_end(const struct gs_call *call, CUcontext context, bool l
   gs_unlock(&gs_process->gone_lock);
   if (began)
     gs_context_ended(&ending, known && lives);
+  return result;
+}
+
+CUresult gs_do_context_end(const struct gs_call *call, CUcontext context, bool last) {
+  gs_settled_begin();
+  CUresult result = end_context(call, context, last);
+  gs_settled_end();
   return result;
 }
 
@@ -330,8 +344,11 @@ CUresult gs_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
     result = gs_context_reserve(dev, &ordinal, &bytes);
     return result == CUDA_SUCCESS ? gs_real.cuDevicePrimaryCtxRetain(pctx, dev) : result;
   }
-  gs_lock(&gs_process->context_lock[ordinal]);
   CUcontext *primary = &gs_process->primary[ordinal];
+  if (!__atomic_load_n(primary, __ATOMIC_ACQUIRE))
+    gs_await_memory();
+  gs_settled_begin();
+  gs_lock(&gs_process->context_lock[ordinal]);
   bool fresh = *primary == NULL;
   result = fresh ? gs_context_reserve(dev, &ordinal, &bytes) : CUDA_SUCCESS;
   if (result == CUDA_SUCCESS) {
@@ -342,6 +359,7 @@ CUresult gs_cuDevicePrimaryCtxRetain(CUcontext *pctx, CUdevice dev) {
       gs_primary_is(ordinal, *pctx);
   }
   gs_unlock(&gs_process->context_lock[ordinal]);
+  gs_settled_end();
   if (result == CUDA_SUCCESS && fresh) {
     gs_trace(GS_TRACE_CONTEXT_MADE, ordinal, bytes, gs_held(ordinal));
     gs_time_start(ordinal);
@@ -355,8 +373,10 @@ CUresult gs_do_primary_end(const struct gs_call *call, CUdevice device) {
   int ordinal = gs_device_ordinal(device);
   if (ordinal == GS_NO_DEVICE)
     return gs_call(call);
+  gs_settled_begin();
   struct gs_ending ending = gs_primary_ending(ordinal);
   CUresult result = gs_call(call);
   gs_primary_ended(&ending, result);
+  gs_settled_end();
   return result;
 }

@@ -6,6 +6,8 @@
 #include "interposer/memory/books/charge.h"
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
+#include "interposer/process/passage.h"
+#include "interposer/residency/leaving.h"
 #include "interposer/time/gate/start.h"
 #include "interposer/time/marks/contexts.h"
 
@@ -27,6 +29,7 @@ static void note(CUgreenCtx green, int ordinal) {
   gs_green_add(context, gs_process->primary[ordinal], ordinal);
   /* a thread that guessed the handle may have allocated in it already */
   gs_books_move_context(context, gs_process->primary[ordinal]);
+  gs_movable_context_gone(context, gs_process->primary[ordinal]);
   gs_unlock(&gs_process->gone_lock);
 }
 
@@ -44,6 +47,9 @@ CUresult gs_cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice
   }
   if (!gs_green_room())
     return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!__atomic_load_n(&gs_process->primary[ordinal], __ATOMIC_ACQUIRE))
+    gs_await_memory();
+  gs_settled_begin();
   gs_lock(&gs_process->context_lock[ordinal]);
   bool fresh = gs_process->primary[ordinal] == NULL;
   result = fresh ? gs_context_reserve(dev, &ordinal, &bytes) : CUDA_SUCCESS;
@@ -57,6 +63,7 @@ CUresult gs_cuGreenCtxCreate(CUgreenCtx *phCtx, CUdevResourceDesc desc, CUdevice
       note(*phCtx, ordinal);
   }
   gs_unlock(&gs_process->context_lock[ordinal]);
+  gs_settled_end();
   if (result == CUDA_SUCCESS && fresh)
     gs_time_start(ordinal);
   return result;
@@ -70,6 +77,7 @@ CUresult gs_cuGreenCtxDestroy(CUgreenCtx hCtx) {
     return result == CUDA_SUCCESS ? gs_real.cuGreenCtxDestroy(hCtx) : result;
   if (!hCtx || gs_real.cuCtxFromGreenCtx(&context, hCtx) != CUDA_SUCCESS || !gs_green_find(context, &green))
     return gs_real.cuGreenCtxDestroy(hCtx);
+  gs_settled_begin();
   struct gs_ending primary = gs_primary_ending(green.ordinal); /* which may end with it */
   result = gs_real.cuGreenCtxDestroy(hCtx);
   gs_lock(&gs_process->gone_lock);
@@ -77,5 +85,6 @@ CUresult gs_cuGreenCtxDestroy(CUgreenCtx hCtx) {
     gs_green_gone(&green);
   gs_unlock(&gs_process->gone_lock);
   gs_primary_ended(&primary, result);
+  gs_settled_end();
   return result;
 }

@@ -10,6 +10,11 @@
 #include "interposer/memory/books/sizes.h"
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
+#include "interposer/process/passage.h"
+#include "interposer/residency/backing.h"
+#include "interposer/residency/leaving.h"
+#include "interposer/residency/mover.h"
+#include "interposer/time/timing.h"
 
 /* The largest row alignment of current devices; corrected from the pitch that the driver chose. */
 enum { PITCH_ROUND = 512 };
@@ -58,9 +63,99 @@ static CUresult end(const struct charge *charge, CUresult result, uint64_t addre
   return result;
 }
 
+/* ---- movable memory ---------------------------------------------------------------------------------------------- */
+
+/* To be called instead of the driver and `end`, between gs_touch_begin and gs_touch_end. */
+static CUresult make_movable(const struct charge *charge, uint64_t bytes, uint64_t *address) {
+  struct gs_allocation known;
+  struct gs_movable made;
+  CUresult result = gs_movable_make(charge->ordinal, charge->maker.context, bytes, address);
+  end(charge, result, result == CUDA_SUCCESS ? *address : 0);
+  /* its context has ended meanwhile, and its charge is given back */
+  if (result == CUDA_SUCCESS && !gs_life_copy(&gs_books()->pointers, *address, &known) &&
+      gs_movable_find(*address, &made))
+    gs_movable_abandon(made.address, made.number);
+  return result;
+}
+
+/* False: it is to be the driver's own. */
+static bool allocate_movable(uint64_t bytes, uint64_t *address, CUresult *result) {
+  struct charge charge;
+  int ordinal = gs_movable_wanted(bytes) ? gs_current_device() : GS_NO_DEVICE;
+  if (ordinal == GS_NO_DEVICE || !gs_mover_start() || !gs_movable_ready(ordinal))
+    return false;
+  gs_touch_begin();
+  *result = begin(&charge, gs_movable_bytes(bytes) + GS_PROXY_BYTES, true);
+  if (*result == CUDA_SUCCESS)
+    *result = make_movable(&charge, bytes, address);
+  gs_touch_end();
+  return true;
+}
+
+static void movable_gone(const void *record, void *with) {
+  const struct gs_movable *movable = with;
+  (void)record;
+  gs_movable_end(movable->address, movable->number);
+}
+
+/* In the order of a stream, or while captures keep us from waiting for the device. */
+struct later {
+  const struct gs_movable *movable;
+  const CUstream *stream;
+};
+static void movable_goes(const void *record, void *with) {
+  const struct later *later = with;
+  (void)record;
+  gs_movable_end_later(later->movable->address, later->movable->number, later->stream);
+}
+
+static bool capturing(void) { return gs_time() && __atomic_load_n(&gs_time()->captures, __ATOMIC_ACQUIRE) > 0; }
+
+/* Whether the driver lets memory go now, and all work that may use it is done. */
+static bool unused_now(const struct gs_movable *movable) {
+  CUcontext popped;
+  if (movable->where == GS_ON_HOST)
+    return true;
+  if (capturing() || gs_real.cuCtxPushCurrent_v2(movable->context) != CUDA_SUCCESS)
+    return false;
+  CUresult result = gs_real.cuCtxSynchronize();
+  gs_real.cuCtxPopCurrent_v2(&popped);
+  return result != CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
+}
+
+/* The driver answers for the proxy whether the call is allowed. It waits, like the driver's own free, for the device. */
+static CUresult free_movable(const struct gs_movable *movable, const CUstream *stream) {
+  const struct gs_family pointers = {&gs_books()->pointers, &gs_books()->pointers_made, NULL};
+  struct gs_leaving leaving;
+  struct gs_allocation pointer;
+  struct later later = {movable, stream};
+  if (!gs_life_leave(&pointers, &leaving, movable->address, &pointer)) {
+    gs_life_left(&pointers, &leaving, false, movable_gone, NULL);
+    return CUDA_ERROR_INVALID_VALUE;
+  }
+  CUresult result = stream ? gs_real.cuMemFreeAsync(movable->proxy, *stream) : gs_real.cuMemFree_v2(movable->proxy);
+  bool success = result == CUDA_SUCCESS;
+  if (success && !stream && unused_now(movable))
+    gs_life_left(&pointers, &leaving, true, movable_gone, (void *)(uintptr_t)movable);
+  else
+    gs_life_left(&pointers, &leaving, success, movable_goes, &later);
+  if (success && !stream)
+    gs_memory_synced(movable->ordinal);
+  return result;
+}
+
+/* ---- the driver's own -------------------------------------------------------------------------------------------- */
+
 CUresult gs_do_alloc(const struct gs_call *call, struct gs_out address, size_t bytes) {
   struct charge charge;
-  CUresult result = begin(&charge, taken_by(bytes), address.place != NULL);
+  CUresult result;
+  uint64_t movable;
+  if (address.place && !address.narrow && allocate_movable(bytes, &movable, &result)) {
+    if (result == CUDA_SUCCESS)
+      gs_out_write(address, movable);
+    return result;
+  }
+  result = begin(&charge, taken_by(bytes), address.place != NULL);
   if (result != CUDA_SUCCESS)
     return result;
   result = gs_call(call);
@@ -176,6 +271,14 @@ static void pointer_gone(const void *record, void *stream) {
 
 /* stream: in whose order it is freed; NULL: at once. */
 static CUresult free_memory(const struct gs_call *call, CUdeviceptr address, CUstream *stream) {
+  struct gs_movable movable;
+  if (gs_movable_find(address, &movable) && movable.address == address && movable.proxy) {
+    gs_settled_begin();
+    bool still = gs_movable_find(address, &movable) && movable.address == address; /* it may have moved meanwhile */
+    CUresult freed = still ? free_movable(&movable, stream) : CUDA_ERROR_INVALID_VALUE;
+    gs_settled_end();
+    return freed;
+  }
   const struct gs_family pointers = {&gs_books()->pointers, &gs_books()->pointers_made, is_alive};
   struct gs_leaving leaving;
   struct gs_allocation pointer;

@@ -7,6 +7,7 @@
 #include "interposer/memory/pools/reserve.h"
 #include "interposer/time/streams/streams.h"
 #include "interposer/process/device.h"
+#include "interposer/process/passage.h"
 #include "interposer/process/elsewhere.h"
 #include "interposer/memory/pools/pool_charge.h"
 
@@ -172,6 +173,7 @@ CUresult gs_do_pool_alloc(const struct gs_call *call, CUdeviceptr *address, size
   CUresult result;
   if (!address || (named && !pool) || captures(stream))
     return gs_call(call);
+  gs_await_memory();
   int device = named ? GS_NO_DEVICE : gs_stream_device(stream);
   for (;;) {
     if (!named && !current_pool(&request, device))

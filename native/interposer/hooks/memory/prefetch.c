@@ -4,6 +4,7 @@
  * which the driver checks and orders in the stream like the original, is a correct answer to them. */
 #include "interposer/hooks/memory/prefetch.h"
 
+#include "interposer/hooks/memory/stand_in.h"
 #include "interposer/hooks/work/copies.h"
 #include "interposer/process/elsewhere.h"
 
@@ -108,6 +109,9 @@ CUresult gs_do_prefetch_batch(const struct gs_call *call, struct gs_batch batch,
 CUresult gs_do_advise(const struct gs_call *call, CUdeviceptr address, size_t bytes, CUmem_advise advice,
                       CUmemLocation place) {
   CUdevice device;
+  CUdeviceptr asked = gs_stand_in(address, bytes);
+  if (asked != address) /* the driver has no advice for memory of cuMemAlloc */
+    return gs_real.cuMemAdvise(asked, bytes, advice, place.type == CU_MEM_LOCATION_TYPE_DEVICE ? place.id : CPU_DEVICE);
   if (advice != CU_MEM_ADVISE_SET_PREFERRED_LOCATION) /* other advice does not place memory */
     return gs_call(call);
   if (gs_place_elsewhere(&place, 1, &device))

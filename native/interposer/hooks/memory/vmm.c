@@ -2,6 +2,7 @@
  * what they hold. No lock is held during the driver's calls, which may wait for work that in turn waits for the
  * program. */
 #include "hooks.h"
+#include "interposer/hooks/memory/stand_in.h"
 #include "interposer/hooks/memory/vmm.h"
 #include "interposer/memory/physical/exports.h"
 #include "interposer/memory/physical/handles.h"
@@ -76,6 +77,7 @@ CUresult gs_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAl
   struct gs_use use;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemMap(ptr, size, offset, handle, flags) : result;
+  ptr = gs_stand_in(ptr, size);
   if (!gs_use_begin(&use, &(struct gs_underway){.handle = handle, .from = ptr, .bytes = size, .does = GS_MAPS}))
     return CUDA_ERROR_OUT_OF_MEMORY;
   result = gs_real.cuMemMap(ptr, size, offset, handle, flags);
@@ -89,6 +91,7 @@ CUresult gs_cuMemUnmap(CUdeviceptr ptr, size_t size) {
   CUresult result;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemUnmap(ptr, size) : result;
+  ptr = gs_stand_in(ptr, size);
   struct gs_underway *call = gs_order_begin(&(struct gs_underway){.from = ptr, .bytes = size, .does = GS_UNMAPS});
   result = gs_real.cuMemUnmap(ptr, size);
   if (result == CUDA_SUCCESS)
@@ -103,6 +106,7 @@ CUresult gs_cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, vo
   struct gs_use use;
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemRetainAllocationHandle(handle, addr) : result;
+  addr = (void *)(uintptr_t)gs_stand_in((uintptr_t)addr, 1);
   if (!gs_use_begin(&use,
                     &(struct gs_underway){.from = (uintptr_t)addr, .bytes = 1, .does = GS_MAKES_HANDLE | GS_BINDS}))
     return CUDA_ERROR_OUT_OF_MEMORY;
@@ -182,6 +186,8 @@ CUresult gs_cuMulticastCreate(CUmemGenericAllocationHandle *mcHandle, const CUmu
 CUresult gs_do_multicast_bind(const struct gs_call *call, CUmemGenericAllocationHandle object, CUdevice device,
                               size_t offset, size_t bytes, CUmemGenericAllocationHandle memory, CUdeviceptr address) {
   struct gs_use use;
+  if (address && gs_stand_in(address, bytes) != address)
+    return CUDA_ERROR_INVALID_VALUE; /* as for memory of cuMemAlloc, which cannot be bound */
   const struct gs_underway what = {
       .handle = object, .other = memory, .from = address, .bytes = address ? bytes : 0, .does = GS_BINDS};
   if (!gs_use_begin(&use, &what))

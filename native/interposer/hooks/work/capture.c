@@ -1,6 +1,7 @@
 #include "interposer/hooks/work/capture.h"
 
 #include "interposer/process/device.h"
+#include "interposer/process/passage.h"
 #include "interposer/time/marks/contexts.h"
 #include "interposer/time/marks/waits.h"
 #include "interposer/time/streams/capture.h"
@@ -11,6 +12,7 @@ CUresult gs_before_capture_begin(struct gs_around_capture_begin *around, CUstrea
   CUresult result = CUDA_SUCCESS;
   around->active = gs_enter(&result) && time != NULL;
   around->stream = stream ? stream : CU_STREAM_LEGACY;
+  gs_settled_begin();
   if (around->active) {
     CUcontext current = NULL;
     int previous = gs_capture_mode_push();
@@ -24,13 +26,11 @@ CUresult gs_before_capture_begin(struct gs_around_capture_begin *around, CUstrea
 
 CUresult gs_after_capture_begin(struct gs_around_capture_begin *around, CUresult result) {
   struct gs_time *time = gs_time();
-  if (!around->active)
-    return result;
-  if (result != CUDA_SUCCESS) {
+  if (around->active && result != CUDA_SUCCESS)
     gs_capture_none(time);
-    return result;
-  }
-  gs_capture_open(time, around->stream, around->context);
+  else if (around->active)
+    gs_capture_open(time, around->stream, around->context);
+  gs_settled_end();
   return result;
 }
 

@@ -3,6 +3,8 @@
 #include "interposer/hooks/work/copies.h"
 
 #include "interposer/memory/pools/reserve.h"
+#include "interposer/process/passage.h"
+#include "interposer/residency/movable.h"
 #include "interposer/time/marks/marks.h"
 #include "interposer/time/marks/waits.h"
 #include "interposer/time/streams/capture.h"
@@ -17,7 +19,10 @@ enum {
 };
 
 static bool on_host(CUdeviceptr pointer) {
+  struct gs_movable movable;
   unsigned int type = 0;
+  if (gs_movable_find(pointer, &movable)) /* the driver does not know its address while it is hosted */
+    return false;
   /* Memory unknown to the driver is ordinary memory of the program. */
   if (gs_real.cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, pointer) != CUDA_SUCCESS)
     return true;
@@ -112,17 +117,20 @@ size_t gs_old_3d_bytes(const CUDA_MEMCPY3D_v1 *copy) {
   return copy ? (size_t)copy->WidthInBytes * copy->Height * copy->Depth : 0;
 }
 
+static bool captured(CUstream stream) {
+  struct gs_time *time = gs_time();
+  return time && __atomic_load_n(&time->captures, __ATOMIC_ACQUIRE) > 0 && gs_stream_capturing(stream);
+}
+
 CUresult gs_before_fill(struct gs_around_fill *around, size_t bytes, CUstream stream) {
+  if (captured(stream))
+    gs_touch_begin(); /* the driver looks at the address now */
   return gs_enter_submit(&around->submission, KEY_FILL | gs_size_class(bytes), stream);
 }
 
 CUresult gs_after_fill(struct gs_around_fill *around, CUresult result) {
+  gs_touch_end();
   return gs_submitted(&around->submission, result);
-}
-
-static bool captured(CUstream stream) {
-  struct gs_time *time = gs_time();
-  return time && __atomic_load_n(&time->captures, __ATOMIC_ACQUIRE) > 0 && gs_stream_capturing(stream);
 }
 
 CUresult gs_before_copy(struct gs_around_copy *around, enum gs_copy direction, size_t bytes, CUstream stream) {
@@ -131,9 +139,13 @@ CUresult gs_before_copy(struct gs_around_copy *around, enum gs_copy direction, s
   around->marked = NULL;
   if (!gs_enter(&result))
     return result;
-  if (direction == GS_COPY_WITHIN || direction == GS_COPY_UNKNOWN)
+  bool within = direction == GS_COPY_WITHIN || direction == GS_COPY_UNKNOWN, is_captured = captured(stream);
+  /* the gate stops what it lets pass; the driver looks at the addresses of what is captured now */
+  if (!within || is_captured)
+    gs_touch_begin();
+  if (within)
     return gs_submit(&around->submission, KEY_COPY | gs_size_class(bytes), stream);
-  if (captured(stream))
+  if (is_captured)
     return CUDA_SUCCESS;
   if (bytes < LONG_COPY_BYTES) {
     gs_stream_clouded(stream);
@@ -146,6 +158,7 @@ CUresult gs_before_copy(struct gs_around_copy *around, enum gs_copy direction, s
 }
 
 CUresult gs_after_copy(struct gs_around_copy *around, CUresult result) {
+  gs_touch_end();
   gs_submitted(&around->submission, result);
   if (around->marked)
     gs_mark_record(around->marked, true);
@@ -161,6 +174,7 @@ CUresult gs_before_copy_wait(struct gs_around_copy_wait *around, enum gs_copy di
   around->stream = NULL;
   if (!gs_enter(&result))
     return result;
+  gs_touch_begin();
   around->stream = gs_stream_known(stream);
   /* how long the program waits shows little about kernels, unless the device measures when they are done */
   if (bytes >= LONG_COPY_BYTES && around->stream && !captured(stream) && gs_stream_open(around->stream))
@@ -174,6 +188,7 @@ CUresult gs_before_copy_wait(struct gs_around_copy_wait *around, enum gs_copy di
 CUresult gs_after_copy_wait(struct gs_around_copy_wait *around, CUresult result) {
   if (!around->waits)
     return gs_after_copy(&around->copy, result);
+  gs_touch_end();
   if (result == CUDA_SUCCESS && around->stream)
     gs_stream_synced(around->stream, false);
   gs_wait_ended();

@@ -5,6 +5,7 @@
 #include "interposer/memory/pools/async_free.h"
 #include "interposer/memory/physical/exports.h"
 #include "interposer/memory/pools/pool_charge.h"
+#include "interposer/process/passage.h"
 #include "interposer/process/trace.h"
 #include "interposer/time/marks/waits.h"
 #include "page/page.h"
@@ -42,8 +43,16 @@ static int reserve(int ordinal, uint64_t bytes, int (*now)(int ordinal, uint64_t
   return rc;
 }
 
-int gs_reserve(int ordinal, uint64_t bytes) { return reserve(ordinal, bytes, gs_reserve_now); }
-int gs_reserve_growth(int ordinal, uint64_t bytes) { return reserve(ordinal, bytes, gs_grow_now); }
+/* A grant whose memory is away has no room on the device: what takes some waits until it is back. */
+int gs_reserve(int ordinal, uint64_t bytes) {
+  gs_await_memory();
+  return reserve(ordinal, bytes, gs_reserve_now);
+}
+
+int gs_reserve_growth(int ordinal, uint64_t bytes) {
+  gs_await_memory();
+  return reserve(ordinal, bytes, gs_grow_now);
+}
 
 static void settle(int ordinal, bool waited) {
   if (ordinal < 0)

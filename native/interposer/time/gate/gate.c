@@ -100,6 +100,10 @@ static bool out_of_patience(struct gs_time_device *device, uint64_t began) {
 }
 
 static bool may_pass(struct gs_time_device *device, uint32_t lease, uint64_t *wait) {
+  if (!gs_memory_there(device) && !gs_submission_passes(gs_passage())) {
+    *wait = STEP_NS;
+    return false;
+  }
   if (gs_called_back && callback_passes(device, lease))
     return true;
   if (!__atomic_load_n(&device->local, __ATOMIC_ACQUIRE)) {
@@ -134,7 +138,7 @@ uint32_t gs_gate_wait(struct gs_time_device *device) {
   for (;;) {
     uint32_t before = lease;
     lease = __atomic_load_n(word, __ATOMIC_ACQUIRE);
-    if (may_pass(device, lease, &wait) || (gs_called_back && out_of_patience(device, began)))
+    if (may_pass(device, lease, &wait) || (gs_called_back && gs_memory_there(device) && out_of_patience(device, began)))
       break;
     if (lease != before)
       revoked = gs_now();
@@ -220,7 +224,7 @@ bool gs_bound_wait(struct gs_time_device *device, struct gs_stream *stream, uint
   int saved = errno;
   /* The grant wants the device all the time, even if this thread gets no processor in time to submit more. */
   __atomic_add_fetch(&device->slot->waiting, 1, __ATOMIC_SEQ_CST);
-  while (__atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE) == lease) {
+  while (__atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE) == lease && gs_memory_there(device)) {
     uint32_t marks;
     bool under, stuck, notify, held;
     /* Peers spin for the next work of this rank, so the device waits, not this thread. */

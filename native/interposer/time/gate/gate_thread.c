@@ -10,6 +10,7 @@
 
 #include "interposer/os/system.h"
 #include "interposer/os/thread.h"
+#include "interposer/os/waits.h"
 #include "interposer/process/join.h"
 #include "interposer/process/trace.h"
 #include "interposer/time/gate/gate.h"
@@ -29,14 +30,7 @@ enum {
   TICK_CONTENDED_NS = GS_LOOK_NS, /* if others wait: interval of updates of the estimated end */
   DRAIN_POLL_NS = 100000,
   DRAIN_SLOW_NS = 1000000,
-  DRAIN_FAST_FOR_NS = 10000000, /* a longer drain is due to a long kernel: check less often */
-  SYS_FUTEX_WAITV = 449,
-  FUTEX_32 = 2 /* FUTEX2_SIZE_U32, shared */
-};
-
-struct futex_waitv {
-  uint64_t value, address;
-  uint32_t flags, reserved;
+  DRAIN_FAST_FOR_NS = 10000000 /* a longer drain is due to a long kernel: check less often */
 };
 
 static bool used(const struct gs_time_device *device) {
@@ -163,31 +157,16 @@ static uint64_t serve(struct gs_time *time, struct gs_time_device *device, uint6
   return again < tick ? again : tick;
 }
 
-/* Waits until one of several words has changed. False if the kernel does not let us: before Linux 5.16 it has no such
- * call (ENOSYS), and a seccomp filter that does not know the call may return any error, mostly EPERM. */
-static bool wait_for_any(struct futex_waitv *waiters, uint32_t count, uint64_t timeout) {
-  static bool refused; /* used by this thread only; a fork inherits the kernel and the filter */
-  if (refused)
-    return false;
-  uint64_t end = gs_clock_own() + timeout;
-  struct timespec until = {(time_t)(end / 1000000000), (long)(end % 1000000000)};
-  long woken = syscall(SYS_FUTEX_WAITV, waiters, count, 0, &until, CLOCK_MONOTONIC);
-  if (woken >= 0)
-    gs_futex_pass_on((const uint32_t *)(uintptr_t)waiters[woken].address, (uint32_t)waiters[woken].value);
-  refused = woken < 0 && errno != EAGAIN && errno != ETIMEDOUT && errno != EINTR;
-  return !refused;
-}
-
 static void wait_for_change(struct gs_time *time, uint64_t timeout) {
-  struct futex_waitv waiters[GS_MAX_DEVICES];
+  struct gs_futex_waiter waiters[GS_MAX_DEVICES];
   uint32_t count = 0;
   for (uint32_t i = 0; i < gs_process->ndevices; i++) {
     const struct gs_time_device *device = &time->device[i];
     if (!used(device))
       continue;
-    waiters[count++] = (struct futex_waitv){device->seen, (uint64_t)(uintptr_t)&device->limits->lease, FUTEX_32, 0};
+    waiters[count++] = gs_waits_for(&device->limits->lease, device->seen, true);
   }
-  if (count > 1 && wait_for_any(waiters, count, timeout))
+  if (count > 1 && gs_futex_wait_any(waiters, count, timeout))
     return;
   uint64_t poll = timeout < TICK_IDLE_NS ? TICK_CONTENDED_NS : POLL_IDLE_NS;
   if (count != 1 && timeout > poll)

@@ -17,8 +17,11 @@
 static void gate_only(struct gs_time *time, CUstream stream) {
   int ordinal = gs_stream_device(stream);
   struct gs_time_device *device = ordinal == GS_NO_DEVICE ? NULL : &time->device[ordinal];
+  if (gs_passage())
+    __atomic_store_n(&gs_passage()->unseen, 1, __ATOMIC_RELEASE);
   if (device && device->meter &&
-      (!(__atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE) & GS_LEASE_HELD) || device->local))
+      (!(__atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE) & GS_LEASE_HELD) || device->local ||
+       !gs_memory_there(device)))
     gs_gate_wait(device);
 }
 
@@ -85,7 +88,8 @@ static inline bool find_stream(struct passage *passage, CUstream handle) {
   return true;
 }
 
-/* Waits for the lease and for the bound. Returns with the device's lock held. */
+/* Waits for the lease, for the memory and for the bound. Returns with the device's lock held: whoever stops submissions
+ * takes it after that, and then either sees what passed or is seen here. */
 static inline void pass_gate(struct passage *passage, uint64_t key) {
   struct gs_stream *stream = passage->stream;
   struct gs_time_device *device = passage->device;
@@ -94,26 +98,30 @@ static inline void pass_gate(struct passage *passage, uint64_t key) {
     /* Costs 5 ns less here than after the arithmetic of the bound: a processor retires older instructions first. */
     passage->tick = gs_ticks_read();
     passage->lease = __atomic_load_n(&device->limits->lease, __ATOMIC_ACQUIRE);
-    if (!GS_LIKELY((passage->lease & GS_LEASE_HELD) && !__atomic_load_n(&device->local, __ATOMIC_RELAXED))) {
+    if (!GS_LIKELY((passage->lease & GS_LEASE_HELD) && !__atomic_load_n(&device->local, __ATOMIC_RELAXED) &&
+                   gs_memory_there(device))) {
       passage->lease = gs_gate_wait(device);
       passage->tick = gs_ticks_read();
     }
     passage->bound = gs_bound(device);
     gs_biased_take(&device->lock);
-    if (GS_LIKELY(gs_meter_inflight(passage->meter, passage->bound) <= passage->bound) || passage->time->profiled)
+    if (!GS_LIKELY(gs_meter_inflight(passage->meter, passage->bound) <= passage->bound) && !passage->time->profiled) {
+      gs_biased_drop(&device->lock);
+      began = began ? began : gs_now();
+      if (!gs_bound_wait(device, stream, key, passage->lease, began))
+        continue;
+      passage->tick = gs_ticks_read();
+      passage->bound = gs_bound(device);
+    }
+    if (gs_memory_there(device))
       return;
     gs_biased_drop(&device->lock);
-    began = began ? began : gs_now();
-    if (!gs_bound_wait(device, stream, key, passage->lease, began))
-      continue;
-    passage->tick = gs_ticks_read();
-    passage->bound = gs_bound(device);
-    return;
   }
 }
 
-/* Passes the submission to the meter, behind all that came before it. Under the device's lock. */
-static inline void book(struct passage *passage, struct gs_submission *submission, uint64_t key) {
+/* Passes the submission to the meter, behind all that came before it. Under the device's lock. False, without the lock:
+ * the memory began to move while the lock was dropped. */
+static inline bool book(struct passage *passage, struct gs_submission *submission, uint64_t key) {
   struct gs_stream *stream = passage->stream;
   struct gs_time_device *device = passage->device;
   struct gs_meter *meter = passage->meter;
@@ -123,6 +131,10 @@ static inline void book(struct passage *passage, struct gs_submission *submissio
     gs_biased_drop(&device->lock);
     gs_mark_record(stream, false);
     gs_biased_take(&device->lock);
+    if (!gs_memory_there(device)) {
+      gs_biased_drop(&device->lock);
+      return false;
+    }
     passage->now = gs_ticks_at(&device->ticks, gs_ticks_read());
     passage->function = gs_queue_function(meter, &stream->queue, key);
   }
@@ -144,6 +156,7 @@ static inline void book(struct passage *passage, struct gs_submission *submissio
     gs_unobserved_begin(stream, passage->now);
   }
   submission->plan = passage->plan;
+  return true;
 }
 
 /* Shows the booking to the arbiter and to the gate thread, and decides whether the next launches may repeat this one.
@@ -179,8 +192,9 @@ CUresult gs_submit(struct gs_submission *submission, uint64_t key, CUstream hand
   submission->stream = NULL;
   if (!find_stream(&passage, handle))
     return CUDA_SUCCESS;
-  pass_gate(&passage, key);
-  book(&passage, submission, key);
+  do
+    pass_gate(&passage, key);
+  while (!GS_LIKELY(book(&passage, submission, key)));
   publish(&passage, handle);
   if (!GS_LIKELY(!(passage.plan & (GS_PLAN_START | GS_PLAN_SAMPLE))))
     follow_before(submission);

@@ -139,6 +139,30 @@ void row_cuMemAddressFree(struct rows *r) {
   done_with(r, CUDA_ERROR_INVALID_VALUE, start(r)->cuMemAddressFree(at, GRANULE));
 }
 
+void row_cuMemSetAccess(struct rows *r) {
+  const CUmemAccessDesc mine = {{CU_MEM_LOCATION_TYPE_DEVICE, 0}, READ_WRITE};
+  CUmemGenericAllocationHandle made = physical(r, CU_MEM_HANDLE_TYPE_NONE);
+  CUdeviceptr at = space(r);
+  map(r, at, made);
+  done(r, start(r)->cuMemSetAccess(at, GRANULE, &mine, 1));
+  usable(r, at);
+  unmap(r, at);
+  need(r, cuMemRelease(made), "release it");
+}
+
+void row_cuMemGetAccess(struct rows *r) {
+  const CUmemLocation here = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  CUmemGenericAllocationHandle made = physical(r, CU_MEM_HANDLE_TYPE_NONE);
+  CUdeviceptr at = space(r);
+  unsigned long long flags = 0;
+  map(r, at, made);
+  usable(r, at);
+  done(r, start(r)->cuMemGetAccess(&flags, &here, at));
+  expect(r, flags == READ_WRITE, "other rights");
+  unmap(r, at);
+  need(r, cuMemRelease(made), "release it");
+}
+
 /* Layout of cuda.h for a tile of a sparse array mapped to physical memory, with extra room. */
 union tile {
   struct {

@@ -1,0 +1,331 @@
+#include "interposer/residency/move.h"
+
+#include <sys/mman.h>
+
+#include "interposer/memory/books/sizes.h"
+#include "interposer/os/guest.h"
+#include "interposer/process/passage.h"
+#include "interposer/residency/host.h"
+#include "interposer/residency/backing.h"
+#include "interposer/residency/quiesce.h"
+
+enum {
+  IN_FLIGHT = 4,         /* allocations whose copies are queued while the oldest is awaited */
+  PIECE_BYTES = 64 << 20 /* copied ahead at once: a call that has to wait for it waits about 1 ms */
+};
+
+/* All movable allocations that move, in an order. */
+struct all {
+  struct gs_movable *one;
+  uint32_t count, size;
+};
+
+static void drop_all(struct all *all) {
+  if (all->one)
+    munmap(all->one, all->size * sizeof *all->one);
+  *all = (struct all){NULL, 0, 0};
+}
+
+/* False: out of memory. */
+static bool find_all(struct all *all) {
+  struct gs_movable each;
+  uint32_t count = 0;
+  for (uint64_t from = 0; gs_movable_next(from, &each); from = each.address + 1)
+    count++;
+  *all = (struct all){.size = count + 64};
+  all->one = gs_private_map(all->size * sizeof *all->one);
+  for (uint64_t from = 0; all->one && all->count < all->size && gs_movable_next(from, &each); from = each.address + 1)
+    if (!each.fixed && each.proxy)
+      all->one[all->count++] = each;
+  return all->one;
+}
+
+static bool largest_first(const struct gs_movable *a, const struct gs_movable *b) { return a->bytes > b->bytes; }
+static bool by_place(const struct gs_movable *a, const struct gs_movable *b) { return a->host < b->host; }
+
+/* Shell's: libc's qsort may allocate memory of the program's. */
+static void sort(struct all *all, bool (*before)(const struct gs_movable *a, const struct gs_movable *b)) {
+  for (uint32_t gap = all->count / 2; gap > 0; gap /= 2)
+    for (uint32_t i = gap; i < all->count; i++) {
+      struct gs_movable moved = all->one[i];
+      uint32_t to = i;
+      for (; to >= gap && before(&moved, &all->one[to - gap]); to -= gap)
+        all->one[to] = all->one[to - gap];
+      all->one[to] = moved;
+    }
+}
+
+/* ---- places in host memory ---- */
+
+/* The first gap of these bytes among the placed ones, which are the first `placed`, sorted by place. */
+static uint64_t gap(const struct all *all, uint32_t placed, uint64_t bytes, uint32_t *index) {
+  uint64_t end = 0;
+  for (*index = 0; *index < placed; ++*index) {
+    if (all->one[*index].host - end >= bytes)
+      break;
+    end = all->one[*index].host + all->one[*index].bytes;
+  }
+  return end;
+}
+
+/* Gives all of them places. Returns the bytes of host memory that this needs. */
+static uint64_t place_all(struct all *all) {
+  uint32_t placed = 0, index;
+  uint64_t end = 0;
+  sort(all, by_place);
+  while (placed < all->count && all->one[placed].host != GS_NO_PLACE)
+    placed++;
+  for (; placed < all->count; placed++) {
+    struct gs_movable fresh = all->one[placed];
+    fresh.host = gap(all, placed, fresh.bytes, &index);
+    for (uint32_t i = placed; i > index; i--)
+      all->one[i] = all->one[i - 1];
+    all->one[index] = fresh;
+    gs_movable_place(fresh.address, fresh.where, fresh.host);
+  }
+  for (uint32_t i = 0; i < all->count; i++)
+    if (all->one[i].host + all->one[i].bytes > end)
+      end = all->one[i].host + all->one[i].bytes;
+  return end;
+}
+
+static uint64_t sum(const struct all *all) {
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < all->count; i++)
+    bytes += all->one[i].bytes;
+  return bytes;
+}
+
+static bool any_hosted(const struct all *all) {
+  for (uint32_t i = 0; i < all->count; i++)
+    if (all->one[i].where == GS_ON_HOST)
+      return true;
+  return false;
+}
+
+static void unplace(struct all *all) {
+  for (uint32_t i = 0; i < all->count; i++) {
+    all->one[i].host = GS_NO_PLACE;
+    all->one[i].where = GS_ON_DEVICE;
+    gs_movable_place(all->one[i].address, GS_ON_DEVICE, GS_NO_PLACE);
+  }
+}
+
+enum gs_move gs_move_prepare(int ordinal) {
+  struct all all;
+  if (!find_all(&all))
+    return GS_MOVE_NO_HOST;
+  uint64_t end = place_all(&all);
+  if (end > sum(&all) &&
+      !any_hosted(&all)) { /* the daemon gives as much as there is to move, and not what gaps waste */
+    unplace(&all);
+    end = place_all(&all);
+  }
+  int rc = gs_host_get(ordinal, end);
+  drop_all(&all);
+  return rc == 0 ? GS_MOVED : GS_MOVE_NO_HOST;
+}
+
+/* ---- copies ---- */
+
+/* What a move needs of the driver: a context, which stays current meanwhile, and a stream and events in it. */
+struct engine {
+  CUcontext context;
+  CUstream stream;
+  CUevent done[IN_FLIGHT];
+  struct gs_movable moving[IN_FLIGHT];
+  uint32_t begun, ended;
+};
+
+static void engine_stop(struct engine *engine) {
+  CUcontext popped;
+  for (uint32_t i = 0; i < IN_FLIGHT; i++)
+    if (engine->done[i])
+      gs_real.cuEventDestroy_v2(engine->done[i]);
+  if (engine->stream)
+    gs_real.cuStreamDestroy_v2(engine->stream);
+  if (engine->context)
+    gs_real.cuCtxPopCurrent_v2(&popped);
+}
+
+static CUresult engine_start(struct engine *engine, CUcontext context) {
+  *engine = (struct engine){.context = context};
+  CUresult result = gs_real.cuCtxPushCurrent_v2(context);
+  if (result != CUDA_SUCCESS) {
+    engine->context = NULL;
+    return result;
+  }
+  result = gs_real.cuStreamCreate(&engine->stream, CU_STREAM_NON_BLOCKING);
+  for (uint32_t i = 0; i < IN_FLIGHT && result == CUDA_SUCCESS; i++)
+    result = gs_real.cuEventCreate(&engine->done[i], CU_EVENT_DISABLE_TIMING);
+  if (result != CUDA_SUCCESS)
+    engine_stop(engine);
+  else
+    gs_host_pin(context);
+  return result;
+}
+
+static CUresult copy(const struct engine *engine, const struct gs_movable *one, uint64_t from, uint64_t bytes,
+                     bool to_host) {
+  CUresult result = CUDA_SUCCESS;
+  for (uint64_t at = from, span; at < from + bytes && result == CUDA_SUCCESS; at += span) {
+    void *host = gs_host_at(one->host + at);
+    span = gs_host_span(one->host + at, from + bytes - at);
+    result = to_host ? gs_real.cuMemcpyDtoHAsync_v2(host, one->address + at, span, engine->stream)
+                     : gs_real.cuMemcpyHtoDAsync_v2(one->address + at, host, span, engine->stream);
+  }
+  if (result == CUDA_SUCCESS)
+    __atomic_fetch_add(&gs_process->slot->device[one->ordinal].copied_bytes, bytes, __ATOMIC_RELAXED);
+  return result;
+}
+
+typedef CUresult finish_one(const struct gs_movable *one);
+
+/* Waits for the oldest copy. */
+static CUresult end_oldest(struct engine *engine, finish_one *finish) {
+  uint32_t at = engine->ended % IN_FLIGHT;
+  CUresult result = gs_real.cuEventSynchronize(engine->done[at]);
+  engine->ended++;
+  return result == CUDA_SUCCESS ? finish(&engine->moving[at]) : result;
+}
+
+static CUresult end_all(struct engine *engine, finish_one *finish, CUresult result) {
+  while (engine->ended < engine->begun) {
+    CUresult one = end_oldest(engine, finish);
+    result = result == CUDA_SUCCESS ? one : result;
+  }
+  return result;
+}
+
+/* Copies one, and finishes it later. */
+static CUresult begin_one(struct engine *engine, const struct gs_movable *one, bool to_host, finish_one *finish) {
+  CUresult result = CUDA_SUCCESS;
+  if (engine->begun - engine->ended == IN_FLIGHT)
+    result = end_oldest(engine, finish);
+  uint32_t at = engine->begun % IN_FLIGHT;
+  if (result == CUDA_SUCCESS)
+    result = copy(engine, one, 0, one->bytes, to_host);
+  if (result == CUDA_SUCCESS)
+    result = gs_real.cuEventRecord(engine->done[at], engine->stream);
+  if (result != CUDA_SUCCESS)
+    return result;
+  engine->moving[at] = *one;
+  engine->begun++;
+  return CUDA_SUCCESS;
+}
+
+/* ---- out and in ---- */
+
+static CUresult leave(const struct gs_movable *one) {
+  CUresult result = gs_movable_unmap(one);
+  if (result == CUDA_SUCCESS)
+    gs_movable_place(one->address, GS_ON_HOST, one->host);
+  return result;
+}
+
+static CUresult arrive(const struct gs_movable *one) {
+  gs_movable_place(one->address, GS_ON_DEVICE, GS_NO_PLACE);
+  return CUDA_SUCCESS;
+}
+
+enum gs_move gs_move_out(int ordinal) {
+  struct engine engine;
+  struct all all;
+  CUresult result = CUDA_SUCCESS;
+  (void)ordinal;
+  if (!find_all(&all))
+    return GS_MOVE_FAILED;
+  sort(&all, largest_first);
+  bool any = all.count > 0;
+  if (any && (result = engine_start(&engine, all.one[0].context)) == CUDA_SUCCESS) {
+    for (uint32_t i = 0; i < all.count && result == CUDA_SUCCESS; i++) {
+      if (all.one[i].where == GS_COPIED)
+        result = leave(&all.one[i]);
+      else if (all.one[i].where == GS_ON_DEVICE)
+        result = begin_one(&engine, &all.one[i], true, leave);
+    }
+    result = end_all(&engine, leave, result);
+    engine_stop(&engine);
+  }
+  drop_all(&all);
+  gs_movable_publish();
+  return result == CUDA_SUCCESS ? GS_MOVED : GS_MOVE_FAILED;
+}
+
+enum gs_move gs_move_in(int ordinal) {
+  struct engine engine;
+  struct all all;
+  CUresult result = CUDA_SUCCESS;
+  bool no_room = false;
+  (void)ordinal;
+  if (!find_all(&all))
+    return GS_MOVE_FAILED;
+  sort(&all, largest_first);
+  if (any_hosted(&all) && (result = engine_start(&engine, all.one[0].context)) == CUDA_SUCCESS) {
+    for (uint32_t i = 0; i < all.count && result == CUDA_SUCCESS; i++) {
+      if (all.one[i].where != GS_ON_HOST)
+        continue;
+      result = gs_movable_map(&all.one[i]);
+      no_room = result == CUDA_ERROR_OUT_OF_MEMORY;
+      if (result != CUDA_SUCCESS)
+        break;
+      result = begin_one(&engine, &all.one[i], false, arrive);
+      if (result != CUDA_SUCCESS)
+        gs_movable_unmap(&all.one[i]);
+    }
+    result = end_all(&engine, arrive, result);
+    engine_stop(&engine);
+  }
+  drop_all(&all);
+  gs_movable_publish();
+  return result == CUDA_SUCCESS ? GS_MOVED : no_room ? GS_MOVE_NO_DEVICE : GS_MOVE_FAILED;
+}
+
+/* ---- ahead ---- */
+
+static bool watched(void) { return __atomic_load_n(&gs_passage()->state, __ATOMIC_SEQ_CST) == GS_WATCHED; }
+
+/* Copies a piece unless the program runs. */
+static bool ahead(const struct engine *engine, const struct gs_movable *one, uint64_t from) {
+  uint64_t bytes = one->bytes - from < PIECE_BYTES ? one->bytes - from : PIECE_BYTES;
+  gs_lock(&gs_passage()->piece);
+  bool copied = watched() && copy(engine, one, from, bytes, true) == CUDA_SUCCESS &&
+                gs_real.cuStreamSynchronize(engine->stream) == CUDA_SUCCESS;
+  gs_unlock(&gs_passage()->piece);
+  return copied && watched();
+}
+
+bool gs_move_ahead(int ordinal, uint32_t word) {
+  struct engine engine;
+  struct all all;
+  gs_lock(&gs_passage()->piece);
+  bool ready = watched() && gs_await_work(ordinal, word) == CUDA_SUCCESS && find_all(&all);
+  bool started = ready && all.count > 0 && engine_start(&engine, all.one[0].context) == CUDA_SUCCESS;
+  gs_unlock(&gs_passage()->piece);
+  bool goes = started;
+  for (uint32_t i = 0; goes && i < all.count; i++) {
+    if (all.one[i].where != GS_ON_DEVICE)
+      continue;
+    for (uint64_t from = 0; goes && from < all.one[i].bytes; from += PIECE_BYTES)
+      goes = ahead(&engine, &all.one[i], from);
+    if (goes)
+      gs_movable_place(all.one[i].address, GS_COPIED, all.one[i].host);
+  }
+  bool empty = ready && all.count == 0;
+  gs_lock(&gs_passage()->piece);
+  if (started)
+    engine_stop(&engine);
+  gs_unlock(&gs_passage()->piece);
+  if (ready)
+    drop_all(&all);
+  gs_movable_publish();
+  return (goes || empty) && watched();
+}
+
+void gs_move_forget(void) {
+  struct gs_movable each;
+  for (uint64_t from = 0; gs_movable_next(from, &each); from = each.address + 1)
+    if (each.where == GS_COPIED)
+      gs_movable_place(each.address, GS_ON_DEVICE, each.host);
+  gs_movable_publish();
+}

@@ -1,0 +1,261 @@
+#include "interposer/residency/mover.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <time.h>
+
+#include "interposer/os/guest.h"
+#include "interposer/os/system.h"
+#include "interposer/os/thread.h"
+#include "interposer/os/waits.h"
+#include "interposer/process/passage.h"
+#include "interposer/process/trace.h"
+#include "interposer/residency/host.h"
+#include "interposer/residency/leaving.h"
+#include "interposer/residency/movable.h"
+#include "interposer/residency/move.h"
+#include "interposer/residency/quiesce.h"
+#include "interposer/residency/state.h"
+#include "interposer/time/timing.h"
+
+enum {
+  ORDINAL = 0, /* a grant that lends idle memory has one device */
+  TICK_NS = 200000000,
+  POLL_NS = 5000000,          /* where the kernel cannot wait for two words */
+  SETTLE_NS = 1000000,        /* while freed memory is still in use */
+  AGAIN_NS = 20000000,        /* while the device has no room */
+  QUIET_NS = 1000000000,      /* without a submission, before memory is copied ahead */
+  LOOK_AGAIN_NS = 1000000000, /* a wish that the daemon has heard, and that is not granted yet */
+};
+#define ALONE_NS 10000000000u /* without a daemon, before memory comes back by itself */
+
+static struct gs_mover *mover(void) { return gs_process->mover; }
+static struct gs_slot_device *slot(void) { return &gs_process->slot->device[ORDINAL]; }
+static const struct gs_device_limits *limits(void) { return &gs_process->limits->device[ORDINAL]; }
+static uint32_t word_now(void) { return __atomic_load_n(&limits()->residency, __ATOMIC_ACQUIRE); }
+static enum gs_residency meant(uint32_t word) { return word & ((1 << GS_RESIDENCY_SHIFT) - 1); }
+static bool stopping(void) { return __atomic_load_n(&mover()->stop, __ATOMIC_ACQUIRE); }
+static uint32_t state(void) { return __atomic_load_n(&gs_passage()->state, __ATOMIC_SEQ_CST); }
+
+static void set_state(uint32_t to) {
+  __atomic_store_n(&gs_passage()->state, to, __ATOMIC_SEQ_CST);
+  gs_futex_wake(&gs_passage()->state, INT32_MAX, false);
+  /* those that wait at the gate wait for the lease */
+  if (to == GS_OPEN)
+    gs_futex_wake(&limits()->lease, INT32_MAX, true);
+}
+
+/* Tells the daemon how the word was carried out. */
+static void acknowledge(uint32_t word, enum gs_move how) {
+  gs_movable_publish();
+  __atomic_store_n(&slot()->move, how, __ATOMIC_RELEASE);
+  __atomic_store_n(&slot()->residency, word, __ATOMIC_RELEASE);
+  gs_trace(GS_TRACE_MOVED, ORDINAL, how, __atomic_load_n(&slot()->hosted_bytes, __ATOMIC_RELAXED));
+  mover()->owes = !gs_daemon_look();
+}
+
+/* ---- away ---- */
+
+static void forget_wishes(void) { __atomic_fetch_and(&slot()->flags, ~(uint32_t)GS_SLOT_WANTS, __ATOMIC_SEQ_CST); }
+
+static void open_again(void) {
+  forget_wishes();
+  set_state(GS_OPEN);
+}
+
+static void stay_away(void) {
+  forget_wishes(); /* who waits now says so again */
+  set_state(GS_AWAY);
+}
+
+/* Closes the passage. What was copied ahead is current if nobody has passed since. */
+static void close_passage(void) {
+  uint32_t watched = GS_WATCHED;
+  if (__atomic_compare_exchange_n(&gs_passage()->state, &watched, GS_MOVING, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+    return;
+  __atomic_store_n(&gs_passage()->state, GS_MOVING, __ATOMIC_SEQ_CST);
+  gs_move_forget();
+}
+
+static void end_watch(void) {
+  uint32_t watched = GS_WATCHED;
+  __atomic_compare_exchange_n(&gs_passage()->state, &watched, GS_OPEN, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
+}
+
+/* Whether a call waits for the memory. */
+static bool is_wanted(void) {
+  return __atomic_load_n(&gs_passage()->wants, __ATOMIC_SEQ_CST) || __atomic_load_n(&slot()->waiting, __ATOMIC_SEQ_CST);
+}
+
+static enum gs_move go_away(uint32_t word) {
+  if (!gs_time())
+    return GS_MOVED; /* no context: nothing to move */
+  enum gs_move how = gs_move_prepare(ORDINAL);
+  if (how != GS_MOVED)
+    return how;
+  close_passage();
+  how = gs_quiesce(ORDINAL, word);
+  if (how == GS_MOVED)
+    how = gs_move_prepare(ORDINAL); /* for what was allocated meanwhile */
+  if (how == GS_MOVED)
+    how = gs_move_out(ORDINAL);
+  return how;
+}
+
+/* Brings everything back; the program waits until all is there. False: the word has changed before. */
+static bool come_back(uint32_t word) {
+  bool told = false;
+  if (state() == GS_OPEN || state() == GS_WATCHED)
+    return true;
+  set_state(GS_MOVING);
+  while (!stopping() && word_now() == word) {
+    enum gs_move how = gs_move_in(ORDINAL);
+    if (how == GS_MOVED) {
+      open_again();
+      return true;
+    }
+    if (!told)
+      acknowledge(word, how);
+    told = true;
+    gs_latch_drop(&mover()->driving);
+    gs_nap(AGAIN_NS);
+    gs_latch_take(&mover()->driving);
+  }
+  return false;
+}
+
+static void carry_out(uint32_t word) {
+  enum gs_move how = GS_MOVED;
+  if (meant(word) == GS_HOSTED) {
+    how = state() == GS_AWAY ? GS_MOVED : go_away(word);
+    if (how == GS_MOVED)
+      stay_away();
+    else if (state() == GS_MOVING && gs_move_in(ORDINAL) == GS_MOVED)
+      open_again();
+    else if (state() == GS_MOVING)
+      stay_away(); /* a part of it is hosted: calls wait until it can come back */
+  } else if (!come_back(word)) {
+    return;
+  } else if (meant(word) == GS_RESIDENT) {
+    end_watch();
+    gs_move_forget();
+    gs_host_drop(ORDINAL);
+  }
+  mover()->word = word;
+  acknowledge(word, how);
+}
+
+/* ---- ahead ---- */
+
+struct quiet {
+  uint64_t launches, since;
+};
+
+static bool is_quiet(struct quiet *quiet, uint64_t now) {
+  uint64_t launches = __atomic_load_n(&slot()->launches, __ATOMIC_RELAXED);
+  bool works =
+      __atomic_load_n(&slot()->inflight, __ATOMIC_RELAXED) || __atomic_load_n(&slot()->waiting, __ATOMIC_RELAXED);
+  if (launches != quiet->launches || works || quiet->since == 0)
+    *quiet = (struct quiet){launches, now};
+  return now - quiet->since >= QUIET_NS;
+}
+
+/* Copies ahead while the program does nothing. */
+static void copy_ahead(struct quiet *quiet, uint64_t now) {
+  uint32_t open = GS_OPEN;
+  if (state() != GS_OPEN || !gs_time() || !is_quiet(quiet, now))
+    return;
+  gs_move_forget();
+  if (gs_move_prepare(ORDINAL) != GS_MOVED ||
+      !__atomic_compare_exchange_n(&gs_passage()->state, &open, GS_WATCHED, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+    return;
+  if (!gs_is_quiet(ORDINAL) || !gs_move_ahead(ORDINAL, mover()->word)) {
+    end_watch();
+    quiet->since = 0;
+  }
+  gs_movable_publish();
+  mover()->owes = !gs_daemon_look();
+}
+
+/* ---- the thread ---- */
+
+/* A call waits for memory that is hosted: the daemon hears of it, or, where there is none and the room is still free, the
+ * memory comes back by itself. */
+static void hear_wishes(uint64_t now, uint64_t *told, uint64_t *alone) {
+  bool local = gs_time() && __atomic_load_n(&gs_time()->device[ORDINAL].local, __ATOMIC_ACQUIRE);
+  *alone = local ? (*alone ? *alone : now) : 0;
+  if (state() != GS_AWAY || !(__atomic_load_n(&slot()->flags, __ATOMIC_ACQUIRE) & GS_SLOT_WANTS) || !is_wanted()) {
+    *told = 0;
+    return;
+  }
+  if (*alone && now - *alone >= ALONE_NS && __atomic_load_n(&limits()->room, __ATOMIC_ACQUIRE)) {
+    come_back(word_now());
+  } else if (*told == 0 || now - *told >= LOOK_AGAIN_NS) {
+    *told = now;
+    gs_daemon_look();
+  }
+}
+
+static void *mover_thread(void *unused) {
+  struct quiet quiet = {0, 0};
+  uint64_t told = 0, alone = 0;
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  (void)unused;
+  prctl(PR_SET_NAME, "gpushare-mover");
+  gs_latch_take(&mover()->driving);
+  if (!stopping())
+    gs_real.cuThreadExchangeStreamCaptureMode(&mode);
+  while (!stopping()) {
+    uint32_t calls = __atomic_load_n(&gs_passage()->calls, __ATOMIC_ACQUIRE), word = word_now();
+    uint64_t now = gs_now(), wait = gs_movable_settle() ? SETTLE_NS : TICK_NS;
+    if (word != mover()->word)
+      carry_out(word);
+    else if (meant(word) == GS_PREPARED)
+      copy_ahead(&quiet, now);
+    hear_wishes(now, &told, &alone);
+    if (mover()->owes)
+      mover()->owes = !gs_daemon_look();
+    gs_latch_drop(&mover()->driving);
+    struct gs_futex_waiter either[] = {gs_waits_for(&limits()->residency, word, true),
+                                       gs_waits_for(&gs_passage()->calls, calls, false)};
+    if (!gs_futex_wait_any(either, 2, wait))
+      gs_futex_wait(&limits()->residency, word, wait < POLL_NS ? wait : POLL_NS, true);
+    gs_latch_take(&mover()->driving);
+  }
+  return NULL;
+}
+
+/* As the gate thread's: the driver tears itself down in handlers that run after this one. */
+static void stop_at_exit(void) {
+  struct gs_mover *own = mover();
+  if (!own)
+    return;
+  __atomic_store_n(&own->stop, 1, __ATOMIC_RELEASE);
+  gs_mover_call(gs_passage());
+  for (int i = 0; i < 10000 && !gs_latch_try(&own->driving); i++)
+    nanosleep(&(struct timespec){0, 100000}, NULL);
+}
+
+bool gs_mover_start(void) {
+  struct gs_mover *own = __atomic_load_n(&gs_process->mover, __ATOMIC_ACQUIRE), *fresh;
+  if (own)
+    return !own->failed;
+  fresh = gs_passage() ? gs_private_map(sizeof *fresh) : NULL;
+  if (!fresh)
+    return false;
+  fresh->word = word_now();
+  fresh->owes = meant(fresh->word) == GS_HOSTED;
+  if (!__atomic_compare_exchange_n(&gs_process->mover, &own, fresh, false, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+    munmap(fresh, sizeof *fresh);
+    return !own->failed;
+  }
+  __atomic_store_n(&slot()->residency, fresh->word, __ATOMIC_RELEASE);
+  if (gs_thread_start(mover_thread, NULL) != 0) {
+    gs_say("no thread to move memory: this process keeps its memory on the device");
+    __atomic_store_n(&fresh->failed, true, __ATOMIC_RELEASE);
+    return false;
+  }
+  atexit(stop_at_exit);
+  return true;
+}

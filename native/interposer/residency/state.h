@@ -1,0 +1,33 @@
+/* The mover's state, which the files of this room share. In memory that a fork wipes. */
+#ifndef GPUSHARE_RESIDENCY_STATE_H
+#define GPUSHARE_RESIDENCY_STATE_H
+
+#include "interposer/os/latch.h"
+#include "interposer/process/process.h"
+
+enum { GS_SEGMENTS = 4096 };
+
+/* A file of the host pool, mapped at `from` bytes after the first. */
+struct gs_host_segment {
+  uint64_t from, bytes;
+  CUcontext pinned_in; /* the context in which it was pinned; NULL: it is not. Atomic */
+};
+
+struct gs_host {
+  unsigned char *base; /* NULL: no addresses are reserved yet */
+  uint64_t most;       /* of addresses */
+  uint32_t segments;
+  struct gs_host_segment segment[GS_SEGMENTS];
+};
+
+/* The mover's own, except what is atomic. */
+struct gs_mover {
+  bool failed;             /* there is no thread */
+  uint32_t stop;           /* 1: the process is exiting */
+  struct gs_latch driving; /* held while the thread calls the driver */
+  uint32_t word;           /* the residency word that was carried out, or refused */
+  bool owes;               /* the daemon does not know yet what is in the slot */
+  struct gs_host host;
+};
+
+#endif
