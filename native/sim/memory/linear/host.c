@@ -177,6 +177,12 @@ static bool shows_context(const struct sim_range *range) {
   return range && range->ctx && range->kind != SIM_RANGE_POOL; /* memory of pools and cuMemMap belongs to no context */
 }
 
+/* By the device of the current context, if there is one. */
+static bool reached(const struct sim_range *range) {
+  struct sim_ctx *ctx = sim_ctx_current();
+  return ctx == NULL || sim_range_reached(sim_ctx_owner(ctx), range);
+}
+
 /* range is NULL if the driver does not know the address. */
 static CUresult attribute_of(const struct sim_range *range, CUdeviceptr ptr, CUpointer_attribute attribute,
                              void *data) {
@@ -204,8 +210,7 @@ static CUresult attribute_of(const struct sim_range *range, CUdeviceptr ptr, CUp
       break;
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: put_flag(data, false); break;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-      put_u32(data,
-              range && (range->kind != SIM_RANGE_MAPPED || range->access) ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : 0);
+      put_u32(data, range && reached(range) ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : 0);
       break;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       put_u64(data, range && range->kind == SIM_RANGE_POOL ? (uint64_t)(uintptr_t)sim_pool_of_block(range->owner) : 0);

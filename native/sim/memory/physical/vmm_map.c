@@ -105,7 +105,7 @@ static bool reserved(uint64_t base, uint64_t bytes) {
 }
 
 /* A multicast object has no memory of its own, and what is stored through its addresses goes nowhere. */
-static CUresult map(uint64_t base, uint64_t bytes, uint64_t offset, struct physical *physical) {
+static CUresult map(uint64_t base, uint64_t bytes, struct physical *physical) {
   enum { OWN = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE };
   struct sim_range range = {.base = base,
                             .bytes = bytes,
@@ -117,7 +117,7 @@ static CUresult map(uint64_t base, uint64_t bytes, uint64_t offset, struct physi
   void *at = physical->multicast
                  ? mmap(range.pages.at, bytes, PROT_READ | PROT_WRITE, OWN, -1, 0)
                  : mmap(range.pages.at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
-                        physical->pages.fd, (off_t)(physical->pages.offset + offset));
+                        physical->pages.fd, (off_t)physical->pages.offset);
   if (at == MAP_FAILED)
     return CUDA_ERROR_OUT_OF_MEMORY;
   if (!sim_range_add(&range)) {
@@ -131,17 +131,16 @@ static CUresult map(uint64_t base, uint64_t bytes, uint64_t offset, struct physi
 CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
   CUresult result = CUDA_SUCCESS;
-  if (size == 0 || size % SIM_VMM_GRANULARITY || ptr % SIM_VMM_GRANULARITY || offset % SIM_VMM_GRANULARITY || flags)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (size == 0 || size % SIM_VMM_GRANULARITY || ptr % SIM_VMM_GRANULARITY || offset || flags)
+    return CUDA_ERROR_INVALID_VALUE; /* the API has an offset, which must be 0 */
   sim_ranges_lock();
   struct physical *physical = sim_physical_of(handle);
-  if (!physical || offset > physical->bytes || size > physical->bytes - offset || !reserved(ptr, size) ||
-      sim_range_overlap(ptr, size))
+  if (!physical || size > physical->bytes || !reserved(ptr, size) || sim_range_overlap(ptr, size))
     result = CUDA_ERROR_INVALID_VALUE;
   else if (physical->multicast && physical->multicast->devices == 0)
     result = CUDA_ERROR_INVALID_VALUE;
   else
-    result = map(ptr, size, offset, physical);
+    result = map(ptr, size, physical);
   sim_ranges_unlock();
   if (result == CUDA_SUCCESS)
     sim_spend(sim_info()->map_ns);
