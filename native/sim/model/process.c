@@ -9,7 +9,6 @@
 
 #include "page/gs_clock.h"
 #include "sim/model/model.h"
-#include "sim/model/time/link.h"
 
 static __thread int cancel_before; /* cancellation state to restore; belongs to the thread that holds model_lock */
 static pthread_mutex_t model_lock = PTHREAD_MUTEX_INITIALIZER;
@@ -197,12 +196,6 @@ CUresult sim_device_open(CUdevice device) {
     page = mmap(NULL, sizeof *state->page, PROT_READ | PROT_WRITE, MAP_SHARED, fds[0], 0);
   if (error == 0)
     close(fds[0]);
-  if (page != MAP_FAILED && !sim_link_map(device)) {
-    munmap(page, sizeof *state->page);
-    close(fds[1]);
-    sim_call(SIM_LANE_CLOSE, device, 0, &reply, NULL, 0);
-    return CUDA_ERROR_UNKNOWN;
-  }
   if (page == MAP_FAILED)
     return error == -ENOMEM ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN;
   madvise(page, sizeof *state->page, MADV_DONTFORK);

@@ -43,7 +43,8 @@ static struct view {
   struct state state;
 } views[SIM_MAX_DEVICES][SIM_DIRECTIONS];
 
-bool sim_link_map(CUdevice device) {
+/* False: the engine has gone, and copies take what they take alone. */
+static bool map(CUdevice device) {
   struct sim_reply reply;
   int fd = -1;
   if (sim_call(SIM_LINKS_GET, device, 0, &reply, &fd, 1) != 0 || fd < 0)
@@ -171,6 +172,9 @@ static struct view *view_of(const struct sim_item *item) {
 
 void sim_link_begin(struct sim_item *item, uint64_t t) {
   struct view *view = view_of(item);
+  item->end = t + item->duration;
+  if (view->link == NULL && !map(item->stream->ctx->device))
+    return;
   read_log(view);
   uint64_t number = __atomic_add_fetch(&view->link->count, 1, __ATOMIC_SEQ_CST);
   struct sim_transfer *slot = &view->link->transfer[(number - 1) % SIM_TRANSFERS];
@@ -181,7 +185,6 @@ void sim_link_begin(struct sim_item *item, uint64_t t) {
   __atomic_store_n(&slot->number, number, __ATOMIC_SEQ_CST);
   view->own = number;
   view->ended = view->ends = 0;
-  item->end = t + item->duration;
 }
 
 /* Computes when this process's copy ends if none is added. False: it is not among those that are counted. */
@@ -200,6 +203,8 @@ static bool look_ahead(struct view *view) {
 
 uint64_t sim_link_end(const struct sim_item *item) {
   struct view *view = view_of(item);
+  if (view->link == NULL)
+    return item->end;
   uint64_t count = __atomic_load_n(&view->link->count, __ATOMIC_ACQUIRE);
   if (view->ended == 0 && (view->ends == 0 || view->computed != count))
     read_log(view);
@@ -219,4 +224,21 @@ void sim_link_done(const struct sim_item *item) {
   struct sim_lane *page = sim_devices[item->stream->ctx->device].page;
   uint64_t *bytes = &page->copied[item->resource == SIM_COPY_IN ? SIM_TO_DEVICE : SIM_FROM_DEVICE];
   __atomic_store_n(bytes, *bytes + item->bytes, __ATOMIC_RELAXED);
+}
+
+/* ---- what copies and fills cost ---------------------------------------------------------------------------------- */
+
+enum { COPY_LATENCY_NS = 1500, INSIDE_FACTOR = 20 };
+
+uint64_t sim_pageable_rate(void) {
+  uint64_t slow = sim_hello.pageable_bytes_per_us;
+  return slow < sim_hello.copy_bytes_per_us ? slow : sim_hello.copy_bytes_per_us;
+}
+
+uint64_t sim_copy_ns(uint64_t bytes, bool pageable) {
+  return COPY_LATENCY_NS + bytes * 1000 / (pageable ? sim_pageable_rate() : sim_hello.copy_bytes_per_us);
+}
+
+uint64_t sim_fill_ns(uint64_t bytes) {
+  return COPY_LATENCY_NS + bytes * 1000 / (sim_hello.copy_bytes_per_us * INSIDE_FACTOR);
 }

@@ -4,7 +4,6 @@
 
 #include "sim/model/model.h"
 
-bool sim_link_map(CUdevice device); /* once per device, before its first copy; false: the engine refused */
 /* The copy begins at t. A process has one copy at a time in each direction. */
 void sim_link_begin(struct sim_item *item, uint64_t t);
 /* When the copy ends unless others begin before. */

@@ -266,20 +266,3 @@ void sim_worker_need(CUdevice index) {
   pthread_attr_destroy(&attributes);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
-
-/* ---- what copies and fills cost ---------------------------------------------------------------------------------- */
-
-enum { COPY_LATENCY_NS = 1500, INSIDE_FACTOR = 20 };
-
-uint64_t sim_pageable_rate(void) {
-  uint64_t slow = sim_hello.pageable_bytes_per_us;
-  return slow < sim_hello.copy_bytes_per_us ? slow : sim_hello.copy_bytes_per_us;
-}
-
-uint64_t sim_copy_ns(uint64_t bytes, bool pageable) {
-  return COPY_LATENCY_NS + bytes * 1000 / (pageable ? sim_pageable_rate() : sim_hello.copy_bytes_per_us);
-}
-
-uint64_t sim_fill_ns(uint64_t bytes) {
-  return COPY_LATENCY_NS + bytes * 1000 / (sim_hello.copy_bytes_per_us * INSIDE_FACTOR);
-}
