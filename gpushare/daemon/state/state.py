@@ -43,9 +43,10 @@ class Refusal:
 
 class State:
     """`smallest_milli`: the smallest guarantee that the arbiter can serve. `placement`: the node's. `faults`: by id of
-    the device. `refused`: the latest. `measured`: how often what grants had was measured. `standing`: what the standing
-    of tenants was worked out from, and that standing; `tenants_shown`: the same of their views. `notices`:
-    yield what a grant's owner has to know now."""
+    the device. `host_pool_bytes`: size of the host pool, set once that is made; 0: there is none. `refused`: the
+    latest. `measured`: how often what grants had was measured. `standing`: what the standing of tenants was worked out
+    from, and that standing; `tenants_shown`: the same of their views. `notices`: yield what a grant's owner has to know
+    now."""
 
     def __init__(
         self,
@@ -68,6 +69,7 @@ class State:
         self.recalls = Recalls()
         self.notices: list[Callable[[Live], Iterator[str]]] = []
         self.faults: dict[str, Fault] = {}
+        self.host_pool_bytes = 0
         self.measured = 0
         self.standing: tuple[tuple[object, ...], Mapping[str, quota.Now]] | None = None
         self.tenants_shown: tuple[tuple[object, ...], list[Tenant]] | None = None
