@@ -102,6 +102,7 @@ class Lib(Protocol):
     GS_RULE_SLEEPING: int
     GS_RULE_GONE: int
     GS_RULE_UNUSED: int
+    GS_RULE_AWAY: int
     GS_RULE_LIMIT: int
     GS_RULE_WAKE: int
     GS_RULE_GUARANTEE: int

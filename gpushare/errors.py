@@ -8,7 +8,8 @@ GpushareError
 │   └── GoneError         it has ended, or the record does not reach back that far         2   410  gone
 ├── RefusedError          it makes sense; policy or capacity says no                       3   409  refused
 │   ├── ForbiddenError    this user may not do that                                        3   403  forbidden
-│   └── OnLoanError       others have it on loan, and are asked to give it back            3   409  on_loan
+│   ├── OnLoanError       others have it on loan, and are asked to give it back            3   409  on_loan
+│   └── CannotMoveError   the memory of a grant cannot leave its device now                3   409  cannot_move
 ├── UnreachableError      no daemon, or not one to be trusted                              4   503  unreachable
 └── FailedError           gpushare, the kernel or the driver failed                        1   500  failed
 
@@ -79,6 +80,12 @@ class OnLoanError(RefusedError):
     code = "on_loan"
 
 
+class CannotMoveError(RefusedError):
+    """The memory of a grant cannot be moved to host memory now; the message has the reason."""
+
+    code = "cannot_move"
+
+
 class UnreachableError(GpushareError):
     """No daemon answers, or what answers cannot be trusted."""
 
@@ -99,6 +106,7 @@ _KINDS = (
     RefusedError,
     ForbiddenError,
     OnLoanError,
+    CannotMoveError,
     UnreachableError,
     FailedError,
 )

@@ -24,6 +24,7 @@ Rule = Literal[
     "ended",
     "free",
     "room",
+    "away",
     "other",
 ]
 

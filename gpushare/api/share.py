@@ -21,7 +21,9 @@ class GrantDevice(Struct, kw_only=True):
     numbers of ended waits, and of leases taken from it in mid-work whose work has ended; `reclaim_ns`: time until that
     work was done. Counts of leases and revokes are of this run of the daemon, and so are histograms: entry i counts
     those shorter than 2^i us and in no earlier entry, the last one all longer. `memory_uncharged_bytes`: the part of
-    the memory it holds that the driver counts beyond what its processes were charged. `marked`: number of processes
+    the memory it holds that the driver counts beyond what its processes were charged. `memory_hosted_bytes`: the
+    part of the memory it holds that is in host memory; `memory_clean_bytes`: that is on the device with a current copy
+    in host memory; `memory_fixed_bytes`: that cannot be moved. `marked`: number of processes
     that wrote impossible values (events of kind `lie`): while there is one, `busy_ns` grows with the leases and
     `memory_bytes` is the limit."""
 
@@ -37,6 +39,9 @@ class GrantDevice(Struct, kw_only=True):
     served_limit_milli: int = 0
     memory_bytes: int = 0
     memory_uncharged_bytes: int = 0
+    memory_hosted_bytes: int = 0
+    memory_clean_bytes: int = 0
+    memory_fixed_bytes: int = 0
     memory_peak_bytes: int = 0
     busy_ns: int = 0
     leased_ns: int = 0

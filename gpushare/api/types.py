@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from gpushare.api.node import DeviceState, Enforce, NodeWall, Wall
+from gpushare.api.node import DeviceState, Enforce, HostPool, NodeWall, Wall
+from gpushare.api.residency import Residency
 from gpushare.api.share import Eviction, Grace, GrantDevice, Health, InTurn, MaxRung, Priority, Signal
 from gpushare.text.units import TEXT_MAX
 
@@ -16,6 +17,7 @@ Class = Literal["interactive", "inference", "training"]
 Phase = Literal["prepared", "reserved", "bound", "active", "suspended", "released", "expired", "failed"]
 Kind = Literal["process", "container"]
 Managed = Literal["charge", "refuse"]
+IdleMemory = Literal["keep", "lend"]
 Leases = Literal["together", "independent"]
 Placement = Literal["spread", "pack"]
 
@@ -29,6 +31,8 @@ Name = Literal[
     "EvictionRequested",
     "EvictionResolved",
     "MemoryExceeded",
+    "MemoryMoved",
+    "MemoryReturned",
     "GangPrepared",
     "GangCommitted",
     "GangAborted",
@@ -94,7 +98,8 @@ class Gang(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True)
 class GrantRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """`memory`: bytes, `8GiB` or `35%` of a device. `time`, `time_limit`: milli, `30%` or `0.3`; with a `time` of 0 it
     only borrows. `device`: id, index or `any`; for several `devices` as many, separated by commas. `managed`: whether
-    managed memory is charged like device memory or refused. `gang`: also as text, `ID[:SIZE[:LEASES]]`.
+    managed memory is charged like device memory or refused. `gang`: also as text, `ID[:SIZE[:LEASES]]`. `idle_memory`:
+    whether its memory may be moved to host memory while the program does not use it (docs/guides/idle-memory.md).
 
     `borrow_memory`: how much of the memory, per device, may be memory that is guaranteed to others and not used by
     them; `true`: all of it. The grant is asked to give it back within `grace_seconds` (default: the node's), also by
@@ -120,6 +125,7 @@ class GrantRequest(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
     devices: Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": 16})] = 1
     device: Annotated[int, Meta(extra_json_schema={"minimum": 0, "maximum": 15})] | str = "any"
     managed: Managed = "charge"
+    idle_memory: IdleMemory = "keep"
     gang: Gang | GangText | None = None
     key: Key | None = None
     ttl_seconds: Annotated[int, Meta(extra_json_schema={"minimum": 1, "maximum": 86400})] | None = None
@@ -198,13 +204,15 @@ class Grant(Struct, kw_only=True):
     """`part_of`: set if it was prepared for a gang across nodes; while its phase is `prepared` it cannot be used.
     `notice`: what the owner needs to know now, such as a device that does not work; usually empty. `walls`: empty
     before anything runs in it. `max_rung`, `grace_seconds`: how memory that it has on loan may be taken back.
-    `eviction`: set while that memory is wanted back."""
+    `eviction`: set while that memory is wanted back. `residency`: where its memory is, if it may be moved; its phase is
+    `suspended` while that is in host memory."""
 
     id: str
     key: str | None
     tenant: str
     class_: Class = field(name="class")
     managed: Managed = "charge"
+    idle_memory: IdleMemory = "keep"
     gang: Gang | None = None
     part_of: PartOf | None = None
     in_turn: InTurn | None = None
@@ -228,6 +236,7 @@ class Grant(Struct, kw_only=True):
     max_rung: MaxRung = "throttle"
     grace_seconds: float = 0
     eviction: Eviction | None = None
+    residency: Residency | None = None
     rv: int
 
 
@@ -313,7 +322,8 @@ class Node(Struct, kw_only=True):
     """Facts about this node, and where its run-time files are. `have`: the part of `capacity` on devices that work.
     `degraded`: some tenant has less than its guarantee because of devices that do not work. `loop_latency_max_ns`:
     longest turn of the daemon's loop in the last minute, for which every call had to wait. `enforce`, `walls`: see
-    docs/security/walls.md. `placement`: of shares for which neither request nor tenant sets one."""
+    docs/security/walls.md. `placement`: of shares for which neither request nor tenant sets one.
+    `host_pool`: see docs/guides/host-pool.md."""
 
     version: str
     epoch: int
@@ -340,6 +350,7 @@ class Node(Struct, kw_only=True):
     enforce: Enforce = "best"
     walls: list[NodeWall] = []
     placement: Placement = "spread"
+    host_pool: HostPool
 
 
 class SimDevice(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -353,7 +364,8 @@ class Event(Struct, kw_only=True):
     of this event; a bookmark has none. `name`: what happened, if `type` alone does not say it. QuotaDegraded: the
     tenant's `have` fell below its guarantee. EvictionRequested: the node wants a grant to end or to shrink, and does
     nothing to it before the deadline. MemoryExceeded: a process took more memory from the driver than its grant may
-    have; the grant's `notice` names the process and what was done to it."""
+    have; the grant's `notice` names the process and what was done to it. MemoryMoved, MemoryReturned: a grant's movable
+    memory is in host memory now, or on the device again."""
 
     rv: int
     epoch: int

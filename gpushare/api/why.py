@@ -12,6 +12,7 @@ What = Literal[
     "resized",
     "guarantee",
     "reclaim",
+    "moved",
     "served",
     "taken",
     "took",
@@ -28,11 +29,11 @@ Due = Literal["guarantee", "fair share"]
 
 class Decision(Struct, kw_only=True):
     """`what`: `admitted`, `resized`, `ended`; `prepared`, `committed` as part of a gang; `guarantee`: how much of its
-    guarantee is kept has changed; `reclaim`: about something borrowed other than a lease; about leases: `served`,
-    `taken` from this grant, `took` from another one for it, `gave_up` of its own accord, `waited` without getting one,
-    `late` to stop, `lie`: its page contains an impossible value. `text`: the decision in a sentence. `rule`: the rule
-    that decided; for leases as in LeaseEvent. `numbers`: those that it was decided by; their names end in their
-    unit."""
+    guarantee is kept has changed; `reclaim`: about something borrowed other than a lease; `moved`: about its memory, to
+    host memory or back; about leases: `served`, `taken` from this grant, `took` from another one for it, `gave_up` of
+    its own accord, `waited` without getting one, `late` to stop, `lie`: its page contains an impossible value. `text`:
+    the decision in a sentence. `rule`: the rule that decided; for leases as in LeaseEvent. `numbers`: those that it was
+    decided by; their names end in their unit."""
 
     at_ns: int
     what: What

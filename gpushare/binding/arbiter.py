@@ -122,6 +122,7 @@ class Rule(enum.IntEnum):
     ENDED = lib.GS_RULE_ENDED
     FREE = lib.GS_RULE_FREE
     ROOM = lib.GS_RULE_ROOM
+    AWAY = lib.GS_RULE_AWAY
 
 
 class Word(enum.IntEnum):

@@ -151,6 +151,10 @@ class LimitsPage(_Page):
         """Whether hosted memory may come back without a daemon."""
         lib.gs_store32(ffi.addressof(self.pointer.device[ordinal], "room"), int(kept))
 
+    def room(self, ordinal: int) -> bool:
+        """Whether hosted memory may come back without a daemon."""
+        return bool(lib.gs_load32(ffi.addressof(self.pointer.device[ordinal], "room")))
+
     def lease(self, ordinal: int) -> DeviceLease:
         """The lease of one device, by its ordinal in the grant."""
         words = self.pointer.device[ordinal]

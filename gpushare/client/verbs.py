@@ -93,6 +93,15 @@ class Verbs:
         """Ends a grant and kills what runs in it. The Grant as it ended."""
         return self.call("DELETE", f"/v1/grants/{segment(grant_id)}")
 
+    def suspend(self, grant_id: str, *, hold: bool = False) -> Any:
+        """The Grant, whose memory begins to move to host memory. `hold`: until `resume`, whatever its programs call.
+        Raises CannotMoveError."""
+        return self.call("POST", f"/v1/grants/{segment(grant_id)}:suspend", {"hold": hold})
+
+    def resume(self, grant_id: str) -> Any:
+        """The Grant, whose memory begins to move back to its device as soon as there is room."""
+        return self.call("POST", f"/v1/grants/{segment(grant_id)}:resume")
+
     def gangs(self) -> Any:
         """A list of GangPart: parts that gangs across nodes have on this node, or had recently."""
         return self._field("parts", "/v1/gangs")

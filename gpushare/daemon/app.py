@@ -237,7 +237,7 @@ class _Daemon:
         except OSError as error:
             raise FailedError(f"the door cannot be started: {error.strerror}") from None
         cleanup.callback(door.close)
-        pool = open_pool(configuration.host_pool(self._config.memory), layout, self._timing)
+        pool = open_pool(configuration.host_pool(self._config.memory), layout, self._timing, state.host_limits)
         cleanup.callback(pool.close)
         hardware = Hardware(inject, found)
         resources = Resources(layout, inject, hardware, door)
@@ -260,12 +260,14 @@ class _Daemon:
             tracepoint,
             Exclusion(state, hardware, asked=self._config.exclusive, users=self._config.exclusive_users),
             configuration.audit(self._config.audit),
+            self._config.memory.move_seconds,
         )
         cleanup.callback(self._close, context)
         if ledger.gap_ns:
             log.info("nothing was recorded for %.1f s before this start", ledger.gap_ns / 1e9)
         for record in records:
             context.adoption.adopt(record, rebooted=ledger.rebooted)
+        context.residency.adopt()
         context.preparing.adopt()
         context.exclusion.start()
         context.evictions.start()
@@ -339,6 +341,7 @@ class _Daemon:
         pulse.notify("STOPPING=1")
         context.accounts.write(context.accounts.read())
         context.evictions.close()
+        context.residency.close()
         context.preparing.close()
         context.audit.close()
         context.adoption.let_go()

@@ -73,9 +73,11 @@ class GuardConfig(Struct, forbid_unknown_fields=True):
 
 class MemoryConfig(Struct, forbid_unknown_fields=True):
     """`host_pool`: how much of the node's memory grants' device memory may move to; `auto`: half of what is free when
-    the daemon starts. It is taken only as it is used (docs/guides/host-pool.md)."""
+    the daemon starts. It is taken only as it is used (docs/guides/host-pool.md). `move_seconds`: how long a grant's
+    processes may take to move out; where one is not done by then, all of it stays on the device."""
 
     host_pool: str = "auto"
+    move_seconds: float = 5
 
 
 class AuditConfig(Struct, forbid_unknown_fields=True):
@@ -121,6 +123,7 @@ RANGES = {
     "reclaim.grace_seconds": (0, GRACE_SECONDS_MAX),
     "reclaim.min_hold_seconds": (0, 86400),
     "audit.grace_seconds": (0, 86400),
+    "memory.move_seconds": (0.1, 600),
     "arbiter.lease_ms": (0, 10_000),
     "arbiter.bound_ms": (0, 1000),
     "arbiter.bound_alone_ms": (0, 1000),

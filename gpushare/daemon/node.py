@@ -35,7 +35,9 @@ from gpushare.daemon.guard.tracepoint import Tracepoint
 from gpushare.daemon.guard.walls import Walls
 from gpushare.daemon.host.pulse import Latency
 from gpushare.daemon.host.readers import Readers
+from gpushare.daemon.residency.demote import Demote
 from gpushare.daemon.residency.pool import HostPool
+from gpushare.daemon.residency.residency import Residency
 from gpushare.daemon.state.hardware import Hardware
 from gpushare.daemon.state.state import State, now_ns
 from gpushare.daemon.workloads.door import Door
@@ -43,6 +45,7 @@ from gpushare.inject.node import Node
 from gpushare.node.devices import Backend, Device
 from gpushare.node.simulator import Simulator
 from gpushare.policy.audit.audit import Act, Rules
+from gpushare.policy.loans.reclaim import Rung
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +70,7 @@ class NodeContext:
     tracepoint: Tracepoint
     exclusion: Exclusion
     audit_rules: Rules
+    move_s: float  # as `[memory] move_seconds`
     started_ns: int = field(default_factory=now_ns)
     accounts: Accounts = field(init=False)
     receipts: Receipts = field(init=False)
@@ -80,6 +84,7 @@ class NodeContext:
     attempts: Attempts = field(init=False)
     containers: Containers = field(init=False)
     adoption: Adoption = field(init=False)
+    residency: Residency = field(init=False)
     evictions: Evictions = field(init=False)
     findings: Findings = field(init=False)
     audit: Audit = field(init=False)
@@ -94,7 +99,10 @@ class NodeContext:
         self.receipts = Receipts(state, arbiter)
         self.serving = Serving(state, self.hardware, arbiter, self.accounts, self.receipts)
         self.transitions = Transitions(state, self.hardware, resources, self.serving, arbiter, self.pool)
-        self.evictions = Evictions(state, self.transitions)
+        state.host_pool_bytes = self.pool.size_bytes
+        self.residency = Residency(state, self.transitions, self.pool, self.move_s)
+        engines = {Rung.DEMOTE: Demote(self.residency)} if self.pool.size_bytes else {}
+        self.evictions = self.residency.recall = Evictions(state, self.transitions, engines)
         self.walls = Walls(
             state,
             self.hardware,
@@ -133,7 +141,14 @@ class NodeContext:
         )
         self.tracepoint.start(self.transitions.exceeded)
         self.transitions.followers = Followers(
-            self.audit, self.tracepoint, self.exclusion, self.evictions, self.preparing, self.devices, self.pool
+            self.audit,
+            self.tracepoint,
+            self.exclusion,
+            self.evictions,
+            self.preparing,
+            self.devices,
+            self.pool,
+            self.residency,
         )
 
     def facts(self) -> types.Node:
@@ -167,6 +182,7 @@ class NodeContext:
             enforce=self.enforce,
             walls=self.walls.facts(),
             placement=self.state.placement,
+            host_pool=self.pool.facts(),
         )
 
 

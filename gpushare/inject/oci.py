@@ -30,6 +30,7 @@ _FIELDS = {
     "selector": "selector",
     "placement": "placement",
     "managed": "managed",
+    "idle-memory": "idle_memory",
     "gang": "gang",
     "borrow-memory": "borrow_memory",
     "max-rung": "max_rung",

@@ -16,9 +16,10 @@ LEASE = {
     "ended": "the grant ended",
     "free": "nobody had the device",
     "room": "its holders leave room",
+    "away": "its memory leaves the device",
 }
 
-OWN_ACCORD = ("idle", "sleeping", "gone", "unused", "ended")
+OWN_ACCORD = ("idle", "sleeping", "gone", "unused", "ended", "away")
 """Rules by which a grant loses a lease without another grant taking it."""
 
 TAKEN = {

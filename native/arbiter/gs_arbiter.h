@@ -140,7 +140,8 @@ enum gs_rule {
   GS_RULE_GANG = 11,     /* a gang got, or lost, all its devices at the same instant */
   GS_RULE_ENDED = 12,    /* the grant ended */
   GS_RULE_FREE = 13,     /* lease: no grant had the device */
-  GS_RULE_ROOM = 14      /* lease: the grant fits on the device together with the holders */
+  GS_RULE_ROOM = 14,     /* lease: the grant fits on the device together with the holders */
+  GS_RULE_AWAY = 15      /* the holder's memory leaves the device */
 };
 
 /* What pays for a lease: the guarantee, saved-up slack, or the surplus. */

@@ -156,6 +156,21 @@ def shared_lone() -> Iterator[Shared]:
         yield Shared(lambda: make("--simulate", "1x16GiB"))
 
 
+@pytest.fixture(scope="session")
+def shared_lending() -> Iterator[Shared]:
+    with maker() as make:
+
+        def made() -> Daemon:
+            node = make("--simulate", "2x16GiB")
+            config = node.state_dir / "gpushare.toml"
+            config.write_text('[memory]\nhost_pool = "64GiB"\nmove_seconds = 60\n')
+            node.options += ["--config", str(config)]
+            node.patch()
+            return node
+
+        yield Shared(made)
+
+
 @pytest.fixture
 def daemon(shared: Shared) -> Iterator[Daemon]:
     yield shared.take()
@@ -174,6 +189,13 @@ def lone(shared_lone: Shared) -> Iterator[Daemon]:
     """A daemon with one device."""
     yield shared_lone.take()
     shared_lone.give_back()
+
+
+@pytest.fixture
+def lending(shared_lending: Shared) -> Iterator[Daemon]:
+    """A daemon whose host pool has room for its devices on whatever machine, and that waits for moves."""
+    yield shared_lending.take()
+    shared_lending.give_back()
 
 
 @pytest.fixture

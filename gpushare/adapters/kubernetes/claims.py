@@ -19,6 +19,7 @@ _CLAIM = {
     "timeLimit": "time_limit",
     "class": "class",
     "managed": "managed",
+    "idleMemory": "idle_memory",
     "priority": "priority",
     "borrowMemory": "borrow_memory",
     "maxRung": "max_rung",

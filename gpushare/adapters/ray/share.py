@@ -14,6 +14,7 @@ _OPTIONS = (
     "devices",
     "placement",
     "managed",
+    "idle_memory",
     "borrow_memory",
     "max_rung",
     "grace",

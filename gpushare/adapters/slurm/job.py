@@ -21,6 +21,7 @@ _WORDS = {
     "time-limit": "time_limit",
     "class": "class",
     "managed": "managed",
+    "idle-memory": "idle_memory",
     "priority": "priority",
     "borrow-memory": "borrow_memory",
     "max-rung": "max_rung",

@@ -15,6 +15,7 @@ from gpushare.cli.command import (
     say,
     whole,
 )
+from gpushare.cli.grants import moving
 from gpushare.cli.look import render
 from gpushare.cli.parser import Parser, checked
 from gpushare.errors import UsageError
@@ -84,6 +85,11 @@ def add_share_options(parser: Parser, *, instead: str | None = None) -> None:
         default="charge",
         help="charge managed memory like device memory (default), or refuse it",
     )
+    parser.add_argument(
+        "--idle-memory",
+        choices=("keep", "lend"),
+        help="keep the memory on the device (default), or let it be moved to host memory while it is not used (lend)",
+    )
 
 
 def add_placement(parser: Parser, otherwise: str) -> None:
@@ -141,7 +147,7 @@ def share_request(args: argparse.Namespace) -> dict[str, Any]:
     """Returns the options' values as arguments of Client.create."""
     same = (
         *("memory", "time", "time_limit", "devices", "selector", "placement", "tenant", "class_", "managed"),
-        *("borrow_memory", "max_rung", "eviction_signal", "priority"),
+        *("idle_memory", "borrow_memory", "max_rung", "eviction_signal", "priority"),
     )
     other = {"device": args.gpu, "grace_seconds": args.grace, "gang": _gang(args.gang, args.leases)}
     return {name: getattr(args, name) for name in same} | other
@@ -177,7 +183,7 @@ def _duration(text: str) -> float:
 
 
 class GrantCommand(Family):
-    """create, show, resize and release grants"""
+    """create, show, resize, suspend and release grants"""
 
     examples = (
         (
@@ -255,7 +261,7 @@ class GrantCommand(Family):
         )
         release.add_argument("id", nargs="+", help="the grants' ids")
 
-        for verb in (create, show, debug, every, resize, release):
+        for verb in (create, show, debug, every, resize, release, *moving.add_verbs(parser)):
             add_common(verb)
 
     def _create(self, args: argparse.Namespace) -> int:

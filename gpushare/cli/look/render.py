@@ -26,7 +26,7 @@ def grant_rows(grants: list[Any]) -> list[list[object]]:
             device["index"],
             format_time(device["time_milli"]),
             *_last_second(grant, device),
-            format_size(device["memory_bytes"]),
+            _memory(device),
             _limit(device),
             device["leases"],
             len(grant["processes"]),
@@ -34,6 +34,13 @@ def grant_rows(grants: list[Any]) -> list[list[object]]:
         for grant in grants
         for device in grant["devices"]
     ]
+
+
+def _memory(device: Any) -> str:
+    """Returns what the grant holds on the device, and what it has in host memory."""
+    hosted = device["memory_hosted_bytes"]
+    here = format_size(max(0, device["memory_bytes"] - hosted))
+    return f"{here} +{format_size(hosted)} hosted" if hosted else here
 
 
 def _limit(device: Any) -> str:
@@ -141,11 +148,13 @@ def grant(found: Any) -> None:
         say(f"  gang        {_gang(found['gang'], len(found['devices']))}")
     if (of := found["part_of"]) is not None:
         say(f"  part        {of['part']} of gang {of['gang']} across nodes")
-    if found["phase"] in ("reserved", "bound", "active"):
+    if found["phase"] in ("reserved", "bound", "active", "suspended"):
         say(f"  CDI device  {' '.join(found['cdi'])}")
         say(f"  directory   {found['dir']}")
     if found["processes"]:
         say(f"  processes   {' '.join(map(str, found['processes']))}")
+    if (memory := found["residency"]) is not None:
+        say(f"  its memory  {_where(memory)}")
     for wall in found["walls"]:
         if not wall["holds"]:
             say(f"  not held    {wall['name']}: {wall['why']}")
@@ -153,9 +162,15 @@ def grant(found: Any) -> None:
         say(
             f"  device {device['index']}    time {format_time(device['time_milli'])} "
             f"(limit {format_time(device['time_limit_milli'])}){_served(device)}, memory "
-            f"{format_size(device['memory_bytes'])} of {format_size(device['memory_limit_bytes'])} "
+            f"{_memory(device)} of {format_size(device['memory_limit_bytes'])} "
             f"(peak {format_size(device['memory_peak_bytes'])})"
         )
+        if found["residency"] is not None:
+            clean = device["memory_clean_bytes"]
+            say(
+                f"              {format_size(device['memory_fixed_bytes'])} of its memory cannot be moved"
+                + (f", {format_size(clean)} is copied to host memory already" if clean else "")
+            )
         if used := _in_words(device):
             say(f"              {used}")
         say(
@@ -167,6 +182,18 @@ def grant(found: Any) -> None:
         if device["marked"]:
             count = device["marked"]
             say(f"              {count} processes say what cannot be: charged by the most it could have used")
+
+
+def _where(memory: Any) -> str:
+    """Returns where a grant's movable memory is."""
+    text = str(memory["where"])
+    if memory["hold"]:
+        text += ", held until it is resumed"
+    elif memory["wanted"]:
+        text += ", wanted back"
+    for why in (memory["waits"], memory["why"]):
+        text += f": {why}" if why else ""
+    return text
 
 
 def debug(found: Any) -> None:

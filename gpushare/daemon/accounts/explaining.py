@@ -60,7 +60,7 @@ class Explaining:
         return why.Explanation(
             grant=record.id,
             tenant=record.tenant,
-            phase=record.phase.value,
+            phase="suspended" if record.is_suspended else record.phase.value,
             now=_now(state.live(grant_id)) if grant_id in state else [],
             decisions=sorted([*own, *leases], key=lambda decision: decision.at_ns),
         )
@@ -201,6 +201,8 @@ def _now(live: Live) -> list[str]:
         text += f" ({format_time(had.borrowed_milli)} of that borrowed)" if had.borrowed_milli else ""
         text += f", lent {format_time(had.lent_milli)}" if had.lent_milli else ""
         text += f", waited {format_time(had.waited_milli)}" if had.waited_milli else ""
+        if place.hosted_bytes:
+            text += "; " + _away(live, place)
         if had.waited_milli >= _LONG_MILLI and had.used_milli >= guarantee:
             text += (
                 ": it has what it is guaranteed, and others leave nothing idle"
@@ -209,6 +211,16 @@ def _now(live: Live) -> list[str]:
             )
         found.append(text)
     return found
+
+
+def _away(live: Live, place: Place) -> str:
+    now = live.record.residency
+    text = f"{format_size(place.hosted_bytes)} of its memory are in host memory"
+    if now.hold:
+        return f"{text} until somebody resumes it"
+    if now.back:
+        return f"{text} and are to come back: {now.waits}" if now.waits else f"{text} and come back"
+    return f"{text} until it needs them"
 
 
 def _refused(one: Refusal) -> why.Refused:

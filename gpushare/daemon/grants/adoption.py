@@ -17,6 +17,7 @@ from gpushare.daemon.workloads import workloads
 from gpushare.errors import GpushareError, UsageError
 from gpushare.policy.grants import lifecycle
 from gpushare.policy.grants.lifecycle import Phase
+from gpushare.policy.residency.residency import RESIDENT
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +46,9 @@ class Adoption:
         except UsageError as error:
             self._state.ledger.set_aside(record.id, str(error))
             return
+        if rebooted:
+            record.residency = RESIDENT  # nothing of it is left, neither here nor there
+            record.places = [replace(place, hosted_bytes=0) for place in record.places]
         self._state.add(live)
         try:
             if rebooted:

@@ -18,7 +18,7 @@ import msgspec
 from gpushare.api.plan import Victim
 from gpushare.api.share import Eviction
 from gpushare.api.types import Name
-from gpushare.daemon.grants.loans import Node, on_loan
+from gpushare.daemon.grants.loans import Back, Node, on_loan
 from gpushare.daemon.grants.transitions import Transitions
 from gpushare.daemon.host.peer import Peer
 from gpushare.daemon.state.asked import Asked, rung_word
@@ -58,7 +58,7 @@ class Evictions:
     def __init__(self, state: State, transitions: Transitions, engines: Mapping[Rung, Engine] | None = None) -> None:
         self._state, self._transitions = state, transitions
         self._engines = dict(engines or {})
-        self._wanted: dict[str, Asked] = {}
+        self._wanted: dict[str, Asked | Back] = {}
         self._node = Node(state, self._wanted, _MILD - self._engines.keys())
         self._timer: asyncio.TimerHandle | None = None
         self._gone: list[str] = []
@@ -100,6 +100,25 @@ class Evictions:
             f" {max(0, left) / 1e9:.1f} s: ask again until then"
         )
 
+    def wanted_back(self, live: Live) -> str:
+        """Called, again and again, with a suspended grant that wants its room back and finds others there. Returns in
+        words for whom it waits."""
+        key, recalls = _back(live), self._state.recalls
+        self._wanted.setdefault(key, Back(live))
+        self._act(recalls.wanted(time.monotonic_ns(), key, live.record.tenant, self._node))
+        want = recalls.wants.get(key)
+        if want is None:
+            return "nobody has it on loan"
+        if want.failed_ns is not None:
+            return f"it is on loan to {_names(want.refused)}, which gave nothing back in time"
+        return f"it is on loan to {_names(want.victims)}, asked to give it back"
+
+    def is_back(self, live: Live) -> None:
+        """Called with a grant that wants no room back any more."""
+        key = _back(live)
+        if key in self._wanted:
+            self._act(self._state.recalls.served(key, time.monotonic_ns(), self._node))
+
     def victims(self, asked: Asked) -> list[Victim]:
         """The grants that would be asked for memory, one entry per device."""
         if not any(map(on_loan, self._state)):
@@ -120,7 +139,7 @@ class Evictions:
                         rung=rung_word(step.rung),
                         max_rung=rung_word(most),
                         rule="guarantee",
-                        memory_bytes=place.borrowed_bytes,
+                        memory_bytes=place.on_loan_bytes,
                     )
                     for place in record.places
                 ]
@@ -273,6 +292,10 @@ _SAID = {
 def _key(peer: Peer, asked: Asked, asker: str) -> str:
     """The key of a want: the same for repeated requests of one asker."""
     return f"{peer.uid} {asker} {msgspec.json.encode(asked.request).decode()}"
+
+
+def _back(live: Live) -> str:
+    return f"back {live.id}"
 
 
 def _names(grants: Collection[str]) -> str:

@@ -12,6 +12,7 @@ from gpushare.daemon.guard.audit import Audit
 from gpushare.daemon.guard.exclusion import Exclusion
 from gpushare.daemon.guard.tracepoint import Tracepoint
 from gpushare.daemon.residency.pool import HostPool
+from gpushare.daemon.residency.residency import Residency
 from gpushare.daemon.state.live import Live
 
 
@@ -33,6 +34,15 @@ class Followers:
     preparing: Freed
     devices: Freed
     pool: HostPool
+    residency: Residency
+
+    def placed(self) -> None:
+        """A grant has been given places, and nothing of it is written yet."""
+        self.residency.placed()
+
+    def processes(self, live: Live) -> None:
+        """Processes of a grant have joined or ended, or say that they have moved memory."""
+        self.residency.looked(live)
 
     def ending(self) -> None:
         """The processes of a grant have ended, and the grant may end: what is known of them is reported first."""
@@ -56,5 +66,6 @@ class Followers:
         self.evictions.freed(live)  # who waits for its memory is asked again
         self.preparing.freed(live)  # its gang may lose this part
         self.devices.freed(live)  # its devices may be drained now
+        self.residency.freed(live)  # memory that has left may come back
         self.tracepoint.changed(live)  # its cgroups are charged no more, or up to another limit
         self.exclusion.changed(live)  # its processes cannot open devices any more

@@ -7,7 +7,7 @@ import stat
 import time
 from collections.abc import Iterable, Iterator, Sequence
 
-from gpushare.binding.page_words import GrantState, Managed, Slot
+from gpushare.binding.page_words import GrantState, IdleMemory, Managed, Slot
 from gpushare.binding.pages import USAGE_BYTES, LimitsPage, UsagePage, new_limits, new_usage
 from gpushare.daemon.host.logs import Seldom
 from gpushare.daemon.state.hardware import Hardware
@@ -74,7 +74,12 @@ class Resources:
                 self._hardware.limits(place, place.guaranteed_milli, place.limit_milli) for place in record.places
             ]
             pages = grantfiles.Pages(
-                new_limits(record.id, limits, managed=Managed[record.request.managed.upper()]),
+                new_limits(
+                    record.id,
+                    limits,
+                    managed=Managed[record.request.managed.upper()],
+                    idle_memory=IdleMemory[record.request.idle_memory.upper()],
+                ),
                 new_usage(record.id),
                 USAGE_BYTES,
             )

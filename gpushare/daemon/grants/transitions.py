@@ -52,6 +52,7 @@ class Transitions:
     def begin(self, live: Live, steps: tuple[lifecycle.Instruction, ...]) -> None:
         """Adds a new grant and carries out the first steps of its life. If one fails, the grant ends."""
         self._state.add(live)
+        self.followers.placed()
         self._carry_out(live, steps)
 
     def send(self, live: Live, event: lifecycle.Event) -> None:
@@ -220,6 +221,7 @@ class Transitions:
             clear=lambda slot: self._serving.clear_slot(live, slot),
             changed=lambda: self._members_changed(live),
             write=lambda: self._write_members(live),
+            looked=lambda: self.followers.processes(live),
             pool=GrantPool(self._pool, live.id, self._hardware.numa_nodes(live.record)),
         )
 
@@ -244,6 +246,7 @@ class Transitions:
         if live.socket is None or live.record.phase.ended:
             return
         live.record.members = live.socket.records
+        self.followers.processes(live)
 
     def _write_members(self, live: Live) -> None:
         if not live.record.phase.ended:

@@ -3,12 +3,14 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from gpushare.api import residency as residency_types
 from gpushare.api import tenants as tenant_types
 from gpushare.api import types
 from gpushare.api.node import DeviceState
 from gpushare.api.share import GrantDevice
 from gpushare.binding.arbiter import Arbiter, DeviceStats, GrantStats
 from gpushare.daemon.guard.walls import walls_of
+from gpushare.daemon.residency import reports
 from gpushare.daemon.state import placement
 from gpushare.daemon.state.asked import Asked, rung_word
 from gpushare.daemon.state.books import DeviceBook
@@ -24,6 +26,7 @@ from gpushare.policy.grants.admission import Place
 from gpushare.policy.quota import standing as quota
 from gpushare.policy.quota.capacity import Standing
 from gpushare.policy.quota.shares import DEVICE_MILLI, Share
+from gpushare.policy.residency.residency import Residency
 from gpushare.tenants.quotas import Tenant
 from gpushare.text.units import PAGE
 
@@ -39,10 +42,15 @@ def _grant_device(
         return _placed(place, kept, healthy)
     assert live is not None and live.handle is not None
     stats = live.held(ordinal, book.total(arbiter.grant_stats(live.handle, place.index)))
-    uncharged = live.uncharged(ordinal)
-    made_of = (place, kept, healthy, share, stats, uncharged, book.had, book.share_got_milli, book.entitled_milli)
+    uncharged, movable = live.uncharged(ordinal), reports.sums(live) if live.asked.lends else None
+    had = book.had, book.share_got_milli, book.entitled_milli
+    made_of = (place, kept, healthy, share, stats, uncharged, movable, *had)
     if book.shown is None or book.shown[0] != made_of:
-        book.shown = made_of, _served(_placed(place, kept, healthy), book, stats, share, uncharged)
+        shown = _served(_placed(place, kept, healthy), book, stats, share, uncharged)
+        if movable is not None:
+            shown.memory_hosted_bytes, shown.memory_clean_bytes = movable.hosted_bytes, movable.clean_bytes
+            shown.memory_fixed_bytes = max(0, stats.memory_bytes - movable.movable_bytes)
+        book.shown = made_of, shown
     return book.shown[1]
 
 
@@ -126,10 +134,11 @@ def grant_view(
         tenant=record.tenant,
         class_=record.class_,
         managed=record.request.managed,
+        idle_memory=record.request.idle_memory,
         gang=asked.gang,
         part_of=types.PartOf(gang=record.part.gang, part=record.part.part) if record.part is not None else None,
         in_turn=record.request.in_turn,
-        phase=life.phase.value,
+        phase="suspended" if record.is_suspended else life.phase.value,
         devices=devices,
         borrow=any(place.borrows for place in record.places),
         cdi=[cdi.device_name(record.id)],
@@ -149,7 +158,14 @@ def grant_view(
         max_rung=rung_word(asked.max_rung),
         grace_seconds=asked.grace_ns / 1e9,
         eviction=live.eviction if live is not None else None,
+        residency=_residency(record.residency) if live is not None and asked.lends else None,
         rv=live.rv if live is not None else 0,
+    )
+
+
+def _residency(now: Residency) -> residency_types.Residency:
+    return residency_types.Residency(
+        where=now.where.value, hold=now.hold, wanted=now.back, waits=now.waits, why=now.why
     )
 
 
@@ -165,6 +181,8 @@ def _notice(state: State, live: Live) -> str:
         ended = ", or it is ended" if asked.max_rung == "kill" else ""
         left = max(0, asked.deadline_ns - now_ns()) / 1e9
         found.append(f"{asked.reason}: end it or make it smaller within {left:.1f} s{ended}")
+    if (now := live.record.residency).waits:
+        found.append(f"its memory is to come back from host memory: {now.waits}")
     found += (notice for notices in state.notices for notice in notices(live))
     return "; ".join(found)
 
@@ -297,6 +315,7 @@ def _tenant_view(
         allocated=types.Quantity(time=taken.time_milli, memory=taken.memory_bytes),
         grants=state.promises.grants(tenant.name),
         placement=placement.of_tenant(state, tenant.name),
+        host_memory=tenant.host_memory,
         now=tenant_types.TenantNow(
             state=now.state,
             demand_milli=now.demand,

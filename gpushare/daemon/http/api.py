@@ -12,6 +12,7 @@ from gpushare.api import engines, types
 from gpushare.api import events as event_types
 from gpushare.api import gangs as gang_types
 from gpushare.api import node as node_types
+from gpushare.api import residency as residency_types
 from gpushare.api import tenants as tenant_types
 from gpushare.api import usage as usage_types
 from gpushare.api.plan import PlanList, Plans
@@ -28,6 +29,7 @@ from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.records import GrantRecord, decode
 from gpushare.errors import ForbiddenError, GpushareError
 from gpushare.ledger.slots import Cut
+from gpushare.policy.residency.residency import By
 
 LARGE_BYTES = 1 << 20
 LARGE_AT_ONCE = 1  # bodies larger than LARGE_BYTES; others wait unread
@@ -49,6 +51,7 @@ FEATURES = [
     "gangs",
     "placement",
     "in_turn",
+    "suspend",
 ]
 
 
@@ -263,6 +266,17 @@ class Api:
         record = self._grants.release(http.peer_of(request), request.match_info["id"])
         await self._context.serving.settled()
         return http.json_answer(self._ended(record))
+
+    async def suspend_grant(self, request: web.Request) -> web.Response:
+        asked = http.decoded(request, residency_types.SuspendRequest)
+        live = self._grants.owned(http.peer_of(request), request.match_info["id"])
+        self._context.residency.suspend(live, By.PERSON, hold=asked.hold)
+        return http.json_answer(self._grant(live))
+
+    async def resume_grant(self, request: web.Request) -> web.Response:
+        live = self._grants.owned(http.peer_of(request), request.match_info["id"])
+        self._context.residency.resume(live)
+        return http.json_answer(self._grant(live))
 
     async def bind_grant(self, request: web.Request) -> web.Response:
         asked = http.decoded(request, types.BindRequest)

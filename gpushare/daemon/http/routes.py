@@ -11,10 +11,11 @@ from gpushare.api import findings as finding_types
 from gpushare.api import gangs as gang_types
 from gpushare.api import node as node_types
 from gpushare.api import plan as plan_types
+from gpushare.api import residency as residency_types
 from gpushare.api import tenants as tenant_types
 from gpushare.api import usage as usage_types
 from gpushare.api import why as why_types
-from gpushare.errors import ForbiddenError, GoneError, GpushareError, NotFoundError, RefusedError
+from gpushare.errors import CannotMoveError, ForbiddenError, GoneError, GpushareError, NotFoundError, RefusedError
 
 BODY_MAX = 64 << 10
 _TEXT = {"type": "string", "minLength": 1, "pattern": r"^[^\u0000-\u001f\u007f-\u009f]+$"}
@@ -151,6 +152,23 @@ ROUTES = (
         body=types.BindRequest,
         answer=types.Binding,
         refusals=_OWNED,
+    ),
+    Route(
+        "POST",
+        "/v1/grants/{id}:suspend",
+        "suspend_grant",
+        "Begin to move a grant's memory to host memory (its owner, or root); its residency says when that is done",
+        body=residency_types.SuspendRequest,
+        answer=types.Grant,
+        refusals=(*_OWNED, CannotMoveError),
+    ),
+    Route(
+        "POST",
+        "/v1/grants/{id}:resume",
+        "resume_grant",
+        "Begin to move a grant's memory back to its device, as soon as there is room (its owner, or root)",
+        answer=types.Grant,
+        refusals=(*_OWNED, CannotMoveError),
     ),
     Route(
         "GET",

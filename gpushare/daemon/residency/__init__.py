@@ -1,1 +1,1 @@
-"""Where the memory of grants is: the host pool."""
+"""Where the memory of grants is: moves it to the host pool and back. The decisions are gpushare.policy.residency."""

@@ -67,6 +67,11 @@ class Asked:
         return self.gang.id if self.gang is not None else None
 
     @property
+    def lends(self) -> bool:
+        """Whether its memory may be moved to host memory."""
+        return self.request.idle_memory == "lend"
+
+    @property
     def lease_flags(self) -> ShareFlags:
         """How the arbiter gives the grant's leases. A gang with devices elsewhere is never stopped for others: its
         ranks here would spin for the ranks there, which this node cannot stop at the same collective."""
@@ -76,8 +81,9 @@ class Asked:
         together = devices > 1 and (gang is None or gang.leases == "together")
         return ShareFlags.GANG if together else ShareFlags.NONE
 
-    def check(self, policy: Policy) -> None:
-        """Raises UsageError for a value that is out of range, RefusedError for what this node does not do."""
+    def check(self, policy: Policy, host_pool_bytes: int = 0) -> None:
+        """Raises UsageError for a value that is out of range, RefusedError for what this node does not do.
+        `host_pool_bytes`: size of the node's host pool."""
         request = self.request
         if request.ttl_seconds is not None and not 1 <= request.ttl_seconds <= TTL_SECONDS_MAX:
             raise UsageError(f"ttl_seconds {request.ttl_seconds} is out of range: give 1 to {TTL_SECONDS_MAX}")
@@ -87,10 +93,23 @@ class Asked:
             raise UsageError(f"devices {request.devices} is out of range: give 1 to {MAX_DEVICES}")
         if not -PRIORITY_MAX <= request.priority <= PRIORITY_MAX:
             raise UsageError(f"priority {request.priority} is out of range: give {-PRIORITY_MAX} to {PRIORITY_MAX}")
+        if self.lends:
+            self._check_lent(host_pool_bytes)
         self._check_grace(policy)
         self._check_loan(policy)
         if request.in_turn is not None:
             self._check_in_turn(request.in_turn.set)
+
+    def _check_lent(self, host_pool_bytes: int) -> None:
+        if self.request.devices != 1 or (self.gang is not None and (self.gang.size or 1) > 1):
+            raise UsageError("idle_memory lend is for grants of one device that are no part of a larger job for now")
+        if self.request.in_turn is not None:
+            raise UsageError("grants that run in turn share their memory: leave idle_memory or in_turn out")
+        if not host_pool_bytes:
+            raise UsageError(
+                "idle_memory lend needs host memory to move to, and this node has no host pool: leave idle_memory out,"
+                " or have `[memory] host_pool` set in gpushare.toml"
+            )
 
     def _check_grace(self, policy: Policy) -> None:
         grace, most = self.request.grace_seconds, policy.grace_ns / 1e9

@@ -16,7 +16,8 @@ from gpushare.policy.grants.taken import Holding, Taken
 from gpushare.policy.quota.capacity import Standing
 from gpushare.policy.quota.shares import Share, shares
 from gpushare.policy.quota.tenant import TenantPolicy
-from gpushare.text.units import parse_time
+from gpushare.policy.residency.residency import Where
+from gpushare.text.units import format_size, parse_time
 
 
 def _devices(wanted: int | str) -> tuple[int | str, ...] | None:
@@ -63,12 +64,32 @@ def place(
 ) -> list[Place]:
     """Returns the places of a new grant, and adds to `choices` why these. `promises`: of the grants that are there, by
     default the node's. Raises UsageError, NotFoundError or RefusedError; changes nothing."""
-    asked.check(state.reclaim_policy)
+    asked.check(state.reclaim_policy, state.host_pool_bytes)
     request, promises = _request(state, asked), promises or state.promises
     if (turn := asked.request.in_turn) is not None and (beside := promises.beside(asked)):
         return _place_in_turn(request, frozenset(turn.parts), beside, promises, state.smallest_milli, choices)
     now = promises.now
     return admission.place(request, now.devices, now.tenants, now.taken, state.smallest_milli, choices)
+
+
+def free_on(promises: Promises, device_id: str) -> int:
+    """Bytes of a device that no grant takes now."""
+    device = next((one for one in promises.now.devices if one.id == device_id), None)
+    if device is None:
+        return 0
+    return device.memory_bytes - device.reserved_bytes - promises.now.taken.on(device_id).memory_bytes
+
+
+def bring_back(live: Live, promises: Promises) -> list[Place]:
+    """Returns the places of a suspended grant once all of its memory is on its devices again. Raises RefusedError where
+    there is no room for it; changes nothing."""
+    for place in live.record.places:
+        if place.hosted_bytes > (free := free_on(promises, place.device)):
+            raise RefusedError(
+                f"{format_size(place.hosted_bytes)} is to come back to device {place.index}, where"
+                f" {format_size(max(0, free))} is free"
+            )
+    return [replace(place, hosted_bytes=0) for place in live.record.places]
 
 
 def _place_in_turn(
@@ -102,6 +123,10 @@ def _place_in_turn(
 def resize(state: State, live: Live, change: GrantChange) -> list[Place]:
     """The grant's places after the change, on the same devices. Raises like `place`; changes nothing."""
     record = live.record
+    if record.residency.where is not Where.RESIDENT:
+        raise RefusedError(
+            f"grant {live.id} is {record.residency.where}: resume it before it is made larger or smaller"
+        )
     if len(state.promises.beside(live.asked)) > 1:
         raise RefusedError(f"grant {live.id} runs in turn with others, and they share what they have: create another")
     now = state.promises.now

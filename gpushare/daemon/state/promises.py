@@ -265,10 +265,11 @@ def _holding(grant: str, asked: Asked, place: Place) -> Holding:
         grant=grant,
         tenant=asked.tenant,
         device=place.device,
-        memory_bytes=place.memory_bytes,
+        memory_bytes=place.here_bytes,
         time_milli=place.time_milli,
         guaranteed_milli=place.guaranteed_milli,
         limit_milli=place.limit_milli,
         gang=asked.gang_id,
         reserved_milli=place.guaranteed_milli,
+        away_bytes=max(0, place.hosted_bytes - place.borrowed_bytes),
     )

@@ -8,6 +8,7 @@ from gpushare.inject.pod import Pod
 from gpushare.ledger.ledger import Ledger
 from gpushare.policy.grants.admission import Place
 from gpushare.policy.grants.lifecycle import Life, Phase
+from gpushare.policy.residency.residency import RESIDENT, Residency, Where
 
 
 class MemberRecord(Struct, kw_only=True):
@@ -58,7 +59,8 @@ class GrantRecord(Struct, kw_only=True):
 
     `part`: set if it was prepared as part of a gang across nodes. `uid`: its owner's. `run_uid`, `run_gid`: the user
     who runs plain processes in it. `open`: all processes of that user may join, bound or not. Times are wall time.
-    `expires_boot_ns`: `life.expires_ns` on the clock since boot, which nobody sets.
+    `expires_boot_ns`: `life.expires_ns` on the clock since boot, which nobody sets. `residency`: where its movable
+    memory is; its deadline is of this run.
     """
 
     life: Life
@@ -76,6 +78,7 @@ class GrantRecord(Struct, kw_only=True):
     part: PartOf | None = None
     pod: Pod = Pod()
     expires_boot_ns: int | None = None
+    residency: Residency = RESIDENT
 
     @property
     def id(self) -> str:
@@ -96,6 +99,11 @@ class GrantRecord(Struct, kw_only=True):
     def phase(self) -> Phase:
         """Its phase."""
         return self.life.phase
+
+    @property
+    def is_suspended(self) -> bool:
+        """Whether its movable memory is in host memory."""
+        return self.residency.where is Where.SUSPENDED and not self.life.phase.ended
 
 
 def decode(text: str) -> GrantRecord:

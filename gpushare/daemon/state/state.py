@@ -29,6 +29,7 @@ from gpushare.policy.grants.lifecycle import Phase
 from gpushare.policy.grants.spread import PLACEMENT, Placement
 from gpushare.policy.loans.recall import Policy, Recalls
 from gpushare.policy.quota import standing as quota
+from gpushare.policy.residency.pool import TenantLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +43,10 @@ class Refusal:
 
 class State:
     """`smallest_milli`: the smallest guarantee that the arbiter can serve. `placement`: the node's. `faults`: by id of
-    the device. `refused`: the latest. `measured`: how often what grants had was measured. `standing`: what the standing
-    of tenants was worked out from, and that standing; `tenants_shown`: the same of their views. `notices`:
-    yield what a grant's owner has to know now."""
+    the device. `host_pool_bytes`: size of the host pool, set once that is made; 0: there is none. `refused`: the
+    latest. `measured`: how often what grants had was measured. `standing`: what the standing of tenants was worked out
+    from, and that standing; `tenants_shown`: the same of their views. `notices`: yield what a grant's owner has to know
+    now."""
 
     def __init__(
         self,
@@ -67,6 +69,7 @@ class State:
         self.recalls = Recalls()
         self.notices: list[Callable[[Live], Iterator[str]]] = []
         self.faults: dict[str, Fault] = {}
+        self.host_pool_bytes = 0
         self.measured = 0
         self.standing: tuple[tuple[object, ...], Mapping[str, quota.Now]] | None = None
         self.tenants_shown: tuple[tuple[object, ...], list[Tenant]] | None = None
@@ -98,6 +101,11 @@ class State:
         if ended is not None:
             raise NotFoundError(f"grant {grant_id} has ended ({ended.phase}: {ended.life.reason}): create another")
         raise NotFoundError(f"no grant {grant_id[:80]!r}: `gpushare grant list` shows what there is")
+
+    def host_limits(self, grant_id: str) -> list[TenantLimit]:
+        """How much of the host pool the grant's tenant may have, and each above it; none for an unknown grant."""
+        found = self._grants.get(grant_id)
+        return self.tenants.host_limits(found.record.tenant) if found is not None else []
 
     def ended(self, grant_id: str) -> GrantRecord | None:
         """The record of a grant that has ended, None where the ledger has none."""

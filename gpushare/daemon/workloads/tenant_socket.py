@@ -62,6 +62,7 @@ class Rules:
 
     `admit` decides on a join: an answer and a line for the process. `clear` empties the slot of a process that has
     died. `changed` is called whenever a process joins or leaves, and `write` shortly after, to make that durable.
+    `looked` is called when a process says that its words in the page have to be read.
     `pool`: the grant's part of the host pool; None: there is none.
     """
 
@@ -70,6 +71,7 @@ class Rules:
     changed: Callable[[], None]
     write: Callable[[], None]
     pool: Pool | None = None
+    looked: Callable[[], None] = lambda: None
 
 
 class TenantSocket:
@@ -139,6 +141,11 @@ class TenantSocket:
                 os.close(pidfd)
             self._pass_page(connection, who)
             return
+        if request is not None and request.looks:
+            if pidfd is not None:
+                os.close(pidfd)
+            self._look(connection, who, request)
+            return
         if (wanted := SegmentRequest.parse(message)) is not None:
             if pidfd is not None:
                 os.close(pidfd)
@@ -157,6 +164,14 @@ class TenantSocket:
         # The ledger knows the process before the process knows its slot: a crash between the two loses nothing.
         self._answers.append((connection, member))
         self._changed()
+
+    def _look(self, connection: int, who: peer.Peer, request: JoinRequest) -> None:
+        """A process has moved memory, or wants it back."""
+        if self._held(who.pid, peer.start_time(who.pid), request) is None:
+            self._door.answer(connection, wire.reply(JoinError.REFUSED, "the process has not joined"))
+            return
+        self._rules.looked()
+        self._door.answer(connection, wire.reply(JoinError.OK))
 
     def _pass_page(self, connection: int, who: peer.Peer) -> None:
         """Passes the usage page to a process of the grant that cannot open it, as in a read-only sandbox."""

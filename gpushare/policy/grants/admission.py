@@ -6,9 +6,9 @@ switching may take, which the arbiter holds back from every guarantee alike), an
 has less what is reserved. A grant's time is reserved out of its tenant's guarantee; what exceeds it is borrowed, and
 a grant that borrows is admitted only where the time it asks for is unclaimed at this moment. One that asks for no time
 borrows all it gets, and is admitted wherever its memory fits. Memory that is guaranteed to others and not used by them
-goes to a grant that may be asked to give it back, and to no other. Memory is given in whole pages of the device. Among
-the devices that fit, a grant of several gets those that are nearest to each other, and a single share is spread or
-packed (gpushare/policy/grants/spread.py).
+goes to a grant that may be asked to give it back, and to no other; the same holds for the room that grants have left
+whose memory is in host memory meanwhile. Memory is given in whole pages of the device. Among the devices that fit, a
+grant of several gets those that are nearest to each other, and a single share is spread or packed (spread.py).
 """
 
 import contextlib
@@ -113,7 +113,8 @@ class Request:
 class Place:
     """`guaranteed_milli`: reserved out of the tenant's guarantee, as long as all devices work. `borrowed_bytes`: of the
     memory, what was guaranteed to other tenants when it was given. `asked_bytes`: what was asked for, of which
-    `memory_bytes` is the whole pages; 0: not known, from an earlier version."""
+    `memory_bytes` is the whole pages; 0: not known, from an earlier version. `hosted_bytes`: of the memory, what is in
+    host memory now, so that others may have its room."""
 
     device: str
     index: int
@@ -123,6 +124,17 @@ class Place:
     limit_milli: int
     borrowed_bytes: int = 0
     asked_bytes: int = 0
+    hosted_bytes: int = 0
+
+    @property
+    def here_bytes(self) -> int:
+        """What it takes of the device now."""
+        return self.memory_bytes - self.hosted_bytes
+
+    @property
+    def on_loan_bytes(self) -> int:
+        """What it has on loan on the device now: hosted memory is given back first."""
+        return max(0, self.borrowed_bytes - self.hosted_bytes)
 
     @property
     def borrows(self) -> bool:
@@ -214,6 +226,8 @@ def place(
         room = DEVICE_MILLI - taken.on(best.device).reserved_milli
         reserved = max(0, min(request.time_milli, unreserved, room))
         unreserved -= reserved
+        here = next(device for device in candidates if device.id == best.device)
+        more = max(more, taken.on(here.id).lent(best.memory_bytes, here.memory_bytes - here.reserved_bytes))
         places.append(replace(best, guaranteed_milli=reserved, borrowed_bytes=more))
         if choices is not None:
             fits = {option.index: round(abs(free) * DEVICE_MILLI) for free, option in options}
@@ -256,12 +270,7 @@ def _together(
     return tuple(sorted(found or (), key=lambda device: device not in owed))
 
 
-def _check_request(
-    request: Request,
-    devices: Collection[Device],
-    taken: Taken,
-    smallest_milli: int,
-) -> None:
+def _check_request(request: Request, devices: Collection[Device], taken: Taken, smallest_milli: int) -> None:
     if request.devices < 1:
         raise UsageError(f"a grant needs at least one device, not {request.devices}")
     if request.device is not None and len(names := set(named.names(request.device))) != request.devices:
@@ -310,11 +319,11 @@ def _borrowed(
     usable = {device.id: device for device in devices if device.usable}
     if not any(other.memory_bytes for other in tenants.values()):
         return 0
-    held = {name: taken.memory(name, usable) for name in tenants}
+    held = {name: taken.memory(name, usable) + taken.away(name, usable) for name in tenants}
     parents = {name: other.parent for name, other in tenants.items()}
     kept = reserves.kept(tenant.name, parents, {name: other.memory_bytes for name, other in tenants.items()}, held)
     free = sum(device.memory_bytes - device.reserved_bytes for device in usable.values())
-    free -= sum(taken.on(device).memory_bytes for device in usable)
+    free -= sum(taken.on(device).memory_bytes + taken.on(device).away_bytes for device in usable)
     over = min(memory, max(0, memory - (free - kept))) if kept else 0
     if over > allowed:
         raise RefusedError(
@@ -351,6 +360,13 @@ def _try(request: Request, device: Device, tenant: Tenant, spare: int, taken: Ta
             f"{format_size(memory)} of memory does not fit on {label}: {format_size(max(0, room))} of"
             f" {format_size(device.memory_bytes)} is free"
         )
+    borrow = request.borrow if isinstance(request.borrow, int) else parse_memory(request.borrow, device.memory_bytes)
+    if (lent := here.lent(memory, device.memory_bytes - device.reserved_bytes)) > borrow:
+        raise RefusedError(
+            f"{format_size(memory)} of memory does not fit on {label}: {format_size(room)} is free, and"
+            f" {format_size(here.away_bytes)} of it is to go back to suspended grants: {format_size(lent)} would be"
+            f" borrowed, and it may borrow {format_size(borrow)}"
+        )
     guaranteed_here, asked_here = here.guaranteed_milli, here.time_milli
     guaranteed = min(request.time_milli, spare)
     unguaranteed = DEVICE_MILLI - guaranteed_here
@@ -370,7 +386,6 @@ def _try(request: Request, device: Device, tenant: Tenant, spare: int, taken: Ta
         )
     free_memory = (room - memory) / device.memory_bytes
     free_time = max(0, DEVICE_MILLI - asked_here - request.time_milli) / DEVICE_MILLI
-    borrow = request.borrow if isinstance(request.borrow, int) else parse_memory(request.borrow, device.memory_bytes)
     place = Place(
         device.id,
         device.index,

@@ -8,7 +8,8 @@ from gpushare.policy.quota.shares import DEVICE_MILLI
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """One admitted grant on one device. `reserved_milli`: what `guaranteed_milli` is when all devices work and its
+    """One admitted grant on one device. `memory_bytes`: what it takes of the device now. `away_bytes`: what it has in
+    host memory and is to get back here. `reserved_milli`: what `guaranteed_milli` is when all devices work and its
     tenant has all it was promised, None: the same."""
 
     grant: str
@@ -20,6 +21,7 @@ class Holding:
     limit_milli: int = DEVICE_MILLI
     gang: str | None = None
     reserved_milli: int | None = None
+    away_bytes: int = 0
 
     @property
     def reserved(self) -> int:
@@ -35,6 +37,7 @@ class Sum:
     time_milli: int = 0
     guaranteed_milli: int = 0
     reserved_milli: int = 0
+    away_bytes: int = 0
 
     def count(self, holding: Holding, sign: int) -> None:
         """`sign`: 1 adds the holding, -1 removes it."""
@@ -42,6 +45,13 @@ class Sum:
         self.time_milli += sign * holding.time_milli
         self.guaranteed_milli += sign * holding.guaranteed_milli
         self.reserved_milli += sign * holding.reserved
+        self.away_bytes += sign * holding.away_bytes
+
+    def lent(self, memory: int, capacity: int) -> int:
+        """How much of `memory` would be in room that grants on the device are to get back. `capacity`: of the
+        device."""
+        free = capacity - self.memory_bytes - self.away_bytes
+        return min(memory, max(0, memory - free)) if self.away_bytes else 0
 
 
 _NOTHING = Sum()
@@ -55,7 +65,8 @@ class Taken:
         self._devices: dict[str, Sum] = {}
         self._tenants: dict[str, Sum] = {}
         self._memory: dict[tuple[str, str], int] = {}
-        """By tenant and device."""
+        self._away: dict[tuple[str, str], int] = {}
+        """Both by tenant and device."""
         self._places: dict[str, int] = {}
         """Number of holdings by grant."""
         for holding in holdings:
@@ -67,7 +78,7 @@ class Taken:
         other._on = {device: dict(here) for device, here in self._on.items()}
         other._devices = {name: replace(own) for name, own in self._devices.items()}
         other._tenants = {name: replace(own) for name, own in self._tenants.items()}
-        other._memory, other._places = dict(self._memory), dict(self._places)
+        other._memory, other._away, other._places = dict(self._memory), dict(self._away), dict(self._places)
         return other
 
     def __iter__(self) -> Iterator[Holding]:
@@ -99,6 +110,8 @@ class Taken:
         self._tenants.setdefault(holding.tenant, Sum()).count(holding, sign)
         key = holding.tenant, holding.device
         self._memory[key] = self._memory.get(key, 0) + sign * holding.memory_bytes
+        if holding.away_bytes:
+            self._away[key] = self._away.get(key, 0) + sign * holding.away_bytes
         places = self._places.get(holding.grant, 0) + sign
         if places:
             self._places[holding.grant] = places
@@ -121,6 +134,10 @@ class Taken:
     def memory(self, tenant: str, devices: Collection[str]) -> int:
         """Bytes of one tenant on these devices."""
         return sum(self._memory.get((tenant, device), 0) for device in devices)
+
+    def away(self, tenant: str, devices: Collection[str]) -> int:
+        """Bytes that one tenant's grants are to get back on these devices."""
+        return sum(self._away.get((tenant, device), 0) for device in devices)
 
     def of_gang(self, device: str, tenant: str, gang: str) -> str | None:
         """A grant of this gang on the device, None: there is none."""

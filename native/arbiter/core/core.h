@@ -22,6 +22,7 @@ struct gs_core_view {
   uint32_t spins;         /* 1: a gang has work on the device that waits for work that it has not submitted yet */
   uint32_t drained;       /* 1: the grant has little in flight, as far as it knows: the device can be handed on */
   uint32_t live;          /* processes that could use a lease */
+  uint32_t away;          /* 1: the grant's memory is not on the device: a lease would be of no use */
   uint32_t running;       /* processes that may have work on the device: they are busy until proven idle */
   uint64_t busy_until_ns; /* when the submitted work is expected to be done; with none running: when it was done */
   uint64_t launches;      /* submissions so far; a change shows that the lease is used */

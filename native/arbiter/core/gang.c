@@ -248,8 +248,8 @@ static void decide_beside(struct gs_core *core, int32_t m, struct decisions *d) 
   if (!g->held) {
     if (core_wants(g) && !g->limit_reached && !others_go_first(core, g))
       core_lease(core, m, -1, d);
-  } else if (!g->view.live || g->limit_reached) {
-    core_revoke(core, m, -1, !g->view.live, d);
+  } else if (core_unable(g) || g->limit_reached) {
+    core_revoke(core, m, -1, core_unable(g), d);
   } else if (now >= g->lease_ns + core->config.lease_ns) {
     bool over = others_go_first(core, g);
     if (over)
@@ -267,7 +267,7 @@ void core_decide_alongside(struct gs_core *core, struct decisions *d) {
       decide_beside(core, core->members[i], d);
     } else if (g->beside) {
       core->alongside_left = true;
-    } else if (g->gang && g->held && g->alongside && !g->yields && (!g->view.live || g->limit_reached)) {
+    } else if (g->gang && g->held && g->alongside && !g->yields && (core_unable(g) || g->limit_reached)) {
       g->yields = true;
       g->yields_to = -1;
     }

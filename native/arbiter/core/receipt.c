@@ -84,6 +84,8 @@ static uint32_t rule_for(const struct gs_core *core, const struct core_grant *h,
 static uint32_t rule_of(const struct gs_core *core, const struct core_grant *h, int32_t candidate, bool idle) {
   if (!h->view.live)
     return GS_RULE_GONE;
+  if (h->view.away)
+    return GS_RULE_AWAY;
   if (idle)
     return core_patience(core, h) <= 0 ? GS_RULE_SLEEPING : GS_RULE_IDLE;
   if (h->limit_reached)

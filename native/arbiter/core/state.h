@@ -284,8 +284,11 @@ static inline bool core_shared(const struct gs_core *core) {
   return holders > 1;
 }
 
+/* True if the grant could not use a lease. */
+static inline bool core_unable(const struct core_grant *g) { return !g->view.live || g->view.away; }
+
 static inline bool core_wants(const struct core_grant *g) {
-  return (g->gang ? g->view.wanted : g->view.waiting) && g->view.live;
+  return (g->gang ? g->view.wanted : g->view.waiting) && !core_unable(g);
 }
 
 /* True if the grant is late and does not claim to run anything: its process is stopped. */

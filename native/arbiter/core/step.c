@@ -85,7 +85,7 @@ void gs_core_bell_rang(gs_core *core, int32_t grant) {
 /* Whether a holder yields, independent of which grants wait. waited: some grant waits. patience: how long the holder
  * may then be idle, in ns. */
 static enum yield holder_yield_reason(struct gs_core *core, struct core_grant *h, bool waited, int64_t patience) {
-  if (!h->view.live)
+  if (core_unable(h))
     return YIELD_IDLE;
   if (h->limit_reached)
     return YIELD;
@@ -106,7 +106,7 @@ static void end_lease(struct gs_core *core, int32_t grant, int32_t candidate, bo
   struct core_grant *h = &core->grant[grant];
   if (!h->gang) {
     core_revoke(core, grant, candidate, idle, d);
-  } else if (idle && h->view.live) {
+  } else if (idle && !core_unable(h)) {
     core_rest(h);
   } else {
     h->yields = true;

@@ -56,6 +56,20 @@ static bool believed_words(struct entry *e, const struct gs_seat *seat, uint32_t
   return claim->lies != 0;
 }
 
+/* Whether some of the grant's memory is not on the device, or is about to leave it. A process that writes wrong words
+ * harms its own grant only, which then gets no lease, or one without its memory. */
+static bool is_away(const struct entry *e, uint32_t ordinal) {
+  uint32_t word = load32(&e->limits->device[ordinal].residency), high = arbiter_slots_of(e);
+  if ((word & ((1u << GS_RESIDENCY_SHIFT) - 1)) == GS_HOSTED)
+    return true;
+  for (uint32_t i = 0; i < high && word; i++) { /* 0: it has never been away */
+    const struct gs_slot_device *d = &e->usage->slot[i].device[ordinal];
+    if (arbiter_seat(e, i) && load64(&d->hosted_bytes) && load32(&d->residency) != word)
+      return true;
+  }
+  return false;
+}
+
 void arbiter_read_view(struct entry *e, uint32_t ordinal, uint64_t now, struct gs_core_view *view) {
   uint32_t lease = load32(&e->limits->device[ordinal].lease), high = arbiter_slots_of(e), marked = 0;
   uint64_t memory = 0, busy = e->dead_busy_ns[ordinal], launches = e->dead_launches[ordinal];
@@ -87,6 +101,7 @@ void arbiter_read_view(struct entry *e, uint32_t ordinal, uint64_t now, struct g
   gs_metered_add(&e->metered[ordinal], busy, marked, (lease & GS_LEASE_HELD) || view->running, now);
   view->busy_ns = e->metered[ordinal].busy_ns;
   e->launches[ordinal] = launches;
+  view->away = is_away(e, ordinal);
   e->live = view->live;
   e->marked = marked;
   e->memory_bytes[ordinal] = gs_claim_memory(memory, marked, load64(&e->limits->device[ordinal].memory_bytes),
@@ -152,6 +167,12 @@ void arbiter_clear_slot(struct entry *e, uint32_t slot) {
     __atomic_store_n(&d->flags, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&d->collectives, 0, __ATOMIC_RELAXED);
     __atomic_store_n(&d->cut, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&d->movable_bytes, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&d->hosted_bytes, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&d->clean_bytes, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&d->copied_bytes, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&d->residency, 0, __ATOMIC_RELAXED);
+    __atomic_store_n(&d->move, 0, __ATOMIC_RELAXED);
   }
   for (uint32_t o = 0; o < e->ndevices; o++) {
     struct gs_claim *claim = arbiter_claim(e, o, slot);

@@ -84,7 +84,7 @@ def test_every_argument_that_names_something(daemon: Daemon, tmp_path: Path) -> 
     devices = daemon.client.devices()
     indices, ids = [str(device["index"]) for device in devices], [device["id"] for device in devices]
     wanted = {
-        "grant re": ["release", "resize"],
+        "grant re": ["release", "resize", "resume"],
         "run --memory 1GiB --grant ": [grant, *prepared],
         "tenants remove o": [TEAM],
         "tenants set x --parent o": [TEAM],

@@ -223,7 +223,7 @@ class Park:
             return cannot("it cannot be parked")
         small = [dataclasses.replace(place, memory_bytes=1 << 30, borrowed_bytes=0) for place in live.record.places]
         self.transitions.move(live, small)
-node.Evictions = lambda state, transitions: Evictions(state, transitions, {Rung.SUSPEND: Park(transitions)})
+node.Evictions = lambda state, transitions, _: Evictions(state, transitions, {Rung.SUSPEND: Park(transitions)})
 """
 
 

@@ -24,7 +24,8 @@ VALUES = re.compile(
     "selector, column|cannot have|"
     "are elsewhere|is built in|too little|give .* to |printable|no number as its size|no pid of a container|"
     "cannot be read|cannot be edited|config.json|bundle|is too small|is no tenant: make it first|is below it$|"
-    "is on level|another than its name says|what no other is guaranteed|has a uid of its own|is taken twice"
+    "is on level|another than its name says|what no other is guaranteed|has a uid of its own|is taken twice|"
+    "idle_memory lend is for grants|leave idle_memory or in_turn out|none of it on loan: ask for one device"
 )
 
 

@@ -217,6 +217,11 @@ class Daemon:
         settings = {"capture_output": True, "text": True, "timeout": 60, "env": self.env, **options}
         return subprocess.run([*GPUSHARE, *map(str, arguments)], check=False, **settings)
 
+    def cli_begun(self, *arguments: object) -> subprocess.Popen[str]:
+        """Starts `gpushare ARGUMENTS`; whoever calls reads what it prints, and waits for its end."""
+        pipe, words = subprocess.PIPE, [*GPUSHARE, *map(str, arguments)]
+        return subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True, env=self.env)
+
     def cli_here(self, *arguments: object) -> subprocess.CompletedProcess[str]:
         """Runs the same in this process, without starting an interpreter."""
         words = list(map(str, arguments))

@@ -57,6 +57,7 @@ def device(index: int, asked: int, served: int, **now: int) -> dict[str, int]:
         **{"index": index, "time_milli": asked, "guaranteed_milli": asked, "served_milli": served},
         **{"served_limit_milli": 1000, "memory_bytes": 512 << 20, "memory_limit_bytes": 8 << 30, "leases": 4},
         "memory_borrowed_bytes": 0,
+        "memory_hosted_bytes": 0,
         **times,
         **now,
     }

@@ -1,0 +1,102 @@
+"""gpushare grant suspend | resume"""
+
+import argparse
+import math
+import time
+from typing import Any
+
+from gpushare.cli.command import answer, client, say
+from gpushare.cli.parser import Parser, checked
+from gpushare.errors import CannotMoveError, FailedError, UsageError
+from gpushare.text.units import format_size
+
+_AGAIN_SECONDS = 0.02
+
+
+def add_verbs(parser: Parser) -> tuple[Parser, ...]:
+    """Adds both verbs, and returns their parsers."""
+    suspend = parser.verb(
+        "suspend",
+        _suspend,
+        "move a grant's memory to host memory; its processes live on and wait when they need it\n\n"
+        "The memory comes back by itself with the next call of its programs that needs it.",
+        ("gpushare grant suspend g-1a2b3c --wait", "until its memory is in host memory"),
+        ("gpushare grant suspend g-1a2b3c --hold", "until `gpushare grant resume`, whatever its programs call"),
+    )
+    suspend.add_argument("id", help="the grant's id")
+    suspend.flag("--hold", "it stays away until it is resumed (default: until its programs need their memory)")
+    _add_wait(suspend, "its memory is in host memory")
+
+    resume = parser.verb(
+        "resume",
+        _resume,
+        "move a suspended grant's memory back to its device, as soon as there is room",
+        ("gpushare grant resume g-1a2b3c --wait=30", "and wait for at most 30 s until it is there"),
+    )
+    resume.add_argument("id", help="the grant's id")
+    _add_wait(resume, "its memory is on the device")
+    return suspend, resume
+
+
+def _add_wait(parser: Parser, until: str) -> None:
+    parser.add_argument(
+        "--wait",
+        nargs="?",
+        const=math.inf,
+        type=checked(_seconds),
+        metavar="S",
+        help=f"return once {until}, or after S seconds with an error (default: at once; without S, no limit)",
+    )
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1
+    if not 0 <= seconds < math.inf:
+        raise UsageError(f"{text!r} is not a number of seconds: give 0 or more")
+    return seconds
+
+
+def _suspend(args: argparse.Namespace) -> int:
+    daemon = client(args)
+    grant = daemon.suspend(args.id, hold=args.hold)
+    if args.wait is not None:
+        grant = _await(daemon, grant, "suspended", args.wait)
+    return answer(args, grant, lambda: _say(grant))
+
+
+def _resume(args: argparse.Namespace) -> int:
+    daemon = client(args)
+    grant = daemon.resume(args.id)
+    if args.wait is not None:
+        grant = _await(daemon, grant, "resident", args.wait)
+    return answer(args, grant, lambda: _say(grant))
+
+
+def _await(daemon: Any, grant: Any, wanted: str, seconds: float) -> Any:
+    """Returns the grant once its memory is where it is wanted. Raises CannotMoveError where it does not leave, and
+    FailedError after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while grant["residency"] is None or grant["residency"]["where"] != wanted:
+        now = grant["residency"]
+        if now is None:
+            raise CannotMoveError(f"grant {grant['id']} has ended meanwhile ({grant['reason']})")
+        if wanted == "suspended" and now["where"] in ("resident", "resuming"):
+            why = now["why"] or "its programs needed it again"
+            raise CannotMoveError(f"the memory of grant {grant['id']} stays where it is: {why}")
+        if time.monotonic() >= deadline:
+            waits = now["waits"] or "it is being moved"
+            raise FailedError(f"grant {grant['id']} is {now['where']} after {seconds:g} s: {waits}")
+        time.sleep(_AGAIN_SECONDS)
+        grant = daemon.grant(grant["id"])
+    return grant
+
+
+def _say(grant: Any) -> None:
+    hosted, now = sum(device["memory_hosted_bytes"] for device in grant["devices"]), grant["residency"]
+    text = f"{grant['id']} is {now['where']}"
+    if hosted:
+        text += f", {format_size(hosted)} of its memory in host memory"
+    say(f"{text}: {now['waits']}" if now["waits"] else text)

@@ -1,0 +1,24 @@
+"""The engine of the rung `demote`: memory that a grant has on loan is given back by moving it to host memory."""
+
+import asyncio
+from collections.abc import Callable
+
+from gpushare.daemon.residency.residency import Residency
+from gpushare.daemon.state.live import Live
+from gpushare.errors import CannotMoveError
+from gpushare.policy.residency.residency import By
+
+
+class Demote:
+    """An Engine of gpushare.daemon.grants.evictions."""
+
+    def __init__(self, residency: Residency) -> None:
+        self._residency = residency
+        self.limit_ns = residency.move_ns
+
+    def start(self, live: Live, cannot: Callable[[str], None]) -> None:
+        """See Engine."""
+        try:
+            self._residency.suspend(live, By.RUNG, cannot=cannot)
+        except CannotMoveError as error:
+            asyncio.get_running_loop().call_soon(cannot, str(error))

@@ -1,0 +1,84 @@
+"""What the processes of a grant report about their movable memory, checked: nothing in the usage page is trusted."""
+
+from dataclasses import dataclass
+
+from gpushare._native import lib
+from gpushare.binding.page_words import Move, SlotUsage
+from gpushare.daemon.state.live import Live
+from gpushare.policy.residency.residency import Process
+
+ORDINAL = 0
+"""Of the device whose memory is moved: grants that lend have one."""
+
+_FAILED = {
+    Move.WORKING: "work is waiting: process {pid} still computes, or records a graph",
+    Move.NO_HOST: "there is no host memory for what process {pid} has",
+    Move.NO_DEVICE: "the device has no room for what process {pid} has: somebody without a grant uses it",
+    Move.FAILED: "the driver refused a step to process {pid}",
+    Move.UNSEEN: "process {pid} has submitted work that cannot be followed, or cannot be stopped",
+}
+
+
+def processes(live: Live) -> tuple[Process, ...]:
+    """All of the grant's processes. A process that lies harms only its own memory: what it says is capped at the
+    grant's limit, and only the present word of the page counts as carried out."""
+    if live.limits is None or live.usage is None:
+        return ()
+    word, limit = live.limits.residency(ORDINAL), live.record.places[ORDINAL].memory_bytes
+    return tuple(
+        _process(member.pid, live.usage.usage(member.slot, ORDINAL), word, live.record.residency.epoch, limit)
+        for member in live.record.members
+    )
+
+
+def _process(pid: int, said: SlotUsage, word: int, epoch: int, limit: int) -> Process:
+    movable = min(said.movable_bytes, said.memory_bytes, limit)
+    failed = ""
+    if said.residency == word and said.move != Move.MOVED:
+        known = said.move in _FAILED
+        failed = _FAILED[Move(said.move)].format(pid=pid) if known else f"process {pid} gives no reason"
+    return Process(
+        pid=pid,
+        epoch=epoch if said.residency == word else -1,
+        failed=failed,
+        trying=said.move == Move.NO_DEVICE,
+        movable_bytes=movable,
+        hosted_bytes=min(said.hosted_bytes, movable),
+        wants=said.wants,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Bytes of all processes of a grant: what can be moved; of that, what is in host memory, and what is on the device
+    with a current copy there."""
+
+    movable_bytes: int
+    hosted_bytes: int
+    clean_bytes: int
+
+
+def sums(live: Live) -> Sums:
+    """For display. Each number is capped at the grant's limit."""
+    if live.limits is None or live.usage is None:
+        return Sums(0, 0, 0)
+    limit = live.record.places[ORDINAL].memory_bytes
+    said = [live.usage.usage(member.slot, ORDINAL) for member in live.record.members]
+    movable = min(limit, sum(one.movable_bytes for one in said))
+    hosted = min(movable, sum(one.hosted_bytes for one in said))
+    return Sums(movable, hosted, min(movable - hosted, sum(one.clean_bytes for one in said)))
+
+
+def epoch_of(word: int) -> int:
+    """The epoch of a residency word."""
+    return word >> int(lib.GS_RESIDENCY_SHIFT)
+
+
+def is_hosted(word: int) -> bool:
+    """Whether a residency word tells processes to move out."""
+    return word & ((1 << int(lib.GS_RESIDENCY_SHIFT)) - 1) == lib.GS_HOSTED
+
+
+def is_prepared(word: int) -> bool:
+    """Whether a residency word tells processes to copy ahead."""
+    return word & ((1 << int(lib.GS_RESIDENCY_SHIFT)) - 1) == lib.GS_PREPARED

@@ -1,0 +1,338 @@
+"""Moves the memory of grants to host memory and back: carries out what gpushare.policy.residency decides. Called on the
+event loop only.
+
+A change is saved to the ledger before the page's word tells the grant's processes of it. A restarted daemon takes every
+grant over in the state that the ledger and the page agree on (`adopt`).
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from gpushare.api.types import Name
+from gpushare.binding.page_words import Residency as Word
+from gpushare.daemon.residency import reports
+from gpushare.daemon.residency.reports import ORDINAL
+from gpushare.daemon.state import placement
+from gpushare.daemon.state.live import Live
+from gpushare.daemon.state.state import State
+from gpushare.daemon.state.watch import Change
+from gpushare.errors import CannotMoveError, RefusedError
+from gpushare.policy.grants.admission import Place
+from gpushare.policy.grants.lifecycle import Phase
+from gpushare.policy.residency import residency as policy
+from gpushare.policy.residency.residency import By, News, Where
+from gpushare.text.units import format_size
+
+log = logging.getLogger(__name__)
+
+_AGAIN_S = 1.0
+"""Between two looks for room, in addition to those when some may have become free."""
+_WAIT_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class Pool(Protocol):
+    """The host pool (daemon/residency/pool.py)."""
+
+    @property
+    def size_bytes(self) -> int:
+        """All of it; 0: this node has none."""
+
+    @property
+    def free_bytes(self) -> int:
+        """What is reserved for nobody."""
+
+    def reserve(self, grant: str, size: int) -> None:
+        """Makes the grant's reservation exactly this. Raises RefusedError where there is too little."""
+
+    def release(self, grant: str) -> None:
+        """Gives all of it back."""
+
+
+class Transitions(Protocol):
+    """What becomes of grants (daemon/grants/transitions.py)."""
+
+    def move(self, live: Live, places: list[Place]) -> None:
+        """Gives a grant other places than it had."""
+
+    def publish(self, live: Live, change: Change, name: Name = "") -> None:
+        """Puts the grant, as it is now, into the watch stream."""
+
+
+class Recall(Protocol):
+    """Takes memory on loan back (daemon/grants/evictions.py)."""
+
+    def wanted_back(self, live: Live) -> str:
+        """Called, again and again, with a suspended grant that wants its room back and finds others there. Returns in
+        words for whom it waits."""
+
+    def is_back(self, live: Live) -> None:
+        """Called with a grant that wants no room back any more."""
+
+
+class Residency:
+    """`suspends`: number of suspends, by who wanted them and by outcome. `waits`: how long grants waited for their
+    memory: counts by bucket of `wait_buckets_s`, their number and their sum in ns."""
+
+    wait_buckets_s = _WAIT_BUCKETS_S
+
+    def __init__(self, state: State, transitions: Transitions, pool: Pool, move_s: float) -> None:
+        self._state, self._transitions, self._pool = state, transitions, pool
+        self.move_ns = round(move_s * 1e9)
+        self._cannot: dict[str, Callable[[str], None]] = {}
+        """By grant: told when its memory does not leave."""
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._looking: set[str] = set()
+        self._wanted_ns: dict[str, int] = {}
+        """Since when grants wait for their memory."""
+        self._closed = False
+        self.recall: Recall
+        """Set once it is made, with an engine that is made of this (daemon/node.py)."""
+        self.suspends: Counter[tuple[str, str]] = Counter()
+        self.waits: Counter[float] = Counter()
+        self.waited_ns = self.waited = 0
+
+    # What people and reclaims ask.
+
+    def suspend(self, live: Live, by: By, *, hold: bool = False, cannot: Callable[[str], None] | None = None) -> None:
+        """Moves the grant's memory to host memory; one that is moved already, or is being moved, is left alone. `hold`:
+        until a person resumes it, whatever it wants. `cannot`: told why, where it does not leave after all.
+
+        Raises CannotMoveError with the reason.
+        """
+        try:
+            self._check(live)
+            movable = sum(one.movable_bytes for one in reports.processes(live))
+            if cannot is not None:
+                self._cannot[live.id] = cannot
+            self._send(live, policy.Suspend(time.monotonic_ns(), by, hold, movable))
+        except RefusedError as refusal:
+            self._cannot.pop(live.id, None)
+            self.suspends[by, "refused"] += 1
+            raise CannotMoveError(f"the memory of grant {live.id} stays where it is: {refusal}") from None
+
+    def _check(self, live: Live) -> None:
+        if not live.asked.lends:
+            raise RefusedError("it keeps its memory (idle_memory keep): create it with idle_memory lend")
+        if live.record.phase is not Phase.ACTIVE:
+            raise RefusedError(f"it is {live.record.phase}, nothing runs in it")
+
+    def resume(self, live: Live) -> None:
+        """Moves the grant's memory back, as soon as there is room. Raises CannotMoveError for a grant that lends
+        none."""
+        if not live.asked.lends:
+            raise CannotMoveError(f"grant {live.id} keeps its memory on the device: there is nothing to resume")
+        self._send(live, policy.Resume(time.monotonic_ns()))
+
+    # What happens.
+
+    def looked(self, live: Live) -> None:
+        """Called when a process of the grant says that its words have changed, and when one has joined or ended. It is
+        looked at in the loop's next turn: a process that asks all the time costs one look per turn."""
+        if live.record.residency.where is not Where.RESIDENT and live.id not in self._looking and not self._closed:
+            self._looking.add(live.id)
+            asyncio.get_running_loop().call_soon(self._look, live)
+
+    def _look(self, live: Live) -> None:
+        self._looking.discard(live.id)
+        if live.id in self._state and not self._closed:
+            self._send(live, policy.Looked(time.monotonic_ns(), reports.processes(live)))
+
+    def placed(self) -> None:
+        """Called when a grant takes room, before that is written: processes of suspended grants must not come back to
+        it by themselves."""
+        suspended = [live for live in self._state if live.record.residency.where is Where.SUSPENDED]
+        hosted: Counter[str] = Counter()
+        for live in suspended:
+            hosted[live.record.places[ORDINAL].device] += live.record.places[ORDINAL].hosted_bytes
+        for live in suspended:
+            device = live.record.places[ORDINAL].device
+            if live.limits is not None:
+                live.limits.set_room(ORDINAL, kept=hosted[device] <= placement.free_on(self._state.promises, device))
+
+    def freed(self, live: Live) -> None:
+        """Called with a grant that has ended or has other places."""
+        if live.record.phase.ended:
+            self._forget(live)
+        self.placed()
+        for other in self._state:
+            if other.record.residency.back:
+                self.looked(other)
+
+    def _forget(self, live: Live) -> None:
+        self._stop_timer(live.id)
+        self._wanted_ns.pop(live.id, None)
+        if live.record.residency.where is not Where.RESIDENT:
+            self._pool.release(live.id)
+            self.recall.is_back(live)
+        if (cannot := self._cannot.pop(live.id, None)) is not None:
+            cannot("it has ended")
+
+    def adopt(self) -> None:
+        """Takes all grants over, once at the start."""
+        for live in self._state:
+            if not live.asked.lends or live.limits is None:
+                continue
+            word, said = live.limits.residency(ORDINAL), reports.processes(live)
+            came = live.limits.room(ORDINAL) and any(one.movable_bytes > one.hosted_bytes for one in said)
+            hosted, now = reports.is_hosted(word), time.monotonic_ns()
+            self._send(live, policy.Restarted(now, reports.epoch_of(word), hosted, came), starting=True)
+            self.looked(live)
+        self.placed()
+
+    def close(self) -> None:
+        """Called when the daemon stops: memory stays where it is."""
+        self._closed = True
+        for grant in list(self._timers):
+            self._stop_timer(grant)
+
+    # What is done.
+
+    def _send(self, live: Live, event: policy.Event, *, starting: bool = False) -> None:
+        before = live.record.residency
+        after, steps = policy.advance(before, event, self.move_ns)
+        if after == before and not steps:
+            return
+        for step in steps:
+            if isinstance(step, policy.Reserve):
+                self._reserve(live, step.size, is_needed=not starting)
+        live.record.residency = after
+        if after.where is not before.where:
+            log.info("residency grant=%s from=%s to=%s why=%r", live.id, before.where, after.where, after.why)
+        if after.back and not before.back:
+            self._wanted_ns.setdefault(live.id, time.monotonic_ns())
+        for step in steps:
+            self._step(live, step)
+        self._set_timer(live)
+        if any(isinstance(step, policy.AskRoom) for step in steps):
+            self._find_room(live)
+        elif after.where is not before.where:
+            self.looked(live)
+        elif after.waits != before.waits:
+            self._transitions.publish(live, "changed")
+
+    def _reserve(self, live: Live, size: int, *, is_needed: bool) -> None:
+        try:
+            self._pool.reserve(live.id, size)
+        except RefusedError as refusal:
+            if is_needed:
+                raise
+            log.warning("grant %s has memory in a host pool that is too small for it now: %s", live.id, refusal)
+
+    def _step(self, live: Live, step: policy.Instruction) -> None:
+        match step:
+            case policy.Record():
+                self._state.save(live.record)
+            case policy.Release():
+                self._pool.release(live.id)
+            case policy.Count(hosted):
+                [place] = live.record.places
+                self._transitions.move(live, [replace(place, hosted_bytes=hosted)])
+            case policy.Write(hosted):
+                self._write(live, hosted=hosted)
+            case policy.Tell(news):
+                self._tell(live, news)
+            case policy.Reserve() | policy.AskRoom():
+                pass
+
+    def _write(self, live: Live, *, hosted: bool) -> None:
+        if live.limits is None:
+            return
+        written = live.limits.set_residency(ORDINAL, Word.HOSTED if hosted else Word.RESIDENT)
+        assert reports.epoch_of(written) == live.record.residency.epoch
+        self._ring(live)
+
+    def _ring(self, live: Live) -> None:
+        """Lets the arbiter look at the grant at once: it takes its lease, or gives it one again."""
+        if live.bell is not None:
+            with contextlib.suppress(OSError):
+                os.eventfd_write(live.bell, 1)
+
+    def _find_room(self, live: Live) -> None:
+        try:
+            placement.bring_back(live, self._state.promises)
+            if live.record.places[ORDINAL].on_loan_bytes < live.record.places[ORDINAL].borrowed_bytes:
+                self._check_loan()
+            why = ""
+        except RefusedError as refusal:
+            owns = live.record.places[ORDINAL].hosted_bytes > live.record.places[ORDINAL].borrowed_bytes
+            why = f"{refusal}; {self.recall.wanted_back(live)}" if owns else str(refusal)
+        self._send(live, policy.Room(time.monotonic_ns(), why))
+        if not why:
+            self.recall.is_back(live)
+
+    def _check_loan(self) -> None:
+        if self._state.recalls.open:
+            raise RefusedError("it had its memory on loan, which is wanted by its owner now")
+
+    def _tell(self, live: Live, news: News) -> None:
+        now, cannot = live.record.residency, self._cannot.pop(live.id, None)
+        name: Name = ""
+        if news is News.MOVED:
+            name = "MemoryMoved"
+            self.suspends[now.by, "moved"] += 1
+            text = f"{format_size(now.hosted_bytes)} of its memory are in host memory now"
+            self._decide(live, text)
+        elif news is News.FAILED:
+            self.suspends[now.by, "failed"] += 1
+            self._decide(live, f"its memory stays on the device: {now.why}")
+            if cannot is not None:
+                cannot(now.why)
+        elif news is News.RETURNED:
+            name = "MemoryReturned"
+            self._count_wait(live)
+            self._decide(live, "its memory is on the device again")
+        self._ring(live)
+        self._transitions.publish(live, "changed", name)
+
+    def _decide(self, live: Live, text: str) -> None:
+        now, place = live.record.residency, live.record.places[ORDINAL]
+        rule = "guarantee" if now.by is By.RUNG else "other"
+        self._state.decisions.add(
+            live.id,
+            "moved",
+            rule,
+            text,
+            device=place.index,
+            memory_bytes=place.memory_bytes,
+            hosted_bytes=now.hosted_bytes,
+        )
+
+    def _count_wait(self, live: Live) -> None:
+        if (since := self._wanted_ns.pop(live.id, None)) is not None:
+            waited = time.monotonic_ns() - since
+            self.waited += 1
+            self.waited_ns += waited
+            for bound in _WAIT_BUCKETS_S:
+                self.waits[bound] += waited <= bound * 1e9
+
+    # Time.
+
+    def _set_timer(self, live: Live) -> None:
+        self._stop_timer(live.id)
+        now = live.record.residency
+        if self._closed:
+            return
+        delay = None
+        if now.deadline_ns is not None:
+            delay = max(0, now.deadline_ns - time.monotonic_ns()) / 1e9
+        elif now.back:
+            delay = _AGAIN_S
+        if delay is not None:
+            self._timers[live.id] = asyncio.get_running_loop().call_later(delay, self._clock, live)
+
+    def _clock(self, live: Live) -> None:
+        del self._timers[live.id]
+        self._look(live)
+        if live.id in self._state and live.id not in self._timers:
+            self._set_timer(live)
+
+    def _stop_timer(self, grant: str) -> None:
+        if (timer := self._timers.pop(grant, None)) is not None:
+            timer.cancel()

@@ -1,0 +1,318 @@
+"""The movable memory of one grant on one device as a pure state machine: an event in, the next state and instructions
+out.
+
+                 Suspend                 all have moved out              room found
+    resident ---------------> suspending -------------------> suspended -------------> resuming ---> resident
+                                  |  refused, deadline, Resume                            ^
+                                  +-------------------------------------------------------+
+
+Each change is recorded before the page's word tells the processes of it, and has an epoch: what a process reports of an
+earlier epoch counts for nothing. Host memory is reserved before processes are told to move out and is given back once
+all of it is on the device again; the room on the device is counted as free only after they have moved out, and is taken
+back before they are told to come in. So a process is never without a place for its bytes.
+"""
+
+import enum
+from dataclasses import dataclass, replace
+
+from gpushare.errors import RefusedError
+
+
+class Where(enum.StrEnum):
+    """A grant's state; the values are those of the ledger and of the node API."""
+
+    RESIDENT = "resident"
+    SUSPENDING = "suspending"
+    SUSPENDED = "suspended"
+    RESUMING = "resuming"
+
+
+class By(enum.StrEnum):
+    """Who wants it to leave: a person, or the reclaim of memory that it has on loan."""
+
+    PERSON = "person"
+    RUNG = "rung"
+
+
+@dataclass(frozen=True, slots=True)
+class Residency:
+    """`epoch`: of the page's word that goes with this state. `reserved_bytes`: of the host pool. `hosted_bytes`: what
+    is counted as gone from the device. `hold`: only a person brings it back. `back`: it is to come back as soon as
+    there is room. `why`: why it did not leave when that was last wanted. `waits`: what it waits for to be back.
+    `deadline_ns`: monotonic, of the move in progress."""
+
+    where: Where = Where.RESIDENT
+    epoch: int = 0
+    by: By = By.PERSON
+    hold: bool = False
+    back: bool = False
+    reserved_bytes: int = 0
+    hosted_bytes: int = 0
+    deadline_ns: int | None = None
+    why: str = ""
+    waits: str = ""
+
+
+RESIDENT = Residency()
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """What a process reports; nothing of it is trusted. `epoch`: the last that it carried out, or could not: then
+    `failed` says why. `trying`: it goes on trying by itself. `wants`: a call of its program waits for its memory."""
+
+    pid: int
+    epoch: int
+    failed: str = ""
+    trying: bool = False
+    movable_bytes: int = 0
+    hosted_bytes: int = 0
+    wants: bool = False
+
+
+# Events. Times are monotonic.
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """Its memory is to leave. `movable_bytes`: how much of it can."""
+
+    now_ns: int
+    by: By
+    hold: bool
+    movable_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """A person wants its memory back on the device."""
+
+    now_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The answer to AskRoom. `why`: why there is none; empty: there is, and it is the grant's from now on."""
+
+    now_ns: int
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """What all of its living processes report now: one has said that it changed, one has ended, or time has passed."""
+
+    now_ns: int
+    processes: tuple[Process, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted:
+    """The daemon was started. `epoch`, `hosted`: of the page's word. `returned`: processes have come back by
+    themselves, to room that was left free for them."""
+
+    now_ns: int
+    epoch: int
+    hosted: bool
+    returned: bool
+
+
+Event = Suspend | Resume | Room | Looked | Restarted
+
+
+# Instructions, to be carried out in the order given.
+
+
+@dataclass(frozen=True, slots=True)
+class Reserve:
+    """Reserve host memory; where that fails, the event has not happened."""
+
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Give all of the reserved host memory back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Write the new state to the ledger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Write the page's word with the state's epoch. `hosted`: memory is to leave the device; else to be there."""
+
+    hosted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Count so many bytes of the grant as gone from its device."""
+
+    hosted_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskRoom:
+    """Look for room on the device, now and whenever there may be some, until it is found: Room is the answer."""
+
+
+class News(enum.Enum):
+    """What has become of a move."""
+
+    MOVED = enum.auto()
+    FAILED = enum.auto()
+    RETURNED = enum.auto()
+    CALLED_BACK = enum.auto()
+    """What had moved before it failed is back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Tell whoever waits for it."""
+
+    news: News
+
+
+Instruction = Reserve | Release | Record | Write | Count | AskRoom | Tell
+Steps = tuple[Instruction, ...]
+
+
+def advance(now: Residency, event: Event, move_ns: int) -> tuple[Residency, Steps]:
+    """The state after the event, and what to do. `move_ns`: how long moving out may take. Raises RefusedError for a
+    Suspend of a grant that has nothing to move."""
+    match event:
+        case Suspend():
+            return _suspend(now, event, move_ns)
+        case Resume():
+            return _resume(now, event, move_ns)
+        case Room():
+            return _room(now, event, move_ns)
+        case Looked():
+            return _look(now, event, move_ns)
+        case Restarted():
+            return _restart(now, event, move_ns)
+
+
+def _suspend(now: Residency, event: Suspend, move_ns: int) -> tuple[Residency, Steps]:
+    if now.where is Where.SUSPENDED:
+        if not event.hold or now.hold:
+            return now, ()
+        return replace(now, hold=True, back=False), (Record(),)
+    if now.where is Where.SUSPENDING:
+        held = now if now.hold or not event.hold else replace(now, hold=True)
+        return held, () if held == now else (Record(),)
+    if event.movable_bytes <= 0:
+        raise RefusedError("none of its memory can be moved")
+    size = max(now.reserved_bytes, event.movable_bytes)
+    leaving = Residency(
+        where=Where.SUSPENDING,
+        epoch=now.epoch + 1,
+        by=event.by,
+        hold=event.hold,
+        reserved_bytes=size,
+        deadline_ns=event.now_ns + move_ns,
+    )
+    return leaving, (Reserve(size), Record(), Write(hosted=True))
+
+
+def _resume(now: Residency, event: Resume, move_ns: int) -> tuple[Residency, Steps]:
+    if now.where is Where.SUSPENDING:
+        return _give_up(now, event.now_ns, "it was resumed meanwhile", move_ns)
+    if now.where is not Where.SUSPENDED or (now.back and not now.hold):
+        return now, ()
+    return replace(now, hold=False, back=True), (Record(), AskRoom())
+
+
+def _room(now: Residency, event: Room, move_ns: int) -> tuple[Residency, Steps]:
+    if now.where is not Where.SUSPENDED or not now.back:
+        return now, ()
+    if event.why:
+        return replace(now, waits=event.why), ()
+    return _come_in(replace(now, why=""), event.now_ns, move_ns)
+
+
+def _come_in(now: Residency, now_ns: int, move_ns: int) -> tuple[Residency, Steps]:
+    coming = replace(
+        now,
+        where=Where.RESUMING,
+        epoch=now.epoch + 1,
+        hold=False,
+        back=False,
+        hosted_bytes=0,
+        deadline_ns=now_ns + move_ns,
+        waits="",
+    )
+    return coming, (Count(0), Record(), Write(hosted=False))
+
+
+def _give_up(now: Residency, now_ns: int, why: str, move_ns: int) -> tuple[Residency, Steps]:
+    """Calls processes back whose room on the device was never counted as free."""
+    coming, steps = _come_in(replace(now, why=why), now_ns, move_ns)
+    return coming, (*steps, Tell(News.FAILED))
+
+
+def _look(now: Residency, event: Looked, move_ns: int) -> tuple[Residency, Steps]:
+    match now.where:
+        case Where.RESIDENT:
+            return now, ()
+        case Where.SUSPENDING:
+            return _look_suspending(now, event, move_ns)
+        case Where.SUSPENDED:
+            wanted = any(one.wants for one in event.processes) and not now.hold
+            if now.back or wanted or not event.processes:
+                return replace(now, back=True, hold=False), (AskRoom(),)
+            return now, ()
+        case Where.RESUMING:
+            return _look_resuming(now, event, move_ns)
+
+
+def _look_suspending(now: Residency, event: Looked, move_ns: int) -> tuple[Residency, Steps]:
+    failed = next((one.failed for one in event.processes if one.failed and one.epoch == now.epoch), "")
+    if failed:
+        return _give_up(now, event.now_ns, failed, move_ns)
+    left = [one for one in event.processes if one.epoch != now.epoch and (one.movable_bytes or one.hosted_bytes)]
+    if left:
+        if now.deadline_ns is not None and event.now_ns < now.deadline_ns:
+            return now, ()
+        pids = ", ".join(str(one.pid) for one in left[:3])
+        return _give_up(now, event.now_ns, f"not all of its processes answered in time ({pids})", move_ns)
+    hosted = min(now.reserved_bytes, sum(one.hosted_bytes for one in event.processes))
+    if not hosted:
+        return _give_up(now, event.now_ns, "none of its memory can be moved any more", move_ns)
+    away = replace(now, where=Where.SUSPENDED, hosted_bytes=hosted, deadline_ns=None)
+    return away, (Count(hosted), Record(), Tell(News.MOVED))
+
+
+def _look_resuming(now: Residency, event: Looked, move_ns: int) -> tuple[Residency, Steps]:
+    left = [one for one in event.processes if one.hosted_bytes and (one.failed or one.epoch != now.epoch)]
+    if not left:
+        there = Residency(epoch=now.epoch, by=now.by, why=now.why)
+        return there, (Record(), Release(), Tell(News.CALLED_BACK if now.why else News.RETURNED))
+    stuck = next((one for one in left if one.failed and one.epoch == now.epoch), None)
+    waiting = replace(now, waits=stuck.failed) if stuck is not None else now
+    if now.deadline_ns is not None and event.now_ns < now.deadline_ns:
+        return waiting, ()
+    waiting = replace(waiting, deadline_ns=event.now_ns + move_ns)
+    if stuck is None or stuck.trying:
+        return waiting, ()
+    return replace(waiting, epoch=now.epoch + 1), (Record(), Write(hosted=False))
+
+
+def _restart(now: Residency, event: Restarted, move_ns: int) -> tuple[Residency, Steps]:
+    seen = replace(now, epoch=event.epoch)
+    if now.where is Where.RESIDENT and not event.hosted:
+        return seen, ()
+    reserve = (Reserve(now.reserved_bytes),) if now.reserved_bytes else ()
+    if now.where is Where.SUSPENDING and not event.hosted:
+        # The daemon was killed before it told the processes. Some may still be coming in from the time before.
+        coming = replace(seen, where=Where.RESUMING, hold=False, why="the daemon was restarted")
+        return replace(coming, deadline_ns=event.now_ns + move_ns), (*reserve, Record(), Tell(News.FAILED))
+    if now.where is Where.SUSPENDING:
+        return replace(seen, deadline_ns=event.now_ns + move_ns), reserve
+    if now.where is Where.SUSPENDED and event.hosted and not event.returned:
+        return seen, reserve
+    coming, steps = _come_in(seen, event.now_ns, move_ns)
+    return coming, (*reserve, *steps)

@@ -1,0 +1,285 @@
+"""The state machine of movable memory, against a small world that carries its instructions out: whatever happens in
+whatever order, no byte is without a place, and nothing waits for ever."""
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from gpushare.errors import RefusedError
+from gpushare.policy.residency import residency as policy
+from gpushare.policy.residency.residency import (
+    RESIDENT,
+    By,
+    Looked,
+    News,
+    Process,
+    Residency,
+    Restarted,
+    Resume,
+    Room,
+    Suspend,
+    Where,
+    advance,
+)
+
+MOVE_NS = 100
+LIMIT = 10
+
+
+@dataclass
+class Running:
+    """A process: `epoch`: the last that it has carried out. Its bytes are on the device or in host memory."""
+
+    pid: int
+    here: int = 0
+    hosted: int = 0
+    epoch: int = 0
+    failed: str = ""
+    wants: bool = False
+
+
+@dataclass
+class World:
+    """The page's word, the pool, the ledger, and what others have on the device, which is as large as the limit."""
+
+    state: Residency = RESIDENT
+    saved: Residency = RESIDENT
+    epoch: int = 0
+    hosted: bool = False
+    now: int = 0
+    pool: int = 20
+    reserved: int = 0
+    counted: int = 0
+    others: int = 0
+    pids: int = 0
+    processes: list[Running] = field(default_factory=list)
+    news: list[News] = field(default_factory=list)
+
+    def reports(self) -> tuple[Process, ...]:
+        return tuple(
+            Process(one.pid, one.epoch, one.failed, False, one.here + one.hosted, one.hosted, one.wants)
+            for one in self.processes
+        )
+
+    def send(self, event: policy.Event, *, killed_after: int | None = None) -> None:
+        """`killed_after`: the daemon is killed once it has carried out as many instructions."""
+        after, steps = advance(self.state, event, MOVE_NS)
+        for step in steps:
+            if isinstance(step, policy.Reserve):
+                if step.size > self.pool:
+                    raise RefusedError("the pool is too small")
+                self.reserved = step.size
+        self.state = after
+        asked = False
+        for number, step in enumerate(steps):
+            if number == killed_after:
+                return
+            match step:
+                case policy.Record():
+                    self.saved = self.state
+                case policy.Release():
+                    assert not any(one.hosted for one in self.processes), "host memory is taken from bytes in it"
+                    self.reserved = 0
+                case policy.Count(size):
+                    self.counted = size
+                case policy.Write(hosted):
+                    self.epoch += 1
+                    self.hosted = hosted
+                    assert self.state.epoch == self.epoch == self.saved.epoch, "the word is not the recorded one"
+                    if hosted:
+                        assert self.reserved >= sum(one.here + one.hosted for one in self.processes)
+                case policy.Tell(news):
+                    self.news.append(news)
+                case policy.AskRoom():
+                    asked = True
+        if asked and killed_after is None:
+            short = self.state.hosted_bytes > LIMIT - self.others - (LIMIT - self.counted)
+            self.send(Room(self.now, "others have it" if short else ""))
+
+    def look(self) -> None:
+        self.send(Looked(self.now, self.reports()))
+
+    def restart(self) -> None:
+        self.state, self.reserved, self.now = self.saved, 0, self.now + 1
+        self.counted = self.state.hosted_bytes
+        returned = False
+        self.send(Restarted(self.now, self.epoch, self.hosted, returned))
+        self.look()
+
+
+class Moves(RuleBasedStateMachine):
+    @initialize()
+    def begin(self) -> None:
+        self.world = World()
+
+    @rule(size=st.integers(0, 4))
+    def starts(self, size: int) -> None:
+        world = self.world
+        used = sum(one.here + one.hosted for one in world.processes)
+        world.pids += 1
+        fits = not world.hosted and used + size <= LIMIT
+        world.processes.append(Running(world.pids, here=size if fits else 0, epoch=world.epoch if fits else 0))
+        world.look()
+
+    @precondition(lambda self: self.world.processes)
+    @rule(data=st.data())
+    def carries_out(self, data: st.DataObject) -> None:
+        """It sees the word that is in the page now, and does what that says, or cannot."""
+        world = self.world
+        one = data.draw(st.sampled_from(world.processes))
+        why = data.draw(st.sampled_from(["", "", "", "its work goes on"]))
+        if one.epoch == world.epoch and not one.failed:
+            return
+        one.epoch, one.failed = world.epoch, why
+        if not why and world.hosted:
+            one.here, one.hosted = 0, one.here + one.hosted
+        elif not why:
+            one.here, one.hosted, one.wants = one.here + one.hosted, 0, False
+        world.look()
+
+    @precondition(lambda self: self.world.processes)
+    @rule(data=st.data())
+    def moves_half(self, data: st.DataObject) -> None:
+        """It is in the middle of what the word says."""
+        world = self.world
+        one = data.draw(st.sampled_from(world.processes))
+        if one.epoch == world.epoch:
+            return
+        if world.hosted and one.here:
+            one.here, one.hosted = one.here - 1, one.hosted + 1
+        elif not world.hosted and one.hosted:
+            one.here, one.hosted = one.here + 1, one.hosted - 1
+
+    @precondition(lambda self: self.world.processes)
+    @rule(data=st.data())
+    def ends(self, data: st.DataObject) -> None:
+        self.world.processes.remove(data.draw(st.sampled_from(self.world.processes)))
+        self.world.look()
+
+    @precondition(lambda self: any(one.hosted for one in self.world.processes))
+    @rule(data=st.data())
+    def wants(self, data: st.DataObject) -> None:
+        data.draw(st.sampled_from([one for one in self.world.processes if one.hosted])).wants = True
+        self.world.look()
+
+    @rule(by=st.sampled_from(By), hold=st.booleans(), killed=st.none() | st.integers(0, 3))
+    def suspend(self, by: By, hold: bool, killed: int | None) -> None:
+        world = self.world
+        before = world.state
+        movable = sum(one.here + one.hosted for one in world.processes)
+        event = Suspend(world.now, by, hold, movable)
+        try:
+            world.send(event, killed_after=killed)
+        except RefusedError:
+            assert world.state == before
+            assert world.reserved >= before.reserved_bytes
+        if killed is not None:
+            world.restart()
+            return
+        again, epoch = world.state, world.epoch
+        if again.where in (Where.SUSPENDING, Where.SUSPENDED):
+            world.send(event)
+            assert (world.state, world.epoch) == (again, epoch), "twice is once"
+
+    @rule(killed=st.none() | st.integers(0, 3))
+    def resume(self, killed: int | None) -> None:
+        self.world.send(Resume(self.world.now), killed_after=killed)
+        if killed is not None:
+            self.world.restart()
+
+    @rule()
+    def daemon_is_killed(self) -> None:
+        self.world.restart()
+
+    @rule(killed=st.integers(0, 3))
+    def daemon_is_killed_while_it_looks(self, killed: int) -> None:
+        self.world.send(Looked(self.world.now, self.world.reports()), killed_after=killed)
+        self.world.restart()
+
+    @rule(ns=st.integers(1, 2 * MOVE_NS))
+    def time_passes(self, ns: int) -> None:
+        self.world.now += ns
+        self.world.look()
+
+    @rule(size=st.integers(0, LIMIT))
+    def others_take_what_is_free(self, size: int) -> None:
+        self.world.others = min(size, self.world.counted)
+        self.world.look()
+
+    @invariant()
+    def every_byte_has_a_place(self) -> None:
+        world = self.world
+        assert sum(one.hosted for one in world.processes) <= world.reserved
+        here = sum(one.here for one in world.processes)
+        assert here <= LIMIT - world.counted, "the room is another's"
+        assert world.others <= world.counted
+        assert world.counted <= world.reserved
+
+    def teardown(self) -> None:
+        """Honest processes and time bring it to rest, whatever state it is in, and all of it back."""
+        world = self.world
+        world.others = 0
+        for _ in range(2):
+            world.send(Resume(world.now))
+            for _ in range(8):
+                for one in world.processes:
+                    one.epoch, one.failed = world.epoch, ""
+                    if world.hosted:
+                        one.here, one.hosted = 0, one.here + one.hosted
+                    else:
+                        one.here, one.hosted, one.wants = one.here + one.hosted, 0, False
+                world.now += MOVE_NS
+                world.look()
+        assert replace(world.state, epoch=0, by=By.PERSON, why="") == RESIDENT
+        assert not world.hosted
+        assert not world.reserved
+        assert not world.counted
+
+
+TestMoves = Moves.TestCase
+TestMoves.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+
+
+def away(**changes: object) -> Residency:
+    return replace(Residency(Where.SUSPENDED, 3, reserved_bytes=4, hosted_bytes=4), **changes)  # type: ignore[arg-type]
+
+
+def test_a_call_brings_it_back_unless_it_is_held() -> None:
+    wants = Looked(5, (Process(1, 3, movable_bytes=4, hosted_bytes=4, wants=True),))
+    assert advance(away(), wants, MOVE_NS)[1] == (policy.AskRoom(),)
+    assert advance(away(hold=True), wants, MOVE_NS) == (away(hold=True), ())
+    resumed, steps = advance(away(hold=True), Resume(6), MOVE_NS)
+    assert (resumed.back, resumed.hold) == (True, False)
+    assert policy.AskRoom() in steps
+
+
+def test_an_answer_of_an_earlier_epoch_counts_for_nothing() -> None:
+    leaving, _ = advance(RESIDENT, Suspend(0, By.PERSON, False, 4), MOVE_NS)
+    late = Looked(1, (Process(1, leaving.epoch - 1, failed="old", movable_bytes=4),))
+    assert advance(leaving, late, MOVE_NS) == (leaving, ())
+
+
+def test_a_process_that_does_not_answer_costs_only_the_time_limit() -> None:
+    leaving, _ = advance(RESIDENT, Suspend(0, By.RUNG, False, 8), MOVE_NS)
+    moved = Process(1, leaving.epoch, movable_bytes=4, hosted_bytes=4)
+    silent = Process(2, leaving.epoch - 1, movable_bytes=4)
+    assert advance(leaving, Looked(MOVE_NS - 1, (moved, silent)), MOVE_NS)[0] == leaving
+    back, steps = advance(leaving, Looked(MOVE_NS, (moved, silent)), MOVE_NS)
+    assert back.where is Where.RESUMING
+    assert "(2)" in back.why
+    assert policy.Tell(News.FAILED) in steps
+    assert policy.Count(0) in steps
+
+
+def test_nothing_to_move_is_refused() -> None:
+    with pytest.raises(RefusedError, match="none of its memory"):
+        advance(RESIDENT, Suspend(0, By.PERSON, False, 0), MOVE_NS)
+
+
+def test_who_returned_by_itself_is_counted_before_anything_else() -> None:
+    back, steps = advance(away(), Restarted(9, 3, hosted=True, returned=True), MOVE_NS)
+    assert back.where is Where.RESUMING
+    assert [type(step) for step in steps] == [policy.Reserve, policy.Count, policy.Record, policy.Write]
