@@ -1,0 +1,30 @@
+"""Programs of gpushare run whose memory is moved: by the simulator's books it leaves the device and comes back."""
+
+from run.waiting import until
+
+MIB = 1 << 20
+
+
+def held(daemon, pid):
+    return sum(row["bytes"] for row in daemon.books()["processes"] if row["pid"] == pid)
+
+
+def test_a_program_waits_for_its_memory_and_goes_on(daemon, client):
+    program = daemon.spin("4GiB", "50%", idle_memory="lend", gpu="0")
+    try:
+        [grant] = client.grants()
+        program.tell("alloc 64MiB")
+        program.tell("alloc 32MiB")
+        before = held(daemon, program.pid)
+        assert before > 96 * MIB
+        done = daemon.cli("grant", "suspend", grant["id"], "--wait=30")
+        assert done.returncode == 0, done.stderr
+        assert before - held(daemon, program.pid) == 96 * MIB
+        assert client.grant(grant["id"])["devices"][0]["memory_hosted_bytes"] == 96 * MIB
+        assert program.tell("touch 3")["event"]
+        shown = client.grant(grant["id"])
+        until(lambda: client.grant(grant["id"])["residency"]["where"] == "resident", f"it is back: {shown}")
+        assert 0 <= held(daemon, program.pid) - before <= 4096, "and what the kernel was given"
+        assert client.grant(grant["id"])["devices"][0]["memory_hosted_bytes"] == 0
+    finally:
+        program.close()
