@@ -34,6 +34,24 @@ class NodeWall(Struct, kw_only=True):
     lost: str
 
 
+class HostPool(Struct, kw_only=True):
+    """The node's memory that device memory of grants can move to, in bytes: the whole pool; what is free; what is
+    reserved for grants and not used; what their processes have, with what they gave back a moment ago; and what of the
+    free bytes cannot be given to anybody, since a process that gave it back keeps it pinned. `cgroup`: what it is
+    charged to, empty where that is the daemon's own, and then `uncharged` says why. `segments`: how many pieces there
+    are, of at most `segments_most`, since each takes a descriptor of the daemon."""
+
+    size: int
+    free: int
+    reserved: int
+    used: int
+    kept: int
+    cgroup: str
+    uncharged: str
+    segments: int
+    segments_most: int
+
+
 DeviceState = Literal["ready", "draining", "drained"]
 """`draining`: it takes no new grants and still has some; `drained`: it has none left."""
 

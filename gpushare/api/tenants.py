@@ -27,7 +27,8 @@ Source = Annotated[str, Meta(extra_json_schema={"pattern": SOURCE})]
 
 class TenantPolicy(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """A table of tenants.toml, and the body of PUT. `time`: milli of the node (1000 per device) or `600%`. `memory`:
-    bytes or a size, per node.
+    bytes or a size, per node. `host_memory`: the most of the node's own memory that device memory of its grants may
+    move to, and of those of the tenants below it; left out: what the host pool has.
 
     `parent`: the tenant that it is part of; if left out, the one whose name is the beginning of its own (`ml` for
     `ml/a`), if there is one. `users`, `groups`: names or numbers of the users and groups that may name this tenant, in
@@ -44,6 +45,7 @@ class TenantPolicy(Struct, forbid_unknown_fields=True, omit_defaults=True, kw_on
     users: list[AccountNumber | Account] = field(default_factory=list)
     groups: list[AccountNumber | Account] = field(default_factory=list)
     placement: Placement | None = None
+    host_memory: NodeMemorySize | NodeMemoryText | None = None
     source: Source = FILE
 
 
@@ -70,7 +72,7 @@ class Tenant(Struct, kw_only=True):
     """`guarantee`, `have`, `limit_time` and `now` are those of the tenant with all tenants below it, `allocated` and
     `grants` its own. `guarantee.memory` 0: no memory is held back for this tenant; it gets what fits. `have`: what
     remains of the guarantee on the devices that work. `degraded`: `have` is less than the guarantee. `placement`: the
-    one that is in force for its shares."""
+    one that is in force for its shares. `host_memory`: as in TenantPolicy; None: no limit."""
 
     name: str
     parent: str | None
@@ -87,6 +89,7 @@ class Tenant(Struct, kw_only=True):
     grants: int
     now: TenantNow
     placement: Placement = "spread"
+    host_memory: int | None = None
 
 
 class Tenants(Struct, kw_only=True):

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from gpushare.api.node import DeviceState, Enforce, NodeWall, Wall
+from gpushare.api.node import DeviceState, Enforce, HostPool, NodeWall, Wall
 from gpushare.api.residency import Residency
 from gpushare.api.share import Eviction, Grace, GrantDevice, Health, InTurn, MaxRung, Priority, Signal
 from gpushare.text.units import TEXT_MAX
@@ -322,7 +322,8 @@ class Node(Struct, kw_only=True):
     """Facts about this node, and where its run-time files are. `have`: the part of `capacity` on devices that work.
     `degraded`: some tenant has less than its guarantee because of devices that do not work. `loop_latency_max_ns`:
     longest turn of the daemon's loop in the last minute, for which every call had to wait. `enforce`, `walls`: see
-    docs/security/walls.md. `placement`: of shares for which neither request nor tenant sets one."""
+    docs/security/walls.md. `placement`: of shares for which neither request nor tenant sets one.
+    `host_pool`: see docs/guides/host-pool.md."""
 
     version: str
     epoch: int
@@ -349,6 +350,7 @@ class Node(Struct, kw_only=True):
     enforce: Enforce = "best"
     walls: list[NodeWall] = []
     placement: Placement = "spread"
+    host_pool: HostPool
 
 
 class SimDevice(Struct, forbid_unknown_fields=True, kw_only=True):

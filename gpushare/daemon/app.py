@@ -237,7 +237,7 @@ class _Daemon:
         except OSError as error:
             raise FailedError(f"the door cannot be started: {error.strerror}") from None
         cleanup.callback(door.close)
-        pool = open_pool(configuration.host_pool(self._config.memory), layout, self._timing)
+        pool = open_pool(configuration.host_pool(self._config.memory), layout, self._timing, state.host_limits)
         cleanup.callback(pool.close)
         hardware = Hardware(inject, found)
         resources = Resources(layout, inject, hardware, door)

@@ -182,6 +182,7 @@ class NodeContext:
             enforce=self.enforce,
             walls=self.walls.facts(),
             placement=self.state.placement,
+            host_pool=self.pool.facts(),
         )
 
 

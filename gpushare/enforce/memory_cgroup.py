@@ -5,7 +5,7 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpushare.enforce.cgroup import Cgroup
+from gpushare.enforce.cgroup import Cgroup, memberships
 from gpushare.errors import FailedError
 
 _EMPTY_BYTES = 2 << 20
@@ -64,6 +64,26 @@ def _enable(root: Path) -> None:
         control = root / "cgroup.subtree_control"
         if "memory" not in control.read_text().split():
             control.write_text("+memory")
+
+
+def room(pid: int | str = "self", hierarchy: Hierarchy | None = None) -> int | None:
+    """Bytes that can still be charged to the cgroup of a process: the least of what it and those above it may have and
+    do not. None: no limit is known. Raises FailedError if the process has ended."""
+    where = hierarchy or Hierarchy.find()
+    if where is None:
+        return None
+    names = ("memory.max", "memory.current") if where.v2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    left = list[int]()
+    for controllers, parts in memberships(pid):
+        its = not controllers if where.v2 else "memory" in controllers
+        if not its or ".." in parts:
+            continue
+        for depth in range(len(parts) + 1):
+            group = where.path.joinpath(*parts[:depth])
+            with contextlib.suppress(OSError, ValueError):  # without a limit, v2 has a word, and the root no file
+                most, now = (int((group / name).read_text()) for name in names)
+                left.append(max(0, most - now))
+    return min(left, default=None)
 
 
 def charged(group: Cgroup) -> int | None:

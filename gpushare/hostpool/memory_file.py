@@ -64,11 +64,20 @@ def whole(file: int, size: int) -> bool:
 
 def available() -> int:
     """Bytes of memory that processes of this node can still take without swapping."""
+    return _meminfo("MemAvailable")
+
+
+def total() -> int:
+    """Bytes of memory that this node has."""
+    return _meminfo("MemTotal")
+
+
+def _meminfo(wanted: str) -> int:
     for line in Path("/proc/meminfo").read_text().splitlines():
         name, _, value = line.partition(":")
-        if name == "MemAvailable":
+        if name == wanted:
             return int(value.split()[0]) << 10
-    raise OSError("the kernel does not say how much memory is free (MemAvailable)")
+    raise OSError(f"the kernel does not say how much memory there is ({wanted})")
 
 
 def prefer(node: int) -> None:

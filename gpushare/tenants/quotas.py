@@ -37,7 +37,7 @@ class Capacity:
 class Tenant:
     """`time`, `time_limit`: milli of the node. `memory`: bytes guaranteed over all devices. All three are for it and
     those below it. `parent`: as configured; `parents` returns the effective one. `placement`: None: as of the one above
-    it, or of the node."""
+    it, or of the node. `host_memory`: bytes; None: no limit."""
 
     name: str
     parent: str | None
@@ -50,6 +50,7 @@ class Tenant:
     groups: tuple[int | str, ...]
     source: str
     placement: Placement | None = None
+    host_memory: int | None = None
 
 
 def _accounts(tenant: str, what: str, given: Sequence[int | str]) -> tuple[int | str, ...]:
@@ -104,7 +105,7 @@ def parse(name: str, policy: TenantPolicy, capacity_time: int, smallest: int = a
         name=name,
         parent=policy.parent,
         time=time,
-        memory=_quantity(name, "memory", parse_size, policy.memory) if policy.memory not in (0, "0") else 0,
+        memory=_memory(name, "memory", policy.memory),
         time_limit=limit,
         weight=_in_range(f"tenant {name}: weight", policy.weight, 0, _WEIGHT_MAX),
         tier=_in_range(f"tenant {name}: tier", policy.tier, -_TIER_MAX, _TIER_MAX),
@@ -112,7 +113,12 @@ def parse(name: str, policy: TenantPolicy, capacity_time: int, smallest: int = a
         groups=_accounts(name, "groups", policy.groups),
         source=check_source(name, policy.source),
         placement=policy.placement,
+        host_memory=_memory(name, "host_memory", policy.host_memory) if policy.host_memory is not None else None,
     )
+
+
+def _memory(tenant: str, key: str, given: int | str) -> int:
+    return _quantity(tenant, key, parse_size, given) if given not in (0, "0") else 0
 
 
 def _quantity(tenant: str, key: str, parsed: Callable[[str], int], given: int | str) -> int:

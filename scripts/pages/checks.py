@@ -13,6 +13,7 @@ SECTIONS = {
     "installed": "The installation",
     "engines": "Engines",
     "node": "The daemon and its node",
+    "host_pool": "The host pool",
     "cdi": "CDI specs",
     "containers": "Containers and programs",
     "audited": "Use of a device outside a share",

@@ -68,6 +68,12 @@ class TenantsCommand(Family):
         define.option("--users", "A,B", "users who may use it, by name or uid (default: root)", _names)
         define.option("--groups", "A,B", "groups whose members may use it, by name or gid (default none)", _names)
         add_placement(define, "default: as the tenant above or the node says")
+        define.option(
+            "--host-memory",
+            "SIZE",
+            "most of the node's own memory that its device memory may move to (default: as much as there is)",
+            parse_size,
+        )
 
         remove = parser.verb(
             "remove",
@@ -84,7 +90,18 @@ class TenantsCommand(Family):
         return answer(args, {"tenants": found}, lambda: render.tenants(found))
 
     def _set(self, args: argparse.Namespace) -> int:
-        names = ("parent", "time", "memory", "time_limit", "weight", "tier", "users", "groups", "placement")
+        names = (
+            "parent",
+            "time",
+            "memory",
+            "time_limit",
+            "weight",
+            "tier",
+            "users",
+            "groups",
+            "placement",
+            "host_memory",
+        )
         policy: dict[str, Any] = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
         tenant = client(args).set_tenant(args.name, policy)
         return answer(args, tenant)

@@ -25,7 +25,7 @@ def _degraded(tenants: list[Any]) -> "Iterator[Finding]":
 
 
 def _look(daemon: "Client") -> "Iterator[Finding]":
-    from gpushare.doctor import audited, cdi, containers, engines, installed, machine, node
+    from gpushare.doctor import audited, cdi, containers, engines, host_pool, installed, machine, node
     from gpushare.paths import DEFAULT_SOCKET, Layout
 
     yield from machine.look()
@@ -34,6 +34,8 @@ def _look(daemon: "Client") -> "Iterator[Finding]":
     yield from node.group(daemon.path)
     answers, findings = node.query(daemon)
     yield from findings
+    if "host_pool" in answers.node:
+        yield from host_pool.look(answers.node["host_pool"])
     yield machine.pages(Path(answers.node["grants_dir"]) if answers.node else Layout.of().grants)
     yield from _degraded(answers.tenants)
     living = None if answers.grants is None else {grant["id"] for grant in answers.grants}

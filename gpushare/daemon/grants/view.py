@@ -315,6 +315,7 @@ def _tenant_view(
         allocated=types.Quantity(time=taken.time_milli, memory=taken.memory_bytes),
         grants=state.promises.grants(tenant.name),
         placement=placement.of_tenant(state, tenant.name),
+        host_memory=tenant.host_memory,
         now=tenant_types.TenantNow(
             state=now.state,
             demand_milli=now.demand,

@@ -214,7 +214,7 @@ async def text(context: NodeContext, devices: list[types.Device]) -> str:
     def per_device(value: "str") -> list[Sample]:
         return [({"gpu_uuid": device.id}, getattr(device, value) / 1e9) for device in devices]
 
-    ledger = state.ledger.health
+    ledger, pool = state.ledger.health, context.pool.facts()
     lines = [
         *_family(
             "gpushare_device_leased_seconds_total",
@@ -268,7 +268,14 @@ async def text(context: NodeContext, devices: list[types.Device]) -> str:
                 ({"helper": "door"}, context.door.restarts),
                 ({"helper": "reader"}, context.readers.failures),
                 ({"helper": "lookup"}, context.lookups.failures),
+                ({"helper": "hostpool"}, sum(helper.failures for helper in context.pool.helpers)),
             ],
+        ),
+        *_family(
+            "gpushare_host_pool_bytes",
+            "gauge",
+            "The node's memory that device memory can move to",
+            [({"state": state}, getattr(pool, state)) for state in ("free", "reserved", "used")],
         ),
         *_family(
             "gpushare_evictions",

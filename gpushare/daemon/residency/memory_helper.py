@@ -34,6 +34,8 @@ class MemoryHelper:
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
         self._killed: list[subprocess.Popen[bytes]] = []
+        self.failures = 0
+        """Processes that ended, or were killed, during a job."""
 
     @property
     def pid(self) -> int | None:
@@ -94,6 +96,7 @@ class MemoryHelper:
             ) from None
         finally:
             if not done:
+                self.failures += 1
                 self._end()
         return messages.answer(data), descriptors
 

@@ -11,16 +11,15 @@ from gpushare.enforce.cgroup import PREFIX, Cgroup
 from gpushare.errors import FailedError
 from gpushare.hostpool import memory_file
 from gpushare.paths import Layout
+from gpushare.text.units import GIB, PAGE
 
 log = logging.getLogger(__name__)
-
-_GIB = 1 << 30
 
 
 def open_pool(asked: int | None, layout: Layout, timing: Timing, limits: Limits = lambda _: ()) -> HostPool:
     """A pool of as many bytes as were asked for; None: half of what the node has free, in whole GiB."""
     free = memory_file.available()
-    size = asked if asked is not None else free // 2 // _GIB * _GIB
+    size = asked if asked is not None else free // 2 // GIB * GIB
     if size > free:
         log.warning("the host pool may take %d MiB, and the node has %d MiB of memory free", size >> 20, free >> 20)
     if not size:
@@ -29,7 +28,16 @@ def open_pool(asked: int | None, layout: Layout, timing: Timing, limits: Limits 
         return HostPool(size, timing, _cgroup(layout), limits=limits)
     except FailedError as error:
         log.warning("the host pool counts as the daemon's own memory: %s", error)
-        return HostPool(size, timing, uncharged=str(error), limits=limits)
+        return HostPool(_beside_daemon(size), timing, uncharged=str(error), limits=limits)
+
+
+def _beside_daemon(size: int) -> int:
+    """What of it a limit on the daemon's own cgroup leaves: at that limit the kernel would end the daemon."""
+    room = memory_cgroup.room()
+    if room is None or size <= room // 2:
+        return size
+    log.warning("the host pool is half of what the daemon's cgroup may still take, %d MiB", room >> 21)
+    return room // 2 // PAGE * PAGE
 
 
 def _cgroup(layout: Layout) -> Cgroup:

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from gpushare.api import node as view
 from gpushare.daemon.host.logs import Seldom
 from gpushare.daemon.residency.memory_helper import MemoryHelper
 from gpushare.daemon.state.records import MemberRecord
@@ -62,10 +63,10 @@ class HostPool:
         """`cgroup`: what segments are charged to; None: the daemon's own, and `uncharged` says why. `limits`: those of
         a grant's tenant and of all above it."""
         self._cgroup, self._limits = cgroup, limits
-        self.uncharged = uncharged
+        self._uncharged = uncharged
         # The other half is for sockets and pidfds. One segment takes one.
-        self.segments_most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
-        self._book = PoolBook(size, self.segments_most)
+        self._segments_most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+        self._book = PoolBook(size, self._segments_most)
         self._files: dict[Segment, int] = {}
         self._wishes: dict[str, deque[_Wish]] = {}
         """By grant; the first grant's turn is next."""
@@ -109,6 +110,21 @@ class HostPool:
         """Descriptors that it has."""
         return len(self._files)
 
+    def facts(self) -> view.HostPool:
+        """As the node API shows it."""
+        now = self._book.counts()
+        return view.HostPool(
+            size=self._book.size,
+            free=self.free_bytes,
+            reserved=now.reserved,
+            used=now.used,
+            kept=self.kept_bytes,
+            cgroup=str(self._cgroup.path) if self._cgroup is not None else "",
+            uncharged=self._uncharged,
+            segments=self._book.segment_count,
+            segments_most=self._segments_most,
+        )
+
     def reserved(self, grant: str) -> int:
         """What is reserved for a grant."""
         return self._book.reserved(grant)
@@ -138,7 +154,7 @@ class HostPool:
 
     def adopt(self, grant: str, slot: int, generation: int, size: int) -> None:
         """Counts what a process has had since before the daemon was started again, in files that it alone has now."""
-        self._book.adopt(grant, slot, generation, size)
+        self._book.adopt(grant, slot, generation, size, self._limits(grant))
 
     def give_back_all(self, grant: str, slot: int, generation: int) -> None:
         """Takes back what a process has: it says so, or it has ended."""

@@ -29,6 +29,7 @@ from gpushare.policy.grants.lifecycle import Phase
 from gpushare.policy.grants.spread import PLACEMENT, Placement
 from gpushare.policy.loans.recall import Policy, Recalls
 from gpushare.policy.quota import standing as quota
+from gpushare.policy.residency.pool import TenantLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +101,11 @@ class State:
         if ended is not None:
             raise NotFoundError(f"grant {grant_id} has ended ({ended.phase}: {ended.life.reason}): create another")
         raise NotFoundError(f"no grant {grant_id[:80]!r}: `gpushare grant list` shows what there is")
+
+    def host_limits(self, grant_id: str) -> list[TenantLimit]:
+        """How much of the host pool the grant's tenant may have, and each above it; none for an unknown grant."""
+        found = self._grants.get(grant_id)
+        return self.tenants.host_limits(found.record.tenant) if found is not None else []
 
     def ended(self, grant_id: str) -> GrantRecord | None:
         """The record of a grant that has ended, None where the ledger has none."""

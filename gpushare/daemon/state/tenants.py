@@ -18,6 +18,7 @@ from gpushare.daemon.host.peer import Peer
 from gpushare.errors import ForbiddenError, NotFoundError, RefusedError, UsageError
 from gpushare.policy.grants import admission
 from gpushare.policy.grants.spread import Placement
+from gpushare.policy.residency.pool import TenantLimit
 from gpushare.tenants import file, quotas
 from gpushare.tenants.quotas import BUILT_IN, DEFAULT, Capacity, Tenant
 
@@ -82,6 +83,16 @@ class Tenants:
                 return tenant.placement
             above = self._parents.get(above)
         return None
+
+    def host_limits(self, name: str) -> list[TenantLimit]:
+        """How much of the host pool the tenant may have, and each above it with all that are part of it."""
+        found = list[TenantLimit]()
+        above: str | None = name
+        while above is not None:
+            tenant = self._default if above == DEFAULT else self._found.get(above)
+            found.append(TenantLimit(above, tenant.host_memory if tenant is not None else None))
+            above = self._parents.get(above)
+        return found
 
     def families(self) -> dict[str, tuple[str, ...]]:
         """For each tenant: itself and all below it."""

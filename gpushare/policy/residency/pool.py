@@ -78,6 +78,11 @@ class PoolBook:
         drawn = sum(account.used for account in self._accounts.values())
         return drawn + sum(segment.size for segment in self._leaving)
 
+    @property
+    def segment_count(self) -> int:
+        """Pieces of all grants, with those that are not empty yet."""
+        return sum(len(account.segments) for account in self._accounts.values()) + len(self._leaving)
+
     def reserved(self, grant: str) -> int:
         """The grant's reservation."""
         account = self._accounts.get(grant)
@@ -122,16 +127,16 @@ class PoolBook:
         if size > left:
             raise RefusedError(f"the grant has {format_size(left)} of the host pool left, not {format_size(size)}")
         # No single grant takes the descriptors of all others.
-        there = sum(len(one.segments) for one in self._accounts.values()) + len(self._leaving)
-        if there >= self._segments_most or len(account.segments) >= max(1, self._segments_most // 4):
+        if self.segment_count >= self._segments_most or len(account.segments) >= max(1, self._segments_most // 4):
             raise RefusedError("the host pool is in too many pieces: take fewer and larger ones")
         segment = Segment(grant, slot, generation, size)
         account.segments.add(segment)
         return segment
 
-    def adopt(self, grant: str, slot: int, generation: int, size: int) -> None:
-        """Counts what a process has had since before the daemon was started again."""
-        account = self._accounts.setdefault(grant, _Account())
+    def adopt(self, grant: str, slot: int, generation: int, size: int, limits: Sequence[TenantLimit] = ()) -> None:
+        """Counts what a process has had since before the daemon was started again. `limits`: as for `reserve`, which
+        nothing is refused by."""
+        account = self._accounts.setdefault(grant, _Account(tenants=tuple(limit.tenant for limit in limits)))
         account.segments.add(Segment(grant, slot, generation, size, adopted=True))
 
     def segments(self, grant: str, slot: int | None = None, generation: int | None = None) -> Iterator[Segment]:

@@ -12,6 +12,9 @@ struct gs_call {
 };
 static inline CUresult gs_call(const struct gs_call *call) { return call->make(call->arguments); }
 
+/* For rows of which only the kind matters. */
+static inline CUresult gs_do_forward(const struct gs_call *call) { return gs_call(call); }
+
 /* Where a program wants a size or an address: functions older than CUDA 3.2 return them in 32 bits. */
 struct gs_out {
   void *place; /* may be NULL */

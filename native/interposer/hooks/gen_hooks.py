@@ -73,7 +73,7 @@ KINDS = (
 )
 
 
-FAMILY = re.compile(r"^(?:static inline )?CUresult gs_(before|after|do)_(\w+)\(([^;{]*)\)(?:;| {$)", re.M)
+FAMILY = re.compile(r"^(?:static inline )?CUresult gs_(before|after|do)_(\w+)\(([^;{]*)\)(?:;| {)", re.M)
 
 
 @dataclass(frozen=True, slots=True)

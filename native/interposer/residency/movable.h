@@ -41,30 +41,6 @@ struct gs_movable {
 enum { GS_PROXY_BYTES = 512 /* charged for a proxy */ };
 #define GS_NO_PLACE UINT64_MAX
 
-/* Whether an allocation of these bytes is to be movable. */
-bool gs_movable_wanted(uint64_t bytes);
-
-/* Whether it can be: asks the driver at first. False: it cannot map memory, or this process is out of memory. */
-bool gs_movable_ready(int ordinal);
-
-/* Makes one of `asked` bytes in the current context, which is `context`. On success it is in the table. */
-CUresult gs_movable_make(int ordinal, CUcontext context, uint64_t asked, uint64_t *address);
-/* The bytes that it will take of the device. */
-uint64_t gs_movable_bytes(uint64_t asked);
-
-/* Removes it from the table, gives its memory back to the driver and its charge to the grant. Nothing may use it any more.
- * Another thread may have done so: then it does nothing. */
-void gs_movable_end(uint64_t address, uint64_t number);
-/* The same, without a proxy from now on, once all work in `stream`, or if it is NULL in all streams of the current context, is done. */
-void gs_movable_end_later(uint64_t address, uint64_t number, const CUstream *stream);
-/* Ends those of gs_movable_end_later whose time has come. Returns whether others are left. */
-bool gs_movable_settle(void);
-/* Like gs_movable_end, where the charge was given back already. */
-void gs_movable_abandon(const struct gs_movable *movable);
-/* The context has ended, and its memory with it; the charges of what was not freed before are the caller's to give back.
- * heir: not NULL if its memory ends with that one instead. */
-void gs_movable_context_gone(CUcontext context, CUcontext heir);
-
 /* The one that contains the address. Cheap in a process that has none. */
 bool gs_movable_find(uint64_t address, struct gs_movable *out);
 bool gs_movable_overlaps(uint64_t address, uint64_t bytes);
@@ -77,9 +53,6 @@ void gs_movable_fix(uint64_t address, enum gs_fixed reason);
 bool gs_movable_next(uint64_t address, struct gs_movable *out);
 /* Changes where it is. It has to be in the table. */
 void gs_movable_place(uint64_t address, enum gs_where where, uint64_t host);
-/* Maps new memory at its addresses. On failure nothing is mapped there. */
-CUresult gs_movable_map(const struct gs_movable *movable);
-CUresult gs_movable_unmap(const struct gs_movable *movable);
 /* Publishes the sums of the table in the process's slot. */
 void gs_movable_publish(void);
 

@@ -6,7 +6,7 @@
 #include "interposer/os/guest.h"
 #include "interposer/process/passage.h"
 #include "interposer/residency/host.h"
-#include "interposer/residency/movable.h"
+#include "interposer/residency/backing.h"
 #include "interposer/residency/quiesce.h"
 
 enum {

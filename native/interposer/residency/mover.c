@@ -12,6 +12,7 @@
 #include "interposer/process/passage.h"
 #include "interposer/process/trace.h"
 #include "interposer/residency/host.h"
+#include "interposer/residency/leaving.h"
 #include "interposer/residency/movable.h"
 #include "interposer/residency/move.h"
 #include "interposer/residency/quiesce.h"

@@ -10,8 +10,25 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from driver import DEVICE, GIB, GRANULE, HOST, MIB, PAGE, READ_WRITE, Access, at, call, context, location, made
-from driver import memory, number, ok, physical
+from driver import (
+    DEVICE,
+    GIB,
+    GRANULE,
+    HOST,
+    MIB,
+    PAGE,
+    READ_WRITE,
+    Access,
+    at,
+    call,
+    context,
+    location,
+    made,
+    memory,
+    number,
+    ok,
+    physical,
+)
 
 Answers = dict[str, Any]
 ATTRIBUTES = {
@@ -90,7 +107,10 @@ def one_range(of: Memory, address: int) -> Answers:
     base, bytes = number(), number()
     result = call("cuMemGetAddressRange_v2", at(base), at(bytes), address)
     found = [result, result or base.value - of.address, result or bytes.value]
-    only = [call("cuMemGetAddressRange_v2", at(base), 0, address), call("cuMemGetAddressRange_v2", 0, at(bytes), address)]
+    only = [
+        call("cuMemGetAddressRange_v2", at(base), 0, address),
+        call("cuMemGetAddressRange_v2", 0, at(bytes), address),
+    ]
     return {"cuMemGetAddressRange": found, "cuMemGetAddressRange of one": only}
 
 

@@ -1,5 +1,5 @@
-"""Calls of the driver by their exported names, for programs of this folder. Arguments are numbers of at most 64 bits, or
-places of ctypes, as the callee expects them."""
+"""Calls of the driver by their exported names, for programs of this folder. Arguments are numbers of at most 64 bits,
+or places of ctypes, as the callee expects them."""
 
 import ctypes
 from typing import Any
@@ -14,7 +14,9 @@ GLOBAL, THREAD_LOCAL, RELAXED = 0, 1, 2  # modes of captures
 
 def call(name: str, *arguments: Any) -> int:
     """The function's result."""
-    return int(getattr(LIBRARY, name)(*(ctypes.c_uint64(each) if isinstance(each, int) else each for each in arguments)))
+    return int(
+        getattr(LIBRARY, name)(*(ctypes.c_uint64(each) if isinstance(each, int) else each for each in arguments))
+    )
 
 
 def ok(name: str, *arguments: Any) -> None:

@@ -101,13 +101,17 @@ class Ends:
             before = left()
             one = memory(bytes)
             answers[f"{name}: aligned"] = one % 256
-            answers[f"{name}: allocated without a context"] = beside(lambda: call("cuMemAlloc_v2", at(number()), 3 * MIB))
+            answers[f"{name}: allocated without a context"] = beside(
+                lambda: call("cuMemAlloc_v2", at(number()), 3 * MIB)
+            )
             answers[f"{name}: asked without a context"] = beside(lambda one=one: told(one))
             answers[f"{name}: asked in another context"] = in_context(self.other, lambda one=one: told(one))
             answers[f"{name}: freed without a context"] = beside(lambda one=one: call("cuMemFree_v2", one))
             answers[f"{name}: then"] = [*told(one), before - left()]
             one = memory(bytes)
-            answers[f"{name}: freed in another context"] = in_context(self.other, lambda one=one: call("cuMemFree_v2", one))
+            answers[f"{name}: freed in another context"] = in_context(
+                self.other, lambda one=one: call("cuMemFree_v2", one)
+            )
             answers[f"{name}: after that"] = [*told(one), before - left(), call("cuMemFree_v2", one)]
             stream, one = made("cuStreamCreate", 0), memory(bytes)
             answers[f"{name}: freed in order"] = call("cuMemFreeAsync", one, stream)
@@ -129,10 +133,8 @@ class Ends:
             primary = made("cuDevicePrimaryCtxRetain", 0)
             one = in_context(primary, lambda bytes=bytes: memory(bytes))
             answers[f"{name}: of the primary context"] = told(one)
-            ok("cuDevicePrimaryCtxReset_v2", 0)
-            answers[f"{name}: it is reset"] = [*told(one), call("cuMemFree_v2", one)]
-            ok("cuDevicePrimaryCtxRelease_v2", 0)
-            answers[f"{name}: it is released"] = [*told(one), before - left()]
+            ended = call("cuDevicePrimaryCtxReset_v2", 0)
+            answers[f"{name}: it is reset"] = [ended, *told(one), call("cuMemFree_v2", one), before - left()]
         return answers
 
     def captures(self) -> Answers:
@@ -150,7 +152,9 @@ class Ends:
             for what, work in {
                 "allocated": allocated,
                 "allocated by another thread": allocated_beside,
-                "rows": lambda place=place, bytes=bytes: call("cuMemAllocPitch_v2", at(place), at(number()), bytes, 2, 4),
+                "rows": lambda place=place, bytes=bytes: call(
+                    "cuMemAllocPitch_v2", at(place), at(number()), bytes, 2, 4
+                ),
             }.items():
                 answers[f"{how}, {name}: {what}"] = capturing(mode, work)
                 answers[f"{how}, {name}: {what}, then freed"] = [place.value and call("cuMemFree_v2", place.value)]

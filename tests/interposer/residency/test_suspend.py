@@ -96,10 +96,10 @@ def test_a_call_that_needs_memory_waits_and_asks_for_it(lender: Lender, worker: 
     filled(worker, "a", 3 * MIB, 1)
     assert lender.suspend() == lib.GS_MOVED
     assert not lender.wants
-    lender.looked.clear()
+    until(lambda: lender.looks == 1, "the daemon hears that it is done")
     worker.do(AWAY)
     worker.do(f"thread = start(lambda: {NEEDS[what]})")
-    assert lender.looked.wait(20)
+    until(lambda: lender.looks == 2, "the daemon hears that it is wanted")
     assert lender.wants
     assert worker.get("results") == []
     assert lender.resume() == lib.GS_MOVED

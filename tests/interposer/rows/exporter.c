@@ -73,9 +73,9 @@ static CUresult export_pool(struct sent *sent) {
 }
 
 static CUresult export_memory(struct sent *sent) {
-  CUdeviceptr at;
+  CUdeviceptr_v1 at = 0; /* memory that is never moved: only that can be shared */
   CUipcMemHandle handle = {{0}};
-  CUresult result = cuMemAlloc_v2(&at, BYTES);
+  CUresult result = cuMemAlloc(&at, BYTES);
   if (result == CUDA_SUCCESS)
     result = cuMemcpyHtoD_v2(at, pattern(), BYTES);
   if (result == CUDA_SUCCESS)

@@ -71,7 +71,9 @@ void same(struct rows *r, const void *got, const void *wanted, size_t bytes, con
 /* ---- support.c ---- */
 
 enum {
-  BYTES = 320 << 10, /* long enough for a copy over the link to be marked (LONG_COPY_BYTES of copies.c) */
+  /* long enough for a copy over the link to be marked (LONG_COPY_BYTES of copies.c), and for the memory to be movable
+   * where the grant lends it (GS_MOVABLE_ABOVE) */
+  BYTES = 1088 << 10,
   PITCH = 1024,      /* bytes per row; divides BYTES */
   GRANULE = 2 << 20  /* of physical memory */
 };
@@ -79,7 +81,7 @@ enum {
 CUcontext context(struct rows *r); /* current; created on first use, destroyed after the row */
 CUstream stream(struct rows *r); /* in that context: the row's default stream, or one that is destroyed after the row */
 CUstream given(struct rows *r);  /* the same as an argument of the row's function */
-/* Device memory at an address that the 32-bit functions can use too. */
+/* Device memory of at least BYTES; for functions with 32-bit addresses at one that they can use. */
 CUdeviceptr memory(struct rows *r, size_t bytes);
 CUmemGenericAllocationHandle physical(struct rows *r, CUmemAllocationHandleType kind); /* memory of GRANULE bytes */
 CUevent new_event(struct rows *r);                                                     /* of the current context */

@@ -30,10 +30,16 @@ CUstream given(struct rows *r) {
 }
 
 CUdeviceptr memory(struct rows *r, size_t bytes) {
-  CUdeviceptr_v1 at = 0;
+  CUdeviceptr_v1 narrow = 0;
+  CUdeviceptr at = 0;
   context(r);
-  need(r, cuMemAlloc(&at, (unsigned)bytes), "device memory");
-  return at;
+  bytes = bytes < BYTES ? BYTES : bytes;
+  if (!r->row->narrow) {
+    need(r, cuMemAlloc_v2(&at, bytes), "device memory");
+    return at;
+  }
+  need(r, cuMemAlloc(&narrow, (unsigned)bytes), "device memory");
+  return narrow;
 }
 
 CUmemGenericAllocationHandle physical(struct rows *r, CUmemAllocationHandleType kind) {
@@ -60,7 +66,7 @@ CUgraph empty_graph(struct rows *r) {
 }
 
 CUarray array_1d(struct rows *r) {
-  const CUDA_ARRAY_DESCRIPTOR about = {.Width = BYTES / 4, .Format = FLOAT32, .NumChannels = 1};
+  const CUDA_ARRAY_DESCRIPTOR about = {.Width = BYTES / 16, .Format = FLOAT32, .NumChannels = 4};
   CUarray array = NULL;
   context(r);
   need(r, cuArrayCreate_v2(&array, &about), "an array");
@@ -107,7 +113,7 @@ void holds(struct rows *r, CUdeviceptr at, const void *wanted, size_t bytes) {
 static CUDA_MEMCPY2D whole_array(struct rows *r, CUarray array) {
   CUDA_ARRAY_DESCRIPTOR about;
   need(r, cuArrayGetDescriptor_v2(&about, array), "what the array is");
-  size_t width = about.Width * 4;
+  size_t width = about.Width * about.NumChannels * 4;
   return (CUDA_MEMCPY2D){
       .srcPitch = width, .dstPitch = width, .WidthInBytes = width, .Height = about.Height ? about.Height : 1};
 }

@@ -3,7 +3,6 @@
 import fcntl
 import os
 import socket
-import threading
 from pathlib import Path
 
 from pages import joinmessages
@@ -23,7 +22,6 @@ class Lender(Grant):
     def __init__(self, directory: Path, sim: Simulator, pool: int = 8 << 30) -> None:
         self.pool, self.looks = pool, 0
         self.segments: list[int] = []
-        self.looked = threading.Event()
         super().__init__(directory, sim)
         self.limits.idle_memory = lib.GS_IDLE_LEND
 
@@ -33,7 +31,6 @@ class Lender(Grant):
             self._segment(connection, asked.size)
         elif joinmessages.asked(message).magic == lib.GS_LOOK_MAGIC:
             self.looks += 1
-            self.looked.set()
             self._reply(connection)
         else:
             super()._answer(connection, message)

@@ -18,6 +18,12 @@ from gpushare.errors import UsageError
         ("policy = {usage_factor = 1, usage_half_life_seconds = 0.5}\n", 1,
          "policy.usage_half_life_seconds is 0.5: give 1 to 2678400"),
         ("[policy]\nusage_half_life_seconds = inf\n", 2, "policy.usage_half_life_seconds is inf"),
+        ("[memory]\nhost_pool = 0\n", 2, "Expected `str`, got `int`"),
+        ("[memory]\nhost_pool = 'half'\n", 2, "memory.host_pool is neither auto, 0 nor a size: memory 'half'"),
+        ("[memory]\n\nhost_pool = '-1GiB'\n", 3, "memory.host_pool is neither auto, 0 nor a size"),
+        ("[memory]\nhost_pool = '64GB'\n", 2, "write 64GiB"),
+        ("[memory]\nhost_pool = '17TiB'\n", 2, "out of range: give more than 0 and at most 16TiB"),
+        ("[memory]\nhost_pol = '1GiB'\n", 2, "unknown field `host_pol`"),
         ("ledger_seconds = 0\n", 1, "ledger_seconds is 0: give 1 to 3600"),
         ("ledger_seconds = 1\nnot toml\n", 2, "Expected"),
     ],
@@ -28,6 +34,13 @@ def test_a_mistake_is_reported_with_its_line(tmp_path, text, line, message):
     with pytest.raises(UsageError) as caught:
         config.load(path)
     assert str(caught.value).startswith(f"{path}:{line}: ") and message in str(caught.value)
+
+
+def test_the_size_of_the_host_pool(tmp_path):
+    path = tmp_path / "gpushare.toml"
+    for text, size in (("", None), ("auto", None), ("0", 0), (" 0 ", 0), ("1.5GiB", 3 << 29), ("64Gi", 64 << 30)):
+        path.write_text(f"[memory]\nhost_pool = '{text}'\n" if text else "")
+        assert config.host_pool(config.load(path).memory) == size
 
 
 def test_a_byte_order_mark_is_read_over(tmp_path):

@@ -16,7 +16,7 @@
 #include "interposer/process/passage.h"
 #include "interposer/process/trace.h"
 #include "interposer/residency/host.h"
-#include "interposer/residency/movable.h"
+#include "interposer/residency/leaving.h"
 #include "interposer/time/gate/start.h"
 #include "interposer/time/marks/contexts.h"
 

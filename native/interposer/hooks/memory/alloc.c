@@ -11,7 +11,8 @@
 #include "interposer/process/device.h"
 #include "interposer/process/greens.h"
 #include "interposer/process/passage.h"
-#include "interposer/residency/movable.h"
+#include "interposer/residency/backing.h"
+#include "interposer/residency/leaving.h"
 #include "interposer/residency/mover.h"
 #include "interposer/time/timing.h"
 
@@ -73,7 +74,7 @@ static CUresult make_movable(const struct charge *charge, uint64_t bytes, uint64
   /* its context has ended meanwhile, and its charge is given back */
   if (result == CUDA_SUCCESS && !gs_life_copy(&gs_books()->pointers, *address, &known) &&
       gs_movable_find(*address, &made))
-    gs_movable_abandon(&made);
+    gs_movable_abandon(made.address, made.number);
   return result;
 }
 

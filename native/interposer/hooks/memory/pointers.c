@@ -15,8 +15,7 @@ CUresult gs_do_address_range(const struct gs_call *call, struct gs_out base, str
   size_t size;
   if (!gs_stands_for(address, &at))
     return gs_call(call);
-  CUresult result =
-      gs_real.cuMemGetAddressRange_v2(base.place ? &start : NULL, bytes.place ? &size : NULL, at.proxy);
+  CUresult result = gs_real.cuMemGetAddressRange_v2(base.place ? &start : NULL, bytes.place ? &size : NULL, at.proxy);
   if (result == CUDA_SUCCESS) {
     gs_out_write(base, at.address);
     gs_out_write(bytes, at.asked);
@@ -57,8 +56,7 @@ static void translate(const struct gs_movable *at, CUdeviceptr address, CUpointe
 static CUresult tokens(const struct gs_call *call, const struct gs_movable *at, const void *data) {
   static uint32_t said;
   uint64_t of_proxy[2];
-  CUresult result =
-      gs_real.cuPointerGetAttribute(data ? of_proxy : NULL, CU_POINTER_ATTRIBUTE_P2P_TOKENS, at->proxy);
+  CUresult result = gs_real.cuPointerGetAttribute(data ? of_proxy : NULL, CU_POINTER_ATTRIBUTE_P2P_TOKENS, at->proxy);
   if (result != CUDA_SUCCESS)
     return result;
   gs_touch_begin();

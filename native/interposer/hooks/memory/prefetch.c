@@ -111,8 +111,7 @@ CUresult gs_do_advise(const struct gs_call *call, CUdeviceptr address, size_t by
   CUdevice device;
   CUdeviceptr asked = gs_stand_in(address, bytes);
   if (asked != address) /* the driver has no advice for memory of cuMemAlloc */
-    return gs_real.cuMemAdvise(asked, bytes, advice,
-                               place.type == CU_MEM_LOCATION_TYPE_DEVICE ? place.id : CPU_DEVICE);
+    return gs_real.cuMemAdvise(asked, bytes, advice, place.type == CU_MEM_LOCATION_TYPE_DEVICE ? place.id : CPU_DEVICE);
   if (advice != CU_MEM_ADVISE_SET_PREFERRED_LOCATION) /* other advice does not place memory */
     return gs_call(call);
   if (gs_place_elsewhere(&place, 1, &device))

@@ -1,7 +1,5 @@
 #include "interposer/hooks/memory/stand_in.h"
 
-#include "interposer/process/passage.h"
-
 bool gs_stands_for(CUdeviceptr address, struct gs_movable *at) {
   if (!gs_movable_find(address, at))
     return false;
@@ -30,12 +28,5 @@ CUresult gs_before_stand_in_pointer(void **address, size_t bytes) {
   CUdeviceptr asked = (uintptr_t)*address;
   CUresult result = gs_before_stand_in(&asked, bytes);
   *address = (void *)(uintptr_t)asked;
-  return result;
-}
-
-CUresult gs_do_touch(const struct gs_call *call) {
-  gs_touch_begin();
-  CUresult result = gs_call(call);
-  gs_touch_end();
   return result;
 }

@@ -19,7 +19,4 @@ CUdeviceptr gs_stand_in(CUdeviceptr address, uint64_t bytes);
 CUresult gs_before_stand_in(CUdeviceptr *address, size_t bytes);
 CUresult gs_before_stand_in_pointer(void **address, size_t bytes);
 
-/* A call whose answer depends on what is mapped at the address now: waits until the memory is there. */
-CUresult gs_do_touch(const struct gs_call *call);
-
 #endif

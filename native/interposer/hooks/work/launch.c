@@ -7,7 +7,8 @@ CUresult gs_book_kernel(struct gs_around_kernel *around, CUfunction function, ui
   CUresult result = CUDA_SUCCESS;
   around->submission.stream = NULL;
   around->use.kernel = 0;
-  if (!gs_enter(&result))
+  around->watched = gs_passage() ? gs_repeat_launch_watched(key, stream) : NULL;
+  if (around->watched || !gs_enter(&result))
     return result;
   if ((result = gs_kernel_look(&around->use, function, stream)) != CUDA_SUCCESS)
     return result;
@@ -22,6 +23,10 @@ void gs_launch_attributes(const CUlaunchConfig *config) {
 }
 
 CUresult gs_booked_kernel(struct gs_around_kernel *around, CUresult result) {
+  if (around->watched) {
+    gs_repeated_watched(around->watched, result);
+    return result;
+  }
   gs_submitted(&around->submission, result);
   gs_kernel_looked(&around->use, result);
   return result;

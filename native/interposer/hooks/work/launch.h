@@ -22,7 +22,8 @@ static inline uint64_t gs_config_key(CUfunction function, const CUlaunchConfig *
 }
 
 struct gs_around_kernel {
-  struct gs_repeat *repeat; /* if the launch repeats the previous one; then the members below are not set. Else NULL */
+  struct gs_repeat *repeat;  /* if the launch repeats the previous one; then the members below are not set. Else NULL */
+  struct gs_repeat *watched; /* the same where the grant lends idle memory */
   struct gs_submission submission;
   struct gs_kernel_use use;
 };

@@ -13,14 +13,15 @@ void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUst
                     double room, uint64_t tick, uint64_t now) {
   struct gs_time *time = gs_time();
   struct gs_repeat *repeat = gs_repeat_of(handle);
-  bool again = repeat->key == function->key && repeat->stream == stream && repeat->handle == stream->handle;
+  uint64_t key = gs_passage() ? ~function->key : function->key;
+  bool again = repeat->key == key && repeat->stream == stream && repeat->handle == stream->handle;
   uint64_t launches = gs_stream_launches(stream), gone = now - stream->booked,
            since = launches - stream->booked_launches;
   double each;
   stream->booked_launches = launches;
   stream->booked = now;
   __atomic_store_n(&stream->repeater, NULL, __ATOMIC_RELAXED);
-  repeat->key = function->key;
+  repeat->key = key;
   repeat->stream = stream;
   repeat->handle = stream->handle;
   repeat->context = gs_stream_is_default(handle) && stream->context ? stream->context->handle : NULL;
@@ -42,8 +43,7 @@ void gs_repeat_from(struct gs_stream *stream, struct gs_function *function, CUst
   repeat->repeats = __atomic_load_n(&time->repeats, __ATOMIC_ACQUIRE);
   if (__atomic_load_n(&time->captures, __ATOMIC_ACQUIRE) > 0)
     return;
-  repeat->inside = gs_passage() ? gs_launch_word() : &repeat->apart;
-  if (!repeat->inside)
+  if (gs_passage() && !(repeat->inside = gs_launch_word()))
     return;
   repeat->left = gs_meter_unchosen(stream->device->meter, &stream->queue,
                                    least(GS_REPEAT_NS / each, room / 4 / function->estimate));

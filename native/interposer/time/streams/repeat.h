@@ -19,7 +19,7 @@ enum {
 };
 
 struct __attribute__((aligned(64))) gs_repeat {
-  uint64_t key;
+  uint64_t key;      /* where the grant lends idle memory: its complement */
   CUstream handle;   /* of the legacy default stream: CU_STREAM_LEGACY */
   CUcontext context; /* for the default streams, whose handle does not identify them; else NULL */
   struct gs_stream *stream;
@@ -29,9 +29,9 @@ struct __attribute__((aligned(64))) gs_repeat {
   /* In ticks of the processor's counter: `soon` is GS_REPEAT_NS after the booking, 0 for short kernels; `short_wait` is
    * how long a wait may last without being booked at once */
   uint64_t soon, short_wait;
-  /* not 0 while this thread is between its look at those words and the end of the driver's call: its gs_launch_word, or
-   * where the grant keeps its memory, `apart`, which nobody reads */
-  uint32_t *inside, apart;
+  /* where the grant lends idle memory: this thread's gs_launch_word. Not 0 between its look at those words and the end of
+   * the driver's call */
+  uint32_t *inside;
 };
 
 /* Indexed by a hash of the stream; enough for the streams into which a thread is likely to launch in turn. */
@@ -64,7 +64,29 @@ static inline bool gs_repeat_holds(const struct gs_repeat *repeat) {
 /* Returns non-NULL if a launch may go straight to the driver; call gs_repeated with its result. */
 static inline struct gs_repeat *gs_repeat_launch(uint64_t key, CUstream handle) {
   struct gs_repeat *repeat = gs_repeat_of(handle);
-  if (repeat->left == 0 || repeat->key != key || !gs_repeat_names(repeat, handle))
+  if (repeat->left == 0 || repeat->key != key || !gs_repeat_names(repeat, handle) || !gs_repeat_holds(repeat))
+    return NULL;
+  repeat->left--;
+  return repeat;
+}
+
+/* Called if the stream was found idle, and left the list of those with work, while the driver was called. */
+void gs_repeat_late(struct gs_stream *stream);
+static inline void gs_repeated(struct gs_repeat *repeat, CUresult result) {
+  struct gs_stream *stream = repeat->stream;
+  if (!GS_LIKELY(result == CUDA_SUCCESS)) {
+    repeat->left = 0;
+    return;
+  }
+  __atomic_store_n(&stream->repeated, __atomic_load_n(&stream->repeated, __ATOMIC_RELAXED) + 1, __ATOMIC_RELEASE);
+  if (!GS_LIKELY(__atomic_load_n(&stream->repeater, __ATOMIC_RELAXED) == repeat))
+    gs_repeat_late(stream);
+}
+
+/* The same where the grant lends idle memory: whoever moves it has to see that this thread is on its way to the driver. */
+static inline struct gs_repeat *gs_repeat_launch_watched(uint64_t key, CUstream handle) {
+  struct gs_repeat *repeat = gs_repeat_of(handle);
+  if (repeat->left == 0 || repeat->key != ~key || !gs_repeat_names(repeat, handle))
     return NULL;
   __atomic_store_n(repeat->inside, 1, __ATOMIC_RELAXED);
   __atomic_signal_fence(__ATOMIC_SEQ_CST); /* for other processors, gs_stores_seen orders these */
@@ -75,19 +97,9 @@ static inline struct gs_repeat *gs_repeat_launch(uint64_t key, CUstream handle) 
   repeat->left--;
   return repeat;
 }
-
-/* Called if the stream was found idle, and left the list of those with work, while the driver was called. */
-void gs_repeat_late(struct gs_stream *stream);
-static inline void gs_repeated(struct gs_repeat *repeat, CUresult result) {
-  struct gs_stream *stream = repeat->stream;
+static inline void gs_repeated_watched(struct gs_repeat *repeat, CUresult result) {
+  gs_repeated(repeat, result);
   __atomic_store_n(repeat->inside, 0, __ATOMIC_RELEASE);
-  if (!GS_LIKELY(result == CUDA_SUCCESS)) {
-    repeat->left = 0;
-    return;
-  }
-  __atomic_store_n(&stream->repeated, __atomic_load_n(&stream->repeated, __ATOMIC_RELAXED) + 1, __ATOMIC_RELEASE);
-  if (!GS_LIKELY(__atomic_load_n(&stream->repeater, __ATOMIC_RELAXED) == repeat))
-    gs_repeat_late(stream);
 }
 
 /* To be called before a wait for a stream into which this thread launches. If the wait is short, it is accounted for

@@ -1,5 +1,5 @@
-/* Executable graphs that are updated, and functions that are unloaded: old estimates are dropped, and the new version
- * runs. */
+/* Nodes of graphs, executable graphs that are updated, and functions that are unloaded: old estimates are dropped, and
+ * the new version runs. */
 #include "rows.h"
 
 enum { LONGER = 3 /* times as long as before */, BYTE = 0x5a, OTHER = 0xc3 };
@@ -244,6 +244,108 @@ void row_cuGraphExecExternalSemaphoresWaitNodeSetParams(struct rows *r) {
   kernel_in_graph(r, &o);
   r->tentative = true;
   done(r, start(r)->cuGraphExecExternalSemaphoresWaitNodeSetParams(o.exec, o.node, (const void *)none));
+}
+
+/* ---- nodes that use memory: the driver looks at their addresses when it makes them ---- */
+
+static void run_graph(struct rows *r, CUgraph graph) { launch(r, instantiated(r, graph)); }
+
+static CUDA_MEMSET_NODE_PARAMS fill_of(struct rows *r) {
+  return (CUDA_MEMSET_NODE_PARAMS){memory(r, BYTES), 0, BYTE, 1, 1, 1};
+}
+
+void row_cuGraphAddMemsetNode(struct rows *r) {
+  const CUDA_MEMSET_NODE_PARAMS fill = fill_of(r);
+  CUgraph graph = empty_graph(r);
+  CUgraphNode node = NULL;
+  if (!done(r, start(r)->cuGraphAddMemsetNode(&node, graph, NULL, 0, &fill, r->ctx)))
+    return;
+  run_graph(r, graph);
+  holds(r, fill.dst, (const unsigned char[]){BYTE}, 1);
+}
+
+void row_cuGraphMemsetNodeSetParams(struct rows *r) {
+  CUDA_MEMSET_NODE_PARAMS fill = fill_of(r);
+  CUgraph graph = empty_graph(r);
+  CUgraphNode node = NULL;
+  need(r, cuGraphAddMemsetNode(&node, graph, NULL, 0, &fill, r->ctx), "a fill in it");
+  fill.value = OTHER;
+  done(r, start(r)->cuGraphMemsetNodeSetParams(node, &fill));
+  run_graph(r, graph);
+  holds(r, fill.dst, (const unsigned char[]){OTHER}, 1);
+}
+
+static CUDA_MEMCPY3D copy_of(const struct copy *c) {
+  return (CUDA_MEMCPY3D){.srcMemoryType = CU_MEMORYTYPE_DEVICE,
+                         .srcDevice = c->from,
+                         .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                         .dstDevice = c->to,
+                         .WidthInBytes = BYTES,
+                         .Height = 1,
+                         .Depth = 1};
+}
+
+void row_cuGraphAddMemcpyNode(struct rows *r) {
+  struct copy c = copy_ready(r);
+  const CUDA_MEMCPY3D how = copy_of(&c);
+  CUgraph graph = empty_graph(r);
+  CUgraphNode node = NULL;
+  if (!done(r, start(r)->cuGraphAddMemcpyNode(&node, graph, NULL, 0, &how, r->ctx)))
+    return;
+  run_graph(r, graph);
+  on_device(r, &c);
+}
+
+void row_cuGraphMemcpyNodeSetParams(struct rows *r) {
+  struct copy c = copy_ready(r);
+  CUDA_MEMCPY3D how = copy_of(&c);
+  CUgraph graph = empty_graph(r);
+  CUgraphNode node = NULL;
+  how.srcDevice = c.to; /* onto itself */
+  need(r, cuGraphAddMemcpyNode(&node, graph, NULL, 0, &how, r->ctx), "a copy in it");
+  how.srcDevice = c.from;
+  done(r, start(r)->cuGraphMemcpyNodeSetParams(node, &how));
+  run_graph(r, graph);
+  on_device(r, &c);
+}
+
+/* Writes a word that is 0 before. */
+static CUDA_BATCH_MEM_OP_NODE_PARAMS write_of(struct rows *r, CUstreamBatchMemOpParams *step, uint32_t value) {
+  const uint32_t before = 0;
+  if (step->value.address == 0) {
+    step->value.address = memory(r, sizeof before);
+    put(r, step->value.address, &before, sizeof before);
+  }
+  step->value.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+  step->value.value = value;
+  return (CUDA_BATCH_MEM_OP_NODE_PARAMS){.ctx = r->ctx, .count = 1, .paramArray = step};
+}
+
+static void written(struct rows *r, CUgraph graph, CUdeviceptr at) {
+  const uint32_t after = OTHER;
+  run_graph(r, graph);
+  holds(r, at, &after, sizeof after);
+}
+
+void row_cuGraphAddBatchMemOpNode(struct rows *r) {
+  CUstreamBatchMemOpParams step = {0};
+  const CUDA_BATCH_MEM_OP_NODE_PARAMS how = write_of(r, &step, OTHER);
+  CUgraph graph = empty_graph(r);
+  CUgraphNode node = NULL;
+  r->tentative = true;
+  if (done(r, start(r)->cuGraphAddBatchMemOpNode(&node, graph, NULL, 0, &how)))
+    written(r, graph, step.value.address);
+}
+
+void row_cuGraphBatchMemOpNodeSetParams(struct rows *r) {
+  CUstreamBatchMemOpParams step = {0};
+  CUDA_BATCH_MEM_OP_NODE_PARAMS how = write_of(r, &step, 0);
+  CUgraph graph = empty_graph(r);
+  CUgraphNode node = NULL;
+  r->tentative = cuGraphAddBatchMemOpNode(&node, graph, NULL, 0, &how) != CUDA_SUCCESS;
+  how = write_of(r, &step, OTHER);
+  if (done(r, start(r)->cuGraphBatchMemOpNodeSetParams(node, &how)))
+    written(r, graph, step.value.address);
 }
 
 /* ---- functions ---- */
