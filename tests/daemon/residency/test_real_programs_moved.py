@@ -28,3 +28,28 @@ def test_a_program_waits_for_its_memory_and_goes_on(daemon, client):
         assert client.grant(grant["id"])["devices"][0]["memory_hosted_bytes"] == 0
     finally:
         program.close()
+
+
+def test_a_program_that_computes_is_stopped_moved_and_goes_on(daemon, client):
+    program = daemon.spin("4GiB", "50%", idle_memory="lend", gpu="0")
+    try:
+        [grant] = client.grants()
+        program.tell("alloc 64MiB")
+        program.tell("run 1000000")
+        until(lambda: client.grant(grant["id"])["devices"][0]["held"], "it computes")
+        done = daemon.cli("grant", "suspend", grant["id"], "--hold", "--wait=30")
+        assert done.returncode == 0, done.stderr
+        events = client.call("GET", f"/v1/events?grant={grant['id']}")["events"]
+        assert [one["rule"] for one in events if one["kind"] == "revoke"][-1] == "away"
+        [away] = client.grant(grant["id"])["devices"]
+        [busy] = daemon.busy(program.pid)
+        assert not away["held"]
+        until(lambda: client.grant(grant["id"])["residency"]["hold"], "it is away")
+        [later] = client.grant(grant["id"])["devices"]
+        assert daemon.busy(program.pid) == [busy]
+        assert later["wait_ns"] == away["wait_ns"], "it waits for its memory, not for others"
+        assert daemon.cli("grant", "resume", grant["id"], "--wait=30").returncode == 0
+        until(lambda: daemon.busy(program.pid)[0] > busy, "it computes again")
+        program.tell("idle")
+    finally:
+        program.close()
