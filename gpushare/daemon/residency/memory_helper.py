@@ -42,6 +42,12 @@ class MemoryHelper:
         """The present process; None before the first job and after a failure."""
         return self._process.pid if self._process is not None else None
 
+    def start_ahead(self) -> None:
+        """Starts the process before its first job, which then need not wait for an interpreter. A failure is that
+        job's."""
+        with contextlib.suppress(FailedError):
+            self._started()
+
     async def make(self, size: int, numa: int) -> int:
         """A new file, which the caller closes. `numa`: as in messages.Make. Raises FailedError."""
         _, descriptors = await self._do(messages.Make(size, numa), None)

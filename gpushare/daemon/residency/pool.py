@@ -132,6 +132,8 @@ class HostPool:
     def reserve(self, grant: str, size: int) -> None:
         """Makes the grant's reservation exactly `size`. Raises RefusedError, and leaves the reservation as it was."""
         self._book.reserve(grant, size, self._limits(grant), kept=self.kept_bytes)
+        if size:
+            self._maker.start_ahead()
 
     def release(self, grant: str) -> None:
         """Ends the grant's reservation. Segments that its processes still have count until they give them back."""
