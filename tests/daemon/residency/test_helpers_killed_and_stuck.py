@@ -140,9 +140,31 @@ def test_a_door_that_ends_loses_no_segment(tmp_path):
         await until(lambda: house.pool.counts.used == 8 * MIB, "it is asked for")
         os.kill(house.door._process.pid, signal.SIGKILL)
         assert await asked is None, "its connection has ended without an answer"
+        await until(lambda: house.door.restarts, "the daemon knows")
         os.kill(maker, signal.SIGCONT)
         await until(lambda: house.pool.counts == Counts(32 * MIB, 32 * MIB, 0), "what nobody waits for is taken back")
         assert (await again(process, f"segment({8 * MIB})"))[0] == OK
+
+    in_a_house(tmp_path, scene)
+
+
+def test_a_segment_that_was_lost_on_its_way_is_had_again_once_all_is_given_back(tmp_path):
+    """The daemon cannot know whether it arrived, and counts it until then: as the interposer does it (host.c)."""
+
+    async def scene(house):
+        process = await with_helpers(house)
+        maker, door = house.pool.helpers[MAKER].pid, house.door._process.pid
+        os.kill(maker, signal.SIGSTOP)
+        asked = asyncio.create_task(process(f"segment({32 * MIB})"))
+        await until(lambda: house.pool.counts.used == 32 * MIB, "it is asked for")
+        os.kill(door, signal.SIGSTOP)
+        os.kill(maker, signal.SIGCONT)
+        await until(lambda: house.written[-1] == [32 * MIB], "it is on its way")
+        os.kill(door, signal.SIGKILL)
+        assert await asked is None
+        assert (await again(process, f"segment({32 * MIB})"))[0] == FULL
+        assert await process("segment(0)") == [OK, "", 0]
+        assert (await process(f"segment({32 * MIB})"))[0] == OK
 
     in_a_house(tmp_path, scene)
 
