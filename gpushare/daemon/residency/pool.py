@@ -221,6 +221,9 @@ class HostPool:
                 self._files[segment] = await self._maker.make(segment.size, wish.numa)
             except GpushareError as error:
                 why = str(error)
+            except Exception:  # every request is answered: with too many unanswered, the door takes no more
+                log.exception("a segment of the host pool was not made")
+                why = "internal error: the daemon's log says which"
             else:
                 if self._book.has(segment):
                     return self._files[segment], ""

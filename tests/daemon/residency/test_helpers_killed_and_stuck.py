@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 
 import pytest
@@ -181,3 +182,27 @@ def test_a_node_without_memory_refuses_in_words(tmp_path):
     """By the function itself: the helper is another process, whose view of the node no test can change."""
     with pytest.raises(OSError, match=r"the node has \d+ MiB of memory free, of which 256 stay so"):
         memory_file.make(memory_file.available() + (1 << 30))
+
+
+def test_a_daemon_without_descriptors_refuses_and_goes_on(tmp_path):
+    async def scene(house):
+        house.pool.reserve(GRANT, 32 * MIB)
+        process = await house.joined()
+        await until(lambda: house.pool.helpers[MAKER].pid, "it is started ahead")
+        os.kill(house.pool.helpers[MAKER].pid, signal.SIGKILL)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        highest = max(map(int, os.listdir("/proc/self/fd")))
+        taken = [os.open("/dev/null", os.O_RDONLY) for _ in range(highest)]  # no number below the limit is free
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(taken) + 2, hard))  # one to read who asks
+            error, why, files = await process(f"segment({2 * MIB})")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for descriptor in taken:
+                os.close(descriptor)
+        assert (error, files) == (FULL, 0)
+        assert "Too many open files" in why
+        assert house.pool.counts == Counts(32 * MIB, 32 * MIB, 0)
+        assert (await process(f"segment({2 * MIB})"))[0] == OK
+
+    in_a_house(tmp_path, scene)
