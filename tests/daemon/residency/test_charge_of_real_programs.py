@@ -43,3 +43,20 @@ def test_its_own_is_charged_next_to_nothing(daemon, client, tenant_cgroup):
         until(lambda: client.node()["host_pool"]["free"] == pool["size"], "the pool has it back")
         assert memory_cgroup.charged(own) <= 64 * MIB
     until(lambda: client.grants() == [], "it has ended")
+
+
+def test_after_a_kill_of_the_daemon_it_counts_what_programs_have(daemon, client):
+    with contextlib.closing(daemon.spin("4GiB", "50%", idle_memory="lend", gpu="0")) as program:
+        [grant] = client.grants()
+        program.tell("alloc 64MiB")
+        done = daemon.cli("grant", "suspend", grant["id"], "--wait=30")
+        assert done.returncode == 0, done.stderr
+        before = client.node()["host_pool"]
+        assert before["used"] == 64 * MIB
+        daemon.kill()
+        daemon.start()
+        pool = client.node()["host_pool"]
+        assert (pool["used"], pool["reserved"], pool["segments"]) == (64 * MIB, 0, 1)
+        assert program.tell("touch 2")["event"]
+        until(lambda: client.node()["host_pool"]["free"] == pool["size"], "it has come back, and given it back")
+    until(lambda: client.grants() == [], "it has ended")
