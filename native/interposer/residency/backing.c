@@ -60,7 +60,8 @@ CUresult gs_movable_map(const struct gs_movable *movable) {
 /* ---- making ---- */
 
 bool gs_movable_wanted(uint64_t bytes) {
-  return gs_passage() && bytes > GS_MOVABLE_ABOVE && !__atomic_load_n(&refused, __ATOMIC_RELAXED);
+  return gs_passage() && bytes > GS_MOVABLE_ABOVE && bytes <= UINT64_MAX / 2 && /* rounded up it is still a size */
+         !__atomic_load_n(&refused, __ATOMIC_RELAXED);
 }
 
 uint64_t gs_movable_bytes(uint64_t asked) {

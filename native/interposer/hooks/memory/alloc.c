@@ -31,6 +31,16 @@ struct charge {
   struct gs_maker maker;
 };
 
+static bool reserve(int ordinal, uint64_t bytes) {
+  uint32_t leaving;
+  int rc;
+  do {
+    leaving = gs_movable_leaving();
+    rc = gs_reserve(ordinal, bytes);
+  } while (rc < 0 && gs_movable_hurry(leaving));
+  return rc == 0;
+}
+
 /* To be called before the driver. Without a current context, or if the arguments are wrong whatever their size
  * (plausible is false), the error is left to the driver. */
 static CUresult begin(struct charge *charge, uint64_t bytes, bool plausible) {
@@ -42,7 +52,7 @@ static CUresult begin(struct charge *charge, uint64_t bytes, bool plausible) {
     return CUDA_SUCCESS;
   }
   gs_real.cuCtxGetCurrent(&context);
-  if (!gs_table_room(&gs_books()->pointers, 1) || gs_reserve(charge->ordinal, bytes) < 0)
+  if (!gs_table_room(&gs_books()->pointers, 1) || !reserve(charge->ordinal, bytes))
     return gs_no_room();
   gs_maker_begin(&charge->maker, &gs_books()->pointers_made, gs_context_owner(context));
   return CUDA_SUCCESS;
