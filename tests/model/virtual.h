@@ -34,6 +34,7 @@ struct virtual_tenant {
   /* What its page reports instead of the truth; 0: the truth. */
   uint64_t claims_busy_until_ns;
   uint32_t claims_undrained, says_spins;
+  uint32_t away; /* 1: its memory is not on the device */
 };
 
 struct virtual_device {

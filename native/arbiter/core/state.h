@@ -313,8 +313,8 @@ static inline bool core_overruns(const struct core_grant *g) { return g->revoked
 /* True if a revoked grant competes for the device with what it still runs: its kernels are longer than a lease, and what
  * others run meanwhile makes them longer still. */
 static inline bool core_competes(const struct gs_core *core, const struct core_grant *g) {
-  return !g->held && !g->gang && !g->beside && core_overruns(g) && core_runs(g, core->now_ns) && !g->view.drained &&
-         !core_silent(core, g);
+  return !g->held && !g->gang && !g->beside && !g->view.away && core_overruns(g) && core_runs(g, core->now_ns) &&
+         !g->view.drained && !core_silent(core, g);
 }
 
 /* True if a grant does not use its lease although a thread waits for it. A thread may also wait for the end of the
