@@ -226,11 +226,24 @@ class Program:
         answers["memory taken"] = self.free - self._free()
         return answers
 
+    def hold(self, function: str) -> None:
+        """The next call of it, which is not this thread's, stops before it has an effect."""
+        from memory.holds import BEFORE, Hold
+
+        self.stop = Hold(function, BEFORE)
+
+    def held(self) -> int:
+        return self.stop.stopped(20)
+
+    def release(self) -> bool:
+        return self.stop.release()
+
 
 def main() -> None:
     program = Program()
     for line in sys.stdin:
-        print(json.dumps(getattr(program, line.strip())()), flush=True)
+        command, *arguments = line.split()
+        print(json.dumps(getattr(program, command)(*arguments)), flush=True)
 
 
 if __name__ == "__main__":
