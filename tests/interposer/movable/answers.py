@@ -91,10 +91,11 @@ class Known:
         return value
 
 
-def allocated() -> list[Memory]:
-    """One of each kind; the smallest is not movable in any grant."""
+def allocated(large: bool) -> list[Memory]:
+    """One of each kind; the smallest is not movable in any grant. large: one that takes two handles, too."""
     sizes = {"64 KiB": 64 << 10, "1 MiB": MIB, "1 MiB + 1": MIB + 1, "2 MiB": 2 * MIB, "3 MiB + 7": 3 * MIB + 7}
-    sizes["1 GiB + 1"] = GIB + 1
+    if large:
+        sizes["1 GiB + 1"] = GIB + 1
     all = [Memory(name, memory(bytes), bytes) for name, bytes in sizes.items()]
     for name, width, height in (("rows of 1000", 1000, 3000), ("rows of 4096", 4096, 512)):
         address, pitch = number(), number()
@@ -182,7 +183,7 @@ class Program:
         self.context = context()
         self.mine = physical()
         self.free = self._free()
-        self.memory = allocated()
+        self.memory = allocated(sys.argv[1] == "large")
         self.known = Known({self.context: "its context"})
 
     def _free(self) -> int:
