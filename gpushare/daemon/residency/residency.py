@@ -34,7 +34,9 @@ log = logging.getLogger(__name__)
 
 _AGAIN_S = 1.0
 """Between two looks for room, in addition to those when some may have become free."""
-_WAIT_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+OUTCOMES = ("moved", "failed", "refused")
+"""How a suspend ends; those that are refused have not begun."""
+WAIT_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class Pool(Protocol):
@@ -78,9 +80,7 @@ class Recall(Protocol):
 
 class Residency:
     """`suspends`: number of suspends, by who wanted them and by outcome. `waits`: how long grants waited for their
-    memory: counts by bucket of `wait_buckets_s`, their number and their sum in ns."""
-
-    wait_buckets_s = _WAIT_BUCKETS_S
+    memory: counts by bucket of WAIT_BUCKETS_S, their number and their sum in ns."""
 
     def __init__(self, state: State, transitions: Transitions, pool: Pool, move_s: float) -> None:
         self._state, self._transitions, self._pool = state, transitions, pool
@@ -309,7 +309,7 @@ class Residency:
             waited = time.monotonic_ns() - since
             self.waited += 1
             self.waited_ns += waited
-            for bound in _WAIT_BUCKETS_S:
+            for bound in WAIT_BUCKETS_S:
                 self.waits[bound] += waited <= bound * 1e9
 
     # Time.
