@@ -32,7 +32,7 @@ class Timing:
     """From the daemon's start to that of a reader before the first job."""
     reader_job: float = 2.0
     """How long a reader may work on a job."""
-    pool_job: float = 30.0
+    pool_job: float = 20.0
     """How long making or emptying one segment of the host pool may take."""
     idle: float = 60.0
     """How long a connection may have no request, or half a header."""

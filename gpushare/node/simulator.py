@@ -24,7 +24,7 @@ from gpushare.errors import FailedError
 from gpushare.paths import SIM_BINARY
 
 MAGIC = 0x67734D31
-VERSION = 4
+VERSION = 5
 HELLO, MEM_INFO, STATS, PROCESSES, STOP, DEVICE, SETTING, LIMIT_SET, LIMIT_GET = 1, 4, 7, 8, 9, 10, 13, 23, 24
 NO_LIMIT = (1 << 64) - 1
 DRIVER_LIMITS = 615  # SIM_DRIVER_LIMITS
@@ -35,7 +35,7 @@ LOG_NAME = "sim.log"  # next to the directory, not in it: containers see that
 
 _REQUEST = struct.Struct("<IIIIQQ")
 _REPLY = struct.Struct("<IiQQQ")
-_HELLO = struct.Struct("<IiIIiiQQQQQQQQIIIIII")
+_HELLO = struct.Struct("<IiIIiiQQQQQQQQIIIIII6Q")
 _DEVICE = struct.Struct("<16sQ64sIII4B")
 _PROCESS = struct.Struct("<iIQQQ")
 _ANSWER_SECONDS = 2.0
@@ -53,6 +53,9 @@ OPTIONS = (
     "QUERY_NS",
     "QUEUE_DEPTH",
     "COPY_GBPS",
+    "PAGEABLE_GBPS",
+    "PIN_GIBPS",
+    "VMM_NS",
     "NVLINK",
     "PCIE",
     "NUMA",

@@ -21,6 +21,7 @@
   X(NO_ROOM, "memory", "out of memory: %llu bytes were asked for, the grant has %llu left") \
   X(OVERDRAWN, "memory", "the driver took %llu bytes that were not reserved: this process now holds %llu") \
   X(MOVED, "memory", "its memory was to move: outcome %llu, %llu bytes are in host memory now") \
+  X(MOVE_FAILED, "memory", "the driver refused a step of the move with error %llu, %llu bytes are in host memory then") \
   X(WAITED, "gate", "waited %llu ns for the lease, its word is now %llu") \
   X(BOUND, "gate", "waited %llu ns for work in flight to fall under %llu ns") \
   X(STUCK, "gate", "a stream does not move: after %llu ns its launches pass the bound, %llu ns apart") \

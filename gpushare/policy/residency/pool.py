@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from gpushare.errors import RefusedError
 from gpushare.text.units import format_size
 
+_SEGMENTS_MOST = 8192
+"""Of one grant, as a bound on the work of its end."""
+
 
 @dataclass(frozen=True, slots=True)
 class TenantLimit:
@@ -42,20 +45,35 @@ class Segment:
 
 @dataclass(slots=True)
 class _Account:
-    """One grant's. `tenants`: its own and all above it."""
+    """One grant's: segments by slot and generation of the process that has them, their number and bytes. `tenants`: its
+    own and all above it."""
 
     reserved: int = 0
-    segments: set[Segment] = field(default_factory=set)
+    segments: dict[tuple[int, int], set[Segment]] = field(default_factory=dict)
+    count: int = 0
+    used: int = 0
     tenants: tuple[str, ...] = ()
-
-    @property
-    def used(self) -> int:
-        return sum(segment.size for segment in self.segments)
 
     @property
     def taken(self) -> int:
         """More is used than reserved of what processes had before a restart, or still have after `release`."""
         return max(self.reserved, self.used)
+
+    def add(self, segment: Segment) -> None:
+        self.segments.setdefault((segment.slot, segment.generation), set()).add(segment)
+        self.count += 1
+        self.used += segment.size
+
+    def has(self, segment: Segment) -> bool:
+        return segment in self.segments.get((segment.slot, segment.generation), ())
+
+    def remove(self, segment: Segment) -> None:
+        own = self.segments[segment.slot, segment.generation]
+        own.remove(segment)
+        if not own:
+            del self.segments[segment.slot, segment.generation]
+        self.count -= 1
+        self.used -= segment.size
 
 
 class PoolBook:
@@ -67,6 +85,7 @@ class PoolBook:
         self._segments_most = segments_most
         self._accounts: dict[str, _Account] = {}
         self._leaving: set[Segment] = set()
+        self._leaving_bytes = 0
 
     def counts(self) -> Counts:
         """What is free, reserved and not drawn, and used."""
@@ -75,13 +94,12 @@ class PoolBook:
         return Counts(max(0, self.size - used - reserved), reserved, used)
 
     def _used(self) -> int:
-        drawn = sum(account.used for account in self._accounts.values())
-        return drawn + sum(segment.size for segment in self._leaving)
+        return sum(account.used for account in self._accounts.values()) + self._leaving_bytes
 
     @property
     def segment_count(self) -> int:
         """Pieces of all grants, with those that are not empty yet."""
-        return sum(len(account.segments) for account in self._accounts.values()) + len(self._leaving)
+        return sum(account.count for account in self._accounts.values()) + len(self._leaving)
 
     def reserved(self, grant: str) -> int:
         """The grant's reservation."""
@@ -126,45 +144,51 @@ class PoolBook:
         left = max(0, account.reserved - account.used)
         if size > left:
             raise RefusedError(f"the grant has {format_size(left)} of the host pool left, not {format_size(size)}")
-        # No single grant takes the descriptors of all others.
-        if self.segment_count >= self._segments_most or len(account.segments) >= max(1, self._segments_most // 4):
+        # No single grant takes the descriptors of all others, nor has so many that taking them back takes long.
+        if self.segment_count >= self._segments_most or account.count >= min(_SEGMENTS_MOST, self._segments_most // 4):
             raise RefusedError("the host pool is in too many pieces: take fewer and larger ones")
         segment = Segment(grant, slot, generation, size)
-        account.segments.add(segment)
+        account.add(segment)
         return segment
 
     def adopt(self, grant: str, slot: int, generation: int, size: int, limits: Sequence[TenantLimit] = ()) -> None:
         """Counts what a process has had since before the daemon was started again. `limits`: as for `reserve`, which
         nothing is refused by."""
         account = self._accounts.setdefault(grant, _Account(tenants=tuple(limit.tenant for limit in limits)))
-        account.segments.add(Segment(grant, slot, generation, size, adopted=True))
+        account.add(Segment(grant, slot, generation, size, adopted=True))
 
     def segments(self, grant: str, slot: int | None = None, generation: int | None = None) -> Iterator[Segment]:
         """Those of a grant, or of one of its processes."""
         account = self._accounts.get(grant)
-        for segment in list(account.segments) if account is not None else ():
-            if slot is None or (segment.slot, segment.generation) == (slot, generation):
-                yield segment
+        if account is None:
+            return
+        if slot is None:
+            yield from [segment for own in account.segments.values() for segment in own]
+        else:
+            yield from list(account.segments.get((slot, generation or 0), ()))
 
     def give_back(self, segment: Segment) -> None:
         """Counts a segment as nobody's. It is used until it is `emptied`, unless it was adopted. One that was given
         back before is left as it is."""
         account = self._accounts.get(segment.grant)
-        if account is None or segment not in account.segments:
+        if account is None or not account.has(segment):
             return
-        account.segments.remove(segment)
+        account.remove(segment)
         if not segment.adopted:
             self._leaving.add(segment)
+            self._leaving_bytes += segment.size
         self._tidy(segment.grant)
 
     def has(self, segment: Segment) -> bool:
         """Whether it is still some process's."""
         account = self._accounts.get(segment.grant)
-        return account is not None and segment in account.segments
+        return account is not None and account.has(segment)
 
     def emptied(self, segment: Segment) -> None:
         """Counts a segment that was given back as free."""
-        self._leaving.discard(segment)
+        if segment in self._leaving:
+            self._leaving.remove(segment)
+            self._leaving_bytes -= segment.size
 
     @property
     def overdrawn(self) -> bool:

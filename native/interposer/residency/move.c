@@ -5,6 +5,7 @@
 #include "interposer/memory/books/sizes.h"
 #include "interposer/os/guest.h"
 #include "interposer/process/passage.h"
+#include "interposer/process/trace.h"
 #include "interposer/residency/host.h"
 #include "interposer/residency/backing.h"
 #include "interposer/residency/quiesce.h"
@@ -228,11 +229,18 @@ static CUresult arrive(const struct gs_movable *one) {
   return CUDA_SUCCESS;
 }
 
+static enum gs_move outcome(int ordinal, CUresult result, bool no_room) {
+  gs_movable_publish();
+  if (result == CUDA_SUCCESS)
+    return GS_MOVED;
+  gs_trace(GS_TRACE_MOVE_FAILED, ordinal, (uint64_t)result, gs_process->slot->device[ordinal].hosted_bytes);
+  return no_room ? GS_MOVE_NO_DEVICE : GS_MOVE_FAILED;
+}
+
 enum gs_move gs_move_out(int ordinal) {
   struct engine engine;
   struct all all;
   CUresult result = CUDA_SUCCESS;
-  (void)ordinal;
   if (!find_all(&all))
     return GS_MOVE_FAILED;
   sort(&all, largest_first);
@@ -248,8 +256,7 @@ enum gs_move gs_move_out(int ordinal) {
     engine_stop(&engine);
   }
   drop_all(&all);
-  gs_movable_publish();
-  return result == CUDA_SUCCESS ? GS_MOVED : GS_MOVE_FAILED;
+  return outcome(ordinal, result, false);
 }
 
 enum gs_move gs_move_in(int ordinal) {
@@ -257,7 +264,6 @@ enum gs_move gs_move_in(int ordinal) {
   struct all all;
   CUresult result = CUDA_SUCCESS;
   bool no_room = false;
-  (void)ordinal;
   if (!find_all(&all))
     return GS_MOVE_FAILED;
   sort(&all, largest_first);
@@ -277,8 +283,7 @@ enum gs_move gs_move_in(int ordinal) {
     engine_stop(&engine);
   }
   drop_all(&all);
-  gs_movable_publish();
-  return result == CUDA_SUCCESS ? GS_MOVED : no_room ? GS_MOVE_NO_DEVICE : GS_MOVE_FAILED;
+  return outcome(ordinal, result, no_room);
 }
 
 /* ---- ahead ---- */

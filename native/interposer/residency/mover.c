@@ -223,6 +223,7 @@ static void *mover_thread(void *unused) {
       gs_futex_wait(&limits()->residency, word, wait < POLL_NS ? wait : POLL_NS, true);
     gs_latch_take(&mover()->driving);
   }
+  gs_latch_drop(&mover()->driving); /* the program's end waits for it */
   return NULL;
 }
 

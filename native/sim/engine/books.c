@@ -145,6 +145,11 @@ static bool used(const struct process *process, uint32_t index) {
   return share->peak_bytes > 0 || share->busy_ns > 0 || share->lane != NULL;
 }
 
+static uint64_t copied(const struct share *share, int direction) {
+  uint64_t now = share->lane ? __atomic_load_n(&share->lane->page->copied[direction], __ATOMIC_RELAXED) : 0;
+  return share->copied[direction] + now;
+}
+
 static void json_processes(FILE *out, const struct process *list, uint32_t index, const char **comma) {
   for (const struct process *process = list; process; process = process->next) {
     if (!used(process, index))
@@ -152,8 +157,9 @@ static void json_processes(FILE *out, const struct process *list, uint32_t index
     const struct share *share = &process->share[index];
     fprintf(out,
             "%s{\"pid\":%d,\"busy_ns\":%lu,\"bytes\":%lu,\"peak_bytes\":%lu,"
-            "\"illegal_accesses\":%lu,\"alive\":%s}",
-            *comma, (int)process->pid, booked(process, index), share->bytes, share->peak_bytes, share->illegal,
+            "\"copied_in_bytes\":%lu,\"copied_out_bytes\":%lu,\"illegal_accesses\":%lu,\"alive\":%s}",
+            *comma, (int)process->pid, booked(process, index), share->bytes, share->peak_bytes,
+            copied(share, SIM_TO_DEVICE), copied(share, SIM_FROM_DEVICE), share->illegal,
             process->alive ? "true" : "false");
     *comma = ",";
   }
@@ -224,22 +230,6 @@ int books_processes(struct engine *engine, uint32_t index, bool ended, uint64_t 
       ++*rows;
     }
   return fd;
-}
-
-int books_meetings(void) {
-  static int fd = -1;
-  if (fd >= 0)
-    return fd;
-  int made = memfd_create("gpushare-sim-meetings", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (made < 0)
-    return -errno;
-  if (ftruncate(made, SIM_MEETINGS * sizeof(struct sim_meeting)) < 0 ||
-      fcntl(made, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
-    int error = -errno;
-    close(made);
-    return error;
-  }
-  return fd = made;
 }
 
 int books_setting(struct engine *engine, const struct sim_request *request, uint64_t *value) {

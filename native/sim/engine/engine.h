@@ -43,8 +43,9 @@ enum shared_file { SHARED_MEMORY, SHARED_EVENTS, SHARED_FILES };
 
 struct share {
   uint64_t bytes, peak_bytes;
-  uint64_t busy_ns; /* of closed lanes */
-  uint64_t illegal; /* accesses to memory that was not there */
+  uint64_t busy_ns;                /* of closed lanes */
+  uint64_t illegal;                /* accesses to memory that was not there */
+  uint64_t copied[SIM_DIRECTIONS]; /* of closed lanes */
   struct lane *lane;
   int file[SHARED_FILES]; /* for IPC; -1: none */
   uint64_t secret[SHARED_FILES][2];
@@ -111,7 +112,9 @@ uint64_t books_process_busy(const struct process *process, uint32_t device, uint
 int books_json(struct engine *engine, uint64_t *bytes); /* a memfd, or a negative errno */
 /* A memfd, or a negative errno. ended: includes ended processes. */
 int books_processes(struct engine *engine, uint32_t device, bool ended, uint64_t *rows);
-int books_meetings(void); /* a memfd that books.c owns, or a negative errno */
+/* A memfd that pages.c owns, or a negative errno. */
+int pages_meetings(void);
+int pages_links(uint32_t device);
 /* Reads a setting an administrator can change, and sets it first unless the request has SIM_KEEP. */
 int books_setting(struct engine *engine, const struct sim_request *request, uint64_t *value);
 

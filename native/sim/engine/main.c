@@ -82,7 +82,10 @@ enum which {
   PCIE,
   NUMA,
   DRIVER,
-  NODES
+  NODES,
+  PAGEABLE,
+  PIN,
+  VMM
 };
 
 /* Parses "2x16GiB", "16GiB" or "1x16GiB,1x8GiB". */
@@ -135,20 +138,33 @@ static int nodes(const char *name, char *text, struct sim_hello *hello, struct g
   return error;
 }
 
+/* CREATE,MAP,ACCESS,UNMAP in ns. */
+static int four(const char *name, char *text, struct sim_hello *hello, struct gs_err *err) {
+  uint64_t *const costs[] = {&hello->create_ns, &hello->map_ns, &hello->access_ns, &hello->unmap_ns};
+  char *rest = NULL, *part = strtok_r(text, ",", &rest);
+  int error = 0;
+  for (size_t i = 0; i < sizeof costs / sizeof costs[0] && error == 0; i++, part = strtok_r(NULL, ",", &rest))
+    error = part ? number(name, part, 1000000000, costs[i], err) : -EINVAL;
+  return error == 0 && part == NULL ? 0 : gs_fail(err, -EINVAL, "--vmm-ns: write CREATE,MAP,ACCESS,UNMAP, each in ns");
+}
+
 static const struct option names[] = {
     {"socket", 1, NULL, SOCKET},       {"devices", 1, NULL, DEVICES},   {"kernel-ns", 1, NULL, KERNEL},
     {"context-mib", 1, NULL, CONTEXT}, {"slice-ns", 1, NULL, SLICE},    {"switch-ns", 1, NULL, SWITCH},
     {"preempt", 1, NULL, PREEMPT},     {"launch-ns", 1, NULL, LAUNCH},  {"event-ns", 1, NULL, EVENT},
     {"query-ns", 1, NULL, QUERY},      {"queue-depth", 1, NULL, DEPTH}, {"copy-gbps", 1, NULL, GBPS},
     {"nvlink", 1, NULL, NVLINK},       {"pcie", 1, NULL, PCIE},         {"numa", 1, NULL, NUMA},
-    {"driver", 1, NULL, DRIVER},       {"nodes", 1, NULL, NODES},       {NULL, 0, NULL, 0}};
+    {"driver", 1, NULL, DRIVER},       {"nodes", 1, NULL, NODES},       {"pageable-gbps", 1, NULL, PAGEABLE},
+    {"pin-gibps", 1, NULL, PIN},       {"vmm-ns", 1, NULL, VMM},        {NULL, 0, NULL, 0}};
 
-static const char usage[] = "usage: gpushare-sim --socket PATH --devices 2x16GiB [--kernel-ns N] [--context-mib N] "
-                            "[--slice-ns N] [--switch-ns N]\n"
-                            "                    [--preempt 0|1] [--launch-ns N] [--event-ns N] [--query-ns N] "
-                            "[--queue-depth N] [--copy-gbps N]\n"
-                            "                    [--nvlink 0011] [--pcie 0011] [--numa 0011] [--driver 580] "
-                            "[--nodes MAJOR:MINOR]\n";
+static const char usage[] =
+    "usage: gpushare-sim --socket PATH --devices 2x16GiB [--kernel-ns N] [--context-mib N] "
+    "[--slice-ns N] [--switch-ns N]\n"
+    "                    [--preempt 0|1] [--launch-ns N] [--event-ns N] [--query-ns N] "
+    "[--queue-depth N] [--copy-gbps N]\n"
+    "                    [--nvlink 0011] [--pcie 0011] [--numa 0011] [--driver 580] "
+    "[--nodes MAJOR:MINOR]\n"
+    "                    [--pageable-gbps N] [--pin-gibps N] [--vmm-ns CREATE,MAP,ACCESS,UNMAP]\n";
 
 static int one_option(int which, const char *name, char *text, struct options *options, struct gs_err *err) {
   struct sim_hello *hello = &options->hello;
@@ -182,6 +198,15 @@ static int one_option(int which, const char *name, char *text, struct options *o
       error = number(name, text, 10000, &value, err);
       hello->copy_bytes_per_us = value * 1000;
       return error || value ? error : gs_fail(err, -EINVAL, "--copy-gbps: at least 1");
+    case PAGEABLE:
+      error = number(name, text, 10000, &value, err);
+      hello->pageable_bytes_per_us = value * 1000;
+      return error || value ? error : gs_fail(err, -EINVAL, "--pageable-gbps: at least 1");
+    case PIN:
+      error = number(name, text, 10000, &value, err);
+      hello->pin_bytes_per_us = (value << 30) / 1000000;
+      return error;
+    case VMM: return four(name, text, hello, err);
     case DRIVER:
       error = number(name, text, 9999, &value, err);
       hello->driver = (uint32_t)value;
@@ -203,6 +228,7 @@ static int parse(int argc, char **argv, struct options *options, struct gs_err *
                                         .driver = SIM_DRIVER_DEFAULT,
                                         .switch_ns = 20000,
                                         .copy_bytes_per_us = 25000,
+                                        .pageable_bytes_per_us = 5000,
                                         .queue_depth = 1024,
                                         .preempt = 1}};
   int which, index = 0;

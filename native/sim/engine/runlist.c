@@ -317,6 +317,8 @@ void lane_close(struct engine *engine, struct lane *lane) {
   struct share *share = &lane->process->share[index];
   uint64_t now = engine_now();
   share->busy_ns += lane_busy(lane, now);
+  for (int i = 0; i < SIM_DIRECTIONS; i++)
+    share->copied[i] += __atomic_load_n(&lane->page->copied[i], __ATOMIC_RELAXED);
   share->lane = NULL;
   if (device->current == lane) {
     device->current = NULL;

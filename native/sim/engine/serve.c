@@ -249,7 +249,8 @@ static int answer(struct engine *engine, struct connection *connection, const st
         nfds = fds[0] >= 0;
         break;
       case SIM_MEETINGS_GET:
-        fds[0] = books_meetings();
+      case SIM_LINKS_GET:
+        fds[0] = request->op == SIM_LINKS_GET ? pages_links(request->device) : pages_meetings();
         reply.error = fds[0] < 0 ? fds[0] : 0;
         nfds = fds[0] >= 0;
         break;

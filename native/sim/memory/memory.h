@@ -179,6 +179,10 @@ void sim_memory_forget(struct sim_range *range);
 /* True if all the bytes are pinned or registered host memory. */
 bool sim_memory_pinned(const void *at, size_t bytes);
 
+/* ---- reach.c: with the lock held --------------------------------------------------------------------------------- */
+/* Whether kernels of the context can use this memory. */
+bool sim_range_reached(const struct sim_ctx *ctx, const struct sim_range *range);
+
 /* ---- vmm.c: with the lock held ----------------------------------------------------------------------------------- */
 uint64_t sim_physical_id(const void *physical);
 int sim_physical_handle_types(const void *physical);

@@ -38,12 +38,14 @@ struct sim_item {
   uint64_t compute_sum; /* device time submitted to the stream up to and including this item */
   uint64_t copy_sum;    /* the same for copy time */
   uint64_t remaining;   /* compute: device time still to execute */
-  uint64_t end;         /* copies, once started: when it ends */
+  uint64_t end;         /* copies and barriers, once started: when it ends; copies: if they are alone on the link */
+  uint64_t bytes;       /* of sim_op, as pageable below */
   bool started;         /* given to its resource */
   bool chained;         /* runnable without a gap: preceded only by device work that is itself chained */
   bool attended;        /* the worker thread processes it at its due time */
   bool counted;         /* counts towards the queue depth */
   bool barrier;         /* of sim_op */
+  bool pageable;
   enum sim_resource resource;
   uint64_t duration;
   void (*run)(void *payload);
@@ -142,6 +144,7 @@ struct sim_item *sim_item_new(struct sim_stream *stream, enum sim_resource resou
 void sim_item_push(struct sim_item *item);                 /* appends to the stream; call sim_settle afterwards */
 void sim_settle(uint64_t now);                             /* starts what can start, then publishes reports */
 void sim_item_complete(struct sim_item *item, uint64_t t); /* at time t; frees the item */
+uint64_t sim_item_end(const struct sim_item *item);        /* of a copy or barrier that has started */
 bool sim_item_spins(const struct sim_item *item);          /* it occupies the device while waiting for other kernels */
 uint64_t sim_next_event(void);                             /* when a running item completes next, or NEVER */
 /* The earliest time at which the stream can have completed the given sums of compute and copy time. Returns `now` if

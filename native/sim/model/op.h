@@ -34,7 +34,9 @@ struct sim_op {
   bool (*meet)(void *payload);
   /* For SIM_COMPUTE; may be NULL. Called when the device starts the kernel, under the same restrictions. */
   void (*begin)(void *payload);
-  bool barrier; /* SIM_COMPUTE: waits for a time slice, computes nothing and is not charged */
+  uint64_t bytes; /* SIM_COPY_IN, SIM_COPY_OUT: that it moves over the link */
+  bool pageable;  /* from or to memory of the host that is not pinned */
+  bool barrier;   /* SIM_COMPUTE: waits for a time slice, computes nothing and is not charged */
   /* Conditional handle that a kernel changes; takes effect when the kernel is submitted in a graph. 0: none. */
   uint64_t condition;
   bool counts;       /* true: decrements the handle's value; false: sets it to `value` */
@@ -59,8 +61,10 @@ bool sim_effect_sound(void); /* false: the context has a fault, so its copies mo
 
 /* Runs a host function. params must stay valid until the op is submitted. */
 struct sim_op sim_host_op(const CUDA_HOST_NODE_PARAMS *params);
-/* Duration of a copy between host and device in ns: latency of one transfer plus bytes over the link rate. */
-uint64_t sim_copy_ns(uint64_t bytes);
+/* Duration of a copy between host and device in ns if it is alone: latency of one transfer plus bytes over the link's
+ * rate, or over the rate of pageable memory, in bytes per us. */
+uint64_t sim_copy_ns(uint64_t bytes, bool pageable);
+uint64_t sim_pageable_rate(void);
 /* Duration of work within the device (fills, device-to-device copies), in ns, at 20 times the link rate. */
 uint64_t sim_fill_ns(uint64_t bytes);
 

@@ -54,6 +54,14 @@ void sim_spin(uint64_t ns) {
     sim_pause();
 }
 
+void sim_spend(uint64_t ns) {
+  const uint64_t spun = 100000; /* sleeps may end later than asked by about this */
+  uint64_t end = sim_now() + ns, now;
+  while ((now = sim_now()) + spun < end)
+    gs_clock_sleep(end - spun + (uint64_t)sim_ahead());
+  sim_spin(end > now ? end - now : 0);
+}
+
 const struct sim_hello *sim_info(void) { return &sim_hello; }
 
 /* As with the real driver, the parent's handles are not valid in a forked child. The connection stays with the

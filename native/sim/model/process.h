@@ -18,6 +18,7 @@ extern struct sim_lane **sim_gate;
 uint64_t sim_now(void);  /* CLOCK_MONOTONIC of the host, ns */
 int64_t sim_ahead(void); /* how far this process's own is ahead of it, ns */
 void sim_spin(uint64_t ns);
+void sim_spend(uint64_t ns); /* the same for calls that may take long: most of the time it sleeps */
 static inline void sim_pause(void) {
 #ifdef __x86_64__
   __builtin_ia32_pause();

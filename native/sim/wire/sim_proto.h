@@ -17,12 +17,13 @@
 
 enum {
   SIM_PROTO_MAGIC = 0x67734d31, /* "gsM1" */
-  SIM_PROTO_VERSION = 4,
+  SIM_PROTO_VERSION = 5,
   SIM_MAX_DEVICES = 16,
   SIM_NAME_BYTES = 64,
   SIM_INTERVALS = 512,
   SIM_BOUNDARIES = 4096,
-  SIM_MEETINGS = 1024
+  SIM_MEETINGS = 1024,
+  SIM_TRANSFERS = 4096
 };
 
 #define SIM_SOCKET_NAME "sim.sock"
@@ -68,7 +69,9 @@ enum sim_op_code {
    * user's process; -ESRCH: it is no client; -EBADMSG: not possible in its state; -EBUSY: it has work; -EOPNOTSUPP: it
    * shares memory with other processes; -ENOMEM: a device lacks room, and the process has failed for good */
   SIM_CHECKPOINT = 25,
-  SIM_ILLEGAL = 26 /* device. Work of the process used memory that was not there: counted */
+  SIM_ILLEGAL = 26, /* device. Work of the process used memory that was not there: counted */
+  /* device. Descriptor: the page of struct sim_direction[SIM_DIRECTIONS] that all processes share */
+  SIM_LINKS_GET = 27
 };
 #define SIM_NO_LIMIT UINT64_MAX
 enum { SIM_DRIVER_LIMITS = 615, SIM_DRIVER_DEFAULT = 580 };
@@ -136,13 +139,17 @@ struct sim_hello {
   uint64_t query_ns;
   uint64_t slice_ns;
   uint64_t switch_ns;
-  uint64_t copy_bytes_per_us; /* rate of each copy engine */
+  uint64_t copy_bytes_per_us; /* rate of a device's link, in each direction */
   uint32_t queue_depth;       /* work items per stream before a submission blocks */
   uint32_t preempt;           /* 1: a slice can end in the middle of a kernel */
   uint32_t driver;            /* driver release that the libraries report */
   uint32_t node_major;        /* of the devices' nodes; 0: no nodes. Device i has the minor node_minor + i */
   uint32_t node_minor;
   uint32_t reserved;
+  uint64_t pageable_bytes_per_us; /* most that a copy from or to pageable memory takes of it */
+  uint64_t pin_bytes_per_us;      /* rate at which memory of the host is pinned; 0: at once */
+  /* CPU cost of cuMemCreate, cuMemMap, cuMemSetAccess and cuMemUnmap, for each handle or mapping */
+  uint64_t create_ns, map_ns, access_ns, unmap_ns;
   struct sim_device_info device[SIM_MAX_DEVICES];
 };
 
@@ -157,6 +164,20 @@ struct sim_process {
 struct sim_meeting {
   uint64_t id; /* key << 8 | ranks; 0: free */
   uint64_t arrived;
+};
+
+/* A copy between a device and the host, in the order in which they begin; see model/time/link.c. Written by clients
+ * only. Entry k is in transfer[k % SIM_TRANSFERS]. */
+enum { SIM_TO_DEVICE, SIM_FROM_DEVICE, SIM_DIRECTIONS };
+struct sim_transfer {
+  uint64_t number;   /* k + 1; 0: being written */
+  uint64_t at;       /* when it began */
+  uint64_t alone;    /* ns that it takes if there is no other */
+  uint64_t pageable; /* 1: from or to pageable memory */
+};
+struct sim_direction {
+  uint64_t count; /* entries that have a place */
+  struct sim_transfer transfer[SIM_TRANSFERS];
 };
 
 /* An interval of wall time in which the device works for this lane. until is SIM_OPEN while no other lane wants the
@@ -197,9 +218,10 @@ struct sim_lane {
   /* written by the client */
   uint64_t reports; /* reports written; the latest has the number reports - 1 */
   uint64_t boundaries;
-  uint32_t calls;   /* in progress; counted in one lane of the process */
-  uint32_t pending; /* items of other kinds than kernels: copies, host functions, waits for values */
-  uint64_t reserved1[13];
+  uint32_t calls;                  /* in progress; counted in one lane of the process */
+  uint32_t pending;                /* items of other kinds than kernels: copies, host functions, waits for values */
+  uint64_t copied[SIM_DIRECTIONS]; /* bytes moved between the host and the device */
+  uint64_t reserved1[11];
   struct sim_report report[2];
   uint64_t boundary[SIM_BOUNDARIES];
 };
@@ -208,7 +230,7 @@ struct sim_lane {
 _Static_assert(sizeof(struct sim_request) == 32, "layout");
 _Static_assert(sizeof(struct sim_reply) == 32, "layout");
 _Static_assert(sizeof(struct sim_device_info) == 104, "layout");
-_Static_assert(offsetof(struct sim_hello, device) == 112, "layout");
+_Static_assert(offsetof(struct sim_hello, device) == 160, "layout");
 _Static_assert(sizeof(struct sim_process) == 32, "layout");
 _Static_assert(offsetof(struct sim_lane, interval) == 128, "layout");
 _Static_assert(offsetof(struct sim_lane, reports) == 128 + SIM_INTERVALS * 24, "layout");

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from run.waiting import until
 
-from gpushare.paths import LIB_DIR, SIM_BINARY, SIM_LIB_DIR, SPIN_PTX
+from gpushare.paths import LIB_DIR, SIM_BINARY, SIM_LIB_DIR, SPIN_PTX, WORDS_PTX
 
 MIB = 1 << 20
 
@@ -122,8 +122,9 @@ def test_ptx_compiles_for_real_devices(tmp_path):
     if ptxas is None:
         pytest.skip("no ptxas on this machine")
     for architecture in ("sm_75", "sm_90"):
-        command = [ptxas, "-arch", architecture, SPIN_PTX, "-o", tmp_path / "spin.cubin"]
-        subprocess.run(command, check=True, capture_output=True)
+        for text in (SPIN_PTX, WORDS_PTX):
+            command = [ptxas, "-arch", architecture, text, "-o", tmp_path / "compiled.cubin"]
+            subprocess.run(command, check=True, capture_output=True)
 
 
 def test_links_against_the_real_name_only():

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from memory.moving import AWAY, MIB, filled, held, same
 from pages.handmade import Simulator
 from pages.lending import Lender
 from run.interposed import Interpose, Interposed
@@ -11,35 +12,10 @@ from run.waiting import until
 from gpushare import paths
 from gpushare._native import lib
 
-MIB = 1 << 20
-PROXY = 512
-
 
 @pytest.fixture
 def worker(lender: Lender, interpose: Interpose) -> Interposed:
     return interpose(lender)
-
-
-def held(sim: Simulator, worker: Interposed) -> int:
-    return sum(row["bytes"] for row in sim.books()["devices"][0]["processes"] if row["pid"] == worker.pid)
-
-
-def filled(worker: Interposed, name: str, size: int, seed: int) -> None:
-    """An allocation with bytes that are its own everywhere."""
-    worker.do(f"""
-        import random
-        {name} = ok(d.cuMemAlloc({size}))
-        {name}_bytes = random.Random({seed}).randbytes({size})
-        ok(d.cuMemcpyHtoD({name}, {name}_bytes, {size}))
-    """)
-
-
-def same(worker: Interposed, name: str) -> bool:
-    worker.do(f"""
-        back = bytearray(len({name}_bytes))
-        ok(d.cuMemcpyDtoH(back, {name}, len({name}_bytes)))
-    """)
-    return bool(worker.get(f"bytes(back) == {name}_bytes"))
 
 
 def test_memory_leaves_the_device_and_comes_back(sim: Simulator, lender: Lender, worker: Interposed) -> None:
@@ -64,18 +40,6 @@ def test_memory_leaves_the_device_and_comes_back(sim: Simulator, lender: Lender,
     assert lender.slot().movable_bytes == 0
     assert lender.charged(0) == held(sim, worker)
 
-
-AWAY = """
-    import threading
-    def start(function):
-        def run():
-            ok(d.cuCtxSetCurrent(ctx))
-            results.append(function())
-        thread = threading.Thread(target=run)
-        thread.start()
-        return thread
-    results = []
-"""
 
 NEEDS = {
     "a copy to the device": "d.cuMemcpyHtoD(a, b'x' * 9, 9)",

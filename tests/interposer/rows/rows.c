@@ -1,4 +1,4 @@
-/* Runs the rows of one group: rows ENTRY ORIGIN GROUP held|gated.
+/* Runs the rows of one group, or certain rows: rows ENTRY ORIGIN GROUP|ROW,ROW... held|gated|moved.
  *   ENTRY   linked, dlsym or proc: how the row's function is found
  *   ORIGIN  where the rows run: constructor (of this library), main, late (a thread created after the main thread has
  *   finished with CUDA), exited (a thread whose main thread has called pthread_exit) */
@@ -20,7 +20,7 @@ struct calls own_call;
 
 static struct {
   const char *entry, *origin, *group;
-  bool gated, ran;
+  bool gated, moved, ran;
 } program;
 
 /* ---- reads of the grant's page ---- */
@@ -62,7 +62,8 @@ static int64_t charged(void) {
 /* Reports its position and waits until the test continues it; EOF means that the test is gone. */
 static void pause_at(const struct rows *r, const char *at) {
   char line[16];
-  printf("{\"row\":\"%s\",\"at\":\"%s\",\"charged\":%lld}\n", r->row->symbol, at, (long long)charged());
+  printf("{\"row\":\"%s\",\"at\":\"%s\",\"charged\":%lld,\"occupied\":%s}\n", r->row->symbol, at, (long long)charged(),
+         r->occupied ? "true" : "false");
   fflush(stdout);
   for (size_t used = 0; used < sizeof line; used++) {
     if (read(STDIN_FILENO, line + used, 1) != 1)
@@ -111,14 +112,16 @@ void meet(struct rows *r, const char *at) {
   pause_at(r, at);
 }
 
-void lease(struct rows *r) {
+static void submission(struct rows *r, const char *by) {
   if (r->gated)
-    pause_at(r, "work");
+    pause_at(r, by);
   r->expected++;
 }
 
+void lease(struct rows *r) { submission(r, "helper"); }
+
 const struct calls *work(struct rows *r) {
-  lease(r);
+  submission(r, "work");
   r->submits = true;
   return &r->call;
 }
@@ -131,6 +134,8 @@ const struct calls *start(struct rows *r) {
 
 bool done_with(struct rows *r, CUresult wanted, CUresult result) {
   bool submits = r->submits;
+  if (program.moved)
+    pause_at(r, "done");
   r->submits = false;
   if (r->calls++ == 0)
     r->result = result;
@@ -146,6 +151,29 @@ bool done_with(struct rows *r, CUresult wanted, CUresult result) {
 }
 
 bool done(struct rows *r, CUresult result) { return done_with(r, CUDA_SUCCESS, result); }
+
+/* ---- memory that no row uses, for moves ---- */
+
+enum { KEPT = 3 * BYTES };
+
+static struct {
+  CUcontext ctx;
+  CUdeviceptr at;
+} kept;
+
+static void keep_memory(struct rows *r) {
+  need(r, cuInit(0), "cuInit");
+  need(r, cuCtxCreate_v2(&kept.ctx, 0, 0), "a context");
+  need(r, cuMemAlloc_v2(&kept.at, KEPT), "memory");
+  need(r, cuMemcpyHtoD_v2(kept.at + BYTES, pattern(), BYTES), "a copy into it");
+  need(r, cuCtxPopCurrent_v2(&kept.ctx), "no context");
+}
+
+static void memory_is_kept(struct rows *r) {
+  need(r, cuCtxPushCurrent_v2(kept.ctx), "its context");
+  holds(r, kept.at + BYTES, pattern(), BYTES);
+  need(r, cuCtxPopCurrent_v2(&kept.ctx), "no context");
+}
 
 /* ---- one row ---- */
 
@@ -171,7 +199,7 @@ static void *find(const struct row *row, const char **pointers) {
 }
 
 static void run(const struct row *row) {
-  struct rows r = {.row = row, .gated = program.gated, .charged_alloc = -1, .charged_free = -1};
+  struct rows r = {.row = row, .gated = program.gated || program.moved, .charged_alloc = -1, .charged_free = -1};
   uint64_t before = launches();
   const char *pointers;
   void *function = find(row, &pointers);
@@ -189,14 +217,27 @@ static void run(const struct row *row) {
     need(&r, cuStreamDestroy_v2(r.stream), "destroy the stream");
   if (r.ctx)
     need(&r, cuCtxDestroy_v2(r.ctx), "destroy the context");
+  if (kept.at)
+    memory_is_kept(&r);
   r.counted = launches() - before;
   pause_at(&r, "end");
   report(&r, pointers);
 }
 
+/* Whether the list of rows has this one. */
+static bool named(const char *symbol) {
+  size_t length = strlen(symbol);
+  for (const char *at = program.group; at; at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL)
+    if (strncmp(at, symbol, length) == 0 && (at[length] == ',' || at[length] == 0))
+      return true;
+  return false;
+}
+
 static void *run_all(void *unused) {
+  if (program.moved)
+    keep_memory(&(struct rows){.row = &row_table[0]});
   for (unsigned i = 0; i < row_count; i++)
-    if (strcmp(row_table[i].group, program.group) == 0)
+    if (strcmp(row_table[i].group, program.group) == 0 || named(row_table[i].symbol))
       run(&row_table[i]);
   program.ran = true;
   return unused;
@@ -228,6 +269,7 @@ static void configure(char **argv) {
   program.origin = argv[2];
   program.group = argv[3];
   program.gated = strcmp(argv[4], "gated") == 0;
+  program.moved = strcmp(argv[4], "moved") == 0;
 }
 
 /* glibc passes the program's arguments to constructors too */

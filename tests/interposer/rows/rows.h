@@ -40,6 +40,7 @@ struct rows {
   bool tentative; /* the driver may refuse: then only the equality with the direct run proves the row */
   bool refused;
   bool submits; /* the next call was announced by work() */
+  int occupied; /* open captures and held streams: memory cannot be moved meanwhile */
   bool failed;
   CUresult result; /* of the first call */
   unsigned calls;
@@ -74,8 +75,8 @@ enum {
   /* long enough for a copy over the link to be marked (LONG_COPY_BYTES of copies.c), and for the memory to be movable
    * where the grant lends it (GS_MOVABLE_ABOVE) */
   BYTES = 1088 << 10,
-  PITCH = 1024,      /* bytes per row; divides BYTES */
-  GRANULE = 2 << 20  /* of physical memory */
+  PITCH = 1024,     /* bytes per row; divides BYTES */
+  GRANULE = 2 << 20 /* of physical memory */
 };
 
 CUcontext context(struct rows *r); /* current; created on first use, destroyed after the row */
@@ -122,6 +123,7 @@ void graph_runs(struct rows *r, CUgraphExec exec, struct kernel *k);
 
 /* Blocks a stream until it is opened: later work in it does not run. */
 struct hold {
+  struct rows *r;
   uint32_t *flag;
   CUstream on;
 };

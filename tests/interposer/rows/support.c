@@ -189,12 +189,14 @@ void kernel_ran(struct rows *r, struct kernel *k) {
 
 void capture(struct rows *r, CUstream on) {
   need(r, cuStreamBeginCapture_v2(on, CU_STREAM_CAPTURE_MODE_RELAXED), "begin a capture");
+  r->occupied++;
 }
 
 CUgraph captured(struct rows *r, CUstream on, size_t nodes) {
   CUgraph graph = NULL;
   size_t count = 0;
   need(r, cuStreamEndCapture(on, &graph), "end the capture");
+  r->occupied = 0;
   need(r, cuGraphGetNodes(graph, NULL, &count), "count the nodes");
   expect(r, count == nodes, "other nodes were captured");
   return graph;
@@ -226,14 +228,18 @@ void graph_runs(struct rows *r, CUgraphExec exec, struct kernel *k) {
 }
 
 struct hold hold(struct rows *r, CUstream on) {
-  struct hold held = {NULL, on};
+  struct hold held = {r, NULL, on};
   CUdeviceptr at = 0;
   context(r);
   need(r, cuMemHostAlloc((void **)&held.flag, sizeof *held.flag, 2), "a word the stream waits for");
   need(r, cuMemHostGetDevicePointer_v2(&at, held.flag, 0), "its address");
   __atomic_store_n(held.flag, 0, __ATOMIC_RELEASE);
   need(r, cuStreamWaitValue32_v2(on, at, 1, CU_STREAM_WAIT_VALUE_EQ), "hold the stream");
+  r->occupied++;
   return held;
 }
 
-void let_go(struct hold *held) { __atomic_store_n(held->flag, 1, __ATOMIC_RELEASE); }
+void let_go(struct hold *held) {
+  __atomic_store_n(held->flag, 1, __ATOMIC_RELEASE);
+  held->r->occupied--;
+}

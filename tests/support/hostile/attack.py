@@ -117,7 +117,7 @@ class Opened:
 
     def ask(self, op: int, number: int = 0) -> tuple[int, list[int]]:
         """Returns the error and the descriptors received."""
-        self.connection.send(struct.pack("<IIIIQQ", 0x67734D31, 4, op, 0, number, 0))
+        self.connection.send(struct.pack("<IIIIQQ", 0x67734D31, 5, op, 0, number, 0))
         message, descriptors, _, _ = socket.recv_fds(self.connection, 4096, 2)
         return struct.unpack_from("<i", message, 4)[0], descriptors
 

@@ -25,7 +25,7 @@ GRANT = "g-000000000001"
 
 # A line is a Python expression as JSON text, and is answered with its value.
 _PROCESS = """
-import fcntl, json, mmap, os, socket, sys
+import ctypes, fcntl, json, mmap, os, socket, sys
 sys.path.insert(0, {support!r})
 from pages.joinmessages import answered, request, segment_request
 from gpushare._native import ffi
@@ -66,6 +66,11 @@ def fails(act, *arguments):
     except OSError as error:
         return error.errno
     return 0
+def become_nobody():
+    os.setgroups([])
+    os.setresgid(65534, 65534, 65534)
+    os.setresuid(65534, 65534, 65534)
+    ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE: its own /proc is its own again
 def none_if_refused(act):
     try:
         return act()
@@ -80,10 +85,10 @@ class Process:
     """A process of the grant: `await process("segment(2 << 20)")`."""
 
     def __init__(self, path: Path, command: tuple[str, ...] = ()) -> None:
-        program = _PROCESS.format(support=str(SUPPORT), path=str(path))
+        program = _PROCESS.format(support=str(SUPPORT), path=path.name)
         pipe = subprocess.PIPE
         self.running = subprocess.Popen(
-            [*command, sys.executable, "-c", program], stdin=pipe, stdout=pipe, text=True, bufsize=1
+            [*command, sys.executable, "-c", program], stdin=pipe, stdout=pipe, text=True, bufsize=1, cwd=path.parent
         )
 
     @property

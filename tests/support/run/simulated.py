@@ -16,7 +16,7 @@ from run.waiting import until
 
 from gpushare.paths import SIM_BINARY, SIM_LIB_DIR
 
-MAGIC, VERSION = 0x67734D31, 4
+MAGIC, VERSION = 0x67734D31, 5
 HELLO, MEM_ALLOC, MEM_FREE, MEM_INFO, LANE_OPEN, STATS, PROCESSES, STOP = 1, 2, 3, 4, 5, 7, 8, 9
 DEVICE, SETTING, SETTING_LOST = 10, 13, 4
 CLIENT, VIEWER, CONTROL = 1, 2, 3
@@ -39,9 +39,9 @@ class Wire:
 
     @property
     def uuids(self) -> list[bytes]:
-        """The devices in the greeting: 112 bytes of header, then 104 bytes per device."""
+        """The devices in the greeting: 160 bytes of header, then 104 bytes per device."""
         (count,) = struct.unpack_from("<I", self.hello, 12)
-        return [self.hello[112 + 104 * i : 128 + 104 * i] for i in range(count)]
+        return [self.hello[160 + 104 * i : 176 + 104 * i] for i in range(count)]
 
     def raw(self, request: bytes) -> bytes:
         self.socket.send(request)

@@ -10,6 +10,13 @@ enum {
   REGISTER_FLAGS = 15 /* portable, mapped, I/O, read-only */
 };
 
+/* Takes the time to pin this much memory. */
+static void pin(uint64_t bytes) {
+  uint64_t rate = sim_info()->pin_bytes_per_us;
+  if (rate)
+    sim_spend(bytes * 1000 / rate);
+}
+
 CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags) {
   struct sim_ctx *ctx;
   CUresult result = sim_ctx_need(&ctx);
@@ -25,6 +32,7 @@ CUresult cuMemHostAlloc(void **pp, size_t bytesize, unsigned int Flags) {
   void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED)
     return CUDA_ERROR_OUT_OF_MEMORY;
+  pin(bytes);
   struct sim_range range = {.base = (uint64_t)(uintptr_t)at,
                             .bytes = bytesize,
                             .pages = {.at = at, .bytes = bytes, .fd = -1},
@@ -102,6 +110,8 @@ CUresult cuMemHostRegister_v2(void *p, size_t bytesize, unsigned int Flags) {
   else if (!sim_range_add(&range))
     result = CUDA_ERROR_OUT_OF_MEMORY;
   sim_ranges_unlock();
+  if (result == CUDA_SUCCESS)
+    pin(bytesize);
   return result;
 }
 
@@ -167,6 +177,12 @@ static bool shows_context(const struct sim_range *range) {
   return range && range->ctx && range->kind != SIM_RANGE_POOL; /* memory of pools and cuMemMap belongs to no context */
 }
 
+/* By the device of the current context, if there is one. */
+static bool reached(const struct sim_range *range) {
+  struct sim_ctx *ctx = sim_ctx_current();
+  return ctx == NULL || sim_range_reached(sim_ctx_owner(ctx), range);
+}
+
 /* range is NULL if the driver does not know the address. */
 static CUresult attribute_of(const struct sim_range *range, CUdeviceptr ptr, CUpointer_attribute attribute,
                              void *data) {
@@ -194,8 +210,7 @@ static CUresult attribute_of(const struct sim_range *range, CUdeviceptr ptr, CUp
       break;
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: put_flag(data, false); break;
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS:
-      put_u32(data,
-              range && (range->kind != SIM_RANGE_MAPPED || range->access) ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : 0);
+      put_u32(data, range && reached(range) ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : 0);
       break;
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
       put_u64(data, range && range->kind == SIM_RANGE_POOL ? (uint64_t)(uintptr_t)sim_pool_of_block(range->owner) : 0);

@@ -1,7 +1,7 @@
 /* What memory a kernel finds when it runs. */
 #include "sim/memory/memory.h"
 
-static bool reaches(const struct sim_ctx *ctx, const struct sim_range *range) {
+bool sim_range_reached(const struct sim_ctx *ctx, const struct sim_range *range) {
   switch (range->kind) {
     case SIM_RANGE_MAPPED: return range->access & 1u << ctx->device;
     case SIM_RANGE_DEVICE: return range->device == ctx->device || ctx->peers & 1u << range->device;
@@ -23,7 +23,7 @@ static struct stretch stretch_at(const struct sim_ctx *ctx, uint64_t at) {
     return (struct stretch){(uint64_t)(uintptr_t)pages->at, (uint64_t)(uintptr_t)pages->at + pages->bytes};
   const struct sim_range *range = sim_range_even_dying(at);
   if (range)
-    return (struct stretch){reaches(ctx, range) ? range->id : 0, range->base + range->bytes};
+    return (struct stretch){sim_range_reached(ctx, range) ? range->id : 0, range->base + range->bytes};
   const struct sim_range *next = sim_range_next(at);
   return (struct stretch){sim_pageable() && at >= SIM_PAGE, next ? next->base : UINT64_MAX};
 }

@@ -103,6 +103,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CU
     result = sim_memory_reserve(sim_physical_device(prop), made.charged);
   if (result != CUDA_SUCCESS)
     return result;
+  sim_spend(sim_info()->create_ns);
   result = physical_new(&made, handle);
   if (result != CUDA_SUCCESS && made.charged)
     sim_memory_release(sim_physical_device(prop), made.charged);

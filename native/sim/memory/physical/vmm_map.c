@@ -105,7 +105,7 @@ static bool reserved(uint64_t base, uint64_t bytes) {
 }
 
 /* A multicast object has no memory of its own, and what is stored through its addresses goes nowhere. */
-static CUresult map(uint64_t base, uint64_t bytes, uint64_t offset, struct physical *physical) {
+static CUresult map(uint64_t base, uint64_t bytes, struct physical *physical) {
   enum { OWN = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE };
   struct sim_range range = {.base = base,
                             .bytes = bytes,
@@ -117,7 +117,7 @@ static CUresult map(uint64_t base, uint64_t bytes, uint64_t offset, struct physi
   void *at = physical->multicast
                  ? mmap(range.pages.at, bytes, PROT_READ | PROT_WRITE, OWN, -1, 0)
                  : mmap(range.pages.at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED | MAP_NORESERVE,
-                        physical->pages.fd, (off_t)(physical->pages.offset + offset));
+                        physical->pages.fd, (off_t)physical->pages.offset);
   if (at == MAP_FAILED)
     return CUDA_ERROR_OUT_OF_MEMORY;
   if (!sim_range_add(&range)) {
@@ -131,18 +131,19 @@ static CUresult map(uint64_t base, uint64_t bytes, uint64_t offset, struct physi
 CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
   CUresult result = CUDA_SUCCESS;
-  if (size == 0 || size % SIM_VMM_GRANULARITY || ptr % SIM_VMM_GRANULARITY || offset % SIM_VMM_GRANULARITY || flags)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (size == 0 || size % SIM_VMM_GRANULARITY || ptr % SIM_VMM_GRANULARITY || offset || flags)
+    return CUDA_ERROR_INVALID_VALUE; /* the API has an offset, which must be 0 */
   sim_ranges_lock();
   struct physical *physical = sim_physical_of(handle);
-  if (!physical || offset > physical->bytes || size > physical->bytes - offset || !reserved(ptr, size) ||
-      sim_range_overlap(ptr, size))
+  if (!physical || size > physical->bytes || !reserved(ptr, size) || sim_range_overlap(ptr, size))
     result = CUDA_ERROR_INVALID_VALUE;
   else if (physical->multicast && physical->multicast->devices == 0)
     result = CUDA_ERROR_INVALID_VALUE;
   else
-    result = map(ptr, size, offset, physical);
+    result = map(ptr, size, physical);
   sim_ranges_unlock();
+  if (result == CUDA_SUCCESS)
+    sim_spend(sim_info()->map_ns);
   return result;
 }
 
@@ -168,6 +169,7 @@ static void unmap(struct sim_range *range) {
 
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
   CUresult result = CUDA_SUCCESS;
+  uint64_t mappings = 0;
   if (size > SIM_ADDRESS_SPACE)
     return CUDA_ERROR_INVALID_VALUE;
   sim_lock();
@@ -178,12 +180,14 @@ CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
       struct sim_range *range = sim_range_at(at);
       at += range->bytes;
       unmap(range);
+      mappings++;
     }
   } else {
     result = CUDA_ERROR_INVALID_VALUE;
   }
   sim_ranges_unlock();
   sim_unlock();
+  sim_spend(mappings * sim_info()->unmap_ns);
   return result;
 }
 
@@ -198,6 +202,7 @@ static uint32_t access_bit(const CUmemLocation *location) {
  * theirs. */
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *desc, size_t count) {
   CUresult result = CUDA_SUCCESS;
+  uint64_t mappings = 0;
   if (!desc || count == 0 || size > SIM_ADDRESS_SPACE)
     return CUDA_ERROR_INVALID_VALUE;
   uint32_t named = 0, given = 0;
@@ -218,12 +223,14 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t size, const CUmemAccessDesc *des
       struct sim_range *range = sim_range_at(at);
       range->access = (range->access & ~named) | given;
       at += range->bytes;
+      mappings++;
     }
   } else {
     result = CUDA_ERROR_INVALID_VALUE;
   }
   sim_ranges_unlock();
   sim_unlock();
+  sim_spend(mappings * sim_info()->access_ns);
   return result;
 }
 

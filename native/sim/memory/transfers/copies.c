@@ -151,7 +151,9 @@ static void cost_of(const struct side *src, const struct side *dst, uint64_t byt
     op->duration_ns = at_least(bytes / SIM_DEVICE_BYTES_PER_NS, SIM_MIN_WORK_NS);
   } else {
     op->resource = src->place == PLACE_DEVICE ? SIM_COPY_OUT : SIM_COPY_IN;
-    op->duration_ns = at_least(sim_copy_ns(bytes), SIM_MIN_WORK_NS);
+    op->bytes = bytes;
+    op->pageable = src->place == PLACE_PAGEABLE || dst->place == PLACE_PAGEABLE;
+    op->duration_ns = at_least(sim_copy_ns(bytes, op->pageable), SIM_MIN_WORK_NS);
   }
 }
 

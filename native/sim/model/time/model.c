@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sim/model/time/link.h"
 #include "sim/model/time/streams.h"
 
 static uint64_t last_seq;
@@ -155,8 +156,10 @@ static void unit_start(struct sim_unit *unit, uint64_t t) {
   unit->ready_head = item->ready_next;
   item->ready_next = NULL;
   unit->running = item;
-  if (item->resource != SIM_COMPUTE)
+  if (item->resource == SIM_FRONT)
     item->end = t + item->duration;
+  else if (item->resource != SIM_COMPUTE)
+    sim_link_begin(item, t);
   if (item->begin)
     sim_effect(item, item->begin, false);
   if (item->meet)
@@ -192,6 +195,8 @@ void sim_item_complete(struct sim_item *item, uint64_t t) {
   if (item->resource <= SIM_FRONT) {
     struct sim_unit *unit = unit_of(item);
     unit->running = NULL;
+    if (item->bytes)
+      sim_link_done(item);
     unit_start(unit, t);
   }
   stream->head = item->next;
@@ -320,7 +325,8 @@ static void settle(uint64_t t) {
 static uint64_t unit_end(const struct sim_device *device, const struct sim_unit *unit) {
   if (unit->running == NULL || unit->running->meet)
     return SIM_NEVER;
-  return unit->running->resource == SIM_COMPUTE ? sim_lane_when(device, unit->running->remaining) : unit->running->end;
+  return unit->running->resource == SIM_COMPUTE ? sim_lane_when(device, unit->running->remaining)
+                                                : sim_item_end(unit->running);
 }
 
 static uint64_t first_end(struct sim_unit **which) {

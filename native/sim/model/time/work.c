@@ -128,6 +128,8 @@ uint64_t sim_enqueue(struct sim_stream *stream, const struct sim_op *op, bool wa
     return 0;
   item->run = op->run;
   item->ready = op->ready;
+  item->bytes = op->bytes;
+  item->pageable = op->pageable;
   item->begin = op->begin;
   item->meet = op->meet;
   item->barrier = op->barrier;
@@ -263,13 +265,4 @@ void sim_worker_need(CUdevice index) {
   device->worker = pthread_create(&thread, &attributes, worker, device) == 0;
   pthread_attr_destroy(&attributes);
   pthread_sigmask(SIG_SETMASK, &before, NULL);
-}
-
-/* ---- what copies and fills cost ---------------------------------------------------------------------------------- */
-
-enum { COPY_LATENCY_NS = 1500, INSIDE_FACTOR = 20 };
-
-uint64_t sim_copy_ns(uint64_t bytes) { return COPY_LATENCY_NS + bytes * 1000 / sim_hello.copy_bytes_per_us; }
-uint64_t sim_fill_ns(uint64_t bytes) {
-  return COPY_LATENCY_NS + bytes * 1000 / (sim_hello.copy_bytes_per_us * INSIDE_FACTOR);
 }

@@ -6,7 +6,10 @@ static void fabric(struct rows *r, CUresult result) {
   done(r, result);
 }
 
-void row_cuFabricCpyBatchAsync(struct rows *r) { fabric(r, work(r)->cuFabricCpyBatchAsync(0, NULL, 0, given(r))); }
+void row_cuFabricCpyBatchAsync(struct rows *r) {
+  CUstream on = given(r);
+  fabric(r, work(r)->cuFabricCpyBatchAsync(0, NULL, 0, on));
+}
 
 /* A refused capture leaves no capture open: work is still gated and metered. */
 static void refused_capture(struct rows *r, CUresult result) {
@@ -25,7 +28,11 @@ void row_cuStreamBeginRecaptureToGraph(struct rows *r) {
 }
 
 void row_cuStreamBeginCaptureToCig(struct rows *r) {
-  refused_capture(r, start(r)->cuStreamBeginCaptureToCig(given(r), NULL));
+  CUstream on = given(r);
+  refused_capture(r, start(r)->cuStreamBeginCaptureToCig(on, NULL));
 }
 
-void row_cuStreamEndCaptureToCig(struct rows *r) { refused_capture(r, start(r)->cuStreamEndCaptureToCig(given(r))); }
+void row_cuStreamEndCaptureToCig(struct rows *r) {
+  CUstream on = given(r);
+  refused_capture(r, start(r)->cuStreamEndCaptureToCig(on));
+}

@@ -175,8 +175,9 @@ union tile {
 void row_cuMemMapArrayAsync(struct rows *r) {
   union tile none = {.room = {0}};
   void *list = &none;
+  CUstream on = given(r);
   r->tentative = true; /* no sparse array to map into */
-  done(r, start(r)->cuMemMapArrayAsync(list, 1, given(r)));
+  done(r, start(r)->cuMemMapArrayAsync(list, 1, on));
 }
 
 void row_cuMulticastCreate(struct rows *r) {

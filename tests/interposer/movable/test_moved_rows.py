@@ -1,0 +1,136 @@
+"""Every row of hooks.tsv is called while the program's memory is in host memory. A call that needs memory of the device
+waits, and says so; any other returns at once. Then the memory is brought back, and the call and all that the program
+does next have the results that they have on the bare driver."""
+
+import re
+import select
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from memory.rowruns import Answer, Run
+from pages.handmade import Simulator
+from pages.lending import Lender
+from run import built
+from run.waiting import until
+from values import hooktable
+
+from gpushare._native import lib
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "rows"))
+import gen_rows
+
+HOOKS = {row.symbol: row for row in hooktable.ROWS}
+SNIPPETS = gen_rows.snippets()
+APART = {"programs"}
+"""Its kernels are collectives, after which a process keeps its memory on the device: a process for each row."""
+WAITING_KINDS = {"alloc", "copy", "fill", "launch"}
+WAITING = re.compile(
+    r"cuCtxCreate|cuDevicePrimaryCtxRetain|cuModuleLoad|cuGraph(Launch|Instantiate|Upload)|cuMem(Prefetch|Discard|Batch)"
+    r"|cuLaunchHostFunc|cuStreamAddCallback|cuPointerSetAttribute|cuMemGetHandleForAddressRange"
+    r"|cuLibraryGet(Module|Global)|cuKernelGetFunction|cuCtxSetLimit"
+)
+"""Calls of other kinds that take, use or may have used memory of the device."""
+
+
+class Moved(Run):
+    """how: for each row which of its calls waited, of those that were made while memory was away."""
+
+    def __init__(self, sim: Simulator, lender: Lender, rows: str, env: dict[str, str]) -> None:
+        super().__init__(sim, lender, [built.program("rows"), "linked", "main", rows], env, "moved")
+        self.lender, self.away = lender, False
+        self.how: dict[str, list[bool]] = {}
+
+    def _hear(self) -> str:
+        self.line = super()._hear()
+        return self.line
+
+    def _stop(self, answer: Answer, at: str) -> bool:
+        if at == "done" and self.away:
+            self._bring_back()
+        if at in ("start", "work") and '"occupied":true' not in self.line:
+            row = self.line.split('"')[3]
+            self.how.setdefault(row, []).append(self._waits_away())
+            return True
+        if at in ("allocated", "freed", "end"):
+            return super()._stop(answer, at)
+        self._say()
+        return True
+
+    def _carried_out(self, residency: int) -> int:
+        index = self._index()
+        assert index is not None
+        return self.lender.carried_out(self.lender.want(residency), index)
+
+    def _bring_back(self) -> None:
+        assert self._carried_out(lib.GS_RESIDENT) == lib.GS_MOVED
+        self.lender.lease()
+        self.away = False
+
+    def _waits_away(self) -> bool:
+        self.lender.revoke()
+        assert self._carried_out(lib.GS_HOSTED) == lib.GS_MOVED
+        slot = self._slot()
+        assert slot is not None and slot.hosted_bytes > 0
+        self.away = True
+        self._say()
+        until(lambda: slot.flags & lib.GS_SLOT_WANTS or self._returned(), "the call waits or returns")
+        if self._returned():
+            return False
+        self._bring_back()
+        return True
+
+    def _returned(self) -> bool:
+        return bool(select.select([self.process.stdout], [], [], 0)[0])
+
+
+@pytest.fixture
+def lender(tmp_path: Path, sim: Simulator) -> Iterator[Lender]:
+    made = Lender(tmp_path / "lender", sim)
+    made.lease()
+    yield made
+    made.close()
+
+
+def waits(symbol: str, calls: int) -> list[bool]:
+    """Whether each of its calls waits."""
+    row = HOOKS[symbol]
+    waits = row.looks or row.kind in WAITING_KINDS or bool(WAITING.match(symbol))
+    if symbol == "cuDevicePrimaryCtxRetain":
+        return [True, False]  # the second one takes nothing
+    return [waits] * calls
+
+
+def allowed(symbol: str, why: str) -> bool:
+    """Memory that moves has no handles for other processes."""
+    return symbol == "cuIpcGetMemHandle" and "801" in why
+
+
+def one_of_each() -> list[str]:
+    """A row of each handler and kind: the others differ in what they pass to it."""
+    found: dict[tuple[str, ...], str] = {}
+    for symbol, row in HOOKS.items():
+        each = symbol if row.handler == "=forward" or row.handler.endswith(".c") else row.handler
+        found.setdefault((each, row.kind, str(row.looks)) if row.kind != "pass" else ("pass",), symbol)
+    return list(found.values())
+
+
+@pytest.mark.parametrize(
+    "symbols",
+    [pytest.param(one_of_each(), id="one of each"), pytest.param(list(HOOKS), id="all", marks=pytest.mark.slow)],
+)
+def test_rows(sim: Simulator, lender: Lender, environment: Callable[..., dict[str, str]], symbols: list[str]) -> None:
+    answers: dict[str, Answer] = {}
+    how: dict[str, list[bool]] = {}
+    apart = {symbol for symbol in symbols if SNIPPETS[gen_rows.lender(symbol, SNIPPETS)][0] in APART}
+    for rows in [",".join(symbol for symbol in symbols if symbol not in apart), *sorted(apart)]:
+        run = Moved(sim, lender, rows, environment(lender))
+        answers |= run.rows()
+        how |= run.how
+    wrong = [f"{name}: {answer.report['why']}" for name, answer in answers.items() if not answer.report.get("ok")]
+    assert [line for line in wrong if not allowed(*line.split(": ", 1))] == []
+    assert answers.keys() == set(symbols)
+    assert {name: answer.page for name, answer in answers.items() if answer.page != answer.books} == {}
+    assert {name: calls for name, calls in how.items() if calls != waits(name, len(calls))} == {}
+    assert len(how) > 0.9 * len(symbols)

@@ -1,0 +1,121 @@
+"""Processes that end, fork, stop, come late or lose their daemon while memory is away or moves."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from memory.moving import AWAY, MIB, filled, held, same
+from pages.handmade import Simulator
+from pages.lending import Lender
+from run.interposed import Interpose
+from run.waiting import until
+
+from gpushare._native import lib
+
+
+def asleep(pid: int, state: str) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == state
+
+
+def test_two_processes_move_together(sim: Simulator, lender: Lender, interpose: Interpose) -> None:
+    workers = [interpose(lender), interpose(lender)]
+    for seed, worker in enumerate(workers):
+        filled(worker, "a", (seed + 2) * MIB, seed)
+    lender.revoke()
+    word = lender.want(lib.GS_HOSTED)
+    assert [lender.carried_out(word, index) for index in (0, 1)] == [lib.GS_MOVED] * 2
+    assert [lender.slot(index).hosted_bytes for index in (0, 1)] == [2 * MIB, 4 * MIB]
+    word = lender.want(lib.GS_RESIDENT)
+    assert [lender.carried_out(word, index) for index in (0, 1)] == [lib.GS_MOVED] * 2
+    lender.lease()
+    assert all(same(worker, "a") for worker in workers)
+    assert lender.charged(0) == sum(held(sim, worker) for worker in workers)
+
+
+@pytest.mark.parametrize("end", ["exits", "is killed"])
+def test_a_process_ends_while_its_memory_is_away(
+    sim: Simulator, lender: Lender, interpose: Interpose, end: str
+) -> None:
+    worker = interpose(lender)
+    filled(worker, "a", 3 * MIB, 1)
+    assert lender.suspend() == lib.GS_MOVED
+    if end == "exits":
+        worker.end()
+    else:
+        worker.kill()
+    until(lambda: held(sim, worker) == 0)
+
+
+def test_a_child_has_nothing_of_it(lender: Lender, interpose: Interpose) -> None:
+    worker = interpose(lender)
+    filled(worker, "a", 3 * MIB, 1)
+    assert lender.suspend() == lib.GS_MOVED
+    worker.do("""
+        import os, subprocess
+        child = os.fork()
+        if child == 0:
+            os._exit(subprocess.call(["/bin/true"]))
+        status = os.waitpid(child, 0)[1]
+    """)
+    assert worker.get("status") == 0
+    assert lender.resume() == lib.GS_MOVED
+    assert same(worker, "a")
+
+
+def test_a_stopped_process_sees_what_is_wanted_when_it_goes_on(
+    sim: Simulator, lender: Lender, interpose: Interpose
+) -> None:
+    worker = interpose(lender)
+    filled(worker, "a", 3 * MIB, 1)
+    os.kill(worker.pid, signal.SIGSTOP)
+    until(lambda: asleep(worker.pid, "T"))
+    lender.want(lib.GS_HOSTED)
+    word = lender.want(lib.GS_RESIDENT)
+    assert lender.slot().residency != word
+    os.kill(worker.pid, signal.SIGCONT)
+    assert lender.carried_out(word) == lib.GS_MOVED
+    assert lender.slot().copied_bytes == 0
+    assert same(worker, "a")
+
+
+def test_a_late_process_waits_for_room(sim: Simulator, lender: Lender, interpose: Interpose) -> None:
+    """It joins a grant whose memory is away: its own would take room that is not the grant's now."""
+    first = interpose(lender)
+    filled(first, "a", 3 * MIB, 1)
+    assert lender.suspend() == lib.GS_MOVED
+    late = interpose(lender, None)
+    until(lambda: lender.slot(1).residency == lender.limits.device[0].residency)
+    late.do("import threading; thread = threading.Thread(target=lambda: context(0)); thread.start()")
+    until(lambda: lender.slot(1).flags & lib.GS_SLOT_WANTS)
+    assert held(sim, late) == 0
+    assert lender.resume() == lib.GS_MOVED
+    late.do("thread.join(); ctx = context(0)")
+    filled(late, "b", 3 * MIB, 2)
+    assert same(late, "b")
+    assert same(first, "a")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("room", [True, False], ids=["that is still free", "that was given away"])
+def test_without_a_daemon_it_comes_back_to_room(
+    sim: Simulator, lender: Lender, interpose: Interpose, room: bool
+) -> None:
+    worker = interpose(lender)
+    filled(worker, "a", 3 * MIB, 1)
+    assert lender.suspend() == lib.GS_MOVED
+    lender.limits.device[0].room = int(room)
+    lender.daemon_dies()
+    worker.do(AWAY)
+    worker.do("thread = start(lambda: d.cuMemcpyDtoH(bytearray(9), a, 9))")
+    if room:
+        worker.do("thread.join()")
+        assert lender.slot().hosted_bytes == 0
+    else:
+        worker.do("thread.join(13)")
+        assert worker.get("thread.is_alive()")
+        assert lender.slot().hosted_bytes == 4 * MIB
+        lender.daemon_returns()
+        lender.resume()
+        worker.do("thread.join()")
+    assert same(worker, "a")
