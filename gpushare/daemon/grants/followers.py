@@ -38,6 +38,10 @@ class Followers:
     pool: HostPool
     residency: Residency
 
+    def admit(self, live: Live) -> None:
+        """A grant is about to begin. Raises RefusedError where it cannot: then nothing has happened."""
+        self.residency.admit(live)
+
     def placed(self) -> None:
         """A grant has been given places, and nothing of it is written yet."""
         self.residency.placed()

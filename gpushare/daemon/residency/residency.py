@@ -78,6 +78,11 @@ class Recall(Protocol):
         """Called with a grant that wants no room back any more."""
 
 
+def _always(live: Live) -> int:
+    """Bytes of the host pool that are reserved for a grant as long as it lives: its way out, where it has no other."""
+    return sum(place.memory_bytes for place in live.record.places) if live.asked.borrows_by_moving else 0
+
+
 class Residency:
     """`suspends`: number of suspends, by who wanted them and by outcome. `waits`: how long grants waited for their
     memory: counts by bucket of WAIT_BUCKETS_S, their number and their sum in ns."""
@@ -97,6 +102,12 @@ class Residency:
         self.suspends: Counter[tuple[str, str]] = Counter()
         self.waits: Counter[float] = Counter()
         self.waited_ns = self.waited = 0
+
+    def admit(self, live: Live) -> None:
+        """Reserves host memory for a new grant that may only be moved when what it borrows is wanted back. Raises
+        RefusedError where there is too little."""
+        if least := _always(live):
+            self._pool.reserve(live.id, least)
 
     # What people and reclaims ask.
 
@@ -177,6 +188,8 @@ class Residency:
     def adopt(self) -> None:
         """Takes all grants over, once at the start."""
         for live in self._state:
+            if least := _always(live):
+                self._reserve(live, least, is_needed=False)
             if not live.asked.lends or live.limits is None:
                 continue
             word, said = live.limits.residency(ORDINAL), reports.processes(live)
@@ -201,7 +214,7 @@ class Residency:
             return
         for step in steps:
             if isinstance(step, policy.Reserve):
-                self._reserve(live, step.size, is_needed=not starting)
+                self._reserve(live, max(step.size, _always(live)), is_needed=not starting)
         live.record.residency = after
         if after.where is not before.where:
             log.info("residency grant=%s from=%s to=%s why=%r", live.id, before.where, after.where, after.why)
@@ -225,12 +238,18 @@ class Residency:
                 raise
             log.warning("grant %s has memory in a host pool that is too small for it now: %s", live.id, refusal)
 
+    def _release(self, live: Live) -> None:
+        if least := _always(live):
+            self._reserve(live, least, is_needed=False)
+        else:
+            self._pool.release(live.id)
+
     def _step(self, live: Live, step: policy.Instruction) -> None:
         match step:
             case policy.Record():
                 self._state.save(live.record)
             case policy.Release():
-                self._pool.release(live.id)
+                self._release(live)
             case policy.Count(hosted):
                 [place] = live.record.places
                 self._transitions.move(live, [replace(place, hosted_bytes=hosted)])

@@ -1,6 +1,7 @@
 """A grant's memory leaves its device and comes back: what people ask, what processes answer, what others may have
 meanwhile. The processes play the interposer's part."""
 
+import contextlib
 import os
 import signal
 
@@ -122,19 +123,60 @@ def test_a_resume_calls_back_who_is_on_the_way_out(daemon, client, notebook):
     assert "resumed meanwhile" in one.comes_to("resident")["residency"]["why"]
 
 
-def test_who_does_not_answer_in_time_keeps_its_memory(daemon, client, notebook):
+@contextlib.contextmanager
+def configured(daemon, before, after):
+    """The daemon with another line in its configuration."""
     config = daemon.state_dir / "gpushare.toml"
-    before = config.read_text()
-    config.write_text(before.replace("move_seconds = 60", "move_seconds = 0.2"))
+    text = config.read_text()
+    config.write_text(text.replace(before, after))
     try:
         with daemon.started_with():
-            one = notebook(gpu="0").holds()
-            client.suspend(one.id)
-            assert "not all of its processes answered in time" in one.comes_to("resident")["residency"]["why"]
-            assert taken(daemon) == 8 * GIB
-            daemon.end_children()
+            yield
     finally:
-        config.write_text(before)
+        config.write_text(text)
+
+
+def test_who_does_not_answer_in_time_keeps_its_memory(daemon, client, notebook):
+    with configured(daemon, "move_seconds = 60", "move_seconds = 0.2"):
+        one = notebook(gpu="0").holds()
+        client.suspend(one.id)
+        assert "not all of its processes answered in time" in one.comes_to("resident")["residency"]["why"]
+        assert taken(daemon) == 8 * GIB
+        daemon.end_children()
+
+
+def test_a_node_may_lend_to_who_can_only_be_moved(daemon, client, notebook):
+    loan = {"memory": 8 * GIB, "time": 0, "device": 0, "idle_memory": "lend", "borrow_memory": True}
+    with pytest.raises(RefusedError, match="with a max_rung of evict or kill, not demote"):
+        client.create(**loan, max_rung="demote")
+    with configured(daemon, "[memory]", '[reclaim]\nlend_to = "demote"\n[memory]'):
+        with pytest.raises(RefusedError, match="ask with a max_rung of evict or kill"):
+            client.create(**loan | {"idle_memory": "keep"}, max_rung="demote")
+        client.set_tenant("owner", {"memory": 12 * GIB})
+        client.set_tenant("second", {"memory": 19 * GIB})
+        one = notebook(gpu="0", time="0", borrow_memory="8GiB", max_rung="demote").holds()
+        one("follow")
+        owner = client.create(tenant="owner", memory=12 * GIB, time=0, device=0, wait_seconds=20)
+        assert one.comes_to("suspended")["eviction"] is None
+        one("wants")
+        until(lambda: one.shown["residency"]["waits"], "it waits for room that nobody else wants")
+        client.release(owner["id"])
+        one.comes_to("resident")
+        daemon.end_children()
+
+
+def test_no_loan_without_a_way_out(daemon, client):
+    small = '[reclaim]\nlend_to = "demote"\n[memory]\n#'
+    with configured(daemon, "[memory]\n", small), configured(daemon, "#host_pool", 'host_pool = "4GiB"\n#'):
+        loan = {"time": 0, "device": 0, "idle_memory": "lend", "borrow_memory": True, "max_rung": "demote"}
+        with pytest.raises(RefusedError, match="host pool has 4GiB free"):
+            client.create(**loan, memory=8 * GIB)
+        assert client.grants() == []
+        first = client.create(**loan, memory=3 * GIB)
+        with pytest.raises(RefusedError, match="host pool has 1GiB free"):
+            client.create(**loan, memory=3 * GIB)
+        client.release(first["id"])
+        client.release(client.create(**loan, memory=3 * GIB)["id"])
 
 
 def test_the_end_of_its_processes_frees_everything(daemon, client, notebook):
