@@ -3,12 +3,14 @@ meanwhile. The processes play the interposer's part."""
 
 import contextlib
 import os
+import re
 import signal
 
 import pytest
 from run.waiting import until
 
 from gpushare._native import lib
+from gpushare.binding.pages import LimitsPage
 from gpushare.errors import CannotMoveError, NotFoundError, RefusedError, UsageError
 
 GIB = 1 << 30
@@ -202,6 +204,44 @@ def test_what_it_left_is_only_lent(daemon, client, notebook):
     until(lambda: client.grant(borrowed)["phase"] == "released", "the borrower is gone")
     assert "on loan" in client.grant(borrowed)["reason"]
     borrower.wait(20)
+
+
+def test_without_a_daemon_it_may_come_back_only_to_room_that_is_free(daemon, client, notebook):
+    def room():
+        with LimitsPage.open(daemon.layout.grants / one.id / "self" / "limits", writable=False) as page:
+            return page.room(0)
+
+    one = notebook(gpu="0", memory="12GiB").holds(movable=10 * GIB).suspended()
+    assert room()
+    small = client.create(memory=4 * GIB, time=0, device=0)
+    assert room(), "that is beside what it left"
+    lent = client.create(memory=8 * GIB, time=0, device=0, borrow_memory=True)
+    assert not room()
+    client.release(lent["id"])
+    assert room()
+    lent = client.create(memory=6 * GIB, time=0, device=1)
+    assert room(), "it is on another device"
+    for grant in (small, lent):
+        client.release(grant["id"])
+
+
+def test_watchers_and_metrics_are_told(daemon, client, notebook):
+    since = client.call("GET", "/v1/grants")["rv"]
+    one = notebook(gpu="0").holds().suspended()
+    shown = client.text("/metrics")
+    assert re.search(rf'gpushare_memory_hosted_bytes{{grant="{one.id}",[^}}]*}} {7 * GIB}', shown)
+    one("wants")
+    one.comes_to("resident")
+    named = {}
+    for event in client.watch(since, timeout=20):
+        if event["name"]:
+            named[event["name"]] = event["object"]["residency"]["where"]
+        if "MemoryReturned" in named:
+            break
+    assert named == {"MemoryMoved": "suspended", "MemoryReturned": "resident"}
+    shown = client.text("/metrics")
+    assert int(re.search(r'gpushare_suspends_total{rung="demote",by="person",outcome="moved"} ([0-9]+)', shown)[1]) >= 1
+    assert int(re.search(r"gpushare_residency_wait_seconds_count ([0-9]+)", shown)[1]) >= 1
 
 
 def test_it_waits_for_room_and_says_for_whom(daemon, client, notebook):
