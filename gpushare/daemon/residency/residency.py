@@ -32,6 +32,8 @@ from gpushare.text.units import format_size
 
 log = logging.getLogger(__name__)
 
+_REST = 5
+"""A grant is not looked at for as many times as long as the last look took."""
 _AGAIN_S = 1.0
 """Between two looks for room, in addition to those when some may have become free."""
 OUTCOMES = ("moved", "failed", "refused")
@@ -94,6 +96,8 @@ class Residency:
         """By grant: told when its memory does not leave."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._looking: set[str] = set()
+        self._rests: dict[str, float] = {}
+        """Until when a grant is not looked at again, by the loop's clock."""
         self._wanted_ns: dict[str, int] = {}
         """Since when grants wait for their memory."""
         self._closed = False
@@ -145,15 +149,20 @@ class Residency:
 
     def looked(self, live: Live) -> None:
         """Called when a process of the grant says that its words have changed, and when one has joined or ended. It is
-        looked at in the loop's next turn: a process that asks all the time costs one look per turn."""
+        looked at in the loop's next turn, or later: processes that say so all the time have a part of the loop's
+        time."""
         if live.record.residency.where is not Where.RESIDENT and live.id not in self._looking and not self._closed:
+            loop = asyncio.get_running_loop()
             self._looking.add(live.id)
-            asyncio.get_running_loop().call_soon(self._look, live)
+            loop.call_at(self._rests.get(live.id, loop.time()), self._look, live)
 
     def _look(self, live: Live) -> None:
         self._looking.discard(live.id)
         if live.id in self._state and not self._closed:
+            loop = asyncio.get_running_loop()
+            began = loop.time()
             self._send(live, policy.Looked(time.monotonic_ns(), reports.processes(live)))
+            self._rests[live.id] = loop.time() + _REST * (loop.time() - began)
 
     def placed(self) -> None:
         """Called when a grant takes room, before that is written: processes of suspended grants must not come back to
@@ -179,6 +188,7 @@ class Residency:
     def _forget(self, live: Live) -> None:
         self._stop_timer(live.id)
         self._wanted_ns.pop(live.id, None)
+        self._rests.pop(live.id, None)
         if live.record.residency.where is not Where.RESIDENT:
             self._pool.release(live.id)
             self.recall.is_back(live)
