@@ -5,7 +5,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-FindingKind = Literal["evader", "outside", "excess", "overuse", "unowned"]
+FindingKind = Literal["evader", "outside", "excess", "kept-memory", "overuse", "unowned"]
 Act = Literal["told", "frozen", "stopped", "killed", "held"]
 Outcome = Literal["", "joined", "left", "ended", "released", "within"]
 
@@ -13,10 +13,11 @@ Outcome = Literal["", "joined", "left", "ended", "released", "within"]
 class Finding(Struct, kw_only=True):
     """`seq`: counts findings in a run of the daemon. `evader`: a process in the cgroup of `grant` uses the device
     without having joined, so nothing meters or limits it. `outside`: a process of no grant uses it. `excess`: by the
-    driver's count, the processes of a grant hold more memory than it may; `pid` is the one that holds most. `overuse`:
-    by the driver's count, they use the device for longer than they are charged and than is due to them; `pid` is the
-    one that used it most when this was found. `unowned`: `memory_bytes` of the device are in use that no process has:
-    shared memory that outlived its owner; `pid` is 0.
+    driver's count, the processes of a grant hold more memory than it may; `pid` is the one that holds most.
+    `kept-memory`: the same of a grant whose memory is said to be in host memory: some of it is still on the device.
+    `overuse`: by the driver's count, they use the device for longer than they are charged and than is due to them;
+    `pid` is the one that used it most when this was found. `unowned`: `memory_bytes` of the device are in use that no
+    process has: shared memory that outlived its owner; `pid` is 0.
 
     `command`: its command line, at most 200 printable characters; empty: unknown. `memory_bytes`, `busy_ns`: the
     driver's counts when it was found; null: the driver does not report it. `act`: what is done to the process. `told`:

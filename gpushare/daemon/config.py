@@ -58,7 +58,7 @@ class ReclaimConfig(Struct, forbid_unknown_fields=True):
     """How memory on loan is reclaimed: gpushare.policy.loans.recall.Policy, in seconds."""
 
     max_rung: MaxRung = "kill"
-    lend_to: Literal["evict", "kill"] = "evict"
+    lend_to: Literal["demote", "evict", "kill"] = "evict"
     grace_seconds: float = 30
     min_hold_seconds: float = 60
 

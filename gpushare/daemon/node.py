@@ -142,6 +142,7 @@ class NodeContext:
         self.tracepoint.start(self.transitions.exceeded)
         self.transitions.followers = Followers(
             self.audit,
+            self.walls,
             self.tracepoint,
             self.exclusion,
             self.evictions,

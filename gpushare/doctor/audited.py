@@ -35,6 +35,7 @@ _SHOWN_MAX = 16
 _HOW = {
     "evader": "and has not joined",
     "excess": "with others of its grant, by more than they may",
+    "kept-memory": "with others of its grant, by more than they have left there",
     "overuse": "with others of its grant, for longer than they are charged",
 }
 

@@ -67,6 +67,7 @@ def attempt(attempt: Any) -> str:
 _FOUND = {
     "evader": "uses device {device} from within grant {grant} of {tenant} and has not joined",
     "excess": "and the others of grant {grant} of {tenant} hold more of device {device} than they may",
+    "kept-memory": "and the others of grant {grant} of {tenant} keep what is said to have left device {device}",
     "overuse": "and the others of grant {grant} of {tenant} use device {device} for longer than it is charged",
     "outside": "uses device {device} and is in no grant",
     "unowned": "device {device} has memory in use that no process has",

@@ -114,8 +114,9 @@ def _add_loan_options(parser: Parser) -> None:
     )
     parser.add_argument(
         "--max-rung",
-        choices=("evict", "kill"),
-        help="a grant with borrowed memory is asked to give it back (evict, default), and ended if it does not (kill)",
+        choices=("demote", "evict", "kill"),
+        help="a grant with borrowed memory is asked to give it back (evict, default), and ended if it does not (kill);"
+        " with --idle-memory lend it is moved to host memory first, or only that (demote)",
     )
     parser.option(
         "--grace", "S", "seconds to give it back (default and maximum: the node's `[reclaim] grace_seconds`)", _duration

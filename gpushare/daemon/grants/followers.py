@@ -11,6 +11,7 @@ from typing import Protocol
 from gpushare.daemon.guard.audit import Audit
 from gpushare.daemon.guard.exclusion import Exclusion
 from gpushare.daemon.guard.tracepoint import Tracepoint
+from gpushare.daemon.guard.walls import Walls
 from gpushare.daemon.residency.pool import HostPool
 from gpushare.daemon.residency.residency import Residency
 from gpushare.daemon.state.live import Live
@@ -28,6 +29,7 @@ class Followers:
     """`evictions`, `preparing` and `devices` use transitions themselves, and are therefore not named by class."""
 
     audit: Audit
+    walls: Walls
     tracepoint: Tracepoint
     exclusion: Exclusion
     evictions: Freed
@@ -35,6 +37,10 @@ class Followers:
     devices: Freed
     pool: HostPool
     residency: Residency
+
+    def admit(self, live: Live) -> None:
+        """A grant is about to begin. Raises RefusedError where it cannot: then nothing has happened."""
+        self.residency.admit(live)
 
     def placed(self) -> None:
         """A grant has been given places, and nothing of it is written yet."""
@@ -55,6 +61,7 @@ class Followers:
 
     def moved(self, live: Live) -> None:
         """A grant has other places."""
+        self.walls.resize(live.record)
         self._freed(live)
 
     def ended(self, live: Live) -> None:

@@ -327,7 +327,6 @@ class Grants:
         self._resources.resize(live, places)
         self._state.decisions.resized(grant_id, record.tenant, record.places, places)
         self._transitions.move(live, places)
-        self._walls.resize(record)
         live.shares = []  # the page has lost them: all are pushed again
         self._serving.refresh_shares()
         self._state.save(record)

@@ -50,7 +50,9 @@ class Transitions:
         """Set once all of them are made (daemon/node.py)."""
 
     def begin(self, live: Live, steps: tuple[lifecycle.Instruction, ...]) -> None:
-        """Adds a new grant and carries out the first steps of its life. If one fails, the grant ends."""
+        """Adds a new grant and carries out the first steps of its life. If one fails, the grant ends. Raises
+        RefusedError where it cannot begin."""
+        self.followers.admit(live)
         self._state.add(live)
         self.followers.placed()
         self._carry_out(live, steps)

@@ -38,6 +38,7 @@ UNUSED_SECONDS = 1.0
 _REST_SECONDS = 0.01
 """Least time between two looks, whatever triggers them."""
 
+_TOO_MUCH: tuple[FindingKind, ...] = ("excess", "kept-memory")
 _DONE = {
     "told": "it goes on",
     "frozen": "all processes of the grant are frozen until it has ended",
@@ -172,7 +173,7 @@ class Audit:
                     largest = Program(most, members[most])
                     listed = sum(sizes.values()) - snapshot.twice.get(place.index, 0)
                     size = max(listed, self._group_memory.of(live.id, place.index))
-                    yield audit.Held(live.id, place.index, size, place.memory_bytes, len(sizes), largest)
+                    yield audit.Held(live.id, place.index, size, place.here_bytes, len(sizes), largest)
 
     # What is found.
 
@@ -203,12 +204,13 @@ class Audit:
 
     def _exceeds(self, row: audit.Held) -> None:
         """Stops a grant that holds more memory than it may, like one with an evader in it."""
-        key = Key("excess", row.grant, row.largest.pid, row.largest.started)
         if row.grant not in self._state or self._findings.full:
             return
-        if any(known.kind == "excess" and known.grant == row.grant for known in self._findings.lasting()):
+        if any(known.kind in _TOO_MUCH and known.grant == row.grant for known in self._findings.lasting()):
             return
         live = self._state.live(row.grant)
+        kind: FindingKind = "kept-memory" if any(place.hosted_bytes for place in live.record.places) else "excess"
+        key = Key(kind, row.grant, row.largest.pid, row.largest.started)
         found = finding(self._state, key, row.device, live, memory_bytes=row.held_bytes)
         if self._rules.evader is not Act.TELL:
             found.act, found.note, _ = self._stop(key, live)
@@ -255,7 +257,7 @@ class Audit:
     # What becomes of it.
 
     def _follow(self, snapshot: Snapshot) -> None:
-        keys = [key for key in self._findings.lasting() if key.kind in ("evader", "outside", "excess")]
+        keys = [key for key in self._findings.lasting() if key.kind in ("evader", "outside", *_TOO_MUCH)]
         if not keys:
             return
         joined, grants = self._joined(), {live.id for live in self._state}
@@ -263,7 +265,7 @@ class Audit:
         for key in keys:
             found = self._findings[key]
             listed = snapshot.listed.get(found.device)
-            excess = key.kind == "excess"
+            excess = key.kind in _TOO_MUCH
             still = (key.grant, found.device) in over_now if excess else listed is not None and key.pid in listed
             over = audit.outcome(
                 Program(key.pid, key.started),
@@ -318,6 +320,8 @@ class Audit:
             what = f"process {found.pid} ({found.command or '?'}) uses device {found.device} and has not joined"
             if found.kind == "excess":
                 what = f"its processes hold {found.memory_bytes} bytes of device {found.device}, more than they may"
+            if found.kind == "kept-memory":
+                what = f"{found.memory_bytes} bytes of it are on device {found.device}, and it says that they have left"
             if found.kind == "overuse":
                 what = f"its processes use device {found.device} for longer than they are charged"
             yield f"{what}: {done}"

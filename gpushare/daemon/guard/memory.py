@@ -7,6 +7,7 @@ from pathlib import Path
 from gpushare.binding.pages import held
 from gpushare.daemon.guard.driver_snapshot import DriverSnapshots, Snapshot
 from gpushare.daemon.guard.findings import Findings, Key, finding
+from gpushare.daemon.residency import reports
 from gpushare.daemon.state.live import Live
 from gpushare.daemon.state.state import State
 from gpushare.errors import GpushareError
@@ -115,6 +116,8 @@ class Uncharged:
         least, most = before.get(key, now)
         # Each has a context, or the driver would not list it.
         size = sum(snapshot.held[device, pid] for pid in pids) + len(pids) * self._state.devices[device].unlisted_bytes
+        if live.asked.lends:  # the books have what is in host memory, too
+            size += reports.sums(live).hosted_bytes
         found = self._policy.follow(key, Reading(size, min(least, now[0]), max(most, now[1])), known)
         return _Change(live, ordinal, device, known, found) if found != known else None
 

@@ -268,7 +268,7 @@ def sentence(event: Event) -> str:
 
 
 def _limit(record: GrantRecord) -> int:
-    return sum(place.memory_bytes + SLACK_BYTES for place in record.places)
+    return sum(place.here_bytes + SLACK_BYTES for place in record.places)
 
 
 def _tried(guard: Guard) -> str:

@@ -25,6 +25,7 @@ from gpushare.errors import FailedError, RefusedError
 from gpushare.inject.node import Node
 from gpushare.node.devices import Backend
 from gpushare.paths import SIM_DIR_ENV
+from gpushare.policy.audit.audit import SLACK_BYTES
 
 log = logging.getLogger(__name__)
 
@@ -194,7 +195,9 @@ class Walls:
 
     def _limit(self, record: GrantRecord, group: Path) -> None:
         for place in record.places:
-            self._backend.limit_memory(place.index, group, place.memory_bytes)
+            # What remains of a suspended grant may take a little more than the books say.
+            most = min(place.memory_bytes, place.here_bytes + (SLACK_BYTES if place.hosted_bytes else 0))
+            self._backend.limit_memory(place.index, group, most)
 
     def resize(self, record: GrantRecord) -> None:
         """Moves the memory walls of the grant's workloads to its present places. A wall that cannot be moved is

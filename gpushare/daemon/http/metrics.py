@@ -17,10 +17,12 @@ from gpushare.binding.arbiter import LATENCY_BUCKETS, GrantStats, Spans
 from gpushare.daemon.grants.view import grant_view, tenant_views
 from gpushare.daemon.host.pulse import BUCKETS, Latency
 from gpushare.daemon.node import NodeContext
+from gpushare.daemon.residency.residency import OUTCOMES, WAIT_BUCKETS_S, Residency
 from gpushare.inject.pod import Pod
 from gpushare.ledger.usage import Sums
 from gpushare.policy.loans.recall import Outcome
 from gpushare.policy.loans.reclaim import Rung
+from gpushare.policy.residency.residency import By
 
 Sample = tuple[dict[str, str], float]
 
@@ -66,6 +68,25 @@ def _loop_latency(latency: Latency) -> list[str]:
     return [*lines, f"{name}_count {latency.count}", f"{name}_sum {latency.total}"]
 
 
+def _moves(moves: Residency) -> list[str]:
+    """Memory of grants that was moved to host memory and back."""
+    name = "gpushare_residency_wait_seconds"
+    lines = _family(
+        "gpushare_suspends_total",
+        "counter",
+        "How often memory of a grant was to move to host memory, by who wanted that and how it ended",
+        [
+            ({"rung": "demote", "by": by, "outcome": outcome}, moves.suspends[by, outcome])
+            for by in By
+            for outcome in OUTCOMES
+        ],
+    )
+    lines += [f"# HELP {name} From wanting memory back to having it on the device", f"# TYPE {name} histogram"]
+    lines += [f'{name}_bucket{{le="{bound}"}} {moves.waits[bound]}' for bound in WAIT_BUCKETS_S]
+    lines.append(f'{name}_bucket{{le="+Inf"}} {moves.waited}')
+    return [*lines, f"{name}_count {moves.waited}", f"{name}_sum {moves.waited_ns / 1e9}"]
+
+
 def _pod(pod: Pod) -> str:
     return "".join(f',{name}="{_escape(getattr(pod, name))}"' for name in _POD if getattr(pod, name))
 
@@ -95,6 +116,7 @@ _COUNTERS = (
     _Counter("gpushare_grant_memory_bytes", "gauge", "Device memory held", "memory_bytes"),
     _Counter("gpushare_grant_memory_limit_bytes", "gauge", "Most device memory it may hold", "memory_limit_bytes"),
     _Counter("gpushare_grant_memory_borrowed_bytes", "gauge", "Of that, on loan from others", "memory_borrowed_bytes"),
+    _Counter("gpushare_memory_hosted_bytes", "gauge", "Of what is held, in host memory", "memory_hosted_bytes"),
     _Counter("gpushare_grant_marked_processes", "gauge", "Processes that say of themselves what cannot be", "marked"),
     _Counter("gpushare_grant_time_milli", "gauge", "Time share, 1000 is the whole device", "time_milli"),
     _Counter("gpushare_grant_lent_milli", "gauge", "Of its time, lent to others in the last second", "lent_milli"),
@@ -289,10 +311,11 @@ async def text(context: NodeContext, devices: list[types.Device]) -> str:
             "Loans of memory that were wanted back, by the last rung and how it ended",
             [
                 ({"rung": rung.word, "outcome": outcome.replace(" ", "_")}, context.evictions.ended[rung.word, outcome])
-                for rung in (Rung.EVICT, Rung.KILL)
+                for rung in (Rung.DEMOTE, Rung.EVICT, Rung.KILL)
                 for outcome in get_args(Outcome)
             ],
         ),
+        *_moves(context.residency),
         *_family(
             "gpushare_attempts_total",
             "counter",

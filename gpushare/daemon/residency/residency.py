@@ -32,9 +32,13 @@ from gpushare.text.units import format_size
 
 log = logging.getLogger(__name__)
 
+_REST = 5
+"""A grant is not looked at for as many times as long as the last look took."""
 _AGAIN_S = 1.0
 """Between two looks for room, in addition to those when some may have become free."""
-_WAIT_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+OUTCOMES = ("moved", "failed", "refused")
+"""How a suspend ends; those that are refused have not begun."""
+WAIT_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
 class Pool(Protocol):
@@ -76,11 +80,14 @@ class Recall(Protocol):
         """Called with a grant that wants no room back any more."""
 
 
+def _always(live: Live) -> int:
+    """Bytes of the host pool that are reserved for a grant as long as it lives: its way out, where it has no other."""
+    return sum(place.memory_bytes for place in live.record.places) if live.asked.borrows_by_moving else 0
+
+
 class Residency:
     """`suspends`: number of suspends, by who wanted them and by outcome. `waits`: how long grants waited for their
-    memory: counts by bucket of `wait_buckets_s`, their number and their sum in ns."""
-
-    wait_buckets_s = _WAIT_BUCKETS_S
+    memory: counts by bucket of WAIT_BUCKETS_S, their number and their sum in ns."""
 
     def __init__(self, state: State, transitions: Transitions, pool: Pool, move_s: float) -> None:
         self._state, self._transitions, self._pool = state, transitions, pool
@@ -89,6 +96,8 @@ class Residency:
         """By grant: told when its memory does not leave."""
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._looking: set[str] = set()
+        self._rests: dict[str, float] = {}
+        """Until when a grant is not looked at again, by the loop's clock."""
         self._wanted_ns: dict[str, int] = {}
         """Since when grants wait for their memory."""
         self._closed = False
@@ -97,6 +106,12 @@ class Residency:
         self.suspends: Counter[tuple[str, str]] = Counter()
         self.waits: Counter[float] = Counter()
         self.waited_ns = self.waited = 0
+
+    def admit(self, live: Live) -> None:
+        """Reserves host memory for a new grant that may only be moved when what it borrows is wanted back. Raises
+        RefusedError where there is too little."""
+        if least := _always(live):
+            self._pool.reserve(live.id, least)
 
     # What people and reclaims ask.
 
@@ -134,15 +149,20 @@ class Residency:
 
     def looked(self, live: Live) -> None:
         """Called when a process of the grant says that its words have changed, and when one has joined or ended. It is
-        looked at in the loop's next turn: a process that asks all the time costs one look per turn."""
+        looked at in the loop's next turn, or later: processes that say so all the time have a part of the loop's
+        time."""
         if live.record.residency.where is not Where.RESIDENT and live.id not in self._looking and not self._closed:
+            loop = asyncio.get_running_loop()
             self._looking.add(live.id)
-            asyncio.get_running_loop().call_soon(self._look, live)
+            loop.call_at(self._rests.get(live.id, loop.time()), self._look, live)
 
     def _look(self, live: Live) -> None:
         self._looking.discard(live.id)
         if live.id in self._state and not self._closed:
+            loop = asyncio.get_running_loop()
+            began = loop.time()
             self._send(live, policy.Looked(time.monotonic_ns(), reports.processes(live)))
+            self._rests[live.id] = loop.time() + _REST * (loop.time() - began)
 
     def placed(self) -> None:
         """Called when a grant takes room, before that is written: processes of suspended grants must not come back to
@@ -168,6 +188,7 @@ class Residency:
     def _forget(self, live: Live) -> None:
         self._stop_timer(live.id)
         self._wanted_ns.pop(live.id, None)
+        self._rests.pop(live.id, None)
         if live.record.residency.where is not Where.RESIDENT:
             self._pool.release(live.id)
             self.recall.is_back(live)
@@ -177,6 +198,8 @@ class Residency:
     def adopt(self) -> None:
         """Takes all grants over, once at the start."""
         for live in self._state:
+            if least := _always(live):
+                self._reserve(live, least, is_needed=False)
             if not live.asked.lends or live.limits is None:
                 continue
             word, said = live.limits.residency(ORDINAL), reports.processes(live)
@@ -201,7 +224,7 @@ class Residency:
             return
         for step in steps:
             if isinstance(step, policy.Reserve):
-                self._reserve(live, step.size, is_needed=not starting)
+                self._reserve(live, max(step.size, _always(live)), is_needed=not starting)
         live.record.residency = after
         if after.where is not before.where:
             log.info("residency grant=%s from=%s to=%s why=%r", live.id, before.where, after.where, after.why)
@@ -225,12 +248,18 @@ class Residency:
                 raise
             log.warning("grant %s has memory in a host pool that is too small for it now: %s", live.id, refusal)
 
+    def _release(self, live: Live) -> None:
+        if least := _always(live):
+            self._reserve(live, least, is_needed=False)
+        else:
+            self._pool.release(live.id)
+
     def _step(self, live: Live, step: policy.Instruction) -> None:
         match step:
             case policy.Record():
                 self._state.save(live.record)
             case policy.Release():
-                self._pool.release(live.id)
+                self._release(live)
             case policy.Count(hosted):
                 [place] = live.record.places
                 self._transitions.move(live, [replace(place, hosted_bytes=hosted)])
@@ -309,7 +338,7 @@ class Residency:
             waited = time.monotonic_ns() - since
             self.waited += 1
             self.waited_ns += waited
-            for bound in _WAIT_BUCKETS_S:
+            for bound in WAIT_BUCKETS_S:
                 self.waits[bound] += waited <= bound * 1e9
 
     # Time.

@@ -72,6 +72,11 @@ class Asked:
         return self.request.idle_memory == "lend"
 
     @property
+    def borrows_by_moving(self) -> bool:
+        """Whether memory on loan can be had back from it only by moving its memory."""
+        return bool(self.borrow) and self.lends and self.max_rung is Rung.DEMOTE
+
+    @property
     def lease_flags(self) -> ShareFlags:
         """How the arbiter gives the grant's leases. A gang with devices elsewhere is never stopped for others: its
         ranks here would spin for the ranks there, which this node cannot stop at the same collective."""
@@ -119,9 +124,9 @@ class Asked:
             raise RefusedError(f"a grace of {grace:g} s is more than this node gives: ask for {most:g} s or less")
 
     def _check_loan(self, policy: Policy) -> None:
-        if not self.borrow or policy.lends(self.max_rung):
+        if not self.borrow or policy.lends(self.max_rung, movable=self.lends):
             return
-        least = max(policy.lend_to, Rung.EVICT)
+        least = policy.least(movable=self.lends)
         if policy.most < least:
             raise RefusedError(f"this node lends no memory: its [reclaim] max_rung is {policy.most.word}")
         words = f"{least.word} or {Rung.KILL.word}" if least < min(policy.most, Rung.KILL) else least.word

@@ -129,6 +129,8 @@ def resize(state: State, live: Live, change: GrantChange) -> list[Place]:
         )
     if len(state.promises.beside(live.asked)) > 1:
         raise RefusedError(f"grant {live.id} runs in turn with others, and they share what they have: create another")
+    if live.asked.borrows_by_moving and change.memory is not None:
+        raise RefusedError(f"host memory is reserved for all that grant {live.id} has: create another of another size")
     now = state.promises.now
     borrow = _borrow(state, live.asked)
     others = [holding for holding in now.taken if holding.grant != live.id]

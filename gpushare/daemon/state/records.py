@@ -102,8 +102,8 @@ class GrantRecord(Struct, kw_only=True):
 
     @property
     def is_suspended(self) -> bool:
-        """Whether its movable memory is in host memory."""
-        return self.residency.where is Where.SUSPENDED and not self.life.phase.ended
+        """Whether its programs run, and their movable memory is in host memory."""
+        return self.residency.where is Where.SUSPENDED and self.life.phase is Phase.ACTIVE
 
 
 def decode(text: str) -> GrantRecord:

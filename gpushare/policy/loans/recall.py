@@ -30,9 +30,13 @@ class Policy:
     grace_ns: int = 30 * 10**9
     min_hold_ns: int = 60 * 10**9
 
-    def lends(self, max_rung: Rung) -> bool:
+    def least(self, *, movable: bool) -> Rung:
+        """What a grant has to allow in order to borrow memory. `movable`: its memory can be moved to host memory."""
+        return max(self.lend_to, Rung.DEMOTE if movable else Rung.EVICT)
+
+    def lends(self, max_rung: Rung, *, movable: bool = False) -> bool:
         """Whether a grant that allows this may borrow memory."""
-        return min(max_rung, self.most) >= max(self.lend_to, Rung.EVICT)
+        return min(max_rung, self.most) >= self.least(movable=movable)
 
 
 class World(Protocol):

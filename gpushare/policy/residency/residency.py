@@ -31,7 +31,7 @@ class By(enum.StrEnum):
     """Who wants it to leave: a person, or the reclaim of memory that it has on loan."""
 
     PERSON = "person"
-    RUNG = "rung"
+    RUNG = "reclaim"
 
 
 @dataclass(frozen=True, slots=True)

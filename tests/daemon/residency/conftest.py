@@ -7,20 +7,25 @@ from typing import Any
 
 import pytest
 from run.built import SUPPORT
+from run.running import GPUSHARE, start
 from run.waiting import until
 
 GIB = 1 << 30
 
 
 class Notebook:
-    """A grant with one process that has 7 of its 8 GiB in memory that can be moved."""
+    """A process of a grant, of its own or of a kept one, that can have 7 of its 8 GiB in memory that can be moved."""
 
-    def __init__(self, daemon: Any, memory: str = "8GiB", **options: str) -> None:
-        command = (sys.executable, str(SUPPORT / "run" / "mover.py"))
-        environment = {"PYTHONPATH": str(SUPPORT)}
+    def __init__(self, daemon: Any, memory: str = "8GiB", grant: str = "", **options: str) -> None:
+        command = [sys.executable, str(SUPPORT / "run" / "mover.py")]
         self.daemon = daemon
-        with _environment(daemon, environment):
-            self.process = daemon.tenant(*command, memory=memory, **{"idle_memory": "lend", **options})
+        with _environment(daemon, {"PYTHONPATH": str(SUPPORT)}):
+            if grant:
+                words = [*GPUSHARE, "run", "--socket", str(daemon.client.path), "--grant", grant, "--", *command]
+                self.process = start(words, daemon.env, stderr=False)
+                daemon.children.append(self.process)
+            else:
+                self.process = daemon.tenant(*command, memory=memory, **{"idle_memory": "lend", **options})
         words = self.process.stdout.readline().split()
         assert words[:1] == ["joined"], (words, daemon.log.read_text()[-2000:])
         self.id = words[1]

@@ -1,13 +1,16 @@
 """A grant's memory leaves its device and comes back: what people ask, what processes answer, what others may have
 meanwhile. The processes play the interposer's part."""
 
+import contextlib
 import os
+import re
 import signal
 
 import pytest
 from run.waiting import until
 
 from gpushare._native import lib
+from gpushare.binding.pages import LimitsPage
 from gpushare.errors import CannotMoveError, NotFoundError, RefusedError, UsageError
 
 GIB = 1 << 30
@@ -122,19 +125,60 @@ def test_a_resume_calls_back_who_is_on_the_way_out(daemon, client, notebook):
     assert "resumed meanwhile" in one.comes_to("resident")["residency"]["why"]
 
 
-def test_who_does_not_answer_in_time_keeps_its_memory(daemon, client, notebook):
+@contextlib.contextmanager
+def configured(daemon, before, after):
+    """The daemon with another line in its configuration."""
     config = daemon.state_dir / "gpushare.toml"
-    before = config.read_text()
-    config.write_text(before.replace("move_seconds = 60", "move_seconds = 0.2"))
+    text = config.read_text()
+    config.write_text(text.replace(before, after))
     try:
         with daemon.started_with():
-            one = notebook(gpu="0").holds()
-            client.suspend(one.id)
-            assert "not all of its processes answered in time" in one.comes_to("resident")["residency"]["why"]
-            assert taken(daemon) == 8 * GIB
-            daemon.end_children()
+            yield
     finally:
-        config.write_text(before)
+        config.write_text(text)
+
+
+def test_who_does_not_answer_in_time_keeps_its_memory(daemon, client, notebook):
+    with configured(daemon, "move_seconds = 60", "move_seconds = 0.2"):
+        one = notebook(gpu="0").holds()
+        client.suspend(one.id)
+        assert "not all of its processes answered in time" in one.comes_to("resident")["residency"]["why"]
+        assert taken(daemon) == 8 * GIB
+        daemon.end_children()
+
+
+def test_a_node_may_lend_to_who_can_only_be_moved(daemon, client, notebook):
+    loan = {"memory": 8 * GIB, "time": 0, "device": 0, "idle_memory": "lend", "borrow_memory": True}
+    with pytest.raises(RefusedError, match="with a max_rung of evict or kill, not demote"):
+        client.create(**loan, max_rung="demote")
+    with configured(daemon, "[memory]", '[reclaim]\nlend_to = "demote"\n[memory]'):
+        with pytest.raises(RefusedError, match="ask with a max_rung of evict or kill"):
+            client.create(**loan | {"idle_memory": "keep"}, max_rung="demote")
+        client.set_tenant("owner", {"memory": 12 * GIB})
+        client.set_tenant("second", {"memory": 19 * GIB})
+        one = notebook(gpu="0", time="0", borrow_memory="8GiB", max_rung="demote").holds()
+        one("follow")
+        owner = client.create(tenant="owner", memory=12 * GIB, time=0, device=0, wait_seconds=20)
+        assert one.comes_to("suspended")["eviction"] is None
+        one("wants")
+        until(lambda: one.shown["residency"]["waits"], "it waits for room that nobody else wants")
+        client.release(owner["id"])
+        one.comes_to("resident")
+        daemon.end_children()
+
+
+def test_no_loan_without_a_way_out(daemon, client):
+    small = '[reclaim]\nlend_to = "demote"\n[memory]\n#'
+    with configured(daemon, "[memory]\n", small), configured(daemon, "#host_pool", 'host_pool = "4GiB"\n#'):
+        loan = {"time": 0, "device": 0, "idle_memory": "lend", "borrow_memory": True, "max_rung": "demote"}
+        with pytest.raises(RefusedError, match="host pool has 4GiB free"):
+            client.create(**loan, memory=8 * GIB)
+        assert client.grants() == []
+        first = client.create(**loan, memory=3 * GIB)
+        with pytest.raises(RefusedError, match="host pool has 1GiB free"):
+            client.create(**loan, memory=3 * GIB)
+        client.release(first["id"])
+        client.release(client.create(**loan, memory=3 * GIB)["id"])
 
 
 def test_the_end_of_its_processes_frees_everything(daemon, client, notebook):
@@ -160,6 +204,44 @@ def test_what_it_left_is_only_lent(daemon, client, notebook):
     until(lambda: client.grant(borrowed)["phase"] == "released", "the borrower is gone")
     assert "on loan" in client.grant(borrowed)["reason"]
     borrower.wait(20)
+
+
+def test_without_a_daemon_it_may_come_back_only_to_room_that_is_free(daemon, client, notebook):
+    def room():
+        with LimitsPage.open(daemon.layout.grants / one.id / "self" / "limits", writable=False) as page:
+            return page.room(0)
+
+    one = notebook(gpu="0", memory="12GiB").holds(movable=10 * GIB).suspended()
+    assert room()
+    small = client.create(memory=4 * GIB, time=0, device=0)
+    assert room(), "that is beside what it left"
+    lent = client.create(memory=8 * GIB, time=0, device=0, borrow_memory=True)
+    assert not room()
+    client.release(lent["id"])
+    assert room()
+    lent = client.create(memory=6 * GIB, time=0, device=1)
+    assert room(), "it is on another device"
+    for grant in (small, lent):
+        client.release(grant["id"])
+
+
+def test_watchers_and_metrics_are_told(daemon, client, notebook):
+    since = client.call("GET", "/v1/grants")["rv"]
+    one = notebook(gpu="0").holds().suspended()
+    shown = client.text("/metrics")
+    assert re.search(rf'gpushare_memory_hosted_bytes{{grant="{one.id}",[^}}]*}} {7 * GIB}', shown)
+    one("wants")
+    one.comes_to("resident")
+    named = {}
+    for event in client.watch(since, timeout=20):
+        if event["name"]:
+            named[event["name"]] = event["object"]["residency"]["where"]
+        if "MemoryReturned" in named:
+            break
+    assert named == {"MemoryMoved": "suspended", "MemoryReturned": "resident"}
+    shown = client.text("/metrics")
+    assert int(re.search(r'gpushare_suspends_total{rung="demote",by="person",outcome="moved"} ([0-9]+)', shown)[1]) >= 1
+    assert int(re.search(r"gpushare_residency_wait_seconds_count ([0-9]+)", shown)[1]) >= 1
 
 
 def test_it_waits_for_room_and_says_for_whom(daemon, client, notebook):

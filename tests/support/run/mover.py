@@ -8,6 +8,7 @@ follow     does so from now on whenever the word changes
 refuse N   says that it could not do what the word says, for the reason N (enum gs_move)
 wants      says that a call needs its hosted memory
 forge W V  writes V into a word W of its slot
+take N     takes N bytes of the simulated device, whatever its slot says
 rejoin     joins again with its old slot
 end        exits
 """
@@ -20,6 +21,7 @@ import threading
 import time
 
 from run.joiner import DIRECTORY, Joined
+from run.simulated import CLIENT, MEM_ALLOC, Wire
 
 from gpushare._native import ffi, lib
 
@@ -82,7 +84,7 @@ class Mover(Joined):
 
 
 def main() -> None:
-    joined = Mover()
+    joined, wire = Mover(), None
     joined.say()
     for line in sys.stdin:
         verb, *rest = line.split()
@@ -102,6 +104,10 @@ def main() -> None:
         elif verb == "forge":
             setattr(joined.own, rest[0], int(rest[1]))
             print("told", joined.look(), flush=True)
+        elif verb == "take":
+            wire = wire or Wire(DIRECTORY / "sim" / "sim.sock", CLIENT)
+            error, _, _ = wire.call(MEM_ALLOC, 0, int(rest[0]))
+            print("took", error, flush=True)
         elif verb == "rejoin":
             joined = Mover(joined.slot, joined.generation)
             joined.say()
