@@ -128,8 +128,8 @@ def test_the_same_bare_and_in_a_share(framework, name):
 
 
 class Suspender(threading.Thread):
-    """Suspends whatever runs in the node's grants at random instants, until it is stopped. `moved`: most bytes that were
-    in host memory at once. `refusals`: why memory stayed on the device."""
+    """Suspends whatever runs in the grants of a node at random instants, until it is stopped. `moved`: most bytes that
+    were in host memory at once. `refusals`: why memory stayed on the device."""
 
     def __init__(self, node, seed: int) -> None:
         super().__init__()
