@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 
 from gpushare.errors import RefusedError
 
-
 SLOWEST = 256 << 20
 """Bytes that are moved in a second at least, with their host memory made, on whatever machine."""
 
