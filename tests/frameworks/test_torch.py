@@ -173,11 +173,15 @@ def test_the_same_when_it_is_suspended_at_random_instants(framework, name):
     suspender = Suspender(node, seed)
     suspender.start()
     try:
-        moved, _ = framework.outcome(node.run("4GiB", "50%", idle_memory="lend"), name, GPUSHARE_SIM_KERNEL_NS="3000000")
+        moved, _ = framework.outcome(
+            node.run("4GiB", "50%", idle_memory="lend"), name, GPUSHARE_SIM_KERNEL_NS="3000000"
+        )
     finally:
         suspender.stop()
     assert moved == bare, f"seed {seed}"
-    print(f"{name}: {suspender.suspended} times, at most {suspender.moved >> 20} MiB away, refused: {dict(suspender.refusals)}")
+    print(
+        f"{name}: {suspender.suspended} times, at most {suspender.moved >> 20} MiB away, refused: {dict(suspender.refusals)}"
+    )
     node.nothing_left()
 
 
