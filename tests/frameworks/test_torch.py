@@ -7,16 +7,21 @@ Run by `make test-frameworks`; GPUSHARE_FRAMEWORKS_PYTHON names a Python that ha
 import contextlib
 import json
 import os
+import random
 import re
 import select
 import signal
 import subprocess
+import threading
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from run import running
 from run.waiting import until
+
+from gpushare.errors import GpushareError, RefusedError
 
 PROGRAMS, ALONE = (Path(__file__).with_name(name) for name in ("programs.py", "alone.py"))
 LIMIT = 4 << 30
@@ -119,6 +124,60 @@ def test_the_same_bare_and_in_a_share(framework, name):
     assert shared == bare
     assert node.books()["peak_bytes"] <= LIMIT
     assert ours == pytest.approx(truth - before, rel=0.02, abs=ALLOWANCE_NS)
+    node.nothing_left()
+
+
+class Suspender(threading.Thread):
+    """Suspends whatever runs in the node's grants at random instants, until it is stopped. `moved`: the largest number of
+    bytes that were in host memory at once. `refusals`: reasons why memory stayed on the device."""
+
+    def __init__(self, node, seed: int) -> None:
+        super().__init__()
+        self._node, self._random, self._stop_now = node, random.Random(seed), threading.Event()
+        self.suspended, self.moved, self.refusals = 0, 0, Counter()
+
+    def run(self) -> None:
+        while not self._stop_now.wait(self._random.uniform(0, 0.03)):
+            for grant in self._node.client.grants():
+                with contextlib.suppress(GpushareError):
+                    self._suspend(grant["id"])
+
+    def _suspend(self, grant: str) -> None:
+        try:
+            self._node.client.suspend(grant)
+            self.suspended += 1
+        except RefusedError as refusal:
+            self.refusals[str(refusal).partition(": ")[2]] += 1
+            return
+        deadline = time.monotonic() + self._random.uniform(0, 0.1)
+        while time.monotonic() < deadline:
+            shown = self._node.client.grant(grant)["devices"][0]
+            self.moved = max(self.moved, shown.get("memory_hosted_bytes", 0))
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        self._stop_now.set()
+        self.join()
+
+
+MOVES = [name for name in NAMES if name not in ("expandable_segments", "malloc_async", "two_ranks", "shared_tensors")]
+"""Programs of cudaMalloc: other memory is fixed, and shared memory is refused in a grant that lends it."""
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("name", MOVES)
+def test_the_same_when_it_is_suspended_at_random_instants(framework, name):
+    seed = random.randrange(1 << 32)
+    bare, _ = framework.outcome(framework.bare_command(), name)
+    node = framework.shares
+    suspender = Suspender(node, seed)
+    suspender.start()
+    try:
+        moved, _ = framework.outcome(node.run("4GiB", "50%", idle_memory="lend"), name, GPUSHARE_SIM_KERNEL_NS="3000000")
+    finally:
+        suspender.stop()
+    assert moved == bare, f"seed {seed}"
+    print(f"{name}: {suspender.suspended} times, at most {suspender.moved >> 20} MiB away, refused: {dict(suspender.refusals)}")
     node.nothing_left()
 
 

@@ -42,10 +42,18 @@ class MemoryHelper:
         """The present process; None before the first job and after a failure."""
         return self._process.pid if self._process is not None else None
 
+    def start_ahead(self) -> None:
+        """Starts the process before its first job, which then need not wait for an interpreter. A failure is that
+        job's."""
+        with contextlib.suppress(FailedError):
+            self._started()
+
     async def make(self, size: int, numa: int) -> int:
         """A new file, which the caller closes. `numa`: as in messages.Make. Raises FailedError."""
         _, descriptors = await self._do(messages.Make(size, numa), None)
-        if len(descriptors) != 1 or not memory_file.whole(descriptors[0], size):
+        if not descriptors:
+            raise FailedError("the daemon has no descriptor left for a segment of the host pool: raise LimitNOFILE")
+        if not memory_file.whole(descriptors[0], size):
             _close(descriptors)
             raise FailedError("the helper of the host pool made a file that is not sealed")
         return descriptors[0]
@@ -107,21 +115,11 @@ class MemoryHelper:
         self._killed = [process for process in self._killed if process.poll() is None]
         if len(self._killed) >= _STUCK_MAX:
             raise FailedError("helpers of the host pool hang in the kernel: see dmesg, and restart the node")
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            try:
-                process = subprocess.Popen(
-                    helper.command("hostpool"),
-                    stdin=theirs.fileno(),
-                    stdout=subprocess.DEVNULL,
-                    cwd="/",
-                    env=helper.ENVIRONMENT,
-                )
-            except OSError as error:
-                ours.close()
-                raise FailedError(f"no helper of the host pool can be started: {error.strerror}") from None
-        ours.setblocking(False)
-        self._process, self._channel = process, ours
+        try:
+            process, channel = _begun()
+        except OSError as error:
+            raise FailedError(f"no helper of the host pool can be started: {error.strerror}") from None
+        self._process, self._channel = process, channel
         if self._cgroup is not None:
             try:
                 if not self._cgroup.path.is_dir():
@@ -130,7 +128,7 @@ class MemoryHelper:
             except FailedError:
                 self._end()
                 raise
-        return ours
+        return channel
 
     def _end(self) -> None:
         if self._channel is not None:
@@ -140,6 +138,25 @@ class MemoryHelper:
             self._process.kill()
             self._killed.append(self._process)
             self._process = None
+
+
+def _begun() -> tuple[subprocess.Popen[bytes], socket.socket]:
+    """A new process, and our end of the socket to it. Raises OSError."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        try:
+            ours.setblocking(False)
+            process = subprocess.Popen(
+                helper.command("hostpool"),
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                cwd="/",
+                env=helper.ENVIRONMENT,
+            )
+        except BaseException:
+            ours.close()
+            raise
+    return process, ours
 
 
 async def _received(channel: socket.socket) -> tuple[bytes, list[int]]:

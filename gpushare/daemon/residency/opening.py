@@ -17,18 +17,22 @@ log = logging.getLogger(__name__)
 
 
 def open_pool(asked: int | None, layout: Layout, timing: Timing, limits: Limits = lambda _: ()) -> HostPool:
-    """A pool of as many bytes as were asked for; None: half of what the node has free, in whole GiB."""
-    free = memory_file.available()
+    """A pool of as many bytes as were asked for; None: half of what the node has free, in whole GiB. What an earlier
+    daemon's holds counts as free."""
+    if asked == 0:
+        return HostPool(0, timing, uncharged="there is no pool")
+    free, group, why = memory_file.available(), None, ""
+    try:
+        group = _cgroup(layout)
+        free += memory_cgroup.charged(group) or 0
+        memory_cgroup.remove_unused(group)
+    except FailedError as error:
+        why = str(error)
+        log.warning("the host pool counts as the daemon's own memory: %s", why)
     size = asked if asked is not None else free // 2 // GIB * GIB
     if size > free:
         log.warning("the host pool may take %d MiB, and the node has %d MiB of memory free", size >> 20, free >> 20)
-    if not size:
-        return HostPool(0, timing, uncharged="there is no pool")
-    try:
-        return HostPool(size, timing, _cgroup(layout), limits=limits)
-    except FailedError as error:
-        log.warning("the host pool counts as the daemon's own memory: %s", error)
-        return HostPool(_beside_daemon(size), timing, uncharged=str(error), limits=limits)
+    return HostPool(size if group is not None else _beside_daemon(size), timing, group, uncharged=why, limits=limits)
 
 
 def _beside_daemon(size: int) -> int:
@@ -46,6 +50,4 @@ def _cgroup(layout: Layout) -> Cgroup:
     if os.geteuid() != 0:
         raise FailedError("the daemon is not root and may make no cgroups")
     name = hashlib.sha256(str(layout.state).encode()).hexdigest()[:12]
-    group = memory_cgroup.at_root(f"{PREFIX}pool-{name}")
-    memory_cgroup.remove_unused(group)
-    return group
+    return memory_cgroup.at_root(f"{PREFIX}pool-{name}")

@@ -132,6 +132,8 @@ class HostPool:
     def reserve(self, grant: str, size: int) -> None:
         """Makes the grant's reservation exactly `size`. Raises RefusedError, and leaves the reservation as it was."""
         self._book.reserve(grant, size, self._limits(grant), kept=self.kept_bytes)
+        if size:
+            self._maker.start_ahead()
 
     def release(self, grant: str) -> None:
         """Ends the grant's reservation. Segments that its processes still have count until they give them back."""
@@ -219,6 +221,9 @@ class HostPool:
                 self._files[segment] = await self._maker.make(segment.size, wish.numa)
             except GpushareError as error:
                 why = str(error)
+            except Exception:  # every request is answered: with too many unanswered, the door takes no more
+                log.exception("a segment of the host pool was not made")
+                why = "internal error: the daemon's log says which"
             else:
                 if self._book.has(segment):
                     return self._files[segment], ""

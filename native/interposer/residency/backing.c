@@ -60,7 +60,8 @@ CUresult gs_movable_map(const struct gs_movable *movable) {
 /* ---- making ---- */
 
 bool gs_movable_wanted(uint64_t bytes) {
-  return gs_passage() && bytes > GS_MOVABLE_ABOVE && !__atomic_load_n(&refused, __ATOMIC_RELAXED);
+  return gs_passage() && bytes > GS_MOVABLE_ABOVE && bytes <= UINT64_MAX / 2 && /* rounded up it is still a size */
+         !__atomic_load_n(&refused, __ATOMIC_RELAXED);
 }
 
 uint64_t gs_movable_bytes(uint64_t asked) {
@@ -100,21 +101,13 @@ static CUresult back_addresses(struct gs_movable *made) {
   return result;
 }
 
-CUresult gs_movable_make(int ordinal, CUcontext context, uint64_t asked, uint64_t *address) {
-  struct gs_movable made = {.bytes = gs_movable_bytes(asked),
-                            .asked = asked,
-                            .number = gs_next_call(),
-                            .context = context,
-                            .ordinal = ordinal,
-                            .host = GS_NO_PLACE};
-  CUresult result = gs_real.cuMemAlloc_v2(&made.proxy, 1);
+CUresult gs_movable_make(struct gs_movable made, uint64_t *address) {
+  made.bytes = gs_movable_bytes(made.asked);
+  made.number = gs_next_call();
+  made.host = GS_NO_PLACE;
+  CUresult result = back_addresses(&made);
   if (result != CUDA_SUCCESS)
     return result;
-  result = back_addresses(&made);
-  if (result != CUDA_SUCCESS) {
-    gs_real.cuMemFree_v2(made.proxy);
-    return result;
-  }
   *address = made.address;
   gs_movable_publish();
   return CUDA_SUCCESS;
@@ -140,5 +133,5 @@ void gs_movable_end(uint64_t address, uint64_t number) {
     return;
   give_up(&gone);
   gs_movable_publish();
-  gs_give_back(gone.ordinal, gone.bytes + GS_PROXY_BYTES);
+  gs_give_back(gone.ordinal, gone.bytes + gone.proxied);
 }

@@ -10,8 +10,9 @@ bool gs_movable_wanted(uint64_t bytes);
 /* Whether it can be: asks the driver at first. False: it cannot map memory, or this process is out of memory. */
 bool gs_movable_ready(int ordinal);
 
-/* Makes one of `asked` bytes in the current context, which is `context`. On success it is in the table. */
-CUresult gs_movable_make(int ordinal, CUcontext context, uint64_t asked, uint64_t *address);
+/* Makes one in the current context. made: ordinal, context, asked, proxy and proxied. On success it is in the table, and
+ * *address is its address; otherwise the proxy is still the caller's. */
+CUresult gs_movable_make(struct gs_movable made, uint64_t *address);
 /* The bytes that it will take of the device. */
 uint64_t gs_movable_bytes(uint64_t asked);
 

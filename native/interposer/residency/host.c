@@ -92,6 +92,7 @@ static int add_segment(int ordinal, uint64_t bytes) {
   int file = -1;
   if (host->segments == GS_SEGMENTS || from + bytes > host->most)
     return -ENOSPC;
+  host->owed = true;
   int rc = ask(GS_SEGMENT_MAGIC, bytes, (uint32_t)ordinal, &file);
   if (rc < 0 || file < 0)
     return rc == -EPERM ? -ENOSPC : rc < 0 ? rc : -EPROTO;
@@ -143,7 +144,7 @@ void gs_host_context_gone(CUcontext context) {
 void gs_host_drop(int ordinal) {
   struct gs_host *host = &gs_process->mover->host;
   int given = -1;
-  if (host->segments == 0)
+  if (!host->owed)
     return;
   for (uint32_t i = 0; i < host->segments; i++) {
     struct gs_host_segment *segment = &host->segment[i];
@@ -151,10 +152,11 @@ void gs_host_drop(int ordinal) {
       gs_real.cuMemHostUnregister(host->base + segment->from);
   }
   uint64_t bytes = gs_host_bytes();
-  if (mmap(host->base, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
+  if (bytes &&
+      mmap(host->base, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) == MAP_FAILED)
     return; /* the memory stays ours, and is used again */
   host->segments = 0;
-  ask(GS_SEGMENT_MAGIC, 0, (uint32_t)ordinal, &given);
+  host->owed = ask(GS_SEGMENT_MAGIC, 0, (uint32_t)ordinal, &given) < 0;
   if (given >= 0)
     close(given);
 }

@@ -2,7 +2,7 @@
  * so that their memory can leave the device and come back at the same addresses. Grants that lend idle memory have them;
  * there, allocations of up to GS_MOVABLE_ABOVE bytes, and everything else that takes device memory, are fixed.
  *
- * Each has a proxy: 1 byte of the driver's own cuMemAlloc in the same context. To free movable memory the proxy is freed
+ * Each has a proxy: a byte of the driver's own cuMemAlloc, or a row of cuMemAllocPitch, in the same context. To free movable memory the proxy is freed
  * first: so the driver itself answers whether the call is allowed now. It ends with its context, as the memory has to.
  *
  * The table belongs to the process. Calls that add and remove records are inside as `settled` (process/passage.h), so the
@@ -33,12 +33,12 @@ struct gs_movable {
   uint64_t number;
   CUcontext context; /* with which it ends */
   CUdeviceptr proxy; /* 0: freed, and mapped until work in flight is done */
+  uint32_t proxied;  /* bytes charged for the proxy */
   int ordinal;
   uint32_t fixed; /* enum gs_fixed */
   enum gs_where where;
   uint64_t host; /* place in the host memory (host.h); GS_NO_PLACE: none */
 };
-enum { GS_PROXY_BYTES = 512 /* charged for a proxy */ };
 #define GS_NO_PLACE UINT64_MAX
 
 /* The one that contains the address. Cheap in a process that has none. */

@@ -16,6 +16,7 @@ struct gs_host_segment {
 struct gs_host {
   unsigned char *base; /* NULL: no addresses are reserved yet */
   uint64_t most;       /* of addresses */
+  bool owed; /* the daemon may count some as ours: an answer, or what we gave back, can be lost with its sender */
   uint32_t segments;
   struct gs_host_segment segment[GS_SEGMENTS];
 };

@@ -13,6 +13,7 @@ struct gs_movables {
   uint32_t lock;        /* of the lists */
   struct gs_list table; /* struct gs_movable, by address */
   struct gs_list later; /* leaving.c */
+  uint32_t leaving;     /* how many of them have not given their memory back */
 };
 
 /* NULL: there are none yet. */

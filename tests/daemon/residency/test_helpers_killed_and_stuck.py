@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 
 import pytest
@@ -140,9 +141,31 @@ def test_a_door_that_ends_loses_no_segment(tmp_path):
         await until(lambda: house.pool.counts.used == 8 * MIB, "it is asked for")
         os.kill(house.door._process.pid, signal.SIGKILL)
         assert await asked is None, "its connection has ended without an answer"
+        await until(lambda: house.door.restarts, "the daemon knows")
         os.kill(maker, signal.SIGCONT)
         await until(lambda: house.pool.counts == Counts(32 * MIB, 32 * MIB, 0), "what nobody waits for is taken back")
         assert (await again(process, f"segment({8 * MIB})"))[0] == OK
+
+    in_a_house(tmp_path, scene)
+
+
+def test_a_segment_that_was_lost_on_its_way_is_had_again_once_all_is_given_back(tmp_path):
+    """The daemon cannot know whether it arrived, and counts it until then: as the interposer does it (host.c)."""
+
+    async def scene(house):
+        process = await with_helpers(house)
+        maker, door = house.pool.helpers[MAKER].pid, house.door._process.pid
+        os.kill(maker, signal.SIGSTOP)
+        asked = asyncio.create_task(process(f"segment({32 * MIB})"))
+        await until(lambda: house.pool.counts.used == 32 * MIB, "it is asked for")
+        os.kill(door, signal.SIGSTOP)
+        os.kill(maker, signal.SIGCONT)
+        await until(lambda: house.written[-1] == [32 * MIB], "it is on its way")
+        os.kill(door, signal.SIGKILL)
+        assert await asked is None
+        assert (await again(process, f"segment({32 * MIB})"))[0] == FULL
+        assert await process("segment(0)") == [OK, "", 0]
+        assert (await process(f"segment({32 * MIB})"))[0] == OK
 
     in_a_house(tmp_path, scene)
 
@@ -159,3 +182,27 @@ def test_a_node_without_memory_refuses_in_words(tmp_path):
     """By the function itself: the helper is another process, whose view of the node no test can change."""
     with pytest.raises(OSError, match=r"the node has \d+ MiB of memory free, of which 256 stay so"):
         memory_file.make(memory_file.available() + (1 << 30))
+
+
+def test_a_daemon_without_descriptors_refuses_and_goes_on(tmp_path):
+    async def scene(house):
+        house.pool.reserve(GRANT, 32 * MIB)
+        process = await house.joined()
+        await until(lambda: house.pool.helpers[MAKER].pid, "it is started ahead")
+        os.kill(house.pool.helpers[MAKER].pid, signal.SIGKILL)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        highest = max(map(int, os.listdir("/proc/self/fd")))
+        taken = [os.open("/dev/null", os.O_RDONLY) for _ in range(highest)]  # no number below the limit is free
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(taken) + 2, hard))  # one to read who asks
+            error, why, files = await process(f"segment({2 * MIB})")
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            for descriptor in taken:
+                os.close(descriptor)
+        assert (error, files) == (FULL, 0)
+        assert "Too many open files" in why
+        assert house.pool.counts == Counts(32 * MIB, 32 * MIB, 0)
+        assert (await process(f"segment({2 * MIB})"))[0] == OK
+
+    in_a_house(tmp_path, scene)

@@ -12,6 +12,7 @@ from gpushare.daemon.residency.opening import open_pool
 from gpushare.daemon.timing import Timing
 from gpushare.doctor import host_pool
 from gpushare.enforce import memory_cgroup
+from gpushare.enforce.cgroup import Cgroup
 from gpushare.errors import FailedError, UsageError
 from gpushare.hostpool import memory_file
 from gpushare.paths import Layout
@@ -113,3 +114,14 @@ def test_a_tenant_has_a_limit_of_its_own(daemon):
     assert "host_memory = " in (daemon.state_dir / "tenants.toml").read_text()
     with pytest.raises(UsageError, match="tenant lab: host_memory 'much' is not a size"):
         daemon.client.set_tenant("lab", {"host_memory": "much"})
+
+
+def test_a_restart_does_not_shrink_it(tmp_path, monkeypatch):
+    group = Cgroup(tmp_path / "group", v2=True)
+    group.make()
+    monkeypatch.setattr(memory_cgroup, "at_root", lambda _: group)
+    monkeypatch.setattr(memory_file, "available", lambda: 10 * GIB)
+    (group.path / "memory.current").write_text(f"{30 * GIB}\n")
+    assert open_pool(None, Layout.of(tmp_path), Timing()).size_bytes == 20 * GIB
+    (group.path / "memory.current").write_text("4096\n")
+    assert open_pool(None, Layout.of(tmp_path), Timing()).size_bytes == 5 * GIB

@@ -12,7 +12,7 @@ import pytest
 from hostile import joinfuzz
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from pages.joinmessages import answered, request
+from pages.joinmessages import answered, request, segment_request
 from run import doors
 from run.waiting import until
 
@@ -30,9 +30,18 @@ WORDS = st.one_of(
 REQUESTS = st.builds(
     request, slot=WORDS, generation=WORDS, magic=st.sampled_from([MAGIC, 0]), version=st.sampled_from([VERSION, 2])
 )
+SEGMENTS = st.builds(
+    segment_request,
+    st.one_of(st.sampled_from([0, 2 << 20, lib.GS_SEGMENT_MOST, (1 << 64) - 1]), st.integers(0, (1 << 64) - 1)),
+    WORDS,
+    WORDS,
+    device=WORDS,
+    version=st.sampled_from([VERSION, 2]),
+)
 MESSAGES = st.one_of(
     st.just(HONEST),
     REQUESTS,
+    SEGMENTS,
     st.tuples(REQUESTS, st.binary(min_size=1, max_size=8)).map(b"".join),
     REQUESTS.map(lambda request: request[:-1]),
     st.binary(max_size=64),
@@ -110,6 +119,12 @@ def check(messages: list[bytes], answer: tuple[bytes, int] | None, *, member: bo
     text = ffi.string(reply.message)
     assert (reply.magic, reply.version) == (MAGIC, VERSION)
     assert reply.message[len(reply.message) - 1] == b"\0"
+    if len(messages[0]) == 32 and messages[0][:8] == segment_request(0, 0, 0)[:8]:
+        # By chance it names the process's own slot. There is nothing reserved, and so nothing to have.
+        gives_back = member and not any(messages[0][16:24])
+        assert reply.error in (lib.GS_JOIN_REFUSED, lib.GS_JOIN_FULL) or gives_back, text
+        assert answer[1] == 0
+        return
     understood = len(messages[0]) == len(HONEST) and messages[0][:8] == HONEST[:8]
     right = lib.GS_JOIN_OK if member else lib.GS_JOIN_REFUSED
     assert reply.error == (right if understood else lib.GS_JOIN_VERSION), text

@@ -91,10 +91,11 @@ class Known:
         return value
 
 
-def allocated() -> list[Memory]:
-    """One of each kind; the smallest is not movable in any grant."""
+def allocated(large: bool) -> list[Memory]:
+    """One of each kind; the smallest is not movable in any grant. large: one that takes two handles, too."""
     sizes = {"64 KiB": 64 << 10, "1 MiB": MIB, "1 MiB + 1": MIB + 1, "2 MiB": 2 * MIB, "3 MiB + 7": 3 * MIB + 7}
-    sizes["1 GiB + 1"] = GIB + 1
+    if large:
+        sizes["1 GiB + 1"] = GIB + 1
     all = [Memory(name, memory(bytes), bytes) for name, bytes in sizes.items()]
     for name, width, height in (("rows of 1000", 1000, 3000), ("rows of 4096", 4096, 512)):
         address, pitch = number(), number()
@@ -182,7 +183,7 @@ class Program:
         self.context = context()
         self.mine = physical()
         self.free = self._free()
-        self.memory = allocated()
+        self.memory = allocated(sys.argv[1] == "large")
         self.known = Known({self.context: "its context"})
 
     def _free(self) -> int:
@@ -226,11 +227,24 @@ class Program:
         answers["memory taken"] = self.free - self._free()
         return answers
 
+    def hold(self, function: str) -> None:
+        """The next call of it, which is not this thread's, stops before it has an effect."""
+        from memory.holds import BEFORE, Hold
+
+        self.stop = Hold(function, BEFORE)
+
+    def held(self) -> int:
+        return self.stop.stopped(20)
+
+    def release(self) -> bool:
+        return self.stop.release()
+
 
 def main() -> None:
     program = Program()
     for line in sys.stdin:
-        print(json.dumps(getattr(program, line.strip())()), flush=True)
+        command, *arguments = line.split()
+        print(json.dumps(getattr(program, command)(*arguments)), flush=True)
 
 
 if __name__ == "__main__":

@@ -128,7 +128,11 @@ class Grant:
                 connection, _ = self._server.accept()
             except OSError:
                 return
-            self._answer(connection, connection.recv(64))
+            try:
+                if message := connection.recv(64):
+                    self._answer(connection, message)
+            except (BrokenPipeError, ConnectionResetError):  # the process was killed meanwhile
+                connection.close()
 
     def _answer(self, connection: socket.socket, message: bytes) -> None:
         request = joinmessages.asked(message)

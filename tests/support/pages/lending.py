@@ -17,11 +17,13 @@ SEALS = fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 class Lender(Grant):
     """`pool`: bytes that the host pool still has. `segments`: sizes of those given out. `looks`: number of times that a
-    process said that its words have changed."""
+    process said that its words have changed. `lost_returns`, `lost_segments`: how many of the next requests to take
+    segments back are not heard, and how many segments never arrive."""
 
     def __init__(self, directory: Path, sim: Simulator, pool: int = 8 << 30) -> None:
         self.pool, self.looks = pool, 0
         self.segments: list[int] = []
+        self.lost_returns = self.lost_segments = 0
         super().__init__(directory, sim)
         self.limits.idle_memory = lib.GS_IDLE_LEND
 
@@ -40,7 +42,15 @@ class Lender(Grant):
         connection.close()
 
     def _segment(self, connection: socket.socket, size: int) -> None:
-        if size == 0:
+        if size == 0 and self.lost_returns:
+            self.lost_returns -= 1
+            connection.close()
+        elif size and self.lost_segments:
+            self.lost_segments -= 1
+            self.pool -= size
+            self.segments.append(size)
+            connection.close()
+        elif size == 0:
             self.pool += sum(self.segments)
             self.segments.clear()
             self._reply(connection)

@@ -18,6 +18,8 @@
 
 /* The largest row alignment of current devices; corrected from the pitch that the driver chose. */
 enum { PITCH_ROUND = 512 };
+/* Wider rows are not movable: the proxy is as wide. */
+enum { ROW_MOST = 64 << 10 };
 
 /* The bytes that an allocation of device memory takes: pages above half a page (seen on an H200 with r580). */
 static uint64_t taken_by(uint64_t bytes) {
@@ -31,6 +33,16 @@ struct charge {
   struct gs_maker maker;
 };
 
+static bool reserve(int ordinal, uint64_t bytes) {
+  uint32_t leaving;
+  int rc;
+  do {
+    leaving = gs_movable_leaving();
+    rc = gs_reserve(ordinal, bytes);
+  } while (rc < 0 && gs_movable_hurry(leaving));
+  return rc == 0;
+}
+
 /* To be called before the driver. Without a current context, or if the arguments are wrong whatever their size
  * (plausible is false), the error is left to the driver. */
 static CUresult begin(struct charge *charge, uint64_t bytes, bool plausible) {
@@ -42,7 +54,7 @@ static CUresult begin(struct charge *charge, uint64_t bytes, bool plausible) {
     return CUDA_SUCCESS;
   }
   gs_real.cuCtxGetCurrent(&context);
-  if (!gs_table_room(&gs_books()->pointers, 1) || gs_reserve(charge->ordinal, bytes) < 0)
+  if (!gs_table_room(&gs_books()->pointers, 1) || !reserve(charge->ordinal, bytes))
     return gs_no_room();
   gs_maker_begin(&charge->maker, &gs_books()->pointers_made, gs_context_owner(context));
   return CUDA_SUCCESS;
@@ -65,11 +77,28 @@ static CUresult end(const struct charge *charge, CUresult result, uint64_t addre
 
 /* ---- movable memory ---------------------------------------------------------------------------------------------- */
 
-/* To be called instead of the driver and `end`, between gs_touch_begin and gs_touch_end. */
-static CUresult make_movable(const struct charge *charge, uint64_t bytes, uint64_t *address) {
+/* The driver chose a pitch: corrects the reservation, which assumed another one. False: the rest does not fit. */
+static bool true_up(struct charge *charge, uint64_t bytes) {
+  if (bytes <= charge->bytes)
+    gs_give_back(charge->ordinal, charge->bytes - bytes);
+  else if (gs_reserve(charge->ordinal, bytes - charge->bytes) < 0)
+    return false;
+  charge->bytes = bytes;
+  return true;
+}
+
+/* To be called between gs_touch_begin and gs_touch_end when the driver has made the proxy, or has refused it. */
+static CUresult make_movable(struct charge *charge, CUresult result, struct gs_movable made, uint64_t *address) {
   struct gs_allocation known;
-  struct gs_movable made;
-  CUresult result = gs_movable_make(charge->ordinal, charge->maker.context, bytes, address);
+  bool proxy = result == CUDA_SUCCESS;
+  made.ordinal = charge->ordinal;
+  made.context = charge->maker.context;
+  if (proxy && !true_up(charge, gs_movable_bytes(made.asked) + made.proxied))
+    result = CUDA_ERROR_OUT_OF_MEMORY;
+  if (result == CUDA_SUCCESS)
+    result = gs_movable_make(made, address);
+  if (proxy && result != CUDA_SUCCESS)
+    gs_real.cuMemFree_v2(made.proxy);
   end(charge, result, result == CUDA_SUCCESS ? *address : 0);
   /* its context has ended meanwhile, and its charge is given back */
   if (result == CUDA_SUCCESS && !gs_life_copy(&gs_books()->pointers, *address, &known) &&
@@ -78,16 +107,46 @@ static CUresult make_movable(const struct charge *charge, uint64_t bytes, uint64
   return result;
 }
 
+/* On which device; GS_NO_DEVICE: it is to be the driver's own. */
+static int movable_on(uint64_t bytes) {
+  int ordinal = gs_movable_wanted(bytes) ? gs_current_device() : GS_NO_DEVICE;
+  return ordinal != GS_NO_DEVICE && gs_mover_start() && gs_movable_ready(ordinal) ? ordinal : GS_NO_DEVICE;
+}
+
 /* False: it is to be the driver's own. */
 static bool allocate_movable(uint64_t bytes, uint64_t *address, CUresult *result) {
+  struct gs_movable made = {.asked = bytes, .proxied = GS_BLOCK_ROUND};
   struct charge charge;
-  int ordinal = gs_movable_wanted(bytes) ? gs_current_device() : GS_NO_DEVICE;
-  if (ordinal == GS_NO_DEVICE || !gs_mover_start() || !gs_movable_ready(ordinal))
+  if (movable_on(bytes) == GS_NO_DEVICE)
     return false;
   gs_touch_begin();
-  *result = begin(&charge, gs_movable_bytes(bytes) + GS_PROXY_BYTES, true);
+  *result = begin(&charge, gs_movable_bytes(bytes) + made.proxied, true);
   if (*result == CUDA_SUCCESS)
-    *result = make_movable(&charge, bytes, address);
+    *result = make_movable(&charge, gs_real.cuMemAlloc_v2(&made.proxy, 1), made, address);
+  gs_touch_end();
+  return true;
+}
+
+/* Rows: the driver says by a single one, which is the proxy, how far apart they are. */
+struct rows {
+  size_t width, height, pitch;
+  unsigned int element;
+};
+static bool allocate_movable_rows(struct rows *rows, CUdeviceptr *address, CUresult *result) {
+  uint64_t pitch = gs_round_up(rows->width, PITCH_ROUND);
+  struct gs_movable made = {.proxied = 0};
+  struct charge charge;
+  if (rows->width > ROW_MOST || rows->height > UINT64_MAX / 4 / ROW_MOST ||
+      movable_on(pitch * rows->height) == GS_NO_DEVICE)
+    return false;
+  gs_touch_begin();
+  *result = begin(&charge, gs_movable_bytes(pitch * rows->height) + pitch, true);
+  if (*result == CUDA_SUCCESS) {
+    CUresult row = gs_real.cuMemAllocPitch_v2(&made.proxy, &rows->pitch, rows->width, 1, rows->element);
+    made.asked = row == CUDA_SUCCESS ? rows->pitch * rows->height : 0;
+    made.proxied = row == CUDA_SUCCESS ? (uint32_t)gs_round_up(rows->pitch, GS_BLOCK_ROUND) : 0;
+    *result = make_movable(&charge, row, made, address);
+  }
   gs_touch_end();
   return true;
 }
@@ -184,16 +243,6 @@ static uint64_t rows_bytes(uint64_t pitch, uint64_t rows) {
 /* If not, the driver refuses the call whatever its size. */
 static bool element_fits(unsigned int bytes) { return bytes == 4 || bytes == 8 || bytes == 16; }
 
-/* The driver chose a pitch: corrects the reservation, which assumed another one. False: the rest does not fit. */
-static bool true_up(struct charge *charge, uint64_t bytes) {
-  if (bytes <= charge->bytes)
-    gs_give_back(charge->ordinal, charge->bytes - bytes);
-  else if (gs_reserve(charge->ordinal, bytes - charge->bytes) < 0)
-    return false;
-  charge->bytes = bytes;
-  return true;
-}
-
 CUresult gs_cuMemAllocPitch(CUdeviceptr_v1 *dptr, unsigned int *pPitch, unsigned int WidthInBytes, unsigned int Height,
                             unsigned int ElementSizeBytes) {
   struct charge charge;
@@ -219,6 +268,15 @@ CUresult gs_cuMemAllocPitch_v2(CUdeviceptr *dptr, size_t *pPitch, size_t WidthIn
   if (!gs_enter(&result))
     return result == CUDA_SUCCESS ? gs_real.cuMemAllocPitch_v2(dptr, pPitch, WidthInBytes, Height, ElementSizeBytes)
                                   : result;
+  struct rows rows = {.width = WidthInBytes, .height = Height, .element = ElementSizeBytes};
+  CUdeviceptr address;
+  if (dptr && pPitch && element_fits(ElementSizeBytes) && allocate_movable_rows(&rows, &address, &result)) {
+    if (result == CUDA_SUCCESS) {
+      *dptr = address;
+      *pPitch = rows.pitch;
+    }
+    return result;
+  }
   result = begin(&charge, rows_bytes(gs_round_up(WidthInBytes, PITCH_ROUND), Height), dptr && pPitch);
   if (result != CUDA_SUCCESS)
     return element_fits(ElementSizeBytes) ? result

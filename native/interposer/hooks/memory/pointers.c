@@ -30,18 +30,23 @@ static bool moves_with_rdma(const struct gs_movable *at) {
          supported;
 }
 
+/* Whether the driver tells the size of the pages behind memory, or that of the memory; size: what it told of the proxy. */
+static bool shows_pages(const struct gs_movable *at, const void *size) {
+  uint64_t asked = 0, told;
+  memcpy(&told, size, sizeof told);
+  return gs_real.cuPointerGetAttribute(&asked, CU_POINTER_ATTRIBUTE_RANGE_SIZE, at->proxy) == CUDA_SUCCESS &&
+         told > asked;
+}
+
 /* Turns the driver's answer about the proxy into that about an address of the allocation. */
 static void translate(const struct gs_movable *at, CUdeviceptr address, CUpointer_attribute attribute, void *data) {
-  uint64_t size;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: memcpy(data, &address, sizeof address); break;
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: memcpy(data, &at->address, sizeof at->address); break;
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE: memcpy(data, &at->asked, sizeof at->asked); break;
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE:
-      /* a driver either shows the pages behind memory, or the bytes asked for, of which the proxy has one */
-      memcpy(&size, data, sizeof size);
-      memcpy(data, size > 1 ? &at->bytes : &at->asked, sizeof size);
+      memcpy(data, shows_pages(at, data) ? &at->bytes : &at->asked, sizeof at->bytes);
       break;
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: *(bool *)data = false; break; /* sharing.c */
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:

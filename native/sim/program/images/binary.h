@@ -10,6 +10,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "sim/program/ptx/ptx.h"
+
 /* Device memory that a program takes in a context, in bytes. */
 struct sim_program_size {
   uint64_t code; /* of all kernels */
@@ -38,11 +40,19 @@ struct sim_program_size sim_binary_size(const void *image, size_t bytes);
 uint64_t sim_binary_variable(const void *image, size_t bytes, const char *name);
 /* Resources that a complete cubin or fatbin declares for a kernel. False, with *needs unchanged: it declares none, or
  * the part is compressed. */
+enum { SIM_REGISTERS_ASSUMED = 32 /* of a thread, if the image does not declare them */ };
 struct sim_kernel_needs {
   unsigned registers; /* per thread */
   unsigned shared;    /* bytes per block, without dynamic shared memory */
+  bool params_known;  /* false: it has more than SIM_PARAMS_MAX, or the image says nothing about them */
+  unsigned nparams;
+  struct sim_param params[SIM_PARAMS_MAX];
 };
 bool sim_binary_kernel(const void *image, size_t bytes, const char *name, struct sim_kernel_needs *needs);
-bool sim_binary_compressed(const void *image, size_t bytes); /* at least one part is compressed */
+/* A copy of a complete cubin or fatbin, with compressed parts expanded where that is possible; *size: its size. The
+ * caller frees it. NULL: out of memory. */
+unsigned char *sim_binary_expand(const void *image, size_t bytes, size_t *size);
+/* A part that the device could load is compressed; if there is none, any part. */
+bool sim_binary_compressed(const void *image, size_t bytes);
 
 #endif

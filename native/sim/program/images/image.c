@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { FUNCTION_MAGIC = 0x66756e63, REGISTERS = 32 /* per thread, assumed if the image does not declare it */ };
+enum { FUNCTION_MAGIC = 0x66756e63 };
 static struct sim_kind function_kind = {sizeof(struct sim_function), FUNCTION_MAGIC, NULL};
 
 CUresult sim_function_get(const void *handle, struct sim_function **function) {
@@ -56,7 +56,7 @@ static struct sim_function *add_function(struct sim_image *image, struct sim_ctx
   function->effect = function->name ? effect_of(function->name) : SIM_NO_EFFECT;
   function->words = function->name ? words_of(function->name) : SIM_NO_WORDS;
   function->work = sim_work_of(function->name ? function->name : "");
-  function->attribute[CU_FUNC_ATTRIBUTE_NUM_REGS] = REGISTERS;
+  function->attribute[CU_FUNC_ATTRIBUTE_NUM_REGS] = SIM_REGISTERS_ASSUMED;
   function->collective = function->name && sim_collective(function->name);
   struct sim_function **at = &image->functions;
   while (*at)
@@ -133,13 +133,11 @@ static CUresult load_binary(const void *data, struct sim_ctx *ctx, struct sim_im
   size_t size = sim_binary_bytes(data);
   if (size == 0)
     return CUDA_ERROR_INVALID_IMAGE;
-  image->bytes = malloc(size);
+  image->bytes = sim_binary_expand(data, size, &image->size);
   if (image->bytes == NULL)
     return CUDA_ERROR_OUT_OF_MEMORY;
-  memcpy(image->bytes, data, size);
-  image->size = size;
-  image->opaque = sim_binary_compressed(image->bytes, size);
-  image->loaded = sim_binary_size(image->bytes, size);
+  image->opaque = sim_binary_compressed(image->bytes, image->size);
+  image->loaded = sim_binary_size(data, size); /* for compressed parts an estimate, as real programs have it */
   return load_linked(ctx, image, log);
 }
 
@@ -257,6 +255,9 @@ struct sim_function *sim_image_function(struct sim_image *image, struct sim_ctx 
   if (function && sim_binary_kernel(image->bytes, image->size, name, &needs)) {
     function->attribute[CU_FUNC_ATTRIBUTE_NUM_REGS] = (int)needs.registers;
     function->attribute[CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES] = (int)needs.shared;
+    function->params_known = needs.params_known;
+    function->nparams = needs.nparams;
+    memcpy(function->params, needs.params, sizeof function->params);
   }
   return function;
 }

@@ -30,8 +30,8 @@ struct sim_function {
   char *name;
   struct sim_image *image;
   struct sim_ctx *ctx; /* context of a module's function; NULL for a library's kernel, which belongs to no context */
-  unsigned nparams;    /* known for PTX only */
-  bool params_known;
+  unsigned nparams;
+  bool params_known; /* of PTX, and of what a cubin says */
   struct sim_param params[SIM_PARAMS_MAX];
   int attribute[CU_FUNC_ATTRIBUTE_MAX]; /* settable attributes, and those that the image declares for a kernel */
   uint64_t ready_in;                    /* id of the context for which it was last prepared */

@@ -108,6 +108,22 @@ CUresult cuKernelGetParamInfo(CUkernel kernel, size_t paramIndex, size_t *paramO
   return cuFuncGetParamInfo((CUfunction)kernel, paramIndex, paramOffset, paramSize);
 }
 
+CUresult cuFuncGetParamCount(CUfunction func, size_t *paramCount) {
+  struct sim_function *function;
+  CUresult result = sim_function_get(func, &function);
+  if (result)
+    return result;
+  if (paramCount == NULL)
+    return CUDA_ERROR_INVALID_VALUE;
+  if (!function->params_known)
+    return CUDA_ERROR_NOT_SUPPORTED;
+  *paramCount = function->nparams;
+  return CUDA_SUCCESS;
+}
+CUresult cuKernelGetParamCount(CUkernel kernel, size_t *paramCount) {
+  return cuFuncGetParamCount((CUfunction)kernel, paramCount);
+}
+
 CUresult cuKernelGetFunction(CUfunction *pFunc, CUkernel kernel) {
   struct sim_ctx *ctx;
   CUresult result = exists(kernel);

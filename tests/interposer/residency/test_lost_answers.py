@@ -1,0 +1,35 @@
+"""A daemon that ends before it has answered may count segments that no process has: they are given back later."""
+
+from memory.moving import MIB, filled, same
+from pages.lending import Lender
+from run.interposed import Interpose
+
+from gpushare._native import lib
+
+
+def test_a_segment_that_never_arrived(lender: Lender, interpose: Interpose) -> None:
+    worker = interpose(lender)
+    filled(worker, "a", 4 * MIB, 1)
+    lender.pool, lender.lost_segments = 4 * MIB, 1
+    assert lender.suspend() == lib.GS_MOVE_NO_HOST
+    assert lender.segments == [4 * MIB]
+    assert lender.resume() == lib.GS_MOVED
+    assert (lender.segments, lender.pool) == ([], 4 * MIB)
+    assert lender.suspend() == lib.GS_MOVED
+    assert lender.resume() == lib.GS_MOVED
+    assert same(worker, "a")
+
+
+def test_a_return_that_was_not_heard(lender: Lender, interpose: Interpose) -> None:
+    worker = interpose(lender)
+    filled(worker, "a", 4 * MIB, 1)
+    lender.pool, lender.lost_returns = 4 * MIB, 1
+    assert lender.suspend() == lib.GS_MOVED
+    assert lender.resume() == lib.GS_MOVED
+    assert (lender.lost_returns, lender.pool) == (0, 0)
+    assert lender.suspend() == lib.GS_MOVE_NO_HOST, "all of it counts as used"
+    assert lender.resume() == lib.GS_MOVED
+    assert lender.pool == 4 * MIB
+    assert lender.suspend() == lib.GS_MOVED
+    assert lender.resume() == lib.GS_MOVED
+    assert same(worker, "a")
