@@ -128,8 +128,8 @@ def test_the_same_bare_and_in_a_share(framework, name):
 
 
 class Suspender(threading.Thread):
-    """Suspends whatever runs in the node's grants at random instants, until it is stopped. `moved`: the largest number of
-    bytes that were in host memory at once. `refusals`: reasons why memory stayed on the device."""
+    """Suspends whatever runs in the grants of a node at random instants, until it is stopped. `moved`: most bytes that
+    were in host memory at once. `refusals`: why memory stayed on the device."""
 
     def __init__(self, node, seed: int) -> None:
         super().__init__()
@@ -173,11 +173,12 @@ def test_the_same_when_it_is_suspended_at_random_instants(framework, name):
     suspender = Suspender(node, seed)
     suspender.start()
     try:
-        moved, _ = framework.outcome(node.run("4GiB", "50%", idle_memory="lend"), name, GPUSHARE_SIM_KERNEL_NS="3000000")
+        command = node.run("4GiB", "50%", idle_memory="lend")
+        moved, _ = framework.outcome(command, name, GPUSHARE_SIM_KERNEL_NS="3000000")
     finally:
         suspender.stop()
     assert moved == bare, f"seed {seed}"
-    print(f"{name}: {suspender.suspended} times, at most {suspender.moved >> 20} MiB away, refused: {dict(suspender.refusals)}")
+    print(f"{name}: {suspender.suspended} times, at most {suspender.moved >> 20} MiB, not: {dict(suspender.refusals)}")
     node.nothing_left()
 
 

@@ -99,9 +99,10 @@ class SimCommand(Family):
                 f"{process['busy_ns'] / 1e9:.6f}",
                 format_size(process["bytes"]),
                 format_size(process["peak_bytes"]),
+                process["illegal_accesses"],
             ]
             for device in books["devices"]
             for process in device["processes"]
         ]
-        table(("DEVICE", "PID", "BUSY S", "MEMORY", "PEAK"), rows)
+        table(("DEVICE", "PID", "BUSY S", "MEMORY", "PEAK", "ILLEGAL ACCESSES"), rows)
         return 0

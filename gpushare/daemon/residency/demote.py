@@ -8,13 +8,16 @@ from gpushare.daemon.state.live import Live
 from gpushare.errors import CannotMoveError
 from gpushare.policy.residency.residency import By
 
+_LONGEST_NS = 3600 * 10**9
+"""Residency has a deadline for each move, by its bytes, and says so when it is over."""
+
 
 class Demote:
     """An Engine of gpushare.daemon.grants.evictions."""
 
     def __init__(self, residency: Residency) -> None:
         self._residency = residency
-        self.limit_ns = residency.move_ns
+        self.limit_ns = _LONGEST_NS
 
     def start(self, live: Live, cannot: Callable[[str], None]) -> None:
         """See Engine."""

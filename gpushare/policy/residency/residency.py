@@ -17,6 +17,9 @@ from dataclasses import dataclass, replace
 
 from gpushare.errors import RefusedError
 
+SLOWEST = 256 << 20
+"""Bytes that are moved in a second at least, with their host memory made, on whatever machine."""
+
 
 class Where(enum.StrEnum):
     """A grant's state; the values are those of the ledger and of the node API."""
@@ -181,7 +184,8 @@ Steps = tuple[Instruction, ...]
 
 
 def advance(now: Residency, event: Event, move_ns: int) -> tuple[Residency, Steps]:
-    """The state after the event, and what to do. `move_ns`: how long moving out may take. Raises RefusedError for a
+    """The state after the event, and what to do. `move_ns`: how long a move may take, besides the time for its bytes.
+    Raises RefusedError for a
     Suspend of a grant that has nothing to move."""
     match event:
         case Suspend():
@@ -194,6 +198,10 @@ def advance(now: Residency, event: Event, move_ns: int) -> tuple[Residency, Step
             return _look(now, event, move_ns)
         case Restarted():
             return _restart(now, event, move_ns)
+
+
+def _deadline(now_ns: int, move_ns: int, size: int) -> int:
+    return now_ns + move_ns + size * 10**9 // SLOWEST
 
 
 def _suspend(now: Residency, event: Suspend, move_ns: int) -> tuple[Residency, Steps]:
@@ -213,7 +221,7 @@ def _suspend(now: Residency, event: Suspend, move_ns: int) -> tuple[Residency, S
         by=event.by,
         hold=event.hold,
         reserved_bytes=size,
-        deadline_ns=event.now_ns + move_ns,
+        deadline_ns=_deadline(event.now_ns, move_ns, size),
     )
     return leaving, (Reserve(size), Record(), Write(hosted=True))
 
@@ -242,7 +250,7 @@ def _come_in(now: Residency, now_ns: int, move_ns: int) -> tuple[Residency, Step
         hold=False,
         back=False,
         hosted_bytes=0,
-        deadline_ns=now_ns + move_ns,
+        deadline_ns=_deadline(now_ns, move_ns, now.reserved_bytes),
         waits="",
     )
     return coming, (Count(0), Record(), Write(hosted=False))

@@ -15,6 +15,7 @@
 #include "interposer/residency/leaving.h"
 #include "interposer/residency/movable.h"
 #include "interposer/residency/move.h"
+#include "interposer/residency/others.h"
 #include "interposer/residency/quiesce.h"
 #include "interposer/residency/state.h"
 #include "interposer/time/timing.h"
@@ -91,6 +92,8 @@ static bool is_wanted(void) {
 static enum gs_move go_away(uint32_t word) {
   if (!gs_time())
     return GS_MOVED; /* no context: nothing to move */
+  if (gs_others_use_memory())
+    return GS_MOVE_UNSEEN;
   enum gs_move how = gs_move_prepare(ORDINAL);
   if (how != GS_MOVED)
     return how;

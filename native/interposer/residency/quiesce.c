@@ -13,20 +13,22 @@ enum {
   STUCK_NS = 500000000, /* many times what the bound of work in flight allows it to take */
   CONTEXTS_MOST = 256
 };
+#define PATIENCE_NS 3000000000u /* with work that nobody waits for */
 
 static bool wanted(int ordinal, uint32_t word) {
   return __atomic_load_n(&gs_process->limits->device[ordinal].residency, __ATOMIC_ACQUIRE) == word;
 }
 
 /* Whether it makes sense to wait on. A call that waits for the move may be what the work in flight, or an open capture,
- * waits for: then neither would end. since: when such a call was seen first; 0: there is none. */
-static bool goes_on(uint64_t *since, int ordinal, uint32_t word) {
+ * waits for: then neither would end. since: when such a call was seen first; 0: there is none. began: when
+ * the wait did. */
+static bool goes_on(uint64_t *since, uint64_t began, int ordinal, uint32_t word) {
   const struct gs_slot_device *slot = &gs_process->slot->device[ordinal];
   bool waits =
       __atomic_load_n(&gs_passage()->wants, __ATOMIC_SEQ_CST) || __atomic_load_n(&slot->waiting, __ATOMIC_SEQ_CST);
   uint64_t now = gs_now();
   *since = !waits ? 0 : *since ? *since : now;
-  return wanted(ordinal, word) && !(waits && now - *since >= STUCK_NS);
+  return wanted(ordinal, word) && !(waits && now - *since >= STUCK_NS) && now - began < PATIENCE_NS;
 }
 
 static bool none_inside(void *unused) {
@@ -63,9 +65,9 @@ static bool no_capture(void *unused) {
 
 /* Waits for it, for as long as the daemon wants the move and it can end. */
 static bool await(bool (*ready)(void *with), void *with, int ordinal, uint32_t word) {
-  uint64_t nap = LOOK_NS, since = 0;
+  uint64_t nap = LOOK_NS, since = 0, began = gs_now();
   while (!ready(with)) {
-    if (!goes_on(&since, ordinal, word))
+    if (!goes_on(&since, began, ordinal, word))
       return false;
     gs_nap(nap);
     nap = nap < LOOK_MOST_NS ? 2 * nap : nap;
@@ -122,7 +124,7 @@ static void find_contexts(struct contexts *contexts, int ordinal) {
 /* Looks until all work of the current context is done. A wait in the driver could not be given up. */
 static CUresult await_context(CUcontext context, int ordinal, uint32_t word) {
   CUevent event;
-  uint64_t nap = LOOK_NS, since = 0;
+  uint64_t nap = LOOK_NS, since = 0, began = gs_now();
   if (!gs_real_has(GS_INDEX_cuCtxRecordEvent))
     return gs_real.cuCtxSynchronize(); /* drivers before CUDA 12.5 */
   CUresult result = gs_real.cuEventCreate(&event, CU_EVENT_DISABLE_TIMING);
@@ -130,7 +132,7 @@ static CUresult await_context(CUcontext context, int ordinal, uint32_t word) {
     return result;
   result = gs_real.cuCtxRecordEvent(context, event);
   while (result == CUDA_SUCCESS && (result = gs_real.cuEventQuery(event)) == CUDA_ERROR_NOT_READY &&
-         goes_on(&since, ordinal, word)) {
+         goes_on(&since, began, ordinal, word)) {
     gs_nap(nap);
     nap = nap < LOOK_MOST_NS ? 2 * nap : nap;
     result = CUDA_SUCCESS;

@@ -27,6 +27,15 @@ async def with_helpers(house):
     return process
 
 
+async def asked_of_a_stopped_one(house, process, size):
+    """The helper's pid, and the task that waits for the answer."""
+    maker = house.pool.helpers[MAKER].pid
+    os.kill(maker, signal.SIGSTOP)
+    asked = asyncio.create_task(process(f"segment({size})"))
+    await until(lambda: house.pool.counts.used == size, "it is asked for")
+    return maker, asked
+
+
 @pytest.mark.parametrize("stopped", [False, True], ids=["idle", "amid"])
 def test_one_that_is_killed_is_started_again_and_the_job_done(tmp_path, stopped):
     async def scene(house):
@@ -118,10 +127,7 @@ def test_a_grant_that_asks_for_many_keeps_no_other_waiting(tmp_path):
 def test_a_process_that_dies_between_request_and_answer_leaves_nothing(tmp_path):
     async def scene(house):
         process = await with_helpers(house)
-        maker = house.pool.helpers[MAKER].pid
-        os.kill(maker, signal.SIGSTOP)
-        asked = asyncio.create_task(process(f"segment({8 * MIB})"))
-        await until(lambda: house.pool.counts.used == 8 * MIB, "it is asked for")
+        maker, asked = await asked_of_a_stopped_one(house, process, 8 * MIB)
         process.running.kill()
         await asyncio.gather(asked, return_exceptions=True)
         await until(lambda: not house.socket.records, "the daemon knows of its end")
@@ -135,10 +141,7 @@ def test_a_process_that_dies_between_request_and_answer_leaves_nothing(tmp_path)
 def test_a_door_that_ends_loses_no_segment(tmp_path):
     async def scene(house):
         process = await with_helpers(house)
-        maker = house.pool.helpers[MAKER].pid
-        os.kill(maker, signal.SIGSTOP)
-        asked = asyncio.create_task(process(f"segment({8 * MIB})"))
-        await until(lambda: house.pool.counts.used == 8 * MIB, "it is asked for")
+        maker, asked = await asked_of_a_stopped_one(house, process, 8 * MIB)
         os.kill(house.door._process.pid, signal.SIGKILL)
         assert await asked is None, "its connection has ended without an answer"
         await until(lambda: house.door.restarts, "the daemon knows")
@@ -154,10 +157,8 @@ def test_a_segment_that_was_lost_on_its_way_is_had_again_once_all_is_given_back(
 
     async def scene(house):
         process = await with_helpers(house)
-        maker, door = house.pool.helpers[MAKER].pid, house.door._process.pid
-        os.kill(maker, signal.SIGSTOP)
-        asked = asyncio.create_task(process(f"segment({32 * MIB})"))
-        await until(lambda: house.pool.counts.used == 32 * MIB, "it is asked for")
+        maker, asked = await asked_of_a_stopped_one(house, process, 32 * MIB)
+        door = house.door._process.pid
         os.kill(door, signal.SIGSTOP)
         os.kill(maker, signal.SIGCONT)
         await until(lambda: house.written[-1] == [32 * MIB], "it is on its way")

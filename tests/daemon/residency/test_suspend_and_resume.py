@@ -140,7 +140,7 @@ def configured(daemon, before, after):
 
 def test_who_does_not_answer_in_time_keeps_its_memory(daemon, client, notebook):
     with configured(daemon, "move_seconds = 60", "move_seconds = 0.2"):
-        one = notebook(gpu="0").holds()
+        one = notebook(gpu="0").holds(movable=GIB // 4)
         client.suspend(one.id)
         assert "not all of its processes answered in time" in one.comes_to("resident")["residency"]["why"]
         assert taken(daemon) == 8 * GIB

@@ -266,8 +266,10 @@ def test_a_process_that_does_not_answer_costs_only_the_time_limit() -> None:
     leaving, _ = advance(RESIDENT, Suspend(0, By.RUNG, False, 8), MOVE_NS)
     moved = Process(1, leaving.epoch, movable_bytes=4, hosted_bytes=4)
     silent = Process(2, leaving.epoch - 1, movable_bytes=4)
-    assert advance(leaving, Looked(MOVE_NS - 1, (moved, silent)), MOVE_NS)[0] == leaving
-    back, steps = advance(leaving, Looked(MOVE_NS, (moved, silent)), MOVE_NS)
+    limit = leaving.deadline_ns
+    assert limit == MOVE_NS + 8 * 10**9 // policy.SLOWEST
+    assert advance(leaving, Looked(limit - 1, (moved, silent)), MOVE_NS)[0] == leaving
+    back, steps = advance(leaving, Looked(limit, (moved, silent)), MOVE_NS)
     assert back.where is Where.RESUMING
     assert "(2)" in back.why
     assert policy.Tell(News.FAILED) in steps

@@ -1,0 +1,68 @@
+"""Memory stays where something may use it that nobody sees: another device that was given it, or a library that speaks
+with the driver past its exported functions."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pages.handmade import Simulator
+from pages.lending import Lender
+from run.interposed import Interpose, Interposed
+
+from gpushare._native import lib
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def lender(tmp_path: Path, sim: Simulator) -> Iterator[Lender]:
+    made = Lender(tmp_path / "lender", sim)
+    made.lease()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def worker(lender: Lender, interpose: Interpose) -> Interposed:
+    made = interpose(lender)
+    made.do(f"a = ok(d.cuMemAlloc({3 * MIB}))")
+    return made
+
+
+def moves(lender: Lender) -> bool:
+    how = lender.suspend()
+    assert lender.resume() == lib.GS_MOVED
+    assert how in (lib.GS_MOVED, lib.GS_MOVE_UNSEEN)
+    return how == lib.GS_MOVED
+
+
+def test_a_library_with_private_tables(lender: Lender, worker: Interposed, tmp_path: Path) -> None:
+    assert moves(lender)
+    shutil.copy(shutil.which("true") or "/bin/true", tmp_path / "libnvoptix.so.1")
+    worker.do(f"""
+        import mmap
+        file = open({str(tmp_path / "libnvoptix.so.1")!r}, "rb")
+        mapped = mmap.mmap(file.fileno(), 4096, access=mmap.ACCESS_READ)
+        file.close()
+    """)
+    assert not moves(lender)
+    worker.do("mapped.close()")
+    assert moves(lender)
+
+
+@pytest.mark.parametrize("name", ["infiniband/uverbs0", "gdrdrv", "nvidia-fs0"])
+def test_a_device_that_may_have_the_memory(lender: Lender, worker: Interposed, name: str) -> None:
+    """A file of that name in another namespace of mounts, which the program opens through /proc."""
+    script = f"mount -t tmpfs tmpfs /dev && mkdir -p $(dirname /dev/{name}) && : > /dev/{name} && echo made && read end"
+    command = ["unshare", "-m", "--propagation", "private", "sh", "-c", script]
+    other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    with other:
+        assert other.stdin and other.stdout and other.stdout.readline() == "made\n"
+        worker.do(f"file = open('/proc/{other.pid}/root/dev/{name}')")
+        assert worker.get("__import__('os').readlink(f'/proc/self/fd/{file.fileno()}')") == f"/dev/{name}"
+        assert not moves(lender)
+        worker.do("file.close()")
+        assert moves(lender)
+        other.stdin.write("\n")
