@@ -232,7 +232,7 @@ class Residency:
                 self._reserve(live, max(step.size, _always(live)), is_needed=not starting)
         live.record.residency = after
         if after.where is not before.where:
-            log.info("residency grant=%s from=%s to=%s why=%r", live.id, before.where, after.where, after.why)
+            log.debug("residency grant=%s from=%s to=%s why=%r", live.id, before.where, after.where, after.why)
         if after.back and not before.back:
             self._wanted_ns.setdefault(live.id, time.monotonic_ns())
         for step in steps:
