@@ -272,6 +272,20 @@ def test_a_borrower_that_can_be_moved_is_moved_before_anybody_is_asked(daemon, c
     one.comes_to("resident")
 
 
+def test_a_borrower_that_cannot_be_moved_is_asked_to_go(daemon, client, notebook):
+    other = notebook(gpu="0", memory="12GiB").holds(movable=10 * GIB).suspended()
+    one = notebook(gpu="0", time="0", borrow_memory="8GiB", max_rung="evict").holds()
+    other("wants")
+    one.comes_to("suspending")
+    assert one.shown["eviction"]["rung"] == "demote"
+    one(f"refuse {lib.GS_MOVE_WORKING}")
+    until(lambda: (one.shown["eviction"] or {}).get("rung") == "evict", "it is asked")
+    assert "end it or make it smaller" in one.shown["notice"]
+    one("carry")
+    one("end")
+    other.comes_to("resident")
+
+
 def test_a_share_that_lends_is_checked(daemon, client):
     for asked, words in (
         ({"devices": 2}, "one device"),
