@@ -193,6 +193,7 @@ def test_the_end_of_its_processes_frees_everything(daemon, client, notebook):
     assert taken(daemon) == 0
 
 
+@pytest.mark.promise("away-room-stays-own")
 def test_what_it_left_is_only_lent(daemon, client, notebook):
     one = notebook(gpu="0", memory="12GiB").holds(movable=10 * GIB).suspended()
     with pytest.raises(RefusedError, match="is to go back to suspended grants"):
