@@ -230,7 +230,6 @@ static CUresult arrive(const struct gs_movable *one) {
 }
 
 static enum gs_move outcome(int ordinal, CUresult result, bool no_room) {
-  gs_movable_publish();
   if (result == CUDA_SUCCESS)
     return GS_MOVED;
   gs_trace(GS_TRACE_MOVE_FAILED, ordinal, (uint64_t)result, gs_process->slot->device[ordinal].hosted_bytes);
