@@ -138,6 +138,11 @@ class Residency:
         if live.record.phase is not Phase.ACTIVE:
             raise RefusedError(f"it is {live.record.phase}, nothing runs in it")
 
+    def copy_ahead(self, live: Live, movable_bytes: int) -> None:
+        """Lets idle processes copy so much of their memory to the host; 0: no more. Raises RefusedError where there is
+        too little host memory."""
+        self._send(live, policy.CopyAhead(movable_bytes))
+
     def resume(self, live: Live) -> None:
         """Moves the grant's memory back, as soon as there is room. Raises CannotMoveError for a grant that lends
         none."""
@@ -227,7 +232,7 @@ class Residency:
                 self._reserve(live, max(step.size, _always(live)), is_needed=not starting)
         live.record.residency = after
         if after.where is not before.where:
-            log.info("residency grant=%s from=%s to=%s why=%r", live.id, before.where, after.where, after.why)
+            log.debug("residency grant=%s from=%s to=%s why=%r", live.id, before.where, after.where, after.why)
         if after.back and not before.back:
             self._wanted_ns.setdefault(live.id, time.monotonic_ns())
         for step in steps:
@@ -263,17 +268,17 @@ class Residency:
             case policy.Count(hosted):
                 [place] = live.record.places
                 self._transitions.move(live, [replace(place, hosted_bytes=hosted)])
-            case policy.Write(hosted):
-                self._write(live, hosted=hosted)
+            case policy.Write(hosted, ahead):
+                self._write(live, Word.HOSTED if hosted else Word.PREPARED if ahead else Word.RESIDENT)
             case policy.Tell(news):
                 self._tell(live, news)
             case policy.Reserve() | policy.AskRoom():
                 pass
 
-    def _write(self, live: Live, *, hosted: bool) -> None:
+    def _write(self, live: Live, word: Word) -> None:
         if live.limits is None:
             return
-        written = live.limits.set_residency(ORDINAL, Word.HOSTED if hosted else Word.RESIDENT)
+        written = live.limits.set_residency(ORDINAL, word)
         assert reports.epoch_of(written) == live.record.residency.epoch
         self._ring(live)
 

@@ -41,14 +41,16 @@ class By(enum.StrEnum):
 class Residency:
     """`epoch`: of the page's word that goes with this state. `reserved_bytes`: of the host pool. `hosted_bytes`: what
     is counted as gone from the device. `hold`: only a person brings it back. `back`: it is to come back as soon as
-    there is room. `why`: why it did not leave when that was last wanted. `waits`: what it waits for to be back.
-    `deadline_ns`: monotonic, of the move in progress."""
+    there is room. `ahead`: while its programs do nothing, its memory is copied to the host ahead of any move. `why`:
+    why it did not leave when that was last wanted. `waits`: what it waits for to be back. `deadline_ns`: monotonic, of
+    the move in progress."""
 
     where: Where = Where.RESIDENT
     epoch: int = 0
     by: By = By.PERSON
     hold: bool = False
     back: bool = False
+    ahead: bool = False
     reserved_bytes: int = 0
     hosted_bytes: int = 0
     deadline_ns: int | None = None
@@ -87,6 +89,14 @@ class Suspend:
 
 
 @dataclass(frozen=True, slots=True)
+class CopyAhead:
+    """Its programs have done nothing for long: what can be moved of its memory is to be copied to the host. With 0
+    bytes: no more, and the host memory is needed elsewhere."""
+
+    movable_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Resume:
     """A person wants its memory back on the device."""
 
@@ -120,7 +130,7 @@ class Restarted:
     returned: bool
 
 
-Event = Suspend | Resume | Room | Looked | Restarted
+Event = Suspend | CopyAhead | Resume | Room | Looked | Restarted
 
 
 # Instructions, to be carried out in the order given.
@@ -145,9 +155,11 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Write the page's word with the state's epoch. `hosted`: memory is to leave the device; else to be there."""
+    """Write the page's word with the state's epoch. `hosted`: memory is to leave the device; else to be there, and with
+    `ahead` in host memory too."""
 
     hosted: bool
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +202,8 @@ def advance(now: Residency, event: Event, move_ns: int) -> tuple[Residency, Step
     match event:
         case Suspend():
             return _suspend(now, event, move_ns)
+        case CopyAhead(movable):
+            return _copy_ahead(now, movable)
         case Resume():
             return _resume(now, event, move_ns)
         case Room():
@@ -224,6 +238,19 @@ def _suspend(now: Residency, event: Suspend, move_ns: int) -> tuple[Residency, S
         deadline_ns=_deadline(event.now_ns, move_ns, size),
     )
     return leaving, (Reserve(size), Record(), Write(hosted=True))
+
+
+def _copy_ahead(now: Residency, movable: int) -> tuple[Residency, Steps]:
+    if now.where is not Where.RESIDENT or (movable <= 0 and not now.ahead):
+        return now, ()
+    if movable <= 0:
+        there = Residency(epoch=now.epoch + 1, by=now.by, why=now.why)
+        return there, (Record(), Write(hosted=False), Release())
+    if now.ahead and movable <= now.reserved_bytes:
+        return now, ()
+    copied = replace(now, epoch=now.epoch + (not now.ahead), ahead=True, reserved_bytes=movable)
+    write = () if now.ahead else (Write(hosted=False, ahead=True),)
+    return copied, (Reserve(movable), Record(), *write)
 
 
 def _resume(now: Residency, event: Resume, move_ns: int) -> tuple[Residency, Steps]:
@@ -311,9 +338,9 @@ def _look_resuming(now: Residency, event: Looked, move_ns: int) -> tuple[Residen
 
 def _restart(now: Residency, event: Restarted, move_ns: int) -> tuple[Residency, Steps]:
     seen = replace(now, epoch=event.epoch)
-    if now.where is Where.RESIDENT and not event.hosted:
-        return seen, ()
     reserve = (Reserve(now.reserved_bytes),) if now.reserved_bytes else ()
+    if now.where is Where.RESIDENT and not event.hosted:
+        return seen, reserve
     if now.where is Where.SUSPENDING and not event.hosted:
         # The daemon was killed before it told the processes. Some may still be coming in from the time before.
         coming = replace(seen, where=Where.RESUMING, hold=False, why="the daemon was restarted")
