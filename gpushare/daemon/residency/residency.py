@@ -210,7 +210,8 @@ class Residency:
             word, said = live.limits.residency(ORDINAL), reports.processes(live)
             came = live.limits.room(ORDINAL) and any(one.movable_bytes > one.hosted_bytes for one in said)
             hosted, now = reports.is_hosted(word), time.monotonic_ns()
-            self._send(live, policy.Restarted(now, reports.epoch_of(word), hosted, came), starting=True)
+            ahead = reports.is_prepared(word)
+            self._send(live, policy.Restarted(now, reports.epoch_of(word), hosted, came, ahead), starting=True)
             self.looked(live)
         self.placed()
 

@@ -121,13 +121,14 @@ class Looked:
 
 @dataclass(frozen=True, slots=True)
 class Restarted:
-    """The daemon was started. `epoch`, `hosted`: of the page's word. `returned`: processes have come back by
+    """The daemon was started. `epoch`, `hosted`, `ahead`: of the page's word. `returned`: processes have come back by
     themselves, to room that was left free for them."""
 
     now_ns: int
     epoch: int
     hosted: bool
     returned: bool
+    ahead: bool = False
 
 
 Event = Suspend | CopyAhead | Resume | Room | Looked | Restarted
@@ -340,13 +341,17 @@ def _restart(now: Residency, event: Restarted, move_ns: int) -> tuple[Residency,
     seen = replace(now, epoch=event.epoch)
     reserve = (Reserve(now.reserved_bytes),) if now.reserved_bytes else ()
     if now.where is Where.RESIDENT and not event.hosted:
-        return seen, reserve
+        if event.ahead == now.ahead:
+            return seen, reserve
+        # The daemon was killed before it told the processes.
+        told = replace(seen, epoch=event.epoch + 1)
+        return told, (*reserve, Record(), Write(hosted=False, ahead=now.ahead), *(() if now.ahead else (Release(),)))
     if now.where is Where.SUSPENDING and not event.hosted:
         # The daemon was killed before it told the processes. Some may still be coming in from the time before.
-        coming = replace(seen, where=Where.RESUMING, hold=False, why="the daemon was restarted")
-        return replace(coming, deadline_ns=event.now_ns + move_ns), (*reserve, Record(), Tell(News.FAILED))
+        coming, steps = _give_up(seen, event.now_ns, "the daemon was restarted", move_ns)
+        return coming, (*reserve, *steps)
     if now.where is Where.SUSPENDING:
-        return replace(seen, deadline_ns=event.now_ns + move_ns), reserve
+        return replace(seen, deadline_ns=_deadline(event.now_ns, move_ns, now.reserved_bytes)), reserve
     if now.where is Where.SUSPENDED and event.hosted and not event.returned:
         return seen, reserve
     coming, steps = _come_in(seen, event.now_ns, move_ns)

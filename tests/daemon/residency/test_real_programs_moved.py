@@ -53,3 +53,25 @@ def test_a_program_that_computes_is_stopped_moved_and_goes_on(daemon, client):
         program.tell("idle")
     finally:
         program.close()
+
+
+def test_a_borrower_makes_room_for_the_owner_and_comes_back(make_daemon):
+    """On a device that has room for only one of both."""
+    daemon = make_daemon("--simulate", "1x2GiB").start()
+    client = daemon.client
+    client.set_tenant("owner", {"memory": 1280 * MIB})
+    borrower = daemon.spin("1536MiB", "0", idle_memory="lend", borrow_memory="1536MiB", max_rung="evict")
+    [grant] = client.grants()
+    assert borrower.tell("alloc 1GiB")["ok"]
+    owner = daemon.spin("1280MiB", "20%", tenant="owner", wait="60")
+    assert owner.tell("alloc 768MiB")["ok"], "by the driver's books there is room"
+    shown = client.grant(grant["id"])
+    assert shown["phase"] == "suspended"
+    assert shown["eviction"] is None, "nobody was asked to go"
+    borrower.process.stdin.write("touch 1\n")
+    until(lambda: client.grant(grant["id"])["residency"]["waits"], "its program needs it, and there is no room")
+    owner.close()
+    assert borrower.process.stdout.readline(), "its call has returned"
+    until(lambda: client.grant(grant["id"])["residency"]["where"] == "resident", "it is back")
+    assert held(daemon, borrower.pid) >= 1024 * MIB
+    borrower.close()

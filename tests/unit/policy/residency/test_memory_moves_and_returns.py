@@ -1,6 +1,7 @@
 """The state machine of movable memory, against a small world that carries its instructions out: whatever happens in
 whatever order, no byte is without a place, and nothing waits for ever."""
 
+import contextlib
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -13,6 +14,7 @@ from gpushare.policy.residency import residency as policy
 from gpushare.policy.residency.residency import (
     RESIDENT,
     By,
+    CopyAhead,
     Looked,
     News,
     Process,
@@ -49,6 +51,7 @@ class World:
     saved: Residency = RESIDENT
     epoch: int = 0
     hosted: bool = False
+    ahead: bool = False
     now: int = 0
     pool: int = 20
     reserved: int = 0
@@ -85,9 +88,10 @@ class World:
                     self.reserved = 0
                 case policy.Count(size):
                     self.counted = size
-                case policy.Write(hosted):
+                case policy.Write(hosted, ahead):
                     self.epoch += 1
-                    self.hosted = hosted
+                    self.hosted, self.ahead = hosted, ahead
+                    assert not ahead or self.reserved > 0, "copies have no place"
                     assert self.state.epoch == self.epoch == self.saved.epoch, "the word is not the recorded one"
                     if hosted:
                         assert self.reserved >= sum(one.here + one.hosted for one in self.processes)
@@ -106,7 +110,7 @@ class World:
         self.state, self.reserved, self.now = self.saved, 0, self.now + 1
         self.counted = self.state.hosted_bytes
         returned = False
-        self.send(Restarted(self.now, self.epoch, self.hosted, returned))
+        self.send(Restarted(self.now, self.epoch, self.hosted, returned, self.ahead))
         self.look()
 
 
@@ -190,6 +194,13 @@ class Moves(RuleBasedStateMachine):
         if killed is not None:
             self.world.restart()
 
+    @rule(size=st.integers(0, 12), killed=st.none() | st.integers(0, 3))
+    def copies_ahead(self, size: int, killed: int | None) -> None:
+        with contextlib.suppress(RefusedError):
+            self.world.send(CopyAhead(size), killed_after=killed)
+        if killed is not None:
+            self.world.restart()
+
     @rule()
     def daemon_is_killed(self) -> None:
         self.world.restart()
@@ -217,11 +228,14 @@ class Moves(RuleBasedStateMachine):
         assert here <= LIMIT - world.counted, "the room is another's"
         assert world.others <= world.counted
         assert world.counted <= world.reserved
+        assert world.ahead == (world.state.ahead and world.state.where is Where.RESIDENT)
+        assert not world.ahead or world.reserved == world.state.reserved_bytes > 0
 
     def teardown(self) -> None:
         """Honest processes and time bring it to rest, whatever state it is in, and all of it back."""
         world = self.world
         world.others = 0
+        world.send(CopyAhead(0))
         for _ in range(2):
             world.send(Resume(world.now))
             for _ in range(8):
