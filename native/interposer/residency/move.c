@@ -237,7 +237,6 @@ static CUresult arrive(const struct engine *engine, const struct gs_movable *one
 }
 
 static enum gs_move outcome(int ordinal, CUresult result, bool no_room) {
-  gs_movable_publish();
   if (result == CUDA_SUCCESS)
     return GS_MOVED;
   if (result == CUDA_ERROR_NOT_READY)
