@@ -219,11 +219,10 @@ static CUresult begin_one(struct engine *engine, const struct gs_movable *one, b
 /* ---- out and in ---- */
 
 /* The slot says so before anything leaves: a process that has nothing hosted is resident to the daemon, whatever it has
- * answered. */
+ * answered. The daemon writes the word and then reads the slot. */
 static CUresult leave(const struct engine *engine, const struct gs_movable *one) {
-  uint64_t *hosted = &gs_process->slot->device[one->ordinal].hosted_bytes;
   gs_movable_place(one->address, GS_ON_HOST, one->host);
-  __atomic_add_fetch(hosted, one->bytes, __ATOMIC_SEQ_CST);
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
   CUresult result = gs_move_wanted(one->ordinal, engine->word) ? gs_movable_unmap(one) : CUDA_ERROR_NOT_READY;
   if (result != CUDA_SUCCESS)
     gs_movable_place(one->address, one->where, one->host);
