@@ -58,12 +58,16 @@ class Lender(Grant):
             self._reply(connection, lib.GS_JOIN_FULL)
         else:
             file = os.memfd_create("segment", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-            os.truncate(file, size)
+            self.fill(file, size)
             fcntl.fcntl(file, fcntl.F_ADD_SEALS, SEALS)
             self.pool -= size
             self.segments.append(size)
             self._reply(connection, files=[file])
             os.close(file)
+
+    def fill(self, file: int, size: int) -> None:
+        """Gives a new segment its size, and no memory yet."""
+        os.truncate(file, size)
 
     def want(self, residency: int) -> int:
         """Writes the residency word, and returns it."""
