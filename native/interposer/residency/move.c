@@ -136,6 +136,7 @@ struct engine {
   CUevent done[IN_FLIGHT];
   struct gs_movable moving[IN_FLIGHT];
   uint32_t begun, ended;
+  uint32_t word; /* on the way out: the residency word that wants it */
 };
 
 static void engine_stop(struct engine *engine) {
@@ -149,8 +150,8 @@ static void engine_stop(struct engine *engine) {
     gs_real.cuCtxPopCurrent_v2(&popped);
 }
 
-static CUresult engine_start(struct engine *engine, CUcontext context) {
-  *engine = (struct engine){.context = context};
+static CUresult engine_start(struct engine *engine, CUcontext context, uint32_t word) {
+  *engine = (struct engine){.context = context, .word = word};
   CUresult result = gs_real.cuCtxPushCurrent_v2(context);
   if (result != CUDA_SUCCESS) {
     engine->context = NULL;
@@ -180,14 +181,14 @@ static CUresult copy(const struct engine *engine, const struct gs_movable *one, 
   return result;
 }
 
-typedef CUresult finish_one(const struct gs_movable *one);
+typedef CUresult finish_one(const struct engine *engine, const struct gs_movable *one);
 
 /* Waits for the oldest copy. */
 static CUresult end_oldest(struct engine *engine, finish_one *finish) {
   uint32_t at = engine->ended % IN_FLIGHT;
   CUresult result = gs_real.cuEventSynchronize(engine->done[at]);
   engine->ended++;
-  return result == CUDA_SUCCESS ? finish(&engine->moving[at]) : result;
+  return result == CUDA_SUCCESS ? finish(engine, &engine->moving[at]) : result;
 }
 
 static CUresult end_all(struct engine *engine, finish_one *finish, CUresult result) {
@@ -217,27 +218,34 @@ static CUresult begin_one(struct engine *engine, const struct gs_movable *one, b
 
 /* ---- out and in ---- */
 
-static CUresult leave(const struct gs_movable *one) {
-  CUresult result = gs_movable_unmap(one);
-  if (result == CUDA_SUCCESS)
-    gs_movable_place(one->address, GS_ON_HOST, one->host);
+/* The slot says so before anything leaves: a process that has nothing hosted is resident to the daemon, whatever it has
+ * answered. */
+static CUresult leave(const struct engine *engine, const struct gs_movable *one) {
+  uint64_t *hosted = &gs_process->slot->device[one->ordinal].hosted_bytes;
+  gs_movable_place(one->address, GS_ON_HOST, one->host);
+  __atomic_add_fetch(hosted, one->bytes, __ATOMIC_SEQ_CST);
+  CUresult result = gs_move_wanted(one->ordinal, engine->word) ? gs_movable_unmap(one) : CUDA_ERROR_NOT_READY;
+  if (result != CUDA_SUCCESS)
+    gs_movable_place(one->address, one->where, one->host);
   return result;
 }
 
-static CUresult arrive(const struct gs_movable *one) {
+static CUresult arrive(const struct engine *engine, const struct gs_movable *one) {
+  (void)engine;
   gs_movable_place(one->address, GS_ON_DEVICE, GS_NO_PLACE);
   return CUDA_SUCCESS;
 }
 
 static enum gs_move outcome(int ordinal, CUresult result, bool no_room) {
-  gs_movable_publish();
   if (result == CUDA_SUCCESS)
     return GS_MOVED;
+  if (result == CUDA_ERROR_NOT_READY)
+    return GS_MOVE_WORKING; /* it is not wanted any more: nobody asks why */
   gs_trace(GS_TRACE_MOVE_FAILED, ordinal, (uint64_t)result, gs_process->slot->device[ordinal].hosted_bytes);
   return no_room ? GS_MOVE_NO_DEVICE : GS_MOVE_FAILED;
 }
 
-enum gs_move gs_move_out(int ordinal) {
+enum gs_move gs_move_out(int ordinal, uint32_t word) {
   struct engine engine;
   struct all all;
   CUresult result = CUDA_SUCCESS;
@@ -245,10 +253,10 @@ enum gs_move gs_move_out(int ordinal) {
     return GS_MOVE_FAILED;
   sort(&all, largest_first);
   bool any = all.count > 0;
-  if (any && (result = engine_start(&engine, all.one[0].context)) == CUDA_SUCCESS) {
+  if (any && (result = engine_start(&engine, all.one[0].context, word)) == CUDA_SUCCESS) {
     for (uint32_t i = 0; i < all.count && result == CUDA_SUCCESS; i++) {
       if (all.one[i].where == GS_COPIED)
-        result = leave(&all.one[i]);
+        result = leave(&engine, &all.one[i]);
       else if (all.one[i].where == GS_ON_DEVICE)
         result = begin_one(&engine, &all.one[i], true, leave);
     }
@@ -267,7 +275,7 @@ enum gs_move gs_move_in(int ordinal) {
   if (!find_all(&all))
     return GS_MOVE_FAILED;
   sort(&all, largest_first);
-  if (any_hosted(&all) && (result = engine_start(&engine, all.one[0].context)) == CUDA_SUCCESS) {
+  if (any_hosted(&all) && (result = engine_start(&engine, all.one[0].context, 0)) == CUDA_SUCCESS) {
     for (uint32_t i = 0; i < all.count && result == CUDA_SUCCESS; i++) {
       if (all.one[i].where != GS_ON_HOST)
         continue;
@@ -305,7 +313,7 @@ bool gs_move_ahead(int ordinal, uint32_t word) {
   struct all all;
   gs_lock(&gs_passage()->piece);
   bool ready = watched() && gs_await_work(ordinal, word) == CUDA_SUCCESS && find_all(&all);
-  bool started = ready && all.count > 0 && engine_start(&engine, all.one[0].context) == CUDA_SUCCESS;
+  bool started = ready && all.count > 0 && engine_start(&engine, all.one[0].context, word) == CUDA_SUCCESS;
   gs_unlock(&gs_passage()->piece);
   bool goes = started;
   for (uint32_t i = 0; goes && i < all.count; i++) {

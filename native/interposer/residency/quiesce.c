@@ -15,8 +15,8 @@ enum {
 };
 #define PATIENCE_NS 3000000000u /* with work that nobody waits for */
 
-static bool wanted(int ordinal, uint32_t word) {
-  return __atomic_load_n(&gs_process->limits->device[ordinal].residency, __ATOMIC_ACQUIRE) == word;
+bool gs_move_wanted(int ordinal, uint32_t word) {
+  return __atomic_load_n(&gs_process->limits->device[ordinal].residency, __ATOMIC_SEQ_CST) == word;
 }
 
 /* Whether it makes sense to wait on. A call that waits for the move may be what the work in flight, or an open capture,
@@ -28,7 +28,7 @@ static bool goes_on(uint64_t *since, uint64_t began, int ordinal, uint32_t word)
       __atomic_load_n(&gs_passage()->wants, __ATOMIC_SEQ_CST) || __atomic_load_n(&slot->waiting, __ATOMIC_SEQ_CST);
   uint64_t now = gs_now();
   *since = !waits ? 0 : *since ? *since : now;
-  return wanted(ordinal, word) && !(waits && now - *since >= STUCK_NS) && now - began < PATIENCE_NS;
+  return gs_move_wanted(ordinal, word) && !(waits && now - *since >= STUCK_NS) && now - began < PATIENCE_NS;
 }
 
 static bool none_inside(void *unused) {
@@ -170,7 +170,7 @@ enum gs_move gs_quiesce(int ordinal, uint32_t word) {
       __atomic_load_n(&device->slot->collectives, __ATOMIC_RELAXED))
     return GS_MOVE_UNSEEN;
   CUresult result = gs_await_work(ordinal, word);
-  if (result == CUDA_ERROR_NOT_READY || !wanted(ordinal, word))
+  if (result == CUDA_ERROR_NOT_READY || !gs_move_wanted(ordinal, word))
     return GS_MOVE_WORKING;
   return result == CUDA_SUCCESS ? GS_MOVED : GS_MOVE_FAILED;
 }

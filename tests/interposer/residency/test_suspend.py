@@ -253,3 +253,24 @@ def test_frees_in_the_order_of_a_stream(sim: Simulator, lender: Lender, worker: 
     worker.do("word.value = 1; ok(d.cuStreamSynchronize(stream))")
     until(lambda: lender.charged(0) == before)
     assert worker.charged() == held(sim, worker)
+
+
+def test_a_grant_at_its_limit_moves(sim: Simulator, lender: Lender, interpose: Interpose) -> None:
+    lender.set_limit(160 * MIB)
+    worker = interpose(lender)
+    filled(worker, "a", 3 * MIB, 1)
+    worker.do("""
+        rest = []
+        for size in (32 << 20, 2 << 20, 4096):
+            while (answer := d.cuMemAlloc(size))[0] == 0:
+                rest.append(answer[1])
+    """)
+    full = lender.charged(0)
+    assert full > 160 * MIB - 8192
+    for _ in range(2):
+        assert lender.suspend() == lib.GS_MOVED
+        assert worker.get("[int(x) for x in ok(d.cuMemGetInfo())][0]") < 8192
+        assert lender.resume() == lib.GS_MOVED
+    assert lender.charged(0) == full == held(sim, worker)
+    assert worker.error("d.cuMemAlloc(2 << 20)") == "CUDA_ERROR_OUT_OF_MEMORY"
+    assert same(worker, "a")
