@@ -77,3 +77,24 @@ def test_a_borrower_makes_room_for_the_owner_and_comes_back(make_daemon, tmp_pat
     until(lambda: client.grant(grant["id"])["residency"]["where"] == "resident", "it is back")
     assert held(daemon, borrower.pid) >= 384 * MIB
     borrower.close()
+
+
+def test_a_program_that_is_away_outlives_the_daemon(daemon, client):
+    program = daemon.spin("4GiB", "50%", idle_memory="lend", gpu="0")
+    try:
+        [grant] = client.grants()
+        program.tell("alloc 32MiB")
+        program.tell("touch 5")
+        before = program.tell("sum")["sum"]
+        assert daemon.cli("grant", "suspend", grant["id"], "--wait=30").returncode == 0
+        daemon.kill()
+        daemon.start()
+        away = client.grant(grant["id"])
+        assert (away["phase"], away["residency"]["where"]) == ("suspended", "suspended")
+        program.tell("touch 3")
+        program.tell("touch 3")
+        assert program.tell("sum")["sum"] == before
+        until(lambda: client.grant(grant["id"])["residency"]["where"] == "resident", "it is back")
+        until(lambda: client.node()["host_pool"]["used"] == 0, "and has nothing in host memory")
+    finally:
+        program.close()
