@@ -106,7 +106,10 @@ static int add_segment(int ordinal, uint64_t bytes) {
     return rc < 0 ? rc : -ENOSPC;
   madvise(at, bytes, MADV_DONTFORK);
   madvise(at, bytes, MADV_HUGEPAGE);
-  host->segment[host->segments++] = (struct gs_host_segment){.from = from, .bytes = bytes};
+  struct gs_host_segment *segment = &host->segment[host->segments++];
+  segment->from = from;
+  segment->bytes = bytes;
+  __atomic_store_n(&segment->pinned_in, NULL, __ATOMIC_RELEASE);
   return 0;
 }
 

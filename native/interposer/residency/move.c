@@ -11,7 +11,7 @@
 #include "interposer/residency/quiesce.h"
 
 enum {
-  IN_FLIGHT = 4,         /* allocations whose copies are queued while the oldest is awaited */
+  IN_FLIGHT = 64,        /* allocations whose copies are queued: memory is mapped for the next ones meanwhile */
   PIECE_BYTES = 64 << 20 /* copied ahead at once: a call that has to wait for it waits about 1 ms */
 };
 

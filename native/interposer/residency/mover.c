@@ -183,12 +183,26 @@ static void copy_ahead(struct quiet *quiet, uint64_t now) {
 
 /* ---- the thread ---- */
 
+/* A wish is said before its call is counted as one that waits, and outlives it. Without such a call it is forgotten: who
+ * waits from now on says so again, and who did meanwhile is seen here. */
+static bool hears_wish(void) {
+  if (!(__atomic_load_n(&slot()->flags, __ATOMIC_SEQ_CST) & GS_SLOT_WANTS))
+    return false;
+  if (is_wanted())
+    return true;
+  forget_wishes();
+  if (!is_wanted())
+    return false;
+  __atomic_fetch_or(&slot()->flags, GS_SLOT_WANTS, __ATOMIC_SEQ_CST);
+  return true;
+}
+
 /* A call waits for memory that is hosted: the daemon hears of it, or, where there is none and the room is still free, the
  * memory comes back by itself. */
 static void hear_wishes(uint64_t now, uint64_t *told, uint64_t *alone) {
   bool local = gs_time() && __atomic_load_n(&gs_time()->device[ORDINAL].local, __ATOMIC_ACQUIRE);
   *alone = local ? (*alone ? *alone : now) : 0;
-  if (state() != GS_AWAY || !(__atomic_load_n(&slot()->flags, __ATOMIC_ACQUIRE) & GS_SLOT_WANTS) || !is_wanted()) {
+  if (state() != GS_AWAY || !hears_wish()) {
     *told = 0;
     return;
   }

@@ -49,7 +49,9 @@ static bool no_launch_inside(void *unused) {
 static bool all_arrived(void *with) {
   struct gs_time_device *device = with;
   struct gs_time *time = gs_time();
-  bool arrived = !device->rest || !gs_stream_awaits(device->rest);
+  if (!__atomic_load_n(&device->meter, __ATOMIC_ACQUIRE))
+    return true; /* nothing was ever submitted */
+  bool arrived = !gs_stream_awaits(device->rest);
   gs_latch_take(&time->tables);
   for (uint32_t i = 0; i < time->buckets && arrived; i++)
     for (const struct gs_stream *stream = time->bucket[i]; stream && arrived; stream = stream->alike)

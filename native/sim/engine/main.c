@@ -31,6 +31,16 @@ static int number(const char *name, const char *text, uint64_t most, uint64_t *o
   return 0;
 }
 
+/* In GB/s, and decimals of it; the result is in bytes per us. */
+static int rate(const char *name, const char *text, uint64_t *out, struct gs_err *err) {
+  char *end;
+  double value = strtod(text, &end);
+  if (*text < '0' || *text > '9' || *end || !(value >= 0.001 && value <= 10000))
+    return gs_fail(err, -EINVAL, "--%s %s is not a rate from 0.001 to 10000 GB/s", name, text);
+  *out = (uint64_t)(value * 1000 + 0.5);
+  return 0;
+}
+
 static int size_of(const char *text, uint64_t *out) {
   static const struct {
     const char *name;
@@ -194,14 +204,8 @@ static int one_option(int which, const char *name, char *text, struct options *o
       error = number(name, text, 1 << 20, &value, err);
       hello->queue_depth = (uint32_t)value;
       return error || value ? error : gs_fail(err, -EINVAL, "--queue-depth: at least 1");
-    case GBPS:
-      error = number(name, text, 10000, &value, err);
-      hello->copy_bytes_per_us = value * 1000;
-      return error || value ? error : gs_fail(err, -EINVAL, "--copy-gbps: at least 1");
-    case PAGEABLE:
-      error = number(name, text, 10000, &value, err);
-      hello->pageable_bytes_per_us = value * 1000;
-      return error || value ? error : gs_fail(err, -EINVAL, "--pageable-gbps: at least 1");
+    case GBPS: return rate(name, text, &hello->copy_bytes_per_us, err);
+    case PAGEABLE: return rate(name, text, &hello->pageable_bytes_per_us, err);
     case PIN:
       error = number(name, text, 10000, &value, err);
       hello->pin_bytes_per_us = (value << 30) / 1000000;

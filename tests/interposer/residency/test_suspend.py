@@ -201,10 +201,9 @@ def test_without_host_memory_nothing_moves(sim: Simulator, lender: Lender, worke
 
 def test_a_full_device_makes_it_wait(sim: Simulator, lender: Lender, worker: Interposed, interpose: Interpose) -> None:
     filled(worker, "a", 64 * MIB, 1)
-    worker.do(f"rest = ok(d.cuMemAlloc({1024 * MIB}))")
     assert lender.suspend() == lib.GS_MOVED
     stranger = interpose(None)
-    stranger.do(f"taken = ok(d.cuMemAlloc({3500 * MIB}))")
+    stranger.do(f"taken = ok(d.cuMemAlloc({4020 * MIB}))")
     assert lender.carried_out(lender.want(lib.GS_RESIDENT)) == lib.GS_MOVE_NO_DEVICE
     lender.lease()
     worker.do(AWAY)

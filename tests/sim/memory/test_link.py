@@ -76,8 +76,8 @@ def near(ns: float) -> Any:
 
 def test_pinned_and_pageable_memory(simulator: Any) -> None:
     """cuMemHostAlloc, cuMemAllocHost and cuMemHostRegister pin."""
-    worker = prepared(simulator.start("--copy-gbps", "10", "--pageable-gbps", "2"))
-    fast, slow_ = LATENCY + BYTES / 10, LATENCY + BYTES / 2
+    worker = prepared(simulator.start("--copy-gbps", "10", "--pageable-gbps", "2.5"))
+    fast, slow_ = LATENCY + BYTES / 10, LATENCY + BYTES / 2.5
     for way in ("inwards", "outwards"):
         for host in ("pinned", f"int(ok(d.cuMemAllocHost({BYTES})))"):
             assert worker.get(f"took(lambda: {way}({host}))") == near(fast)

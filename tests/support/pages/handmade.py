@@ -131,6 +131,8 @@ class Grant:
             try:
                 if message := connection.recv(64):
                     self._answer(connection, message)
+                else:
+                    connection.close()
             except (BrokenPipeError, ConnectionResetError):  # the process was killed meanwhile
                 connection.close()
 

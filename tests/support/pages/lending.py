@@ -77,7 +77,7 @@ class Lender(Grant):
         if self._kept.get(size):
             return self._kept[size].pop()
         file = os.memfd_create("segment", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.truncate(file, size)
+        self.fill(file, size)
         fcntl.fcntl(file, fcntl.F_ADD_SEALS, SEALS)
         return file
 
@@ -85,6 +85,10 @@ class Lender(Grant):
         super().close()
         for file in [*(file for _, file in self._given), *(file for kept in self._kept.values() for file in kept)]:
             os.close(file)
+
+    def fill(self, file: int, size: int) -> None:
+        """Gives a new segment its size, and no memory yet."""
+        os.truncate(file, size)
 
     def want(self, residency: int) -> int:
         """Writes the residency word, and returns it."""
