@@ -39,7 +39,7 @@ def program(daemon):
 
 def nothing_left(daemon, program):
     until(lambda: program.shown["phase"] == "released", "the grant ends")
-    assert not alive(program.pid)
+    until(lambda: not alive(program.pid), "its process is killed")
     until(lambda: daemon.books()["bytes"] == 0, "the device has its memory back")
     assert daemon.client.devices()[0]["guaranteed"]["memory"] == 0
     pool_is_empty(daemon)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from hostile.joins import connected, join
 from hostile.page import DEVICE_FIELDS, DEVICES, SLOT, SLOTS, page
 from hostile.program import Hostile
-from pages.joinmessages import request
+from pages.joinmessages import request, segment_request
 
 from gpushare._native import ffi, lib
 from gpushare.client import Client
@@ -70,4 +70,23 @@ def looks(hostile: Hostile) -> None:
         _looks(hostile, hostile.count(10, 200))
 
 
-MENU: dict[str, Callable[[Hostile], None]] = {attack.__name__: attack for attack in (suspends, looks)}
+def flaps(hostile: Hostile) -> None:
+    """Wants its memory and does not, over and over, while it is away, on its way, or here."""
+    with contextlib.suppress(OSError):
+        join(hostile)
+    with contextlib.suppress(OSError):
+        for number in range(hostile.count(20, 200)):
+            _says(hostile, flags=lib.GS_SLOT_WANTS * (number % 2), residency=_word(hostile), move=0)
+            _looks(hostile, 1)
+
+
+def segments(hostile: Hostile) -> None:
+    """Asks for segments of the host pool that it does not take."""
+    slot, generation = hostile.joined or (0, 0)
+    with contextlib.suppress(OSError):
+        for _ in range(hostile.count(10, 100)):
+            asked = segment_request(hostile.random.choice(_SIZES), slot, generation, hostile.random.choice((0, 0, 1)))
+            connected(hostile).send(asked)
+
+
+MENU: dict[str, Callable[[Hostile], None]] = {attack.__name__: attack for attack in (suspends, looks, flaps, segments)}

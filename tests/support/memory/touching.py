@@ -17,7 +17,7 @@ from run.worker import get, ok, put
 from gpushare.paths import SPIN_PTX, WORDS_PTX
 
 BLOCK = 64 << 10
-SIZES = ((1 << 20) + BLOCK, 2 << 20, 2 << 20, 2 << 20, 4 << 20)
+SIZES = (*[(1 << 20) + BLOCK, 2 << 20] * 4, 4 << 20)
 ALL = (1 << 64) - 1
 
 
